@@ -84,22 +84,36 @@ def version() -> str:
 
 
 def run(
-    command: Sequence[object], step: str, timeout_s: float = STEP_TIMEOUT_S, variables: Mapping[str, str] | None = None
+    command: Sequence[object],
+    step: str,
+    timeout_s: float = STEP_TIMEOUT_S,
+    variables: Mapping[str, str] | None = None,
 ) -> None:
     """Run a step's program.
 
     Raises:
         BuildError: it failed, or took too long.
     """
-    words, environment = [str(part) for part in command], {**os.environ, **(variables or {})}
+    words, environment = (
+        [str(part) for part in command],
+        {**os.environ, **(variables or {})},
+    )
     try:
         done = subprocess.run(
-            words, env=environment, capture_output=True, text=True, errors="replace", timeout=timeout_s, check=False
+            words,
+            env=environment,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         raise BuildError(f"{step} did not end within {timeout_s:g} s") from None
     if done.returncode != 0:
-        raise BuildError(f"{step} failed (exit code {done.returncode}):\n{done.stdout}{done.stderr}")
+        raise BuildError(
+            f"{step} failed (exit code {done.returncode}):\n{done.stdout}{done.stderr}"
+        )
 
 
 class Build:
@@ -118,51 +132,135 @@ class Build:
     def library(self) -> Path:
         """The library's jar. javac sees no class that Android 6 does not have."""
         classes = self._empty("classes")
-        self._javac(classes, SOURCES, ["-bootclasspath", str(self.tools.android_jar), "-source", "8", "-target", "8"])
+        self._javac(
+            classes,
+            SOURCES,
+            [
+                "-bootclasspath",
+                str(self.tools.android_jar),
+                "-source",
+                "8",
+                "-target",
+                "8",
+            ],
+        )
         return self._jar(classes, "pocketserve-bridge.jar")
 
     def docs(self) -> Path:
         """The documentation; a warning is a fault."""
         folder = self._empty("docs")
-        command = [self.tools.java.with_name("javadoc"), "-quiet", "-Xdoclint:all", "-Xwerror", "-notimestamp"]
-        command += ["-source", "8", "-bootclasspath", self.tools.android_jar, "-encoding", "UTF-8", "-d", folder]
+        command = [
+            self.tools.java.with_name("javadoc"),
+            "-quiet",
+            "-Xdoclint:all",
+            "-Xwerror",
+            "-notimestamp",
+        ]
+        command += [
+            "-source",
+            "8",
+            "-bootclasspath",
+            self.tools.android_jar,
+            "-encoding",
+            "UTF-8",
+            "-d",
+            folder,
+        ]
         run([*command, *_java_files(SOURCES)], "docs")
         return folder
 
     def ktx(self, library: Path | None = None) -> Path:
         """The jar for Kotlin. The compiler sees no class that Android 6 does not have."""
         tools, classes = load_kotlin(), self._empty("ktx-classes")
-        seen = self._class_path(library or self.library(), tools.libraries, self.tools.android_jar)
-        command = [self.tools.java, "-cp", tools.compiler, "org.jetbrains.kotlin.cli.jvm.K2JVMCompiler", "-Werror"]
-        command += ["-no-jdk", "-no-stdlib", "-no-reflect", "-jvm-target", "1.8", "-Xexplicit-api=strict"]
+        seen = self._class_path(
+            library or self.library(), tools.libraries, self.tools.android_jar
+        )
+        command = [
+            self.tools.java,
+            "-cp",
+            tools.compiler,
+            "org.jetbrains.kotlin.cli.jvm.K2JVMCompiler",
+            "-Werror",
+        ]
+        command += [
+            "-no-jdk",
+            "-no-stdlib",
+            "-no-reflect",
+            "-jvm-target",
+            "1.8",
+            "-Xexplicit-api=strict",
+        ]
         # A class for each SAM conversion: invokedynamic is nothing for Android 6.
-        command += ["-Xsam-conversions=class", "-module-name", "pocketserve-bridge-ktx", "-cp", seen, "-d", classes]
+        command += [
+            "-Xsam-conversions=class",
+            "-module-name",
+            "pocketserve-bridge-ktx",
+            "-cp",
+            seen,
+            "-d",
+            classes,
+        ]
         run([*command, KTX / "src"], "kotlinc")
         return self._jar(classes, "pocketserve-bridge-ktx.jar")
 
     def aar(self) -> Path:
         """The Maven repository; returns its folder."""
-        maven, repository, library = load(HERE / "maven.py"), self.output / "maven", self.library()
-        documents = {"sources": maven.files_below(SOURCES, "*.java"), "javadoc": maven.files_below(self.docs())}
+        maven, repository, library = (
+            load(HERE / "maven.py"),
+            self.output / "maven",
+            self.library(),
+        )
+        documents = {
+            "sources": maven.files_below(SOURCES, "*.java"),
+            "javadoc": maven.files_below(self.docs()),
+        }
         what = "Asks a Pocketserve server on the same device."
-        maven.publish(repository, version(), maven.Artifact(maven.BRIDGE, what, library, HERE / "aar", documents))
+        maven.publish(
+            repository,
+            version(),
+            maven.Artifact(maven.BRIDGE, what, library, HERE / "aar", documents),
+        )
         documents = {"sources": maven.files_below(KTX / "src", "*.kt")}
         needs = {f"{maven.GROUP}:{maven.BRIDGE}": version(), **load_kotlin().versions}
         what = "Suspend functions and flows for pocketserve-bridge."
-        ktx = maven.Artifact(maven.KTX, what, self.ktx(library), KTX / "aar", documents, needs)
+        ktx = maven.Artifact(
+            maven.KTX, what, self.ktx(library), KTX / "aar", documents, needs
+        )
         maven.publish(repository, version(), ktx)
         return repository
 
     def style(self) -> None:
         """Checkstyle over the library and the desktop stand-in."""
-        command = [self.tools.java, "-cp", self.tools.checkstyle, "com.puppycrawl.tools.checkstyle.Main"]
+        command = [
+            self.tools.java,
+            "-cp",
+            self.tools.checkstyle,
+            "com.puppycrawl.tools.checkstyle.Main",
+        ]
         run([*command, "-c", HERE / "checkstyle.xml", SOURCES, DESKTOP], "style")
 
     def dexed(self, *jars: Path) -> Path:
         """The library, or other jars, after a way through Android's bytecode: what a phone runs, on this machine."""
-        dex, back = self.output / "classes.dex", self.output / "pocketserve-bridge-dexed.jar"
-        translator = [self.tools.java, "-cp", self.tools.dx_jar, "com.android.dx.command.Main"]
-        run([*translator, "--dex", "--min-sdk-version=23", f"--output={dex}", *(jars or [self.library()])], "dex")
+        dex, back = (
+            self.output / "classes.dex",
+            self.output / "pocketserve-bridge-dexed.jar",
+        )
+        translator = [
+            self.tools.java,
+            "-cp",
+            self.tools.dx_jar,
+            "com.android.dx.command.Main",
+        ]
+        run(
+            [
+                *translator,
+                "--dex",
+                "--min-sdk-version=23",
+                f"--output={dex}",
+                *(jars or [self.library()]),
+            ],
+            "dex",
+        )
         run([self.tools.enjarify, "--force", "-o", back, dex], "enjarify")
         return back
 
@@ -187,7 +285,11 @@ class Build:
         return classes
 
     def run_tests(
-        self, library: Path, tests: Path, names: Sequence[str], properties: Mapping[str, str] | None = None
+        self,
+        library: Path,
+        tests: Path,
+        names: Sequence[str],
+        properties: Mapping[str, str] | None = None,
     ) -> list[Outcome]:
         """Run test classes against a jar of the library.
 
@@ -200,24 +302,53 @@ class Build:
         given = {"pocketserve.vectors": str(VECTORS), **(properties or {})}
         command = self.test_command(library, tests, "RunTests", given)
         run([*command, report, *names], "tests", TEST_TIMEOUT_S)
-        outcomes = [part.partition("\n") for part in report.read_text("utf-8").split("\f") if part]
+        outcomes = [
+            part.partition("\n")
+            for part in report.read_text("utf-8").split("\f")
+            if part
+        ]
         return [Outcome(test, trace) for test, _, trace in outcomes]
 
     def test_command(
-        self, library: Path, tests: Path, main: str, properties: Mapping[str, str] | None = None
+        self,
+        library: Path,
+        tests: Path,
+        main: str,
+        properties: Mapping[str, str] | None = None,
     ) -> list[object]:
         """How to start a program of the tests, such as ``Probe``, on a jar of the library."""
         path = self._class_path(tests, library, self.tools.json_jar, self.tools.junit4)
         given = [f"-D{key}={value}" for key, value in (properties or {}).items()]
-        return [self.tools.java, "-Xmx512m", *given, "-cp", path, f"dev.pocketserve.bridge.{main}"]
+        return [
+            self.tools.java,
+            "-Xmx512m",
+            *given,
+            "-cp",
+            path,
+            f"dev.pocketserve.bridge.{main}",
+        ]
 
     def desktop_command(self, main: str = "Main") -> list[str]:
         """How to start a program of the desktop stand-in, once it was built; its jar names the others."""
-        return [str(self.tools.java), "-cp", str(self.output / "pocketserve-desktop.jar"), f"{DESKTOP_PACKAGE}.{main}"]
+        return [
+            str(self.tools.java),
+            "-cp",
+            str(self.output / "pocketserve-desktop.jar"),
+            f"{DESKTOP_PACKAGE}.{main}",
+        ]
 
     def _javac(self, classes: Path, sources: Path, options: Sequence[str]) -> None:
         # -options: javac 17 warns that -source 8 will go one day.
-        command = [self.tools.javac, "-Xlint:all,-options", "-Werror", "-encoding", "UTF-8", "-g", "-d", classes]
+        command = [
+            self.tools.javac,
+            "-Xlint:all,-options",
+            "-Werror",
+            "-encoding",
+            "UTF-8",
+            "-g",
+            "-d",
+            classes,
+        ]
         run([*command, *options, *_java_files(sources)], "javac")
 
     def _jar(self, classes: Path, name: str) -> Path:
@@ -241,7 +372,11 @@ def test_classes(*, live: bool) -> list[str]:
     files = sorted(file.relative_to(TESTS) for file in TESTS.rglob("*Test.java"))
     if not (VECTORS / "valid").is_dir():
         files = [file for file in files if file.stem != "VectorTest"]
-    return [".".join(file.with_suffix("").parts) for file in files if file.stem.endswith("LiveTest") == live]
+    return [
+        ".".join(file.with_suffix("").parts)
+        for file in files
+        if file.stem.endswith("LiveTest") == live
+    ]
 
 
 def _java_files(folder: Path) -> list[Path]:
@@ -255,7 +390,9 @@ def _test(build: Build) -> None:
         failed = [outcome for outcome in outcomes if outcome.trace]
         print(f"{library.name}: {len(outcomes)} tests, {len(failed)} failed")
         if failed:
-            raise BuildError("\n".join(f"{outcome.test}\n{outcome.trace}" for outcome in failed))
+            raise BuildError(
+                "\n".join(f"{outcome.test}\n{outcome.trace}" for outcome in failed)
+            )
 
 
 STEPS = {
@@ -274,10 +411,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the steps that are named; returns the exit code."""
     assert __doc__ is not None
     parser = argparse.ArgumentParser(
-        description=__doc__.splitlines()[0], formatter_class=argparse.RawDescriptionHelpFormatter
+        description=__doc__.splitlines()[0],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("step", nargs="?", choices=[*STEPS, "all"], default="all")
-    parser.add_argument("--output", type=Path, default=HERE / "build", help="where results go [android_bridge/build]")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=HERE / "build",
+        help="where results go [android_bridge/build]",
+    )
     options = parser.parse_args(arguments)
     try:
         build = Build(load_toolchain(), options.output)

@@ -85,31 +85,89 @@ def build(tools: Any, output: Path = OUTPUT, key: Key | None = None) -> Path:
 
 def _resources(tools: Any, work: Path) -> tuple[Path, Path]:
     """The manifest and the resources as an APK without code, and the sources of class R."""
-    compiled, linked, generated = work / "resources.zip", work / "resources.apk", work / "generated"
-    run([tools.aapt2, "compile", "--dir", SAMPLE / "res", "-o", compiled], "aapt2 compile")
+    compiled, linked, generated = (
+        work / "resources.zip",
+        work / "resources.apk",
+        work / "generated",
+    )
+    run(
+        [tools.aapt2, "compile", "--dir", SAMPLE / "res", "-o", compiled],
+        "aapt2 compile",
+    )
     name, code = version_and_code()
-    command = [tools.aapt2, "link", "-o", linked, "-I", tools.framework_res, "--java", generated]
+    command = [
+        tools.aapt2,
+        "link",
+        "-o",
+        linked,
+        "-I",
+        tools.framework_res,
+        "--java",
+        generated,
+    ]
     # This aapt2 is older than <queries>, which it keeps all the same; tests read the result back.
     command += ["--warn-manifest-validation"]
-    command += ["--manifest", SAMPLE / "AndroidManifest.xml", "--version-name", name, "--version-code", str(code)]
-    command += ["--min-sdk-version", str(MIN_SDK), "--target-sdk-version", str(TARGET_SDK), compiled]
+    command += [
+        "--manifest",
+        SAMPLE / "AndroidManifest.xml",
+        "--version-name",
+        name,
+        "--version-code",
+        str(code),
+    ]
+    command += [
+        "--min-sdk-version",
+        str(MIN_SDK),
+        "--target-sdk-version",
+        str(TARGET_SDK),
+        compiled,
+    ]
     run(command, "aapt2 link")
     return linked, generated
 
 
 def _classes(tools: Any, work: Path, generated: Path, zxing: Path) -> Path:
     classes = work / "classes"
-    sources = [file for folder in (SOURCES, SAMPLE / "src", generated) for file in sorted(folder.rglob("*.java"))]
-    command = [tools.javac, "-source", "8", "-target", "8", "-Xlint:all,-options,-deprecation", "-Werror", "-g"]
+    sources = [
+        file
+        for folder in (SOURCES, SAMPLE / "src", generated)
+        for file in sorted(folder.rglob("*.java"))
+    ]
+    command = [
+        tools.javac,
+        "-source",
+        "8",
+        "-target",
+        "8",
+        "-Xlint:all,-options,-deprecation",
+        "-Werror",
+        "-g",
+    ]
     # javac sees no class that Android 6 does not have.
-    command += ["-encoding", "UTF-8", "-bootclasspath", tools.android_jar, "-cp", zxing, "-d", classes]
+    command += [
+        "-encoding",
+        "UTF-8",
+        "-bootclasspath",
+        tools.android_jar,
+        "-cp",
+        zxing,
+        "-d",
+        classes,
+    ]
     run([*command, *sources], "javac")
     return classes
 
 
 def _dex(tools: Any, work: Path, *classes: Path) -> Path:
     dex = work / "classes.dex"
-    command = [tools.java, "-cp", tools.dx_jar, "com.android.dx.command.Main", "--dex", f"--min-sdk-version={MIN_SDK}"]
+    command = [
+        tools.java,
+        "-cp",
+        tools.dx_jar,
+        "com.android.dx.command.Main",
+        "--dex",
+        f"--min-sdk-version={MIN_SDK}",
+    ]
     run([*command, f"--output={dex}", *classes], "dx")
     return dex
 
@@ -135,11 +193,30 @@ def _add(target: zipfile.ZipFile, name: str, content: bytes, compression: int) -
 
 def _sign(tools: Any, work: Path, aligned: Path, key: Key) -> Path:
     if not key.keystore.is_file():
-        raise BuildError(f"the key store {key.keystore} is missing; name one with --keystore")
+        raise BuildError(
+            f"the key store {key.keystore} is missing; name one with --keystore"
+        )
     signed = work / "signed.apk"
-    command = [tools.apksigner, "sign", "--ks", key.keystore, "--ks-type", "PKCS12", "--ks-key-alias", key.alias]
-    command += ["--ks-pass", "env:" + PASSWORD_VARIABLE, "--min-sdk-version", str(MIN_SDK)]
-    schemes = [f"--v{number}-signing-enabled={'true' if number < 4 else 'false'}" for number in (1, 2, 3, 4)]
+    command = [
+        tools.apksigner,
+        "sign",
+        "--ks",
+        key.keystore,
+        "--ks-type",
+        "PKCS12",
+        "--ks-key-alias",
+        key.alias,
+    ]
+    command += [
+        "--ks-pass",
+        "env:" + PASSWORD_VARIABLE,
+        "--min-sdk-version",
+        str(MIN_SDK),
+    ]
+    schemes = [
+        f"--v{number}-signing-enabled={'true' if number < 4 else 'false'}"
+        for number in (1, 2, 3, 4)
+    ]
     # By the environment, because other users can read a process's arguments.
     password = {PASSWORD_VARIABLE: key.password}
     run([*command, *schemes, "--out", signed, aligned], "apksigner", variables=password)
@@ -149,22 +226,39 @@ def _sign(tools: Any, work: Path, aligned: Path, key: Key) -> Path:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Build; returns the exit code."""
     parser = argparse.ArgumentParser(description="Build the companion app.")
-    parser.add_argument("--output", type=Path, default=OUTPUT, help="the APK [build/pocketserve-sample.apk]")
-    parser.add_argument("--keystore", type=Path, help="a PKCS #12 key store instead of the public debug key")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=OUTPUT,
+        help="the APK [build/pocketserve-sample.apk]",
+    )
+    parser.add_argument(
+        "--keystore",
+        type=Path,
+        help="a PKCS #12 key store instead of the public debug key",
+    )
     parser.add_argument("--alias", help="the key's name in that key store")
     options = parser.parse_args(arguments)
     if (options.keystore is None) != (options.alias is None):
         parser.error("--keystore and --alias go together")
     if options.keystore is not None and PASSWORD_VARIABLE not in os.environ:
-        parser.error(f"put the key store's password into the environment variable {PASSWORD_VARIABLE}")
-    key = Key(options.keystore, options.alias, os.environ[PASSWORD_VARIABLE]) if options.keystore else Key()
+        parser.error(
+            f"put the key store's password into the environment variable {PASSWORD_VARIABLE}"
+        )
+    key = (
+        Key(options.keystore, options.alias, os.environ[PASSWORD_VARIABLE])
+        if options.keystore
+        else Key()
+    )
     try:
         made = build(load_toolchain(), options.output.absolute(), key)
     except (BuildError, RuntimeError) as error:
         print(f"build_apk: {error}", file=sys.stderr)
         return 1
     except Exception as error:
-        if type(error).__name__ != "ToolchainError":  # of a module that is loaded by its path
+        if (
+            type(error).__name__ != "ToolchainError"
+        ):  # of a module that is loaded by its path
             raise
         print(f"build_apk: {error}", file=sys.stderr)
         return 1

@@ -69,7 +69,11 @@ def aar(classes: Path, parts: Path) -> Contents:
 
 def files_below(folder: Path, pattern: str = "*") -> Contents:
     """Return the files of a folder as entries of an archive."""
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob(pattern) if path.is_file()}
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob(pattern)
+        if path.is_file()
+    }
 
 
 def write_zip(path: Path, contents: Contents) -> None:
@@ -109,17 +113,41 @@ def pom(artifact: Artifact, version: str) -> bytes:
     """Return the POM."""
     project = ElementTree.Element("project", {"xmlns": POM_SPACE})
     project.append(ElementTree.Comment(MARKER))
-    _add(project, {"modelVersion": "4.0.0", "groupId": GROUP, "artifactId": artifact.name, "version": version})
-    _add(project, {"packaging": "aar", "name": artifact.name, "description": artifact.description})
+    _add(
+        project,
+        {
+            "modelVersion": "4.0.0",
+            "groupId": GROUP,
+            "artifactId": artifact.name,
+            "version": version,
+        },
+    )
+    _add(
+        project,
+        {
+            "packaging": "aar",
+            "name": artifact.name,
+            "description": artifact.description,
+        },
+    )
     licenses = ElementTree.SubElement(project, "licenses")
-    licence = {"name": "Apache-2.0", "url": "https://www.apache.org/licenses/LICENSE-2.0.txt"}
+    licence = {
+        "name": "Apache-2.0",
+        "url": "https://www.apache.org/licenses/LICENSE-2.0.txt",
+    }
     _add(ElementTree.SubElement(licenses, "license"), licence)
     if artifact.needs:
         listed = ElementTree.SubElement(project, "dependencies")
         for name, number in artifact.needs.items():
             group, module = name.split(":")
             kind = {"type": "aar"} if group == GROUP else {}
-            texts = {"groupId": group, "artifactId": module, "version": number, **kind, "scope": "compile"}
+            texts = {
+                "groupId": group,
+                "artifactId": module,
+                "version": number,
+                **kind,
+                "scope": "compile",
+            }
             _add(ElementTree.SubElement(listed, "dependency"), texts)
     return _text(project)
 
@@ -138,21 +166,38 @@ def gradle_module(artifact: Artifact, folder: Path, version: str) -> dict[str, o
     """Return the Gradle Module Metadata of the archives in a version's folder."""
     stem = f"{artifact.name}-{version}"
     library = {"org.gradle.category": "library", "org.gradle.libraryelements": "aar"}
-    documents = {"org.gradle.category": "documentation", "org.gradle.usage": "java-runtime"}
+    documents = {
+        "org.gradle.category": "documentation",
+        "org.gradle.usage": "java-runtime",
+    }
     needs = [_need(name, number) for name, number in artifact.needs.items()]
     usages = {"releaseApi": "java-api", "releaseRuntime": "java-runtime"}
     variants = [
         *(
-            _variant(name, {**library, "org.gradle.usage": usage}, folder / f"{stem}.aar", needs)
+            _variant(
+                name,
+                {**library, "org.gradle.usage": usage},
+                folder / f"{stem}.aar",
+                needs,
+            )
             for name, usage in usages.items()
         ),
         *(
-            _variant(kind, {**documents, "org.gradle.docstype": kind}, folder / f"{stem}-{kind}.jar")
+            _variant(
+                kind,
+                {**documents, "org.gradle.docstype": kind},
+                folder / f"{stem}-{kind}.jar",
+            )
             for kind in artifact.documents
         ),
     ]
     attributes = {"org.gradle.status": "release"}
-    component = {"group": GROUP, "module": artifact.name, "version": version, "attributes": attributes}
+    component = {
+        "group": GROUP,
+        "module": artifact.name,
+        "version": version,
+        "attributes": attributes,
+    }
     return {"formatVersion": "1.1", "component": component, "variants": variants}
 
 
@@ -162,9 +207,17 @@ def _need(name: str, version: str) -> dict[str, object]:
 
 
 def _variant(
-    name: str, attributes: Mapping[str, str], file: Path, needs: Sequence[Mapping[str, object]] = ()
+    name: str,
+    attributes: Mapping[str, str],
+    file: Path,
+    needs: Sequence[Mapping[str, object]] = (),
 ) -> dict[str, object]:
-    entry = {"name": file.name, "url": file.name, "size": file.stat().st_size, **digests(file)}
+    entry = {
+        "name": file.name,
+        "url": file.name,
+        "size": file.stat().st_size,
+        **digests(file),
+    }
     return {
         "name": name,
         "attributes": {**attributes, "org.gradle.dependency.bundling": "external"},
@@ -185,4 +238,8 @@ def _add(parent: ElementTree.Element, texts: Mapping[str, str]) -> None:
 
 def _text(element: ElementTree.Element) -> bytes:
     ElementTree.indent(element)
-    return b'<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(element, encoding="utf-8") + b"\n"
+    return (
+        b'<?xml version="1.0" encoding="UTF-8"?>\n'
+        + ElementTree.tostring(element, encoding="utf-8")
+        + b"\n"
+    )

@@ -63,29 +63,57 @@ BENCHMARKS: Benchmarks = {
 }
 
 
-def main(arguments: Sequence[str] | None = None, benchmarks: Benchmarks = BENCHMARKS) -> int:
+def main(
+    arguments: Sequence[str] | None = None, benchmarks: Benchmarks = BENCHMARKS
+) -> int:
     """Run, print, write the raw samples; returns the exit code: 1 if a benchmark failed, 130 after Ctrl-C."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks")
-    parser.add_argument("--only", default=os.environ.get("ONLY", ""), help="benchmarks to run, such as H1,R1")
-    parser.add_argument("--output", type=Path, default=Path("build/benchmarks.json"), help="where raw samples go")
-    parser.add_argument("--against", metavar="COMMIT", help="measure this tree against the server of another commit")
-    parser.add_argument("--quick", action="store_true", help="a few rounds: to see that it works, not to measure")
+    parser.add_argument(
+        "--only",
+        default=os.environ.get("ONLY", ""),
+        help="benchmarks to run, such as H1,R1",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path("build/benchmarks.json"),
+        help="where raw samples go",
+    )
+    parser.add_argument(
+        "--against",
+        metavar="COMMIT",
+        help="measure this tree against the server of another commit",
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="a few rounds: to see that it works, not to measure",
+    )
     options = parser.parse_args(arguments)
     try:
-        benchmarks = revisions.benchmarks(options.against) if options.against else benchmarks
+        benchmarks = (
+            revisions.benchmarks(options.against) if options.against else benchmarks
+        )
         chosen = choose(options.only, benchmarks)
     except ValueError as error:
         print(f"{error}", file=sys.stderr)
         return 2
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the servers are ended too
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(1)
+    )  # so that the servers are ended too
     report.machine()  # the load before ours
     results: list[Result] = []
     code = 0
     try:
         for number, name in enumerate(chosen, 1):
             print(f"{name} ({number} of {len(chosen)}) …", file=sys.stderr, flush=True)
-            code = max(code, _run(name, benchmarks[name], QUICK if options.quick else FULL, results))
-            report.write(options.output, results)  # after each: what was measured is not lost with what follows
+            code = max(
+                code,
+                _run(name, benchmarks[name], QUICK if options.quick else FULL, results),
+            )
+            report.write(
+                options.output, results
+            )  # after each: what was measured is not lost with what follows
     except KeyboardInterrupt:
         print(f"\nstopped during {name}; what was measured before:", file=sys.stderr)
         code = 130
@@ -123,9 +151,13 @@ def _run(name: str, benchmark: Benchmark, effort: Effort, results: list[Result])
         results += benchmark(effort)
     except NotHere as error:
         results.append(Missing(name, "all of it", str(error)))
-    except Exception as error:  # the other benchmarks are worth their while all the same
+    except (
+        Exception
+    ) as error:  # the other benchmarks are worth their while all the same
         traceback.print_exc()
-        results.append(Missing(name, "the benchmark failed", f"{type(error).__name__}: {error}"))
+        results.append(
+            Missing(name, "the benchmark failed", f"{type(error).__name__}: {error}")
+        )
         return 1
     return 0
 

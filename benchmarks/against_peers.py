@@ -35,12 +35,19 @@ MORE_CONNECTIONS = (1, 2, 4, 8, 16, 32, 64)
 
 CONNECTION_BLOCKS, CONNECTION_BLOCK_S = 3, 0.5
 OURS = ("pocketserve, socket", "pocketserve, HTTP")
-FLOORS = {"floor: bare framed handler": ("bare", "framed"), "floor: plain WSGI on waitress": ("wsgi", "plain")}
+FLOORS = {
+    "floor: bare framed handler": ("bare", "framed"),
+    "floor: plain WSGI on waitress": ("wsgi", "plain"),
+}
 """In the curves by size only: one of them serves one connection after the other."""
 
 RELEASED_CONNECTIONS = (1, 8)
 MEGABYTE_MODEL = "echo-1048576"
-AT_CONNECTIONS = {reference.SMALL_MODEL: "64 B", reference.PHOTO_MODEL: "150,528 B", MEGABYTE_MODEL: "1,048,576 B"}
+AT_CONNECTIONS = {
+    reference.SMALL_MODEL: "64 B",
+    reference.PHOTO_MODEL: "150,528 B",
+    MEGABYTE_MODEL: "1,048,576 B",
+}
 SMALL_GOAL, PHOTO_GOAL, TUTORIAL_GOAL = 6.0, 45.0, 200.0
 Make = Callable[[str], calls.Call]
 """Opens a connection for requests to the model of that name."""
@@ -79,7 +86,10 @@ def run(effort: Effort) -> list[Result]:
     with ExitStack() as stack:
         stack.enter_context(pinned(CLIENT_CORE))
         ours = stack.enter_context(our_server(models(), "--threads", "1"))
-        sides = {OURS[0]: Side(ours.pid, _socket(ours)), OURS[1]: Side(ours.pid, _http(ours))}
+        sides = {
+            OURS[0]: Side(ours.pid, _socket(ours)),
+            OURS[1]: Side(ours.pid, _http(ours)),
+        }
         for peer in peers.PEERS:
             try:
                 peers.ensure(peer, install=effort is not QUICK)
@@ -89,25 +99,46 @@ def run(effort: Effort) -> list[Result]:
                 results.append(Missing("P1", peer.name, str(error)))
         results += _whole_calls(sides, ours, effort)
         by_size = dict(_by_size({**sides, **_floors(stack)}, effort, results))
-        for model, what in ((reference.SMALL_MODEL, "64 B"), (reference.PHOTO_MODEL, "150,528 B")):
-            results += _comparisons(by_size[model], f"{what}, bytes to bytes", with_goals=True)
-        in_json = {name: side for name, side in sides.items() if name not in _raw(sides) or name in OURS}
+        for model, what in (
+            (reference.SMALL_MODEL, "64 B"),
+            (reference.PHOTO_MODEL, "150,528 B"),
+        ):
+            results += _comparisons(
+                by_size[model], f"{what}, bytes to bytes", with_goals=True
+            )
+        in_json = {
+            name: side
+            for name, side in sides.items()
+            if name not in _raw(sides) or name in OURS
+        }
         pixels = _at_size(in_json, PIXELS, effort, {})
-        results += _comparisons(pixels, "150,528 pixels, bytes to bytes", with_goals=True)
+        results += _comparisons(
+            pixels, "150,528 pixels, bytes to bytes", with_goals=True
+        )
         results += _http_everywhere(by_size)
         results += _size_curves(by_size)
         for model, size in AT_CONNECTIONS.items():
             if effort is not QUICK or model == reference.PHOTO_MODEL:
-                asked = sides if model != MEGABYTE_MODEL else _raw(sides)  # JSON of a megabyte would take minutes
+                asked = (
+                    sides if model != MEGABYTE_MODEL else _raw(sides)
+                )  # JSON of a megabyte would take minutes
                 results += _at_connections(asked, model, size, effort)
         if len(ALL_CORES) > 1:
             results += _released(sides, effort)
-    return results + [_growth(item) for item in results if isinstance(item, Curve) and len(item.points) > 1]
+    return results + [
+        _growth(item)
+        for item in results
+        if isinstance(item, Curve) and len(item.points) > 1
+    ]
 
 
 def _raw(sides: Sides) -> Sides:
     """Ours, and those that take bytes as they are."""
-    return {name: side for name, side in sides.items() if name in OURS or name.endswith(peers.RAW)}
+    return {
+        name: side
+        for name, side in sides.items()
+        if name in OURS or name.endswith(peers.RAW)
+    }
 
 
 def _floors(stack: ExitStack) -> Sides:
@@ -129,20 +160,35 @@ def _growth(curve: Curve) -> Result:
     """Return what one more megabyte, or one more connection, costs a side."""
     per, scale = ("MB", 1e6) if curve.axis == "payload" else ("connection", 1.0)
     points = [point / scale for point in curve.points]
-    return growth("P1", f"{curve.side}, latency by {curve.axis}", curve.unit, per, points, curve.medians)
+    return growth(
+        "P1",
+        f"{curve.side}, latency by {curve.axis}",
+        curve.unit,
+        per,
+        points,
+        curve.medians,
+    )
 
 
 def _sizes(effort: Effort) -> list[str]:
     """All of them; a quick run leaves out those that take JSON seconds."""
-    return [model for model, count in reference.SIZES.items() if effort is not QUICK or count <= reference.PHOTO]
+    return [
+        model
+        for model, count in reference.SIZES.items()
+        if effort is not QUICK or count <= reference.PHOTO
+    ]
 
 
 def _socket(ours: Ours) -> Make:
-    return lambda model: calls.framed(ours.socket, _ours(model), _values(_ours(model)), greet=True)
+    return lambda model: calls.framed(
+        ours.socket, _ours(model), _values(_ours(model)), greet=True
+    )
 
 
 def _http(ours: Ours) -> Make:
-    return lambda model: calls.http_binary(ours.http, _ours(model), _values(_ours(model)))
+    return lambda model: calls.http_binary(
+        ours.http, _ours(model), _values(_ours(model))
+    )
 
 
 def _peer(peer: peers.Peer, port: int) -> Make:
@@ -163,7 +209,9 @@ def _ours(model: str) -> str:
 
 def _values(model: str) -> np.ndarray:
     if model == PIXELS:
-        return np.random.default_rng(3).integers(0, 256, (1, 224, 224, 3)).astype(np.uint8)
+        return (
+            np.random.default_rng(3).integers(0, 256, (1, 224, 224, 3)).astype(np.uint8)
+        )
     return values_for(model)
 
 
@@ -199,11 +247,15 @@ def in_blocks(
 
 def _block(call: Callable[[], object], effort: Effort, share: float) -> list[float]:
     """Some calls of one side, after some that do not count."""
-    part = Effort(max(2, int(effort.rounds * share)), max(2, int(effort.warm_up * share)), 2.0, 2)
+    part = Effort(
+        max(2, int(effort.rounds * share)), max(2, int(effort.warm_up * share)), 2.0, 2
+    )
     return interleave({"side": call}, part)["side"]
 
 
-def _by_size(sides: Sides, effort: Effort, results: list[Result]) -> Iterator[tuple[str, Samples]]:
+def _by_size(
+    sides: Sides, effort: Effort, results: list[Result]
+) -> Iterator[tuple[str, Samples]]:
     """Samples by model; who cannot keep up is said in the results and left out of what is larger."""
     given_up: GivenUp = {}
     for model in _sizes(effort):
@@ -211,7 +263,13 @@ def _by_size(sides: Sides, effort: Effort, results: list[Result]) -> Iterator[tu
         yield model, _at_size(sides, model, effort, given_up)
         size = f"{4 * reference.SIZES[model]:,} B"
         for name, why in given_up.items():
-            results.append(Missing("P1", f"{name}, {size}", why if name not in before else f"not asked: {why} before"))
+            results.append(
+                Missing(
+                    "P1",
+                    f"{name}, {size}",
+                    why if name not in before else f"not asked: {why} before",
+                )
+            )
 
 
 def _at_size(sides: Sides, model: str, effort: Effort, given_up: GivenUp) -> Samples:
@@ -266,8 +324,16 @@ def _goal(transport: str, peer: str, what: str) -> float | None:
 
 def _http_everywhere(by_size: dict[str, Samples]) -> list[Result]:
     """HTTP against the fastest peer at the other sizes."""
-    others = [model for model in by_size if model not in (reference.SMALL_MODEL, reference.PHOTO_MODEL)]
-    return [row for model in others for row in _fastest(by_size[model], f"HTTP, {4 * reference.SIZES[model]:,} B")]
+    others = [
+        model
+        for model in by_size
+        if model not in (reference.SMALL_MODEL, reference.PHOTO_MODEL)
+    ]
+    return [
+        row
+        for model in others
+        for row in _fastest(by_size[model], f"HTTP, {4 * reference.SIZES[model]:,} B")
+    ]
 
 
 def _whole_calls(sides: Sides, ours: Ours, effort: Effort) -> list[Result]:
@@ -275,18 +341,35 @@ def _whole_calls(sides: Sides, ours: Ours, effort: Effort) -> list[Result]:
     from pocketserve_client import Client
 
     results: list[Result] = []
-    framed_url, http_url = f"socket://127.0.0.1:{ours.socket}", f"http://127.0.0.1:{ours.http}"
-    with Client(framed_url, token_file=NO_TOKEN) as framed, Client(http_url, token_file=NO_TOKEN) as http:
+    framed_url, http_url = (
+        f"socket://127.0.0.1:{ours.socket}",
+        f"http://127.0.0.1:{ours.http}",
+    )
+    with (
+        Client(framed_url, token_file=NO_TOKEN) as framed,
+        Client(http_url, token_file=NO_TOKEN) as http,
+    ):
         ours_by_name = {OURS[0]: framed, OURS[1]: http}
         by_name = {peer.name: peer for peer in peers.PEERS}
-        for model, what in ((reference.SMALL_MODEL, "64 B"), (reference.PHOTO_MODEL, "150,528 B")):
+        for model, what in (
+            (reference.SMALL_MODEL, "64 B"),
+            (reference.PHOTO_MODEL, "150,528 B"),
+        ):
             values = values_for(model)
 
             def measure(
-                name: str, side: Side, effort: Effort, model: str = model, values: np.ndarray = values
+                name: str,
+                side: Side,
+                effort: Effort,
+                model: str = model,
+                values: np.ndarray = values,
             ) -> list[float]:
                 if name in OURS:
-                    return _block(lambda: ours_by_name[name].infer(model, {"x": values}), effort, 0.05)
+                    return _block(
+                        lambda: ours_by_name[name].infer(model, {"x": values}),
+                        effort,
+                        0.05,
+                    )
                 call = side.make(model)
                 try:
                     return _block(_whole(by_name[name], call, values), effort, 0.05)
@@ -294,11 +377,15 @@ def _whole_calls(sides: Sides, ours: Ours, effort: Effort) -> list[Result]:
                     call.close()
 
             samples = in_blocks(sides, effort, measure, {})
-            results += _comparisons(samples, f"{what}, array to array", with_goals=False)
+            results += _comparisons(
+                samples, f"{what}, array to array", with_goals=False
+            )
     return results
 
 
-def _whole(peer: peers.Peer, call: calls.Call, values: np.ndarray) -> Callable[[], object]:
+def _whole(
+    peer: peers.Peer, call: calls.Call, values: np.ndarray
+) -> Callable[[], object]:
     def turn() -> object:
         call.replace_body(peer.encode(values))
         call()
@@ -310,23 +397,37 @@ def _whole(peer: peers.Peer, call: calls.Call, values: np.ndarray) -> Callable[[
 def _size_curves(by_size: dict[str, Samples]) -> list[Result]:
     curves: list[Result] = []
     for name in next(iter(by_size.values())):
-        answered = {model: samples[name] for model, samples in by_size.items() if name in samples}
+        answered = {
+            model: samples[name]
+            for model, samples in by_size.items()
+            if name in samples
+        }
         points = [4.0 * reference.SIZES[model] for model in answered]
-        curves.append(Curve("P1", name, "payload", "µs", points, list(answered.values())))
+        curves.append(
+            Curve("P1", name, "payload", "µs", points, list(answered.values()))
+        )
     return curves
 
 
-def _at_connections(sides: Sides, model: str, size: str, effort: Effort) -> list[Result]:
+def _at_connections(
+    sides: Sides, model: str, size: str, effort: Effort
+) -> list[Result]:
     """More and more connections that ask without a pause; at each number the sides take turns."""
     results: list[Result] = []
-    curves: dict[str, tuple[list[float], Samples, list[float]]] = {name: ([], {}, []) for name in sides}
+    curves: dict[str, tuple[list[float], Samples, list[float]]] = {
+        name: ([], {}, []) for name in sides
+    }
     more = model == reference.PHOTO_MODEL and effort is not QUICK
     for count in MORE_CONNECTIONS if more else CONNECTIONS:
         rates: dict[str, list[float]] = {name: [] for name in sides}
         given_up: GivenUp = {}
-        samples = in_blocks(sides, effort, _load(model, count, rates), given_up, CONNECTION_BLOCKS)
+        samples = in_blocks(
+            sides, effort, _load(model, count, rates), given_up, CONNECTION_BLOCKS
+        )
         asked = f"{size}, {plural(count, 'connection')}"
-        results += [Missing("P1", f"{name}, {asked}", why) for name, why in given_up.items()]
+        results += [
+            Missing("P1", f"{name}, {asked}", why) for name, why in given_up.items()
+        ]
         for name, kept in samples.items():
             points, by_count, at_rate = curves[name]
             points.append(float(count))
@@ -361,13 +462,17 @@ def _released(sides: Sides, effort: Effort) -> list[Result]:
     return results
 
 
-def _load(model: str, count: int, rates: dict[str, list[float]]) -> Callable[[str, Side, Effort], list[float]]:
+def _load(
+    model: str, count: int, rates: dict[str, list[float]]
+) -> Callable[[str, Side, Effort], list[float]]:
     def measure(name: str, side: Side, effort: Effort) -> list[float]:
         opened: list[calls.Call] = []
         try:
             for _ in range(count):
                 opened.append(side.make(model))
-            load = closed_loop(opened, CONNECTION_BLOCK_S if effort is not QUICK else 0.2)
+            load = closed_loop(
+                opened, CONNECTION_BLOCK_S if effort is not QUICK else 0.2
+            )
         finally:
             for call in opened:
                 call.close()
@@ -380,8 +485,23 @@ def _load(model: str, count: int, rates: dict[str, list[float]]) -> Callable[[st
 
 def _fastest(samples: Samples, what: str) -> list[Result]:
     """HTTP against the fastest peer."""
-    theirs = {name: float(np.median(kept)) for name, kept in samples.items() if name not in (*OURS, *FLOORS)}
+    theirs = {
+        name: float(np.median(kept))
+        for name, kept in samples.items()
+        if name not in (*OURS, *FLOORS)
+    }
     if not theirs or OURS[1] not in samples:
         return []
     best = min(theirs, key=lambda name: theirs[name])
-    return [Comparison("P1", f"{what}, fastest peer", "µs", samples[OURS[1]], samples[best], 1.0, "faster", best)]
+    return [
+        Comparison(
+            "P1",
+            f"{what}, fastest peer",
+            "µs",
+            samples[OURS[1]],
+            samples[best],
+            1.0,
+            "faster",
+            best,
+        )
+    ]

@@ -18,7 +18,14 @@ from benchmarks import calls as call_to
 from benchmarks import reference, triton
 from benchmarks.overhead import CASES, models, values_for
 from benchmarks.peers import ensure_environment
-from benchmarks.processes import CLIENT_CORE, NO_TOKEN, StartError, module, our_server, pinned
+from benchmarks.processes import (
+    CLIENT_CORE,
+    NO_TOKEN,
+    StartError,
+    module,
+    our_server,
+    pinned,
+)
 from benchmarks.samples import Comparison, Missing, Result
 from benchmarks.timing import QUICK, Effort, interleave
 from pocketserve_client import Client
@@ -55,7 +62,9 @@ def _compare(size: str, effort: Effort) -> Iterator[Result]:
     yield from _rows(what, samples, is_small=size == "small")
 
 
-def _rows(what: str, samples: dict[str, list[float]], *, is_small: bool) -> Iterator[Result]:
+def _rows(
+    what: str, samples: dict[str, list[float]], *, is_small: bool
+) -> Iterator[Result]:
     pairs = [
         ("A1", SOCKET, FLOOR, A1_GOAL, "most"),
         ("A1", SOCKET, TRITON, A1_TRITON_GOAL, "faster"),
@@ -67,7 +76,16 @@ def _rows(what: str, samples: dict[str, list[float]], *, is_small: bool) -> Iter
     for name, ours, floor, goal, rule in pairs:
         if floor in samples:
             row = f"{ours}, {what}"
-            yield Comparison(name, row, "µs", samples[ours], samples[floor], goal, rule, against=floor)
+            yield Comparison(
+                name,
+                row,
+                "µs",
+                samples[ours],
+                samples[floor],
+                goal,
+                rule,
+                against=floor,
+            )
 
 
 @contextmanager
@@ -75,12 +93,21 @@ def _our_sides(model: str) -> Iterator[dict[str, Ask]]:
     values = values_for(model)
     with ExitStack() as stack:
         ours = stack.enter_context(our_server(models(), "--threads", "1"))
-        _, bare = stack.enter_context(module("bare", "framed", str(models() / f"{model}.tflite")))
+        _, bare = stack.enter_context(
+            module("bare", "framed", str(models() / f"{model}.tflite"))
+        )
         sides = {FLOOR: stack.enter_context(_framed(bare, model, values))}
-        for name, url in ((SOCKET, f"socket://127.0.0.1:{ours.socket}"), (HTTP, f"http://127.0.0.1:{ours.http}")):
+        for name, url in (
+            (SOCKET, f"socket://127.0.0.1:{ours.socket}"),
+            (HTTP, f"http://127.0.0.1:{ours.http}"),
+        ):
             client = stack.enter_context(Client(url, token_file=NO_TOKEN))
-            sides[name] = lambda client=client: client.infer(model, {"x": values})["scores"]  # type: ignore[misc]
-        sides[TRITONCLIENT] = stack.enter_context(_tritonclient(ours.http, model, values))
+            sides[name] = lambda client=client: client.infer(model, {"x": values})[
+                "scores"
+            ]  # type: ignore[misc]
+        sides[TRITONCLIENT] = stack.enter_context(
+            _tritonclient(ours.http, model, values)
+        )
         sides[PLAIN] = stack.enter_context(_plain_http(ours.http, model, values))
         yield sides
 
@@ -105,9 +132,13 @@ def _framed(port: int, model: str, values: np.ndarray) -> Iterator[Ask]:
         def ask() -> np.ndarray:
             tensor = {"name": "x", "datatype": "FP32", "shape": list(values.shape)}
             inputs = [{**tensor, "parameters": {"binary_data_size": values.nbytes}}]
-            text = json.dumps({"parameters": {"binary_data_output": True}, "inputs": inputs}).encode()
+            text = json.dumps(
+                {"parameters": {"binary_data_output": True}, "inputs": inputs}
+            ).encode()
             size = len(text) + values.nbytes
-            head = HEADER.pack(b"OI", FrameType.REQUEST, 0, 1, 0, len(target), 0, len(text), size)
+            head = HEADER.pack(
+                b"OI", FrameType.REQUEST, 0, 1, 0, len(target), 0, len(text), size
+            )
             connected.sendall(b"".join((head, target, text, values.data.cast("B"))))
             have = connected.recv_into(buffer)
             while (end := call_to.frame_length(buffer, have)) is None or have < end:
@@ -138,13 +169,22 @@ def _tritonclient(port: int, model: str, values: np.ndarray) -> Iterator[Ask]:
 def _plain_http(port: int, model: str, values: np.ndarray) -> Iterator[Ask]:
     """Python's own client, with a body that was made once; what it answers is only cut."""
     body, json_length = call_to.oip_body(values)
-    headers = {"Inference-Header-Content-Length": str(json_length), "Content-Type": "application/octet-stream"}
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=call_to.TIMEOUT_S)
+    headers = {
+        "Inference-Header-Content-Length": str(json_length),
+        "Content-Type": "application/octet-stream",
+    }
+    connection = http.client.HTTPConnection(
+        "127.0.0.1", port, timeout=call_to.TIMEOUT_S
+    )
 
     def ask() -> np.ndarray:
         connection.request("POST", f"/v2/models/{model}/infer", body, headers)
         answer = connection.getresponse()
-        return np.frombuffer(answer.read(), "<f4", offset=int(answer.headers["Inference-Header-Content-Length"]))
+        return np.frombuffer(
+            answer.read(),
+            "<f4",
+            offset=int(answer.headers["Inference-Header-Content-Length"]),
+        )
 
     try:
         yield ask

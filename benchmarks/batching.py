@@ -16,7 +16,14 @@ import numpy as np
 
 from benchmarks import calls, peers, reference
 from benchmarks.load import closed_loop
-from benchmarks.processes import BENCH_FOLDER, CLIENT_CORE, Ours, StartError, our_server, pinned
+from benchmarks.processes import (
+    BENCH_FOLDER,
+    CLIENT_CORE,
+    Ours,
+    StartError,
+    our_server,
+    pinned,
+)
 from benchmarks.protobuf import field
 from benchmarks.samples import Comparison, Missing, Result
 from benchmarks.timing import QUICK, Effort, interleave, say
@@ -71,7 +78,9 @@ def run(effort: Effort) -> list[Result]:
     with ExitStack() as stack:
         stack.enter_context(pinned(CLIENT_CORE))
         servers = {
-            way: stack.enter_context(our_server(folder, "--threads", "1", *options, python=python))
+            way: stack.enter_context(
+                our_server(folder, "--threads", "1", *options, python=python)
+            )
             for way, options in (("together", ()), ("one by one", ("--no-batching",)))
         }
         for framework in makers:
@@ -81,7 +90,10 @@ def run(effort: Effort) -> list[Result]:
 
 
 def _framework(name: str, servers: Mapping[str, Ours], effort: Effort) -> list[Result]:
-    model, values = f"chain-{name.lower()}", np.random.default_rng(7).random((1, reference.WORK_WIDTH), np.float32)
+    model, values = (
+        f"chain-{name.lower()}",
+        np.random.default_rng(7).random((1, reference.WORK_WIDTH), np.float32),
+    )
     results: list[Result] = []
     with ExitStack() as stack:
         opened: dict[str, list[calls.Call]] = {way: [] for way in servers}
@@ -93,24 +105,46 @@ def _framework(name: str, servers: Mapping[str, Ours], effort: Effort) -> list[R
             calls.check(opened[way][0])
         for count in CONNECTIONS:
             results.append(
-                _under_load(name, model, servers, {way: each[:count] for way, each in opened.items()}, effort)
+                _under_load(
+                    name,
+                    model,
+                    servers,
+                    {way: each[:count] for way, each in opened.items()},
+                    effort,
+                )
             )
-        alone = interleave({way: each[0] for way, each in opened.items()}, effort.of(0.3))
+        alone = interleave(
+            {way: each[0] for way, each in opened.items()}, effort.of(0.3)
+        )
     what = f"{name}, 1 connection, batching on"
     against = "the same with --no-batching"
     return [
         *results,
-        Comparison("B1", what, "µs", alone["together"], alone["one by one"], ALONE_GOAL, against=against),
+        Comparison(
+            "B1",
+            what,
+            "µs",
+            alone["together"],
+            alone["one by one"],
+            ALONE_GOAL,
+            against=against,
+        ),
     ]
 
 
 def _under_load(
-    name: str, model: str, servers: Mapping[str, Ours], opened: Mapping[str, list[calls.Call]], effort: Effort
+    name: str,
+    model: str,
+    servers: Mapping[str, Ours],
+    opened: Mapping[str, list[calls.Call]],
+    effort: Effort,
 ) -> Result:
     seconds, rounds = (0.2, 2) if effort is QUICK else (0.8, 5)
     rates: dict[str, list[float]] = {way: [] for way in opened}
     for way in opened:
-        closed_loop(opened[way], seconds)  # the first batches are compared with single runs
+        closed_loop(
+            opened[way], seconds
+        )  # the first batches are compared with single runs
     before = _runs(servers["together"], model)
     for _ in range(rounds):
         for way, each in opened.items():
@@ -118,12 +152,23 @@ def _under_load(
     after = _runs(servers["together"], model)
     rows = (after[0] - before[0]) / max(1, after[1] - before[1])
     what = f"{name}, {len(opened['together'])} connections, {rows:.1f} rows a run"
-    return Comparison("B1", what, "/s", rates["together"], rates["one by one"], GAIN_GOAL, "least", "one by one")
+    return Comparison(
+        "B1",
+        what,
+        "/s",
+        rates["together"],
+        rates["one by one"],
+        GAIN_GOAL,
+        "least",
+        "one by one",
+    )
 
 
 def _runs(server: Ours, model: str) -> tuple[int, int]:
     """Requests answered and runs of the model, so far."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{server.http}/v2/models/{model}/stats", timeout=30) as answer:
+    with urllib.request.urlopen(
+        f"http://127.0.0.1:{server.http}/v2/models/{model}/stats", timeout=30
+    ) as answer:
         found = json.loads(answer.read())["model_stats"][0]
     return int(found["inference_count"]), int(found["execution_count"])
 
@@ -144,27 +189,61 @@ def onnx_model() -> bytes:
     names = ["x", *(f"y{layer}" for layer in range(1, LAYERS)), "y"]
     graph = field(2, "chain")
     for before, after in itertools.pairwise(names):
-        graph += field(1, field(1, before) + field(1, "weights") + field(2, after) + field(4, "MatMul"))
+        graph += field(
+            1,
+            field(1, before)
+            + field(1, "weights")
+            + field(2, after)
+            + field(4, "MatMul"),
+        )
     sizes = field(1, width) * 2
-    graph += field(5, sizes + field(2, FLOAT) + field(8, "weights") + field(9, reference.work_matrix().tobytes()))
+    graph += field(
+        5,
+        sizes
+        + field(2, FLOAT)
+        + field(8, "weights")
+        + field(9, reference.work_matrix().tobytes()),
+    )
     for number, name in ((11, "x"), (12, "y")):
         shape = field(1, field(2, "rows")) + field(1, field(1, width))
-        graph += field(number, field(1, name) + field(2, field(1, field(1, FLOAT) + field(2, shape))))
-    return field(1, ONNX_VERSION) + field(7, graph) + field(8, field(1, "") + field(2, ONNX_OPERATORS))
+        graph += field(
+            number,
+            field(1, name) + field(2, field(1, field(1, FLOAT) + field(2, shape))),
+        )
+    return (
+        field(1, ONNX_VERSION)
+        + field(7, graph)
+        + field(8, field(1, "") + field(2, ONNX_OPERATORS))
+    )
 
 
 def _torch(folder: Path) -> None:
     own = folder / "chain-torch"
     own.mkdir(exist_ok=True)
     data = reference.work_matrix().tobytes()
-    described = {"dtype": "F32", "shape": [reference.WORK_WIDTH] * 2, "data_offsets": [0, len(data)]}
+    described = {
+        "dtype": "F32",
+        "shape": [reference.WORK_WIDTH] * 2,
+        "data_offsets": [0, len(data)],
+    }
     head = json.dumps({"matrix": described}).encode()
-    reference.write_once(own / "weights.safetensors", lambda: struct.pack("<Q", len(head)) + head + data)
+    reference.write_once(
+        own / "weights.safetensors", lambda: struct.pack("<Q", len(head)) + head + data
+    )
     reference.write_once(own / "model.py", MODULE.encode)
     reference.write_once(own / "model.toml", MANIFEST.encode)
     # With the state folder that the servers of this run get: their code needs its owner's consent.
     words = ["trust", str(own), "--yes", "--state-dir", str(BENCH_FOLDER / "state")]
-    subprocess.run([sys.executable, "-m", "pocketserve", *words], check=True, stdout=subprocess.DEVNULL, timeout=60)
+    subprocess.run(
+        [sys.executable, "-m", "pocketserve", *words],
+        check=True,
+        stdout=subprocess.DEVNULL,
+        timeout=60,
+    )
 
 
-MAKERS: Mapping[str, Callable[[Path], None]] = {"TFLite": _tflite, "ONNX": _onnx, "Torch": _torch}
+MAKERS: Mapping[str, Callable[[Path], None]] = {
+    "TFLite": _tflite,
+    "ONNX": _onnx,
+    "Torch": _torch,
+}

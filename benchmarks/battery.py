@@ -42,7 +42,11 @@ def run(effort: Effort) -> list[Result]:
     goals = {"framed": GOAL, "framed+model": GOAL, "flask+model": None}
     return [
         Comparison(
-            *("W1", f"64 B in / 4,004 B out, {min(rates['ours']):.0f} requests a second, CPU time each", "µs"),
+            *(
+                "W1",
+                f"64 B in / 4,004 B out, {min(rates['ours']):.0f} requests a second, CPU time each",
+                "µs",
+            ),
             *(costs["ours"], costs[name], goal),
             against=f"{NAMES[name]} ({min(rates[name]):.0f}/s)",
         )
@@ -57,7 +61,9 @@ def _sides() -> Iterator[dict[str, Side]]:
     file = str(models() / f"{model}.tflite")
     with ExitStack() as stack:
         ours = stack.enter_context(our_server(models(), "--threads", "1"))
-        opened = {"ours": (ours.pid, call_to.framed(ours.socket, model, values, greet=True))}
+        opened = {
+            "ours": (ours.pid, call_to.framed(ours.socket, model, values, greet=True))
+        }
         for name, work in (("framed", "numpy"), ("framed+model", file)):
             child, port = stack.enter_context(module("bare", "framed", work))
             opened[name] = child.pid, call_to.framed(port, model, values, greet=False)

@@ -73,7 +73,9 @@ class Call:
             self._number += 1
             _ID.pack_into(self.request, 4, self._number)
         self._have = 0
-        if self._used and (self.reconnects or (self._port and self._closed_by_server())):
+        if self._used and (
+            self.reconnects or (self._port and self._closed_by_server())
+        ):
             self.socket.close()
             self.socket = connect(self._port)
             _set_timeouts(self.socket, self._timeouts)
@@ -116,12 +118,18 @@ class Call:
         head = bytes(self.request).split(b"\r\n\r\n", 1)[0]
         start, _, rest = head.partition(b"Content-Length: ")
         rest = rest.partition(b"\r\n")[2]
-        self.request = bytearray(b"%bContent-Length: %d\r\n%b\r\n\r\n" % (start, len(body), rest) + body)
+        self.request = bytearray(
+            b"%bContent-Length: %d\r\n%b\r\n\r\n" % (start, len(body), rest) + body
+        )
 
     def status(self) -> int:
         """The status of the last answer, of a frame or of HTTP."""
         answer = self.answer()
-        return int(HEADER.unpack_from(answer)[4]) if self._framed else int(answer.split(b" ", 2)[1])
+        return (
+            int(HEADER.unpack_from(answer)[4])
+            if self._framed
+            else int(answer.split(b" ", 2)[1])
+        )
 
     def close(self) -> None:
         """Close the connection."""
@@ -147,51 +155,88 @@ def plain(port: int, request: bytes, answer_bytes: int) -> Call:
     return Call(connect(port), request, lambda buffer, have: answer_bytes)
 
 
-def framed(port: int, model: str, values: np.ndarray, *, greet: bool, name: str = "x", **parameters: object) -> Call:
+def framed(
+    port: int,
+    model: str,
+    values: np.ndarray,
+    *,
+    greet: bool,
+    name: str = "x",
+    **parameters: object,
+) -> Call:
     """To a server that speaks our frames, after our handshake or, for the floors, without one."""
     connected = greeted(port) if greet else connect(port)
-    return Call(connected, request_frame(model, values, name, **parameters), frame_length, framed=True)
+    return Call(
+        connected,
+        request_frame(model, values, name, **parameters),
+        frame_length,
+        framed=True,
+    )
 
 
 def framed_raw(port: int, path: str, body: bytes) -> Call:
     """Raw input over our socket, to a path of ``/predictions`` with its query."""
-    frame = encode_frame(Frame(FrameType.REQUEST, 1, 0, f"POST {path}".encode(), {}, 0, body))
+    frame = encode_frame(
+        Frame(FrameType.REQUEST, 1, 0, f"POST {path}".encode(), {}, 0, body)
+    )
     return Call(greeted(port), frame, frame_length, framed=True)
 
 
 def greeted(port: int) -> socket.socket:
     """A connection to our socket, after the handshake."""
-    return _prepared(handshake.open_connection(("127.0.0.1", port), None, TIMEOUT_S, MAX)[0])
+    return _prepared(
+        handshake.open_connection(("127.0.0.1", port), None, TIMEOUT_S, MAX)[0]
+    )
 
 
-def http(port: int, path: str, body: bytes, *headers: str, keep_alive: bool = True) -> Call:
+def http(
+    port: int, path: str, body: bytes, *headers: str, keep_alive: bool = True
+) -> Call:
     """To an HTTP server."""
-    lines = [f"POST {path} HTTP/1.1", f"Host: 127.0.0.1:{port}", f"Content-Length: {len(body)}", *headers]
+    lines = [
+        f"POST {path} HTTP/1.1",
+        f"Host: 127.0.0.1:{port}",
+        f"Content-Length: {len(body)}",
+        *headers,
+    ]
     return Call(
-        connect(port), "\r\n".join([*lines, "", ""]).encode() + body, http_length, port=port, reconnects=not keep_alive
+        connect(port),
+        "\r\n".join([*lines, "", ""]).encode() + body,
+        http_length,
+        port=port,
+        reconnects=not keep_alive,
     )
 
 
 def http_binary(port: int, model: str, values: np.ndarray, prefix: str = "") -> Call:
     """An Open Inference Protocol request with binary tensors; ``prefix`` stands before its path."""
     body, json_length = oip_body(values)
-    headers = (f"Inference-Header-Content-Length: {json_length}", "Content-Type: application/octet-stream")
+    headers = (
+        f"Inference-Header-Content-Length: {json_length}",
+        "Content-Type: application/octet-stream",
+    )
     return http(port, f"{prefix}/v2/models/{model}/infer", body, *headers)
 
 
-def request_frame(model: str, values: np.ndarray, name: str = "x", **parameters: object) -> bytes:
+def request_frame(
+    model: str, values: np.ndarray, name: str = "x", **parameters: object
+) -> bytes:
     """A REQUEST frame with one input and a binary answer; its id is set when it is sent."""
     body, json_length = oip_body(values, name, **parameters)
     target = f"POST /v2/models/{model}/infer".encode()
     return encode_frame(Frame(FrameType.REQUEST, 1, 0, target, {}, json_length, body))
 
 
-def oip_body(values: np.ndarray, name: str = "x", **parameters: object) -> tuple[bytes, int]:
+def oip_body(
+    values: np.ndarray, name: str = "x", **parameters: object
+) -> tuple[bytes, int]:
     """The body of such a request, with UINT8 or FP32, and the length of its JSON part."""
     datatype, typestr = ("UINT8", "u1") if values.dtype == np.uint8 else ("FP32", "<f4")
     data = memoryview(np.ascontiguousarray(values, typestr)).cast("B")
     request = oip.InferRequest(
-        inputs=[Tensor(name, datatype, values.shape, data)], parameters=dict(parameters), binary_output=True
+        inputs=[Tensor(name, datatype, values.shape, data)],
+        parameters=dict(parameters),
+        binary_output=True,
     )
     encoded = oip.encode_infer_request(request)
     return b"".join(encoded.chunks), encoded.json_length
@@ -227,7 +272,9 @@ def check(call: Call) -> None:
     """
     call()
     if (status := call.status()) != OK:
-        raise RuntimeError(f"status {status}: {call.answer()[-600:].decode(errors='replace')}")
+        raise RuntimeError(
+            f"status {status}: {call.answer()[-600:].decode(errors='replace')}"
+        )
 
 
 def connect(port: int) -> socket.socket:
@@ -237,7 +284,9 @@ def connect(port: int) -> socket.socket:
 
 def _prepared(connected: socket.socket) -> socket.socket:
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connected.settimeout(None)  # a timeout of Python's own would cost a poll() with each read
+    connected.settimeout(
+        None
+    )  # a timeout of Python's own would cost a poll() with each read
     _set_timeouts(connected, TIMEOUT_S)
     return connected
 

@@ -35,7 +35,10 @@ SIZE = (640, 480)
 USUAL_RATE, TIMES_CAPACITY = 30.0, 2
 RATE_GOAL, AGE_GOAL, LATE_GOAL = 0.95, 1.3, 2.0
 MANIFEST = 'task = "image-classification"\n[image]\nresize = "crop"\n'
-QUERIES = {"NV21": f"format=nv21&width={SIZE[0]}&height={SIZE[1]}&rotation=90", "JPEG": "top_k=5"}
+QUERIES = {
+    "NV21": f"format=nv21&width={SIZE[0]}&height={SIZE[1]}&rotation=90",
+    "JPEG": "top_k=5",
+}
 
 
 @dataclass
@@ -65,7 +68,11 @@ def run(effort: Effort) -> list[Result]:
     if file is None:
         return [Missing("V1", "live camera", NO_MOBILENET)]
     bodies = {"NV21": nv21(), "JPEG": photo(SIDEWAYS, SIZE)}
-    return [result for kind, body in bodies.items() for result in _compare(kind, body, file, effort)]
+    return [
+        result
+        for kind, body in bodies.items()
+        for result in _compare(kind, body, file, effort)
+    ]
 
 
 def _compare(kind: str, body: bytes, file: Path, effort: Effort) -> Iterator[Result]:
@@ -77,13 +84,26 @@ def _compare(kind: str, body: bytes, file: Path, effort: Effort) -> Iterator[Res
         (folder / "frame").write_bytes(body)
         stack.enter_context(pinned(CLIENT_CORE))
         ours = stack.enter_context(our_server(folder / "models", "--threads", "1"))
-        steps = ("task", str(folder / "models" / "camera"), str(folder / "frame"), QUERIES[kind])
+        steps = (
+            "task",
+            str(folder / "models" / "camera"),
+            str(folder / "frame"),
+            QUERIES[kind],
+        )
         child, _ = stack.enter_context(module("labels", *steps))
         path = f"/predictions/camera?{QUERIES[kind]}&stream=camera"
         _check(ours.socket, path, body, child)
-        one_s = statistics.median(ask(child, "") for _ in range(effort.of(0.05).rounds)) / 1e6
-        for rate, pace in ((USUAL_RATE, "30 a second"), (TIMES_CAPACITY / one_s, "twice the model's speed")):
-            yield from _measure(f"{kind} 640x480, {pace}", ours.socket, path, body, child, rate, effort)
+        one_s = (
+            statistics.median(ask(child, "") for _ in range(effort.of(0.05).rounds))
+            / 1e6
+        )
+        for rate, pace in (
+            (USUAL_RATE, "30 a second"),
+            (TIMES_CAPACITY / one_s, "twice the model's speed"),
+        ):
+            yield from _measure(
+                f"{kind} 640x480, {pace}", ours.socket, path, body, child, rate, effort
+            )
 
 
 def _check(port: int, path: str, body: bytes, child: subprocess.Popen[bytes]) -> None:
@@ -95,7 +115,13 @@ def _check(port: int, path: str, body: bytes, child: subprocess.Popen[bytes]) ->
 
 
 def _measure(
-    what: str, port: int, path: str, body: bytes, child: subprocess.Popen[bytes], rate: float, effort: Effort
+    what: str,
+    port: int,
+    path: str,
+    body: bytes,
+    child: subprocess.Popen[bytes],
+    rate: float,
+    effort: Effort,
 ) -> Iterator[Result]:
     """Offer the frames to the server and to the process in turn."""
     seconds, count = (0.4, 1) if effort is QUICK else (2.0, 5)
@@ -104,19 +130,27 @@ def _measure(
     for number in range(count):
         say(f"{what}, {number + 1} of {count}")
         with closing(calls.framed_raw(port, path, body)) as call:
-            streamed.add(seconds, **camera(lambda call=call: calls.check(call), rate, seconds))  # type: ignore[misc]
+            streamed.add(
+                seconds, **camera(lambda call=call: calls.check(call), rate, seconds)
+            )  # type: ignore[misc]
         alone.add(seconds, **_ask_camera(child, rate, seconds))
         if rate == USUAL_RATE:
             continue
         with closing(calls.framed_raw(port, path, body)) as call:
             load = open_load([call], rate, seconds, drops=True)
-        in_time = [seen for seen in load.with_status(OK) if seen.came <= load.began + seconds]
+        in_time = [
+            seen for seen in load.with_status(OK) if seen.came <= load.began + seconds
+        ]
         flooded.add(seconds, [seen.age_ms for seen in in_time], [])
         superseded += len(load.with_status(SUPERSEDED))
         dropped += load.dropped
     yield from _results(what, streamed, alone)
     if rate != USUAL_RATE:
-        yield from _results(f"{what}, all sent ({superseded} superseded, {dropped} not taken)", flooded, alone)
+        yield from _results(
+            f"{what}, all sent ({superseded} superseded, {dropped} not taken)",
+            flooded,
+            alone,
+        )
 
 
 def _ask_camera(child: subprocess.Popen[bytes], rate: float, seconds: float) -> Any:
@@ -131,10 +165,38 @@ def _results(what: str, ours: Frames, alone: Frames) -> Iterator[Result]:
         yield Missing("V1", what, "no frame was answered in time")
         return
     one = [statistics.median(alone.runs)]
-    yield Comparison("V1", what, "/s", ours.rates, alone.rates, RATE_GOAL, "least", "the same in one process")
-    yield Comparison("V1", f"{what}, age", "ms", ours.ages, one, AGE_GOAL, against="one run")
-    yield Comparison("V1", f"{what}, age", "ms", ours.ages, one, LATE_GOAL, against="one run", statistic="p99")
-    yield Comparison("V1", f"{what}, age", "ms", ours.ages, alone.ages, None, against="age in one process")
+    yield Comparison(
+        "V1",
+        what,
+        "/s",
+        ours.rates,
+        alone.rates,
+        RATE_GOAL,
+        "least",
+        "the same in one process",
+    )
+    yield Comparison(
+        "V1", f"{what}, age", "ms", ours.ages, one, AGE_GOAL, against="one run"
+    )
+    yield Comparison(
+        "V1",
+        f"{what}, age",
+        "ms",
+        ours.ages,
+        one,
+        LATE_GOAL,
+        against="one run",
+        statistic="p99",
+    )
+    yield Comparison(
+        "V1",
+        f"{what}, age",
+        "ms",
+        ours.ages,
+        alone.ages,
+        None,
+        against="age in one process",
+    )
 
 
 def nv21() -> bytes:

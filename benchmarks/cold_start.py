@@ -27,7 +27,11 @@ interpreter.invoke()
 print(interpreter.get_tensor(interpreter.get_output_details()[0]["index"]).argmax(), flush=True)
 sys.stdin.read()
 """
-BODY = b'{"inputs":[{"name":"image","datatype":"FP32","shape":[1,8,8,1],"data":[' + b",".join([b"0"] * 64) + b"]}]}"
+BODY = (
+    b'{"inputs":[{"name":"image","datatype":"FP32","shape":[1,8,8,1],"data":['
+    + b",".join([b"0"] * 64)
+    + b"]}]}"
+)
 
 
 MODELS = Path(__file__).resolve().parents[1] / "models"
@@ -53,7 +57,14 @@ def run(effort: Effort) -> list[Result]:
     return [
         *(
             Comparison(
-                *("C1", f"{start} start to its first answer, digits", "ms", times[1:], floor[1:], goal),
+                *(
+                    "C1",
+                    f"{start} start to its first answer, digits",
+                    "ms",
+                    times[1:],
+                    floor[1:],
+                    goal,
+                ),
                 against="a script: import, load, predict",
             )
             for start, times, goal in rows
@@ -71,7 +82,9 @@ def _start_ms(environment: dict[str, str]) -> float:
 
 def ask_digits(port: int) -> None:
     """Ask the embedded digits once, by HTTP and JSON."""
-    urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/models/digits/infer", BODY, timeout=30).read()
+    urllib.request.urlopen(
+        f"http://127.0.0.1:{port}/v2/models/digits/infer", BODY, timeout=30
+    ).read()
 
 
 def _imports() -> Imports:
@@ -81,11 +94,18 @@ def _imports() -> Imports:
     ours, floor = [], []
     for _ in range(IMPORT_RUNS):
         with tempfile.TemporaryFile() as log:
-            with our_server(MODELS, "--threads", "1", environment=imports.PROFILED, log=log) as server:
+            with our_server(
+                MODELS, "--threads", "1", environment=imports.PROFILED, log=log
+            ) as server:
                 ask_digits(server.http)
             ours.append(_self_times(log))
         with tempfile.TemporaryFile() as log:
-            with script(FLOOR, str(MODELS / "digits" / "digits.tflite"), environment=imports.PROFILED, log=log):
+            with script(
+                FLOOR,
+                str(MODELS / "digits" / "digits.tflite"),
+                environment=imports.PROFILED,
+                log=log,
+            ):
                 pass
             floor.append(_self_times(log))
     return imports.compare("C1", imports.lowest(ours), imports.lowest(floor))

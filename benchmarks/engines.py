@@ -21,7 +21,14 @@ from benchmarks.model_work import ask
 from benchmarks.overhead import models, values_for
 from benchmarks.overload import VALUES
 from benchmarks.peers import ensure_environment
-from benchmarks.processes import ROOT, StartError, free_port, module, our_server, process
+from benchmarks.processes import (
+    ROOT,
+    StartError,
+    free_port,
+    module,
+    our_server,
+    process,
+)
 from benchmarks.samples import Comparison, Missing, Result
 from benchmarks.timing import QUICK, Effort, interleave, say
 from benchmarks.triton import triton
@@ -29,7 +36,12 @@ from benchmarks.triton import triton
 PYTHON = ROOT / ".venv-ray" / "bin" / "python"
 """Of the environment ``ray``: every side but Triton, which needs NumPy 1, runs with the same packages."""
 
-PLAIN, GUNICORN, BARE, OURS = "pocketserve serve", "gunicorn, 2 workers", "bare on Ray", "ours on Ray"
+PLAIN, GUNICORN, BARE, OURS = (
+    "pocketserve serve",
+    "gunicorn, 2 workers",
+    "bare on Ray",
+    "ours on Ray",
+)
 TRITON = "Triton with our engine"
 INGRESSES = {"its own proxy": (), "HAProxy": ("--haproxy",)}
 SIZES = {"64 B": reference.SMALL_MODEL, "150,528 B": reference.PHOTO_MODEL}
@@ -46,21 +58,31 @@ def run(effort: Effort) -> list[Result]:
     try:
         for environment in ("ray", "triton"):
             ensure_environment(environment, install=effort is not QUICK)
-        return [result for name, options in INGRESSES.items() for result in _compare(name, options, effort)]
+        return [
+            result
+            for name, options in INGRESSES.items()
+            for result in _compare(name, options, effort)
+        ]
     except StartError as error:
         return [Missing("E1", "engines", str(error))]
 
 
-def _compare(ingress: str, options: tuple[str, ...], effort: Effort) -> Iterator[Result]:
+def _compare(
+    ingress: str, options: tuple[str, ...], effort: Effort
+) -> Iterator[Result]:
     for size, model in SIZES.items():
         with _sides(model, options) as places:
             samples = _latencies(places, model, values_for(model), effort)
         yield from _ratios(f"{size}, Ray by {ingress}", samples)
     with _sides(SLOW, options) as places:
-        yield from _rates(f"model of 5 ms, 8 connections, Ray by {ingress}", places, effort)
+        yield from _rates(
+            f"model of 5 ms, 8 connections, Ray by {ingress}", places, effort
+        )
 
 
-def _latencies(places: Mapping[str, Place], model: str, values: np.ndarray, effort: Effort) -> dict[str, list[float]]:
+def _latencies(
+    places: Mapping[str, Place], model: str, values: np.ndarray, effort: Effort
+) -> dict[str, list[float]]:
     say(model)
     with ExitStack() as stack:
         sides: dict[str, Callable[[], object]] = {}
@@ -77,10 +99,34 @@ def _call(place: Place, model: str, values: np.ndarray) -> call_to.Call:
 
 
 def _ratios(what: str, samples: Mapping[str, list[float]]) -> Iterator[Result]:
-    yield Comparison("E1", f"gunicorn, {what}", "µs", samples[GUNICORN], samples[PLAIN], GUNICORN_GOAL, against=PLAIN)
-    yield Comparison("E1", f"ours on Ray, {what}", "µs", samples[OURS], samples[BARE], RAY_GOAL, against=BARE)
+    yield Comparison(
+        "E1",
+        f"gunicorn, {what}",
+        "µs",
+        samples[GUNICORN],
+        samples[PLAIN],
+        GUNICORN_GOAL,
+        against=PLAIN,
+    )
+    yield Comparison(
+        "E1",
+        f"ours on Ray, {what}",
+        "µs",
+        samples[OURS],
+        samples[BARE],
+        RAY_GOAL,
+        against=BARE,
+    )
     for side in (OURS, TRITON):
-        yield Comparison("E1", f"{side}, {what}", "µs", samples[side], samples[PLAIN], None, against=PLAIN)
+        yield Comparison(
+            "E1",
+            f"{side}, {what}",
+            "µs",
+            samples[side],
+            samples[PLAIN],
+            None,
+            against=PLAIN,
+        )
 
 
 def _rates(what: str, places: Mapping[str, Place], effort: Effort) -> Iterator[Result]:
@@ -90,9 +136,14 @@ def _rates(what: str, places: Mapping[str, Place], effort: Effort) -> Iterator[R
     alone: list[list[float]] = [[], []]
     with ExitStack() as stack:
         file = str(models() / f"{SLOW}.tflite")
-        children = [stack.enter_context(module("inprocess", file, core=None))[0] for _ in alone]
+        children = [
+            stack.enter_context(module("inprocess", file, core=None))[0] for _ in alone
+        ]
         pool = stack.enter_context(ThreadPoolExecutor(len(children)))
-        opened = {name: [_call(place, SLOW, VALUES) for _ in range(CONNECTIONS)] for name, place in places.items()}
+        opened = {
+            name: [_call(place, SLOW, VALUES) for _ in range(CONNECTIONS)]
+            for name, place in places.items()
+        }
         for call in (call for some in opened.values() for call in some):
             stack.callback(call.close)
             call_to.check(call)
@@ -101,12 +152,39 @@ def _rates(what: str, places: Mapping[str, Place], effort: Effort) -> Iterator[R
                 say(f"{name}, {what}")
                 rates[name].append(closed_loop(some, seconds).rate)
             for count, totals in enumerate(alone, 1):
-                totals.append(sum(pool.map(lambda child: ask(child, str(seconds)), children[:count])))
-    pairs = ((GUNICORN, PLAIN, WORKERS_GOAL), (OURS, PLAIN, None), (OURS, BARE, None), (TRITON, PLAIN, None))
+                totals.append(
+                    sum(
+                        pool.map(
+                            lambda child: ask(child, str(seconds)), children[:count]
+                        )
+                    )
+                )
+    pairs = (
+        (GUNICORN, PLAIN, WORKERS_GOAL),
+        (OURS, PLAIN, None),
+        (OURS, BARE, None),
+        (TRITON, PLAIN, None),
+    )
     for side, floor, goal in pairs:
-        yield Comparison("E1", f"{side}, {what}", "/s", rates[side], rates[floor], goal, "least", floor)
+        yield Comparison(
+            "E1",
+            f"{side}, {what}",
+            "/s",
+            rates[side],
+            rates[floor],
+            goal,
+            "least",
+            floor,
+        )
     yield Comparison(
-        "E1", f"the model alone, 2 processes, {what}", "/s", alone[1], alone[0], None, "least", "1 process"
+        "E1",
+        f"the model alone, 2 processes, {what}",
+        "/s",
+        alone[1],
+        alone[0],
+        None,
+        "least",
+        "1 process",
     )
 
 
@@ -114,29 +192,71 @@ def _rates(what: str, places: Mapping[str, Place], effort: Effort) -> Iterator[R
 def _sides(model: str, options: tuple[str, ...]) -> Iterator[dict[str, Place]]:
     """Every engine with a folder of one model, running."""
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pocketserve-bench-")))
+        folder = Path(
+            stack.enter_context(
+                tempfile.TemporaryDirectory(prefix="pocketserve-bench-")
+            )
+        )
         (folder / "models").mkdir()
         file = folder / "models" / f"{model}.tflite"
         file.write_bytes((models() / file.name).read_bytes())
-        plain = stack.enter_context(our_server(file.parent, "--threads", "1", core=None, python=str(PYTHON)))
+        plain = stack.enter_context(
+            our_server(file.parent, "--threads", "1", core=None, python=str(PYTHON))
+        )
         ports = [free_port() for _ in range(2)]
-        command = ["-m", "gunicorn", "-c", "python:pocketserve.scaleout.gunicorn", "--workers", "2"]
+        command = [
+            "-m",
+            "gunicorn",
+            "-c",
+            "python:pocketserve.scaleout.gunicorn",
+            "--workers",
+            "2",
+        ]
         stack.enter_context(_ready(command, folder / "gunicorn", file.parent, ports[0]))
-        command = ["-m", "pocketserve", "scale", str(file.parent), "--replicas", "2", *options]
-        log = stack.enter_context(_ready(command, folder / "ray", file.parent, ports[1]))
+        command = [
+            "-m",
+            "pocketserve",
+            "scale",
+            str(file.parent),
+            "--replicas",
+            "2",
+            *options,
+        ]
+        log = stack.enter_context(
+            _ready(command, folder / "ray", file.parent, ports[1])
+        )
         _deploy_bare(log, file, folder / "ray")
         theirs = stack.enter_context(triton(file.parent, core=None))
         on_ray = {BARE: (ports[1], "/bare"), OURS: (ports[1], "")}
-        yield {PLAIN: (plain.http, ""), GUNICORN: (ports[0], ""), **on_ray, TRITON: (theirs, "")}
+        yield {
+            PLAIN: (plain.http, ""),
+            GUNICORN: (ports[0], ""),
+            **on_ray,
+            TRITON: (theirs, ""),
+        }
 
 
 @contextmanager
-def _ready(arguments: list[str], folder: Path, models_dir: Path, port: int) -> Iterator[str]:
+def _ready(
+    arguments: list[str], folder: Path, models_dir: Path, port: int
+) -> Iterator[str]:
     """Run a server until it accepts requests; gives what it has printed."""
     folder.mkdir()
-    settings = {"MODELS_DIR": models_dir, "STATE_DIR": folder, "TOKEN_FILE": folder / "token"}
-    settings |= {"READY_FILE": folder / "ready", "HTTP_PORT": port, "AUTH": 0, "THREADS": 1, "LOG_LEVEL": "error"}
-    environment = {f"POCKETSERVE_{name}": str(value) for name, value in settings.items()}
+    settings = {
+        "MODELS_DIR": models_dir,
+        "STATE_DIR": folder,
+        "TOKEN_FILE": folder / "token",
+    }
+    settings |= {
+        "READY_FILE": folder / "ready",
+        "HTTP_PORT": port,
+        "AUTH": 0,
+        "THREADS": 1,
+        "LOG_LEVEL": "error",
+    }
+    environment = {
+        f"POCKETSERVE_{name}": str(value) for name, value in settings.items()
+    }
     output = folder / "output"
     with process([str(PYTHON), *arguments], None, environment, output=output) as child:
         deadline = time.monotonic() + START_TIMEOUT_S
@@ -156,8 +276,18 @@ def _deploy_bare(log: str, file: Path, state: Path) -> None:
     if address is None:
         raise StartError("Ray did not tell its address")
     paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    environment = {**os.environ, "PYTHONPATH": paths, "POCKETSERVE_STATE_DIR": str(state)}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": paths,
+        "POCKETSERVE_STATE_DIR": str(state),
+    }
     command = [str(PYTHON), "-m", "benchmarks.servers.ray_bare", address[1], str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=START_TIMEOUT_S)
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=START_TIMEOUT_S,
+    )
     if done.returncode:
         raise StartError(f"the bare deployment did not start: {done.stderr[-600:]}")

@@ -45,7 +45,10 @@ def run(effort: Effort) -> list[Result]:
                 alone[model].append(closed_loop(kept, seconds).rate)
                 single[model] += closed_loop(kept[:1], seconds / 3).latencies
             load = closed_loop([*opened[FAST], *opened[SLOW]], seconds)
-            for model, some in ((FAST, load.by_call[:CONNECTIONS]), (SLOW, load.by_call[CONNECTIONS:])):
+            for model, some in (
+                (FAST, load.by_call[:CONNECTIONS]),
+                (SLOW, load.by_call[CONNECTIONS:]),
+            ):
                 beside[model].append(sum(map(len, some)) / load.seconds)
             waited += closed_loop([opened[FAST][0], *opened[SLOW]], seconds).by_call[0]
     one_each = [statistics.median(single[FAST]) + statistics.median(single[SLOW])]
@@ -65,6 +68,17 @@ def run(effort: Effort) -> list[Result]:
             )
             for name, model in (("fast", FAST), ("slow", SLOW))
         ),
-        Comparison("F1", what, "µs", waited, one_each, MEDIAN_GOAL, against="one run of each"),
-        Comparison("F1", what, "µs", waited, one_each, P99_GOAL, against="one run of each", statistic="p99"),
+        Comparison(
+            "F1", what, "µs", waited, one_each, MEDIAN_GOAL, against="one run of each"
+        ),
+        Comparison(
+            "F1",
+            what,
+            "µs",
+            waited,
+            one_each,
+            P99_GOAL,
+            against="one run of each",
+            statistic="p99",
+        ),
     ]

@@ -32,14 +32,26 @@ _NUMBER = struct.Struct(">I")
 
 def frame(kind: int, flags: int, stream: int, content: bytes = b"") -> bytes:
     """An HTTP/2 frame."""
-    return len(content).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + content
+    return (
+        len(content).to_bytes(3, "big")
+        + bytes((kind, flags))
+        + stream.to_bytes(4, "big")
+        + content
+    )
 
 
 def header_block(port: int, path: str) -> bytes:
     """The request's headers as HPACK literals that nobody has to remember."""
-    fields = {":method": "POST", ":scheme": "http", ":path": path, ":authority": f"127.0.0.1:{port}"}
+    fields = {
+        ":method": "POST",
+        ":scheme": "http",
+        ":path": path,
+        ":authority": f"127.0.0.1:{port}",
+    }
     fields |= {"te": "trailers", "content-type": "application/grpc"}
-    return b"".join(b"\0" + _literal(name) + _literal(value) for name, value in fields.items())
+    return b"".join(
+        b"\0" + _literal(name) + _literal(value) for name, value in fields.items()
+    )
 
 
 def _literal(text: str) -> bytes:
@@ -54,19 +66,27 @@ class GrpcCall(Call):
         message: the request, encoded.
     """
 
-    def __init__(self, connected: socket.socket, port: int, path: str, message: bytes) -> None:
+    def __init__(
+        self, connected: socket.socket, port: int, path: str, message: bytes
+    ) -> None:
         super().__init__(connected, b"", lambda buffer, have: None)
         self._block = header_block(port, path)
         self._stream = -1
         self._frame_most = 16_384
-        self._initial = self._window = INITIAL_WINDOW  # of each stream, of the connection
+        self._initial = self._window = (
+            INITIAL_WINDOW  # of each stream, of the connection
+        )
         self._stream_window = 0
         self._left = memoryview(b"")
         self._parts: list[bytes] = []
         self._ended = False
         self.replace_body(message)
         widest = frame(SETTINGS, 0, 0, _SETTING.pack(INITIAL_WINDOW_SIZE, WIDEST))
-        connected.sendall(PREFACE + widest + frame(WINDOW_UPDATE, 0, 0, _NUMBER.pack(WIDEST - INITIAL_WINDOW)))
+        connected.sendall(
+            PREFACE
+            + widest
+            + frame(WINDOW_UPDATE, 0, 0, _NUMBER.pack(WIDEST - INITIAL_WINDOW))
+        )
 
     def replace_body(self, body: bytes) -> None:
         """Send this message from now on."""
@@ -83,11 +103,16 @@ class GrpcCall(Call):
 
     def _send_data(self, before: bytes = b"") -> None:
         chunks = [before] if before else []
-        while self._left and (room := min(self._window, self._stream_window, self._frame_most)) > 0:
+        while (
+            self._left
+            and (room := min(self._window, self._stream_window, self._frame_most)) > 0
+        ):
             part, self._left = self._left[:room], self._left[room:]
             self._window -= len(part)
             self._stream_window -= len(part)
-            chunks.append(frame(DATA, 0 if self._left else END_STREAM, self._stream, bytes(part)))
+            chunks.append(
+                frame(DATA, 0 if self._left else END_STREAM, self._stream, bytes(part))
+            )
         if chunks:
             self.socket.sendall(b"".join(chunks))
 
@@ -109,7 +134,12 @@ class GrpcCall(Call):
             if end > self._have:
                 break
             stream = int.from_bytes(self._view[at + 5 : at + 9], "big")
-            self._take(self.buffer[at + 3], self.buffer[at + 4], stream, bytes(self._view[at + HEAD_BYTES : end]))
+            self._take(
+                self.buffer[at + 3],
+                self.buffer[at + 4],
+                stream,
+                bytes(self._view[at + HEAD_BYTES : end]),
+            )
             at = end
         self.buffer[: self._have - at] = self.buffer[at : self._have]
         self._have -= at
@@ -126,12 +156,16 @@ class GrpcCall(Call):
             self.socket.sendall(frame(PING, ACK, 0, content))
         elif kind == WINDOW_UPDATE:
             if stream:
-                self._stream_window += _NUMBER.unpack(content)[0] if stream == self._stream else 0
+                self._stream_window += (
+                    _NUMBER.unpack(content)[0] if stream == self._stream else 0
+                )
             else:
                 self._window += _NUMBER.unpack(content)[0]
             self._send_data()
         elif kind in (RESET, GOAWAY):
-            raise ConnectionError(f"the server ended the {'request' if kind == RESET else 'connection'}")
+            raise ConnectionError(
+                f"the server ended the {'request' if kind == RESET else 'connection'}"
+            )
         self._ended |= kind in (DATA, HEADERS) and bool(flags & END_STREAM)
 
     def _settle(self, content: bytes) -> None:
@@ -147,7 +181,12 @@ class GrpcCall(Call):
     def status(self) -> int:
         """200, or 0 if there was no answer: errors have trailers only, in words that need a whole HPACK to read."""
         whole = b"".join(self._parts)
-        return OK if len(whole) >= _PREFIX.size and _PREFIX.unpack_from(whole)[1] == len(whole) - _PREFIX.size else 0
+        return (
+            OK
+            if len(whole) >= _PREFIX.size
+            and _PREFIX.unpack_from(whole)[1] == len(whole) - _PREFIX.size
+            else 0
+        )
 
     def answer(self) -> bytes:
         """The message of the last answer."""

@@ -25,12 +25,30 @@ def run(effort: Effort) -> list[Result]:
 def results(cpu: float, wake_ups: float, of: str = "") -> list[Result]:
     """Hold milliseconds of CPU time and wake-ups in a minute against their limits."""
     return [
-        Comparison("L1", f"CPU time in an idle minute{of}", "ms", [cpu], [CPU_LIMIT_MS], 1.0, against="limit"),
-        Comparison("L1", f"wake-ups in an idle minute{of}", "", [wake_ups], [WAKE_UPS_LIMIT], 1.0, against="limit"),
+        Comparison(
+            "L1",
+            f"CPU time in an idle minute{of}",
+            "ms",
+            [cpu],
+            [CPU_LIMIT_MS],
+            1.0,
+            against="limit",
+        ),
+        Comparison(
+            "L1",
+            f"wake-ups in an idle minute{of}",
+            "",
+            [wake_ups],
+            [WAKE_UPS_LIMIT],
+            1.0,
+            against="limit",
+        ),
     ]
 
 
-def measure(server: AbstractContextManager[Ours], effort: Effort) -> tuple[float, float]:
+def measure(
+    server: AbstractContextManager[Ours], effort: Effort
+) -> tuple[float, float]:
     """Load models over both transports, keep the connections open, wait, and look again.
 
     Returns:
@@ -45,9 +63,15 @@ def measure(server: AbstractContextManager[Ours], effort: Effort) -> tuple[float
     with server as ours:
         opened = []
         for model in (reference.PHOTO_MODEL, reference.SMALL_MODEL):
-            opened.append(calls.framed(ours.socket, model, values_for(model), greet=True))
+            opened.append(
+                calls.framed(ours.socket, model, values_for(model), greet=True)
+            )
             calls.check(opened[-1])
-        opened.append(calls.http_binary(ours.http, reference.SMALL_MODEL, values_for(reference.SMALL_MODEL)))
+        opened.append(
+            calls.http_binary(
+                ours.http, reference.SMALL_MODEL, values_for(reference.SMALL_MODEL)
+            )
+        )
         calls.check(opened[-1])
         time.sleep(settle)
         before = cpu_seconds(ours.pid), _switches(ours.pid)
@@ -56,7 +80,9 @@ def measure(server: AbstractContextManager[Ours], effort: Effort) -> tuple[float
         for call in opened:
             call.close()
     share = MINUTE_S / seconds
-    return 1e3 * (after[0] - before[0]) * share, count_wake_ups(before[1], after[1]) * share
+    return 1e3 * (after[0] - before[0]) * share, count_wake_ups(
+        before[1], after[1]
+    ) * share
 
 
 def _switches(pid: int) -> dict[str, int]:
@@ -65,7 +91,9 @@ def _switches(pid: int) -> dict[str, int]:
     for task in Path(f"/proc/{pid}/task").iterdir():
         with contextlib.suppress(OSError):  # a thread that ended meanwhile
             lines = (task / "status").read_text().splitlines()
-            found[task.name] = sum(int(line.split()[1]) for line in lines if "ctxt_switches" in line)
+            found[task.name] = sum(
+                int(line.split()[1]) for line in lines if "ctxt_switches" in line
+            )
     return found
 
 

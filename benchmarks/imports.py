@@ -31,5 +31,14 @@ def lowest(runs: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 def compare(name: str, ours: Mapping[str, int], floor: Mapping[str, int]) -> Imports:
     """The server's modules beside those of a script that does the same work."""
-    own = {module: taken for module, taken in ours.items() if module.partition(".")[0] in OURS}
-    return Imports(name, dict(ours), dict(floor), dict(sorted(own.items(), key=lambda item: -item[1])))
+    own = {
+        module: taken
+        for module, taken in ours.items()
+        if module.partition(".")[0] in OURS
+    }
+    return Imports(
+        name,
+        dict(ours),
+        dict(floor),
+        dict(sorted(own.items(), key=lambda item: -item[1])),
+    )

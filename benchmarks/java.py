@@ -12,7 +12,14 @@ from typing import Any
 
 from benchmarks import reference
 from benchmarks.overhead import models, values_for
-from benchmarks.processes import BENCH_FOLDER, CLIENT_CORE, NO_TOKEN, ROOT, our_server, pinned
+from benchmarks.processes import (
+    BENCH_FOLDER,
+    CLIENT_CORE,
+    NO_TOKEN,
+    ROOT,
+    our_server,
+    pinned,
+)
 from benchmarks.samples import Comparison, Missing, Result
 from benchmarks.timing import QUICK, Effort
 from pocketserve_client import Client
@@ -40,15 +47,29 @@ def _compare(size: str, model: str, command: list[str], effort: Effort) -> Resul
     java: list[float] = []
     python: list[float] = []
     with our_server(models(), "--threads", "1") as ours, pinned(CLIENT_CORE):
-        options = ["--model", model, "--port", str(ours.socket), "--requests", str(requests)]
+        options = [
+            "--model",
+            model,
+            "--port",
+            str(ours.socket),
+            "--requests",
+            str(requests),
+        ]
         options += ["--warmup", str(2 * requests)]
         for _ in range(rounds):
-            done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=RUN_TIMEOUT_S)
+            done = subprocess.run(
+                [*command, *options],
+                capture_output=True,
+                text=True,
+                timeout=RUN_TIMEOUT_S,
+            )
             if done.returncode:
                 return Missing("J1", WHAT, done.stderr.strip()[-300:])
             java += [sample / 1e3 for sample in json.loads(done.stdout)["samples_ns"]]
             python += _python(ours.socket, model, requests)
-    return Comparison("J1", f"{WHAT}, {size}", "µs", java, python, GOAL, against="Python client")
+    return Comparison(
+        "J1", f"{WHAT}, {size}", "µs", java, python, GOAL, against="Python client"
+    )
 
 
 def _command(builder: Any) -> list[str]:

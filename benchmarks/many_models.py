@@ -35,15 +35,21 @@ def run(effort: Effort) -> list[Result]:
         sides = {}
         for count in counts:
             began = time.perf_counter()
-            server = stack.enter_context(our_server(copies(folder / str(count), count), "--threads", "1"))
+            server = stack.enter_context(
+                our_server(copies(folder / str(count), count), "--threads", "1")
+            )
             starts.append((time.perf_counter() - began) * 1e3)
             # A start reads no model; their memory is that of all, read.
-            urllib.request.urlopen(f"http://127.0.0.1:{server.http}/v2/models", timeout=60).read()
+            urllib.request.urlopen(
+                f"http://127.0.0.1:{server.http}/v2/models", timeout=60
+            ).read()
             time.sleep(0.3)
             resident.append(resident_mb(server.pid) * 1e3)
             sides[count] = server
         opened = {
-            str(count): calls.framed(sides[count].socket, "m0", values_for(reference.PHOTO_MODEL), greet=True)
+            str(count): calls.framed(
+                sides[count].socket, "m0", values_for(reference.PHOTO_MODEL), greet=True
+            )
             for count in (counts[0], counts[-1])
         }
         for call in opened.values():
@@ -51,13 +57,39 @@ def run(effort: Effort) -> list[Result]:
         samples = interleave(opened, effort)
         for call in opened.values():
             call.close()
-    memory = growth("G1", "resident memory by models in the folder", "kB", "model", counts, resident)
+    memory = growth(
+        "G1", "resident memory by models in the folder", "kB", "model", counts, resident
+    )
     start = growth("G1", "start by models in the folder", "ms", "model", counts, starts)
     few, many = samples[str(counts[0])], samples[str(counts[-1])]
     return [
-        Comparison("G1", f"start with {counts[-1]} models", "ms", [starts[-1]], [START_LIMIT_MS], 1.0, against="limit"),
-        Comparison("G1", "memory for each", "kB", [memory.slope], [MEMORY_LIMIT_KB], 1.0, against="limit"),
-        Comparison("G1", f"S1 with {counts[-1]} models", "µs", many, few, LATENCY_GOAL, against="with one model"),
+        Comparison(
+            "G1",
+            f"start with {counts[-1]} models",
+            "ms",
+            [starts[-1]],
+            [START_LIMIT_MS],
+            1.0,
+            against="limit",
+        ),
+        Comparison(
+            "G1",
+            "memory for each",
+            "kB",
+            [memory.slope],
+            [MEMORY_LIMIT_KB],
+            1.0,
+            against="limit",
+        ),
+        Comparison(
+            "G1",
+            f"S1 with {counts[-1]} models",
+            "µs",
+            many,
+            few,
+            LATENCY_GOAL,
+            against="with one model",
+        ),
         memory,
         start,
         _loaded(effort),
@@ -69,9 +101,9 @@ def copies(folder: Path, count: int) -> Path:
     source = models() / f"{reference.PHOTO_MODEL}.tflite"
     folder.mkdir()
     for number in range(count):
-        os.link(source, folder / f"m{number}.tflite") if _same_device(source, folder) else (
-            folder / f"m{number}.tflite"
-        ).write_bytes(source.read_bytes())
+        os.link(source, folder / f"m{number}.tflite") if _same_device(
+            source, folder
+        ) else (folder / f"m{number}.tflite").write_bytes(source.read_bytes())
     return folder
 
 
@@ -97,4 +129,6 @@ def _loaded(effort: Effort) -> Result:
                 done = count
                 time.sleep(0.1)
                 resident.append(resident_mb(ours.pid) * 1e3)
-    return growth("G1", "resident memory by loaded echo models", "kB", "version", counts, resident)
+    return growth(
+        "G1", "resident memory by loaded echo models", "kB", "version", counts, resident
+    )

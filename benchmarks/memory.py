@@ -10,14 +10,23 @@ import numpy as np
 
 from benchmarks import reference
 from benchmarks.overhead import models
-from benchmarks.processes import NO_TOKEN, ROOT, NotHere, our_server, pocketserve, script
+from benchmarks.processes import (
+    NO_TOKEN,
+    ROOT,
+    NotHere,
+    our_server,
+    pocketserve,
+    script,
+)
 from benchmarks.samples import Comparison
 from benchmarks.timing import Effort
 from pocketserve_client import Client
 
 ROUNDS = 5
 GOAL, UNLOAD_GOAL = 1.15, 1.10
-FLOOR = "import flask, waitress, numpy, sys; print('ready', flush=True); sys.stdin.read()"
+FLOOR = (
+    "import flask, waitress, numpy, sys; print('ready', flush=True); sys.stdin.read()"
+)
 
 
 def run(effort: Effort) -> list[Comparison]:
@@ -32,7 +41,15 @@ def run(effort: Effort) -> list[Comparison]:
             floor.append(resident_mb(pid))
     libraries = "import flask, waitress, numpy"
     return [
-        Comparison("R1", "resident memory, no model loaded", "MB", ours, floor, GOAL, against=libraries),
+        Comparison(
+            "R1",
+            "resident memory, no model loaded",
+            "MB",
+            ours,
+            floor,
+            GOAL,
+            against=libraries,
+        ),
         _after_unloading(min(ROUNDS, effort.rounds)),
     ]
 
@@ -41,11 +58,28 @@ def _after_unloading(rounds: int) -> Comparison:
     """Load, use and unload a tiny model, which leaves the framework behind; then one that needs more than 48 MB."""
     before, after = [], []
     for _ in range(rounds):
-        with our_server(models()) as ours, Client(f"http://127.0.0.1:{ours.http}", token_file=NO_TOKEN) as client:
-            before.append(_use_and_unload(client, ours.pid, reference.SMALL_MODEL, [1, 1, 1, reference.SMALL]))
-            after.append(_use_and_unload(client, ours.pid, "work", [1, reference.WORK_WIDTH]))
+        with (
+            our_server(models()) as ours,
+            Client(f"http://127.0.0.1:{ours.http}", token_file=NO_TOKEN) as client,
+        ):
+            before.append(
+                _use_and_unload(
+                    client, ours.pid, reference.SMALL_MODEL, [1, 1, 1, reference.SMALL]
+                )
+            )
+            after.append(
+                _use_and_unload(client, ours.pid, "work", [1, reference.WORK_WIDTH])
+            )
     what = "resident memory, 49 MB loaded and unloaded"
-    return Comparison("R1", what, "MB", after, before, UNLOAD_GOAL, against="level the framework's import left")
+    return Comparison(
+        "R1",
+        what,
+        "MB",
+        after,
+        before,
+        UNLOAD_GOAL,
+        against="level the framework's import left",
+    )
 
 
 def _use_and_unload(client: Client, pid: int, model: str, shape: list[int]) -> float:
@@ -67,7 +101,14 @@ def resident_mb(pid: int) -> float:
         lines = dict(line.split(":", 1) for line in status.read_text().splitlines())
         return int(lines["VmRSS"].split()[0]) * 1024 / 1e6
     try:
-        told = subprocess.run(["ps", "-o", "rss=", "-p", str(pid)], capture_output=True, text=True, timeout=10)
+        told = subprocess.run(
+            ["ps", "-o", "rss=", "-p", str(pid)],
+            capture_output=True,
+            text=True,
+            timeout=10,
+        )
         return int(told.stdout) * 1024 / 1e6
     except (OSError, ValueError):
-        raise NotHere("this system does not tell a process's memory (neither /proc nor ps)") from None
+        raise NotHere(
+            "this system does not tell a process's memory (neither /proc nor ps)"
+        ) from None

@@ -41,18 +41,44 @@ def _run_m1(file: Path | None, effort: Effort) -> list[Result]:
         stack.callback(call.close)
         calls.check(call)
         alone: list[float] = []
-        sides: dict[str, Callable[[], object]] = {"ours": call, "in process": lambda: alone.append(ask(child, ""))}
+        sides: dict[str, Callable[[], object]] = {
+            "ours": call,
+            "in process": lambda: alone.append(ask(child, "")),
+        }
         if file is not None and values.dtype == np.float32:
             _, port = stack.enter_context(module("bare", "framed", str(file)))
             sides["bare"] = calls.framed(port, "model", values, greet=False, name=name)
         samples = interleave(sides, effort)
-    what, kept = f"{label}, {values.nbytes:,} B in, over the socket", alone[-len(samples["ours"]) :]
-    results: list[Result] = [Comparison("M1", what, "µs", samples["ours"], kept, M1_GOAL, against="invoke alone")]
+    what, kept = (
+        f"{label}, {values.nbytes:,} B in, over the socket",
+        alone[-len(samples["ours"]) :],
+    )
+    results: list[Result] = [
+        Comparison(
+            "M1", what, "µs", samples["ours"], kept, M1_GOAL, against="invoke alone"
+        )
+    ]
     if "bare" in samples:
         bare = samples["bare"]
         results += [
-            Comparison("M1", "same behind a bare framed handler", "µs", bare, kept, None, against="invoke alone"),
-            Comparison("M1", what, "µs", samples["ours"], bare, None, against="bare framed handler, same model"),
+            Comparison(
+                "M1",
+                "same behind a bare framed handler",
+                "µs",
+                bare,
+                kept,
+                None,
+                against="invoke alone",
+            ),
+            Comparison(
+                "M1",
+                what,
+                "µs",
+                samples["ours"],
+                bare,
+                None,
+                against="bare framed handler, same model",
+            ),
         ]
     return results
 
@@ -61,8 +87,14 @@ def run_t1(effort: Effort) -> list[Result]:
     """Eight connections that ask without a pause, on one core of the server's, in turn with the model alone on it."""
     seconds, rounds = (0.3, 2) if effort is QUICK else (3.0, 5)
     served, alone, busy = [], [], []
-    with _sides(find_mobilenet()) as (ours, child, name, values, label), pinned(CLIENT_CORE):
-        opened = [calls.framed(ours.socket, "model", values, greet=True, name=name) for _ in range(CONNECTIONS)]
+    with (
+        _sides(find_mobilenet()) as (ours, child, name, values, label),
+        pinned(CLIENT_CORE),
+    ):
+        opened = [
+            calls.framed(ours.socket, "model", values, greet=True, name=name)
+            for _ in range(CONNECTIONS)
+        ]
         for call in opened:
             calls.check(call)
         for _ in range(rounds):
@@ -75,7 +107,18 @@ def run_t1(effort: Effort) -> list[Result]:
             call.close()
     # The generator has a core of its own, which the model alone does not get either.
     what = f"{label}, {CONNECTIONS} connections (generator {100 * statistics.fmean(busy):.0f} % of its core)"
-    return [Comparison("T1", what, "/s", served, alone, T1_GOAL, "least", against="invoke alone, same core")]
+    return [
+        Comparison(
+            "T1",
+            what,
+            "/s",
+            served,
+            alone,
+            T1_GOAL,
+            "least",
+            against="invoke alone, same core",
+        )
+    ]
 
 
 def find_mobilenet(name: str = FLOAT) -> Path | None:
@@ -89,14 +132,19 @@ def find_mobilenet(name: str = FLOAT) -> Path | None:
 
 
 @contextmanager
-def _sides(found: Path | None) -> Iterator[tuple[Ours, subprocess.Popen[bytes], str, np.ndarray, str]]:
+def _sides(
+    found: Path | None,
+) -> Iterator[tuple[Ours, subprocess.Popen[bytes], str, np.ndarray, str]]:
     """Our server, the model alone, its input's name, values for it, and what to call it in the table."""
     file = found or ROOT / "models" / "digits" / "digits.tflite"
     label = "MobileNet v1 0.25" if found else "digits (no MobileNet here)"
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder, "model.tflite")
         shutil.copyfile(file, copy)
-        with our_server(Path(folder), "--threads", "1") as ours, module("inprocess", str(copy)) as (child, _):
+        with (
+            our_server(Path(folder), "--threads", "1") as ours,
+            module("inprocess", str(copy)) as (child, _),
+        ):
             yield ours, child, input_name(copy), random_input(str(copy)), label
 
 

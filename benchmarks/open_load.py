@@ -74,21 +74,35 @@ class OpenLoad:
 
     def believed(self, status: int) -> list[float]:
         """Ages in ms of the answers with a status that the generator can vouch for."""
-        return [seen.age_ms for seen in self.with_status(status) if seen.unsure <= BELIEVED_S]
+        return [
+            seen.age_ms
+            for seen in self.with_status(status)
+            if seen.unsure <= BELIEVED_S
+        ]
 
     @property
     def goodput(self) -> float:
         """Answers per second that came while requests were sent."""
-        return sum(seen.came <= self.began + self.seconds for seen in self.with_status(OK)) / self.seconds
+        return (
+            sum(seen.came <= self.began + self.seconds for seen in self.with_status(OK))
+            / self.seconds
+        )
 
     @property
     def doubted(self) -> float:
         """The share of answers that are not believed."""
-        return sum(seen.unsure > BELIEVED_S for seen in self.answers) / max(1, len(self.answers))
+        return sum(seen.unsure > BELIEVED_S for seen in self.answers) / max(
+            1, len(self.answers)
+        )
 
 
 def open_load(
-    calls: Sequence[Call], rate: float, seconds: float, drain: float = 10.0, *, drops: bool = False
+    calls: Sequence[Call],
+    rate: float,
+    seconds: float,
+    drain: float = 10.0,
+    *,
+    drops: bool = False,
 ) -> OpenLoad:
     """Send ``rate`` requests per second over framed connections, in turn; answers within ``drain`` s count.
 
@@ -104,13 +118,17 @@ def open_load(
         by_fd = {lane.call.socket.fileno(): lane for lane in lanes}
         load.began = looked = time.perf_counter()
         deadline = load.began + seconds + drain
-        while (load.offered < total or any(lane.sent for lane in lanes)) and looked < deadline:
+        while (
+            load.offered < total or any(lane.sent for lane in lanes)
+        ) and looked < deadline:
             due = _send_due(load, lanes, rate, total, drops=drops)
             # Nearer than this, sleeping would be late: the system counts in milliseconds.
             nap = due - time.perf_counter() - 0.002 if load.offered < total else 0.05
             if nap > 0 and not any(lane.unsent for lane in lanes):
                 ready = poller.poll(nap)
-                looked = time.perf_counter()  # nobody looked away: it was woken by what came
+                looked = (
+                    time.perf_counter()
+                )  # nobody looked away: it was woken by what came
             else:
                 ready = poller.poll(0)
             before, looked = looked, time.perf_counter()
@@ -121,7 +139,9 @@ def open_load(
     return load
 
 
-def _send_due(load: OpenLoad, lanes: Sequence[_Lane], rate: float, total: int, *, drops: bool) -> float:
+def _send_due(
+    load: OpenLoad, lanes: Sequence[_Lane], rate: float, total: int, *, drops: bool
+) -> float:
     """Send what is due; when the next is."""
     for _ in range(AT_ONCE):
         due, now = load.began + load.offered / rate, time.perf_counter()

@@ -10,7 +10,14 @@ import numpy as np
 
 from benchmarks import calls as call_to
 from benchmarks import reference
-from benchmarks.processes import BENCH_FOLDER, CLIENT_CORE, SERVER_CORE, module, our_server, pinned
+from benchmarks.processes import (
+    BENCH_FOLDER,
+    CLIENT_CORE,
+    SERVER_CORE,
+    module,
+    our_server,
+    pinned,
+)
 from benchmarks.samples import Comparison, Result
 from benchmarks.timing import Effort, interleave
 
@@ -24,20 +31,41 @@ S1_GOAL, S1_LOOP_GOAL, S2_GOAL, H1_GOAL, H1_WSGI_GOAL = 1.3, 2.0, 1.5, 1.0, 1.3
 
 def run_s1(effort: Effort) -> list[Result]:
     """The socket, with the photo."""
-    goals = {"framed": S1_GOAL, "framed+model": S1_GOAL, "loop": S1_LOOP_GOAL, "threads": None, "kept": None}
+    goals = {
+        "framed": S1_GOAL,
+        "framed+model": S1_GOAL,
+        "loop": S1_LOOP_GOAL,
+        "threads": None,
+        "kept": None,
+    }
     return list(_compare("S1", socket_sides, "photo", goals, effort))
 
 
 def run_s2(effort: Effort) -> list[Result]:
     """The socket, with 64 B."""
-    goals = {"framed": S2_GOAL, "framed+model": S2_GOAL, "loop": None, "threads": None, "kept": None}
+    goals = {
+        "framed": S2_GOAL,
+        "framed+model": S2_GOAL,
+        "loop": None,
+        "threads": None,
+        "kept": None,
+    }
     return list(_compare("S2", socket_sides, "small", goals, effort))
 
 
 def run_h1(effort: Effort) -> list[Result]:
     """HTTP, with both."""
-    goals = {"flask": H1_GOAL, "flask+model": H1_GOAL, "plain": H1_WSGI_GOAL, "plain+model": H1_WSGI_GOAL}
-    return [result for size in CASES for result in _compare("H1", http_sides, size, goals, effort)]
+    goals = {
+        "flask": H1_GOAL,
+        "flask+model": H1_GOAL,
+        "plain": H1_WSGI_GOAL,
+        "plain+model": H1_WSGI_GOAL,
+    }
+    return [
+        result
+        for size in CASES
+        for result in _compare("H1", http_sides, size, goals, effort)
+    ]
 
 
 NAMES = {
@@ -54,17 +82,30 @@ NAMES = {
 
 
 def _compare(
-    name: str, sides: Callable[..., object], size: str, goals: dict[str, float | None], effort: Effort
+    name: str,
+    sides: Callable[..., object],
+    size: str,
+    goals: dict[str, float | None],
+    effort: Effort,
 ) -> Iterator[Result]:
     _, what = CASES[size]
-    for core, where, share in ((SERVER_CORE, "", 1.0), (CLIENT_CORE, ", same core", 0.4)):
+    for core, where, share in (
+        (SERVER_CORE, "", 1.0),
+        (CLIENT_CORE, ", same core", 0.4),
+    ):
         with pinned(CLIENT_CORE), sides(size, core) as calls:  # type: ignore[attr-defined]
             samples = interleave(calls, effort.of(share))
         for floor, goal in goals.items():
             if where and goal is None:
                 continue
             yield Comparison(
-                name, what + where, "µs", samples["ours"], samples[floor], None if where else goal, against=NAMES[floor]
+                name,
+                what + where,
+                "µs",
+                samples["ours"],
+                samples[floor],
+                None if where else goal,
+                against=NAMES[floor],
             )
 
 
@@ -76,8 +117,12 @@ def models() -> Path:
 def values_for(model: str) -> np.ndarray:
     """Return what is sent to an echo model: a picture's values from 0 to 1."""
     count = reference.SIZES[model]
-    values = np.random.default_rng(3).integers(0, 256, count).astype(np.float32) / np.float32(255)
-    return values.reshape((1, 3, 112, 112) if count == reference.PHOTO else (1, 1, 1, count))
+    values = np.random.default_rng(3).integers(0, 256, count).astype(
+        np.float32
+    ) / np.float32(255)
+    return values.reshape(
+        (1, 3, 112, 112) if count == reference.PHOTO else (1, 1, 1, count)
+    )
 
 
 @contextmanager
@@ -97,7 +142,9 @@ def socket_sides(size: str, core: int) -> Iterator[Sides]:
         ):
             _, port = stack.enter_context(module("bare", mode, work, core=core))
             calls[name] = call_to.framed(port, model, values, greet=False)
-        _, port = stack.enter_context(module("bare", "loop", str(values.nbytes), core=core))
+        _, port = stack.enter_context(
+            module("bare", "loop", str(values.nbytes), core=core)
+        )
         for call in calls.values():
             stack.callback(call.close)
             call_to.check(call)
@@ -113,11 +160,20 @@ def http_sides(size: str, core: int) -> Iterator[Sides]:
     values, folder = values_for(model), models()
     file = str(folder / f"{model}.tflite")
     with ExitStack() as stack:
-        ports = {"ours": stack.enter_context(our_server(folder, "--threads", "1", core=core)).http}
+        ports = {
+            "ours": stack.enter_context(
+                our_server(folder, "--threads", "1", core=core)
+            ).http
+        }
         for mode in ("flask", "plain"):
             for name, work in ((mode, "numpy"), (f"{mode}+model", file)):
-                _, ports[name] = stack.enter_context(module("wsgi", mode, work, core=core))
-        calls = {name: call_to.http_binary(port, model, values) for name, port in ports.items()}
+                _, ports[name] = stack.enter_context(
+                    module("wsgi", mode, work, core=core)
+                )
+        calls = {
+            name: call_to.http_binary(port, model, values)
+            for name, port in ports.items()
+        }
         for call in calls.values():
             stack.callback(call.close)
             call_to.check(call)

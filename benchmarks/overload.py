@@ -18,7 +18,14 @@ from benchmarks.load import closed_loop
 from benchmarks.model_work import ask
 from benchmarks.open_load import OK, REFUSED, SUPERSEDED, OpenLoad, open_load
 from benchmarks.overhead import models
-from benchmarks.processes import CLIENT_CORE, Ours, cpu_seconds, module, our_server, pinned
+from benchmarks.processes import (
+    CLIENT_CORE,
+    Ours,
+    cpu_seconds,
+    module,
+    our_server,
+    pinned,
+)
 from benchmarks.samples import Comparison, Result, summary
 from benchmarks.timing import QUICK, Effort
 
@@ -60,24 +67,42 @@ def _run(model: str, effort: Effort) -> list[Result]:
         ours = stack.enter_context(our_server(models(), "--threads", "1"))
         child, _ = stack.enter_context(module("inprocess", str(file)))
         with _connected(ours.socket, model, 1) as opened:
-            service = [latency / 1e3 for latency in closed_loop(opened, seconds, spins=True).latencies]
+            service = [
+                latency / 1e3
+                for latency in closed_loop(opened, seconds, spins=True).latencies
+            ]
         for _ in range(rounds):
             _round(measured, ours, child, model, seconds)
         with _connected(ours.socket, model, 1, stream="camera") as opened:
-            camera = open_load(opened, TIMES_CAPACITY * statistics.median(measured.peak), seconds)
+            camera = open_load(
+                opened, TIMES_CAPACITY * statistics.median(measured.peak), seconds
+            )
     one = statistics.median(service)
-    return [*_overload(f"{one:.1f} ms model", measured), *_freshness(f"{one:.1f} ms model", camera, one)]
+    return [
+        *_overload(f"{one:.1f} ms model", measured),
+        *_freshness(f"{one:.1f} ms model", camera, one),
+    ]
 
 
-def _round(measured: Rounds, ours: Ours, child: subprocess.Popen[bytes], model: str, seconds: float) -> None:
+def _round(
+    measured: Rounds,
+    ours: Ours,
+    child: subprocess.Popen[bytes],
+    model: str,
+    seconds: float,
+) -> None:
     measured.before_peak.append(ask(child, str(seconds / 8)))
     with _connected(ours.socket, model, CONNECTIONS) as opened:
         measured.peak.append(closed_loop(opened, seconds, spins=True).rate)
     measured.before_load.append(ask(child, str(seconds / 8)))
     with _connected(ours.socket, model, CONNECTIONS) as opened:
         began, had = time.perf_counter(), cpu_seconds(ours.pid)
-        measured.loads.append(open_load(opened, TIMES_CAPACITY * measured.peak[-1], seconds))
-        measured.shares.append((cpu_seconds(ours.pid) - had) / (time.perf_counter() - began))
+        measured.loads.append(
+            open_load(opened, TIMES_CAPACITY * measured.peak[-1], seconds)
+        )
+        measured.shares.append(
+            (cpu_seconds(ours.pid) - had) / (time.perf_counter() - began)
+        )
 
 
 def _overload(model: str, measured: Rounds) -> list[Result]:
@@ -86,13 +111,28 @@ def _overload(model: str, measured: Rounds) -> list[Result]:
     what = f"{model}, answers at {TIMES_CAPACITY} x capacity ({had}, {_own_lateness(loads)})"
     alone = f"{model}, the model alone before the overload"
     results: list[Result] = [
-        Comparison("O1", what, "/s", goodput, measured.peak, GOODPUT_GOAL, "least", "peak"),
-        Comparison("O1", alone, "/s", measured.before_load, measured.before_peak, None, "least", "before the peak"),
+        Comparison(
+            "O1", what, "/s", goodput, measured.peak, GOODPUT_GOAL, "least", "peak"
+        ),
+        Comparison(
+            "O1",
+            alone,
+            "/s",
+            measured.before_load,
+            measured.before_peak,
+            None,
+            "least",
+            "before the peak",
+        ),
     ]
     refusals = [age for load in loads for age in load.believed(REFUSED)]
     if refusals:
         what, limit = f"{model}, refusals ({_doubted(loads)})", [REFUSAL_LIMIT_MS]
-        results.append(Comparison("O1", what, "ms", refusals, limit, 1.0, against="limit", statistic="p99"))
+        results.append(
+            Comparison(
+                "O1", what, "ms", refusals, limit, 1.0, against="limit", statistic="p99"
+            )
+        )
     return results
 
 
@@ -103,7 +143,16 @@ def _freshness(model: str, camera: OpenLoad, one: float) -> list[Result]:
     newest = f"{model}, age of stream answers"
     return [
         Comparison("O1", what, "ms", ages, [one], AGE_GOAL, against="one service time"),
-        Comparison("O1", newest, "ms", ages, [one], AGE_GOAL, against="one service time", statistic="p99"),
+        Comparison(
+            "O1",
+            newest,
+            "ms",
+            ages,
+            [one],
+            AGE_GOAL,
+            against="one service time",
+            statistic="p99",
+        ),
     ]
 
 
@@ -117,9 +166,14 @@ def _doubted(loads: list[OpenLoad]) -> str:
 
 
 @contextmanager
-def _connected(port: int, model: str, count: int, **parameters: object) -> Iterator[list[calls.Call]]:
+def _connected(
+    port: int, model: str, count: int, **parameters: object
+) -> Iterator[list[calls.Call]]:
     with ExitStack() as stack:
-        opened = [calls.framed(port, model, VALUES, greet=True, **parameters) for _ in range(count)]
+        opened = [
+            calls.framed(port, model, VALUES, greet=True, **parameters)
+            for _ in range(count)
+        ]
         for call in opened:
             stack.callback(call.close)
         yield opened

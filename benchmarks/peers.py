@@ -51,13 +51,19 @@ class Peer:
 
     def python(self) -> str:
         """The interpreter of its environment."""
-        return str(BENCH_FOLDER / self.environment / "bin" / "python") if self.environment else sys.executable
+        return (
+            str(BENCH_FOLDER / self.environment / "bin" / "python")
+            if self.environment
+            else sys.executable
+        )
 
     def call(self, port: int, body: bytes) -> calls.Call:
         """A request to it over a connection of its own."""
         if not self.header:
             return grpc_call.GrpcCall(calls.connect(port), port, self.path, body)
-        return calls.http(port, self.path, body, self.header, keep_alive=self.keep_alive)
+        return calls.http(
+            port, self.path, body, self.header, keep_alive=self.keep_alive
+        )
 
 
 def _json(key: str) -> Callable[[np.ndarray], bytes]:
@@ -66,7 +72,12 @@ def _json(key: str) -> Callable[[np.ndarray], bytes]:
 
 def _oip(values: np.ndarray) -> bytes:
     datatype = "UINT8" if values.dtype == np.uint8 else "FP32"
-    tensor = {"name": "x", "shape": list(values.shape), "datatype": datatype, "data": values.ravel().tolist()}
+    tensor = {
+        "name": "x",
+        "shape": list(values.shape),
+        "datatype": datatype,
+        "data": values.ravel().tolist(),
+    }
     return json.dumps({"inputs": [tensor]}).encode()
 
 
@@ -100,13 +111,57 @@ def _grpc_floats(message: bytes) -> object:
 
 
 PEERS = (
-    Peer("MLServer, JSON", "mlserver", ("peer_mlserver", "rest"), "/v2/models/echo/infer", _oip, _oip_list),
-    Peer(f"MLServer, gRPC{RAW}", "mlserver", ("peer_mlserver", "grpc"), GRPC, _grpc, _grpc_floats, ""),
-    Peer("LitServe, JSON", "litserve", ("peer_litserve", "json"), "/predict", _json("input"), _list("output")),
-    Peer(f"LitServe{RAW}", "litserve", ("peer_litserve", "raw"), "/predict", _bytes, _floats, OCTETS),
-    Peer(f"TorchServe{RAW}", "torchserve", ("peer_torchserve",), "/predictions/echo", _bytes, _floats, OCTETS),
     Peer(
-        "tutorial, JSON lists", "", ("peer_tutorial",), "/predict", _json("data"), _list("prediction"), keep_alive=False
+        "MLServer, JSON",
+        "mlserver",
+        ("peer_mlserver", "rest"),
+        "/v2/models/echo/infer",
+        _oip,
+        _oip_list,
+    ),
+    Peer(
+        f"MLServer, gRPC{RAW}",
+        "mlserver",
+        ("peer_mlserver", "grpc"),
+        GRPC,
+        _grpc,
+        _grpc_floats,
+        "",
+    ),
+    Peer(
+        "LitServe, JSON",
+        "litserve",
+        ("peer_litserve", "json"),
+        "/predict",
+        _json("input"),
+        _list("output"),
+    ),
+    Peer(
+        f"LitServe{RAW}",
+        "litserve",
+        ("peer_litserve", "raw"),
+        "/predict",
+        _bytes,
+        _floats,
+        OCTETS,
+    ),
+    Peer(
+        f"TorchServe{RAW}",
+        "torchserve",
+        ("peer_torchserve",),
+        "/predictions/echo",
+        _bytes,
+        _floats,
+        OCTETS,
+    ),
+    Peer(
+        "tutorial, JSON lists",
+        "",
+        ("peer_tutorial",),
+        "/predict",
+        _json("data"),
+        _list("prediction"),
+        keep_alive=False,
     ),
 )
 
@@ -132,7 +187,9 @@ def ensure_environment(name: str, *, install: bool) -> str:
     """
     python = ROOT / environments().ENVIRONMENTS[name].folder / "bin" / "python"
     if not install and not python.exists():
-        raise StartError(f"left out: its environment is not there: python tools/environment.py {name}")
+        raise StartError(
+            f"left out: its environment is not there: python tools/environment.py {name}"
+        )
     if install and (reason := _install(name)):
         raise StartError(f"left out: its environment cannot be made: {reason}")
     return str(python)
@@ -143,10 +200,16 @@ def _install(environment: str) -> str:
     """Make an environment; empty, or why it cannot be made. Two peers that share one ask once."""
     if not environments().is_current(environment):
         folder = environments().ENVIRONMENTS[environment].folder
-        print(f"installing into {folder}, once; this may take minutes …", file=sys.stderr, flush=True)
+        print(
+            f"installing into {folder}, once; this may take minutes …",
+            file=sys.stderr,
+            flush=True,
+        )
     command = [sys.executable, str(ROOT / "tools" / "environment.py"), environment]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S
+        )
     except subprocess.TimeoutExpired:
         return f"not within {INSTALL_TIMEOUT_S} s"
     return reason_of(done.stdout + done.stderr) if done.returncode else ""
@@ -154,8 +217,16 @@ def _install(environment: str) -> str:
 
 def reason_of(errors: str) -> str:
     """pip's last word on why it failed; else the last line that says more than ``tools/environment.py`` does."""
-    lines = [line for line in errors.strip().splitlines() if not line.endswith(" said why above")]
-    told = [line.removeprefix("ERROR:").strip() for line in lines if line.startswith("ERROR:")]
+    lines = [
+        line
+        for line in errors.strip().splitlines()
+        if not line.endswith(" said why above")
+    ]
+    told = [
+        line.removeprefix("ERROR:").strip()
+        for line in lines
+        if line.startswith("ERROR:")
+    ]
     return (told or lines or ["no reason given"])[-1]
 
 
@@ -179,5 +250,8 @@ def running(peer: Peer, core: int = SERVER_CORE) -> Iterator[tuple[int, int]]:
         StartError: it did not start.
     """
     arguments = peer.module[1:]
-    with module(peer.module[0], *arguments, core=core, python=peer.python()) as (child, port):
+    with module(peer.module[0], *arguments, core=core, python=peer.python()) as (
+        child,
+        port,
+    ):
         yield child.pid, port

@@ -42,14 +42,21 @@ def run() -> list[Comparison]:
         ("upright, to UINT8", "UINT8", 1),
         ("sideways, to FP32", "FP32", SIDEWAYS),
     ]
-    return [_compare(what, datatype, orientation) for what, datatype, orientation in cases]
+    return [
+        _compare(what, datatype, orientation) for what, datatype, orientation in cases
+    ]
 
 
 def _compare(what: str, datatype: str, orientation: int) -> Comparison:
     body = photo(orientation)
     options = ImageOptions(mean=(127.5,), std=(127.5,))
-    picture = PictureInput(TensorSpec("image", datatype, (1, SIDE, SIDE, 3)), options, 64_000_000)
-    sides: tuple[Callable[[], Any], ...] = (lambda: picture.read(memoryview(body)), lambda: pillow_alone(body))
+    picture = PictureInput(
+        TensorSpec("image", datatype, (1, SIDE, SIDE, 3)), options, 64_000_000
+    )
+    sides: tuple[Callable[[], Any], ...] = (
+        lambda: picture.read(memoryview(body)),
+        lambda: pillow_alone(body),
+    )
     samples: tuple[list[float], list[float]] = ([], [])
     for turn in range(ROUNDS + WARM_UP):
         for side, kept in zip(sides, samples, strict=True):
@@ -57,7 +64,9 @@ def _compare(what: str, datatype: str, orientation: int) -> Comparison:
             side()
             if turn >= WARM_UP:
                 kept.append((time.perf_counter() - began) * 1e3)
-    return Comparison("I1", f"12 MP JPEG, {what}", "ms", *samples, goal=GOAL, against="Pillow alone")
+    return Comparison(
+        "I1", f"12 MP JPEG, {what}", "ms", *samples, goal=GOAL, against="Pillow alone"
+    )
 
 
 def run_v2(effort: Effort) -> list[Result]:
@@ -76,26 +85,50 @@ def run_v2(effort: Effort) -> list[Result]:
         ours = stack.enter_context(our_server(folder / "models", "--threads", "1"))
         script = ("labels", "pillow", str(file), str(folder / "photo.jpg"))
         child, _ = stack.enter_context(module(*script))
-        client = stack.enter_context(Client(f"socket://127.0.0.1:{ours.socket}", token_file=NO_TOKEN))
+        client = stack.enter_context(
+            Client(f"socket://127.0.0.1:{ours.socket}", token_file=NO_TOKEN)
+        )
         check_labels(child, client.predict("mobilenet", body))
         sides: dict[str, Callable[[], object]] = {
             "plain": lambda: client.predict("mobilenet", body),
             "alone": lambda: alone["plain"].append(ask(child, "") / 1e3),
         }
         for kind in DRAWINGS:
-            query = ",".join(map(str, _kind_and_size(client.predict("mobilenet", body, annotate=kind))))
+            query = ",".join(
+                map(
+                    str,
+                    _kind_and_size(client.predict("mobilenet", body, annotate=kind)),
+                )
+            )
             drawing, _ = stack.enter_context(module(*script, query))
             sides[kind] = partial(client.predict, "mobilenet", body, annotate=kind)
-            sides[f"{kind} alone"] = lambda kind=kind, drawing=drawing: alone[kind].append(ask(drawing, "") / 1e3)  # type: ignore[misc]
+            sides[f"{kind} alone"] = lambda kind=kind, drawing=drawing: alone[
+                kind
+            ].append(ask(drawing, "") / 1e3)  # type: ignore[misc]
         samples = interleave(sides, effort.of(0.1))
-    plain, *drawn = ([latency / 1e3 for latency in samples[name]] for name in ("plain", *DRAWINGS))
-    floor, against = {name: times[-len(plain) :] for name, times in alone.items()}, "Pillow, NumPy, model, one process"
+    plain, *drawn = (
+        [latency / 1e3 for latency in samples[name]] for name in ("plain", *DRAWINGS)
+    )
+    floor, against = (
+        {name: times[-len(plain) :] for name, times in alone.items()},
+        "Pillow, NumPy, model, one process",
+    )
     what = "12 MP JPEG to labels, over the socket"
-    results: list[Result] = [Comparison("V2", what, "ms", plain, floor["plain"], PLAIN_GOAL, against=against)]
+    results: list[Result] = [
+        Comparison("V2", what, "ms", plain, floor["plain"], PLAIN_GOAL, against=against)
+    ]
     for kind, times in zip(DRAWINGS, drawn, strict=True):
         what = f"the same, drawn ({kind.upper()})"
         results += [
-            Comparison("V2", what, "ms", times, floor[kind], DRAWN_GOAL, against=f"{against}, drawn"),
+            Comparison(
+                "V2",
+                what,
+                "ms",
+                times,
+                floor[kind],
+                DRAWN_GOAL,
+                against=f"{against}, drawn",
+            ),
             Comparison("V2", what, "ms", times, plain, None, against="undrawn"),
         ]
     return results
@@ -117,9 +150,14 @@ def check_labels(child: subprocess.Popen[bytes], answer: dict[str, Any]) -> None
     assert child.stdin is not None and child.stdout is not None
     child.stdin.write(b"labels\n")
     child.stdin.flush()
-    labels, ours = json.loads(child.stdout.readline()), [entry["label"] for entry in answer["predictions"]]
+    labels, ours = (
+        json.loads(child.stdout.readline()),
+        [entry["label"] for entry in answer["predictions"]],
+    )
     if labels != ours:
-        raise RuntimeError(f"both sides were asked the same: one process says {labels}, the server {ours}")
+        raise RuntimeError(
+            f"both sides were asked the same: one process says {labels}, the server {ours}"
+        )
 
 
 def pillow_alone(body: bytes) -> Any:
@@ -132,7 +170,9 @@ def pillow_alone(body: bytes) -> Any:
         return np.asarray(upright.resize((SIDE, SIDE), Image.Resampling.BILINEAR))
 
 
-def pillow_drawn(body: bytes, entries: list[dict[str, Any]], kind: str, width: int, height: int) -> bytes:
+def pillow_drawn(
+    body: bytes, entries: list[dict[str, Any]], kind: str, width: int, height: int
+) -> bytes:
     """Return the photo of that width with labels and bars below it, ``height`` pixels in all, as a file of a kind.
 
     It is decoded anew, as we do: the model's input from the larger picture would give other scores.
@@ -150,7 +190,15 @@ def pillow_drawn(body: bytes, entries: list[dict[str, Any]], kind: str, width: i
     for row, entry in enumerate(entries):
         top = upright.height + row * line
         draw.text((10, top), f"{entry['label']} {entry['score']:.1%}", "white", font)
-        draw.rectangle((10, top + 0.8 * line, 10 + entry["score"] * (width - 20), top + 0.9 * line), "blue")
+        draw.rectangle(
+            (
+                10,
+                top + 0.8 * line,
+                10 + entry["score"] * (width - 20),
+                top + 0.9 * line,
+            ),
+            "blue",
+        )
     file = io.BytesIO()
     picture.save(file, kind, compress_level=3, quality=90)
     return file.getvalue()
@@ -172,7 +220,9 @@ def scene(width: int, height: int) -> Any:
     from PIL import Image
 
     random = np.random.default_rng(12)
-    small = Image.fromarray(random.integers(0, 256, (height // 50, width // 50, 3), np.uint8))
+    small = Image.fromarray(
+        random.integers(0, 256, (height // 50, width // 50, 3), np.uint8)
+    )
     soft = np.asarray(small.resize((width, height), Image.Resampling.BICUBIC), np.int16)
     noisy = soft + random.integers(-8, 9, (height, width, 1), np.int16)
     return Image.fromarray(noisy.clip(0, 255).astype(np.uint8))

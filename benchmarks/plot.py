@@ -16,8 +16,16 @@ COLOURS = 64
 """A palette keeps a plot at a quarter of the bytes; the source distribution holds the plots."""
 
 AXES = {
-    "payload": ("the request's tensor", "latency-by-payload.png", "4,004 B out, one connection"),
-    "connections": ("connections that ask without a pause", "latency-by-connections.png", "150,528 B in, 4,004 B out"),
+    "payload": (
+        "the request's tensor",
+        "latency-by-payload.png",
+        "4,004 B out, one connection",
+    ),
+    "connections": (
+        "connections that ask without a pause",
+        "latency-by-connections.png",
+        "150,528 B in, 4,004 B out",
+    ),
 }
 STYLES = {
     "pocketserve, socket": ("#0b6e4f", "o"),
@@ -47,7 +55,12 @@ def main(source: Path, folder: Path) -> int:
     for axis, (label, file, title) in AXES.items():
         chosen = [curve for curve in curves if curve["axis"] == axis]
         if chosen:
-            draw(chosen, label, f"{title}; {content['machine']['processor']}", folder / file)
+            draw(
+                chosen,
+                label,
+                f"{title}; {content['machine']['processor']}",
+                folder / file,
+            )
             print(folder / file)
     return 0
 
@@ -62,17 +75,36 @@ def draw(curves: list[dict[str, Any]], label: str, title: str, path: Path) -> No
 
     figure, axes = pyplot.subplots(figsize=(9, 5), layout="constrained")
     # In the legend they stand as they do at the right end.
-    for number, curve in enumerate(sorted(curves, key=lambda curve: -statistics.median(curve["samples"][-1]))):
+    for number, curve in enumerate(
+        sorted(curves, key=lambda curve: -statistics.median(curve["samples"][-1]))
+    ):
         colour, marker = STYLES.get(curve["side"], OTHER)
         medians = [statistics.median(kept) / 1e3 for kept in curve["samples"]]
         low, high = zip(*(_quarters(kept) for kept in curve["samples"]), strict=True)
         axes.fill_between(curve["points"], low, high, color=colour, alpha=0.15, lw=0)
         width = 2.5 if curve["side"].startswith("pocketserve") else 1.2
         line = "-" if marker else ("--", ":")[number % 2]
-        axes.plot(curve["points"], medians, marker + line, color=colour, lw=width, label=curve["side"])
-    axes.set(xscale="log", yscale="log", xlabel=label, ylabel="milliseconds (median, middle half)")
+        axes.plot(
+            curve["points"],
+            medians,
+            marker + line,
+            color=colour,
+            lw=width,
+            label=curve["side"],
+        )
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlabel=label,
+        ylabel="milliseconds (median, middle half)",
+    )
     points = sorted({point for curve in curves for point in curve["points"]})
-    axes.set_xticks(points, _sizes(points) if curves[0]["axis"] == "payload" else [f"{point:g}" for point in points])
+    axes.set_xticks(
+        points,
+        _sizes(points)
+        if curves[0]["axis"] == "payload"
+        else [f"{point:g}" for point in points],
+    )
     axes.xaxis.minorticks_off()
     axes.yaxis.set_major_formatter("{x:g}")
     axes.set_title(title, fontsize=10)

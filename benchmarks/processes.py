@@ -53,7 +53,11 @@ def cores() -> list[int]:
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
 
-def arrange(cores: Sequence[int], speed: Callable[[int], int | None], twins: Callable[[int], set[int]]) -> list[int]:
+def arrange(
+    cores: Sequence[int],
+    speed: Callable[[int], int | None],
+    twins: Callable[[int], set[int]],
+) -> list[int]:
     """The cores with the two that are measured on in front: both of the fastest kind, and not halves of one core.
 
     Args:
@@ -62,7 +66,11 @@ def arrange(cores: Sequence[int], speed: Callable[[int], int | None], twins: Cal
     """
     ordered = sorted(cores, key=lambda core: -(speed(core) or 0))
     top = [core for core in ordered if speed(core) == speed(ordered[0])]
-    others = [core for core in (top if len(top) > 1 else ordered)[1:] if core not in twins(ordered[0])]
+    others = [
+        core
+        for core in (top if len(top) > 1 else ordered)[1:]
+        if core not in twins(ordered[0])
+    ]
     if not others:
         return ordered
     return [ordered[0], others[0], *(core for core in ordered[1:] if core != others[0])]
@@ -71,7 +79,9 @@ def arrange(cores: Sequence[int], speed: Callable[[int], int | None], twins: Cal
 def twins_of(core: int) -> set[int]:
     """The cores that share one with this one, itself among them."""
     try:
-        listed = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list").read_text()
+        listed = Path(
+            f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list"
+        ).read_text()
     except OSError:
         return {core}
     found: set[int] = set()
@@ -92,7 +102,11 @@ def pinning() -> str:
     if len(ALL_CORES) == 1:
         return f"client and servers share core {ALL_CORES[0]}: there is no other"
     client, server = ALL_CORES[:2]
-    halves = ", which is a half of the same one (hyper-threading)" if server in twins_of(client) else ""
+    halves = (
+        ", which is a half of the same one (hyper-threading)"
+        if server in twins_of(client)
+        else ""
+    )
     return f"client on core {client}, servers on core {server}{halves}"
 
 
@@ -104,14 +118,20 @@ def pin(pid: int, core: int) -> None:
 
 def cpu_seconds(pid: int) -> float:
     """Return what a process has had of all cores so far, threads that have ended included."""
-    if not Path("/proc/self/task").exists():  # elsewhere the number is another clock's, or none's
+    if not Path(
+        "/proc/self/task"
+    ).exists():  # elsewhere the number is another clock's, or none's
         raise NotHere("this system does not tell what a process has had of the cores")
     return time.clock_gettime((~pid << 3) | CPUCLOCK_SCHED)
 
 
 def _surroundings() -> dict[str, str]:
     """Ours, but bytecode is kept as on any device: else each start compiles our sources, and ours only."""
-    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name != "PYTHONDONTWRITEBYTECODE"
+    }
 
 
 def release(pid: int) -> None:
@@ -153,17 +173,31 @@ def process(
     Raises:
         StartError: of whoever uses it, with the end of the child's log.
     """
-    surroundings = {**_surroundings(), "POCKETSERVE_STATE_DIR": str(BENCH_FOLDER / "state"), **(environment or {})}
-    paths = [(environment or {}).get("PYTHONPATH"), str(ROOT), os.environ.get("PYTHONPATH")]
+    surroundings = {
+        **_surroundings(),
+        "POCKETSERVE_STATE_DIR": str(BENCH_FOLDER / "state"),
+        **(environment or {}),
+    }
+    paths = [
+        (environment or {}).get("PYTHONPATH"),
+        str(ROOT),
+        os.environ.get("PYTHONPATH"),
+    ]
     surroundings["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-    with contextlib.nullcontext(log) if log is not None else tempfile.TemporaryFile() as log:
+    with (
+        contextlib.nullcontext(log)
+        if log is not None
+        else tempfile.TemporaryFile() as log
+    ):
         with contextlib.ExitStack() as stack:
             if core is not None:
                 stack.enter_context(pinned(core))
             child = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE if output is None else stack.enter_context(output.open("wb")),
+                stdout=subprocess.PIPE
+                if output is None
+                else stack.enter_context(output.open("wb")),
                 stderr=log,
                 env=surroundings,
                 start_new_session=True,
@@ -172,7 +206,9 @@ def process(
             yield child
         except StartError as error:
             log.seek(0)
-            raise StartError(f"{error}: {log.read()[-1000:].decode(errors='replace').strip()}") from None
+            raise StartError(
+                f"{error}: {log.read()[-1000:].decode(errors='replace').strip()}"
+            ) from None
         finally:
             _end(child)
 
@@ -212,8 +248,24 @@ def our_server(
     """
     with tempfile.TemporaryDirectory() as folder:
         ready = Path(folder, "ready.json")
-        command = [python, "-m", "pocketserve", "serve", str(models), "--no-auth", "--log-level", "error"]
-        command += ["--http-port", "0", "--socket-port", "0", "--ready-file", str(ready)]
+        command = [
+            python,
+            "-m",
+            "pocketserve",
+            "serve",
+            str(models),
+            "--no-auth",
+            "--log-level",
+            "error",
+        ]
+        command += [
+            "--http-port",
+            "0",
+            "--socket-port",
+            "0",
+            "--ready-file",
+            str(ready),
+        ]
         with process([*command, *options], core, environment, log) as child:
             deadline = time.monotonic() + START_TIMEOUT_S
             while not ready.exists():
@@ -233,26 +285,38 @@ def pocketserve(models: Path, *options: str) -> Iterator[tuple[int, int]]:
 
 @contextmanager
 def script(
-    code: str, *arguments: str, environment: Mapping[str, str] | None = None, log: IO[bytes] | None = None
+    code: str,
+    *arguments: str,
+    environment: Mapping[str, str] | None = None,
+    log: IO[bytes] | None = None,
 ) -> Iterator[tuple[int, str]]:
     """A Python script; gives its process id and the first line that it prints."""
-    with process([sys.executable, "-c", code, *arguments], environment=environment, log=log) as child:
+    with process(
+        [sys.executable, "-c", code, *arguments], environment=environment, log=log
+    ) as child:
         assert child.stdout is not None
         yield child.pid, child.stdout.readline().decode().strip()
 
 
 @contextmanager
 def module(
-    name: str, *arguments: str, core: int | None = SERVER_CORE, python: str = sys.executable
+    name: str,
+    *arguments: str,
+    core: int | None = SERVER_CORE,
+    python: str = sys.executable,
 ) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """One of the modules in ``benchmarks/servers``; gives its process and the port that it prints once it listens.
 
     Raises:
         StartError: it printed none.
     """
-    with process([python, "-m", f"benchmarks.servers.{name}", *arguments], core) as child:
+    with process(
+        [python, "-m", f"benchmarks.servers.{name}", *arguments], core
+    ) as child:
         assert child.stdout is not None
-        for line in iter(child.stdout.readline, b""):  # some peers log to standard output too
+        for line in iter(
+            child.stdout.readline, b""
+        ):  # some peers log to standard output too
             if line.strip().isdigit():
                 break
         else:

@@ -14,9 +14,14 @@ from typing import Any
 import numpy as np
 
 CLASSES = 1001
-PHOTO = 3 * 224 * 224 // 4  # 150,528 B: a picture of 224 x 224 x 3 bytes, carried as FP32
+PHOTO = (
+    3 * 224 * 224 // 4
+)  # 150,528 B: a picture of 224 x 224 x 3 bytes, carried as FP32
 SMALL = 16
-SIZES = {f"echo-{4 * count}": count for count in (SMALL, 1024, 16_384, PHOTO, 262_144, 1_048_576, 4_194_304)}
+SIZES = {
+    f"echo-{4 * count}": count
+    for count in (SMALL, 1024, 16_384, PHOTO, 262_144, 1_048_576, 4_194_304)
+}
 """Elements by model name: 64 B, 4 kB, 64 kB, the photo, 1 MB, 4 MB, 16 MB."""
 
 PHOTO_MODEL = f"echo-{4 * PHOTO}"
@@ -63,7 +68,9 @@ class Graph:
         self.graph.tensors, self.graph.operators = [], []
         self.tree.subgraphs = [self.graph]
 
-    def tensor(self, name: str, shape: Sequence[int], values: Any = None, *, free: bool = False) -> int:
+    def tensor(
+        self, name: str, shape: Sequence[int], values: Any = None, *, free: bool = False
+    ) -> int:
         """Add a tensor, constant when it has values; returns its index.
 
         Args:
@@ -84,7 +91,9 @@ class Graph:
         self.graph.tensors.append(item)
         return len(self.graph.tensors) - 1
 
-    def operator(self, kind: str, taken: Sequence[int], given: int, options: str = "") -> None:
+    def operator(
+        self, kind: str, taken: Sequence[int], given: int, options: str = ""
+    ) -> None:
         """Add an operator, named as in the schema, with default options."""
         code = self.schema.OperatorCodeT()
         code.builtinCode = getattr(self.schema.BuiltinOperator, kind)
@@ -144,5 +153,7 @@ def work_model(layers: int, *, free: bool = False) -> bytes:
     taken = given = graph.tensor("x", [1, WORK_WIDTH], free=free)
     for layer in range(layers):
         before, given = given, graph.tensor(f"y{layer}", [1, WORK_WIDTH], free=free)
-        graph.operator("FULLY_CONNECTED", [before, weights, -1], given, "FullyConnectedOptions")
+        graph.operator(
+            "FULLY_CONNECTED", [before, weights, -1], given, "FullyConnectedOptions"
+        )
     return graph.finish(taken, given)

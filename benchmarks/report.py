@@ -14,7 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.processes import cores, pinning
-from benchmarks.samples import Comparison, Curve, Growth, Imports, Missing, Result, summary
+from benchmarks.samples import (
+    Comparison,
+    Curve,
+    Growth,
+    Imports,
+    Missing,
+    Result,
+    summary,
+)
 from pocketserve.messages import plural
 
 SLOWEST = 10
@@ -29,15 +37,21 @@ VERSIONS = ("numpy", "flask", "waitress", "ai-edge-litert")
 def show(results: Sequence[Result]) -> None:
     """The machine, one line a comparison, what is missing, what grows with what, and how many goals are met."""
     here = machine()
-    print(f"\n{here['processor'] or here['platform']}, {plural(here['cores'], 'core')}; {here['pinning']}")
-    print(f"Python {platform.python_version()}, {here['platform']}; load before the first benchmark {here['load']:.2f}")
+    print(
+        f"\n{here['processor'] or here['platform']}, {plural(here['cores'], 'core')}; {here['pinning']}"
+    )
+    print(
+        f"Python {platform.python_version()}, {here['platform']}; load before the first benchmark {here['load']:.2f}"
+    )
     heads = f"{'':4}{'what':48}{'ours':>9}{'p99':>9}{'':4}  {'against':34}{'median':>9}{'p99':>9}{'':4}"
     print(f"\n{heads}{'ratio':>7}{'goal':>8}")
     for item in results:
         if isinstance(item, Comparison):
             _show_comparison(item)
         elif isinstance(item, Missing):
-            print(f"{item.name:4}{item.what:48}{'—':>9}  not measured: {item.why[-300:]}")
+            print(
+                f"{item.name:4}{item.what:48}{'—':>9}  not measured: {item.why[-300:]}"
+            )
     for item in results:
         if isinstance(item, Growth):
             print(
@@ -45,25 +59,40 @@ def show(results: Sequence[Result]) -> None:
                 f"{item.unit} (R² {item.r2:.3f}, {len(item.points)} points{_steepest(item)})"
             )
         elif isinstance(item, Curve):
-            medians = ", ".join(f"{p:g}: {m:.0f}" for p, m in zip(item.points, item.medians, strict=True))
+            medians = ", ".join(
+                f"{p:g}: {m:.0f}"
+                for p, m in zip(item.points, item.medians, strict=True)
+            )
             print(f"{item.name:4}{item.side} by {item.axis}, {item.unit}: {medians}")
         elif isinstance(item, Imports):
             _show_imports(item)
-    verdicts = [item.verdict for item in results if isinstance(item, Comparison) and item.verdict]
+    verdicts = [
+        item.verdict
+        for item in results
+        if isinstance(item, Comparison) and item.verdict
+    ]
     missing = sum(isinstance(item, Missing) for item in results)
-    print(f"\ngoals: {verdicts.count('met')} met, {verdicts.count('MISSED')} missed; not measured: {missing}")
+    print(
+        f"\ngoals: {verdicts.count('met')} met, {verdicts.count('MISSED')} missed; not measured: {missing}"
+    )
 
 
 def _steepest(item: Growth) -> str:
     """Return where it grows most against a line through zero: 1 is in proportion, 2 is with the square."""
     step = item.steepest
-    return "" if step is None else f"; steepest step {step[0]:.3g} to {step[1]:.3g}: to the power of {step[2]:.2f}"
+    return (
+        ""
+        if step is None
+        else f"; steepest step {step[0]:.3g} to {step[1]:.3g}: to the power of {step[2]:.2f}"
+    )
 
 
 def _show_comparison(item: Comparison) -> None:
     sign = {"most": "≤", "least": "≥", "faster": "≥"}[item.rule]
     goal = "" if item.goal is None else f"{sign} {item.goal:g}"
-    what = item.what if item.statistic == "median" else f"{item.what} ({item.statistic})"
+    what = (
+        item.what if item.statistic == "median" else f"{item.what} ({item.statistic})"
+    )
     print(
         f"{item.name:4}{what:48}{item.ours_median:>9.1f}{_p99(item, item.ours)} {item.unit:3}  {item.against:34}"
         f"{item.floor_median:>9.1f}{_p99(item, item.floor)} {item.unit:3}{item.ratio:>7.2f}{goal:>8}  {item.verdict}"
@@ -78,7 +107,9 @@ def _p99(item: Comparison, samples: Sequence[float]) -> str:
 
 
 def _show_imports(item: Imports) -> None:
-    ours, own, floor = (sum(times.values()) / 1e3 for times in (item.ours, item.own, item.floor))
+    ours, own, floor = (
+        sum(times.values()) / 1e3 for times in (item.ours, item.own, item.floor)
+    )
     print(
         f"{item.name:4}imports: {ours:.1f} ms for {len(item.ours)} modules, {own:.1f} ms of it for {len(item.own)} of "
         f"our own, the slowest below; the script's {floor:.1f} ms for {len(item.floor)}"
@@ -128,4 +159,11 @@ def _processor() -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return platform.processor()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")
+    return next(
+        (
+            line.split(":", 1)[1].strip()
+            for line in lines
+            if line.startswith("model name")
+        ),
+        "",
+    )

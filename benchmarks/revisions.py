@@ -25,7 +25,14 @@ from benchmarks.cold_start import MODELS, ask_digits
 from benchmarks.load import closed_loop
 from benchmarks.memory import resident_mb
 from benchmarks.overhead import CASES, models, values_for
-from benchmarks.processes import BENCH_FOLDER, CLIENT_CORE, ROOT, Ours, our_server, pinned
+from benchmarks.processes import (
+    BENCH_FOLDER,
+    CLIENT_CORE,
+    ROOT,
+    Ours,
+    our_server,
+    pinned,
+)
 from benchmarks.samples import Comparison, Result
 from benchmarks.servers.inprocess import random_input
 from benchmarks.timing import QUICK, Effort, interleave
@@ -52,10 +59,20 @@ def benchmarks(commit: str) -> Mapping[str, Callable[[Effort], list[Result]]]:
     sides = {"ours": ROOT, "other": other}
     against = f"commit {other.name}"
     return {
-        "S1": lambda effort: list(_latencies("S1", [_case("photo", _socket)], sides, against, effort)),
-        "S2": lambda effort: list(_latencies("S2", [_case("small", _socket)], sides, against, effort)),
-        "H1": lambda effort: list(_latencies("H1", [_case(size, _http) for size in CASES], sides, against, effort)),
-        "M1": lambda effort: list(_latencies("M1", _real_models(), sides, against, effort)),
+        "S1": lambda effort: list(
+            _latencies("S1", [_case("photo", _socket)], sides, against, effort)
+        ),
+        "S2": lambda effort: list(
+            _latencies("S2", [_case("small", _socket)], sides, against, effort)
+        ),
+        "H1": lambda effort: list(
+            _latencies(
+                "H1", [_case(size, _http) for size in CASES], sides, against, effort
+            )
+        ),
+        "M1": lambda effort: list(
+            _latencies("M1", _real_models(), sides, against, effort)
+        ),
         "T1": lambda effort: list(_rates("T1", sides, against, effort)),
         "R1": lambda effort: [_memory("R1", sides, against, effort)],
         "C1": lambda effort: [_start("C1", sides, against, effort)],
@@ -79,12 +96,20 @@ def unpacked(commit: str) -> Path:
                 opened.extractall(half, filter="data")
             half.rename(folder)
     except subprocess.CalledProcessError as error:
-        raise ValueError(f"git has no commit {commit!r}: {error.stderr.decode(errors='replace').strip()}") from None
+        raise ValueError(
+            f"git has no commit {commit!r}: {error.stderr.decode(errors='replace').strip()}"
+        ) from None
     return folder
 
 
 def _git(*arguments: str) -> bytes:
-    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, check=True, timeout=GIT_TIMEOUT_S)
+    done = subprocess.run(
+        ["git", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+        timeout=GIT_TIMEOUT_S,
+    )
     return done.stdout
 
 
@@ -92,18 +117,28 @@ def _server(tree: Path, folder: Path) -> AbstractContextManager[Ours]:
     """Start the server of a tree; both sides get their path in the same way, and a state folder of their own."""
     path = os.pathsep.join(str(tree / part) for part in ("server", "client"))
     state = str(BENCH_FOLDER / "revisions" / f"state-{tree.name}")
-    return our_server(folder, "--threads", "1", environment={"PYTHONPATH": path, "POCKETSERVE_STATE_DIR": state})
+    return our_server(
+        folder,
+        "--threads",
+        "1",
+        environment={"PYTHONPATH": path, "POCKETSERVE_STATE_DIR": state},
+    )
 
 
 @contextmanager
 def _servers(sides: Mapping[str, Path], folder: Path) -> Iterator[Servers]:
     with ExitStack() as stack:
-        yield {name: stack.enter_context(_server(tree, folder)) for name, tree in sides.items()}
+        yield {
+            name: stack.enter_context(_server(tree, folder))
+            for name, tree in sides.items()
+        }
 
 
 def _socket(size: str) -> Opener:
     model, _ = CASES[size]
-    return lambda server: call_to.framed(server.socket, model, values_for(model), greet=True)
+    return lambda server: call_to.framed(
+        server.socket, model, values_for(model), greet=True
+    )
 
 
 def _http(size: str) -> Opener:
@@ -112,7 +147,9 @@ def _http(size: str) -> Opener:
 
 
 @contextmanager
-def _calls(sides: Mapping[str, Path], folder: Path, opener: Opener) -> Iterator[dict[str, call_to.Call]]:
+def _calls(
+    sides: Mapping[str, Path], folder: Path, opener: Opener
+) -> Iterator[dict[str, call_to.Call]]:
     """One connection to each server, over which one answer came."""
     with _servers(sides, folder) as servers, pinned(CLIENT_CORE), ExitStack() as stack:
         opened = {name: opener(server) for name, server in servers.items()}
@@ -123,12 +160,24 @@ def _calls(sides: Mapping[str, Path], folder: Path, opener: Opener) -> Iterator[
 
 
 def _latencies(
-    name: str, cases: Iterable[Case], sides: Mapping[str, Path], against: str, effort: Effort
+    name: str,
+    cases: Iterable[Case],
+    sides: Mapping[str, Path],
+    against: str,
+    effort: Effort,
 ) -> Iterator[Result]:
     for what, folder, opener in cases:
         with _calls(sides, folder, opener) as opened:
             samples = interleave(opened, effort)
-        yield Comparison(name, what, "µs", samples["ours"], samples["other"], SPEED_GOAL, against=against)
+        yield Comparison(
+            name,
+            what,
+            "µs",
+            samples["ours"],
+            samples["other"],
+            SPEED_GOAL,
+            against=against,
+        )
 
 
 def _case(size: str, transport: Callable[[str], Opener]) -> Case:
@@ -137,33 +186,65 @@ def _case(size: str, transport: Callable[[str], Opener]) -> Case:
 
 def _real_models() -> Iterator[Case]:
     """Each MobileNet that is here, else the embedded digits: what it is, a folder with it, and how it is asked."""
-    found = [model_work.find_mobilenet(name) for name in (model_work.FLOAT, model_work.QUANTIZED)]
-    for file in [file for file in found if file] or [MODELS / "digits" / "digits.tflite"]:
+    found = [
+        model_work.find_mobilenet(name)
+        for name in (model_work.FLOAT, model_work.QUANTIZED)
+    ]
+    for file in [file for file in found if file] or [
+        MODELS / "digits" / "digits.tflite"
+    ]:
         folder = BENCH_FOLDER / "revisions" / "models" / file.stem
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, folder / file.name)
         values, name = random_input(str(file)), model_work.input_name(file)
 
-        def opener(server: Ours, file: Path = file, values: np.ndarray = values, name: str = name) -> call_to.Call:
-            return call_to.framed(server.socket, file.stem, values, greet=True, name=name)
+        def opener(
+            server: Ours,
+            file: Path = file,
+            values: np.ndarray = values,
+            name: str = name,
+        ) -> call_to.Call:
+            return call_to.framed(
+                server.socket, file.stem, values, greet=True, name=name
+            )
 
         yield f"{file.stem}, {values.nbytes:,} B in, over the socket", folder, opener
 
 
-def _rates(name: str, sides: Mapping[str, Path], against: str, effort: Effort) -> Iterator[Result]:
+def _rates(
+    name: str, sides: Mapping[str, Path], against: str, effort: Effort
+) -> Iterator[Result]:
     """Eight connections to one server at a time, in blocks by turns: the small tensor, and the models."""
     small, *over_http = _case("small", _http)
-    for what, folder, opener in (_case("small", _socket), (f"{small}, HTTP", *over_http), *_real_models()):
+    for what, folder, opener in (
+        _case("small", _socket),
+        (f"{small}, HTTP", *over_http),
+        *_real_models(),
+    ):
         samples = _rate_samples(sides, folder, opener, effort)
         label = f"{what}, {CONNECTIONS} connections"
-        yield Comparison(name, label, "/s", samples["ours"], samples["other"], RATE_GOAL, "least", against=against)
+        yield Comparison(
+            name,
+            label,
+            "/s",
+            samples["ours"],
+            samples["other"],
+            RATE_GOAL,
+            "least",
+            against=against,
+        )
 
 
-def _rate_samples(sides: Mapping[str, Path], folder: Path, opener: Opener, effort: Effort) -> dict[str, list[float]]:
+def _rate_samples(
+    sides: Mapping[str, Path], folder: Path, opener: Opener, effort: Effort
+) -> dict[str, list[float]]:
     seconds, rounds = (0.2, 2) if effort is QUICK else (1.0, 12)
     samples: dict[str, list[float]] = {name: [] for name in sides}
     with _servers(sides, folder) as servers, pinned(CLIENT_CORE), ExitStack() as stack:
-        opened = {name: [opener(server) for _ in range(CONNECTIONS)] for name, server in servers.items()}
+        opened = {
+            name: [opener(server) for _ in range(CONNECTIONS)]
+            for name, server in servers.items()
+        }
         for call in [call for side in opened.values() for call in side]:
             stack.callback(call.close)
             call_to.check(call)
@@ -178,7 +259,9 @@ def _in_turn(sides: Mapping[str, Path], turn: int) -> list[str]:
     return list(sides)[:: 1 if turn % 2 else -1]
 
 
-def _memory(name: str, sides: Mapping[str, Path], against: str, effort: Effort) -> Result:
+def _memory(
+    name: str, sides: Mapping[str, Path], against: str, effort: Effort
+) -> Result:
     """Resident memory with one model loaded by one answer over each transport."""
     samples: dict[str, list[float]] = {side: [] for side in sides}
     for _ in range(min(MEMORY_ROUNDS, effort.rounds)):
@@ -191,10 +274,20 @@ def _memory(name: str, sides: Mapping[str, Path], against: str, effort: Effort) 
                 time.sleep(SETTLE_S)
                 samples[side].append(resident_mb(server.pid))
     what = "resident memory, one model loaded"
-    return Comparison(name, what, "MB", samples["ours"], samples["other"], MEMORY_GOAL, against=against)
+    return Comparison(
+        name,
+        what,
+        "MB",
+        samples["ours"],
+        samples["other"],
+        MEMORY_GOAL,
+        against=against,
+    )
 
 
-def _start(name: str, sides: Mapping[str, Path], against: str, effort: Effort) -> Result:
+def _start(
+    name: str, sides: Mapping[str, Path], against: str, effort: Effort
+) -> Result:
     """From process start to the first answer; the first round, which writes bytecode, is left out."""
     samples: dict[str, list[float]] = {side: [] for side in sides}
     for turn in range(min(START_ROUNDS, effort.rounds) + 1):
@@ -204,10 +297,20 @@ def _start(name: str, sides: Mapping[str, Path], against: str, effort: Effort) -
                 ask_digits(server.http)
                 samples[side].append((time.perf_counter() - began) * 1e3)
     what = "process start to first answer, digits"
-    return Comparison(name, what, "ms", samples["ours"][1:], samples["other"][1:], START_GOAL, against=against)
+    return Comparison(
+        name,
+        what,
+        "ms",
+        samples["ours"][1:],
+        samples["other"][1:],
+        START_GOAL,
+        against=against,
+    )
 
 
-def _idle(name: str, sides: Mapping[str, Path], against: str, effort: Effort) -> list[Result]:
+def _idle(
+    name: str, sides: Mapping[str, Path], against: str, effort: Effort
+) -> list[Result]:
     """CPU time and wake-ups of each server while nobody asks; either may be 0, so each is held against the limit."""
     found: list[Result] = []
     for side, tree in sides.items():

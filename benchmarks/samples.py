@@ -55,13 +55,26 @@ class Comparison:
         """``met``, ``MISSED``, or nothing where there is no goal."""
         if self.goal is None:
             return ""
-        met = self.ratio <= self.goal if self.rule == "most" else self.ratio >= self.goal
+        met = (
+            self.ratio <= self.goal if self.rule == "most" else self.ratio >= self.goal
+        )
         return "met" if met else "MISSED"
 
     def to_json(self) -> dict[str, Any]:
         """The result with its raw samples, and their percentiles."""
-        found = {"kind": "comparison", **vars(self), "ratio": self.ratio, "verdict": self.verdict}
-        return {**found, "percentiles": {"ours": percentiles(self.ours), "floor": percentiles(self.floor)}}
+        found = {
+            "kind": "comparison",
+            **vars(self),
+            "ratio": self.ratio,
+            "verdict": self.verdict,
+        }
+        return {
+            **found,
+            "percentiles": {
+                "ours": percentiles(self.ours),
+                "floor": percentiles(self.floor),
+            },
+        }
 
 
 @dataclass(frozen=True)
@@ -102,7 +115,11 @@ class Curve:
 
     def to_json(self) -> dict[str, Any]:
         """The curve with its raw samples, and their percentiles at each point."""
-        return {"kind": "curve", **vars(self), "percentiles": [percentiles(kept) for kept in self.samples]}
+        return {
+            "kind": "curve",
+            **vars(self),
+            "percentiles": [percentiles(kept) for kept in self.samples],
+        }
 
 
 @dataclass(frozen=True)
@@ -178,14 +195,26 @@ def summary(samples: Sequence[float], statistic: str) -> float:
 
 def percentiles(samples: Sequence[float]) -> dict[str, float]:
     """Return what a reader of the file wants first."""
-    return {name: summary(samples, name) for name in ("p50", "p90", "p99")} | {"samples": len(samples)}
+    return {name: summary(samples, name) for name in ("p50", "p90", "p99")} | {
+        "samples": len(samples)
+    }
 
 
-def growth(name: str, what: str, unit: str, per: str, points: Sequence[float], values: Sequence[float]) -> Growth:
+def growth(
+    name: str,
+    what: str,
+    unit: str,
+    per: str,
+    points: Sequence[float],
+    values: Sequence[float],
+) -> Growth:
     """Fit a straight line by least squares."""
     slope, start = statistics.linear_regression(points, values)
     mean = statistics.fmean(values)
     spread = sum((value - mean) ** 2 for value in values)
-    left = sum((value - start - slope * point) ** 2 for point, value in zip(points, values, strict=True))
+    left = sum(
+        (value - start - slope * point) ** 2
+        for point, value in zip(points, values, strict=True)
+    )
     r2 = 1 - left / spread if spread else 1.0
     return Growth(name, what, unit, per, list(points), list(values), slope, start, r2)

@@ -38,9 +38,15 @@ def run(effort: Effort) -> list[Result]:
 
 def _compare(effort: Effort) -> Iterator[Result]:
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pocketserve-bench-")))
+        folder = Path(
+            stack.enter_context(
+                tempfile.TemporaryDirectory(prefix="pocketserve-bench-")
+            )
+        )
         for count in GOALS:
-            (folder / f"echo-{4 * count}.tflite").write_bytes(reference.echo_model(count))
+            (folder / f"echo-{4 * count}.tflite").write_bytes(
+                reference.echo_model(count)
+            )
         ours = stack.enter_context(our_server(folder, "--threads", "1"))
         ports = {"ours": ours.http, "Triton": stack.enter_context(triton(folder))}
         stack.enter_context(pinned(CLIENT_CORE))
@@ -49,10 +55,21 @@ def _compare(effort: Effort) -> Iterator[Result]:
                 rates = _rates(ports, count, connections, effort)
                 what = f"HTTP, {4 * count:,} B in / 4,004 B out, connections: {connections}"
                 against = "Triton, our engine in its Python backend"
-                yield Comparison("Q1", what, "/s", rates["ours"], rates["Triton"], goal, "least", against)
+                yield Comparison(
+                    "Q1",
+                    what,
+                    "/s",
+                    rates["ours"],
+                    rates["Triton"],
+                    goal,
+                    "least",
+                    against,
+                )
 
 
-def _rates(ports: dict[str, int], count: int, connections: int, effort: Effort) -> dict[str, list[float]]:
+def _rates(
+    ports: dict[str, int], count: int, connections: int, effort: Effort
+) -> dict[str, list[float]]:
     """Return requests a second, in blocks of each side in turn."""
     seconds, blocks = (0.3, 1) if effort is QUICK else (2.0, 6)
     values = np.random.default_rng(3).random((1, 1, 1, count), np.float32)
@@ -60,12 +77,17 @@ def _rates(ports: dict[str, int], count: int, connections: int, effort: Effort) 
     with ExitStack() as stack:
         opened = {}
         for name, port in ports.items():
-            opened[name] = [call_to.http_binary(port, f"echo-{4 * count}", values) for _ in range(connections)]
+            opened[name] = [
+                call_to.http_binary(port, f"echo-{4 * count}", values)
+                for _ in range(connections)
+            ]
             for call in opened[name]:
                 stack.callback(call.close)
                 call_to.check(call)
         for number in range(blocks):
             for name, some in opened.items():
-                say(f"{name}, {4 * count:,} B, {connections} connections, {number + 1} of {blocks}")
+                say(
+                    f"{name}, {4 * count:,} B, {connections} connections, {number + 1} of {blocks}"
+                )
                 rates[name].append(closed_loop(some, seconds).rate)
     return rates

@@ -26,7 +26,10 @@ class Effort:
     def of(self, share: float) -> Effort:
         """A part of the effort, for what is slow or repeated."""
         return Effort(
-            max(self.least, int(self.rounds * share)), max(2, int(self.warm_up * share)), self.seconds, self.least
+            max(self.least, int(self.rounds * share)),
+            max(2, int(self.warm_up * share)),
+            self.seconds,
+            self.least,
         )
 
 
@@ -34,7 +37,9 @@ FULL = Effort()
 QUICK = Effort(rounds=5, warm_up=2, seconds=5.0, least=2)
 
 
-def interleave(calls: Mapping[str, Callable[[], object]], effort: Effort) -> dict[str, list[float]]:
+def interleave(
+    calls: Mapping[str, Callable[[], object]], effort: Effort
+) -> dict[str, list[float]]:
     """Call all sides in turn; microseconds of each call by side."""
     samples: dict[str, list[float]] = {name: [] for name in calls}
     turns = list(calls.items())

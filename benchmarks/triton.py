@@ -33,17 +33,30 @@ def triton(models: Path, *, core: int | None = SERVER_CORE) -> Iterator[int]:
     """
     packages = _packages()
     environment = {
-        "PYTHONPATH": os.pathsep.join(map(str, (ROOT / "server", ROOT / "client", packages))),
+        "PYTHONPATH": os.pathsep.join(
+            map(str, (ROOT / "server", ROOT / "client", packages))
+        ),
         # What Triton's processes take for their interpreter is the first python3: trials of models run in it.
         "PATH": os.pathsep.join((str(PYTHON.parent), os.environ["PATH"])),
         "POCKETSERVE_THREADS": "1",
     }
     with tempfile.TemporaryDirectory(prefix="pocketserve-triton-") as name:
         folder = Path(name)
-        command = [str(PYTHON), "-m", "pocketserve", "export", "--to", "triton", str(models), str(folder / "models")]
+        command = [
+            str(PYTHON),
+            "-m",
+            "pocketserve",
+            "export",
+            "--to",
+            "triton",
+            str(models),
+            str(folder / "models"),
+        ]
         with process(command, core, environment, output=folder / "exported") as child:
             if child.wait(START_TIMEOUT_S):
-                raise StartError(f"{models} could not be exported: {(folder / 'exported').read_text()}")
+                raise StartError(
+                    f"{models} could not be exported: {(folder / 'exported').read_text()}"
+                )
         port = free_port()
         command = _command(packages, folder, port)
         with process(command, core, environment, output=folder / "output") as child:
@@ -60,7 +73,9 @@ def _packages() -> Path:
     """Return where the environment's packages lie."""
     wheels = [*(PYTHON.parents[1] / "lib").glob("python3.*/site-packages/pytriton")]
     if not wheels:
-        raise StartError("its environment is not there: python tools/environment.py triton")
+        raise StartError(
+            "its environment is not there: python tools/environment.py triton"
+        )
     return wheels[0].parent
 
 
@@ -69,11 +84,19 @@ def _command(packages: Path, folder: Path, port: int) -> list[str]:
 
     The wheel has a program of that backend for each version of Python.
     """
-    installed, backend = packages / "pytriton" / "tritonserver", folder / "backends" / "python"
+    installed, backend = (
+        packages / "pytriton" / "tritonserver",
+        folder / "backends" / "python",
+    )
     shutil.copytree(installed / "backends" / "python", backend)
-    version, program = packages.parent.name.removeprefix("python"), "triton_python_backend_stub"
+    version, program = (
+        packages.parent.name.removeprefix("python"),
+        "triton_python_backend_stub",
+    )
     # Beside its libraries, which it finds by its own path.
-    (backend / program).symlink_to(installed / "python_backend_stubs" / version / program)
+    (backend / program).symlink_to(
+        installed / "python_backend_stubs" / version / program
+    )
     options = {
         "model-repository": folder / "models",
         "backend-directory": backend.parent,
@@ -83,7 +106,10 @@ def _command(packages: Path, folder: Path, port: int) -> list[str]:
         "allow-metrics": 0,
         "exit-timeout-secs": 10,
     }
-    return [str(installed / "bin" / "tritonserver"), *(f"--{name}={value}" for name, value in options.items())]
+    return [
+        str(installed / "bin" / "tritonserver"),
+        *(f"--{name}={value}" for name, value in options.items()),
+    ]
 
 
 def _wait_until_ready(child: subprocess.Popen[bytes], port: int) -> None:

@@ -31,7 +31,12 @@ EVERY = 1000  # answers between two looks at the memory
 MOST_FRAMES = 100_000
 AGE_GOAL, SHARE_GOAL, GROWTH_GOAL = 1.5, 0.9, 1.05
 LIMIT_MS = 120_000  # for a thousand answers
-FLAGS = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--enable-precise-memory-info")
+FLAGS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--enable-precise-memory-info",
+)
 CAMERA = ("--use-fake-device-for-media-stream=fps=30", "--use-fake-ui-for-media-stream")
 
 WATCH = """(most) => {
@@ -79,14 +84,32 @@ FIGURES = """() => {
 
 def main(arguments: list[str] | None = None) -> int:
     """Run it; returns the exit code: a missed goal is printed, and no error."""
-    parser = argparse.ArgumentParser(description="The page's live camera in a real Chromium, over many frames.")
-    parser.add_argument("--frames", type=int, default=40_000, help="answers to wait for [40000]")
-    parser.add_argument("--every", type=int, default=EVERY, help="answers between two looks at the memory [1000]")
-    parser.add_argument("--folder", type=Path, default=ROOT / "models", help="the models [the embedded ones]")
-    parser.add_argument("--model", default="digits", help="one of them that takes pictures [digits]")
+    parser = argparse.ArgumentParser(
+        description="The page's live camera in a real Chromium, over many frames."
+    )
+    parser.add_argument(
+        "--frames", type=int, default=40_000, help="answers to wait for [40000]"
+    )
+    parser.add_argument(
+        "--every",
+        type=int,
+        default=EVERY,
+        help="answers between two looks at the memory [1000]",
+    )
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=ROOT / "models",
+        help="the models [the embedded ones]",
+    )
+    parser.add_argument(
+        "--model", default="digits", help="one of them that takes pictures [digits]"
+    )
     options = parser.parse_args(arguments)
     if not 0 < options.every <= options.frames <= MOST_FRAMES:
-        parser.error(f"--frames must be 1 to {MOST_FRAMES}, and --every no more than that")
+        parser.error(
+            f"--frames must be 1 to {MOST_FRAMES}, and --every no more than that"
+        )
     with our_server(options.folder) as server:
         report(measure(server, options), options.frames // 2)
     return 0
@@ -97,7 +120,9 @@ def measure(server: Ours, options: argparse.Namespace) -> list[dict[str, Any]]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=_chromium(), args=[*FLAGS, *CAMERA])
+        browser = playwright.chromium.launch(
+            executable_path=_chromium(), args=[*FLAGS, *CAMERA]
+        )
         page = browser.new_page()
         page.set_default_timeout(LIMIT_MS)
         page.add_init_script(f"({WATCH})({MOST_FRAMES})")
@@ -132,9 +157,24 @@ def report(rows: list[dict[str, Any]], settled: int) -> None:
     early = next(row for row in rows if row["answers"] >= settled)
     figures = [
         ("frames answered", last["answers"] / last["frames"], SHARE_GOAL, True),
-        ("age of an answer, p50, by its round trip", last["age_ms"] / last["trip_ms"], AGE_GOAL, False),
-        ("memory of the page, by that after half", last["page_mb"] / early["page_mb"], GROWTH_GOAL, False),
-        ("memory of the server, by that after half", last["server_mb"] / early["server_mb"], GROWTH_GOAL, False),
+        (
+            "age of an answer, p50, by its round trip",
+            last["age_ms"] / last["trip_ms"],
+            AGE_GOAL,
+            False,
+        ),
+        (
+            "memory of the page, by that after half",
+            last["page_mb"] / early["page_mb"],
+            GROWTH_GOAL,
+            False,
+        ),
+        (
+            "memory of the server, by that after half",
+            last["server_mb"] / early["server_mb"],
+            GROWTH_GOAL,
+            False,
+        ),
     ]
     for name, value, goal, least in figures:
         met = value >= goal if least else value <= goal

@@ -17,7 +17,10 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 root_doc = "docs/README"
 include_patterns = [
     "*.md",
-    *(f"{folder}/**.md" for folder in ("android_bridge", "benchmarks", "docs", "models", "tests")),
+    *(
+        f"{folder}/**.md"
+        for folder in ("android_bridge", "benchmarks", "docs", "models", "tests")
+    ),
 ]
 # Links of the templates are right once they are rendered.
 exclude_patterns = ["**/build", "**/.*", "models/recipes/templates"]
@@ -38,7 +41,9 @@ def setup(app: Any) -> None:
 
 def _name_anchors(app: Any, page: str, source: list[str]) -> None:
     """Turn a forge's anchors, ``<a id="x"></a>`` on a line of its own, into targets of the generator."""
-    source[0] = re.sub(r'^<a id="([\w-]+)"></a>$', r"(\1)=", source[0], flags=re.MULTILINE)
+    source[0] = re.sub(
+        r'^<a id="([\w-]+)"></a>$', r"(\1)=", source[0], flags=re.MULTILINE
+    )
 
 
 def _write_index(app: Any, error: Exception | None) -> None:

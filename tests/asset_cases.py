@@ -60,12 +60,20 @@ class Case:
         """The name under which a server serves it."""
         path = Path(self.content["model"])
         parts = path.parts[2:]
-        return parts[0] if len(parts) > 1 else path.name if (self.root / path).is_dir() else path.stem
+        return (
+            parts[0]
+            if len(parts) > 1
+            else path.name
+            if (self.root / path).is_dir()
+            else path.stem
+        )
 
     @property
     def is_sequence(self) -> bool:
         """Whether the answer needs state from request to request."""
-        return any(output["name"] == "prob_per_chunk" for output in self.content["outputs"])
+        return any(
+            output["name"] == "prob_per_chunk" for output in self.content["outputs"]
+        )
 
     def expected(self) -> Iterator[tuple[str, Any]]:
         """The outputs whose values are kept in full."""
@@ -85,7 +93,10 @@ def all_cases(root: Path | None) -> list[Case]:
     """Every case whose format is served."""
     if root is None:
         return []
-    cases = [Case(root, json.loads(path.read_text())) for path in sorted((root / "expected").glob("*.json"))]
+    cases = [
+        Case(root, json.loads(path.read_text()))
+        for path in sorted((root / "expected").glob("*.json"))
+    ]
     return [case for case in cases if case.format in FORMATS]
 
 
@@ -110,7 +121,10 @@ def serving(root: Path, form: str, engine: Engine = plain_server) -> Iterator[Cl
             stateful.mkdir()
             (models / "silero_vad_v6.onnx").rename(stateful / "silero_vad_v6.onnx")
             (stateful / "model.toml").write_text(SILERO_MANIFEST)
-        with engine(Path(folder), models) as server, Client(server.url, server.token, timeout=300) as client:
+        with (
+            engine(Path(folder), models) as server,
+            Client(server.url, server.token, timeout=300) as client,
+        ):
             yield client
 
 
@@ -124,13 +138,22 @@ def run_case(client: Client, case: Case) -> None:
         check_sequence(client, case)
         return
     metadata = client.model_metadata(case.model)
-    inputs = {spec["name"]: array for spec, array in zip(metadata["inputs"], case.inputs(), strict=True)}
+    inputs = {
+        spec["name"]: array
+        for spec, array in zip(metadata["inputs"], case.inputs(), strict=True)
+    }
     outputs = client.infer(case.model, inputs)
     expected = list(case.expected())
     for position, (name, values) in enumerate(expected):
         same_count = len(outputs) == len(case.content["outputs"])
         found = outputs.get(name, list(outputs.values())[position if same_count else 0])
-        compare(case, name, found, values, older=metadata["parameters"]["runtime"].startswith("tflite-runtime"))
+        compare(
+            case,
+            name,
+            found,
+            values,
+            older=metadata["parameters"]["runtime"].startswith("tflite-runtime"),
+        )
     if not expected:
         READABLE[str(case)](case, next(iter(outputs.values())))
 
@@ -156,9 +179,16 @@ def compare(case: Case, name: str, found: Any, expected: Any, *, older: bool) ->
         assert np.abs(found.astype(int) - expected.astype(int)).max() <= 20
     elif text.startswith("rtol"):
         named = dict(part.split() for part in text.split(";")[0].split(","))
-        assert np.allclose(found, expected, rtol=float(named["rtol"]), atol=float(named.get("atol", 1e-5)))
+        assert np.allclose(
+            found,
+            expected,
+            rtol=float(named["rtol"]),
+            atol=float(named.get("atol", 1e-5)),
+        )
     else:
-        tolerance = next(value for start, value in TOLERANCES.items() if text.startswith(start))
+        tolerance = next(
+            value for start, value in TOLERANCES.items() if text.startswith(start)
+        )
         assert np.allclose(found, expected, rtol=0, atol=tolerance)
 
 
@@ -173,25 +203,40 @@ def check_sequence(client: Client, case: Case) -> None:
     for index, step in enumerate(steps):
         marks = {"sequence_start": index == 0, "sequence_end": index == len(steps) - 1}
         parameters = {"sequence_id": str(case), **marks}
-        outputs = client.infer(case.model, {first: step, "sr": rate}, parameters=parameters)
+        outputs = client.infer(
+            case.model, {first: step, "sr": rate}, parameters=parameters
+        )
         found.append(float(next(iter(outputs.values())).reshape(-1)[0]))
     assert np.allclose(found, expected["prob_per_chunk"], rtol=0, atol=1e-3)
     if "fresh_state_prob_of_chunk" in expected:
         alone = client.infer(case.model, {first: case.inputs()[0], "sr": rate})
-        assert np.allclose(next(iter(alone.values())), expected["fresh_state_prob_of_chunk"], rtol=0, atol=1e-3)
+        assert np.allclose(
+            next(iter(alone.values())),
+            expected["fresh_state_prob_of_chunk"],
+            rtol=0,
+            atol=1e-3,
+        )
 
 
 def read_chunks(path: Path) -> list[Any]:
     """A 16-bit recording as chunks of shape [1, 512], float32 from -1 to 1."""
     with wave.open(str(path)) as recording:
-        samples = np.frombuffer(recording.readframes(recording.getnframes()), "<i2").astype(np.float32) / 32768
+        samples = (
+            np.frombuffer(recording.readframes(recording.getnframes()), "<i2").astype(
+                np.float32
+            )
+            / 32768
+        )
     whole = len(samples) // CHUNK
     return list(samples[: whole * CHUNK].reshape(whole, 1, CHUNK))
 
 
 def with_context(chunks: list[Any]) -> list[Any]:
     """Each chunk behind the last samples of the one before."""
-    before = [np.zeros((1, CONTEXT), np.float32), *(chunk[:, -CONTEXT:] for chunk in chunks[:-1])]
+    before = [
+        np.zeros((1, CONTEXT), np.float32),
+        *(chunk[:, -CONTEXT:] for chunk in chunks[:-1]),
+    ]
     return [np.concatenate(pair, axis=1) for pair in zip(before, chunks, strict=True)]
 
 
@@ -213,14 +258,18 @@ PREPARED: dict[str, Callable[[Path], Any]] = {
     "basic_pitch_savedmodel": lambda root: np.load(
         root / "inputs" / "tensors" / "basic_pitch_tflite.serving_default_input_2_0.npy"
     ),
-    "handtrack__astronaut": lambda root: _picture(root, "astronaut.png", (512, 512))[np.newaxis].astype(np.int32),
+    "handtrack__astronaut": lambda root: _picture(root, "astronaut.png", (512, 512))[
+        np.newaxis
+    ].astype(np.int32),
     "ppocr_det__page_png": _page,
 }
 """Inputs that are described in words only."""
 
 
 def _check_share(case: Case, heat: Any) -> None:
-    assert abs(float((heat > 0.3).mean()) - case.content["answer"]["share>0.3"]) <= 0.005
+    assert (
+        abs(float((heat > 0.3).mean()) - case.content["answer"]["share>0.3"]) <= 0.005
+    )
 
 
 def _check_shape(case: Case, scores: Any) -> None:

@@ -27,10 +27,14 @@ class Session:
     """One session. Events are handed on while a command waits for its answer."""
 
     def __init__(self, address: str) -> None:
-        from websockets.sync.client import connect  # late: tests that open no browser are collected without it
+        from websockets.sync.client import (
+            connect,
+        )  # late: tests that open no browser are collected without it
 
         self._open = ExitStack()
-        opening = connect(f"{address}/session", max_size=LARGEST, proxy=None, ping_interval=None)
+        opening = connect(
+            f"{address}/session", max_size=LARGEST, proxy=None, ping_interval=None
+        )
         self._socket: ClientConnection = self._open.enter_context(opening)
         self._numbers = itertools.count(1)
         self._handlers: dict[str, list[Callable[[dict[str, Any]], None]]] = {}
@@ -54,9 +58,13 @@ class Session:
             TimeoutError: no answer within the limit.
         """
         number, deadline = next(self._numbers), time.monotonic() + LIMIT_S
-        self._socket.send(json.dumps({"id": number, "method": method, "params": parameters}))
+        self._socket.send(
+            json.dumps({"id": number, "method": method, "params": parameters})
+        )
         while True:
-            message = json.loads(self._socket.recv(max(0.0, deadline - time.monotonic())))
+            message = json.loads(
+                self._socket.recv(max(0.0, deadline - time.monotonic()))
+            )
             if message["type"] == "event":
                 self._hand_on(message)
             elif message["id"] == number:

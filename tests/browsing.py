@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 
 ARGUMENTS = (
     *("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-quic"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+    *(
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+    ),
 )
 FAKE_DEVICES = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
 IN_BOTH = pytest.mark.parametrize("browser", ["chromium", "firefox"], indirect=True)
@@ -36,11 +40,15 @@ ROUNDS = 10
 
 def launch(playwright: Playwright, *arguments: str) -> Browser:
     """Start Chromium; where none is installed, it is fetched first."""
-    return playwright.chromium.launch(executable_path=tool().provide("chromium"), args=[*ARGUMENTS, *arguments])
+    return playwright.chromium.launch(
+        executable_path=tool().provide("chromium"), args=[*ARGUMENTS, *arguments]
+    )
 
 
 @contextmanager
-def pages(contents: Mapping[str, tuple[str, str]], port: int = 0) -> Iterator[tuple[int, list[str]]]:
+def pages(
+    contents: Mapping[str, tuple[str, str]], port: int = 0
+) -> Iterator[tuple[int, list[str]]]:
     """Another app's HTTP server: texts with their types by path; yields its port, and the paths asked for."""
     asked: list[str] = []
 
@@ -74,7 +82,9 @@ def two_frames(picture: bytes, size: tuple[int, int] = (640, 480)) -> bytes:
 
     file = io.BytesIO()
     with Image.open(io.BytesIO(picture)) as opened:
-        opened.convert("RGB").resize(size, Image.Resampling.NEAREST).save(file, "JPEG", quality=95)
+        opened.convert("RGB").resize(size, Image.Resampling.NEAREST).save(
+            file, "JPEG", quality=95
+        )
     return 2 * file.getvalue()
 
 
@@ -197,5 +207,9 @@ def _note_host(visited: Visit, url: str) -> None:
 
 def _note_report(visited: Visit, text: str) -> None:
     """A refused request is told by the console, too: only the policy's reports count here."""
-    if "Content Security Policy" in text or "Permissions policy" in text or "Trusted" in text:
+    if (
+        "Content Security Policy" in text
+        or "Permissions policy" in text
+        or "Trusted" in text
+    ):
         visited.complaints.append(text)

@@ -62,7 +62,13 @@ def lay_out(folder: Path) -> Path:
     return folder
 
 
-def _save(path: Path, nodes: list[Any], inputs: dict[str, Any], outputs: dict[str, Any], **weights: Any) -> None:
+def _save(
+    path: Path,
+    nodes: list[Any],
+    inputs: dict[str, Any],
+    outputs: dict[str, Any],
+    **weights: Any,
+) -> None:
     """Write a graph; inputs and outputs are ``(type, shape)`` by name."""
     import onnx
     from onnx import helper, numpy_helper
@@ -73,10 +79,14 @@ def _save(path: Path, nodes: list[Any], inputs: dict[str, Any], outputs: dict[st
             for name, (kind, shape) in tensors.items()
         ]
 
-    constants = [numpy_helper.from_array(array, name) for name, array in weights.items()]
+    constants = [
+        numpy_helper.from_array(array, name) for name, array in weights.items()
+    ]
     graph = helper.make_graph(nodes, "graph", infos(inputs), infos(outputs), constants)
     path.parent.mkdir(exist_ok=True)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8
+    )
     path.write_bytes(model.SerializeToString())
 
 
@@ -84,8 +94,14 @@ def every_datatype(path: Path) -> None:
     """Give every input back; the one of FLOAT has two free dimensions, all others one."""
     from onnx import helper
 
-    shapes = {kind: [f"rows {kind}", "columns" if kind == "FLOAT" else 2] for kind in DATATYPES}
-    nodes = [helper.make_node("Identity", [f"in {kind}"], [f"out {kind}"]) for kind in DATATYPES]
+    shapes = {
+        kind: [f"rows {kind}", "columns" if kind == "FLOAT" else 2]
+        for kind in DATATYPES
+    }
+    nodes = [
+        helper.make_node("Identity", [f"in {kind}"], [f"out {kind}"])
+        for kind in DATATYPES
+    ]
     _save(
         path,
         nodes,
@@ -104,7 +120,13 @@ def text_classifier(folder: Path) -> None:
         helper.make_node("MatMul", ["most", "signs"], ["scores"]),
     ]
     signs = np.array([[0.001, -0.001]], np.float32)
-    _save(folder / "mood.onnx", nodes, {"input_ids": ("INT64", [1, "n"])}, {"scores": ("FLOAT", [1, 2])}, signs=signs)
+    _save(
+        folder / "mood.onnx",
+        nodes,
+        {"input_ids": ("INT64", [1, "n"])},
+        {"scores": ("FLOAT", [1, 2])},
+        signs=signs,
+    )
     (folder / "labels.txt").write_text("great\nsmall\n")
     shutil.copyfile(SMALL / "phrases" / "vocab.txt", folder / "vocab.txt")
     (folder / "model.toml").write_text(
@@ -132,7 +154,10 @@ def table_classifier(folder: Path) -> None:
         "description": "*/ \\u002a/ $x ${1} <b> {@code x}\nand more",
         "task": "tabular-classification",
         "labels": list(HOSTILE_LABELS),
-        "features": {"names": list(HOSTILE_FEATURES[:columns]), "units": ["*/", "cm", "", "$", "", "", ""]},
+        "features": {
+            "names": list(HOSTILE_FEATURES[:columns]),
+            "units": ["*/", "cm", "", "$", "", "", ""],
+        },
     }
     (folder / "model.toml").write_text(tomlkit.dumps(manifest))
 
@@ -144,4 +169,6 @@ def segmenter(folder: Path) -> None:
     nodes = [helper.make_node("Identity", ["image"], ["map"])]
     tensor = ("FLOAT", [1, 3, 8, 8])
     _save(folder / "ground.onnx", nodes, {"image": tensor}, {"map": tensor})
-    (folder / "model.toml").write_text('task = "image-segmentation"\nlabels = ["red", "green", "blue"]\n')
+    (folder / "model.toml").write_text(
+        'task = "image-segmentation"\nlabels = ["red", "green", "blue"]\n'
+    )

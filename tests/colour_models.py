@@ -10,7 +10,9 @@ import numpy as np
 
 
 def colour_model(
-    path: Path, shape: tuple[int, ...] = (1, 3, 32, 32), metadata: Mapping[str, str] | None = None
+    path: Path,
+    shape: tuple[int, ...] = (1, 3, 32, 32),
+    metadata: Mapping[str, str] | None = None,
 ) -> None:
     """Write an ONNX model of three scores, for channels that come first."""
     import onnx
@@ -25,7 +27,9 @@ def colour_model(
     inputs = [helper.make_tensor_value_info("image", TensorProto.FLOAT, shape)]
     outputs = [helper.make_tensor_value_info("scores", TensorProto.FLOAT, (1, 3))]
     graph = helper.make_graph(nodes, "colours", inputs, outputs, [weights])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8
+    )
     for key, value in (metadata or {}).items():
         model.metadata_props.add(key=key, value=value)
     onnx.checker.check_model(model)
@@ -33,7 +37,9 @@ def colour_model(
     path.write_bytes(model.SerializeToString())
 
 
-def plain_picture(colour: tuple[int, int, int] = (250, 10, 10), size: tuple[int, int] = (48, 32)) -> bytes:
+def plain_picture(
+    colour: tuple[int, int, int] = (250, 10, 10), size: tuple[int, int] = (48, 32)
+) -> bytes:
     """Return a PNG of one colour."""
     from PIL import Image
 

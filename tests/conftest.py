@@ -24,7 +24,9 @@ START_TIMEOUT_S = 120.0
 CALL_TIMEOUT_S = 300.0
 """A model's first request imports its framework, and so did its trial: minutes where the disk is slow and cold."""
 os.environ.setdefault("POCKETSERVE_TFJS_MODULES", str(Path(sys.prefix) / "tfjs"))
-os.environ.pop("COLUMNS", None)  # readline sets it in the processes of pytest-xdist, which have no terminal
+os.environ.pop(
+    "COLUMNS", None
+)  # readline sets it in the processes of pytest-xdist, which have no terminal
 
 pytest_plugins = ("suite",)
 __all__ = ["MODELS", "ROOT", "STATE", "find_assets", "find_hostile"]
@@ -66,7 +68,9 @@ class Server:
         """Send one request with the token."""
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         headers |= options.pop("headers", {})
-        return self.session.request(method, self.url + path, headers=headers, timeout=CALL_TIMEOUT_S, **options)
+        return self.session.request(
+            method, self.url + path, headers=headers, timeout=CALL_TIMEOUT_S, **options
+        )
 
     def stop(self) -> int:
         """End it with SIGTERM; returns the exit code."""
@@ -92,16 +96,33 @@ def start_server(
         python: that of an environment with other packages.
     """
     ready, token, log = folder / "ready.json", folder / "token", folder / "server.log"
-    command = [str(python), *program, "serve", str(models), "--http-port", "0", "--socket-port", "0"]
+    command = [
+        str(python),
+        *program,
+        "serve",
+        str(models),
+        "--http-port",
+        "0",
+        "--socket-port",
+        "0",
+    ]
     command += ["--ready-file", str(ready), "--token-file", str(token), *options]
-    surroundings = {**os.environ, "POCKETSERVE_STATE_DIR": str(STATE), **(environment or {})}
+    surroundings = {
+        **os.environ,
+        "POCKETSERVE_STATE_DIR": str(STATE),
+        **(environment or {}),
+    }
     with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, env=surroundings)
+        process = subprocess.Popen(
+            command, stdout=output, stderr=output, env=surroundings
+        )
     deadline = time.monotonic() + START_TIMEOUT_S
     while not ready.exists():
         if process.poll() is not None or time.monotonic() > deadline:
             process.kill()
-            raise RuntimeError(f"the server did not start: {log.read_text(errors='replace')}")
+            raise RuntimeError(
+                f"the server did not start: {log.read_text(errors='replace')}"
+            )
         try:
             process.wait(0.02)
         except subprocess.TimeoutExpired:
@@ -143,14 +164,20 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def assets() -> Path:
     """The folder of public test models; tests that need it are marked ``assets``."""
     found = find_assets()
-    assert found is not None, "tests marked 'assets' are deselected where the folder is missing"
+    assert found is not None, (
+        "tests marked 'assets' are deselected where the folder is missing"
+    )
     return found
 
 
 @pytest.fixture(scope="session")
-def asset_server(assets: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def asset_server(
+    assets: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
     """One server on the public TFLite files."""
-    running = start_server(tmp_path_factory.mktemp("asset-server"), assets / "models" / "tflite")
+    running = start_server(
+        tmp_path_factory.mktemp("asset-server"), assets / "models" / "tflite"
+    )
     yield running
     assert running.stop() == 0
 

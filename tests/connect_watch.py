@@ -57,8 +57,15 @@ class ConnectWatch:
 
     def strangers(self) -> list[str]:
         """Those that are neither this machine's nor no address at all, which getaddrinfo tries routes with."""
-        hosts = {address: ipaddress.ip_address(address.rpartition(" ")[0]) for address in self.addresses}
-        return [address for address, host in hosts.items() if not (host.is_loopback or host.is_unspecified)]
+        hosts = {
+            address: ipaddress.ip_address(address.rpartition(" ")[0])
+            for address in self.addresses
+        }
+        return [
+            address
+            for address, host in hosts.items()
+            if not (host.is_loopback or host.is_unspecified)
+        ]
 
     def join(self, timeout: float) -> None:
         """Wait until the process and all its children have ended."""
@@ -87,7 +94,9 @@ class ConnectWatch:
                 memory.seek(at)
                 self._note(memory.read(min(size, 128)))
         finally:
-            fcntl.ioctl(notifier, _SEND, bytearray(struct.pack("=QqiI", mark, 0, 0, _CONTINUE)))
+            fcntl.ioctl(
+                notifier, _SEND, bytearray(struct.pack("=QqiI", mark, 0, 0, _CONTINUE))
+            )
 
     def _note(self, address: bytes) -> None:
         family = int.from_bytes(address[:2], "little")
@@ -104,7 +113,9 @@ def install(path: str) -> None:
     with socket.socket(socket.AF_UNIX) as event_loop:
         event_loop.connect(path)
         libc = ctypes.CDLL(None, use_errno=True)
-        if libc.prctl(38, 1, 0, 0, 0):  # PR_SET_NO_NEW_PRIVS, without which only root may
+        if libc.prctl(
+            38, 1, 0, 0, 0
+        ):  # PR_SET_NO_NEW_PRIVS, without which only root may
             raise OSError(ctypes.get_errno(), "prctl")
         # A pointer is two words: the address of sendto is none if both are 0. Offsets of struct seccomp_data.
         steps = [
@@ -118,9 +129,13 @@ def install(path: str) -> None:
             (_RETURN, 0, 0, _ALLOW),
             (_RETURN, 0, 0, _ASK),
         ]
-        code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *step) for step in steps))
+        code = ctypes.create_string_buffer(
+            b"".join(struct.pack("=HBBI", *step) for step in steps)
+        )
         program = struct.pack("@HP", len(steps), ctypes.addressof(code))
-        notifier = libc.syscall(seccomp, 1, 1 << 3, program)  # SECCOMP_SET_MODE_FILTER, FILTER_FLAG_NEW_LISTENER
+        notifier = libc.syscall(
+            seccomp, 1, 1 << 3, program
+        )  # SECCOMP_SET_MODE_FILTER, FILTER_FLAG_NEW_LISTENER
         if notifier < 0:
             raise OSError(ctypes.get_errno(), "seccomp")
         socket.send_fds(event_loop, [b"."], [notifier])

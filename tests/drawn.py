@@ -50,4 +50,7 @@ def check_boxes(answer: Any, truth: Any) -> None:
     found = answer["predictions"]
     assert len(found) == len(truth), found
     for kind, box in truth:
-        assert any(one["index"] == kind and scores.overlap(one["box"], np.array(box)) > 0.75 for one in found), box
+        assert any(
+            one["index"] == kind and scores.overlap(one["box"], np.array(box)) > 0.75
+            for one in found
+        ), box

@@ -68,11 +68,17 @@ class Firefox:
         self._preferences = {**PREFERENCES, **(preferences or {})}
 
     def new_context(
-        self, *, locale: str = "en-US", color_scheme: str = "light", viewport: dict[str, int] | None = None
+        self,
+        *,
+        locale: str = "en-US",
+        color_scheme: str = "light",
+        viewport: dict[str, int] | None = None,
     ) -> Context:
         """Start a Firefox with an empty profile."""
         look = {"intl.accept_languages": locale, DARK: int(color_scheme != "dark")}
-        return Context({**self._preferences, **look}, viewport or {"width": 1280, "height": 720})
+        return Context(
+            {**self._preferences, **look}, viewport or {"width": 1280, "height": 720}
+        )
 
 
 class Context:
@@ -83,11 +89,22 @@ class Context:
         self._profile = Path(tempfile.mkdtemp(prefix="firefox-"))
         program: Path = tool().provide("firefox")
         preferences[READABLE] = f"{program.parent}/"
-        lines = (f"user_pref({json.dumps(n)}, {json.dumps(v)});\n" for n, v in preferences.items())
+        lines = (
+            f"user_pref({json.dumps(n)}, {json.dumps(v)});\n"
+            for n, v in preferences.items()
+        )
         (self._profile / "user.js").write_text("".join(lines))
-        command = [str(program), "--headless", "--no-remote", "--profile", str(self._profile)]
+        command = [
+            str(program),
+            "--headless",
+            "--no-remote",
+            "--profile",
+            str(self._profile),
+        ]
         self._process = subprocess.Popen(
-            [*command, "--remote-debugging-port", "0"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            [*command, "--remote-debugging-port", "0"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         self._open = ExitStack()
         self._open.callback(self._end)
@@ -98,7 +115,10 @@ class Context:
             self._open = self._open.pop_all()
 
     def _address(self) -> str:
-        file, deadline = self._profile / "WebDriverBiDiServer.json", time.monotonic() + START_S
+        file, deadline = (
+            self._profile / "WebDriverBiDiServer.json",
+            time.monotonic() + START_S,
+        )
         while time.monotonic() < deadline and self._process.poll() is None:
             try:
                 place = json.loads(file.read_text())
@@ -113,7 +133,9 @@ class Context:
     def new_page(self) -> Page:
         """Open a tab."""
         context = self.session.command("browsingContext.create", type="tab")["context"]
-        self.session.command("browsingContext.setViewport", context=context, viewport=self._viewport)
+        self.session.command(
+            "browsingContext.setViewport", context=context, viewport=self._viewport
+        )
         return Page(self, context)
 
     def cookies(self) -> list[Any]:
@@ -155,7 +177,8 @@ class Page:
         """Hear of requests, errors of the page and lines of its console."""
         if event == "request":
             self._session.listen(
-                "network.beforeRequestSent", lambda told: handler(SimpleNamespace(url=told["request"]["url"]))
+                "network.beforeRequestSent",
+                lambda told: handler(SimpleNamespace(url=told["request"]["url"])),
             )
         elif event == "pageerror":
             self._read_log("javascript", handler)
@@ -164,7 +187,10 @@ class Page:
 
     def _read_log(self, kind: str, handler: Callable[[str], None]) -> None:
         def take(entry: dict[str, Any]) -> None:
-            if entry["type"] == kind and entry["source"].get("context") == self._context:
+            if (
+                entry["type"] == kind
+                and entry["source"].get("context") == self._context
+            ):
                 handler(entry["text"])
 
         self._session.listen("log.entryAdded", take)
@@ -181,7 +207,9 @@ class Page:
 
     def goto(self, url: str) -> None:
         """Open an address, and wait until it is loaded."""
-        self._session.command("browsingContext.navigate", context=self._context, url=url, wait="complete")
+        self._session.command(
+            "browsingContext.navigate", context=self._context, url=url, wait="complete"
+        )
 
     def evaluate(self, script: str, argument: Any = None) -> Any:
         """Return the value of an expression, or of a function that is called with the argument."""
@@ -190,7 +218,12 @@ class Page:
             return self._value("script.evaluate", expression=script, target=target)
         function = f"argument => ({script})(JSON.parse(argument))"
         given = [{"type": "string", "value": json.dumps(argument)}]
-        return self._value("script.callFunction", functionDeclaration=function, arguments=given, target=target)
+        return self._value(
+            "script.callFunction",
+            functionDeclaration=function,
+            arguments=given,
+            target=target,
+        )
 
     def _value(self, method: str, **parameters: Any) -> Any:
         return value_of(self._result(method, **parameters))
@@ -220,7 +253,9 @@ class Page:
     def wait_for_selector(self, selector: str, state: str = "visible") -> Locator:
         """Wait until an element is seen, attached, or not there any more."""
         count = f"({FIND})({json.dumps(selector)}, {json.dumps(state != 'attached')}).length"
-        self.wait_for_function(f"() => {count} {'=== 0' if state == 'detached' else '> 0'}")
+        self.wait_for_function(
+            f"() => {count} {'=== 0' if state == 'detached' else '> 0'}"
+        )
         return Locator(self, selector)
 
     def locator(self, selector: str) -> Locator:
@@ -230,7 +265,9 @@ class Page:
     def element(self, selector: str) -> dict[str, Any]:
         """Wait for an element that can be used, bring it into view, and return the reference to it."""
         first = f"({FIND})({json.dumps(selector)}, false)[0]"
-        self.wait_for_function(f"() => {{ const first = {first}; return first && !first.matches(':disabled') }}")
+        self.wait_for_function(
+            f"() => {{ const first = {first}; return first && !first.matches(':disabled') }}"
+        )
         function = f"() => {{ const first = {first}; first.scrollIntoView({{block: 'center'}}); return first }}"
         found = self._result(
             "script.callFunction",
@@ -244,7 +281,10 @@ class Page:
         """Wait until an element is seen, and click its middle."""
         self.wait_for_selector(selector)
         origin = {"type": "element", "element": self.element(selector)}
-        self._act("pointer", [{"type": "pointerMove", "x": 0, "y": 0, "origin": origin}, *PRESS])
+        self._act(
+            "pointer",
+            [{"type": "pointerMove", "x": 0, "y": 0, "origin": origin}, *PRESS],
+        )
 
     def focus(self, selector: str) -> None:
         """Give an element the keyboard."""
@@ -260,7 +300,10 @@ class Page:
     def set_input_files(self, selector: str, file: str) -> None:
         """Choose a file."""
         self._session.command(
-            "input.setFiles", context=self._context, element=self.element(selector), files=[str(file)]
+            "input.setFiles",
+            context=self._context,
+            element=self.element(selector),
+            files=[str(file)],
         )
 
     def inner_text(self, selector: str) -> str:
@@ -278,12 +321,16 @@ class Page:
     def screenshot(self, path: Path, full_page: bool = False) -> None:
         """Keep a picture of the page."""
         origin = "document" if full_page else "viewport"
-        shot = self._session.command("browsingContext.captureScreenshot", context=self._context, origin=origin)
+        shot = self._session.command(
+            "browsingContext.captureScreenshot", context=self._context, origin=origin
+        )
         path.write_bytes(base64.b64decode(shot["data"]))
 
     def _act(self, kind: str, actions: Sequence[dict[str, Any]]) -> None:
         source = {"type": kind, "id": kind, "actions": list(actions)}
-        self._session.command("input.performActions", context=self._context, actions=[source])
+        self._session.command(
+            "input.performActions", context=self._context, actions=[source]
+        )
 
 
 DOWN: Final[dict[str, Any]] = {"type": "pointerDown", "button": 0}
@@ -324,7 +371,14 @@ class Keyboard:
     def type(self, text: str) -> None:
         """Type a text; its ends of lines are the Enter key."""
         signs = (KEYS.get(sign, sign) for sign in text)
-        self._act("key", [{"type": kind, "value": sign} for sign in signs for kind in ("keyDown", "keyUp")])
+        self._act(
+            "key",
+            [
+                {"type": kind, "value": sign}
+                for sign in signs
+                for kind in ("keyDown", "keyUp")
+            ],
+        )
 
 
 class Locator:
@@ -334,7 +388,9 @@ class Locator:
         self._page, self._selector = page, selector
 
     def _each(self, function: str) -> Any:
-        return self._page.evaluate(f"() => ({FIND})({json.dumps(self._selector)}, false).map({function})")
+        return self._page.evaluate(
+            f"() => ({FIND})({json.dumps(self._selector)}, false).map({function})"
+        )
 
     def count(self) -> int:
         """Return how many there are."""
@@ -342,7 +398,10 @@ class Locator:
 
     def all(self) -> list[Locator]:
         """Return each of them."""
-        return [Locator(self._page, f"{self._selector} >> nth={number}") for number in range(self.count())]
+        return [
+            Locator(self._page, f"{self._selector} >> nth={number}")
+            for number in range(self.count())
+        ]
 
     def all_inner_texts(self) -> list[str]:
         """Return their texts."""

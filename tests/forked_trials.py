@@ -30,13 +30,22 @@ SANDBOX = "pocketserve.quarantine.sandbox"
 class Trial:
     """A forked trial: what ``process.py`` uses of a ``Popen``."""
 
-    def __init__(self, control: socket.socket, command: list[str], cwd: str, env: dict[str, str]) -> None:
+    def __init__(
+        self, control: socket.socket, command: list[str], cwd: str, env: dict[str, str]
+    ) -> None:
         self._control = control
         (its_input, our_end), (its_end, its_output) = os.pipe(), os.pipe()
-        socket.send_fds(control, [json.dumps([command[-1], cwd, env]).encode()], [its_input, its_output])
+        socket.send_fds(
+            control,
+            [json.dumps([command[-1], cwd, env]).encode()],
+            [its_input, its_output],
+        )
         os.close(its_input)
         os.close(its_output)
-        self.stdin, self.stdout = os.fdopen(our_end, "wb", 0), os.fdopen(its_end, "rb", 0)
+        self.stdin, self.stdout = (
+            os.fdopen(our_end, "wb", 0),
+            os.fdopen(its_end, "rb", 0),
+        )
         self.returncode: int | None = None
         self.pid = self._number()
 
@@ -75,13 +84,21 @@ def fork_trials(control: socket.socket) -> None:
         control.send(array.array("q", [os.waitstatus_to_exitcode(status)]).tobytes())
 
 
-def _become(control: socket.socket, rules: str, cwd: str, env: dict[str, str], descriptors: list[int]) -> None:
+def _become(
+    control: socket.socket,
+    rules: str,
+    cwd: str,
+    env: dict[str, str],
+    descriptors: list[int],
+) -> None:
     code = 1
     try:
         os.setsid()
         control.send(array.array("q", [os.getpid()]).tobytes())
         control.close()
-        for number, descriptor in enumerate([*descriptors, os.open(os.devnull, os.O_WRONLY)]):
+        for number, descriptor in enumerate(
+            [*descriptors, os.open(os.devnull, os.O_WRONLY)]
+        ):
             os.dup2(descriptor, number)
         os.closerange(3, 1024)
         os.chdir(cwd)

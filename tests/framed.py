@@ -70,8 +70,16 @@ class ClosedError(Exception):
 
     def __init__(self, frame: Frame | None) -> None:
         self.frame = frame
-        self.fault = ConnectionFault(frame.arg) if frame and frame.type == FrameType.ERROR else None
-        super().__init__(f"{self.fault!r}: {bytes(frame.body)!r}" if frame else "closed without a word")
+        self.fault = (
+            ConnectionFault(frame.arg)
+            if frame and frame.type == FrameType.ERROR
+            else None
+        )
+        super().__init__(
+            f"{self.fault!r}: {bytes(frame.body)!r}"
+            if frame
+            else "closed without a word"
+        )
 
     @property
     def document(self) -> Any:
@@ -101,7 +109,10 @@ class Framed:
         receive_buffer: int = 0,
     ) -> None:
         self.token = token
-        handshake = ALLOWED[Role.CLIENT, HandshakeState.HELLO] | ALLOWED[Role.CLIENT, HandshakeState.AUTH]
+        handshake = (
+            ALLOWED[Role.CLIENT, HandshakeState.HELLO]
+            | ALLOWED[Role.CLIENT, HandshakeState.AUTH]
+        )
         self.decoder = FrameDecoder(handshake, MAX)
         self.waiting: deque[Frame] = deque()
         self.last_id = 0
@@ -144,7 +155,15 @@ class Framed:
         """A REQUEST frame; the body is all JSON unless told otherwise."""
         self.last_id = request_id or self.last_id + 1
         length = len(body) if json_length is None else json_length
-        frame = Frame(FrameType.REQUEST, self.last_id, arg, target.encode(), dict(ext), length, body)
+        frame = Frame(
+            FrameType.REQUEST,
+            self.last_id,
+            arg,
+            target.encode(),
+            dict(ext),
+            length,
+            body,
+        )
         return encode_frame(frame)
 
     def ask(self, target: str, body: bytes = b"", **options: Any) -> int:
@@ -196,11 +215,20 @@ class Framed:
     def answer(self) -> Answer:
         """The next RESPONSE."""
         frame = self.frame(FrameType.RESPONSE)
-        return Answer(frame.request_id, frame.arg, dict(frame.ext), frame.json_length, bytes(frame.body))
+        return Answer(
+            frame.request_id,
+            frame.arg,
+            dict(frame.ext),
+            frame.json_length,
+            bytes(frame.body),
+        )
 
     def answers(self, count: int) -> dict[int, Answer]:
         """So many RESPONSEs, by id, in whichever order they came."""
-        return {answer.request_id: answer for answer in (self.answer() for _ in range(count))}
+        return {
+            answer.request_id: answer
+            for answer in (self.answer() for _ in range(count))
+        }
 
     def ends(self) -> ClosedError:
         """Read until the server closes; what it said last. Frames before are dropped."""
@@ -218,6 +246,9 @@ class Framed:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()

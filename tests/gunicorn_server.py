@@ -15,7 +15,13 @@ from typing import Any
 
 from conftest import START_TIMEOUT_S, Server
 
-COMMAND = (sys.executable, "-m", "gunicorn", "-c", "python:pocketserve.scaleout.gunicorn")
+COMMAND = (
+    sys.executable,
+    "-m",
+    "gunicorn",
+    "-c",
+    "python:pocketserve.scaleout.gunicorn",
+)
 Settings = dict[str, str]
 
 
@@ -33,19 +39,25 @@ def surroundings(folder: Path, models: Path, **settings: str) -> Settings:
 
 
 @contextlib.contextmanager
-def gunicorn(folder: Path, models: Path, workers: int = 2, **settings: str) -> Iterator[Server]:
+def gunicorn(
+    folder: Path, models: Path, workers: int = 2, **settings: str
+) -> Iterator[Server]:
     """Start it, wait until it accepts requests, and end it."""
     log, ready = folder / "server.log", folder / "ready.json"
     with log.open("wb") as output:
         command = [*COMMAND, "--workers", str(workers)]
         environment = surroundings(folder, models, **settings)
-        process = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
+        process = subprocess.Popen(
+            command, stdout=output, stderr=output, env=environment
+        )
     try:
         wait_until(lambda: ready.exists() or process.poll() is not None, log)
         assert process.poll() is None, log.read_text(errors="replace")
         content = json.loads(ready.read_text())
         url = f"http://127.0.0.1:{content['http']['port']}"
-        server = Server(process, url, (folder / "token").read_text().strip(), content, log)
+        server = Server(
+            process, url, (folder / "token").read_text().strip(), content, log
+        )
         wait_until(lambda: len(workers_of(server)) == workers, log)
         yield server
         assert server.stop() == 0, log.read_text(errors="replace")
@@ -60,7 +72,9 @@ def workers_of(server: Server) -> list[int]:
     return [int(pid) for pid in children.read_text().split()]
 
 
-def wait_until(condition: Callable[[], Any], log: Path, seconds: float = START_TIMEOUT_S) -> None:
+def wait_until(
+    condition: Callable[[], Any], log: Path, seconds: float = START_TIMEOUT_S
+) -> None:
     """Wait for what another process does, with a deadline."""
     deadline = time.monotonic() + seconds
     pause = threading.Event()

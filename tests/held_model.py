@@ -31,7 +31,11 @@ class HeldModel:
 
     def __init__(self, started: Any, until: Until, model: str = "petals") -> None:
         self.model = model
-        self.service, self.server, self.connect = started.service, started.server, started.connect
+        self.service, self.server, self.connect = (
+            started.service,
+            started.server,
+            started.connect,
+        )
         self.until, self._go = until, threading.Event()
         self.peer: Framed = started.connect()
 
@@ -45,7 +49,9 @@ class HeldModel:
             held.set()
             assert self._go.wait(TIMEOUT_S)
 
-        self._held = pool.submit(run, self.queue, take, RequestOptions(monotonic() + TIMEOUT_S))
+        self._held = pool.submit(
+            run, self.queue, take, RequestOptions(monotonic() + TIMEOUT_S)
+        )
         assert held.wait(TIMEOUT_S)
 
     def send(self, ask: Callable[[], int]) -> int:
@@ -57,7 +63,9 @@ class HeldModel:
 
     def ended(self, how: str) -> int:
         """How many requests ended so, by the statistics."""
-        count: int = self.service.engine.statistics(self.model, "tflite").unanswered[how].count
+        count: int = (
+            self.service.engine.statistics(self.model, "tflite").unanswered[how].count
+        )
         return count
 
     def go(self) -> None:

@@ -42,7 +42,14 @@ class HeldServer:
     """
 
     def __init__(self, folder: Path, **settings: Any) -> None:
-        config = Config(models_dir=MODELS, state_dir=STATE, http_port=0, socket_port=0, quarantine=False, **settings)
+        config = Config(
+            models_dir=MODELS,
+            state_dir=STATE,
+            http_port=0,
+            socket_port=0,
+            quarantine=False,
+            **settings,
+        )
         self.service = Service(config, TOKEN)
         guard = Guard(TOKEN, config.allowed_hosts)
         app = create_server_app(self.service, guard)

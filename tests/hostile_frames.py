@@ -8,7 +8,24 @@ import random
 from pocketserve_wire.frames import HEADER, Frame, FrameType, encode_frame, json_frame
 from pocketserve_wire.handshake import AUTH_HMAC
 
-EXTREMES = (0, 1, 2, 23, 24, 255, 256, 1024, 1025, 4096, 4097, 65_536, 2**16 - 1, 2**31 - 1, 2**31, 2**32 - 1)
+EXTREMES = (
+    0,
+    1,
+    2,
+    23,
+    24,
+    255,
+    256,
+    1024,
+    1025,
+    4096,
+    4097,
+    65_536,
+    2**16 - 1,
+    2**31 - 1,
+    2**31,
+    2**32 - 1,
+)
 TARGETS = (
     b"GET /v2",
     b"GET /v2/health/live",
@@ -26,7 +43,18 @@ BODIES = (
     b"[1,2,3]",
     b"{}",
     b"[" * 300,
-    json.dumps({"inputs": [{"name": "features", "datatype": "FP32", "shape": [1, 3], "data": [1, 2, 3]}]}).encode(),
+    json.dumps(
+        {
+            "inputs": [
+                {
+                    "name": "features",
+                    "datatype": "FP32",
+                    "shape": [1, 3],
+                    "data": [1, 2, 3],
+                }
+            ]
+        }
+    ).encode(),
     b'{"inputs":[{"name":"features","datatype":"FP32","shape":[1,3],"parameters":{"binary_data_size":12}}]}'
     + bytes(12),
     b"\x89PNG\r\n\x1a\n" + bytes(40),
@@ -51,10 +79,15 @@ class Hostile:
         good = [
             json_frame(FrameType.HELLO, json.dumps(offer).encode()),
             json_frame(FrameType.AUTH, b'{"proof":"%s"}' % (b"0" * 64)),
-            json_frame(FrameType.CHALLENGE, json.dumps({"v": 1, "auth": AUTH_HMAC}).encode()),
+            json_frame(
+                FrameType.CHALLENGE, json.dumps({"v": 1, "auth": AUTH_HMAC}).encode()
+            ),
             b"GET / HTTP/1.1\r\n\r\n",
         ]
-        return [self._mutate(self.random.choice(good)) for _ in range(self.random.randint(1, 3))]
+        return [
+            self._mutate(self.random.choice(good))
+            for _ in range(self.random.randint(1, 3))
+        ]
 
     def frame(self) -> bytes:
         """One frame."""
@@ -64,7 +97,9 @@ class Hostile:
         if kind < 0.93:
             return self._mutate(self._good())
         if kind < 0.97:
-            return self._any_header() + self.random.randbytes(self.random.randint(0, 60))
+            return self._any_header() + self.random.randbytes(
+                self.random.randint(0, 60)
+            )
         return self.random.randbytes(self.random.randint(1, 100))
 
     def _good(self) -> bytes:
@@ -72,16 +107,28 @@ class Hostile:
         if pick < 0.2:
             return encode_frame(Frame(FrameType.PING, arg=self.random.getrandbits(32)))
         if pick < 0.3:
-            return encode_frame(Frame(FrameType.CANCEL, self.random.randint(1, self._last_id + 1)))
+            return encode_frame(
+                Frame(FrameType.CANCEL, self.random.randint(1, self._last_id + 1))
+            )
         if pick < 0.35:
             return HEADER.pack(b"OI", 0x80, 0, 0, 0, 0, 0, 0, 5) + b"hello"
         self._last_id += self.random.choice((1, 1, 1, 2, 1000))
         body = self.random.choice(BODIES)
         ext = self.random.choice(({}, {}, {2: b"image/png"}, {0x11: b"x"}, {0x91: b""}))
         arg = self.random.choice((0, 0, 1, 1000, 2**32 - 1))
-        length = self.random.choice((len(body), len(body), 0, self.random.randint(0, len(body))))
+        length = self.random.choice(
+            (len(body), len(body), 0, self.random.randint(0, len(body)))
+        )
         return encode_frame(
-            Frame(FrameType.REQUEST, self._last_id, arg, self.random.choice(TARGETS), ext, length, body)
+            Frame(
+                FrameType.REQUEST,
+                self._last_id,
+                arg,
+                self.random.choice(TARGETS),
+                ext,
+                length,
+                body,
+            )
         )
 
     def _mutate(self, frame: bytes) -> bytes:
@@ -91,7 +138,11 @@ class Hostile:
             change = self.random.random()
             if change < 0.6 and data:
                 # Most faults are in headers: the bodies' are HTTP's as well.
-                where = self.random.randrange(min(24, len(data))) if self.random.random() < 0.6 else where
+                where = (
+                    self.random.randrange(min(24, len(data)))
+                    if self.random.random() < 0.6
+                    else where
+                )
                 data[where] ^= 1 << self.random.randrange(8)
             elif change < 0.75:
                 data[where:where] = self.random.randbytes(self.random.randint(1, 8))
@@ -105,4 +156,9 @@ class Hostile:
         short, long = [value for value in EXTREMES if value < 2**16], EXTREMES
         pick = self.random.choice
         kind = pick([*FrameType, self.random.randrange(256)])
-        return HEADER.pack(b"OI", kind, pick((0, 0, 0, 1, 128)), *map(pick, (long, long, short, short, long, long)))
+        return HEADER.pack(
+            b"OI",
+            kind,
+            pick((0, 0, 0, 1, 128)),
+            *map(pick, (long, long, short, short, long, long)),
+        )

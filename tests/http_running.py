@@ -86,7 +86,9 @@ def ask(connection: socket.socket, path: str = "/", token: str | None = TOKEN) -
 
 def send(connection: socket.socket, path: str, token: str | None = TOKEN) -> None:
     proof = f"Authorization: Bearer {token}\r\n" if token else ""
-    connection.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{proof}\r\n".encode())
+    connection.sendall(
+        f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{proof}\r\n".encode()
+    )
 
 
 def until(condition: Callable[[], bool]) -> None:

@@ -10,7 +10,9 @@ from threading import Event
 from typing import Any
 
 BROKEN = b"\x08\x08no model at all"
-BODY = json.dumps({"inputs": [{"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [1]}]}).encode()
+BODY = json.dumps(
+    {"inputs": [{"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [1]}]}
+).encode()
 DEADLINE_S = 120.0
 
 
@@ -20,19 +22,25 @@ def times(factor: float, padding: int = 0) -> bytes:
     import onnx
 
     helper, float32 = onnx.helper, onnx.TensorProto.FLOAT
-    ends = [helper.make_tensor_value_info(name, float32, ["n", 1]) for name in ("x", "y")]
+    ends = [
+        helper.make_tensor_value_info(name, float32, ["n", 1]) for name in ("x", "y")
+    ]
     constants = [helper.make_tensor("k", float32, [1], [factor])]
     nodes = [helper.make_node("Mul", ["x", "k"], ["y"])]
     if padding:
         zeros = np.zeros(padding, np.float32).tobytes()
-        constants.append(helper.make_tensor("padding", float32, [padding], zeros, raw=True))
+        constants.append(
+            helper.make_tensor("padding", float32, [padding], zeros, raw=True)
+        )
         nodes = [
             helper.make_node("ReduceSum", ["padding"], ["zero"], keepdims=0),
             helper.make_node("Mul", ["x", "k"], ["product"]),
             helper.make_node("Add", ["product", "zero"], ["y"]),
         ]
     graph = helper.make_graph(nodes, "times", ends[:1], ends[1:], constants)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8
+    )
     return bytes(model.SerializeToString())
 
 
@@ -49,7 +57,9 @@ def external(names: tuple[str, ...]) -> bytes:
     import onnx
 
     helper, float32 = onnx.helper, onnx.TensorProto.FLOAT
-    ends = [helper.make_tensor_value_info(name, float32, ["n", 1]) for name in ("x", "y")]
+    ends = [
+        helper.make_tensor_value_info(name, float32, ["n", 1]) for name in ("x", "y")
+    ]
     weights = []
     for name in names:
         weight = onnx.TensorProto(name=name, data_type=float32, dims=[1])
@@ -57,9 +67,14 @@ def external(names: tuple[str, ...]) -> bytes:
         weight.external_data.add(key="location", value=name)
         weights.append(weight)
     steps = ["x", *(f"s{number}" for number in range(len(names) - 1)), "y"]
-    nodes = [helper.make_node("Add", [steps[number], name], [steps[number + 1]]) for number, name in enumerate(names)]
+    nodes = [
+        helper.make_node("Add", [steps[number], name], [steps[number + 1]])
+        for number, name in enumerate(names)
+    ]
     graph = helper.make_graph(nodes, "sum", ends[:1], ends[1:], weights)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8
+    )
     return bytes(model.SerializeToString())
 
 
@@ -73,7 +88,9 @@ def put(root: Path, version: int, content: bytes, model: str = "m") -> Path:
     return folder
 
 
-def answer_of(call: Callable[..., Any], path: str = "/v2/models/m/infer") -> tuple[int, str, Any]:
+def answer_of(
+    call: Callable[..., Any], path: str = "/v2/models/m/infer"
+) -> tuple[int, str, Any]:
     """Status, version and value of a server's answer; or status, code and sentence of its error."""
     response = call("POST", path, data=BODY)
     body = response.json()

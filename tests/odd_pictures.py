@@ -21,21 +21,35 @@ def saved(image: Any, kind: str = "PNG", **options: Any) -> bytes:
     return file.getvalue()
 
 
-def png(width: int, height: int, rows: bytes = b"", depth: int = 1, colour: int = 0) -> bytes:
+def png(
+    width: int, height: int, rows: bytes = b"", depth: int = 1, colour: int = 0
+) -> bytes:
     """A PNG by hand, 1-bit grey unless said otherwise, which may announce more than it holds."""
     header = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
     chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
     parts = [
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
+        struct.pack(">I", len(data))
+        + kind
+        + data
+        + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in chunks
     ]
     return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
 
 
-def gif_of(screen: tuple[int, int], frame: tuple[int, int], before: bytes = b"") -> bytes:
+def gif_of(
+    screen: tuple[int, int], frame: tuple[int, int], before: bytes = b""
+) -> bytes:
     """A GIF whose frame is restored to the background, which takes memory when it is opened."""
     start = b"GIF89a" + struct.pack("<HHBBB", *screen, 0x80, 0, 0) + bytes(6) + before
     disposal = b"!\xf9\x04" + bytes([2 << 2, 0, 0, 0, 0])
-    return start + disposal + b"," + struct.pack("<HHHHB", 0, 0, *frame, 0) + b"\x02\x02\x4c\x01\0;"
+    return (
+        start
+        + disposal
+        + b","
+        + struct.pack("<HHHHB", 0, 0, *frame, 0)
+        + b"\x02\x02\x4c\x01\0;"
+    )
 
 
 def bombs(side: int = CLAIMED) -> dict[str, bytes]:
@@ -81,16 +95,25 @@ def _webp_lossless(side: int) -> bytes:
 
 def _webp_animation(side: int) -> bytes:
     """One small frame on a large canvas."""
-    frame = bytes(6) + struct.pack("<I", 15)[:3] * 2 + bytes(4) + saved(_small(), "WEBP")[12:]
+    frame = (
+        bytes(6)
+        + struct.pack("<I", 15)[:3] * 2
+        + bytes(4)
+        + saved(_small(), "WEBP")[12:]
+    )
     canvas = b"\x02\0\0\0" + struct.pack("<I", side - 1)[:3] * 2
     chunks = ((b"VP8X", canvas), (b"ANIM", bytes(6)), (b"ANMF", frame))
-    content = b"WEBP" + b"".join(name + struct.pack("<I", len(data)) + data for name, data in chunks)
+    content = b"WEBP" + b"".join(
+        name + struct.pack("<I", len(data)) + data for name, data in chunks
+    )
     return b"RIFF" + struct.pack("<I", len(content)) + content
 
 
 def _bmp(side: int, bits: int, compression: int) -> bytes:
     palette = bytes(1024) if bits == 8 else b""
-    header = struct.pack("<IiiHHIIiiII", 40, side, side, 1, bits, compression, 0, 0, 0, 0, 0)
+    header = struct.pack(
+        "<IiiHHIIiiII", 40, side, side, 1, bits, compression, 0, 0, 0, 0, 0
+    )
     start = b"BM" + struct.pack("<IHHI", 54 + len(palette), 0, 0, 54 + len(palette))
     return start + header + palette + b"\0\1" + bytes(100)
 
@@ -120,7 +143,10 @@ def variants(picture: Any) -> dict[str, tuple[bytes, Any]]:
         "palette GIF": (saved(palette, "GIF"), palette.convert("RGB")),
         "16-bit": (saved(deep), grey.convert("RGB")),
         "BMP": (saved(picture, "BMP"), picture),
-        "progressive JPEG": (saved(picture, "JPEG", quality=97, progressive=True), picture),
+        "progressive JPEG": (
+            saved(picture, "JPEG", quality=97, progressive=True),
+            picture,
+        ),
     }
     for orientation in range(2, 9):
         kinds[f"rotated {orientation}"] = (rotated(picture, orientation), picture)
@@ -129,20 +155,41 @@ def variants(picture: Any) -> dict[str, tuple[bytes, Any]]:
     return kinds
 
 
-def rotated(picture: Any, orientation: int, kind: str = "JPEG", **options: Any) -> bytes:
+def rotated(
+    picture: Any, orientation: int, kind: str = "JPEG", **options: Any
+) -> bytes:
     """A file whose pixels lie as a sensor held so delivers them, and whose EXIF data say so."""
     from PIL import Image
 
-    back = {2: 0, 3: 3, 4: 1, 5: 5, 6: 2, 7: 6, 8: 4}  # Pillow's transpositions that undo each orientation
+    back = {
+        2: 0,
+        3: 3,
+        4: 1,
+        5: 5,
+        6: 2,
+        7: 6,
+        8: 4,
+    }  # Pillow's transpositions that undo each orientation
     exif = Image.Exif()
     exif[0x0112] = orientation
-    options = {"quality": 97, "subsampling": 0, **options} if kind == "JPEG" else options
-    return saved(picture.transpose(Image.Transpose(back[orientation])), kind, exif=exif, **options)
+    options = (
+        {"quality": 97, "subsampling": 0, **options} if kind == "JPEG" else options
+    )
+    return saved(
+        picture.transpose(Image.Transpose(back[orientation])),
+        kind,
+        exif=exif,
+        **options,
+    )
 
 
 def damaged(picture: Any) -> dict[str, bytes]:
     """Files that hold no whole picture."""
-    whole = {"PNG": saved(picture), "JPEG": saved(picture, "JPEG"), "WEBP": saved(picture, "WEBP")}
+    whole = {
+        "PNG": saved(picture),
+        "JPEG": saved(picture, "JPEG"),
+        "WEBP": saved(picture, "WEBP"),
+    }
     whole |= {"GIF": saved(picture.quantize(64), "GIF"), "BMP": saved(picture, "BMP")}
     cut = {f"truncated {kind}": body[: len(body) // 2] for kind, body in whole.items()}
     return {

@@ -12,7 +12,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 MODELS = ROOT / "models"
 _VARIABLE = "POCKETSERVE_TEST_STATE"
-if _VARIABLE not in os.environ:  # the first process of a run starts the others, which have what it has
+if (
+    _VARIABLE not in os.environ
+):  # the first process of a run starts the others, which have what it has
     os.environ[_VARIABLE] = tempfile.mkdtemp(prefix="pocketserve-tests-")
     atexit.register(shutil.rmtree, os.environ[_VARIABLE], ignore_errors=True)
 STATE = Path(os.environ[_VARIABLE])
@@ -25,7 +27,9 @@ def find_assets() -> Path | None:
     """The folder of public test models: ``POCKETSERVE_TEST_ASSETS``, else any ``*/assets`` beside the project."""
     named = os.environ.get("POCKETSERVE_TEST_ASSETS")
     candidates = [Path(named)] if named else sorted(ROOT.parent.glob("*/assets"))
-    return next((path for path in candidates if (path / "MANIFEST.json").is_file()), None)
+    return next(
+        (path for path in candidates if (path / "MANIFEST.json").is_file()), None
+    )
 
 
 def find_hostile() -> Path | None:

@@ -23,16 +23,31 @@ HEAD = json.dumps(
         "parameters": {"binary_data_output": True},
     }
 ).encode()
-BINARY = {"data": HEAD + IMAGE.tobytes(), "headers": {"Inference-Header-Content-Length": str(len(HEAD))}}
+BINARY = {
+    "data": HEAD + IMAGE.tobytes(),
+    "headers": {"Inference-Header-Content-Length": str(len(HEAD))},
+}
 QUESTIONS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "tensors as JSON": ("POST", "/v2/models/digits/infer", {"data": JSON_BODY}),
     "binary tensors": ("POST", "/v2/models/digits/versions/tflite/infer", BINARY),
-    "a body in chunks": ("POST", "/v2/models/digits/infer", {"data": [JSON_BODY[:100], JSON_BODY[100:]]}),
+    "a body in chunks": (
+        "POST",
+        "/v2/models/digits/infer",
+        {"data": [JSON_BODY[:100], JSON_BODY[100:]]},
+    ),
     "a picture": ("PUT", "/predictions/digits", {"data": PICTURE}),
     "numbers": ("POST", "/predictions/petals", {"data": "[5.1, 3.5, 1.4]"}),
-    "TensorFlow Serving": ("POST", "/v1/models/petals:predict", {"json": {"instances": [[5.1, 3.5, 1.4]]}}),
+    "TensorFlow Serving": (
+        "POST",
+        "/v1/models/petals:predict",
+        {"json": {"instances": [[5.1, 3.5, 1.4]]}},
+    ),
     "metadata": ("GET", "/v2/models/digits", {}),
-    "a gzip answer": ("GET", "/v2/models/digits/config", {"headers": {"Accept-Encoding": "gzip"}}),
+    "a gzip answer": (
+        "GET",
+        "/v2/models/digits/config",
+        {"headers": {"Accept-Encoding": "gzip"}},
+    ),
     "only the head": ("HEAD", "/v2/models/digits", {}),
     "an unknown model": ("POST", "/v2/models/nobody/infer", {"data": JSON_BODY}),
     "an unknown path": ("GET", "/nowhere", {}),
@@ -46,13 +61,17 @@ QUESTIONS: dict[str, tuple[str, str, dict[str, Any]]] = {
 def ask(server: Server, question: str) -> requests.Response:
     """Ask one of them; a body in pieces goes in chunks."""
     method, path, options = QUESTIONS[question]
-    pieces = {name: iter(value) for name, value in options.items() if isinstance(value, list)}
+    pieces = {
+        name: iter(value) for name, value in options.items() if isinstance(value, list)
+    }
     return server.call(method, path, **{**options, **pieces})
 
 
 def plain(response: requests.Response) -> bytes:
     """An answer's body without times, ports, and the threads that the workers share out."""
-    return re.sub(rb'"timing_ms":\{[^}]*\}|127\.0\.0\.1:\d+|"threads":\d+', b"", response.content)
+    return re.sub(
+        rb'"timing_ms":\{[^}]*\}|127\.0\.0\.1:\d+|"threads":\d+', b"", response.content
+    )
 
 
 LOCAL = (
@@ -73,15 +92,25 @@ def check_same(question: str, plain_server: Server, other: Server) -> None:
     expected = ask(plain_server, question)
     for _ in range(2):
         answer = ask(other, question)
-        assert (answer.status_code, plain(answer)) == (expected.status_code, plain(expected))
-        for header in ("Content-Type", "Content-Encoding", "Inference-Header-Content-Length", "WWW-Authenticate"):
+        assert (answer.status_code, plain(answer)) == (
+            expected.status_code,
+            plain(expected),
+        )
+        for header in (
+            "Content-Type",
+            "Content-Encoding",
+            "Inference-Header-Content-Length",
+            "WWW-Authenticate",
+        ):
             assert answer.headers.get(header) == expected.headers.get(header), header
 
 
 def check_large_bodies(server: Any) -> None:
     """Assert that a body is refused before it is read: without the token, in a length or in chunks, and a huge one."""
     for body in (bytes(5000), iter([bytes(5000)])):
-        answer = requests.post(f"{server.url}/predictions/digits", data=body, timeout=60)
+        answer = requests.post(
+            f"{server.url}/predictions/digits", data=body, timeout=60
+        )
         assert (answer.status_code, answer.json()["code"]) == (401, "UNAUTHORIZED")
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     connection.putrequest("POST", "/predictions/digits")
@@ -89,5 +118,8 @@ def check_large_bodies(server: Any) -> None:
     connection.putheader("Content-Length", str(2**31))
     connection.endheaders(b"x")
     refusal = connection.getresponse()
-    assert (refusal.status, json.loads(refusal.read())["code"]) == (413, "BODY_TOO_LARGE")
+    assert (refusal.status, json.loads(refusal.read())["code"]) == (
+        413,
+        "BODY_TOO_LARGE",
+    )
     connection.close()

@@ -57,7 +57,9 @@ class FunctionEntry(QueueEntry):
         self.ended(result)
 
 
-def run(queue: ModelQueue, function: Callable[[Any], Any], options: RequestOptions) -> FunctionEntry:
+def run(
+    queue: ModelQueue, function: Callable[[Any], Any], options: RequestOptions
+) -> FunctionEntry:
     """Run a function on a queue's session, on this thread or while it waits; return its request, which has ended.
 
     Raises:
@@ -72,7 +74,12 @@ def run(queue: ModelQueue, function: Callable[[Any], Any], options: RequestOptio
 
 
 def infer(
-    service: Service, name: str, version: str | None, request: InferRequest, *, row_by_row: bool = False
+    service: Service,
+    name: str,
+    version: str | None,
+    request: InferRequest,
+    *,
+    row_by_row: bool = False,
 ) -> InferResponse:
     """Answer tensors on this thread.
 
@@ -81,12 +88,15 @@ def infer(
     """
     options = service.request_options(request.parameters)
     response: InferResponse = submit_and_wait(
-        service.submit, InferenceCall(name, version, TensorPayload(request, row_by_row), options)
+        service.submit,
+        InferenceCall(name, version, TensorPayload(request, row_by_row), options),
     )
     return response
 
 
-def respond(service: Service, request: ApiRequest, handler: Handler = oip.infer) -> ApiResponse:
+def respond(
+    service: Service, request: ApiRequest, handler: Handler = oip.infer
+) -> ApiResponse:
     """Answer a request on this thread, by the Open Inference Protocol or another handler.
 
     Raises:

@@ -33,34 +33,53 @@ class RayServer(Server):
     def replicas(self, application: str = "pocketserve") -> list[int]:
         """The process ids of an application's replicas."""
         name = f"ray::ServeReplica:{application}:"
-        return [pid for pid in descendants(self.process.pid) if command_line(pid).startswith(name)]
+        return [
+            pid
+            for pid in descendants(self.process.pid)
+            if command_line(pid).startswith(name)
+        ]
 
     def change(self, models: Path, *options: str) -> subprocess.CompletedProcess[str]:
         """Run the command again, for this cluster."""
         command = [*COMMAND, str(models), "--address", self.address, *options]
         settings = own_settings(self.log.parent, models, self.port)
-        return subprocess.run(command, env=settings, capture_output=True, text=True, timeout=END_TIMEOUT_S)
+        return subprocess.run(
+            command, env=settings, capture_output=True, text=True, timeout=END_TIMEOUT_S
+        )
 
 
-def own_settings(folder: Path, models: Path, port: int, **settings: str) -> dict[str, str]:
+def own_settings(
+    folder: Path, models: Path, port: int, **settings: str
+) -> dict[str, str]:
     """The environment variables of a server, or of a command for it."""
     return surroundings(folder, models, POCKETSERVE_HTTP_PORT=str(port), **settings)
 
 
 @contextlib.contextmanager
-def ray_server(folder: Path, models: Path, *options: str, **settings: str) -> Iterator[RayServer]:
+def ray_server(
+    folder: Path, models: Path, *options: str, **settings: str
+) -> Iterator[RayServer]:
     """Start it, wait until it accepts requests, end it, and see that nothing of it stays."""
     log, ready, port = folder / "server.log", folder / "ready.json", free_port()
     with log.open("wb") as output:
         environment = own_settings(folder, models, port, **settings)
-        process = subprocess.Popen([*COMMAND, str(models), *options], stdout=output, stderr=output, env=environment)
+        process = subprocess.Popen(
+            [*COMMAND, str(models), *options],
+            stdout=output,
+            stderr=output,
+            env=environment,
+        )
     begun: Sequence[int] = ()
     try:
-        wait_until(lambda: ready.exists() or process.poll() is not None, log, START_TIMEOUT_S)
+        wait_until(
+            lambda: ready.exists() or process.poll() is not None, log, START_TIMEOUT_S
+        )
         assert process.poll() is None, log.read_text(errors="replace")
         content = json.loads(ready.read_text())
         url = f"http://127.0.0.1:{port}"
-        yield RayServer(process, url, (folder / "token").read_text().strip(), content, log)
+        yield RayServer(
+            process, url, (folder / "token").read_text().strip(), content, log
+        )
         begun = descendants(process.pid)
         process.terminate()
         assert process.wait(END_TIMEOUT_S) == 0, log.read_text(errors="replace")
@@ -68,7 +87,9 @@ def ray_server(folder: Path, models: Path, *options: str, **settings: str) -> It
         assert not ready.exists()
     finally:
         for pid in [process.pid, *descendants(process.pid)]:  # none, unless it hangs
-            subprocess.run(["kill", "-9", str(pid)], capture_output=True, timeout=END_TIMEOUT_S)
+            subprocess.run(
+                ["kill", "-9", str(pid)], capture_output=True, timeout=END_TIMEOUT_S
+            )
         process.wait(END_TIMEOUT_S)
 
 
@@ -77,7 +98,9 @@ def descendants(root: int) -> list[int]:
     parents = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
-            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+            parents[int(stat.parent.name)] = int(
+                stat.read_text().rpartition(")")[2].split()[1]
+            )
     known = {root}
     while more := {pid for pid, parent in parents.items() if parent in known} - known:
         known |= more
@@ -87,6 +110,11 @@ def descendants(root: int) -> list[int]:
 def command_line(pid: int) -> str:
     """How a process calls itself; nothing once it has gone."""
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        return (
+            Path(f"/proc/{pid}/cmdline")
+            .read_bytes()
+            .replace(b"\0", b" ")
+            .decode(errors="replace")
+        )
     except OSError:
         return ""

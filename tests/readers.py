@@ -78,7 +78,10 @@ def _beside(name: str, read: Callable[[Path], Any]) -> Callable[[bytes, Path], A
 
 
 def _frames(content: bytes, folder: Path) -> None:
-    for allowed in (ALLOWED[Role.SERVER, HandshakeState.READY], ALLOWED[Role.CLIENT, HandshakeState.READY]):
+    for allowed in (
+        ALLOWED[Role.SERVER, HandshakeState.READY],
+        ALLOWED[Role.CLIENT, HandshakeState.READY],
+    ):
         decoder = FrameDecoder(allowed, MAX)
         with suppress(ConnectionFaultError):
             for at in range(0, len(content), 100):
@@ -93,10 +96,21 @@ def _infer(content: bytes, folder: Path) -> None:
 
 def _requests() -> list[bytes]:
     tensor: dict[str, Any] = {"name": "x", "datatype": "FP32", "shape": [2, 2]}
-    json_only = {"id": "7", "inputs": [tensor | {"data": [[1, 2], [3, 4.5]]}], "outputs": [{"name": "y"}]}
+    json_only = {
+        "id": "7",
+        "inputs": [tensor | {"data": [[1, 2], [3, 4.5]]}],
+        "outputs": [{"name": "y"}],
+    }
     binary = {"inputs": [tensor | {"parameters": {"binary_data_size": 16}}]}
-    texts = {"inputs": [{"name": "t", "datatype": "BYTES", "shape": [1], "data": ["a\u00e9"]}]}
-    return [*(json.dumps(one).encode() for one in (json_only, texts)), json.dumps(binary).encode() + bytes(16)]
+    texts = {
+        "inputs": [
+            {"name": "t", "datatype": "BYTES", "shape": [1], "data": ["a\u00e9"]}
+        ]
+    }
+    return [
+        *(json.dumps(one).encode() for one in (json_only, texts)),
+        json.dumps(binary).encode() + bytes(16),
+    ]
 
 
 def _pictures() -> list[bytes]:
@@ -104,7 +118,10 @@ def _pictures() -> list[bytes]:
 
     picture = PIL.Image.fromarray(np.indices((24, 20)).sum(axis=0).astype(np.uint8))
     made = []
-    kinds = [("JPEG", {"progressive": True}), *((form, {}) for form in ("PNG", "JPEG", "WEBP", "GIF", "BMP"))]
+    kinds = [
+        ("JPEG", {"progressive": True}),
+        *((form, {}) for form in ("PNG", "JPEG", "WEBP", "GIF", "BMP")),
+    ]
     for form, options in kinds:
         target = io.BytesIO()
         picture.convert("RGB" if form != "GIF" else "P").save(target, form, **options)
@@ -121,15 +138,31 @@ def _sounds() -> list[bytes]:
         import struct
 
         form = struct.pack("<HHIIHH", code, 1, 8000, 8000 * bits // 8, bits // 8, bits)
-        chunks = b"fmt " + struct.pack("<I", 16) + form + b"data" + struct.pack("<I", len(samples)) + samples
+        chunks = (
+            b"fmt "
+            + struct.pack("<I", 16)
+            + form
+            + b"data"
+            + struct.pack("<I", len(samples))
+            + samples
+        )
         return b"RIFF" + struct.pack("<I", 4 + len(chunks)) + b"WAVE" + chunks
 
-    return [wav(1, 16, bytes(64)), wav(3, 32, bytes(64)), wav(6, 8, bytes(range(64))), wav(1, 24, bytes(66))]
+    return [
+        wav(1, 16, bytes(64)),
+        wav(3, 32, bytes(64)),
+        wav(6, 8, bytes(range(64))),
+        wav(1, 24, bytes(66)),
+    ]
 
 
 def _arrays() -> list[bytes]:
     made = []
-    for array in (np.arange(6, dtype=np.float32).reshape(2, 3), np.array(["a", "b"]), np.zeros((0, 3), np.int64)):
+    for array in (
+        np.arange(6, dtype=np.float32).reshape(2, 3),
+        np.array(["a", "b"]),
+        np.zeros((0, 3), np.int64),
+    ):
         target = io.BytesIO()
         np.save(target, array)
         made.append(target.getvalue())
@@ -149,11 +182,18 @@ def _zip(path: Path) -> None:
 
 
 def _table_bodies() -> list[bytes]:
-    return [b"a,b,c\n1,2,3\n", b"[[1,2,3],[4,5,6]]", b'[{"a":1,"b":2,"c":3}]', b"1,2,3\r\n"]
+    return [
+        b"a,b,c\n1,2,3\n",
+        b"[[1,2,3],[4,5,6]]",
+        b'[{"a":1,"b":2,"c":3}]',
+        b"1,2,3\r\n",
+    ]
 
 
 def _tfjs(content: bytes, folder: Path) -> None:
-    (folder / "weights.bin").write_bytes((MODELS / "petals" / "tfjs" / "weights.bin").read_bytes())
+    (folder / "weights.bin").write_bytes(
+        (MODELS / "petals" / "tfjs" / "weights.bin").read_bytes()
+    )
     (folder / "model.json").write_bytes(content)
     tfjs_files.read_files(folder / "model.json")
 
@@ -168,26 +208,50 @@ _TOML = (
     b"= {",
     b"\xff",
 )
-_JSON = (b"[" * 50, b'{"a":', b"1e400", b"-", b'"\\ud800"', b"NaN", b"[]", b"null", b"9" * 400)
+_JSON = (
+    b"[" * 50,
+    b'{"a":',
+    b"1e400",
+    b"-",
+    b'"\\ud800"',
+    b"NaN",
+    b"[]",
+    b"null",
+    b"9" * 400,
+)
 
 READERS: dict[str, Reader] = {
     "frames": Reader(_frames, _files(*sorted((VECTORS / "valid").glob("*.bin"))[::7])),
-    "json": Reader(lambda content, _: strict_json.loads(content), lambda: _requests()[:2], words=_JSON),
+    "json": Reader(
+        lambda content, _: strict_json.loads(content),
+        lambda: _requests()[:2],
+        words=_JSON,
+    ),
     "infer": Reader(_infer, _requests, words=_JSON),
     "manifests": Reader(
         _beside("model.toml", read_manifest),
-        _files(*sorted(MODELS.glob("*/model.toml")), *sorted((ROOT / "tests" / "models").glob("*/model.toml"))),
+        _files(
+            *sorted(MODELS.glob("*/model.toml")),
+            *sorted((ROOT / "tests" / "models").glob("*/model.toml")),
+        ),
         (ManifestError,),
         _TOML,
     ),
     "TFLite metadata": Reader(
         _beside("m.tflite", tflite_description.read_metadata),
-        _files(DATA / "metadata.tflite", ROOT / "tests" / "models" / "tones" / "tones.tflite"),
+        _files(
+            DATA / "metadata.tflite",
+            ROOT / "tests" / "models" / "tones" / "tones.tflite",
+        ),
         (DamagedFileError, ModelLoadError),
     ),
     "TFLite graphs": Reader(
         _beside("m.tflite", tflite_check.check_tflite_graphs),
-        _files(DATA / "two_signatures.tflite", DATA / "strings.tflite", MODELS / "petals" / "petals.tflite"),
+        _files(
+            DATA / "two_signatures.tflite",
+            DATA / "strings.tflite",
+            MODELS / "petals" / "petals.tflite",
+        ),
         (DamagedFileError, ModelLoadError),
     ),
     "ONNX graphs": Reader(
@@ -199,11 +263,25 @@ READERS: dict[str, Reader] = {
         _beside("m.onnx", read_class_outputs),
         _files(MODELS / "petals" / "petals.onnx", MODELS / "digits" / "digits.onnx"),
         (DamagedFileError,),
-        (b"TreeEnsembleClassifier", b"classlabels_int64s", b"ArgMax", b"Gather", b"Concat", b"label"),
+        (
+            b"TreeEnsembleClassifier",
+            b"classlabels_int64s",
+            b"ArgMax",
+            b"Gather",
+            b"Concat",
+            b"label",
+        ),
     ),
     "labels": Reader(
-        lambda content, _: [parse_labels(f"labels.{ending}", content) for ending in ("txt", "csv")],
-        lambda: [b"0 red\n1 green\n", b"red,0\r\ngreen,1", "rød\nblå".encode("utf-16"), b"index,name\n0,red\n"],
+        lambda content, _: [
+            parse_labels(f"labels.{ending}", content) for ending in ("txt", "csv")
+        ],
+        lambda: [
+            b"0 red\n1 green\n",
+            b"red,0\r\ngreen,1",
+            "rød\nblå".encode("utf-16"),
+            b"index,name\n0,red\n",
+        ],
         (DamagedFileError,),
         (b"0", b"\n", b",", b" ", b'"', b"\xff\xfe", b"\xef\xbb\xbf"),
     ),
@@ -220,16 +298,26 @@ READERS: dict[str, Reader] = {
     ),
     "label maps": Reader(
         lambda content, _: parse_labels("label_map.pbtxt", content),
-        lambda: [b"item { id: 1 name: 'red' }\nitem {\n display_name: \"green\"\n id: 2\n}"],
+        lambda: [
+            b"item { id: 1 name: 'red' }\nitem {\n display_name: \"green\"\n id: 2\n}"
+        ],
         (DamagedFileError,),
         (b"item", b"{", b"}", b"id:", b"name:", b"'"),
     ),
     "SavedModel graphs": Reader(
-        _beside("saved_model.pb", lambda path: savedmodel_graph.read_meta_graphs(path.parent)),
+        _beside(
+            "saved_model.pb",
+            lambda path: savedmodel_graph.read_meta_graphs(path.parent),
+        ),
         _files(MODELS / "petals" / "savedmodel" / "saved_model.pb"),
         (DamagedFileError, ModelLoadError),
     ),
-    "TensorFlow.js": Reader(_tfjs, _files(MODELS / "petals" / "tfjs" / "model.json"), (ModelLoadError,), _JSON),
+    "TensorFlow.js": Reader(
+        _tfjs,
+        _files(MODELS / "petals" / "tfjs" / "model.json"),
+        (ModelLoadError,),
+        _JSON,
+    ),
     "safetensors": Reader(
         _beside("w.safetensors", read_safetensors),
         _files(MODELS / "petals" / "weights.safetensors"),
@@ -247,7 +335,9 @@ READERS: dict[str, Reader] = {
         (SentencePieceError,),
     ),
     "pictures": Reader(_picture, _pictures),
-    "sounds": Reader(lambda content, _: read_wav(memoryview(content), 60.0, mono=True), _sounds),
+    "sounds": Reader(
+        lambda content, _: read_wav(memoryview(content), 60.0, mono=True), _sounds
+    ),
     "arrays": Reader(lambda content, _: arrays.read_npy(memoryview(content)), _arrays),
     "tables": Reader(_table, _table_bodies, words=(*_JSON, b'"', b"\n", b";")),
 }

@@ -11,6 +11,10 @@ def scalar_model(path: Path) -> None:
 
     helper, double = onnx.helper, onnx.TensorProto.DOUBLE
     ends = [helper.make_tensor_value_info(name, double, []) for name in ("x", "y")]
-    graph = helper.make_graph([helper.make_node("Add", ["x", "x"], ["y"])], "double", ends[:1], ends[1:])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    graph = helper.make_graph(
+        [helper.make_node("Add", ["x", "x"], ["y"])], "double", ends[:1], ends[1:]
+    )
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8
+    )
     path.write_bytes(model.SerializeToString())

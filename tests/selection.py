@@ -39,7 +39,13 @@ NOT_QUICK: Final = frozenset({"alone", "thorough", "assets"})
 """Marks of tests that ``make test`` leaves to ``make test-core``."""
 
 SANS_NUMPY: Final = (
-    *("wire", "pairing/test_srp.py", "pairing/test_desk.py", "repository/test_manifest.py", "android"),
+    *(
+        "wire",
+        "pairing/test_srp.py",
+        "pairing/test_desk.py",
+        "repository/test_manifest.py",
+        "android",
+    ),
     *(
         "engine/test_policy_simulation.py",
         "engine/test_recorded_arrivals.py",
@@ -47,7 +53,11 @@ SANS_NUMPY: Final = (
         "engine/test_memory_policy.py",
         "engine/test_request_options.py",
     ),
-    *("simulate/test_timeline_text.py", "simulate/test_verdict.py", "simulate/test_scenario.py"),
+    *(
+        "simulate/test_timeline_text.py",
+        "simulate/test_verdict.py",
+        "simulate/test_scenario.py",
+    ),
     *(
         "cli/test_output.py",
         "cli/test_token_qr.py",
@@ -74,23 +84,98 @@ SANS_FRAMEWORKS: Final = (
         "test_odd_inputs.py",
         "test_recipes.py",
     ),
-    *("tasks/test_frames.py", "tasks/test_geometry.py", "tasks/test_image_classification.py"),
-    *("tasks/test_number_inputs.py", "tasks/test_object_detection.py", "tasks/test_parameters.py"),
-    *("tasks/test_resampling.py", "tasks/test_sentencepiece.py", "tasks/test_sound_tasks.py"),
-    *("tasks/test_spectrogram.py", "tasks/test_text_metadata.py", "tasks/test_text_tasks.py"),
-    *("tasks/test_vision_live.py", "tasks/test_vision_tasks.py", "tasks/test_wav.py", "tasks/test_wordpiece.py"),
-    *("socket", "client", "http", "transports", "engine", "repository", "simulate", "folder", "pairing", "scaleout"),
-    *("attacks/test_hostile_servers.py", "attacks/test_port_hijackers.py", "attacks/test_http_strangers.py"),
-    *("attacks/test_library_patterns.py", "attacks/test_pairing_flood.py", "attacks/test_web_page.py"),
-    *("attacks/test_descriptions.py", "attacks/test_readers.py", "attacks/test_bounded_work.py"),
+    *(
+        "tasks/test_frames.py",
+        "tasks/test_geometry.py",
+        "tasks/test_image_classification.py",
+    ),
+    *(
+        "tasks/test_number_inputs.py",
+        "tasks/test_object_detection.py",
+        "tasks/test_parameters.py",
+    ),
+    *(
+        "tasks/test_resampling.py",
+        "tasks/test_sentencepiece.py",
+        "tasks/test_sound_tasks.py",
+    ),
+    *(
+        "tasks/test_spectrogram.py",
+        "tasks/test_text_metadata.py",
+        "tasks/test_text_tasks.py",
+    ),
+    *(
+        "tasks/test_vision_live.py",
+        "tasks/test_vision_tasks.py",
+        "tasks/test_wav.py",
+        "tasks/test_wordpiece.py",
+    ),
+    *(
+        "socket",
+        "client",
+        "http",
+        "transports",
+        "engine",
+        "repository",
+        "simulate",
+        "folder",
+        "pairing",
+        "scaleout",
+    ),
+    *(
+        "attacks/test_hostile_servers.py",
+        "attacks/test_port_hijackers.py",
+        "attacks/test_http_strangers.py",
+    ),
+    *(
+        "attacks/test_library_patterns.py",
+        "attacks/test_pairing_flood.py",
+        "attacks/test_web_page.py",
+    ),
+    *(
+        "attacks/test_descriptions.py",
+        "attacks/test_readers.py",
+        "attacks/test_bounded_work.py",
+    ),
     *("attacks/test_terminal.py", "attacks/test_starved.py"),
-    *("cli/test_predict_many.py", "cli/test_signals.py", "cli/test_status.py", "cli/test_tuning.py"),
+    *(
+        "cli/test_predict_many.py",
+        "cli/test_signals.py",
+        "cli/test_status.py",
+        "cli/test_tuning.py",
+    ),
     *("cli/test_open.py", "cli/test_completion.py", "cli/test_progress.py"),
-    *("compare/test_compare_devices.py", "compare/test_judge.py", "compare/test_recommend.py"),
-    *("compare/test_report.py", "compare/test_samples.py", "compare/test_statistics.py", "convert/test_zoo.py"),
-    *("test_app_tokens.py", "test_code_measures.py", "test_codegen.py", "test_docs.py", "test_evidence.py"),
-    *("test_folder_lock.py", "test_layering.py", "test_security.py", "test_trust.py", "test_unloaded.py"),
-    *("test_web_sessions.py", "test_wording.py", "web/test_page_files.py", "web/test_vendor.py"),
+    *(
+        "compare/test_compare_devices.py",
+        "compare/test_judge.py",
+        "compare/test_recommend.py",
+    ),
+    *(
+        "compare/test_report.py",
+        "compare/test_samples.py",
+        "compare/test_statistics.py",
+        "convert/test_zoo.py",
+    ),
+    *(
+        "test_app_tokens.py",
+        "test_code_measures.py",
+        "test_codegen.py",
+        "test_docs.py",
+        "test_evidence.py",
+    ),
+    *(
+        "test_folder_lock.py",
+        "test_layering.py",
+        "test_security.py",
+        "test_trust.py",
+        "test_unloaded.py",
+    ),
+    *(
+        "test_web_sessions.py",
+        "test_wording.py",
+        "web/test_page_files.py",
+        "web/test_vendor.py",
+    ),
 )
 """Knows arrays, pictures and models of TFLite and ONNX, but nothing that only some environments have (as
 ``tasks/test_pictures.py`` does, by pillow-heif); NumPy is of one version in all but the one of the older
@@ -98,20 +183,92 @@ SANS_FRAMEWORKS: Final = (
 
 SANS_TFLITE: Final = (
     *SANS_NUMPY,
-    *("socket", "pairing", "repository", "simulate", "live", "folder", "client", "scaleout", "transports", "web"),
-    *("http/test_http_framing.py", "http/test_http_limits.py", "http/test_http_connections.py", "http/test_chunked.py"),
-    *("http/test_http_openapi.py", "http/test_http_request_vectors.py", "http/test_http_overload.py"),
-    *("http/test_http_strangers.py", "http/test_waiting.py", "http/test_http_lifecycle.py"),
-    *("http/test_http_repository.py", "http/test_http_changes.py", "http/test_http_bodies.py"),
-    *("http/test_http_page.py", "engine/test_power.py", "engine/test_version_records.py"),
-    *("attacks/test_bounded_work.py", "attacks/test_descriptions.py", "attacks/test_hostile_servers.py"),
-    *("attacks/test_http_strangers.py", "attacks/test_library_patterns.py", "attacks/test_pairing_flood.py"),
-    *("attacks/test_port_hijackers.py", "attacks/test_readers.py", "attacks/test_starved.py"),
-    *("attacks/test_terminal.py", "attacks/test_web_page.py", "cli/test_completion.py", "cli/test_open.py"),
-    *("cli/test_predict_many.py", "cli/test_progress.py", "cli/test_signals.py", "cli/test_status.py"),
-    *("cli/test_tuning.py", "compare", "convert/test_zoo.py", "test_app_tokens.py", "test_code_measures.py"),
-    *("test_codegen.py", "test_docs.py", "test_evidence.py", "test_folder_lock.py", "test_layering.py"),
-    *("test_recipes.py", "test_security.py", "test_trust.py", "test_unloaded.py", "test_web_sessions.py"),
+    *(
+        "socket",
+        "pairing",
+        "repository",
+        "simulate",
+        "live",
+        "folder",
+        "client",
+        "scaleout",
+        "transports",
+        "web",
+    ),
+    *(
+        "http/test_http_framing.py",
+        "http/test_http_limits.py",
+        "http/test_http_connections.py",
+        "http/test_chunked.py",
+    ),
+    *(
+        "http/test_http_openapi.py",
+        "http/test_http_request_vectors.py",
+        "http/test_http_overload.py",
+    ),
+    *(
+        "http/test_http_strangers.py",
+        "http/test_waiting.py",
+        "http/test_http_lifecycle.py",
+    ),
+    *(
+        "http/test_http_repository.py",
+        "http/test_http_changes.py",
+        "http/test_http_bodies.py",
+    ),
+    *(
+        "http/test_http_page.py",
+        "engine/test_power.py",
+        "engine/test_version_records.py",
+    ),
+    *(
+        "attacks/test_bounded_work.py",
+        "attacks/test_descriptions.py",
+        "attacks/test_hostile_servers.py",
+    ),
+    *(
+        "attacks/test_http_strangers.py",
+        "attacks/test_library_patterns.py",
+        "attacks/test_pairing_flood.py",
+    ),
+    *(
+        "attacks/test_port_hijackers.py",
+        "attacks/test_readers.py",
+        "attacks/test_starved.py",
+    ),
+    *(
+        "attacks/test_terminal.py",
+        "attacks/test_web_page.py",
+        "cli/test_completion.py",
+        "cli/test_open.py",
+    ),
+    *(
+        "cli/test_predict_many.py",
+        "cli/test_progress.py",
+        "cli/test_signals.py",
+        "cli/test_status.py",
+    ),
+    *(
+        "cli/test_tuning.py",
+        "compare",
+        "convert/test_zoo.py",
+        "test_app_tokens.py",
+        "test_code_measures.py",
+    ),
+    *(
+        "test_codegen.py",
+        "test_docs.py",
+        "test_evidence.py",
+        "test_folder_lock.py",
+        "test_layering.py",
+    ),
+    *(
+        "test_recipes.py",
+        "test_security.py",
+        "test_trust.py",
+        "test_unloaded.py",
+        "test_web_sessions.py",
+    ),
     *("test_wording.py",),
 )
 """Speaks bytes, files and words: an older interpreter and an older NumPy change nothing there."""
@@ -124,7 +281,13 @@ LAB: Final = (
 """The laboratory: research, development and scale-out."""
 
 DOCS: Final = (
-    *("test_docs.py", "test_wording.py", "test_recipes.py", "test_protocol_document.py", "test_packages.py"),
+    *(
+        "test_docs.py",
+        "test_wording.py",
+        "test_recipes.py",
+        "test_protocol_document.py",
+        "test_packages.py",
+    ),
     *("test_code_measures.py", "test_suite.py"),
 )
 """Documents, their examples, and the files that must agree with them."""
@@ -132,15 +295,48 @@ DOCS: Final = (
 THOROUGH: Final = (
     *LAB,
     *("attacks", "doctor", "live", "quarantine"),
-    *("cli/test_own_server.py", "cli/test_signals.py", "cli/test_tuning.py", "client/test_client_fallback.py"),
-    *("engine/test_batching.py", "engine/test_cancelled_runs.py", "engine/test_engine.py"),
-    *("engine/test_memory_policy.py", "engine/test_model_queue.py", "engine/test_policy_simulation.py"),
-    *("engine/test_power.py", "engine/test_prepared_models.py", "engine/test_queue_entries.py"),
+    *(
+        "cli/test_own_server.py",
+        "cli/test_signals.py",
+        "cli/test_tuning.py",
+        "client/test_client_fallback.py",
+    ),
+    *(
+        "engine/test_batching.py",
+        "engine/test_cancelled_runs.py",
+        "engine/test_engine.py",
+    ),
+    *(
+        "engine/test_memory_policy.py",
+        "engine/test_model_queue.py",
+        "engine/test_policy_simulation.py",
+    ),
+    *(
+        "engine/test_power.py",
+        "engine/test_prepared_models.py",
+        "engine/test_queue_entries.py",
+    ),
     *("engine/test_recorded_arrivals.py", "folder/test_init.py"),
-    *("http/test_http_devices.py", "http/test_http_lifecycle.py", "http/test_http_overload.py"),
-    *("http/test_http_strangers.py", "http/test_waiting.py", "pairing/test_pair_live.py"),
-    *("socket/test_socket_endings.py", "socket/test_socket_faults.py", "socket/test_socket_giving_up.py"),
-    *("socket/test_socket_memory.py", "socket/test_socket_overload.py", "socket/test_socket_queue.py"),
+    *(
+        "http/test_http_devices.py",
+        "http/test_http_lifecycle.py",
+        "http/test_http_overload.py",
+    ),
+    *(
+        "http/test_http_strangers.py",
+        "http/test_waiting.py",
+        "pairing/test_pair_live.py",
+    ),
+    *(
+        "socket/test_socket_endings.py",
+        "socket/test_socket_faults.py",
+        "socket/test_socket_giving_up.py",
+    ),
+    *(
+        "socket/test_socket_memory.py",
+        "socket/test_socket_overload.py",
+        "socket/test_socket_queue.py",
+    ),
     *("socket/test_socket_watcher.py", "tasks/test_sentencepiece.py"),
     *("test_folder_lock.py", "test_run_lock.py", "test_suite.py"),
 )
@@ -177,10 +373,14 @@ KINDS: Final = {
     "docs": Kind(BIG, only=DOCS, only_here=SANS_FRAMEWORKS),
     "lab": Kind(BIG, only=LAB, only_here=SANS_FRAMEWORKS),
     "all": Kind(
-        frozenset({"browser", "convert", "families", "long", "triton", "ray"}), had=SANS_FRAMEWORKS, complete=True
+        frozenset({"browser", "convert", "families", "long", "triton", "ray"}),
+        had=SANS_FRAMEWORKS,
+        complete=True,
     ),
     "browser": Kind(frozenset({"long"}), complete=True),
-    "soak": Kind(frozenset({"browser", "convert", "families", "triton", "ray"}), complete=True),
+    "soak": Kind(
+        frozenset({"browser", "convert", "families", "triton", "ray"}), complete=True
+    ),
     "tflite-runtime": Kind(BIG | {"onnx"}, had=SANS_TFLITE, complete=True),
     "convert": Kind(BIG - {"convert"}),
     "triton": Kind(BIG - {"triton"}, complete=True),

@@ -14,7 +14,12 @@ def running_sum(path: Path, size: int) -> None:
     helper, float32 = onnx.helper, onnx.TensorProto.FLOAT
     ends = [
         helper.make_tensor_value_info(name, float32, shape)
-        for name, shape in (("x", [1, size]), ("state", [1, 1]), ("y", [1, 1]), ("stateN", [1, 1]))
+        for name, shape in (
+            ("x", [1, size]),
+            ("state", [1, 1]),
+            ("y", [1, 1]),
+            ("stateN", [1, 1]),
+        )
     ]
     nodes = [
         helper.make_node("ReduceSum", ["x"], ["sum"], keepdims=1),
@@ -22,5 +27,7 @@ def running_sum(path: Path, size: int) -> None:
         helper.make_node("Identity", ["stateN"], ["y"]),
     ]
     graph = helper.make_graph(nodes, "sum", ends[:2], ends[2:])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8
+    )
     path.write_bytes(model.SerializeToString())

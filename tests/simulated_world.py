@@ -57,7 +57,11 @@ class World:
         self._running: set[int] = set()
 
     def queue(
-        self, seconds: float | Callable[[int], float], limit: int = 64, sessions: int = 1, **more: Any
+        self,
+        seconds: float | Callable[[int], float],
+        limit: int = 64,
+        sessions: int = 1,
+        **more: Any,
     ) -> EntryQueue:
         queue = EntryQueue([object() for _ in range(sessions)], limit, **more)
         self.cost[queue] = seconds if callable(seconds) else lambda rows: seconds * rows
@@ -66,9 +70,13 @@ class World:
     def at(self, time: float, event: Callable[[], None]) -> None:
         heapq.heappush(self._events, (time, next(self._order), event))
 
-    def send(self, queue: EntryQueue, time: float, timeout: float = FOREVER, **terms: Any) -> Entry:
+    def send(
+        self, queue: EntryQueue, time: float, timeout: float = FOREVER, **terms: Any
+    ) -> Entry:
         """A request that comes at this time and can be started for so long."""
-        batch = {name: terms.pop(name) for name in ("key", "rows", "size") if name in terms}
+        batch = {
+            name: terms.pop(name) for name in ("key", "rows", "size") if name in terms
+        }
         entry = Entry(RequestOptions(time + timeout, arrived=time, **terms))
         self._batch[entry] = batch
         self.at(time, lambda: self._arrive(queue, entry))
@@ -93,7 +101,9 @@ class World:
         assert 0 <= self.sharing.busy <= max(self.slots, 1)
         for queue in self.cost:
             assert len(queue.waiting) <= queue.limit
-            assert queue.waiting == sorted(queue.waiting, key=lambda entry: (entry.options.rank, entry.number))
+            assert queue.waiting == sorted(
+                queue.waiting, key=lambda entry: (entry.options.rank, entry.number)
+            )
 
     def _arrive(self, queue: EntryQueue, entry: Entry) -> None:
         self._arrivals[entry] = self.now
@@ -102,7 +112,9 @@ class World:
             self._start(queue, session, [entry])
             return
         self._waited.add(entry)
-        evicted = self.sharing.enqueue(queue, entry, self.now, **self._batch.get(entry, {}))
+        evicted = self.sharing.enqueue(
+            queue, entry, self.now, **self._batch.get(entry, {})
+        )
         if evicted is not None:
             self._end(evicted[0], queue, evicted[1])
         if entry.options.deadline < FOREVER:
@@ -116,25 +128,54 @@ class World:
         assert id(session) not in self._running
         assert all(entry.options.deadline > self.now for entry in entries)
         self._running.add(id(session))
-        seconds = self.cost[queue](sum(self._batch.get(entry, {}).get("rows", 1) for entry in entries))
+        seconds = self.cost[queue](
+            sum(self._batch.get(entry, {}).get("rows", 1) for entry in entries)
+        )
         self.runs[len(entries)] += 1
         begun = self.now
-        self.at(self.now + seconds, lambda: self._finish(queue, session, entries, begun, seconds))
+        self.at(
+            self.now + seconds,
+            lambda: self._finish(queue, session, entries, begun, seconds),
+        )
 
-    def _finish(self, queue: EntryQueue, session: object, entries: list[Entry], begun: float, seconds: float) -> None:
+    def _finish(
+        self,
+        queue: EntryQueue,
+        session: object,
+        entries: list[Entry],
+        begun: float,
+        seconds: float,
+    ) -> None:
         self._running.remove(id(session))
         self.service[queue] += seconds
         for entry in entries:
             self._end(entry, queue, None, begun)
-        self.sharing.finish(queue, session, seconds, [entry for entry in entries if entry in self._waited])
+        self.sharing.finish(
+            queue,
+            session,
+            seconds,
+            [entry for entry in entries if entry in self._waited],
+        )
         while (found := self.sharing.next(self.now)) is not None:
             self._start(*found)
 
-    def _end(self, entry: Entry, queue: EntryQueue, code: ErrorCode | None, started: float | None = None) -> None:
-        self.fates.append(Fate(entry, queue, self._arrivals.pop(entry), self.now, started, code))
+    def _end(
+        self,
+        entry: Entry,
+        queue: EntryQueue,
+        code: ErrorCode | None,
+        started: float | None = None,
+    ) -> None:
+        self.fates.append(
+            Fate(entry, queue, self._arrivals.pop(entry), self.now, started, code)
+        )
 
     def answers(self, queue: EntryQueue | None = None) -> list[Fate]:
-        return [fate for fate in self.fates if fate.code is None and queue in (None, fate.queue)]
+        return [
+            fate
+            for fate in self.fates
+            if fate.code is None and queue in (None, fate.queue)
+        ]
 
     def codes(self) -> Counter[ErrorCode | None]:
         return Counter(fate.code for fate in self.fates)

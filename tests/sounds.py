@@ -10,44 +10,80 @@ import numpy as np
 RATE = 16_000
 
 
-def tone(seconds: float = 1.0, rate: int = RATE, frequency: float = 440.0, channels: int = 1) -> Any:
+def tone(
+    seconds: float = 1.0, rate: int = RATE, frequency: float = 440.0, channels: int = 1
+) -> Any:
     """A sine of half the full scale, float64 [frames, channels]; the same on all channels."""
     times = np.arange(round(seconds * rate)) / rate
-    return np.repeat(0.5 * np.sin(2 * np.pi * frequency * times)[:, None], channels, axis=1)
+    return np.repeat(
+        0.5 * np.sin(2 * np.pi * frequency * times)[:, None], channels, axis=1
+    )
 
 
-def chunk(name: bytes, content: bytes, order: str = "<", size: int | None = None) -> bytes:
+def chunk(
+    name: bytes, content: bytes, order: str = "<", size: int | None = None
+) -> bytes:
     """A chunk with its padding; ``size`` is what it claims to hold."""
     stated = len(content) if size is None else size
-    return name + struct.pack(f"{order}I", stated) + content + b"\0" * (len(content) % 2)
+    return (
+        name + struct.pack(f"{order}I", stated) + content + b"\0" * (len(content) % 2)
+    )
 
 
 def format_chunk(
-    code: int, channels: int, rate: int, bits: int, order: str = "<", align: int | None = None, sub: int | None = None
+    code: int,
+    channels: int,
+    rate: int,
+    bits: int,
+    order: str = "<",
+    align: int | None = None,
+    sub: int | None = None,
 ) -> bytes:
     """What stands in ``fmt ``; ``sub`` makes it an extensible one."""
     width = channels * -(-bits // 8) if align is None else align
-    content = struct.pack(f"{order}HHIIHH", code if sub is None else 0xFFFE, channels, rate, rate * width, width, bits)
+    content = struct.pack(
+        f"{order}HHIIHH",
+        code if sub is None else 0xFFFE,
+        channels,
+        rate,
+        rate * width,
+        width,
+        bits,
+    )
     if sub is not None:
-        content += struct.pack(f"{order}HHIH", 22, bits, 0, sub) + bytes.fromhex("000000001000800000aa00389b71")
+        content += struct.pack(f"{order}HHIH", 22, bits, 0, sub) + bytes.fromhex(
+            "000000001000800000aa00389b71"
+        )
     return chunk(b"fmt ", content, order)
 
 
-def stored(samples: Any, bits: int, *, floating: bool = False, order: str = "<") -> bytes:
+def stored(
+    samples: Any, bits: int, *, floating: bool = False, order: str = "<"
+) -> bytes:
     """Samples from -1 to 1 as they lie in a file."""
     flat = np.asarray(samples).reshape(-1)
     if floating:
         return bytes(flat.astype(f"{order}f{bits // 8}").tobytes())
     if bits == 8:
-        return bytes(np.clip(np.rint(flat * 128) + 128, 0, 255).astype(np.uint8).tobytes())
-    whole = np.clip(np.rint(flat * 2.0 ** (bits - 1)), -(2.0 ** (bits - 1)), 2.0 ** (bits - 1) - 1).astype(np.int64)
+        return bytes(
+            np.clip(np.rint(flat * 128) + 128, 0, 255).astype(np.uint8).tobytes()
+        )
+    whole = np.clip(
+        np.rint(flat * 2.0 ** (bits - 1)), -(2.0 ** (bits - 1)), 2.0 ** (bits - 1) - 1
+    ).astype(np.int64)
     wide = whole.astype(f"{order}i8").view(np.uint8).reshape(-1, 8)
     count = bits // 8
     return bytes((wide[:, :count] if order == "<" else wide[:, 8 - count :]).tobytes())
 
 
 def wav(
-    samples: Any, rate: int = RATE, bits: int = 16, *, floating: bool = False, order: str = "<", **more: Any
+    samples: Any,
+    rate: int = RATE,
+    bits: int = 16,
+    *,
+    floating: bool = False,
+    order: str = "<",
+    **more: Any,
 ) -> bytes:
     """A whole file.
 
@@ -58,7 +94,19 @@ def wav(
     channels = np.asarray(samples).shape[1]
     code = 3 if floating else 1
     sub = code if more.get("sub") else None
-    head = format_chunk(code, channels, rate, bits, order, sub=sub) + more.get("before", b"")
-    body = head + chunk(b"data", stored(samples, bits, floating=floating, order=order), order, more.get("size"))
+    head = format_chunk(code, channels, rate, bits, order, sub=sub) + more.get(
+        "before", b""
+    )
+    body = head + chunk(
+        b"data",
+        stored(samples, bits, floating=floating, order=order),
+        order,
+        more.get("size"),
+    )
     magic = b"RIFX" if order == ">" else b"RIFF"
-    return magic + struct.pack(f"{order}I", more.get("riff", 4 + len(body))) + b"WAVE" + body
+    return (
+        magic
+        + struct.pack(f"{order}I", more.get("riff", 4 + len(body)))
+        + b"WAVE"
+        + body
+    )

@@ -46,7 +46,9 @@ class StandIn:
     gated: set[str] = field(default_factory=set)
     token: str = "hf_secret"
     wrong: bytes | None = None  # what storage gives in place of a large file
-    stall: threading.Event | None = None  # an answer that is cut goes no further until this is set
+    stall: threading.Event | None = (
+        None  # an answer that is cut goes no further until this is set
+    )
 
     @property
     def url(self) -> str:
@@ -55,7 +57,9 @@ class StandIn:
 
     def paths(self, method: str = "GET") -> list[str]:
         """The paths that were asked for, without queries."""
-        return [path.partition("?")[0] for verb, path, _ in self.requests if verb == method]
+        return [
+            path.partition("?")[0] for verb, path, _ in self.requests if verb == method
+        ]
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -91,13 +95,17 @@ class _Handler(BaseHTTPRequestHandler):
         return self._refuse(404, "", "")
 
     def _large(self) -> dict[str, bytes]:
-        files = [content for repo in self.hub.repos.values() for content in repo.values()]
+        files = [
+            content for repo in self.hub.repos.values() for content in repo.values()
+        ]
         return {hashlib.sha256(content).hexdigest(): content for content in files}
 
     def _may_see(self, repo: str) -> bool:
         is_known = self.headers.get("Authorization") == f"Bearer {self.hub.token}"
         if repo not in self.hub.repos or (repo in self.hub.private and not is_known):
-            self._refuse(404 if is_known else 401, "RepoNotFound", "Repository not found")
+            self._refuse(
+                404 if is_known else 401, "RepoNotFound", "Repository not found"
+            )
             return False
         return True
 
@@ -111,7 +119,13 @@ class _Handler(BaseHTTPRequestHandler):
             {"rfilename": name} | (_blob(content) if with_blobs else {})
             for name, content in self.hub.repos[repo].items()
         ]
-        document = {"id": repo, "sha": COMMIT, "siblings": siblings, "cardData": self.hub.card, "private": False}
+        document = {
+            "id": repo,
+            "sha": COMMIT,
+            "siblings": siblings,
+            "cardData": self.hub.card,
+            "private": False,
+        }
         return self._send(json.dumps(document).encode())
 
     def _resolve(self, repo: str, revision: str, name: str) -> None:
@@ -126,21 +140,38 @@ class _Handler(BaseHTTPRequestHandler):
             return self._refuse(404, "EntryNotFound", "Entry not found")
         blob = _blob(content)
         if "lfs" not in blob:
-            return self._send(content, {"X-Repo-Commit": COMMIT, "ETag": f'"{blob["blobId"]}"'})
+            return self._send(
+                content, {"X-Repo-Commit": COMMIT, "ETag": f'"{blob["blobId"]}"'}
+            )
         sha256 = blob["lfs"]["sha256"]
-        headers = {"X-Repo-Commit": COMMIT, "X-Linked-Size": str(len(content)), "X-Linked-Etag": f'"{sha256}"'}
-        return self._redirect(f"http://localhost:{self.hub.storage_port}/blob/{sha256}?signature=abc", headers)
+        headers = {
+            "X-Repo-Commit": COMMIT,
+            "X-Linked-Size": str(len(content)),
+            "X-Linked-Etag": f'"{sha256}"',
+        }
+        return self._redirect(
+            f"http://localhost:{self.hub.storage_port}/blob/{sha256}?signature=abc",
+            headers,
+        )
 
     def _refuse(self, status: int, code: str, message: str) -> None:
         self.send_response(status)
-        for name, value in (("X-Error-Code", code), ("X-Error-Message", message), ("Content-Length", "0")):
+        for name, value in (
+            ("X-Error-Code", code),
+            ("X-Error-Message", message),
+            ("Content-Length", "0"),
+        ):
             if value:
                 self.send_header(name, value)
         self.end_headers()
 
     def _redirect(self, target: str, headers: dict[str, str]) -> None:
         self.send_response(302)
-        for name, value in {**headers, "Location": target, "Content-Length": "0"}.items():
+        for name, value in {
+            **headers,
+            "Location": target,
+            "Content-Length": "0",
+        }.items():
             self.send_header(name, value)
         self.end_headers()
 
@@ -149,7 +180,11 @@ class _Handler(BaseHTTPRequestHandler):
         path = unquote(urlsplit(self.path).path)
         fields = {"ETag": etag, **(headers or {}), **self.hub.headers.get(path, {})}
         asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
-        start = int(asked[1]) if asked and self.headers.get("If-Range", fields["ETag"]) == fields["ETag"] else 0
+        start = (
+            int(asked[1])
+            if asked and self.headers.get("If-Range", fields["ETag"]) == fields["ETag"]
+            else 0
+        )
         if start and start >= len(content):
             return self._refuse(416, "", "")
         self.send_response(206 if start else 200)
@@ -164,7 +199,9 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command == "HEAD":
             return None
         cut = self.hub.cuts.pop(0) if self.hub.cuts else None
-        self.wfile.write(content[start:] if cut is None else content[start : start + cut])
+        self.wfile.write(
+            content[start:] if cut is None else content[start : start + cut]
+        )
         if cut is not None:
             self.wfile.flush()
             if self.hub.stall is not None:
@@ -174,10 +211,16 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _blob(content: bytes) -> dict[str, Any]:
-    sha1 = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+    sha1 = hashlib.sha1(
+        b"blob %d\0" % len(content) + content, usedforsecurity=False
+    ).hexdigest()
     blob: dict[str, Any] = {"size": len(content), "blobId": sha1}
     if len(content) >= LARGE:
-        blob["lfs"] = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 130}
+        blob["lfs"] = {
+            "sha256": hashlib.sha256(content).hexdigest(),
+            "size": len(content),
+            "pointerSize": 130,
+        }
     return blob
 
 
@@ -187,9 +230,14 @@ def stand_in() -> Iterator[StandIn]:
     hub = StandIn()
     handler = type("Hub", (_Handler,), {"hub": hub})
     storage = type("Storage", (_Handler,), {"hub": hub, "is_storage": True})
-    servers = [ThreadingHTTPServer(("127.0.0.1", 0), kind) for kind in (handler, storage)]
+    servers = [
+        ThreadingHTTPServer(("127.0.0.1", 0), kind) for kind in (handler, storage)
+    ]
     hub.port, hub.storage_port = (server.server_address[1] for server in servers)
-    threads = [threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True) for server in servers]
+    threads = [
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+        for server in servers
+    ]
     for thread in threads:
         thread.start()
     try:

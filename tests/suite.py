@@ -29,7 +29,11 @@ EVERYTHING = Kind(frozenset())
 
 # Random cases are the same in every run, and none fails because the machine was busy.
 settings.register_profile(
-    "pocketserve", derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "pocketserve",
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("pocketserve")
 
@@ -64,8 +68,15 @@ def pytest_runtest_call() -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add ``--for KIND`` and ``--no-skips``."""
-    parser.addoption("--for", dest="kind", choices=list(KINDS), help="leave out what such a run does without")
-    parser.addoption("--no-skips", action="store_true", help="fail if any test is skipped")
+    parser.addoption(
+        "--for",
+        dest="kind",
+        choices=list(KINDS),
+        help="leave out what such a run does without",
+    )
+    parser.addoption(
+        "--no-skips", action="store_true", help="fail if any test is skipped"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -121,7 +132,9 @@ def _is_quick(item: pytest.Item) -> bool:
 
 def _had(item: pytest.Item) -> bool:
     """Return whether ``make test`` or ``make test-core`` has run the test, with the same result."""
-    return _lies_in(item.path, _kind(item.config).had) and not any(item.get_closest_marker(mark) for mark in BIG)
+    return _lies_in(item.path, _kind(item.config).had) and not any(
+        item.get_closest_marker(mark) for mark in BIG
+    )
 
 
 @functools.cache
@@ -142,7 +155,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
     """Leave out what the run does without."""
     missing = [item for item in items if _left_out(item)]
     if missing:
@@ -169,7 +184,11 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[Any]:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """``-n auto``: one for each core that this process may use. More than four would want for memory."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    usable = (
+        len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count() or 1
+    )
     return min(usable, MAX_PROCESSES)
 
 
@@ -182,7 +201,9 @@ class Turns:
 
     def __init__(self, folder: Path) -> None:
         flags = os.O_RDWR | os.O_CREAT
-        self._gate, self._work = (os.open(folder / name, flags) for name in ("gate.lock", "work.lock"))
+        self._gate, self._work = (
+            os.open(folder / name, flags) for name in ("gate.lock", "work.lock")
+        )
 
     def close(self) -> None:
         """Let the files go."""
@@ -214,7 +235,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
     if TURNS not in item.config.stash:
         item.config.stash[TURNS] = turns = Turns(STATE)
         item.config.add_cleanup(turns.close)
-    with item.config.stash[TURNS].taken(alone=item.get_closest_marker("alone") is not None):
+    with item.config.stash[TURNS].taken(
+        alone=item.get_closest_marker("alone") is not None
+    ):
         return (yield)
 
 
@@ -233,7 +256,9 @@ def _reason(item: pytest.Item) -> str:
         return "not chosen"
     if _had(item):
         return "the same in make test or test-core"
-    marks = [mark for mark in MARKS if mark not in HOW and item.get_closest_marker(mark)]
+    marks = [
+        mark for mark in MARKS if mark not in HOW and item.get_closest_marker(mark)
+    ]
     missing = [mark for mark in marks if mark in _without(item.config)]
     if not missing and _kind(item.config).quick is not None:
         return "in make test" if _is_quick(item) else "in make test-core"
@@ -244,7 +269,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """Tell the first process what was left out; what had to run, but was skipped, is a failure."""
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["not_run"] = dict(_not_run)
-    ended_by_itself = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+    ended_by_itself = session.exitstatus in (
+        pytest.ExitCode.OK,
+        pytest.ExitCode.TESTS_FAILED,
+    )
     if ended_by_itself and _tests_are_missing(session):
         session.exitstatus = TESTS_MISSING
 
@@ -276,8 +304,15 @@ def pytest_testnodedown(node: Any, error: object) -> None:
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Print the table."""
     terminalreporter.section("what was run")
-    run = sum(len(terminalreporter.stats.get(kind, ())) for kind in ("passed", "failed", "error"))
+    run = sum(
+        len(terminalreporter.stats.get(kind, ()))
+        for kind in ("passed", "failed", "error")
+    )
     terminalreporter.write_line(f"{'run':32}{run:6}")
     for marks, count in sorted(_not_run.items()):
-        reason = "" if find_assets() or "assets" not in marks else "  (the folder of test models was not found)"
+        reason = (
+            ""
+            if find_assets() or "assets" not in marks
+            else "  (the folder of test models was not found)"
+        )
         terminalreporter.write_line(f"{'not run: ' + marks:32}{count:6}{reason}")

@@ -91,10 +91,14 @@ def test_its_hash_makes_the_same_proofs(path):
 
 def test_a_token_is_good_from_when_it_was_made_until_it_expires(path, tokens, time):
     token = add_token(path, "camera", DAY, NOW)
-    assert found(tokens, token) == "camera" and [app.name for app in tokens.all()] == ["camera"]
+    assert found(tokens, token) == "camera" and [app.name for app in tokens.all()] == [
+        "camera"
+    ]
     assert found(tokens, "x" * 86) is None and found(tokens, "") is None
     time.wall = NOW - 1
-    assert found(AppTokens(path, lambda: time.wall, lambda: 0.0), token) is None  # the clock is behind
+    assert (
+        found(AppTokens(path, lambda: time.wall, lambda: 0.0), token) is None
+    )  # the clock is behind
     time.wall = NOW
     time.pass_by(DAY - 1)
     assert found(tokens, token) == "camera"
@@ -114,7 +118,10 @@ def test_no_clock_brings_a_token_back(path, tokens, time):
     assert found(tokens, token) is None and not tokens.is_good(app)
     time.wall = NOW
     assert found(tokens, token) is None
-    assert read_tokens(path) == () and found(AppTokens(path, lambda: NOW, lambda: 0.0), token) is None
+    assert (
+        read_tokens(path) == ()
+        and found(AppTokens(path, lambda: NOW, lambda: 0.0), token) is None
+    )
 
 
 class Counted(type(Path())):  # type: ignore[misc]
@@ -138,7 +145,11 @@ def test_the_file_is_looked_at_once_a_second(path, time):
     again = add_token(path, "camera", DAY, NOW)  # another one of that name
     assert tokens.is_good(app)
     time.pass_by(app_tokens.LOOK_S)
-    assert not tokens.is_good(app) and found(tokens, token) is None and found(tokens, again) == "camera"
+    assert (
+        not tokens.is_good(app)
+        and found(tokens, token) is None
+        and found(tokens, again) == "camera"
+    )
     assert Counted.looks == 2
 
 
@@ -165,7 +176,9 @@ def test_what_cannot_be_changed(path):
 
 def test_several_at_once_lose_none(path):
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda number: add_token(path, f"n{number}", DAY, NOW), range(24)))
+        list(
+            pool.map(lambda number: add_token(path, f"n{number}", DAY, NOW), range(24))
+        )
     assert len(read_tokens(path)) == 24
 
 
@@ -208,7 +221,12 @@ def test_the_guard_names_the_app(path, tokens):
     guard = Guard(OWN, apps=tokens)
     assert guard.check_token(f"Bearer {OWN}") is None
     assert guard.check_token(f"Bearer {token}") == "camera"
-    for wrong in (f"Bearer {token[:-1]}", f"Bearer {token_digest(token.encode())}", "", None):
+    for wrong in (
+        f"Bearer {token[:-1]}",
+        f"Bearer {token_digest(token.encode())}",
+        "",
+        None,
+    ):
         with pytest.raises(ApiError, match="a valid token is required"):
             guard.check_token(wrong)
 
@@ -227,14 +245,25 @@ def test_the_command_makes_lists_and_takes_back(tmp_path, capsys):
     assert "There are no tokens" in command(capsys, "--list", *where)
     token = command(capsys, "--new", "camera", "--expires", "12h", *where).strip()
     (kept,) = read_tokens(path_of(tmp_path / "token"))
-    assert kept.sha256 == token_digest(token.encode()) and kept.expires - kept.created == pytest.approx(12 * 3600)
+    assert kept.sha256 == token_digest(
+        token.encode()
+    ) and kept.expires - kept.created == pytest.approx(12 * 3600)
     listed = command(capsys, "--list", *where)
-    assert "camera" in listed and "good" in listed and token not in listed and kept.sha256 not in listed
+    assert (
+        "camera" in listed
+        and "good" in listed
+        and token not in listed
+        and kept.sha256 not in listed
+    )
     (entry,) = json.loads(command(capsys, "--list", "--json", *where))
     assert set(entry) == {"name", "created", "expires"}
     assert "taken back" in command(capsys, "--revoke", "camera", *where)
-    assert "no token called 'camera'" in command(capsys, "--revoke", "camera", *where, code=1)
-    assert "--expires belongs to --new" in command(capsys, "--expires", "1d", *where, code=1)
+    assert "no token called 'camera'" in command(
+        capsys, "--revoke", "camera", *where, code=1
+    )
+    assert "--expires belongs to --new" in command(
+        capsys, "--expires", "1d", *where, code=1
+    )
     assert json.loads(command(capsys, "--new", "b", "--json", *where))["name"] == "b"
     for wrong in ("0d", "367d", "1", "d", "-1d", "1w", "1.5h"):
         with pytest.raises(SystemExit):
@@ -259,15 +288,23 @@ def test_an_apps_token_opens_the_server_until_it_is_taken_back(new_server, trans
     where = ["--token-file", str(server.log.with_name("token"))]
     address = f"{transport}://127.0.0.1:{server.ready[transport]['port']}"
     new = subprocess.run(
-        [sys.executable, "-m", "pocketserve", "token", "--new", "camera", *where], capture_output=True, text=True
+        [sys.executable, "-m", "pocketserve", "token", "--new", "camera", *where],
+        capture_output=True,
+        text=True,
     )
     token = new.stdout.strip()
     assert new.returncode == 0 and token
     with Client(address, token) as client, Client(address, server.token) as owner:
-        while refused(client):  # for a second at most, since the file is looked at no more often
+        while refused(
+            client
+        ):  # for a second at most, since the file is looked at no more often
             assert server.process.poll() is None
         assert client.predict("petals", [1, 2, 3])["model"] == "petals"
-        for call in (client.open_pairing, client.close_pairing, client.pairing_state):  # would give it the other one
+        for call in (
+            client.open_pairing,
+            client.close_pairing,
+            client.pairing_state,
+        ):  # would give it the other one
             with pytest.raises(ServerError, match="installation's own token"):
                 call()
         assert owner.pairing_state() == "closed"

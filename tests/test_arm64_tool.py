@@ -20,7 +20,9 @@ def load(name: str) -> ModuleType:
     """A script of tools, which imports its neighbours."""
     sys.path.insert(0, str(ROOT / "tools"))
     try:
-        spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
+        spec = importlib.util.spec_from_file_location(
+            name, ROOT / "tools" / f"{name}.py"
+        )
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
@@ -57,6 +59,16 @@ def test_the_newest_python_gets_what_the_tests_need() -> None:
     """The checkers run elsewhere; everything else of the extra ``dev`` is there."""
     from packaging.requirements import Requirement
 
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
-    named = {Requirement(text).name for extra in ("tflite", "onnx", "image", "qr", "dev") for text in extras[extra]}
-    assert named - set(load("newest_python").WHEELS) == {"mypy", "ruff", "types-requests"}
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"][
+        "optional-dependencies"
+    ]
+    named = {
+        Requirement(text).name
+        for extra in ("tflite", "onnx", "image", "qr", "dev")
+        for text in extras[extra]
+    }
+    assert named - set(load("newest_python").WHEELS) == {
+        "mypy",
+        "ruff",
+        "types-requests",
+    }

@@ -35,7 +35,11 @@ CASES = all_cases(find_assets())
 def is_labelled_picture(case: Case) -> bool:
     """Whether the file's own metadata names what is on the picture."""
     sources = case.content["source_inputs"]
-    return case.format == "tflite" and "top5" in case.content["answer"] and sources[0].endswith((".jpg", ".png"))
+    return (
+        case.format == "tflite"
+        and "top5" in case.content["answer"]
+        and sources[0].endswith((".jpg", ".png"))
+    )
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +51,10 @@ def client(form: str, assets: Path) -> Iterator[Client]:
 
 def parameters(cases: list[Case]) -> list[Any]:
     """The cases with the format whose server they need, and the mark of its framework."""
-    return [pytest.param(c.format, c, id=str(c), marks=MARKS.get(c.format, ())) for c in cases]
+    return [
+        pytest.param(c.format, c, id=str(c), marks=MARKS.get(c.format, ()))
+        for c in cases
+    ]
 
 
 @pytest.mark.parametrize("form", ["tflite"], scope="module")
@@ -67,13 +74,17 @@ def test_case(client: Client, case: Case) -> None:
 
 
 @pytest.mark.parametrize(
-    ("form", "picture"), parameters([case for case in CASES if is_labelled_picture(case)]), scope="module"
+    ("form", "picture"),
+    parameters([case for case in CASES if is_labelled_picture(case)]),
+    scope="module",
 )
 def test_picture_gives_its_label(client: Client, picture: Case) -> None:
     """The picture itself gives the label that the file's metadata holds for it."""
     best = picture.content["answer"]["top5"]
     source = picture.content["source_inputs"][0]
-    answer = client.predict(picture.model, (picture.root / source).read_bytes(), top_k=5)
+    answer = client.predict(
+        picture.model, (picture.root / source).read_bytes(), top_k=5
+    )
     assert answer["task"] == "image-classification"
     found = [prediction["label"] for prediction in answer["predictions"]]
     if best[0]["score"] - best[1]["score"] >= MARGIN:

@@ -18,7 +18,16 @@ from conftest import ROOT
 
 sys.path.append(str(ROOT))
 
-from benchmarks import battery, calls, camera, imports, pictures, report, results, revisions
+from benchmarks import (
+    battery,
+    calls,
+    camera,
+    imports,
+    pictures,
+    report,
+    results,
+    revisions,
+)
 from benchmarks.__main__ import BENCHMARKS, choose, keep_to_loopback, main
 from benchmarks.against_peers import Side, in_blocks
 from benchmarks.grpc_call import (
@@ -61,7 +70,11 @@ def test_a_ratio_is_held_against_its_goal(rule, ours, floor, goal, ratio, verdic
 
 def test_a_straight_line_is_found():
     found = growth("X1", "memory", "kB", "model", [1, 2, 4], [12.0, 14.0, 18.0])
-    assert (found.slope, found.start, found.r2) == (pytest.approx(2), pytest.approx(10), pytest.approx(1))
+    assert (found.slope, found.start, found.r2) == (
+        pytest.approx(2),
+        pytest.approx(10),
+        pytest.approx(1),
+    )
 
 
 def test_the_99th_percentile_is_near_the_end():
@@ -69,8 +82,15 @@ def test_the_99th_percentile_is_near_the_end():
 
 
 def test_percentiles_stand_beside_the_raw_samples():
-    found = Comparison("X1", "work", "µs", [float(number) for number in range(100)], [2.0], None).to_json()
-    assert found["percentiles"]["ours"] == {"p50": 50.0, "p90": 90.0, "p99": 99.0, "samples": 100}
+    found = Comparison(
+        "X1", "work", "µs", [float(number) for number in range(100)], [2.0], None
+    ).to_json()
+    assert found["percentiles"]["ours"] == {
+        "p50": 50.0,
+        "p90": 90.0,
+        "p99": 99.0,
+        "samples": 100,
+    }
     assert found["percentiles"]["floor"]["samples"] == 1
 
 
@@ -81,20 +101,32 @@ def test_the_steepest_step_is_named():
 
 
 @pytest.mark.parametrize(
-    ("only", "chosen"), [("", list(BENCHMARKS)), ("s1, h1,S1", ["S1", "H1"]), (" g1 ", ["G1"]), ("R1 C1", ["R1", "C1"])]
+    ("only", "chosen"),
+    [
+        ("", list(BENCHMARKS)),
+        ("s1, h1,S1", ["S1", "H1"]),
+        (" g1 ", ["G1"]),
+        ("R1 C1", ["R1", "C1"]),
+    ],
 )
 def test_which_benchmarks_are_named(only: str, chosen: list[str]):
     assert choose(only) == chosen
 
 
-def test_an_unknown_benchmark_is_told_with_those_that_there_are(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+def test_an_unknown_benchmark_is_told_with_those_that_there_are(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+):
     assert main(["--only", "S1,S9", "--output", str(tmp_path / "none.json")]) == 2
     assert "there is no benchmark S9; there are S1, S2," in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(("before", "after"), [("", "127.0.0.1"), ("a.example", "a.example,127.0.0.1")])
-def test_no_proxy_stands_between_a_benchmark_and_its_server(before: str, after: str, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(
+    ("before", "after"), [("", "127.0.0.1"), ("a.example", "a.example,127.0.0.1")]
+)
+def test_no_proxy_stands_between_a_benchmark_and_its_server(
+    before: str, after: str, monkeypatch: pytest.MonkeyPatch
+):
     for name in ("NO_PROXY", "no_proxy"):
         monkeypatch.setenv(name, before)
     monkeypatch.setenv("http_proxy", "http://proxy.example:3128")
@@ -115,19 +147,42 @@ def _broken(effort: Effort) -> list[Result]:
     raise ValueError("a fault")
 
 
-def test_what_was_measured_before_ctrl_c_is_shown_and_kept(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+def test_what_was_measured_before_ctrl_c_is_shown_and_kept(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+):
     one = Comparison("A1", "work", "µs", [2.0], [4.0], 1.0, against="limit")
     output = tmp_path / "found.json"
-    assert main(["--output", str(output)], {"A1": lambda effort: [one], "B1": _stop, "C1": _broken}) == 130
+    assert (
+        main(
+            ["--output", str(output)],
+            {"A1": lambda effort: [one], "B1": _stop, "C1": _broken},
+        )
+        == 130
+    )
     told = capsys.readouterr()
-    assert "stopped during B1" in told.err and "0.50" in told.out and "goals: 1 met, 0 missed" in told.out
-    assert [item["name"] for item in json.loads(output.read_text(encoding="utf-8"))["results"]] == ["A1"]
+    assert (
+        "stopped during B1" in told.err
+        and "0.50" in told.out
+        and "goals: 1 met, 0 missed" in told.out
+    )
+    assert [
+        item["name"]
+        for item in json.loads(output.read_text(encoding="utf-8"))["results"]
+    ] == ["A1"]
 
 
-def test_what_cannot_be_measured_is_no_failure_and_what_fails_is(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+def test_what_cannot_be_measured_is_no_failure_and_what_fails_is(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+):
     assert main(["--output", str(tmp_path / "found.json")], {"A1": _absent}) == 0
     assert "not measured: this system does not tell" in capsys.readouterr().out
-    assert main(["--output", str(tmp_path / "found.json")], {"A1": _broken, "B1": lambda effort: []}) == 1
+    assert (
+        main(
+            ["--output", str(tmp_path / "found.json")],
+            {"A1": _broken, "B1": lambda effort: []},
+        )
+        == 1
+    )
     told = capsys.readouterr()
     assert "not measured: ValueError: a fault" in told.out and "B1 (2 of 2)" in told.err
 
@@ -158,7 +213,10 @@ def test_why_an_environment_cannot_be_made():
     told = "WARNING: retrying\nERROR: No matching distribution found for mlserver==1.7.1\n.bench/mlserver could not"
     assert reason_of(told) == "No matching distribution found for mlserver==1.7.1"
     assert reason_of("a\nOSError: no space left\n") == "OSError: no space left"
-    assert reason_of("a\nKilled\n.bench/mlserver could not be made: python said why above") == "Killed"
+    assert (
+        reason_of("a\nKilled\n.bench/mlserver could not be made: python said why above")
+        == "Killed"
+    )
     assert reason_of("") == "no reason given"
 
 
@@ -175,12 +233,23 @@ import time:         5 |          5 | pocketservers
 def test_import_times_are_read_and_the_lowest_count(capsys: pytest.CaptureFixture[str]):
     first = imports.self_times(LOG)
     assert first["encodings"] == 120 and len(first) == 5
-    found = imports.compare("X1", imports.lowest([first, {"pocketserve": 60, "late": 4}]), {"encodings": 110})
-    assert list(found.own.items()) == [("pocketserve", 60), ("pocketserve.config", 30), ("pocketserve_wire.limits", 7)]
+    found = imports.compare(
+        "X1",
+        imports.lowest([first, {"pocketserve": 60, "late": 4}]),
+        {"encodings": 110},
+    )
+    assert list(found.own.items()) == [
+        ("pocketserve", 60),
+        ("pocketserve.config", 30),
+        ("pocketserve_wire.limits", 7),
+    ]
     assert found.to_json()["ours"]["late"] == 4
     report.show([found])
     shown = capsys.readouterr().out
-    assert "0.2 ms for 6 modules, 0.1 ms of it for 3 of our own" in shown and "the script's 0.1 ms for 1" in shown
+    assert (
+        "0.2 ms for 6 modules, 0.1 ms of it for 3 of our own" in shown
+        and "the script's 0.1 ms for 1" in shown
+    )
     assert "0.06 ms  pocketserve\n" in shown
 
 
@@ -188,13 +257,31 @@ def test_import_times_are_read_and_the_lowest_count(capsys: pytest.CaptureFixtur
 @pytest.mark.onnx  # the environment that has no ONNX has no ai-edge-litert either, whose schema makes the models
 def test_a_quick_run_measures_both_transports_against_their_floors(tmp_path: Path):
     output = tmp_path / "benchmarks.json"
-    command = [sys.executable, "-m", "benchmarks", "--quick", "--only", "H1,S1,C1", "--output", str(output)]
-    done = subprocess.run(command, cwd=ROOT, env={**os.environ}, capture_output=True, text=True, timeout=120)
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks",
+        "--quick",
+        "--only",
+        "H1,S1,C1",
+        "--output",
+        str(output),
+    ]
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr
     assert "against" in done.stdout
     content = json.loads(output.read_text(encoding="utf-8"))
     assert content["machine"]["cores"]
-    assert {item["kind"] for item in content["results"]} == {"comparison", "imports"}, done.stdout + done.stderr
+    assert {item["kind"] for item in content["results"]} == {"comparison", "imports"}, (
+        done.stdout + done.stderr
+    )
     modules = next(item for item in content["results"] if item["kind"] == "imports")
     assert "pocketserve.server" in modules["ours"] and "numpy" in modules["floor"]
     assert not any(name.startswith("pocketserve") for name in modules["floor"])
@@ -204,19 +291,35 @@ def test_a_quick_run_measures_both_transports_against_their_floors(tmp_path: Pat
     assert all(len(item["ours"]) == len(item["floor"]) > 1 for item in sides)
 
 
-def test_a_commit_is_unpacked_once_under_its_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_commit_is_unpacked_once_under_its_hash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     repository = tmp_path / "repository"
     for name in ("server/a.py", "client/b.py", "docs/c.md"):
         file = repository / name
         file.parent.mkdir(parents=True)
         file.write_text(name)
-    author = ("-c", "user.name=tester", "-c", "user.email=tester@localhost", "-c", "commit.gpgsign=false")
-    for command in (("init", "-q"), ("add", "."), (*author, "commit", "-q", "-m", "first")):
+    author = (
+        "-c",
+        "user.name=tester",
+        "-c",
+        "user.email=tester@localhost",
+        "-c",
+        "commit.gpgsign=false",
+    )
+    for command in (
+        ("init", "-q"),
+        ("add", "."),
+        (*author, "commit", "-q", "-m", "first"),
+    ):
         subprocess.run(["git", *command], cwd=repository, check=True, timeout=120)
     monkeypatch.setattr(revisions, "ROOT", repository)
     monkeypatch.setattr(revisions, "BENCH_FOLDER", tmp_path / "bench")
     folder = revisions.unpacked("HEAD")
-    assert sorted(str(file.relative_to(folder)) for file in folder.rglob("*.*")) == ["client/b.py", "server/a.py"]
+    assert sorted(str(file.relative_to(folder)) for file in folder.rglob("*.*")) == [
+        "client/b.py",
+        "server/a.py",
+    ]
     (folder / "kept").touch()
     assert revisions.unpacked("HEAD") == folder and (folder / "kept").exists()
     with pytest.raises(ValueError, match="git has no commit 'nowhere'"):
@@ -240,13 +343,19 @@ def test_two_trees_are_asked_in_turn(monkeypatch: pytest.MonkeyPatch):
 def test_frames_and_photos_are_labelled_alike_on_both_sides():
     shown = [*camera.run(QUICK), *pictures.run_v2(QUICK)]
     assert {result.name for result in shown} == {"V1", "V2"}
-    assert {kind for kind in ("NV21", "JPEG") for result in shown if kind in result.what} == {"NV21", "JPEG"}
+    assert {
+        kind for kind in ("NV21", "JPEG") for result in shown if kind in result.what
+    } == {"NV21", "JPEG"}
     plain, *drawn = [result for result in shown if result.name == "V2"]
     assert len(plain.floor) == QUICK.least
-    assert [result.floor for result in drawn if result.against == "undrawn"] == [plain.ours] * 2  # as PNG and as JPEG
+    assert [result.floor for result in drawn if result.against == "undrawn"] == [
+        plain.ours
+    ] * 2  # as PNG and as JPEG
 
 
-def test_without_public_models_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_without_public_models_it_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv("POCKETSERVE_TEST_ASSETS", str(tmp_path))
     for run in (camera.run, pictures.run_v2):
         (result,) = run(QUICK)
@@ -268,7 +377,9 @@ def test_wake_ups_of_threads_that_ended_are_not_taken_off():
 
 
 def test_who_does_not_answer_is_given_up_and_nobody_else():
-    everywhere = Side(os.getpid(), lambda model: None)  # one process for all: nobody is held still
+    everywhere = Side(
+        os.getpid(), lambda model: None
+    )  # one process for all: nobody is held still
     asked: list[str] = []
 
     def measure(name: str, side: Side, effort: Effort) -> list[float]:
@@ -312,7 +423,9 @@ class Http2Server(threading.Thread):
     def run(self) -> None:
         connected, _ = self._listening.accept()
         connected.settimeout(120)
-        settings = struct.pack(">HIHI", INITIAL_WINDOW_SIZE, NARROW, MAX_FRAME_SIZE, 1 << 24)
+        settings = struct.pack(
+            ">HIHI", INITIAL_WINDOW_SIZE, NARROW, MAX_FRAME_SIZE, 1 << 24
+        )
         with connected, connected.makefile("rb") as incoming:
             assert incoming.read(len(PREFACE)) == PREFACE
             connected.sendall(frame(SETTINGS, 0, 0, settings))
@@ -328,18 +441,27 @@ class Http2Server(threading.Thread):
                 self._check(len(content), room, own)
                 room, own = room + GRANT, own + GRANT
                 granted = [
-                    frame(WINDOW_UPDATE, 0, at, GRANT.to_bytes(4, "big")) for at in (0, int.from_bytes(stream, "big"))
+                    frame(WINDOW_UPDATE, 0, at, GRANT.to_bytes(4, "big"))
+                    for at in (0, int.from_bytes(stream, "big"))
                 ]
                 connected.sendall(b"".join((*granted, frame(PING, 0, 0, bytes(8)))))
                 if flags:
                     answer = len(message).to_bytes(4, "big")
-                    block = frame(DATA, 0, int.from_bytes(stream, "big"), b"\0\0\0\0\4" + answer)
-                    connected.sendall(block + frame(HEADERS, 5, int.from_bytes(stream, "big")))
+                    block = frame(
+                        DATA, 0, int.from_bytes(stream, "big"), b"\0\0\0\0\4" + answer
+                    )
+                    connected.sendall(
+                        block + frame(HEADERS, 5, int.from_bytes(stream, "big"))
+                    )
                     message.clear()
                     own = NARROW
 
     def _check(self, size: int, room: int, own: int) -> None:
-        found = {"connection": room < 0, "stream": own < 0, "frame": size > USUAL_FRAME and not self.acknowledged}
+        found = {
+            "connection": room < 0,
+            "stream": own < 0,
+            "frame": size > USUAL_FRAME and not self.acknowledged,
+        }
         self.broken += [name for name, is_broken in found.items() if is_broken]
 
 
@@ -363,10 +485,21 @@ def test_grpc_messages_pass_narrow_windows(size: int):
 def test_a_run_becomes_a_page_of_the_docs(tmp_path: Path):
     source, target = tmp_path / "found.json", tmp_path / "page.md"
     line = growth("X1", "memory", "kB", "model", [1, 2, 4], [12.0, 14.0, 18.0])
-    work = Comparison("X1", "work", "µs", [float(number) for number in range(400)], [100.0], 1.5, against="a|b")
+    work = Comparison(
+        "X1",
+        "work",
+        "µs",
+        [float(number) for number in range(400)],
+        [100.0],
+        1.5,
+        against="a|b",
+    )
     report.write(source, [work, Missing("X2", "peer", "there is no network"), line])
     assert results.main(source, target) == 0
     page = target.read_text(encoding="utf-8")
-    assert "| X1 | work | 199.5 µs | 396.0 | a/b | 100.0 µs |  | 2.00 | ≤ 1.5 | MISSED |\n" in page
+    assert (
+        "| X1 | work | 199.5 µs | 396.0 | a/b | 100.0 µs |  | 2.00 | ≤ 1.5 | MISSED |\n"
+        in page
+    )
     assert "| X2 | peer | there is no network |\n" in page
     assert "| X1 | memory | 2 kB per model | 10 kB | 1.000 | 2 to 4 | 0.36 |\n" in page

@@ -41,7 +41,13 @@ def test_a_function_that_may_be_there(tmp_path: Path, source: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "source", ["", "def make():\n    build = 1\n", "import other\n", "class A:\n    def build(self): ...\n"]
+    "source",
+    [
+        "",
+        "def make():\n    build = 1\n",
+        "import other\n",
+        "class A:\n    def build(self): ...\n",
+    ],
 )
 def test_a_function_that_is_missing(tmp_path: Path, source: str) -> None:
     with pytest.raises(ModelLoadError, match="has no function 'build'"):
@@ -80,4 +86,6 @@ def test_the_command_says_what_comes_next(
     version(tmp_path / "net", "def build(): ...\n")
 
     assert main(["trust", str(tmp_path / "net"), "--yes"]) == 0
-    assert f"pocketserve init {tmp_path}/net --shape" in " ".join(capsys.readouterr().out.split()).replace("- ", "-")
+    assert f"pocketserve init {tmp_path}/net --shape" in " ".join(
+        capsys.readouterr().out.split()
+    ).replace("- ", "-")

@@ -15,7 +15,9 @@ ROOT = Path(__file__).resolve().parents[1]
 @pytest.fixture(scope="module")
 def measures() -> ModuleType:
     """Return the tool as a module."""
-    spec = importlib.util.spec_from_file_location("code_measures", ROOT / "tools/code_measures.py")
+    spec = importlib.util.spec_from_file_location(
+        "code_measures", ROOT / "tools/code_measures.py"
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -41,26 +43,48 @@ def test_every_kind_of_binding_is_counted(measures: ModuleType, tmp_path: Path) 
     assert measures.measure(tmp_path)["vague names"] == 4
 
 
-def test_docstrings_that_begin_with_a_question_are_counted(measures: ModuleType, tmp_path: Path) -> None:
+def test_docstrings_that_begin_with_a_question_are_counted(
+    measures: ModuleType, tmp_path: Path
+) -> None:
     source = '"""What this is."""\nclass A:\n    """Whether: no."""\ndef f():\n    """Return what is there."""\n'
     write(tmp_path, {"a.py": source})
     assert measures.measure(tmp_path)["docstrings that begin with a question word"] == 2
 
 
-def test_a_name_defined_twice_is_counted_unless_a_registry_asks_for_it(measures: ModuleType, tmp_path: Path) -> None:
+def test_a_name_defined_twice_is_counted_unless_a_registry_asks_for_it(
+    measures: ModuleType, tmp_path: Path
+) -> None:
     source = "def create(): ...\ndef probe(): ...\ndef _own(): ...\n"
     write(tmp_path, {"a.py": source, "tasks/b.py": source})
     assert measures.measure(tmp_path)["public names with several definitions"] == 1
 
 
-def test_folders_are_counted_without_their_package_files(measures: ModuleType, tmp_path: Path) -> None:
-    write(tmp_path, {"__init__.py": "", "a.py": "x = 1\n", "tasks/__init__.py": "", "tasks/b.py": "", "tasks/c.py": ""})
+def test_folders_are_counted_without_their_package_files(
+    measures: ModuleType, tmp_path: Path
+) -> None:
+    write(
+        tmp_path,
+        {
+            "__init__.py": "",
+            "a.py": "x = 1\n",
+            "tasks/__init__.py": "",
+            "tasks/b.py": "",
+            "tasks/c.py": "",
+        },
+    )
     counts = measures.measure(tmp_path)
-    assert (counts["loose modules"], counts["modules in the largest folder"], counts["lines"]) == (1, 2, 1)
+    assert (
+        counts["loose modules"],
+        counts["modules in the largest folder"],
+        counts["lines"],
+    ) == (1, 2, 1)
 
 
 def test_a_count_that_rose_fails(
-    measures: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    measures: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     limits = tmp_path / "limits.json"
     limits.write_text('{"vague names": 0}')
@@ -105,25 +129,44 @@ def test_long_sentences_of_a_page(measures: ModuleType, tmp_path: Path) -> None:
 
 def test_every_generated_page_exists(measures: ModuleType) -> None:
     """A name that is left out of the measures is a page."""
-    assert [name for name in measures.text_measures.GENERATED if not (ROOT / name).is_file()] == []
+    assert [
+        name for name in measures.text_measures.GENERATED if not (ROOT / name).is_file()
+    ] == []
 
 
 def plain_values(measures: ModuleType, root: Path) -> dict[str, float]:
     """Return the values of the only package below ``root``."""
-    values: dict[str, float] = measures.plain_measures.measure(root)["server/pocketserve/tasks"]
+    values: dict[str, float] = measures.plain_measures.measure(root)[
+        "server/pocketserve/tasks"
+    ]
     return values
 
 
-def test_dense_lines_raise_the_measures_of_their_area(measures: ModuleType, tmp_path: Path) -> None:
-    write(tmp_path, {"tasks/__init__.py": "", "tasks/a.py": "def f(x):\n    return x\n"})
+def test_dense_lines_raise_the_measures_of_their_area(
+    measures: ModuleType, tmp_path: Path
+) -> None:
+    write(
+        tmp_path, {"tasks/__init__.py": "", "tasks/a.py": "def f(x):\n    return x\n"}
+    )
     plain = plain_values(measures, tmp_path)
-    write(tmp_path, {"tasks/a.py": "def f(x):\n    return [y if y else 0 for y in x if (z := y)]\n"})
+    write(
+        tmp_path,
+        {
+            "tasks/a.py": "def f(x):\n    return [y if y else 0 for y in x if (z := y)]\n"
+        },
+    )
     dense = plain_values(measures, tmp_path)
-    for name in ("nodes per line", "nodes per function, max", "compact expressions per 100 lines"):
+    for name in (
+        "nodes per line",
+        "nodes per function, max",
+        "compact expressions per 100 lines",
+    ):
         assert dense[name] > plain[name]
 
 
-def test_words_of_docstrings_and_comments_are_measured(measures: ModuleType, tmp_path: Path) -> None:
+def test_words_of_docstrings_and_comments_are_measured(
+    measures: ModuleType, tmp_path: Path
+) -> None:
     source = '"""Tell what this is."""\nx = 1  # what comes next\n' + "#" * 101 + "\n"
     write(tmp_path, {"tasks/__init__.py": "", "tasks/a.py": source})
     values = plain_values(measures, tmp_path)
@@ -133,24 +176,45 @@ def test_words_of_docstrings_and_comments_are_measured(measures: ModuleType, tmp
     assert values["% of lines over 100 columns"] == 33.3
 
 
-def test_classes_and_aliases_with_one_name_are_counted(measures: ModuleType, tmp_path: Path) -> None:
-    write(tmp_path, {"a.py": "class _Job: ...\n", "b.py": "Job = dict[str, int]\nLIMITS = {1}\n"})
+def test_classes_and_aliases_with_one_name_are_counted(
+    measures: ModuleType, tmp_path: Path
+) -> None:
+    write(
+        tmp_path,
+        {"a.py": "class _Job: ...\n", "b.py": "Job = dict[str, int]\nLIMITS = {1}\n"},
+    )
     counts = measures.plain_measures.measure_distributions(tmp_path)
     assert counts["class names with several meanings in server"] == 1
 
 
-def test_imports_of_the_command_line_are_counted_outside_of_it(measures: ModuleType, tmp_path: Path) -> None:
+def test_imports_of_the_command_line_are_counted_outside_of_it(
+    measures: ModuleType, tmp_path: Path
+) -> None:
     source = "from pocketserve.cli.output import say\n"
     write(tmp_path, {"cli/a.py": source, "compare/b.py": source})
     counts = measures.plain_measures.measure_distributions(tmp_path)
     assert counts["imports of the command line from below"] == 1
 
 
-def test_a_value_may_rise_to_its_target_but_not_above_both(measures: ModuleType) -> None:
+def test_a_value_may_rise_to_its_target_but_not_above_both(
+    measures: ModuleType,
+) -> None:
     plain = measures.plain_measures
-    assert plain.find_increases({"a": {"nodes per line": 5.5}}, {"a": {"nodes per line": 4.0}}) == []
-    assert plain.find_increases({"a": {"nodes per line": 7.0}}, {"a": {"nodes per line": 7.0}}) == []
-    assert plain.find_increases({"a": {"nodes per line": 7.2}}, {"a": {"nodes per line": 7.0}}) == [
-        "a: nodes per line: 7.2, at most 7.1"
+    assert (
+        plain.find_increases(
+            {"a": {"nodes per line": 5.5}}, {"a": {"nodes per line": 4.0}}
+        )
+        == []
+    )
+    assert (
+        plain.find_increases(
+            {"a": {"nodes per line": 7.0}}, {"a": {"nodes per line": 7.0}}
+        )
+        == []
+    )
+    assert plain.find_increases(
+        {"a": {"nodes per line": 7.2}}, {"a": {"nodes per line": 7.0}}
+    ) == ["a: nodes per line: 7.2, at most 7.1"]
+    assert plain.find_increases({"new": {"nodes per line": 5.6}}, {}) == [
+        "new: nodes per line: 5.6, at most 5.5"
     ]
-    assert plain.find_increases({"new": {"nodes per line": 5.6}}, {}) == ["new: nodes per line: 5.6, at most 5.5"]

@@ -31,7 +31,14 @@ from pocketserve.codegen.names import (
     distinct,
 )
 from pocketserve.codegen.render import ClassRequest, render_class
-from pocketserve.codegen.view import KINDS, MAX_ENUM, MAX_LABEL, TAKES, default_class, read_interface
+from pocketserve.codegen.view import (
+    KINDS,
+    MAX_ENUM,
+    MAX_LABEL,
+    TAKES,
+    default_class,
+    read_interface,
+)
 from pocketserve.task_registry import TASK_NAMES, task_named
 from pocketserve_client import Client
 
@@ -49,7 +56,14 @@ def interface(**changes: Any) -> dict[str, Any]:
         "inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 2]}],
         "outputs": [{"name": "y", "datatype": "FP32", "shape": [1, 2]}],
         "labels": ["a", "b"],
-        "calls": [{"verb": "classify", "takes": "picture", "entry": "Classification", "fields": [label]}],
+        "calls": [
+            {
+                "verb": "classify",
+                "takes": "picture",
+                "entry": "Classification",
+                "fields": [label],
+            }
+        ],
         "about": {},
         **changes,
     }
@@ -57,7 +71,10 @@ def interface(**changes: Any) -> dict[str, Any]:
 
 def render(language: str, **changes: Any) -> str:
     """A class of such an answer."""
-    return render_class(read_interface(interface(**changes)), ClassRequest("m", language, "com.example", "M", None))
+    return render_class(
+        read_interface(interface(**changes)),
+        ClassRequest("m", language, "com.example", "M", None),
+    )
 
 
 @pytest.mark.parametrize("name", TASK_NAMES)
@@ -67,33 +84,56 @@ def test_every_task_says_how_it_is_called(name: str) -> None:
     assert bool(calls) == (name not in ("custom", "tensors"))
     fields = [field for call in calls for field in call.fields]
     fields += [inner for field in fields for inner in field.fields]
-    assert {call.takes for call in calls} <= TAKES and {field.kind for field in fields} <= KINDS
-    assert all(field.meaning and (field.kind != "list" or field.entry) for field in fields)
+    assert {call.takes for call in calls} <= TAKES and {
+        field.kind for field in fields
+    } <= KINDS
+    assert all(
+        field.meaning and (field.kind != "list" or field.entry) for field in fields
+    )
 
 
 def test_names() -> None:
     assert camel_case("sepal length (cm)", "x") == "sepalLengthCm"
     assert camel_case("petal_width", "x") == "petalWidth"
-    assert camel_case("class", "x") == "classValue" and camel_case("getClass", "x") == "getClassValue"
-    assert camel_case("1st", "x") == "x1st" and camel_case("σκύλος", "x") == "x" and camel_case("", "x") == "x"
+    assert (
+        camel_case("class", "x") == "classValue"
+        and camel_case("getClass", "x") == "getClassValue"
+    )
+    assert (
+        camel_case("1st", "x") == "x1st"
+        and camel_case("σκύλος", "x") == "x"
+        and camel_case("", "x") == "x"
+    )
     assert constant_case("Éclair au café", "LABEL", 0) == "ECLAIR_AU_CAFE"
-    assert constant_case("7 dwarfs", "LABEL", 3) == "LABEL_7_DWARFS" and constant_case("σ", "LABEL", 3) == "LABEL_3"
-    assert class_case("mobilenet_v2-1.0") == "MobilenetV210" and class_case("7up") == "Model7up"
+    assert (
+        constant_case("7 dwarfs", "LABEL", 3) == "LABEL_7_DWARFS"
+        and constant_case("σ", "LABEL", 3) == "LABEL_3"
+    )
+    assert (
+        class_case("mobilenet_v2-1.0") == "MobilenetV210"
+        and class_case("7up") == "Model7up"
+    )
     assert class_case("tensor") == "TensorModel" and class_case("σ") == "Model"
     assert len(constant_case("a" * 5000, "LABEL", 0)) == 60
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("names", [("image", "image_shape"), ("imageShape", "image")])
-def test_the_sizes_of_an_input_have_a_name_of_their_own(language: str, names: tuple[str, str]) -> None:
+def test_the_sizes_of_an_input_have_a_name_of_their_own(
+    language: str, names: tuple[str, str]
+) -> None:
     """Detectors take a picture of any size and its shape beside it."""
     inputs = [{"name": name, "datatype": "FP32", "shape": [-1, -1]} for name in names]
-    assert sorted(tensor.variable for tensor in read_interface(interface(inputs=inputs)).inputs) == [
+    assert sorted(
+        tensor.variable for tensor in read_interface(interface(inputs=inputs)).inputs
+    ) == [
         "image",
         "imageShapeValue",
     ]
     lines = [
-        line for line in render(language, inputs=inputs).splitlines() if " infer(" in line and "imageShape" in line
+        line
+        for line in render(language, inputs=inputs).splitlines()
+        if " infer(" in line and "imageShape" in line
     ]
     sizes = "long[] imageShape," if language == "java" else "imageShape: LongArray"
     assert f"{lines[0]},".replace(")", ",").count(sizes) == 1
@@ -101,7 +141,11 @@ def test_the_sizes_of_an_input_have_a_name_of_their_own(language: str, names: tu
 
 def test_equal_names_are_told_apart_whatever_their_case() -> None:
     names = distinct(["CRANE", "CRANE", "CRANE_1", "crane", "OTHER"])
-    assert names[0] == "CRANE" and names[-1] == "OTHER" and len({name.casefold() for name in names}) == 5
+    assert (
+        names[0] == "CRANE"
+        and names[-1] == "OTHER"
+        and len({name.casefold() for name in names}) == 5
+    )
 
 
 def test_no_class_is_called_as_one_that_the_templates_mention() -> None:
@@ -116,31 +160,67 @@ def test_no_class_is_called_as_one_that_the_templates_mention() -> None:
     annotations = set(re.findall(r"@(\w+)", code))
     arrays = set(re.findall(r"\b\w+Array(?:List)?\b", code)) - {"toArray"}
     made = set(re.findall(r"\b(?:new|throw new) (\w+)", code))
-    assert {"Throws", "Override"} <= annotations and "FloatArray" in arrays and "IllegalArgumentException" in made
+    assert (
+        {"Throws", "Override"} <= annotations
+        and "FloatArray" in arrays
+        and "IllegalArgumentException" in made
+    )
     assert annotations | arrays | made <= USED_CLASSES
 
 
 @pytest.mark.parametrize(
-    "name", ["", "digits", "Di gits", "Di\n", "D$", "Label", "Row", "PocketServe", "Classification"]
+    "name",
+    [
+        "",
+        "digits",
+        "Di gits",
+        "Di\n",
+        "D$",
+        "Label",
+        "Row",
+        "PocketServe",
+        "Classification",
+    ],
 )
 def test_names_that_no_class_can_have(name: str) -> None:
     with pytest.raises(NameFaultError, match="--class"):
         check_class(name, {"Classification"})
 
 
-@pytest.mark.parametrize("name", ["", "Com.x", "com..x", "com.class", "com.fun", "a" * 201, "../x", "com.x;", "java.x"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "Com.x",
+        "com..x",
+        "com.class",
+        "com.fun",
+        "a" * 201,
+        "../x",
+        "com.x;",
+        "java.x",
+    ],
+)
 def test_names_that_no_package_can_have(name: str) -> None:
     with pytest.raises(NameFaultError, match="--package"):
         check_package(name)
 
 
-@pytest.mark.parametrize("text", [*HOSTILE_LABELS, "*/", "/*", "\\u002a/", "\ud800", "a" * 10_000])
+@pytest.mark.parametrize(
+    "text", [*HOSTILE_LABELS, "*/", "/*", "\\u002a/", "\ud800", "a" * 10_000]
+)
 def test_no_text_ends_its_place(text: str) -> None:
     """Neither a comment nor a literal; both are ASCII in one line."""
     inside = comment(text)
-    assert inside.isascii() and not any(sign in inside for sign in ("*/", "/*", "\\", "{", "<"))
+    assert inside.isascii() and not any(
+        sign in inside for sign in ("*/", "/*", "\\", "{", "<")
+    )
     for literal in (java_string(text), kotlin_string(text)):
-        assert literal.isascii() and literal.isprintable() and literal[0] == literal[-1] == '"'
+        assert (
+            literal.isascii()
+            and literal.isprintable()
+            and literal[0] == literal[-1] == '"'
+        )
         body = literal[1:-1].replace("\\\\", "")
         assert '"' not in body.replace('\\"', "")
     assert "$" not in kotlin_string(text).replace("\\$", "")
@@ -156,28 +236,59 @@ def test_a_backslash_behind_an_escape_does_not_begin_another(before: str) -> Non
 
 def test_the_card_cannot_leave_its_comment() -> None:
     for language in LANGUAGES:
-        source = render(language, about={"description": "*/ class Evil {} /*\n*/", "license": "\\u002a/"})
-        assert "class Evil &#123;" in source and "*/ class Evil" not in source and "\\u002a/" not in source
+        source = render(
+            language,
+            about={"description": "*/ class Evil {} /*\n*/", "license": "\\u002a/"},
+        )
+        assert (
+            "class Evil &#123;" in source
+            and "*/ class Evil" not in source
+            and "\\u002a/" not in source
+        )
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("kind", ["label", "list", "real"])
-@pytest.mark.parametrize("meaning", ["*/ val x = evil() /*", "\\u002a/ val x = evil() /*", "é", ""])
-def test_a_meaning_cannot_leave_its_comment(language: str, kind: str, meaning: str) -> None:
+@pytest.mark.parametrize(
+    "meaning", ["*/ val x = evil() /*", "\\u002a/ val x = evil() /*", "é", ""]
+)
+def test_a_meaning_cannot_leave_its_comment(
+    language: str, kind: str, meaning: str
+) -> None:
     """Neither by its first character, which begins a sentence in Kotlin."""
-    field = {"name": "x", "kind": kind, "meaning": meaning, "entry": "Inner", "fields": []}
-    call = {"verb": "classify", "takes": "picture", "entry": "Classification", "fields": [field]}
+    field = {
+        "name": "x",
+        "kind": kind,
+        "meaning": meaning,
+        "entry": "Inner",
+        "fields": [],
+    }
+    call = {
+        "verb": "classify",
+        "takes": "picture",
+        "entry": "Classification",
+        "fields": [field],
+    }
     source = render(language, calls=[call])
-    assert source.isascii() and source.count("*/") == source.count("/*") and "\\u" not in source
+    assert (
+        source.isascii()
+        and source.count("*/") == source.count("/*")
+        and "\\u" not in source
+    )
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_many_labels(language: str) -> None:
     """As many as the code of an enum can hold; beyond that, and with very long ones, texts alone, and it says so."""
-    assert f"L{MAX_ENUM - 1}(" in render(language, labels=[f"l{i}" for i in range(MAX_ENUM)])
+    assert f"L{MAX_ENUM - 1}(" in render(
+        language, labels=[f"l{i}" for i in range(MAX_ENUM)]
+    )
     for labels in ([f"l{i}" for i in range(20_000)], ["a", "b" * (MAX_LABEL + 1)]):
         source = render(language, labels=labels)
-        assert "enum" not in source.replace("for an enum", "") and f"It has {len(labels)} labels, too many" in source
+        assert (
+            "enum" not in source.replace("for an enum", "")
+            and f"It has {len(labels)} labels, too many" in source
+        )
 
 
 @pytest.mark.parametrize(
@@ -201,8 +312,14 @@ def test_an_answer_that_is_none(change: dict[str, Any]) -> None:
 
 
 def test_a_class_is_never_called_as_what_it_holds() -> None:
-    assert default_class("classification", read_interface(interface()).entries) == "ClassificationModel"
-    assert default_class("label", ()) == "LabelModel" and {"Label", "Row", "Outputs"} <= USED_CLASSES
+    assert (
+        default_class("classification", read_interface(interface()).entries)
+        == "ClassificationModel"
+    )
+    assert (
+        default_class("label", ()) == "LabelModel"
+        and {"Label", "Row", "Outputs"} <= USED_CLASSES
+    )
     assert {"class", "fun", "when", "synchronized"} <= RESERVED
 
 
@@ -232,13 +349,21 @@ def codegen(server: Server, *words: str) -> int:
 def test_the_fingerprint(live: Server) -> None:
     """The same for two versions that are asked alike, served with the metadata; another one for another label."""
     with Client(live.url, live.token) as client:
-        digits, again = client.model_interface("digits"), client.model_interface("digits", "tflite")
+        digits, again = (
+            client.model_interface("digits"),
+            client.model_interface("digits", "tflite"),
+        )
         assert digits == again
-        assert client.model_metadata("digits")["parameters"]["fingerprint"] == digits["fingerprint"]
+        assert (
+            client.model_metadata("digits")["parameters"]["fingerprint"]
+            == digits["fingerprint"]
+        )
         assert client.model_interface("other")["fingerprint"] != digits["fingerprint"]
         assert client.model_interface("other")["inputs"] == digits["inputs"]
         assert client.model_interface("petals")["features"][0]["unit"] == "cm"
-        assert client.predict("digits", MODELS / "digits/samples/7.png")  # what a run teaches counts for nothing
+        assert client.predict(
+            "digits", MODELS / "digits/samples/7.png"
+        )  # what a run teaches counts for nothing
         assert client.model_interface("digits") == digits
 
 
@@ -247,12 +372,18 @@ def test_the_fingerprint(live: Server) -> None:
 def test_a_file_that_says_when_it_is_stale(
     live: Server, tmp_path: Path, language: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert codegen(live, "digits", "--language", language, "--output", str(tmp_path)) == 0
+    assert (
+        codegen(live, "digits", "--language", language, "--output", str(tmp_path)) == 0
+    )
     file = Path(capsys.readouterr().out.strip())
     assert file.parent == tmp_path / "com/example/app" and file.stem == "Digits"
     assert list(file.parent.iterdir()) == [file]
     source = file.read_bytes()
-    assert source.isascii() and __version__.encode() in source and str(tmp_path).encode() not in source
+    assert (
+        source.isascii()
+        and __version__.encode() in source
+        and str(tmp_path).encode() not in source
+    )
     check = ("--language", language, "--check", str(file))
     assert codegen(live, "digits", *check) == 0 and file.read_bytes() == source
     assert codegen(live, "other", *check, "--class", "Digits") == 1
@@ -262,7 +393,9 @@ def test_a_file_that_says_when_it_is_stale(
 
 
 @pytest.mark.live
-def test_faults_of_the_command(live: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_faults_of_the_command(
+    live: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for words, sentence in (
         (["nothing"], "'nothing' is not found"),
         (["digits", "--version", "x"], "'x'"),
@@ -271,5 +404,7 @@ def test_faults_of_the_command(live: Server, tmp_path: Path, capsys: pytest.Capt
     ):
         assert codegen(live, *words, "--language", "java") == 1
         assert sentence in capsys.readouterr().err
-    bound = codegen(live, "digits", "--language", "java", "--version", "tflite", "--class", "Bound")
+    bound = codegen(
+        live, "digits", "--language", "java", "--version", "tflite", "--class", "Bound"
+    )
     assert bound == 0 and "MODEL, VERSION, FINGERPRINT" in capsys.readouterr().out

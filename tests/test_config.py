@@ -43,11 +43,26 @@ GOOD: dict[str, list[tuple[str, Any]]] = {
     "quarantine": [("true", True), ("off", False)],
     "trial_timeout": [("0.1", 0.1), ("86400", 86400.0)],
     "trial_memory": [("0", 0), ("1GiB", 2**30)],
-    "auth": [("true", True), ("0", False), ("Off", False), ("YES", True), ("no", False), ("1", True)],
-    "allowed_hosts": [("a", ("a",)), ("a,b.example", ("a", "b.example")), (" a , ,b,", ("a", "b")), ("", ())],
+    "auth": [
+        ("true", True),
+        ("0", False),
+        ("Off", False),
+        ("YES", True),
+        ("no", False),
+        ("1", True),
+    ],
+    "allowed_hosts": [
+        ("a", ("a",)),
+        ("a,b.example", ("a", "b.example")),
+        (" a , ,b,", ("a", "b")),
+        ("", ()),
+    ],
     "allowed_origins": [
         ("capacitor://localhost", ("capacitor://localhost",)),
-        ("http://localhost:5173, tauri://localhost", ("http://localhost:5173", "tauri://localhost")),
+        (
+            "http://localhost:5173, tauri://localhost",
+            ("http://localhost:5173", "tauri://localhost"),
+        ),
         (
             "chrome-extension://aapbdbdomjkkjkaonfhkkikfgjllcleb",
             ("chrome-extension://aapbdbdomjkkjkaonfhkkikfgjllcleb",),
@@ -130,7 +145,15 @@ OUT_OF_RANGE: dict[str, list[str]] = {
     "low_battery": ["-1", "101", "nan"],
     "hot_battery": ["-1", "101", "nan"],
     "queue_limit": ["0", "1025", "-5"],
-    "allowed_origins": ["*", "null", "http://*.example", "http://a/", "http://a/b", "localhost:5173", "file://"],
+    "allowed_origins": [
+        "*",
+        "null",
+        "http://*.example",
+        "http://a/",
+        "http://a/b",
+        "localhost:5173",
+        "file://",
+    ],
     "max_batch": ["0", "1025"],
     "request_timeout": ["0", "0.0001", "86401", "nan"],
     "drain_timeout": ["-0.1", "61"],
@@ -179,7 +202,9 @@ def test_the_tables_are_complete() -> None:
     """A new setting is added to the tables of this file."""
     assert set(GOOD) == set(SETTINGS)
     assert set(BAD) | UNCHECKED == set(SETTINGS)
-    assert sorted(("models_dir", *(name for names in GROUPS.values() for name in names))) == sorted(SETTINGS)
+    assert sorted(
+        ("models_dir", *(name for names in GROUPS.values() for name in names))
+    ) == sorted(SETTINGS)
     assert all(setting.metadata["why"].endswith(".") for setting in SETTINGS.values())
 
 
@@ -196,12 +221,15 @@ def test_every_setting_converts(name: str, case: tuple[str, Any]) -> None:
 @pytest.mark.parametrize(("name", "text"), cases(BAD), ids=short)
 def test_text_that_does_not_convert(name: str, text: str) -> None:
     """The error names where the value came from and what is expected."""
-    for given, environ, source in (({}, {variable(name): text}, variable(name)), ({name: text}, {}, flag(name))):
+    for given, environ, source in (
+        ({}, {variable(name): text}, variable(name)),
+        ({name: text}, {}, flag(name)),
+    ):
         with pytest.raises(ConfigError) as caught:
             load_config(given, environ)
-        assert str(caught.value).startswith(f"{source} must be a") or str(caught.value).startswith(
-            f"{source} must be t"
-        )
+        assert str(caught.value).startswith(f"{source} must be a") or str(
+            caught.value
+        ).startswith(f"{source} must be t")
 
 
 @pytest.mark.parametrize(("name", "text"), cases(OUT_OF_RANGE), ids=short)
@@ -225,7 +253,12 @@ def test_defaults() -> None:
 
 def test_precedence() -> None:
     """Default, environment, command line: the later one wins, setting by setting."""
-    environ = {"POCKETSERVE_HTTP_PORT": "1", "POCKETSERVE_THREADS": "2", "POCKETSERVE_OTHER": "x", "HTTP_PORT": "9"}
+    environ = {
+        "POCKETSERVE_HTTP_PORT": "1",
+        "POCKETSERVE_THREADS": "2",
+        "POCKETSERVE_OTHER": "x",
+        "HTTP_PORT": "9",
+    }
     config = load_config({"http_port": "3", "threads": None}, environ)
     assert (config.http_port, config.threads, config.queue_limit) == (3, 2, 64)
 
@@ -244,36 +277,65 @@ def test_precedence() -> None:
 )
 def test_a_variable_that_is_no_setting(name: str, meant: list[str]) -> None:
     """It is told, with what it may have been meant to be; what is of others is not."""
-    assert unknown_variables({name: "x", "PATH": "x", "POCKET_SERVE": "x", "POCKETSERVE_HOST": "x"}) == {name: meant}
+    assert unknown_variables(
+        {name: "x", "PATH": "x", "POCKET_SERVE": "x", "POCKETSERVE_HOST": "x"}
+    ) == {name: meant}
 
 
 def test_every_variable_of_ours_is_known() -> None:
     """Those of the client, of tools and of tests are not taken for misspelt settings."""
     root = Path(__file__).resolve().parents[1]
-    places = ("server", "client", "tools", "tests", "benchmarks", "android_bridge", "models", "termux")
-    files = [path for place in places for path in (root / place).rglob("*") if path.suffix in (".py", ".sh")]
-    texts = [
-        path.read_text(encoding="utf-8") for path in (*files, root / "install-termux.sh") if path != Path(__file__)
+    places = (
+        "server",
+        "client",
+        "tools",
+        "tests",
+        "benchmarks",
+        "android_bridge",
+        "models",
+        "termux",
+    )
+    files = [
+        path
+        for place in places
+        for path in (root / place).rglob("*")
+        if path.suffix in (".py", ".sh")
     ]
-    found = {name for text in texts for name in re.findall(r"\bPOCKETSERVE_[A-Z_0-9]+\b", text)}
+    texts = [
+        path.read_text(encoding="utf-8")
+        for path in (*files, root / "install-termux.sh")
+        if path != Path(__file__)
+    ]
+    found = {
+        name
+        for text in texts
+        for name in re.findall(r"\bPOCKETSERVE_[A-Z_0-9]+\b", text)
+    }
     assert found >= OTHER_VARIABLES
     assert unknown_variables(dict.fromkeys(found, "x")) == {}
 
 
 def test_a_name_that_is_no_setting_is_refused() -> None:
     """For programs that embed the server: the command line makes its options from the table."""
-    with pytest.raises(ConfigError, match="'http_prot' is no setting; did you mean 'http_port'"):
+    with pytest.raises(
+        ConfigError, match="'http_prot' is no setting; did you mean 'http_port'"
+    ):
         load_config({"http_prot": 3}, {})
 
 
 def test_a_flag_hides_a_broken_variable() -> None:
     """What a flag replaces is not even read."""
-    assert load_config({"http_port": "3"}, {"POCKETSERVE_HTTP_PORT": "x"}).http_port == 3
+    assert (
+        load_config({"http_port": "3"}, {"POCKETSERVE_HTTP_PORT": "x"}).http_port == 3
+    )
 
 
 def test_values_that_are_already_converted() -> None:
     """The embedding program passes Python values; False is a value, None is none."""
-    config = load_config({"auth": False, "load": ("a",), "models_dir": Path("m")}, {"POCKETSERVE_AUTH": "true"})
+    config = load_config(
+        {"auth": False, "load": ("a",), "models_dir": Path("m")},
+        {"POCKETSERVE_AUTH": "true"},
+    )
     assert (config.auth, config.load, config.models_dir) == (False, ("a",), Path("m"))
 
 
@@ -283,12 +345,18 @@ def test_every_setting_has_a_flag() -> None:
     serve.add_parser(parser.add_subparsers())
     switches = {name for name, setting in SETTINGS.items() if setting.type == "bool"}
     texts = SETTINGS.keys() - switches - {"models_dir"}
-    arguments = [f"--no-{flag(name)[2:]}" for name in switches] + [part for name in texts for part in (flag(name), "1")]
+    arguments = [f"--no-{flag(name)[2:]}" for name in switches] + [
+        part for name in texts for part in (flag(name), "1")
+    ]
     options = vars(parser.parse_args(["serve", "FOLDER", *arguments]))
     assert options.pop("models_dir") == "FOLDER"
     assert options.pop("load") == ["1"]
-    assert options.pop("open_page") is False  # no setting: it says what happens once, now
-    assert options == dict.fromkeys(switches, False) | dict.fromkeys(texts - {"load"}, "1")
+    assert (
+        options.pop("open_page") is False
+    )  # no setting: it says what happens once, now
+    assert options == dict.fromkeys(switches, False) | dict.fromkeys(
+        texts - {"load"}, "1"
+    )
 
 
 SIZES = {
@@ -315,7 +383,24 @@ def test_sizes(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", " ", "M", "-1", "+1", "1.", ".5", "1e3", "1,5G", "1i", "1ib", "1T", "1 G B", "0x1", "inf"]
+    "text",
+    [
+        "",
+        " ",
+        "M",
+        "-1",
+        "+1",
+        "1.",
+        ".5",
+        "1e3",
+        "1,5G",
+        "1i",
+        "1ib",
+        "1T",
+        "1 G B",
+        "0x1",
+        "inf",
+    ],
 )
 def test_sizes_that_are_none(text: str) -> None:
     """Everything else is refused."""
@@ -357,14 +442,20 @@ def test_settings_do_not_change() -> None:
 def test_worker_threads() -> None:
     """Enough threads to hold a full queue and still answer health checks, unless a number is given."""
     assert load_config({"queue_limit": "10"}, {}).worker_threads == 18
-    assert load_config({"queue_limit": "10", "http_threads": "3"}, {}).worker_threads == 3
+    assert (
+        load_config({"queue_limit": "10", "http_threads": "3"}, {}).worker_threads == 3
+    )
 
 
 @pytest.mark.parametrize("shell", ["SHELL", "PREFIX", None])
 @pytest.mark.parametrize("state_home", [None, "", " ", "/var/state", "relative"])
 @pytest.mark.parametrize("android", [False, True])
 def test_the_state_folder_is_where_platformdirs_puts_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shell: str | None, state_home: str | None, android: bool
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    shell: str | None,
+    state_home: str | None,
+    android: bool,
 ) -> None:
     """It is worked out without importing that, where that is sure."""
     for name in ("SHELL", "PREFIX", "XDG_STATE_HOME", "ANDROID_DATA", "ANDROID_ROOT"):

@@ -51,7 +51,9 @@ class Block:
 def blocks(document: Path) -> Iterator[Block]:
     """All fenced blocks with a language."""
     text = document.read_text(encoding="utf-8")
-    for match in re.finditer(r"^```([a-z][^\n]*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+    for match in re.finditer(
+        r"^```([a-z][^\n]*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL
+    ):
         yield Block(document, text[: match.start()].count("\n") + 1, match[1], match[2])
 
 
@@ -59,7 +61,9 @@ ALL_BLOCKS = [block for document in DOCUMENTS for block in blocks(document)]
 
 
 @pytest.fixture(scope="module")
-def surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, dict[str, str]]]:
+def surroundings(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[Server, dict[str, str]]]:
     """A server as a reader would have it, and the environment in which `pocketserve` finds its token."""
     folder = tmp_path_factory.mktemp("docs")
     running = start_server(folder, MODELS)
@@ -68,7 +72,9 @@ def surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Ser
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "POCKETSERVE_URL": running.url,
         "POCKETSERVE_TOKEN_FILE": str(folder / "token"),
-        "POCKETSERVE_STATE_DIR": str(folder / "state"),  # `bench --tune` writes there, and not into anybody's home
+        "POCKETSERVE_STATE_DIR": str(
+            folder / "state"
+        ),  # `bench --tune` writes there, and not into anybody's home
     }
     yield running, environment
     assert running.stop() == 0
@@ -78,16 +84,26 @@ def run_block(block: Block, surroundings: tuple[Server, dict[str, str]]) -> str:
     """Run a shell or Python block from the project's folder; returns what it printed."""
     server, environment = surroundings
     code = block.code.replace("127.0.0.1:8470", f"127.0.0.1:{server.port}")
-    command = ["bash", "-euo", "pipefail", "-c", code] if block.language == "sh" else [sys.executable, "-c", code]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=400)
+    command = (
+        ["bash", "-euo", "pipefail", "-c", code]
+        if block.language == "sh"
+        else [sys.executable, "-c", code]
+    )
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=400
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 @pytest.mark.live
 @pytest.mark.thorough
-@pytest.mark.parametrize("block", [b for b in ALL_BLOCKS if b.language in ("sh", "python")], ids=str)
-def test_examples_run(block: Block, surroundings: tuple[Server, dict[str, str]]) -> None:
+@pytest.mark.parametrize(
+    "block", [b for b in ALL_BLOCKS if b.language in ("sh", "python")], ids=str
+)
+def test_examples_run(
+    block: Block, surroundings: tuple[Server, dict[str, str]]
+) -> None:
     """Every shell and Python example ends well and prints something that is no error."""
     printed = run_block(block, surroundings)
     assert printed.strip()
@@ -96,8 +112,12 @@ def test_examples_run(block: Block, surroundings: tuple[Server, dict[str, str]])
 
 @pytest.mark.live
 @pytest.mark.conformance
-@pytest.mark.parametrize("block", [b for b in ALL_BLOCKS if b.language == "python conformance"], ids=str)
-def test_foreign_client_examples_run(block: Block, surroundings: tuple[Server, dict[str, str]]) -> None:
+@pytest.mark.parametrize(
+    "block", [b for b in ALL_BLOCKS if b.language == "python conformance"], ids=str
+)
+def test_foreign_client_examples_run(
+    block: Block, surroundings: tuple[Server, dict[str, str]]
+) -> None:
     """The examples for other people's clients run too, where those are installed."""
     assert run_block(block, surroundings).strip()
 
@@ -107,13 +127,23 @@ def site_pages() -> list[Path]:
     settings = runpy.run_path(str(ROOT / "docs" / "conf.py"))
     pages = set()
     for pattern in settings["include_patterns"]:
-        pages.update(path for path in ROOT.glob(pattern.replace("**.md", "**/*.md")) if path.suffix == ".md")
-    excluded = [pattern for pattern in settings["exclude_patterns"] if "*" not in pattern]
+        pages.update(
+            path
+            for path in ROOT.glob(pattern.replace("**.md", "**/*.md"))
+            if path.suffix == ".md"
+        )
+    excluded = [
+        pattern for pattern in settings["exclude_patterns"] if "*" not in pattern
+    ]
     chosen = []
     for page in sorted(pages):
         name = page.relative_to(ROOT).as_posix()
-        is_hidden = any(part.startswith(".") or part == "build" for part in Path(name).parts)
-        if not is_hidden and not any(name.startswith(f"{folder}/") for folder in excluded):
+        is_hidden = any(
+            part.startswith(".") or part == "build" for part in Path(name).parts
+        )
+        if not is_hidden and not any(
+            name.startswith(f"{folder}/") for folder in excluded
+        ):
             chosen.append(page)
     return chosen
 
@@ -121,10 +151,18 @@ def site_pages() -> list[Path]:
 def test_links_of_the_site_lead_to_files() -> None:
     """Sphinx finds such faults, too, but is not installed for these tests."""
     pages = site_pages()
-    assert ROOT / "docs" / "README.md" in pages and ROOT / "models" / "digits" / "README.md" in pages
+    assert (
+        ROOT / "docs" / "README.md" in pages
+        and ROOT / "models" / "digits" / "README.md" in pages
+    )
     dead = []
     for page in pages:
-        text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+        text = re.sub(
+            r"^```.*?^```$",
+            "",
+            page.read_text(encoding="utf-8"),
+            flags=re.MULTILINE | re.DOTALL,
+        )
         for target in re.findall(r"\]\(([^)#\s]+)", text):
             if ":" not in target and not (page.parent / unquote(target)).exists():
                 dead.append(f"{page.relative_to(ROOT)}: {target}")
@@ -153,38 +191,66 @@ def test_every_error_code_is_documented() -> None:
     text = (ROOT / "docs" / "http.md").read_text(encoding="utf-8")
     documented = {
         code: (int(status), retry == "yes")
-        for codes, status, retry in re.findall(r"^\| (`.*?`) \| (\d+) \| (yes|no) \|", text, re.MULTILINE)
+        for codes, status, retry in re.findall(
+            r"^\| (`.*?`) \| (\d+) \| (yes|no) \|", text, re.MULTILINE
+        )
         for code in re.findall(r"`([A-Z_]+)`", codes)
     }
-    assert documented == {code.name: (code.status, code.retryable) for code in ErrorCode}
+    assert documented == {
+        code.name: (code.status, code.retryable) for code in ErrorCode
+    }
 
 
 def test_the_site_leads_to_every_page() -> None:
     """Each page of ``docs`` stands in a list of its first page, or among the recipes; classes of the client in one."""
     first = ROOT / "docs" / "README.md"
-    trees = re.findall(r"^```\{toctree\}\n(.*?)^```$", first.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    listed = [line for tree in trees for line in tree.splitlines() if line and line[0] != ":"]
+    trees = re.findall(
+        r"^```\{toctree\}\n(.*?)^```$",
+        first.read_text(encoding="utf-8"),
+        re.MULTILINE | re.DOTALL,
+    )
+    listed = [
+        line for tree in trees for line in tree.splitlines() if line and line[0] != ":"
+    ]
     assert len(listed) == len(set(listed))
     pages = {page.stem for page in first.parent.glob("*.md")} - {"README"}
     pages |= {f"generated/{page.stem}" for page in first.parent.glob("generated/*.md")}
-    assert {name for name in listed if "/" not in name or name.startswith("generated/")} == pages
+    assert {
+        name for name in listed if "/" not in name or name.startswith("generated/")
+    } == pages
     reference = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
-    shown = set(re.findall(r"^\.\. auto(?:class|exception|function):: (\w+)", reference, re.MULTILINE))
+    shown = set(
+        re.findall(
+            r"^\.\. auto(?:class|exception|function):: (\w+)", reference, re.MULTILINE
+        )
+    )
     assert shown == set(pocketserve_client.__all__) - {"__version__"}
 
 
 def test_every_requirement_is_named() -> None:
     """The README's table of packages has what the core installs, and nothing besides."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8").partition("## The packages it uses")[2]
+    text = (
+        (ROOT / "README.md")
+        .read_text(encoding="utf-8")
+        .partition("## The packages it uses")[2]
+    )
     rows = re.findall(r"^\| (.*?) \|", text.partition("\n## ")[0], re.MULTILINE)[1:]
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    needed = set(re.findall(r"^[\w-]+", "\n".join(project["dependencies"]), re.MULTILINE))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
+        "project"
+    ]
+    needed = set(
+        re.findall(r"^[\w-]+", "\n".join(project["dependencies"]), re.MULTILINE)
+    )
     assert {name.lower() for row in rows for name in row.split(", ")} == needed
 
 
 def documented_paths() -> list[re.Pattern[str]]:
     """Return the paths of the overview in ``docs/http.md``: ``[...]`` may be missing, an ellipsis is any beginning."""
-    rows = re.findall(r"^\| (`.*?) \|", (ROOT / "docs" / "http.md").read_text(encoding="utf-8"), re.MULTILINE)
+    rows = re.findall(
+        r"^\| (`.*?) \|",
+        (ROOT / "docs" / "http.md").read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
     spans = [span for row in rows for span in re.findall(r"`([^`]+)`", row)]
     paths = [re.sub(r"\?.*|^[A-Z ]+(or [A-Z]+ )?(?=[/…])", "", span) for span in spans]
     return [_path_pattern(path) for path in paths if path[0] in "/…"]
@@ -205,23 +271,44 @@ def test_every_route_is_mentioned(pattern: str) -> None:
 def test_the_reader_of_documented_paths() -> None:
     """Its patterns leave no path out, and take none that is only alike."""
     path = _path_pattern("/v2/models/NAME[/versions/V]/infer")
-    assert path.fullmatch("/v2/models/{model}/infer") and path.fullmatch("/v2/models/{model}/versions/{version}/infer")
-    assert not path.fullmatch("/v2/models/infer") and not path.fullmatch("/v2/models/{model}/infers")
+    assert path.fullmatch("/v2/models/{model}/infer") and path.fullmatch(
+        "/v2/models/{model}/versions/{version}/infer"
+    )
+    assert not path.fullmatch("/v2/models/infer") and not path.fullmatch(
+        "/v2/models/{model}/infers"
+    )
 
 
 def anchors(document: Path) -> set[str]:
     """Return the anchors of a document, as a forge makes them of headings, and those that it names itself."""
-    text = re.sub(r"^```.*?^```$", "", document.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
-    headings = [re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", line) for line in re.findall(r"^#+ (.*)$", text, re.MULTILINE)]
-    slugs = [re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings]
-    numbered = {f"{slug}-{count}" for slug in slugs for count in range(1, slugs.count(slug))}
+    text = re.sub(
+        r"^```.*?^```$",
+        "",
+        document.read_text(encoding="utf-8"),
+        flags=re.MULTILINE | re.DOTALL,
+    )
+    headings = [
+        re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", line)
+        for line in re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    ]
+    slugs = [
+        re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-")
+        for heading in headings
+    ]
+    numbered = {
+        f"{slug}-{count}" for slug in slugs for count in range(1, slugs.count(slug))
+    }
     return {*slugs, *numbered, *re.findall(r'<a id="([^"]+)">', text)}
 
 
-@pytest.mark.parametrize("document", [*DOCUMENTS, *CARDS], ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "document", [*DOCUMENTS, *CARDS], ids=lambda path: str(path.relative_to(ROOT))
+)
 def test_links_lead_somewhere(document: Path) -> None:
     """Relative links name files that exist, and anchors that their pages have."""
-    for target, anchor in re.findall(r"\]\(([^)#]*)(?:#([^)]*))?\)", document.read_text(encoding="utf-8")):
+    for target, anchor in re.findall(
+        r"\]\(([^)#]*)(?:#([^)]*))?\)", document.read_text(encoding="utf-8")
+    ):
         if "://" not in target:
             file = document.parent / target if target else document
             assert file.exists(), target

@@ -33,7 +33,9 @@ from queue_entries import infer
 
 pytestmark = [
     # Frameworks announce the end of what is served here.
-    pytest.mark.filterwarnings("ignore:`torch.jit.load` is deprecated:DeprecationWarning"),
+    pytest.mark.filterwarnings(
+        "ignore:`torch.jit.load` is deprecated:DeprecationWarning"
+    ),
 ]
 
 REFERENCE = "tflite"
@@ -57,7 +59,8 @@ UNMARKED = {"tflite": True, "onnx": importlib.util.find_spec("onnxruntime") is n
 
 NAMES = ("diabetes", "digits", "petals")
 MANIFESTS: dict[str, dict[str, Any]] = {
-    name: tomllib.loads((MODELS / name / "model.toml").read_text(encoding="utf-8")) for name in NAMES
+    name: tomllib.loads((MODELS / name / "model.toml").read_text(encoding="utf-8"))
+    for name in NAMES
 }
 
 
@@ -73,7 +76,8 @@ def every_version(*kinds: str) -> list[Any]:
         pytest.param(name, version, id=f"{name}-{version}", marks=MARKS.get(kind, ()))
         for name in NAMES
         for version in MANIFESTS[name]["versions"]
-        if (kind := kind_of(name, version).name) in (kinds or {*MARKS, *UNMARKED}) and UNMARKED.get(kind, True)
+        if (kind := kind_of(name, version).name) in (kinds or {*MARKS, *UNMARKED})
+        and UNMARKED.get(kind, True)
     ]
 
 
@@ -86,7 +90,12 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     for path in (folder / "models").rglob("*"):
         path.chmod(stat.S_IMODE(path.stat().st_mode) & ~stat.S_IWOTH)
     # Without the trial in a process of its own: what it would refuse, other tests tell, and it triples the time.
-    settings = {"models_dir": folder / "models", "state_dir": folder / "state", "quarantine": False, "keep_alive": 0.0}
+    settings = {
+        "models_dir": folder / "models",
+        "state_dir": folder / "state",
+        "quarantine": False,
+        "keep_alive": 0.0,
+    }
     running = Service(load_config(settings, environ={}))
     yield running
     running.close()
@@ -101,7 +110,11 @@ def rows_of(name: str) -> Array:
     datasets = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(datasets)
     _, _, x, y = getattr(datasets, f"{name}_split")()
-    chosen = [int(np.argmax(y == digit)) for digit in range(ROWS)] if name == "digits" else list(range(ROWS))
+    chosen = (
+        [int(np.argmax(y == digit)) for digit in range(ROWS)]
+        if name == "digits"
+        else list(range(ROWS))
+    )
     rows: Array = x[chosen]
     return rows
 
@@ -109,23 +122,35 @@ def rows_of(name: str) -> Array:
 def ask(service: Service, name: str, version: str, values: Array) -> Array:
     """One request, in the manifest's own names."""
     (takes,), (gives,) = MANIFESTS[name]["inputs"], MANIFESTS[name]["outputs"]
-    response = infer(service, name, version, InferRequest(inputs=[to_tensor(takes["name"], values)]))
+    response = infer(
+        service, name, version, InferRequest(inputs=[to_tensor(takes["name"], values)])
+    )
     (output,) = response.outputs
-    assert (response.model_version, output.name, output.datatype) == (version, gives["name"], "FP32")
+    assert (response.model_version, output.name, output.datatype) == (
+        version,
+        gives["name"],
+        "FP32",
+    )
     return to_array(output)
 
 
 def test_every_model_comes_in_every_format() -> None:
     for name in NAMES:
-        assert {kind_of(name, version).name for version in MANIFESTS[name]["versions"]} == {*MARKS, *UNMARKED}
+        assert {
+            kind_of(name, version).name for version in MANIFESTS[name]["versions"]
+        } == {*MARKS, *UNMARKED}
 
 
 def test_the_default_is_the_reference() -> None:
-    assert {manifest["default_version"] for manifest in MANIFESTS.values()} == {REFERENCE}
+    assert {manifest["default_version"] for manifest in MANIFESTS.values()} == {
+        REFERENCE
+    }
 
 
 @pytest.mark.parametrize(("name", "version"), every_version())
-def test_answers_are_those_of_the_tflite_version(service: Service, name: str, version: str) -> None:
+def test_answers_are_those_of_the_tflite_version(
+    service: Service, name: str, version: str
+) -> None:
     expected = ask(service, name, REFERENCE, rows_of(name))
     tolerance = MANIFESTS[name]["versions"][version]["evaluation"].get("tolerance", 0.0)
     assert (tolerance == 0.0) == (version == REFERENCE)
@@ -141,33 +166,54 @@ def test_any_number_of_rows(service: Service, name: str, version: str) -> None:
     together = ask(service, name, version, rows_of(name))
     # Kernels may add in another order for another number of rows: a few units in the last place.
     close = {"rtol": 1e-5, "atol": 1e-5}
-    np.testing.assert_allclose(ask(service, name, version, rows_of(name)[:5]), together[:5], **close)
+    np.testing.assert_allclose(
+        ask(service, name, version, rows_of(name)[:5]), together[:5], **close
+    )
     for row in range(3):
         np.testing.assert_allclose(
-            ask(service, name, version, rows_of(name)[row : row + 1]), together[row][None], **close
+            ask(service, name, version, rows_of(name)[row : row + 1]),
+            together[row][None],
+            **close,
         )
 
 
 @pytest.mark.parametrize(("name", "version"), every_version())
-def test_the_metadata_has_the_names_and_sizes_of_the_manifest(service: Service, name: str, version: str) -> None:
+def test_the_metadata_has_the_names_and_sizes_of_the_manifest(
+    service: Service, name: str, version: str
+) -> None:
     with service.running(name, version) as (_, running):
         model = running.model
-    for bound, declared in ((model.inputs, MANIFESTS[name]["inputs"]), (model.outputs, MANIFESTS[name]["outputs"])):
+    for bound, declared in (
+        (model.inputs, MANIFESTS[name]["inputs"]),
+        (model.outputs, MANIFESTS[name]["outputs"]),
+    ):
         (spec,) = bound.specs
         (wanted,) = declared
-        assert (spec.name, spec.datatype, list(spec.shape)) == (wanted["name"], wanted["datatype"], wanted["shape"])
+        assert (spec.name, spec.datatype, list(spec.shape)) == (
+            wanted["name"],
+            wanted["datatype"],
+            wanted["shape"],
+        )
 
 
 @pytest.mark.parametrize(("name", "version"), every_version("executorch"))
-def test_an_executorch_program_tells_how_many_rows_it_takes(service: Service, name: str, version: str) -> None:
+def test_an_executorch_program_tells_how_many_rows_it_takes(
+    service: Service, name: str, version: str
+) -> None:
     many = np.repeat(rows_of(name)[:1], MAX_EXECUTORCH_ROWS + 1, axis=0)
     assert len(ask(service, name, version, many[1:])) == MAX_EXECUTORCH_ROWS
-    with pytest.raises(ApiError, match=f"takes shapes up to \\[{MAX_EXECUTORCH_ROWS}, "):
+    with pytest.raises(
+        ApiError, match=f"takes shapes up to \\[{MAX_EXECUTORCH_ROWS}, "
+    ):
         ask(service, name, version, many)
 
 
 def files_of(name: str) -> list[Path]:
-    return [path for path in (MODELS / name).rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    return [
+        path
+        for path in (MODELS / name).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    ]
 
 
 def test_no_file_tells_where_it_was_made() -> None:

@@ -27,15 +27,22 @@ from queue_entries import infer
 
 pytestmark = [
     # Frameworks announce the end of what is tested here.
-    pytest.mark.filterwarnings("ignore:`torch.jit.load` is deprecated:DeprecationWarning"),
+    pytest.mark.filterwarnings(
+        "ignore:`torch.jit.load` is deprecated:DeprecationWarning"
+    ),
 ]
 
 Array = npt.NDArray[Any]
 
 NAMES = ("diabetes", "digits", "petals")
-MANIFESTS = {name: tomllib.loads((MODELS / name / "model.toml").read_text(encoding="utf-8")) for name in NAMES}
+MANIFESTS = {
+    name: tomllib.loads((MODELS / name / "model.toml").read_text(encoding="utf-8"))
+    for name in NAMES
+}
 MARKS = {
-    **dict.fromkeys(("torch", "torchscript", "ptl", "pt2", "executorch"), pytest.mark.torch),
+    **dict.fromkeys(
+        ("torch", "torchscript", "ptl", "pt2", "executorch"), pytest.mark.torch
+    ),
     **dict.fromkeys(("keras", "savedmodel"), pytest.mark.tensorflow),
     "tfjs": pytest.mark.tfjs,
     "onnx": pytest.mark.onnx,
@@ -70,7 +77,11 @@ def need_framework(service: Service, name: str, version: str) -> None:
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """The whole server without a transport. The files are known: thirty trials of them would take a minute."""
-    settings = {"models_dir": MODELS, "state_dir": tmp_path_factory.mktemp("state"), "quarantine": False}
+    settings = {
+        "models_dir": MODELS,
+        "state_dir": tmp_path_factory.mktemp("state"),
+        "quarantine": False,
+    }
     running = Service(load_config(settings, environ={}))
     yield running
     running.close()
@@ -91,30 +102,41 @@ def ask(service: Service, name: str, version: str, values: Array) -> Array:
     (declared,) = MANIFESTS[name]["inputs"]
     request = InferRequest(inputs=[to_tensor(declared["name"], values)])
     (output,) = infer(service, name, version, request, row_by_row=True).outputs
-    assert (output.name, output.datatype) == (MANIFESTS[name]["outputs"][0]["name"], "FP32")
+    assert (output.name, output.datatype) == (
+        MANIFESTS[name]["outputs"][0]["name"],
+        "FP32",
+    )
     return to_array(output)
 
 
-def test_int8_digits_keep_their_accuracy(service: Service, held_out: dict[str, tuple[Array, Array]]) -> None:
+def test_int8_digits_keep_their_accuracy(
+    service: Service, held_out: dict[str, tuple[Array, Array]]
+) -> None:
     """Half a point less than the float model's, at most, on the same pictures."""
     values, truth = held_out["digits"]
     need_framework(service, "digits", "tflite-int8")
     accuracies = {
-        version: np.mean(ask(service, "digits", version, values).argmax(axis=1) == truth)
+        version: np.mean(
+            ask(service, "digits", version, values).argmax(axis=1) == truth
+        )
         for version in ("tflite", "tflite-int8")
     }
     assert accuracies["tflite-int8"] >= accuracies["tflite"] - 0.005
 
 
 @pytest.mark.parametrize(("name", "version"), versions(*NAMES))
-def test_measured_again(service: Service, held_out: dict[str, tuple[Array, Array]], name: str, version: str) -> None:
+def test_measured_again(
+    service: Service, held_out: dict[str, tuple[Array, Array]], name: str, version: str
+) -> None:
     """What the manifest claims is what the held-out data give, and the version agrees with the default one."""
     need_framework(service, name, version)
     claimed = MANIFESTS[name]["versions"][version]["evaluation"]
     values, truth = held_out[name]
     found = ask(service, name, version, values)
     if claimed["metric"] == "accuracy":
-        assert np.mean(found.argmax(axis=1) == truth) == pytest.approx(claimed["value"], abs=ACCURACY_TOLERANCE)
+        assert np.mean(found.argmax(axis=1) == truth) == pytest.approx(
+            claimed["value"], abs=ACCURACY_TOLERANCE
+        )
     else:
         assert claimed["metric"] == "mean_absolute_error"
         error = np.abs(found.astype(np.float64) - truth).mean()
@@ -134,7 +156,10 @@ def test_every_sample_is_read(service: Service, name: str, version: str) -> None
     for path in pictures:
         body = memoryview(path.read_bytes())
         answer = predictions.document(
-            predictions.ask(service, ApiRequest({"model": name}, {"version": version, "top_k": "2"}, body))
+            predictions.ask(
+                service,
+                ApiRequest({"model": name}, {"version": version, "top_k": "2"}, body),
+            )
         )
         best, second = answer["predictions"]
         assert best["label"] == path.stem, path.name
@@ -146,9 +171,11 @@ def test_a_row_of_features(service: Service) -> None:
     values = {"sepal_length": 5.1, "sepal_width": 3.5, "petal_length": 1.4}
     bodies = (b"[5.1, 3.5, 1.4]", str(values).replace("'", '"').encode())
     first, second = (
-        predictions.document(predictions.ask(service, ApiRequest({"model": "petals"}, {}, memoryview(body))))[
-            "predictions"
-        ]
+        predictions.document(
+            predictions.ask(
+                service, ApiRequest({"model": "petals"}, {}, memoryview(body))
+            )
+        )["predictions"]
         for body in bodies
     )
     assert first == second
@@ -156,20 +183,28 @@ def test_a_row_of_features(service: Service) -> None:
 
 
 def test_all_together_are_small() -> None:
-    files = [path for name in NAMES for path in (MODELS / name).rglob("*") if path.is_file()]
+    files = [
+        path for name in NAMES for path in (MODELS / name).rglob("*") if path.is_file()
+    ]
     assert sum(path.stat().st_size for path in files) < MAX_BYTES
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_version_is_documented(name: str) -> None:
     """Manifest and card name the same versions, data and license."""
-    manifest, card = MANIFESTS[name], (MODELS / name / "README.md").read_text(encoding="utf-8")
+    manifest, card = (
+        MANIFESTS[name],
+        (MODELS / name / "README.md").read_text(encoding="utf-8"),
+    )
     assert manifest["license"] in card
     for version, table in manifest["versions"].items():
         assert (MODELS / name / table["file"]).exists()
         assert f"`{version}`" in card
         assert {"dataset", "metric", "value"} <= set(table["evaluation"])
-        assert version == manifest["default_version"] or 0 < table["evaluation"]["tolerance"] <= 0.05
+        assert (
+            version == manifest["default_version"]
+            or 0 < table["evaluation"]["tolerance"] <= 0.05
+        )
 
 
 def test_nothing_but_what_the_manifests_name() -> None:
@@ -179,4 +214,8 @@ def test_nothing_but_what_the_manifests_name() -> None:
         named = {"README.md", "model.toml", manifest.get("labels"), "samples"}
         for table in manifest["versions"].values():
             named |= {table["file"], table.get("weights")}
-        assert {path.name for path in Path(MODELS / name).iterdir() if path.name != "__pycache__"} <= named
+        assert {
+            path.name
+            for path in Path(MODELS / name).iterdir()
+            if path.name != "__pycache__"
+        } <= named

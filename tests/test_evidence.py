@@ -16,7 +16,13 @@ from conftest import ROOT
 sys.path.append(str(ROOT))
 
 from benchmarks.evidence.__main__ import main
-from benchmarks.evidence.claims import FURTHER_CLAIMS, SEED_CLAIMS, Evidence, Finding, verdict
+from benchmarks.evidence.claims import (
+    FURTHER_CLAIMS,
+    SEED_CLAIMS,
+    Evidence,
+    Finding,
+    verdict,
+)
 from benchmarks.evidence.machines import MACHINES
 from benchmarks.evidence.page import page
 from benchmarks.evidence.results import CONVERSIONS, condense, read_results, write_json
@@ -30,7 +36,14 @@ CLAIMS = (*SEED_CLAIMS, *FURTHER_CLAIMS)
 def version(file_bytes: int, run_ms: float, **changes: Any) -> dict[str, Any]:
     """A version's results, whose turns took the same time."""
     interval = {"value": run_ms, "low": run_ms, "high": run_ms}
-    accuracy = {"metric": "top-1", "more_is_better": True, "samples": 10, "value": 0.9, "low": 0.8, "high": 1.0}
+    accuracy = {
+        "metric": "top-1",
+        "more_is_better": True,
+        "samples": 10,
+        "value": 0.9,
+        "low": 0.8,
+        "high": 1.0,
+    }
     return {
         "format": "tflite",
         "runtime": "one",
@@ -44,7 +57,11 @@ def version(file_bytes: int, run_ms: float, **changes: Any) -> dict[str, Any]:
         "cpu_s": run_ms / 1e3,
         "memory_bytes": {"private": file_bytes, "peak": file_bytes},
         "turn_medians_ms": [run_ms] * LEAST_FOR_INTERVAL,
-        "agreement": {"samples": 10, "share": {"value": 1.0, "low": 0.7, "high": 1.0}, "largest_difference": 0.0},
+        "agreement": {
+            "samples": 10,
+            "share": {"value": 1.0, "low": 0.7, "high": 1.0},
+            "largest_difference": 0.0,
+        },
         "accuracy": accuracy,
         "test": {"worse": False, "p": 1.0, "text": ""},
         **changes,
@@ -54,12 +71,23 @@ def version(file_bytes: int, run_ms: float, **changes: Any) -> dict[str, Any]:
 def comparison(machine: str, model: str, versions: dict[str, Any]) -> dict[str, Any]:
     """The results of a comparison."""
     kind = MACHINES[machine]
-    facts = {"name": machine, "title": kind.title, "emulated": kind.emulated, "command": "compare"}
+    facts = {
+        "name": machine,
+        "title": kind.title,
+        "emulated": kind.emulated,
+        "command": "compare",
+    }
     return {
         "machine": {**facts, "processor": "a processor", "desktop_cores": 2},
         "pocketserve": "0.1.0",
         "created": "2026-11-22T19:00:00+00:00",
-        "device": {"machine": "x86_64", "system": "Linux", "python": "3.11.7", "cores": 2, "load": 0.1},
+        "device": {
+            "machine": "x86_64",
+            "system": "Linux",
+            "python": "3.11.7",
+            "cores": 2,
+            "load": 0.1,
+        },
         "model": model,
         "task": "image-classification",
         "reference": next(iter(versions)),
@@ -89,7 +117,9 @@ def findings_of(name: str, evidence: Evidence) -> list[Finding]:
 
 def test_the_page_is_what_the_results_make() -> None:
     """Nobody edits it by hand; ``make evidence`` writes it."""
-    assert (ROOT / "docs" / "generated" / "evidence.md").read_text(encoding="utf-8") == page(Evidence(*read_results()))
+    assert (ROOT / "docs" / "generated" / "evidence.md").read_text(
+        encoding="utf-8"
+    ) == page(Evidence(*read_results()))
 
 
 def test_every_claim_has_a_row_with_its_verdict() -> None:
@@ -97,13 +127,19 @@ def test_every_claim_has_a_row_with_its_verdict() -> None:
     evidence = Evidence(*read_results())
     text = (ROOT / "docs" / "generated" / "evidence.md").read_text(encoding="utf-8")
     for claim in CLAIMS:
-        rows = re.findall(rf"^\| {re.escape(claim.text)} \|.*\| \*\*(.*)\*\* \|$", text, re.MULTILINE)
-        assert rows == [verdict(list(claim.findings(evidence)), claim.least)], claim.name
+        rows = re.findall(
+            rf"^\| {re.escape(claim.text)} \|.*\| \*\*(.*)\*\* \|$", text, re.MULTILINE
+        )
+        assert rows == [verdict(list(claim.findings(evidence)), claim.least)], (
+            claim.name
+        )
 
 
 def test_the_results_name_no_place_of_a_machine() -> None:
     """They are public, and small."""
-    for path in sorted((ROOT / "benchmarks" / "measurements" / "evidence").glob("*.json")):
+    for path in sorted(
+        (ROOT / "benchmarks" / "measurements" / "evidence").glob("*.json")
+    ):
         text = path.read_text(encoding="utf-8")
         assert not re.search(r"/(home|root|tmp|work|usr|Users)/", text), path.name
         assert len(text) < 300_000, path.name
@@ -122,10 +158,21 @@ def test_verdicts_follow_from_the_counts() -> None:
 def test_shares_of_a_file_are_held_against_a_half_and_a_quarter() -> None:
     """500 of 1,000 is a half, 250 a quarter, 310 is none; what convert refuses as no smaller is none either."""
     evidence = Evidence({}, [comparison("desktop", "digits", DIGITS)])
-    assert [(f.what, f.value, f.holds) for f in findings_of("fp16-size", evidence)] == [("tflite-fp16", 0.5, True)]
-    assert [(f.value, f.holds) for f in findings_of("int8-size", evidence)] == [(0.25, True)]
-    assert [(f.value, f.holds) for f in findings_of("dynamic-size", evidence)] == [(0.31, False)]
-    refused = {"from": "onnx", "kind": "onnx", "quantize": "fp16", "refusal": "it would not become smaller; use it"}
+    assert [(f.what, f.value, f.holds) for f in findings_of("fp16-size", evidence)] == [
+        ("tflite-fp16", 0.5, True)
+    ]
+    assert [(f.value, f.holds) for f in findings_of("int8-size", evidence)] == [
+        (0.25, True)
+    ]
+    assert [(f.value, f.holds) for f in findings_of("dynamic-size", evidence)] == [
+        (0.31, False)
+    ]
+    refused = {
+        "from": "onnx",
+        "kind": "onnx",
+        "quantize": "fp16",
+        "refusal": "it would not become smaller; use it",
+    }
     found = findings_of("fp16-size", Evidence({"digits": {"onnx-fp16": refused}}, []))
     assert [(f.model, f.value, f.holds) for f in found] == [("digits", None, False)]
 
@@ -137,15 +184,28 @@ def test_the_zoo_counts_for_the_one_path_to_tflite() -> None:
         {"name": "b", "path": "pt2>tflite", "state": "refused", "reason": "no"},
         {"name": "a", "path": "torch>onnx", "state": "ok", "tools": "torch"},
     ]
-    found = [(f.model, f.text, f.holds) for f in findings_of("one-path", Evidence({}, [], zoo))]
+    found = [
+        (f.model, f.text, f.holds)
+        for f in findings_of("one-path", Evidence({}, [], zoo))
+    ]
     assert found == [("a", "made by litert-torch", True), ("b", "no", False)]
 
 
 def test_a_version_that_answers_otherwise_costs_accuracy() -> None:
     """It was refused, so that it is in no comparison; without it, only those that are good would be counted."""
-    refusal = "the result answers otherwise than the original: its outputs differ; try fp16"
-    outcome = {"from": "torch", "kind": "tflite", "quantize": "int8", "refusal": refusal}
-    evidence = Evidence({"diabetes": {"tflite-int8": outcome}}, [comparison("desktop", "digits", DIGITS)])
+    refusal = (
+        "the result answers otherwise than the original: its outputs differ; try fp16"
+    )
+    outcome = {
+        "from": "torch",
+        "kind": "tflite",
+        "quantize": "int8",
+        "refusal": refusal,
+    }
+    evidence = Evidence(
+        {"diabetes": {"tflite-int8": outcome}},
+        [comparison("desktop", "digits", DIGITS)],
+    )
     found = [(f.model, f.what, f.holds) for f in findings_of("int8-accuracy", evidence)]
     assert found == [
         ("digits", "tflite-int8", True),
@@ -156,51 +216,90 @@ def test_a_version_that_answers_otherwise_costs_accuracy() -> None:
 
 def test_speeds_are_ratios_of_the_turns() -> None:
     """2 ms to 1 ms is twice as fast, 2 to 1.25 is not; both on each machine, and never under emulation."""
-    evidence = Evidence({}, [comparison(machine, "digits", DIGITS) for machine in MACHINES])
+    evidence = Evidence(
+        {}, [comparison(machine, "digits", DIGITS) for machine in MACHINES]
+    )
     found = findings_of("int8-speed", evidence)
-    assert [(f.machine, f.value, f.holds) for f in found] == [("desktop", 2.0, True), ("phone", 2.0, True)]
-    assert [(f.value, f.holds) for f in findings_of("dynamic-speed", evidence)] == [(1.6, False)] * 2
+    assert [(f.machine, f.value, f.holds) for f in found] == [
+        ("desktop", 2.0, True),
+        ("phone", 2.0, True),
+    ]
+    assert [(f.value, f.holds) for f in findings_of("dynamic-speed", evidence)] == [
+        (1.6, False)
+    ] * 2
 
 
 def test_converting_gains_where_it_is_faster_and_no_larger() -> None:
     """Against the unconverted version; a larger file is no gain."""
     large = {**DIGITS, "ptl": version(1001, 4.0)}
     found = findings_of("gain", Evidence({}, [comparison("desktop", "digits", large)]))
-    assert [(f.what, f.value, f.holds) for f in found] == [("ptl", 2.0, False), ("tflite", 4.0, True)]
+    assert [(f.what, f.value, f.holds) for f in found] == [
+        ("ptl", 2.0, False),
+        ("tflite", 4.0, True),
+    ]
 
 
 def test_what_cannot_be_told_from_chance_judges_nothing() -> None:
     """Of a few turns there is no interval; the claim is not measured then, rather than refuted."""
-    few = {name: {**facts, "turn_medians_ms": facts["turn_medians_ms"][:2]} for name, facts in DIGITS.items()}
+    few = {
+        name: {**facts, "turn_medians_ms": facts["turn_medians_ms"][:2]}
+        for name, facts in DIGITS.items()
+    }
     assert not findings_of("gain", Evidence({}, [comparison("desktop", "digits", few)]))
 
 
 @pytest.mark.parametrize(("ptl", "holds"), [(4.0, True), (1.0, False)])
-def test_a_regression_stands_in_where_the_order_of_the_paths_is_the_same(ptl: float, holds: bool) -> None:
+def test_a_regression_stands_in_where_the_order_of_the_paths_is_the_same(
+    ptl: float, holds: bool
+) -> None:
     """TFLite before PyTorch Mobile before unconverted, by the regression as by the model."""
     simple = {**DIGITS, "ptl": version(900, ptl)}
-    evidence = Evidence({}, [comparison("desktop", "diabetes", simple), comparison("desktop", "digits", DIGITS)])
-    assert [(f.what, f.holds) for f in findings_of("stand-in", evidence)] == [("order by diabetes", holds)]
+    evidence = Evidence(
+        {},
+        [
+            comparison("desktop", "diabetes", simple),
+            comparison("desktop", "digits", DIGITS),
+        ],
+    )
+    assert [(f.what, f.holds) for f in findings_of("stand-in", evidence)] == [
+        ("order by diabetes", holds)
+    ]
 
 
 def test_the_winner_of_the_desktop_is_asked_for_on_the_phone() -> None:
     """A version that takes twice the phone's best one is not fastest there."""
     phone = {**DIGITS, "tflite": version(1000, 0.5)}
-    evidence = Evidence({}, [comparison("desktop", "digits", DIGITS), comparison("phone", "digits", phone)])
-    assert [(f.value, f.holds) for f in findings_of("winner", evidence)] == [(2.0, False)]
+    evidence = Evidence(
+        {},
+        [comparison("desktop", "digits", DIGITS), comparison("phone", "digits", phone)],
+    )
+    assert [(f.value, f.holds) for f in findings_of("winner", evidence)] == [
+        (2.0, False)
+    ]
 
 
 def test_scores_on_arm_are_held_against_those_here() -> None:
     """0.9 and 0.8 differ."""
-    arm = {"tflite": version(1000, 99.0), "tflite-int8": copy.deepcopy(DIGITS["tflite-int8"])}
+    arm = {
+        "tflite": version(1000, 99.0),
+        "tflite-int8": copy.deepcopy(DIGITS["tflite-int8"]),
+    }
     arm["tflite-int8"]["accuracy"]["value"] = 0.8
-    evidence = Evidence({}, [comparison("desktop", "digits", DIGITS), comparison("arm64", "digits", arm)])
-    assert [(f.what, f.holds) for f in findings_of("arm64", evidence)] == [("tflite", True), ("tflite-int8", False)]
+    evidence = Evidence(
+        {},
+        [comparison("desktop", "digits", DIGITS), comparison("arm64", "digits", arm)],
+    )
+    assert [(f.what, f.holds) for f in findings_of("arm64", evidence)] == [
+        ("tflite", True),
+        ("tflite-int8", False),
+    ]
 
 
 def test_a_page_of_a_busy_machine_says_so_and_marks_what_is_emulated() -> None:
     """The load that counts is that of machines whose times do."""
-    quiet = page(Evidence({}, [comparison(machine, "digits", DIGITS) for machine in MACHINES]))
+    quiet = page(
+        Evidence({}, [comparison(machine, "digits", DIGITS) for machine in MACHINES])
+    )
     assert "run, ms, EMULATED" in quiet
     assert "The load was up to" not in quiet
     busy = comparison("desktop", "digits", DIGITS)
@@ -211,10 +310,16 @@ def test_a_page_of_a_busy_machine_says_so_and_marks_what_is_emulated() -> None:
 def test_what_is_kept_of_a_comparison(tmp_path: Path) -> None:
     """The median of each turn in place of its samples, five digits, no folder; and the file reads back."""
     facts = {**version(1000, 2.0), "samples": {"run_ms": [[3.0, 1.0, 2.0], [5.123456]]}}
-    facts |= {"answer_ms": {"p50": {"value": 2.5}}, "throughput": {"answers_per_s": 7.0}}
+    facts |= {
+        "answer_ms": {"p50": {"value": 2.5}},
+        "throughput": {"answers_per_s": 7.0},
+    }
     facts["agreement"]["same"] = [True]
     facts["accuracy"]["scores"] = [1.0]
-    full = comparison("desktop", "digits", {"tflite": facts}) | {"folder": "/somewhere", "schema": 1}
+    full = comparison("desktop", "digits", {"tflite": facts}) | {
+        "folder": "/somewhere",
+        "schema": 1,
+    }
     full |= {
         "data": {"origin": "/somewhere", "samples": ["a", "b"], "labelled": 1},
         "recommendation": {"version": "tflite"},
@@ -223,12 +328,22 @@ def test_what_is_kept_of_a_comparison(tmp_path: Path) -> None:
     write_json(tmp_path / "desktop-digits.json", content)
     write_json(tmp_path / CONVERSIONS, {"digits": {}})
     zoo = tmp_path / "zoo.jsonl"
-    zoo.write_text('{"name":"a","shape":[1]}\n{"name":"a","path":"pt2>tflite"}\n', encoding="utf-8")
+    zoo.write_text(
+        '{"name":"a","shape":[1]}\n{"name":"a","path":"pt2>tflite"}\n', encoding="utf-8"
+    )
     conversions = [{"name": "a", "path": "pt2>tflite"}]
-    assert read_results(tmp_path, zoo) == ({"digits": {}}, [json.loads(json.dumps(content))], conversions)
+    assert read_results(tmp_path, zoo) == (
+        {"digits": {}},
+        [json.loads(json.dumps(content))],
+        conversions,
+    )
     kept = content["versions"]["tflite"]
     assert kept["turn_medians_ms"] == [2.0, 5.1235]
-    assert (content["samples"], kept["answer_ms"], kept["answers_per_s"]) == (2, 2.5, 7.0)
+    assert (content["samples"], kept["answer_ms"], kept["answers_per_s"]) == (
+        2,
+        2.5,
+        7.0,
+    )
     assert "same" not in kept["agreement"] and "scores" not in kept["accuracy"]
     assert "somewhere" not in json.dumps(content)
 
@@ -244,7 +359,9 @@ def test_routes_name_each_version_once() -> None:
 
 
 @pytest.mark.parametrize("arguments", [["fly"], ["page", "--models", "nothing"]])
-def test_an_unknown_step_or_model_is_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_step_or_model_is_refused(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     """With the names that there are."""
     assert main(arguments) == 2
     assert "; there are " in capsys.readouterr().err

@@ -14,6 +14,8 @@ def test_the_table_is_up_to_date() -> None:
     """It is generated from the rows of the tests, which import no framework."""
     command = [sys.executable, str(TOOL), "--check"]
 
-    process = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    process = subprocess.run(
+        command, capture_output=True, text=True, timeout=300, check=False
+    )
 
     assert process.returncode == 0, process.stderr

@@ -20,7 +20,11 @@ TIMEOUT_S = 120.0
 def test_one_at_a_time(tmp_path: Path) -> None:
     """Whoever comes second does not get it until the first is done; another folder has another lock."""
     folder = tmp_path / "new"
-    with locked(folder) as first, locked(folder, 0) as second, locked(tmp_path, 0) as other:
+    with (
+        locked(folder) as first,
+        locked(folder, 0) as second,
+        locked(tmp_path, 0) as other,
+    ):
         assert (first, second, other) == (True, False, True)
     with locked(folder, 0) as third:
         assert third
@@ -38,7 +42,12 @@ def test_a_killed_holder_leaves_no_lock(tmp_path: Path) -> None:
     """The kernel gives up what a process held."""
     code = "import os, pathlib, sys; from pocketserve.state.folder_lock import locked\n"
     code += "with locked(pathlib.Path(sys.argv[1])) as held: os._exit(int(held))"
-    assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], timeout=TIMEOUT_S, check=False).returncode == 1
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path)], timeout=TIMEOUT_S, check=False
+        ).returncode
+        == 1
+    )
     with locked(tmp_path, 0) as held:
         assert held
 
@@ -51,7 +60,9 @@ def test_no_change_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     """Two dozen that each read, change and write the same file, as so many processes would, on a disk of any speed."""
     acquire = folder_lock.acquire_lock
     monkeypatch.setattr(
-        folder_lock, "acquire_lock", lambda descriptor, deadline: acquire(descriptor, deadline + TIMEOUT_S)
+        folder_lock,
+        "acquire_lock",
+        lambda descriptor, deadline: acquire(descriptor, deadline + TIMEOUT_S),
     )
     path = tmp_path / "state.json"
     with ThreadPoolExecutor(8) as pool:

@@ -18,15 +18,37 @@ from pocketserve.convert.registry import converters
 
 ROOT = Path(__file__).resolve().parents[1]
 SERVER = ("pocketserve", "pocketserve_simulate", "pocketserve_wire")
-SOURCES = {**dict.fromkeys(SERVER, ROOT / "server"), "pocketserve_client": ROOT / "client"}
+SOURCES = {
+    **dict.fromkeys(SERVER, ROOT / "server"),
+    "pocketserve_client": ROOT / "client",
+}
 FRAMEWORKS = {"torch", "tensorflow", "ai_edge_litert", "tflite_runtime", "onnxruntime"}
 LATE = FRAMEWORKS | {"PIL", "prometheus_client"}
-SLOW = {"subprocess", "difflib", "email", "zipfile", "http", "gzip", "secrets", "random", "tempfile", "colorsys"}
+SLOW = {
+    "subprocess",
+    "difflib",
+    "email",
+    "zipfile",
+    "http",
+    "gzip",
+    "secrets",
+    "random",
+    "tempfile",
+    "colorsys",
+}
 """Parts of the standard library that a start does without: together they cost it a twentieth."""
 
-TRAINING = ("pocketserve.compress.recipes.", "pocketserve.compress.training", "pocketserve.compress.tool")
+TRAINING = (
+    "pocketserve.compress.recipes.",
+    "pocketserve.compress.training",
+    "pocketserve.compress.tool",
+)
 
-SOCKET = {"pocketserve.transports.socket.connection", "pocketserve_wire.frames", "pocketserve_wire.handshake"}
+SOCKET = {
+    "pocketserve.transports.socket.connection",
+    "pocketserve_wire.frames",
+    "pocketserve_wire.handshake",
+}
 """What speaks the socket protocol waits for its first connection; NumPy's types are for type checkers only."""
 
 
@@ -35,7 +57,9 @@ def files(package: str) -> list[Path]:
     top, *rest = package.split(".")
     path = SOURCES[top].joinpath(top, *rest)
     found = sorted(path.rglob("*.py")) if path.is_dir() else [path.with_suffix(".py")]
-    assert found and all(file.is_file() for file in found), f"{package} has no source files"
+    assert found and all(file.is_file() for file in found), (
+        f"{package} has no source files"
+    )
     return found
 
 
@@ -58,13 +82,19 @@ def targets(node: ast.AST, module: str) -> list[str]:
 
 def type_checking(node: ast.AST) -> bool:
     """Whether a node is an ``if TYPE_CHECKING:``, whose imports never run."""
-    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+    return (
+        isinstance(node, ast.If)
+        and isinstance(node.test, ast.Name)
+        and node.test.id == "TYPE_CHECKING"
+    )
 
 
 def walk(node: ast.AST, *, into_functions: bool) -> Iterator[ast.AST]:
     """The nodes that run, when a module is imported or at any time."""
     for child in ast.iter_child_nodes(node):
-        is_function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        is_function = isinstance(
+            child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+        )
         if type_checking(child) or (is_function and not into_functions):
             continue
         yield child
@@ -96,7 +126,13 @@ def offenders(package: str, *forbidden: str) -> list[str]:
 
 ALLOWED = {
     "pocketserve_wire": {"pocketserve_wire"},
-    "pocketserve_client": {"pocketserve_client", "pocketserve_wire", "numpy", "requests", "platformdirs"},
+    "pocketserve_client": {
+        "pocketserve_client",
+        "pocketserve_wire",
+        "numpy",
+        "requests",
+        "platformdirs",
+    },
     "pocketserve.tensors": {"pocketserve_wire", "numpy"},
 }
 
@@ -104,12 +140,22 @@ ALLOWED = {
 @pytest.mark.parametrize("package", ALLOWED)
 def test_all_that_a_package_may_import(package: str) -> None:
     """The wire needs the standard library only; the client adds what a phone's Python has anyway."""
-    used = {target.partition(".")[0] for path in files(package) for target in imports(path)}
+    used = {
+        target.partition(".")[0] for path in files(package) for target in imports(path)
+    }
     assert used - ALLOWED[package] - sys.stdlib_module_names == set()
 
 
-API = ["pocketserve.api", "pocketserve.service", "pocketserve.server", "pocketserve.cli"]
-MODELS = [f"pocketserve.{name}" for name in ("repository", "runtimes", "tasks", "engine", "inference")]
+API = [
+    "pocketserve.api",
+    "pocketserve.service",
+    "pocketserve.server",
+    "pocketserve.cli",
+]
+MODELS = [
+    f"pocketserve.{name}"
+    for name in ("repository", "runtimes", "tasks", "engine", "inference")
+]
 HTTP = ["flask", "werkzeug", "waitress", "pocketserve.transports"]
 FORBIDDEN = {
     "pocketserve_wire": [
@@ -126,33 +172,127 @@ FORBIDDEN = {
     "pocketserve": ["pocketserve_simulate"],  # one command is found there by its name
     "pocketserve.config": [*HTTP, *API, "pocketserve.engine", "pocketserve_client"],
     "pocketserve.auth": [*HTTP, *API, *MODELS, "pocketserve_client"],
-    "pocketserve.formats": [*HTTP, *API, *MODELS, "pocketserve.state", "pocketserve_client"],
-    "pocketserve.state": [*HTTP, *API, *MODELS, "pocketserve.trust", "pocketserve_client"],
-    "pocketserve.runtimes": [*HTTP, *API, "pocketserve.engine", "pocketserve.tasks", "pocketserve_client"],
+    "pocketserve.formats": [
+        *HTTP,
+        *API,
+        *MODELS,
+        "pocketserve.state",
+        "pocketserve_client",
+    ],
+    "pocketserve.state": [
+        *HTTP,
+        *API,
+        *MODELS,
+        "pocketserve.trust",
+        "pocketserve_client",
+    ],
+    "pocketserve.runtimes": [
+        *HTTP,
+        *API,
+        "pocketserve.engine",
+        "pocketserve.tasks",
+        "pocketserve_client",
+    ],
     "pocketserve.tasks": [*HTTP, *API, "pocketserve.engine", "pocketserve_client"],
-    "pocketserve.repository": [*HTTP, *API, "pocketserve.engine", "pocketserve.tasks", "pocketserve_client"],
+    "pocketserve.repository": [
+        *HTTP,
+        *API,
+        "pocketserve.engine",
+        "pocketserve.tasks",
+        "pocketserve_client",
+    ],
     "pocketserve.engine": [*HTTP, *API, "pocketserve.inference", "pocketserve_client"],
-    "pocketserve.engine.device": ["pocketserve.engine.lifecycle", "pocketserve.engine.scheduling"],
-    "pocketserve.engine.scheduling": ["pocketserve.engine.engine", "pocketserve.engine.lifecycle"],
-    "pocketserve.engine.lifecycle": ["pocketserve.engine.engine", "pocketserve.quarantine"],
+    "pocketserve.engine.device": [
+        "pocketserve.engine.lifecycle",
+        "pocketserve.engine.scheduling",
+    ],
+    "pocketserve.engine.scheduling": [
+        "pocketserve.engine.engine",
+        "pocketserve.engine.lifecycle",
+    ],
+    "pocketserve.engine.lifecycle": [
+        "pocketserve.engine.engine",
+        "pocketserve.quarantine",
+    ],
     "pocketserve.quarantine": [*HTTP, *API, "pocketserve_client"],
     "pocketserve.doctor": [*HTTP, *API, "pocketserve_client", "requests"],
-    "pocketserve.convert": [*HTTP, "pocketserve.api", "pocketserve.server", "pocketserve.cli", "pocketserve_client"],
-    "pocketserve.convert.converter": [*HTTP, *API, *MODELS, "pocketserve.convert.registry", "numpy"],
-    "pocketserve.compress": [*HTTP, "pocketserve.api", "pocketserve.server", "pocketserve_client"],
-    "pocketserve.compress.recipes": [*HTTP, *API, "pocketserve.engine", "pocketserve.tasks", "pocketserve.repository"],
+    "pocketserve.convert": [
+        *HTTP,
+        "pocketserve.api",
+        "pocketserve.server",
+        "pocketserve.cli",
+        "pocketserve_client",
+    ],
+    "pocketserve.convert.converter": [
+        *HTTP,
+        *API,
+        *MODELS,
+        "pocketserve.convert.registry",
+        "numpy",
+    ],
+    "pocketserve.compress": [
+        *HTTP,
+        "pocketserve.api",
+        "pocketserve.server",
+        "pocketserve_client",
+    ],
+    "pocketserve.compress.recipes": [
+        *HTTP,
+        *API,
+        "pocketserve.engine",
+        "pocketserve.tasks",
+        "pocketserve.repository",
+    ],
     "pocketserve.system": [*HTTP, *API, "pocketserve.engine", "pocketserve_client"],
-    "pocketserve_simulate": [*HTTP, "pocketserve.api", "pocketserve.service", "pocketserve.server"],
+    "pocketserve_simulate": [
+        *HTTP,
+        "pocketserve.api",
+        "pocketserve.service",
+        "pocketserve.server",
+    ],
     "pocketserve.inference": [*HTTP, *API, "pocketserve_client"],
-    "pocketserve.inference.run": ["pocketserve.inference.operations", "pocketserve.inference.call"],
-    "pocketserve.inference.validate": ["pocketserve.inference.operations", "pocketserve.inference.call"],
-    "pocketserve.service": [*HTTP, "pocketserve.api", "pocketserve.server", "pocketserve.cli", "pocketserve_client"],
+    "pocketserve.inference.run": [
+        "pocketserve.inference.operations",
+        "pocketserve.inference.call",
+    ],
+    "pocketserve.inference.validate": [
+        "pocketserve.inference.operations",
+        "pocketserve.inference.call",
+    ],
+    "pocketserve.service": [
+        *HTTP,
+        "pocketserve.api",
+        "pocketserve.server",
+        "pocketserve.cli",
+        "pocketserve_client",
+    ],
     "pocketserve.local": [*HTTP, "pocketserve.server", "pocketserve.cli"],
     "pocketserve.testing": [*HTTP, *API, "pocketserve.server", "pocketserve.cli"],
-    "pocketserve.api": [*HTTP, "pocketserve.server", "pocketserve.cli", "pocketserve_client"],
-    "pocketserve.scaleout": ["flask", "werkzeug", "pocketserve.tasks", "pocketserve.convert", "pocketserve_client"],
-    "pocketserve.transports.socket": ["flask", "werkzeug", "waitress", "pocketserve.transports.http"],
-    "pocketserve.transports": ["pocketserve.server", "pocketserve.scaleout", "pocketserve.cli", "pocketserve_client"],
+    "pocketserve.api": [
+        *HTTP,
+        "pocketserve.server",
+        "pocketserve.cli",
+        "pocketserve_client",
+    ],
+    "pocketserve.scaleout": [
+        "flask",
+        "werkzeug",
+        "pocketserve.tasks",
+        "pocketserve.convert",
+        "pocketserve_client",
+    ],
+    "pocketserve.transports.socket": [
+        "flask",
+        "werkzeug",
+        "waitress",
+        "pocketserve.transports.http",
+    ],
+    "pocketserve.transports": [
+        "pocketserve.server",
+        "pocketserve.scaleout",
+        "pocketserve.cli",
+        "pocketserve_client",
+    ],
 }
 
 
@@ -165,18 +305,30 @@ def test_nothing_is_imported_upward(package: str) -> None:
 def test_what_is_forbidden_exists() -> None:
     """A module that was renamed is forbidden by its new name."""
     names = {name for forbidden in FORBIDDEN.values() for name in forbidden}
-    assert [name for name in sorted(names) if importlib.util.find_spec(name) is None] == []
+    assert [
+        name for name in sorted(names) if importlib.util.find_spec(name) is None
+    ] == []
 
 
 def neighbours(*, into_functions: bool) -> dict[str, set[str]]:
     """For each of our modules, those of ours that it imports; a package stands for its ``__init__``."""
-    ours = {module_of(path).removesuffix(".__init__"): path for package in SOURCES for path in files(package)}
+    ours = {
+        module_of(path).removesuffix(".__init__"): path
+        for package in SOURCES
+        for path in files(package)
+    }
     graph: dict[str, set[str]] = {module: set() for module in ours}
     for module, path in ours.items():
-        for node in walk(ast.parse(path.read_text(encoding="utf-8")), into_functions=into_functions):
+        for node in walk(
+            ast.parse(path.read_text(encoding="utf-8")), into_functions=into_functions
+        ):
             named = targets(node, module_of(path))
-            if isinstance(node, ast.ImportFrom) and all(name in ours for name in named[1:]):
-                del named[0]  # ``from package import module`` wants nothing of the package itself
+            if isinstance(node, ast.ImportFrom) and all(
+                name in ours for name in named[1:]
+            ):
+                del named[
+                    0
+                ]  # ``from package import module`` wants nothing of the package itself
             graph[module].update(name for name in named if name in ours)
     return graph
 
@@ -192,7 +344,10 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
             found |= new
             ahead += new
         reached[start] = found
-    knots = {frozenset(other for other in found if start in reached[other]) for start, found in reached.items()}
+    knots = {
+        frozenset(other for other in found if start in reached[other])
+        for start, found in reached.items()
+    }
     return sorted(sorted(knot) for knot in knots if knot)
 
 
@@ -207,7 +362,15 @@ def test_no_module_imports_itself_by_a_detour(into_functions: bool) -> None:
 
 def test_the_finder_of_circles() -> None:
     """It finds a module that imports itself by a detour, and not two ways to the same one."""
-    graph = {"a": {"b", "c"}, "b": {"d"}, "c": {"d"}, "d": set[str](), "e": {"f"}, "f": {"g", "a"}, "g": {"e"}}
+    graph = {
+        "a": {"b", "c"},
+        "b": {"d"},
+        "c": {"d"},
+        "d": set[str](),
+        "e": {"f"},
+        "f": {"g", "a"},
+        "g": {"e"},
+    }
     assert circles(graph) == [["e", "f", "g"]]
     assert circles(graph | {"d": {"b"}}) == [["b", "d"], ["e", "f", "g"]]
 
@@ -234,8 +397,17 @@ def test_source_roots_are_not_packages(package: str) -> None:
 @pytest.mark.parametrize("framework", sorted(FRAMEWORKS - {"onnxruntime"}))
 def test_a_framework_is_known_to_the_runtimes_only(framework: str) -> None:
     """One file per framework: only ``runtimes``, and what tools' processes run, imports one, not even late."""
-    users = {offender.partition(" ")[0] for package in SOURCES for offender in offenders(package, framework)}
-    assert all(user.startswith(("pocketserve.runtimes.", "pocketserve.convert.tools.", *TRAINING)) for user in users)
+    users = {
+        offender.partition(" ")[0]
+        for package in SOURCES
+        for offender in offenders(package, framework)
+    }
+    assert all(
+        user.startswith(
+            ("pocketserve.runtimes.", "pocketserve.convert.tools.", *TRAINING)
+        )
+        for user in users
+    )
 
 
 def test_tools_of_converters_stand_alone() -> None:
@@ -244,12 +416,22 @@ def test_tools_of_converters_stand_alone() -> None:
 
     Those that have no environment run where the server does.
     """
-    at_home = {entry.module for entry in converters() if entry.environment is None and entry.fallback is None}
-    paths = [path for path in files("pocketserve.convert.tools") if path.stem not in at_home]
+    at_home = {
+        entry.module
+        for entry in converters()
+        if entry.environment is None and entry.fallback is None
+    }
+    paths = [
+        path for path in files("pocketserve.convert.tools") if path.stem not in at_home
+    ]
     ours = {target for path in paths for target in imports(path)}
     rooms = ("convert.converter", "convert.tools", "runtimes", "messages", "tensors")
     allowed = [f"pocketserve.{room}" for room in rooms]
-    wrong = {t for t in ours if t.split(".")[0] in SOURCES and not any(reaches(t, name) for name in allowed)}
+    wrong = {
+        t
+        for t in ours
+        if t.split(".")[0] in SOURCES and not any(reaches(t, name) for name in allowed)
+    }
     assert wrong - {"pocketserve", "pocketserve.convert"} == set()
 
 
@@ -264,7 +446,16 @@ def test_the_reader_of_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         "class K:\n    import h\n    def m(self):\n        import late\n"
     )
     monkeypatch.setitem(SOURCES, "pocketserve", tmp_path)
-    early = {"a.b", "pocketserve.cli", "pocketserve.cli.c", "pocketserve.d", "pocketserve.d.e", "f", "g", "h"}
+    early = {
+        "a.b",
+        "pocketserve.cli",
+        "pocketserve.cli.c",
+        "pocketserve.d",
+        "pocketserve.d.e",
+        "f",
+        "g",
+        "h",
+    }
     assert imports(path, into_functions=False) == early
     assert imports(path) == early | {"late"}
 
@@ -275,7 +466,11 @@ def loaded_by(statement: str) -> set[str]:
     folders = os.pathsep.join(str(root) for root in dict.fromkeys(SOURCES.values()))
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env={**{k: v for k, v in os.environ.items() if k != "XDG_STATE_HOME"}, "SHELL": "sh", "PYTHONPATH": folders},
+        env={
+            **{k: v for k, v in os.environ.items() if k != "XDG_STATE_HOME"},
+            "SHELL": "sh",
+            "PYTHONPATH": folders,
+        },
         capture_output=True,
         check=True,
         timeout=60,
@@ -286,27 +481,67 @@ def loaded_by(statement: str) -> set[str]:
 @pytest.mark.parametrize(
     ("statement", "unwanted"),
     [
-        ("import pocketserve_wire.oip", {*LATE, "numpy", "requests", "flask", "socket", "pocketserve"}),
+        (
+            "import pocketserve_wire.oip",
+            {*LATE, "numpy", "requests", "flask", "socket", "pocketserve"},
+        ),
         ("import pocketserve", {*LATE, "numpy", "requests", "flask", "waitress"}),
         (
             "import pocketserve.server",
-            {*LATE, "requests", "flask", "werkzeug", "platformdirs", "numpy.typing", "pocketserve_simulate"}
+            {
+                *LATE,
+                "requests",
+                "flask",
+                "werkzeug",
+                "platformdirs",
+                "numpy.typing",
+                "pocketserve_simulate",
+            }
             | SLOW
             | SOCKET,
         ),
-        ("import pocketserve.cli as c; c.command_parser([])", {*LATE, "numpy", "requests", "flask", "waitress"}),
+        (
+            "import pocketserve.cli as c; c.command_parser([])",
+            {*LATE, "numpy", "requests", "flask", "waitress"},
+        ),
         (
             "import pocketserve.cli as c; c.command_parser(['serve'])",
             {*LATE, "pocketserve_simulate", "numpy", "requests", "flask", "waitress"},
         ),
-        ("import pocketserve.config as c; c.load_config({}, {})", {"platformdirs", "tempfile", "numpy"}),
-        ("import pocketserve.transports.socket.connection", {*LATE, "requests", "flask", "werkzeug", "waitress"}),
-        ("import pocketserve.runtimes.registry as r; [r.runtime_for(k) for k in r.FORMATS]", LATE),
-        ("import pocketserve_client", {*LATE, "requests", "flask", "waitress", "pocketserve"}),
+        (
+            "import pocketserve.config as c; c.load_config({}, {})",
+            {"platformdirs", "tempfile", "numpy"},
+        ),
+        (
+            "import pocketserve.transports.socket.connection",
+            {*LATE, "requests", "flask", "werkzeug", "waitress"},
+        ),
+        (
+            "import pocketserve.runtimes.registry as r; [r.runtime_for(k) for k in r.FORMATS]",
+            LATE,
+        ),
+        (
+            "import pocketserve_client",
+            {*LATE, "requests", "flask", "waitress", "pocketserve"},
+        ),
     ],
-    ids=["wire", "pocketserve", "server", "help", "command", "settings", "socket", "runtimes", "client"],
+    ids=[
+        "wire",
+        "pocketserve",
+        "server",
+        "help",
+        "command",
+        "settings",
+        "socket",
+        "runtimes",
+        "client",
+    ],
 )
 def test_what_an_import_loads(statement: str, unwanted: set[str]) -> None:
     """The server starts small: no framework, no picture library, no metrics and no client is loaded with it."""
     # An older NumPy imports some of them by itself.
-    assert loaded_by(statement) & unwanted - (set() if "numpy" in unwanted else loaded_by("import numpy")) == set()
+    assert (
+        loaded_by(statement)
+        & unwanted - (set() if "numpy" in unwanted else loaded_by("import numpy"))
+        == set()
+    )

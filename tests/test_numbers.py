@@ -26,9 +26,15 @@ pytest.importorskip("sklearn", reason="the handwriting is scikit-learn's")
 FOLDER = MODELS / "numbers"
 EVALUATIONS = {
     name: version["evaluation"]
-    for name, version in tomllib.loads((FOLDER / "model.toml").read_text(encoding="utf-8"))["versions"].items()
+    for name, version in tomllib.loads(
+        (FOLDER / "model.toml").read_text(encoding="utf-8")
+    )["versions"].items()
 }
-VERSIONS = ["tflite", pytest.param("onnx", marks=pytest.mark.onnx), pytest.param("torch", marks=pytest.mark.torch)]
+VERSIONS = [
+    "tflite",
+    pytest.param("onnx", marks=pytest.mark.onnx),
+    pytest.param("torch", marks=pytest.mark.torch),
+]
 PAGES, SEED = 30, 7
 MAX_BYTES, MAX_SAMPLE_BYTES = 3_000_000, 60_000
 TOLERANCE = 0.1
@@ -38,7 +44,11 @@ TOLERANCE = 0.1
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """The whole server without a transport."""
-    settings = {"models_dir": MODELS, "state_dir": tmp_path_factory.mktemp("state"), "quarantine": False}
+    settings = {
+        "models_dir": MODELS,
+        "state_dir": tmp_path_factory.mktemp("state"),
+        "quarantine": False,
+    }
     running = Service(load_config(settings, environ={}))
     yield running
     running.close()
@@ -61,7 +71,9 @@ def test_as_good_as_its_card(service: Service, pages: Any, version: str) -> None
     missing = missing_framework(service.entry("numbers").versions[version].format)
     if missing:
         pytest.skip(missing)
-    answers = [ask(service, body, version=version, threshold="0.02") for body, _ in pages]
+    answers = [
+        ask(service, body, version=version, threshold="0.02") for body, _ in pages
+    ]
     flat = [[{**entry["box"], **entry} for entry in answer] for answer in answers]
     figures = precision_figures(flat, [truth for _, truth in pages])
     claimed = EVALUATIONS[version]["value"]
@@ -69,7 +81,9 @@ def test_as_good_as_its_card(service: Service, pages: Any, version: str) -> None
     assert f"**{claimed:.3f}**" in (FOLDER / "README.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("sample", sorted((FOLDER / "samples").iterdir()), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "sample", sorted((FOLDER / "samples").iterdir()), ids=lambda path: path.stem
+)
 def test_samples(service: Service, sample: Any) -> None:
     """Digits are found on each, inside the picture."""
     body = sample.read_bytes()
@@ -91,4 +105,7 @@ def test_an_empty_page_has_no_digits(service: Service) -> None:
 
 
 def test_small() -> None:
-    assert sum(path.stat().st_size for path in FOLDER.rglob("*") if path.suffix != ".pyc") < MAX_BYTES
+    assert (
+        sum(path.stat().st_size for path in FOLDER.rglob("*") if path.suffix != ".pyc")
+        < MAX_BYTES
+    )

@@ -41,16 +41,30 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     models.mkdir()
     for name in ("answers", "phrases"):
         shutil.copytree(MODELS / name, models / name)
-    derived(models, "classes", "phrases", ('task = "text-embedding"', 'task = "text-classification"'))
-    derived(models, "noise", "tones", ('task = "audio-classification"', 'task = "voice-activity"'))
+    derived(
+        models,
+        "classes",
+        "phrases",
+        ('task = "text-embedding"', 'task = "text-classification"'),
+    )
+    derived(
+        models,
+        "noise",
+        "tones",
+        ('task = "audio-classification"', 'task = "voice-activity"'),
+    )
     running = start_server(folder, models)
     yield running
     assert running.stop() == 0
 
 
-def ask(server: Server, model: str, body: bytes, headers: dict[str, str] | None = None) -> tuple[int, Any]:
+def ask(
+    server: Server, model: str, body: bytes, headers: dict[str, str] | None = None
+) -> tuple[int, Any]:
     """Status and answer over HTTP, which the socket answers alike."""
-    answer = server.call("POST", f"/predictions/{model}", data=body, headers=headers or {})
+    answer = server.call(
+        "POST", f"/predictions/{model}", data=body, headers=headers or {}
+    )
     found = answer.json()
     if not headers:
         with server.connect() as framed:
@@ -91,7 +105,10 @@ def test_texts_of_a_hundred_thousand_characters(server: Server, model: str) -> N
     """The answer is that to as much as the model reads."""
     status, found = ask(server, model, LONG.encode())
     assert len(LONG) > 100_000 and status == 200
-    assert found["predictions"] == ask(server, model, LONG[:200].encode())[1]["predictions"]
+    assert (
+        found["predictions"]
+        == ask(server, model, LONG[:200].encode())[1]["predictions"]
+    )
     assert ask(server, model, ("x" * 100_000).encode())[0] == 200
 
 
@@ -100,9 +117,19 @@ def test_texts_in_another_charset(server: Server, model: str) -> None:
     """Read by the charset that is named; another is refused."""
     wanted = ask(server, model, "turn on the café".encode())[1]["predictions"]
     latin = {"Content-Type": "text/plain; charset=iso-8859-1"}
-    assert ask(server, model, "turn on the café".encode("latin-1"), latin)[1]["predictions"] == wanted
-    status, found = ask(server, model, b"a", {"Content-Type": "text/plain; charset=ebcdic"})
-    assert status == 400 and "the charset 'ebcdic' is not known here; send UTF-8" in found["error"]
+    assert (
+        ask(server, model, "turn on the café".encode("latin-1"), latin)[1][
+            "predictions"
+        ]
+        == wanted
+    )
+    status, found = ask(
+        server, model, b"a", {"Content-Type": "text/plain; charset=ebcdic"}
+    )
+    assert (
+        status == 400
+        and "the charset 'ebcdic' is not known here; send UTF-8" in found["error"]
+    )
 
 
 FACT = "anna lives in oslo."
@@ -110,10 +137,23 @@ QUESTIONS: dict[str, tuple[bytes, int, str]] = {
     "empty": (b"", 400, "takes a JSON object"),
     "no JSON": (b"where does anna live?", 400, "takes a JSON object"),
     "not UTF-8": (b'{"question": "\xff", "context": "a"}', 400, "not UTF-8 (byte 14)"),
-    "an empty question": (json.dumps({"question": "", "context": FACT}).encode(), 400, "the text is empty"),
-    "an empty context": (json.dumps({"question": "who?", "context": " "}).encode(), 400, "the text is empty"),
+    "an empty question": (
+        json.dumps({"question": "", "context": FACT}).encode(),
+        400,
+        "the text is empty",
+    ),
+    "an empty context": (
+        json.dumps({"question": "who?", "context": " "}).encode(),
+        400,
+        "the text is empty",
+    ),
     "a long context": (
-        json.dumps({"question": "where does anna live?", "context": "ben likes tea. " * 200 + FACT}).encode(),
+        json.dumps(
+            {
+                "question": "where does anna live?",
+                "context": "ben likes tea. " * 200 + FACT,
+            }
+        ).encode(),
         200,
         "oslo",
     ),
@@ -136,13 +176,17 @@ def test_odd_questions(server: Server, case: str) -> None:
     body, status, text = QUESTIONS[case]
     found_status, found = ask(server, "answers", body)
     assert found_status == status
-    assert (found["predictions"][0]["answer"] if status == 200 else found["error"]).find(text) >= 0, found
+    assert (
+        found["predictions"][0]["answer"] if status == 200 else found["error"]
+    ).find(text) >= 0, found
 
 
 def test_a_context_of_a_hundred_thousand_characters(server: Server) -> None:
     """Read in all its windows: the answer at the very end is found."""
     context = "ben likes tea. " * 6667 + FACT
-    asked = json.dumps({"question": "where does anna live?", "context": context}).encode()
+    asked = json.dumps(
+        {"question": "where does anna live?", "context": context}
+    ).encode()
     status, found = ask(server, "answers", asked)
     assert status == 200, found
     best = found["predictions"][0]
@@ -158,7 +202,10 @@ def noise(seconds: float, rate: int = RATE) -> Any:
 
 
 HEARD: dict[str, tuple[bytes, list[tuple[float, float]]]] = {
-    "noise in between": (wav(np.concatenate([np.zeros((RATE, 1)), noise(1), np.zeros((RATE, 1))])), [(0.97, 2.03)]),
+    "noise in between": (
+        wav(np.concatenate([np.zeros((RATE, 1)), noise(1), np.zeros((RATE, 1))])),
+        [(0.97, 2.03)],
+    ),
     "silent": (wav(np.zeros((2 * RATE, 1))), []),
     "a tone": (wav(tone(2.0)), []),
     "stereo": (wav(np.repeat(noise(2), 2, axis=1)), [(0.0, 2.0)]),
@@ -182,7 +229,10 @@ def test_stretches_in_odd_sounds(server: Server, case: str) -> None:
     status, found = ask(server, "noise", body)
     assert status == 200, found
     places = [(entry["start"], entry["end"]) for entry in found["predictions"]]
-    assert places == [(pytest.approx(start, abs=0.1), pytest.approx(end, abs=0.1)) for start, end in wanted]
+    assert places == [
+        (pytest.approx(start, abs=0.1), pytest.approx(end, abs=0.1))
+        for start, end in wanted
+    ]
 
 
 @pytest.mark.parametrize("case", NO_SOUND)

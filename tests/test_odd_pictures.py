@@ -31,18 +31,31 @@ TASKS = {
 def areas(folder: Path) -> None:
     """A model that calls every pixel dark, bright or reddish, by one convolution."""
     helper, numpy_helper = onnx.helper, onnx.numpy_helper
-    kernel = np.array([[-1, -1, -1], [1, 1, 1], [3, -1.5, -1.5]], np.float32)[:, :, None, None]
+    kernel = np.array([[-1, -1, -1], [1, 1, 1], [3, -1.5, -1.5]], np.float32)[
+        :, :, None, None
+    ]
     bias = np.array([1.5, -1.5, 0], np.float32)
     nodes = [helper.make_node("Conv", ["image", "kernel", "bias"], ["map"])]
-    image = helper.make_tensor_value_info("image", onnx.TensorProto.FLOAT, [1, 3, 48, 64])
-    output = helper.make_tensor_value_info("map", onnx.TensorProto.FLOAT, [1, 3, 48, 64])
-    weights = [numpy_helper.from_array(kernel, "kernel"), numpy_helper.from_array(bias, "bias")]
+    image = helper.make_tensor_value_info(
+        "image", onnx.TensorProto.FLOAT, [1, 3, 48, 64]
+    )
+    output = helper.make_tensor_value_info(
+        "map", onnx.TensorProto.FLOAT, [1, 3, 48, 64]
+    )
+    weights = [
+        numpy_helper.from_array(kernel, "kernel"),
+        numpy_helper.from_array(bias, "bias"),
+    ]
     graph = helper.make_graph(nodes, "areas", [image], [output], weights)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8
+    )
     folder.mkdir()
     (folder / "areas.onnx").write_bytes(model.SerializeToString())
     (folder / "labels.txt").write_text("dark\nbright\nreddish\n")
-    (folder / "model.toml").write_text('task = "image-segmentation"\nlabels = "labels.txt"\n')
+    (folder / "model.toml").write_text(
+        'task = "image-segmentation"\nlabels = "labels.txt"\n'
+    )
 
 
 @pytest.fixture(scope="module")
@@ -89,9 +102,19 @@ def useless(model: str) -> dict[str, bytes]:
     return damaged(example(model)) | bombs()
 
 
-def ask(server: Server, model: str, body: bytes, content_type: str = "application/octet-stream") -> Any:
+def ask(
+    server: Server,
+    model: str,
+    body: bytes,
+    content_type: str = "application/octet-stream",
+) -> Any:
     """The entries of the answer, also the unlikely ones: grey people and shapes are nothing that the models know."""
-    answer = server.call("POST", f"/predictions/{model}?threshold=0", data=body, headers={"Content-Type": content_type})
+    answer = server.call(
+        "POST",
+        f"/predictions/{model}?threshold=0",
+        data=body,
+        headers={"Content-Type": content_type},
+    )
     assert answer.status_code == 200, answer.text
     assert answer.json()["task"] == TASKS[model]
     return answer.json()["predictions"]
@@ -104,20 +127,36 @@ def check_same(model: str, found: Any, wanted: Any, size: tuple[int, int]) -> No
         return
     assert found
     if model == "poses":
-        away = np.linalg.norm(drawn.scores.points_of(found[0]) - drawn.scores.points_of(wanted[0]), axis=1)
+        away = np.linalg.norm(
+            drawn.scores.points_of(found[0]) - drawn.scores.points_of(wanted[0]), axis=1
+        )
         assert np.quantile(away, 0.9) <= 0.03 * max(size)
     elif model == "shapes":
         sure = [one for one in wanted if one["score"] > 0.4]
         for one in sure:
             box = one["box"]
-            corners = np.array([box["x"], box["y"], box["x"] + box["width"], box["y"] + box["height"]])
-            assert any(f["index"] == one["index"] and drawn.scores.overlap(f["box"], corners) > 0.85 for f in found)
+            corners = np.array(
+                [box["x"], box["y"], box["x"] + box["width"], box["y"] + box["height"]]
+            )
+            assert any(
+                f["index"] == one["index"]
+                and drawn.scores.overlap(f["box"], corners) > 0.85
+                for f in found
+            )
         assert len([one for one in found if one["score"] > 0.5]) <= len(wanted)
     elif model == "areas":
-        shares = [{one["label"]: one["share"] for one in answer} for answer in (found, wanted)]
-        assert all(abs(shares[0].get(name, 0) - shares[1].get(name, 0)) < 0.03 for name in shares[0] | shares[1])
+        shares = [
+            {one["label"]: one["share"] for one in answer} for answer in (found, wanted)
+        ]
+        assert all(
+            abs(shares[0].get(name, 0) - shares[1].get(name, 0)) < 0.03
+            for name in shares[0] | shares[1]
+        )
     else:
-        assert found[0]["label"] == wanted[0]["label"] and abs(found[0]["score"] - wanted[0]["score"]) < 0.1
+        assert (
+            found[0]["label"] == wanted[0]["label"]
+            and abs(found[0]["score"] - wanted[0]["score"]) < 0.1
+        )
 
 
 VARIANTS = sorted(variants(Image.new("RGB", (64, 64), (9, 99, 200))))
@@ -128,16 +167,22 @@ VARIANTS = sorted(variants(Image.new("RGB", (64, 64), (9, 99, 200))))
 def test_every_kind_of_picture(server: Server, model: str, case: str) -> None:
     """Turned, grey, CMYK, RGBA, palette and 16-bit files answer as the plain RGB picture that they show."""
     body, shown = odd_kinds(model)[case]
-    check_same(model, ask(server, model, body), ask(server, model, saved(shown)), shown.size)
+    check_same(
+        model, ask(server, model, body), ask(server, model, saved(shown)), shown.size
+    )
 
 
-@pytest.mark.parametrize("kind", ["text/plain", "image/gif", "application/json", "audio/wav", ""])
+@pytest.mark.parametrize(
+    "kind", ["text/plain", "image/gif", "application/json", "audio/wav", ""]
+)
 @pytest.mark.parametrize("model", TASKS)
 def test_wrongly_named(server: Server, model: str, kind: str) -> None:
     """What it is, is told from the bytes."""
     picture = example(model)
     for form in ("PNG", "BMP"):
-        assert ask(server, model, saved(picture, form), kind) == ask(server, model, saved(picture))
+        assert ask(server, model, saved(picture, form), kind) == ask(
+            server, model, saved(picture)
+        )
     turned = rotated(picture, 6)
     assert ask(server, model, turned, kind) == ask(server, model, turned, "image/jpeg")
 
@@ -152,6 +197,12 @@ def test_one_clear_sentence(server: Server, model: str, case: str) -> None:
     body = useless(model)[case]
     for query in ("", "?annotate=png"):
         answer = server.call("POST", f"/predictions/{model}{query}", data=body)
-        assert (answer.status_code, answer.json()["code"]) == (400, "INVALID_INPUT"), answer.text
+        assert (answer.status_code, answer.json()["code"]) == (400, "INVALID_INPUT"), (
+            answer.text
+        )
         sentence = answer.json()["error"]
-        assert 10 < len(sentence) < 300 and "\n" not in sentence and "Traceback" not in sentence
+        assert (
+            10 < len(sentence) < 300
+            and "\n" not in sentence
+            and "Traceback" not in sentence
+        )

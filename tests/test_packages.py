@@ -22,7 +22,9 @@ RECIPE = ROOT / "termux" / "pocketserve" / "build.sh"
 
 def project() -> dict[str, Any]:
     """The table of the project's facts."""
-    facts: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    facts: dict[str, Any] = tomllib.loads(
+        (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    )["project"]
     return facts
 
 
@@ -34,24 +36,51 @@ def container_settings() -> dict[str, str]:
 
 def test_the_image_has_what_it_needs_and_no_root() -> None:
     """Settings and extras exist, the sources of a build are let in, and the user is a number that is not 0."""
-    assert {name.removeprefix("POCKETSERVE_").lower() for name in container_settings()} <= set(SETTINGS)
+    assert {
+        name.removeprefix("POCKETSERVE_").lower() for name in container_settings()
+    } <= set(SETTINGS)
     volumes = json.loads(re.findall(r"^VOLUME (.*)$", CONTAINER, re.MULTILINE)[0])
-    for name in ("MODELS_DIR", "STATE_DIR", "TOKEN_FILE"):  # what must outlive a container lies in a volume
-        assert any(Path(container_settings()[f"POCKETSERVE_{name}"]).is_relative_to(volume) for volume in volumes)
+    for name in (
+        "MODELS_DIR",
+        "STATE_DIR",
+        "TOKEN_FILE",
+    ):  # what must outlive a container lies in a volume
+        assert any(
+            Path(container_settings()[f"POCKETSERVE_{name}"]).is_relative_to(volume)
+            for volume in volumes
+        )
     (extras,) = re.findall(r"\[([a-z,]+)\]\"", CONTAINER)
     assert set(extras.split(",")) <= set(project()["optional-dependencies"])
     (user,) = re.findall(r"^USER (.*)$", CONTAINER, re.MULTILINE)
     assert f"--uid {user} " in CONTAINER and int(user) > 0
-    let_in = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line[0] == "!"}
-    assert let_in == {"server", "client", "models", "pyproject.toml", "README.md", "LICENSE", "constraints.txt"}
+    let_in = {
+        line[1:]
+        for line in (ROOT / ".dockerignore").read_text().splitlines()
+        if line[0] == "!"
+    }
+    assert let_in == {
+        "server",
+        "client",
+        "models",
+        "pyproject.toml",
+        "README.md",
+        "LICENSE",
+        "constraints.txt",
+    }
     for port in ("http_port", "socket_port"):
-        assert str(SETTINGS[port].default) in re.findall(r"^EXPOSE (.*)$", CONTAINER, re.MULTILINE)[0].split()
+        assert (
+            str(SETTINGS[port].default)
+            in re.findall(r"^EXPOSE (.*)$", CONTAINER, re.MULTILINE)[0].split()
+        )
 
 
 @pytest.mark.live
 def test_its_health_check_sees_a_server(new_server: StartServer) -> None:
     """It ends well where a server with the image's address answers, and not where nobody does."""
-    server = new_server(MODELS, environment={"POCKETSERVE_HOST": container_settings()["POCKETSERVE_HOST"]})
+    server = new_server(
+        MODELS,
+        environment={"POCKETSERVE_HOST": container_settings()["POCKETSERVE_HOST"]},
+    )
     (words,) = re.findall(r"^    CMD (\[.*\])$", CONTAINER, re.MULTILINE)
     program, option, code = json.loads(words)
     assert (program, option) == ("python", "-c") and "8470" in code
@@ -64,11 +93,28 @@ def test_its_health_check_sees_a_server(new_server: StartServer) -> None:
 def test_the_termux_recipe_agrees_with_the_project() -> None:
     """Version, licence, and Termux's own packages: those that the installer takes."""
     script = f'. {RECIPE}; printf \'%s\\n\' "$TERMUX_PKG_VERSION" "$TERMUX_PKG_LICENSE" "$TERMUX_PKG_DEPENDS"'
-    environment = {"POCKETSERVE_HOMEPAGE": "https://localhost/", "PATH": "/usr/bin:/bin"}
-    told = subprocess.run(["bash", "-euc", script], env=environment, check=True, capture_output=True, text=True).stdout
+    environment = {
+        "POCKETSERVE_HOMEPAGE": "https://localhost/",
+        "PATH": "/usr/bin:/bin",
+    }
+    told = subprocess.run(
+        ["bash", "-euc", script],
+        env=environment,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
     version, licence, depends = told.splitlines()
     assert (version, licence) == (__version__, project()["license"])
-    (installed,) = re.findall(r'^packages="([a-z\d -]+)"$', (ROOT / "install-termux.sh").read_text(), re.MULTILINE)
+    (installed,) = re.findall(
+        r'^packages="([a-z\d -]+)"$',
+        (ROOT / "install-termux.sh").read_text(),
+        re.MULTILINE,
+    )
     assert depends.split(", ") == installed.split()
-    missing = subprocess.run(["bash", "-euc", f". {RECIPE}"], env={"PATH": "/usr/bin:/bin"}, capture_output=True)
+    missing = subprocess.run(
+        ["bash", "-euc", f". {RECIPE}"],
+        env={"PATH": "/usr/bin:/bin"},
+        capture_output=True,
+    )
     assert missing.returncode != 0 and b"https address" in missing.stderr

@@ -14,7 +14,11 @@ from wire.wire_vectors import FOLDER, load
 
 TEXT = (ROOT / "android_bridge" / "PROTOCOL.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"^```hex (\w+)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
-KINDS = [(folder, kind) for folder in ("valid", "invalid") for kind in ("frames", "handshake", "request")]
+KINDS = [
+    (folder, kind)
+    for folder in ("valid", "invalid")
+    for kind in ("frames", "handshake", "request")
+]
 
 
 @pytest.mark.parametrize(("name", "dump"), EXAMPLES, ids=[name for name, _ in EXAMPLES])
@@ -26,15 +30,26 @@ def test_examples_are_vectors(name: str, dump: str) -> None:
 
 def test_every_type_has_an_example() -> None:
     """Each message is shown once at least."""
-    shown = {frame["name"] for v in load("valid", "frames") if v.name in dict(EXAMPLES) for frame in v.facts["frames"]}
+    shown = {
+        frame["name"]
+        for v in load("valid", "frames")
+        if v.name in dict(EXAMPLES)
+        for frame in v.facts["frames"]
+    }
     assert shown == {kind.name for kind in FrameType}
 
 
 def test_worked_example() -> None:
     """Transcript and proofs of the golden handshake."""
-    (golden,) = [vector.facts for vector in load("valid", "handshake") if vector.name == "handshake_golden"]
+    (golden,) = [
+        vector.facts
+        for vector in load("valid", "handshake")
+        if vector.name == "handshake_golden"
+    ]
     for name in ("transcript", "client_proof", "server_proof"):
-        assert re.search(rf"^{name.replace('_', ' ')} +{golden[name]}$", TEXT, re.MULTILINE), name
+        assert re.search(
+            rf"^{name.replace('_', ' ')} +{golden[name]}$", TEXT, re.MULTILINE
+        ), name
     for name in ("hello", "challenge", "auth", "ready"):
         assert (FOLDER / "valid" / f"{name}.bin").read_bytes().hex() == golden[name]
 
@@ -42,26 +57,40 @@ def test_worked_example() -> None:
 def test_anchors() -> None:
     """Each vector names the section whose rule it shows, and inner links lead somewhere."""
     anchors = set(re.findall(r'<a id="([\w-]+)"></a>', TEXT))
-    assert {vector.facts["rule"] for folder, kind in KINDS for vector in load(folder, kind)} - anchors == set()
+    assert {
+        vector.facts["rule"] for folder, kind in KINDS for vector in load(folder, kind)
+    } - anchors == set()
     assert set(re.findall(r"\]\(#([\w-]+)\)", TEXT)) - anchors == set()
 
 
 def test_numbers() -> None:
     """Types, reasons and extension tags are those of the code."""
-    types = re.findall(r"^\| \[(\w+)\]\(#\w+\) \| `([0-9a-f]{2})` \|", TEXT, re.MULTILINE)
-    assert {name: int(number, 16) for name, number in types} == {kind.name: int(kind) for kind in FrameType}
+    types = re.findall(
+        r"^\| \[(\w+)\]\(#\w+\) \| `([0-9a-f]{2})` \|", TEXT, re.MULTILINE
+    )
+    assert {name: int(number, 16) for name, number in types} == {
+        kind.name: int(kind) for kind in FrameType
+    }
     faults = re.findall(r"^\| (\d+) \| `([A-Z_]+)` \|", TEXT, re.MULTILINE)
-    assert {name: int(number) for number, name in faults} == {fault.name: int(fault) for fault in ConnectionFault}
+    assert {name: int(number) for number, name in faults} == {
+        fault.name: int(fault) for fault in ConnectionFault
+    }
     reasons = re.findall(r"^\| (\d) \| ([A-Z_]+) \|", TEXT, re.MULTILINE)
-    assert {name: int(number) for number, name in reasons} == {reason.name: int(reason) for reason in GoAwayReason}
+    assert {name: int(number) for number, name in reasons} == {
+        reason.name: int(reason) for reason in GoAwayReason
+    }
     tags = re.findall(r"^\| (\d) \| ([a-z_]+) \|", TEXT, re.MULTILINE)
-    assert {name.upper(): int(number) for number, name in tags} == {tag.name: int(tag) for tag in Extension}
+    assert {name.upper(): int(number) for number, name in tags} == {
+        tag.name: int(tag) for tag in Extension
+    }
 
 
 def test_layout() -> None:
     """The header's table leaves no gap."""
     end = 0
-    for offset, size in re.findall(r"^\| (\d+) \| (\d) \| [a-z_]+ \|", TEXT, re.MULTILINE):
+    for offset, size in re.findall(
+        r"^\| (\d+) \| (\d) \| [a-z_]+ \|", TEXT, re.MULTILINE
+    ):
         assert int(offset) == end
         end += int(size)
     assert end == HEADER_BYTES

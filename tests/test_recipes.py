@@ -64,11 +64,16 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
     for name in ("models", "tests"):
         (folder / name).symlink_to(ROOT / name)
     (folder / "mymodels").mkdir()
-    settings = {"POCKETSERVE_STATE_DIR": str(state), "POCKETSERVE_TOKEN_FILE": str(state / "token")}
+    settings = {
+        "POCKETSERVE_STATE_DIR": str(state),
+        "POCKETSERVE_TOKEN_FILE": str(state / "token"),
+    }
     running = start_server(state, folder / "mymodels", environment=settings)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     address = f"socket://127.0.0.1:{running.socket_port}"
-    yield Reader(folder, {**os.environ, **settings, "PATH": path, "POCKETSERVE_URL": address})
+    yield Reader(
+        folder, {**os.environ, **settings, "PATH": path, "POCKETSERVE_URL": address}
+    )
     assert running.stop() == 0
 
 
@@ -80,7 +85,9 @@ def test_every_page_is_tried() -> None:
 
 
 @pytest.mark.live
-@pytest.mark.parametrize("name", [pytest.param(name, marks=NEEDS.get(name, ())) for name in ANSWERS])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=NEEDS.get(name, ())) for name in ANSWERS]
+)
 def test_recipe(name: str, reader: Reader) -> None:
     """Every block of the page works where the ones before it did, and the answer is right."""
     page = (FOLDER / f"{name}.md").read_text(encoding="utf-8")

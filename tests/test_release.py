@@ -16,7 +16,9 @@ from pocketserve import __version__
 @pytest.fixture(scope="module")
 def tool() -> ModuleType:
     """The script, which is no package."""
-    spec = importlib.util.spec_from_file_location("release_tool", ROOT / "tools" / "release.py")
+    spec = importlib.util.spec_from_file_location(
+        "release_tool", ROOT / "tools" / "release.py"
+    )
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -28,10 +30,21 @@ def clone(tmp_path: Path) -> Path:
     """A repository with a changelog and nothing else."""
     folder = tmp_path / "clone"
     folder.mkdir()
-    (folder / "CHANGELOG.md").write_text("# Changes\n\n## Unreleased\n\n## 1.2.30 - 2026-01-01\n")
+    (folder / "CHANGELOG.md").write_text(
+        "# Changes\n\n## Unreleased\n\n## 1.2.30 - 2026-01-01\n"
+    )
     git(folder, "init", "-q")
     git(folder, "add", ".")
-    git(folder, "-c", "user.name=A", "-c", "user.email=a@localhost", "commit", "-qm", "Begin")
+    git(
+        folder,
+        "-c",
+        "user.name=A",
+        "-c",
+        "user.email=a@localhost",
+        "commit",
+        "-qm",
+        "Begin",
+    )
     return folder
 
 
@@ -61,17 +74,23 @@ def test_a_folder_that_is_no_clone_is_refused(
 
 
 @pytest.mark.parametrize("version", ["1.2.3", "1.2.31", "1x2x30", "Unrel"])
-def test_a_version_without_changes_is_refused(version: str, tool: ModuleType, clone: Path) -> None:
+def test_a_version_without_changes_is_refused(
+    version: str, tool: ModuleType, clone: Path
+) -> None:
     """The whole version must be there, not its beginning."""
     with pytest.raises(tool.ReleaseError, match=f"no entry '## {version}'"):
         tool.check(clone, version)
 
 
 def test_the_changelog_has_the_version() -> None:
-    assert f"\n## {__version__} - " in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"\n## {__version__} - " in (ROOT / "CHANGELOG.md").read_text(
+        encoding="utf-8"
+    )
 
 
-def test_the_last_commit_is_exported(tool: ModuleType, clone: Path, tmp_path: Path) -> None:
+def test_the_last_commit_is_exported(
+    tool: ModuleType, clone: Path, tmp_path: Path
+) -> None:
     """Nothing but its files, as they were committed."""
     (clone / "CHANGELOG.md").write_text("changed")
     (clone / "new.txt").write_text("x")
@@ -100,12 +119,21 @@ def test_a_folder_is_packed_alike(tool: ModuleType, tmp_path: Path) -> None:
             file.write_text("text " * 100)
             file.chmod(mode)
         tool.pack(tmp_path / number / "site", tmp_path / number / "docs.zip")
-    assert (tmp_path / "1/docs.zip").read_bytes() == (tmp_path / "2/docs.zip").read_bytes()
+    assert (tmp_path / "1/docs.zip").read_bytes() == (
+        tmp_path / "2/docs.zip"
+    ).read_bytes()
 
 
 def test_checksums_can_be_checked(tool: ModuleType, tmp_path: Path) -> None:
     """By sha256sum itself."""
     (tmp_path / "a.txt").write_text("a")
     tool.write_sums(tmp_path)
-    subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=tmp_path, check=True, capture_output=True)
-    assert tool.requirements("flask")[0] == "blinker" and "werkzeug" in tool.requirements("flask")
+    subprocess.run(
+        ["sha256sum", "--check", "--strict", "SHA256SUMS"],
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+    )
+    assert tool.requirements("flask")[
+        0
+    ] == "blinker" and "werkzeug" in tool.requirements("flask")

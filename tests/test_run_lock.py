@@ -13,7 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from conftest import MODELS
-from pocketserve.state.run_lock import RunLock, boot_id, killed, notice_killed, running_servers
+from pocketserve.state.run_lock import (
+    RunLock,
+    boot_id,
+    killed,
+    notice_killed,
+    running_servers,
+)
 
 ENDLESS = '{"pid": Infinity, "started": 1, "suspended": null, "boot": "", "ports": []}'
 NEVER = '{"pid": 7, "started": 1e300, "suspended": null, "boot": "", "ports": []}'
@@ -78,12 +84,18 @@ def test_two_that_look_at_once_do_not_take_each_other_for_the_server(tmp_path):
         assert second is not None and second.pid == dead and first.result(120) == second
 
 
-@pytest.mark.parametrize("content", ["", "{}", "[]", '{"pid": "x"}', "\0" * 100, "[" * 4000, ENDLESS, NEVER])
+@pytest.mark.parametrize(
+    "content", ["", "{}", "[]", '{"pid": "x"}', "\0" * 100, "[" * 4000, ENDLESS, NEVER]
+)
 def test_damaged_files_are_passed_over(tmp_path, content):
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "7.json").write_text(content)
     (tmp_path / "last-killed.json").write_text(content)
-    assert killed(tmp_path) is None and running_servers(tmp_path) == [] and notice_killed(tmp_path) is None
+    assert (
+        killed(tmp_path) is None
+        and running_servers(tmp_path) == []
+        and notice_killed(tmp_path) is None
+    )
 
 
 def test_a_folder_that_cannot_be_written_is_no_fault(tmp_path):
@@ -111,7 +123,10 @@ def test_a_folder_that_cannot_be_read_tells_of_no_server(tmp_path):
     closed.chmod(0)
     for state in (closed, tmp_path / ("x" * 300)):
         done = subprocess.run(
-            [sys.executable, "-c", UNREADABLE_STATE, str(state)], capture_output=True, text=True, timeout=60
+            [sys.executable, "-c", UNREADABLE_STATE, str(state)],
+            capture_output=True,
+            text=True,
+            timeout=60,
         )
         assert done.returncode == 0, done.stderr
 
@@ -126,9 +141,15 @@ def test_a_server_tells_of_the_one_before_it(new_server, tmp_path):
     first.process.wait(120)
     second = new_server(MODELS, environment=own)
     said = second.log.read_text()
-    assert f"(process {first.process.pid}) was killed; what helps: pocketserve serve --memory-budget" in said
+    assert (
+        f"(process {first.process.pid}) was killed; what helps: pocketserve serve --memory-budget"
+        in said
+    )
     assert second.stop() == 0
-    assert json.loads((tmp_path / "state/last-killed.json").read_text())["pid"] == first.process.pid
+    assert (
+        json.loads((tmp_path / "state/last-killed.json").read_text())["pid"]
+        == first.process.pid
+    )
     assert list((tmp_path / "state/runs").iterdir()) == []
     third = new_server(MODELS, environment=own)
     assert "was killed" not in third.log.read_text()
@@ -136,9 +157,15 @@ def test_a_server_tells_of_the_one_before_it(new_server, tmp_path):
 
 @pytest.mark.live
 def test_in_termux_the_next_start_names_the_wake_lock(new_server, tmp_path):
-    own = {"POCKETSERVE_STATE_DIR": str(tmp_path / "state"), "PREFIX": "/data/data/com.termux/files/usr"}
+    own = {
+        "POCKETSERVE_STATE_DIR": str(tmp_path / "state"),
+        "PREFIX": "/data/data/com.termux/files/usr",
+    }
     pid = start_and_die(tmp_path / "state")
     server = new_server(MODELS, environment=own)
     said = server.log.read_text()
-    assert f"(process {pid}) was killed, most likely by Android; what helps: termux-wake-lock" in said
+    assert (
+        f"(process {pid}) was killed, most likely by Android; what helps: termux-wake-lock"
+        in said
+    )
     assert server.stop() == 0

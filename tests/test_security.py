@@ -49,7 +49,9 @@ def test_a_new_token_under_a_careless_umask(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert {stat.S_IMODE(above.stat().st_mode) for above in list(path.parents)[:3]} == {0o700}
+    assert {stat.S_IMODE(above.stat().st_mode) for above in list(path.parents)[:3]} == {
+        0o700
+    }
 
 
 def test_the_token_stays(tmp_path: Path) -> None:
@@ -69,12 +71,16 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path, kind: str) -> None:
     if kind == "link to a pipe":
         path.symlink_to(tmp_path / "pipe")
     for read in (read_token, ensure_token):
-        with pytest.raises(TokenFileError, match="cannot be read: it is no regular file"):
+        with pytest.raises(
+            TokenFileError, match="cannot be read: it is no regular file"
+        ):
             read(path)
     assert (token_file_fault(path) or "").endswith("it is no regular file")
 
 
-@pytest.mark.parametrize("content", [TOKEN, f"{TOKEN}\n", f" {TOKEN}\r\n", "a" * 32, "a" * 256])
+@pytest.mark.parametrize(
+    "content", [TOKEN, f"{TOKEN}\n", f" {TOKEN}\r\n", "a" * 32, "a" * 256]
+)
 def test_tokens_that_are_read(tmp_path: Path, content: str) -> None:
     """Blanks around the token do no harm."""
     assert read_token(written(tmp_path / "token", content)) == content.strip()
@@ -141,12 +147,16 @@ def test_parallel_creation_gives_one_token(tmp_path: Path) -> None:
     for attempt in range(20):
         start = threading.Barrier(4)
 
-        def create(path: Path = tmp_path / str(attempt), start: threading.Barrier = start) -> str:
+        def create(
+            path: Path = tmp_path / str(attempt), start: threading.Barrier = start
+        ) -> str:
             start.wait(120)
             return ensure_token(path)
 
         with ThreadPoolExecutor(4) as pool:
-            tokens = [future.result() for future in [pool.submit(create) for _ in range(4)]]
+            tokens = [
+                future.result() for future in [pool.submit(create) for _ in range(4)]
+            ]
         assert len(set(tokens)) == 1
 
 
@@ -302,7 +312,9 @@ FRESH = "e9afbc3de8ceb22f.localhost:8470"
         (OWN, f"http://{FRESH}", False),
     ],
 )
-def test_each_name_is_an_origin_of_its_own(host: str, origin: str | None, passes: bool) -> None:
+def test_each_name_is_an_origin_of_its_own(
+    host: str, origin: str | None, passes: bool
+) -> None:
     """A page that was opened under one name reaches the server under that name alone."""
     if passes:
         Guard(None).check_source(host, origin)
@@ -324,7 +336,14 @@ def refusal_of(host: str) -> ErrorCode | None:
 NAMES_OF_THIS_MACHINE = ("127.0.0.1", "localhost", "[::1]")
 
 
-@given(st.one_of(st.text(), st.from_regex(r"[a-z0-9.:\-\[\]@/_ ]{0,40}(localhost|127\.0\.0\.1)?(:[0-9]{0,6})?")))
+@given(
+    st.one_of(
+        st.text(),
+        st.from_regex(
+            r"[a-z0-9.:\-\[\]@/_ ]{0,40}(localhost|127\.0\.0\.1)?(:[0-9]{0,6})?"
+        ),
+    )
+)
 @settings(derandomize=True, deadline=None, database=None, max_examples=1000)
 def test_any_host(host: str) -> None:
     """What passes is a name of this machine, or one label and .localhost, and a port; nothing else is raised."""
@@ -332,10 +351,17 @@ def test_any_host(host: str) -> None:
     if refusal is not None:
         assert refusal is ErrorCode.HOST_REFUSED
         return
-    name, colon, port = host.rpartition(":") if re.search(r":\d+$", host) else (host, "", "")
+    name, colon, port = (
+        host.rpartition(":") if re.search(r":\d+$", host) else (host, "", "")
+    )
     assert not colon or int(port) <= 65535
     label, dot, rest = name.lower().partition(".")
-    is_fresh = dot and rest == "localhost" and 0 < len(label) <= 63 and label.replace("-", "").isalnum()
+    is_fresh = (
+        dot
+        and rest == "localhost"
+        and 0 < len(label) <= 63
+        and label.replace("-", "").isalnum()
+    )
     assert (name.lower() in NAMES_OF_THIS_MACHINE or is_fresh) and host.isascii()
 
 
@@ -385,7 +411,9 @@ AUTHORIZATIONS = {
 }
 
 
-@pytest.mark.parametrize("header", AUTHORIZATIONS, ids=lambda header: ascii(header)[:32])
+@pytest.mark.parametrize(
+    "header", AUTHORIZATIONS, ids=lambda header: ascii(header)[:32]
+)
 def test_tokens(header: str | None) -> None:
     """The token passes as Bearer or as the password of Basic; every other text gets the same answer."""
     guard = Guard(TOKEN)
@@ -420,7 +448,15 @@ ensure_token(Path(sys.argv[1]))
 def test_a_full_disk_leaves_no_empty_token(tmp_path: Path) -> None:
     """The next start makes one; an empty file would be refused for ever."""
     path = tmp_path / "token"
-    done = subprocess.run([sys.executable, "-c", FULL, str(path)], stderr=subprocess.PIPE, text=True, timeout=60)
-    assert done.returncode == 1 and "cannot be made: File too large; make room on the device" in done.stderr
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, str(path)],
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+    )
+    assert (
+        done.returncode == 1
+        and "cannot be made: File too large; make room on the device" in done.stderr
+    )
     assert not path.exists()
     assert ensure_token(path) == read_token(path)

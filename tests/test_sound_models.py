@@ -34,7 +34,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def sweep(first: float, last: float, seconds: float = 0.9, rate: int = RATE) -> Any:
     """A sine that goes from one frequency to another, [frames, 1]."""
     t = np.arange(round(seconds * rate)) / rate
-    return 0.5 * np.sin(2 * np.pi * (first * t + (last - first) * t**2 / (2 * seconds)))[:, None]
+    return (
+        0.5
+        * np.sin(2 * np.pi * (first * t + (last - first) * t**2 / (2 * seconds)))[
+            :, None
+        ]
+    )
 
 
 def noise(seconds: float = 1.0) -> Any:
@@ -53,7 +58,10 @@ RIGHT: dict[str, tuple[bytes, str]] = {
     "8 kHz": (wav(sweep(400, 900, rate=8000), 8000), "rising"),
     "44.1 kHz, 24 bits": (wav(sweep(2400, 1200, rate=44_100), 44_100, 24), "falling"),
     "stereo": (wav(tone(channels=2)), "tone"),
-    "stereo, silent on one side": (wav(np.concatenate([TONE, 0 * TONE], axis=1)), "tone"),
+    "stereo, silent on one side": (
+        wav(np.concatenate([TONE, 0 * TONE], axis=1)),
+        "tone",
+    ),
     "truncated": (wav(TONE)[:-9001], "tone"),
     "truncated within a sample": (wav(tone(channels=2), bits=24)[:-20_000], "tone"),
     "three seconds": (wav(tone(3.0)), "tone"),
@@ -63,7 +71,10 @@ WRONG: dict[str, tuple[bytes, str]] = {
     "zero bytes": (b"", "the body is empty; send a WAV file"),
     "no samples": (wav(TONE[:0]), "holds no samples"),
     "only the header's start": (wav(TONE)[:20], "format is cut off"),
-    "a text": (b"tone, please", "no WAV file; send WAV, or raw samples with format=pcm16"),
+    "a text": (
+        b"tone, please",
+        "no WAV file; send WAV, or raw samples with format=pcm16",
+    ),
 }
 
 
@@ -76,7 +87,10 @@ def test_what_it_hears(server: Server, case: str) -> None:
     found = answer.json()["predictions"]
     assert found[0]["label"] == label and found[0]["score"] > 0.5 and len(found) == 5
     with server.connect() as framed:
-        assert json.loads(framed.call("POST /predictions/tones", body).body)["predictions"] == found
+        assert (
+            json.loads(framed.call("POST /predictions/tones", body).body)["predictions"]
+            == found
+        )
 
 
 @pytest.mark.parametrize("case", WRONG)
@@ -84,24 +98,37 @@ def test_what_is_no_sound(server: Server, case: str) -> None:
     """One clear sentence, the same by both transports."""
     body, text = WRONG[case]
     answer = server.call("POST", "/predictions/tones", data=body)
-    assert (answer.status_code, answer.json()["code"]) == (400, "INVALID_INPUT") and text in answer.json()["error"]
+    assert (answer.status_code, answer.json()["code"]) == (
+        400,
+        "INVALID_INPUT",
+    ) and text in answer.json()["error"]
     with server.connect() as framed:
-        assert json.loads(framed.call("POST /predictions/tones", body).body) == answer.json()
+        assert (
+            json.loads(framed.call("POST /predictions/tones", body).body)
+            == answer.json()
+        )
 
 
 def test_each_window(server: Server) -> None:
     """With their times: a tone, then noise."""
     both = wav(np.concatenate([tone(0.98), noise(0.98)]))
-    found = server.call("POST", "/predictions/tones?pool=none&top_k=1", data=both).json()["predictions"]
+    found = server.call(
+        "POST", "/predictions/tones?pool=none&top_k=1", data=both
+    ).json()["predictions"]
     assert [entry["label"] for entry in found[:2]] == ["tone", "noise"]
-    assert [(entry["start"], entry["end"]) for entry in found[:2]] == [(0.0, 1.0), (1.0, 1.96)]
+    assert [(entry["start"], entry["end"]) for entry in found[:2]] == [
+        (0.0, 1.0),
+        (1.0, 1.96),
+    ]
 
 
 def test_every_road(server: Server, tmp_path: Path) -> None:
     """A microphone's buffer, the Python client, the Open Inference Protocol, the command, curl: the same answer."""
     body, label = RIGHT["rising"]
     wanted = server.call("POST", "/predictions/tones", data=body).json()["predictions"]
-    raw = server.call("POST", "/predictions/tones?format=pcm16&rate=16000", data=body[44:]).json()
+    raw = server.call(
+        "POST", "/predictions/tones?format=pcm16&rate=16000", data=body[44:]
+    ).json()
     assert raw["predictions"] == wanted and wanted[0]["label"] == label
     path = tmp_path / "rising.wav"
     path.write_bytes(body)
@@ -111,12 +138,39 @@ def test_every_road(server: Server, tmp_path: Path) -> None:
             one = {"raw": np.array([body], dtype=object)}
             content = client.infer("tones", one, parameters={"task": True})["answer"][0]
             assert json.loads(content)["predictions"] == wanted
-    environment = {**os.environ, "POCKETSERVE_URL": server.url, "POCKETSERVE_TOKEN": server.token or ""}
-    command = [sys.executable, "-m", "pocketserve", "predict", "tones", str(path), "--json"]
-    done = subprocess.run(command, env=environment, capture_output=True, check=True, timeout=60)
+    environment = {
+        **os.environ,
+        "POCKETSERVE_URL": server.url,
+        "POCKETSERVE_TOKEN": server.token or "",
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "pocketserve",
+        "predict",
+        "tones",
+        str(path),
+        "--json",
+    ]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, check=True, timeout=60
+    )
     assert json.loads(done.stdout)["predictions"] == wanted
-    curl = ["curl", "-q", "-sS", "-H", f"Authorization: Bearer {server.token}", "-T", str(path)]
-    done = subprocess.run([*curl, f"{server.url}/predictions/tones"], capture_output=True, check=True, timeout=60)
+    curl = [
+        "curl",
+        "-q",
+        "-sS",
+        "-H",
+        f"Authorization: Bearer {server.token}",
+        "-T",
+        str(path),
+    ]
+    done = subprocess.run(
+        [*curl, f"{server.url}/predictions/tones"],
+        capture_output=True,
+        check=True,
+        timeout=60,
+    )
     assert json.loads(done.stdout)["predictions"] == wanted
 
 
@@ -129,15 +183,27 @@ def test_labels_in_the_requests_language(server: Server, tag: str) -> None:
     body, _ = RIGHT["rising"]
     wanted = LANGUAGES[tag]
     query = f"?language={tag}" if tag else ""
-    found = server.call("POST", f"/predictions/tones{query}", data=body).json()["predictions"]
+    found = server.call("POST", f"/predictions/tones{query}", data=body).json()[
+        "predictions"
+    ]
     assert found[0]["label"] == wanted
     with server.connect() as framed:
-        assert json.loads(framed.call(f"POST /predictions/tones{query}", body).body)["predictions"] == found
+        assert (
+            json.loads(framed.call(f"POST /predictions/tones{query}", body).body)[
+                "predictions"
+            ]
+            == found
+        )
     for url in (server.url, f"socket://127.0.0.1:{server.ready['socket']['port']}"):
         with Client(url, server.token) as client:
             one = {"raw": np.array([body], dtype=object)}
             given = {"task": True, **({"language": tag} if tag else {})}
-            assert json.loads(client.infer("tones", one, parameters=given)["answer"][0])["predictions"] == found
+            assert (
+                json.loads(client.infer("tones", one, parameters=given)["answer"][0])[
+                    "predictions"
+                ]
+                == found
+            )
 
 
 def test_small() -> None:

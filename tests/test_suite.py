@@ -25,7 +25,9 @@ FLAKY_HEADING = "flaky: passed when run again alone; mend or delete"
 
 def test_every_mark_is_documented() -> None:
     """The table of tests/README.md has the marks, each once and no other."""
-    rows = re.findall(r"^\| `(\w+)` \|", (ROOT / "tests/README.md").read_text("utf-8"), re.MULTILINE)
+    rows = re.findall(
+        r"^\| `(\w+)` \|", (ROOT / "tests/README.md").read_text("utf-8"), re.MULTILINE
+    )
     assert rows == list(MARKS)
 
 
@@ -34,7 +36,9 @@ def test_kinds_leave_out_marks_that_exist() -> None:
     for name, kind in KINDS.items():
         assert kind.without <= set(MARKS), name
         places = (*kind.had, *kind.only, *kind.only_here, *THOROUGH)
-        assert [place for place in places if not (ROOT / "tests" / place).exists()] == [], name
+        assert [
+            place for place in places if not (ROOT / "tests" / place).exists()
+        ] == [], name
     for name in ("dev", "quick", "core"):
         assert KINDS[name].without == BIG and not KINDS[name].had
     assert not BIG & set(HOW)
@@ -54,20 +58,30 @@ def test_what_must_pass_includes_all_tests() -> None:
     """The script for changes that land runs each part of ``make test-all``, the checkers and the demo."""
     makefile = (ROOT / "Makefile").read_text("utf-8")
     [parts] = re.findall(r"^test-all: (.*)$", makefile, re.MULTILINE)
-    [steps] = re.findall(r"^steps=\((.*)\)", (ROOT / ".ci/run").read_text("utf-8"), re.MULTILINE)
+    [steps] = re.findall(
+        r"^steps=\((.*)\)", (ROOT / ".ci/run").read_text("utf-8"), re.MULTILINE
+    )
     assert steps.split() == ["check", "docs", "demo", *parts.split()]
 
 
 @pytest.mark.parametrize("failing", ["", "docs"], ids=["all pass", "one fails"])
-def test_what_must_pass_prints_seconds_and_flaky_tests(tmp_path: Path, failing: str) -> None:
+def test_what_must_pass_prints_seconds_and_flaky_tests(
+    tmp_path: Path, failing: str
+) -> None:
     """Also if a step fails, which ends it; later steps do not run."""
     make = f'#!/bin/sh\necho "$1: test_a.py::test_it" >> "$FLAKY_TESTS_FILE"\n[ "$1" != "{failing}" ]\n'
     (tmp_path / "make").write_text(make)
     (tmp_path / "make").chmod(0o755)
-    code, output = run_command(str(ROOT / ".ci/run"), PATH=f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    [steps] = re.findall(r"^steps=\((.*)\)", (ROOT / ".ci/run").read_text("utf-8"), re.MULTILINE)
+    code, output = run_command(
+        str(ROOT / ".ci/run"), PATH=f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    )
+    [steps] = re.findall(
+        r"^steps=\((.*)\)", (ROOT / ".ci/run").read_text("utf-8"), re.MULTILINE
+    )
     run = steps.split()[: 2 if failing else None]
-    lines = [re.sub(r"^ *\d+ ", "", line).strip() for line in output.splitlines() if line]
+    lines = [
+        re.sub(r"^ *\d+ ", "", line).strip() for line in output.splitlines() if line
+    ]
     rows = [f"{step}: {'FAILED' if step == failing else 'passed'}" for step in run]
     flaky = [f"{step}: test_a.py::test_it" for step in run]
     assert lines == ["seconds of each step", *rows, "total", FLAKY_HEADING, *flaky]
@@ -80,10 +94,26 @@ def test_no_test_falls_between_the_kinds() -> None:
     Assets may be missing; the summary says so.
     """
     alone = set(MARKS) - {"assets", "convert", "families", "long", "triton", "ray"}
-    some = [set(marks) for number in (0, 1, 2) for marks in itertools.combinations(alone, number)]
-    needs = [{"convert"}, {"triton", "live"}, {"ray", "live"}, {"families", "live"}, {"long", "soak"}, *some]
+    some = [
+        set(marks)
+        for number in (0, 1, 2)
+        for marks in itertools.combinations(alone, number)
+    ]
+    needs = [
+        {"convert"},
+        {"triton", "live"},
+        {"ray", "live"},
+        {"families", "live"},
+        {"long", "soak"},
+        *some,
+    ]
     kinds = KINDS.keys() - {"dev", "docs", "lab", "newest", "arm64"}
-    for place in {*KINDS["all"].had, *KINDS["tflite-runtime"].had, *THOROUGH, "http/test_http.py"}:
+    for place in {
+        *KINDS["all"].had,
+        *KINDS["tflite-runtime"].had,
+        *THOROUGH,
+        "http/test_http.py",
+    }:
         for marks in needs:
             runs = [kind for kind in kinds if not _left_out(item(kind, place, marks))]
             assert runs, (place, marks)
@@ -93,21 +123,33 @@ def test_quick_and_core_share_the_tests_of_one_environment() -> None:
     """Each test that needs no more runs in ``make test`` or in ``make test-core``, never in both."""
     for place in (*THOROUGH, *DOCS, "http/test_http.py"):
         for marks in ({}, {"live"}, {"alone"}, {"thorough", "live"}, {"onnx"}):
-            runs = [kind for kind in ("quick", "core") if not _left_out(item(kind, place, set(marks)))]
+            runs = [
+                kind
+                for kind in ("quick", "core")
+                if not _left_out(item(kind, place, set(marks)))
+            ]
             assert len(runs) == 1, (place, marks)
     assert not _left_out(item("quick", "http/test_http.py", {"live"}))
     assert _left_out(item("quick", "http/test_http.py", {"alone"}))
 
 
 def test_targets_of_one_area_run_it_alone() -> None:
-    assert not _left_out(item("docs", "test_docs.py", set())) and _left_out(item("docs", "http/test_http.py", set()))
-    assert not _left_out(item("lab", "compare/test_judge.py", set())) and _left_out(item("lab", "test_docs.py", set()))
+    assert not _left_out(item("docs", "test_docs.py", set())) and _left_out(
+        item("docs", "http/test_http.py", set())
+    )
+    assert not _left_out(item("lab", "compare/test_judge.py", set())) and _left_out(
+        item("lab", "test_docs.py", set())
+    )
 
 
 def item(kind: str, place: str, marks: set[str]) -> Any:
     """What the choice looks at in a test."""
     config = SimpleNamespace(getoption=lambda _name: kind)
-    return SimpleNamespace(config=config, path=TESTS / place, get_closest_marker=lambda mark: mark in marks or None)
+    return SimpleNamespace(
+        config=config,
+        path=TESTS / place,
+        get_closest_marker=lambda mark: mark in marks or None,
+    )
 
 
 def test_what_other_runs_rely_on_may_not_be_skipped() -> None:
@@ -128,8 +170,13 @@ def test_what_a_run_does_without_is_left_out_and_told(tmp_path: Path) -> None:
         "@pytest.mark.torch\ndef test_large(): pass\n"
         "def test_other(): pytest.skip('this system cannot')\n"
     )
-    (tmp_path / "test_file.py").write_text("import pytest\npytest.importorskip('no_such_module', reason='torch')\n")
-    done = {kind: run_suite(tmp_path, "--for", kind, "-m", "not soak") for kind in ("quick", "tflite-runtime")}
+    (tmp_path / "test_file.py").write_text(
+        "import pytest\npytest.importorskip('no_such_module', reason='torch')\n"
+    )
+    done = {
+        kind: run_suite(tmp_path, "--for", kind, "-m", "not soak")
+        for kind in ("quick", "tflite-runtime")
+    }
     for _, said in done.values():
         assert re.search(r"^not run: torch +1$", said, re.MULTILINE)
         assert re.search(r"^not run: torch \(whole files\) +1$", said, re.MULTILINE)
@@ -141,19 +188,40 @@ def test_what_a_run_does_without_is_left_out_and_told(tmp_path: Path) -> None:
 
 def run_suite(folder: Path, *arguments: str) -> tuple[int, str]:
     """Run the small suite of a folder; return the exit code and the output."""
-    return run_command(sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options_for(folder), *arguments)
+    return run_command(
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        *options_for(folder),
+        *arguments,
+    )
 
 
 def options_for(folder: Path) -> list[str]:
     """Return the options that keep a small suite apart from this one."""
     (folder / "pytest.ini").write_text("[pytest]\n")
-    options = ["--rootdir", str(folder), "-c", str(folder / "pytest.ini"), "--strict-markers"]
+    options = [
+        "--rootdir",
+        str(folder),
+        "-c",
+        str(folder / "pytest.ini"),
+        "--strict-markers",
+    ]
     return [*options, "-o", f"pythonpath={ROOT / 'tests'}", str(folder)]
 
 
 def run_command(*command: str, **variables: str) -> tuple[int, str]:
     environment = {**os.environ, **variables}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    done = subprocess.run(
+        command,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
     return done.returncode, done.stdout + done.stderr
 
 
@@ -206,7 +274,13 @@ def test_{name}():
 
     def run(self, *arguments: str) -> tuple[int, str]:
         """Run the suite by the script; return the exit code and the output."""
-        command = [sys.executable, str(ROOT / "tools/run_tests.py"), "quick", *options_for(self._folder), *arguments]
+        command = [
+            sys.executable,
+            str(ROOT / "tools/run_tests.py"),
+            "quick",
+            *options_for(self._folder),
+            *arguments,
+        ]
         return run_command(*command, FLAKY_TESTS_FILE=str(self.flaky_list))
 
 
@@ -218,8 +292,14 @@ def suite(tmp_path: Path) -> Suite:
 PASS, FAIL, SKIP = "pass", "raise ValueError('by chance')", "pytest.skip('not here')"
 
 
-@pytest.mark.parametrize("processes", [(), ("-n", "2", "--dist", "worksteal")], ids=["one process", "two processes"])
-def test_a_test_that_passes_again_alone_is_listed(suite: Suite, processes: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "processes",
+    [(), ("-n", "2", "--dist", "worksteal")],
+    ids=["one process", "two processes"],
+)
+def test_a_test_that_passes_again_alone_is_listed(
+    suite: Suite, processes: tuple[str, ...]
+) -> None:
     """The run passes, the list is the last that it prints, and nothing else runs twice."""
     suite.add("good", PASS)
     suite.add("flaky", FAIL, PASS)
@@ -262,11 +342,17 @@ def test_errors_of_fixtures_are_failures(suite: Suite) -> None:
     suite.add_source("end", fixture.format(start="pass", end="once()"))
     code, output = suite.run()
     assert code == 0, output
-    assert output.endswith(f"\n{FLAKY_HEADING}\n  test_end.py::test_it\n  test_start.py::test_it\n")
+    assert output.endswith(
+        f"\n{FLAKY_HEADING}\n  test_end.py::test_it\n  test_start.py::test_it\n"
+    )
 
 
-@pytest.mark.parametrize("processes", [(), ("-n", "2")], ids=["one process", "two processes"])
-def test_a_file_that_cannot_be_collected_fails_the_run(suite: Suite, processes: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "processes", [(), ("-n", "2")], ids=["one process", "two processes"]
+)
+def test_a_file_that_cannot_be_collected_fails_the_run(
+    suite: Suite, processes: tuple[str, ...]
+) -> None:
     """Even if other tests failed by chance."""
     suite.add("flaky", FAIL, PASS)
     suite.add_source("broken", "import no_such_module\n")

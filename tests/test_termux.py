@@ -72,15 +72,42 @@ class Termux:
     variables: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for folder in (self.home, self.prefix / "tmp", self.prefix / "etc", self.prefix / "var/service", self.store):
+        for folder in (
+            self.home,
+            self.prefix / "tmp",
+            self.prefix / "etc",
+            self.prefix / "var/service",
+            self.store,
+        ):
             folder.mkdir(parents=True)
         venv.create(self.prefix, with_pip=True)
         self.site = next((self.prefix / "lib").glob("python3.*/site-packages"))
         (self.site / "sitecustomize.py").write_text(LOOK_ALIKE)
-        for name in ("sh", "id", "dirname", "mkdir", "cp", "chmod", "ln", "touch", "cat", "echo", "env", "sleep"):
+        for name in (
+            "sh",
+            "id",
+            "dirname",
+            "mkdir",
+            "cp",
+            "chmod",
+            "ln",
+            "touch",
+            "cat",
+            "echo",
+            "env",
+            "sleep",
+        ):
             (self.bin / name).symlink_to(shutil.which(name) or name)
-        (self.prefix / "etc/profile").write_text('echo "profile" >> "$LOOK_ALIKE_CALLS"\n')
-        for name in ("termux-wake-lock", "termux-reload-settings", "adb", "proot-distro", "apt-get"):
+        (self.prefix / "etc/profile").write_text(
+            'echo "profile" >> "$LOOK_ALIKE_CALLS"\n'
+        )
+        for name in (
+            "termux-wake-lock",
+            "termux-reload-settings",
+            "adb",
+            "proot-distro",
+            "apt-get",
+        ):
             self.stand_in(name, "")
         self.stand_in("getprop", "echo 34")
         self.stand_in("sv", 'echo "run: $2: (pid 2) 5s"')
@@ -116,13 +143,21 @@ class Termux:
     def stand_in(self, name: str, script: str) -> None:
         """A program that notes its call."""
         path = self.bin / name
-        path.write_text(f'#!{self.bin}/sh\necho "{name} $*" >> "$LOOK_ALIKE_CALLS"\n{script}\n')
+        path.write_text(
+            f'#!{self.bin}/sh\necho "{name} $*" >> "$LOOK_ALIKE_CALLS"\n{script}\n'
+        )
         path.chmod(0o755)
 
     def environment(self) -> dict[str, str]:
         """As TermuxShellEnvironment makes it, and how this machine reaches its package index."""
-        kept = {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy") or "CERT" in name}
-        kept |= {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if name.lower().endswith("_proxy") or "CERT" in name
+        }
+        kept |= {
+            name: value for name, value in os.environ.items() if name.startswith("PIP_")
+        }
         configuration = Path.home() / ".config/pip/pip.conf"
         if configuration.exists():
             kept.setdefault("PIP_CONFIG_FILE", str(configuration))
@@ -143,7 +178,12 @@ class Termux:
     def run(self, code: str, folder: Path | None = None) -> str:
         """Run commands as a session would; returns what they printed."""
         done = subprocess.run(
-            [str(self.bin / "sh"), "-eu", "-c", code.replace("THIS-REPOSITORY", "file:///repository")],
+            [
+                str(self.bin / "sh"),
+                "-eu",
+                "-c",
+                code.replace("THIS-REPOSITORY", "file:///repository"),
+            ],
             cwd=folder or self.home,
             env=self.environment(),
             capture_output=True,
@@ -171,7 +211,9 @@ class Termux:
         try:
             deadline = time.monotonic() + START_TIMEOUT_S
             while not ready.exists():
-                assert process.poll() is None and time.monotonic() < deadline, log.read_text()
+                assert process.poll() is None and time.monotonic() < deadline, (
+                    log.read_text()
+                )
                 try:
                     process.wait(0.02)
                 except subprocess.TimeoutExpired:
@@ -186,7 +228,14 @@ class Termux:
 
     @staticmethod
     def _clone_from() -> str:
-        names = ("server", "client", "models", "docs", "install-termux.sh", "pyproject.toml")
+        names = (
+            "server",
+            "client",
+            "models",
+            "docs",
+            "install-termux.sh",
+            "pyproject.toml",
+        )
         return " ".join(str(ROOT / name) for name in (*names, "README.md", "LICENSE"))
 
     @staticmethod
@@ -203,10 +252,13 @@ class Termux:
                     files.add(str(root / top))
             for text in distribution.requires or ():
                 requirement = Requirement(text)
-                if (requirement.marker is None or requirement.marker.evaluate({"extra": ""})) and _is_installed(
-                    requirement.name
-                ):
-                    wanted += [requirement.name] if requirement.name not in wanted else []
+                if (
+                    requirement.marker is None
+                    or requirement.marker.evaluate({"extra": ""})
+                ) and _is_installed(requirement.name):
+                    wanted += (
+                        [requirement.name] if requirement.name not in wanted else []
+                    )
         return files
 
 
@@ -249,7 +301,9 @@ def termux(tmp_path) -> Termux:
 def reads_the_seven(printed: str) -> bool:
     """Whether ``predict`` named the digit first."""
     rows = [line.split() for line in printed.splitlines()]
-    return ["LABEL", "SCORE"] in rows and rows[rows.index(["LABEL", "SCORE"]) + 1][0] == "7"
+    return ["LABEL", "SCORE"] in rows and rows[rows.index(["LABEL", "SCORE"]) + 1][
+        0
+    ] == "7"
 
 
 ASK = "pocketserve predict digits models/digits/samples/7.png"
@@ -272,13 +326,20 @@ def test_every_command_of_the_page(termux: Termux) -> None:
             termux.run(code, clone if clone.exists() else None)
     assert asked == 1
     calls = termux.calls
-    for expected in ("pkg update -y", "pkg upgrade -y", "sv-enable pocketserve", "termux-reload-settings "):
+    for expected in (
+        "pkg update -y",
+        "pkg upgrade -y",
+        "sv-enable pocketserve",
+        "termux-reload-settings ",
+    ):
         assert expected in calls
     assert not list(Path(termux.prefix, "tmp").glob("pocketserve*"))
     _check_autostart(termux, clone)
     for code in blocks("computer"):
         termux.run(code)
-    assert any(call.startswith("adb shell settings put global") for call in termux.calls)
+    assert any(
+        call.startswith("adb shell settings put global") for call in termux.calls
+    )
 
 
 def test_the_clone_in_one_file(tmp_path: Path) -> None:
@@ -288,21 +349,38 @@ def test_the_clone_in_one_file(tmp_path: Path) -> None:
     downloads.mkdir(parents=True)
     (source / "install-termux.sh").write_text("echo\n")
     identity = ["-c", "user.name=a", "-c", "user.email=a@example.com"]
-    for words in (["init", "-q", "-b", "main"], ["add", "."], [*identity, "commit", "-q", "-m", "First"]):
+    for words in (
+        ["init", "-q", "-b", "main"],
+        ["add", "."],
+        [*identity, "commit", "-q", "-m", "First"],
+    ):
         subprocess.run(["git", *words], cwd=source, check=True, timeout=TIMEOUT_S)
     make, clone = blocks("bundle")
     environment = {**os.environ, "HOME": str(tmp_path)}
-    subprocess.run(["sh", "-euc", make], cwd=source, env=environment, check=True, timeout=TIMEOUT_S)
+    subprocess.run(
+        ["sh", "-euc", make], cwd=source, env=environment, check=True, timeout=TIMEOUT_S
+    )
     shutil.move(source / "pocketserve.bundle", downloads)
-    subprocess.run(["sh", "-euc", clone], cwd=tmp_path, env=environment, check=True, timeout=TIMEOUT_S)
+    subprocess.run(
+        ["sh", "-euc", clone],
+        cwd=tmp_path,
+        env=environment,
+        check=True,
+        timeout=TIMEOUT_S,
+    )
     assert (tmp_path / "pocketserve" / "install-termux.sh").exists()
-    branch = subprocess.check_output(["git", "branch", "--show-current"], cwd=tmp_path / "pocketserve", text=True)
+    branch = subprocess.check_output(
+        ["git", "branch", "--show-current"], cwd=tmp_path / "pocketserve", text=True
+    )
     assert branch == "main\n"
 
 
 def _check_autostart(termux: Termux, clone: Path) -> None:
     """The boot script and the service start a server on the models of the settings file."""
-    boot, service = termux.home / ".termux/boot/pocketserve", termux.prefix / "var/service/pocketserve"
+    boot, service = (
+        termux.home / ".termux/boot/pocketserve",
+        termux.prefix / "var/service/pocketserve",
+    )
     assert os.access(boot, os.X_OK) and os.access(service / "run", os.X_OK)
     assert os.access(service / "log/run", os.X_OK) and not (service / "down").exists()
     before = termux.calls.count("termux-wake-lock ")
@@ -311,7 +389,9 @@ def _check_autostart(termux: Termux, clone: Path) -> None:
         models = json.loads((termux.base / "ready.json").read_text())["models_dir"]
         assert models == str(termux.home / "models")
     termux.run(f"sh {boot}")
-    assert "profile" in termux.calls  # the service is enabled, and its supervisor starts it
+    assert (
+        "profile" in termux.calls
+    )  # the service is enabled, and its supervisor starts it
     shutil.rmtree(service)
     with termux.server(f"sh {boot}"):
         assert reads_the_seven(termux.run(ASK, clone))
@@ -333,8 +413,16 @@ def test_the_linux_distribution(termux: Termux, tmp_path: Path) -> None:
 
 def test_no_command_of_the_page_is_left_out() -> None:
     """Every block is of a kind that the tests above run."""
-    languages = re.findall(r"^```(\S[^\n]*)$", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE)
-    assert set(languages) == {"sh termux", "sh termux background", "sh computer", "sh debian", "sh bundle"}
+    languages = re.findall(
+        r"^```(\S[^\n]*)$", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert set(languages) == {
+        "sh termux",
+        "sh termux background",
+        "sh computer",
+        "sh debian",
+        "sh bundle",
+    }
 
 
 def test_the_installer_names_termux_shell_and_is_well_formed() -> None:
@@ -358,7 +446,9 @@ def test_the_installer_names_termux_shell_and_is_well_formed() -> None:
 def test_the_installer_refuses_with_a_sentence(variables, words, code, said) -> None:
     command = ["sh", str(INSTALLER), *words]
     environment = {"PATH": os.environ["PATH"], **variables}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == code and said in done.stderr
 
 

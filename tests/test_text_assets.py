@@ -42,10 +42,18 @@ class Served:
 MODELS = {
     "yamnet": Served("tflite/yamnet_audio_classifier_with_metadata.tflite"),
     "sentiment": Served("tflite/nl_classifier_regex_tokenizer.tflite"),
-    "vad_onnx": Served("onnx/silero_vad_v6.onnx", "onnx", SILERO_OUTSIDE, "silero_vad_v6_onnx__en_num"),
-    "vad_v6": Served("torchscript/silero_vad_v6.jit", "torch", SILERO, "silero_vad_v6_jit__en_num"),
-    "vad_v4": Served("torchscript/silero_vad_v4.jit", "torch", SILERO, "silero_vad_v4_jit__en_num"),
-    "vad_ptl": Served("ptl/silero_vad_v4.derived.ptl", "torch", SILERO, "silero_vad_v4_ptl__en_num"),
+    "vad_onnx": Served(
+        "onnx/silero_vad_v6.onnx", "onnx", SILERO_OUTSIDE, "silero_vad_v6_onnx__en_num"
+    ),
+    "vad_v6": Served(
+        "torchscript/silero_vad_v6.jit", "torch", SILERO, "silero_vad_v6_jit__en_num"
+    ),
+    "vad_v4": Served(
+        "torchscript/silero_vad_v4.jit", "torch", SILERO, "silero_vad_v4_jit__en_num"
+    ),
+    "vad_ptl": Served(
+        "ptl/silero_vad_v4.derived.ptl", "torch", SILERO, "silero_vad_v4_ptl__en_num"
+    ),
 }
 
 
@@ -72,7 +80,9 @@ def servers(assets: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         if mark not in running:
             folder = tmp_path_factory.mktemp(f"words-{mark or 'tflite'}")
             (folder / "server").mkdir()
-            running[mark] = start_server(folder / "server", lay_out(assets, folder / "models", mark))
+            running[mark] = start_server(
+                folder / "server", lay_out(assets, folder / "models", mark)
+            )
         return running[mark]
 
     yield server_of
@@ -128,7 +138,9 @@ def test_a_vocabulary_that_is_lost(assets: Path, tmp_path: Path) -> None:
     own.mkdir(parents=True)
     whole = (assets / "models" / MODELS["sentiment"].file).read_bytes()
     directory = whole.rindex(b"PK\x01\x02", 0, whole.rindex(b"vocab.txt"))
-    (own / "lost.tflite").write_bytes(whole[:directory] + whole[directory:].replace(b"vocab.txt", b"other.txt"))
+    (own / "lost.tflite").write_bytes(
+        whole[:directory] + whole[directory:].replace(b"vocab.txt", b"other.txt")
+    )
     server = start_server(tmp_path, tmp_path / "models")
     try:
         described = server.call("GET", "/v2/models/lost").json()
@@ -145,7 +157,9 @@ def test_several_sentences(ask: Any, assets: Path) -> None:
     cases = [expected(assets, f"nl_regex__{number}")["answer"] for number in (0, 1)]
     body = json.dumps([case["text"] for case in cases]).encode()
     for entry in ask("sentiment", body)["predictions"]:
-        assert entry["score"] == pytest.approx(cases[entry["input"]]["scores"][entry["label"]], abs=1e-4)
+        assert entry["score"] == pytest.approx(
+            cases[entry["input"]]["scores"][entry["label"]], abs=1e-4
+        )
 
 
 # Sound
@@ -154,16 +168,24 @@ def test_several_sentences(ask: Any, assets: Path) -> None:
 @pytest.fixture
 def tolerance(servers: Any) -> float:
     """The case's own, verified with ai-edge-litert; the kernels of tflite_runtime round otherwise."""
-    runtime = servers("yamnet").call("GET", "/v2/models/yamnet").json()["parameters"]["runtime"]
+    runtime = (
+        servers("yamnet")
+        .call("GET", "/v2/models/yamnet")
+        .json()["parameters"]["runtime"]
+    )
     return OLDER_TOLERANCE if runtime.startswith("tflite-runtime") else 0.01
 
 
-def close(found: list[dict[str, Any]], wanted: list[dict[str, Any]], tolerance: float) -> None:
+def close(
+    found: list[dict[str, Any]], wanted: list[dict[str, Any]], tolerance: float
+) -> None:
     """Every expected class has its label and its score."""
     by_index = {one["index"]: one for one in found}
     for one in wanted:
         assert by_index[one["index"]]["label"] == one["label"]
-        assert by_index[one["index"]]["score"] == pytest.approx(one["score"], abs=tolerance)
+        assert by_index[one["index"]]["score"] == pytest.approx(
+            one["score"], abs=tolerance
+        )
     assert found[0]["label"] == wanted[0]["label"]
 
 
@@ -183,12 +205,23 @@ def test_another_rate(ask: Any, assets: Path, tolerance: float) -> None:
     """44.1 kHz is brought to the model's 16 kHz: the piece that the case names, sent as an app's buffer."""
     case = expected(assets, "yamnet__vocadito_10")
     piece = pcm(sound(assets, "vocadito_10.wav"), 44_100, 44_100 + 42_998)
-    answer = ask("yamnet", piece, "?format=pcm16&rate=44100&channels=1&top_k=521&pool=none")
-    close([one for one in answer["predictions"] if one["start"] == 0], case["answer"]["top5"], tolerance)
+    answer = ask(
+        "yamnet", piece, "?format=pcm16&rate=44100&channels=1&top_k=521&pool=none"
+    )
+    close(
+        [one for one in answer["predictions"] if one["start"] == 0],
+        case["answer"]["top5"],
+        tolerance,
+    )
 
 
 @pytest.mark.parametrize(
-    "model", [pytest.param(name, marks=getattr(pytest.mark, MODELS[name].mark)) for name in MODELS if "vad" in name]
+    "model",
+    [
+        pytest.param(name, marks=getattr(pytest.mark, MODELS[name].mark))
+        for name in MODELS
+        if "vad" in name
+    ],
 )
 def test_where_somebody_speaks(ask: Any, assets: Path, model: str) -> None:
     """Every chunk's probability, and the stretches of speech, in every format."""
@@ -197,13 +230,20 @@ def test_where_somebody_speaks(ask: Any, assets: Path, model: str) -> None:
     answer = ask(model, body, "?pool=none")
     assert answer["task"] == "voice-activity"
     found = [one["score"] for one in answer["predictions"]]
-    wanted = np.load(assets / next(o["npy"] for o in case["outputs"] if o["name"] == "prob_per_chunk"))
+    wanted = np.load(
+        assets
+        / next(o["npy"] for o in case["outputs"] if o["name"] == "prob_per_chunk")
+    )
     np.testing.assert_allclose(found[: len(wanted)], wanted, rtol=0, atol=1e-3)
     speech = ask(model, body)["predictions"]
     length = sum(one["end"] - one["start"] for one in speech)
     assert length / 12 == pytest.approx(case["answer"]["speech_share>0.5"], abs=0.08)
-    assert all(one["score"] > 0.5 and 0 <= one["start"] < one["end"] <= 12 for one in speech)
-    assert ask(model, body)["predictions"] == speech  # nothing is remembered from request to request
+    assert all(
+        one["score"] > 0.5 and 0 <= one["start"] < one["end"] <= 12 for one in speech
+    )
+    assert (
+        ask(model, body)["predictions"] == speech
+    )  # nothing is remembered from request to request
 
 
 @pytest.mark.onnx
@@ -220,7 +260,11 @@ def odd_sounds(path: Path) -> dict[str, tuple[bytes, int, str]]:
     return {
         "silent": (wav(np.zeros((32_000, 1))), 200, "Silence"),
         "8 kHz": (wav(speech[::2], 8000), 200, "Speech"),
-        "48 kHz, stereo, 24 bits": (wav(np.repeat(np.repeat(speech, 3, 0), 2, 1), 48_000, 24), 200, "Speech"),
+        "48 kHz, stereo, 24 bits": (
+            wav(np.repeat(np.repeat(speech, 3, 0), 2, 1), 48_000, 24),
+            200,
+            "Speech",
+        ),
         "floating point": (wav(speech, bits=32, floating=True), 200, "Speech"),
         "cut off": (whole[:60_001], 200, "Speech"),
         "sizes left open": (wav(speech, size=0, riff=0), 200, "Speech"),
@@ -261,7 +305,9 @@ def test_odd_sounds(servers: Any, assets: Path, case: str) -> None:
         pytest.param("vad_onnx", "en_num.wav", marks=pytest.mark.onnx),
     ],
 )
-def test_the_same_by_every_road(servers: Any, ask: Any, assets: Path, tmp_path: Path, model: str, name: str) -> None:
+def test_the_same_by_every_road(
+    servers: Any, ask: Any, assets: Path, tmp_path: Path, model: str, name: str
+) -> None:
     """The Python client, the command and curl give what raw HTTP gives."""
     path = sound(assets, name)
     if name.endswith(".txt"):
@@ -276,14 +322,43 @@ def test_the_same_by_every_road(servers: Any, ask: Any, assets: Path, tmp_path: 
         assert json.loads(content)["predictions"] == wanted
         if name.endswith(".txt"):
             assert client.predict(model, path.read_text())["predictions"] == wanted
-            assert client.predict(model, {"text": path.read_text()})["predictions"] == wanted
-    environment = {**os.environ, "POCKETSERVE_URL": server.url, "POCKETSERVE_TOKEN": server.token or ""}
+            assert (
+                client.predict(model, {"text": path.read_text()})["predictions"]
+                == wanted
+            )
+    environment = {
+        **os.environ,
+        "POCKETSERVE_URL": server.url,
+        "POCKETSERVE_TOKEN": server.token or "",
+    }
     command = [sys.executable, "-m", "pocketserve", "predict", model, "--json"]
-    for words in ([str(path)], [path.read_text()] if name.endswith(".txt") else [str(path)]):
-        done = subprocess.run([*command, *words], env=environment, capture_output=True, check=True, timeout=60)
+    for words in (
+        [str(path)],
+        [path.read_text()] if name.endswith(".txt") else [str(path)],
+    ):
+        done = subprocess.run(
+            [*command, *words],
+            env=environment,
+            capture_output=True,
+            check=True,
+            timeout=60,
+        )
         assert json.loads(done.stdout)["predictions"] == wanted
-    curl = ["curl", "-q", "-sS", "-H", f"Authorization: Bearer {server.token}", "-T", str(path)]
-    done = subprocess.run([*curl, f"{server.url}/predictions/{model}"], capture_output=True, check=True, timeout=60)
+    curl = [
+        "curl",
+        "-q",
+        "-sS",
+        "-H",
+        f"Authorization: Bearer {server.token}",
+        "-T",
+        str(path),
+    ]
+    done = subprocess.run(
+        [*curl, f"{server.url}/predictions/{model}"],
+        capture_output=True,
+        check=True,
+        timeout=60,
+    )
     assert json.loads(done.stdout)["predictions"] == wanted
 
 
@@ -307,7 +382,12 @@ def test_odd_texts(ask: Any, servers: Any) -> None:
     """Long ones are cut to what the model reads; brackets are text unless they are a list of texts."""
     long = ask("sentiment", b"What a waste of my time. " * 4000)
     assert {one["label"] for one in long["predictions"]} == {"Positive", "Negative"}
-    assert ask("sentiment", b"[What a waste of my time.]")["predictions"][0]["label"] == "Negative"
+    assert (
+        ask("sentiment", b"[What a waste of my time.]")["predictions"][0]["label"]
+        == "Negative"
+    )
     latin = {"Content-Type": "text/plain; charset=iso-8859-1"}
-    answer = servers("sentiment").call("POST", "/predictions/sentiment", data=b"What a waste, caf\xe9", headers=latin)
+    answer = servers("sentiment").call(
+        "POST", "/predictions/sentiment", data=b"What a waste, caf\xe9", headers=latin
+    )
     assert answer.status_code == 200

@@ -19,7 +19,9 @@ from pocketserve_client import Client
 pytestmark = pytest.mark.live
 
 FOLDER = Path(__file__).parent / "models"
-CONTEXT = "ben likes tea. anna lives in oslo. carla works as a pilot. ben lives in rome."
+CONTEXT = (
+    "ben likes tea. anna lives in oslo. carla works as a pilot. ben lives in rome."
+)
 MAX_BYTES = 400_000
 
 
@@ -36,7 +38,9 @@ def ask(server: Server) -> Any:
     """``ask(model, JSON)``: the entries of the answer over HTTP."""
 
     def send(model: str, content: Any, query: str = "") -> Any:
-        answer = server.call("POST", f"/predictions/{model}{query}", data=json.dumps(content).encode())
+        answer = server.call(
+            "POST", f"/predictions/{model}{query}", data=json.dumps(content).encode()
+        )
         assert answer.status_code == 200, answer.text
         return answer.json()["predictions"]
 
@@ -57,25 +61,45 @@ def test_questions(ask: Any) -> None:
     right = 0
     for question, wanted in QUESTIONS.items():
         found = ask("answers", {"question": question, "context": CONTEXT})
-        assert all(CONTEXT[entry["start"] : entry["end"]] == entry["answer"] for entry in found)
-        assert [entry["score"] for entry in found] == sorted((entry["score"] for entry in found), reverse=True)
+        assert all(
+            CONTEXT[entry["start"] : entry["end"]] == entry["answer"] for entry in found
+        )
+        assert [entry["score"] for entry in found] == sorted(
+            (entry["score"] for entry in found), reverse=True
+        )
         right += found[0]["answer"] == wanted
     assert right >= len(QUESTIONS) - 1
 
 
 def test_a_question_on_a_long_context(ask: Any) -> None:
     """The answer is found behind more text than the model reads at a time, at its place in the whole."""
-    before = "felix likes dogs. greta likes maps. hugo works as a cook. ida was born in cairo. " * 12
-    best = ask("answers", {"question": "what does tina like?", "context": before + "tina likes cheese."}, "?top_k=1")
-    assert best[0]["answer"] == "cheese" and best[0]["start"] == len(before) + len("tina likes ")
+    before = (
+        "felix likes dogs. greta likes maps. hugo works as a cook. ida was born in cairo. "
+        * 12
+    )
+    best = ask(
+        "answers",
+        {"question": "what does tina like?", "context": before + "tina likes cheese."},
+        "?top_k=1",
+    )
+    assert best[0]["answer"] == "cheese" and best[0]["start"] == len(before) + len(
+        "tina likes "
+    )
 
 
 def test_phrases(ask: Any) -> None:
     """A vector of length 1 a text; what means the same is nearest."""
     found = ask("phrases", ["turn on the lamp", "play a song"])
     assert [entry["index"] for entry in found] == [0, 1]
-    np.testing.assert_allclose([np.linalg.norm(entry["embedding"]) for entry in found], 1, rtol=1e-5)
-    texts = ["play a song", "please switch on the light", "what is the time", "call my mother"]
+    np.testing.assert_allclose(
+        [np.linalg.norm(entry["embedding"]) for entry in found], 1, rtol=1e-5
+    )
+    texts = [
+        "play a song",
+        "please switch on the light",
+        "what is the time",
+        "call my mother",
+    ]
     near = ask("phrases", {"query": "could you turn on the lamp", "texts": texts})
     assert near[0]["index"] == 1 and near[0]["score"] > 0.8 > near[1]["score"]
 
@@ -88,7 +112,9 @@ def test_books(ask: Any) -> None:
     assert len(titles) == len(set(titles)) == 10 and not set(titles) & set(taken)
     assert all("Roses" in title or "Herbs" in title for title in titles[:5])
     by_number = ask("shelf", {"items": [entry["index"] for entry in found[:2]]})
-    assert not {entry["index"] for entry in by_number} & {entry["index"] for entry in found[:2]}
+    assert not {entry["index"] for entry in by_number} & {
+        entry["index"] for entry in found[:2]
+    }
 
 
 def test_the_same_by_every_road(server: Server, ask: Any, tmp_path: Path) -> None:
@@ -97,16 +123,45 @@ def test_the_same_by_every_road(server: Server, ask: Any, tmp_path: Path) -> Non
     wanted = ask("answers", asked)
     with Client(server.url, server.token) as client:
         assert client.predict("answers", asked)["predictions"] == wanted
-        assert client.predict("phrases", "play a song")["predictions"] == ask("phrases", "play a song")
+        assert client.predict("phrases", "play a song")["predictions"] == ask(
+            "phrases", "play a song"
+        )
         assert client.predict("shelf", [1, 2])["predictions"] == ask("shelf", [1, 2])
-    environment = {**os.environ, "POCKETSERVE_URL": server.url, "POCKETSERVE_TOKEN": server.token or ""}
-    command = [sys.executable, "-m", "pocketserve", "predict", "answers", json.dumps(asked), "--json"]
-    done = subprocess.run(command, env=environment, capture_output=True, check=True, timeout=60)
+    environment = {
+        **os.environ,
+        "POCKETSERVE_URL": server.url,
+        "POCKETSERVE_TOKEN": server.token or "",
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "pocketserve",
+        "predict",
+        "answers",
+        json.dumps(asked),
+        "--json",
+    ]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, check=True, timeout=60
+    )
     assert json.loads(done.stdout)["predictions"] == wanted
     path = tmp_path / "question.json"
     path.write_text(json.dumps(asked))
-    curl = ["curl", "-q", "-sS", "-H", f"Authorization: Bearer {server.token}", "-T", str(path)]
-    done = subprocess.run([*curl, f"{server.url}/predictions/answers"], capture_output=True, check=True, timeout=60)
+    curl = [
+        "curl",
+        "-q",
+        "-sS",
+        "-H",
+        f"Authorization: Bearer {server.token}",
+        "-T",
+        str(path),
+    ]
+    done = subprocess.run(
+        [*curl, f"{server.url}/predictions/answers"],
+        capture_output=True,
+        check=True,
+        timeout=60,
+    )
     assert json.loads(done.stdout)["predictions"] == wanted
 
 

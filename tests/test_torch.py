@@ -66,12 +66,24 @@ def opened(tmp_path: Path) -> Open:
     tmp_path.chmod(0o755)
 
     def open_it(
-        code: str, *, inputs: tuple[TensorSpec, ...] = (X,), outputs: tuple[TensorSpec, ...] = (), **options: Any
+        code: str,
+        *,
+        inputs: tuple[TensorSpec, ...] = (X,),
+        outputs: tuple[TensorSpec, ...] = (),
+        **options: Any,
     ) -> TorchSession:
         path = tmp_path / "model.py"
         path.write_text(code)
         path.chmod(0o644)
-        return RUNTIME.open(ModelSource(path, options=options, inputs=inputs, outputs=outputs, trusted=trusted(path)))
+        return RUNTIME.open(
+            ModelSource(
+                path,
+                options=options,
+                inputs=inputs,
+                outputs=outputs,
+                trusted=trusted(path),
+            )
+        )
 
     return open_it
 
@@ -98,7 +110,8 @@ def returning(expression: str) -> str:
 
 @pytest.mark.live
 @pytest.mark.parametrize(
-    ("model", "name", "shape"), [("digits", "image", (4, 8, 8, 1)), ("diabetes", "features", (4, 10))]
+    ("model", "name", "shape"),
+    [("digits", "image", (4, 8, 8, 1)), ("diabetes", "features", (4, 10))],
 )
 def test_embedded_models_answer_as_their_conversions(
     server: Server, model: str, name: str, shape: tuple[int, ...]
@@ -106,7 +119,9 @@ def test_embedded_models_answer_as_their_conversions(
     values = np.random.default_rng(5).random(shape, np.float32)
     with Client(server.url, server.token) as client:
         metadata = client.model_metadata(model, "torch")
-        assert metadata["platform"] == "pytorch_eager" and metadata["parameters"]["runtime"].startswith("torch ")
+        assert metadata["platform"] == "pytorch_eager" and metadata["parameters"][
+            "runtime"
+        ].startswith("torch ")
         (eager,) = client.infer(model, {name: values}, version="torch").values()
         (converted,) = client.infer(model, {name: values}, version="tflite").values()
     assert eager.dtype == converted.dtype == np.float32
@@ -114,25 +129,39 @@ def test_embedded_models_answer_as_their_conversions(
 
 
 @pytest.mark.live
-def test_a_hostile_weights_file_is_an_error_of_that_version_only(new_server: StartServer, models_copy: Path) -> None:
+def test_a_hostile_weights_file_is_an_error_of_that_version_only(
+    new_server: StartServer, models_copy: Path
+) -> None:
     manifest = models_copy / "diabetes" / "model.toml"
-    manifest.write_text(manifest.read_text().replace("weights.safetensors", "weights.pt"))
+    manifest.write_text(
+        manifest.read_text().replace("weights.safetensors", "weights.pt")
+    )
     witness = models_copy / "witness"
-    (models_copy / "diabetes" / "weights.pt").write_bytes(pickle.dumps(Hostile(witness)))
+    (models_copy / "diabetes" / "weights.pt").write_bytes(
+        pickle.dumps(Hostile(witness))
+    )
     with Client(*address(new_server(trust_all(models_copy)))) as client:
-        with pytest.raises(ServerError, match=r"failed to load 'diabetes' .*: weights\.pt cannot") as caught:
-            client.infer("diabetes", {"features": np.zeros((1, 10), np.float32)}, version="torch")
+        with pytest.raises(
+            ServerError, match=r"failed to load 'diabetes' .*: weights\.pt cannot"
+        ) as caught:
+            client.infer(
+                "diabetes", {"features": np.zeros((1, 10), np.float32)}, version="torch"
+            )
         assert (caught.value.status, caught.value.code) == (503, "MODEL_FAILED")
         assert client.infer("diabetes", {"features": np.zeros((1, 10), np.float32)})
     assert not witness.exists()
 
 
 @pytest.mark.live
-def test_bfloat16_in_and_out_of_a_server(new_server: StartServer, tmp_path: Path, torch: ModuleType) -> None:
+def test_bfloat16_in_and_out_of_a_server(
+    new_server: StartServer, tmp_path: Path, torch: ModuleType
+) -> None:
     folder = tmp_path / "models" / "half"
     folder.mkdir(parents=True)
     (folder / "model.py").write_text(returning("x * 2"))
-    (folder / "model.toml").write_text('[[inputs]]\nname = "x"\ndatatype = "BF16"\nshape = [-1]\n')
+    (folder / "model.toml").write_text(
+        '[[inputs]]\nname = "x"\ndatatype = "BF16"\nshape = [-1]\n'
+    )
     server = new_server(trust_all(tmp_path / "models"))
     metadata = server.call("GET", "/v2/models/half").json()
     assert [output["datatype"] for output in metadata["outputs"]] == ["BF16"]
@@ -141,7 +170,10 @@ def test_bfloat16_in_and_out_of_a_server(new_server: StartServer, tmp_path: Path
     values = torch.tensor([1.5, -3.0], dtype=torch.bfloat16)
     body = header + values.view(torch.uint8).numpy().tobytes()
     answer = server.call(
-        "POST", "/v2/models/half/infer", data=body, headers={"Inference-Header-Content-Length": str(len(header))}
+        "POST",
+        "/v2/models/half/infer",
+        data=body,
+        headers={"Inference-Header-Content-Length": str(len(header))},
     )
     assert answer.status_code == 200, answer.text
     found = torch.frombuffer(bytearray(answer.content[-4:]), dtype=torch.bfloat16)
@@ -156,7 +188,9 @@ def test_metadata_says_what_is_not_known_until_a_run_tells(
     folder.mkdir()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        torch.jit.trace(torch.nn.Flatten(0), torch.ones(2, 3)).save(str(folder / "flat.ts"))
+        torch.jit.trace(torch.nn.Flatten(0), torch.ones(2, 3)).save(
+            str(folder / "flat.ts")
+        )
     server = new_server(folder)
     unknown = {"datatype": "FP32", "shape": [-1], "parameters": {"open": True}}
     for url in (server.url, f"socket://127.0.0.1:{server.socket_port}"):
@@ -165,14 +199,21 @@ def test_metadata_says_what_is_not_known_until_a_run_tells(
             assert before["outputs"] == [{"name": "output_0", **unknown}]
             client.infer("flat", {"input": np.ones((2, 3), np.int64)})
             after = client.model_metadata("flat")
-            assert after["outputs"] == [{"name": "output_0", "datatype": "INT64", "shape": [-1]}]
+            assert after["outputs"] == [
+                {"name": "output_0", "datatype": "INT64", "shape": [-1]}
+            ]
             assert after["inputs"] == before["inputs"] == [{"name": "input", **unknown}]
             client.unload("flat")
             client.load("flat")
     config = server.call("GET", "/v2/models/flat/config").json()
     assert config["output"][0]["data_type"] == "TYPE_FP32"
-    shown = server.call("GET", "/v1/models/flat/metadata").json()["metadata"]["signature_def"]["signature_def"]
-    assert shown["serving_default"]["outputs"]["output_0"]["tensor_shape"] == {"dim": [], "unknown_rank": True}
+    shown = server.call("GET", "/v1/models/flat/metadata").json()["metadata"][
+        "signature_def"
+    ]["signature_def"]
+    assert shown["serving_default"]["outputs"]["output_0"]["tensor_shape"] == {
+        "dim": [],
+        "unknown_rank": True,
+    }
 
 
 def address(server: Server) -> tuple[str, str | None]:
@@ -193,24 +234,36 @@ class Hostile:
 
 
 @pytest.mark.parametrize("kind", ["pickle", "torch"])
-def test_pickled_code_is_not_run(opened: Open, tmp_path: Path, torch: ModuleType, kind: str) -> None:
+def test_pickled_code_is_not_run(
+    opened: Open, tmp_path: Path, torch: ModuleType, kind: str
+) -> None:
     witness, weights = tmp_path / "witness", tmp_path / "weights.pt"
     hostile = {"weight": Hostile(witness)}
     if kind == "torch":
         torch.save(hostile, weights)
     else:
         weights.write_bytes(pickle.dumps(hostile))
-    refused(opened, LINEAR, "weights.pt cannot be read as plain weights", weights="weights.pt")
+    refused(
+        opened,
+        LINEAR,
+        "weights.pt cannot be read as plain weights",
+        weights="weights.pt",
+    )
     assert not witness.exists()
     # The file is a real threat: read without care, it does what it says.
-    torch.load(weights, weights_only=False) if kind == "torch" else pickle.loads(weights.read_bytes())
+    torch.load(weights, weights_only=False) if kind == "torch" else pickle.loads(
+        weights.read_bytes()
+    )
     assert witness.is_dir()
 
 
 def test_code_that_is_not_trusted_is_not_run(tmp_path: Path) -> None:
     path = tmp_path / "model.py"
     path.write_text(f"open({str(tmp_path / 'witness')!r}, 'w')\n{LINEAR}")
-    with pytest.raises(ModelLoadError, match=r"model\.py is code that is not trusted; `pocketserve trust /"):
+    with pytest.raises(
+        ModelLoadError,
+        match=r"model\.py is code that is not trusted; `pocketserve trust /",
+    ):
         RUNTIME.open(ModelSource(path, inputs=(X,), trusted=trusted(Path(__file__))))
     assert not (tmp_path / "witness").exists()
 
@@ -219,7 +272,9 @@ def test_links_out_of_the_folder_are_not_followed(opened: Open, tmp_path: Path) 
     for name in ("../weights.safetensors", "/etc/hostname", "link.safetensors"):
         if name == "link.safetensors":
             (tmp_path / name).symlink_to(MODELS / "diabetes" / "weights.safetensors")
-        refused(opened, LINEAR, "weights must be a file in the model's folder", weights=name)
+        refused(
+            opened, LINEAR, "weights must be a file in the model's folder", weights=name
+        )
 
 
 # --- Weights
@@ -229,16 +284,28 @@ def test_state_dict(opened: Open, tmp_path: Path, torch: ModuleType) -> None:
     linear = torch.nn.Linear(3, 2)
     torch.save(linear.state_dict(), tmp_path / "weights.pt")
     found = opened(LINEAR, weights="weights.pt").run({"x": ROWS})
-    np.testing.assert_allclose(found["output_0"], linear(torch.tensor(ROWS)).detach().numpy(), **TOLERANCE)
+    np.testing.assert_allclose(
+        found["output_0"], linear(torch.tensor(ROWS)).detach().numpy(), **TOLERANCE
+    )
 
 
 @pytest.mark.parametrize(
     "wrap",
     [
-        lambda state: {"epoch": 3, "state_dict": state, "optimizer": {"state": {}, "lr": 0.1}},
+        lambda state: {
+            "epoch": 3,
+            "state_dict": state,
+            "optimizer": {"state": {}, "lr": 0.1},
+        },
         lambda state: {f"module.{name}": tensor for name, tensor in state.items()},
-        lambda state: {"model": {f"module.model.{name}": tensor for name, tensor in state.items()}, "note": "x"},
-        lambda state: {"ema": {name: tensor * 0 for name, tensor in state.items()}, "model": state},
+        lambda state: {
+            "model": {f"module.model.{name}": tensor for name, tensor in state.items()},
+            "note": "x",
+        },
+        lambda state: {
+            "ema": {name: tensor * 0 for name, tensor in state.items()},
+            "model": state,
+        },
     ],
 )
 def test_state_dict_as_training_scripts_save_it(
@@ -247,23 +314,44 @@ def test_state_dict_as_training_scripts_save_it(
     linear = torch.nn.Linear(3, 2)
     torch.save(wrap(linear.state_dict()), tmp_path / "weights.pt")
     found = opened(LINEAR, weights="weights.pt").run({"x": ROWS})
-    np.testing.assert_allclose(found["output_0"], linear(torch.tensor(ROWS)).detach().numpy(), **TOLERANCE)
+    np.testing.assert_allclose(
+        found["output_0"], linear(torch.tensor(ROWS)).detach().numpy(), **TOLERANCE
+    )
 
 
-def test_state_dict_of_an_old_pytorch(opened: Open, tmp_path: Path, torch: ModuleType) -> None:
+def test_state_dict_of_an_old_pytorch(
+    opened: Open, tmp_path: Path, torch: ModuleType
+) -> None:
     linear = torch.nn.Linear(3, 2)
-    torch.save(linear.state_dict(), tmp_path / "weights.pth", _use_new_zipfile_serialization=False)
+    torch.save(
+        linear.state_dict(),
+        tmp_path / "weights.pth",
+        _use_new_zipfile_serialization=False,
+    )
     found = opened(LINEAR, weights="weights.pth").run({"x": ROWS})
-    np.testing.assert_allclose(found["output_0"], linear(torch.tensor(ROWS)).detach().numpy(), **TOLERANCE)
+    np.testing.assert_allclose(
+        found["output_0"], linear(torch.tensor(ROWS)).detach().numpy(), **TOLERANCE
+    )
 
 
-def test_weights_that_a_clone_left_out(opened: Open, tmp_path: Path, torch: ModuleType) -> None:
+def test_weights_that_a_clone_left_out(
+    opened: Open, tmp_path: Path, torch: ModuleType
+) -> None:
     for name in ("weights.pt", "weights.safetensors"):
-        (tmp_path / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 12345\n")
-        refused(opened, LINEAR, f"{name} is only a pointer of Git LFS: run git lfs pull", weights=name)
+        (tmp_path / name).write_text(
+            "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 12345\n"
+        )
+        refused(
+            opened,
+            LINEAR,
+            f"{name} is only a pointer of Git LFS: run git lfs pull",
+            weights=name,
+        )
 
 
-def test_weights_that_are_used_twice_and_saved_once(opened: Open, tmp_path: Path, torch: ModuleType) -> None:
+def test_weights_that_are_used_twice_and_saved_once(
+    opened: Open, tmp_path: Path, torch: ModuleType
+) -> None:
     """As language models share the table of their words with the last layer."""
     code = (
         "import torch\n\nclass Tied(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n"
@@ -271,21 +359,36 @@ def test_weights_that_are_used_twice_and_saved_once(opened: Open, tmp_path: Path
         "        self.last.weight = self.first.weight\n"
         "    def forward(self, x):\n        return self.last(x)\n\nbuild = Tied\n"
     )
-    weights = {"first.weight": torch.eye(3) * 2, "first.bias": torch.zeros(3), "last.bias": torch.ones(3)}
+    weights = {
+        "first.weight": torch.eye(3) * 2,
+        "first.bias": torch.zeros(3),
+        "last.bias": torch.ones(3),
+    }
     torch.save(weights, tmp_path / "weights.pt")
-    np.testing.assert_array_equal(opened(code, weights="weights.pt").run({"x": ROWS})["output_0"], ROWS * 2 + 1)
+    np.testing.assert_array_equal(
+        opened(code, weights="weights.pt").run({"x": ROWS})["output_0"], ROWS * 2 + 1
+    )
     del weights["last.bias"]
     torch.save(weights, tmp_path / "weights.pt")
-    refused(opened, code, "weights.pt does not fit the module: it lacks 'last.bias'", weights="weights.pt")
+    refused(
+        opened,
+        code,
+        "weights.pt does not fit the module: it lacks 'last.bias'",
+        weights="weights.pt",
+    )
 
 
-def test_safetensors_with_every_float(opened: Open, tmp_path: Path, torch: ModuleType) -> None:
+def test_safetensors_with_every_float(
+    opened: Open, tmp_path: Path, torch: ModuleType
+) -> None:
     from safetensors.torch import save_file
 
     for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
         linear = torch.nn.Linear(3, 2).to(dtype)
         save_file(linear.state_dict(), tmp_path / "weights.safetensors")
-        found = opened(LINEAR, weights="weights.safetensors").run({"x": ROWS})["output_0"]
+        found = opened(LINEAR, weights="weights.safetensors").run({"x": ROWS})[
+            "output_0"
+        ]
         expected = linear.float()(torch.tensor(ROWS)).detach().numpy()
         np.testing.assert_allclose(found, expected, **TOLERANCE)
 
@@ -300,11 +403,19 @@ def test_function_with_arguments(opened: Open) -> None:
 def test_free_sizes_that_have_to_be_larger_than_a_window(opened: Open):
     """The first run is made on sizes that fit, and tells which sizes of the outputs are free."""
     session = opened(CONVOLUTION, inputs=(TensorSpec("x", "FP32", (-1, 2, -1)),))
-    assert [(spec.datatype, spec.shape) for spec in session.outputs] == [("FP32", (-1, 4, -1))]
-    assert session.run({"x": np.zeros((3, 2, 30), np.float32)})["output_0"].shape == (3, 4, 6)
+    assert [(spec.datatype, spec.shape) for spec in session.outputs] == [
+        ("FP32", (-1, 4, -1))
+    ]
+    assert session.run({"x": np.zeros((3, 2, 30), np.float32)})["output_0"].shape == (
+        3,
+        4,
+        6,
+    )
 
 
-def test_each_mistake_has_its_sentence(opened: Open, tmp_path: Path, torch: ModuleType) -> None:
+def test_each_mistake_has_its_sentence(
+    opened: Open, tmp_path: Path, torch: ModuleType
+) -> None:
     torch.save(torch.nn.Linear(4, 2).state_dict(), tmp_path / "other.pt")
     torch.save([1, 2], tmp_path / "list.pt")
     torch.save({"weight": 1}, tmp_path / "numbers.pt")
@@ -314,54 +425,126 @@ def test_each_mistake_has_its_sentence(opened: Open, tmp_path: Path, torch: Modu
     refused(opened, "x = 1", "model.py has no function 'build' that builds the module")
     refused(opened, "build = 1", "model.py has no function 'build'")
     refused(opened, LINEAR, "model.py has no function 3", function=3)
-    refused(opened, "def build(): return 1", "build() in model.py returned int, not an nn.Module")
-    refused(opened, "1 / 0", "model.py failed when it was run: ZeroDivisionError: division by zero")
+    refused(
+        opened,
+        "def build(): return 1",
+        "build() in model.py returned int, not an nn.Module",
+    )
+    refused(
+        opened,
+        "1 / 0",
+        "model.py failed when it was run: ZeroDivisionError: division by zero",
+    )
     refused(opened, "import nowhere", "No module named 'nowhere'")
     refused(opened, "def build(:", "model.py failed when it was run: SyntaxError")
-    refused(opened, "raise SystemExit(3)", "model.py failed when it was run: SystemExit: 3")
-    refused(opened, "def build(): raise ValueError('first\\nsecond')", "build() in model.py failed: ValueError: first")
-    refused(opened, LINEAR, "unexpected keyword argument 'depth'", arguments={"depth": 1})
+    refused(
+        opened, "raise SystemExit(3)", "model.py failed when it was run: SystemExit: 3"
+    )
+    refused(
+        opened,
+        "def build(): raise ValueError('first\\nsecond')",
+        "build() in model.py failed: ValueError: first",
+    )
+    refused(
+        opened, LINEAR, "unexpected keyword argument 'depth'", arguments={"depth": 1}
+    )
     refused(opened, LINEAR, "arguments must be a table", arguments=[1])
-    refused(opened, LINEAR, "the weights file nowhere.pt does not exist", weights="nowhere.pt")
+    refused(
+        opened,
+        LINEAR,
+        "the weights file nowhere.pt does not exist",
+        weights="nowhere.pt",
+    )
     refused(opened, LINEAR, "other.pt does not fit the module: ", weights="other.pt")
-    refused(opened, LINEAR, "numbers.pt does not fit the module: ", weights="numbers.pt")
+    refused(
+        opened, LINEAR, "numbers.pt does not fit the module: ", weights="numbers.pt"
+    )
     refused(opened, LINEAR, "list.pt holds list, not a state dict", weights="list.pt")
-    refused(opened, LINEAR, "it holds torch.nn.modules.linear.Linear, which is code", weights="module.pt")
-    refused(opened, LINEAR, "broken.pt cannot be read as plain weights", weights="broken.pt")
-    refused(opened, LINEAR, "broken.safetensors is not a valid safetensors file", weights="broken.safetensors")
+    refused(
+        opened,
+        LINEAR,
+        "it holds torch.nn.modules.linear.Linear, which is code",
+        weights="module.pt",
+    )
+    refused(
+        opened, LINEAR, "broken.pt cannot be read as plain weights", weights="broken.pt"
+    )
+    refused(
+        opened,
+        LINEAR,
+        "broken.safetensors is not a valid safetensors file",
+        weights="broken.safetensors",
+    )
     refused(opened, LINEAR, "declare [[inputs]]", inputs=())
     wrong = TensorSpec("x", "FP32", (-1, 4))
-    refused(opened, LINEAR, "a first run on zeros (x [-1, 4]) failed: RuntimeError", inputs=(wrong,))
+    refused(
+        opened,
+        LINEAR,
+        "a first run on zeros (x [-1, 4]) failed: RuntimeError",
+        inputs=(wrong,),
+    )
     refused(opened, LINEAR, "check [[inputs]] in model.toml", inputs=(X, X))
-    refused(opened, CONVOLUTION, "Kernel size can't be greater", inputs=(TensorSpec("x", "FP32", (1, 2, 3)),))
-    refused(opened, returning("object()"), "the module returns object instead of tensors")
+    refused(
+        opened,
+        CONVOLUTION,
+        "Kernel size can't be greater",
+        inputs=(TensorSpec("x", "FP32", (1, 2, 3)),),
+    )
+    refused(
+        opened, returning("object()"), "the module returns object instead of tensors"
+    )
     refused(opened, returning("None"), "the module returns nothing instead of tensors")
-    refused(opened, returning("None, x.to(torch.complex64)"), "the protocol has no datatype for complex64")
-    refused(opened, returning("(x, x)"), "returns 2 outputs, model.toml declares 1", outputs=(X,))
+    refused(
+        opened,
+        returning("None, x.to(torch.complex64)"),
+        "the protocol has no datatype for complex64",
+    )
+    refused(
+        opened,
+        returning("(x, x)"),
+        "returns 2 outputs, model.toml declares 1",
+        outputs=(X,),
+    )
     refused(opened, returning("x.to(torch.complex64)"), "complex64")
 
 
 def test_declared_outputs_are_checked(opened: Open) -> None:
     """A wrong declaration must not turn into silently wrong numbers."""
     for declared, text in (
-        (TensorSpec("y", "BF16", (-1, 3)), "declares output 'y' as BF16 [-1, 3], but the module returns FP32 [1, 3]"),
+        (
+            TensorSpec("y", "BF16", (-1, 3)),
+            "declares output 'y' as BF16 [-1, 3], but the module returns FP32 [1, 3]",
+        ),
         (TensorSpec("y", "FP64", (-1, 3)), "declares output 'y' as FP64"),
         (TensorSpec("y", "FP32", (-1, 2)), "declares output 'y' as FP32 [-1, 2]"),
         (TensorSpec("y", "FP32", (-1, 3, 1)), "declares output 'y' as FP32 [-1, 3, 1]"),
     ):
         refused(opened, returning("x"), text, outputs=(declared,))
     missing = (TensorSpec("z", "FP32", (-1, 3)),)
-    refused(opened, returning("{'y': x}"), "the module returns no output 'z', only 'y'", outputs=missing)
+    refused(
+        opened,
+        returning("{'y': x}"),
+        "the module returns no output 'z', only 'y'",
+        outputs=missing,
+    )
 
 
-def test_an_old_torch_is_refused(opened: Open, torch: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    for version, usable in (("2.9.1", False), ("1.13.0+cpu", False), ("2.10.0", True), ("3.0.0a0+git1", True)):
+def test_an_old_torch_is_refused(
+    opened: Open, torch: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for version, usable in (
+        ("2.9.1", False),
+        ("1.13.0+cpu", False),
+        ("2.10.0", True),
+        ("3.0.0a0+git1", True),
+    ):
         monkeypatch.setattr(torch, "__version__", version)
         if usable:
             assert opened(LINEAR).runtime == f"torch {version}"
             continue
         with pytest.raises(
-            RuntimeMissingError, match=r"is too old to read model files safely; install 2\.10 or newer: pip"
+            RuntimeMissingError,
+            match=r"is too old to read model files safely; install 2\.10 or newer: pip",
         ):
             opened(LINEAR)
 
@@ -378,19 +561,34 @@ def test_outputs_by_position_and_by_name(opened: Open) -> None:
     np.testing.assert_array_equal(found["same"], ROWS)
     np.testing.assert_allclose(found["total"], ROWS.sum(axis=1))
     table = opened(returning("{'doubled': x * 2, 'positive': x > 0}"))
-    assert {spec.name: spec.datatype for spec in table.outputs} == {"doubled": "FP32", "positive": "BOOL"}
+    assert {spec.name: spec.datatype for spec in table.outputs} == {
+        "doubled": "FP32",
+        "positive": "BOOL",
+    }
     assert set(table.run({"x": ROWS})) == {"doubled", "positive"}
 
 
 def test_nested_outputs_and_what_no_tensor_can_carry(opened: Open) -> None:
-    nested = opened(returning("(x, (x.sum(1), None), {'scores': [x + 1], 'cache': object()}, float(x.sum()))"))
-    assert [spec.name for spec in nested.outputs] == ["output_0", "output_1", "scores.0", "output_5"]
+    nested = opened(
+        returning(
+            "(x, (x.sum(1), None), {'scores': [x + 1], 'cache': object()}, float(x.sum()))"
+        )
+    )
+    assert [spec.name for spec in nested.outputs] == [
+        "output_0",
+        "output_1",
+        "scores.0",
+        "output_5",
+    ]
     found = nested.run({"x": ROWS})
     np.testing.assert_array_equal(found["scores.0"], ROWS + 1)
     np.testing.assert_allclose([found["output_1"].sum(), found["output_5"]], ROWS.sum())
-    code = returning("Result(x * 2)").replace("import torch\n", "import torch\nfrom dataclasses import dataclass\n")
+    code = returning("Result(x * 2)").replace(
+        "import torch\n", "import torch\nfrom dataclasses import dataclass\n"
+    )
     code = code.replace(
-        "class Module", "@dataclass\nclass Result:\n    y: object\n    z: object = None\n\nclass Module"
+        "class Module",
+        "@dataclass\nclass Result:\n    y: object\n    z: object = None\n\nclass Module",
     )
     np.testing.assert_array_equal(opened(code).run({"x": ROWS})["y"], ROWS * 2)
 
@@ -407,14 +605,18 @@ def test_inputs_that_forward_knows_are_passed_by_name(opened: Open) -> None:
     z = TensorSpec("z", "FP32", (-1, 3))
     for inputs in ((X, z), (z, X)):
         session = opened(code, inputs=inputs)
-        np.testing.assert_array_equal(session.run({"z": ROWS * 3, "x": ROWS})["output_0"], ROWS * -2)
+        np.testing.assert_array_equal(
+            session.run({"z": ROWS * 3, "x": ROWS})["output_0"], ROWS * -2
+        )
 
 
 def test_several_inputs_in_the_order_of_the_manifest(opened: Open) -> None:
     code = returning("x - y").replace("self, x", "self, x, y")
     y = TensorSpec("y", "FP32", (-1, 3))
     session = opened(code, inputs=(X, y))
-    np.testing.assert_array_equal(session.run({"y": ROWS * 3, "x": ROWS})["output_0"], ROWS * -2)
+    np.testing.assert_array_equal(
+        session.run({"y": ROWS * 3, "x": ROWS})["output_0"], ROWS * -2
+    )
 
 
 def test_bfloat16_is_its_bits(opened: Open) -> None:
@@ -422,9 +624,14 @@ def test_bfloat16_is_its_bits(opened: Open) -> None:
     assert session.outputs == (TensorSpec("output_0", "BF16", (-1, 3)),)
     bits = session.run({"x": ROWS})["output_0"]
     assert bits.dtype == np.uint16
-    np.testing.assert_array_equal((bits.astype(np.uint32) << 16).view(np.float32), ROWS)  # few bits: nothing is lost
+    np.testing.assert_array_equal(
+        (bits.astype(np.uint32) << 16).view(np.float32), ROWS
+    )  # few bits: nothing is lost
     there = TensorSpec("x", "BF16", (-1, 3))
-    np.testing.assert_array_equal(opened(returning("x.float()"), inputs=(there,)).run({"x": bits})["output_0"], ROWS)
+    np.testing.assert_array_equal(
+        opened(returning("x.float()"), inputs=(there,)).run({"x": bits})["output_0"],
+        ROWS,
+    )
 
 
 def test_answers_own_their_memory_and_inputs_are_left_alone(opened: Open) -> None:
@@ -458,14 +665,20 @@ def arrays_of_every_kind() -> Mapping[str, Array]:
         "float64",
     ]
     whole = {kind: random.integers(0, 2, (2, 3)).astype(kind) for kind in kinds}
-    return whole | {"scalar": np.array(7.5), "empty": np.zeros((0, 4), np.float32), "löwe": np.arange(5)}
+    return whole | {
+        "scalar": np.array(7.5),
+        "empty": np.zeros((0, 4), np.float32),
+        "löwe": np.arange(5),
+    }
 
 
 def test_reads_what_the_package_writes(tmp_path: Path) -> None:
     from safetensors.numpy import load_file, save_file
 
     path = tmp_path / "all.safetensors"
-    save_file(dict(arrays_of_every_kind()), path, metadata={"format": "np", "who": "löwe"})
+    save_file(
+        dict(arrays_of_every_kind()), path, metadata={"format": "np", "who": "löwe"}
+    )
     expected, found = load_file(path), read_safetensors(path)
     assert found.keys() == expected.keys()
     for name, array in expected.items():
@@ -505,7 +718,10 @@ def test_a_file_without_tensors(tmp_path: Path) -> None:
 
 def spoilt(path: Path, data: bytes, **tensors: tuple[list[int], list[int]]) -> Path:
     """A file of bytes, with shape and place for each tensor."""
-    entries = {name: {"dtype": "U8", "shape": shape, "data_offsets": at} for name, (shape, at) in tensors.items()}
+    entries = {
+        name: {"dtype": "U8", "shape": shape, "data_offsets": at}
+        for name, (shape, at) in tensors.items()
+    }
     header = json.dumps(entries).encode()
     path.write_bytes(struct.pack("<Q", len(header)) + header + data)
     return path
@@ -524,7 +740,11 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
     """A valid file's bytes, and a place for spoilt ones."""
     from safetensors.numpy import save
 
-    arrays = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.ones(3, bool), "c": np.zeros((0, 2), np.int16)}
+    arrays = {
+        "a": np.arange(6, dtype=np.float32).reshape(2, 3),
+        "b": np.ones(3, bool),
+        "c": np.zeros((0, 2), np.int16),
+    }
     return tmp_path_factory.mktemp("safetensors") / "spoilt.safetensors", save(arrays)
 
 
@@ -555,23 +775,31 @@ def test_every_truncation_is_refused(sample: tuple[Path, bytes]) -> None:
 
 @settings(derandomize=True, deadline=None, max_examples=300, database=None)
 @given(st.data())
-def test_mutated_files_are_read_or_refused(sample: tuple[Path, bytes], data: st.DataObject) -> None:
+def test_mutated_files_are_read_or_refused(
+    sample: tuple[Path, bytes], data: st.DataObject
+) -> None:
     path, content = sample
     spoilt = bytearray(content)
     for _ in range(data.draw(st.integers(1, 4))):
-        spoilt[data.draw(st.integers(0, len(spoilt) - 1))] = data.draw(st.integers(0, 255))
+        spoilt[data.draw(st.integers(0, len(spoilt) - 1))] = data.draw(
+            st.integers(0, 255)
+        )
     read_or_refuse(path, bytes(spoilt))
 
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 sizes = st.integers(-1, 4) | st.integers(2**31 - 1, 2**66) | json_values
 entries = json_values | st.fixed_dictionaries(
     {
-        "dtype": st.sampled_from(["F32", "BF16", "BOOL", "U8", "F8_E4M3"]) | json_values,
+        "dtype": st.sampled_from(["F32", "BF16", "BOOL", "U8", "F8_E4M3"])
+        | json_values,
         "shape": st.lists(sizes, max_size=3) | st.just([1] * 100) | json_values,
         "data_offsets": st.lists(sizes, min_size=1, max_size=3) | json_values,
     }
@@ -579,8 +807,12 @@ entries = json_values | st.fixed_dictionaries(
 
 
 @settings(derandomize=True, deadline=None, max_examples=400, database=None)
-@given(st.dictionaries(st.text(max_size=4), entries, max_size=3), st.binary(max_size=16))
-def test_any_header_is_read_or_refused(sample: tuple[Path, bytes], header: Any, content: bytes) -> None:
+@given(
+    st.dictionaries(st.text(max_size=4), entries, max_size=3), st.binary(max_size=16)
+)
+def test_any_header_is_read_or_refused(
+    sample: tuple[Path, bytes], header: Any, content: bytes
+) -> None:
     import json
 
     text = json.dumps(header).encode()
@@ -591,7 +823,9 @@ LIES = {
     "a size beyond 64 bits beside an empty one": (
         b'{"a":{"dtype":"F32","shape":[0,36893488147419103232],"data_offsets":[0,0]}}'
     ),
-    "99 dimensions": b'{"a":{"dtype":"F32","shape":[' + b",".join([b"1"] * 99) + b'],"data_offsets":[0,4]}}',
+    "99 dimensions": b'{"a":{"dtype":"F32","shape":['
+    + b",".join([b"1"] * 99)
+    + b'],"data_offsets":[0,4]}}',
     "the end before the start": b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}}',
     "a boolean as a size": b'{"a":{"dtype":"F32","shape":[true],"data_offsets":[0,4]}}',
     "a name twice": (
@@ -619,7 +853,9 @@ def test_a_length_beyond_the_file_allocates_nothing(sample: tuple[Path, bytes]) 
             read_safetensors(path)
 
 
-def test_copies_of_a_model_do_not_share_their_code(opened: Open, tmp_path: Path) -> None:
+def test_copies_of_a_model_do_not_share_their_code(
+    opened: Open, tmp_path: Path
+) -> None:
     """Two folders may both have a model.py."""
     first = opened(returning("x + 1"))
     (tmp_path / "other").mkdir()

@@ -60,10 +60,14 @@ def ask(server: Server) -> tuple[int, str]:
     """The answer to a first request: its status, and the word that the helper says or the error."""
     answer = server.call("POST", "/predictions/mine", data=json.dumps([1.0, 2.0, 3.0]))
     content = answer.json()
-    return answer.status_code, content["predictions"][0]["said"] if answer.status_code == 200 else content["error"]
+    return answer.status_code, content["predictions"][0][
+        "said"
+    ] if answer.status_code == 200 else content["error"]
 
 
-def command(*words: str, state: Path, given: str | None = None) -> subprocess.CompletedProcess[str]:
+def command(
+    *words: str, state: Path, given: str | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run ``pocketserve trust``."""
     return subprocess.run(
         [sys.executable, "-m", "pocketserve", "trust", *words],
@@ -80,13 +84,18 @@ def command(*words: str, state: Path, given: str | None = None) -> subprocess.Co
 
 
 @pytest.mark.live
-def test_code_runs_after_consent_only(new_server: StartServer, models: Path, tmp_path: Path) -> None:
+def test_code_runs_after_consent_only(
+    new_server: StartServer, models: Path, tmp_path: Path
+) -> None:
     """The server refuses and names the command; after it the next request is answered; a changed file asks again."""
     state = tmp_path / "state"
     server = new_server(models, "--state-dir", str(state))
     status, text = ask(server)
     assert status == 503
-    assert f"task.py is code that is not trusted; `pocketserve trust {models}/mine` shows" in text
+    assert (
+        f"task.py is code that is not trusted; `pocketserve trust {models}/mine` shows"
+        in text
+    )
     (entry,) = server.call("POST", "/v2/repository/index").json()
     assert entry["state"] == "UNAVAILABLE" and "not trusted" in entry["reason"]
     refused = command("mine", "--models-dir", str(models), state=state)
@@ -94,13 +103,22 @@ def test_code_runs_after_consent_only(new_server: StartServer, models: Path, tmp
     assert ask(server)[0] == 503
     given = command(str(models / "mine"), "--yes", state=state)
     assert given.returncode == 0, given.stderr
-    assert all(name in given.stdout for name in ("task.py", "helper.py", "can be imported by task.py"))
+    assert all(
+        name in given.stdout
+        for name in ("task.py", "helper.py", "can be imported by task.py")
+    )
     assert ask(server) == (200, "first")
     (models / "mine" / "helper.py").write_text("WORD = 'second'\n")
     reloaded = server.call("POST", "/v2/repository/models/mine/load")
-    assert reloaded.status_code == 503 and "helper.py changed since it was trusted" in reloaded.json()["error"]
+    assert (
+        reloaded.status_code == 503
+        and "helper.py changed since it was trusted" in reloaded.json()["error"]
+    )
     assert ask(server) == (200, "first"), "what was trusted serves on"
-    assert command("mine", "--models-dir", str(models), "--yes", state=state).returncode == 0
+    assert (
+        command("mine", "--models-dir", str(models), "--yes", state=state).returncode
+        == 0
+    )
     assert server.call("POST", "/v2/repository/models/mine/load").status_code == 200
     assert ask(server) == (200, "second")
 
@@ -109,9 +127,14 @@ def test_the_command_lists_and_revokes(models: Path, tmp_path: Path) -> None:
     state = tmp_path / "state"
     assert "No code is trusted" in command("--list", state=state).stdout
     done = command("mine", "--models-dir", str(models), "--yes", "--json", state=state)
-    assert {part["name"] for part in json.loads(done.stdout) if part["added"]} == {"task.py", "helper.py"}
+    assert {part["name"] for part in json.loads(done.stdout) if part["added"]} == {
+        "task.py",
+        "helper.py",
+    }
     assert (state / FILE_NAME).stat().st_mode & 0o777 == 0o600
-    listed = command("--list", "--state-dir", str(state), state=tmp_path / "other").stdout
+    listed = command(
+        "--list", "--state-dir", str(state), state=tmp_path / "other"
+    ).stdout
     assert str(models / "mine" / "task.py") in listed
     check(models, state)
     assert command("--revoke", "mine", state=state).returncode == 0
@@ -137,7 +160,9 @@ def test_a_manifest_is_no_consent(tmp_path: Path) -> None:
     own.mkdir(parents=True)
     shutil.copy(TFLITE, own / "mine.tflite")
     for lines in ('delegate = "libm.so.6"', 'delegate = "x.so"\ntrust = true'):
-        (own / "model.toml").write_text(f'[versions.one]\nfile = "mine.tflite"\n{lines}\n')
+        (own / "model.toml").write_text(
+            f'[versions.one]\nfile = "mine.tflite"\n{lines}\n'
+        )
         with pytest.raises(ModelLoadError, match="is code that is not trusted"):
             check(tmp_path / "models", tmp_path / "state")
 
@@ -162,8 +187,12 @@ def test_options_belong_to_what_is_trusted(tmp_path: Path) -> None:
     (own / "model.toml").write_text(text)
     trust_all(tmp_path / "models", tmp_path / "state")
     check(tmp_path / "models", tmp_path / "state")
-    (own / "model.toml").write_text(text.replace('"build"', '"other"') + 'arguments = { command = "true" }\n')
-    with pytest.raises(ModelLoadError, match=r"\[versions\.torch\] changed since it was trusted"):
+    (own / "model.toml").write_text(
+        text.replace('"build"', '"other"') + 'arguments = { command = "true" }\n'
+    )
+    with pytest.raises(
+        ModelLoadError, match=r"\[versions\.torch\] changed since it was trusted"
+    ):
         check(tmp_path / "models", tmp_path / "state")
 
 
@@ -195,11 +224,18 @@ def test_the_hashes_of_the_embedded_code_are_up_to_date() -> None:
 
 @pytest.mark.parametrize("what", ["file", "helper", "folder", "parent"])
 @pytest.mark.parametrize("who", ["every user", "the group"])
-def test_code_that_others_may_write_is_not_run(models: Path, tmp_path: Path, what: str, who: str) -> None:
+def test_code_that_others_may_write_is_not_run(
+    models: Path, tmp_path: Path, what: str, who: str
+) -> None:
     """Neither the file nor a module beside it, nor what lies in a folder where others could put another one."""
     own = models / "mine"
     trust_all(models, tmp_path / "state")
-    place = {"file": own / "task.py", "helper": own / "helper.py", "folder": own, "parent": models}[what]
+    place = {
+        "file": own / "task.py",
+        "helper": own / "helper.py",
+        "folder": own,
+        "parent": models,
+    }[what]
     if who == "every user":
         place.chmod(place.stat().st_mode | 0o002)
     else:
@@ -207,7 +243,9 @@ def test_code_that_others_may_write_is_not_run(models: Path, tmp_path: Path, wha
             pytest.skip("only root can give a file to a group that it is not in")
         os.chown(place, -1, 12345)
         place.chmod(place.stat().st_mode | 0o020)
-    with pytest.raises(ModelLoadError, match=f"its code is not run: .*can be written by {who}"):
+    with pytest.raises(
+        ModelLoadError, match=f"its code is not run: .*can be written by {who}"
+    ):
         check(models, tmp_path / "state")
     done = command(str(own), "--yes", state=tmp_path / "other")
     assert done.returncode == 1 and "can be written by" in done.stderr
@@ -237,7 +275,9 @@ def test_a_file_of_another_user_is_not_run(tmp_path: Path) -> None:
     assert "belongs to another user" in str(foreign_writer(file))
 
 
-def test_consent_that_others_could_have_written_does_not_count(models: Path, tmp_path: Path) -> None:
+def test_consent_that_others_could_have_written_does_not_count(
+    models: Path, tmp_path: Path
+) -> None:
     state = tmp_path / "state"
     trust_all(models, state)
     check(models, state)
@@ -254,7 +294,9 @@ def test_consent_that_others_could_have_written_does_not_count(models: Path, tmp
             check(models, state)
 
 
-def test_a_consent_of_an_older_version_does_not_count(models: Path, tmp_path: Path) -> None:
+def test_a_consent_of_an_older_version_does_not_count(
+    models: Path, tmp_path: Path
+) -> None:
     state = tmp_path / "state"
     trust_all(models, state)
     check(models, state)
@@ -276,23 +318,31 @@ def test_bytes_that_were_hashed_are_those_that_run(tmp_path: Path) -> None:
     allowed = trusted(file)
     file.write_text("x = 2\n")
     for use in (read_code, private_copy, run_file):
-        with pytest.raises(ModelLoadError, match=r"code\.py is code that is not trusted"):
+        with pytest.raises(
+            ModelLoadError, match=r"code\.py is code that is not trusted"
+        ):
             use(file, allowed)
     cached = Path(importlib.util.cache_from_source(str(file)))
     cached.parent.mkdir()
     file.write_text("x = 3\n")
-    subprocess.run([sys.executable, "-m", "py_compile", str(file)], check=True, timeout=60)
+    subprocess.run(
+        [sys.executable, "-m", "py_compile", str(file)], check=True, timeout=60
+    )
     assert cached.is_file()
     stamp = file.stat()
     file.write_text("x = 4\n")
-    os.utime(file, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))  # the cache looks as if it were of this file
+    os.utime(
+        file, ns=(stamp.st_atime_ns, stamp.st_mtime_ns)
+    )  # the cache looks as if it were of this file
     assert run_file(file, trusted(file)).x == 4
 
 
 def test_modules_beside_are_trusted_or_not_found(tmp_path: Path) -> None:
     """Also by code that puts its folder on the path itself, and each model gets its own."""
     main, helper = tmp_path / "main.py", tmp_path / "beside_me.py"
-    main.write_text("import sys\nsys.path.insert(0, __file__.rpartition('/')[0])\nimport beside_me\nx = beside_me.x\n")
+    main.write_text(
+        "import sys\nsys.path.insert(0, __file__.rpartition('/')[0])\nimport beside_me\nx = beside_me.x\n"
+    )
     helper.write_text("x = 1\n")
     paths = list(sys.path)
     try:
@@ -349,7 +399,9 @@ def prepare(body, hints):
         ("spaces.later", "spaces/later.pyc"),
     ],
 )
-def test_what_is_imported_late_is_trusted_or_not_found(tmp_path: Path, module: str, planted: str) -> None:
+def test_what_is_imported_late_is_trusted_or_not_found(
+    tmp_path: Path, module: str, planted: str
+) -> None:
     """By code that put its folder on the path, when it is called: nothing that was laid there meanwhile runs."""
     main, late = tmp_path / "main.py", tmp_path / planted
     main.write_text(LATE.format(module=module))
@@ -371,7 +423,9 @@ def test_what_is_imported_late_is_trusted_or_not_found(tmp_path: Path, module: s
             source.write_text("x = 'trusted'\n")
             shutil.copy(source, late)
             with modules_beside(main, trusted(main, late)):
-                assert run_file(main, trusted(main, late)).prepare(b"", None) == "trusted"
+                assert (
+                    run_file(main, trusted(main, late)).prepare(b"", None) == "trusted"
+                )
     finally:
         sys.path[:] = paths
         for name in ("later", "spaces", "spaces.later"):
@@ -386,7 +440,10 @@ def test_each_model_gets_its_own_module_of_a_name(tmp_path: Path) -> None:
             own = tmp_path / name
             own.mkdir()
             (own / "later.py").write_text(f"x = '{name}'\n")
-            (own / "main.py").write_text(LATE.format(module="later") + "y = prepare(b'', None)\n" * (name == "two"))
+            (own / "main.py").write_text(
+                LATE.format(module="later")
+                + "y = prepare(b'', None)\n" * (name == "two")
+            )
             allowed = trusted(own / "main.py", own / "later.py")
             with modules_beside(own / "main.py", allowed):
                 module = run_file(own / "main.py", allowed)
@@ -397,7 +454,9 @@ def test_each_model_gets_its_own_module_of_a_name(tmp_path: Path) -> None:
         sys.modules.pop("later", None)
 
 
-def test_a_native_module_is_asked_about_and_loaded_from_a_copy(models: Path, tmp_path: Path) -> None:
+def test_a_native_module_is_asked_about_and_loaded_from_a_copy(
+    models: Path, tmp_path: Path
+) -> None:
     """One of Python's own stands for it: what is loaded is not the file that lies there."""
     native = Path(_struct_file())
     laid = models / "mine" / f"_later{EXTENSION_SUFFIXES[0]}"
@@ -410,12 +469,17 @@ def test_a_native_module_is_asked_about_and_loaded_from_a_copy(models: Path, tmp
     with modules_beside(main, trusted(main, laid)):
         spec = importlib.util.find_spec("_later")
         assert spec is not None and spec.loader is not None
-        assert Path(spec.loader.get_filename("_later")).read_bytes() == native.read_bytes()  # type: ignore[attr-defined]
+        assert (
+            Path(spec.loader.get_filename("_later")).read_bytes() == native.read_bytes()
+        )  # type: ignore[attr-defined]
     with laid.open("ab") as file:
         file.write(b"x")
     with pytest.raises(ModelLoadError, match="changed since it was trusted"):
         check(models, tmp_path / "state")
-    with modules_beside(main, trusted(main)), pytest.raises(ImportError, match="not trusted"):
+    with (
+        modules_beside(main, trusted(main)),
+        pytest.raises(ImportError, match="not trusted"),
+    ):
         importlib.util.find_spec("_later")
 
 
@@ -423,7 +487,10 @@ def _struct_file() -> str:
     """Any native library that is there everywhere."""
     import numpy
 
-    return next(str(path) for path in Path(numpy.__file__).parent.rglob(f"*{EXTENSION_SUFFIXES[-1]}"))
+    return next(
+        str(path)
+        for path in Path(numpy.__file__).parent.rglob(f"*{EXTENSION_SUFFIXES[-1]}")
+    )
 
 
 def test_a_verdict_counts_for_the_modules_beside(models: Path, tmp_path: Path) -> None:

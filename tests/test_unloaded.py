@@ -25,8 +25,12 @@ def test_what_was_unloaded_is_on_file_until_a_clean_end(tmp_path: Path) -> None:
     first.discard("petals")
     after_a_kill = UnloadedModels(tmp_path, MODELS, 8470)
     assert after_a_kill.names == {"digits"}
-    assert UnloadedModels(tmp_path, MODELS, 8480).names == frozenset(), "another server's"
-    assert UnloadedModels(tmp_path, MODELS.parent, 8470).names == frozenset(), "of other models"
+    assert UnloadedModels(tmp_path, MODELS, 8480).names == frozenset(), (
+        "another server's"
+    )
+    assert UnloadedModels(tmp_path, MODELS.parent, 8470).names == frozenset(), (
+        "of other models"
+    )
     after_a_kill.close()
     after_a_kill.add("petals")
     after_a_kill.close()
@@ -42,7 +46,15 @@ def test_a_server_without_a_port_of_its_own_remembers_nothing(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"[]", b"\xff", b'{"names": 4, "models_dir": 4}', b"[" * 100_000, b'{"models_dir": "x"}']
+    "content",
+    [
+        b"",
+        b"[]",
+        b"\xff",
+        b'{"names": 4, "models_dir": 4}',
+        b"[" * 100_000,
+        b'{"models_dir": "x"}',
+    ],
 )
 def test_a_damaged_file_is_no_memory(tmp_path: Path, content: bytes) -> None:
     (tmp_path / FOLDER).mkdir()
@@ -68,9 +80,18 @@ class UnloadedMeanwhile(Service):
         self.unload(entry.name)
 
 
-@pytest.mark.parametrize(("kind", "kept"), [(Service, set()), (UnloadedMeanwhile, {"petals"})])
-def test_what_is_on_file_is_what_holds(tmp_path: Path, kind: type[Service], kept: set[str]) -> None:
-    service = kind(load_config({"models_dir": MODELS, "state_dir": tmp_path, "quarantine": False}, environ={}))
+@pytest.mark.parametrize(
+    ("kind", "kept"), [(Service, set()), (UnloadedMeanwhile, {"petals"})]
+)
+def test_what_is_on_file_is_what_holds(
+    tmp_path: Path, kind: type[Service], kept: set[str]
+) -> None:
+    service = kind(
+        load_config(
+            {"models_dir": MODELS, "state_dir": tmp_path, "quarantine": False},
+            environ={},
+        )
+    )
     try:
         service.remember(UnloadedModels(tmp_path, MODELS, 8470))
         service.unload("petals")
@@ -85,33 +106,70 @@ def test_a_start_that_fails_does_not_forget(tmp_path: Path) -> None:
     """The supervisor tries again in a second: what was unloaded before the kill must still be."""
     port = free_port()
     UnloadedModels(tmp_path, MODELS, port).add("petals")
-    command = [sys.executable, "-m", "pocketserve", "serve", str(MODELS), "--http-port", str(port), "--no-socket"]
-    command += ["--state-dir", str(tmp_path), "--token-file", str(tmp_path / "token"), "--load", "no-such-model"]
+    command = [
+        sys.executable,
+        "-m",
+        "pocketserve",
+        "serve",
+        str(MODELS),
+        "--http-port",
+        str(port),
+        "--no-socket",
+    ]
+    command += [
+        "--state-dir",
+        str(tmp_path),
+        "--token-file",
+        str(tmp_path / "token"),
+        "--load",
+        "no-such-model",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and "--load no-such-model" in done.stderr
     assert UnloadedModels(tmp_path, MODELS, port).names == {"petals"}
 
 
 def is_served(server: Server, model: str) -> bool:
-    answer = server.call("POST", f"/predictions/{model}", json=[5.1, 3.5, 1.4] if model == "petals" else [0.0] * 10)
-    assert answer.status_code == 200 or answer.json()["code"] == "MODEL_NOT_FOUND", answer.text
+    answer = server.call(
+        "POST",
+        f"/predictions/{model}",
+        json=[5.1, 3.5, 1.4] if model == "petals" else [0.0] * 10,
+    )
+    assert answer.status_code == 200 or answer.json()["code"] == "MODEL_NOT_FOUND", (
+        answer.text
+    )
     return answer.status_code == 200
 
 
 @pytest.mark.live
-def test_a_killed_server_comes_back_without_what_was_unloaded(new_server: StartServer, tmp_path: Path) -> None:
+def test_a_killed_server_comes_back_without_what_was_unloaded(
+    new_server: StartServer, tmp_path: Path
+) -> None:
     """Also where its command line asks for that model to be loaded at start. An end on purpose forgets it."""
     port = free_port()
-    options = ("--http-port", str(port), "--state-dir", str(tmp_path / "state"), "--load", "petals")
+    options = (
+        "--http-port",
+        str(port),
+        "--state-dir",
+        str(tmp_path / "state"),
+        "--load",
+        "petals",
+    )
     first = new_server(MODELS, *options)
     for model in ("petals", "diabetes"):
-        assert first.call("POST", f"/v2/repository/models/{model}/unload").status_code == 200
+        assert (
+            first.call("POST", f"/v2/repository/models/{model}/unload").status_code
+            == 200
+        )
     assert first.call("POST", "/v2/repository/models/diabetes/load").status_code == 200
     first.process.kill()
     first.process.wait(120)
     second = new_server(MODELS, *options)
     assert (is_served(second, "petals"), is_served(second, "diabetes")) == (False, True)
-    index = {entry["name"]: entry for entry in second.call("POST", "/v2/repository/index").json()}
+    index = {
+        entry["name"]: entry
+        for entry in second.call("POST", "/v2/repository/index").json()
+    }
     assert index["petals"]["reason"] == "unloaded"
     assert "petals stays unloaded" in second.log.read_text()
     assert second.stop() == 0

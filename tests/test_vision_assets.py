@@ -29,7 +29,9 @@ FER_REGIONS = {"astronaut.png": "165,60,120,120", "grace_hopper.jpg": "170,70,19
 def marked(name: str, *values: Any) -> Any:
     """A case with the mark of its model's framework."""
     mark = MODELS[name].mark
-    return pytest.param(name, *values, marks=[getattr(pytest.mark, mark)] if mark else [])
+    return pytest.param(
+        name, *values, marks=[getattr(pytest.mark, mark)] if mark else []
+    )
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +58,11 @@ def ask(servers: Any, assets: Path) -> Any:
     """``ask(model, picture, query)``: the answer over HTTP to a file of the assets, or to bytes."""
 
     def send(model: str, picture: str | bytes, query: str = "") -> Any:
-        body = picture if isinstance(picture, bytes) else (assets / "inputs" / "images" / picture).read_bytes()
+        body = (
+            picture
+            if isinstance(picture, bytes)
+            else (assets / "inputs" / "images" / picture).read_bytes()
+        )
         answer = servers(model).call("POST", f"/predictions/{model}{query}", data=body)
         assert answer.status_code == 200, answer.text
         return answer.json()
@@ -79,9 +85,19 @@ FLOAT = ("burger.jpg", "chelsea.png", "coffee.png", "flower.jpg", "rocket.jpg")
 def test_a_float_classifier(ask: Any, assets: Path, picture: str) -> None:
     """The same five classes in the same order, to the case's own tolerance."""
     answer = ask("mobilenet_v1_float", picture)
-    found, wanted = answer["predictions"], expected(assets, f"mnv1_025_float__{Path(picture).stem}")["top5"]
-    assert [(one["label"], one["index"]) for one in found] == [(one["label"], one["index"]) for one in wanted]
-    np.testing.assert_allclose([one["score"] for one in found], [one["score"] for one in wanted], rtol=1e-3, atol=1e-5)
+    found, wanted = (
+        answer["predictions"],
+        expected(assets, f"mnv1_025_float__{Path(picture).stem}")["top5"],
+    )
+    assert [(one["label"], one["index"]) for one in found] == [
+        (one["label"], one["index"]) for one in wanted
+    ]
+    np.testing.assert_allclose(
+        [one["score"] for one in found],
+        [one["score"] for one in wanted],
+        rtol=1e-3,
+        atol=1e-5,
+    )
 
 
 QUANTISED = [
@@ -94,10 +110,14 @@ QUANTISED = [
 
 
 @pytest.mark.parametrize(("model", "case", "picture"), QUANTISED)
-def test_a_quantised_classifier(ask: Any, assets: Path, model: str, case: str, picture: str) -> None:
+def test_a_quantised_classifier(
+    ask: Any, assets: Path, model: str, case: str, picture: str
+) -> None:
     """Every expected class has its score within 20 of 256 steps; the first one leads where it leads clearly."""
     wanted = expected(assets, f"{case}__{Path(picture).stem}")
-    found = {one["index"]: one for one in ask(model, picture, "?top_k=1001")["predictions"]}
+    found = {
+        one["index"]: one for one in ask(model, picture, "?top_k=1001")["predictions"]
+    }
     for one in wanted["top5"]:
         assert found[one["index"]]["label"] == one["label"]
         assert abs(found[one["index"]]["score"] - one["score"]) <= 20 / 256
@@ -107,13 +127,17 @@ def test_a_quantised_classifier(ask: Any, assets: Path, model: str, case: str, p
 
 @pytest.mark.parametrize("picture", ["burger", "chelsea", "coffee"])
 @pytest.mark.tfjs
-def test_a_browser_model_with_labels_beside_it(ask: Any, assets: Path, picture: str) -> None:
+def test_a_browser_model_with_labels_beside_it(
+    ask: Any, assets: Path, picture: str
+) -> None:
     """Labels in the model's own folder are enough to know what it does."""
     file = {"burger": "burger.jpg"}.get(picture, f"{picture}.png")
     answer = ask("darknet", file)
     assert answer["task"] == "image-classification"
     wanted = expected(assets, f"darknet_tiny__{picture}")["top5"]
-    assert [one["label"] for one in answer["predictions"]] == [one["label"] for one in wanted]
+    assert [one["label"] for one in answer["predictions"]] == [
+        one["label"] for one in wanted
+    ]
     scores = [one["score"] for one in answer["predictions"]]
     np.testing.assert_allclose(scores, [one["score"] for one in wanted], rtol=1e-2)
 
@@ -127,12 +151,17 @@ def test_a_browser_model_with_labels_beside_it(ask: Any, assets: Path, picture: 
         marked("fer_savedmodel", "fer_savedmodel__astronaut", "astronaut.png", 1e-4),
     ],
 )
-def test_emotions(ask: Any, assets: Path, model: str, case: str, picture: str, tolerance: float) -> None:
+def test_emotions(
+    ask: Any, assets: Path, model: str, case: str, picture: str, tolerance: float
+) -> None:
     """A face on a larger picture, by ``region``."""
     answer = ask(model, picture, f"?top_k=7&region={FER_REGIONS[picture]}")
     wanted = {one["label"]: one["score"] for one in expected(assets, case)["top"]}
     assert {one["label"] for one in answer["predictions"]} == set(wanted)
-    assert all(abs(one["score"] - wanted[one["label"]]) <= tolerance for one in answer["predictions"])
+    assert all(
+        abs(one["score"] - wanted[one["label"]]) <= tolerance
+        for one in answer["predictions"]
+    )
 
 
 @pytest.mark.onnx
@@ -143,9 +172,15 @@ def test_digits(ask: Any, assets: Path) -> None:
     for digit, row in enumerate(rows):
         small = Image.fromarray((row[:64].reshape(8, 8) * 255 / 16).astype(np.uint8))
         picture = np.zeros((28, 28), np.uint8)
-        picture[4:24, 4:24] = np.asarray(small.resize((20, 20), Image.Resampling.BICUBIC))
+        picture[4:24, 4:24] = np.asarray(
+            small.resize((20, 20), Image.Resampling.BICUBIC)
+        )
         best = ask("mnist", as_png(picture), "?top_k=1")["predictions"][0]
-        assert best["index"] == expected(assets, f"mnist_onnx__digit{digit}")["argmax"] == digit
+        assert (
+            best["index"]
+            == expected(assets, f"mnist_onnx__digit{digit}")["argmax"]
+            == digit
+        )
 
 
 @pytest.mark.onnx
@@ -173,26 +208,49 @@ def overlap(one: dict[str, float], other: list[float]) -> float:
 def check_boxes(found: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> None:
     """Each expected object is there: its score within 0.05, its box overlapping by 0.85."""
     for one in wanted:
-        near = [f for f in found if f["label"] == one["label"] and overlap(f["box"], one["box_px_xywh"]) >= 0.85]
+        near = [
+            f
+            for f in found
+            if f["label"] == one["label"]
+            and overlap(f["box"], one["box_px_xywh"]) >= 0.85
+        ]
         assert any(abs(f["score"] - one["score"]) <= 0.05 for f in near), one
 
 
-@pytest.mark.parametrize("picture", ["astronaut.png", "cats_and_dogs.jpg", "chelsea.png"])
+@pytest.mark.parametrize(
+    "picture", ["astronaut.png", "cats_and_dogs.jpg", "chelsea.png"]
+)
 def test_objects(ask: Any, assets: Path, picture: str) -> None:
     """The detector's file says all that is needed."""
     answer = ask("ssd", picture)
     assert answer["task"] == "object-detection"
-    wanted = expected(assets, f"ssd_coco__{Path(picture).stem}")["detections_score>=0.4"]
+    wanted = expected(assets, f"ssd_coco__{Path(picture).stem}")[
+        "detections_score>=0.4"
+    ]
     check_boxes(answer["predictions"], wanted)
-    assert len([one for one in answer["predictions"] if one["score"] >= 0.45]) <= len(wanted)
+    assert len([one for one in answer["predictions"] if one["score"] >= 0.45]) <= len(
+        wanted
+    )
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_objects_on_a_turned_photo(ask: Any, assets: Path, orientation: int) -> None:
     """However the sensor was held: boxes are those of the upright picture."""
-    back = {2: 0, 3: 3, 4: 1, 5: 5, 6: 2, 7: 6, 8: 4}  # Pillow's transpositions that undo each orientation
+    back = {
+        2: 0,
+        3: 3,
+        4: 1,
+        5: 5,
+        6: 2,
+        7: 6,
+        8: 4,
+    }  # Pillow's transpositions that undo each orientation
     with Image.open(assets / "inputs" / "images" / "cats_and_dogs.jpg") as photo:
-        stored = photo.copy() if orientation == 1 else photo.transpose(Image.Transpose(back[orientation]))
+        stored = (
+            photo.copy()
+            if orientation == 1
+            else photo.transpose(Image.Transpose(back[orientation]))
+        )
     exif = Image.Exif()
     exif[0x0112] = orientation
     file = io.BytesIO()
@@ -208,8 +266,15 @@ def test_hands(ask: Any, assets: Path) -> None:
     found = ask("hands", "astronaut.png", "?threshold=0.15")["predictions"]
     for one in wanted:
         top, left, bottom, right = (512 * value for value in one["box_yxyx"])
-        near = [f for f in found if overlap(f["box"], [left, top, right - left, bottom - top]) >= 0.85]
-        assert any(f["label"] == one["label"] and abs(f["score"] - one["score"]) <= 0.05 for f in near), one
+        near = [
+            f
+            for f in found
+            if overlap(f["box"], [left, top, right - left, bottom - top]) >= 0.85
+        ]
+        assert any(
+            f["label"] == one["label"] and abs(f["score"] - one["score"]) <= 0.05
+            for f in near
+        ), one
 
 
 # Segmentation
@@ -221,15 +286,24 @@ def test_pixels(ask: Any, assets: Path) -> None:
     assert answer["task"] == "image-segmentation"
     wanted = expected(assets, "deeplabv3__segmentation")["class_pixels"]
     found = {one["label"]: one["pixels"] for one in answer["predictions"]}
-    assert all(abs(found[label] - count) <= 0.01 * 257 * 257 for label, count in wanted.items())
+    assert all(
+        abs(found[label] - count) <= 0.01 * 257 * 257 for label, count in wanted.items()
+    )
     mask = np.asarray(Image.open(io.BytesIO(base64.b64decode(answer["mask"]))))
-    assert np.mean(mask == np.load(assets / "expected" / "deeplabv3__segmentation.argmax.npy")) >= 0.99
+    assert (
+        np.mean(
+            mask == np.load(assets / "expected" / "deeplabv3__segmentation.argmax.npy")
+        )
+        >= 0.99
+    )
 
 
 @pytest.mark.onnx
 def test_text_on_a_page(ask: Any, assets: Path) -> None:
     """A heat map of one channel, from an input of any size that the manifest fixes."""
-    found = {one["index"]: one["share"] for one in ask("page", "page.png")["predictions"]}
+    found = {
+        one["index"]: one["share"] for one in ask("page", "page.png")["predictions"]
+    }
     assert abs(found[1] - expected(assets, "ppocr_det__page_png")["share>0.3"]) <= 0.005
 
 
@@ -254,11 +328,20 @@ ROADS = [
 
 @pytest.mark.parametrize(("model", "picture", "parameters"), ROADS)
 def test_the_same_by_every_road(
-    servers: Any, ask: Any, assets: Path, model: str, picture: str, parameters: dict[str, Any]
+    servers: Any,
+    ask: Any,
+    assets: Path,
+    model: str,
+    picture: str,
+    parameters: dict[str, Any],
 ) -> None:
     """The Python client over both transports, the command and curl give what raw HTTP gives."""
     server, path = servers(model), assets / "inputs" / "images" / picture
-    query = "?" + "&".join(f"{name}={value}" for name, value in parameters.items()) if parameters else ""
+    query = (
+        "?" + "&".join(f"{name}={value}" for name, value in parameters.items())
+        if parameters
+        else ""
+    )
     wanted = ask(model, picture, query)
     del wanted["timing_ms"]
 
@@ -269,14 +352,42 @@ def test_the_same_by_every_road(
     for url in (server.url, f"socket://127.0.0.1:{server.ready['socket']['port']}"):
         with Client(url, server.token) as client:
             assert same(client.predict(model, path.read_bytes(), parameters=parameters))
-    environment = {**os.environ, "POCKETSERVE_URL": server.url, "POCKETSERVE_TOKEN": server.token or ""}
-    options = [part for name, value in parameters.items() for part in option(name, value)]
-    command = [sys.executable, "-m", "pocketserve", "predict", model, str(path), "--json", *options]
-    done = subprocess.run(command, env=environment, capture_output=True, check=True, timeout=60)
-    assert same(json.loads(done.stdout))
-    curl = ["curl", "-q", "-sS", "-H", f"Authorization: Bearer {server.token}", "-T", str(path)]
+    environment = {
+        **os.environ,
+        "POCKETSERVE_URL": server.url,
+        "POCKETSERVE_TOKEN": server.token or "",
+    }
+    options = [
+        part for name, value in parameters.items() for part in option(name, value)
+    ]
+    command = [
+        sys.executable,
+        "-m",
+        "pocketserve",
+        "predict",
+        model,
+        str(path),
+        "--json",
+        *options,
+    ]
     done = subprocess.run(
-        [*curl, f"{server.url}/predictions/{model}{query}"], capture_output=True, check=True, timeout=60
+        command, env=environment, capture_output=True, check=True, timeout=60
+    )
+    assert same(json.loads(done.stdout))
+    curl = [
+        "curl",
+        "-q",
+        "-sS",
+        "-H",
+        f"Authorization: Bearer {server.token}",
+        "-T",
+        str(path),
+    ]
+    done = subprocess.run(
+        [*curl, f"{server.url}/predictions/{model}{query}"],
+        capture_output=True,
+        check=True,
+        timeout=60,
     )
     assert same(json.loads(done.stdout))
 
@@ -284,7 +395,9 @@ def test_the_same_by_every_road(
 def option(name: str, value: Any) -> list[str]:
     """A request's parameter as the command takes it."""
     return (
-        [f"--{name.replace('_', '-')}", str(value)] if name in ("top_k", "threshold") else ["--set", f"{name}={value}"]
+        [f"--{name.replace('_', '-')}", str(value)]
+        if name in ("top_k", "threshold")
+        else ["--set", f"{name}={value}"]
     )
 
 
@@ -294,8 +407,23 @@ def test_drawings_by_every_road(servers: Any, assets: Path, tmp_path: Path) -> N
     with Client(server.url, server.token) as client:
         drawn = client.predict("ssd", path.read_bytes(), annotate="png")
     assert Image.open(io.BytesIO(drawn)).size == (1200, 600)
-    environment = {**os.environ, "POCKETSERVE_URL": server.url, "POCKETSERVE_TOKEN": server.token or ""}
+    environment = {
+        **os.environ,
+        "POCKETSERVE_URL": server.url,
+        "POCKETSERVE_TOKEN": server.token or "",
+    }
     saved = tmp_path / "drawn.png"
-    command = [sys.executable, "-m", "pocketserve", "predict", "ssd", str(path), "--save", str(saved)]
-    subprocess.run(command, env=environment, capture_output=True, check=True, timeout=60)
+    command = [
+        sys.executable,
+        "-m",
+        "pocketserve",
+        "predict",
+        "ssd",
+        str(path),
+        "--save",
+        str(saved),
+    ]
+    subprocess.run(
+        command, env=environment, capture_output=True, check=True, timeout=60
+    )
     assert saved.read_bytes() == drawn

@@ -55,7 +55,11 @@ VERSIONS = [
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """The whole server without a transport."""
-    settings = {"models_dir": FOLDER, "state_dir": tmp_path_factory.mktemp("state"), "quarantine": False}
+    settings = {
+        "models_dir": FOLDER,
+        "state_dir": tmp_path_factory.mktemp("state"),
+        "quarantine": False,
+    }
     running = Service(load_config(settings, environ={}))
     yield running
     running.close()
@@ -77,12 +81,19 @@ def test_as_good_as_their_cards(service: Service, model: str, version: str) -> N
         return predictions.document(predictions.ask(service, request))
 
     if model == "poses":
-        close = [drawn.scores.close(drawn.points_of(ask(body, 0)), truth) for body, truth in shown("people")]
+        close = [
+            drawn.scores.close(drawn.points_of(ask(body, 0)), truth)
+            for body, truth in shown("people")
+        ]
         found = float(np.mean(close))
     else:
-        answers = [(ask(body, 0.05)["predictions"], truth) for body, truth in shown("objects")]
+        answers = [
+            (ask(body, 0.05)["predictions"], truth) for body, truth in shown("objects")
+        ]
         found = drawn.scores.mean_precision(answers)
-    manifest = tomllib.loads((FOLDER / model / "model.toml").read_text(encoding="utf-8"))
+    manifest = tomllib.loads(
+        (FOLDER / model / "model.toml").read_text(encoding="utf-8")
+    )
     said = manifest["versions"][version]["evaluation"]["value"]
     assert abs(found - said) <= SCORE_TOLERANCE
     assert f"{said:.3f}" in (FOLDER / model / "README.md").read_text(encoding="utf-8")
@@ -91,7 +102,9 @@ def test_as_good_as_their_cards(service: Service, model: str, version: str) -> N
 def test_small() -> None:
     """Each file is small enough for a repository."""
     for model in ("poses", "shapes", "shapes-yolo"):
-        assert all(path.stat().st_size <= MAX_BYTES for path in (FOLDER / model).iterdir())
+        assert all(
+            path.stat().st_size <= MAX_BYTES for path in (FOLDER / model).iterdir()
+        )
 
 
 # Over the wire
@@ -132,7 +145,11 @@ def test_people(ask: Any, seed: int, size: tuple[int, int]) -> None:
         answer = ask("poses", saved(picture), version=version)
         drawn.check_points(drawn.points_of(answer), truth, size)
         (body,) = answer["predictions"]
-        assert [point["label"] for point in body["keypoints"]][::8] == ["nose", "right elbow", "right ankle"]
+        assert [point["label"] for point in body["keypoints"]][::8] == [
+            "nose",
+            "right elbow",
+            "right ankle",
+        ]
     sent = saved(picture, "JPEG", quality=95)
     drawn.check_points(drawn.points_of(ask("poses", sent)), truth, size)
 
@@ -162,7 +179,10 @@ def test_nobody(ask: Any) -> None:
     """Where nobody is, nobody is found."""
     rng = np.random.default_rng(5)
     for _ in range(5):
-        assert ask("poses", saved(drawn.drawings.nobody(rng, 320, 240)))["predictions"] == []
+        assert (
+            ask("poses", saved(drawn.drawings.nobody(rng, 320, 240)))["predictions"]
+            == []
+        )
 
 
 @pytest.mark.live
@@ -171,7 +191,9 @@ def test_nobody(ask: Any) -> None:
 def test_turned_by_exif(ask: Any, orientation: int, kind: str) -> None:
     """However the sensor was held, points and boxes are those of the upright picture."""
     picture, truth = drawn.person(PEOPLE[0], 640, 400)
-    body = rotated(picture, orientation, kind, **({"lossless": True} if kind == "WEBP" else {}))
+    body = rotated(
+        picture, orientation, kind, **({"lossless": True} if kind == "WEBP" else {})
+    )
     drawn.check_points(drawn.points_of(ask("poses", body)), truth, picture.size)
     picture, shapes = drawn.objects(OBJECTS[0], 640, 400)
     drawn.check_boxes(ask("shapes", rotated(picture, orientation, kind)), shapes)
@@ -204,7 +226,9 @@ def test_files_that_need_no_manifest(new_server: StartServer, tmp_path: Path) ->
     picture, shapes = drawn.objects(OBJECTS[1], 400, 300)
     answer = bare.call("POST", "/predictions/yolo", data=saved(picture)).json()
     assert answer["task"] == "object-detection"
-    assert {one["label"] for one in answer["predictions"]} == {drawn.drawings.SHAPES[kind] for kind, _ in shapes}
+    assert {one["label"] for one in answer["predictions"]} == {
+        drawn.drawings.SHAPES[kind] for kind, _ in shapes
+    }
     drawn.check_boxes(answer, shapes)
 
 
@@ -215,21 +239,43 @@ def frame(picture: Any, kind: str, rotation: int) -> tuple[bytes, dict[str, Any]
     """What a camera gives whose picture, turned clockwise by ``rotation``, is this one; and its parameters."""
     held = np.rot90(np.asarray(picture), rotation // 90)
     height, width = held.shape[:2]
-    said: dict[str, Any] = {"width": width, "height": height, "rotation": rotation, "format": kind}
+    said: dict[str, Any] = {
+        "width": width,
+        "height": height,
+        "rotation": rotation,
+        "format": kind,
+    }
     if kind == "rgba":
         alpha = np.full((height, width, 1), 255, np.uint8)
         return np.concatenate([held, alpha], axis=2).tobytes(), said
-    y, u, v = (np.asarray(plane) for plane in Image.fromarray(held).convert("YCbCr").split())
-    u, v = ((plane.reshape(height // 2, 2, width // 2, 2).mean(axis=(1, 3)) + 0.5).astype(np.uint8) for plane in (u, v))
+    y, u, v = (
+        np.asarray(plane) for plane in Image.fromarray(held).convert("YCbCr").split()
+    )
+    u, v = (
+        (plane.reshape(height // 2, 2, width // 2, 2).mean(axis=(1, 3)) + 0.5).astype(
+            np.uint8
+        )
+        for plane in (u, v)
+    )
     if kind == "nv21":
         return y.tobytes() + np.stack([v, u], axis=-1).tobytes(), said
     # YUV_420_888 as most phones lay it out: rows are padded, and U and V lie in turns, seen as two planes.
     row = width + 32
     luma = np.pad(y, ((0, 0), (0, 32))).tobytes()
     half = height // 2
-    in_turns = [np.stack(pair, axis=-1).reshape(half, width) for pair in ((u, v), (v, u))]
-    chroma = b"".join(np.pad(plane, ((0, 0), (0, 32))).tobytes()[: (half - 1) * row + width - 1] for plane in in_turns)
-    return luma + chroma, {**said, "row_stride": row, "uv_row_stride": row, "pixel_stride": 2}
+    in_turns = [
+        np.stack(pair, axis=-1).reshape(half, width) for pair in ((u, v), (v, u))
+    ]
+    chroma = b"".join(
+        np.pad(plane, ((0, 0), (0, 32))).tobytes()[: (half - 1) * row + width - 1]
+        for plane in in_turns
+    )
+    return luma + chroma, {
+        **said,
+        "row_stride": row,
+        "uv_row_stride": row,
+        "pixel_stride": 2,
+    }
 
 
 @pytest.mark.live
@@ -240,9 +286,14 @@ def test_camera_frames(ask: Any, kind: str, rotation: int) -> None:
     for size in ((640, 480), (240, 320)):
         picture, truth = drawn.person(PEOPLE[3], *size)
         body, said = frame(picture, kind, rotation)
-        found, wanted = drawn.points_of(ask("poses", body, **said)), drawn.points_of(ask("poses", saved(picture)))
+        found, wanted = (
+            drawn.points_of(ask("poses", body, **said)),
+            drawn.points_of(ask("poses", saved(picture))),
+        )
         drawn.check_points(found, truth, size)
-        assert np.quantile(np.linalg.norm(found - wanted, axis=1), 0.9) <= 0.02 * max(size)
+        assert np.quantile(np.linalg.norm(found - wanted, axis=1), 0.9) <= 0.02 * max(
+            size
+        )
         picture, shapes = drawn.objects(OBJECTS[2], *size)
         body, said = frame(picture, kind, rotation)
         drawn.check_boxes(ask("shapes", body, **said), shapes)
@@ -252,17 +303,24 @@ def test_camera_frames(ask: Any, kind: str, rotation: int) -> None:
 
 
 @pytest.mark.live
-@pytest.mark.parametrize(("model", "version"), [("poses", "tflite"), ("poses", "tflite-points"), ("shapes", "tflite")])
+@pytest.mark.parametrize(
+    ("model", "version"),
+    [("poses", "tflite"), ("poses", "tflite-points"), ("shapes", "tflite")],
+)
 def test_drawings(server: Server, tmp_path: Path, model: str, version: str) -> None:
     """Joints and frames lie where the answer says; HTTP, the socket and the command give the same picture."""
-    picture, _ = (drawn.person if model == "poses" else drawn.objects)(PEOPLE[0], 800, 600)
+    picture, _ = (drawn.person if model == "poses" else drawn.objects)(
+        PEOPLE[0], 800, 600
+    )
     body = saved(picture)
     query = {"version": version}
     pictures = []
     for url in (server.url, f"socket://127.0.0.1:{server.socket_port}"):
         with Client(url, server.token) as client:
             answer = client.predict(model, body, parameters=query)
-            pictures.append(client.predict(model, body, parameters=query, annotate="png"))
+            pictures.append(
+                client.predict(model, body, parameters=query, annotate="png")
+            )
             both = client.predict(model, body, parameters=query, annotate="both")
             pictures.append(base64.b64decode(both["picture"]))
             assert both["predictions"] == answer["predictions"]
@@ -270,12 +328,33 @@ def test_drawings(server: Server, tmp_path: Path, model: str, version: str) -> N
     runs = before["model_stats"][0]["inference_count"]
     path, out = tmp_path / "picture.png", tmp_path / "drawn.png"
     path.write_bytes(body)
-    environment = {**os.environ, "POCKETSERVE_URL": server.url, "POCKETSERVE_TOKEN": server.token or ""}
-    command = [sys.executable, "-m", "pocketserve", "predict", model, str(path), "--version", version]
-    subprocess.run([*command, "--save", str(out)], env=environment, capture_output=True, check=True, timeout=60)
+    environment = {
+        **os.environ,
+        "POCKETSERVE_URL": server.url,
+        "POCKETSERVE_TOKEN": server.token or "",
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "pocketserve",
+        "predict",
+        model,
+        str(path),
+        "--version",
+        version,
+    ]
+    subprocess.run(
+        [*command, "--save", str(out)],
+        env=environment,
+        capture_output=True,
+        check=True,
+        timeout=60,
+    )
     assert pictures == [out.read_bytes()] * 4
     after = server.call("GET", f"/v2/models/{model}/versions/{version}/stats").json()
-    assert after["model_stats"][0]["inference_count"] == runs + 1  # one request gives the answer and the picture
+    assert (
+        after["model_stats"][0]["inference_count"] == runs + 1
+    )  # one request gives the answer and the picture
     pixels = np.asarray(Image.open(io.BytesIO(pictures[0])).convert("RGB"))
     assert pixels.shape == (600, 800, 3)
     plain = np.asarray(picture)
@@ -284,6 +363,9 @@ def test_drawings(server: Server, tmp_path: Path, model: str, version: str) -> N
             x, y = round(point["x"]), round(point["y"])
             assert pixels[y, x].min() > 200, point  # a joint is a light dot
         if model == "shapes":
-            x, y = round(one["box"]["x"] + one["box"]["width"] / 2), round(one["box"]["y"] + one["box"]["height"] - 1)
+            x, y = (
+                round(one["box"]["x"] + one["box"]["width"] / 2),
+                round(one["box"]["y"] + one["box"]["height"] - 1),
+            )
             column = slice(max(0, y - 4), y + 5)
             assert (pixels[column, x] != plain[column, x]).any()

@@ -13,7 +13,12 @@ from pocketserve.api import dispatch
 from pocketserve.api.routes import ROUTES
 from pocketserve.auth.app_tokens import AppTokens, add_token
 from pocketserve.auth.guard import PAGE, Guard
-from pocketserve.auth.web_sessions import MAX_SESSIONS, MAX_TICKETS, TICKET_S, WebSessions
+from pocketserve.auth.web_sessions import (
+    MAX_SESSIONS,
+    MAX_TICKETS,
+    TICKET_S,
+    WebSessions,
+)
 from pocketserve_wire import ApiError, ErrorCode
 
 TOKEN = "t" * 43
@@ -79,7 +84,9 @@ def test_few_tickets_at_a_time() -> None:
     ended = [pages.issue() for _ in range(MAX_TICKETS)]
     clock.now += TICKET_S
     tickets = [pages.issue() for _ in range(MAX_TICKETS + 1)]
-    assert refuses(pages, tickets[0]) and all(refuses(pages, ticket) for ticket in ended)
+    assert refuses(pages, tickets[0]) and all(
+        refuses(pages, ticket) for ticket in ended
+    )
     assert all(pages.redeem(ticket) for ticket in tickets[1:])
 
 
@@ -87,7 +94,9 @@ def test_few_sessions_at_a_time() -> None:
     """The oldest ends."""
     pages = WebSessions()
     sessions = [session(pages) for _ in range(MAX_SESSIONS + 1)]
-    assert [pages.is_session(each.encode()) for each in sessions] == [False] + [True] * MAX_SESSIONS
+    assert [pages.is_session(each.encode()) for each in sessions] == [False] + [
+        True
+    ] * MAX_SESSIONS
 
 
 def test_nothing_of_a_secret_is_kept() -> None:
@@ -112,7 +121,12 @@ def test_two_that_redeem_at_once() -> None:
                 return False
 
         with ThreadPoolExecutor(4) as pool:
-            assert sum(each.result(120) for each in [pool.submit(redeem) for _ in range(4)]) == 1
+            assert (
+                sum(
+                    each.result(120) for each in [pool.submit(redeem) for _ in range(4)]
+                )
+                == 1
+            )
 
 
 def test_a_session_passes_as_the_token_does() -> None:
@@ -121,7 +135,11 @@ def test_a_session_passes_as_the_token_does() -> None:
     guard = Guard(TOKEN, pages=pages)
     first = session(pages)
     basic = base64.b64encode(f"user:{first}".encode()).decode()
-    assert guard.check_token(f"Bearer {first}") == guard.check_token(f"Basic {basic}") == PAGE
+    assert (
+        guard.check_token(f"Bearer {first}")
+        == guard.check_token(f"Basic {basic}")
+        == PAGE
+    )
     assert guard.check_token(f"Bearer {TOKEN}") is None
     for wrong in (first[:-1], first.lower(), pages.issue(), "", PAGE):
         with pytest.raises(ApiError) as caught:
@@ -137,7 +155,12 @@ def test_no_app_is_taken_for_a_page(tmp_path: Path) -> None:
     assert guard.check_token(f"Bearer {token}") == "page" != PAGE
 
 
-OWNERS = {("POST", "/pairing/open"), ("POST", "/pairing/close"), ("GET", "/pairing"), ("POST", "/web/ticket")}
+OWNERS = {
+    ("POST", "/pairing/open"),
+    ("POST", "/pairing/close"),
+    ("GET", "/pairing"),
+    ("POST", "/web/ticket"),
+}
 
 
 def test_what_hands_out_power_is_the_owners() -> None:
@@ -145,7 +168,9 @@ def test_what_hands_out_power_is_the_owners() -> None:
     assert {(route.method, route.pattern) for route in ROUTES if route.owner} == OWNERS
 
 
-@pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.pattern}")
+@pytest.mark.parametrize(
+    "route", ROUTES, ids=lambda route: f"{route.method} {route.pattern}"
+)
 def test_what_a_session_may_do(route) -> None:
     """All but what hands out power, which it is told by a code of its own."""
     if not route.owner:

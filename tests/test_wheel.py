@@ -23,7 +23,12 @@ from pocketserve import __version__
 
 pytestmark = pytest.mark.wheel
 
-PACKAGES = ("pocketserve", "pocketserve_simulate", "pocketserve_wire", "pocketserve_client")
+PACKAGES = (
+    "pocketserve",
+    "pocketserve_simulate",
+    "pocketserve_wire",
+    "pocketserve_client",
+)
 WEB = ROOT / "server" / "pocketserve" / "web"
 PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input")
 PIP_TIMEOUT_S = 240
@@ -61,8 +66,19 @@ class Installed:
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The built wheel. The build backend is one of the dev packages, so nothing is downloaded for it."""
     folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, *PIP, "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*command, "--wheel-dir", str(folder), str(ROOT)], check=True, timeout=PIP_TIMEOUT_S)
+    command = [
+        sys.executable,
+        *PIP,
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+    ]
+    subprocess.run(
+        [*command, "--wheel-dir", str(folder), str(ROOT)],
+        check=True,
+        timeout=PIP_TIMEOUT_S,
+    )
     (found,) = folder.iterdir()
     return found
 
@@ -82,41 +98,98 @@ def test_name_and_content(wheel: Path) -> None:
     assert wheel.name == f"pocketserve-{__version__}-py3-none-any.whl"
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-        metadata = archive.read(f"pocketserve-{__version__}.dist-info/METADATA").decode()
+        metadata = archive.read(
+            f"pocketserve-{__version__}.dist-info/METADATA"
+        ).decode()
         for name in ("digits", "diabetes", "numbers", "petals"):
-            for path in (path for path in (MODELS / name).rglob("*") if path.is_file() and path.suffix != ".pyc"):
+            for path in (
+                path
+                for path in (MODELS / name).rglob("*")
+                if path.is_file() and path.suffix != ".pyc"
+            ):
                 packed = f"pocketserve/embedded_models/{path.relative_to(MODELS)}"
                 assert archive.read(packed) == path.read_bytes()
-    assert {name.split("/")[0] for name in names} == {*PACKAGES, f"pocketserve-{__version__}.dist-info"}
+    assert {name.split("/")[0] for name in names} == {
+        *PACKAGES,
+        f"pocketserve-{__version__}.dist-info",
+    }
     assert {f"{package}/py.typed" for package in PACKAGES} <= names
     assert f"pocketserve-{__version__}.dist-info/licenses/LICENSE" in names
-    assert f"pocketserve-{__version__}.dist-info/licenses/server/pocketserve/web/vendor/lit-html/LICENSE" in names
-    assert {f"pocketserve/web/{path.relative_to(WEB)}" for path in WEB.rglob("*") if path.is_file()} <= names
+    assert (
+        f"pocketserve-{__version__}.dist-info/licenses/server/pocketserve/web/vendor/lit-html/LICENSE"
+        in names
+    )
+    assert {
+        f"pocketserve/web/{path.relative_to(WEB)}"
+        for path in WEB.rglob("*")
+        if path.is_file()
+    } <= names
     assert "pocketserve_simulate/scenarios/commute.toml" in names
-    assert {f"pocketserve/codegen/templates/{path.name}" for path in TEMPLATES.glob("*.j2")} <= names
+    assert {
+        f"pocketserve/codegen/templates/{path.name}" for path in TEMPLATES.glob("*.j2")
+    } <= names
     assert not any(
-        name.endswith((".pyc", "token")) or "/tests/" in name or "embedded_models/recipes" in name for name in names
+        name.endswith((".pyc", "token"))
+        or "/tests/" in name
+        or "embedded_models/recipes" in name
+        for name in names
     )
     assert "License-Expression: Apache-2.0" in metadata
     assert wheel.stat().st_size < 4_000_000
 
 
 def test_source_distribution(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "hatchling", "build", "--target", "sdist", "--directory", str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "hatchling",
+        "build",
+        "--target",
+        "sdist",
+        "--directory",
+        str(tmp_path),
+    ]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=60)
     (found,) = tmp_path.iterdir()
     with tarfile.open(found) as archive:
-        files = {member.name.partition("/")[2]: member.size for member in archive if member.isfile()}
+        files = {
+            member.name.partition("/")[2]: member.size
+            for member in archive
+            if member.isfile()
+        }
         assert not any(member.issym() or member.islnk() for member in archive)
-    assert {"LICENSE", "README.md", "CHANGELOG.md", "pyproject.toml", "Makefile", "constraints.txt", "PKG-INFO"} <= set(
-        files
+    assert {
+        "LICENSE",
+        "README.md",
+        "CHANGELOG.md",
+        "pyproject.toml",
+        "Makefile",
+        "constraints.txt",
+        "PKG-INFO",
+    } <= set(files)
+    assert {
+        "tests/conftest.py",
+        "models/digits/digits.tflite",
+        "server/pocketserve/cli/commands/serve.py",
+    } <= set(files)
+    unwanted = (
+        ".venv",
+        "__pycache__",
+        ".git/",
+        ".hypothesis",
+        ".pytest_cache",
+        ".mypy_cache",
+        ".ruff_cache",
+        ".ci",
     )
-    assert {"tests/conftest.py", "models/digits/digits.tflite", "server/pocketserve/cli/commands/serve.py"} <= set(
-        files
-    )
-    unwanted = (".venv", "__pycache__", ".git/", ".hypothesis", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".ci")
-    assert not [name for name in files if any(part in name for part in unwanted) or name.endswith(("token", ".log"))]
-    assert sum(files.values()) < 18_000_000 and max(files.values()) < 600_000  # nothing large has slipped in
+    assert not [
+        name
+        for name in files
+        if any(part in name for part in unwanted) or name.endswith(("token", ".log"))
+    ]
+    assert (
+        sum(files.values()) < 18_000_000 and max(files.values()) < 600_000
+    )  # nothing large has slipped in
 
 
 def test_imports_without_a_framework(installed: Installed) -> None:
@@ -160,12 +233,18 @@ def server(installed: Installed, tmp_path: Path) -> Iterator[str]:
     ]
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command, stdout=output, stderr=output, cwd=installed.home, env=installed.environment()
+            command,
+            stdout=output,
+            stderr=output,
+            cwd=installed.home,
+            env=installed.environment(),
         )
     try:
         deadline = time.monotonic() + START_TIMEOUT_S
         while not ready.exists():
-            assert process.poll() is None and time.monotonic() < deadline, log.read_text(errors="replace")
+            assert process.poll() is None and time.monotonic() < deadline, (
+                log.read_text(errors="replace")
+            )
             try:
                 process.wait(0.02)
             except subprocess.TimeoutExpired:
@@ -184,10 +263,18 @@ def test_serves_with_nothing_but_the_core(installed: Installed, server: str) -> 
     token = installed.run("pocketserve", "token").stdout.strip()
     with requests.Session() as session:
         session.headers["Authorization"] = f"Bearer {token}"
-        assert session.get(f"{server}/v2/health/ready", timeout=120).json()["ready"] is True
+        assert (
+            session.get(f"{server}/v2/health/ready", timeout=120).json()["ready"]
+            is True
+        )
         index = session.post(f"{server}/v2/repository/index", timeout=120).json()
         entries = {(entry["name"], entry["version"]): entry for entry in index}
-        assert {name for name, _ in entries} == {"digits", "diabetes", "numbers", "petals"}
+        assert {name for name, _ in entries} == {
+            "digits",
+            "diabetes",
+            "numbers",
+            "petals",
+        }
         for version, extra in (("tflite", "tflite"), ("torch", "torch")):
             entry = entries["digits", version]
             assert entry["state"] == "UNAVAILABLE"
@@ -196,9 +283,16 @@ def test_serves_with_nothing_but_the_core(installed: Installed, server: str) -> 
         for answer in (
             session.post(f"{server}/predictions/digits", data=picture, timeout=120),
             session.get(f"{server}/v2/models/digits", timeout=120),
-            session.post(f"{server}/v1/models/petals:predict", json={"instances": [[5.1, 3.5, 1.4]]}, timeout=120),
+            session.post(
+                f"{server}/v1/models/petals:predict",
+                json={"instances": [[5.1, 3.5, 1.4]]},
+                timeout=120,
+            ),
         ):
-            assert (answer.status_code, answer.json()["code"]) == (503, "RUNTIME_MISSING"), answer.text
+            assert (answer.status_code, answer.json()["code"]) == (
+                503,
+                "RUNTIME_MISSING",
+            ), answer.text
             assert "pip install 'pocketserve[tflite]'" in answer.json()["error"]
         assert session.get(f"{server}/metrics", timeout=120).status_code == 200
         assert session.get(f"{server}/openapi.json", timeout=120).status_code == 200

@@ -7,7 +7,11 @@ from pocketserve.messages import did_you_mean, excerpt, label_list, listed, near
 
 def test_one_is_not_told_as_several() -> None:
     """None, one and thousands."""
-    assert [plural(n, "process", "processes") for n in (0, 1, 2)] == ["0 processes", "1 process", "2 processes"]
+    assert [plural(n, "process", "processes") for n in (0, 1, 2)] == [
+        "0 processes",
+        "1 process",
+        "2 processes",
+    ]
     assert plural(2000, "request") == "2,000 requests"
 
 
@@ -20,7 +24,10 @@ def test_names_are_listed_up_to_a_number() -> None:
 
 def test_labels_with_commas_stand_in_quotes() -> None:
     """So that none is taken for two."""
-    assert label_list(["cat", "tench, Tinca tinca", "dog"]) == 'cat, "tench, Tinca tinca", dog'
+    assert (
+        label_list(["cat", "tench, Tinca tinca", "dog"])
+        == 'cat, "tench, Tinca tinca", dog'
+    )
 
 
 def test_what_others_say_is_cut_between_words() -> None:
@@ -35,7 +42,10 @@ def test_what_others_say_is_cut_between_words() -> None:
 
 def test_what_others_say_has_no_addresses() -> None:
     """The same fault is told in the same words each time; other numbers stay."""
-    assert excerpt("rewriter <function gemm at 0x7f91e72da2a0>: 0x10 rows") == "rewriter <function gemm>: 0x10 rows"
+    assert (
+        excerpt("rewriter <function gemm at 0x7f91e72da2a0>: 0x10 rows")
+        == "rewriter <function gemm>: 0x10 rows"
+    )
 
 
 def test_what_a_mistake_may_have_meant() -> None:

@@ -31,7 +31,9 @@ def model(
     files: Mapping[str, Any] | None = None,
 ) -> ModelFacts:
     """A model in a folder of its own, with any inputs."""
-    return dataclasses.replace(facts(folder, outputs, manifest, files), inputs=tuple(inputs))
+    return dataclasses.replace(
+        facts(folder, outputs, manifest, files), inputs=tuple(inputs)
+    )
 
 
 def task_of(*arguments: Any, **options: Any) -> Any:
@@ -41,4 +43,7 @@ def task_of(*arguments: Any, **options: Any) -> Any:
 
 def bert_inputs(length: int = -1, kind: str = "INT32") -> list[TensorSpec]:
     """The three inputs of a BERT."""
-    return [TensorSpec(name, kind, (1, length)) for name in ("input_ids", "attention_mask", "token_type_ids")]
+    return [
+        TensorSpec(name, kind, (1, length))
+        for name in ("input_ids", "attention_mask", "token_type_ids")
+    ]

@@ -15,7 +15,10 @@ from pocketserve.trust.store import TrustStore
 def trusted(*code: Path | str) -> frozenset[str]:
     """What a model source holds of trusted code: files, or names of libraries that the system's loader finds."""
     return frozenset(
-        hashlib.sha256(one.read_bytes()).hexdigest() if isinstance(one, Path) else library_digest(one) for one in code
+        hashlib.sha256(one.read_bytes()).hexdigest()
+        if isinstance(one, Path)
+        else library_digest(one)
+        for one in code
     )
 
 
@@ -29,5 +32,7 @@ def trust_all(models: Path, state_dir: Path = STATE) -> Path:
 def trust_one(models: Path, name: str, state_dir: Path = STATE) -> None:
     """Trust the code of one model in a folder."""
     entry = scan(models)[name]
-    parts = [part for version in entry.versions.values() for part in code_of(entry, version)]
+    parts = [
+        part for version in entry.versions.values() for part in code_of(entry, version)
+    ]
     TrustStore(state_dir).add(name, parts)

@@ -87,10 +87,14 @@ MODELS = {
     "mobilenet_v2": Served("tflite/mobilenet_v2_1.0_224_quant.tflite"),
     "fer_tflite": Served("tflite/fer_emotion_dynrange.tflite", _with(FER, FER_LABELS)),
     "mnist": Served("onnx/mnist.onnx", _with(MNIST), "onnx"),
-    "turned": Served("onnx/ppocr_v2_cls.onnx", _with(TURNED, "upright\nturned\n"), "onnx"),
+    "turned": Served(
+        "onnx/ppocr_v2_cls.onnx", _with(TURNED, "upright\nturned\n"), "onnx"
+    ),
     "page": Served("onnx/ppocr_v4_det.onnx", _with(PAGE), "onnx"),
     "fer_keras": Served("keras/fer_emotion.hdf5", _with(FER, FER_LABELS), "tensorflow"),
-    "fer_savedmodel": Served("savedmodel/fer_emotion_derived", _with(FER, FER_LABELS), "tensorflow"),
+    "fer_savedmodel": Served(
+        "savedmodel/fer_emotion_derived", _with(FER, FER_LABELS), "tensorflow"
+    ),
     "darknet": Served("tfjs/darknet_tiny", {}, "tfjs"),
     "hands": Served("tfjs/handtrack_ssd320_int8", _with(HAND, HAND_LABELS), "tfjs"),
 }

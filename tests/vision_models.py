@@ -36,10 +36,15 @@ def facts(
     own = folder / "m"
     own.mkdir(exist_ok=True)
     for name, content in (files or {}).items():
-        (own / name).write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+        (own / name).write_text(
+            content if isinstance(content, str) else json.dumps(content),
+            encoding="utf-8",
+        )
     kind = next(kind for kind in FORMATS if kind.name == "onnx")
     version = VersionEntry("onnx", kind, own / "m.onnx")
-    entry = ModelEntry("m", own, {"onnx": version}, "onnx", parse_manifest(dict(manifest or {})))
+    entry = ModelEntry(
+        "m", own, {"onnx": version}, "onnx", parse_manifest(dict(manifest or {}))
+    )
     specs = tuple(TensorSpec(name, "FP32", shape) for name, shape in outputs.items())
     return ModelFacts(entry, version, (image,), specs, dict(properties or {}), 10**7)
 

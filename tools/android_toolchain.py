@@ -41,15 +41,58 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "bullseye": ("libandroid-23-java", "dalvik-exchange"),
     "bookworm": (
         # aapt2, zipalign, dexdump and the libraries that they need beside those of every Debian system
-        *("aapt", "zipalign", "dexdump", "p7zip-full", "libexpat1", "libpng16-16", "libzopfli1", "libprotobuf-lite32"),
-        *("android-libaapt", "android-libandroidfw", "android-libart", "android-libbacktrace", "android-libbase"),
-        *("android-libcutils", "android-liblog", "android-libnativebridge", "android-libnativeloader"),
-        *("android-libutils", "android-libziparchive", "libatomic1", "libbsd0", "libmd0"),
+        *(
+            "aapt",
+            "zipalign",
+            "dexdump",
+            "p7zip-full",
+            "libexpat1",
+            "libpng16-16",
+            "libzopfli1",
+            "libprotobuf-lite32",
+        ),
+        *(
+            "android-libaapt",
+            "android-libandroidfw",
+            "android-libart",
+            "android-libbacktrace",
+            "android-libbase",
+        ),
+        *(
+            "android-libcutils",
+            "android-liblog",
+            "android-libnativebridge",
+            "android-libnativeloader",
+        ),
+        *(
+            "android-libutils",
+            "android-libziparchive",
+            "libatomic1",
+            "libbsd0",
+            "libmd0",
+        ),
         *("apksigner", "libapksig-java", "enjarify", "libandroid-json-java"),
         *("junit4", "libhamcrest-java", "junit5"),
-        *("checkstyle", "antlr", "libantlr-java", "libantlr4-runtime-java", "libcommons-beanutils-java"),
-        *("libcommons-cli-java", "libcommons-collections3-java", "libcommons-lang3-java", "libcommons-logging-java"),
-        *("libguava-java", "libjavassist-java", "libpicocli-java", "libreflections-java", "libsaxonhe-java"),
+        *(
+            "checkstyle",
+            "antlr",
+            "libantlr-java",
+            "libantlr4-runtime-java",
+            "libcommons-beanutils-java",
+        ),
+        *(
+            "libcommons-cli-java",
+            "libcommons-collections3-java",
+            "libcommons-lang3-java",
+            "libcommons-logging-java",
+        ),
+        *(
+            "libguava-java",
+            "libjavassist-java",
+            "libpicocli-java",
+            "libreflections-java",
+            "libsaxonhe-java",
+        ),
         "libslf4j-java",
     ),
     "trixie": ("android-framework-res",),
@@ -63,8 +106,23 @@ PINNED = {
 """SHA-256 of packages whose release gets no updates any more, so that they are the same for everybody."""
 
 CHECKSTYLE_JARS = (
-    *("checkstyle", "antlr", "antlr4-runtime", "commons-beanutils", "commons-cli", "commons-collections3"),
-    *("commons-lang3", "commons-logging", "guava", "javassist", "picocli", "reflections", "Saxon-HE"),
+    *(
+        "checkstyle",
+        "antlr",
+        "antlr4-runtime",
+        "commons-beanutils",
+        "commons-cli",
+        "commons-collections3",
+    ),
+    *(
+        "commons-lang3",
+        "commons-logging",
+        "guava",
+        "javassist",
+        "picocli",
+        "reflections",
+        "Saxon-HE",
+    ),
     *("slf4j-api", "slf4j-nop"),
 )
 
@@ -105,7 +163,9 @@ class Paths:
     keytool: Path
 
 
-def paths(folder: Path | None = None, mirror: str | None = None, debs: Path | None = None) -> Paths:
+def paths(
+    folder: Path | None = None, mirror: str | None = None, debs: Path | None = None
+) -> Paths:
     """Fetch what is missing and tell where everything is.
 
     Args:
@@ -154,14 +214,24 @@ def find_jdk() -> Path:
         ToolchainError: no JDK, or too old a one.
     """
     home = os.environ.get("JAVA_HOME")
-    javac = shutil.which("javac", path=str(Path(home) / "bin")) if home else shutil.which("javac")
+    javac = (
+        shutil.which("javac", path=str(Path(home) / "bin"))
+        if home
+        else shutil.which("javac")
+    )
     way_out = f"install a JDK {JDK_OLDEST} (Debian: openjdk-17-jdk-headless), or set JAVA_HOME to one"
     if javac is None:
-        raise ToolchainError(f"there is no javac {'in JAVA_HOME' if home else 'on the PATH'}; {way_out}")
-    told = subprocess.run([javac, "-version"], capture_output=True, text=True, timeout=60, check=False)
+        raise ToolchainError(
+            f"there is no javac {'in JAVA_HOME' if home else 'on the PATH'}; {way_out}"
+        )
+    told = subprocess.run(
+        [javac, "-version"], capture_output=True, text=True, timeout=60, check=False
+    )
     match = re.search(r"javac (\d+)", told.stdout + told.stderr)
     if match is None or int(match[1]) < JDK_OLDEST:
-        raise ToolchainError(f"{javac} is too old ({told.stdout.strip() or 'no version'}); {way_out}")
+        raise ToolchainError(
+            f"{javac} is too old ({told.stdout.strip() or 'no version'}); {way_out}"
+        )
     return Path(javac).absolute().parent
 
 
@@ -174,7 +244,9 @@ def make_once(folder: Path, script: str, make: Callable[[], None]) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     stamp = folder / "made-from"
-    inputs = hashlib.sha256(f"{folder}\0{Path(script).read_text('utf-8')}".encode()).hexdigest()
+    inputs = hashlib.sha256(
+        f"{folder}\0{Path(script).read_text('utf-8')}".encode()
+    ).hexdigest()
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (stamp.exists() and stamp.read_text() == inputs):
@@ -215,7 +287,12 @@ def _deb(store: Path, package: str) -> Path | None:
 
 def _missing(store: Path) -> list[str]:
     """``package/release`` for each one that is not there."""
-    return [f"{name}/{release}" for release, names in PACKAGES.items() for name in names if _deb(store, name) is None]
+    return [
+        f"{name}/{release}"
+        for release, names in PACKAGES.items()
+        for name in names
+        if _deb(store, name) is None
+    ]
 
 
 def _take_from(debs: Path, store: Path) -> None:
@@ -232,26 +309,41 @@ def _verify(store: Path) -> None:
         assert file is not None  # the download would have failed
         if hashlib.sha256(file.read_bytes()).hexdigest() != wanted:
             file.unlink()
-            raise ToolchainError(f"{file.name} is not the expected file (SHA-256 differs) and was deleted; try again")
+            raise ToolchainError(
+                f"{file.name} is not the expected file (SHA-256 differs) and was deleted; try again"
+            )
 
 
 def _download(store: Path, wanted: Sequence[str], mirror: str | None) -> None:
     require("apt-get")
     if not KEYRING.exists():
-        raise ToolchainError(f"{KEYRING} is missing; install the package debian-archive-keyring")
+        raise ToolchainError(
+            f"{KEYRING} is missing; install the package debian-archive-keyring"
+        )
     say(f"fetching {len(wanted)} Debian packages (about 55 MB) …")
     with (
         private_apt(mirror or system_mirror(), tuple(PACKAGES)) as apt,
         tempfile.TemporaryDirectory(dir=store.parent) as arriving,
     ):
-        run([*apt, "update"], "Debian's package lists cannot be fetched", Path(arriving))
-        run([*apt, "download", *wanted], "a Debian package cannot be fetched", Path(arriving))
+        run(
+            [*apt, "update"], "Debian's package lists cannot be fetched", Path(arriving)
+        )
+        run(
+            [*apt, "download", *wanted],
+            "a Debian package cannot be fetched",
+            Path(arriving),
+        )
         for file in Path(arriving).glob("*.deb"):
             os.replace(file, store / file.name.replace("%3a", "_"))
 
 
 def unpack_packages(
-    root: Path, names: Mapping[str, str | None], release: str, title: str, mirror: str | None, debs: Path | None
+    root: Path,
+    names: Mapping[str, str | None],
+    release: str,
+    title: str,
+    mirror: str | None,
+    debs: Path | None,
 ) -> None:
     """Unpack Debian packages into a folder: those that were fetched before, and the others from the mirror.
 
@@ -271,7 +363,9 @@ def unpack_packages(
         file = local[name] or _deb(root, name)
         assert file is not None  # the download would have failed
         if expected and hashlib.sha256(file.read_bytes()).hexdigest() != expected:
-            raise ToolchainError(f"{file.name} is not the expected file (SHA-256 differs)")
+            raise ToolchainError(
+                f"{file.name} is not the expected file (SHA-256 differs)"
+            )
         run(["dpkg-deb", "-x", str(file), str(root)], f"{file.name} cannot be unpacked")
 
 
@@ -306,7 +400,9 @@ def system_mirror() -> str:
 
 
 @contextmanager
-def private_apt(mirror: str, releases: Sequence[str], architecture: str | None = None) -> Iterator[list[str]]:
+def private_apt(
+    mirror: str, releases: Sequence[str], architecture: str | None = None
+) -> Iterator[list[str]]:
     """An ``apt-get`` with lists, cache and state of its own; proxies and passwords are those of the system.
 
     Args:
@@ -318,7 +414,10 @@ def private_apt(mirror: str, releases: Sequence[str], architecture: str | None =
         for part in ("state/lists/partial", "cache/archives/partial"):
             (base / part).mkdir(parents=True)
         (base / "status").touch()
-        lines = [f"deb [signed-by={KEYRING}] {mirror} {release} main\n" for release in releases]
+        lines = [
+            f"deb [signed-by={KEYRING}] {mirror} {release} main\n"
+            for release in releases
+        ]
         (base / "sources.list").write_text("".join(lines))
         settings = {
             "Dir::State": base / "state",
@@ -334,10 +433,18 @@ def private_apt(mirror: str, releases: Sequence[str], architecture: str | None =
             "APT::Update::Error-Mode": "any",  # without it, an unreachable mirror is only a warning
         }
         if architecture is not None:
-            settings["APT::Architecture"] = settings["APT::Architectures"] = architecture
+            settings["APT::Architecture"] = settings["APT::Architectures"] = (
+                architecture
+            )
         # The system's hooks would clean the system's own cache after our update.
-        hooks = ("APT::Update::Pre-Invoke", "APT::Update::Post-Invoke", "APT::Update::Post-Invoke-Success")
-        text = [f"#clear {hook};\n" for hook in hooks] + [f'{key} "{value}";\n' for key, value in settings.items()]
+        hooks = (
+            "APT::Update::Pre-Invoke",
+            "APT::Update::Post-Invoke",
+            "APT::Update::Post-Invoke-Success",
+        )
+        text = [f"#clear {hook};\n" for hook in hooks] + [
+            f'{key} "{value}";\n' for key, value in settings.items()
+        ]
         (base / "apt.conf").write_text("".join(text))
         yield ["apt-get", "--config-file", str(base / "apt.conf"), "--quiet=2"]
 
@@ -345,10 +452,18 @@ def private_apt(mirror: str, releases: Sequence[str], architecture: str | None =
 def run(command: Sequence[str], problem: str, cwd: Path | None = None) -> None:
     try:
         done = subprocess.run(
-            command, cwd=cwd, capture_output=True, text=True, errors="replace", timeout=APT_TIMEOUT_S, check=False
+            command,
+            cwd=cwd,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=APT_TIMEOUT_S,
+            check=False,
         )
     except subprocess.TimeoutExpired:
-        raise ToolchainError(f"{problem} within {APT_TIMEOUT_S:.0f} s; look at the network and try again") from None
+        raise ToolchainError(
+            f"{problem} within {APT_TIMEOUT_S:.0f} s; look at the network and try again"
+        ) from None
     if done.returncode:
         said = (done.stderr or done.stdout).strip().splitlines()
         raise ToolchainError(
@@ -365,7 +480,10 @@ def _unpack(store: Path, root: Path) -> None:
     root.mkdir()
     for names in PACKAGES.values():
         for name in names:
-            run(["dpkg-deb", "-x", str(_deb(store, name)), str(root)], f"{name} cannot be unpacked")
+            run(
+                ["dpkg-deb", "-x", str(_deb(store, name)), str(root)],
+                f"{name} cannot be unpacked",
+            )
 
 
 def _write_programs(folder: Path) -> None:
@@ -373,10 +491,14 @@ def _write_programs(folder: Path) -> None:
     root, programs = folder / "root", folder / "bin"
     programs.mkdir(exist_ok=True)
     tools = root / "usr/lib/android-sdk/build-tools/debian"
-    libraries = {str(file.parent) for file in root.rglob("*.so*") if "share" not in file.parts}
+    libraries = {
+        str(file.parent) for file in root.rglob("*.so*") if "share" not in file.parts
+    }
     setting = f"LD_LIBRARY_PATH={shlex.quote(os.pathsep.join(sorted(libraries)))}"
     for name in ("aapt2", "zipalign", "dexdump"):
-        _write_program(programs / name, f"{setting} exec {shlex.quote(str(tools / name))}")
+        _write_program(
+            programs / name, f"{setting} exec {shlex.quote(str(tools / name))}"
+        )
     jars = class_path(root / "usr/share/java", ("apksigner", "apksig"))
     _write_program(
         programs / "apksigner",
@@ -384,7 +506,10 @@ def _write_programs(folder: Path) -> None:
     )
     modules = root / "usr/lib/python3/dist-packages"
     python = shlex.quote(sys.executable)
-    _write_program(programs / "enjarify", f"PYTHONPATH={shlex.quote(str(modules))} exec {python} -O -m enjarify.main")
+    _write_program(
+        programs / "enjarify",
+        f"PYTHONPATH={shlex.quote(str(modules))} exec {python} -O -m enjarify.main",
+    )
 
 
 def _write_program(path: Path, command: str) -> None:
@@ -396,7 +521,9 @@ def _check_complete(found: Paths) -> None:
     for name, value in dataclasses.asdict(found).items():
         for path in str(value).split(os.pathsep):
             if not Path(path).exists():
-                raise ToolchainError(f"{name} is missing ({path}); delete {found.folder} and try again")
+                raise ToolchainError(
+                    f"{name} is missing ({path}); delete {found.folder} and try again"
+                )
 
 
 def fetched_before() -> Path | None:
@@ -411,11 +538,26 @@ def say(text: str) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fetch the toolchain and print where it is; returns the exit code."""
-    parser = argparse.ArgumentParser(description="Fetch the Android toolchain from Debian packages.")
+    parser = argparse.ArgumentParser(
+        description="Fetch the Android toolchain from Debian packages."
+    )
     parser.add_argument("--json", action="store_true", help="print the paths as JSON")
-    parser.add_argument("--folder", type=Path, help=f"where to put it [{FOLDER_VARIABLE}, else .android-toolchain]")
-    parser.add_argument("--mirror", metavar="URL", help=f"a Debian mirror [{MIRROR_VARIABLE}, else apt's own]")
-    parser.add_argument("--debs", type=Path, metavar="FOLDER", help=f"packages fetched before [{DEBS_VARIABLE}]")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        help=f"where to put it [{FOLDER_VARIABLE}, else .android-toolchain]",
+    )
+    parser.add_argument(
+        "--mirror",
+        metavar="URL",
+        help=f"a Debian mirror [{MIRROR_VARIABLE}, else apt's own]",
+    )
+    parser.add_argument(
+        "--debs",
+        type=Path,
+        metavar="FOLDER",
+        help=f"packages fetched before [{DEBS_VARIABLE}]",
+    )
     options = parser.parse_args(arguments)
     try:
         found = paths(options.folder, options.mirror, options.debs)
@@ -423,7 +565,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"android_toolchain: {error}", file=sys.stderr)
         return 1
     if options.json:
-        print(json.dumps({name: str(value) for name, value in dataclasses.asdict(found).items()}, indent=2))
+        print(
+            json.dumps(
+                {name: str(value) for name, value in dataclasses.asdict(found).items()},
+                indent=2,
+            )
+        )
     else:
         print(f"the Android toolchain is in {found.folder}")
     return 0

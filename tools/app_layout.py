@@ -68,7 +68,9 @@ class Look(NamedTuple):
 
 LOOKS = {
     "TextView": Look(),
-    "Button": Look(medium=True, capitals=True, padding=Sides(12, 10, 12, 10), least=88.0),
+    "Button": Look(
+        medium=True, capitals=True, padding=Sides(12, 10, 12, 10), least=88.0
+    ),
     "CheckBox": Look(beside=32.0),
     "EditText": Look(letters=18.0, padding=Sides(4, 10, 4, 11), single=True),
     "Spinner": Look(letters=16.0, padding=Sides(8, 4, 8, 4), beside=32.0),
@@ -123,13 +125,23 @@ class View:
         names = ("paddingStart", "paddingTop", "paddingEnd", "paddingBottom")
         if self.back:
             look = look._replace(left=BACK_DP)
-        own = (dp(every or self.attributes.get(n, ""), side) for n, side in zip(names, look, strict=True))
-        return Sides(*(side + extra for side, extra in zip(own, self.inset, strict=True)))
+        own = (
+            dp(every or self.attributes.get(n, ""), side)
+            for n, side in zip(names, look, strict=True)
+        )
+        return Sides(
+            *(side + extra for side, extra in zip(own, self.inset, strict=True))
+        )
 
     @property
     def margin(self) -> Sides:
         """Return the distances to its neighbours."""
-        return Sides(*(dp(self.attributes.get(f"layout_margin{n}", "")) for n in ("Start", "Top", "End", "Bottom")))
+        return Sides(
+            *(
+                dp(self.attributes.get(f"layout_margin{n}", ""))
+                for n in ("Start", "Top", "End", "Bottom")
+            )
+        )
 
     @property
     def weight(self) -> float:
@@ -171,7 +183,10 @@ def shown(view: View) -> str:
     capitals = unicodedata.normalize("NFD", view.text.upper())
     greek = view.resources.phone.language == "el"
     return unicodedata.normalize(
-        "NFC", "".join(c for c in capitals if not (greek and c == "\N{COMBINING ACUTE ACCENT}"))
+        "NFC",
+        "".join(
+            c for c in capitals if not (greek and c == "\N{COMBINING ACUTE ACCENT}")
+        ),
     )
 
 
@@ -179,7 +194,9 @@ def lay_out(root: View, phone: Phone, measure: Measure) -> None:
     """Give every visible view its size and place on the phone's screen."""
     root.find("bar").inset = Sides(top=phone.status_bar)
     root.find("below_bar").inset = Sides(bottom=phone.navigation_bar)
-    _Layout(measure).measure(root, Spec("exact", phone.width), Spec("exact", phone.height))
+    _Layout(measure).measure(
+        root, Spec("exact", phone.width), Spec("exact", phone.height)
+    )
     _place(root, 0.0, 0.0)
 
 
@@ -199,14 +216,32 @@ class _Layout:
         else:
             room = (width.size, height.size)
             natural = (0.0, 4.0) if view.kind == "ProgressBar" else room
-            view.width, view.height = _resolve(natural[0], width), _resolve(natural[1], height)
+            view.width, view.height = (
+                _resolve(natural[0], width),
+                _resolve(natural[1], height),
+            )
 
-    def _child(self, view: View, child: View, width: Spec, height: Spec, used: tuple[float, float] = (0, 0)) -> None:
+    def _child(
+        self,
+        view: View,
+        child: View,
+        width: Spec,
+        height: Spec,
+        used: tuple[float, float] = (0, 0),
+    ) -> None:
         pad, margin = view.padding, child.margin
         self.measure(
             child,
-            _child_spec(width, pad.across + margin.across + used[0], child.attributes["layout_width"]),
-            _child_spec(height, pad.along + margin.along + used[1], child.attributes["layout_height"]),
+            _child_spec(
+                width,
+                pad.across + margin.across + used[0],
+                child.attributes["layout_width"],
+            ),
+            _child_spec(
+                height,
+                pad.along + margin.along + used[1],
+                child.attributes["layout_height"],
+            ),
         )
 
     def _frame(self, view: View, width: Spec, height: Spec) -> None:
@@ -215,8 +250,12 @@ class _Layout:
         inner = Spec("free", 0.0) if view.kind == "ScrollView" else height
         for child in children:
             self._child(view, child, width, inner)
-        widest = max((child.width + child.margin.across for child in children), default=0.0)
-        highest = max((child.height + child.margin.along for child in children), default=0.0)
+        widest = max(
+            (child.width + child.margin.across for child in children), default=0.0
+        )
+        highest = max(
+            (child.height + child.margin.along for child in children), default=0.0
+        )
         view.width = _resolve(widest + view.padding.across, width)
         view.height = _resolve(highest + view.padding.along, height)
 
@@ -227,8 +266,12 @@ class _Layout:
         pad = view.padding.along if along else view.padding.across
         used = 0.0
         for child in children:
-            if not (child.weight and spec.mode == "exact" and _length(child, along) == "0dp"):
-                self._child(view, child, width, height, (0.0, used) if along else (used, 0.0))
+            if not (
+                child.weight and spec.mode == "exact" and _length(child, along) == "0dp"
+            ):
+                self._child(
+                    view, child, width, height, (0.0, used) if along else (used, 0.0)
+                )
                 used += _outer(child, along)
         left, weights = spec.size - pad - used, sum(child.weight for child in children)
         for child in children:
@@ -249,15 +292,25 @@ class _Layout:
     def _text(self, view: View, width: Spec, height: Spec) -> None:
         look, pad, size = view.look, view.padding, view.letters
         medium = look.medium or view.attributes.get("textStyle") == "bold"
-        room = float("inf") if width.mode == "free" or look.single else width.size - pad.across - look.beside
+        room = (
+            float("inf")
+            if width.mode == "free" or look.single
+            else width.size - pad.across - look.beside
+        )
         view.lines, view.torn = self._wrap(shown(view), size, medium, room)
-        longest = max((self._width_of(line, size, medium) for line in view.lines), default=0.0)
+        longest = max(
+            (self._width_of(line, size, medium) for line in view.lines), default=0.0
+        )
         lines = size * (LINE * max(1, len(view.lines)) + FONT_PADDING)
-        view.width = _resolve(max(look.least, longest + pad.across + look.beside), width)
+        view.width = _resolve(
+            max(look.least, longest + pad.across + look.beside), width
+        )
         least = dp(view.attributes.get("minHeight", "")) + view.inset.top
         view.height = _resolve(max(least, lines + pad.along), height)
 
-    def _wrap(self, text: str, size: float, medium: bool, room: float) -> tuple[list[str], bool]:
+    def _wrap(
+        self, text: str, size: float, medium: bool, room: float
+    ) -> tuple[list[str], bool]:
         """Return the lines, and whether a word had to be torn."""
         lines, torn = [], False
         for paragraph in text.split("\n") if text else []:
@@ -268,10 +321,14 @@ class _Layout:
                     line = longer
                     continue
                 lines += [line] if line else []
-                while self._width_of(word, size, medium) > room + 0.01 and len(word) > 1:
+                while (
+                    self._width_of(word, size, medium) > room + 0.01 and len(word) > 1
+                ):
                     torn = True
                     fits = next(
-                        n for n in range(len(word), 0, -1) if n == 1 or self._width_of(word[:n], size, medium) <= room
+                        n
+                        for n in range(len(word), 0, -1)
+                        if n == 1 or self._width_of(word[:n], size, medium) <= room
                     )
                     lines.append(word[:fits])
                     word = word[fits:]
@@ -302,7 +359,9 @@ def _child_spec(parent: Spec, used: float, length: str) -> Spec:
 
 
 def _resolve(natural: float, spec: Spec) -> float:
-    return {"exact": spec.size, "most": min(natural, spec.size), "free": natural}[spec.mode]
+    return {"exact": spec.size, "most": min(natural, spec.size), "free": natural}[
+        spec.mode
+    ]
 
 
 def _place(view: View, x: float, y: float) -> None:
@@ -329,11 +388,14 @@ def _place(view: View, x: float, y: float) -> None:
 def faults(root: View, phone: Phone, measure: Measure) -> list[str]:
     """Return what is wrong for a person: cut or torn texts, small targets, views without size or off the screen."""
     return [
-        f"{view.kind} {view.id or view.text!r}: {fault}" for view, fault in _faults(root, phone, measure, phone.height)
+        f"{view.kind} {view.id or view.text!r}: {fault}"
+        for view, fault in _faults(root, phone, measure, phone.height)
     ]
 
 
-def _faults(view: View, phone: Phone, measure: Measure, end: float) -> Iterator[tuple[View, str]]:
+def _faults(
+    view: View, phone: Phone, measure: Measure, end: float
+) -> Iterator[tuple[View, str]]:
     """Yield the faults of a view and of all in it.
 
     Args:
@@ -348,7 +410,10 @@ def _faults(view: View, phone: Phone, measure: Measure, end: float) -> Iterator[
     if view.y + view.height > end + 0.01:
         yield view, "it reaches below the screen"
     if view.kind in TOUCHED and min(view.width, view.height) < TARGET_DP - 0.01:
-        yield view, f"{view.width:.0f} x {view.height:.0f} dp are too small for a finger"
+        yield (
+            view,
+            f"{view.width:.0f} x {view.height:.0f} dp are too small for a finger",
+        )
     if view.lines:
         yield from ((view, fault) for fault in _text_faults(view, measure))
     inner = float("inf") if view.kind == "ScrollView" else end
@@ -363,7 +428,10 @@ def _text_faults(view: View, measure: Measure) -> Iterator[str]:
     room -= TARGET_DP if view.icon else 0.0
     if max(measure(line, view.letters, medium) for line in view.lines) > room + 0.5:
         yield "its text is cut at the side"
-    if view.letters * (LINE * len(view.lines) + FONT_PADDING) + pad.along > view.height + 0.5:
+    if (
+        view.letters * (LINE * len(view.lines) + FONT_PADDING) + pad.along
+        > view.height + 0.5
+    ):
         yield "its text is cut at the bottom"
     if view.torn:
         yield f"a word is torn: {view.lines}"

@@ -64,7 +64,9 @@ def roboto() -> Path:
     return fetch() / "roboto"
 
 
-def fetch(folder: Path | None = None, mirror: str | None = None, debs: Path | None = None) -> Path:
+def fetch(
+    folder: Path | None = None, mirror: str | None = None, debs: Path | None = None
+) -> Path:
     """Fetch what is missing, and return the folder.
 
     Args:
@@ -84,11 +86,16 @@ def _fill(folder: Path, mirror: str | None, debs: Path | None) -> None:
     """Put what is used of the packages into the folder."""
     with tempfile.TemporaryDirectory(dir=folder) as name:
         root = Path(name)
-        unpack_packages(root, PACKAGES, RELEASE, "ZXing and Roboto (3 MB)", mirror, debs)
+        unpack_packages(
+            root, PACKAGES, RELEASE, "ZXing and Roboto (3 MB)", mirror, debs
+        )
         keep_classes(root / "usr/share/java/core.jar", folder / "zxing.jar")
         (folder / "roboto").mkdir(exist_ok=True)
         for file in ("Roboto-Regular.ttf", "Roboto-Medium.ttf"):
-            os.replace(root / "usr/share/fonts/truetype/roboto/unhinted/RobotoTTF" / file, folder / "roboto" / file)
+            os.replace(
+                root / "usr/share/fonts/truetype/roboto/unhinted/RobotoTTF" / file,
+                folder / "roboto" / file,
+            )
 
 
 def keep_classes(whole: Path, kept: Path) -> None:
@@ -100,10 +107,25 @@ def keep_classes(whole: Path, kept: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fetch everything and print where it is; returns the exit code."""
-    parser = argparse.ArgumentParser(description="Fetch ZXing and Roboto from Debian's packages.")
-    parser.add_argument("--folder", type=Path, help=f"where to put it [app-libraries in {FOLDER_VARIABLE}]")
-    parser.add_argument("--mirror", metavar="URL", help=f"a Debian mirror [{MIRROR_VARIABLE}, else apt's own]")
-    parser.add_argument("--debs", type=Path, metavar="FOLDER", help=f"packages fetched before [{DEBS_VARIABLE}]")
+    parser = argparse.ArgumentParser(
+        description="Fetch ZXing and Roboto from Debian's packages."
+    )
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        help=f"where to put it [app-libraries in {FOLDER_VARIABLE}]",
+    )
+    parser.add_argument(
+        "--mirror",
+        metavar="URL",
+        help=f"a Debian mirror [{MIRROR_VARIABLE}, else apt's own]",
+    )
+    parser.add_argument(
+        "--debs",
+        type=Path,
+        metavar="FOLDER",
+        help=f"packages fetched before [{DEBS_VARIABLE}]",
+    )
     options = parser.parse_args(arguments)
     try:
         print(fetch(options.folder, options.mirror, options.debs))

@@ -51,8 +51,14 @@ class Resources:
     @cached_property
     def texts(self) -> dict[str, str]:
         """Return all texts by name, English where there is no translation."""
-        folders = ["values"] + ([] if self.phone.language == "en" else [f"values-{self.phone.language}"])
-        return {name: text for folder in folders for name, text in self._items(folder, "strings").items()}
+        folders = ["values"] + (
+            [] if self.phone.language == "en" else [f"values-{self.phone.language}"]
+        )
+        return {
+            name: text
+            for folder in folders
+            for name, text in self._items(folder, "strings").items()
+        }
 
     @cached_property
     def colours(self) -> dict[str, str]:
@@ -64,16 +70,25 @@ class Resources:
     def styles(self) -> dict[str, dict[str, str]]:
         """Return each style's items with those of its parents in the app."""
         tree = ElementTree.parse(self.folder / "values" / "styles.xml").getroot()
-        own = {style.attrib["name"]: {i.attrib["name"]: i.text or "" for i in style} for style in tree}
+        own = {
+            style.attrib["name"]: {i.attrib["name"]: i.text or "" for i in style}
+            for style in tree
+        }
         parents = {style.attrib["name"]: style.get("parent", "") for style in tree}
         return {
-            name: {**own.get(name.rpartition(".")[0], {}), **_appearance(parents[name]), **items}
+            name: {
+                **own.get(name.rpartition(".")[0], {}),
+                **_appearance(parents[name]),
+                **items,
+            }
             for name, items in own.items()
         }
 
     def _items(self, folder: str, file: str) -> dict[str, str]:
         root = ElementTree.parse(self.folder / folder / f"{file}.xml").getroot()
-        return {item.attrib["name"]: (item.text or "").replace("\\n", "\n") for item in root}
+        return {
+            item.attrib["name"]: (item.text or "").replace("\\n", "\n") for item in root
+        }
 
     def layout(self, name: str) -> ElementTree.Element:
         """Return the root of a layout."""
@@ -82,26 +97,47 @@ class Resources:
     def attributes(self, element: ElementTree.Element) -> dict[str, str]:
         """Return what is said of a view, here or by its style, without the prefix ``android:``."""
         style = self.styles.get(element.get("style", "").removeprefix("@style/"), {})
-        given = {key.removeprefix(ANDROID): value for key, value in element.attrib.items()}
-        both = {**{key.removeprefix("android:"): value for key, value in style.items()}, **given}
+        given = {
+            key.removeprefix(ANDROID): value for key, value in element.attrib.items()
+        }
+        both = {
+            **{key.removeprefix("android:"): value for key, value in style.items()},
+            **given,
+        }
         turned = self.phone.height < min(self.phone.width, 600)
         bar = f"{ACTION_BARS_DP[turned]}dp"
-        return {key: bar if value == "?android:attr/actionBarSize" else value for key, value in both.items()}
+        return {
+            key: bar if value == "?android:attr/actionBarSize" else value
+            for key, value in both.items()
+        }
 
     def text(self, value: str) -> str:
         """Return a text or the one that a reference names."""
-        return self.texts[value.removeprefix("@string/")] if value.startswith("@string/") else value
+        return (
+            self.texts[value.removeprefix("@string/")]
+            if value.startswith("@string/")
+            else value
+        )
 
     def colour(self, value: str) -> str | None:
         """Return the colour that a reference names; None for what is no colour of the app."""
         if value.startswith("@color/"):
             return self.colours[value.removeprefix("@color/")]
-        return {"@android:color/black": "#000000", "@android:color/white": "#FFFFFF"}.get(value)
+        return {
+            "@android:color/black": "#000000",
+            "@android:color/white": "#FFFFFF",
+        }.get(value)
 
     def letters(self, attributes: dict[str, str], default: float) -> float:
         """Return the size of a view's letters in dp."""
-        appearance = re.search(r"TextAppearance\.Material\.(\w+)$", attributes.get("textAppearance", ""))
-        size = TEXT_SIZES[appearance[1]] if appearance else float(attributes.get("letters", default))
+        appearance = re.search(
+            r"TextAppearance\.Material\.(\w+)$", attributes.get("textAppearance", "")
+        )
+        size = (
+            TEXT_SIZES[appearance[1]]
+            if appearance
+            else float(attributes.get("letters", default))
+        )
         return size * self.phone.font_scale
 
 

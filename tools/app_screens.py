@@ -30,8 +30,20 @@ SCALE = 1.25
 """Pixels of a drawn picture for each dp."""
 COLOURS_KEPT = 112
 PALETTES = {
-    False: {"ground": "#FAFAFA", "text": "#212121", "faint": "#757575", "button": "#D6D7D7", "line": "#8A8A8A"},
-    True: {"ground": "#303030", "text": "#FFFFFF", "faint": "#C1C1C1", "button": "#5A595B", "line": "#A0A0A0"},
+    False: {
+        "ground": "#FAFAFA",
+        "text": "#212121",
+        "faint": "#757575",
+        "button": "#D6D7D7",
+        "line": "#8A8A8A",
+    },
+    True: {
+        "ground": "#303030",
+        "text": "#FFFFFF",
+        "faint": "#C1C1C1",
+        "button": "#5A595B",
+        "line": "#A0A0A0",
+    },
 }
 """Of Android's theme Material, by day and by night."""
 
@@ -42,7 +54,9 @@ Answer = Mapping[str, Any]
 @cache
 def font(size: float, medium: bool) -> ImageFont.FreeTypeFont:
     """Return Roboto in a size, in pixels."""
-    return ImageFont.truetype(roboto() / f"Roboto-{'Medium' if medium else 'Regular'}.ttf", size)
+    return ImageFont.truetype(
+        roboto() / f"Roboto-{'Medium' if medium else 'Regular'}.ttf", size
+    )
 
 
 def width_of(text: str, size: float, medium: bool) -> float:
@@ -63,7 +77,9 @@ def main_screen(root: View, resources: Resources) -> None:
     root.find("bar").text, root.find("bar").icon = "Pocketserve", True
     if resources.phone.width > resources.phone.height:
         _side_by_side(root)
-    root.find("results").rows = [("numbers: 4 (88.4 %)", "tflite · 4 (88.4 %), 0 (85.4 %) · 31 ms")]
+    root.find("results").rows = [
+        ("numbers: 4 (88.4 %)", "tflite · 4 (88.4 %), 0 (85.4 %) · 31 ms")
+    ]
 
 
 def _side_by_side(root: View) -> None:
@@ -72,7 +88,11 @@ def _side_by_side(root: View) -> None:
         parts = root.find(name)
         parts.attributes["orientation"] = "horizontal"
         for part in parts.children:
-            part.attributes |= {"layout_width": "0dp", "layout_height": height, "layout_weight": "1"}
+            part.attributes |= {
+                "layout_width": "0dp",
+                "layout_height": height,
+                "layout_weight": "1",
+            }
 
 
 def live(root: View, resources: Resources) -> None:
@@ -80,7 +100,9 @@ def live(root: View, resources: Resources) -> None:
     main_screen(root, resources)
     status = root.find("live_status")
     status.visible = True
-    text = resources.texts["live_status"].replace("%2$.1f", "24.3").replace("%3$d", "38")
+    text = (
+        resources.texts["live_status"].replace("%2$.1f", "24.3").replace("%3$d", "38")
+    )
     status.text = text.replace("%1$s", "4 (88.4 %)")
 
 
@@ -90,7 +112,11 @@ def problem(title: str, text: str, action: str) -> Change:
     def change(root: View, resources: Resources) -> None:
         main_screen(root, resources)
         root.find("problem").visible = True
-        for view, name in (("problem_title", title), ("problem_text", text), ("problem_action", action)):
+        for view, name in (
+            ("problem_title", title),
+            ("problem_text", text),
+            ("problem_action", action),
+        ):
             root.find(view).text = resources.texts[name]
 
     return change
@@ -101,7 +127,11 @@ def settings(root: View, resources: Resources) -> None:
     root.find("bar").text, root.find("bar").back = resources.texts["settings"], True
     root.find("token_state").text = resources.texts["token_unset"]
     root.find("transport").text = resources.texts["transport_socket"]
-    for name, text in (("http_port", "8470"), ("socket_port", "8471"), ("program", "$PREFIX/bin/pocketserve")):
+    for name, text in (
+        ("http_port", "8470"),
+        ("socket_port", "8471"),
+        ("program", "$PREFIX/bin/pocketserve"),
+    ):
         root.find(name).text = text
 
 
@@ -124,7 +154,10 @@ SCREENS: dict[str, tuple[str, Change]] = {
         "activity_main",
         problem("problem_unreachable", "problem_unreachable_help", "start_server"),
     ),
-    "forbidden": ("activity_main", problem("problem_camera", "camera_settings", "system_settings")),
+    "forbidden": (
+        "activity_main",
+        problem("problem_camera", "camera_settings", "system_settings"),
+    ),
     "settings": ("activity_settings", settings),
     "scan": ("activity_scan", scan),
     "scan-refused": ("activity_scan", scan_refused),
@@ -153,10 +186,19 @@ class Painter:
         answer: what a model said of it, as the server sends it.
     """
 
-    def __init__(self, phone: Phone, picture: Image.Image | None = None, answer: Answer | None = None) -> None:
+    def __init__(
+        self,
+        phone: Phone,
+        picture: Image.Image | None = None,
+        answer: Answer | None = None,
+    ) -> None:
         self._phone, self._picture, self._answer = phone, picture, answer
         self._shades = PALETTES[phone.night]
-        self.image = Image.new("RGB", (round(phone.width * SCALE), round(phone.height * SCALE)), self._shades["ground"])
+        self.image = Image.new(
+            "RGB",
+            (round(phone.width * SCALE), round(phone.height * SCALE)),
+            self._shades["ground"],
+        )
         self._draw = ImageDraw.Draw(self.image, "RGBA")
 
     def paint(self, view: View) -> None:
@@ -170,7 +212,12 @@ class Painter:
         if kind is not None:
             kind(view)
         elif view.lines:
-            self._lines(view, view.x + view.padding.left, view.y + view.padding.top, self._ink(view))
+            self._lines(
+                view,
+                view.x + view.padding.left,
+                view.y + view.padding.top,
+                self._ink(view),
+            )
         for child in view.children:
             self.paint(child)
 
@@ -182,8 +229,21 @@ class Painter:
         self._box(middle - 50, low, 100, 4, _rgba(self._shades["faint"]))
         return self.image.quantize(COLOURS_KEPT, dither=Image.Dither.NONE)
 
-    def _box(self, x: float, y: float, width: float, height: float, fill: Any, radius: float = 0) -> None:
-        frame = [x * SCALE, y * SCALE, (x + width) * SCALE - 1, (y + height) * SCALE - 1]
+    def _box(
+        self,
+        x: float,
+        y: float,
+        width: float,
+        height: float,
+        fill: Any,
+        radius: float = 0,
+    ) -> None:
+        frame = [
+            x * SCALE,
+            y * SCALE,
+            (x + width) * SCALE - 1,
+            (y + height) * SCALE - 1,
+        ]
         self._draw.rounded_rectangle(frame, radius * SCALE, fill=fill)
 
     def _ink(self, view: View) -> str:
@@ -191,7 +251,9 @@ class Painter:
         faint = "letters" in view.attributes
         return given or self._shades["faint" if faint else "text"]
 
-    def _lines(self, view: View, x: float, y: float, ink: str, centred: bool = False) -> None:
+    def _lines(
+        self, view: View, x: float, y: float, ink: str, centred: bool = False
+    ) -> None:
         size = view.letters
         medium = view.look.medium or view.attributes.get("textStyle") == "bold"
         room = view.width - view.padding.across
@@ -199,13 +261,19 @@ class Painter:
             left = x + (room - width_of(line, size, medium)) / 2 if centred else x
             self._text(left, y + size * (LINE * number + 0.1), line, size, medium, ink)
 
-    def _text(self, x: float, y: float, text: str, size: float, medium: bool, ink: str) -> None:
+    def _text(
+        self, x: float, y: float, text: str, size: float, medium: bool, ink: str
+    ) -> None:
         self._draw.text((x * SCALE, y * SCALE), text, ink, font(size * SCALE, medium))
 
     def _middle(self, view: View) -> float:
         """Return where the lines of a view begin that are in its middle."""
         lines = view.letters * (LINE * len(view.lines) + 0.16)
-        return view.y + view.padding.top + max(0.0, (view.height - view.padding.along - lines) / 2)
+        return (
+            view.y
+            + view.padding.top
+            + max(0.0, (view.height - view.padding.along - lines) / 2)
+        )
 
     def _toolbar(self, view: View) -> None:
         self._lines(view, view.x + view.padding.left, self._middle(view), "#FFFFFF")
@@ -217,26 +285,61 @@ class Painter:
                 self._box(left + knob, middle + row - 3, 2, 6, (255, 255, 255, 255))
         if view.back:
             tip, width = (view.x + 20) * SCALE, round(2 * SCALE)
-            self._draw.line([tip, middle * SCALE, tip + 16 * SCALE, middle * SCALE], "#FFFFFF", width)
+            self._draw.line(
+                [tip, middle * SCALE, tip + 16 * SCALE, middle * SCALE],
+                "#FFFFFF",
+                width,
+            )
             for slope in (-7, 7):
-                self._draw.line([tip, middle * SCALE, tip + 7 * SCALE, (middle + slope) * SCALE], "#FFFFFF", width)
+                self._draw.line(
+                    [tip, middle * SCALE, tip + 7 * SCALE, (middle + slope) * SCALE],
+                    "#FFFFFF",
+                    width,
+                )
 
     def _button(self, view: View) -> None:
-        self._box(view.x + 4, view.y + 6, view.width - 8, view.height - 12, _rgba(self._shades["button"]), 2)
-        self._lines(view, view.x + view.padding.left, self._middle(view), self._shades["text"], centred=True)
+        self._box(
+            view.x + 4,
+            view.y + 6,
+            view.width - 8,
+            view.height - 12,
+            _rgba(self._shades["button"]),
+            2,
+        )
+        self._lines(
+            view,
+            view.x + view.padding.left,
+            self._middle(view),
+            self._shades["text"],
+            centred=True,
+        )
 
     def _edittext(self, view: View) -> None:
-        self._lines(view, view.x + view.padding.left, self._middle(view), self._shades["text"])
-        self._box(view.x + 4, view.y + view.height - 10, view.width - 8, 1, _rgba(self._shades["line"]))
+        self._lines(
+            view, view.x + view.padding.left, self._middle(view), self._shades["text"]
+        )
+        self._box(
+            view.x + 4,
+            view.y + view.height - 10,
+            view.width - 8,
+            1,
+            _rgba(self._shades["line"]),
+        )
 
     def _spinner(self, view: View) -> None:
-        self._lines(view, view.x + view.padding.left, self._middle(view), self._shades["text"])
+        self._lines(
+            view, view.x + view.padding.left, self._middle(view), self._shades["text"]
+        )
         x, y = view.x + view.width - 20, view.y + view.height / 2
         points = [(x - 5, y - 2), (x + 5, y - 2), (x, y + 3)]
-        self._draw.polygon([(a * SCALE, b * SCALE) for a, b in points], fill=self._shades["faint"])
+        self._draw.polygon(
+            [(a * SCALE, b * SCALE) for a, b in points], fill=self._shades["faint"]
+        )
 
     def _switch(self, view: View) -> None:
-        self._lines(view, view.x + view.padding.left, self._middle(view), self._shades["text"])
+        self._lines(
+            view, view.x + view.padding.left, self._middle(view), self._shades["text"]
+        )
         x, y = view.x + view.width - view.padding.right - 40, view.y + view.height / 2
         accent = view.resources.colours["accent"]
         self._box(x, y - 7, 36, 14, _rgba(accent, 110), 7)
@@ -254,41 +357,73 @@ class Painter:
         self._box(view.x, view.y, view.width, view.height, (0, 0, 0, 255))
         if self._picture is not None:
             size = (round(view.width * SCALE), round(view.height * SCALE))
-            self.image.paste(_filled(self._picture, size), (round(view.x * SCALE), round(view.y * SCALE)))
+            self.image.paste(
+                _filled(self._picture, size),
+                (round(view.x * SCALE), round(view.y * SCALE)),
+            )
 
     def _overlayview(self, view: View) -> None:
         if self._picture is None or self._answer is None:
             return
-        factor = max(view.width / self._picture.width, view.height / self._picture.height)
+        factor = max(
+            view.width / self._picture.width, view.height / self._picture.height
+        )
         left = view.x + (view.width - self._picture.width * factor) / 2
         top = view.y + (view.height - self._picture.height * factor) / 2
         for painted in (self._frame, self._name):
             for entry in reversed(self._answer["predictions"]):
                 box = entry["box"]
                 x, y = left + box["x"] * factor, top + box["y"] * factor
-                painted(view, x, y, x + box["width"] * factor, y + box["height"] * factor, entry)
+                painted(
+                    view,
+                    x,
+                    y,
+                    x + box["width"] * factor,
+                    y + box["height"] * factor,
+                    entry,
+                )
 
-    def _frame(self, view: View, x: float, y: float, right: float, low: float, entry: Answer) -> None:
+    def _frame(
+        self, view: View, x: float, y: float, right: float, low: float, entry: Answer
+    ) -> None:
         for thick, fill in ((5, (28, 28, 28)), (3, colour(entry["index"]))):
             self._draw.rectangle(
-                [side * SCALE for side in (x, y, right, low)], outline=fill, width=round(thick * SCALE)
+                [side * SCALE for side in (x, y, right, low)],
+                outline=fill,
+                width=round(thick * SCALE),
             )
 
-    def _name(self, view: View, x: float, y: float, right: float, bottom: float, entry: Answer) -> None:
+    def _name(
+        self, view: View, x: float, y: float, right: float, bottom: float, entry: Answer
+    ) -> None:
         shade = colour(entry["index"])
-        name, size = f"{entry['label']} {entry['score']:.0%}".replace("%", " %"), 14 * self._phone.font_scale
+        name, size = (
+            f"{entry['label']} {entry['score']:.0%}".replace("%", " %"),
+            14 * self._phone.font_scale,
+        )
         wide, high = width_of(name, size, False) + size * 0.65, size * 1.3
         start = max(view.x, min(x, view.x + view.width - wide))
         low = y if y - view.y >= high else max(view.y, y) + high
         self._box(start, low - high, wide, high, (*shade, 255))
         light = 0.299 * shade[0] + 0.587 * shade[1] + 0.114 * shade[2] > 140
-        self._text(start + size * 0.3, low - high + size * 0.1, name, size, False, "#000000" if light else "#FFFFFF")
+        self._text(
+            start + size * 0.3,
+            low - high + size * 0.1,
+            name,
+            size,
+            False,
+            "#000000" if light else "#FFFFFF",
+        )
 
     def _listview(self, view: View) -> None:
         y, scale = view.y, self._phone.font_scale
         for first, second in view.rows:
-            for text, size, ink in zip((first, second), ROW_TEXTS, ("text", "faint"), strict=True):
-                self._text(view.x + 16, y + 10, text, size * scale, False, self._shades[ink])
+            for text, size, ink in zip(
+                (first, second), ROW_TEXTS, ("text", "faint"), strict=True
+            ):
+                self._text(
+                    view.x + 16, y + 10, text, size * scale, False, self._shades[ink]
+                )
                 y += size * scale * LINE + 4
             y += 16
 
@@ -296,7 +431,12 @@ class Painter:
 def _filled(picture: Image.Image, size: tuple[int, int]) -> Image.Image:
     """Return the middle of a picture that fills a size."""
     factor = max(size[0] / picture.width, size[1] / picture.height)
-    larger = picture.resize((max(size[0], round(picture.width * factor)), max(size[1], round(picture.height * factor))))
+    larger = picture.resize(
+        (
+            max(size[0], round(picture.width * factor)),
+            max(size[1], round(picture.height * factor)),
+        )
+    )
     left, top = (larger.width - size[0]) // 2, (larger.height - size[1]) // 2
     return larger.crop((left, top, left + size[0], top + size[1]))
 
@@ -307,7 +447,12 @@ def _rgba(colour: str, alpha: int = 255) -> tuple[int, int, int, int]:
     return red, green, blue, parts[0] if len(parts) == 4 else alpha
 
 
-def draw(name: str, phone: Phone, picture: Image.Image | None = None, answer: Answer | None = None) -> Image.Image:
+def draw(
+    name: str,
+    phone: Phone,
+    picture: Image.Image | None = None,
+    answer: Answer | None = None,
+) -> Image.Image:
     """Return the picture of a screen."""
     painter = Painter(phone, picture, answer)
     painter.paint(screen(name, phone))
@@ -327,8 +472,22 @@ PICTURES: dict[str, tuple[str, Phone]] = {
 
 def ask() -> Answer:
     """Return what the embedded model says of its sample."""
-    command = [sys.executable, "-m", "pocketserve", "predict", "numbers", str(SAMPLE), "--local", "--json"]
-    told = subprocess.run([*command, "--models-dir", str(ROOT / "models")], capture_output=True, text=True, check=True)
+    command = [
+        sys.executable,
+        "-m",
+        "pocketserve",
+        "predict",
+        "numbers",
+        str(SAMPLE),
+        "--local",
+        "--json",
+    ]
+    told = subprocess.run(
+        [*command, "--models-dir", str(ROOT / "models")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     answer: Answer = json.loads(told.stdout)
     return answer
 

@@ -35,17 +35,31 @@ RELEASE = "bookworm"
 PACKAGES = (
     *("kotlin", "libtrove-intellij-java", "libjetbrains-annotations-java"),
     *("libkotlinx-coroutines-java", "libkotlinx-atomicfu-java", "libproguard-java"),
-    *("libgradle-android-plugin-java", "libandroid-tools-common-java", "libandroid-tools-annotations-java"),
+    *(
+        "libgradle-android-plugin-java",
+        "libandroid-tools-common-java",
+        "libandroid-tools-annotations-java",
+    ),
     "libguava-java",
 )
 COMPILER_JARS = (
-    *("kotlin-compiler", "kotlin-stdlib", "kotlin-reflect", "kotlin-script-runtime", "libtrove-intellij"),
+    *(
+        "kotlin-compiler",
+        "kotlin-stdlib",
+        "kotlin-reflect",
+        "kotlin-script-runtime",
+        "libtrove-intellij",
+    ),
     *("org.jetbrains.annotations-common", "org.jetbrains.annotations-java8"),
 )
 LIBRARY_JARS = ("kotlin-stdlib", "kotlinx-coroutines-core", "atomicfu")
 PROGUARD_JARS = ("proguard",)
 MERGER_JARS = (
-    *("com.android.tools.build.manifest-merger", "com.android.tools.common", "com.android.tools.sdk-common"),
+    *(
+        "com.android.tools.build.manifest-merger",
+        "com.android.tools.common",
+        "com.android.tools.sdk-common",
+    ),
     *("com.android.tools.annotations", "guava"),
 )
 
@@ -67,7 +81,9 @@ class AppTools:
     manifest_merger: str
 
 
-def paths(folder: Path | None = None, mirror: str | None = None, debs: Path | None = None) -> AppTools:
+def paths(
+    folder: Path | None = None, mirror: str | None = None, debs: Path | None = None
+) -> AppTools:
     """Fetch what is missing and tell where everything is.
 
     Args:
@@ -80,29 +96,55 @@ def paths(folder: Path | None = None, mirror: str | None = None, debs: Path | No
     """
     target = folder_for("app-tools", folder)
     make_once(target, __file__, lambda: _fill(target, mirror, debs or fetched_before()))
-    return AppTools(*(class_path(target, jars) for jars in (COMPILER_JARS, LIBRARY_JARS, PROGUARD_JARS, MERGER_JARS)))
+    return AppTools(
+        *(
+            class_path(target, jars)
+            for jars in (COMPILER_JARS, LIBRARY_JARS, PROGUARD_JARS, MERGER_JARS)
+        )
+    )
 
 
 def _fill(folder: Path, mirror: str | None, debs: Path | None) -> None:
     with tempfile.TemporaryDirectory(dir=folder) as name:
-        root, title = Path(name), "Kotlin, ProGuard and the manifest merger (about 60 MB)"
+        root, title = (
+            Path(name),
+            "Kotlin, ProGuard and the manifest merger (about 60 MB)",
+        )
         unpack_packages(root, dict.fromkeys(PACKAGES), RELEASE, title, mirror, debs)
         for jar in {*COMPILER_JARS, *LIBRARY_JARS, *PROGUARD_JARS, *MERGER_JARS}:
             source = root / "usr/share/java" / f"{jar}.jar"
             if not source.exists():
-                raise ToolchainError(f"Debian's packages hold no {source.name} any more")
+                raise ToolchainError(
+                    f"Debian's packages hold no {source.name} any more"
+                )
             shutil.copyfile(source, folder / source.name)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fetch everything and print where it is; returns the exit code."""
-    parser = argparse.ArgumentParser(description="Fetch Kotlin, ProGuard and the manifest merger from Debian packages.")
-    parser.add_argument("--folder", type=Path, help=f"where to put it [app-tools in {FOLDER_VARIABLE}]")
-    parser.add_argument("--mirror", metavar="URL", help=f"a Debian mirror [{MIRROR_VARIABLE}, else apt's own]")
-    parser.add_argument("--debs", type=Path, metavar="FOLDER", help=f"packages fetched before [{DEBS_VARIABLE}]")
+    parser = argparse.ArgumentParser(
+        description="Fetch Kotlin, ProGuard and the manifest merger from Debian packages."
+    )
+    parser.add_argument(
+        "--folder", type=Path, help=f"where to put it [app-tools in {FOLDER_VARIABLE}]"
+    )
+    parser.add_argument(
+        "--mirror",
+        metavar="URL",
+        help=f"a Debian mirror [{MIRROR_VARIABLE}, else apt's own]",
+    )
+    parser.add_argument(
+        "--debs",
+        type=Path,
+        metavar="FOLDER",
+        help=f"packages fetched before [{DEBS_VARIABLE}]",
+    )
     options = parser.parse_args(arguments)
     try:
-        print(*dataclasses.astuple(paths(options.folder, options.mirror, options.debs)), sep="\n")
+        print(
+            *dataclasses.astuple(paths(options.folder, options.mirror, options.debs)),
+            sep="\n",
+        )
     except ToolchainError as error:
         print(f"app_tools: {error}", file=sys.stderr)
         return 1

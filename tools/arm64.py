@@ -44,9 +44,23 @@ CPU = "cortex-a76"
 """With the emulator's default, ``max``, XNNPACK takes kernels that are seven times slower to emulate."""
 
 TESTS = (
-    *("repository", "tasks", "wire/test_wire_binary.py", "wire/test_wire_tensors.py", "test_security.py"),
-    *("engine/test_cores.py", "engine/test_memory_policy.py", "engine/test_statistics.py"),
-    *("runtimes/test_tflite.py", "runtimes/test_tflite_metadata.py", "runtimes/test_onnx.py"),
+    *(
+        "repository",
+        "tasks",
+        "wire/test_wire_binary.py",
+        "wire/test_wire_tensors.py",
+        "test_security.py",
+    ),
+    *(
+        "engine/test_cores.py",
+        "engine/test_memory_policy.py",
+        "engine/test_statistics.py",
+    ),
+    *(
+        "runtimes/test_tflite.py",
+        "runtimes/test_tflite_metadata.py",
+        "runtimes/test_onnx.py",
+    ),
 )
 TOLERANCE = 1e-4
 QUANTISED_TOLERANCE = 2 / 256
@@ -90,18 +104,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Make the system, run everything in it, print a table; returns the exit code."""
     description = "Run the server and its tests as an emulated 64-bit ARM program."
     parser = option_parser(description, FOLDER_VARIABLE, ".arm64")
-    parser.add_argument("--quick", action="store_true", help="leave the tests out: only the demo and the comparison")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="leave the tests out: only the demo and the comparison",
+    )
     options = parser.parse_args(arguments)
     try:
-        python = ready_python(options, __file__, f"aarch64 Python {PYTHON}", make_system)
+        python = ready_python(
+            options, __file__, f"aarch64 Python {PYTHON}", make_system
+        )
     except ToolchainError as error:
         print(f"arm64: {error}", file=sys.stderr)
         return 1
-    steps = {"demo": demo, "answers": compare} | ({} if options.quick else {"tests": tests})
-    results = {name: _timed(name, lambda step=step: step(python)) for name, step in steps.items()}
+    steps = {"demo": demo, "answers": compare} | (
+        {} if options.quick else {"tests": tests}
+    )
+    results = {
+        name: _timed(name, lambda step=step: step(python))
+        for name, step in steps.items()
+    }
     print(f"\nthe same programs on {describe(python)}:")
     for name, (passed, said, seconds) in results.items():
-        print(f"  {name:8} {'passed' if passed else 'FAILED'}  {said}  ({seconds:.0f} s)")
+        print(
+            f"  {name:8} {'passed' if passed else 'FAILED'}  {said}  ({seconds:.0f} s)"
+        )
     return 0 if all(passed for passed, _, _ in results.values()) else 1
 
 
@@ -119,7 +146,12 @@ def demo(python: Path) -> tuple[bool, str]:
     """``pocketserve demo``: a real server, asked real digits."""
     done = run_python(python, "-m", "pocketserve", "demo", capture=True)
     print(done.stdout)
-    last = "; ".join(line for line in done.stdout.splitlines() if "digits read correctly" in line) or "no answer"
+    last = (
+        "; ".join(
+            line for line in done.stdout.splitlines() if "digits read correctly" in line
+        )
+        or "no answer"
+    )
     return done.returncode == 0, last
 
 
@@ -158,7 +190,10 @@ def _distance(expected: dict[str, float], found: dict[str, float]) -> float:
     """The largest difference of a score, or of a value relative to its size; infinite where one is missing."""
     if set(expected) != set(found):
         return float("inf")
-    return max(abs(expected[key] - found[key]) / max(1.0, abs(expected[key])) for key in expected)
+    return max(
+        abs(expected[key] - found[key]) / max(1.0, abs(expected[key]))
+        for key in expected
+    )
 
 
 def _tolerance(name: str) -> float:
@@ -168,9 +203,18 @@ def _tolerance(name: str) -> float:
 def tests(python: Path) -> tuple[bool, str]:
     """The tests that need no more than the core, TFLite and ONNX, and start no server."""
     files = [str(ROOT / "tests" / name) for name in TESTS]
-    done = run_python(python, str(ROOT / "tools/run_tests.py"), "arm64", "-q", *files, capture=True)
+    done = run_python(
+        python, str(ROOT / "tools/run_tests.py"), "arm64", "-q", *files, capture=True
+    )
     print(done.stdout)
-    last = next((line for line in reversed(done.stdout.splitlines()) if " passed" in line or " failed" in line), "")
+    last = next(
+        (
+            line
+            for line in reversed(done.stdout.splitlines())
+            if " passed" in line or " failed" in line
+        ),
+        "",
+    )
     return done.returncode == 0, last or done.stderr.strip()[-200:]
 
 
@@ -186,8 +230,12 @@ def make_system(folder: Path, mirror: str) -> Path:
     python = folder / "bin/python3"
     say(f"putting a Debian {RELEASE} for arm64 together in {folder} …")
     _fetch_emulator(folder, mirror)
-    fetch_root(folder / "root", mirror, RELEASE, "arm64", (f"python{PYTHON}", *LIBRARIES))
-    fetch_wheels(folder / "root/usr/lib/python3/dist-packages", PYTHON, "aarch64", CORE_WHEELS)
+    fetch_root(
+        folder / "root", mirror, RELEASE, "arm64", (f"python{PYTHON}", *LIBRARIES)
+    )
+    fetch_wheels(
+        folder / "root/usr/lib/python3/dist-packages", PYTHON, "aarch64", CORE_WHEELS
+    )
     _write_python(folder, python)
     return python
 
@@ -198,14 +246,21 @@ def _fetch_emulator(folder: Path, mirror: str) -> None:
         run([*apt, "update"], "Debian's package lists cannot be fetched", arriving)
         run([*apt, "download", "qemu-user"], "the emulator cannot be fetched", arriving)
     for file in arriving.glob("*.deb"):
-        run(["dpkg-deb", "-x", str(file), str(fresh(folder / "emulator"))], f"{file.name} cannot be unpacked")
+        run(
+            ["dpkg-deb", "-x", str(file), str(fresh(folder / "emulator"))],
+            f"{file.name} cannot be unpacked",
+        )
     shutil.rmtree(arriving)
 
 
 def _write_python(folder: Path, python: Path) -> None:
     emulator, root = folder / "emulator/usr/bin/qemu-aarch64", folder / "root"
     words = [emulator, "-L", root, "-0", python, root / f"usr/bin/python{PYTHON}"]
-    write_script(python, [str(word) for word in words], {"QEMU_CPU": CPU, "PYTHONHOME": str(root / "usr")})
+    write_script(
+        python,
+        [str(word) for word in words],
+        {"QEMU_CPU": CPU, "PYTHONHOME": str(root / "usr")},
+    )
 
 
 if __name__ == "__main__":

@@ -21,7 +21,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from android_toolchain import MIRROR_VARIABLE, ROOT, ToolchainError, make_once, require, run, say, system_mirror
+from android_toolchain import (
+    MIRROR_VARIABLE,
+    ROOT,
+    ToolchainError,
+    make_once,
+    require,
+    run,
+    say,
+    system_mirror,
+)
 from debian_root import fetch_root
 
 
@@ -44,9 +53,14 @@ class Browser:
 
 BROWSERS: Final = {
     "chromium": Browser(
-        "Chromium", "POCKETSERVE_CHROMIUM", ("chromium", "chromium-browser", "google-chrome"), "chromium"
+        "Chromium",
+        "POCKETSERVE_CHROMIUM",
+        ("chromium", "chromium-browser", "google-chrome"),
+        "chromium",
     ),
-    "firefox": Browser("Firefox", "POCKETSERVE_FIREFOX", ("firefox-esr", "firefox"), "firefox-esr"),
+    "firefox": Browser(
+        "Firefox", "POCKETSERVE_FIREFOX", ("firefox-esr", "firefox"), "firefox-esr"
+    ),
 }
 FOLDER_VARIABLE: Final = "POCKETSERVE_BROWSERS_FOLDER"
 RELEASE: Final = "bookworm"
@@ -59,7 +73,9 @@ LIGHTHOUSE: Final = "lighthouse@12.8.2"  # the last for Node 20
 def find(name: str) -> Path | None:
     """Return the browser that its variable names or that is on the PATH; None where there is none."""
     browser = BROWSERS[name]
-    place = os.environ.get(browser.variable) or next(filter(None, map(shutil.which, browser.programs)), None)
+    place = os.environ.get(browser.variable) or next(
+        filter(None, map(shutil.which, browser.programs)), None
+    )
     return Path(place) if place else None
 
 
@@ -72,7 +88,11 @@ def provide(name: str, folder: Path | None = None, mirror: str | None = None) ->
     if folder is None and (installed := find(name)) is not None:
         return installed
     program = _folder(folder) / name / name
-    make_once(program.parent, __file__, lambda: _fetch(BROWSERS[name], program, mirror or system_mirror()))
+    make_once(
+        program.parent,
+        __file__,
+        lambda: _fetch(BROWSERS[name], program, mirror or system_mirror()),
+    )
     return program
 
 
@@ -88,27 +108,46 @@ def provide_lighthouse() -> list[str]:
 
 
 def _folder(folder: Path | None = None) -> Path:
-    return (folder or Path(os.environ.get(FOLDER_VARIABLE) or ROOT / ".browsers")).absolute()
+    return (
+        folder or Path(os.environ.get(FOLDER_VARIABLE) or ROOT / ".browsers")
+    ).absolute()
 
 
 def _fetch_lighthouse(folder: Path) -> None:
     require("npm")
     say("fetching Lighthouse from npm …")
-    command = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", str(folder)]
+    command = [
+        "npm",
+        "install",
+        "--silent",
+        "--no-audit",
+        "--no-fund",
+        "--ignore-scripts",
+        "--prefix",
+        str(folder),
+    ]
     run([*command, LIGHTHOUSE], "Lighthouse cannot be fetched")
 
 
 def _fetch(browser: Browser, program: Path, mirror: str) -> None:
     architecture = ARCHITECTURES.get(platform.machine())
     if architecture is None:
-        raise ToolchainError(f"Debian has no {browser.name} for {platform.machine()}; set {browser.variable} to one")
+        raise ToolchainError(
+            f"Debian has no {browser.name} for {platform.machine()}; set {browser.variable} to one"
+        )
     require("apt-get")
     require("dpkg-deb")
     say(f"fetching {browser.name} from Debian (about 130 MB) …")
     root = program.with_name("root")
     fetch_root(root, mirror, RELEASE, architecture, (browser.package, *FONTS))
     _write_program(root, browser.package, program)
-    told = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=START_TIMEOUT_S, check=False)
+    told = subprocess.run(
+        [program, "--version"],
+        capture_output=True,
+        text=True,
+        timeout=START_TIMEOUT_S,
+        check=False,
+    )
     if browser.name not in told.stdout:
         raise ToolchainError(
             f"the {browser.name} of Debian's packages does not start here ({told.stderr.strip()[:200]}); "
@@ -135,19 +174,44 @@ def _write_program(root: Path, package: str, program: Path) -> None:
 
 def _of_c_library(libraries: Path) -> list[Path]:
     """Return what only the loader of the same release can load."""
-    names = ("libc", "libm", "libmvec", "libpthread", "libdl", "librt", "libresolv", "libutil", "libanl", "libnsl")
+    names = (
+        "libc",
+        "libm",
+        "libmvec",
+        "libpthread",
+        "libdl",
+        "librt",
+        "libresolv",
+        "libutil",
+        "libanl",
+        "libnsl",
+    )
     return [file for name in names for file in libraries.glob(f"{name}.so.*")]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print where the browsers are, after fetching those that are missing; returns the exit code."""
-    parser = argparse.ArgumentParser(description="Find or fetch browsers for the tests of the web page.")
-    parser.add_argument("browser", nargs="*", metavar="BROWSER", help=f"{' or '.join(BROWSERS)} [both]")
-    parser.add_argument("--folder", type=Path, help=f"fetch them there, even if installed [{FOLDER_VARIABLE}]")
-    parser.add_argument("--mirror", metavar="URL", help=f"a Debian mirror [{MIRROR_VARIABLE}, else apt's own]")
+    parser = argparse.ArgumentParser(
+        description="Find or fetch browsers for the tests of the web page."
+    )
+    parser.add_argument(
+        "browser", nargs="*", metavar="BROWSER", help=f"{' or '.join(BROWSERS)} [both]"
+    )
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        help=f"fetch them there, even if installed [{FOLDER_VARIABLE}]",
+    )
+    parser.add_argument(
+        "--mirror",
+        metavar="URL",
+        help=f"a Debian mirror [{MIRROR_VARIABLE}, else apt's own]",
+    )
     options = parser.parse_args(arguments)
     if unknown := set(options.browser) - set(BROWSERS):
-        parser.error(f"unknown: {', '.join(sorted(unknown))}; there are {' and '.join(BROWSERS)}")
+        parser.error(
+            f"unknown: {', '.join(sorted(unknown))}; there are {' and '.join(BROWSERS)}"
+        )
     try:
         for name in options.browser or BROWSERS:
             print(provide(name, options.folder, options.mirror))

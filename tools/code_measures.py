@@ -17,7 +17,12 @@ import plain_measures
 import text_measures
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("server/pocketserve_wire", "server/pocketserve", "server/pocketserve_simulate", "client/pocketserve_client")
+PACKAGES = (
+    "server/pocketserve_wire",
+    "server/pocketserve",
+    "server/pocketserve_simulate",
+    "client/pocketserve_client",
+)
 LIMITS = Path(__file__).with_suffix(".json")
 PLAIN_LIMITS = plain_measures.LIMITS
 
@@ -30,9 +35,13 @@ _VAGUE = """
     these they this those us we what when where which who whom whose why
 """
 VAGUE_NAMES = frozenset(_VAGUE.split())
-QUESTION_WORDS = frozenset({"How", "Let", "One", "What", "When", "Where", "Whether", "Which", "Who", "Why"})
+QUESTION_WORDS = frozenset(
+    {"How", "Let", "One", "What", "When", "Where", "Whether", "Which", "Who", "Why"}
+)
 # Names that a registry asks every one of its modules for: one meaning, many definitions.
-INTERFACES = frozenset({"FORMAT", "TASK", "add_parser", "convert", "create", "fits", "main", "run"})
+INTERFACES = frozenset(
+    {"FORMAT", "TASK", "add_parser", "convert", "create", "fits", "main", "run"}
+)
 
 
 def measure(root: Path) -> dict[str, int]:
@@ -49,19 +58,27 @@ def measure(root: Path) -> dict[str, int]:
         folders = Counter(file.parent for file in files if file.name != "__init__.py")
         largest = max([largest, *folders.values()])
     top = (root / "server/pocketserve").glob("*.py")
-    counts["loose modules"] = sum(file.name not in ("__init__.py", "__main__.py") for file in top)
+    counts["loose modules"] = sum(
+        file.name not in ("__init__.py", "__main__.py") for file in top
+    )
     counts["modules in the largest folder"] = largest
-    counts["public names with several definitions"] = sum(n > 1 for n in places.values())
+    counts["public names with several definitions"] = sum(
+        n > 1 for n in places.values()
+    )
     return dict(sorted(counts.items()))
 
 
 def _of_source(tree: ast.Module, places: Counter[str]) -> Counter[str]:
     """Return the counts of one module, and add its public names to ``places``."""
-    definitions = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    definitions = [
+        node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)
+    ]
     places.update({d.name for d in definitions if d.name[0] != "_"} - INTERFACES)
     vague = sum(name.strip("_") in VAGUE_NAMES for name in _bound_names(tree))
     questions = sum(_first_word(text) in QUESTION_WORDS for text in _docstrings(tree))
-    return Counter({"vague names": vague, "docstrings that begin with a question word": questions})
+    return Counter(
+        {"vague names": vague, "docstrings that begin with a question word": questions}
+    )
 
 
 def _bound_names(tree: ast.AST) -> Iterator[str]:
@@ -79,7 +96,9 @@ def _bound_names(tree: ast.AST) -> Iterator[str]:
 
 def _docstrings(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module) and (text := ast.get_docstring(node)):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module) and (
+            text := ast.get_docstring(node)
+        ):
             yield text
 
 
@@ -94,9 +113,14 @@ def main() -> int:
     counts, limits = measure(ROOT) | sentences, dict.fromkeys(sentences, 0) | stored
     for name, count in counts.items():
         if count or name not in sentences:
-            print(f"{count:7} {name}" + (f" (at most {limits[name]})" if name in limits else ""))
+            print(
+                f"{count:7} {name}"
+                + (f" (at most {limits[name]})" if name in limits else "")
+            )
     if "--lower" in sys.argv[1:]:
-        lower = {name: min(counts.get(name, 0), limit) for name, limit in stored.items()}
+        lower = {
+            name: min(counts.get(name, 0), limit) for name, limit in stored.items()
+        }
         LIMITS.write_text(json.dumps(lower, indent=2) + "\n", encoding="utf-8")
     risen = [name for name, limit in limits.items() if counts.get(name, 0) > limit]
     for name in risen:

@@ -75,7 +75,10 @@ def write_data(model: str, folder: Path) -> tuple[Path, Path]:
 def options_of(cell: Cell) -> dict[str, str]:
     """Return a row's options by name."""
     words = shlex.split(cell.options)
-    return {name.removeprefix("--"): value for name, value in zip(words[::2], words[1::2], strict=True)}
+    return {
+        name.removeprefix("--"): value
+        for name, value in zip(words[::2], words[1::2], strict=True)
+    }
 
 
 def compress(cell: Cell, folder: Path) -> Compression:
@@ -88,7 +91,14 @@ def compress(cell: Cell, folder: Path) -> Compression:
     (folder / "state").mkdir(mode=0o700)
     data = write_data(cell.model, folder)
     origin = options_of(cell).get("version", "").removeprefix("torchscript-")
-    for row in (*(other for other in CELLS if other.recipe == origin and other.model == cell.model), cell):
+    for row in (
+        *(
+            other
+            for other in CELLS
+            if other.recipe == origin and other.model == cell.model
+        ),
+        cell,
+    ):
         compression = _run(row, folder, data)
     return compression
 
@@ -96,12 +106,18 @@ def compress(cell: Cell, folder: Path) -> Compression:
 def _run(cell: Cell, folder: Path, data: tuple[Path, Path]) -> Compression:
     options = options_of(cell)
     student, version = options.pop("student", None), options.pop("version", None)
-    numbers: dict[str, Number | None] = {name: OPTIONS[name].type(text) for name, text in options.items()}
+    numbers: dict[str, Number | None] = {
+        name: OPTIONS[name].type(text) for name, text in options.items()
+    }
     wishes = CompressionSettings(*data, numbers, ROOT / student if student else None)
     limits = ProcessLimits(1800.0)
-    settings = ConversionSettings(folder / "models", folder / "state", version=version, limits=limits)
+    settings = ConversionSettings(
+        folder / "models", folder / "state", version=version, limits=limits
+    )
     entry, recipe = scan(folder / "models")[cell.model], recipe_named(cell.recipe)
-    compressor = ModelCompressor(entry, recipe, settings, wishes, lambda title, share: None, print)
+    compressor = ModelCompressor(
+        entry, recipe, settings, wishes, lambda title, share: None, print
+    )
     try:
         return compressor.compress()
     finally:
@@ -110,12 +126,19 @@ def _run(cell: Cell, folder: Path, data: tuple[Path, Path]) -> Compression:
 
 def row_of(cell: Cell, folder: Path) -> list[str]:
     """Return a row of the table: what came of it, or the sentence by which it is refused."""
-    start = [f"`{cell.recipe}`", cell.model, f"`{cell.options}`" if cell.options else ""]
+    start = [
+        f"`{cell.recipe}`",
+        cell.model,
+        f"`{cell.options}`" if cell.options else "",
+    ]
     try:
         compression = compress(cell, folder)
     except ConversionError as error:
         return [*start, "", f"refused: {error.message}", "", ""]
-    sizes = (compression.conversion.source_bytes, compression.conversion.result_bytes), compression.gzip_bytes
+    sizes = (
+        (compression.conversion.source_bytes, compression.conversion.result_bytes),
+        compression.gzip_bytes,
+    )
     pairs = [f"{before:,} to {after:,}" for before, after in sizes]
     return [*start, str(compression.before), str(compression.after), *pairs]
 
@@ -124,10 +147,22 @@ def with_rows(text: str, rows: Mapping[Cell, Sequence[str]]) -> str:
     """Return the document with these rows in its table, and those of other cells as they were; in the cells' order."""
     match = re.search(r"(?m)^\| recipe \| model \|.*\n(?:\|.*\n)+", text)
     assert match is not None
-    lines = [[part.strip() for part in line.strip("|").split("|")] for line in match[0].splitlines()[2:]]
-    known = {Cell(*(part.strip("`") for part in line[:3])): line for line in lines} | dict(rows)
-    table = [HEAD, ["---"] * len(HEAD), *(known[cell] for cell in CELLS if cell in known)]
-    plain = "".join(f"| {' | '.join(line)} |\n".replace("| ---", "|---").replace("--- |", "---|") for line in table)
+    lines = [
+        [part.strip() for part in line.strip("|").split("|")]
+        for line in match[0].splitlines()[2:]
+    ]
+    known = {
+        Cell(*(part.strip("`") for part in line[:3])): line for line in lines
+    } | dict(rows)
+    table = [
+        HEAD,
+        ["---"] * len(HEAD),
+        *(known[cell] for cell in CELLS if cell in known),
+    ]
+    plain = "".join(
+        f"| {' | '.join(line)} |\n".replace("| ---", "|---").replace("--- |", "---|")
+        for line in table
+    )
     return text[: match.start()] + plain + text[match.end() :]
 
 
@@ -139,7 +174,10 @@ def main() -> int:
             with tempfile.TemporaryDirectory() as folder:
                 row = row_of(cell, Path(folder))
             print(" | ".join(row), flush=True)
-            DOCUMENT.write_text(with_rows(DOCUMENT.read_text(encoding="utf-8"), {cell: row}), encoding="utf-8")
+            DOCUMENT.write_text(
+                with_rows(DOCUMENT.read_text(encoding="utf-8"), {cell: row}),
+                encoding="utf-8",
+            )
     return 0
 
 

@@ -34,7 +34,9 @@ def tables() -> dict[str, str]:
             f"`{converter.kind}`",
             ", ".join(f"`{mode}`" for mode in converter.quantize),
             converter.name,
-            f"`{name}`" if (name := converter.environment or converter.fallback) else "none: runs on the device",
+            f"`{name}`"
+            if (name := converter.environment or converter.fallback)
+            else "none: runs on the device",
         ]
         for converter in converters()
     )
@@ -54,13 +56,22 @@ def tables() -> dict[str, str]:
     outcomes = json.loads(OUTCOMES.read_text(encoding="utf-8"))
     modes = [f"`{mode}`" for mode in QUANTIZE_MODES]
     return {
-        "from | to": _table(("from", "to", "`--quantize`", "converter", "environment"), ways),
+        "from | to": _table(
+            ("from", "to", "`--quantize`", "converter", "environment"), ways
+        ),
         "environment": _table(("environment", "for", "packages", "disk"), environments),
         "`--quantize` | outputs": _table(
-            ("`--quantize`", "outputs differ by at most", "classifiers: same best class"), bounds
+            (
+                "`--quantize`",
+                "outputs differ by at most",
+                "classifiers: same best class",
+            ),
+            bounds,
         ),
         "tried": _table(("tried", "to", *modes), _matrix(outcomes)),
-        "refused": _table(("refused", "from", "to", "the sentence"), _refusals(outcomes)),
+        "refused": _table(
+            ("refused", "from", "to", "the sentence"), _refusals(outcomes)
+        ),
     }
 
 
@@ -71,7 +82,9 @@ def _matrix(outcomes: Mapping[str, str]) -> Iterator[list[str]]:
         cells.setdefault(_parts(name)[1:], []).append(outcome)
     for source in SOURCE_ORDER:
         for kind in KINDS:
-            row = [_count(cells.get((source, kind, mode), [])) for mode in QUANTIZE_MODES]
+            row = [
+                _count(cells.get((source, kind, mode), [])) for mode in QUANTIZE_MODES
+            ]
             if any(row):
                 yield [TITLES[source], f"`{kind}`", *row]
 
@@ -90,10 +103,17 @@ def _refusals(outcomes: Mapping[str, str]) -> Iterator[list[str]]:
     for name, outcome in sorted(outcomes.items(), key=lambda item: _place(item[0])):
         if outcome not in _GOOD and not outcome.startswith(_NO_WAY):
             model, source, kind, mode = _parts(name)
-            sentence = re.sub(r"\d\.\d*(?:e[+-]?\d+)? of their size", "… of their size", outcome)
+            sentence = re.sub(
+                r"\d\.\d*(?:e[+-]?\d+)? of their size", "… of their size", outcome
+            )
             rows.setdefault((model, source, kind, sentence), []).append(f"`{mode}`")
     for (model, source, kind, sentence), modes in rows.items():
-        yield [f"`{model}`", TITLES[source], f"`{kind}` {', '.join(modes)}", sentence.replace("|", "/")]
+        yield [
+            f"`{model}`",
+            TITLES[source],
+            f"`{kind}` {', '.join(modes)}",
+            sentence.replace("|", "/"),
+        ]
 
 
 def _parts(name: str) -> tuple[str, ...]:
@@ -105,12 +125,20 @@ def _parts(name: str) -> tuple[str, ...]:
 
 def _place(name: str) -> tuple[str, int, int, int]:
     model, source, kind, mode = _parts(name)
-    return model, SOURCE_ORDER.index(source), list(KINDS).index(kind), QUANTIZE_MODES.index(mode)
+    return (
+        model,
+        SOURCE_ORDER.index(source),
+        list(KINDS).index(kind),
+        QUANTIZE_MODES.index(mode),
+    )
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
-    return "".join(f"| {' | '.join(line)} |\n".replace("| ---", "|---").replace("--- |", "---|") for line in lines)
+    return "".join(
+        f"| {' | '.join(line)} |\n".replace("| ---", "|---").replace("--- |", "---|")
+        for line in lines
+    )
 
 
 def with_tables(text: str) -> str:
@@ -125,9 +153,14 @@ def with_tables(text: str) -> str:
 def take_over(results: Path) -> None:
     """Add the outcomes of a run to those of the runs before it."""
     lines = results.read_text(encoding="utf-8").splitlines()
-    outcomes = {**json.loads(OUTCOMES.read_text(encoding="utf-8")), **dict(map(json.loads, lines))}
+    outcomes = {
+        **json.loads(OUTCOMES.read_text(encoding="utf-8")),
+        **dict(map(json.loads, lines)),
+    }
     ordered = {name: outcomes[name] for name in sorted(outcomes, key=_place)}
-    OUTCOMES.write_text(json.dumps(ordered, indent=0, ensure_ascii=False) + "\n", encoding="utf-8")
+    OUTCOMES.write_text(
+        json.dumps(ordered, indent=0, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
 
 
 def main() -> int:

@@ -16,20 +16,37 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from android_toolchain import MIRROR_VARIABLE, ToolchainError, private_apt, require, run, system_mirror
+from android_toolchain import (
+    MIRROR_VARIABLE,
+    ToolchainError,
+    private_apt,
+    require,
+    run,
+    system_mirror,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 LIBRARIES = ("libstdc++6", "libgomp1", "zlib1g", "libgcc-s1", "tzdata")
 """What wheels need beside Python."""
 
 CORE_WHEELS = (
-    *("numpy", "flask", "waitress", "requests", "platformdirs", "prometheus-client", "pillow"),
+    *(
+        "numpy",
+        "flask",
+        "waitress",
+        "requests",
+        "platformdirs",
+        "prometheus-client",
+        "pillow",
+    ),
     *("ai-edge-litert", "onnxruntime", "onnx", "pytest", "hypothesis", "packaging"),
 )
 TIMEOUT_S = 3600.0
 
 
-def option_parser(description: str, variable: str, default: str) -> argparse.ArgumentParser:
+def option_parser(
+    description: str, variable: str, default: str
+) -> argparse.ArgumentParser:
     """The options of every such run.
 
     Args:
@@ -38,15 +55,28 @@ def option_parser(description: str, variable: str, default: str) -> argparse.Arg
     """
     parser = argparse.ArgumentParser(description=description)
     place = os.environ.get(variable) or ROOT / default
-    parser.add_argument("--folder", type=Path, default=place, help=f"where to put it [{variable}, else {default}]")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=place,
+        help=f"where to put it [{variable}, else {default}]",
+    )
     mirror = os.environ.get(MIRROR_VARIABLE)
     parser.add_argument(
-        "--mirror", metavar="URL", default=mirror, help=f"a Debian mirror [{MIRROR_VARIABLE}, else apt's own]"
+        "--mirror",
+        metavar="URL",
+        default=mirror,
+        help=f"a Debian mirror [{MIRROR_VARIABLE}, else apt's own]",
     )
     return parser
 
 
-def ready_python(options: argparse.Namespace, script: str, told: str, make: Callable[[Path, str], Path]) -> Path:
+def ready_python(
+    options: argparse.Namespace,
+    script: str,
+    told: str,
+    make: Callable[[Path, str], Path],
+) -> Path:
     """The Python in the folder of the options; put together anew unless it was made from the same inputs.
 
     Args:
@@ -60,7 +90,9 @@ def ready_python(options: argparse.Namespace, script: str, told: str, make: Call
     folder = options.folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     stamp, inputs = folder / "made-from", fingerprint(folder, script)
-    made_from, _, python = stamp.read_text("utf-8").partition("\n") if stamp.exists() else ("", "", "")
+    made_from, _, python = (
+        stamp.read_text("utf-8").partition("\n") if stamp.exists() else ("", "", "")
+    )
     if made_from == inputs:
         return Path(python)
     stamp.unlink(missing_ok=True)
@@ -68,12 +100,16 @@ def ready_python(options: argparse.Namespace, script: str, told: str, make: Call
     require("dpkg-deb")
     made = make(folder, options.mirror or system_mirror())
     if told not in describe(made):
-        raise ToolchainError(f"its Python does not start; delete {folder} and try again")
+        raise ToolchainError(
+            f"its Python does not start; delete {folder} and try again"
+        )
     stamp.write_text(f"{inputs}\n{made}", "utf-8")
     return made
 
 
-def fetch_root(root: Path, mirror: str, release: str, architecture: str, packages: Sequence[str]) -> None:
+def fetch_root(
+    root: Path, mirror: str, release: str, architecture: str, packages: Sequence[str]
+) -> None:
     """Unpack packages with all that they need. Nothing is configured: Python runs without that.
 
     Raises:
@@ -82,9 +118,19 @@ def fetch_root(root: Path, mirror: str, release: str, architecture: str, package
     arriving = fresh(root.with_name("debs"))
     with private_apt(mirror, (release,), architecture) as apt:
         run([*apt, "update"], "Debian's package lists cannot be fetched", arriving)
-        wanted = ["-y", "--no-install-recommends", "--download-only", "-o", f"Dir::Cache::archives={arriving}"]
+        wanted = [
+            "-y",
+            "--no-install-recommends",
+            "--download-only",
+            "-o",
+            f"Dir::Cache::archives={arriving}",
+        ]
         (arriving / "partial").mkdir()
-        run([*apt, *wanted, "install", *packages], f"the packages for {architecture} cannot be fetched", arriving)
+        run(
+            [*apt, *wanted, "install", *packages],
+            f"the packages for {architecture} cannot be fetched",
+            arriving,
+        )
     fresh(root)
     for name in ("lib", "lib64", "bin", "sbin"):
         (root / "usr" / name).mkdir(parents=True, exist_ok=True)
@@ -96,8 +142,17 @@ def fetch_root(root: Path, mirror: str, release: str, architecture: str, package
 
 def _unpack(file: Path, root: Path) -> None:
     """Not ``dpkg-deb -x``: it would replace the links /lib and /bin by folders."""
-    archive = subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(file)], stdout=subprocess.PIPE)
-    command = ["tar", "-x", "--keep-directory-symlink", "--no-same-owner", "-C", str(root)]
+    archive = subprocess.Popen(
+        ["dpkg-deb", "--fsys-tarfile", str(file)], stdout=subprocess.PIPE
+    )
+    command = [
+        "tar",
+        "-x",
+        "--keep-directory-symlink",
+        "--no-same-owner",
+        "-C",
+        str(root),
+    ]
     unpacked = subprocess.run(command, stdin=archive.stdout, timeout=120, check=False)
     assert archive.stdout is not None
     archive.stdout.close()  # or it would wait for a tar that has given up
@@ -115,31 +170,72 @@ def fetch_wheels(site: Path, python: str, machine: str, wheels: Sequence[str]) -
     Raises:
         ToolchainError: one of them does not exist, or cannot be had.
     """
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target"]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--target",
+    ]
     command += [str(fresh(site)), "--only-binary=:all:", "--implementation", "cp"]
-    command += ["--python-version", python, "--abi", f"cp{python.replace('.', '')}", "--abi", "abi3", "--abi", "none"]
-    for platform in ("manylinux2014", "manylinux_2_17", "manylinux_2_27", "manylinux_2_28"):
+    command += [
+        "--python-version",
+        python,
+        "--abi",
+        f"cp{python.replace('.', '')}",
+        "--abi",
+        "abi3",
+        "--abi",
+        "none",
+    ]
+    for platform in (
+        "manylinux2014",
+        "manylinux_2_17",
+        "manylinux_2_27",
+        "manylinux_2_28",
+    ):
         command += ["--platform", f"{platform}_{machine}"]
     command += ["--constraint", str(ROOT / "constraints.txt"), *wheels]
     run(command, f"the wheels for Python {python} on {machine} cannot be installed")
 
 
-def write_script(path: Path, words: Sequence[str], variables: Mapping[str, str] | None = None) -> None:
+def write_script(
+    path: Path, words: Sequence[str], variables: Mapping[str, str] | None = None
+) -> None:
     """Write a program that runs a command with whatever it was called with."""
     path.parent.mkdir(exist_ok=True)
     path.unlink(missing_ok=True)  # it may be a link
-    exported = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in (variables or {}).items())
-    path.write_text(f'#!/bin/sh\n{exported}exec {" ".join(map(shlex.quote, words))} "$@"\n')
+    exported = "".join(
+        f"export {name}={shlex.quote(value)}\n"
+        for name, value in (variables or {}).items()
+    )
+    path.write_text(
+        f'#!/bin/sh\n{exported}exec {" ".join(map(shlex.quote, words))} "$@"\n'
+    )
     path.chmod(0o755)
 
 
-def run_python(python: Path, *arguments: str, capture: bool = False) -> subprocess.CompletedProcess[str]:
+def run_python(
+    python: Path, *arguments: str, capture: bool = False
+) -> subprocess.CompletedProcess[str]:
     """Run such a Python in the project's folder, with the project's packages."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("POCKETSERVE_", "PYTHON"))}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("POCKETSERVE_", "PYTHON"))
+    }
     environment = {**kept, "PYTHONPATH": sources(), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [str(python), *arguments]
     return subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=capture, text=True, timeout=TIMEOUT_S, check=False
+        command,
+        cwd=ROOT,
+        env=environment,
+        capture_output=capture,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
     )
 
 

@@ -24,7 +24,12 @@ def hashes() -> dict[str, str]:
     """Return the SHA-256 of each piece of code by ``MODEL/FILE``."""
     models = scan(embedded_models_dir())
     entries = [models[name] for name in EMBEDDED_MODELS]
-    parts = [(entry.name, part) for entry in entries for one in entry.versions.values() for part in code_of(entry, one)]
+    parts = [
+        (entry.name, part)
+        for entry in entries
+        for one in entry.versions.values()
+        for part in code_of(entry, one)
+    ]
     return {f"{name}/{part.name}": part.digest for name, part in parts}
 
 

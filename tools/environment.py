@@ -47,8 +47,21 @@ ENVIRONMENTS = {
     "dev": Environment(".venv", ("tflite", "onnx", "image", "qr", "dev", "browser")),
     "all": Environment(
         ".venv-all",
-        ("tflite", "image", "heic", "qr", "torch", "onnx", "executorch", "tensorflow", "dev", "conformance"),
-        also=("torch==2.13.0",),  # named here too, or executorch brings a build with gigabytes of CUDA
+        (
+            "tflite",
+            "image",
+            "heic",
+            "qr",
+            "torch",
+            "onnx",
+            "executorch",
+            "tensorflow",
+            "dev",
+            "conformance",
+        ),
+        also=(
+            "torch==2.13.0",
+        ),  # named here too, or executorch brings a build with gigabytes of CUDA
         npm=("@tensorflow/tfjs@4.22.0", "@tensorflow/tfjs-backend-wasm@4.22.0"),
     ),
     # The older package needs NumPy 1, which nothing else here does.
@@ -62,14 +75,27 @@ ENVIRONMENTS = {
     "zoo": Environment(
         ".venv-zoo",
         ("tflite", "image", "torch", "onnx"),
-        also=("torch==2.13.0", "torchvision==0.28.0", "onnx==1.23.2", "onnxscript==0.7.2"),
+        also=(
+            "torch==2.13.0",
+            "torchvision==0.28.0",
+            "onnx==1.23.2",
+            "onnxscript==0.7.2",
+        ),
     ),
     # A real Triton, whose Python backend reads arrays of NumPy 2 as empty, and two clients that ask it.
     "triton": Environment(
         ".venv-triton",
         ("tflite", "onnx"),
         constraints="constraints-triton.txt",
-        also=("nvidia-pytriton==0.7.0", "kserve", "numpy<2", "onnx>=1.16", "pytest>=8.2", "pytest-xdist", "hypothesis"),
+        also=(
+            "nvidia-pytriton==0.7.0",
+            "kserve",
+            "numpy<2",
+            "onnx>=1.16",
+            "pytest>=8.2",
+            "pytest-xdist",
+            "hypothesis",
+        ),
     ),
     # A real Ray, with packages that nothing else here needs.
     "ray": Environment(
@@ -77,7 +103,13 @@ ENVIRONMENTS = {
         ("ray", "gunicorn", "tflite", "onnx", "torch", "image"),
         constraints="constraints-ray.txt",
         also=(
-            *("torch==2.13.0", "onnx>=1.16", "pytest>=8.2", "pytest-xdist", "hypothesis"),
+            *(
+                "torch==2.13.0",
+                "onnx>=1.16",
+                "pytest>=8.2",
+                "pytest-xdist",
+                "hypothesis",
+            ),
             *("tritonclient[http]", "kserve"),
         ),
     ),
@@ -86,26 +118,58 @@ ENVIRONMENTS = {
         ".venv-families",
         ("tflite", "onnx", "image"),
         also=(
-            *("torch==2.13.0", "torchvision==0.28.0", "onnx==1.23.2", "onnxscript==0.7.2"),
-            *("transformers==5.24.0", "timm==1.0.31", "sentence-transformers==6.2.0", "ultralytics"),
-            *("scikit-learn==1.9.1", "skl2onnx==1.20.0", "onnxmltools==1.16.0", "lightgbm", "xgboost"),
+            *(
+                "torch==2.13.0",
+                "torchvision==0.28.0",
+                "onnx==1.23.2",
+                "onnxscript==0.7.2",
+            ),
+            *(
+                "transformers==5.24.0",
+                "timm==1.0.31",
+                "sentence-transformers==6.2.0",
+                "ultralytics",
+            ),
+            *(
+                "scikit-learn==1.9.1",
+                "skl2onnx==1.20.0",
+                "onnxmltools==1.16.0",
+                "lightgbm",
+                "xgboost",
+            ),
             *("pytest>=8.2", "pytest-xdist", "hypothesis"),
         ),
     ),
     "release": Environment(".venv-release", ("release",)),
     "bench": Environment(".bench/own", ("tflite", "image", "qr", "bench")),
     # Every framework that batches, for one row of the benchmarks.
-    "frameworks": Environment(".bench/frameworks", ("tflite", "torch", "onnx"), also=("torch==2.13.0",)),
+    "frameworks": Environment(
+        ".bench/frameworks", ("tflite", "torch", "onnx"), also=("torch==2.13.0",)
+    ),
     # Other servers, to measure against. torch is named where it is needed, or a build with gigabytes of CUDA comes.
     # httptools is not among what MLServer requires; its HTTP server is faster with it.
-    "mlserver": Environment(".bench/mlserver", (), also=("mlserver==1.7.1", "httptools==0.9.0"), project=False),
+    "mlserver": Environment(
+        ".bench/mlserver",
+        (),
+        also=("mlserver==1.7.1", "httptools==0.9.0"),
+        project=False,
+    ),
     "litserve": Environment(
-        ".bench/litserve", (), also=("torch==2.13.0", "litserve==0.2.19", "numpy==2.4.6"), project=False
+        ".bench/litserve",
+        (),
+        also=("torch==2.13.0", "litserve==0.2.19", "numpy==2.4.6"),
+        project=False,
     ),
     "torchserve": Environment(
         ".bench/torchserve",
         (),
-        also=("torch==2.13.0", "torchserve==0.12.0", "numpy==2.4.6", "psutil", "pyyaml"),  # the last two it forgets
+        also=(
+            "torch==2.13.0",
+            "torchserve==0.12.0",
+            "numpy==2.4.6",
+            "psutil",
+            "pyyaml",
+        ),  # the last two it forgets
         project=False,
     ),
 }
@@ -114,16 +178,25 @@ ENVIRONMENTS = {
 def main(names: list[str]) -> int:
     """Create what is missing; returns the exit code."""
     if sys.version_info < (3, 11):  # noqa: UP036  # whoever runs this may have an older Python
-        print("pocketserve needs Python 3.11 or newer; set PYTHON=python3.11 (or newer)", file=sys.stderr)
+        print(
+            "pocketserve needs Python 3.11 or newer; set PYTHON=python3.11 (or newer)",
+            file=sys.stderr,
+        )
         return 1
     for name in names:
         if name not in ENVIRONMENTS:
-            print(f"unknown environment {name!r}; known: {', '.join(ENVIRONMENTS)}", file=sys.stderr)
+            print(
+                f"unknown environment {name!r}; known: {', '.join(ENVIRONMENTS)}",
+                file=sys.stderr,
+            )
             return 2
         try:
             ensure(name)
         except subprocess.CalledProcessError as error:
-            print(f"{ENVIRONMENTS[name].folder} could not be made: {error.cmd[0]} said why above", file=sys.stderr)
+            print(
+                f"{ENVIRONMENTS[name].folder} could not be made: {error.cmd[0]} said why above",
+                file=sys.stderr,
+            )
             return 1
     return 0
 
@@ -131,7 +204,9 @@ def main(names: list[str]) -> int:
 def ensure(name: str) -> None:
     """Create or update one environment unless it is as wanted already."""
     wanted = ENVIRONMENTS[name]
-    if any(is_current(known) for known in (name, wanted.satisfied_by) if known is not None):
+    if any(
+        is_current(known) for known in (name, wanted.satisfied_by) if known is not None
+    ):
         return
     started = time.monotonic()
     folder = ROOT / wanted.folder
@@ -153,10 +228,22 @@ def ensure(name: str) -> None:
         command += ["--only-binary", "numpy,pillow"] if in_termux() else constraint
         command += ["--editable", requirement]
     command += wanted.also
-    print(f"installing {', '.join(wanted.extras or wanted.also)} into {wanted.folder} …", flush=True)
+    print(
+        f"installing {', '.join(wanted.extras or wanted.also)} into {wanted.folder} …",
+        flush=True,
+    )
     subprocess.run(command, check=True)
     if wanted.npm:
-        npm = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(folder / "tfjs"), *wanted.npm]
+        npm = [
+            "npm",
+            "install",
+            "--silent",
+            "--no-audit",
+            "--no-fund",
+            "--prefix",
+            str(folder / "tfjs"),
+            *wanted.npm,
+        ]
         subprocess.run(npm, check=True)
     stamp(name).write_text(fingerprint(name))
     print(f"{wanted.folder} is ready ({time.monotonic() - started:.0f} s)", flush=True)
@@ -185,7 +272,10 @@ def fingerprint(name: str) -> str:
     parts = [sys.version.encode(), repr(ENVIRONMENTS[name]).encode()]
     if not ENVIRONMENTS[name].project:
         return hashlib.sha256(b"\0".join(parts)).hexdigest()
-    parts += [(ROOT / file).read_bytes() for file in ("pyproject.toml", ENVIRONMENTS[name].constraints)]
+    parts += [
+        (ROOT / file).read_bytes()
+        for file in ("pyproject.toml", ENVIRONMENTS[name].constraints)
+    ]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()
 
 

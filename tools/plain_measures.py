@@ -202,10 +202,16 @@ def measure_distributions(root: Path) -> dict[str, int]:
         for name in defined_types(tree):
             homonyms[distribution, name.strip("_")] += 1
         if "cli" not in file.relative_to(root).parts:
-            counts["imports of the command line from below"] += imports_command_line(tree)
+            counts["imports of the command line from below"] += imports_command_line(
+                tree
+            )
     counts["imports of the command line from below"] += 0
     for distribution in DISTRIBUTIONS:
-        repeated = [name for (owner, name), n in homonyms.items() if owner == distribution and n > 1]
+        repeated = [
+            name
+            for (owner, name), n in homonyms.items()
+            if owner == distribution and n > 1
+        ]
         counts[f"class names with several meanings in {distribution}"] = len(repeated)
     return dict(sorted(counts.items()))
 
@@ -217,13 +223,19 @@ def defined_types(tree: ast.Module) -> Iterator[str]:
             yield node.name
         elif isinstance(node, ast.Assign) and is_alias(node.value):
             for target in node.targets:
-                if isinstance(target, ast.Name) and target.id[:1].isupper() and not target.id.isupper():
+                if (
+                    isinstance(target, ast.Name)
+                    and target.id[:1].isupper()
+                    and not target.id.isupper()
+                ):
                     yield target.id
 
 
 def is_alias(value: ast.expr) -> bool:
     """Return whether an assigned value is a type, such as ``dict[str, int]`` or ``A | B``."""
-    return isinstance(value, ast.Subscript) or (isinstance(value, ast.BinOp) and isinstance(value.op, ast.BitOr))
+    return isinstance(value, ast.Subscript) or (
+        isinstance(value, ast.BinOp) and isinstance(value.op, ast.BitOr)
+    )
 
 
 def imports_command_line(tree: ast.Module) -> int:
@@ -236,7 +248,10 @@ def imports_command_line(tree: ast.Module) -> int:
             modules = [alias.name for alias in node.names]
         else:
             continue
-        count += any(name == COMMAND_LINE or name.startswith(f"{COMMAND_LINE}.") for name in modules)
+        count += any(
+            name == COMMAND_LINE or name.startswith(f"{COMMAND_LINE}.")
+            for name in modules
+        )
     return count
 
 
@@ -249,11 +264,15 @@ def read_limits(file: Path = LIMITS) -> dict[str, dict[str, float]]:
 def all_values(root: Path) -> dict[str, dict[str, float]]:
     """Return the values that are limited, in the form of :func:`read_limits`."""
     counts = measure_distributions(root)
-    limited = {name: float(n) for name, n in counts.items() if not name.startswith("lines of")}
+    limited = {
+        name: float(n) for name, n in counts.items() if not name.startswith("lines of")
+    }
     return {**measure(root), "all": limited}
 
 
-def find_increases(values: dict[str, dict[str, float]], limits: dict[str, dict[str, float]]) -> list[str]:
+def find_increases(
+    values: dict[str, dict[str, float]], limits: dict[str, dict[str, float]]
+) -> list[str]:
     """Return a sentence for each value that is above both its recorded value and its target."""
     increases = []
     for area, measures in values.items():
@@ -287,8 +306,14 @@ def print_table(measures: dict[str, dict[str, float]]) -> None:
     """Print a row per area, and the targets last."""
     for number, name in enumerate(TARGETS, 1):
         print(f"({number}) {name}")
-    rows: Iterable[tuple[str, dict[str, float]]] = [*measures.items(), ("target", TARGETS)]
-    print(f"{'':30}" + "".join(f"{f'({number})':>8}" for number in range(1, len(TARGETS) + 1)))
+    rows: Iterable[tuple[str, dict[str, float]]] = [
+        *measures.items(),
+        ("target", TARGETS),
+    ]
+    print(
+        f"{'':30}"
+        + "".join(f"{f'({number})':>8}" for number in range(1, len(TARGETS) + 1))
+    )
     for area, values in rows:
         print(f"{area:30}" + "".join(f"{values[name]:8.1f}" for name in TARGETS))
 

@@ -45,15 +45,23 @@ def check(root: Path, version: str) -> None:
         ReleaseError: files differ from the last commit, or CHANGELOG.md has no entry of the version.
     """
     if changed := _output(root, "git", "status", "--porcelain"):
-        raise ReleaseError(f"commit or remove these first: {', '.join(line[3:] for line in changed.splitlines())}")
+        raise ReleaseError(
+            f"commit or remove these first: {', '.join(line[3:] for line in changed.splitlines())}"
+        )
     changes = (root / "CHANGELOG.md").read_text(encoding="utf-8")
-    if not re.search(CHANGELOG_ENTRY.format(version=re.escape(version)), changes, re.MULTILINE):
-        raise ReleaseError(f"CHANGELOG.md has no entry '## {version}'; write what changed")
+    if not re.search(
+        CHANGELOG_ENTRY.format(version=re.escape(version)), changes, re.MULTILINE
+    ):
+        raise ReleaseError(
+            f"CHANGELOG.md has no entry '## {version}'; write what changed"
+        )
 
 
 def export(root: Path, folder: Path) -> Path:
     """Write the files of the last commit into a new folder."""
-    archive = subprocess.run(["git", "archive", "HEAD"], cwd=root, check=True, stdout=subprocess.PIPE)
+    archive = subprocess.run(
+        ["git", "archive", "HEAD"], cwd=root, check=True, stdout=subprocess.PIPE
+    )
     with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
         files.extractall(folder, filter="data")
     return folder
@@ -67,19 +75,47 @@ def build(sources: Path, output: Path, version: str, epoch: int) -> None:
         output: an empty folder.
         epoch: the commit's time in seconds, which stands for all times.
     """
-    variables = {"SOURCE_DATE_EPOCH": str(epoch), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0"}
-    toolchain = os.environ.get("POCKETSERVE_ANDROID_TOOLCHAIN") or str(ROOT / ".android-toolchain")
+    variables = {
+        "SOURCE_DATE_EPOCH": str(epoch),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONHASHSEED": "0",
+    }
+    toolchain = os.environ.get("POCKETSERVE_ANDROID_TOOLCHAIN") or str(
+        ROOT / ".android-toolchain"
+    )
     variables["POCKETSERVE_ANDROID_TOOLCHAIN"] = toolchain
     python, bridge = sys.executable, sources / "build" / "bridge"
     _run(sources, variables, python, "-m", "hatchling", "build", "--directory", output)
     for step in ("jar", "aar"):
-        _run(sources, variables, python, "android_bridge/build.py", step, "--output", bridge)
-    shutil.copyfile(bridge / "pocketserve-bridge.jar", output / f"pocketserve-bridge-{version}.jar")
+        _run(
+            sources,
+            variables,
+            python,
+            "android_bridge/build.py",
+            step,
+            "--output",
+            bridge,
+        )
+    shutil.copyfile(
+        bridge / "pocketserve-bridge.jar", output / f"pocketserve-bridge-{version}.jar"
+    )
     pack(bridge / "maven", output / f"pocketserve-bridge-{version}-maven.zip")
     apk = output / f"pocketserve-companion-{version}.apk"
     _run(sources, variables, python, "android_bridge/build_apk.py", "--output", apk)
     site = sources / "build" / "site"
-    words = ["-q", "-W", "--keep-going", "-b", "html", "-c", "docs", "-d", sources / "build" / "doctrees", ".", site]
+    words = [
+        "-q",
+        "-W",
+        "--keep-going",
+        "-b",
+        "html",
+        "-c",
+        "docs",
+        "-d",
+        sources / "build" / "doctrees",
+        ".",
+        site,
+    ]
     _run(sources, variables, python, "-m", "sphinx", *words)
     pack(site, output / f"pocketserve-{version}-docs.zip")
     write_parts(output, version, epoch)
@@ -104,7 +140,9 @@ def write_parts(output: Path, version: str, epoch: int) -> None:
     from cyclonedx.model.component import ComponentType
     from cyclonedx.output.json import JsonV1Dot6
 
-    bom = Bom(serial_number=uuid.uuid5(uuid.NAMESPACE_URL, f"pocketserve-{version}-{epoch}"))
+    bom = Bom(
+        serial_number=uuid.uuid5(uuid.NAMESPACE_URL, f"pocketserve-{version}-{epoch}")
+    )
     bom.metadata.timestamp = datetime.fromtimestamp(epoch, UTC)
     components = {name: _component(name) for name in requirements("pocketserve")}
     root = components.pop("pocketserve")
@@ -114,7 +152,9 @@ def write_parts(output: Path, version: str, epoch: int) -> None:
     bom.components = [*components.values(), *_page_libraries()]
     for name, component in {"pocketserve": root, **components}.items():
         bom.register_dependency(component, [components[need] for need in needs(name)])
-    (output / f"pocketserve-{version}.cdx.json").write_text(JsonV1Dot6(bom).output_as_string(indent=2) + "\n", "utf-8")
+    (output / f"pocketserve-{version}.cdx.json").write_text(
+        JsonV1Dot6(bom).output_as_string(indent=2) + "\n", "utf-8"
+    )
 
 
 def requirements(name: str) -> list[str]:
@@ -133,7 +173,13 @@ def needs(name: str) -> list[str]:
     from packaging.utils import canonicalize_name
 
     texts = [Requirement(text) for text in importlib.metadata.requires(name) or ()]
-    return sorted({canonicalize_name(r.name) for r in texts if r.marker is None or r.marker.evaluate({"extra": ""})})
+    return sorted(
+        {
+            canonicalize_name(r.name)
+            for r in texts
+            if r.marker is None or r.marker.evaluate({"extra": ""})
+        }
+    )
 
 
 def _component(name: str) -> Any:
@@ -144,8 +190,16 @@ def _component(name: str) -> Any:
 
     metadata = importlib.metadata.metadata(name)
     version = metadata["Version"]
-    classes = [text for text in metadata.get_all("Classifier", ()) if text.startswith("License ::")]
-    text = metadata["License-Expression"] or metadata["License"] or "".join(classes[:1]).rpartition(" :: ")[2]
+    classes = [
+        text
+        for text in metadata.get_all("Classifier", ())
+        if text.startswith("License ::")
+    ]
+    text = (
+        metadata["License-Expression"]
+        or metadata["License"]
+        or "".join(classes[:1]).rpartition(" :: ")[2]
+    )
     return Component(
         name=name,
         version=version,
@@ -171,7 +225,9 @@ def _page_libraries() -> list[Any]:
             purl=PackageURL("npm", name=name, version=package["version"]),
             licenses=[LicenseFactory().make_from_string(package["licence"])],
         )
-        for name, package in json.loads((ROOT / "tools" / "vendor.json").read_text("utf-8")).items()
+        for name, package in json.loads(
+            (ROOT / "tools" / "vendor.json").read_text("utf-8")
+        ).items()
     ]
 
 
@@ -180,12 +236,16 @@ def _file(path: Path) -> Any:
     from cyclonedx.model.component import Component, ComponentType
 
     digest = HashType(alg=HashAlgorithm.SHA_256, content=_sha256(path))
-    return Component(name=path.name, type=ComponentType.FILE, bom_ref=path.name, hashes=[digest])
+    return Component(
+        name=path.name, type=ComponentType.FILE, bom_ref=path.name, hashes=[digest]
+    )
 
 
 def differences(first: Path, second: Path) -> list[str]:
     """Return the names of files that two folders do not have alike, byte by byte."""
-    names = sorted({path.name for folder in (first, second) for path in folder.iterdir()})
+    names = sorted(
+        {path.name for folder in (first, second) for path in folder.iterdir()}
+    )
     _, unequal, missing = filecmp.cmpfiles(first, second, names, shallow=False)
     return sorted(unequal + missing)
 
@@ -203,7 +263,9 @@ def _sha256(path: Path) -> str:
 def _output(folder: Path, *command: str) -> str:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     if done.returncode != 0:
-        raise ReleaseError(f"{' '.join(command[:2])} failed; a release is made in a clone: {done.stderr.strip()}")
+        raise ReleaseError(
+            f"{' '.join(command[:2])} failed; a release is made in a clone: {done.stderr.strip()}"
+        )
     return done.stdout
 
 
@@ -220,7 +282,9 @@ def _run(folder: Path, variables: Mapping[str, str], *command: object) -> None:
             timeout=STEP_TIMEOUT_S,
         )
     except subprocess.TimeoutExpired:
-        raise ReleaseError(f"{' '.join(words[1:4])} did not end within {STEP_TIMEOUT_S:.0f} s") from None
+        raise ReleaseError(
+            f"{' '.join(words[1:4])} did not end within {STEP_TIMEOUT_S:.0f} s"
+        ) from None
     if done.returncode != 0:
         raise ReleaseError(f"{' '.join(words[1:4])} failed:\n{done.stdout}")
 

@@ -37,7 +37,11 @@ class Profiler:
 
     def __call__(self, frame: FrameType, event: str, _argument: object) -> None:
         """Count one call; :func:`threading.setprofile` has each thread call this."""
-        if self.on and event == "call" and frame.f_code.co_filename.startswith(PACKAGES):
+        if (
+            self.on
+            and event == "call"
+            and frame.f_code.co_filename.startswith(PACKAGES)
+        ):
             self.calls[frame.f_code.co_filename] += 1
 
 
@@ -65,7 +69,12 @@ def _requests(url: str, token: str) -> list[Callable[[], Any]]:
     picture = io.BytesIO()
     Image.fromarray(np.full((28, 28), 200, np.uint8)).save(picture, "PNG")
     body, array = picture.getvalue(), np.zeros((1, 8, 8, 1), np.float32)
-    tensor = {"name": "image", "shape": array.shape, "datatype": "FP32", "data": array.ravel().tolist()}
+    tensor = {
+        "name": "image",
+        "shape": array.shape,
+        "datatype": "FP32",
+        "data": array.ravel().tolist(),
+    }
     document = json.dumps({"inputs": [tensor]}).encode()
     as_json = Request("POST", "/v2/models/digits/infer", [document], len(document))
     client = Client(url, token=token)
@@ -76,11 +85,21 @@ def _requests(url: str, token: str) -> list[Callable[[], Any]]:
     ]
 
 
-def measure(profiler: Profiler, urls: list[str], token_file: Path) -> dict[str, Counter[str]]:
+def measure(
+    profiler: Profiler, urls: list[str], token_file: Path
+) -> dict[str, Counter[str]]:
     """Run the client and return the calls by file, for each transport and kind."""
-    command = [sys.executable, __file__, "--client", token_file.read_text().strip(), *urls]
+    command = [
+        sys.executable,
+        __file__,
+        "--client",
+        token_file.read_text().strip(),
+        *urls,
+    ]
     tables: dict[str, Counter[str]] = {}
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as client:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as client:
         assert client.stdin is not None
         assert client.stdout is not None
         for url in urls:
@@ -90,7 +109,9 @@ def measure(profiler: Profiler, urls: list[str], token_file: Path) -> dict[str, 
                         raise SystemExit("the client failed")
                     profiler.on = line == "ready\n"
                     if not profiler.on:
-                        tables[f"{url.partition(':')[0]}, {kind}"] = profiler.calls.copy()
+                        tables[f"{url.partition(':')[0]}, {kind}"] = (
+                            profiler.calls.copy()
+                        )
                         profiler.calls.clear()
                     print(file=client.stdin, flush=True)
     return tables
@@ -116,7 +137,11 @@ def main(arguments: list[str]) -> int:
 
     with tempfile.TemporaryDirectory() as folder:
         config = Config(
-            state_dir=Path(folder), token_file=Path(folder, "token"), http_port=0, socket_port=0, load=("digits",)
+            state_dir=Path(folder),
+            token_file=Path(folder, "token"),
+            http_port=0,
+            socket_port=0,
+            load=("digits",),
         )
         threading.setprofile(profiler)
         sys.setprofile(profiler)
@@ -125,7 +150,13 @@ def main(arguments: list[str]) -> int:
     for name, calls in tables.items():
         print(f"{name}: {len(calls)} modules, {calls.total()} calls")
         if "--names" in arguments:
-            print(*(f"  {n:4} {os.path.relpath(file, ROOT)}" for file, n in sorted(calls.items())), sep="\n")
+            print(
+                *(
+                    f"  {n:4} {os.path.relpath(file, ROOT)}"
+                    for file, n in sorted(calls.items())
+                ),
+                sep="\n",
+            )
     return 0
 
 

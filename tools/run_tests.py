@@ -38,7 +38,15 @@ def main(arguments: Sequence[str]) -> int:
     kind, *options = arguments
     # A cache for this run alone: other runs, targets and environments must not replace the list of failed tests.
     with tempfile.TemporaryDirectory(prefix="pocketserve-pytest-") as cache:
-        command = [sys.executable, "-m", "pytest", "-o", f"cache_dir={cache}", f"--for={kind}", *options]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-o",
+            f"cache_dir={cache}",
+            f"--for={kind}",
+            *options,
+        ]
         code = run(command)
         failed = failed_tests(Path(cache))
         if code != TESTS_FAILED or not can_run_again(failed):

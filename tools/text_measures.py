@@ -19,10 +19,19 @@ LONG_SENTENCE = 30
 """Words that a reader holds at once; from the next one on a sentence counts as long."""
 LONG_WORD = 10
 """Letters; a word of so many, or more, counts as long."""
-GENERATED = frozenset({"docs/generated/benchmark-results.md", "docs/generated/evidence.md", "docs/generated/zoo.md"})
+GENERATED = frozenset(
+    {
+        "docs/generated/benchmark-results.md",
+        "docs/generated/evidence.md",
+        "docs/generated/zoo.md",
+    }
+)
 """Tools write these pages; their sentences stand in the tools."""
 
-_LEFT_OUT = re.compile(r"^```.*?^```[^\n]*$|^(?:#|\||<|!\[)[^\n]*$|`[^`\n]*\n?[^`\n]*`", re.MULTILINE | re.DOTALL)
+_LEFT_OUT = re.compile(
+    r"^```.*?^```[^\n]*$|^(?:#|\||<|!\[)[^\n]*$|`[^`\n]*\n?[^`\n]*`",
+    re.MULTILINE | re.DOTALL,
+)
 _WORD = re.compile(r"[A-Za-z][A-Za-z'’-]*|\d[\d.,:]*")
 _END = re.compile(r"(?<=[.!?])[*_)\"”]*\s+|\f|\n\s*\n|\n\s*(?:[-*]|\d+\.) ")
 
@@ -63,19 +72,27 @@ def pages(root: Path) -> list[Path]:
 
 def measure(root: Path) -> dict[str, int]:
     """Return how many long sentences each page has, by ``long sentences in PAGE``."""
-    texts = {page.relative_to(root): page.read_text(encoding="utf-8") for page in pages(root)}
-    return {f"long sentences in {name}": len(_long(text)) for name, text in texts.items()}
+    texts = {
+        page.relative_to(root): page.read_text(encoding="utf-8") for page in pages(root)
+    }
+    return {
+        f"long sentences in {name}": len(_long(text)) for name, text in texts.items()
+    }
 
 
 def _long(text: str) -> list[Sentence]:
-    return [sentence for sentence in sentences(text) if len(sentence.words) > LONG_SENTENCE]
+    return [
+        sentence for sentence in sentences(text) if len(sentence.words) > LONG_SENTENCE
+    ]
 
 
 def main(names: list[str]) -> int:
     """Print the measures of all pages, or the long sentences of some; returns the exit code."""
     for name in names:
         for sentence in _long(Path(name).read_text(encoding="utf-8")):
-            print(f"{name}:{sentence.line}: {len(sentence.words)} words: {' '.join(sentence.words)}")
+            print(
+                f"{name}:{sentence.line}: {len(sentence.words)} words: {' '.join(sentence.words)}"
+            )
     for page in pages(ROOT) if not names else ():
         text = page.read_text(encoding="utf-8")
         lengths = [len(sentence.words) for sentence in sentences(text)]

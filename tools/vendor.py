@@ -56,30 +56,51 @@ def check(folder: Path) -> None:
     Raises:
         VendorError: a file is missing, changed, or of no package.
     """
-    expected = {f"{name}/{file}" for name, package in packages().items() for file in package["files"].values()}
+    expected = {
+        f"{name}/{file}"
+        for name, package in packages().items()
+        for file in package["files"].values()
+    }
     present = {path.relative_to(folder).as_posix() for path in _files(folder)}
     if present != expected:
         raise VendorError(
             f"files differ from {PINNED.name}: {', '.join(sorted(present ^ expected))}; run tools/vendor.py"
         )
     if (folder / SUMS).read_text("utf-8") != _sums(folder):
-        raise VendorError(f"a file of {folder} was changed: {SUMS} differs; run tools/vendor.py")
+        raise VendorError(
+            f"a file of {folder} was changed: {SUMS} differs; run tools/vendor.py"
+        )
 
 
 def _fetch(package: str, folder: Path) -> Path:
-    command = ["npm", "pack", package, "--json", "--ignore-scripts", "--pack-destination", str(folder)]
+    command = [
+        "npm",
+        "pack",
+        package,
+        "--json",
+        "--ignore-scripts",
+        "--pack-destination",
+        str(folder),
+    ]
     try:
         subprocess.run(command, check=True, capture_output=True, timeout=NPM_TIMEOUT_S)
     except (OSError, subprocess.SubprocessError) as error:
-        raise VendorError(f"npm cannot fetch {package} ({error}); look at the network and at npm") from None
+        raise VendorError(
+            f"npm cannot fetch {package} ({error}); look at the network and at npm"
+        ) from None
     (archive,) = folder.glob("*.tgz")
     return archive
 
 
 def _verify(archive: Path, integrity: str) -> None:
-    digest = "sha512-" + base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode()
+    digest = (
+        "sha512-"
+        + base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode()
+    )
     if digest != integrity:
-        raise VendorError(f"{archive.name} is not the pinned archive: its integrity is {digest}")
+        raise VendorError(
+            f"{archive.name} is not the pinned archive: its integrity is {digest}"
+        )
 
 
 def _unpack(archive: Path, files: dict[str, str], folder: Path) -> None:
@@ -87,26 +108,35 @@ def _unpack(archive: Path, files: dict[str, str], folder: Path) -> None:
     with tarfile.open(archive) as opened:
         for source, name in files.items():
             member = opened.extractfile(f"package/{source}")
-            assert member is not None  # a folder's or a link's name: the pinned archive has none here
+            assert (
+                member is not None
+            )  # a folder's or a link's name: the pinned archive has none here
             (folder / name).write_bytes(member.read())
 
 
 def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file() and path.name != SUMS)
+    return sorted(
+        path for path in folder.rglob("*") if path.is_file() and path.name != SUMS
+    )
 
 
 def _sums(folder: Path) -> str:
     """Return what ``sha256sum -c`` reads."""
     lines = [
-        f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(folder)}\n" for path in _files(folder)
+        f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(folder)}\n"
+        for path in _files(folder)
     ]
     return "".join(lines)
 
 
 def main(arguments: list[str]) -> int:
     """Bring or check the libraries; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="compare what is there, without network")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="compare what is there, without network"
+    )
     parser.add_argument("--folder", type=Path, default=FOLDER)
     options = parser.parse_args(arguments)
     try:

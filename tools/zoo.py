@@ -31,7 +31,12 @@ from pocketserve.cli import CommandError
 from pocketserve.compare.session import Plan, compare_versions
 from pocketserve.config import STATE_VARIABLE
 from pocketserve.convert.converter import ConversionError
-from pocketserve.convert.environments import ENVIRONMENTS, FOLDER_VARIABLE, ensure, environments_folder
+from pocketserve.convert.environments import (
+    ENVIRONMENTS,
+    FOLDER_VARIABLE,
+    ensure,
+    environments_folder,
+)
 from pocketserve.convert.process import ProcessLimits
 from pocketserve.convert.run import Conversion, ConversionSettings, ModelConverter
 from pocketserve.engine.device.processes import descendants_of
@@ -72,40 +77,69 @@ class Zoo:
         stop: float = float("inf"),
         seconds: float = 0.0,
     ) -> None:
-        self._results, self._build, self._stop, self._seconds = results, build, stop, seconds
+        self._results, self._build, self._stop, self._seconds = (
+            results,
+            build,
+            stop,
+            seconds,
+        )
         self._limits = ProcessLimits(timeout, MEMORY_BYTES)
         self._models, self._state = work / "models", work / "state"
         self._models.mkdir(parents=True)
         self._state.mkdir(mode=0o700)
 
-    def run(self, paths: Sequence[ConversionPath], architectures: Sequence[Architecture]) -> None:
+    def run(
+        self, paths: Sequence[ConversionPath], architectures: Sequence[Architecture]
+    ) -> None:
         """Convert all that has no result yet: the cheapest paths first, and of each the smallest architectures."""
         for group in sorted({path.group for path in paths}):
             for architecture in sorted(architectures, key=lambda item: item.parameters):
-                due = [p for p in paths if p.group == group and p.library == architecture.library]
                 due = [
-                    path for path in due if self._is_due(self._results.conversions.get((architecture.name, path.name)))
+                    p
+                    for p in paths
+                    if p.group == group and p.library == architecture.library
+                ]
+                due = [
+                    path
+                    for path in due
+                    if self._is_due(
+                        self._results.conversions.get((architecture.name, path.name))
+                    )
                 ]
                 if due and time.time() < self._stop:
                     self._convert_all(architecture, due)
 
     def _is_due(self, line: dict[str, Any] | None) -> bool:
-        return line is None or (self._seconds > 0 and line["state"] == "ok" and "p50_ms" not in line)
+        return line is None or (
+            self._seconds > 0 and line["state"] == "ok" and "p50_ms" not in line
+        )
 
-    def _convert_all(self, architecture: Architecture, paths: Sequence[ConversionPath]) -> None:
+    def _convert_all(
+        self, architecture: Architecture, paths: Sequence[ConversionPath]
+    ) -> None:
         folder = self._models / architecture.name
         try:
-            for source, quantize in dict.fromkeys((path.source, path.quantize) for path in paths):
-                alike = [path for path in paths if (path.source, path.quantize) == (source, quantize)]
+            for source, quantize in dict.fromkeys(
+                (path.source, path.quantize) for path in paths
+            ):
+                alike = [
+                    path
+                    for path in paths
+                    if (path.source, path.quantize) == (source, quantize)
+                ]
                 fault = self._prepare(architecture, folder, source)
                 if fault is None:
                     self._convert(architecture, source, quantize, alike)
                 for path in alike if fault is not None else ():
-                    self._keep(architecture, path, {"state": "refused", "reason": fault})
+                    self._keep(
+                        architecture, path, {"state": "refused", "reason": fault}
+                    )
         finally:
             remove_tree(folder)
 
-    def _prepare(self, architecture: Architecture, folder: Path, source: str) -> str | None:
+    def _prepare(
+        self, architecture: Architecture, folder: Path, source: str
+    ) -> str | None:
         """Have the version to convert from in the model's folder, or return why there is none."""
         before = self._results.conversions.get((architecture.name, f"torch>{source}"))
         if before is not None and before["state"] != "ok":
@@ -115,7 +149,9 @@ class Zoo:
                 self._build(architecture, folder)
             self._trust(architecture.name)
             if source not in scan(self._models)[architecture.name].versions:
-                with closing(self._converter(architecture.name, "torch", "none", Watch())) as converter:
+                with closing(
+                    self._converter(architecture.name, "torch", "none", Watch())
+                ) as converter:
                     converter.convert(source)
                 self._trust(architecture.name)
         except ConversionError as error:
@@ -128,13 +164,29 @@ class Zoo:
         for version in entry.versions.values():
             TrustStore(self._state).add(name, code_of(entry, version))
 
-    def _converter(self, name: str, source: str, quantize: str, watch: Watch) -> ModelConverter:
-        settings = ConversionSettings(self._models, self._state, quantize=quantize, version=source, limits=self._limits)
+    def _converter(
+        self, name: str, source: str, quantize: str, watch: Watch
+    ) -> ModelConverter:
+        settings = ConversionSettings(
+            self._models,
+            self._state,
+            quantize=quantize,
+            version=source,
+            limits=self._limits,
+        )
         return ModelConverter(scan(self._models)[name], settings, watch.tell, print)
 
-    def _convert(self, architecture: Architecture, source: str, quantize: str, paths: Sequence[ConversionPath]) -> None:
+    def _convert(
+        self,
+        architecture: Architecture,
+        source: str,
+        quantize: str,
+        paths: Sequence[ConversionPath],
+    ) -> None:
         watch = Watch()
-        with closing(self._converter(architecture.name, source, quantize, watch)) as converter:
+        with closing(
+            self._converter(architecture.name, source, quantize, watch)
+        ) as converter:
             for path in paths:
                 if time.time() >= self._stop:
                     return
@@ -143,7 +195,9 @@ class Zoo:
                     conversion = converter.convert(path.kind)
                     result = {**_success(conversion), **watch.measured()}
                     if self._seconds:
-                        result["p50_ms"] = self._speeds(architecture.name, source, conversion.version)
+                        result["p50_ms"] = self._speeds(
+                            architecture.name, source, conversion.version
+                        )
                 except ConversionError as error:
                     state = "failed" if UNFORESEEN.search(error.message) else "refused"
                     reason = _without_names(error.message, architecture.name)
@@ -153,14 +207,21 @@ class Zoo:
     def _speeds(self, name: str, source: str, version: str) -> list[float] | None:
         """Return the median milliseconds of a run, of the original and of the result; None if one cannot run here."""
         self._trust(name)
-        plan = Plan(name, str(self._models), (source, version), source, seconds=self._seconds)
+        plan = Plan(
+            name, str(self._models), (source, version), source, seconds=self._seconds
+        )
         try:
             versions = compare_versions(plan, lambda title, share: None)["versions"]
-            return [float(f"{versions[key]['run_ms']['p50']['value']:.3g}") for key in (source, version)]
+            return [
+                float(f"{versions[key]['run_ms']['p50']['value']:.3g}")
+                for key in (source, version)
+            ]
         except (CommandError, KeyError):
             return None
 
-    def _keep(self, architecture: Architecture, path: ConversionPath, result: dict[str, Any]) -> None:
+    def _keep(
+        self, architecture: Architecture, path: ConversionPath, result: dict[str, Any]
+    ) -> None:
         self._results.add({"name": architecture.name, "path": path.name, **result})
         shown = result.get("reason") or f"{result['error']:.1e}"
         print(f"{architecture.name} {path.name}: {result['state']} {shown}", flush=True)
@@ -185,22 +246,31 @@ class Watch:
         elif time.monotonic() < self._measured + MEMORY_INTERVAL_S:
             return
         self._measured = time.monotonic()
-        self._peak = max(self._peak, sum(map(_resident_bytes, descendants_of(os.getpid()))))
+        self._peak = max(
+            self._peak, sum(map(_resident_bytes, descendants_of(os.getpid())))
+        )
 
     def measured(self) -> dict[str, int]:
         """Return the seconds, and the peak in megabytes."""
-        return {"seconds": round(time.monotonic() - self._began), "peak_mb": round(self._peak / 1e6)}
+        return {
+            "seconds": round(time.monotonic() - self._began),
+            "peak_mb": round(self._peak / 1e6),
+        }
 
 
 def _resident_bytes(process: int) -> int:
     try:
-        pages = int(Path(f"/proc/{process}/statm").read_text(encoding="ascii").split()[1])
+        pages = int(
+            Path(f"/proc/{process}/statm").read_text(encoding="ascii").split()[1]
+        )
     except (OSError, ValueError, IndexError):
         return 0  # it has ended meanwhile
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-UNFORESEEN = re.compile(r"^the result |crashed on this model|ended without a result|wrote nothing|^\w+(\.\w+)*: ")
+UNFORESEEN = re.compile(
+    r"^the result |crashed on this model|ended without a result|wrote nothing|^\w+(\.\w+)*: "
+)
 """What a user should not meet: a wrong result, a crash, or a tool's error that no sentence was made of."""
 
 
@@ -231,7 +301,9 @@ def library_python(library: str) -> str:
     if library == "torchvision":
         return sys.executable
     folder = environments_folder(ROOT)
-    return str(ensure(ENVIRONMENTS["tensorflow"], folder, lambda title, share: None, print))
+    return str(
+        ensure(ENVIRONMENTS["tensorflow"], folder, lambda title, share: None, print)
+    )
 
 
 def run_builder(library: str, action: str, *arguments: str) -> str:
@@ -240,13 +312,30 @@ def run_builder(library: str, action: str, *arguments: str) -> str:
     Raises:
         ConversionError: it failed; with its last line.
     """
-    command = [library_python(library), str(ROOT / "tools/zoo_models.py"), action, library, *arguments]
+    command = [
+        library_python(library),
+        str(ROOT / "tools/zoo_models.py"),
+        action,
+        library,
+        *arguments,
+    ]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S, check=False)
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=BUILD_TIMEOUT_S,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
-        raise ConversionError(f"building it took more than {BUILD_TIMEOUT_S:g} s") from None
+        raise ConversionError(
+            f"building it took more than {BUILD_TIMEOUT_S:g} s"
+        ) from None
     if done.returncode:
-        raise ConversionError((done.stderr.strip().splitlines() or ["building it failed"])[-1], detail=done.stderr)
+        raise ConversionError(
+            (done.stderr.strip().splitlines() or ["building it failed"])[-1],
+            detail=done.stderr,
+        )
     return done.stdout
 
 
@@ -257,21 +346,37 @@ def build_model(architecture: Architecture, folder: Path) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Convert what has no result yet; returns the exit code."""
-    os.environ.setdefault(FOLDER_VARIABLE, str(ROOT / ".converters"))  # as `make test-convert`
+    os.environ.setdefault(
+        FOLDER_VARIABLE, str(ROOT / ".converters")
+    )  # as `make test-convert`
     results = Results(options.results)
-    paths = [path for path in PATHS if not options.paths or path.name in options.paths.split(",")]
+    paths = [
+        path
+        for path in PATHS
+        if not options.paths or path.name in options.paths.split(",")
+    ]
     if options.by_architecture:
         paths = [path._replace(group=0) for path in paths]
     for library in dict.fromkeys(path.library for path in paths):
-        if not any(architecture.library == library for architecture in results.architectures):
+        if not any(
+            architecture.library == library for architecture in results.architectures
+        ):
             listed = json.loads(run_builder(library, "list"))
             results.add_architectures(Architecture(library, **item) for item in listed)
-    chosen = [item for item in results.architectures if not options.only or re.fullmatch(options.only, item.name)]
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was begun is ended and removed
+    chosen = [
+        item
+        for item in results.architectures
+        if not options.only or re.fullmatch(options.only, item.name)
+    ]
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(1)
+    )  # so that what was begun is ended and removed
     with tempfile.TemporaryDirectory(prefix="zoo-", dir=options.folder) as work:
         os.environ[STATE_VARIABLE] = f"{work}/state"  # of the comparisons, too
         stop = _stop_time(options.stop)
-        Zoo(results, Path(work), build_model, options.timeout, stop, options.seconds).run(paths, chosen)
+        Zoo(
+            results, Path(work), build_model, options.timeout, stop, options.seconds
+        ).run(paths, chosen)
     return 0
 
 
@@ -288,7 +393,9 @@ def write(options: argparse.Namespace) -> int:
     before = PAGE.read_text(encoding="utf-8")
     after = with_tables(before, Results(options.results))
     if options.check:
-        print(f"{PAGE.name} is {'as the results are' if before == after else 'not made of the results: run `write`'}")
+        print(
+            f"{PAGE.name} is {'as the results are' if before == after else 'not made of the results: run `write`'}"
+        )
         return int(before != after)
     PAGE.write_text(after, encoding="utf-8")
     return 0
@@ -296,17 +403,56 @@ def write(options: argparse.Namespace) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run or write; returns the exit code."""
-    parser = argparse.ArgumentParser(description="Convert every architecture that can be built without a download.")
+    parser = argparse.ArgumentParser(
+        description="Convert every architecture that can be built without a download."
+    )
     parser.add_argument("action", choices=("run", "write"))
-    parser.add_argument("--results", type=Path, default=RESULTS, help="lines of JSON [docs/generated/zoo.jsonl]")
-    parser.add_argument("--only", metavar="REGEX", help="architectures whose whole name matches")
-    parser.add_argument("--paths", metavar="PATH,…", help=f"some of {', '.join(path.name for path in PATHS)}")
-    parser.add_argument("--by-architecture", action="store_true", help="all paths of one before the next architecture")
-    parser.add_argument("--timeout", type=float, default=TIMEOUT_S, metavar="S", help="for each process [300]")
-    parser.add_argument("--seconds", type=float, default=0.0, metavar="S", help="compare speeds, too, for so long [0]")
-    parser.add_argument("--stop", metavar="HH:MM", help="begin nothing after this time today")
-    parser.add_argument("--folder", type=Path, help="where models are made for a while [the system's temporary folder]")
-    parser.add_argument("--check", action="store_true", help="write nothing; fail where the page is not as the results")
+    parser.add_argument(
+        "--results",
+        type=Path,
+        default=RESULTS,
+        help="lines of JSON [docs/generated/zoo.jsonl]",
+    )
+    parser.add_argument(
+        "--only", metavar="REGEX", help="architectures whose whole name matches"
+    )
+    parser.add_argument(
+        "--paths",
+        metavar="PATH,…",
+        help=f"some of {', '.join(path.name for path in PATHS)}",
+    )
+    parser.add_argument(
+        "--by-architecture",
+        action="store_true",
+        help="all paths of one before the next architecture",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=TIMEOUT_S,
+        metavar="S",
+        help="for each process [300]",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=0.0,
+        metavar="S",
+        help="compare speeds, too, for so long [0]",
+    )
+    parser.add_argument(
+        "--stop", metavar="HH:MM", help="begin nothing after this time today"
+    )
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        help="where models are made for a while [the system's temporary folder]",
+    )
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="write nothing; fail where the page is not as the results",
+    )
     options = parser.parse_args(arguments)
     return run(options) if options.action == "run" else write(options)
 

@@ -29,9 +29,16 @@ def main(arguments: list[str]) -> int:
     """List or build; returns the exit code."""
     action, library, *rest = arguments
     if action == "list":
-        print(json.dumps({"torchvision": list_torchvision, "keras": list_keras}[library]()))
+        print(
+            json.dumps(
+                {"torchvision": list_torchvision, "keras": list_keras}[library]()
+            )
+        )
         return 0
-    build: Callable[[str, Path], None] = {"torchvision": build_torchvision, "keras": build_keras}[library]
+    build: Callable[[str, Path], None] = {
+        "torchvision": build_torchvision,
+        "keras": build_keras,
+    }[library]
     build(rest[0], Path(rest[1]))
     return 0
 
@@ -41,15 +48,26 @@ def list_torchvision() -> list[dict[str, Any]]:
     from zoo_torchvision import torchvision
 
     models = torchvision.models
-    tasks = {"classification": models, "segmentation": models.segmentation, "detection": models.detection}
+    tasks = {
+        "classification": models,
+        "segmentation": models.segmentation,
+        "detection": models.detection,
+    }
     architectures = []
     for task, module in tasks.items():
         for name in models.list_models(module=module):
             meta = models.get_model_weights(name).DEFAULT.meta
             smallest = 224 if name.startswith(ATTENTION) else max(meta["min_size"])
-            side = {"ssd300_vgg16": 300, "ssdlite320_mobilenet_v3_large": 320}.get(name, max(SIDE, smallest))
+            side = {"ssd300_vgg16": 300, "ssdlite320_mobilenet_v3_large": 320}.get(
+                name, max(SIDE, smallest)
+            )
             architectures.append(
-                {"name": name, "task": task, "parameters": meta["num_params"], "shape": [3, side, side]}
+                {
+                    "name": name,
+                    "task": task,
+                    "parameters": meta["num_params"],
+                    "shape": [3, side, side],
+                }
             )
     return architectures
 
@@ -66,7 +84,12 @@ def list_keras() -> list[dict[str, Any]]:
         model = _keras_model(keras, name)
         shape = list(model.input_shape[1:])
         architectures.append(
-            {"name": name, "task": "classification", "parameters": model.count_params(), "shape": shape}
+            {
+                "name": name,
+                "task": "classification",
+                "parameters": model.count_params(),
+                "shape": shape,
+            }
         )
     return architectures
 
@@ -95,7 +118,11 @@ def build_torchvision(name: str, folder: Path) -> None:
 
 def _settle_norms(torch: Any, module: Any, samples: Any) -> None:
     """Give batch norms the means and variances of the samples: else numbers vanish or explode in deep networks."""
-    norms = [inner for inner in module.modules() if isinstance(inner, torch.nn.modules.batchnorm._BatchNorm)]
+    norms = [
+        inner
+        for inner in module.modules()
+        if isinstance(inner, torch.nn.modules.batchnorm._BatchNorm)
+    ]
     before = [norm.momentum for norm in norms]
     for norm in norms:
         norm.train().momentum = None
@@ -110,14 +137,23 @@ def build_keras(name: str, folder: Path) -> None:
 
     keras.utils.set_random_seed(SEED)
     model = _keras_model(keras, name)
-    samples = _pictures([3, *model.input_shape[1:3]]).transpose(0, 2, 3, 1) * np.float32(255)
+    samples = _pictures([3, *model.input_shape[1:3]]).transpose(
+        0, 2, 3, 1
+    ) * np.float32(255)
     model.set_weights(
-        [_varied(array) if array.size > 1 and np.ptp(array) == 0 else array for array in model.get_weights()]
+        [
+            _varied(array) if array.size > 1 and np.ptp(array) == 0 else array
+            for array in model.get_weights()
+        ]
     )
     for layer in model.layers:
         if isinstance(layer, keras.layers.Normalization):
             layer.finalize_state()  # else these numbers count only once the file is read, after what follows here
-    norms = [layer for layer in model.layers if isinstance(layer, keras.layers.BatchNormalization)]
+    norms = [
+        layer
+        for layer in model.layers
+        if isinstance(layer, keras.layers.BatchNormalization)
+    ]
     before = [layer.momentum for layer in norms]
     for layer in norms:
         layer.momentum = 0.0
@@ -127,7 +163,9 @@ def build_keras(name: str, folder: Path) -> None:
     folder.mkdir(parents=True)
     model.save(folder / "model.keras")
     shape = [-1, *model.input_shape[1:]]
-    _write_model(folder, "classification", shape, "keras", 'file = "model.keras"\n', samples)
+    _write_model(
+        folder, "classification", shape, "keras", 'file = "model.keras"\n', samples
+    )
 
 
 def _keras_model(keras: Any, name: str) -> Any:
@@ -147,9 +185,13 @@ def _pictures(shape: list[int]) -> np.ndarray[Any, Any]:
     pictures = []
     for _ in range(SAMPLES):
         waves = random.uniform(2, 30, (channels, 2, 1, 1))
-        picture = np.sin(waves[:, 0] * x + waves[:, 1] * y) + random.normal(0, 0.3, shape)
+        picture = np.sin(waves[:, 0] * x + waves[:, 1] * y) + random.normal(
+            0, 0.3, shape
+        )
         low, high = np.sort(random.uniform(0, 1, 2))
-        pictures.append(low + (high - low) * (picture - picture.min()) / np.ptp(picture))
+        pictures.append(
+            low + (high - low) * (picture - picture.min()) / np.ptp(picture)
+        )
     return np.stack(pictures).astype(np.float32)
 
 
@@ -157,12 +199,21 @@ def _varied(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return random numbers instead of equal ones: a layer that is scaled by 1e-6 or 0 would not show in the answer."""
     random = np.random.default_rng(array.size)
     zeros = not array.any()
-    numbers = random.normal(0, 0.1, array.shape) if zeros else random.uniform(0.5, 1.5, array.shape)
+    numbers = (
+        random.normal(0, 0.1, array.shape)
+        if zeros
+        else random.uniform(0.5, 1.5, array.shape)
+    )
     return numbers.astype(array.dtype)
 
 
 def _write_model(
-    folder: Path, task: str, shape: list[int], version: str, table: str, samples: np.ndarray[Any, Any]
+    folder: Path,
+    task: str,
+    shape: list[int],
+    version: str,
+    table: str,
+    samples: np.ndarray[Any, Any],
 ) -> None:
     """Write the manifest and the samples."""
     kind = 'task = "image-classification"\n\n' if task == "classification" else ""

@@ -32,7 +32,9 @@ def with_tables(text: str, results: Results) -> str:
 def _summary(results: Results) -> str:
     rows = [_summary_row(path, results) for path in PATHS]
     tried = {name for name, _ in results.conversions}
-    pairs = sum(path.library == item.library for path in PATHS for item in results.architectures)
+    pairs = sum(
+        path.library == item.library for path in PATHS for item in results.architectures
+    )
     open_pairs = pairs - len(results.conversions)
     text = (
         f"Of {len(results.architectures)} architectures, {len(tried)} were tried by at least one path. "
@@ -42,23 +44,44 @@ def _summary(results: Results) -> str:
     if open_pairs:
         text += " The smallest architectures come first: a share of success is\nthat of the measured ones, not of all."
     text += "\n\n"
-    head = ("path", "success", "ok", "refused", "failed", "not measured", "largest difference", "same class", "time")
+    head = (
+        "path",
+        "success",
+        "ok",
+        "refused",
+        "failed",
+        "not measured",
+        "largest difference",
+        "same class",
+        "time",
+    )
     return "## By path\n\n" + text + _table(head, rows)
 
 
 def _summary_row(path: ConversionPath, results: Results) -> list[str]:
-    names = [item.name for item in results.architectures if item.library == path.library]
-    lines = [results.conversions[name, path.name] for name in names if (name, path.name) in results.conversions]
+    names = [
+        item.name for item in results.architectures if item.library == path.library
+    ]
+    lines = [
+        results.conversions[name, path.name]
+        for name in names
+        if (name, path.name) in results.conversions
+    ]
     counts = Counter(line["state"] for line in lines)
     good = [line for line in lines if line["state"] == "ok"]
     classes = [line["same_class"] for line in good if line["same_class"] is not None]
-    ratios = [result / original for original, result in (line["p50_ms"] for line in good if line.get("p50_ms"))]
+    ratios = [
+        result / original
+        for original, result in (line["p50_ms"] for line in good if line.get("p50_ms"))
+    ]
     return [
         title_of(path),
         f"{counts['ok'] / len(lines):.0%} of {len(lines)}" if lines else "",
         *(str(counts[state]) for state in STATES),
         str(len(names) - len(lines)),
-        f"{max(line['error'] for line in good):.1e} (bound {BOUNDS[path.quantize].error:g})" if good else "",
+        f"{max(line['error'] for line in good):.1e} (bound {BOUNDS[path.quantize].error:g})"
+        if good
+        else "",
         f"{min(classes):.0%}" if classes else "",
         f"{median(ratios):.2f} ({len(ratios)})" if ratios else "not measured",
     ]
@@ -78,10 +101,16 @@ def _reasons(results: Results) -> str:
             groups[titles[path], line["state"], line["reason"]].append(name)
     rows = [
         [title, state, _escaped(reason), f"{len(names)}: {', '.join(names)}"]
-        for (title, state, reason), names in sorted(groups.items(), key=lambda item: (item[0][0], -len(item[1])))
+        for (title, state, reason), names in sorted(
+            groups.items(), key=lambda item: (item[0][0], -len(item[1]))
+        )
     ]
     heading = "## Reasons\n\n"
-    return heading + (_table(("path", "", "reason", "architectures"), rows) if rows else "Nothing was refused.\n")
+    return heading + (
+        _table(("path", "", "reason", "architectures"), rows)
+        if rows
+        else "Nothing was refused.\n"
+    )
 
 
 def _architectures(results: Results) -> str:
@@ -99,7 +128,13 @@ def _architectures(results: Results) -> str:
             ]
             for item in sorted(items, key=lambda item: (item.task, item.name))
         ]
-        head = ("architecture", "task", "million parameters", "input", *(f"→ {TITLES[path.kind]}" for path in paths))
+        head = (
+            "architecture",
+            "task",
+            "million parameters",
+            "input",
+            *(f"→ {TITLES[path.kind]}" for path in paths),
+        )
         text += f"### {title}\n\n{_table(head, rows)}\n"
     return text.rstrip("\n") + "\n"
 
@@ -116,5 +151,9 @@ def _escaped(text: str) -> str:
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *(f"| {' | '.join(row)} |" for row in rows)]
+    lines = [
+        f"| {' | '.join(head)} |",
+        f"|{'---|' * len(head)}",
+        *(f"| {' | '.join(row)} |" for row in rows),
+    ]
     return "".join(f"{line}\n" for line in lines)

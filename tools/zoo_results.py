@@ -30,7 +30,9 @@ class ConversionPath(NamedTuple):
     @property
     def name(self) -> str:
         """As the results have it."""
-        return f"{self.source}>{self.kind}" + ("" if self.quantize == "none" else f"-{self.quantize}")
+        return f"{self.source}>{self.kind}" + (
+            "" if self.quantize == "none" else f"-{self.quantize}"
+        )
 
 
 PATHS = (
@@ -50,10 +52,18 @@ class Results:
     def __init__(self, path: Path) -> None:
         self._path = path
         lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-        values = [json.loads(line) for line in lines if line.endswith("}")]  # the last one may have been cut off
-        self.architectures = [Architecture(**value) for value in values if "path" not in value]
-        self.conversions = {(value["name"], value["path"]): value for value in values if "path" in value}
-        if len(lines) > len(self.architectures) + len(self.conversions):  # one was cut off, or a later one holds
+        values = [
+            json.loads(line) for line in lines if line.endswith("}")
+        ]  # the last one may have been cut off
+        self.architectures = [
+            Architecture(**value) for value in values if "path" not in value
+        ]
+        self.conversions = {
+            (value["name"], value["path"]): value for value in values if "path" in value
+        }
+        if len(lines) > len(self.architectures) + len(
+            self.conversions
+        ):  # one was cut off, or a later one holds
             self._rewrite()
 
     def add_architectures(self, architectures: Iterable[Architecture]) -> None:
@@ -72,7 +82,10 @@ class Results:
             file.write(_line(value))
 
     def _rewrite(self) -> None:
-        values = [*(architecture._asdict() for architecture in self.architectures), *self.conversions.values()]
+        values = [
+            *(architecture._asdict() for architecture in self.architectures),
+            *self.conversions.values(),
+        ]
         self._path.write_text("".join(map(_line, values)), encoding="utf-8")
 
 

@@ -8,9 +8,14 @@ import torch
 
 try:
     import torchvision
-except RuntimeError:  # its compiled operators are those of another build of PyTorch; none is needed here
+except (
+    RuntimeError
+):  # its compiled operators are those of another build of PyTorch; none is needed here
     for operator in ("nms", "qnms"):
-        torch.library.define(f"torchvision::{operator}", "(Tensor boxes, Tensor scores, float threshold) -> Tensor")
+        torch.library.define(
+            f"torchvision::{operator}",
+            "(Tensor boxes, Tensor scores, float threshold) -> Tensor",
+        )
     import torchvision
 
 
@@ -33,4 +38,8 @@ def build(architecture: str) -> Any:
     if architecture in models.list_models(module=models):
         return models.get_model(architecture, weights=None)
     module = models.get_model(architecture, weights=None, weights_backbone=None)
-    return Heads(module) if architecture in models.list_models(module=models.detection) else module
+    return (
+        Heads(module)
+        if architecture in models.list_models(module=models.detection)
+        else module
+    )

@@ -43,7 +43,9 @@ def main() -> None:
     for density, size in SIZES.items():
         folder = Path(__file__).parent / "res" / f"mipmap-{density}"
         folder.mkdir(parents=True, exist_ok=True)
-        drawn.resize((size, size), Image.Resampling.LANCZOS).save(folder / "ic_launcher.png", optimize=True)
+        drawn.resize((size, size), Image.Resampling.LANCZOS).save(
+            folder / "ic_launcher.png", optimize=True
+        )
 
 
 if __name__ == "__main__":

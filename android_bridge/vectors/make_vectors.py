@@ -34,7 +34,11 @@ def _text(vector: Vector) -> bytes:
 
 def present() -> dict[Path, bytes]:
     """The files as they are."""
-    return {path: path.read_bytes() for folder in ("valid", "invalid") for path in (HERE / folder).glob("*.*")}
+    return {
+        path: path.read_bytes()
+        for folder in ("valid", "invalid")
+        for path in (HERE / folder).glob("*.*")
+    }
 
 
 def check() -> int:
@@ -42,7 +46,10 @@ def check() -> int:
     new, old = wanted(), present()
     for path in sorted(new.keys() | old.keys()):
         if new.get(path) != old.get(path):
-            print(f"{path.relative_to(HERE)} is not what make_vectors.py makes", file=sys.stderr)
+            print(
+                f"{path.relative_to(HERE)} is not what make_vectors.py makes",
+                file=sys.stderr,
+            )
     return int(new != old)
 
 

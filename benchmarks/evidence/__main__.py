@@ -21,13 +21,39 @@ STEPS = ("models", *MACHINES, "page")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the steps that are named, all by default; return 1 if a machine could not be had."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.evidence", description=__doc__)
-    parser.add_argument("steps", nargs="*", metavar="STEP", help=f"{', '.join(STEPS)} [all]")
-    parser.add_argument("--models", default="", metavar="NAME[,NAME…]", help="these models only [all]")
-    parser.add_argument("--seconds", type=float, default=8.0, metavar="S", help="timed turns of each comparison [8]")
-    parser.add_argument("--again", action="store_true", help="measure anew what an earlier run has measured")
-    parser.add_argument("--folder", type=Path, default=ROOT / "build" / "evidence", help="where the work is kept")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="where results are kept, small and public")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.evidence", description=__doc__
+    )
+    parser.add_argument(
+        "steps", nargs="*", metavar="STEP", help=f"{', '.join(STEPS)} [all]"
+    )
+    parser.add_argument(
+        "--models", default="", metavar="NAME[,NAME…]", help="these models only [all]"
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=8.0,
+        metavar="S",
+        help="timed turns of each comparison [8]",
+    )
+    parser.add_argument(
+        "--again",
+        action="store_true",
+        help="measure anew what an earlier run has measured",
+    )
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=ROOT / "build" / "evidence",
+        help="where the work is kept",
+    )
+    parser.add_argument(
+        "--results",
+        type=Path,
+        default=RESULTS,
+        help="where results are kept, small and public",
+    )
     options = parser.parse_args(arguments)
     try:
         subjects = available([name for name in options.models.split(",") if name])
@@ -38,10 +64,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folders, code = Folders(options.folder), 0
     if "models" in steps:
         make_models(folders, subjects, options.results / CONVERSIONS, say)
-    jobs = [(MACHINES[name], subject) for name in MACHINES if name in steps for subject in subjects]
+    jobs = [
+        (MACHINES[name], subject)
+        for name in MACHINES
+        if name in steps
+        for subject in subjects
+    ]
     if options.again:
         for machine, subject in jobs:
-            (folders.raw / f"{machine.name}-{subject.name}.json").unlink(missing_ok=True)
+            (folders.raw / f"{machine.name}-{subject.name}.json").unlink(
+                missing_ok=True
+            )
     for number, (machine, subject) in enumerate(jobs, 1):
         say(f"{number} of {len(jobs)}: {subject.name} on the {machine.title} …")
         code = max(code, _measure(folders, machine, subject, options))
@@ -51,7 +84,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-def _measure(folders: Folders, machine: Machine, subject: Subject, options: argparse.Namespace) -> int:
+def _measure(
+    folders: Folders, machine: Machine, subject: Subject, options: argparse.Namespace
+) -> int:
     """Measure unless that was done; an interrupted run goes on where it was."""
     if (folders.raw / f"{machine.name}-{subject.name}.json").exists():
         say("  measured before; --again measures anew")
@@ -73,7 +108,9 @@ def say(text: str) -> None:
 
 def _chosen(steps: Sequence[str]) -> Sequence[str]:
     if unknown := [step for step in steps if step not in STEPS]:
-        raise ValueError(f"there is no step {', '.join(unknown)}; there are {', '.join(STEPS)}")
+        raise ValueError(
+            f"there is no step {', '.join(unknown)}; there are {', '.join(STEPS)}"
+        )
     return steps or STEPS
 
 

@@ -71,7 +71,9 @@ class Evidence:
     ) -> None:
         self.conversions, self.zoo = conversions, zoo
         order = [*BASES]
-        self.comparisons = sorted(comparisons, key=lambda result: order.index(result["model"]))
+        self.comparisons = sorted(
+            comparisons, key=lambda result: order.index(result["model"])
+        )
 
     def on(self, *machines: str) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
         """Yield machine, model and versions of each comparison on these machines."""
@@ -82,7 +84,9 @@ class Evidence:
 
     def versions(self, machine: str, model: str) -> Mapping[str, Any]:
         """Return the versions that were compared; none where nothing was."""
-        return next((versions for _, name, versions in self.on(machine) if name == model), {})
+        return next(
+            (versions for _, name, versions in self.on(machine) if name == model), {}
+        )
 
 
 class Claim(NamedTuple):
@@ -116,7 +120,9 @@ def verdict(findings: Sequence[Finding], least: int = 1) -> str:
 
 def speed(versions: Mapping[str, Any], version: str, than: str) -> Estimate:
     """Return how many times as fast a version runs as another one, with the 95 % interval."""
-    return time_ratio(versions[than]["turn_medians_ms"], versions[version]["turn_medians_ms"])
+    return time_ratio(
+        versions[than]["turn_medians_ms"], versions[version]["turn_medians_ms"]
+    )
 
 
 def _pairs(versions: Mapping[str, Any], mode: str) -> Iterator[tuple[str, str]]:
@@ -127,14 +133,21 @@ def _pairs(versions: Mapping[str, Any], mode: str) -> Iterator[tuple[str, str]]:
             yield base, version
 
 
-def _sizes(mode: str, bounds: tuple[float, float]) -> Callable[[Evidence], Iterator[Finding]]:
+def _sizes(
+    mode: str, bounds: tuple[float, float]
+) -> Callable[[Evidence], Iterator[Finding]]:
     def findings(evidence: Evidence) -> Iterator[Finding]:
         for _, model, versions in evidence.on("desktop"):
             for base, version in _pairs(versions, mode):
-                before, after = versions[base]["file_bytes"], versions[version]["file_bytes"]
+                before, after = (
+                    versions[base]["file_bytes"],
+                    versions[version]["file_bytes"],
+                )
                 share = after / before
                 text = f"{human_bytes(before)} to {human_bytes(after)}: {share:.2f}"
-                yield Finding(model, "", version, share, text, bounds[0] <= share <= bounds[1])
+                yield Finding(
+                    model, "", version, share, text, bounds[0] <= share <= bounds[1]
+                )
         yield from _refused(evidence, mode, NOT_SMALLER)
 
     return findings
@@ -145,7 +158,14 @@ def _refused(evidence: Evidence, mode: str, reason: str) -> Iterator[Finding]:
     for model, outcomes in evidence.conversions.items():
         for version, outcome in outcomes.items():
             if outcome["quantize"] == mode and reason in outcome.get("refusal", ""):
-                yield Finding(model, "", version, None, f"refused: {outcome['refusal'].partition(';')[0]}", False)
+                yield Finding(
+                    model,
+                    "",
+                    version,
+                    None,
+                    f"refused: {outcome['refusal'].partition(';')[0]}",
+                    False,
+                )
 
 
 def _speeds(mode: str) -> Callable[[Evidence], Iterator[Finding]]:
@@ -153,7 +173,14 @@ def _speeds(mode: str) -> Callable[[Evidence], Iterator[Finding]]:
         for machine, model, versions in evidence.on("desktop", "phone"):
             for base, version in _pairs(versions, mode):
                 ratio = speed(versions, version, base)
-                yield Finding(model, machine, version, ratio.value, times(ratio), ratio.value >= TWICE)
+                yield Finding(
+                    model,
+                    machine,
+                    version,
+                    ratio.value,
+                    times(ratio),
+                    ratio.value >= TWICE,
+                )
 
     return findings
 
@@ -188,7 +215,9 @@ def _same_answers(evidence: Evidence) -> Iterator[Finding]:
 
 def _order(versions: Mapping[str, Any], paths: Mapping[str, str]) -> list[str]:
     """Return the keys of ``paths``, whose values are versions, by the mean of their turns' medians, the least first."""
-    return sorted(paths, key=lambda path: geometric_mean(versions[paths[path]]["turn_medians_ms"]))
+    return sorted(
+        paths, key=lambda path: geometric_mean(versions[paths[path]]["turn_medians_ms"])
+    )
 
 
 def _stand_in(evidence: Evidence) -> Iterator[Finding]:
@@ -198,15 +227,32 @@ def _stand_in(evidence: Evidence) -> Iterator[Finding]:
             continue
         for regression in REGRESSIONS:
             simple = evidence.versions(machine, regression)
-            both = path_versions(versions, model).keys() & path_versions(simple, regression).keys()
+            both = (
+                path_versions(versions, model).keys()
+                & path_versions(simple, regression).keys()
+            )
             if len(both) < 2 or "unconverted Python" not in both:
                 continue
             orders = [
-                _order(found, {path: name for path, name in path_versions(found, of).items() if path in both})
+                _order(
+                    found,
+                    {
+                        path: name
+                        for path, name in path_versions(found, of).items()
+                        if path in both
+                    },
+                )
                 for found, of in ((simple, regression), (versions, model))
             ]
             text = f"{' < '.join(orders[0])} by {regression}; {' < '.join(orders[1])} by {model}"
-            yield Finding(model, machine, f"order by {regression}", None, text, orders[0] == orders[1])
+            yield Finding(
+                model,
+                machine,
+                f"order by {regression}",
+                None,
+                text,
+                orders[0] == orders[1],
+            )
 
 
 def _unconverted_runs(evidence: Evidence) -> Iterator[Finding]:
@@ -239,11 +285,15 @@ def _converting_gains(evidence: Evidence) -> Iterator[Finding]:
             if "-" in version or version in ("torch", "keras"):
                 continue
             ratio = speed(versions, version, base)
-            if ratio.low is None:  # too few turns to tell a gain from chance: evidence for neither side
+            if (
+                ratio.low is None
+            ):  # too few turns to tell a gain from chance: evidence for neither side
                 continue
             share = versions[version]["file_bytes"] / versions[base]["file_bytes"]
             text = f"{times(ratio)} as fast, {share:.2f} of the file"
-            yield Finding(model, machine, version, ratio.value, text, ratio.low > 1 and share <= 1)
+            yield Finding(
+                model, machine, version, ratio.value, text, ratio.low > 1 and share <= 1
+            )
 
 
 def _one_path(evidence: Evidence) -> Iterator[Finding]:
@@ -251,28 +301,46 @@ def _one_path(evidence: Evidence) -> Iterator[Finding]:
         outcome = outcomes.get(TFLITE_FROM_PYTORCH)
         if outcome and outcome["from"] == "torch":
             text = outcome.get("refusal") or f"made by {outcome['tools']}"
-            yield Finding(model, "", "PyTorch to TFLite", None, text, "refusal" not in outcome)
+            yield Finding(
+                model, "", "PyTorch to TFLite", None, text, "refusal" not in outcome
+            )
     for line in evidence.zoo:
         if line["path"] == TFLITE_IN_THE_ZOO:
             text = line.get("reason") or f"made by {line['tools']}"
-            yield Finding(line["name"], "", "PyTorch to TFLite", None, text, line["state"] == "ok")
+            yield Finding(
+                line["name"], "", "PyTorch to TFLite", None, text, line["state"] == "ok"
+            )
 
 
 def _int8_accuracy(evidence: Evidence) -> Iterator[Finding]:
     for machine, model, versions in evidence.on("desktop"):
         for mode in ("int8", "dynamic"):
             for base, version in _pairs(versions, mode):
-                accuracy, before = versions[version]["accuracy"], versions[base]["accuracy"]
+                accuracy, before = (
+                    versions[version]["accuracy"],
+                    versions[base]["accuracy"],
+                )
                 if accuracy and before:
                     text = f"{score(before)} to {score(accuracy)} over {accuracy['samples']} samples"
-                    yield Finding(model, machine, version, None, text, not versions[version]["test"]["worse"])
+                    yield Finding(
+                        model,
+                        machine,
+                        version,
+                        None,
+                        text,
+                        not versions[version]["test"]["worse"],
+                    )
     for mode in ("int8", "dynamic"):
         yield from _refused(evidence, mode, ANSWERS_OTHERWISE)
 
 
 def score(accuracy: Mapping[str, Any]) -> str:
     """Return an accuracy or an error."""
-    return f"{accuracy['value']:.1%}" if accuracy["more_is_better"] else f"{accuracy['value']:.4g}"
+    return (
+        f"{accuracy['value']:.1%}"
+        if accuracy["more_is_better"]
+        else f"{accuracy['value']:.4g}"
+    )
 
 
 def _less_memory(evidence: Evidence) -> Iterator[Finding]:
@@ -283,9 +351,16 @@ def _less_memory(evidence: Evidence) -> Iterator[Finding]:
         before = versions[base]["memory_bytes"]["private"]
         for version in versions:
             after = versions[version]["memory_bytes"]["private"]
-            if "-" in version or version in ("torch", "keras") or before is None or after is None:
+            if (
+                "-" in version
+                or version in ("torch", "keras")
+                or before is None
+                or after is None
+            ):
                 continue
-            text = f"{human_bytes(before)} to {human_bytes(after)}: {after / before:.2f}"
+            text = (
+                f"{human_bytes(before)} to {human_bytes(after)}: {after / before:.2f}"
+            )
             yield Finding(model, machine, version, after / before, text, after < before)
 
 
@@ -296,10 +371,15 @@ def _same_winner(evidence: Evidence) -> Iterator[Finding]:
         common = [version for version in versions if version in desktop]
         if len(common) < 2:
             continue
-        there, here = (_order(found, {version: version for version in common})[0] for found in (desktop, versions))
+        there, here = (
+            _order(found, {version: version for version in common})[0]
+            for found in (desktop, versions)
+        )
         lost = speed(versions, here, there)
         text = f"{there} on the desktop; on the phone {here}, {times(lost)} as fast as that"
-        yield Finding(model, machine, "fastest version", lost.value, text, lost.value <= 1.1)
+        yield Finding(
+            model, machine, "fastest version", lost.value, text, lost.value <= 1.1
+        )
 
 
 def _same_on_arm(evidence: Evidence) -> Iterator[Finding]:
@@ -310,12 +390,19 @@ def _same_on_arm(evidence: Evidence) -> Iterator[Finding]:
             if here and facts["accuracy"]:
                 there = facts["accuracy"]
                 text = f"{score(here)} on x86, {score(there)} on arm64"
-                close = abs(here["value"] - there["value"]) <= 1e-3 * max(1.0, abs(here["value"]))
+                close = abs(here["value"] - there["value"]) <= 1e-3 * max(
+                    1.0, abs(here["value"])
+                )
                 yield Finding(model, machine, version, None, text, close)
 
 
 SEED_CLAIMS = (
-    Claim("fp16-size", "fp16 halves the file.", "0.4 to 0.6 of the float file of its kind", _sizes("fp16", HALF)),
+    Claim(
+        "fp16-size",
+        "fp16 halves the file.",
+        "0.4 to 0.6 of the float file of its kind",
+        _sizes("fp16", HALF),
+    ),
     Claim(
         "int8-size",
         "int8 quarters the file (weights and sums in int8).",
@@ -382,8 +469,23 @@ FURTHER_CLAIMS = (
         "not refused by convert, nor measurably worse on labelled data",
         _int8_accuracy,
     ),
-    Claim("memory", "A converted model takes less memory.", "less private memory, framework included", _less_memory),
-    Claim("winner", "What is fastest on the desktop is fastest on a phone.", "within a tenth", _same_winner),
-    Claim("arm64", "A version scores on ARM as it does on x86.", "the same score within 0.1 %", _same_on_arm),
+    Claim(
+        "memory",
+        "A converted model takes less memory.",
+        "less private memory, framework included",
+        _less_memory,
+    ),
+    Claim(
+        "winner",
+        "What is fastest on the desktop is fastest on a phone.",
+        "within a tenth",
+        _same_winner,
+    ),
+    Claim(
+        "arm64",
+        "A version scores on ARM as it does on x86.",
+        "the same score within 0.1 %",
+        _same_on_arm,
+    ),
 )
 """What follows from the same results, and nobody claimed in writing."""

@@ -37,14 +37,20 @@ class Folders:
         """Return the variables of every command: a state of its own, and the tests' converters and Node packages."""
         return {
             **os.environ,
-            "PYTHONPATH": os.pathsep.join(str(ROOT / name) for name in ("server", "client")),
+            "PYTHONPATH": os.pathsep.join(
+                str(ROOT / name) for name in ("server", "client")
+            ),
             "POCKETSERVE_STATE_DIR": str(self.folder / "state"),
-            "POCKETSERVE_CONVERTERS": os.environ.get("POCKETSERVE_CONVERTERS") or str(ROOT / ".converters"),
-            "POCKETSERVE_TFJS_MODULES": os.environ.get("POCKETSERVE_TFJS_MODULES") or str(Path(sys.prefix) / "tfjs"),
+            "POCKETSERVE_CONVERTERS": os.environ.get("POCKETSERVE_CONVERTERS")
+            or str(ROOT / ".converters"),
+            "POCKETSERVE_TFJS_MODULES": os.environ.get("POCKETSERVE_TFJS_MODULES")
+            or str(Path(sys.prefix) / "tfjs"),
         }
 
 
-def run_command(folders: Folders, words: Sequence[str], timeout: float = TIMEOUT_S) -> subprocess.CompletedProcess[str]:
+def run_command(
+    folders: Folders, words: Sequence[str], timeout: float = TIMEOUT_S
+) -> subprocess.CompletedProcess[str]:
     """Run a ``pocketserve`` command in the environment of this run."""
     command = [sys.executable, "-m", "pocketserve", *words]
     with tempfile.TemporaryFile(
@@ -61,23 +67,36 @@ def run_command(folders: Folders, words: Sequence[str], timeout: float = TIMEOUT
             check=False,
         )
         output.seek(0)
-        return subprocess.CompletedProcess(command, done.returncode, output.read(), done.stderr)
+        return subprocess.CompletedProcess(
+            command, done.returncode, output.read(), done.stderr
+        )
 
 
-def make_models(folders: Folders, subjects: Sequence[Subject], target: Path, say: Callable[[str], None]) -> None:
+def make_models(
+    folders: Folders,
+    subjects: Sequence[Subject],
+    target: Path,
+    say: Callable[[str], None],
+) -> None:
     """Make what is not made yet; ``target`` gets each outcome as soon as it is known."""
     outcomes = json.loads(target.read_text("utf-8")) if target.exists() else {}
     for subject in subjects:
         if not (folders.models / subject.name).exists():
             for folder in (folders.samples / subject.name, folders.data / subject.name):
                 shutil.rmtree(folder, ignore_errors=True)
-            subject.lay_out(folders.models / subject.name, folders.data, folders.samples / subject.name)
+            subject.lay_out(
+                folders.models / subject.name,
+                folders.data,
+                folders.samples / subject.name,
+            )
             outcomes[subject.name] = {}
         known = outcomes.setdefault(subject.name, {})
         for route in subject.routes():
             if route.version not in known:
                 known[route.version] = outcome = convert(folders, subject, route)
-                say(f"{subject.name} {route.version}: {outcome.get('refusal') or outcome['tools']}")
+                say(
+                    f"{subject.name} {route.version}: {outcome.get('refusal') or outcome['tools']}"
+                )
                 write_json(target, outcomes)
         trust(folders, subject.name)
 
@@ -97,7 +116,11 @@ def convert(folders: Folders, subject: Subject, route: Route) -> dict[str, Any]:
     words += ["--quantize", route.quantize, "--name", route.version, "--json"]
     words += ["--samples", str(folders.samples / subject.name)]
     done = run_command(folders, words)
-    facts: dict[str, Any] = {"from": route.source, "kind": route.kind, "quantize": route.quantize}
+    facts: dict[str, Any] = {
+        "from": route.source,
+        "kind": route.kind,
+        "quantize": route.quantize,
+    }
     if done.returncode:
         return {**facts, "refusal": _without_folders(_last_line(done.stderr), folders)}
     version = json.loads(done.stdout)["versions"][0]
@@ -117,7 +140,9 @@ def trust(folders: Folders, name: str) -> None:
 
 def _last_line(text: str) -> str:
     lines = text.strip().splitlines()
-    return lines[-1].removeprefix("pocketserve: ") if lines else "it ended without a word"
+    return (
+        lines[-1].removeprefix("pocketserve: ") if lines else "it ended without a word"
+    )
 
 
 def _without_folders(text: str, folders: Folders) -> str:

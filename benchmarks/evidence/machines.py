@@ -20,7 +20,15 @@ DEVICE = "budget"
 ARM_SECONDS = 2.0
 """Emulated times are not compared, so that a few turns do."""
 
-NOT_ON_PHONE = ("torchscript", "pt2", "executorch", "executorch-int8", "tfjs-fp16", "tfjs-dynamic", "tflite-int16x8")
+NOT_ON_PHONE = (
+    "torchscript",
+    "pt2",
+    "executorch",
+    "executorch-int8",
+    "tfjs-fp16",
+    "tfjs-dynamic",
+    "tflite-int16x8",
+)
 """Left out there: each takes seconds of a whole desktop core to load, and a phone has a quarter of one."""
 
 
@@ -46,7 +54,10 @@ class Machine(NamedTuple):
 
 
 def _all(subject: Subject, versions: Sequence[str]) -> list[str]:
-    return [next(iter(subject.bases)), *(version for version in versions if version != next(iter(subject.bases)))]
+    return [
+        next(iter(subject.bases)),
+        *(version for version in versions if version != next(iter(subject.bases))),
+    ]
 
 
 def _for_phone(subject: Subject, versions: Sequence[str]) -> list[str]:
@@ -56,18 +67,29 @@ def _for_phone(subject: Subject, versions: Sequence[str]) -> list[str]:
 
 def _for_arm(subject: Subject, versions: Sequence[str]) -> list[str]:
     """Return what its wheels can run, held against TensorFlow Lite: the reference of other machines may not run."""
-    runnable = [version for version in versions if version.partition("-")[0] in ("tflite", "onnx")]
+    runnable = [
+        version
+        for version in versions
+        if version.partition("-")[0] in ("tflite", "onnx")
+    ]
     return sorted(runnable, key=lambda version: (version != "tflite", version))
 
 
-def _run_on_phone(folders: Folders, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+def _run_on_phone(
+    folders: Folders, words: Sequence[str]
+) -> subprocess.CompletedProcess[str]:
     phone = ["simulate", "--device", DEVICE, "--folder", str(folders.phone), "--"]
     if words[0] == "compare":  # consent belongs to a device
-        run_command(folders, [*phone, "trust", words[1], "--models-dir", str(folders.models), "--yes"])
+        run_command(
+            folders,
+            [*phone, "trust", words[1], "--models-dir", str(folders.models), "--yes"],
+        )
     return run_command(folders, [*phone, *words])
 
 
-def _run_on_arm(folders: Folders, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+def _run_on_arm(
+    folders: Folders, words: Sequence[str]
+) -> subprocess.CompletedProcess[str]:
     """Run in the Debian for arm64 that ``make test-arm64`` puts together."""
     sys.path.append(str(ROOT / "tools"))
     import arm64
@@ -76,61 +98,108 @@ def _run_on_arm(folders: Folders, words: Sequence[str]) -> subprocess.CompletedP
 
     options = option_parser("", arm64.FOLDER_VARIABLE, ".arm64").parse_args([])
     try:
-        python = ready_python(options, arm64.__file__, f"aarch64 Python {arm64.PYTHON}", arm64.make_system)
+        python = ready_python(
+            options, arm64.__file__, f"aarch64 Python {arm64.PYTHON}", arm64.make_system
+        )
     except ToolchainError as error:
         raise NotAvailable(str(error)) from None
-    kept = {name: value for name, value in folders.environment().items() if not name.startswith("POCKETSERVE_")}
-    environment = {**kept, "POCKETSERVE_STATE_DIR": str(folders.folder / "arm64-state"), "PYTHONDONTWRITEBYTECODE": "1"}
+    kept = {
+        name: value
+        for name, value in folders.environment().items()
+        if not name.startswith("POCKETSERVE_")
+    }
+    environment = {
+        **kept,
+        "POCKETSERVE_STATE_DIR": str(folders.folder / "arm64-state"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     environment["POCKETSERVE_QUARANTINE"] = (
         "false"  # convert has tried every file here; an emulated trial takes a minute
     )
     command = [str(python), "-m", "pocketserve", *words]
     return subprocess.run(
-        command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        command,
+        env=environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
     )
 
 
 MACHINES = {
     "desktop": Machine("desktop", "desktop", False, _all, run_command),
-    "phone": Machine("phone", f"simulated phone ({DEVICE})", False, _for_phone, _run_on_phone),
+    "phone": Machine(
+        "phone", f"simulated phone ({DEVICE})", False, _for_phone, _run_on_phone
+    ),
     "arm64": Machine("arm64", "emulated arm64", True, _for_arm, _run_on_arm),
 }
 
 
-def measure(folders: Folders, machine: Machine, subject: Subject, seconds: float, target: Path) -> dict[str, Any]:
+def measure(
+    folders: Folders, machine: Machine, subject: Subject, seconds: float, target: Path
+) -> dict[str, Any]:
     """Compare a subject's versions on a machine, and write the result without its raw samples.
 
     Raises:
         NotAvailable: the machine cannot be had, or the comparison failed; with its sentence.
     """
     if not (folders.models / subject.name).is_dir():
-        raise NotAvailable(f"{subject.name} is not made yet; run the step `models` first")
+        raise NotAvailable(
+            f"{subject.name} is not made yet; run the step `models` first"
+        )
     present = list(read_manifest(folders.models / subject.name / FILE_NAME).versions)
     versions = machine.choose(subject, present)
     seconds = min(seconds, ARM_SECONDS) if machine.emulated else seconds
     data = subject.data(folders.data)
-    options = ["--versions", ",".join(versions), "--reference", versions[0], "--seconds", f"{seconds:g}", "--json"]
-    words = ["compare", subject.name, "--models-dir", str(folders.models), "--data", str(data), *options]
+    options = [
+        "--versions",
+        ",".join(versions),
+        "--reference",
+        versions[0],
+        "--seconds",
+        f"{seconds:g}",
+        "--json",
+    ]
+    words = [
+        "compare",
+        subject.name,
+        "--models-dir",
+        str(folders.models),
+        "--data",
+        str(data),
+        *options,
+    ]
     try:
         done = machine.run(folders, words)
     except subprocess.TimeoutExpired:
-        raise NotAvailable(f"{subject.name} on the {machine.title}: no result within {TIMEOUT_S:g} s") from None
+        raise NotAvailable(
+            f"{subject.name} on the {machine.title}: no result within {TIMEOUT_S:g} s"
+        ) from None
     if done.returncode:
         lines = done.stderr.strip().splitlines() or ["it ended without a word"]
         raise NotAvailable(f"{subject.name} on the {machine.title}: {lines[-1]}")
     try:
         result = json.loads(done.stdout)
     except json.JSONDecodeError as error:
-        raise NotAvailable(f"{subject.name} on the {machine.title}: its result breaks off: {error}") from None
+        raise NotAvailable(
+            f"{subject.name} on the {machine.title}: its result breaks off: {error}"
+        ) from None
     folders.raw.mkdir(parents=True, exist_ok=True)
-    (folders.raw / f"{machine.name}-{subject.name}.json").write_text(done.stdout, "utf-8")
+    (folders.raw / f"{machine.name}-{subject.name}.json").write_text(
+        done.stdout, "utf-8"
+    )
     condensed = condense(result, _facts(machine, seconds))
     write_json(target / f"{machine.name}-{subject.name}.json", condensed)
     return condensed
 
 
 def _facts(machine: Machine, seconds: float) -> Mapping[str, Any]:
-    start = {"phone": f"pocketserve simulate --device {DEVICE} --", "arm64": "qemu-aarch64 python3 -m pocketserve"}
+    start = {
+        "phone": f"pocketserve simulate --device {DEVICE} --",
+        "arm64": "qemu-aarch64 python3 -m pocketserve",
+    }
     return {
         "name": machine.name,
         "title": machine.title,

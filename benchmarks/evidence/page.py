@@ -54,7 +54,10 @@ def page(evidence: Evidence) -> str:
     sections: list[Iterable[str]] = [
         [HEAD],
         _machines(evidence),
-        ["## What the seeds claim\n", "The earlier public projects from which this one grew, in our own words.\n"],
+        [
+            "## What the seeds claim\n",
+            "The earlier public projects from which this one grew, in our own words.\n",
+        ],
         _claims(SEED_CLAIMS, evidence),
         ["\n## What else follows from the same results\n"],
         _claims(FURTHER_CLAIMS, evidence),
@@ -81,7 +84,11 @@ def _machines(evidence: Evidence) -> Iterator[str]:
     """Yield what was run where, and beside how much other work."""
     rows = []
     for name in MACHINES:
-        results = [result for result in evidence.comparisons if result["machine"]["name"] == name]
+        results = [
+            result
+            for result in evidence.comparisons
+            if result["machine"]["name"] == name
+        ]
         if not results:
             rows.append([MACHINES[name], "not measured", "", "", "", ""])
             continue
@@ -89,13 +96,29 @@ def _machines(evidence: Evidence) -> Iterator[str]:
         dates = sorted(result["created"][:16].replace("T", " ") for result in results)
         cores = plural(device["cores"], "core")
         processor = machine["processor"] or "unknown processor"
-        where = f"{device['machine']}, {cores}, Python {device['python']}; on {processor}"
+        where = (
+            f"{device['machine']}, {cores}, Python {device['python']}; on {processor}"
+        )
         period = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
-        cells = [f"`{machine['command']}`", f"{period} UTC", _load(results), str(len(results))]
+        cells = [
+            f"`{machine['command']}`",
+            f"{period} UTC",
+            _load(results),
+            str(len(results)),
+        ]
         rows.append([machine["title"], where, *cells])
-    yield from table(("machine", "what it is", "command", "measured", "load before", "models"), rows)
-    loads = [result["device"]["load"] or 0.0 for result in evidence.comparisons if not result["machine"]["emulated"]]
-    cores = max((result["machine"]["desktop_cores"] for result in evidence.comparisons), default=1)
+    yield from table(
+        ("machine", "what it is", "command", "measured", "load before", "models"), rows
+    )
+    loads = [
+        result["device"]["load"] or 0.0
+        for result in evidence.comparisons
+        if not result["machine"]["emulated"]
+    ]
+    cores = max(
+        (result["machine"]["desktop_cores"] for result in evidence.comparisons),
+        default=1,
+    )
     if max(loads, default=0.0) >= cores:
         yield (
             f"\n**The load was up to {max(loads):.1f} on {plural(cores, 'core')} before a comparison.** That may be "
@@ -105,7 +128,11 @@ def _machines(evidence: Evidence) -> Iterator[str]:
 
 
 def _load(results: Sequence[Mapping[str, Any]]) -> str:
-    loads = [result["device"]["load"] for result in results if result["device"]["load"] is not None]
+    loads = [
+        result["device"]["load"]
+        for result in results
+        if result["device"]["load"] is not None
+    ]
     return f"{min(loads):.1f} to {max(loads):.1f}" if loads else "unknown"
 
 
@@ -113,7 +140,14 @@ def _claims(claims: Sequence[Claim], evidence: Evidence) -> Iterator[str]:
     rows = []
     for claim in claims:
         findings = list(claim.findings(evidence))
-        rows.append([claim.text, claim.rule, _summary(findings), f"**{verdict(findings, claim.least)}**"])
+        rows.append(
+            [
+                claim.text,
+                claim.rule,
+                _summary(findings),
+                f"**{verdict(findings, claim.least)}**",
+            ]
+        )
     yield from table(("claim", "it holds where", "measured", "verdict"), rows)
 
 
@@ -128,9 +162,13 @@ def _summary(findings: Sequence[Finding]) -> str:
         text = f"{sum(finding.holds for finding in here)} of {len(here)}"
         if values:
             middle = number(statistics.median(values))
-            text += f" ({number(min(values))} to {number(max(values))}, median {middle})"
+            text += (
+                f" ({number(min(values))} to {number(max(values))}, median {middle})"
+            )
         models = len({finding.model for finding in here})
-        parts.append(f"{MACHINES.get(machine, '')}{': ' if machine else ''}{text}, {plural(models, 'model')}")
+        parts.append(
+            f"{MACHINES.get(machine, '')}{': ' if machine else ''}{text}, {plural(models, 'model')}"
+        )
     return "; ".join(parts)
 
 
@@ -144,10 +182,23 @@ def _gains(evidence: Evidence) -> Iterator[str]:
         if machine["emulated"] or base not in versions or best not in versions:
             continue
         before, after = versions[base], versions[best]
-        cells = [result["model"], MACHINES[machine["name"]], base, best if best != base else f"{best}: stay"]
-        cells += [_change(before["file_bytes"], after["file_bytes"]), times(speed(versions, best, base))]
-        cells += [_change(*(facts["memory_bytes"]["private"] for facts in (before, after)))]
-        cells += [f"{number(before['load_ms'])} to {number(after['load_ms'])}", _answers(before, after)]
+        cells = [
+            result["model"],
+            MACHINES[machine["name"]],
+            base,
+            best if best != base else f"{best}: stay",
+        ]
+        cells += [
+            _change(before["file_bytes"], after["file_bytes"]),
+            times(speed(versions, best, base)),
+        ]
+        cells += [
+            _change(*(facts["memory_bytes"]["private"] for facts in (before, after)))
+        ]
+        cells += [
+            f"{number(before['load_ms'])} to {number(after['load_ms'])}",
+            _answers(before, after),
+        ]
         rows.append(cells)
     heads = (
         "model",
@@ -172,7 +223,11 @@ def _change(before: int | None, after: int | None) -> str:
 def _answers(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     if before["accuracy"] and after["accuracy"]:
         return f"{score(before['accuracy'])} to {score(after['accuracy'])} {after['accuracy']['metric']}"
-    return f"{after['agreement']['share']['value']:.0%} the same" if after["agreement"] else "?"
+    return (
+        f"{after['agreement']['share']['value']:.0%} the same"
+        if after["agreement"]
+        else "?"
+    )
 
 
 def _model(evidence: Evidence, name: str, title: str) -> Iterator[str]:
@@ -181,11 +236,17 @@ def _model(evidence: Evidence, name: str, title: str) -> Iterator[str]:
         return
     yield f"\n## {name}\n"
     result = next(result for result in evidence.comparisons if result["model"] == name)
-    labels = f", {result['labelled']} with a label" if result["labelled"] else ", none with a label"
+    labels = (
+        f", {result['labelled']} with a label"
+        if result["labelled"]
+        else ", none with a label"
+    )
     samples = f"{plural(result['samples'], 'sample')}{labels}"
     yield f"{title[0].upper()}{title[1:]}. {samples}; held against `{BASES[name]}`.\n"
     outcomes = evidence.conversions.get(name, {})
-    names = list(dict.fromkeys(version for versions in places.values() for version in versions))
+    names = list(
+        dict.fromkeys(version for versions in places.values() for version in versions)
+    )
     yield from table(
         (
             "version",
@@ -211,14 +272,20 @@ def _model(evidence: Evidence, name: str, title: str) -> Iterator[str]:
         for version, reason in result["skipped"].items()
     }
     if skipped:
-        yield "\nNot compared: " + "; ".join(f"{version}: {reason}" for version, reason in skipped.items())
+        yield "\nNot compared: " + "; ".join(
+            f"{version}: {reason}" for version, reason in skipped.items()
+        )
 
 
-def _size_row(version: str, model: str, places: Mapping[str, Any], outcomes: Mapping[str, Any]) -> list[str]:
+def _size_row(
+    version: str, model: str, places: Mapping[str, Any], outcomes: Mapping[str, Any]
+) -> list[str]:
     machine = next(place for place in MACHINES if version in places[place])
     facts, base = places[machine][version], places[machine].get(BASES[model])
     outcome = outcomes.get(version, {})
-    made = f"{outcome['from']}, {outcome['tools']}" if "tools" in outcome else "as it came"
+    made = (
+        f"{outcome['from']}, {outcome['tools']}" if "tools" in outcome else "as it came"
+    )
     arm = places["arm64"].get(version)
     is_base = version == BASES[model]
     agreement = facts["agreement"]
@@ -227,7 +294,11 @@ def _size_row(version: str, model: str, places: Mapping[str, Any], outcomes: Map
         made,
         human_bytes(facts["file_bytes"]),
         f"{facts['file_bytes'] / base['file_bytes']:.2f}" if base else "",
-        "reference" if is_base else f"{agreement['share']['value']:.1%}" if agreement else "",
+        "reference"
+        if is_base
+        else f"{agreement['share']['value']:.1%}"
+        if agreement
+        else "",
         _score(facts),
         "" if is_base else "YES" if facts["test"]["worse"] else "no",
         _score(arm) if arm else "",
@@ -241,7 +312,13 @@ def _score(facts: Mapping[str, Any]) -> str:
 def _time_heads(places: Mapping[str, Any]) -> Iterator[str]:
     for machine in ("desktop", "phone"):
         if places[machine]:
-            yield from (f"{MACHINES[machine]}: run, ms", "times as fast", "CPU, ms", "memory", "load, ms")
+            yield from (
+                f"{MACHINES[machine]}: run, ms",
+                "times as fast",
+                "CPU, ms",
+                "memory",
+                "load, ms",
+            )
     if places["arm64"]:
         yield "run, ms, EMULATED"
 
@@ -256,7 +333,11 @@ def _time_cells(version: str, model: str, places: Mapping[str, Any]) -> Iterator
             continue
         facts, private = versions[version], versions[version]["memory_bytes"]["private"]
         yield number(facts["run_ms"]["p50"]["value"])
-        yield times(speed(versions, version, BASES[model])) if BASES[model] in versions else ""
+        yield (
+            times(speed(versions, version, BASES[model]))
+            if BASES[model] in versions
+            else ""
+        )
         yield number(facts["cpu_s"] * 1e3)
         yield "?" if private is None else human_bytes(private)
         yield number(facts["load_ms"])
@@ -267,14 +348,20 @@ def _time_cells(version: str, model: str, places: Mapping[str, Any]) -> Iterator
 
 def _refusals(evidence: Evidence) -> Iterator[str]:
     yield "\n## Conversions\n"
-    every = [outcome for outcomes in evidence.conversions.values() for outcome in outcomes.values()]
+    every = [
+        outcome
+        for outcomes in evidence.conversions.values()
+        for outcome in outcomes.values()
+    ]
     refused = [outcome for outcome in every if "refusal" in outcome]
     yield f"{len(every)} were asked for, {len(every) - len(refused)} made. By path:\n"
     by_path: dict[tuple[str, ...], list[bool]] = {}
     for outcome in every:
         path = tuple(outcome[key] for key in ("from", "kind", "quantize"))
         by_path.setdefault(path, []).append("refusal" not in outcome)
-    rows = [[*path, f"{sum(made)} of {len(made)}"] for path, made in sorted(by_path.items())]
+    rows = [
+        [*path, f"{sum(made)} of {len(made)}"] for path, made in sorted(by_path.items())
+    ]
     yield from table(("from", "to", "smaller by", "made"), rows)
     yield "\nThose that were refused, each with the sentence of `pocketserve convert`:\n"
     yield from table(
@@ -293,6 +380,15 @@ def _numbers(claim: Claim, evidence: Evidence) -> Iterator[str]:
     yield f"### {claim.text.rstrip('.')}\n"
     yield f"It holds where: {claim.rule}. Verdict: **{verdict(findings, claim.least)}**.\n"
     if findings:
-        rows = ([f.model, MACHINES.get(f.machine, "any"), f.what, f.text, "yes" if f.holds else "no"] for f in findings)
+        rows = (
+            [
+                f.model,
+                MACHINES.get(f.machine, "any"),
+                f.what,
+                f.text,
+                "yes" if f.holds else "no",
+            ]
+            for f in findings
+        )
         yield from table(("model", "machine", "what", "measured", "holds"), rows)
         yield ""

@@ -9,12 +9,25 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-RESULTS, ZOO = ROOT / "benchmarks" / "measurements" / "evidence", ROOT / "docs" / "generated" / "zoo.jsonl"
+RESULTS, ZOO = (
+    ROOT / "benchmarks" / "measurements" / "evidence",
+    ROOT / "docs" / "generated" / "zoo.jsonl",
+)
 CONVERSIONS = "conversions.json"
 DIGITS = 5
 """Significant digits of a number that is kept."""
 
-KEPT = ("format", "runtime", "threads", "file_bytes", "load_ms", "first_answer_ms", "run_ms", "cpu_s", "memory_bytes")
+KEPT = (
+    "format",
+    "runtime",
+    "threads",
+    "file_bytes",
+    "load_ms",
+    "first_answer_ms",
+    "run_ms",
+    "cpu_s",
+    "memory_bytes",
+)
 
 
 def condense(result: Mapping[str, Any], machine: Mapping[str, Any]) -> dict[str, Any]:
@@ -23,7 +36,9 @@ def condense(result: Mapping[str, Any], machine: Mapping[str, Any]) -> dict[str,
     Args:
         machine: what ran it: ``name``, ``title``, ``command`` and ``processor``.
     """
-    versions = {name: _condense_version(facts) for name, facts in result["versions"].items()}
+    versions = {
+        name: _condense_version(facts) for name, facts in result["versions"].items()
+    }
     keys = ("pocketserve", "created", "device", "model", "task", "reference")
     content = {
         "machine": dict(machine),
@@ -46,10 +61,18 @@ def _condense_version(facts: Mapping[str, Any]) -> dict[str, Any]:
         "answer_ms": facts["answer_ms"]["p50"]["value"],
         "answers_per_s": facts["throughput"]["answers_per_s"],
         "turn_medians_ms": turns,
-        "agreement": agreement and {key: agreement[key] for key in ("samples", "share", "largest_difference")},
+        "agreement": agreement
+        and {key: agreement[key] for key in ("samples", "share", "largest_difference")},
         "accuracy": accuracy
-        and {key: accuracy[key] for key in ("metric", "more_is_better", "samples", "value", "low", "high")},
-        "test": {key: facts["test"][key] for key in ("worse", "p", "text") if key in facts["test"]},
+        and {
+            key: accuracy[key]
+            for key in ("metric", "more_is_better", "samples", "value", "low", "high")
+        },
+        "test": {
+            key: facts["test"][key]
+            for key in ("worse", "p", "text")
+            if key in facts["test"]
+        },
     }
 
 
@@ -67,7 +90,10 @@ def write_json(path: Path, content: Any) -> None:
     lines = []
     for key, value in content.items():
         if isinstance(value, Mapping) and value:
-            inner = ",\n".join(f"  {json.dumps(name)}: {json.dumps(item)}" for name, item in value.items())
+            inner = ",\n".join(
+                f"  {json.dumps(name)}: {json.dumps(item)}"
+                for name, item in value.items()
+            )
             lines.append(f" {json.dumps(key)}: {{\n{inner}\n }}")
         else:
             lines.append(f" {json.dumps(key)}: {json.dumps(value)}")

@@ -14,7 +14,10 @@ from pocketserve.repository.manifest_edit import edit_manifest
 
 ROOT = Path(__file__).resolve().parents[2]
 ASSETS_VARIABLE = "POCKETSERVE_TEST_ASSETS"
-MODES = {"tflite": ("none", "fp16", "dynamic", "int8", "int16x8"), "onnx": ("none", "fp16", "dynamic", "int8")}
+MODES = {
+    "tflite": ("none", "fp16", "dynamic", "int8", "int16x8"),
+    "onnx": ("none", "fp16", "dynamic", "int8"),
+}
 MODES |= {"executorch": ("none", "int8"), "tfjs": ("none", "fp16", "dynamic")}
 CALIBRATION_SAMPLES = 200
 
@@ -59,12 +62,18 @@ class Subject(NamedTuple):
         for base, kinds in self.bases.items():
             for kind in kinds:
                 yield from (
-                    Route(base, kind, mode) for mode in MODES.get(kind, ("none",)) if (kind, mode) != (base, "none")
+                    Route(base, kind, mode)
+                    for mode in MODES.get(kind, ("none",))
+                    if (kind, mode) != (base, "none")
                 )
 
     def data(self, folder: Path) -> Path:
         """Return what is asked, below the folder of all data."""
-        return next(path for path in (folder / f"{self.name}.csv", folder / self.name) if path.exists())
+        return next(
+            path
+            for path in (folder / f"{self.name}.csv", folder / self.name)
+            if path.exists()
+        )
 
 
 def available(names: Sequence[str]) -> list[Subject]:
@@ -75,16 +84,22 @@ def available(names: Sequence[str]) -> list[Subject]:
     """
     known = {subject.name: subject for subject in SUBJECTS}
     if unknown := [name for name in names if name not in known]:
-        raise ValueError(f"there is no model {', '.join(unknown)}; there are {', '.join(known)}")
+        raise ValueError(
+            f"there is no model {', '.join(unknown)}; there are {', '.join(known)}"
+        )
     chosen = [known[name] for name in names] or list(SUBJECTS)
-    return [subject for subject in chosen if not subject.public or find_assets() is not None]
+    return [
+        subject for subject in chosen if not subject.public or find_assets() is not None
+    ]
 
 
 def find_assets() -> Path | None:
     """Return the folder of public models, as the tests find it (CONTRIBUTING.md)."""
     named = os.environ.get(ASSETS_VARIABLE)
     candidates = [Path(named)] if named else sorted(ROOT.parent.glob("*/assets"))
-    return next((path for path in candidates if (path / "MANIFEST.json").is_file()), None)
+    return next(
+        (path for path in candidates if (path / "MANIFEST.json").is_file()), None
+    )
 
 
 # The embedded models: both unconverted versions, and the test part of their data
@@ -94,7 +109,13 @@ def _embedded(name: str) -> Callable[[Path, Path, Path], None]:
     def lay_out(folder: Path, data: Path, samples: Path) -> None:
         source = ROOT / "models" / name
         folder.mkdir(parents=True)
-        files = ("model.toml", "model.py", "weights.safetensors", f"{name}.keras", "labels.txt")
+        files = (
+            "model.toml",
+            "model.py",
+            "weights.safetensors",
+            f"{name}.keras",
+            "labels.txt",
+        )
         for file in files:
             if (source / file).exists():
                 shutil.copy(source / file, folder / file)
@@ -105,7 +126,9 @@ def _embedded(name: str) -> Callable[[Path, Path, Path], None]:
 
 
 def _keep_bases(document: Any) -> None:
-    for version in [version for version in document["versions"] if version not in ("torch", "keras")]:
+    for version in [
+        version for version in document["versions"] if version not in ("torch", "keras")
+    ]:
         del document["versions"][version]
     document["default_version"] = "torch"
 
@@ -114,7 +137,9 @@ def _recipe(name: str) -> Any:
     """Return a split of the data as the recipes of the embedded models make it."""
     import importlib.util
 
-    spec = importlib.util.spec_from_file_location("datasets", ROOT / "models" / "recipes" / "datasets.py")
+    spec = importlib.util.spec_from_file_location(
+        "datasets", ROOT / "models" / "recipes" / "datasets.py"
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -129,9 +154,14 @@ def _write_rows(name: str, data: Path, samples: Path) -> None:
     manifest = tomllib.loads((ROOT / "models" / name / "model.toml").read_text("utf-8"))
     x_train, _, x_test, y_test = _recipe(name)
     lines = [[*manifest["features"]["names"], manifest["target"]["name"]]]
-    lines += [[*map(repr, map(float, row)), repr(float(truth[0]))] for row, truth in zip(x_test, y_test, strict=True)]
+    lines += [
+        [*map(repr, map(float, row)), repr(float(truth[0]))]
+        for row, truth in zip(x_test, y_test, strict=True)
+    ]
     data.mkdir(parents=True, exist_ok=True)
-    (data / f"{name}.csv").write_text("".join(",".join(line) + "\n" for line in lines), "utf-8")
+    (data / f"{name}.csv").write_text(
+        "".join(",".join(line) + "\n" for line in lines), "utf-8"
+    )
     samples.mkdir(parents=True)
     np.savez(samples / "training.npz", features=x_train[:CALIBRATION_SAMPLES])
 
@@ -140,7 +170,9 @@ def _write_digits(name: str, data: Path, samples: Path, size: int = 8) -> None:
     """Write test pictures in a folder of their digit, and training pictures in another one."""
     x_train, y_train, x_test, y_test = _recipe("digits")
     _write_pictures(data / name, x_test, y_test, size)
-    _write_pictures(samples, x_train[:CALIBRATION_SAMPLES], y_train[:CALIBRATION_SAMPLES], size)
+    _write_pictures(
+        samples, x_train[:CALIBRATION_SAMPLES], y_train[:CALIBRATION_SAMPLES], size
+    )
 
 
 def _write_pictures(folder: Path, images: Any, digits: Any, size: int) -> None:
@@ -150,10 +182,15 @@ def _write_pictures(folder: Path, images: Any, digits: Any, size: int) -> None:
         target = folder / str(digit)
         target.mkdir(parents=True, exist_ok=True)
         picture = Image.fromarray(np.round(image[..., 0] * 255).astype(np.uint8))
-        if size != picture.width:  # as MNIST's own digits: 20 of 28 pixels, in the middle
+        if (
+            size != picture.width
+        ):  # as MNIST's own digits: 20 of 28 pixels, in the middle
             frame = Image.new("L", (size, size))
             inner = size * 20 // 28
-            frame.paste(picture.resize((inner, inner), Image.Resampling.BICUBIC), ((size - inner) // 2,) * 2)
+            frame.paste(
+                picture.resize((inner, inner), Image.Resampling.BICUBIC),
+                ((size - inner) // 2,) * 2,
+            )
             picture = frame
         picture.save(target / f"{number:04}.png")
 
@@ -195,13 +232,17 @@ file = "yamnet.tflite"
 """
 
 
-def _public(path: str, manifest: str, write: Callable[[str, Path, Path], None], labels: str = "") -> Any:
+def _public(
+    path: str, manifest: str, write: Callable[[str, Path, Path], None], labels: str = ""
+) -> Any:
     def lay_out(folder: Path, data: Path, samples: Path) -> None:
         assets = find_assets()
         assert assets is not None
         source = assets / "models" / path
         folder.mkdir(parents=True)
-        shutil.copyfile(source, folder / manifest.rpartition('file = "')[2].partition('"')[0])
+        shutil.copyfile(
+            source, folder / manifest.rpartition('file = "')[2].partition('"')[0]
+        )
         (folder / "model.toml").write_text(manifest, "utf-8")
         if labels:
             (folder / "labels.txt").write_text(labels, "utf-8")
@@ -220,16 +261,26 @@ def _write_photos(name: str, data: Path, samples: Path) -> None:
 
     assets = find_assets()
     assert assets is not None
-    photos = [p for p in sorted((assets / "inputs/images").iterdir()) if not p.stem.startswith("segmentation_golden")]
+    photos = [
+        p
+        for p in sorted((assets / "inputs/images").iterdir())
+        if not p.stem.startswith("segmentation_golden")
+    ]
     for number, path in enumerate(photos):
         folder = (data / name, samples)[number % 2]
         folder.mkdir(parents=True, exist_ok=True)
         with Image.open(path) as opened:
             picture = opened.convert("RGB")
         width, height = picture.size
-        parts = [(x, y, x + width // 2, y + height // 2) for x in (0, width // 2) for y in (0, height // 2)]
+        parts = [
+            (x, y, x + width // 2, y + height // 2)
+            for x in (0, width // 2)
+            for y in (0, height // 2)
+        ]
         for part, box in enumerate([(0, 0, width, height), *parts]):
-            picture.crop(box).resize((256, 256), Image.Resampling.BILINEAR).save(folder / f"{path.stem}-{part}.png")
+            picture.crop(box).resize((256, 256), Image.Resampling.BILINEAR).save(
+                folder / f"{path.stem}-{part}.png"
+            )
 
 
 def _write_sounds(name: str, data: Path, samples: Path) -> None:
@@ -243,9 +294,17 @@ def _write_sounds(name: str, data: Path, samples: Path) -> None:
     for path in sorted((assets / "inputs/audio").glob("*.wav")):
         with wave.open(str(path)) as recording:
             settings, rate = recording.getparams(), recording.getframerate()
-            seconds = [recording.readframes(rate) for _ in range(recording.getnframes() // rate)]
+            seconds = [
+                recording.readframes(rate)
+                for _ in range(recording.getnframes() // rate)
+            ]
         for number, frames in enumerate(seconds):
-            with wave.open(str((data / name, samples)[number % 2] / f"{path.stem}-{number:02}.wav"), "wb") as part:
+            with wave.open(
+                str(
+                    (data / name, samples)[number % 2] / f"{path.stem}-{number:02}.wav"
+                ),
+                "wb",
+            ) as part:
                 part.setparams(settings)
                 part.writeframes(frames)
 
@@ -261,14 +320,27 @@ SUBJECTS = (
         regression=True,
     ),
     Subject(
-        "diabetes", "linear regression with 10 features, born in PyTorch", _BOTH, _embedded("diabetes"), regression=True
+        "diabetes",
+        "linear regression with 10 features, born in PyTorch",
+        _BOTH,
+        _embedded("diabetes"),
+        regression=True,
     ),
-    Subject("digits", "small CNN, 26 thousand weights, born in PyTorch", _BOTH, _embedded("digits")),
+    Subject(
+        "digits",
+        "small CNN, 26 thousand weights, born in PyTorch",
+        _BOTH,
+        _embedded("digits"),
+    ),
     Subject(
         "mobilenet",
         "MobileNet v1 0.25, 224 x 224, public, born in TensorFlow, had as TFLite",
         {"tflite": ("tflite", "onnx")},
-        _public("tflite/mobilenet_v1_0.25_224_float_metadata.tflite", MOBILENET, _write_photos),
+        _public(
+            "tflite/mobilenet_v1_0.25_224_float_metadata.tflite",
+            MOBILENET,
+            _write_photos,
+        ),
         public=True,
     ),
     Subject(
@@ -282,14 +354,21 @@ SUBJECTS = (
         "mnist",
         "CNN that reads digits (MNIST), 28 x 28, public, had as ONNX",
         {"onnx": ("onnx", "tflite")},
-        _public("onnx/mnist.onnx", MNIST, _write_mnist, "".join(f"{digit}\n" for digit in range(10))),
+        _public(
+            "onnx/mnist.onnx",
+            MNIST,
+            _write_mnist,
+            "".join(f"{digit}\n" for digit in range(10)),
+        ),
         public=True,
     ),
     Subject(
         "yamnet",
         "YAMNet, sounds, public, had as TFLite",
         {"tflite": ("tflite", "onnx")},
-        _public("tflite/yamnet_audio_classifier_with_metadata.tflite", YAMNET, _write_sounds),
+        _public(
+            "tflite/yamnet_audio_classifier_with_metadata.tflite", YAMNET, _write_sounds
+        ),
         public=True,
     ),
 )

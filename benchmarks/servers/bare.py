@@ -65,7 +65,19 @@ def _kept(connected: socket.socket, compute: Work) -> None:
             shape = tuple(json.loads(known)["inputs"][0]["shape"])
             text, scores = answer(body, json_length, compute)
             head = bytearray(HEADER.size) + text
-            HEADER.pack_into(head, 0, b"OI", RESPONSE, 0, 0, 200, 0, 0, len(text), len(text) + scores.nbytes)
+            HEADER.pack_into(
+                head,
+                0,
+                b"OI",
+                RESPONSE,
+                0,
+                0,
+                200,
+                0,
+                0,
+                len(text),
+                len(text) + scores.nbytes,
+            )
         scores = compute(np.frombuffer(body, "<f4", offset=json_length).reshape(shape))
         NUMBER.pack_into(head, NUMBER_AT, number)
         connected.sendmsg((head, scores))
@@ -87,9 +99,17 @@ def _with_reader(connected: socket.socket, compute: Work) -> None:
         _reply(connected, *taken, compute)
 
 
-def _reply(connected: socket.socket, number: int, json_length: int, body: memoryview, compute: Work) -> None:
+def _reply(
+    connected: socket.socket,
+    number: int,
+    json_length: int,
+    body: memoryview,
+    compute: Work,
+) -> None:
     text, scores = answer(body, json_length, compute)
-    head = HEADER.pack(b"OI", RESPONSE, 0, number, 200, 0, 0, len(text), len(text) + scores.nbytes)
+    head = HEADER.pack(
+        b"OI", RESPONSE, 0, number, 200, 0, 0, len(text), len(text) + scores.nbytes
+    )
     connected.sendall(b"".join((head, text, scores)))
 
 
@@ -125,7 +145,11 @@ class _Reader:
 
 def _fill(connected: socket.socket, view: memoryview) -> bool:
     """Read until it is full, in one call of the system; False at the end."""
-    return connected.recv_into(view, len(view), socket.MSG_WAITALL) == len(view) if len(view) else True
+    return (
+        connected.recv_into(view, len(view), socket.MSG_WAITALL) == len(view)
+        if len(view)
+        else True
+    )
 
 
 if __name__ == "__main__":

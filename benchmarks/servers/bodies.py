@@ -23,7 +23,10 @@ def _tflite(path: str) -> Work:
 
     interpreter = Interpreter(path, num_threads=1)
     interpreter.allocate_tensors()
-    taken, given = interpreter.get_input_details()[0]["index"], interpreter.get_output_details()[0]["index"]
+    taken, given = (
+        interpreter.get_input_details()[0]["index"],
+        interpreter.get_output_details()[0]["index"],
+    )
 
     def run(values: Any) -> Any:
         interpreter.set_tensor(taken, values)
@@ -36,7 +39,9 @@ def _tflite(path: str) -> Work:
 def answer(body: Any, json_length: int, compute: Work) -> tuple[bytes, Any]:
     """The JSON part and the raw part of the answer to an Open Inference Protocol body with one FP32 input."""
     header = json.loads(bytes(body[:json_length]))
-    values = np.frombuffer(body, "<f4", offset=json_length).reshape(header["inputs"][0]["shape"])
+    values = np.frombuffer(body, "<f4", offset=json_length).reshape(
+        header["inputs"][0]["shape"]
+    )
     scores = compute(values)
     output = {
         "name": "scores",
@@ -44,4 +49,6 @@ def answer(body: Any, json_length: int, compute: Work) -> tuple[bytes, Any]:
         "shape": list(scores.shape),
         "parameters": {"binary_data_size": scores.nbytes},
     }
-    return json.dumps({"model_name": "m", "model_version": "1", "outputs": [output]}).encode(), scores
+    return json.dumps(
+        {"model_name": "m", "model_version": "1", "outputs": [output]}
+    ).encode(), scores

@@ -19,7 +19,12 @@ def main(path: str) -> None:
     compute(values)
     print(0, flush=True)
     for line in sys.stdin:
-        print(_rate(compute, values, float(line)) if line.strip() else _once(compute, values), flush=True)
+        print(
+            _rate(compute, values, float(line))
+            if line.strip()
+            else _once(compute, values),
+            flush=True,
+        )
 
 
 def random_input(path: str) -> np.ndarray:

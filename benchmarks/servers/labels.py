@@ -29,7 +29,11 @@ def main(mode: str, model: str, file: str, query: str = "") -> None:
     """Load, print 0 in the place of a port, serve."""
     body = Path(file).read_bytes()
     with ExitStack() as stack:
-        run = pillow_run(Path(model), body, query) if mode == "pillow" else task_run(stack, model, body, query)
+        run = (
+            pillow_run(Path(model), body, query)
+            if mode == "pillow"
+            else task_run(stack, model, body, query)
+        )
         run()
         print(0, flush=True)
         for line in sys.stdin:
@@ -83,7 +87,9 @@ def task_run(stack: ExitStack, model: str, body: bytes, query: str) -> Run:
 
     def run() -> list[dict[str, Any]]:
         prepared = task.prepare(memoryview(body), hints)
-        answer = task.answer([session.run(arrays) for arrays in prepared.runs], options, prepared.context)
+        answer = task.answer(
+            [session.run(arrays) for arrays in prepared.runs], options, prepared.context
+        )
         assert isinstance(answer, list)
         return answer
 
@@ -105,7 +111,10 @@ def pillow_run(model: Path, body: bytes, drawing: str) -> Run:
         values /= 127.5
         scores = compute(values[np.newaxis])[0]
         best = np.argsort(-scores)[:TOP_K]
-        entries = [{"label": labels[index], "index": int(index), "score": float(scores[index])} for index in best]
+        entries = [
+            {"label": labels[index], "index": int(index), "score": float(scores[index])}
+            for index in best
+        ]
         if drawing:
             kind, width, height = drawing.split(",")
             pillow_drawn(body, entries, kind, int(width), int(height))

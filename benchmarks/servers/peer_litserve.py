@@ -64,9 +64,17 @@ def main(mode: str) -> None:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     api = EchoJson() if mode == "json" else EchoRaw()
-    server = litserve.LitServer(api, accelerator="cpu", workers_per_device=1, fast_queue=True)
+    server = litserve.LitServer(
+        api, accelerator="cpu", workers_per_device=1, fast_queue=True
+    )
     threading.Thread(target=_announce, args=(port,), daemon=True).start()
-    server.run(host="127.0.0.1", port=port, num_api_servers=1, log_level="error", generate_client_file=False)
+    server.run(
+        host="127.0.0.1",
+        port=port,
+        num_api_servers=1,
+        log_level="error",
+        generate_client_file=False,
+    )
 
 
 def _announce(port: int) -> None:

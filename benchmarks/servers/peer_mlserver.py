@@ -34,11 +34,15 @@ class Echo(MLModel):
         taken = payload.inputs[0]
         if taken.datatype == "BYTES":
             scores = ramp_times(np.frombuffer(taken.data.root[0], "<f4"))
-            output = ResponseOutput(name="scores", shape=[1], datatype="BYTES", data=[scores.tobytes()])
+            output = ResponseOutput(
+                name="scores", shape=[1], datatype="BYTES", data=[scores.tobytes()]
+            )
         else:
             scores = ramp_times(np.asarray(taken.data.root, np.float32))
             shape, data = list(scores.shape), scores.ravel().tolist()
-            output = ResponseOutput(name="scores", shape=shape, datatype="FP32", data=data)
+            output = ResponseOutput(
+                name="scores", shape=shape, datatype="FP32", data=data
+            )
         return InferenceResponse(model_name=self.name, outputs=[output])
 
 
@@ -56,7 +60,9 @@ async def main(mode: str) -> None:
         debug=False,
     )
     server = MLServer(settings)
-    running = asyncio.create_task(server.start([ModelSettings(name="echo", implementation=Echo)]))
+    running = asyncio.create_task(
+        server.start([ModelSettings(name="echo", implementation=Echo)])
+    )
     while True:
         try:
             socket.create_connection(("127.0.0.1", http), 1).close()

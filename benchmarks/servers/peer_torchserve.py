@@ -47,8 +47,21 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         ports = _write(Path(folder))
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # its workers are started as `python`
-        command = [sys.executable, "-m", "ts.model_server", "--start", "--foreground", "--ncs", "--disable-token-auth"]
-        command += ["--ts-config", f"{folder}/config.properties", "--model-store", f"{folder}/store"]
+        command = [
+            sys.executable,
+            "-m",
+            "ts.model_server",
+            "--start",
+            "--foreground",
+            "--ncs",
+            "--disable-token-auth",
+        ]
+        command += [
+            "--ts-config",
+            f"{folder}/config.properties",
+            "--model-store",
+            f"{folder}/store",
+        ]
         command += ["--models", "echo=echo"]
         # No console: TorchServe writes its log, and a line for each request, to standard output.
         child = subprocess.Popen(
@@ -82,7 +95,9 @@ def _write(folder: Path) -> list[int]:
 def _await(port: int, child: subprocess.Popen[bytes]) -> None:
     body = np.ones(16, np.float32).tobytes()
     headers = {"Content-Type": "application/octet-stream"}
-    request = urllib.request.Request(f"http://127.0.0.1:{port}/predictions/echo", body, headers)
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/predictions/echo", body, headers
+    )
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline and child.poll() is None:
         try:

@@ -35,18 +35,25 @@ class Bare:
 def main(address: str, what: str) -> None:
     """Deploy it, and print a line."""
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # as the cluster: on loopback
-    os.environ["RAY_AUTH_MODE"], os.environ["RAY_AUTH_TOKEN_PATH"] = "token", str(STATE / "ray-token")
+    os.environ["RAY_AUTH_MODE"], os.environ["RAY_AUTH_TOKEN_PATH"] = (
+        "token",
+        str(STATE / "ray-token"),
+    )
     import ray
     from ray import serve
 
     ray.init(address=address, configure_logging=False, log_to_driver=False)
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
-    deployment = serve.deployment(Bare, num_replicas=2, max_ongoing_requests=40, ray_actor_options={"num_cpus": 0})
+    deployment = serve.deployment(
+        Bare, num_replicas=2, max_ongoing_requests=40, ray_actor_options={"num_cpus": 0}
+    )
     serve.run(deployment.bind(what), name="bare", route_prefix="/bare")
     print("deployed", flush=True)
 
 
 if __name__ == "__main__":
-    from benchmarks.servers import ray_bare  # by its name, under which the replicas find the class
+    from benchmarks.servers import (
+        ray_bare,
+    )  # by its name, under which the replicas find the class
 
     ray_bare.main(sys.argv[1], sys.argv[2])

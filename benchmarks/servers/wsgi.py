@@ -19,7 +19,9 @@ SPILL_BYTES = 64 * 1024 * 1024
 def main(mode: str, what: str) -> None:
     """Listen, print the port, serve."""
     app = flask_app(work(what)) if mode == "flask" else plain_app(work(what))
-    server = create_server(app, host="127.0.0.1", port=0, threads=4, inbuf_overflow=SPILL_BYTES)
+    server = create_server(
+        app, host="127.0.0.1", port=0, threads=4, inbuf_overflow=SPILL_BYTES
+    )
     print(server.effective_port, flush=True)
     server.run()
 
@@ -32,8 +34,14 @@ def flask_app(compute: Work) -> Any:
 
     @app.post("/v2/models/<name>/infer")
     def infer(name: str) -> Any:
-        text, scores = answer(request.get_data(cache=False), int(request.headers[LENGTH]), compute)
-        return Response(text + scores.tobytes(), headers={LENGTH: str(len(text))}, content_type=BINARY)
+        text, scores = answer(
+            request.get_data(cache=False), int(request.headers[LENGTH]), compute
+        )
+        return Response(
+            text + scores.tobytes(),
+            headers={LENGTH: str(len(text))},
+            content_type=BINARY,
+        )
 
     return app
 
@@ -43,9 +51,18 @@ def plain_app(compute: Work) -> Callable[..., Iterable[bytes]]:
 
     def app(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         body = environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))
-        text, scores = answer(body, int(environ["HTTP_INFERENCE_HEADER_CONTENT_LENGTH"]), compute)
+        text, scores = answer(
+            body, int(environ["HTTP_INFERENCE_HEADER_CONTENT_LENGTH"]), compute
+        )
         content = text + scores.tobytes()
-        start("200 OK", [("Content-Type", BINARY), ("Content-Length", str(len(content))), (LENGTH, str(len(text)))])
+        start(
+            "200 OK",
+            [
+                ("Content-Type", BINARY),
+                ("Content-Length", str(len(content))),
+                (LENGTH, str(len(text))),
+            ],
+        )
         return [content]
 
     return app

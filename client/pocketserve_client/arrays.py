@@ -11,7 +11,11 @@ from pocketserve_wire import DATATYPES, Tensor
 
 Array = npt.NDArray[Any]
 
-_NAMES = {np.dtype(kind.typestr): name for name, kind in DATATYPES.items() if name not in ("BF16", "BYTES")}
+_NAMES = {
+    np.dtype(kind.typestr): name
+    for name, kind in DATATYPES.items()
+    if name not in ("BF16", "BYTES")
+}
 
 
 def as_tensor(name: str, value: npt.ArrayLike, datatype: str | None = None) -> Tensor:
@@ -28,19 +32,31 @@ def as_tensor(name: str, value: npt.ArrayLike, datatype: str | None = None) -> T
     if native is not None:
         return _of_memory(name, native, array, array)
     if datatype is not None or array.dtype.name == "bfloat16":  # as ml_dtypes has it
-        return _of_memory(name, "BF16", array, _bfloat16_bits(name, array, datatype or "BF16"))
+        return _of_memory(
+            name, "BF16", array, _bfloat16_bits(name, array, datatype or "BF16")
+        )
     if array.dtype.kind in "OSU":
-        elements = [item if isinstance(item, bytes) else str(item).encode() for item in array.reshape(-1).tolist()]
+        elements = [
+            item if isinstance(item, bytes) else str(item).encode()
+            for item in array.reshape(-1).tolist()
+        ]
         return Tensor(name, "BYTES", array.shape, elements)
     datatype = _NAMES.get(array.dtype.newbyteorder("<"))
     if datatype is None:
-        raise TypeError(f"input {name!r}: the protocol has no datatype for {array.dtype}")
+        raise TypeError(
+            f"input {name!r}: the protocol has no datatype for {array.dtype}"
+        )
     return _of_memory(name, datatype, array, array.astype(DATATYPES[datatype].typestr))
 
 
 def _of_memory(name: str, datatype: str, array: Array, elements: Array) -> Tensor:
     """Return a tensor of an array's shape that shares the elements' memory where it can."""
-    return Tensor(name, datatype, array.shape, np.ascontiguousarray(elements).reshape(-1).view(np.uint8).data)
+    return Tensor(
+        name,
+        datatype,
+        array.shape,
+        np.ascontiguousarray(elements).reshape(-1).view(np.uint8).data,
+    )
 
 
 def _bfloat16_bits(name: str, array: Array, datatype: str) -> Array:

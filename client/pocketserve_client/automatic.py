@@ -52,6 +52,8 @@ class AutomaticTransport:
                     self._current = self._socket
                 except NobodyListensError:
                     if not self._http.answered:
-                        return self._http  # not remembered: the next request looks for the socket again
+                        return (
+                            self._http
+                        )  # not remembered: the next request looks for the socket again
                     self._current = self._http
         return self._current

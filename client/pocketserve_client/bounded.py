@@ -15,7 +15,9 @@ from typing import Any, Final
 
 from pocketserve_client.errors import NotOurServerError
 
-MAX_HEAD_BYTES: Final = 1 << 20  # beside the body: status lines, headers, and the sizes of chunks
+MAX_HEAD_BYTES: Final = (
+    1 << 20
+)  # beside the body: status lines, headers, and the sizes of chunks
 
 
 class ExchangeLimits:
@@ -69,8 +71,14 @@ class _BoundedSocket:
     def __init__(self, connected: socket.socket, exchange: ExchangeLimits) -> None:
         self._socket = connected
         self._exchange = exchange
-        self.fileno, self.shutdown, self.close = connected.fileno, connected.shutdown, connected.close
-        self.pending: Callable[[], int] = getattr(connected, "pending", int)  # bytes that TLS holds
+        self.fileno, self.shutdown, self.close = (
+            connected.fileno,
+            connected.shutdown,
+            connected.close,
+        )
+        self.pending: Callable[[], int] = getattr(
+            connected, "pending", int
+        )  # bytes that TLS holds
 
     def sendall(self, data: bytes) -> None:
         self._socket.settimeout(self._exchange.seconds_left())
@@ -88,7 +96,9 @@ class _BoundedReader(io.RawIOBase):
 
     def __init__(self, connected: socket.socket, exchange: ExchangeLimits) -> None:
         self._socket = connected
-        self._raw = connected.makefile("rb", buffering=0)  # keeps the connection open, as http.client expects it
+        self._raw = connected.makefile(
+            "rb", buffering=0
+        )  # keeps the connection open, as http.client expects it
         self._exchange = exchange
 
     def readable(self) -> bool:

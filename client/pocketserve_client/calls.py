@@ -39,9 +39,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Transport = AutomaticTransport | HttpTransport | SocketTransport
 
-FOREIGN: Final = "what answers at this address is not a pocketserve server; look at the port"
+FOREIGN: Final = (
+    "what answers at this address is not a pocketserve server; look at the port"
+)
 
-MAX_ERROR_BYTES: Final = 1 << 20  # of a body that may be one of our errors; those are short
+MAX_ERROR_BYTES: Final = (
+    1 << 20
+)  # of a body that may be one of our errors; those are short
 RETRY_EVERY_S: Final = 0.05  # to find a lost server; a refused connection on this machine costs microseconds
 GATEWAY_STATUS: Final = frozenset({500, 502, 503, 504})
 """What proxies say, without a code of ours, when a server behind them is gone; Ray Serve takes 500 for it."""
@@ -77,9 +81,13 @@ def needs_other_server(error: PocketserveError) -> bool:
 def check_fallback(fallback: FallbackServer) -> FallbackServer:
     """Return it; TypeError or AddressError for what is no other server."""
     if not isinstance(fallback, FallbackServer):
-        raise TypeError(f"fallback takes FallbackServer(url, token_file=…), not a {type(fallback).__name__}")
+        raise TypeError(
+            f"fallback takes FallbackServer(url, token_file=…), not a {type(fallback).__name__}"
+        )
     if not fallback.url:
-        raise AddressError("a fallback needs the URL of its server, such as http://192.168.1.20:8470")
+        raise AddressError(
+            "a fallback needs the URL of its server, such as http://192.168.1.20:8470"
+        )
     return fallback
 
 
@@ -87,7 +95,11 @@ class RequestSender:
     """Sends requests; repeats them for ``reconnect`` seconds where they may be and the server was lost or ends."""
 
     def __init__(
-        self, transport: Transport, reconnect: float, token_advice: str, fallback: SecondSender | None = None
+        self,
+        transport: Transport,
+        reconnect: float,
+        token_advice: str,
+        fallback: SecondSender | None = None,
     ) -> None:
         self.transport = transport
         self.fallback = fallback
@@ -107,7 +119,9 @@ class RequestSender:
         """Ask the first server, for its share of the time, and then the other one for the rest."""
         begin = time.monotonic()
         try:
-            return fallback.mark_first(self._send_once(fallback.first_part(request, begin)))
+            return fallback.mark_first(
+                self._send_once(fallback.first_part(request, begin))
+            )
         except PocketserveError as error:
             return fallback.send(request, begin, error)
 
@@ -117,7 +131,9 @@ class RequestSender:
         After an answer, that is for inference alone: a proxy's may be from a server that is not ours.
         """
         deadline = min(time.monotonic() + self._reconnect, request.deadline)
-        repeated = request.idempotent and (request.may_fall_back or isinstance(error, ConnectionLostError))
+        repeated = request.idempotent and (
+            request.may_fall_back or isinstance(error, ConnectionLostError)
+        )
         while repeated and (left := deadline - time.monotonic()) > 0:
             time.sleep(min(RETRY_EVERY_S, left))
             try:
@@ -137,7 +153,11 @@ class RequestSender:
 
     def advised(self, error: PocketserveError) -> PocketserveError:
         """Return the error, with what to do about it where it is about the token."""
-        if not isinstance(error, ServerError) or error.code != "UNAUTHORIZED" or error.advice:
+        if (
+            not isinstance(error, ServerError)
+            or error.code != "UNAUTHORIZED"
+            or error.advice
+        ):
             return error
         return ServerError(error.status, error.code, error.message, self._token_advice)
 
@@ -147,25 +167,42 @@ def log_exchange(request: Request, answer: Answer, begin: float) -> None:
     if log.isEnabledFor(logging.DEBUG):
         path = request.path.partition("?")[0]
         milliseconds = 1000 * (time.monotonic() - begin)
-        log.debug("%s %s %d, %.1f ms, %d bytes", request.method, path, answer.status, milliseconds, len(answer.body))
+        log.debug(
+            "%s %s %d, %.1f ms, %d bytes",
+            request.method,
+            path,
+            answer.status,
+            milliseconds,
+            len(answer.body),
+        )
 
 
 class SecondSender:
     """Sends what the first server does not answer to another one. All of a call has ``seconds``."""
 
-    def __init__(self, sender: RequestSender, url: str, first_url: str, seconds: float) -> None:
+    def __init__(
+        self, sender: RequestSender, url: str, first_url: str, seconds: float
+    ) -> None:
         self.sender = sender
         self._url, self._first_url, self._seconds = url, first_url, seconds
 
     def first_part(self, request: Request, begin: float) -> Request:
         """Return the request with the deadline that it has at the first server."""
-        return request._replace(deadline=begin + FIRST_SHARE * self._seconds_of(request))
+        return request._replace(
+            deadline=begin + FIRST_SHARE * self._seconds_of(request)
+        )
 
     def mark_first(self, answer: Answer) -> Answer:
         """Return an answer as one of the first server."""
         return answer._replace(server=self._first_url)
 
-    def send(self, request: Request, begin: float, error: PocketserveError, until: float = math.inf) -> Answer:
+    def send(
+        self,
+        request: Request,
+        begin: float,
+        error: PocketserveError,
+        until: float = math.inf,
+    ) -> Answer:
         """Send a request that failed with an error at the first server; raises that error where it does not help.
 
         Args:
@@ -175,7 +212,9 @@ class SecondSender:
             raise error
         deadline = min(begin + self._seconds_of(request), until)
         try:
-            answer = self.sender.send(request._replace(deadline=deadline, idempotent=False))
+            answer = self.sender.send(
+                request._replace(deadline=deadline, idempotent=False)
+            )
         except PocketserveError as second:
             error.add_note(f"nor did the fallback {self._url} answer: {second}")
             raise error from second
@@ -191,27 +230,41 @@ class Call(Generic[T]):
     In asyncio it can be awaited; cancelling the task cancels the request.
     """
 
-    def __init__(self, sender: RequestSender, request: Request, decode: Callable[[Answer], T]) -> None:
+    def __init__(
+        self, sender: RequestSender, request: Request, decode: Callable[[Answer], T]
+    ) -> None:
         self._sender = sender
         self._request = request
         self._decode = decode
         self._cancelled = False
         self._pending: HttpPending | PendingAnswer | PocketserveError
         self._outcome: Answer | Exception | None = None
-        self._fallback = sender.fallback if request.may_fall_back and request.idempotent else None
+        self._fallback = (
+            sender.fallback if request.may_fall_back and request.idempotent else None
+        )
         self._begin = time.monotonic()
-        first = request if self._fallback is None else self._fallback.first_part(request, self._begin)
+        first = (
+            request
+            if self._fallback is None
+            else self._fallback.first_part(request, self._begin)
+        )
         self._deadline = first.deadline
         try:
             self._pending = sender.transport.start(first)
         except PocketserveError as error:
-            if not isinstance(error, ConnectionLostError) and (self._fallback is None or not needs_other_server(error)):
+            if not isinstance(error, ConnectionLostError) and (
+                self._fallback is None or not needs_other_server(error)
+            ):
                 raise sender.advised(error) from None
             self._pending = error
 
     def done(self) -> bool:
         """Return whether the answer, or a failure, is there; :meth:`result` may still look for a lost server."""
-        return self._outcome is not None or isinstance(self._pending, Exception) or self._pending.is_done()
+        return (
+            self._outcome is not None
+            or isinstance(self._pending, Exception)
+            or self._pending.is_done()
+        )
 
     def cancel(self) -> None:
         """Ask the server not to start on it. :meth:`result` then raises CANCELLED, or returns what was done already."""
@@ -239,7 +292,9 @@ class Call(Generic[T]):
         return self._wait_in_thread().__await__()
 
     async def _wait_in_thread(self) -> T:
-        from pocketserve_client.aio.threads import run_in_thread  # late: it imports asyncio
+        from pocketserve_client.aio.threads import (
+            run_in_thread,
+        )  # late: it imports asyncio
 
         future = run_in_thread(self.result)
         try:
@@ -270,7 +325,9 @@ class Call(Generic[T]):
             log_exchange(self._request, answer, self._begin)
             return check_answer(answer)
         except CancelledError:
-            raise ServerError(499, "CANCELLED", "the request was cancelled before it was sent") from None
+            raise ServerError(
+                499, "CANCELLED", "the request was cancelled before it was sent"
+            ) from None
         except LOST as error:
             if self._fallback is not None and not self._cancelled:
                 raise  # the other server is asked, not this one looked for
@@ -289,20 +346,34 @@ def check_answer(answer: Answer) -> Answer:
     """Return the answer, if it is a success; ServerError if not, NotOurServerError for what else a server may say."""
     if answer.status == 200:
         # Ours are JSON, tensors behind JSON, or pictures. What came is parsed later, or, as of health, never.
-        if answer.json_length is None and answer.body and answer.body[0] not in b"{[" and not is_picture(answer):
+        if (
+            answer.json_length is None
+            and answer.body
+            and answer.body[0] not in b"{["
+            and not is_picture(answer)
+        ):
             raise NotOurServerError(FOREIGN)
         return answer
     try:
-        document = strict_json.loads_object(answer.body) if len(answer.body) <= MAX_ERROR_BYTES else {}
+        document = (
+            strict_json.loads_object(answer.body)
+            if len(answer.body) <= MAX_ERROR_BYTES
+            else {}
+        )
     except ApiError:
         document = {}
     text = bytes(answer.body[:200]).decode("ascii", errors="replace").strip()
-    message = document.get("error") or f"status {answer.status}: {text or 'nothing'}; is this a pocketserve server?"
+    message = (
+        document.get("error")
+        or f"status {answer.status}: {text or 'nothing'}; is this a pocketserve server?"
+    )
     code = str(document.get("code", ""))
     raise _error_class(answer.status, code, document)(answer.status, code, str(message))
 
 
-def _error_class(status: int, code: str, document: Mapping[str, Any]) -> type[ServerError]:
+def _error_class(
+    status: int, code: str, document: Mapping[str, Any]
+) -> type[ServerError]:
     if code == "SHUTTING_DOWN":
         return ShuttingDownError
     is_gateway = not document and status in GATEWAY_STATUS
@@ -314,7 +385,13 @@ class ModelSequence:
     one thread at a time. A step that fails once the model has begun ends the sequence: later ones are refused.
     """
 
-    def __init__(self, client: Client, model: str, sequence_id: int | str | None, version: str | None) -> None:
+    def __init__(
+        self,
+        client: Client,
+        model: str,
+        sequence_id: int | str | None,
+        version: str | None,
+    ) -> None:
         self.id = sequence_id or secrets.randbits(63) + 1
         self._client, self._model, self._version = client, model, version
         self._open = False
@@ -325,15 +402,21 @@ class ModelSequence:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def infer(self, inputs: Mapping[str, npt.ArrayLike], **options: Any) -> dict[str, Array]:
+    def infer(
+        self, inputs: Mapping[str, npt.ArrayLike], **options: Any
+    ) -> dict[str, Array]:
         """Send the tensors of the next step, as :meth:`Client.infer` does; inputs that hold state may be left out."""
-        answer = self._client.infer(self._model, inputs, version=self._version, **self._step(options))
+        answer = self._client.infer(
+            self._model, inputs, version=self._version, **self._step(options)
+        )
         self._open = True
         return answer
 
     def predict(self, data: RawInput, **options: Any) -> Any:
         """Send the raw input of the next step, as :meth:`Client.predict` does."""
-        answer = self._client.predict(self._model, data, version=self._version, **self._step(options))
+        answer = self._client.predict(
+            self._model, data, version=self._version, **self._step(options)
+        )
         self._open = True
         return answer
 
@@ -342,8 +425,12 @@ class ModelSequence:
         if self._open:
             self._open = False
             end = {"sequence_id": self.id, "sequence_end": True}
-            with contextlib.suppress(PocketserveError):  # given up already, or with the server
-                self._client.infer(self._model, {}, version=self._version, parameters=end)
+            with contextlib.suppress(
+                PocketserveError
+            ):  # given up already, or with the server
+                self._client.infer(
+                    self._model, {}, version=self._version, parameters=end
+                )
 
     def _step(self, options: dict[str, Any]) -> dict[str, Any]:
         parameters = {**(options.get("parameters") or {}), "sequence_id": self.id}

@@ -31,9 +31,22 @@ from pocketserve_client.connection import MAX_ANSWER_BYTES
 from pocketserve_client.credentials import Credentials, find_credentials, find_state_dir
 from pocketserve_client.errors import AddressError, NotOurServerError, ServerError
 from pocketserve_client.http import DEFAULT_MAX_ANSWER_BYTES, DEFAULT_URL, HttpTransport
-from pocketserve_client.inputs import Files, RawInput, is_list_of_files, raw_body, with_hint
+from pocketserve_client.inputs import (
+    Files,
+    RawInput,
+    is_list_of_files,
+    raw_body,
+    with_hint,
+)
 from pocketserve_client.socket import SocketTransport
-from pocketserve_client.transport import OCTETS, Answer, LabelledAnswer, Outputs, Picture, Request
+from pocketserve_client.transport import (
+    OCTETS,
+    Answer,
+    LabelledAnswer,
+    Outputs,
+    Picture,
+    Request,
+)
 from pocketserve_wire import ApiError, oip, strict_json
 from pocketserve_wire.addresses import LOOPBACK, SOCKET_PORT
 from pocketserve_wire.files import run_file
@@ -85,10 +98,19 @@ class Client:
         address = url or os.environ.get("POCKETSERVE_URL") or None
         self.url = address or DEFAULT_URL
         credentials = find_credentials(token, token_file)
-        seconds, size = _seconds("timeout", timeout, SHORTEST_S), _bytes("max_answer_bytes", max_answer_bytes)
+        seconds, size = (
+            _seconds("timeout", timeout, SHORTEST_S),
+            _bytes("max_answer_bytes", max_answer_bytes),
+        )
         transport = _open(address, credentials.token, seconds, size)
-        second = None if fallback is None else _second_sender(check_fallback(fallback), self.url, seconds, size)
-        self._sender = RequestSender(transport, _seconds("reconnect", reconnect, 0.0), credentials.advice, second)
+        second = (
+            None
+            if fallback is None
+            else _second_sender(check_fallback(fallback), self.url, seconds, size)
+        )
+        self._sender = RequestSender(
+            transport, _seconds("reconnect", reconnect, 0.0), credentials.advice, second
+        )
 
     def __enter__(self) -> Client:
         return self
@@ -106,7 +128,9 @@ class Client:
         return f"{type(self).__name__}({shown_url(self.url)!r})"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a Client can neither be pickled nor copied: make one in each process")
+        raise TypeError(
+            "a Client can neither be pickled nor copied: make one in each process"
+        )
 
     def is_ready(self) -> bool:
         """Return whether the server accepts requests.
@@ -122,7 +146,9 @@ class Client:
 
     def index(self, *, ready_only: bool = False) -> list[dict[str, Any]]:
         """Return every version of every model: ``name``, ``version``, ``state`` and ``reason``, often empty."""
-        return _objects(_document(self._send("POST", "/v2/repository/index", {"ready": ready_only})))
+        return _objects(
+            _document(self._send("POST", "/v2/repository/index", {"ready": ready_only}))
+        )
 
     def models(self) -> list[str]:
         """Return the names of all models, in the server's order."""
@@ -132,21 +158,29 @@ class Client:
         """Return whether a request to the model would be answered."""
         return self._ready(f"{_path(model, version)}/ready")
 
-    def model_metadata(self, model: str, version: str | None = None, *, timeout: float | None = None) -> dict[str, Any]:
+    def model_metadata(
+        self, model: str, version: str | None = None, *, timeout: float | None = None
+    ) -> dict[str, Any]:
         """Return inputs, outputs and versions of a model; ``timeout`` as in :meth:`infer`."""
-        request = Request("GET", _path(model, version), may_fall_back=True).within(_own_timeout(timeout))
+        request = Request("GET", _path(model, version), may_fall_back=True).within(
+            _own_timeout(timeout)
+        )
         return _object(_document(self._sender.send(request)))
 
     def model_interface(self, model: str, version: str | None = None) -> dict[str, Any]:
         """Return what a program that asks the model is written from: tensors, calls, labels, ``fingerprint``."""
         return self._object("GET", f"{_path(model, version)}/interface")
 
-    def statistics(self, model: str | None = None, version: str | None = None) -> list[dict[str, Any]]:
+    def statistics(
+        self, model: str | None = None, version: str | None = None
+    ) -> list[dict[str, Any]]:
         """Return counters of one version, one model or all models."""
         base = "/v2/models" if model is None else _path(model, version)
         return _objects(self._object("GET", f"{base}/stats").get("model_stats"))
 
-    def load(self, model: str, *, release: bool = False, timeout: float | None = None) -> None:
+    def load(
+        self, model: str, *, release: bool = False, timeout: float | None = None
+    ) -> None:
         """Load a model, or load it anew after its files have changed.
 
         Args:
@@ -159,7 +193,12 @@ class Client:
 
     def unload(self, model: str) -> None:
         """Stop serving a model until it is loaded again."""
-        self._send("POST", f"/v2/repository/models/{_segment(model)}/unload", {}, idempotent=False)
+        self._send(
+            "POST",
+            f"/v2/repository/models/{_segment(model)}/unload",
+            {},
+            idempotent=False,
+        )
 
     def open_pairing(self) -> dict[str, Any]:
         """Open the pairing of one app by a code of ten digits: ``code``, ``remaining_s`` in seconds, ``tries``."""
@@ -216,7 +255,9 @@ class Client:
             ServerError, ServerUnreachableError: no answer.
             TypeError: an input's elements have no datatype in the protocol.
         """
-        request = _infer_request(model, inputs, outputs, version, parameters, wait, datatypes)
+        request = _infer_request(
+            model, inputs, outputs, version, parameters, wait, datatypes
+        )
         return _tensors(self._sender.send(request.within(_own_timeout(timeout))))
 
     def async_infer(
@@ -235,7 +276,9 @@ class Client:
 
         Over the socket any number of calls share the connection and their answers come in any order.
         """
-        request = _infer_request(model, inputs, outputs, version, parameters, wait, datatypes)
+        request = _infer_request(
+            model, inputs, outputs, version, parameters, wait, datatypes
+        )
         return Call(self._sender, request.within(_own_timeout(timeout)), _tensors)
 
     @overload
@@ -356,7 +399,13 @@ class Client:
             OSError: the file cannot be read.
             TypeError: the data is nothing of these.
         """
-        query = {"top_k": top_k, "threshold": threshold, "version": version, "annotate": annotate, **(parameters or {})}
+        query = {
+            "top_k": top_k,
+            "threshold": threshold,
+            "version": version,
+            "annotate": annotate,
+            **(parameters or {}),
+        }
         own = _own_timeout(timeout)
         if is_list_of_files(data):
             return self._predict_files(model, data, query, wait, content_type, own)
@@ -383,7 +432,9 @@ class Client:
             for file in files:
                 if len(calls) == at_once:
                     answers.append(calls.popleft().result())
-                request = _predict_request(model, file, query, wait, content_type).within(timeout)
+                request = _predict_request(
+                    model, file, query, wait, content_type
+                ).within(timeout)
                 calls.append(Call(self._sender, request, _prediction))
             while calls:
                 answers.append(calls.popleft().result())
@@ -452,12 +503,22 @@ class Client:
         timeout: float | None = None,
     ) -> Call[Any]:
         """Send raw input as :meth:`predict` does, but for lists of files, without waiting for the answer."""
-        query = {"top_k": top_k, "threshold": threshold, "version": version, "annotate": annotate, **(parameters or {})}
+        query = {
+            "top_k": top_k,
+            "threshold": threshold,
+            "version": version,
+            "annotate": annotate,
+            **(parameters or {}),
+        }
         request = _predict_request(model, data, query, wait, content_type)
         return Call(self._sender, request.within(_own_timeout(timeout)), _prediction)
 
     def sequence(
-        self, model: str, *, sequence_id: int | str | None = None, version: str | None = None
+        self,
+        model: str,
+        *,
+        sequence_id: int | str | None = None,
+        version: str | None = None,
     ) -> ModelSequence:
         """Return a sequence of requests to a model with a memory, to be used as a context manager.
 
@@ -469,25 +530,43 @@ class Client:
 
     def _ready(self, path: str) -> bool:
         try:
-            self._send("GET", path, idempotent=False)  # about now: no search for a lost server
+            self._send(
+                "GET", path, idempotent=False
+            )  # about now: no search for a lost server
         except ServerError:
             return False
         return True
 
     def _send(
-        self, method: str, path: str, content: Any = None, *, idempotent: bool = True, timeout: float | None = None
+        self,
+        method: str,
+        path: str,
+        content: Any = None,
+        *,
+        idempotent: bool = True,
+        timeout: float | None = None,
     ) -> Answer:
         body = b"" if content is None else strict_json.dumps(content)
-        request = Request(method, path, [body] if body else [], len(body), idempotent=idempotent)
+        request = Request(
+            method, path, [body] if body else [], len(body), idempotent=idempotent
+        )
         return self._sender.send(request.within(_own_timeout(timeout)))
 
-    def _object(self, method: str, path: str, content: Any = None, *, idempotent: bool = True) -> dict[str, Any]:
-        return _object(_document(self._send(method, path, content, idempotent=idempotent)))
+    def _object(
+        self, method: str, path: str, content: Any = None, *, idempotent: bool = True
+    ) -> dict[str, Any]:
+        return _object(
+            _document(self._send(method, path, content, idempotent=idempotent))
+        )
 
 
 def _seconds(name: str, value: float, least: float) -> float:
-    if not isinstance(value, numbers.Real) or not least <= float(value) <= LONGEST_S:  # NumPy's are Real, too
-        raise ValueError(f"{name} must be a number of seconds from {least:g} to {LONGEST_S:,.0f}, not {value!r}")
+    if (
+        not isinstance(value, numbers.Real) or not least <= float(value) <= LONGEST_S
+    ):  # NumPy's are Real, too
+        raise ValueError(
+            f"{name} must be a number of seconds from {least:g} to {LONGEST_S:,.0f}, not {value!r}"
+        )
     return float(value)
 
 
@@ -503,16 +582,27 @@ def shown_url(url: str) -> str:
 
 
 def _bytes(name: str, value: int) -> int:
-    if not isinstance(value, numbers.Integral) or not LEAST_MAX_FRAME <= int(value) <= MAX_ANSWER_BYTES:
-        raise ValueError(f"{name} must be a number of bytes from {LEAST_MAX_FRAME:,} to {MAX_ANSWER_BYTES:,}")
+    if (
+        not isinstance(value, numbers.Integral)
+        or not LEAST_MAX_FRAME <= int(value) <= MAX_ANSWER_BYTES
+    ):
+        raise ValueError(
+            f"{name} must be a number of bytes from {LEAST_MAX_FRAME:,} to {MAX_ANSWER_BYTES:,}"
+        )
     return int(value)
 
 
-def _open(url: str | None, token: str | None, timeout: float, maximum: int) -> Transport:
+def _open(
+    url: str | None, token: str | None, timeout: float, maximum: int
+) -> Transport:
     if url is None:
         socket = SocketTransport((LOOPBACK, SOCKET_PORT), token, timeout, maximum)
-        owner = functools.partial(run_file.http_server, find_state_dir(), urlsplit(DEFAULT_URL).port or 0)
-        return AutomaticTransport(socket, HttpTransport(DEFAULT_URL, token, timeout, maximum, owner))
+        owner = functools.partial(
+            run_file.http_server, find_state_dir(), urlsplit(DEFAULT_URL).port or 0
+        )
+        return AutomaticTransport(
+            socket, HttpTransport(DEFAULT_URL, token, timeout, maximum, owner)
+        )
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
@@ -520,19 +610,33 @@ def _open(url: str | None, token: str | None, timeout: float, maximum: int) -> T
         host = port = None
     if host and parts.scheme in ("http", "https"):
         return HttpTransport(url, token, timeout, maximum)
-    if host and port is not None and parts.scheme == "socket" and parts.path in ("", "/"):
+    if (
+        host
+        and port is not None
+        and parts.scheme == "socket"
+        and parts.path in ("", "/")
+    ):
         return SocketTransport((host, port), token, timeout, maximum)
-    raise AddressError(f"a server's address looks like {DEFAULT_URL} or socket://{LOOPBACK}:{SOCKET_PORT}, not {url!r}")
+    raise AddressError(
+        f"a server's address looks like {DEFAULT_URL} or socket://{LOOPBACK}:{SOCKET_PORT}, not {url!r}"
+    )
 
 
-def _second_sender(fallback: FallbackServer, first_url: str, timeout: float, maximum: int) -> SecondSender:
+def _second_sender(
+    fallback: FallbackServer, first_url: str, timeout: float, maximum: int
+) -> SecondSender:
     """Return what asks the fallback; its token is the one that it was given, and no other."""
     if not fallback.token and fallback.token_file is None:
         credentials = Credentials(None, "the fallback was given no token")
     else:
         credentials = find_credentials(fallback.token, fallback.token_file)
     transport = _open(fallback.url, credentials.token, timeout, maximum)
-    return SecondSender(RequestSender(transport, 0.0, credentials.advice), fallback.url, first_url, timeout)
+    return SecondSender(
+        RequestSender(transport, 0.0, credentials.advice),
+        fallback.url,
+        first_url,
+        timeout,
+    )
 
 
 def _infer_request(
@@ -545,17 +649,24 @@ def _infer_request(
     datatypes: Mapping[str, str] | None,
 ) -> Request:
     if not isinstance(inputs, Mapping):
-        raise TypeError(f"infer() takes arrays by input name, such as {{'x': array}}, not a {type(inputs).__name__}")
+        raise TypeError(
+            f"infer() takes arrays by input name, such as {{'x': array}}, not a {type(inputs).__name__}"
+        )
     if isinstance(outputs, str):
         raise TypeError(f"outputs are a list of names, such as [{outputs!r}]")
     datatypes = datatypes or {}
     if unknown := datatypes.keys() - inputs.keys():
-        raise TypeError(f"datatypes names inputs that are not given: {', '.join(sorted(unknown))}")
+        raise TypeError(
+            f"datatypes names inputs that are not given: {', '.join(sorted(unknown))}"
+        )
     options = dict(parameters or {})
     if wait is not None:
         options.setdefault("timeout", max(1, round(wait * 1e6)))
     message = oip.InferRequest(
-        inputs=[as_tensor(name, value, datatypes.get(name)) for name, value in inputs.items()],
+        inputs=[
+            as_tensor(name, value, datatypes.get(name))
+            for name, value in inputs.items()
+        ],
         outputs=[oip.RequestedOutput(name, binary=True) for name in outputs],
         parameters=options,
         binary_output=True,
@@ -564,7 +675,16 @@ def _infer_request(
     length = body.json_length if body.json_length is not None else body.length
     # A step changes its sequence's state: once is not twice.
     idempotent = not options.get("sequence_id")
-    return Request("POST", f"{_path(model, version)}/infer", body.chunks, length, OCTETS, wait, idempotent, True)
+    return Request(
+        "POST",
+        f"{_path(model, version)}/infer",
+        body.chunks,
+        length,
+        OCTETS,
+        wait,
+        idempotent,
+        True,
+    )
 
 
 def _tensors(answer: Answer) -> Outputs:
@@ -575,15 +695,32 @@ def _tensors(answer: Answer) -> Outputs:
 
 
 def _predict_request(
-    model: str, data: RawInput, query: Mapping[str, Any], wait: float | None, content_type: str
+    model: str,
+    data: RawInput,
+    query: Mapping[str, Any],
+    wait: float | None,
+    content_type: str,
 ) -> Request:
     body = raw_body(data)
-    options = {name: _query_text(value) for name, value in query.items() if value is not None}
+    options = {
+        name: _query_text(value) for name, value in query.items() if value is not None
+    }
     if wait is not None:
         options.setdefault("timeout_ms", str(1000 * wait))
-    path = f"/predictions/{_segment(model)}" + (f"?{urlencode(options, quote_via=quote)}" if options else "")
+    path = f"/predictions/{_segment(model)}" + (
+        f"?{urlencode(options, quote_via=quote)}" if options else ""
+    )
     idempotent = "sequence_id" not in options
-    return Request("POST", path, [body] if len(body) else [], 0, content_type, wait, idempotent, True)
+    return Request(
+        "POST",
+        path,
+        [body] if len(body) else [],
+        0,
+        content_type,
+        wait,
+        idempotent,
+        True,
+    )
 
 
 def _query_text(value: object) -> str:
@@ -592,7 +729,11 @@ def _query_text(value: object) -> str:
 
 def _prediction(answer: Answer) -> Any:
     """Return the answer's JSON, or the file that was asked for instead."""
-    content = Picture(answer.body) if is_picture(answer) else LabelledAnswer(_object(_document(answer)))
+    content = (
+        Picture(answer.body)
+        if is_picture(answer)
+        else LabelledAnswer(_object(_document(answer)))
+    )
     content.server = answer.server
     return content
 
@@ -606,7 +747,8 @@ def _decode(decode: Callable[..., T], *arguments: Any) -> T:
         return decode(*arguments)
     except ApiError as error:
         text = (
-            "the answer is larger than this client reads, or what answers at this address is not a pocketserve server"
+            "the answer is larger than this client reads, or what "
+            "answers at this address is not a pocketserve server"
         )
         raise NotOurServerError(f"{text} ({error.message})") from None
 
@@ -631,9 +773,15 @@ def _path(model: str, version: str | None) -> str:
 def _segment(name: str) -> str:
     """Return a name as one segment of a path. What would lead to another path is no name of a model or version."""
     if not isinstance(name, str):
-        raise TypeError(f"a model's or version's name is a str, not a {type(name).__name__}")
+        raise TypeError(
+            f"a model's or version's name is a str, not a {type(name).__name__}"
+        )
     if name in ("", ".", ".."):
-        raise ServerError(404, "MODEL_NOT_FOUND", f"Request for unknown model: nothing can be called {name!r}")
+        raise ServerError(
+            404,
+            "MODEL_NOT_FOUND",
+            f"Request for unknown model: nothing can be called {name!r}",
+        )
     return _quoted(name)
 
 

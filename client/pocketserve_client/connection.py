@@ -16,7 +16,11 @@ from collections.abc import Callable
 from typing import Final
 
 from pocketserve_client import handshake
-from pocketserve_client.errors import ConnectionLostError, ServerError, ServerUnreachableError
+from pocketserve_client.errors import (
+    ConnectionLostError,
+    ServerError,
+    ServerUnreachableError,
+)
 from pocketserve_client.transport import JSON, OCTETS, Answer, Request
 from pocketserve_wire.errors import ConnectionFaultError
 from pocketserve_wire.frames import (
@@ -34,8 +38,12 @@ from pocketserve_wire.handshake import MAX_U32
 
 PING_AFTER_S: Final = 5.0  # of silence, before a caller asks whether the server lives; after as much again it is dead
 MAX_ANSWER_BYTES: Final = 2**31 - 1
-CANCEL_TIMEOUT_S: Final = 0.1  # how long a caller who cancels waits for others to finish writing
-STALE_AFTER_S: Final = 1.0  # without use, before a connection is looked at: the server may have closed it
+CANCEL_TIMEOUT_S: Final = (
+    0.1  # how long a caller who cancels waits for others to finish writing
+)
+STALE_AFTER_S: Final = (
+    1.0  # without use, before a connection is looked at: the server may have closed it
+)
 
 
 class PendingAnswer:
@@ -82,7 +90,9 @@ class ClientConnection:
         self._name = f"{address[0]}:{address[1]}"
         self._timeout = timeout
         seconds = timeout if connect_s is None else connect_s
-        self._socket, self._decoder, self.limits = handshake.open_connection(address, key, seconds, max_answer)
+        self._socket, self._decoder, self.limits = handshake.open_connection(
+            address, key, seconds, max_answer
+        )
         # Blocking calls that return after a while: a timeout of Python's own would cost a poll() with each read.
         self._socket.setblocking(True)
         timeval = struct.pack("@ll", *divmod(round(PING_AFTER_S * 1e6), 1_000_000))
@@ -106,10 +116,18 @@ class ClientConnection:
         """Return whether new requests may be started. A connection that rested is looked at first."""
         if self._closed is not None or self._leaving or self._last_id >= MAX_U32:
             return False
-        if time.monotonic() - self._last_use > STALE_AFTER_S and self._reading.acquire(blocking=False):
-            deadline = time.monotonic() + STALE_AFTER_S  # for a peer that never ceases to talk
+        if time.monotonic() - self._last_use > STALE_AFTER_S and self._reading.acquire(
+            blocking=False
+        ):
+            deadline = (
+                time.monotonic() + STALE_AFTER_S
+            )  # for a peer that never ceases to talk
             try:
-                while self._closed is None and time.monotonic() < deadline and self._poll(select.POLLIN, 0):
+                while (
+                    self._closed is None
+                    and time.monotonic() < deadline
+                    and self._poll(select.POLLIN, 0)
+                ):
                     self._read_some()
             finally:
                 self._stop_reading()
@@ -120,11 +138,17 @@ class ClientConnection:
         deadline = time.monotonic() + request.seconds_left(self._timeout)
         size, limit = request.body_length, self.limits.max_frame
         if size > limit:
-            raise ServerError(413, "BODY_TOO_LARGE", f"the body has {size} bytes, the server takes {limit}")
+            raise ServerError(
+                413,
+                "BODY_TOO_LARGE",
+                f"the body has {size} bytes, the server takes {limit}",
+            )
         frame = Frame(
             FrameType.REQUEST,
             # 0 would mean that there is no limit.
-            arg=0 if request.wait is None else min(max(1, round(1000 * request.wait)), MAX_U32),
+            arg=0
+            if request.wait is None
+            else min(max(1, round(1000 * request.wait)), MAX_U32),
             target=f"{request.method} {request.path}".encode("ascii"),
             json_length=request.json_length,
         )
@@ -132,8 +156,12 @@ class ClientConnection:
             frame.ext = {Extension.CONTENT_TYPE: request.content_type.encode("ascii")}
         while True:
             has_room = self._has_room() or self._read_until(self._has_room, deadline)
-            if not has_room or not self._writing.acquire(timeout=max(0.0, deadline - time.monotonic())):
-                raise ServerUnreachableError(f"{self._name} was not ready for this request for {self._timeout:g} s")
+            if not has_room or not self._writing.acquire(
+                timeout=max(0.0, deadline - time.monotonic())
+            ):
+                raise ServerUnreachableError(
+                    f"{self._name} was not ready for this request for {self._timeout:g} s"
+                )
             try:
                 pending = self._register(frame)
                 if pending is not None:
@@ -161,7 +189,9 @@ class ClientConnection:
     def send_cancel(self, request_id: int) -> None:
         """Ask the server not to start on a request; it is answered all the same."""
         if not self._leaving:
-            self._send_control(Frame(FrameType.CANCEL, request_id=request_id), CANCEL_TIMEOUT_S)
+            self._send_control(
+                Frame(FrameType.CANCEL, request_id=request_id), CANCEL_TIMEOUT_S
+            )
 
     def _send_control(self, frame: Frame, timeout: float = 0.0) -> bool:
         """Send a frame of control, unless others are writing for longer, or the server does not read."""
@@ -189,8 +219,14 @@ class ClientConnection:
     def forget(self) -> None:
         """In a forked process, leave the connection to the other one: no lock is taken, and nothing is shut down."""
         # A thread that is not here may hold the locks.
-        self._reading, self._writing, self._state = threading.Lock(), threading.Lock(), threading.Lock()
-        self._closed = ConnectionLostError(f"the connection to {self._name} belongs to the process that was forked")
+        self._reading, self._writing, self._state = (
+            threading.Lock(),
+            threading.Lock(),
+            threading.Lock(),
+        )
+        self._closed = ConnectionLostError(
+            f"the connection to {self._name} belongs to the process that was forked"
+        )
         for pending in self._pending.values():
             pending.error = self._closed
         self._socket.close()
@@ -199,7 +235,9 @@ class ClientConnection:
         """Write everything; reads meanwhile when the server does not take it, so that neither side waits for ever."""
         while chunks:
             try:
-                sent = self._socket.sendmsg(chunks[:MAX_CHUNKS], [], socket.MSG_DONTWAIT)
+                sent = self._socket.sendmsg(
+                    chunks[:MAX_CHUNKS], [], socket.MSG_DONTWAIT
+                )
             except BlockingIOError:
                 self._await_writable(deadline)
             except OSError as error:
@@ -218,7 +256,11 @@ class ClientConnection:
             if reads:
                 self._stop_reading()
         if not events:
-            raise self._fail(ConnectionLostError(f"{self._name} took no data for {self._timeout:g} s"))
+            raise self._fail(
+                ConnectionLostError(
+                    f"{self._name} took no data for {self._timeout:g} s"
+                )
+            )
         if self._closed is not None:
             raise self._closed
 
@@ -232,7 +274,9 @@ class ClientConnection:
         with self._state:
             if self._pending.pop(pending.request_id, None) is None:
                 return
-            pending.error = ServerUnreachableError(f"{self._name} did not answer within {timeout:g} s")
+            pending.error = ServerUnreachableError(
+                f"{self._name} did not answer within {timeout:g} s"
+            )
         self._wake(finished=True)
         self.send_cancel(pending.request_id)
 
@@ -279,13 +323,21 @@ class ClientConnection:
 
     def _close_if_done(self) -> None:
         if not self._pending:
-            self._fail(ConnectionLostError(f"{self._name} took no more requests on this connection"))
+            self._fail(
+                ConnectionLostError(
+                    f"{self._name} took no more requests on this connection"
+                )
+            )
 
     def _wake(self, *, finished: bool) -> None:
         """Wake all that are finished, or one of the others to take over the reading."""
         if self._waiting:
             with self._state:
-                events = [event for event, check in self._waiting.items() if check() is finished]
+                events = [
+                    event
+                    for event, check in self._waiting.items()
+                    if check() is finished
+                ]
             for event in events if finished else events[:1]:
                 event.set()
 
@@ -296,7 +348,11 @@ class ClientConnection:
         except BlockingIOError:
             silent = time.monotonic() - self._last_read
             if self._pinged and silent >= 2 * PING_AFTER_S:
-                self._fail(ConnectionLostError(f"{self._name} gave no sign of life for {silent:.0f} s"))
+                self._fail(
+                    ConnectionLostError(
+                        f"{self._name} gave no sign of life for {silent:.0f} s"
+                    )
+                )
             elif not writing:
                 self._pinged = self._send_control(Frame(FrameType.PING, arg=1))
             return
@@ -317,27 +373,41 @@ class ClientConnection:
             while (frame := self._decoder.next()) is not None:
                 self._take(frame, writing)
         except ConnectionFaultError as fault:
-            self._fail(ServerUnreachableError(f"{self._name} does not keep to the protocol: {fault.message}"))
+            self._fail(
+                ServerUnreachableError(
+                    f"{self._name} does not keep to the protocol: {fault.message}"
+                )
+            )
 
     def _take(self, frame: Frame, writing: bool) -> None:
         if frame.type == FrameType.RESPONSE:
-            with self._state:  # taken out and finished at once: who gives up sees either
+            with (
+                self._state
+            ):  # taken out and finished at once: who gives up sees either
                 pending = self._pending.pop(frame.request_id, None)
                 if pending is not None:  # else nobody waits for it any more
                     _finish(pending, frame)
         elif frame.type == FrameType.PING and not writing:
             self._send_control(Frame(FrameType.PONG, arg=frame.arg))
-        elif frame.type == FrameType.GOAWAY:  # what the server will not answer can be sent again elsewhere
+        elif (
+            frame.type == FrameType.GOAWAY
+        ):  # what the server will not answer can be sent again elsewhere
             self._leaving = True
             with self._state:
-                for number in [number for number in self._pending if number > frame.request_id]:
-                    closing = ConnectionLostError(f"{self._name} is closing this connection")
+                for number in [
+                    number for number in self._pending if number > frame.request_id
+                ]:
+                    closing = ConnectionLostError(
+                        f"{self._name} is closing this connection"
+                    )
                     self._pending.pop(number).error = closing
         elif frame.type == FrameType.ERROR:
             self._fail(handshake.named_error(frame))
 
     def _lost_error(self, error: OSError) -> ConnectionLostError:
-        return ConnectionLostError(f"the connection to {self._name} broke ({error.strerror or error})")
+        return ConnectionLostError(
+            f"the connection to {self._name} broke ({error.strerror or error})"
+        )
 
     def _fail(self, error: Exception) -> Exception:
         """Close, and end everything under way with ``error``; returns the error that closed the connection."""
@@ -348,7 +418,9 @@ class ClientConnection:
                 pending.error = self._closed
             self._pending.clear()
         with contextlib.suppress(OSError):  # it was not connected any more
-            self._socket.shutdown(socket.SHUT_RDWR)  # wakes a thread that is reading; close() would leave it asleep
+            self._socket.shutdown(
+                socket.SHUT_RDWR
+            )  # wakes a thread that is reading; close() would leave it asleep
         self._wake(finished=True)
         if self._reading.acquire(blocking=False):
             self._socket.close()
@@ -374,5 +446,13 @@ def _finish(pending: PendingAnswer, frame: Frame) -> None:
         return
     json_length = frame.json_length if frame.json_length < len(frame.body) else None
     label = frame.ext.get(Extension.CONTENT_TYPE)
-    content_type = label.decode("ascii") if label is not None else JSON if json_length is None else OCTETS
-    pending.answer = Answer(frame.arg, memoryview(frame.body).toreadonly(), json_length, content_type)
+    content_type = (
+        label.decode("ascii")
+        if label is not None
+        else JSON
+        if json_length is None
+        else OCTETS
+    )
+    pending.answer = Answer(
+        frame.arg, memoryview(frame.body).toreadonly(), json_length, content_type
+    )

@@ -32,7 +32,9 @@ class Credentials(NamedTuple):
 
 
 def find_credentials(
-    token: str | None = None, token_file: Path | None = None, environ: Mapping[str, str] = os.environ
+    token: str | None = None,
+    token_file: Path | None = None,
+    environ: Mapping[str, str] = os.environ,
 ) -> Credentials:
     """Return the token: the caller's own, else from the caller's file, else ``POCKETSERVE_TOKEN``, else from the file
     that ``POCKETSERVE_TOKEN_FILE`` names, else from where a server of the same user keeps it.
@@ -44,13 +46,22 @@ def find_credentials(
     if token_file is not None:
         return _read_token(token_file, "token_file")
     if environ.get("POCKETSERVE_TOKEN"):
-        return Credentials(environ["POCKETSERVE_TOKEN"], "the token comes from the variable POCKETSERVE_TOKEN")
+        return Credentials(
+            environ["POCKETSERVE_TOKEN"],
+            "the token comes from the variable POCKETSERVE_TOKEN",
+        )
     if environ.get("POCKETSERVE_TOKEN_FILE"):
-        return _read_token(Path(environ["POCKETSERVE_TOKEN_FILE"]), "POCKETSERVE_TOKEN_FILE")
-    return _read_token(platformdirs.user_state_path(APP_NAME) / "token", "the usual place")
+        return _read_token(
+            Path(environ["POCKETSERVE_TOKEN_FILE"]), "POCKETSERVE_TOKEN_FILE"
+        )
+    return _read_token(
+        platformdirs.user_state_path(APP_NAME) / "token", "the usual place"
+    )
 
 
-def find_token(token_file: Path | None = None, environ: Mapping[str, str] = os.environ) -> str | None:
+def find_token(
+    token_file: Path | None = None, environ: Mapping[str, str] = os.environ
+) -> str | None:
     """Return the token as :func:`find_credentials` finds it, for clients of others; None if there is none."""
     return find_credentials(None, token_file, environ).token
 
@@ -58,7 +69,9 @@ def find_token(token_file: Path | None = None, environ: Mapping[str, str] = os.e
 def find_state_dir() -> Path:
     """Return the folder in which a server of this user says that it runs: ``POCKETSERVE_STATE_DIR``, else the usual."""
     folder = os.environ.get("POCKETSERVE_STATE_DIR")
-    return Path(folder).expanduser() if folder else platformdirs.user_state_path(APP_NAME)
+    return (
+        Path(folder).expanduser() if folder else platformdirs.user_state_path(APP_NAME)
+    )
 
 
 def _read_token(path: Path, origin: str) -> Credentials:
@@ -66,7 +79,10 @@ def _read_token(path: Path, origin: str) -> Credentials:
         with open_plain(path) as file:
             text = file.read(MAX_TOKEN_FILE).decode("ascii").strip()
     except OSError as error:
-        return Credentials(None, f"there is no token: {path} ({origin}) cannot be read ({error.strerror})")
+        return Credentials(
+            None,
+            f"there is no token: {path} ({origin}) cannot be read ({error.strerror})",
+        )
     except UnicodeDecodeError:
         text = ""
     if not text:

@@ -44,8 +44,15 @@ class ServerError(PocketserveError):
     """
 
     def __init__(self, status: int, code: str, message: str, advice: str = "") -> None:
-        super().__init__(status, code, message, advice)  # all of them, so that it can be pickled
-        self.status, self.code, self.message, self.advice = status, code, message, advice
+        super().__init__(
+            status, code, message, advice
+        )  # all of them, so that it can be pickled
+        self.status, self.code, self.message, self.advice = (
+            status,
+            code,
+            message,
+            advice,
+        )
 
     def __str__(self) -> str:
         return f"{self.message}; {self.advice}" if self.advice else self.message

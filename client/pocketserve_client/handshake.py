@@ -6,7 +6,12 @@ import os
 import socket
 import time
 
-from pocketserve_client.errors import NobodyListensError, NotOurServerError, ServerError, ServerUnreachableError
+from pocketserve_client.errors import (
+    NobodyListensError,
+    NotOurServerError,
+    ServerError,
+    ServerUnreachableError,
+)
 from pocketserve_wire.errors import ApiError, ConnectionFault, ConnectionFaultError
 from pocketserve_wire.frame_decoder import ALLOWED, FrameDecoder, HandshakeState, Role
 from pocketserve_wire.frames import Frame, FrameType
@@ -32,13 +37,19 @@ def open_connection(
         connected = socket.create_connection(address, timeout)
     except OSError as error:
         fault = f"{name} cannot be reached ({error.strerror or error})"
-        raise NobodyListensError(f"{fault}; is the server running? start it with: pocketserve serve") from None
+        raise NobodyListensError(
+            f"{fault}; is the server running? start it with: pocketserve serve"
+        ) from None
     try:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         decoder = FrameDecoder(ALLOWED[Role.CLIENT, HandshakeState.HELLO], max_body)
-        shake = ClientHandshake(key, os.urandom(NONCE_BYTES), max_body, f"python/{__version__}")
+        shake = ClientHandshake(
+            key, os.urandom(NONCE_BYTES), max_body, f"python/{__version__}"
+        )
         connected.sendall(shake.hello)
-        connected.sendall(shake.answer_challenge(_next_frame(connected, decoder, deadline)))
+        connected.sendall(
+            shake.answer_challenge(_next_frame(connected, decoder, deadline))
+        )
         decoder.allowed = ALLOWED[Role.CLIENT, HandshakeState.AUTH]
         limits = shake.accept_ready(_next_frame(connected, decoder, deadline))
         decoder.allowed = ALLOWED[Role.CLIENT, HandshakeState.READY]
@@ -46,13 +57,19 @@ def open_connection(
     except ConnectionFaultError as fault:
         connected.close()
         if fault.fault is not ConnectionFault.UNAUTHORIZED:
-            raise ServerUnreachableError(f"{name}: {fault.message}; is it a pocketserve socket port?") from None
+            raise ServerUnreachableError(
+                f"{name}: {fault.message}; is it a pocketserve socket port?"
+            ) from None
         if key is None:
             raise ServerError(401, "UNAUTHORIZED", fault.message) from None
         raise NotOurServerError(f"{name}: {fault.message}") from None
     except OSError as error:
         connected.close()
-        reason = "took too long" if isinstance(error, TimeoutError) else str(error.strerror or error)
+        reason = (
+            "took too long"
+            if isinstance(error, TimeoutError)
+            else str(error.strerror or error)
+        )
         text = f"the handshake with {name} failed ({reason}); is it a pocketserve socket port?"
         raise ServerUnreachableError(text) from None
     except BaseException:
@@ -66,13 +83,20 @@ def named_error(frame: Frame) -> Exception:
         content = loads_object(bytes(frame.body))
     except ApiError:
         content = {}
-    code, message = str(content.get("code", "")), str(content.get("error", "")) or "it gave no reason"
+    code, message = (
+        str(content.get("code", "")),
+        str(content.get("error", "")) or "it gave no reason",
+    )
     if code == ConnectionFault.UNAUTHORIZED.name:
         return ServerError(401, code, message)
-    return ServerUnreachableError(f"the server closed the connection: {message} ({code})")
+    return ServerUnreachableError(
+        f"the server closed the connection: {message} ({code})"
+    )
 
 
-def _next_frame(connected: socket.socket, decoder: FrameDecoder, deadline: float) -> Frame:
+def _next_frame(
+    connected: socket.socket, decoder: FrameDecoder, deadline: float
+) -> Frame:
     while (frame := decoder.next()) is None:
         connected.settimeout(max(0.001, deadline - time.monotonic()))
         count = connected.recv_into(decoder.buffer())

@@ -11,13 +11,28 @@ import weakref
 from base64 import b64encode
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from http.client import BadStatusLine, HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from http.client import (
+    BadStatusLine,
+    HTTPConnection,
+    HTTPException,
+    HTTPResponse,
+    HTTPSConnection,
+)
 from typing import Final
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from pocketserve_client import fork_safety
-from pocketserve_client.bounded import BoundedConnection, ExchangeLimits, answer_too_large
-from pocketserve_client.errors import AddressError, ConnectionLostError, ServerUnreachableError, UnprovenPortError
+from pocketserve_client.bounded import (
+    BoundedConnection,
+    ExchangeLimits,
+    answer_too_large,
+)
+from pocketserve_client.errors import (
+    AddressError,
+    ConnectionLostError,
+    ServerUnreachableError,
+    UnprovenPortError,
+)
 from pocketserve_client.transport import JSON, Answer, Request
 from pocketserve_wire.addresses import HTTP_PORT, LOOPBACK, Address
 from pocketserve_wire.files.run_file import Run
@@ -26,8 +41,12 @@ from pocketserve_wire.version import __version__
 DEFAULT_URL = f"http://{Address(LOOPBACK, HTTP_PORT)}"
 MAX_AT_ONCE = 8  # requests that are under way together when they are started without waiting; further ones wait
 DEFAULT_MAX_ANSWER_BYTES: Final = 256 << 20
-PIECE_BYTES: Final = 1 << 20  # what is read at a time of a body that does not say how long it is
-JOINED_BYTES: Final = 256 << 10  # of a body that is copied behind its head; a longer one is sent from where it lies
+PIECE_BYTES: Final = (
+    1 << 20
+)  # what is read at a time of a body that does not say how long it is
+JOINED_BYTES: Final = (
+    256 << 10
+)  # of a body that is copied behind its head; a longer one is sent from where it lies
 _IN_A_PATH: Final = "/%!$&'()*+,;=:@~"  # besides letters and digits
 _JSON_LENGTH = re.compile(r"[0-9]{1,10}")
 Owner = Callable[[], Run | None]  # tells which server of this user has the port now
@@ -56,7 +75,10 @@ class HttpTransport:
         self._url, self._owner = url.rstrip("/"), owner
         parts = urlsplit(self._url)
         self._prefix = quote(parts.path, safe=_IN_A_PATH)
-        self._headers = [f"Host: {_host_of(parts)}", f"User-Agent: pocketserve-client/{__version__}"]
+        self._headers = [
+            f"Host: {_host_of(parts)}",
+            f"User-Agent: pocketserve-client/{__version__}",
+        ]
         self._headers.append("Accept-Encoding: identity")
         if parts.password is not None:
             self._headers.append(f"Authorization: Basic {_basic(parts)}")
@@ -74,7 +96,9 @@ class HttpTransport:
         """Leave all connections to the process from which this one was forked."""
         _close_all(self._idle)
         self._lock = threading.Lock()
-        self._pool = ThreadPoolExecutor(MAX_AT_ONCE, thread_name_prefix="pocketserve-client")
+        self._pool = ThreadPoolExecutor(
+            MAX_AT_ONCE, thread_name_prefix="pocketserve-client"
+        )
 
     def send(self, request: Request) -> Answer:
         """Send a request and read its whole answer."""
@@ -84,12 +108,20 @@ class HttpTransport:
         try:
             answer = self._exchange(request, seconds)
         except TimeoutError:
-            raise ServerUnreachableError(f"{self._url} did not answer within {seconds:.3g} s") from None
-        except (HTTPException, OSError, ValueError) as error:  # ValueError: of what is hardly HTTP
+            raise ServerUnreachableError(
+                f"{self._url} did not answer within {seconds:.3g} s"
+            ) from None
+        except (
+            HTTPException,
+            OSError,
+            ValueError,
+        ) as error:  # ValueError: of what is hardly HTTP
             reason = getattr(error, "strerror", None) or error
             text = f"{self._url} cannot be reached ({reason}); is the server running? start it with: pocketserve serve"
             had_worked = self.answered and not isinstance(error, ValueError)
-            raise (ConnectionLostError if had_worked else ServerUnreachableError)(text) from None
+            raise (ConnectionLostError if had_worked else ServerUnreachableError)(
+                text
+            ) from None
         self.answered = True
         return answer
 
@@ -126,10 +158,17 @@ class HttpTransport:
         except BaseException:
             connection.close()
             raise
-        self._give_back(connection, is_reusable=send_error is None and not response.will_close)
+        self._give_back(
+            connection, is_reusable=send_error is None and not response.will_close
+        )
         length = response.headers.get("Inference-Header-Content-Length", "")
         json_length = int(length) if _JSON_LENGTH.fullmatch(length) else None
-        return Answer(response.status, body, json_length, response.headers.get("Content-Type", JSON))
+        return Answer(
+            response.status,
+            body,
+            json_length,
+            response.headers.get("Content-Type", JSON),
+        )
 
     def _head_of(self, request: Request) -> bytes:
         """Return request line and headers, to be sent with the body in one piece.
@@ -146,7 +185,9 @@ class HttpTransport:
         if 0 < request.json_length < length:
             lines.append(f"Inference-Header-Content-Length: {request.json_length}")
         if " " in path or not all(line.isprintable() for line in lines):
-            raise ValueError("a path or the token holds characters that a line of HTTP cannot")
+            raise ValueError(
+                "a path or the token holds characters that a line of HTTP cannot"
+            )
         return "\r\n".join((*lines, "", "")).encode("ascii")
 
     def _take(self) -> _Connection | None:
@@ -178,13 +219,17 @@ class HttpTransport:
         if parts.scheme != "https":
             connection = _Connection(host, parts.port, timeout=seconds)
         else:
-            connection = _TlsConnection(host, parts.port, timeout=seconds, context=self._tls_context())
+            connection = _TlsConnection(
+                host, parts.port, timeout=seconds, context=self._tls_context()
+            )
         connection.exchange = ExchangeLimits()
         return connection
 
     def _tls_context(self) -> ssl.SSLContext:
         if self._tls is None:
-            from requests.utils import DEFAULT_CA_BUNDLE_PATH  # late: a server on this device has no TLS
+            from requests.utils import (
+                DEFAULT_CA_BUNDLE_PATH,
+            )  # late: a server on this device has no TLS
 
             self._tls = ssl.create_default_context(cafile=DEFAULT_CA_BUNDLE_PATH)
         return self._tls
@@ -241,7 +286,9 @@ def _host_of(parts: SplitResult) -> str:
     try:
         host = f"[{host}]" if ":" in host else host.encode("idna").decode("ascii")
     except UnicodeError as error:
-        raise AddressError(f"{host[:80]!r} cannot be the name of a server ({error})") from None
+        raise AddressError(
+            f"{host[:80]!r} cannot be the name of a server ({error})"
+        ) from None
     return host if parts.port is None else f"{host}:{parts.port}"
 
 
@@ -297,8 +344,12 @@ class HttpPending:
     def result(self, timeout: float | None = None) -> Answer:
         """Wait for the answer; by default for as long as the exchange may take."""
         if os.getpid() != self._process and not self._future.done():
-            raise ConnectionLostError("the request is under way in the process from which this one was forked")
+            raise ConnectionLostError(
+                "the request is under way in the process from which this one was forked"
+            )
         try:
             return self._future.result(timeout)
         except TimeoutError:
-            raise ServerUnreachableError(f"no answer came within {timeout:g} s") from None
+            raise ServerUnreachableError(
+                f"no answer came within {timeout:g} s"
+            ) from None

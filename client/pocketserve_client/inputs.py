@@ -16,10 +16,28 @@ from pocketserve_wire import strict_json
 
 File = bytes | bytearray | memoryview | Path | BinaryIO
 Files = list[Path] | list[bytes] | list[BinaryIO] | list[File] | tuple[File, ...]
-RawInput = bytes | bytearray | memoryview | str | Path | BinaryIO | Sequence[Any] | Mapping[str, Any] | Array
+RawInput = (
+    bytes
+    | bytearray
+    | memoryview
+    | str
+    | Path
+    | BinaryIO
+    | Sequence[Any]
+    | Mapping[str, Any]
+    | Array
+)
 
 MAX_FILE_NAME: Final = 4096
-PNG_MODES: Final = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")  # of Pillow's images, those that a PNG file can hold
+PNG_MODES: Final = (
+    "1",
+    "L",
+    "LA",
+    "P",
+    "RGB",
+    "RGBA",
+    "I;16",
+)  # of Pillow's images, those that a PNG file can hold
 
 
 def raw_body(data: RawInput) -> bytes | memoryview:
@@ -33,7 +51,9 @@ def raw_body(data: RawInput) -> bytes | memoryview:
     if hasattr(data, "read"):
         data = data.read()
         if not isinstance(data, bytes | bytearray | memoryview):
-            raise TypeError("the file is open for text: open it with 'rb', or give its Path")
+            raise TypeError(
+                "the file is open for text: open it with 'rb', or give its Path"
+            )
     if isinstance(data, bytes | bytearray | memoryview):
         return memoryview(data).cast("B")
     if callable(getattr(data, "getexif", None)):
@@ -58,7 +78,12 @@ def _is_file(item: Any) -> bool:
 
 def with_hint(error: ServerError, data: RawInput) -> ServerError:
     """Return the error; where a text was sent that is the name of a file, the error with that hint."""
-    if error.status == 400 and isinstance(data, str) and len(data) < MAX_FILE_NAME and os.path.isfile(data):
+    if (
+        error.status == 400
+        and isinstance(data, str)
+        and len(data) < MAX_FILE_NAME
+        and os.path.isfile(data)
+    ):
         hint = f"a str is a text: give Path({data!r}) to send that file"
         return ServerError(error.status, error.code, error.message, hint)
     return error
@@ -67,10 +92,14 @@ def with_hint(error: ServerError, data: RawInput) -> ServerError:
 def _png(image: Any) -> memoryview:
     """Return a Pillow image as a PNG file, with the EXIF data that say how it is turned. Pillow is not needed here."""
     if image.mode in ("F", "I"):
-        raise TypeError(f"a Pillow image of mode {image.mode} has no known white: convert it to L or RGB")
+        raise TypeError(
+            f"a Pillow image of mode {image.mode} has no known white: convert it to L or RGB"
+        )
     file = io.BytesIO()
     converted = image if image.mode in PNG_MODES else image.convert("RGB")
-    converted.save(file, "PNG", exif=image.getexif(), compress_level=1)  # time matters more than bytes to this machine
+    converted.save(
+        file, "PNG", exif=image.getexif(), compress_level=1
+    )  # time matters more than bytes to this machine
     return file.getbuffer()
 
 
@@ -79,7 +108,11 @@ def _rows(table: Any) -> Any:
     names = table.columns if hasattr(table, "columns") else table.index
     if not all(isinstance(name, str) for name in names):
         return table.to_numpy().tolist()
-    return table.to_dict(orient="records") if hasattr(table, "columns") else table.to_dict()
+    return (
+        table.to_dict(orient="records")
+        if hasattr(table, "columns")
+        else table.to_dict()
+    )
 
 
 def _npy(array: Array) -> memoryview:
@@ -89,7 +122,11 @@ def _npy(array: Array) -> memoryview:
             f"predict() takes arrays of numbers, not of {array.dtype}: give a list, or send tensors with infer()"
         )
     file = io.BytesIO()
-    np.save(file, array.astype(array.dtype.newbyteorder("="), copy=False), allow_pickle=False)
+    np.save(
+        file,
+        array.astype(array.dtype.newbyteorder("="), copy=False),
+        allow_pickle=False,
+    )
     return file.getbuffer()
 
 

@@ -30,11 +30,16 @@ def pair(code: str, url: str | None = None, *, timeout: float = 30.0) -> str:
         ServerUnreachableError: nobody answered.
     """
     variable = os.environ.get("POCKETSERVE_URL", "")
-    transport = HttpTransport(url or (variable if variable.startswith("http") else DEFAULT_URL), None, timeout)
+    transport = HttpTransport(
+        url or (variable if variable.startswith("http") else DEFAULT_URL), None, timeout
+    )
     try:
         exchange = pairing.ClientExchange(code)
         begin = _post(transport, "begin", {"public": exchange.begin()})
-        salt, public = _bytes(begin, "salt", pairing.SALT_BYTES), _bytes(begin, "public", pairing.PUBLIC_BYTES)
+        salt, public = (
+            _bytes(begin, "salt", pairing.SALT_BYTES),
+            _bytes(begin, "public", pairing.PUBLIC_BYTES),
+        )
         proof = exchange.prove(salt, public)
         identifier = _bytes(begin, "exchange", pairing.EXCHANGE_BYTES)
         finish = _post(transport, "finish", {"exchange": identifier, "proof": proof})
@@ -46,21 +51,33 @@ def pair(code: str, url: str | None = None, *, timeout: float = 30.0) -> str:
         transport.close()
 
 
-def _post(transport: HttpTransport, step: str, values: dict[str, bytes]) -> dict[str, Any]:
+def _post(
+    transport: HttpTransport, step: str, values: dict[str, bytes]
+) -> dict[str, Any]:
     body = strict_json.dumps({name: value.hex() for name, value in values.items()})
-    answer = transport.send(Request("POST", f"/pairing/{step}", [body], len(body), idempotent=False))
+    answer = transport.send(
+        Request("POST", f"/pairing/{step}", [body], len(body), idempotent=False)
+    )
     try:
         document = strict_json.loads_object(answer.body)
     except ApiError:
-        raise PairingFailedError("what answers at this address is not our server; look at the port") from None
+        raise PairingFailedError(
+            "what answers at this address is not our server; look at the port"
+        ) from None
     if answer.status != 200:
-        raise ServerError(answer.status, str(document.get("code", "")), str(document.get("error", "")))
+        raise ServerError(
+            answer.status, str(document.get("code", "")), str(document.get("error", ""))
+        )
     return document
 
 
 def _bytes(document: dict[str, Any], name: str, *lengths: int) -> bytes:
     """Return bytes of a length, or between two."""
     text = document.get(name)
-    if isinstance(text, str) and re.fullmatch(rf"(?:[0-9a-fA-F]{{2}}){{{','.join(map(str, lengths))}}}", text):
+    if isinstance(text, str) and re.fullmatch(
+        rf"(?:[0-9a-fA-F]{{2}}){{{','.join(map(str, lengths))}}}", text
+    ):
         return bytes.fromhex(text)
-    raise PairingFailedError(f"the answer has no proper {name!r}, so this is not our server; look at the port")
+    raise PairingFailedError(
+        f"the answer has no proper {name!r}, so this is not our server; look at the port"
+    )

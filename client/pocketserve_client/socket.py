@@ -7,8 +7,16 @@ import threading
 import time
 
 from pocketserve_client import fork_safety
-from pocketserve_client.connection import MAX_ANSWER_BYTES, ClientConnection, PendingAnswer
-from pocketserve_client.errors import ConnectionLostError, NotOurServerError, ServerUnreachableError
+from pocketserve_client.connection import (
+    MAX_ANSWER_BYTES,
+    ClientConnection,
+    PendingAnswer,
+)
+from pocketserve_client.errors import (
+    ConnectionLostError,
+    NotOurServerError,
+    ServerUnreachableError,
+)
 from pocketserve_client.transport import LEAST_S, Answer, Request
 
 
@@ -21,7 +29,11 @@ class SocketTransport:
     """
 
     def __init__(
-        self, address: tuple[str, int], token: str | None, timeout: float, max_answer: int = MAX_ANSWER_BYTES
+        self,
+        address: tuple[str, int],
+        token: str | None,
+        timeout: float,
+        max_answer: int = MAX_ANSWER_BYTES,
     ) -> None:
         self._address = address
         self._key = token.encode("utf-8") if token is not None else None
@@ -61,13 +73,17 @@ class SocketTransport:
                 return previous
             try:
                 seconds = max(LEAST_S, min(self._timeout, deadline - time.monotonic()))
-                connection = ClientConnection(self._address, self._key, self._timeout, self._max_answer, seconds)
+                connection = ClientConnection(
+                    self._address, self._key, self._timeout, self._max_answer, seconds
+                )
             except NotOurServerError:
                 raise
             except ServerUnreachableError as error:
                 if previous is None:
                     raise
-                raise ConnectionLostError(str(error)) from None  # it was there a moment ago: it may be starting again
+                raise ConnectionLostError(
+                    str(error)
+                ) from None  # it was there a moment ago: it may be starting again
             self._connection = connection
             if previous is not None:
                 previous.retire()  # it may still bring answers that others wait for

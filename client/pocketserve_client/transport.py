@@ -19,13 +19,19 @@ class Request(NamedTuple):
 
     method: str
     path: str  # with its query string, percent-encoded
-    chunks: Sequence[bytes | memoryview] = ()  # the body's parts in order; they are sent from where they lie
+    chunks: Sequence[
+        bytes | memoryview
+    ] = ()  # the body's parts in order; they are sent from where they lie
     json_length: int = 0  # bytes of JSON at the body's start; 0 for a raw body
     content_type: str = JSON
-    wait: float | None = None  # seconds until its work must start; None leaves it to the server
+    wait: float | None = (
+        None  # seconds until its work must start; None leaves it to the server
+    )
     idempotent: bool = True  # it may be sent again when its connection was lost
     may_fall_back: bool = False  # another server with the same models may answer it
-    deadline: float = math.inf  # monotonic time by which its answer is no longer waited for
+    deadline: float = (
+        math.inf
+    )  # monotonic time by which its answer is no longer waited for
     timeout: float | None = None  # seconds, in place of the client's
 
     def seconds_left(self, most: float) -> float:
@@ -71,7 +77,9 @@ class LabelledAnswer(dict[str, Any]):
     if TYPE_CHECKING:
 
         @overload  # type: ignore[override]  # a dict takes any key; a misspelt one is a fault here
-        def __getitem__(self, key: Literal["model", "version", "task", "picture"]) -> str: ...
+        def __getitem__(
+            self, key: Literal["model", "version", "task", "picture"]
+        ) -> str: ...
         @overload
         def __getitem__(self, key: Literal["predictions"]) -> list[Any]: ...
         @overload

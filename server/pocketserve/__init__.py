@@ -15,7 +15,11 @@ __all__ = ["__version__", "load"]
 
 
 def load(
-    model: str | Path, *, version: str | None = None, models_dir: str | Path | None = None, threads: int = 0
+    model: str | Path,
+    *,
+    version: str | None = None,
+    models_dir: str | Path | None = None,
+    threads: int = 0,
 ) -> LocalModel:
     """Open a model in this process, without a server.
 

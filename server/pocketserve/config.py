@@ -29,17 +29,42 @@ OTHER_VARIABLES: Final = frozenset(
     PREFIX + name
     for name in (
         *("URL", "TOKEN"),  # the client's
-        *("SIMULATION", "IN_TRIAL", "TFJS_MODULES", "CONVERTERS"),  # system.py, runtimes, convert
-        *("ALLOW_ROOT", "TEST_ASSETS", "TEST_STATE", "MATRIX"),  # the installer and tests
+        *(
+            "SIMULATION",
+            "IN_TRIAL",
+            "TFJS_MODULES",
+            "CONVERTERS",
+        ),  # system.py, runtimes, convert
+        *(
+            "ALLOW_ROOT",
+            "TEST_ASSETS",
+            "TEST_STATE",
+            "MATRIX",
+        ),  # the installer and tests
         *("SOAK", "SOAK_TABLE", "SOAK_REQUESTS"),
         # tools, the package for Termux, and the recipe of the embedded model numbers
-        *("ARM64", "NEWEST_PYTHON", "DEBIAN_MIRROR", "ANDROID_DEBS", "ANDROID_TOOLCHAIN", "KEYSTORE_PASSWORD"),
+        *(
+            "ARM64",
+            "NEWEST_PYTHON",
+            "DEBIAN_MIRROR",
+            "ANDROID_DEBS",
+            "ANDROID_TOOLCHAIN",
+            "KEYSTORE_PASSWORD",
+        ),
         *("HOMEPAGE", "FONTS", "CHROMIUM", "FIREFOX", "BROWSERS_FOLDER"),
     )
 )
 """Variables of ours that are no settings, so that they are not taken for misspelt ones."""
 
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
+_UNITS = {
+    "": 1,
+    "k": 10**3,
+    "m": 10**6,
+    "g": 10**9,
+    "ki": 2**10,
+    "mi": 2**20,
+    "gi": 2**30,
+}
 DAY_S = 86400
 
 
@@ -48,7 +73,11 @@ class ConfigError(Exception):
 
 
 def _setting(
-    default: Any, purpose: str, limits: tuple[float, float] | None = None, unit: str = "", choices: tuple[str, ...] = ()
+    default: Any,
+    purpose: str,
+    limits: tuple[float, float] | None = None,
+    unit: str = "",
+    choices: tuple[str, ...] = (),
 ) -> Any:
     """Return a field; a function as ``default`` makes the default of each instance. Limits are included."""
     metadata = {"why": purpose, "unit": unit, "limits": limits, "choices": choices}
@@ -59,8 +88,14 @@ def _setting(
 
 def default_state_dir() -> Path:
     """Return where this installation keeps what must survive a restart."""
-    shell = os.environ.get("SHELL") or os.environ.get("PREFIX")  # without one, Android apps have folders of their own
-    if sys.platform in ("linux", "android") and shell and "XDG_STATE_HOME" not in os.environ:
+    shell = os.environ.get("SHELL") or os.environ.get(
+        "PREFIX"
+    )  # without one, Android apps have folders of their own
+    if (
+        sys.platform in ("linux", "android")
+        and shell
+        and "XDG_STATE_HOME" not in os.environ
+    ):
         # What platformdirs says here; importing it, with tempfile for its sake, takes a fortieth of a start.
         return Path(os.path.expanduser("~/.local/state")) / APP_NAME
     import platformdirs
@@ -83,30 +118,65 @@ def embedded_models_dir() -> Path:
 class Config:
     """All settings of a server."""
 
-    models_dir: Path = _setting(embedded_models_dir, "Folder of models; or one model, its file or folder.")
-    host: str = _setting(LOOPBACK, "Address to listen on; anything but loopback exposes the port to the network.")
-    http_port: int = _setting(
-        HTTP_PORT, "TCP port for HTTP; 0 takes any free one. A taken port is an error.", (0, 65535)
+    models_dir: Path = _setting(
+        embedded_models_dir, "Folder of models; or one model, its file or folder."
     )
-    socket: bool = _setting(True, "Answer the socket protocol too, on a port of its own.")
-    socket_port: int = _setting(SOCKET_PORT, "TCP port for the socket protocol; 0 takes any free one.", (0, 65535))
+    host: str = _setting(
+        LOOPBACK,
+        "Address to listen on; anything but loopback exposes the port to the network.",
+    )
+    http_port: int = _setting(
+        HTTP_PORT,
+        "TCP port for HTTP; 0 takes any free one. A taken port is an error.",
+        (0, 65535),
+    )
+    socket: bool = _setting(
+        True, "Answer the socket protocol too, on a port of its own."
+    )
+    socket_port: int = _setting(
+        SOCKET_PORT,
+        "TCP port for the socket protocol; 0 takes any free one.",
+        (0, 65535),
+    )
     port_wait: float = _setting(
         0.0,
         "Time for which a start waits for a taken port; a supervised server is back sooner with it.",
         (0, DAY_S),
         "seconds",
     )
-    token_file: Path = _setting(default_token_file, "File with the access token; made with mode 0600.")
-    state_dir: Path = _setting(default_state_dir, "Folder for what the server learns, such as verdicts; not the token.")
-    auth: bool = _setting(True, "Require the token. Without it every app on the device may use the server.")
-    allowed_hosts: tuple[str, ...] = _setting((), "Further Host header names to accept, for a reverse proxy.")
-    allowed_origins: tuple[str, ...] = _setting(
-        (), "Origins of web pages that may ask with the token, such as capacitor://localhost; never all."
+    token_file: Path = _setting(
+        default_token_file, "File with the access token; made with mode 0600."
     )
-    ready_file: Path | None = _setting(None, "JSON file written once requests are accepted, removed at the end.")
-    load: tuple[str, ...] = _setting((), "Models to load at start instead of on first use.")
-    quarantine: bool = _setting(True, "Try unseen model files in a throw-away process before they are loaded.")
-    trial_timeout: float = _setting(120.0, "Longest time that the trial of a file may take.", (0.1, DAY_S), "seconds")
+    state_dir: Path = _setting(
+        default_state_dir,
+        "Folder for what the server learns, such as verdicts; not the token.",
+    )
+    auth: bool = _setting(
+        True,
+        "Require the token. Without it every app on the device may use the server.",
+    )
+    allowed_hosts: tuple[str, ...] = _setting(
+        (), "Further Host header names to accept, for a reverse proxy."
+    )
+    allowed_origins: tuple[str, ...] = _setting(
+        (),
+        "Origins of web pages that may ask with the token, such as capacitor://localhost; never all.",
+    )
+    ready_file: Path | None = _setting(
+        None, "JSON file written once requests are accepted, removed at the end."
+    )
+    load: tuple[str, ...] = _setting(
+        (), "Models to load at start instead of on first use."
+    )
+    quarantine: bool = _setting(
+        True, "Try unseen model files in a throw-away process before they are loaded."
+    )
+    trial_timeout: float = _setting(
+        120.0,
+        "Longest time that the trial of a file may take.",
+        (0.1, DAY_S),
+        "seconds",
+    )
     trial_memory: int = _setting(
         0,
         "Memory that the trial of a file may take, framework included; 0 takes half of what is available.",
@@ -114,7 +184,10 @@ class Config:
         "bytes",
     )
     memory_budget: int = _setting(
-        0, "Memory that loaded models may hold together; 0 takes half of what is available.", (0, 2**50), "bytes"
+        0,
+        "Memory that loaded models may hold together; 0 takes half of what is available.",
+        (0, 2**50),
+        "bytes",
     )
     decode_budget: int = _setting(
         256 * 2**20,
@@ -124,35 +197,72 @@ class Config:
         "bytes",
     )
     keep_alive: float = _setting(
-        300.0, "Idle time after which a model is unloaded; 0 keeps it for good.", (0, 10**9), "seconds"
+        300.0,
+        "Idle time after which a model is unloaded; 0 keeps it for good.",
+        (0, 10**9),
+        "seconds",
     )
-    threads: int = _setting(0, "Threads one inference may use; 0 takes the fast cores this process may use.", (0, 256))
+    threads: int = _setting(
+        0,
+        "Threads one inference may use; 0 takes the fast cores this process may use.",
+        (0, 256),
+    )
     low_power: str = _setting(
         "auto",
         "Half the threads, no background requests (priority from 6): auto, while the battery is low or hot; on; off.",
         choices=("auto", "on", "off"),
     )
     low_battery: float = _setting(
-        15.0, "Charge below which the battery is low while nothing charges it; 0 never.", (0, 100), "%"
+        15.0,
+        "Charge below which the battery is low while nothing charges it; 0 never.",
+        (0, 100),
+        "%",
     )
-    hot_battery: float = _setting(42.0, "Temperature from which the battery is hot; 0 never.", (0, 100), "°C")
+    hot_battery: float = _setting(
+        42.0, "Temperature from which the battery is hot; 0 never.", (0, 100), "°C"
+    )
     queue_limit: int = _setting(
-        64, "Requests that may wait for one busy model; the next one is answered 429.", (1, 1024)
+        64,
+        "Requests that may wait for one busy model; the next one is answered 429.",
+        (1, 1024),
     )
-    batching: bool = _setting(True, "Run waiting requests together where the model allows it and it pays.")
-    sequences: bool = _setting(True, "Answer requests with a sequence_id; off where several servers share an address.")
-    max_batch: int = _setting(8, "Rows that are run together at most.", (1, 1024), "rows")
+    batching: bool = _setting(
+        True, "Run waiting requests together where the model allows it and it pays."
+    )
+    sequences: bool = _setting(
+        True,
+        "Answer requests with a sequence_id; off where several servers share an address.",
+    )
+    max_batch: int = _setting(
+        8, "Rows that are run together at most.", (1, 1024), "rows"
+    )
     request_timeout: float = _setting(
-        60.0, "Longest time a request may wait when it names no timeout.", (0.001, DAY_S), "seconds"
+        60.0,
+        "Longest time a request may wait when it names no timeout.",
+        (0.001, DAY_S),
+        "seconds",
     )
-    drain_timeout: float = _setting(4.0, "Time that running requests get to finish after SIGTERM.", (0, 60), "seconds")
-    http_threads: int = _setting(0, "Threads that answer HTTP; 0 takes 8 more than the queue limit.", (0, 1100))
+    drain_timeout: float = _setting(
+        4.0,
+        "Time that running requests get to finish after SIGTERM.",
+        (0, 60),
+        "seconds",
+    )
+    http_threads: int = _setting(
+        0, "Threads that answer HTTP; 0 takes 8 more than the queue limit.", (0, 1100)
+    )
     max_connections: int = _setting(
-        512, "Open HTTP connections; for one more, the one that was idle for longest is closed.", (1, 4096)
+        512,
+        "Open HTTP connections; for one more, the one that was idle for longest is closed.",
+        (1, 4096),
     )
-    socket_connections: int = _setting(64, "Connections of the socket protocol; one more is refused.", (1, 1024))
+    socket_connections: int = _setting(
+        64, "Connections of the socket protocol; one more is refused.", (1, 1024)
+    )
     socket_inflight: int = _setting(
-        32, "Requests that one socket connection may have under way; the next is answered 429.", (1, 1024)
+        32,
+        "Requests that one socket connection may have under way; the next is answered 429.",
+        (1, 1024),
     )
     socket_bytes_inflight: int = _setting(
         limits.MAX_BODY_BYTES,
@@ -161,19 +271,34 @@ class Config:
         "bytes",
     )
     socket_idle: float = _setting(
-        300.0, "Time after which a socket connection without any frame is closed.", (3, DAY_S), "seconds"
+        300.0,
+        "Time after which a socket connection without any frame is closed.",
+        (3, DAY_S),
+        "seconds",
     )
     max_body_bytes: int = _setting(
-        limits.MAX_BODY_BYTES, "One request body, before and after inflating.", (1024, 2**31 - 1), "bytes"
+        limits.MAX_BODY_BYTES,
+        "One request body, before and after inflating.",
+        (1024, 2**31 - 1),
+        "bytes",
     )
     max_image_pixels: int = _setting(
-        64_000_000, "Pixels of a decoded picture; larger ones are refused.", (1, 2**31 - 1), "pixels"
+        64_000_000,
+        "Pixels of a decoded picture; larger ones are refused.",
+        (1, 2**31 - 1),
+        "pixels",
     )
     server_name: str = _setting(APP_NAME, "Name in the server metadata.")
     log_level: str = _setting(
-        "info", "What is logged: debug, info, warning or error.", choices=("debug", "info", "warning", "error")
+        "info",
+        "What is logged: debug, info, warning or error.",
+        choices=("debug", "info", "warning", "error"),
     )
-    log_format: str = _setting("text", "How: lines for people, or one JSON document a line.", choices=("text", "json"))
+    log_format: str = _setting(
+        "text",
+        "How: lines for people, or one JSON document a line.",
+        choices=("text", "json"),
+    )
     request_log: str = _setting(
         "auto",
         "Log a line for each request, never what it holds: auto, where the log is a terminal; on; off.",
@@ -190,21 +315,62 @@ SETTINGS: Final = {field.name: field for field in dataclasses.fields(Config)}
 """Name -> dataclass field, whose metadata holds ``why``, ``unit``, ``limits`` and ``choices``."""
 
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
-    "models": ("load", "quarantine", "trial_timeout", "trial_memory", "memory_budget", "keep_alive"),
-    "addresses": ("host", "http_port", "socket", "socket_port", "port_wait", "server_name"),
-    "access and files": ("auth", "allowed_hosts", "allowed_origins", "token_file", "state_dir", "ready_file"),
+    "models": (
+        "load",
+        "quarantine",
+        "trial_timeout",
+        "trial_memory",
+        "memory_budget",
+        "keep_alive",
+    ),
+    "addresses": (
+        "host",
+        "http_port",
+        "socket",
+        "socket_port",
+        "port_wait",
+        "server_name",
+    ),
+    "access and files": (
+        "auth",
+        "allowed_hosts",
+        "allowed_origins",
+        "token_file",
+        "state_dir",
+        "ready_file",
+    ),
     "log": ("log_level", "log_format", "request_log"),
     "processor and battery": ("threads", "low_power", "low_battery", "hot_battery"),
-    "waiting requests": ("queue_limit", "batching", "max_batch", "request_timeout", "drain_timeout", "sequences"),
+    "waiting requests": (
+        "queue_limit",
+        "batching",
+        "max_batch",
+        "request_timeout",
+        "drain_timeout",
+        "sequences",
+    ),
     "limits": (
-        *("max_body_bytes", "max_image_pixels", "decode_budget", "http_threads", "max_connections"),
-        *("socket_connections", "socket_inflight", "socket_bytes_inflight", "socket_idle"),
+        *(
+            "max_body_bytes",
+            "max_image_pixels",
+            "decode_budget",
+            "http_threads",
+            "max_connections",
+        ),
+        *(
+            "socket_connections",
+            "socket_inflight",
+            "socket_bytes_inflight",
+            "socket_idle",
+        ),
     ),
 }
 """The settings by subject, as help lists them; all but ``models_dir``."""
 
 
-def load_config(options: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> Config:
+def load_config(
+    options: Mapping[str, Any], environ: Mapping[str, str] = os.environ
+) -> Config:
     """Put the settings together.
 
     Args:
@@ -237,8 +403,15 @@ def unknown_variables(environ: Mapping[str, str] = os.environ) -> dict[str, list
     """Return variables that look like settings and are none, each with those that may be meant."""
     names = OTHER_VARIABLES | {variable_of(name) for name in SETTINGS}
     short = sorted(name.removeprefix(PREFIX) for name in names)
-    unknown = sorted(name for name in environ if name.upper().startswith(PREFIX) and name not in names)
-    return {name: [PREFIX + close for close in near(name[len(PREFIX) :].upper(), short)] for name in unknown}
+    unknown = sorted(
+        name
+        for name in environ
+        if name.upper().startswith(PREFIX) and name not in names
+    )
+    return {
+        name: [PREFIX + close for close in near(name[len(PREFIX) :].upper(), short)]
+        for name in unknown
+    }
 
 
 def parse_bytes(text: str) -> int:
@@ -253,10 +426,17 @@ def _convert(name: str, value: Any, source: str) -> Any:
     if not isinstance(value, str):
         return value
     field = SETTINGS[name]
-    expected, convert = _CONVERTERS["bytes" if field.metadata["unit"] == "bytes" else str(field.type)]
+    expected, convert = _CONVERTERS[
+        "bytes" if field.metadata["unit"] == "bytes" else str(field.type)
+    ]
     try:
         return convert(value)
-    except (KeyError, ValueError, OverflowError, RuntimeError):  # too large for a float; the home of an unknown user
+    except (
+        KeyError,
+        ValueError,
+        OverflowError,
+        RuntimeError,
+    ):  # too large for a float; the home of an unknown user
         raise ConfigError(f"{source} must be {expected}, not {value!r}") from None
 
 
@@ -278,7 +458,10 @@ _CONVERTERS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "str": ("text", str),
     "Path": ("a path", _path),
     "Path | None": ("a path", _path),
-    "tuple[str, ...]": ("names separated by commas", lambda text: tuple(filter(None, map(str.strip, text.split(","))))),
+    "tuple[str, ...]": (
+        "names separated by commas",
+        lambda text: tuple(filter(None, map(str.strip, text.split(",")))),
+    ),
 }
 
 
@@ -288,12 +471,20 @@ def _check(config: Config) -> None:
         if field.metadata["limits"] is not None:
             low, high = field.metadata["limits"]
             if not low <= value <= high:
-                raise ConfigError(f"{name} must lie between {low} and {high}, not {value}")
+                raise ConfigError(
+                    f"{name} must lie between {low} and {high}, not {value}"
+                )
         if choices and value not in choices:
-            raise ConfigError(f"{name} must be {', '.join(choices[:-1])} or {choices[-1]}, not {value!r}")
+            raise ConfigError(
+                f"{name} must be {', '.join(choices[:-1])} or {choices[-1]}, not {value!r}"
+            )
     for origin in config.allowed_origins:
         if not ORIGIN.fullmatch(origin.lower()):
             example = "http://localhost:5173, exactly as a browser sends it, without a path; never * or null"
-            raise ConfigError(f"allowed_origins must hold origins such as {example}; not {origin!r:.80}")
+            raise ConfigError(
+                f"allowed_origins must hold origins such as {example}; not {origin!r:.80}"
+            )
     if not config.auth and not binds_loopback(config.host):
-        raise ConfigError(f"--no-auth works on loopback only; {config.host} can be reached from the network")
+        raise ConfigError(
+            f"--no-auth works on loopback only; {config.host} can be reached from the network"
+        )

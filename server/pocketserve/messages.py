@@ -37,7 +37,10 @@ def listed(names: Iterable[str], maximum: int) -> str:
 
 def label_list(labels: Iterable[str]) -> str:
     """Return labels with commas between them; one that holds a comma itself stands in quotes."""
-    return ", ".join(json.dumps(label, ensure_ascii=False) if "," in label else label for label in labels)
+    return ", ".join(
+        json.dumps(label, ensure_ascii=False) if "," in label else label
+        for label in labels
+    )
 
 
 def excerpt(text: object, maximum: int = 300) -> str:
@@ -57,9 +60,15 @@ def near(name: str, names: Iterable[str]) -> list[str]:
     import difflib  # for a mistake only: a start does without it
 
     name, names = name[:64], list(names)
-    ends = [other for other in names if name and other.endswith((f"_{name}", f"-{name}"))]
-    begins = [other for other in names if name and other.startswith((f"{name}_", f"{name}-"))]
-    return (ends or begins)[:MAX_SUGGESTIONS] or difflib.get_close_matches(name, names, n=1, cutoff=0.7)
+    ends = [
+        other for other in names if name and other.endswith((f"_{name}", f"-{name}"))
+    ]
+    begins = [
+        other for other in names if name and other.startswith((f"{name}_", f"{name}-"))
+    ]
+    return (ends or begins)[:MAX_SUGGESTIONS] or difflib.get_close_matches(
+        name, names, n=1, cutoff=0.7
+    )
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:

@@ -86,26 +86,45 @@ class _Server:
         unfinished: whether requests or loads were still running when the drain time was over.
     """
 
-    def __init__(self, config: Config, on_ready: Callable[[Endpoints], None] | None) -> None:
+    def __init__(
+        self, config: Config, on_ready: Callable[[Endpoints], None] | None
+    ) -> None:
         self.unfinished = False
         self._config, self._on_ready = config, on_ready
         token = ensure_token(config.token_file) if config.auth else None
         self._service = open_service(config, token)
         apps = AppTokens(path_of(config.token_file)) if config.auth else None
-        guard = Guard(token, config.allowed_hosts, apps, self._service.pages, config.allowed_origins)
+        guard = Guard(
+            token,
+            config.allowed_hosts,
+            apps,
+            self._service.pages,
+            config.allowed_origins,
+        )
         try:
             app = create_server_app(self._service, guard)
             self._http = HttpServer(app, config, guard, traffic=self._service.traffic)
-            self._sockets = SocketServer(self._service, token, apps=apps) if config.socket else None
+            self._sockets = (
+                SocketServer(self._service, token, apps=apps) if config.socket else None
+            )
         except PortTakenError as error:
             raise _by_another_server(error, config.state_dir) from None
         http = Address(self._http.host, self._http.port)
-        self._endpoints = Endpoints(http, Address(self._sockets.host, self._sockets.port) if self._sockets else None)
+        self._endpoints = Endpoints(
+            http,
+            Address(self._sockets.host, self._sockets.port) if self._sockets else None,
+        )
         self._service.page_url = f"http://{http.on_this_device()}/"
         _warn_of_killed(config.state_dir)
-        ports = tuple(address.port for address in self._endpoints if address is not None)
-        self._run_lock = RunLock(config.state_dir, ports, str(http), str(config.models_dir.absolute()))
-        self._unloaded_models = UnloadedModels(config.state_dir, config.models_dir, config.http_port)
+        ports = tuple(
+            address.port for address in self._endpoints if address is not None
+        )
+        self._run_lock = RunLock(
+            config.state_dir, ports, str(http), str(config.models_dir.absolute())
+        )
+        self._unloaded_models = UnloadedModels(
+            config.state_dir, config.models_dir, config.http_port
+        )
         self._service.remember(self._unloaded_models)
         self._service.follow_folder()
         self._fault: Exception | None = None
@@ -115,13 +134,22 @@ class _Server:
     def run(self) -> None:
         """Answer until it is drained; raise StartError if a model of ``load`` cannot be loaded."""
         restore = _install_signals(self._end, self._http.wakeup_descriptor)
-        names = [name for name in self._config.load if name not in self._unloaded_models.names]
+        names = [
+            name
+            for name in self._config.load
+            if name not in self._unloaded_models.names
+        ]
         try:
             if self._sockets is not None:
                 self._sockets.start()
             if names:
                 self._service.starting = True
-                threading.Thread(target=self._load, args=(names,), name="pocketserve-preload", daemon=True).start()
+                threading.Thread(
+                    target=self._load,
+                    args=(names,),
+                    name="pocketserve-preload",
+                    daemon=True,
+                ).start()
             else:
                 self._announce()
             self._http.run()
@@ -167,7 +195,9 @@ class _Server:
 
     def _end(self) -> None:
         self._unloaded_models.close()
-        log.info("stopping: requests under way get up to %g s", self._config.drain_timeout)
+        log.info(
+            "stopping: requests under way get up to %g s", self._config.drain_timeout
+        )
         self._drain()
 
     def _drain(self) -> None:
@@ -179,7 +209,9 @@ class _Server:
         if not self._service.drain(max(0.0, timeout - FLUSH_SHARE_S)):
             self.unfinished = True
             log.warning("requests were still running when the drain time was over")
-        flushed = threading.Event()  # never set: it only paces the wait for slow readers
+        flushed = (
+            threading.Event()
+        )  # never set: it only paces the wait for slow readers
         while self._http.pending_output() and time.monotonic() < deadline:
             flushed.wait(0.01)
         if self._sockets is not None:
@@ -187,7 +219,9 @@ class _Server:
         self._http.stop()
 
 
-def open_service(config: Config, token: str | None, replica: Replica | None = None) -> Service:
+def open_service(
+    config: Config, token: str | None, replica: Replica | None = None
+) -> Service:
     """Return the service of a process, with its log of requests.
 
     Raises:
@@ -196,17 +230,23 @@ def open_service(config: Config, token: str | None, replica: Replica | None = No
     try:
         service = Service(config, token, replica)
     except OSError as error:
-        text = f"the models folder {config.models_dir} cannot be read ({error.strerror})"
+        text = (
+            f"the models folder {config.models_dir} cannot be read ({error.strerror})"
+        )
         if isinstance(error, NotADirectoryError):
             text = f"{config.models_dir} is no model file of a known kind"
-        raise StartError(f"{text}; name a folder of models, or a model: pocketserve serve PATH") from None
+        raise StartError(
+            f"{text}; name a folder of models, or a model: pocketserve serve PATH"
+        ) from None
     is_watched = sys.stderr is not None and sys.stderr.isatty()
     if config.request_log == "on" or (config.request_log == "auto" and is_watched):
         service.traffic.log_request = RequestLog().write
     return service
 
 
-def write_ready_file(path: Path, config: Config, endpoints: Endpoints, pid: int = 0) -> None:
+def write_ready_file(
+    path: Path, config: Config, endpoints: Endpoints, pid: int = 0
+) -> None:
     """Tell other programs where a server listens, by default this process; the file appears whole or not at all."""
     content = {
         "pid": pid or os.getpid(),
@@ -220,7 +260,10 @@ def write_ready_file(path: Path, config: Config, endpoints: Endpoints, pid: int 
 
 def _by_another_server(error: PortTakenError, state_dir: Path) -> PortTakenError:
     """Return the error, in other words if a server with the same state folder has the port."""
-    owner = next((run.pid for run in running_servers(state_dir) if error.busy_port in run.ports), None)
+    owner = next(
+        (run.pid for run in running_servers(state_dir) if error.busy_port in run.ports),
+        None,
+    )
     if owner is None:
         return error
     return PortTakenError(
@@ -238,7 +281,9 @@ def _warn_of_killed(state_dir: Path) -> None:
         from pocketserve.doctor.android import tell
         from pocketserve.doctor.device import Device
 
-        log.warning("%s; what helps: %s (`pocketserve doctor` has more)", *tell(Device(), run))
+        log.warning(
+            "%s; what helps: %s (`pocketserve doctor` has more)", *tell(Device(), run)
+        )
 
 
 def _log_models(folder: Path, models: Models) -> None:
@@ -249,10 +294,15 @@ def _log_models(folder: Path, models: Models) -> None:
     for name in models.misnamed[:MAX_LISTED]:
         log.warning("%s", name_fault(name))
     if not names:
-        log.warning("%s holds no model; put a model file into it and run `pocketserve models`", folder)
+        log.warning(
+            "%s holds no model; put a model file into it and run `pocketserve models`",
+            folder,
+        )
 
 
-def _install_signals(end: Callable[[], None], wakeup_descriptor: int) -> Callable[[], None]:
+def _install_signals(
+    end: Callable[[], None], wakeup_descriptor: int
+) -> Callable[[], None]:
     """Drain on a thread of its own at the first signal, end at once at the second; return what restores the handlers.
 
     The thread is there from the start: when the signal comes the system may have none left.
@@ -268,16 +318,22 @@ def _install_signals(end: Callable[[], None], wakeup_descriptor: int) -> Callabl
     def handle(number: int, frame: FrameType | None) -> None:
         nonlocal count
         count += 1
-        if count > 1 and number != signal.SIGHUP:  # the terminal says that, and then its shell
+        if (
+            count > 1 and number != signal.SIGHUP
+        ):  # the terminal says that, and then its shell
             sys.stderr.write("ended at once\n")
             os._exit(1)
         requested.set()
 
-    threading.Thread(target=end_when_requested, name="pocketserve-drain", daemon=True).start()
+    threading.Thread(
+        target=end_when_requested, name="pocketserve-drain", daemon=True
+    ).start()
     # A signal that comes just before the I/O loop falls asleep would be noticed when it wakes; this wakes it.
     signal.set_wakeup_fd(wakeup_descriptor, warn_on_full_buffer=False)
     numbers = [signal.SIGTERM, signal.SIGINT]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # a terminal that closes, unless nohup says otherwise
+    if (
+        signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+    ):  # a terminal that closes, unless nohup says otherwise
         numbers.append(signal.SIGHUP)
     previous = {number: signal.signal(number, handle) for number in numbers}
 

@@ -22,7 +22,11 @@ from pocketserve.engine.lifecycle.handle import EngineOptions, ModelHandle, alwa
 from pocketserve.engine.lifecycle.state import VersionRecord
 from pocketserve.engine.replica import Replica
 from pocketserve.engine.scheduling.entries import Job
-from pocketserve.engine.scheduling.options import DEFAULT_PRIORITY, RequestOptions, read_options
+from pocketserve.engine.scheduling.options import (
+    DEFAULT_PRIORITY,
+    RequestOptions,
+    read_options,
+)
 from pocketserve.engine.scheduling.semaphore import Semaphore
 from pocketserve.engine.statistics import Traffic
 from pocketserve.engine.updates import Updates, better_than_default, is_default
@@ -75,19 +79,27 @@ class Service:
         replica: which of several workers it is; None for a server of one process.
     """
 
-    def __init__(self, config: Config, token: str | None = None, replica: Replica | None = None) -> None:
+    def __init__(
+        self, config: Config, token: str | None = None, replica: Replica | None = None
+    ) -> None:
         self.config = config
         self.replica = replica
         state_dir = config.state_dir if replica is None else replica.state_dir
         self.traffic = Traffic()
         self.pairing = PairingDesk(token)
         self.pages = WebSessions()
-        self.request_options = functools.partial(read_options, longest_wait=config.request_timeout)
-        self.page_url = f"http://{LOOPBACK}:{config.http_port}/"  # until the server knows its port
+        self.request_options = functools.partial(
+            read_options, longest_wait=config.request_timeout
+        )
+        self.page_url = (
+            f"http://{LOOPBACK}:{config.http_port}/"  # until the server knows its port
+        )
         self.repository = Repository(config.models_dir)
         self._watch: FolderWatch | None = None
         self.quarantine = _open_quarantine(config, state_dir)
-        self.power = PowerWatch(config.low_power, config.low_battery, config.hot_battery)
+        self.power = PowerWatch(
+            config.low_power, config.low_battery, config.hot_battery
+        )
         self.decode_budget = ByteBudget(config.decode_budget)
         self.trust = TrustStore(config.state_dir)
         self.engine = Engine(
@@ -97,9 +109,14 @@ class Service:
             snapshots=SnapshotStore(state_dir),
             trust=self.trust,
         )
-        self.updates = Updates(self.repository, self.engine, self._resolve, config.request_timeout)
+        self.updates = Updates(
+            self.repository, self.engine, self._resolve, config.request_timeout
+        )
         # What the names of requests stand for, as long as the repository has the same models.
-        self._targets: tuple[object, dict[tuple[str, str | None], VersionRecord]] = (None, {})
+        self._targets: tuple[object, dict[tuple[str, str | None], VersionRecord]] = (
+            None,
+            {},
+        )
         self._unloaded_models: UnloadedModels | None = None
         self._noting = threading.Lock()
         # Some threads stay free to answer health checks and refusals, however many models are busy or loading.
@@ -138,7 +155,11 @@ class Service:
 
     def _refusal(self) -> ApiError:
         if self._draining:
-            return ApiError(ErrorCode.SHUTTING_DOWN, "the server is shutting down", retry_after_s=1.0)
+            return ApiError(
+                ErrorCode.SHUTTING_DOWN,
+                "the server is shutting down",
+                retry_after_s=1.0,
+            )
         requests = plural(self._request_slots.maximum, "request is", "requests are")
         text = f"{requests} under way on all models; try again later"
         return ApiError(ErrorCode.QUEUE_FULL, text, retry_after_s=0.5)
@@ -171,8 +192,14 @@ class Service:
 
     def server_metadata(self) -> dict[str, Any]:
         """Name, version and protocol extensions; and why power is low, as long as it is."""
-        metadata = {"name": self.config.server_name, "version": __version__, "extensions": list(EXTENSIONS)}
-        return metadata | ({"low_power": self.power.describe()} if self.power.low else {})
+        metadata = {
+            "name": self.config.server_name,
+            "version": __version__,
+            "extensions": list(EXTENSIONS),
+        }
+        return metadata | (
+            {"low_power": self.power.describe()} if self.power.low else {}
+        )
 
     def model_names(self) -> list[str]:
         """Every model of the folder."""
@@ -185,12 +212,24 @@ class Service:
             self._read_folder()
         else:
             self._follow_changes()
-        return [status for entry in self.repository.models().values() for status in self.model_statuses(entry)]
+        return [
+            status
+            for entry in self.repository.models().values()
+            for status in self.model_statuses(entry)
+        ]
 
     def model_statuses(self, entry: ModelEntry) -> list[ModelStatus]:
         """The versions of one model."""
         if not entry.versions:
-            return [ModelStatus(entry.name, "", State.FAILED, False, entry.problem or "the model has no versions")]
+            return [
+                ModelStatus(
+                    entry.name,
+                    "",
+                    State.FAILED,
+                    False,
+                    entry.problem or "the model has no versions",
+                )
+            ]
         return [self._status(entry, version) for version in entry.versions.values()]
 
     def status(self, name: str, version: str | None) -> ModelStatus:
@@ -214,13 +253,22 @@ class Service:
 
     def note(self, entry: ModelEntry, version: str) -> str:
         """Return why newer files or versions do not answer yet; empty if there are none."""
-        reason = self._status(entry, entry.versions[version]).reason if version in entry.versions else ""
+        reason = (
+            self._status(entry, entry.versions[version]).reason
+            if version in entry.versions
+            else ""
+        )
         if reason.startswith(SERVES_ON):
             return reason
         if version != entry.default_version:
             return ""
-        better = [self._status(entry, entry.versions[name]) for name in better_than_default(entry)]
-        return "; ".join(f"version {status.version}: {status.reason}" for status in better)
+        better = [
+            self._status(entry, entry.versions[name])
+            for name in better_than_default(entry)
+        ]
+        return "; ".join(
+            f"version {status.version}: {status.reason}" for status in better
+        )
 
     @contextmanager
     def running(
@@ -234,7 +282,9 @@ class Service:
         self._resolve(name, version)
         options = options or self.request_options({})
         with self.in_flight():
-            entry, handle = self.updates.acquire(name, version, options.deadline, options.cancellation)
+            entry, handle = self.updates.acquire(
+                name, version, options.deadline, options.cancellation
+            )
             try:
                 yield entry, handle
             finally:
@@ -272,7 +322,9 @@ class Service:
             for version in entry.versions.values():
                 self.quarantine.release(entry, version)
         except ModelLoadError as error:
-            raise ApiError(ErrorCode.MODEL_FAILED, f"failed to load {name!r}: {error}") from None
+            raise ApiError(
+                ErrorCode.MODEL_FAILED, f"failed to load {name!r}: {error}"
+            ) from None
 
     def load(self, name: str, *, rescan: bool = True) -> None:
         """Read a model's files anew and load its preferred version; other loaded versions are loaded anew too.
@@ -352,7 +404,10 @@ class Service:
         if self._unloaded_models is None:
             return
         with self._noting:
-            if all(self.engine.state(entry.name, version) is State.STOPPED for version in entry.versions):
+            if all(
+                self.engine.state(entry.name, version) is State.STOPPED
+                for version in entry.versions
+            ):
                 self._unloaded_models.add(entry.name)
             else:
                 self._unloaded_models.discard(entry.name)
@@ -363,7 +418,10 @@ class Service:
         Called before requests are accepted.
         """
         for name in sorted(unloaded_models.names):
-            log.warning("%s stays unloaded, as before the last server was killed, until it is loaded again", name)
+            log.warning(
+                "%s stays unloaded, as before the last server was killed, until it is loaded again",
+                name,
+            )
             self.unload(name)
         self._unloaded_models = unloaded_models
 
@@ -430,11 +488,15 @@ class Service:
     def _load_and_start(self, call: InferenceCall) -> Job | None:
         try:
             options = call.options
-            _, handle = self.updates.acquire(call.model, call.version, options.deadline, options.cancellation)
+            _, handle = self.updates.acquire(
+                call.model, call.version, options.deadline, options.cancellation
+            )
         except BaseException as error:
             call.end(error)
             return None
-        call.started_ns = time.perf_counter_ns()  # to load the model is not the request's work
+        call.started_ns = (
+            time.perf_counter_ns()
+        )  # to load the model is not the request's work
         return call.start(handle, self.decode_budget)
 
     def _release(self, call: InferenceCall) -> None:
@@ -453,33 +515,66 @@ class Service:
         if record is None:
             entry, version_entry = self._resolve(name, version)
             record = self.engine.record(entry.name, version_entry.name)
-            if version in (None, version_entry.name):  # other spellings, such as 0001, are without end
+            if version in (
+                None,
+                version_entry.name,
+            ):  # other spellings, such as 0001, are without end
                 targets[name, version] = record
         return record
 
-    def _resolve(self, name: str, version: str | None) -> tuple[ModelEntry, VersionEntry]:
+    def _resolve(
+        self, name: str, version: str | None
+    ) -> tuple[ModelEntry, VersionEntry]:
         self._follow_changes(name)
         entry = self.repository.model(name)
         if not entry.versions:
-            raise ApiError(ErrorCode.MODEL_FAILED, f"failed to load {name!r}: {entry.problem}")
+            raise ApiError(
+                ErrorCode.MODEL_FAILED, f"failed to load {name!r}: {entry.problem}"
+            )
         return entry, self.repository.version(entry, version)
 
     def _status(self, entry: ModelEntry, version: VersionEntry) -> ModelStatus:
         state = self.engine.state(entry.name, version.name)
         running = self.engine.running(entry.name, version.name)
-        reason = self.engine.failure(entry.name, version.name) or version.problem or entry.problem
-        if reason is None and version.name in entry.withheld and version.name != entry.default_version:
-            return ModelStatus(entry.name, version.name, State.FAILED, False, entry.withheld[version.name])
+        reason = (
+            self.engine.failure(entry.name, version.name)
+            or version.problem
+            or entry.problem
+        )
+        if (
+            reason is None
+            and version.name in entry.withheld
+            and version.name != entry.default_version
+        ):
+            return ModelStatus(
+                entry.name,
+                version.name,
+                State.FAILED,
+                False,
+                entry.withheld[version.name],
+            )
         if reason is None and state is State.ON_DEMAND:
-            reason = missing_framework(version.format) or self._refusal_reason(entry, version) or file_fault(version)
+            reason = (
+                missing_framework(version.format)
+                or self._refusal_reason(entry, version)
+                or file_fault(version)
+            )
             state = State.FAILED if reason else state
         if version.problem is not None and running is None:
             state = State.FAILED
         # One that is being loaded anew serves on.
         ready = state in (State.READY, State.ON_DEMAND) or running is not None
-        return ModelStatus(entry.name, version.name, state, ready, self._reason(entry, version, state, reason))
+        return ModelStatus(
+            entry.name,
+            version.name,
+            state,
+            ready,
+            self._reason(entry, version, state, reason),
+        )
 
-    def _reason(self, entry: ModelEntry, version: VersionEntry, state: State, fault: str | None) -> str:
+    def _reason(
+        self, entry: ModelEntry, version: VersionEntry, state: State, fault: str | None
+    ) -> str:
         """Return a sentence for listings; empty for a loaded version that is up to date."""
         running = self.engine.running(entry.name, version.name)
         if running is not None and (fault is not None or running.outdated):
@@ -488,12 +583,18 @@ class Service:
             return self._pending_reason(entry, version, fault)
         if fault is not None:
             return fault
-        return {State.ON_DEMAND: "loads on first use", State.STOPPED: "unloaded"}.get(state, "")
+        return {State.ON_DEMAND: "loads on first use", State.STOPPED: "unloaded"}.get(
+            state, ""
+        )
 
     def _is_pending(self, entry: ModelEntry, version: VersionEntry) -> bool:
-        return self.repository.has_default(entry.name) and version.name in better_than_default(entry)
+        return self.repository.has_default(
+            entry.name
+        ) and version.name in better_than_default(entry)
 
-    def _pending_reason(self, entry: ModelEntry, version: VersionEntry, fault: str | None) -> str:
+    def _pending_reason(
+        self, entry: ModelEntry, version: VersionEntry, fault: str | None
+    ) -> str:
         former = f"version {entry.default_version} answers requests that name none"
         if fault is not None:
             return f"{fault}; {former}"
@@ -504,7 +605,11 @@ class Service:
         return f"{text} ({delay})" if delay else text
 
     def _refusal_reason(self, entry: ModelEntry, version: VersionEntry) -> str | None:
-        quarantined = self.quarantine.known_reason(entry, version) if self.quarantine is not None else None
+        quarantined = (
+            self.quarantine.known_reason(entry, version)
+            if self.quarantine is not None
+            else None
+        )
         return self.trust.known_reason(entry, version) or quarantined
 
     def _deadline(self) -> float:

@@ -13,7 +13,9 @@ import sys
 from pathlib import Path
 
 VARIABLE = "POCKETSERVE_SIMULATION"
-_LOOPBACK = re.compile(r"127(?:\.(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)){3}", re.ASCII)  # RFC 5735, section 3
+_LOOPBACK = re.compile(
+    r"127(?:\.(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)){3}", re.ASCII
+)  # RFC 5735, section 3
 LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
 """The usual names of this device."""
 

@@ -30,7 +30,9 @@ TASK_MODULES = (
 )
 """In the order in which they are asked whether a model without ``task`` in its manifest fits."""
 
-_MODULES = {module.rpartition(".")[2].replace("_", "-"): module for module in TASK_MODULES}
+_MODULES = {
+    module.rpartition(".")[2].replace("_", "-"): module for module in TASK_MODULES
+}
 TASK_NAMES = tuple(_MODULES)  # what a manifest's ``task`` may be
 
 

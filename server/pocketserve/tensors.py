@@ -23,10 +23,18 @@ if TYPE_CHECKING:
 else:
     Array = np.ndarray  # for whoever asks at run time: importing numpy's types costs a start a millisecond
 
-_PLAIN = frozenset(map(np.dtype, "fdbhilqBHILQ?")) if sys.byteorder == "little" else frozenset()
+_PLAIN = (
+    frozenset(map(np.dtype, "fdbhilqBHILQ?"))
+    if sys.byteorder == "little"
+    else frozenset()
+)
 """Element types whose memory is what the wire wants, and that memoryviews know."""
 
-_BY_DTYPE = {np.dtype(kind.typestr): name for name, kind in DATATYPES.items() if name not in ("BF16", "BYTES")}
+_BY_DTYPE = {
+    np.dtype(kind.typestr): name
+    for name, kind in DATATYPES.items()
+    if name not in ("BF16", "BYTES")
+}
 
 
 class Quantization(NamedTuple):
@@ -86,7 +94,9 @@ def datatype_of(dtype: DTypeLike) -> str:
 def to_array(tensor: Tensor) -> Array:
     """Return a tensor as an array; fixed-size elements share the tensor's (read-only) memory."""
     if isinstance(tensor.data, memoryview):
-        return np.frombuffer(tensor.data, dtype=DATATYPES[tensor.datatype].typestr).reshape(tensor.shape)
+        return np.frombuffer(
+            tensor.data, dtype=DATATYPES[tensor.datatype].typestr
+        ).reshape(tensor.shape)
     array = np.empty(len(tensor.data), dtype=object)
     array[:] = tensor.data
     return array.reshape(tensor.shape)
@@ -101,11 +111,19 @@ def to_tensor(name: str, array: Array, datatype: str | None = None) -> Tensor:
     dtype = array.dtype
     kind = datatype or _BY_DTYPE.get(dtype) or datatype_of(dtype)
     if kind == "BYTES":
-        elements = [item if isinstance(item, bytes) else str(item).encode() for item in array.reshape(-1).tolist()]
+        elements = [
+            item if isinstance(item, bytes) else str(item).encode()
+            for item in array.reshape(-1).tolist()
+        ]
         return Tensor(name, kind, array.shape, elements)
     memory = plain_memory(array)
     if memory is None:
-        memory = np.ascontiguousarray(array, dtype=DATATYPES[kind].typestr).reshape(-1).view(np.uint8).data
+        memory = (
+            np.ascontiguousarray(array, dtype=DATATYPES[kind].typestr)
+            .reshape(-1)
+            .view(np.uint8)
+            .data
+        )
     return Tensor(name, kind, array.shape, memory)
 
 
@@ -130,9 +148,13 @@ def check_against(spec: TensorSpec, tensor: Tensor, *, rows_free: bool = False) 
     floats = spec.quantization is not None and tensor.datatype == "FP32"
     if tensor.datatype != spec.datatype and not floats:
         also = " (or FP32, which is quantised for you)" if spec.quantization else ""
-        raise invalid(name, f"expected datatype {spec.datatype}{also}, got {tensor.datatype}")
+        raise invalid(
+            name, f"expected datatype {spec.datatype}{also}, got {tensor.datatype}"
+        )
     if not spec.accepts(tensor.shape, rows_free=rows_free):
-        raise invalid(name, f"expected shape {list(spec.shape)}, got {list(tensor.shape)}")
+        raise invalid(
+            name, f"expected shape {list(spec.shape)}, got {list(tensor.shape)}"
+        )
 
 
 def zeros(spec: TensorSpec, size: int = 1) -> Array:
@@ -141,8 +163,12 @@ def zeros(spec: TensorSpec, size: int = 1) -> Array:
     Args:
         size: of free dimensions; a first one in front of others counts rows, of which there is one.
     """
-    sizes = (1 if at == 0 and len(spec.shape) > 1 else size for at in range(len(spec.shape)))
-    shape = [free if dim < 0 else dim for dim, free in zip(spec.shape, sizes, strict=True)]
+    sizes = (
+        1 if at == 0 and len(spec.shape) > 1 else size for at in range(len(spec.shape))
+    )
+    shape = [
+        free if dim < 0 else dim for dim, free in zip(spec.shape, sizes, strict=True)
+    ]
     if spec.datatype == "BYTES":
         return np.full(shape, b"", dtype=object)
     return np.zeros(shape, dtype=DATATYPES[spec.datatype].typestr)
@@ -158,12 +184,17 @@ def random_array(spec: TensorSpec, random: np.random.Generator) -> Array:
         return random.random(shape, np.float32).astype(dtype)
     if dtype == np.uint8:
         return random.integers(0, 256, shape, np.uint8)
-    return random.integers(0, 2, shape).astype(dtype)  # indices, such as tokens: small ones are always good
+    return random.integers(0, 2, shape).astype(
+        dtype
+    )  # indices, such as tokens: small ones are always good
 
 
 def byte_size(spec: TensorSpec) -> int:
     """Return the bytes of an array of a spec, free dimensions being 1; texts are not counted."""
-    return math.prod(1 if dim < 0 else dim for dim in spec.shape) * DATATYPES[spec.datatype].itemsize
+    return (
+        math.prod(1 if dim < 0 else dim for dim in spec.shape)
+        * DATATYPES[spec.datatype].itemsize
+    )
 
 
 def quantize(array: Array, spec: TensorSpec) -> Array:
@@ -171,7 +202,10 @@ def quantize(array: Array, spec: TensorSpec) -> Array:
     assert spec.quantization is not None
     dtype = np.dtype(DATATYPES[spec.datatype].typestr)
     limits = np.iinfo(dtype)
-    steps = np.rint(np.nan_to_num(array.astype(np.float64)) / spec.quantization.scale) + spec.quantization.zero_point
+    steps = (
+        np.rint(np.nan_to_num(array.astype(np.float64)) / spec.quantization.scale)
+        + spec.quantization.zero_point
+    )
     stored: Array = np.clip(steps, limits.min, limits.max).astype(dtype)
     return stored
 
@@ -189,7 +223,11 @@ def spec_metadata(spec: TensorSpec) -> Mapping[str, Any]:
 
     ``open`` says that the file tells neither datatype nor shape: those shown are a guess that binds nobody.
     """
-    entry: dict[str, Any] = {"name": spec.name, "datatype": spec.datatype, "shape": list(spec.shape)}
+    entry: dict[str, Any] = {
+        "name": spec.name,
+        "datatype": spec.datatype,
+        "shape": list(spec.shape),
+    }
     if spec.open:
         entry["parameters"] = {"open": True}
     elif spec.quantization is not None:

@@ -43,34 +43,72 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--device", default="mid", metavar="NAME", help="budget, mid or flagship [mid]")
-    parser.add_argument("--fast-cores", type=int, metavar="N", help="big and middle cores")
-    parser.add_argument("--slow-cores", type=int, metavar="N", help="little cores")
-    parser.add_argument("--speed", type=float, metavar="SHARE", help="share of a desktop core's time, 0.02 to 1")
-    parser.add_argument("--memory", metavar="SIZE", help="memory for the processes, such as 700M")
-    parser.add_argument("--events", metavar="LIST", default="", help="such as freeze@3+2,kill@8: KIND@START+SECONDS")
-    parser.add_argument("--folder", type=Path, metavar="PATH", help="keep the phone's files here, for the next run")
     parser.add_argument(
-        "--scenario", metavar="NAME", help="instead of a command: commute, camera-live, worst-day, a file"
+        "--device", default="mid", metavar="NAME", help="budget, mid or flagship [mid]"
     )
-    parser.add_argument("--report", metavar="FOLDER", help="where a scenario's report and picture go")
-    parser.add_argument("--json", action="store_true", help="print a scenario's report as JSON")
-    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="any pocketserve command")
+    parser.add_argument(
+        "--fast-cores", type=int, metavar="N", help="big and middle cores"
+    )
+    parser.add_argument("--slow-cores", type=int, metavar="N", help="little cores")
+    parser.add_argument(
+        "--speed",
+        type=float,
+        metavar="SHARE",
+        help="share of a desktop core's time, 0.02 to 1",
+    )
+    parser.add_argument(
+        "--memory", metavar="SIZE", help="memory for the processes, such as 700M"
+    )
+    parser.add_argument(
+        "--events",
+        metavar="LIST",
+        default="",
+        help="such as freeze@3+2,kill@8: KIND@START+SECONDS",
+    )
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        metavar="PATH",
+        help="keep the phone's files here, for the next run",
+    )
+    parser.add_argument(
+        "--scenario",
+        metavar="NAME",
+        help="instead of a command: commute, camera-live, worst-day, a file",
+    )
+    parser.add_argument(
+        "--report", metavar="FOLDER", help="where a scenario's report and picture go"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print a scenario's report as JSON"
+    )
+    parser.add_argument(
+        "command",
+        nargs=argparse.REMAINDER,
+        metavar="-- COMMAND",
+        help="any pocketserve command",
+    )
     return parser
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the command; returns its exit code."""
-    command: list[str] = options.command[1:] if options.command[:1] == ["--"] else options.command
+    command: list[str] = (
+        options.command[1:] if options.command[:1] == ["--"] else options.command
+    )
     if bool(command) is bool(options.scenario):
-        raise CommandError("name either a command, as in simulate -- serve models, or a scenario: --scenario commute")
+        raise CommandError(
+            "name either a command, as in simulate -- serve models, or a scenario: --scenario commute"
+        )
     _require_linux()
     return run_scenario(options) if options.scenario else _run_command(options, command)
 
 
 def _require_linux() -> None:
     if not sys.platform.startswith("linux"):
-        raise CommandError("a phone can be simulated on Linux only: macOS has no 127.1.0.1 and no cores to choose")
+        raise CommandError(
+            "a phone can be simulated on Linux only: macOS has no 127.1.0.1 and no cores to choose"
+        )
 
 
 def run_scenario(options: argparse.Namespace) -> int:
@@ -87,7 +125,11 @@ def run_scenario(options: argparse.Namespace) -> int:
         say = functools.partial(print, file=sys.stderr, flush=True)
         simulation = Simulation(scenario, embedded_models_dir(), Path(folder), say)
         record = simulation.run()
-        paths = write_report(record, Path(options.report), simulation.log) if options.report else []
+        paths = (
+            write_report(record, Path(options.report), simulation.log)
+            if options.report
+            else []
+        )
     document = to_json(record)
     if options.json:
         print_json(document)
@@ -111,7 +153,9 @@ def _run_command(options: argparse.Namespace, command: list[str]) -> int:
     model, events = _model(options), parse_events(options.events)
     serves, typed, say = command[0] == "serve", _standard_input(), _speaker()
     temporary: contextlib.AbstractContextManager[str] = (
-        tempfile.TemporaryDirectory(prefix="pocketserve-phone-", ignore_cleanup_errors=True)
+        tempfile.TemporaryDirectory(
+            prefix="pocketserve-phone-", ignore_cleanup_errors=True
+        )
         if options.folder is None
         else contextlib.nullcontext(options.folder)
     )
@@ -119,7 +163,9 @@ def _run_command(options: argparse.Namespace, command: list[str]) -> int:
     with temporary as folder, Phone(model, Path(folder), stdin=stdin) as phone:
         say(phone.summary())
         if settings := desktop_settings(os.environ):
-            say(f"the phone has its own settings: {', '.join(settings)} stay on the desktop; give options instead")
+            say(
+                f"the phone has its own settings: {', '.join(settings)} stay on the desktop; give options instead"
+            )
         if serves:
             token = phone.image.home / ".local/state/pocketserve/token"
             say(f"in another terminal: export POCKETSERVE_TOKEN_FILE={token}")
@@ -135,7 +181,9 @@ def _speaker() -> Callable[[str], None]:
     handler.setFormatter(logging.Formatter("%(message)s"))
 
     def say(text: str) -> None:
-        handler.handle(logging.makeLogRecord({"msg": text if "\n" in text else f"phone: {text}"}))
+        handler.handle(
+            logging.makeLogRecord({"msg": text if "\n" in text else f"phone: {text}"})
+        )
 
     return say
 
@@ -156,12 +204,19 @@ def _model(options: argparse.Namespace) -> PhoneModel:
         names = f"{', '.join(DEVICES)}{did_you_mean(options.device, DEVICES)}"
         raise CommandError(f"there is no device {options.device!r}; there are {names}")
     try:
-        memory = None if options.memory is None else parse_bytes(options.memory) // 10**6
+        memory = (
+            None if options.memory is None else parse_bytes(options.memory) // 10**6
+        )
     except ValueError:
-        raise CommandError(f"--memory must be a size such as 700M, not {options.memory!r}") from None
+        raise CommandError(
+            f"--memory must be a size such as 700M, not {options.memory!r}"
+        ) from None
     try:
         return DEVICES[options.device].with_knobs(
-            fast_cores=options.fast_cores, slow_cores=options.slow_cores, speed=options.speed, memory_mb=memory
+            fast_cores=options.fast_cores,
+            slow_cores=options.slow_cores,
+            speed=options.speed,
+            memory_mb=memory,
         )
     except ValueError as error:
         raise CommandError(str(error)) from None

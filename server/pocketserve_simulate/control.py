@@ -27,7 +27,11 @@ class Control:
     """A run of a command on a phone, with the events of a timeline and those that come as lines from ``typed``."""
 
     def __init__(
-        self, phone: Phone, timeline: Sequence[PhoneEvent], typed: int | None, say: Callable[[str], None]
+        self,
+        phone: Phone,
+        timeline: Sequence[PhoneEvent],
+        typed: int | None,
+        say: Callable[[str], None],
     ) -> None:
         self._phone = phone
         self._processes = phone.processes
@@ -46,14 +50,20 @@ class Control:
             while self._processes.wait(0.0) is None or self._may_come_back():
                 self._read()
                 self._advance()
-        except KeyboardInterrupt:  # Ctrl-C, SIGTERM, or `quit`; a second one does not wait for the command
+        except (
+            KeyboardInterrupt
+        ):  # Ctrl-C, SIGTERM, or `quit`; a second one does not wait for the command
             self._phone.close()  # also thaws what is frozen, which could not hear that it is to end
             if not self._processes.exits:
                 raise
         ended = self._processes.exits[-1]
         if ended.code >= 0:
             return ended.code
-        reason = ": it held more memory than the phone has" if ended.cause == "memory" else ""
+        reason = (
+            ": it held more memory than the phone has"
+            if ended.cause == "memory"
+            else ""
+        )
         self._tell(f"the command was ended by signal {-ended.code}{reason}")
         return 1
 
@@ -61,7 +71,9 @@ class Control:
         """Return whether an event's end may yet start a process that was killed."""
         cause = self._processes.exits[-1].cause
         return any(
-            cause and KINDS[event.kind].death == cause and (math.isfinite(at) or self._typed is not None)
+            cause
+            and KINDS[event.kind].death == cause
+            and (math.isfinite(at) or self._typed is not None)
             for event, at in self._ends.items()
         )
 
@@ -77,7 +89,10 @@ class Control:
             self._begin(self._timeline.pop(0))
 
     def _begin(self, event: PhoneEvent) -> None:
-        self._tell(f"{event.kind} begins" + ("" if math.isinf(event.seconds) else f", for {event.seconds:g} s"))
+        self._tell(
+            f"{event.kind} begins"
+            + ("" if math.isinf(event.seconds) else f", for {event.seconds:g} s")
+        )
         try:
             self._phone.begin(event)
         except EventError as error:
@@ -123,7 +138,9 @@ class Control:
             self._say(self._status())
         elif word == "end" or line in ("thaw", "revive"):
             kind = {"thaw": "freeze", "revive": "kill"}.get(line, rest.strip())
-            events = [event for event in self._phone.under_way() if kind in ("", event.kind)]
+            events = [
+                event for event in self._phone.under_way() if kind in ("", event.kind)
+            ]
             for event in events:
                 self._end(event)
             if not events:
@@ -133,6 +150,10 @@ class Control:
 
     def _status(self) -> str:
         pid, memory = self._processes.pid, self._phone.memory_bytes()
-        state = f"process {pid}" + (f" holds {memory / 1e6:.0f} MB" if memory else "") if pid else "no process"
+        state = (
+            f"process {pid}" + (f" holds {memory / 1e6:.0f} MB" if memory else "")
+            if pid
+            else "no process"
+        )
         names = ", ".join(event.kind for event in self._phone.under_way()) or "nothing"
         return f"{state}; speed {self._phone.speed:.0%}; under way: {names}"

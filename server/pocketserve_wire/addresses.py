@@ -17,7 +17,13 @@ class Address(NamedTuple):
 
     def on_this_device(self) -> Address:
         """Return where programs of this device find it: what listens everywhere is found on loopback, too."""
-        return self._replace(host={"0.0.0.0": LOOPBACK, "::": "::1"}.get(self.host, self.host))
+        return self._replace(
+            host={"0.0.0.0": LOOPBACK, "::": "::1"}.get(self.host, self.host)
+        )
 
     def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return (
+            f"[{self.host}]:{self.port}"
+            if ":" in self.host
+            else f"{self.host}:{self.port}"
+        )

@@ -14,8 +14,12 @@ class Datatype(NamedTuple):
 
     name: str
     itemsize: int  # bytes per element; 0 for BYTES, whose elements vary
-    typestr: str  # in NumPy's array-interface notation; BYTES elements are Python objects
-    array_code: str | None  # for :mod:`array`; None where that module has no such element
+    typestr: (
+        str  # in NumPy's array-interface notation; BYTES elements are Python objects
+    )
+    array_code: (
+        str | None
+    )  # for :mod:`array`; None where that module has no such element
 
     @property
     def protobuf_name(self) -> str:

@@ -66,7 +66,9 @@ class ApiError(Exception):
         retry_after_s: seconds after which trying again makes sense; sent as ``Retry-After``.
     """
 
-    def __init__(self, code: ErrorCode, message: str, *, retry_after_s: float | None = None) -> None:
+    def __init__(
+        self, code: ErrorCode, message: str, *, retry_after_s: float | None = None
+    ) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
@@ -86,7 +88,9 @@ class ApiError(Exception):
 
     def body(self) -> bytes:
         """Return the answer's body: one JSON object, ASCII only so that every client can read it."""
-        return json.dumps({"error": self.message, "code": self.code.name}).encode("ascii")
+        return json.dumps({"error": self.message, "code": self.code.name}).encode(
+            "ascii"
+        )
 
 
 def code_named(name: object) -> ErrorCode | None:
@@ -130,11 +134,16 @@ class ConnectionFaultError(Exception):
 
     def body(self) -> bytes:
         """The ERROR frame's body: ASCII JSON, of the same shape as every other error's."""
-        return json.dumps({"error": self.message, "code": self.fault.name, **self.details}).encode("ascii")
+        return json.dumps(
+            {"error": self.message, "code": self.fault.name, **self.details}
+        ).encode("ascii")
 
 
 class HttpPeerError(ConnectionFaultError):
     """The peer speaks HTTP; it is answered in HTTP."""
 
     def __init__(self) -> None:
-        super().__init__(ConnectionFault.BAD_MARK, "this is the socket port; HTTP has a port of its own")
+        super().__init__(
+            ConnectionFault.BAD_MARK,
+            "this is the socket port; HTTP has a port of its own",
+        )

@@ -29,7 +29,18 @@ BUFFER_BYTES: Final = 16_384
 """Small frames are received whole. Of a large one no more than this is copied before it is where it stays."""
 
 _HTTP_METHODS = tuple(
-    f"{name} ".encode() for name in ("GET", "POST", "PUT", "HEAD", "DELETE", "OPTIONS", "PATCH", "CONNECT", "TRACE")
+    f"{name} ".encode()
+    for name in (
+        "GET",
+        "POST",
+        "PUT",
+        "HEAD",
+        "DELETE",
+        "OPTIONS",
+        "PATCH",
+        "CONNECT",
+        "TRACE",
+    )
 )
 
 
@@ -52,18 +63,34 @@ ALLOWED: Final[Mapping[tuple[Role, HandshakeState], frozenset[FrameType]]] = {
     (Role.SERVER, HandshakeState.HELLO): frozenset({FrameType.HELLO, FrameType.ERROR}),
     (Role.SERVER, HandshakeState.AUTH): frozenset({FrameType.AUTH, FrameType.ERROR}),
     (Role.SERVER, HandshakeState.READY): frozenset(
-        {FrameType.REQUEST, FrameType.CANCEL, FrameType.PING, FrameType.PONG, FrameType.ERROR}
+        {
+            FrameType.REQUEST,
+            FrameType.CANCEL,
+            FrameType.PING,
+            FrameType.PONG,
+            FrameType.ERROR,
+        }
     ),
-    (Role.CLIENT, HandshakeState.HELLO): frozenset({FrameType.CHALLENGE, FrameType.ERROR}),
+    (Role.CLIENT, HandshakeState.HELLO): frozenset(
+        {FrameType.CHALLENGE, FrameType.ERROR}
+    ),
     (Role.CLIENT, HandshakeState.AUTH): frozenset({FrameType.READY, FrameType.ERROR}),
     (Role.CLIENT, HandshakeState.READY): frozenset(
-        {FrameType.RESPONSE, FrameType.PING, FrameType.PONG, FrameType.GOAWAY, FrameType.ERROR}
+        {
+            FrameType.RESPONSE,
+            FrameType.PING,
+            FrameType.PONG,
+            FrameType.GOAWAY,
+            FrameType.ERROR,
+        }
     ),
 }
 """Frames that each side may receive in each state; in the order of android_bridge/PROTOCOL.md."""
 
 _REQUEST: Final = int(FrameType.REQUEST)
-_WITH_BODY: Final = frozenset({_REQUEST, int(FrameType.RESPONSE)})  # as numbers, which each header has
+_WITH_BODY: Final = frozenset(
+    {_REQUEST, int(FrameType.RESPONSE)}
+)  # as numbers, which each header has
 ALIGNMENT: Final = 8
 """Bodies start at a multiple of this in memory, so that tensors, which start at one in the body, do so too."""
 
@@ -199,7 +226,9 @@ class FrameDecoder:
         self._start += HEADER_BYTES
         self._header = header
         kind, _, _, target_length, ext_length, _, body_length = header
-        if kind < FIRST_SKIPPED_TYPE and (self.admit is None or kind not in _WITH_BODY or self.admit(header)):
+        if kind < FIRST_SKIPPED_TYPE and (
+            self.admit is None or kind not in _WITH_BODY or self.admit(header)
+        ):
             self._keep(target_length + ext_length, body_length)
         else:
             self._discarding = target_length + ext_length + body_length
@@ -218,7 +247,9 @@ class FrameDecoder:
             self._filled = expected
             self._start = first + expected
             return
-        self._payload = self._reusable(expected) or bytearray(min(expected, FIRST_BODY_BYTES))
+        self._payload = self._reusable(expected) or bytearray(
+            min(expected, FIRST_BODY_BYTES)
+        )
         with memoryview(self._payload) as payload:
             payload[:have] = self._view[first : self._end]
         self._filled = have
@@ -249,11 +280,15 @@ class FrameDecoder:
                 raise HttpPeerError
             if any(method.startswith(first) for method in _HTTP_METHODS):
                 return
-        raise ConnectionFaultError(ConnectionFault.BAD_MARK, "a frame must start with the bytes 4f 49")
+        raise ConnectionFaultError(
+            ConnectionFault.BAD_MARK, "a frame must start with the bytes 4f 49"
+        )
 
     @property
     def _in_handshake(self) -> bool:
-        return FrameType.PING not in self.allowed  # both sides may send it from READY on
+        return (
+            FrameType.PING not in self.allowed
+        )  # both sides may send it from READY on
 
     def _check_expected(self, header: Header) -> None:
         kind, request_id, _, _, ext_length, _, body_length = header
@@ -271,17 +306,25 @@ class FrameDecoder:
                     )
                 self._last_request_id = request_id
             if body_length > self._max_body:
-                raise frame_too_large(f"body_len {body_length} exceeds {self._max_body}")
+                raise frame_too_large(
+                    f"body_len {body_length} exceeds {self._max_body}"
+                )
         elif self._in_handshake and ext_length:
-            raise ConnectionFaultError(ConnectionFault.BAD_FRAME, "ext_len must be 0 before READY")
+            raise ConnectionFaultError(
+                ConnectionFault.BAD_FRAME, "ext_len must be 0 before READY"
+            )
         elif self._in_handshake and body_length > MAX_HANDSHAKE_BYTES - HEADER_BYTES:
-            raise frame_too_large(f"frames before READY may have {MAX_HANDSHAKE_BYTES} bytes at most")
+            raise frame_too_large(
+                f"frames before READY may have {MAX_HANDSHAKE_BYTES} bytes at most"
+            )
 
     def _finish(self) -> Frame | None:
         header, self._header = self._header, None
         self.frames += 1
         assert header is not None
-        kind, request_id, arg, target_length, ext_length, json_length, body_length = header
+        kind, request_id, arg, target_length, ext_length, json_length, body_length = (
+            header
+        )
         if kind >= FIRST_SKIPPED_TYPE:
             return None
         if not self._expected and (target_length or ext_length or body_length):
@@ -297,7 +340,9 @@ class FrameDecoder:
             target = self._target = bytes(memory[self._padding : ext_start])
         payload = memoryview(memory)
         ext = parse_ext(payload[ext_start:body_start]) if ext_length else {}
-        return Frame(kind, request_id, arg, target, ext, json_length, payload[body_start:])
+        return Frame(
+            kind, request_id, arg, target, ext, json_length, payload[body_start:]
+        )
 
 
 def _unexpected(message: str) -> ConnectionFaultError:

@@ -94,7 +94,9 @@ _RULES: Final = {
     FrameType.CANCEL: _Rule(request_id=True, json_body=_EMPTY),
     FrameType.PING: _Rule(arg=True, json_body=_EMPTY),
     FrameType.PONG: _Rule(arg=True, json_body=_EMPTY),
-    FrameType.GOAWAY: _Rule(request_id=None, arg=True, ext=True, json_body=MAX_NOTICE_BYTES),
+    FrameType.GOAWAY: _Rule(
+        request_id=None, arg=True, ext=True, json_body=MAX_NOTICE_BYTES
+    ),
     FrameType.ERROR: _Rule(arg=True, ext=True, json_body=MAX_NOTICE_BYTES),
 }
 
@@ -148,17 +150,27 @@ def parse_header(buffer: bytes | bytearray | memoryview, offset: int = 0) -> Hea
     Raises:
         ConnectionFaultError: BAD_MARK, UNKNOWN_FRAME, BAD_FRAME, BAD_REQUEST_ID or FRAME_TOO_LARGE.
     """
-    mark, kind, flags, request_id, arg, target, ext, json_length, body = HEADER.unpack_from(buffer, offset)
+    mark, kind, flags, request_id, arg, target, ext, json_length, body = (
+        HEADER.unpack_from(buffer, offset)
+    )
     if mark != MARK:
-        raise ConnectionFaultError(ConnectionFault.BAD_MARK, "a frame must start with the bytes 4f 49")
+        raise ConnectionFaultError(
+            ConnectionFault.BAD_MARK, "a frame must start with the bytes 4f 49"
+        )
     # Header(...) would take three times as long.
-    header = tuple.__new__(Header, (kind, request_id, arg, target, ext, json_length, body))
+    header = tuple.__new__(
+        Header, (kind, request_id, arg, target, ext, json_length, body)
+    )
     # Most frames are good REQUESTs and RESPONSEs, for which these comparisons are enough.
     if kind == _REQUEST:
         fits = 0 < target <= MAX_TARGET_BYTES
     else:
-        fits = kind == _RESPONSE and not target and LOWEST_STATUS <= arg <= HIGHEST_STATUS
-    if flags or not (fits and request_id and json_length <= body and ext <= MAX_EXT_BYTES):
+        fits = (
+            kind == _RESPONSE and not target and LOWEST_STATUS <= arg <= HIGHEST_STATUS
+        )
+    if flags or not (
+        fits and request_id and json_length <= body and ext <= MAX_EXT_BYTES
+    ):
         _check_header(header, flags)
     return header
 
@@ -167,13 +179,17 @@ def _check_header(header: Header, flags: int) -> None:
     number = header.type
     skipped = number >= FIRST_SKIPPED_TYPE
     if not skipped and number not in _RULES:
-        raise ConnectionFaultError(ConnectionFault.UNKNOWN_FRAME, f"unknown frame type 0x{number:02x}")
+        raise ConnectionFaultError(
+            ConnectionFault.UNKNOWN_FRAME, f"unknown frame type 0x{number:02x}"
+        )
     if flags:
         raise _bad(f"flags must be 0 in version 1, not 0x{flags:02x}")
     if skipped:
         _check_lengths(header, MAX_EXT_BYTES, f"exceeds {MAX_EXT_BYTES}")
         if header.body_length > MAX_NOTICE_BYTES:
-            raise frame_too_large(f"a frame of unknown type may have {MAX_NOTICE_BYTES} bytes at most")
+            raise frame_too_large(
+                f"a frame of unknown type may have {MAX_NOTICE_BYTES} bytes at most"
+            )
         return
     kind = FrameType(number)
     rule = _RULES[kind]
@@ -184,21 +200,29 @@ def _check_header(header: Header, flags: int) -> None:
     if header.arg and not rule.arg:
         raise _bad(f"arg must be 0 in {kind.name}")
     if kind is FrameType.RESPONSE and not LOWEST_STATUS <= header.arg <= HIGHEST_STATUS:
-        raise _bad(f"the status of a RESPONSE must lie between {LOWEST_STATUS} and {HIGHEST_STATUS}, not {header.arg}")
-    _check_lengths(header, MAX_EXT_BYTES if rule.ext else 0, f"is too much for {kind.name}")
+        raise _bad(
+            f"the status of a RESPONSE must lie between {LOWEST_STATUS} and {HIGHEST_STATUS}, not {header.arg}"
+        )
+    _check_lengths(
+        header, MAX_EXT_BYTES if rule.ext else 0, f"is too much for {kind.name}"
+    )
     if rule.json_body == _EMPTY and header.body_length:
         raise _bad(f"{kind.name} has no body")
     if rule.json_body:
         if header.json_length != header.body_length:
             raise _bad(f"json_len must equal body_len in {kind.name}")
         if header.body_length > rule.json_body:
-            raise frame_too_large(f"the body of {kind.name} may have {rule.json_body} bytes at most")
+            raise frame_too_large(
+                f"the body of {kind.name} may have {rule.json_body} bytes at most"
+            )
 
 
 def _check_lengths(header: Header, max_ext: int, excess: str) -> None:
     if header.type == _REQUEST:
         if not 0 < header.target_length <= MAX_TARGET_BYTES:
-            raise _bad(f"target_len must lie between 1 and {MAX_TARGET_BYTES}, not {header.target_length}")
+            raise _bad(
+                f"target_len must lie between 1 and {MAX_TARGET_BYTES}, not {header.target_length}"
+            )
     elif header.target_length:
         raise _bad("target_len must be 0 in a frame that is no REQUEST")
     if header.ext_length > max_ext:
@@ -216,7 +240,11 @@ def encode_head(frame: Frame, body_length: int) -> bytes:
     """Return header, target and extensions of a frame whose body is sent from where it lies."""
     ext = encode_ext(frame.ext) if frame.ext else b""
     lengths = len(frame.target), len(ext), frame.json_length, body_length
-    return HEADER.pack(MARK, frame.type, 0, frame.request_id, frame.arg, *lengths) + frame.target + ext
+    return (
+        HEADER.pack(MARK, frame.type, 0, frame.request_id, frame.arg, *lengths)
+        + frame.target
+        + ext
+    )
 
 
 def rest_of(chunks: Sequence[Chunk], sent: int) -> list[Chunk]:
@@ -228,14 +256,20 @@ def rest_of(chunks: Sequence[Chunk], sent: int) -> list[Chunk]:
     return []
 
 
-def json_frame(kind: FrameType, body: bytes, *, request_id: int = 0, arg: int = 0) -> bytes:
+def json_frame(
+    kind: FrameType, body: bytes, *, request_id: int = 0, arg: int = 0
+) -> bytes:
     """Return a whole frame whose body is one JSON document."""
-    return encode_frame(Frame(kind, request_id=request_id, arg=arg, json_length=len(body), body=body))
+    return encode_frame(
+        Frame(kind, request_id=request_id, arg=arg, json_length=len(body), body=body)
+    )
 
 
 def encode_ext(ext: Mapping[int, bytes]) -> bytes:
     """Return extensions as they are sent: tag, length, value."""
-    return b"".join(_EXT_HEAD.pack(tag, len(value)) + value for tag, value in ext.items())
+    return b"".join(
+        _EXT_HEAD.pack(tag, len(value)) + value for tag, value in ext.items()
+    )
 
 
 def parse_ext(data: bytes | memoryview) -> dict[int, bytes]:
@@ -258,11 +292,16 @@ def parse_ext(data: bytes | memoryview) -> dict[int, bytes]:
             raise _bad(f"extension {tag} comes twice")
         ext[tag] = bytes(data[position : position + length])
         position += length
-    retry, content_type = ext.get(Extension.RETRY_AFTER_MS), ext.get(Extension.CONTENT_TYPE)
+    retry, content_type = (
+        ext.get(Extension.RETRY_AFTER_MS),
+        ext.get(Extension.CONTENT_TYPE),
+    )
     if retry is not None and len(retry) != _U32.size:
         raise _bad("extension 1 (retry_after_ms) must have 4 bytes")
     if content_type is not None and not _CONTENT_TYPE.fullmatch(content_type):
-        raise _bad(f"extension 2 (content_type) must be printable ASCII of 1 to {MAX_CONTENT_TYPE_BYTES} bytes")
+        raise _bad(
+            f"extension 2 (content_type) must be printable ASCII of 1 to {MAX_CONTENT_TYPE_BYTES} bytes"
+        )
     return ext
 
 

@@ -70,9 +70,16 @@ class ServerHandshake:
         limits: ConnectionLimits,
         further: Callable[[], Mapping[Any, bytes]] = dict,
     ) -> None:
-        self._key, self._further, self._nonce, self._limits = key, further, nonce, limits
+        self._key, self._further, self._nonce, self._limits = (
+            key,
+            further,
+            nonce,
+            limits,
+        )
         self._hashed = b""
-        self.owner: Any = None  # whose further token the client has; None for the first key
+        self.owner: Any = (
+            None  # whose further token the client has; None for the first key
+        )
         self.client_max_frame = 0  # bytes of the largest body that the client takes; set once HELLO was read
 
     def answer_hello(self, frame: Frame) -> bytes:
@@ -88,9 +95,13 @@ class ServerHandshake:
         _check_nonce(offer)
         self.client_max_frame = _number(offer, "max_frame", LEAST_MAX_FRAME)
         auth = AUTH_HMAC if self._key is not None else AUTH_NONE
-        body = strict_json.dumps({"v": VERSION, "nonce": self._nonce.hex(), "auth": auth})
+        body = strict_json.dumps(
+            {"v": VERSION, "nonce": self._nonce.hex(), "auth": auth}
+        )
         challenge = json_frame(FrameType.CHALLENGE, body)
-        self._hashed = transcript(json_frame(FrameType.HELLO, bytes(frame.body)), challenge)
+        self._hashed = transcript(
+            json_frame(FrameType.HELLO, bytes(frame.body)), challenge
+        )
         return challenge
 
     def answer_auth(self, frame: Frame) -> bytes:
@@ -98,12 +109,19 @@ class ServerHandshake:
         proof = _proof(_document(frame, FrameType.AUTH, expected=bool(self._hashed)))
         ready: dict[str, Any] = {}
         if self._key is not None:
-            for owner, key in ((None, self._key), *self._further().items()):  # all: the time tells no match's place
+            for owner, key in (
+                (None, self._key),
+                *self._further().items(),
+            ):  # all: the time tells no match's place
                 if hmac.compare_digest(proof, client_proof(key, self._hashed)):
                     ready["proof"], self.owner = server_proof(key, self._hashed), owner
             if not ready:
-                raise _unauthorized("this is not the token of this server (pocketserve token prints it)")
-        return json_frame(FrameType.READY, strict_json.dumps(ready | self._limits._asdict()))
+                raise _unauthorized(
+                    "this is not the token of this server (pocketserve token prints it)"
+                )
+        return json_frame(
+            FrameType.READY, strict_json.dumps(ready | self._limits._asdict())
+        )
 
 
 class ClientHandshake:
@@ -116,10 +134,15 @@ class ClientHandshake:
         name: the client's name and version, for who reads the traffic; the server does not use it.
     """
 
-    def __init__(self, key: bytes | None, nonce: bytes, max_frame: int, name: str = "") -> None:
+    def __init__(
+        self, key: bytes | None, nonce: bytes, max_frame: int, name: str = ""
+    ) -> None:
         self._key = key
         offer = {"v": [VERSION, VERSION], "nonce": nonce.hex(), "max_frame": max_frame}
-        self.hello = json_frame(FrameType.HELLO, strict_json.dumps(offer | ({"client": name} if name else {})))
+        self.hello = json_frame(
+            FrameType.HELLO,
+            strict_json.dumps(offer | ({"client": name} if name else {})),
+        )
         """The frame to send first."""
         self._hashed = b""
 
@@ -129,40 +152,62 @@ class ClientHandshake:
         version = _number(content, "v", 0)
         if version != VERSION:
             raise ConnectionFaultError(
-                ConnectionFault.UNSUPPORTED_VERSION, f"the server chose version {version}, which was not offered"
+                ConnectionFault.UNSUPPORTED_VERSION,
+                f"the server chose version {version}, which was not offered",
             )
         _check_nonce(content)
         auth = content.get("auth")
         if auth not in (AUTH_HMAC, AUTH_NONE):
             raise _invalid(f"auth must be {AUTH_HMAC} or {AUTH_NONE}")
         if auth == AUTH_HMAC and self._key is None:
-            raise _unauthorized("the server asks for a token (pocketserve token prints it)")
-        if auth == AUTH_NONE and self._key is not None:  # a stranger on the server's port would do that
+            raise _unauthorized(
+                "the server asks for a token (pocketserve token prints it)"
+            )
+        if (
+            auth == AUTH_NONE and self._key is not None
+        ):  # a stranger on the server's port would do that
             raise _unauthorized(
                 "what listens there does not ask for the token: it is not your server, or it runs with --no-auth; "
                 "nothing was sent to it"
             )
-        self._hashed = transcript(self.hello, json_frame(FrameType.CHALLENGE, bytes(frame.body)))
-        proof = {} if self._key is None else {"proof": client_proof(self._key, self._hashed)}
+        self._hashed = transcript(
+            self.hello, json_frame(FrameType.CHALLENGE, bytes(frame.body))
+        )
+        proof = (
+            {}
+            if self._key is None
+            else {"proof": client_proof(self._key, self._hashed)}
+        )
         return json_frame(FrameType.AUTH, strict_json.dumps(proof))
 
     def accept_ready(self, frame: Frame) -> ConnectionLimits:
         """Return what the server allows, once it has proven that it knows the key."""
         content = _document(frame, FrameType.READY, expected=bool(self._hashed))
-        if self._key is not None and not hmac.compare_digest(_proof(content), server_proof(self._key, self._hashed)):
+        if self._key is not None and not hmac.compare_digest(
+            _proof(content), server_proof(self._key, self._hashed)
+        ):
             raise _unauthorized(
                 "what listens there could not prove that it knows the token: it is not your server, or it has "
                 "another token; nothing was sent to it"
             )
         server = content.get("server")
-        numbers = {name: _number(content, name, 1) for name in ConnectionLimits._fields if name != "server"}
-        return ConnectionLimits(**numbers, server=server if isinstance(server, str) else "")
+        numbers = {
+            name: _number(content, name, 1)
+            for name in ConnectionLimits._fields
+            if name != "server"
+        }
+        return ConnectionLimits(
+            **numbers, server=server if isinstance(server, str) else ""
+        )
 
 
 def _document(frame: Frame, kind: FrameType, *, expected: bool) -> dict[str, Any]:
     # The decoder checks it already; but a proof over no transcript would be good for every connection.
     if frame.type != kind or not expected:
-        raise ConnectionFaultError(ConnectionFault.UNEXPECTED_FRAME, f"{FrameType(frame.type).name} may not come here")
+        raise ConnectionFaultError(
+            ConnectionFault.UNEXPECTED_FRAME,
+            f"{FrameType(frame.type).name} may not come here",
+        )
     try:
         return strict_json.loads_object(bytes(frame.body))
     except ApiError as error:
@@ -171,7 +216,11 @@ def _document(frame: Frame, kind: FrameType, *, expected: bool) -> dict[str, Any
 
 def _versions(offer: dict[str, Any]) -> tuple[int, int]:
     versions = offer.get("v")
-    if isinstance(versions, list) and len(versions) == 2 and all(type(item) is int for item in versions):
+    if (
+        isinstance(versions, list)
+        and len(versions) == 2
+        and all(type(item) is int for item in versions)
+    ):
         lowest, highest = versions
         if 0 <= lowest <= highest <= MAX_U32:
             return lowest, highest
@@ -202,4 +251,6 @@ def _unauthorized(message: str) -> ConnectionFaultError:
 
 
 def _invalid(message: str) -> ConnectionFaultError:
-    return ConnectionFaultError(ConnectionFault.BAD_HANDSHAKE, f"the handshake is broken: {message}")
+    return ConnectionFaultError(
+        ConnectionFault.BAD_HANDSHAKE, f"the handshake is broken: {message}"
+    )

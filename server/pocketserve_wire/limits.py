@@ -4,16 +4,24 @@ These are the defaults; the server's settings table (``pocketserve.config``) can
 depend on the device. The wire codec refuses whatever exceeds them before it allocates memory for it.
 """
 
-MAX_BODY_BYTES = 64 * 1024 * 1024  # one request body, inflated; 64 MiB is also Triton's default for its JSON input
-FIRST_BODY_BYTES = 1024 * 1024  # a longer body is given memory in steps: as much again as has come, within bounds
+MAX_BODY_BYTES = (
+    64 * 1024 * 1024
+)  # one request body, inflated; 64 MiB is also Triton's default for its JSON input
+FIRST_BODY_BYTES = (
+    1024 * 1024
+)  # a longer body is given memory in steps: as much again as has come, within bounds
 GROWTH_BYTES = 4 * FIRST_BODY_BYTES
-_ZEROS = memoryview(bytes(FIRST_BODY_BYTES))  # a new block would lie behind the body, which then had to move to grow
+_ZEROS = memoryview(
+    bytes(FIRST_BODY_BYTES)
+)  # a new block would lie behind the body, which then had to move to grow
 
 
 def grow(memory: bytearray, end: int) -> None:
     """Give a body the memory of its next step, up to ``end`` bytes."""
     have = len(memory)
-    missing = min(end - have, max(FIRST_BODY_BYTES, min(have, max(GROWTH_BYTES, have // 4))))
+    missing = min(
+        end - have, max(FIRST_BODY_BYTES, min(have, max(GROWTH_BYTES, have // 4)))
+    )
     while missing:
         block = _ZEROS[:missing]
         memory += block  # extend() would copy the block first

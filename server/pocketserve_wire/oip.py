@@ -105,14 +105,22 @@ class RequestTemplate:
         self.parameters = request.parameters.copy()
         self._binary_output = request.binary_output
         self._outputs = request.outputs.copy()
-        plain = all(output.binary and not output.classification for output in request.outputs)
+        plain = all(
+            output.binary and not output.classification for output in request.outputs
+        )
         self.all_raw = plain if request.outputs else request.binary_output
         self.inputs = places_of(request.inputs, start)
 
     def read(self, view: memoryview) -> InferRequest:
         """Return the request of such a body."""
-        inputs, outputs, parameters = tensors_at(self.inputs, view), self._outputs.copy(), self.parameters.copy()
-        return InferRequest(inputs, outputs, self.id, parameters, self._binary_output, None, self)
+        inputs, outputs, parameters = (
+            tensors_at(self.inputs, view),
+            self._outputs.copy(),
+            self.parameters.copy(),
+        )
+        return InferRequest(
+            inputs, outputs, self.id, parameters, self._binary_output, None, self
+        )
 
 
 class ResponseTemplate(NamedTuple):
@@ -124,7 +132,9 @@ class ResponseTemplate(NamedTuple):
     def read(self, view: memoryview) -> InferResponse:
         """Return the response of such a body."""
         parameters = dict(self.header.parameters)
-        return self.header._replace(outputs=tensors_at(self.outputs, view), parameters=parameters)
+        return self.header._replace(
+            outputs=tensors_at(self.outputs, view), parameters=parameters
+        )
 
 
 _requests: TemplateCache[BodyKey, RequestTemplate] = TemplateCache()
@@ -149,7 +159,9 @@ class EncodedBody(NamedTuple):
         return sum(map(len, self.chunks))
 
 
-def decode_infer_request(body: bytes | memoryview, json_length: int | None) -> InferRequest:
+def decode_infer_request(
+    body: bytes | memoryview, json_length: int | None
+) -> InferRequest:
     """Decode an inference request.
 
     Args:
@@ -186,7 +198,9 @@ def _decode(view: memoryview, json_length: int | None) -> InferRequest:
     parameters = parse_parameters(header.get("parameters"), "parameters")
     request = InferRequest(
         id=parse_id(header.get("id")),
-        binary_output=pop_flag(parameters, "binary_data_output", "parameters", default=False),
+        binary_output=pop_flag(
+            parameters, "binary_data_output", "parameters", default=False
+        ),
         parameters=parameters,
     )
     request.inputs = [
@@ -203,7 +217,9 @@ def _decode(view: memoryview, json_length: int | None) -> InferRequest:
     return request
 
 
-def _split(view: memoryview, json_length: int | None) -> tuple[dict[str, Any], BinaryReader]:
+def _split(
+    view: memoryview, json_length: int | None
+) -> tuple[dict[str, Any], BinaryReader]:
     end = len(view) if json_length is None else json_length
     return strict_json.loads_object(view[:end]), BinaryReader(view[end:])
 
@@ -221,24 +237,39 @@ def encode_infer_request(request: InferRequest, *, binary: bool = True) -> Encod
     if parameters:
         header["parameters"] = parameters
     if request.outputs:
-        header["outputs"] = [_encode_requested_output(output) for output in request.outputs]
-    return _keep_header(key, _encode_tensors(header, "inputs", request.inputs, [binary] * len(request.inputs)))
+        header["outputs"] = [
+            _encode_requested_output(output) for output in request.outputs
+        ]
+    return _keep_header(
+        key,
+        _encode_tensors(
+            header, "inputs", request.inputs, [binary] * len(request.inputs)
+        ),
+    )
 
 
-def encode_infer_response(response: InferResponse, binary: Mapping[str, bool] | bool) -> EncodedBody:
+def encode_infer_response(
+    response: InferResponse, binary: Mapping[str, bool] | bool
+) -> EncodedBody:
     """Encode an inference response; ``binary`` tells by output name, or for all, which are sent as raw bytes.
 
     Raises:
         ApiError: INVALID_REQUEST when an output has no JSON form and was not asked for as binary.
     """
     outputs = response.outputs
-    flags = [binary if isinstance(binary, bool) else binary.get(tensor.name, False) for tensor in outputs]
+    flags = [
+        binary if isinstance(binary, bool) else binary.get(tensor.name, False)
+        for tensor in outputs
+    ]
     key = _response_key(response) if flags and False not in flags else None
     body = _with_known_header(key, outputs)
     if body is not None:
         return body
     header: dict[str, Any] = {"id": response.id} if response.id else {}
-    header |= {"model_name": response.model_name, "model_version": response.model_version}
+    header |= {
+        "model_name": response.model_name,
+        "model_version": response.model_version,
+    }
     if response.parameters:
         header["parameters"] = response.parameters
     return _keep_header(key, _encode_tensors(header, "outputs", outputs, flags))
@@ -246,12 +277,19 @@ def encode_infer_response(response: InferResponse, binary: Mapping[str, bool] | 
 
 def _request_key(request: InferRequest) -> tuple[Any, ...] | None:
     """Return what the JSON part of a request with raw inputs depends on; None where it changes each time."""
-    if request.id or request.parameters or any(output.parameters for output in request.outputs):
+    if (
+        request.id
+        or request.parameters
+        or any(output.parameters for output in request.outputs)
+    ):
         return None
     tensors = header_key(request.inputs)
     if not tensors:
         return None
-    outputs = tuple((output.name, output.binary, output.classification) for output in request.outputs)
+    outputs = tuple(
+        (output.name, output.binary, output.classification)
+        for output in request.outputs
+    )
     return "inputs", request.binary_output, outputs, tensors
 
 
@@ -260,10 +298,16 @@ def _response_key(response: InferResponse) -> tuple[Any, ...] | None:
     if response.id or response.parameters:
         return None
     tensors = header_key(response.outputs)
-    return None if tensors is None else ("outputs", response.model_name, response.model_version, tensors)
+    return (
+        None
+        if tensors is None
+        else ("outputs", response.model_name, response.model_version, tensors)
+    )
 
 
-def _with_known_header(key: tuple[Any, ...] | None, tensors: list[Tensor]) -> EncodedBody | None:
+def _with_known_header(
+    key: tuple[Any, ...] | None, tensors: list[Tensor]
+) -> EncodedBody | None:
     text = None if key is None else _headers.get(key)
     if text is None:
         return None
@@ -271,12 +315,18 @@ def _with_known_header(key: tuple[Any, ...] | None, tensors: list[Tensor]) -> En
 
 
 def _keep_header(key: tuple[Any, ...] | None, body: EncodedBody) -> EncodedBody:
-    if key is not None and body.json_length is not None and body.json_length <= MAX_TEMPLATE_BYTES:
+    if (
+        key is not None
+        and body.json_length is not None
+        and body.json_length <= MAX_TEMPLATE_BYTES
+    ):
         _headers.keep(key, bytes(body.chunks[0]))
     return body
 
 
-def decode_infer_response(body: bytes | memoryview, json_length: int | None) -> InferResponse:
+def decode_infer_response(
+    body: bytes | memoryview, json_length: int | None
+) -> InferResponse:
     """Decode an inference response; binary outputs reference the body's memory.
 
     Raises:
@@ -293,7 +343,9 @@ def decode_infer_response(body: bytes | memoryview, json_length: int | None) -> 
     length = len(key[0])
     if not response.id and is_plain(response.outputs, len(view) - length):
         header = response._replace(outputs=[], parameters=dict(response.parameters))
-        _responses.keep(key, ResponseTemplate(header, places_of(response.outputs, length)))
+        _responses.keep(
+            key, ResponseTemplate(header, places_of(response.outputs, length))
+        )
     return response
 
 
@@ -322,13 +374,19 @@ def parse_json_length(value: str | None, body_length: int) -> int | None:
     if value is None:
         return None
     text = value.strip()
-    if not (text.isascii() and text.isdigit()) or len(text) > 19 or int(text) > body_length:
+    if (
+        not (text.isascii() and text.isdigit())
+        or len(text) > 19
+        or int(text) > body_length
+    ):
         fault = f"inference header size should be in range (0, {body_length}), got: {text[:40]!r}"
         raise ApiError(ErrorCode.INVALID_HEADER, fault)
     return int(text)
 
 
-def raw_input(body: memoryview, name: str, datatype: str, shape: Sequence[int]) -> Tensor:
+def raw_input(
+    body: memoryview, name: str, datatype: str, shape: Sequence[int]
+) -> Tensor:
     """Return the single input of a request without JSON, whose body is its raw bytes.
 
     Args:
@@ -343,14 +401,22 @@ def raw_input(body: memoryview, name: str, datatype: str, shape: Sequence[int]) 
         return Tensor(name, datatype, (1,) * max(1, len(shape)), [bytes(body)])
     variable = [index for index, dim in enumerate(shape) if dim < 0]
     if len(variable) > 1:
-        raise invalid(location, f"a raw body cannot tell the sizes of shape {list(shape)}; send a JSON header")
+        raise invalid(
+            location,
+            f"a raw body cannot tell the sizes of shape {list(shape)}; send a JSON header",
+        )
     sizes = list(shape)
     if variable:
         step = kind.itemsize * element_count(dim for dim in shape if dim >= 0)
         if step == 0 or len(body) % step:
-            raise invalid(location, f"a raw body must be a multiple of {step} bytes, got {len(body)}")
+            raise invalid(
+                location,
+                f"a raw body must be a multiple of {step} bytes, got {len(body)}",
+            )
         sizes[variable[0]] = len(body) // step
-    return Tensor(name, datatype, tuple(sizes), from_raw(body, kind, tuple(sizes), location))
+    return Tensor(
+        name, datatype, tuple(sizes), from_raw(body, kind, tuple(sizes), location)
+    )
 
 
 def _decode_requested_output(item: Any, location: str) -> RequestedOutput:
@@ -358,10 +424,14 @@ def _decode_requested_output(item: Any, location: str) -> RequestedOutput:
     parameters = parse_tensor_parameters(item, location)
     classification = parameters.pop("classification", 0)
     if type(classification) is not int or not 0 <= classification <= MAX_ELEMENTS:
-        raise bad_parameter(f"{location}.parameters.classification", "must be an integer from 0")
+        raise bad_parameter(
+            f"{location}.parameters.classification", "must be an integer from 0"
+        )
     return RequestedOutput(
         name=name,
-        binary=pop_flag(parameters, "binary_data", f"{location}.parameters", default=False),
+        binary=pop_flag(
+            parameters, "binary_data", f"{location}.parameters", default=False
+        ),
         classification=classification,
         parameters=parameters,
     )
@@ -374,11 +444,17 @@ def _encode_requested_output(output: RequestedOutput) -> dict[str, Any]:
     return {"name": output.name, "parameters": parameters}
 
 
-def _encode_tensors(header: dict[str, Any], key: str, tensors: list[Tensor], binary: list[bool]) -> EncodedBody:
+def _encode_tensors(
+    header: dict[str, Any], key: str, tensors: list[Tensor], binary: list[bool]
+) -> EncodedBody:
     items: list[dict[str, Any]] = []
     raw: list[bytes | memoryview] = []
     for tensor, as_binary in zip(tensors, binary, strict=True):
-        item: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
+        item: dict[str, Any] = {
+            "name": tensor.name,
+            "datatype": tensor.datatype,
+            "shape": list(tensor.shape),
+        }
         parameters = dict(tensor.parameters)
         if as_binary:
             data = to_raw(tensor)

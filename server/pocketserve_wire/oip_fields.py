@@ -11,7 +11,14 @@ from typing import Any
 from . import strict_json
 from .errors import ApiError, ErrorCode
 from .limits import MAX_ELEMENTS, MAX_NAME_CHARS, MAX_TENSOR_NAME_CHARS, MAX_TENSORS
-from .tensor import Tensor, from_json_values, from_raw, invalid, parse_datatype, parse_shape
+from .tensor import (
+    Tensor,
+    from_json_values,
+    from_raw,
+    invalid,
+    parse_datatype,
+    parse_shape,
+)
 
 Parameters = dict[str, Any]
 
@@ -23,12 +30,19 @@ def parse_parameters(value: object, location: str) -> Parameters:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise bad_parameter(location, f"must be an object, not {strict_json.json_type(value)}")
+        raise bad_parameter(
+            location, f"must be an object, not {strict_json.json_type(value)}"
+        )
     for key, item in value.items():
         if len(key) > MAX_NAME_CHARS:
-            raise bad_parameter(location, f"a name has {len(key)} characters, the limit is {MAX_NAME_CHARS}")
+            raise bad_parameter(
+                location,
+                f"a name has {len(key)} characters, the limit is {MAX_NAME_CHARS}",
+            )
         if item is None or isinstance(item, list | dict):
-            raise bad_parameter(f"{location}.{key}", "must be a string, a number or a boolean")
+            raise bad_parameter(
+                f"{location}.{key}", "must be a string, a number or a boolean"
+            )
     return dict(value)
 
 
@@ -42,14 +56,19 @@ class BinaryReader:
         """Return the next bytes, without a copy."""
         left = len(self._rest)
         if size > left:
-            raise invalid(location, f"unexpected size: binary_data_size is {size}, but only {left} bytes are left")
+            raise invalid(
+                location,
+                f"unexpected size: binary_data_size is {size}, but only {left} bytes are left",
+            )
         part, self._rest = self._rest[:size], self._rest[size:]
         return part
 
     def expect_end(self) -> None:
         """Refuse bytes that no tensor has claimed."""
         if surplus := len(self._rest):
-            raise bad_request(f"unexpected additional input data: {surplus} bytes follow the last tensor")
+            raise bad_request(
+                f"unexpected additional input data: {surplus} bytes follow the last tensor"
+            )
 
 
 def parse_id(value: object) -> str:
@@ -83,10 +102,18 @@ def parse_list(header: dict[str, Any], key: str, *, required: bool) -> list[Any]
 def parse_name(item: object, location: str) -> str:
     """Return the name of a list's entry."""
     if not isinstance(item, dict):
-        raise bad_request(f"{location} must be an object, not {strict_json.json_type(item)}")
+        raise bad_request(
+            f"{location} must be an object, not {strict_json.json_type(item)}"
+        )
     name = item.get("name")
-    if not isinstance(name, str) or not 0 < len(name) <= MAX_TENSOR_NAME_CHARS or "\0" in name:
-        raise bad_request(f"{location}.name must be a string of 1 to {MAX_TENSOR_NAME_CHARS} characters")
+    if (
+        not isinstance(name, str)
+        or not 0 < len(name) <= MAX_TENSOR_NAME_CHARS
+        or "\0" in name
+    ):
+        raise bad_request(
+            f"{location}.name must be a string of 1 to {MAX_TENSOR_NAME_CHARS} characters"
+        )
     _refuse_surrogates(name, f"{location}.name")
     return name
 
@@ -102,10 +129,15 @@ def parse_tensor(item: Any, location: str, reader: BinaryReader) -> Tensor:
     data: memoryview | list[bytes]
     if size is None:
         if values is None:
-            raise invalid(location, "has neither data nor the parameter binary_data_size")
+            raise invalid(
+                location, "has neither data nor the parameter binary_data_size"
+            )
         data = from_json_values(values, datatype, shape, location)
     elif values is not None:
-        raise invalid(location, "has both data and the parameter binary_data_size; send one of them")
+        raise invalid(
+            location,
+            "has both data and the parameter binary_data_size; send one of them",
+        )
     else:
         if type(size) is not int or not 0 <= size <= MAX_ELEMENTS:
             raise invalid(location, "binary_data_size must be a number of bytes")

@@ -14,7 +14,9 @@ from typing import Final
 
 from pocketserve_wire.srp import Srp, SrpError, private_number
 
-CODE_DIGITS: Final = 10  # 30,000 guesses are worth 3 in a million; older servers show 6 digits
+CODE_DIGITS: Final = (
+    10  # 30,000 guesses are worth 3 in a million; older servers show 6 digits
+)
 SALT_BYTES: Final = 16
 EXCHANGE_BYTES: Final = 16
 PROOF_BYTES: Final = 32
@@ -38,7 +40,9 @@ def clean_code(text: str) -> str:
     """Return the digits of a code as a person typed it, perhaps in groups; PairingError for other than ten or six."""
     code = re.sub(r"[\s-]", "", text)
     if not re.fullmatch(r"[0-9]{10}|[0-9]{6}", code):
-        raise PairingError("a pairing code has 10 digits, that of an older server 6 digits")
+        raise PairingError(
+            "a pairing code has 10 digits, that of an older server 6 digits"
+        )
     return code
 
 
@@ -66,13 +70,17 @@ class ServerExchange:
         try:
             SRP.scrambler(self._client_public, self._secret.public)
         except SrpError as error:
-            raise PairingError(f"{error}; use a client that knows this exchange") from None
+            raise PairingError(
+                f"{error}; use a client that knows this exchange"
+            ) from None
         return SRP.pad(self._secret.public)
 
     def finish(self, proof: bytes, token: str) -> tuple[bytes, bytes] | None:
         """Return the server's proof of 32 bytes and the sealed token; None where the client does not know the code."""
         secret = self._secret
-        shared = SRP.server_secret(secret.exponent, secret.verifier, self._client_public, secret.public)
+        shared = SRP.server_secret(
+            secret.exponent, secret.verifier, self._client_public, secret.public
+        )
         keys = _Keys(shared, secret.salt, self._client_public, secret.public)
         if not hmac.compare_digest(proof, keys.client_proof()):
             return None
@@ -98,7 +106,9 @@ class ClientExchange:
         """Return the proof of 32 bytes that the client knows the code."""
         number = int.from_bytes(server_public, "big")
         try:
-            secret = SRP.client_secret(self._exponent, SRP.password_key(salt, USER, self._code), number)
+            secret = SRP.client_secret(
+                self._exponent, SRP.password_key(salt, USER, self._code), number
+            )
         except SrpError as error:
             raise PairingError(f"{error}; this is not our server") from None
         self._keys = _Keys(secret, salt, self._public, number)
@@ -108,23 +118,33 @@ class ClientExchange:
     def open(self, server_proof: bytes, sealed: bytes) -> str:
         """Return the token, once the server has proven that it knows the code too."""
         assert self._keys is not None, "prove() comes first"
-        if not hmac.compare_digest(server_proof, self._keys.server_proof(self._proof, sealed)):
-            raise PairingError("the server does not know the code, so it is not our server; do not use its answers")
+        if not hmac.compare_digest(
+            server_proof, self._keys.server_proof(self._proof, sealed)
+        ):
+            raise PairingError(
+                "the server does not know the code, so it is not our server; do not use its answers"
+            )
         token = self._keys.seal(sealed)
         if not _TOKEN.fullmatch(token):
-            raise PairingError("the server sent something that is no token; update both sides")
+            raise PairingError(
+                "the server sent something that is no token; update both sides"
+            )
         return token.decode("ascii")
 
 
 class _Keys:
     """Proofs and encryption with the shared number; every use has a label of its own."""
 
-    def __init__(self, secret: int, salt: bytes, client_public: int, server_public: int) -> None:
+    def __init__(
+        self, secret: int, salt: bytes, client_public: int, server_public: int
+    ) -> None:
         self._key = hashlib.sha256(SRP.pad(secret)).digest()
         self._transcript = salt + SRP.pad(client_public) + SRP.pad(server_public)
 
     def _mac(self, label: bytes, data: bytes) -> bytes:
-        return hmac.digest(self._key, b"pocketserve pairing 1 " + label + b"\0" + data, "sha256")
+        return hmac.digest(
+            self._key, b"pocketserve pairing 1 " + label + b"\0" + data, "sha256"
+        )
 
     def client_proof(self) -> bytes:
         return self._mac(b"client", self._transcript)
@@ -135,5 +155,7 @@ class _Keys:
     def seal(self, data: bytes) -> bytes:
         """XOR with a stream that is used once, because each exchange has a key of its own; undoes itself."""
         blocks = (len(data) + PROOF_BYTES - 1) // PROOF_BYTES
-        stream = b"".join(self._mac(b"token", number.to_bytes(4, "big")) for number in range(blocks))
+        stream = b"".join(
+            self._mac(b"token", number.to_bytes(4, "big")) for number in range(blocks)
+        )
         return bytes(byte ^ mask for byte, mask in zip(data, stream, strict=False))

@@ -73,7 +73,9 @@ class Srp(NamedTuple):
 
     def server_public(self, b: int, v: int) -> int:
         """Return ``B``."""
-        return (self.multiplier() * v + pow(self.generator, b, self.modulus)) % self.modulus
+        return (
+            self.multiplier() * v + pow(self.generator, b, self.modulus)
+        ) % self.modulus
 
     def scrambler(self, client_public: int, server_public: int) -> int:
         """Return ``u``."""
@@ -90,7 +92,9 @@ class Srp(NamedTuple):
         base = (server_public - self.multiplier() * self.verifier(x)) % self.modulus
         return pow(base, a + u * x, self.modulus)
 
-    def server_secret(self, b: int, v: int, client_public: int, server_public: int) -> int:
+    def server_secret(
+        self, b: int, v: int, client_public: int, server_public: int
+    ) -> int:
         """Return ``S`` as the server computes it; ``server_public`` is what :meth:`server_public` gave for b and v."""
         u = self.scrambler(client_public, server_public)
         return pow(client_public * pow(v, u, self.modulus), b, self.modulus)

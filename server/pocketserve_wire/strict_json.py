@@ -13,12 +13,19 @@ from itertools import accumulate
 from typing import Any, Final
 
 from .errors import ApiError, ErrorCode
-from .limits import MAX_JSON_CONTAINERS, MAX_JSON_DEPTH, MAX_JSON_SCALARS, MAX_JSON_STRINGS
+from .limits import (
+    MAX_JSON_CONTAINERS,
+    MAX_JSON_DEPTH,
+    MAX_JSON_SCALARS,
+    MAX_JSON_STRINGS,
+)
 
 _STRING: Final = re.compile(rb'"[^"]*"?')
 _ALL_BUT_MARKS: Final = bytes(byte for byte in range(256) if byte not in b'[]{}"')
 # What a byte adds to the depth, as a signed byte: 1 for an opening bracket, -1 for a closing one.
-_STEPS: Final = bytes({91: 1, 123: 1, 93: 255, 125: 255}.get(byte, 0) for byte in range(256))
+_STEPS: Final = bytes(
+    {91: 1, 123: 1, 93: 255, 125: 255}.get(byte, 0) for byte in range(256)
+)
 
 INFINITY, MINUS_INFINITY = math.inf, -math.inf
 _CONSTANTS = {"NaN": math.nan, "Infinity": INFINITY, "-Infinity": MINUS_INFINITY}
@@ -37,9 +44,14 @@ def loads(document: bytes | memoryview) -> Any:
     raw = bytes(document)
     # A document that is shorter than the lowest of the limits cannot exceed any.
     if len(raw) > MAX_JSON_CONTAINERS and (excess := excess_of(raw)):
-        raise _malformed(f"{excess}; send tensors as binary, or several smaller requests")
+        raise _malformed(
+            f"{excess}; send tensors as binary, or several smaller requests"
+        )
     # Before parsing: the parser calls itself for each level, and a thread's stack may be too small for thousands.
-    if raw.count(b"[") + raw.count(b"{") > MAX_JSON_DEPTH and depth_of(raw) > MAX_JSON_DEPTH:
+    if (
+        raw.count(b"[") + raw.count(b"{") > MAX_JSON_DEPTH
+        and depth_of(raw) > MAX_JSON_DEPTH
+    ):
         raise _malformed(f"arrays and objects may nest {MAX_JSON_DEPTH} deep at most")
     try:
         text = raw.decode("utf-8")
@@ -48,9 +60,13 @@ def loads(document: bytes | memoryview) -> Any:
     if text.startswith("\ufeff"):
         raise _malformed("the body starts with a byte order mark; send plain UTF-8")
     try:
-        return json.loads(text, object_pairs_hook=_unique, parse_constant=_CONSTANTS.__getitem__)
+        return json.loads(
+            text, object_pairs_hook=_unique, parse_constant=_CONSTANTS.__getitem__
+        )
     except json.JSONDecodeError as error:
-        raise _malformed(f"{error.msg} at line {error.lineno}, column {error.colno}") from None
+        raise _malformed(
+            f"{error.msg} at line {error.lineno}, column {error.colno}"
+        ) from None
     except ValueError:  # an integer of more digits than Python converts
         raise _malformed("a number has too many digits") from None
 
@@ -87,7 +103,12 @@ def parsed_bytes(raw: bytes) -> int:
     where a single character is far off; and a long text among them is cut out in the same width.
     """
     containers, scalars, strings = _counts(raw)
-    return len(raw) * (4 if raw.isascii() else 11) + 120 * containers + 40 * scalars + 80 * strings
+    return (
+        len(raw) * (4 if raw.isascii() else 11)
+        + 120 * containers
+        + 40 * scalars
+        + 80 * strings
+    )
 
 
 def _counts(raw: bytes) -> tuple[int, int, int]:
@@ -130,7 +151,13 @@ def json_type(value: object) -> str:
     """Return the JSON name of a parsed value's type, for error messages."""
     if value is None:
         return "null"
-    names = {bool: "a boolean", int: "a number", float: "a number", str: "a string", list: "an array"}
+    names = {
+        bool: "a boolean",
+        int: "a number",
+        float: "a number",
+        str: "a string",
+        list: "an array",
+    }
     return names.get(type(value), "an object")
 
 
@@ -146,4 +173,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _malformed(detail: str) -> ApiError:
-    return ApiError(ErrorCode.MALFORMED_JSON, f"failed to parse the request JSON: {detail}")
+    return ApiError(
+        ErrorCode.MALFORMED_JSON, f"failed to parse the request JSON: {detail}"
+    )

@@ -54,7 +54,16 @@ def places_of(tensors: Iterable[Tensor], start: int) -> list[TensorPlace]:
     places = []
     for tensor in tensors:
         end = start + len(tensor.data)
-        places.append(TensorPlace(tensor.name, tensor.datatype, tensor.shape, start, end, dict(tensor.parameters)))
+        places.append(
+            TensorPlace(
+                tensor.name,
+                tensor.datatype,
+                tensor.shape,
+                start,
+                end,
+                dict(tensor.parameters),
+            )
+        )
         start = end
     return places
 
@@ -62,7 +71,8 @@ def places_of(tensors: Iterable[Tensor], start: int) -> list[TensorPlace]:
 def tensors_at(places: Iterable[TensorPlace], body: memoryview) -> list[Tensor]:
     """Return the tensors of a body; they reference its memory."""
     return [
-        Tensor(name, datatype, shape, body[start:end], own.copy()) for name, datatype, shape, start, end, own in places
+        Tensor(name, datatype, shape, body[start:end], own.copy())
+        for name, datatype, shape, start, end, own in places
     ]
 
 
@@ -77,7 +87,11 @@ def header_key(tensors: Iterable[Tensor]) -> tuple[Any, ...] | None:
     entries = []
     for tensor in tensors:
         # Elements of no bytes are left out, and the lengths of texts are only known once they are written.
-        if tensor.parameters or not isinstance(tensor.data, memoryview) or not tensor.data.nbytes:
+        if (
+            tensor.parameters
+            or not isinstance(tensor.data, memoryview)
+            or not tensor.data.nbytes
+        ):
             return None
         entries.append((tensor.name, tensor.datatype, tensor.shape, tensor.data.nbytes))
     return tuple(entries)

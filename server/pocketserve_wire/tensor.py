@@ -45,7 +45,12 @@ class Tensor:
         """Return NumPy's array interface, version 3: ``numpy.asarray(tensor)`` shares the memory (not for BYTES)."""
         if self.datatype == "BYTES":
             raise AttributeError("a BYTES tensor has no buffer; read .data")
-        return {"version": 3, "shape": self.shape, "typestr": DATATYPES[self.datatype].typestr, "data": self.data}
+        return {
+            "version": 3,
+            "shape": self.shape,
+            "typestr": DATATYPES[self.datatype].typestr,
+            "data": self.data,
+        }
 
 
 def element_count(shape: Iterable[int]) -> int:
@@ -56,16 +61,25 @@ def element_count(shape: Iterable[int]) -> int:
 def parse_shape(value: object, location: str) -> tuple[int, ...]:
     """Check a shape from JSON."""
     if not isinstance(value, list):
-        raise invalid(location, f"shape must be an array of integers, not {json_type(value)}")
+        raise invalid(
+            location, f"shape must be an array of integers, not {json_type(value)}"
+        )
     if any(type(dim) is not int for dim in value):
         raise invalid(location, "shape must hold integers only")
     if len(value) > MAX_RANK:
-        raise invalid(location, f"shape has {len(value)} dimensions, the limit is {MAX_RANK}")
+        raise invalid(
+            location, f"shape has {len(value)} dimensions, the limit is {MAX_RANK}"
+        )
     if any(dim < 0 for dim in value):
-        raise invalid(location, f"shape {value!s:.80} has a negative dimension; a request states every size")
+        raise invalid(
+            location,
+            f"shape {value!s:.80} has a negative dimension; a request states every size",
+        )
     # Zeros are left out of the product: NumPy multiplies the other dimensions of an empty array too.
     if element_count(dim for dim in value if dim) > MAX_ELEMENTS:
-        raise invalid(location, f"shape {value!s:.80} has more than {MAX_ELEMENTS} elements")
+        raise invalid(
+            location, f"shape {value!s:.80} has more than {MAX_ELEMENTS} elements"
+        )
     return tuple(value)
 
 
@@ -73,7 +87,10 @@ def parse_datatype(value: object, location: str) -> Datatype:
     """Look a datatype up by its exact name."""
     datatype = DATATYPES.get(value) if isinstance(value, str) else None
     if datatype is None:
-        raise invalid(location, f"invalid datatype {_show(value)}; expected one of {', '.join(DATATYPES)}")
+        raise invalid(
+            location,
+            f"invalid datatype {_show(value)}; expected one of {', '.join(DATATYPES)}",
+        )
     return datatype
 
 
@@ -92,13 +109,18 @@ def from_json_values(
     flat: list[Any] = []
     _flatten(values, flat, 1, location)
     if len(flat) != element_count(shape):
-        raise invalid(location, f"shape {list(shape)} needs {element_count(shape)} elements, data has {len(flat)}")
+        raise invalid(
+            location,
+            f"shape {list(shape)} needs {element_count(shape)} elements, data has {len(flat)}",
+        )
     if datatype.name == "BYTES":
         return _strings(flat, location)
     return memoryview(_numbers(flat, datatype, location)).cast("B")
 
 
-def from_raw(raw: memoryview, datatype: Datatype, shape: tuple[int, ...], location: str) -> memoryview | list[bytes]:
+def from_raw(
+    raw: memoryview, datatype: Datatype, shape: tuple[int, ...], location: str
+) -> memoryview | list[bytes]:
     """Check a tensor's raw bytes; fixed-size elements are referenced, not copied."""
     count = element_count(shape)
     if datatype.name == "BYTES":
@@ -116,7 +138,13 @@ def to_raw(tensor: Tensor) -> memoryview:
     """Return the raw wire form: the tensor's own memory, or for BYTES the elements behind 4-byte lengths."""
     if isinstance(tensor.data, memoryview):
         return tensor.data
-    return memoryview(b"".join(part for element in tensor.data for part in (_U32.pack(len(element)), element)))
+    return memoryview(
+        b"".join(
+            part
+            for element in tensor.data
+            for part in (_U32.pack(len(element)), element)
+        )
+    )
 
 
 def to_json_values(tensor: Tensor) -> list[Any]:
@@ -166,16 +194,23 @@ def _strings(flat: list[Any], location: str) -> list[bytes]:
     try:
         return [value.encode("utf-8") for value in flat]
     except UnicodeEncodeError:
-        raise invalid(location, "a string holds half of a surrogate pair, which is not Unicode text") from None
+        raise invalid(
+            location,
+            "a string holds half of a surrogate pair, which is not Unicode text",
+        ) from None
 
 
-def _numbers(flat: list[Any], datatype: Datatype, location: str) -> bytes | array.array[Any]:
+def _numbers(
+    flat: list[Any], datatype: Datatype, location: str
+) -> bytes | array.array[Any]:
     name, code = datatype.name, datatype.array_code
     if name == "BOOL":
         _check_types(flat, {bool}, "true or false", name, location)
         return bytes(flat)
     if code is None:
-        raise invalid(location, f"{name} cannot be sent as JSON; send it as binary tensor data")
+        raise invalid(
+            location, f"{name} cannot be sent as JSON; send it as binary tensor data"
+        )
     if not datatype.is_integer:
         _check_types(flat, {int, float, type(None)}, "numbers", name, location)
         return _floats(flat, code, name, location)
@@ -184,9 +219,16 @@ def _numbers(flat: list[Any], datatype: Datatype, location: str) -> bytes | arra
         return array.array(code, flat)
     except OverflowError:
         bits = datatype.itemsize * 8
-        low, high = (0, 2**bits - 1) if name.startswith("U") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+        low, high = (
+            (0, 2**bits - 1)
+            if name.startswith("U")
+            else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+        )
         index = next(i for i, value in enumerate(flat) if not low <= value <= high)
-        raise invalid(location, f"data[{index}] is {_show(flat[index])}, but {name} holds {low} to {high}") from None
+        raise invalid(
+            location,
+            f"data[{index}] is {_show(flat[index])}, but {name} holds {low} to {high}",
+        ) from None
 
 
 def _floats(flat: list[Any], code: str, name: str, location: str) -> array.array[Any]:
@@ -198,41 +240,62 @@ def _floats(flat: list[Any], code: str, name: str, location: str) -> array.array
         raise invalid(location, f"a number is too large for {name}") from None
     if math.inf in packed or -math.inf in packed:
         for index, value in enumerate(flat):
-            if math.isinf(packed[index]) and (not math.isinf(value) or is_too_large(value)):
+            if math.isinf(packed[index]) and (
+                not math.isinf(value) or is_too_large(value)
+            ):
                 text = "beyond 1.8e308" if math.isinf(value) else repr(value)
-                raise invalid(location, f"data[{index}] is {text}, which is too large for {name}")
+                raise invalid(
+                    location, f"data[{index}] is {text}, which is too large for {name}"
+                )
     return packed
 
 
-def _check_types(flat: list[Any], allowed: set[type], noun: str, datatype: str, location: str) -> None:
+def _check_types(
+    flat: list[Any], allowed: set[type], noun: str, datatype: str, location: str
+) -> None:
     if set(map(type, flat)) <= allowed:
         return
     index = next(i for i, value in enumerate(flat) if type(value) not in allowed)
-    raise invalid(location, f"data[{index}] is {_show(flat[index])}, but {datatype} takes {noun}")
+    raise invalid(
+        location, f"data[{index}] is {_show(flat[index])}, but {datatype} takes {noun}"
+    )
 
 
 def _split_bytes(raw: memoryview, count: int, location: str) -> list[bytes]:
     if count * _U32.size > raw.nbytes:
-        raise invalid(location, f"{count} BYTES elements need at least {count * _U32.size} bytes, got {raw.nbytes}")
+        raise invalid(
+            location,
+            f"{count} BYTES elements need at least {count * _U32.size} bytes, got {raw.nbytes}",
+        )
     elements: list[bytes] = []
     offset = 0
     for index in range(count):
         if offset + _U32.size > raw.nbytes:
-            raise invalid(location, f"BYTES element {index} has no length: the data ends at byte {raw.nbytes}")
+            raise invalid(
+                location,
+                f"BYTES element {index} has no length: the data ends at byte {raw.nbytes}",
+            )
         (length,) = _U32.unpack_from(raw, offset)
         offset += _U32.size
         if length > raw.nbytes - offset:
-            raise invalid(location, f"BYTES element {index} says {length} bytes, only {raw.nbytes - offset} follow")
+            raise invalid(
+                location,
+                f"BYTES element {index} says {length} bytes, only {raw.nbytes - offset} follow",
+            )
         elements.append(bytes(raw[offset : offset + length]))
         offset += length
     if offset != raw.nbytes:
-        raise invalid(location, f"{raw.nbytes - offset} bytes follow the last of {count} BYTES elements")
+        raise invalid(
+            location,
+            f"{raw.nbytes - offset} bytes follow the last of {count} BYTES elements",
+        )
     return elements
 
 
 def _needs_binary(tensor: Tensor, reason: str) -> ApiError:
     return ApiError(
-        ErrorCode.INVALID_REQUEST, f"output {tensor.name!r} {reason}; ask for it with binary_data set to true"
+        ErrorCode.INVALID_REQUEST,
+        f"output {tensor.name!r} {reason}; ask for it with binary_data set to true",
     )
 
 

@@ -51,7 +51,9 @@ def kotlinc(toolchain, kotlin_tools) -> Compile:
 
     def compile_sources(sources: Sequence[Path], path: str, classes: Path) -> None:
         # Android's own class library comes last: it says what Android 6 has, and a test may stand in for a class of it.
-        seen = os.pathsep.join([path, kotlin_tools.libraries, str(toolchain.android_jar)])
+        seen = os.pathsep.join(
+            [path, kotlin_tools.libraries, str(toolchain.android_jar)]
+        )
         command = [
             toolchain.java,
             "-cp",
@@ -59,9 +61,22 @@ def kotlinc(toolchain, kotlin_tools) -> Compile:
             "org.jetbrains.kotlin.cli.jvm.K2JVMCompiler",
             "-Werror",
         ]
-        command += ["-no-jdk", "-no-stdlib", "-no-reflect", "-jvm-target", "1.8", "-Xsam-conversions=class"]
+        command += [
+            "-no-jdk",
+            "-no-stdlib",
+            "-no-reflect",
+            "-jvm-target",
+            "1.8",
+            "-Xsam-conversions=class",
+        ]
         command += ["-cp", seen, "-d", classes, *sources]
-        done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=300, check=False)
+        done = subprocess.run(
+            [str(part) for part in command],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
         assert done.returncode == 0, done.stdout + done.stderr
 
     return compile_sources
@@ -76,6 +91,8 @@ def app_tools(toolchain):
 @pytest.fixture(scope="session")
 def library(toolchain: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Java library's jar."""
-    build = load_script(ROOT / "android_bridge" / "build.py").Build(toolchain, tmp_path_factory.mktemp("library"))
+    build = load_script(ROOT / "android_bridge" / "build.py").Build(
+        toolchain, tmp_path_factory.mktemp("library")
+    )
     jar: Path = build.library()
     return jar

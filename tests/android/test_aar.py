@@ -24,7 +24,13 @@ SCRIPT = load_script(ROOT / "android_bridge" / "build.py")
 ANDROID = "{http://schemas.android.com/apk/res/android}"
 POM = "{http://maven.apache.org/POM/4.0.0}"
 ENTRIES = {
-    *("AndroidManifest.xml", "classes.jar", "R.txt", "proguard.txt", "res/xml/pocketserve_network_security.xml"),
+    *(
+        "AndroidManifest.xml",
+        "classes.jar",
+        "R.txt",
+        "proguard.txt",
+        "res/xml/pocketserve_network_security.xml",
+    ),
     "META-INF/com/android/build/gradle/aar-metadata.properties",
 }
 VERSION = SCRIPT.version()
@@ -79,7 +85,10 @@ def ktx(built: Any) -> Path:
 def unpacked(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The archive that the Gradle metadata names for compiling, unpacked."""
     module = json.loads((folder / f"pocketserve-bridge-{VERSION}.module").read_text())
-    usages = {variant["attributes"].get("org.gradle.usage"): variant for variant in module["variants"]}
+    usages = {
+        variant["attributes"].get("org.gradle.usage"): variant
+        for variant in module["variants"]
+    }
     target = tmp_path_factory.mktemp("unpacked")
     with zipfile.ZipFile(folder / usages["java-api"]["files"][0]["url"]) as archive:
         assert set(archive.namelist()) == ENTRIES
@@ -91,13 +100,22 @@ def unpacked(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def merge(toolchain: Any, app_tools: Any, unpacked: Path, tmp_path: Path) -> Merge:
     """Join the manifest of an app with the library's, by Android's own merger; the result is ``merged.xml``."""
 
-    def run(attributes: str = "", min_sdk: int = 23) -> subprocess.CompletedProcess[str]:
+    def run(
+        attributes: str = "", min_sdk: int = 23
+    ) -> subprocess.CompletedProcess[str]:
         app = tmp_path / "AndroidManifest.xml"
         app.write_text(APP.format(attributes=attributes, min_sdk=min_sdk))
-        command = [str(toolchain.java), "-cp", app_tools.manifest_merger, "com.android.manifmerger.Merger"]
+        command = [
+            str(toolchain.java),
+            "-cp",
+            app_tools.manifest_merger,
+            "com.android.manifmerger.Merger",
+        ]
         command += ["--main", str(app), "--libs", str(unpacked / "AndroidManifest.xml")]
         command += ["--out", str(tmp_path / "merged.xml")]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=120, check=False
+        )
 
     return run
 
@@ -106,14 +124,25 @@ def merge(toolchain: Any, app_tools: Any, unpacked: Path, tmp_path: Path) -> Mer
 def test_every_file_has_its_digests(built: Any, name: str) -> None:
     folder = Path(built.output) / "maven/dev/pocketserve" / name / VERSION
     kinds = ("md5", "sha1", "sha256", "sha512")
-    ends = [".aar", ".pom", ".module", "-sources.jar", *(["-javadoc.jar"] if name == "pocketserve-bridge" else [])]
+    ends = [
+        ".aar",
+        ".pom",
+        ".module",
+        "-sources.jar",
+        *(["-javadoc.jar"] if name == "pocketserve-bridge" else []),
+    ]
     files = [folder / f"{name}-{VERSION}{end}" for end in ends]
     assert {path.name for path in folder.iterdir()} == {
-        name for file in files for name in (file.name, *(f"{file.name}.{kind}" for kind in kinds))
+        name
+        for file in files
+        for name in (file.name, *(f"{file.name}.{kind}" for kind in kinds))
     }
     for file in [*files, folder.parent / "maven-metadata.xml"]:
         for kind in kinds:
-            assert file.with_name(f"{file.name}.{kind}").read_text() == hashlib.new(kind, file.read_bytes()).hexdigest()
+            assert (
+                file.with_name(f"{file.name}.{kind}").read_text()
+                == hashlib.new(kind, file.read_bytes()).hexdigest()
+            )
 
 
 def test_pom_and_metadata_name_the_same_library(folder: Path) -> None:
@@ -122,101 +151,177 @@ def test_pom_and_metadata_name_the_same_library(folder: Path) -> None:
     text = (folder / f"{stem}.pom").read_text()
     assert "<!-- do_not_remove: published-with-gradle-metadata -->" in text
     project = ElementTree.fromstring(text)
-    named = [project.findtext(f"{POM}{name}") for name in ("groupId", "artifactId", "version", "packaging")]
+    named = [
+        project.findtext(f"{POM}{name}")
+        for name in ("groupId", "artifactId", "version", "packaging")
+    ]
     assert named == ["dev.pocketserve", "pocketserve-bridge", VERSION, "aar"]
     assert project.find(f"{POM}dependencies") is None
     module = json.loads((folder / f"{stem}.module").read_text())
     assert module["formatVersion"] == "1.1"
-    assert [module["component"][name] for name in ("group", "module", "version")] == named[:3]
+    assert [
+        module["component"][name] for name in ("group", "module", "version")
+    ] == named[:3]
     for variant in module["variants"]:
         (file,) = variant["files"]
         content = (folder / file["url"]).read_bytes()
-        assert (file["size"], file["sha256"]) == (len(content), hashlib.sha256(content).hexdigest())
+        assert (file["size"], file["sha256"]) == (
+            len(content),
+            hashlib.sha256(content).hexdigest(),
+        )
     listed = ElementTree.fromstring((folder.parent / "maven-metadata.xml").read_text())
     assert [found.text for found in listed.iter("version")] == [VERSION]
 
 
-def test_the_library_for_kotlin_names_what_it_needs(ktx: Path, kotlin_tools: Any) -> None:
+def test_the_library_for_kotlin_names_what_it_needs(
+    ktx: Path, kotlin_tools: Any
+) -> None:
     """The same in the POM and in the metadata; and both archives hold what belongs there."""
     needs = {("dev.pocketserve", "pocketserve-bridge", VERSION)}
-    needs |= {(*name.split(":"), version) for name, version in kotlin_tools.versions.items()}
+    needs |= {
+        (*name.split(":"), version) for name, version in kotlin_tools.versions.items()
+    }
     assert ("org.jetbrains.kotlinx", "kotlinx-coroutines-core", "1.8.0") in needs
     stem = f"pocketserve-bridge-ktx-{VERSION}"
     project = ElementTree.fromstring((ktx / f"{stem}.pom").read_text())
     listed = [
-        tuple(found.findtext(f"{POM}{name}") for name in ("groupId", "artifactId", "version", "scope", "type"))
+        tuple(
+            found.findtext(f"{POM}{name}")
+            for name in ("groupId", "artifactId", "version", "scope", "type")
+        )
         for found in project.iter(f"{POM}dependency")
     ]
-    assert {found[:3] for found in listed} == needs and {found[3] for found in listed} == {"compile"}
+    assert {found[:3] for found in listed} == needs and {
+        found[3] for found in listed
+    } == {"compile"}
     assert [found[4] for found in listed] == ["aar", None, None]
     module = json.loads((ktx / f"{stem}.module").read_text())
     variants = {variant["name"]: variant for variant in module["variants"]}
     assert set(variants) == {"releaseApi", "releaseRuntime", "sources"}
     for name in ("releaseApi", "releaseRuntime"):
         found = variants[name]["dependencies"]
-        assert {(each["group"], each["module"], each["version"]["requires"]) for each in found} == needs
+        assert {
+            (each["group"], each["module"], each["version"]["requires"])
+            for each in found
+        } == needs
     with zipfile.ZipFile(ktx / f"{stem}.aar") as archive:
-        assert set(archive.namelist()) == ENTRIES - {"res/xml/pocketserve_network_security.xml"}
+        assert set(archive.namelist()) == ENTRIES - {
+            "res/xml/pocketserve_network_security.xml"
+        }
     sources = ROOT / "android_bridge/ktx/src"
     with zipfile.ZipFile(ktx / f"{stem}-sources.jar") as archive:
-        assert set(archive.namelist()) == {str(path.relative_to(sources)) for path in sources.rglob("*.kt")}
+        assert set(archive.namelist()) == {
+            str(path.relative_to(sources)) for path in sources.rglob("*.kt")
+        }
 
 
 def test_sources_and_documentation_are_whole(folder: Path) -> None:
     stem = f"pocketserve-bridge-{VERSION}"
     sources = ROOT / "android_bridge/java/src"
     with zipfile.ZipFile(folder / f"{stem}-sources.jar") as archive:
-        assert set(archive.namelist()) == {str(path.relative_to(sources)) for path in sources.rglob("*.java")}
+        assert set(archive.namelist()) == {
+            str(path.relative_to(sources)) for path in sources.rglob("*.java")
+        }
     with zipfile.ZipFile(folder / f"{stem}-javadoc.jar") as archive:
-        assert {"index.html", "dev/pocketserve/bridge/PocketServe.html"} <= set(archive.namelist())
+        assert {"index.html", "dev/pocketserve/bridge/PocketServe.html"} <= set(
+            archive.namelist()
+        )
 
 
 def test_two_builds_are_equal(built: Any, toolchain: Any, tmp_path: Path) -> None:
     again = SCRIPT.Build(toolchain, tmp_path)
     again.aar()
     found = [
-        {p.relative_to(o): p.read_bytes() for p in (o / "maven").rglob("*") if p.is_file()}
+        {
+            p.relative_to(o): p.read_bytes()
+            for p in (o / "maven").rglob("*")
+            if p.is_file()
+        }
         for o in (built.output, tmp_path)
     ]
     assert found[0] == found[1] and found[0]
 
 
-def test_an_app_gets_what_the_library_needs(merge: Merge, unpacked: Path, toolchain: Any, tmp_path: Path) -> None:
+def test_an_app_gets_what_the_library_needs(
+    merge: Merge, unpacked: Path, toolchain: Any, tmp_path: Path
+) -> None:
     """Two permissions, plain HTTP to this device alone, and nothing else; aapt2 links the result."""
     done = merge()
     merged = tmp_path / "merged.xml"
     assert merged.exists(), done.stdout + done.stderr
     root = ElementTree.parse(merged).getroot()
-    permissions = {found.get(f"{ANDROID}name") for found in root.iter("uses-permission")}
-    assert permissions == {f"android.permission.{name}" for name in ("INTERNET", "USE_LOOPBACK_INTERFACE")}
+    permissions = {
+        found.get(f"{ANDROID}name") for found in root.iter("uses-permission")
+    }
+    assert permissions == {
+        f"android.permission.{name}" for name in ("INTERNET", "USE_LOOPBACK_INTERFACE")
+    }
     application = root.find("application")
     assert application is not None and len(application) == 0
-    assert application.get(f"{ANDROID}networkSecurityConfig") == "@xml/pocketserve_network_security"
+    assert (
+        application.get(f"{ANDROID}networkSecurityConfig")
+        == "@xml/pocketserve_network_security"
+    )
     compiled, linked = tmp_path / "resources.zip", tmp_path / "app.apk"
     aapt2 = str(toolchain.aapt2)
-    subprocess.run([aapt2, "compile", "--dir", unpacked / "res", "-o", compiled], check=True, timeout=60)
+    subprocess.run(
+        [aapt2, "compile", "--dir", unpacked / "res", "-o", compiled],
+        check=True,
+        timeout=60,
+    )
     symbols = tmp_path / "R.txt"
-    command = [aapt2, "link", "-o", linked, "-I", toolchain.framework_res, "--manifest", merged, compiled]
+    command = [
+        aapt2,
+        "link",
+        "-o",
+        linked,
+        "-I",
+        toolchain.framework_res,
+        "--manifest",
+        merged,
+        compiled,
+    ]
     subprocess.run([*command, "--output-text-symbols", symbols], check=True, timeout=60)
     names = [line.rsplit(" ", 1)[0] for line in symbols.read_text().splitlines()]
-    assert names == [line.rsplit(" ", 1)[0] for line in (unpacked / "R.txt").read_text().splitlines()]
-    domain = ElementTree.parse(unpacked / "res/xml/pocketserve_network_security.xml").getroot().findall(".//domain")
-    assert [(found.text, found.get("includeSubdomains")) for found in domain] == [("127.0.0.1", "false")]
+    assert names == [
+        line.rsplit(" ", 1)[0] for line in (unpacked / "R.txt").read_text().splitlines()
+    ]
+    domain = (
+        ElementTree.parse(unpacked / "res/xml/pocketserve_network_security.xml")
+        .getroot()
+        .findall(".//domain")
+    )
+    assert [(found.text, found.get("includeSubdomains")) for found in domain] == [
+        ("127.0.0.1", "false")
+    ]
 
 
-def test_an_app_may_have_a_configuration_of_its_own(merge: Merge, tmp_path: Path) -> None:
+def test_an_app_may_have_a_configuration_of_its_own(
+    merge: Merge, tmp_path: Path
+) -> None:
     own = 'android:networkSecurityConfig="@xml/own"'
     done = merge(own)
-    assert not (tmp_path / "merged.xml").exists() and "tools:replace" in done.stdout + done.stderr
+    assert (
+        not (tmp_path / "merged.xml").exists()
+        and "tools:replace" in done.stdout + done.stderr
+    )
     merge(f'{own} tools:replace="android:networkSecurityConfig"')
-    application = ElementTree.parse(tmp_path / "merged.xml").getroot().find("application")
-    assert application is not None and application.get(f"{ANDROID}networkSecurityConfig") == "@xml/own"
+    application = (
+        ElementTree.parse(tmp_path / "merged.xml").getroot().find("application")
+    )
+    assert (
+        application is not None
+        and application.get(f"{ANDROID}networkSecurityConfig") == "@xml/own"
+    )
 
 
 def test_an_app_for_an_older_android_is_refused(merge: Merge, tmp_path: Path) -> None:
     done = merge(min_sdk=21)
     assert not (tmp_path / "merged.xml").exists()
-    assert "minSdkVersion 21 cannot be smaller than version 23" in done.stdout + done.stderr
+    assert (
+        "minSdkVersion 21 cannot be smaller than version 23"
+        in done.stdout + done.stderr
+    )
 
 
 @pytest.mark.live
@@ -231,7 +336,20 @@ def test_a_consumer_compiles_and_is_answered(
     subprocess.run(compiler, check=True, timeout=120)
     picture = tmp_path / "seven.png"
     shutil.copyfile(MODELS / "digits/samples/7.png", picture)
-    command = [str(toolchain.java), "-cp", path, "Consumer", transport, str(server.ready["socket"]["port"])]
-    command += [str(server.ready["http"]["port"]), server.ready["token_file"], str(picture)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    command = [
+        str(toolchain.java),
+        "-cp",
+        path,
+        "Consumer",
+        transport,
+        str(server.ready["socket"]["port"]),
+    ]
+    command += [
+        str(server.ready["http"]["port"]),
+        server.ready["token_file"],
+        str(picture),
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.stdout.strip() == "7", done.stderr

@@ -35,7 +35,9 @@ Answers with the server's document, with ``{"outputs"}``, or with ``{"code", "st
 
 
 @pytest.fixture(scope="module")
-def probe(toolchain: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int, Path], list[object]]:
+def probe(
+    toolchain: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str, int, Path], list[object]]:
     """How to start the Java program that is led by its standard input."""
     build = SCRIPT.Build(toolchain, tmp_path_factory.mktemp("probe"))
     library = build.library()
@@ -47,7 +49,10 @@ def probe(toolchain: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[
 def java(command: list[object]) -> Iterator[Ask]:
     """The Java library."""
     process = subprocess.Popen(
-        [str(part) for part in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [str(part) for part in command],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
 
@@ -71,35 +76,69 @@ def python(url: str, token: Path) -> Iterator[Ask]:
         def ask(call: dict[str, Any]) -> dict[str, Any]:
             try:
                 if "file" in call:
-                    return client.predict(call["model"], Path(call["file"]).read_bytes(), top_k=call.get("top_k"))
+                    return client.predict(
+                        call["model"],
+                        Path(call["file"]).read_bytes(),
+                        top_k=call.get("top_k"),
+                    )
                 array = np.array(call["data"], np.float32).reshape(call["shape"])
                 outputs = client.infer(call["model"], {call["input"]: array})
-                return {"outputs": {name: value.reshape(-1).tolist() for name, value in outputs.items()}}
+                return {
+                    "outputs": {
+                        name: value.reshape(-1).tolist()
+                        for name, value in outputs.items()
+                    }
+                }
             except ServerError as error:
-                return {"code": error.code, "status": error.status, "retryable": error.is_retryable}
+                return {
+                    "code": error.code,
+                    "status": error.status,
+                    "retryable": error.is_retryable,
+                }
 
         yield ask
 
 
 def tensors(document: dict[str, Any]) -> dict[str, Any]:
     """Outputs by name."""
-    return {"outputs": {output["name"]: output["data"] for output in document["outputs"]}}
+    return {
+        "outputs": {output["name"]: output["data"] for output in document["outputs"]}
+    }
 
 
 def curl(server: Server) -> Ask:
     """curl, which only speaks HTTP."""
 
     def ask(call: dict[str, Any]) -> dict[str, Any]:
-        command = ["curl", "-q", "-sS", "--noproxy", "*", "-H", f"Authorization: Bearer {server.token}"]
+        command = [
+            "curl",
+            "-q",
+            "-sS",
+            "--noproxy",
+            "*",
+            "-H",
+            f"Authorization: Bearer {server.token}",
+        ]
         command += ["-w", "\n%{http_code}"]
         if "file" in call:
             query = f"?top_k={call['top_k']}" if "top_k" in call else ""
-            command += ["-T", call["file"], f"{server.url}/predictions/{call['model']}{query}"]
+            command += [
+                "-T",
+                call["file"],
+                f"{server.url}/predictions/{call['model']}{query}",
+            ]
         else:
-            item = {"name": call["input"], "shape": call["shape"], "datatype": "FP32", "data": call["data"]}
+            item = {
+                "name": call["input"],
+                "shape": call["shape"],
+                "datatype": "FP32",
+                "data": call["data"],
+            }
             body = json.dumps({"inputs": [item]})
             command += ["-d", body, f"{server.url}/v2/models/{call['model']}/infer"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=TIMEOUT_S, check=True
+        )
         body, _, status = done.stdout.rpartition("\n")
         document = json.loads(body)
         if status != "200":
@@ -121,48 +160,78 @@ def tritonclient(server: Server) -> Ask:
         if "file" in call:
             array: Any = np.array([Path(call["file"]).read_bytes()], dtype=object)
             item = http.InferInput("input", [1], "BYTES")
-            parameters = {"task": True} | ({"top_k": call["top_k"]} if "top_k" in call else {})
+            parameters = {"task": True} | (
+                {"top_k": call["top_k"]} if "top_k" in call else {}
+            )
         else:
             array = np.array(call["data"], np.float32).reshape(call["shape"])
             item = http.InferInput(call["input"], list(array.shape), "FP32")
         item.set_data_from_numpy(array)
         with http.InferenceServerClient(f"127.0.0.1:{server.port}") as client:
             try:
-                result = client.infer(call["model"], [item], headers=headers, parameters=parameters)
+                result = client.infer(
+                    call["model"], [item], headers=headers, parameters=parameters
+                )
             except InferenceServerException as error:
                 return {"status": int(error.status())}
         if "file" in call:
             document: dict[str, Any] = json.loads(result.as_numpy("answer")[0])
             return document
         names = [output["name"] for output in result.get_response()["outputs"]]
-        return {"outputs": {name: result.as_numpy(name).reshape(-1).tolist() for name in names}}
+        return {
+            "outputs": {
+                name: result.as_numpy(name).reshape(-1).tolist() for name in names
+            }
+        }
 
     return ask
 
 
 @pytest.fixture(scope="module")
-def clients(server: Server, probe: Callable[..., list[object]]) -> Iterator[dict[str, Ask]]:
+def clients(
+    server: Server, probe: Callable[..., list[object]]
+) -> Iterator[dict[str, Ask]]:
     """Every client, over every transport that it has."""
     token = Path(server.ready["token_file"])
     with ExitStack() as stack:
-        found: dict[str, Ask] = {"curl": curl(server), "tritonclient": tritonclient(server)}
+        found: dict[str, Ask] = {
+            "curl": curl(server),
+            "tritonclient": tritonclient(server),
+        }
         for transport in TRANSPORTS:
             port = server.ready[transport]["port"]
-            found[f"java {transport}"] = stack.enter_context(java(probe(transport, port, token)))
-            found[f"python {transport}"] = stack.enter_context(python(f"{transport}://127.0.0.1:{port}", token))
+            found[f"java {transport}"] = stack.enter_context(
+                java(probe(transport, port, token))
+            )
+            found[f"python {transport}"] = stack.enter_context(
+                python(f"{transport}://127.0.0.1:{port}", token)
+            )
         yield found
 
 
-@pytest.mark.parametrize("sample", sorted(SAMPLES.glob("*.png")), ids=lambda path: path.stem)
-def test_the_same_picture_gets_the_same_answer(clients: dict[str, Ask], sample: Path) -> None:
-    answers = {name: ask({"model": "digits", "file": str(sample), "top_k": 3}) for name, ask in clients.items()}
+@pytest.mark.parametrize(
+    "sample", sorted(SAMPLES.glob("*.png")), ids=lambda path: path.stem
+)
+def test_the_same_picture_gets_the_same_answer(
+    clients: dict[str, Ask], sample: Path
+) -> None:
+    answers = {
+        name: ask({"model": "digits", "file": str(sample), "top_k": 3})
+        for name, ask in clients.items()
+    }
     expected = answers["curl"]["predictions"]
     assert len(expected) == 3 and expected[0]["label"] == sample.stem
     for name, answer in answers.items():
-        assert answer["model"] == "digits" and answer["task"] == "image-classification", name
-        assert [entry["label"] for entry in answer["predictions"]] == [entry["label"] for entry in expected], name
+        assert (
+            answer["model"] == "digits" and answer["task"] == "image-classification"
+        ), name
+        assert [entry["label"] for entry in answer["predictions"]] == [
+            entry["label"] for entry in expected
+        ], name
         scores = [entry["score"] for entry in answer["predictions"]]
-        assert scores == pytest.approx([entry["score"] for entry in expected], abs=1e-6), name
+        assert scores == pytest.approx(
+            [entry["score"] for entry in expected], abs=1e-6
+        ), name
 
 
 def test_the_same_tensor_gets_the_same_answer(clients: dict[str, Ask]) -> None:
@@ -179,9 +248,26 @@ def test_the_same_tensor_gets_the_same_answer(clients: dict[str, Ask]) -> None:
     [
         ({"model": "nothing", "file": str(SAMPLES / "7.png")}, "MODEL_NOT_FOUND", 404),
         ({"model": "digits", "file": __file__}, "INVALID_INPUT", 400),
-        ({"model": "digits", "file": str(SAMPLES / "7.png"), "top_k": 0}, "INVALID_PARAMETER", 400),
-        ({"model": "digits", "input": "image", "shape": [1, 8, 8], "data": [0.0] * 64}, "INVALID_TENSOR", 400),
-        ({"model": "digits", "input": "picture", "shape": [1], "data": [0.0]}, "INVALID_REQUEST", 400),
+        (
+            {"model": "digits", "file": str(SAMPLES / "7.png"), "top_k": 0},
+            "INVALID_PARAMETER",
+            400,
+        ),
+        (
+            {
+                "model": "digits",
+                "input": "image",
+                "shape": [1, 8, 8],
+                "data": [0.0] * 64,
+            },
+            "INVALID_TENSOR",
+            400,
+        ),
+        (
+            {"model": "digits", "input": "picture", "shape": [1], "data": [0.0]},
+            "INVALID_REQUEST",
+            400,
+        ),
     ],
 )
 def test_the_same_fault_has_the_same_code(
@@ -200,13 +286,17 @@ def test_a_killed_server_that_comes_back_loses_no_call_of_java(
 ) -> None:
     """The library finds the successor by itself, for the call under way and for the next one."""
     ports = {"http": free_port(), "socket": free_port()}
-    options = [part for name, port in ports.items() for part in (f"--{name}-port", str(port))]
+    options = [
+        part for name, port in ports.items() for part in (f"--{name}-port", str(port))
+    ]
     first = new_server(MODELS, *options)
     token = Path(first.ready["token_file"])
     call = {"model": "digits", "file": str(SAMPLES / "7.png"), "top_k": 1}
     with java(probe(transport, ports[transport], token)) as ask:
         assert ask(call)["predictions"][0]["label"] == "7"
-        first.process.send_signal(signal.SIGSTOP)  # so that the call is certainly under way when it is killed
+        first.process.send_signal(
+            signal.SIGSTOP
+        )  # so that the call is certainly under way when it is killed
         with ExitStack() as stack:
             pool = stack.enter_context(_one_thread())
             under_way = pool(lambda: ask(call))

@@ -62,7 +62,9 @@ def badging(toolchain, apk) -> str:
 
 
 def test_it_is_signed_for_every_android(toolchain, apk) -> None:
-    told = run(toolchain.apksigner, "verify", "--verbose", "--min-sdk-version", "23", apk)
+    told = run(
+        toolchain.apksigner, "verify", "--verbose", "--min-sdk-version", "23", apk
+    )
     for scheme in (
         "v1 scheme (JAR signing)",
         "v2 scheme (APK Signature Scheme v2)",
@@ -73,10 +75,14 @@ def test_it_is_signed_for_every_android(toolchain, apk) -> None:
 
 
 def test_whoever_looks_sees_that_the_key_is_public(toolchain, apk) -> None:
-    assert "CN=Pocketserve public debug key" in run(toolchain.apksigner, "verify", "--print-certs", apk)
+    assert "CN=Pocketserve public debug key" in run(
+        toolchain.apksigner, "verify", "--print-certs", apk
+    )
 
 
-@pytest.mark.parametrize("name", ["classes.dex", "resources.arsc", "AndroidManifest.xml"])
+@pytest.mark.parametrize(
+    "name", ["classes.dex", "resources.arsc", "AndroidManifest.xml"]
+)
 def test_a_changed_bit_is_noticed(toolchain, apk, tmp_path, name) -> None:
     with zipfile.ZipFile(apk) as archive:
         entry = archive.getinfo(name)
@@ -94,13 +100,35 @@ def test_two_builds_are_identical(builder, toolchain, apk, tmp_path) -> None:
 
 def test_another_key_is_taken(builder, toolchain, apk, tmp_path) -> None:
     store = tmp_path / "own.p12"
-    command = [toolchain.keytool, "-genkeypair", "-keystore", store, "-storetype", "PKCS12", "-storepass", "secret1"]
-    command += ["-alias", "own", "-keyalg", "RSA", "-keysize", "2048", "-dname", "CN=Somebody"]
+    command = [
+        toolchain.keytool,
+        "-genkeypair",
+        "-keystore",
+        store,
+        "-storetype",
+        "PKCS12",
+        "-storepass",
+        "secret1",
+    ]
+    command += [
+        "-alias",
+        "own",
+        "-keyalg",
+        "RSA",
+        "-keysize",
+        "2048",
+        "-dname",
+        "CN=Somebody",
+    ]
     run(*command)
-    signed = builder.build(toolchain, tmp_path / "own.apk", builder.Key(store, "own", "secret1"))
+    signed = builder.build(
+        toolchain, tmp_path / "own.apk", builder.Key(store, "own", "secret1")
+    )
     assert "CN=Somebody" in run(toolchain.apksigner, "verify", "--print-certs", signed)
     with pytest.raises(builder.BuildError, match="apksigner"):
-        builder.build(toolchain, tmp_path / "wrong.apk", builder.Key(store, "own", "wrong"))
+        builder.build(
+            toolchain, tmp_path / "wrong.apk", builder.Key(store, "own", "wrong")
+        )
     assert not (tmp_path / "wrong.apk").exists()
 
 
@@ -114,7 +142,10 @@ def test_package_and_levels(builder, badging) -> None:
 
 
 def test_permissions_are_exactly_these(badging) -> None:
-    assert set(re.findall(r"^uses-permission: name='([^']+)'", badging, re.MULTILINE)) == PERMISSIONS
+    assert (
+        set(re.findall(r"^uses-permission: name='([^']+)'", badging, re.MULTILINE))
+        == PERMISSIONS
+    )
 
 
 def test_a_device_without_a_camera_may_have_it(badging) -> None:
@@ -123,13 +154,20 @@ def test_a_device_without_a_camera_may_have_it(badging) -> None:
     assert "uses-implied-feature: name='android.hardware.camera" not in badging
 
 
-def test_it_speaks_these_languages_and_has_an_icon_for_every_screen(toolchain, badging, apk) -> None:
+def test_it_speaks_these_languages_and_has_an_icon_for_every_screen(
+    toolchain, badging, apk
+) -> None:
     locales = re.search(r"^locales: (.*)$", badging, re.MULTILINE)
     assert locales is not None and {"'de'", "'el'"} <= set(locales[1].split())
     offered = tree(toolchain, apk, "res/xml/locales_config.xml")
-    assert re.findall(r'name\(0x[0-9a-f]+\)="([a-z]+)"', offered) == ["en", *sorted(LANGUAGES)]
+    assert re.findall(r'name\(0x[0-9a-f]+\)="([a-z]+)"', offered) == [
+        "en",
+        *sorted(LANGUAGES),
+    ]
     with zipfile.ZipFile(apk) as archive:
-        icons = [name for name in archive.namelist() if name.endswith("ic_launcher.png")]
+        icons = [
+            name for name in archive.namelist() if name.endswith("ic_launcher.png")
+        ]
     assert len(icons) == 5
 
 
@@ -141,25 +179,40 @@ def strings(folder: str) -> dict[str, ElementTree.Element]:
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_every_text_is_translated_with_the_same_places(language) -> None:
     english, other = strings("values"), strings(f"values-{language}")
-    wanted = {name for name, element in english.items() if element.get("translatable") != "false"}
+    wanted = {
+        name
+        for name, element in english.items()
+        if element.get("translatable") != "false"
+    }
     assert set(other) == wanted
     for name, element in other.items():
         places = r"%\d\$[\d.]*[a-z]"
-        assert re.findall(places, element.text or "") == re.findall(places, english[name].text or "")
+        assert re.findall(places, element.text or "") == re.findall(
+            places, english[name].text or ""
+        )
         # The names of commands and files are no words of a language.
         literal = r"pocketserve (?:pair|serve|token --qr)|[a-z]+-external-apps = true|termux-reload-settings"
-        assert re.findall(literal, element.text or "") == re.findall(literal, english[name].text or "")
+        assert re.findall(literal, element.text or "") == re.findall(
+            literal, english[name].text or ""
+        )
 
 
 def test_greek_is_written_in_greek_letters() -> None:
     for name, element in strings("values-el").items():
-        assert name == "transport_http" or re.search("[α-ωά-ώΑ-ΩΆ-Ώ]", element.text or ""), name
+        assert name == "transport_http" or re.search(
+            "[α-ωά-ώΑ-ΩΆ-Ώ]", element.text or ""
+        ), name
 
 
 def test_every_text_is_used() -> None:
-    sources = [file.read_text("utf-8") for file in [*SAMPLE.rglob("*.java"), *SAMPLE.rglob("*.xml")]]
+    sources = [
+        file.read_text("utf-8")
+        for file in [*SAMPLE.rglob("*.java"), *SAMPLE.rglob("*.xml")]
+    ]
     for name in strings("values"):
-        assert any(f"R.string.{name}" in text or f"@string/{name}" in text for text in sources), name
+        assert any(
+            f"R.string.{name}" in text or f"@string/{name}" in text for text in sources
+        ), name
 
 
 def tree(toolchain, apk: Path, file: str) -> str:
@@ -177,7 +230,9 @@ def test_the_manifest(toolchain, apk) -> None:
     (application,) = elements(manifest, "application")
     for attribute in ("allowBackup", "fullBackupContent"):
         assert re.search(rf"{attribute}\(0x[0-9a-f]+\)=false", application)
-    assert "dataExtractionRules" in application and "networkSecurityConfig" in application
+    assert (
+        "dataExtractionRules" in application and "networkSecurityConfig" in application
+    )
     exported = {}
     for kind in ("activity", "receiver", "service", "provider"):
         for part in elements(manifest, kind):
@@ -187,7 +242,11 @@ def test_the_manifest(toolchain, apk) -> None:
             exported[name[1].rpartition(".")[2]] = state[1]
     own = dict.fromkeys(("SettingsActivity", "ScanActivity", "CommandResult"), "false")
     assert exported == {"MainActivity": "true", **own}
-    (sharing,) = [part for part in manifest.split("E: intent-filter") if "android.intent.action.SEND" in part]
+    (sharing,) = [
+        part
+        for part in manifest.split("E: intent-filter")
+        if "android.intent.action.SEND" in part
+    ]
     assert '="android.intent.category.DEFAULT"' in sharing and '="image/*"' in sharing
     assert sharing.count("E: data") == 1
     queries = manifest[manifest.index("E: queries") : manifest.index("E: application")]
@@ -196,7 +255,10 @@ def test_the_manifest(toolchain, apk) -> None:
 
 def test_cleartext_to_this_phone_only(toolchain, apk) -> None:
     config = tree(toolchain, apk, "res/xml/network_security_config.xml")
-    (base,), (domains,) = elements(config, "base-config"), elements(config, "domain-config")
+    (base,), (domains,) = (
+        elements(config, "base-config"),
+        elements(config, "domain-config"),
+    )
     assert re.search(r"cleartextTrafficPermitted=(\"false\"|false)", base)
     assert re.search(r"cleartextTrafficPermitted=(\"true\"|true)", domains)
     assert re.findall(r"T: '([^']+)'", config) == ["127.0.0.1"]
@@ -207,18 +269,35 @@ def test_the_table_of_resources_is_stored_and_aligned(toolchain, apk) -> None:
     with zipfile.ZipFile(apk) as archive:
         entry = archive.getinfo("resources.arsc")
     assert entry.compress_type == zipfile.ZIP_STORED
-    name_length, extra_length = struct.unpack_from("<HH", apk.read_bytes(), entry.header_offset + 26)
+    name_length, extra_length = struct.unpack_from(
+        "<HH", apk.read_bytes(), entry.header_offset + 26
+    )
     assert (entry.header_offset + 30 + name_length + extra_length) % 4 == 0
 
 
 def test_the_library_is_inside(toolchain, apk, tmp_path) -> None:
     with zipfile.ZipFile(apk) as archive:
         archive.extract("classes.dex", tmp_path)
-    found = set(re.findall(r"Class descriptor  : 'L([^;]+);'", run(toolchain.dexdump, tmp_path / "classes.dex")))
-    library = {file.stem for file in (BRIDGE / "java/src/dev/pocketserve/bridge").glob("*.java")} - {"package-info"}
+    found = set(
+        re.findall(
+            r"Class descriptor  : 'L([^;]+);'",
+            run(toolchain.dexdump, tmp_path / "classes.dex"),
+        )
+    )
+    library = {
+        file.stem
+        for file in (BRIDGE / "java/src/dev/pocketserve/bridge").glob("*.java")
+    } - {"package-info"}
     assert library and {f"dev/pocketserve/bridge/{name}" for name in library} <= found
-    assert {"dev/pocketserve/sample/MainActivity", "dev/pocketserve/sample/Termux"} <= found
-    outside = [name for name in found if not name.startswith(("dev/pocketserve/", "com/google/zxing/"))]
+    assert {
+        "dev/pocketserve/sample/MainActivity",
+        "dev/pocketserve/sample/Termux",
+    } <= found
+    outside = [
+        name
+        for name in found
+        if not name.startswith(("dev/pocketserve/", "com/google/zxing/"))
+    ]
     assert outside == []
 
 
@@ -229,22 +308,46 @@ def test_of_zxing_only_the_reader_of_qr_codes_is_inside(apk) -> None:
         assert b"ZXing 3.4.1" in archive.read("assets/zxing.txt")
         dex = archive.read("classes.dex")
     assert b"Lcom/google/zxing/qrcode/QRCodeReader;" in dex
-    assert not re.search(rb"Lcom/google/zxing/(aztec|oned|pdf417|datamatrix|maxicode)/", dex)
+    assert not re.search(
+        rb"Lcom/google/zxing/(aztec|oned|pdf417|datamatrix|maxicode)/", dex
+    )
 
 
 def test_style_of_the_sources(toolchain) -> None:
-    command = [toolchain.java, "-cp", toolchain.checkstyle, "com.puppycrawl.tools.checkstyle.Main"]
-    run(*command, "-c", BRIDGE / "checkstyle-sample.xml", SAMPLE / "src", SAMPLE / "test")
+    command = [
+        toolchain.java,
+        "-cp",
+        toolchain.checkstyle,
+        "com.puppycrawl.tools.checkstyle.Main",
+    ]
+    run(
+        *command,
+        "-c",
+        BRIDGE / "checkstyle-sample.xml",
+        SAMPLE / "src",
+        SAMPLE / "test",
+    )
 
 
 def test_a_lambda_would_be_found(toolchain, tmp_path) -> None:
     bad = tmp_path / "Bad.java"
-    bad.write_text("package bad;\n\nfinal class Bad {\n    Runnable work = () -> { };\n}\n")
-    command = [toolchain.java, "-cp", toolchain.checkstyle, "com.puppycrawl.tools.checkstyle.Main"]
-    assert "IllegalToken" in run(*command, "-c", BRIDGE / "checkstyle-sample.xml", bad, code=1)
+    bad.write_text(
+        "package bad;\n\nfinal class Bad {\n    Runnable work = () -> { };\n}\n"
+    )
+    command = [
+        toolchain.java,
+        "-cp",
+        toolchain.checkstyle,
+        "com.puppycrawl.tools.checkstyle.Main",
+    ]
+    assert "IllegalToken" in run(
+        *command, "-c", BRIDGE / "checkstyle-sample.xml", bad, code=1
+    )
 
 
-def test_a_fault_in_the_sources_is_told_and_leaves_no_apk(builder, toolchain, tmp_path, monkeypatch) -> None:
+def test_a_fault_in_the_sources_is_told_and_leaves_no_apk(
+    builder, toolchain, tmp_path, monkeypatch
+) -> None:
     copy = tmp_path / "sample"
     shutil.copytree(SAMPLE, copy)
     (copy / "src/dev/pocketserve/sample/Broken.java").write_text(

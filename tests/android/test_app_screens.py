@@ -56,22 +56,36 @@ def test_the_layouts_are_placed_as_android_does(screens) -> None:
     root = screens.screen("live", screens.Phone(400, 700))
     bar, below, live = (root.find(name) for name in ("bar", "below_bar", "live"))
     assert (bar.y, bar.height) == (0, 24 + 56) and (below.y, below.height) == (80, 620)
-    preview, shutter, gallery = (root.find(name) for name in ("preview", "shutter", "gallery"))
+    preview, shutter, gallery = (
+        root.find(name) for name in ("preview", "shutter", "gallery")
+    )
     assert (live.x, live.width, live.height) == (0, 400, 48)
     # Two halves of what the two lists and the navigation bar leave.
-    assert preview.height == (620 - 24 - 2 * 48) / 2 and live.y == preview.y + preview.height
+    assert (
+        preview.height == (620 - 24 - 2 * 48) / 2
+        and live.y == preview.y + preview.height
+    )
     assert (shutter.x, shutter.width, gallery.x, gallery.width) == (4, 196, 200, 196)
 
 
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        ({"id": "shutter", "text": "Donaudampfschifffahrtsgesellschaft"}, "a word is torn"),
-        ({"id": "bar", "text": "A title that is longer than a small phone is wide"}, "cut at the side"),
+        (
+            {"id": "shutter", "text": "Donaudampfschifffahrtsgesellschaft"},
+            "a word is torn",
+        ),
+        (
+            {"id": "bar", "text": "A title that is longer than a small phone is wide"},
+            "cut at the side",
+        ),
         ({"id": "gallery", "minHeight": "40dp"}, "too small for a finger"),
         ({"id": "live_status", "layout_height": "8dp"}, "cut at the bottom"),
         ({"id": "results", "layout_height": "0dp", "layout_weight": "0"}, "no size"),
-        ({"id": "models", "layout_width": "400dp", "layout_weight": "0"}, "over a side"),
+        (
+            {"id": "models", "layout_width": "400dp", "layout_weight": "0"},
+            "over a side",
+        ),
     ],
 )
 def test_each_fault_would_be_found(screens, change, fault) -> None:
@@ -98,12 +112,19 @@ def test_the_documentations_pictures_are_small_and_shown() -> None:
         assert f"](images/{picture.name})" in page
 
 
-def test_the_documentations_pictures_show_the_screens_of_today(screens, tmp_path) -> None:
+def test_the_documentations_pictures_show_the_screens_of_today(
+    screens, tmp_path
+) -> None:
     """Run ``python tools/app_screens.py`` after a change of layouts, texts or colours."""
-    assert {f"{name}.png" for name in screens.PICTURES} == {file.name for file in IMAGES.glob("app-*.png")}
+    assert {f"{name}.png" for name in screens.PICTURES} == {
+        file.name for file in IMAGES.glob("app-*.png")
+    }
     screens.main([str(tmp_path)])
     for name in screens.PICTURES:
-        old, new = (Image.open(folder / f"{name}.png").convert("RGB") for folder in (IMAGES, tmp_path))
+        old, new = (
+            Image.open(folder / f"{name}.png").convert("RGB")
+            for folder in (IMAGES, tmp_path)
+        )
         assert old.size == new.size
         # Another release of Pillow smooths letters a little differently.
         assert max(ImageStat.Stat(ImageChops.difference(old, new)).mean) < 1, name

@@ -26,25 +26,42 @@ def test_they_name_what_the_apk_has() -> None:
     assert value("namespace") == value("applicationId") == package
     assert int(value("minSdk")) == builder.MIN_SDK
     assert int(value("compileSdk")) == int(value("targetSdk")) == builder.TARGET_SDK
-    assert (value("versionName"), int(value("versionCode"))) == builder.version_and_code()
+    assert (
+        value("versionName"),
+        int(value("versionCode")),
+    ) == builder.version_and_code()
 
 
 def test_the_library_is_the_one_that_is_published() -> None:
-    maven, build = (load_script(ROOT / "android_bridge" / name) for name in ("maven.py", "build.py"))
+    maven, build = (
+        load_script(ROOT / "android_bridge" / name) for name in ("maven.py", "build.py")
+    )
     assert f'"{maven.GROUP}:{maven.BRIDGE}:{build.version()}"' in BUILD
     [used] = re.findall(r'"com.google.zxing:core:([\d.]+)"', BUILD)
     assert used in (ROOT / "tools" / "app_libraries.py").read_text("utf-8")
     [repository] = re.findall(r'maven \{ url = uri\("([^"]+)"\) \}', SETTINGS)
-    recipe = re.findall(r"^aar: ; .* aar --output (\S+)$", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+    recipe = re.findall(
+        r"^aar: ; .* aar --output (\S+)$",
+        (ROOT / "Makefile").read_text("utf-8"),
+        re.MULTILINE,
+    )
     assert (SAMPLE / repository).resolve() == ROOT / recipe[0] / "maven"
 
 
 def test_the_folders_are_there() -> None:
     folders = re.findall(r'setSrcDirs\(listOf\("(\w+)"\)\)', BUILD)
-    assert {"src", "res"} <= set(folders) and all((SAMPLE / name).is_dir() for name in folders)
-    assert {entry.name for entry in SAMPLE.iterdir() if entry.name in ("src", "res", "assets")} == set(folders)
+    assert {"src", "res"} <= set(folders) and all(
+        (SAMPLE / name).is_dir() for name in folders
+    )
+    assert {
+        entry.name
+        for entry in SAMPLE.iterdir()
+        if entry.name in ("src", "res", "assets")
+    } == set(folders)
 
 
 def test_brackets_are_closed() -> None:
     for text in (BUILD, SETTINGS):
-        assert all(text.count(left) == text.count(right) for left, right in ("{}", "()"))
+        assert all(
+            text.count(left) == text.count(right) for left, right in ("{}", "()")
+        )

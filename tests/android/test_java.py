@@ -32,7 +32,9 @@ pytestmark = pytest.mark.java
 SCRIPT: ModuleType = load_script(ROOT / "android_bridge" / "build.py")
 FORMS = ("library", "dexed")
 SOCKET = "socket_port" in SETTINGS
-STREAMS = b'"stream"' in b"".join(bytes(chunk) for chunk in openapi.describe_routes(ROUTES).chunks)
+STREAMS = b'"stream"' in b"".join(
+    bytes(chunk) for chunk in openapi.describe_routes(ROUTES).chunks
+)
 LIVE = [
     name
     for name in SCRIPT.test_classes(live=True)
@@ -61,11 +63,15 @@ def built(toolchain: Any, tmp_path_factory: pytest.TempPathFactory) -> Built:
     """The library in both forms, and its tests."""
     build = SCRIPT.Build(toolchain, tmp_path_factory.mktemp("java"))
     library = build.library()
-    return Built(build, {"library": library, "dexed": build.dexed()}, build.tests(library))
+    return Built(
+        build, {"library": library, "dexed": build.dexed()}, build.tests(library)
+    )
 
 
 @pytest.fixture(scope="module")
-def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, dict[str, str]]]:
+def live(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[Server, dict[str, str]]]:
     """A server of its own, because the tests unload models, and the properties that lead Java there."""
     folder = tmp_path_factory.mktemp("server")
     models = folder / "models"
@@ -87,14 +93,34 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, dic
 
 
 @pytest.fixture(scope="module")
-def desktop(built: Built, live: tuple[Server, dict[str, str]]) -> Callable[..., subprocess.CompletedProcess[str]]:
+def desktop(
+    built: Built, live: tuple[Server, dict[str, str]]
+) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Starts a program of the desktop stand-in: ``desktop("Main", "http", "--model", ...)``."""
     built.build.desktop(built.jars["library"])
 
-    def start(program: str, transport: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        where = ["--transport", transport, "--port", live[1][f"pocketserve.{transport}"]]
-        command = [*built.build.desktop_command(program), *where, "--token-file", live[1]["pocketserve.token"]]
-        return subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120, check=False)
+    def start(
+        program: str, transport: str, *arguments: str
+    ) -> subprocess.CompletedProcess[str]:
+        where = [
+            "--transport",
+            transport,
+            "--port",
+            live[1][f"pocketserve.{transport}"],
+        ]
+        command = [
+            *built.build.desktop_command(program),
+            *where,
+            "--token-file",
+            live[1]["pocketserve.token"],
+        ]
+        return subprocess.run(
+            [*command, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
 
     return start
 
@@ -106,7 +132,9 @@ SAMPLES = MODELS / "digits" / "samples"
 def expect_good(outcomes: list[Any]) -> None:
     """Fail with the traces of all tests that failed."""
     assert outcomes, "no test was run"
-    failed = [f"{outcome.test}\n{outcome.trace}" for outcome in outcomes if outcome.trace]
+    failed = [
+        f"{outcome.test}\n{outcome.trace}" for outcome in outcomes if outcome.trace
+    ]
     assert not failed, "\n".join(failed)
 
 
@@ -120,23 +148,31 @@ def test_class(built: Built, name: str, form: str) -> None:
 @pytest.mark.live
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", LIVE)
-def test_live_class(built: Built, live: tuple[Server, dict[str, str]], name: str, form: str) -> None:
+def test_live_class(
+    built: Built, live: tuple[Server, dict[str, str]], name: str, form: str
+) -> None:
     """A class of tests against a real server."""
     expect_good(built.build.run_tests(built.jars[form], built.tests, [name], live[1]))
 
 
 @pytest.mark.live
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_the_desktop_stand_in_says_what_the_toast_would(desktop: Callable[..., Any], transport: str) -> None:
+def test_the_desktop_stand_in_says_what_the_toast_would(
+    desktop: Callable[..., Any], transport: str
+) -> None:
     done = desktop("Main", transport, "--model", "digits", str(SAMPLES))
     assert done.returncode == 0 and done.stderr == ""
     lines = done.stdout.splitlines()
     assert len(lines) == 10
-    assert all(line.startswith(f"{digit}.png: {digit} (") for digit, line in enumerate(lines))
+    assert all(
+        line.startswith(f"{digit}.png: {digit} (") for digit, line in enumerate(lines)
+    )
 
 
 @pytest.mark.live
-def test_the_desktop_stand_in_tells_bad_pictures(desktop: Callable[..., Any], tmp_path: Path) -> None:
+def test_the_desktop_stand_in_tells_bad_pictures(
+    desktop: Callable[..., Any], tmp_path: Path
+) -> None:
     """Exit code 1: each picture that failed is named, without commands to the terminal; the others are answered."""
     shutil.copy(SAMPLES / "3.png", tmp_path / "good.png")
     (tmp_path / "bad\x1b]0;x\x07\n.jpg").write_bytes(b"no picture")
@@ -157,17 +193,36 @@ def test_the_desktop_stand_in_tells_bad_pictures(desktop: Callable[..., Any], tm
         (["--model", "digits", "--colour", "x", str(SAMPLES)], 2, "--colour"),
     ],
 )
-def test_the_desktop_stand_in_fails(desktop: Callable[..., Any], arguments: list[str], code: int, said: str) -> None:
+def test_the_desktop_stand_in_fails(
+    desktop: Callable[..., Any], arguments: list[str], code: int, said: str
+) -> None:
     done = desktop("Main", "http", *arguments)
     assert done.returncode == code and said in done.stderr, done.stderr
 
 
 @pytest.mark.live
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_the_benchmark_gives_raw_samples(desktop: Callable[..., Any], transport: str) -> None:
-    done = desktop("Bench", transport, "--model", "digits", "--shape", "588,8,8,1", "--warmup", "1", "--requests", "5")
+def test_the_benchmark_gives_raw_samples(
+    desktop: Callable[..., Any], transport: str
+) -> None:
+    done = desktop(
+        "Bench",
+        transport,
+        "--model",
+        "digits",
+        "--shape",
+        "588,8,8,1",
+        "--warmup",
+        "1",
+        "--requests",
+        "5",
+    )
     result = json.loads(done.stdout)
-    assert (result["bytes_in"], result["bytes_out"], len(result["samples_ns"])) == (150_528, 588 * 10 * 4, 5)
+    assert (result["bytes_in"], result["bytes_out"], len(result["samples_ns"])) == (
+        150_528,
+        588 * 10 * 4,
+        5,
+    )
 
 
 GUIDE = (ROOT / "docs" / "android.md").read_text(encoding="utf-8")
@@ -189,7 +244,9 @@ public class Card {
 
 
 @pytest.mark.live
-def test_a_model_cards_example_runs(built: Built, live: tuple[Server, dict[str, str]], tmp_path: Path) -> None:
+def test_a_model_cards_example_runs(
+    built: Built, live: tuple[Server, dict[str, str]], tmp_path: Path
+) -> None:
     """The lines that ``inspect`` prints, inside a method."""
     server, where = live
     example = server.call("GET", "/v2/models/digits").json()["card"]["examples"]["java"]
@@ -201,29 +258,65 @@ def test_a_model_cards_example_runs(built: Built, live: tuple[Server, dict[str, 
     path = f"{built.jars['library']}:{tools.json_jar}:{tmp_path}"
     compiling = [tools.javac, "-cp", path, "-d", tmp_path, tmp_path / "Card.java"]
     subprocess.run([str(word) for word in compiling], check=True, timeout=120)
-    running = [tools.java, "-cp", path, "Card", where["pocketserve.token"], MODELS / "digits/samples/7.png"]
-    printed = subprocess.run([str(word) for word in running], check=True, capture_output=True, text=True, timeout=120)
+    running = [
+        tools.java,
+        "-cp",
+        path,
+        "Card",
+        where["pocketserve.token"],
+        MODELS / "digits/samples/7.png",
+    ]
+    printed = subprocess.run(
+        [str(word) for word in running],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert '"label":"7"' in printed.stdout
 
 
 @pytest.mark.live
-def test_the_guides_first_example_runs(built: Built, live: tuple[Server, dict[str, str]], tmp_path: Path) -> None:
+def test_the_guides_first_example_runs(
+    built: Built, live: tuple[Server, dict[str, str]], tmp_path: Path
+) -> None:
     """With the commands that stand below it, in a folder like a clone."""
     where = live[1]
-    code = EXAMPLES[0].replace("8470", where["pocketserve.http"]).replace("8471", where.get("pocketserve.socket", "1"))
+    code = (
+        EXAMPLES[0]
+        .replace("8470", where["pocketserve.http"])
+        .replace("8471", where.get("pocketserve.socket", "1"))
+    )
     code = code if SOCKET else code.replace("Transport.SOCKET", "Transport.HTTP")
     (tmp_path / "Example.java").write_text(code, encoding="utf-8")
     for name in ("android_bridge", "models"):
         (tmp_path / name).symlink_to(ROOT / name)
-    (commands,) = re.findall(r"^```sh java\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
-    path = [str(Path(sys.executable).parent), str(Path(built.build.tools.javac).parent), os.environ["PATH"]]
-    environment = {**os.environ, "PATH": os.pathsep.join(path), "POCKETSERVE_TOKEN_FILE": where["pocketserve.token"]}
+    (commands,) = re.findall(
+        r"^```sh java\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL
+    )
+    path = [
+        str(Path(sys.executable).parent),
+        str(Path(built.build.tools.javac).parent),
+        os.environ["PATH"],
+    ]
+    environment = {
+        **os.environ,
+        "PATH": os.pathsep.join(path),
+        "POCKETSERVE_TOKEN_FILE": where["pocketserve.token"],
+    }
     done = subprocess.run(
-        ["bash", "-euc", commands], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240
+        ["bash", "-euc", commands],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()[1:]  # the first is the build's
-    assert lines[0].startswith("7 (") and lines[1].startswith("7 0.") and lines[-1] == "10", done
+    assert (
+        lines[0].startswith("7 (") and lines[1].startswith("7 0.") and lines[-1] == "10"
+    ), done
 
 
 def test_the_guides_android_examples_compile(built: Built, tmp_path: Path) -> None:
@@ -236,41 +329,68 @@ def test_the_guides_android_examples_compile(built: Built, tmp_path: Path) -> No
         files.append(tmp_path / f"{name[1]}.java")
         files[-1].write_text(code, encoding="utf-8")
     assert len(files) >= 2
-    command = [tools.javac, "-source", "8", "-target", "8", "-Xlint:all,-options", "-Werror", "-d", tmp_path]
+    command = [
+        tools.javac,
+        "-source",
+        "8",
+        "-target",
+        "8",
+        "-Xlint:all,-options",
+        "-Werror",
+        "-d",
+        tmp_path,
+    ]
     command += ["-bootclasspath", tools.android_jar, "-cp", built.jars["library"]]
     subprocess.run([*command, *files], check=True, timeout=120)
 
 
 def test_the_guide_has_every_code() -> None:
     """The table of codes has each code of the library once, and whether it is retryable is what the library says."""
-    source = "\n".join(file.read_text("utf-8") for file in SCRIPT.SOURCES.rglob("*.java"))
+    source = "\n".join(
+        file.read_text("utf-8") for file in SCRIPT.SOURCES.rglob("*.java")
+    )
     codes = set(re.findall(r'public static final String ([A-Z_]+) = "\1";', source))
     rows = re.findall(r"^\| `([A-Z_]+)` \| (yes|no) \|", GUIDE, re.MULTILINE)
     assert codes and {code for code, _ in rows} == codes and len(rows) == len(codes)
     for code, retry in rows:
         made = set(
-            re.findall(rf"PocketServeException\s*\.(lasting|passing)\(\s*(?:PocketServeException\.)?{code}\b", source)
+            re.findall(
+                rf"PocketServeException\s*\.(lasting|passing)\(\s*(?:PocketServeException\.)?{code}\b",
+                source,
+            )
         )
         assert made <= {"passing" if retry == "yes" else "lasting"}, code
 
 
 def source(name: str) -> str:
     """The text of a file of the library."""
-    return (SCRIPT.SOURCES / "dev" / "pocketserve" / "bridge" / name).read_text(encoding="utf-8")
+    return (SCRIPT.SOURCES / "dev" / "pocketserve" / "bridge" / name).read_text(
+        encoding="utf-8"
+    )
 
 
 def test_the_server_and_the_library_agree() -> None:
     """What both sides write down: the codes that may be retried, the faults with their numbers, the version."""
-    retryable = re.search(r"RETRYABLE = .*?asList\((.*?)\)", source("Answer.java"), re.DOTALL)
+    retryable = re.search(
+        r"RETRYABLE = .*?asList\((.*?)\)", source("Answer.java"), re.DOTALL
+    )
     assert retryable is not None
-    assert set(re.findall(r'"([A-Z_]+)"', retryable[1])) == {code.name for code in ErrorCode if code.retryable}
-    faults = re.findall(r"^    ([A-Z_]+)\((\d+)\)", source("wire/ConnectionFault.java"), re.MULTILINE)
-    assert {name: int(number) for name, number in faults} == {fault.name: fault.value for fault in ConnectionFault}
+    assert set(re.findall(r'"([A-Z_]+)"', retryable[1])) == {
+        code.name for code in ErrorCode if code.retryable
+    }
+    faults = re.findall(
+        r"^    ([A-Z_]+)\((\d+)\)", source("wire/ConnectionFault.java"), re.MULTILINE
+    )
+    assert {name: int(number) for name, number in faults} == {
+        fault.name: fault.value for fault in ConnectionFault
+    }
     version = re.search(r'VERSION = "(.*?)"', source("PocketServe.java"))
     assert version is not None and version[1] == pocketserve_wire.__version__
 
 
-def test_the_steps_are_a_command(built: Built, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_steps_are_a_command(
+    built: Built, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert SCRIPT.main(["jar", "--output", str(tmp_path)]) == 0
     assert (tmp_path / "pocketserve-bridge.jar").exists()
     assert capsys.readouterr().out.startswith("jar: ")
@@ -284,18 +404,31 @@ def test_style(built: Built) -> None:
     built.build.style()
 
 
-def test_style_finds_what_dx_cannot_have(built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_style_finds_what_dx_cannot_have(
+    built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The rules that keep the library on Android 6 are in force."""
-    lines = ("import java.util.*;", "/** X. */", "final class X {", "    Runnable a = () -> { };")
-    (tmp_path / "X.java").write_text("\n".join((*lines, "    Runnable b = this::toString;", "}", "")))
+    lines = (
+        "import java.util.*;",
+        "/** X. */",
+        "final class X {",
+        "    Runnable a = () -> { };",
+    )
+    (tmp_path / "X.java").write_text(
+        "\n".join((*lines, "    Runnable b = this::toString;", "}", ""))
+    )
     monkeypatch.setattr(SCRIPT, "SOURCES", tmp_path)
     with pytest.raises(SCRIPT.BuildError, match=r"(?s)AvoidStarImport.*'->'.*'::'"):
         built.build.style()
 
 
-def test_classes_of_later_androids_are_refused(built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_classes_of_later_androids_are_refused(
+    built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The compiler itself refuses what Android 6 does not have."""
-    (tmp_path / "X.java").write_text("final class X { Object o = java.util.Base64.getEncoder(); }\n")
+    (tmp_path / "X.java").write_text(
+        "final class X { Object o = java.util.Base64.getEncoder(); }\n"
+    )
     monkeypatch.setattr(SCRIPT, "SOURCES", tmp_path)
     with pytest.raises(SCRIPT.BuildError, match="Base64"):
         SCRIPT.Build(built.build.tools, tmp_path / "out").library()
@@ -312,4 +445,8 @@ def test_nothing_but_the_platform_is_needed() -> None:
     for file in SCRIPT.SOURCES.rglob("*.java"):
         for line in file.read_text("utf-8").splitlines():
             if line.startswith("import "):
-                assert line.removeprefix("import ").removeprefix("static ").startswith(allowed), f"{file.name}: {line}"
+                assert (
+                    line.removeprefix("import ")
+                    .removeprefix("static ")
+                    .startswith(allowed)
+                ), f"{file.name}: {line}"

@@ -23,7 +23,11 @@ SCRIPT = load_script(ROOT / "android_bridge" / "build.py")
 EXAMPLES = [
     (guide.stem, code)
     for guide in sorted((ROOT / "docs").rglob("*.md"))
-    for code in re.findall(r"^```kotlin(?: generated)?\n(.*?)^```$", guide.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    for code in re.findall(
+        r"^```kotlin(?: generated)?\n(.*?)^```$",
+        guide.read_text("utf-8"),
+        re.MULTILINE | re.DOTALL,
+    )
 ]
 TEXT_VIEW = """
 package android.widget;
@@ -98,7 +102,11 @@ fun main(given: Array<String>) = runBlocking<Unit> {
 
 @pytest.fixture(scope="module")
 def compiled(
-    toolchain: Any, kotlin_tools: Any, kotlinc: Compile, server: Server, tmp_path_factory: pytest.TempPathFactory
+    toolchain: Any,
+    kotlin_tools: Any,
+    kotlinc: Compile,
+    server: Server,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> tuple[Path, str]:
     """The folder with the classes of all examples, and the class path that they run on."""
     folder = tmp_path_factory.mktemp("kotlin")
@@ -106,9 +114,15 @@ def compiled(
     library = build.library()
     camera, view = folder / "camera", folder / "view"
     (folder / "TextView.java").write_text(TEXT_VIEW)
-    for stubs, java in ((camera, sorted((KTX / "test").rglob("*.java"))), (view, [folder / "TextView.java"])):
+    for stubs, java in (
+        (camera, sorted((KTX / "test").rglob("*.java"))),
+        (view, [folder / "TextView.java"]),
+    ):
         subprocess.run([toolchain.javac, "-d", stubs, *java], check=True, timeout=120)
-    sources = [folder / f"{guide.replace('-', '_')}{number}.kt" for number, (guide, _) in enumerate(EXAMPLES)]
+    sources = [
+        folder / f"{guide.replace('-', '_')}{number}.kt"
+        for number, (guide, _) in enumerate(EXAMPLES)
+    ]
     for file, (_, code) in zip(sources, EXAMPLES, strict=True):
         file.write_text(code, "utf-8")
     sources.append(folder / "Main.kt")
@@ -116,8 +130,19 @@ def compiled(
     sources += generate(server, "kotlin", folder / "generated", ("digits", "petals"))
     libraries = [library, build.ktx(library)]
     # Android's own classes come first: the examples see them, and of the stand-ins only CameraX's.
-    kotlinc(sources, os.pathsep.join(map(str, (*libraries, toolchain.android_jar, camera))), folder / "classes")
-    parts = [folder / "classes", *libraries, camera, view, kotlin_tools.libraries, toolchain.json_jar]
+    kotlinc(
+        sources,
+        os.pathsep.join(map(str, (*libraries, toolchain.android_jar, camera))),
+        folder / "classes",
+    )
+    parts = [
+        folder / "classes",
+        *libraries,
+        camera,
+        view,
+        kotlin_tools.libraries,
+        toolchain.json_jar,
+    ]
     return folder / "classes", os.pathsep.join(map(str, parts))
 
 
@@ -125,18 +150,39 @@ def test_every_example_compiles(compiled: tuple[Path, str]) -> None:
     assert len(EXAMPLES) >= 2 and (compiled[0] / "MainKt.class").exists()
 
 
-def test_the_examples_run(toolchain: Any, compiled: tuple[Path, str], server: Server) -> None:
+def test_the_examples_run(
+    toolchain: Any, compiled: tuple[Path, str], server: Server
+) -> None:
     picture = MODELS / "digits" / "samples" / "7.png"
     ports = [str(server.ready[name]["port"]) for name in ("socket", "http")]
-    command = [toolchain.java, "-cp", compiled[1], "MainKt", picture, *ports, server.ready["token_file"]]
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=120, check=False)
+    command = [
+        toolchain.java,
+        "-cp",
+        compiled[1],
+        "MainKt",
+        picture,
+        *ports,
+        server.ready["token_file"],
+    ]
+    done = subprocess.run(
+        [str(part) for part in command],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     lines = done.stdout.splitlines()
     assert done.returncode == 0 and len(lines) == 13, done
     with Client(server.url, server.token) as client:
         width = client.predict("petals", [[5.1, 3.5, 1.4]])["predictions"][0]["value"]
     for described, shown, seen, typed, petal in (lines[0:5], lines[5:10]):
-        assert described.startswith("7 (") and re.fullmatch(r"\d \([\d.]+ %\)", shown), done
+        assert described.startswith("7 (") and re.fullmatch(
+            r"\d \([\d.]+ %\)", shown
+        ), done
         assert re.fullmatch(r"\d+: 7 \([\d.]+ %\)", seen), done
         assert typed == "true LABEL_7" and float(petal) == pytest.approx(width), done
     assert lines[10] == "cancelled"
-    assert lines[11].startswith("this client was closed") and lines[12] == "Start the server in Termux"
+    assert (
+        lines[11].startswith("this client was closed")
+        and lines[12] == "Start the server in Termux"
+    )

@@ -84,7 +84,9 @@ class Built:
 
 
 @pytest.fixture(scope="module")
-def built(toolchain: Any, kotlinc: Compile, tmp_path_factory: pytest.TempPathFactory) -> Built:
+def built(
+    toolchain: Any, kotlinc: Compile, tmp_path_factory: pytest.TempPathFactory
+) -> Built:
     """The libraries, and a program that uses them."""
     folder = tmp_path_factory.mktemp("ktx")
     build, stubs = SCRIPT.Build(toolchain, folder), folder / "stubs"
@@ -92,25 +94,50 @@ def built(toolchain: Any, kotlinc: Compile, tmp_path_factory: pytest.TempPathFac
     libraries = [library, build.ktx(library)]
     java8 = ["-source", "8", "-target", "8", "-Xlint:-options"]
     sources = sorted((KTX / "test").rglob("*.java"))
-    subprocess.run([toolchain.javac, *java8, "-d", stubs, *sources], check=True, timeout=120)
+    subprocess.run(
+        [toolchain.javac, *java8, "-d", stubs, *sources], check=True, timeout=120
+    )
     path = os.pathsep.join(map(str, [*libraries, stubs]))
     kotlinc([KTX / "test/Program.kt"], path, folder / "program")
     return Built(build, libraries, stubs, folder / "program")
 
 
 @pytest.fixture(scope="module")
-def shrunk(built: Built, toolchain: Any, app_tools: Any, kotlin_tools: Any) -> list[Path]:
+def shrunk(
+    built: Built, toolchain: Any, app_tools: Any, kotlin_tools: Any
+) -> list[Path]:
     """Program and libraries, Kotlin's own among them, after a shrinker: no rule is the libraries' own."""
     folder = built.build.output
     parts = [*built.libraries, built.program, *kotlin_tools.libraries.split(os.pathsep)]
-    inputs = "".join(f"-injars {part}(!META-INF/**,!module-info.class)\n" for part in parts)
-    rules = RULES.format(inputs=inputs, out=folder / "shrunk.jar", stubs=built.stubs, android=toolchain.android_jar)
+    inputs = "".join(
+        f"-injars {part}(!META-INF/**,!module-info.class)\n" for part in parts
+    )
+    rules = RULES.format(
+        inputs=inputs,
+        out=folder / "shrunk.jar",
+        stubs=built.stubs,
+        android=toolchain.android_jar,
+    )
     (folder / "rules.pro").write_text(rules)
-    command = [toolchain.java, "-cp", app_tools.proguard, "proguard.ProGuard", f"@{folder / 'rules.pro'}"]
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=400, check=False)
+    command = [
+        toolchain.java,
+        "-cp",
+        app_tools.proguard,
+        "proguard.ProGuard",
+        f"@{folder / 'rules.pro'}",
+    ]
+    done = subprocess.run(
+        [str(part) for part in command],
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     with zipfile.ZipFile(folder / "shrunk.jar") as archive:
-        assert not [name for name in archive.namelist() if name.startswith("dev/pocketserve")]
+        assert not [
+            name for name in archive.namelist() if name.startswith("dev/pocketserve")
+        ]
     return [folder / "shrunk.jar"]
 
 
@@ -126,10 +153,21 @@ def forms(built: Built, shrunk: list[Path], kotlin_tools: Any) -> dict[str, list
 def command(built: Built, toolchain: Any, kotlin_tools: Any) -> Command:
     """How to start the test program: ``command("calls", "HTTP", *addresses)``, or on other jars."""
 
-    def start(what: str, transport: str, *addresses: str, jars: list[Path] | None = None) -> list[str]:
+    def start(
+        what: str, transport: str, *addresses: str, jars: list[Path] | None = None
+    ) -> list[str]:
         parts = jars or [*built.libraries, built.program, kotlin_tools.libraries]
         path = os.pathsep.join(map(str, [*parts, built.stubs, toolchain.json_jar]))
-        return [str(toolchain.java), "-cp", path, "ProgramKt", what, transport, *addresses, str(PICTURE)]
+        return [
+            str(toolchain.java),
+            "-cp",
+            path,
+            "ProgramKt",
+            what,
+            transport,
+            *addresses,
+            str(PICTURE),
+        ]
 
     return start
 
@@ -155,7 +193,9 @@ def said(command: Command, live: Server) -> Callable[..., list[str]]:
     def start(what: str, transport: str, jars: list[Path] | None = None) -> list[str]:
         where = [str(live.socket_port), str(live.port), live.ready["token_file"]]
         words = command(what, transport, *where, jars=jars)
-        done = subprocess.run(words, capture_output=True, text=True, timeout=ALLOWED_S, check=False)
+        done = subprocess.run(
+            words, capture_output=True, text=True, timeout=ALLOWED_S, check=False
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout.splitlines()
 
@@ -175,7 +215,9 @@ class Dialog:
 
     def __init__(self, words: list[str]) -> None:
         pipe = subprocess.PIPE
-        self._process = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, text=True)
+        self._process = subprocess.Popen(
+            words, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, text=True
+        )
         self._limit = threading.Timer(ALLOWED_S, self._process.kill)
         self._limit.start()
 
@@ -222,7 +264,9 @@ def dialog(command: Command, held: HeldServer) -> Iterator[Callable[..., Dialog]
 def test_everything_public_is_documented() -> None:
     for file in sorted((KTX / "src").rglob("*.kt")):
         lines = file.read_text("utf-8").splitlines()
-        places = [number for number, line in enumerate(lines) if re.match(DOCUMENTED, line)]
+        places = [
+            number for number, line in enumerate(lines) if re.match(DOCUMENTED, line)
+        ]
         assert places, file
         for number in places:
             assert lines[number - 1].strip().endswith("*/"), f"{file.name}:{number + 1}"
@@ -236,7 +280,10 @@ def test_every_call_answers(said: Callable[..., list[str]], transport: str) -> N
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("form", ["dexed", "shrunk"])
 def test_a_phone_s_form_says_the_same(
-    said: Callable[..., list[str]], forms: dict[str, list[Path]], form: str, transport: str
+    said: Callable[..., list[str]],
+    forms: dict[str, list[Path]],
+    form: str,
+    transport: str,
 ) -> None:
     """After Android's bytecode and back, and after a shrinker has renamed what it could."""
     assert said("calls", transport, forms[form]) == CALLS
@@ -244,22 +291,35 @@ def test_a_phone_s_form_says_the_same(
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_every_fault_is_the_library_s_exception(said: Callable[..., list[str]], transport: str) -> None:
+def test_every_fault_is_the_library_s_exception(
+    said: Callable[..., list[str]], transport: str
+) -> None:
     lines = said("faults", transport)
     assert lines[:-1] == [
-        *("MODEL_NOT_FOUND", "INVALID_INPUT", "MODEL_NOT_FOUND", "MODEL_NOT_FOUND", "the work's own", "CLOSED"),
+        *(
+            "MODEL_NOT_FOUND",
+            "INVALID_INPUT",
+            "MODEL_NOT_FOUND",
+            "MODEL_NOT_FOUND",
+            "the work's own",
+            "CLOSED",
+        ),
         *("TOKEN_UNKNOWN", "SERVER_UNREACHABLE", "SERVER_UNREACHABLE"),
     ]
     assert lines[-1].startswith("this client was closed")
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_frames_of_every_kind_are_the_same_picture(said: Callable[..., list[str]], transport: str) -> None:
+def test_frames_of_every_kind_are_the_same_picture(
+    said: Callable[..., list[str]], transport: str
+) -> None:
     assert said("frames", transport) == FRAMES
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_a_flow_goes_on_after_an_error_if_asked_to(said: Callable[..., list[str]], transport: str) -> None:
+def test_a_flow_goes_on_after_an_error_if_asked_to(
+    said: Callable[..., list[str]], transport: str
+) -> None:
     assert said("retry", transport) == ["7 after 1"]
 
 
@@ -282,7 +342,9 @@ def test_of_ten_frames_the_first_and_the_newest_are_asked(
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("what", ["cancel-call", "cancel-flow", "cancel-work", "cancel-work-flow"])
+@pytest.mark.parametrize(
+    "what", ["cancel-call", "cancel-flow", "cancel-work", "cancel-work-flow"]
+)
 def test_a_cancelled_coroutine_cancels_its_request(
     dialog: Callable[..., Dialog], held: HeldServer, transport: str, what: str
 ) -> None:
@@ -300,18 +362,24 @@ def test_a_cancelled_coroutine_cancels_its_request(
     talk.end()
 
 
-def test_a_frame_that_the_server_dropped_is_no_error(dialog: Callable[..., Dialog], held: HeldServer) -> None:
+def test_a_frame_that_the_server_dropped_is_no_error(
+    dialog: Callable[..., Dialog], held: HeldServer
+) -> None:
     """As when another client sends frames of the same stream."""
     talk = dialog("newest", "SOCKET")
     queue = held.model.queue
     until(lambda: queue.waiting == 1)
     [(_, stream)] = queue._entries.streams
-    held.model.peer.ask(f"POST /predictions/digits?stream={stream}", PICTURE.read_bytes())
+    held.model.peer.ask(
+        f"POST /predictions/digits?stream={stream}", PICTURE.read_bytes()
+    )
     until(lambda: held.model.ended("superseded") == 1)
     talk.say("more")
     assert talk.hear() == "given"
     held.model.go()
-    answers = [talk.hear()]  # of the nine, the first may have been sent before the others came
+    answers = [
+        talk.hear()
+    ]  # of the nine, the first may have been sent before the others came
     while answers[-1] != "answer 9 7":
         assert answers[-1] == "answer 1 7"
         answers.append(talk.hear())

@@ -27,8 +27,14 @@ LEAST_CONTRAST = 4.5
 def styles() -> dict[str, dict[str, str]]:
     """Each style's items, with those of its parents in this app."""
     tree = ElementTree.parse(RES / "values/styles.xml")
-    own = {style.attrib["name"]: {i.attrib["name"]: i.text or "" for i in style} for style in tree.getroot()}
-    return {name: {**own.get(name.rpartition(".")[0], {}), **items} for name, items in own.items()}
+    own = {
+        style.attrib["name"]: {i.attrib["name"]: i.text or "" for i in style}
+        for style in tree.getroot()
+    }
+    return {
+        name: {**own.get(name.rpartition(".")[0], {}), **items}
+        for name, items in own.items()
+    }
 
 
 STYLES = styles()
@@ -36,7 +42,9 @@ STYLES = styles()
 
 def attributes(element: ElementTree.Element) -> dict[str, str]:
     """What is said of a view, here or by its style; names as in ``android:text``."""
-    given = {key.replace(ANDROID, "android:"): value for key, value in element.attrib.items()}
+    given = {
+        key.replace(ANDROID, "android:"): value for key, value in element.attrib.items()
+    }
     return {**STYLES.get(given.get("style", "").removeprefix("@style/"), {}), **given}
 
 
@@ -67,27 +75,44 @@ def test_lengths_grow_with_the_screen_and_letters_with_the_wish() -> None:
     for file, view, said in VIEWS:
         for name, value in said.items():
             length = re.fullmatch(r"-?[\d.]+([a-z]+)", value)
-            if length is not None and not name.endswith(("maxLength", "maxLines", "weight")):
-                assert length[1] == ("sp" if name == "android:textSize" else "dp"), (file, view, name, value)
+            if length is not None and not name.endswith(
+                ("maxLength", "maxLines", "weight")
+            ):
+                assert length[1] == ("sp" if name == "android:textSize" else "dp"), (
+                    file,
+                    view,
+                    name,
+                    value,
+                )
 
 
 def test_nothing_is_left_or_right() -> None:
     for file, view, said in VIEWS:
         sides = [n for n in said if re.search(r"(Left|Right|_toLeftOf|_toRightOf)$", n)]
-        assert not sides and not re.search(r"\b(left|right)\b", said.get("android:gravity", "")), (file, view, sides)
+        assert not sides and not re.search(
+            r"\b(left|right)\b", said.get("android:gravity", "")
+        ), (file, view, sides)
     manifest = ElementTree.parse(SAMPLE / "AndroidManifest.xml")
     application = manifest.find("application")
-    assert application is not None and application.get(f"{ANDROID}supportsRtl") == "true"
+    assert (
+        application is not None and application.get(f"{ANDROID}supportsRtl") == "true"
+    )
 
 
-@pytest.mark.parametrize(("file", "view", "said"), [entry for entry in VIEWS if entry[1] in WITH_TEXT])
+@pytest.mark.parametrize(
+    ("file", "view", "said"), [entry for entry in VIEWS if entry[1] in WITH_TEXT]
+)
 def test_letters_of_any_size_fit(file: str, view: str, said: dict[str, str]) -> None:
     """A view with text is as high as its text."""
     assert said["android:layout_height"] == "wrap_content", said
-    assert view == "EditText" or ("android:maxLines" not in said and "android:ellipsize" not in said)
+    assert view == "EditText" or (
+        "android:maxLines" not in said and "android:ellipsize" not in said
+    )
 
 
-@pytest.mark.parametrize(("file", "view", "said"), [entry for entry in VIEWS if entry[1] in TOUCHED])
+@pytest.mark.parametrize(
+    ("file", "view", "said"), [entry for entry in VIEWS if entry[1] in TOUCHED]
+)
 def test_fingers_find_it(file: str, view: str, said: dict[str, str]) -> None:
     least = re.fullmatch(r"(\d+)dp", said.get("android:minHeight", ""))
     assert least is not None and int(least[1]) >= LEAST_TARGET_DP, said
@@ -99,43 +124,72 @@ def test_buttons_in_a_row_share_its_width() -> None:
         for row in ElementTree.parse(path).iter("LinearLayout"):
             said = attributes(row)
             if said.get("android:orientation") == "horizontal":
-                shares = [attributes(button).get("android:layout_weight") for button in row.findall("Button")]
+                shares = [
+                    attributes(button).get("android:layout_weight")
+                    for button in row.findall("Button")
+                ]
                 assert all(share == "1" for share in shares), (path.stem, shares)
 
 
 def test_what_may_be_longer_than_the_screen_scrolls() -> None:
     """Settings, and the panel with its help text."""
-    for path, name in ((RES / "layout/activity_settings.xml", "save"), (RES / "layout/activity_main.xml", "problem")):
-        scrolling = [element for view in ElementTree.parse(path).iter("ScrollView") for element in view.iter()]
-        assert name in {attributes(e).get("android:id", "").rpartition("/")[2] for e in scrolling}
+    for path, name in (
+        (RES / "layout/activity_settings.xml", "save"),
+        (RES / "layout/activity_main.xml", "problem"),
+    ):
+        scrolling = [
+            element
+            for view in ElementTree.parse(path).iter("ScrollView")
+            for element in view.iter()
+        ]
+        assert name in {
+            attributes(e).get("android:id", "").rpartition("/")[2] for e in scrolling
+        }
 
 
 def test_talkback_has_something_to_say() -> None:
-    labelled = {said["android:labelFor"].rpartition("/")[2] for _, _, said in VIEWS if "android:labelFor" in said}
+    labelled = {
+        said["android:labelFor"].rpartition("/")[2]
+        for _, _, said in VIEWS
+        if "android:labelFor" in said
+    }
     for file, view, said in VIEWS:
         name = said.get("android:id", "").rpartition("/")[2]
         silent = said.get("android:importantForAccessibility") == "no"
         if view in {"EditText", "Spinner"}:
             assert name in labelled, (file, name)
-        if view in PICTURES or (view.endswith("View") and view not in {"TextView", "ScrollView"}):
+        if view in PICTURES or (
+            view.endswith("View") and view not in {"TextView", "ScrollView"}
+        ):
             assert silent or "android:contentDescription" in said, (file, view, name)
         # It would be read in place of what was typed.
-        assert view != "EditText" or "android:contentDescription" not in said, (file, name)
+        assert view != "EditText" or "android:contentDescription" not in said, (
+            file,
+            name,
+        )
 
 
 def test_secrets_are_not_offered_to_other_apps() -> None:
     for file, view, said in VIEWS:
-        assert view != "EditText" or said.get("android:importantForAutofill") == "no", (file, said)
+        assert view != "EditText" or said.get("android:importantForAutofill") == "no", (
+            file,
+            said,
+        )
 
 
 def colours(folder: str) -> dict[str, str]:
-    return {c.attrib["name"]: c.text or "" for c in ElementTree.parse(RES / folder / "colors.xml").getroot()}
+    return {
+        c.attrib["name"]: c.text or ""
+        for c in ElementTree.parse(RES / folder / "colors.xml").getroot()
+    }
 
 
 def luminance(colour: str) -> float:
     """As WCAG 2 defines it, of ``#RRGGBB``."""
     parts = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
-    red, green, blue = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+    red, green, blue = (
+        p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts
+    )
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
@@ -149,22 +203,37 @@ def test_texts_can_be_read_by_day_and_by_night() -> None:
     night = {**day, **colours("values-night")}
     for palette in (day, night):
         assert contrast(palette["panel"], palette["panel_text"]) >= LEAST_CONTRAST
-        assert contrast(palette["primary"], "#FFFFFF") >= LEAST_CONTRAST  # the title in the bar
+        assert (
+            contrast(palette["primary"], "#FFFFFF") >= LEAST_CONTRAST
+        )  # the title in the bar
     # White letters on the shade over the brightest preview that there can be.
     over_white = round(255 * (1 - int(day["shade"][1:3], 16) / 255))
-    assert contrast(f"#{over_white:02X}" + f"{over_white:02X}" * 2, "#FFFFFF") >= LEAST_CONTRAST
+    assert (
+        contrast(f"#{over_white:02X}" + f"{over_white:02X}" * 2, "#FFFFFF")
+        >= LEAST_CONTRAST
+    )
     assert set(colours("values-night")) <= set(day)
 
 
 def test_colours_are_named() -> None:
     for file, view, said in VIEWS:
-        assert not [value for value in said.values() if value.startswith("#")], (file, view, said)
+        assert not [value for value in said.values() if value.startswith("#")], (
+            file,
+            view,
+            said,
+        )
 
 
 def test_every_view_that_is_named_is_used_and_the_other_way_round() -> None:
-    sources = "\n".join(path.read_text("utf-8") for path in (SAMPLE / "src").rglob("*.java"))
+    sources = "\n".join(
+        path.read_text("utf-8") for path in (SAMPLE / "src").rglob("*.java")
+    )
     used = set(re.findall(r"(?<!android\.)R\.id\.(\w+)", sources))
-    named = {said["android:id"].rpartition("/")[2] for _, _, said in VIEWS if "android:id" in said}
+    named = {
+        said["android:id"].rpartition("/")[2]
+        for _, _, said in VIEWS
+        if "android:id" in said
+    }
     assert used == named
 
 
@@ -172,15 +241,22 @@ def test_a_screen_that_is_turned_keeps_what_it_shows() -> None:
     """The first screen is not made anew; its answers live in memory only. A test for each would need a phone."""
     manifest = ElementTree.parse(SAMPLE / "AndroidManifest.xml")
     kept = {
-        activity.attrib[f"{ANDROID}name"]: set(activity.get(f"{ANDROID}configChanges", "").split("|"))
+        activity.attrib[f"{ANDROID}name"]: set(
+            activity.get(f"{ANDROID}configChanges", "").split("|")
+        )
         for activity in manifest.iter("activity")
     }
-    assert {"orientation", "screenSize", "smallestScreenSize", "screenLayout"} <= kept[".MainActivity"]
+    assert {"orientation", "screenSize", "smallestScreenSize", "screenLayout"} <= kept[
+        ".MainActivity"
+    ]
 
 
 def test_no_layout_is_forgotten() -> None:
     assert {path.stem for path in LAYOUTS} == set(
-        re.findall(r"(?<!android\.)R\.layout\.(\w+)", "".join(p.read_text("utf-8") for p in _java()))
+        re.findall(
+            r"(?<!android\.)R\.layout\.(\w+)",
+            "".join(p.read_text("utf-8") for p in _java()),
+        )
     )
 
 

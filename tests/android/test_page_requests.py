@@ -23,9 +23,19 @@ WEB = ROOT / "server" / "pocketserve" / "web"
 HOSTILE = 'a "b" $c ${d} \\ \\u0041 \\f \f\b\t\r\n\x01\x7f\u2028 Σ 🙂'
 ROWS = "[[5.1, 3.5, 1.4]]"
 REQUESTS: dict[str, dict[str, Any]] = {
-    "File": {"model": "digits", "version": "tflite", "query": {"top_k": "1"}, "file": "7.png"},
+    "File": {
+        "model": "digits",
+        "version": "tflite",
+        "query": {"top_k": "1"},
+        "file": "7.png",
+    },
     "Json": {"model": "petals", "query": {}, "inline": ROWS, "file": "input"},
-    "Text": {"model": "petals", "query": {"note": HOSTILE}, "inline": HOSTILE, "file": "input"},
+    "Text": {
+        "model": "petals",
+        "query": {"note": HOSTILE},
+        "inline": HOSTILE,
+        "file": "input",
+    },
 }
 WRITE = """
 globalThis.location = { origin: process.argv[1], port: new URL(process.argv[1]).port };
@@ -84,9 +94,13 @@ def shown(origin: str, folder: Path) -> dict[str, tuple[str, str]]:
     (folder / "package.json").write_text('{"type": "module"}')
     arguments = [origin, str(folder / "requests.js"), json.dumps(REQUESTS)]
     command = [node, "--input-type=module", "--eval", WRITE, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 0, done.stderr
-    return {name: (java, kotlin) for name, (java, kotlin) in json.loads(done.stdout).items()}
+    return {
+        name: (java, kotlin) for name, (java, kotlin) in json.loads(done.stdout).items()
+    }
 
 
 @pytest.fixture(scope="module")
@@ -114,15 +128,30 @@ def programs(
     run([toolchain.javac, "-encoding", "UTF-8", "-cp", class_path(library, toolchain.json_jar), "-d", folder / "out",
          *sorted(java.iterdir())])  # fmt: skip
     kotlinc(sorted(kotlin.iterdir()), class_path(library), folder / "out-kotlin")
-    return class_path(folder / "out", folder / "out-kotlin", library, kotlin_tools.libraries, toolchain.json_jar)
+    return class_path(
+        folder / "out",
+        folder / "out-kotlin",
+        library,
+        kotlin_tools.libraries,
+        toolchain.json_jar,
+    )
 
 
 @pytest.mark.parametrize("language", ["Java", "Kotlin"])
-def test_what_the_page_shows_runs(toolchain: Any, programs: str, server: Server, language: str) -> None:
+def test_what_the_page_shows_runs(
+    toolchain: Any, programs: str, server: Server, language: str
+) -> None:
     """A file and JSON are answered; a text of any characters reaches the library as it was typed."""
     said = {}
     for name in REQUESTS:
-        command = [toolchain.java, "-Dfile.encoding=UTF-8", "-cp", programs, f"{language}{name}", server.token]
+        command = [
+            toolchain.java,
+            "-Dfile.encoding=UTF-8",
+            "-cp",
+            programs,
+            f"{language}{name}",
+            server.token,
+        ]
         done = subprocess.run(
             [str(word) for word in command],
             cwd=MODELS / "digits/samples",
@@ -136,4 +165,6 @@ def test_what_the_page_shows_runs(toolchain: Any, programs: str, server: Server,
         said[name] = done.stdout.split("\n")
     assert json.loads(said["File"][0])[0]["label"] == "7"
     assert json.loads(said["Json"][0])[0]["unit"] == "cm"
-    assert said["Text"][0] == "INVALID_PARAMETER" and json.loads(said["Text"][1]) == [HOSTILE]
+    assert said["Text"][0] == "INVALID_PARAMETER" and json.loads(said["Text"][1]) == [
+        HOSTILE
+    ]

@@ -41,7 +41,9 @@ Program = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="module")
-def shrunk(toolchain: Any, app_tools: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def shrunk(
+    toolchain: Any, app_tools: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """Library and desktop stand-in in one jar, with the entry points kept and nothing else."""
     folder = tmp_path_factory.mktemp("shrunk")
     build = SCRIPT.Build(toolchain, folder)
@@ -57,8 +59,16 @@ def shrunk(toolchain: Any, app_tools: Any, tmp_path_factory: pytest.TempPathFact
             kept="\n".join(keep.format(name) for name in PROGRAMS),
         )
     )
-    command = [str(toolchain.java), "-cp", app_tools.proguard, "proguard.ProGuard", f"@{rules}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    command = [
+        str(toolchain.java),
+        "-cp",
+        app_tools.proguard,
+        "proguard.ProGuard",
+        f"@{rules}",
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=300, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return folder / "shrunk.jar"
 
@@ -67,11 +77,31 @@ def shrunk(toolchain: Any, app_tools: Any, tmp_path_factory: pytest.TempPathFact
 def program(toolchain: Any, shrunk: Path, server: Server) -> Program:
     """Starts a program of the shrunk jar: ``program("Main", "http", "--model", ...)``."""
 
-    def start(name: str, transport: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def start(
+        name: str, transport: str, *arguments: str
+    ) -> subprocess.CompletedProcess[str]:
         path = f"{shrunk}:{toolchain.json_jar}"
-        command = [str(toolchain.java), "-cp", path, f"dev.pocketserve.desktop.{name}", "--transport", transport]
-        command += ["--port", str(server.ready[transport]["port"]), "--token-file", server.ready["token_file"]]
-        return subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120, check=False)
+        command = [
+            str(toolchain.java),
+            "-cp",
+            path,
+            f"dev.pocketserve.desktop.{name}",
+            "--transport",
+            transport,
+        ]
+        command += [
+            "--port",
+            str(server.ready[transport]["port"]),
+            "--token-file",
+            server.ready["token_file"],
+        ]
+        return subprocess.run(
+            [*command, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
 
     return start
 
@@ -80,24 +110,43 @@ def test_it_was_renamed(shrunk: Path) -> None:
     with zipfile.ZipFile(shrunk) as archive:
         classes = {name for name in archive.namelist() if name.endswith(".class")}
     kept = {f"dev/pocketserve/desktop/{name}.class" for name in PROGRAMS}
-    assert kept < classes and not [name for name in classes - kept if not name.startswith("x/")]
+    assert kept < classes and not [
+        name for name in classes - kept if not name.startswith("x/")
+    ]
 
 
 @pytest.mark.parametrize("transport", ["http", "socket"])
 def test_pictures_are_answered(program: Program, transport: str) -> None:
-    done = program("Main", transport, "--model", "digits", str(MODELS / "digits" / "samples"))
+    done = program(
+        "Main", transport, "--model", "digits", str(MODELS / "digits" / "samples")
+    )
     assert done.returncode == 0, done.stderr
-    assert [line[: len("0.png: 0")] for line in done.stdout.splitlines()] == [f"{d}.png: {d}" for d in range(10)]
+    assert [line[: len("0.png: 0")] for line in done.stdout.splitlines()] == [
+        f"{d}.png: {d}" for d in range(10)
+    ]
 
 
 @pytest.mark.parametrize("transport", ["http", "socket"])
 def test_tensors_are_answered(program: Program, transport: str) -> None:
     """The datatype of an answer is found by its name, though the class that has it was renamed."""
-    done = program("Bench", transport, "--model", "digits", "--shape", "1,8,8,1", "--warmup", "1", "--requests", "2")
+    done = program(
+        "Bench",
+        transport,
+        "--model",
+        "digits",
+        "--shape",
+        "1,8,8,1",
+        "--warmup",
+        "1",
+        "--requests",
+        "2",
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["bytes_out"] == 40
 
 
 def test_errors_keep_their_codes(program: Program) -> None:
-    done = program("Main", "socket", "--model", "nothing", str(MODELS / "digits" / "samples"))
+    done = program(
+        "Main", "socket", "--model", "nothing", str(MODELS / "digits" / "samples")
+    )
     assert done.returncode == 1 and "MODEL_NOT_FOUND" in done.stderr

@@ -25,20 +25,44 @@ def call(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.java
 def test_everything_is_there_and_runs(toolchain) -> None:
-    for command in ([toolchain.aapt2, "version"], [toolchain.apksigner, "version"], [toolchain.enjarify, "--help"]):
+    for command in (
+        [toolchain.aapt2, "version"],
+        [toolchain.apksigner, "version"],
+        [toolchain.enjarify, "--help"],
+    ):
         subprocess.run(command, capture_output=True, check=True, timeout=60)
-    style = [toolchain.java, "-cp", toolchain.checkstyle, "com.puppycrawl.tools.checkstyle.Main", "--version"]
-    assert "Checkstyle" in subprocess.run(style, capture_output=True, text=True, check=True, timeout=60).stdout
+    style = [
+        toolchain.java,
+        "-cp",
+        toolchain.checkstyle,
+        "com.puppycrawl.tools.checkstyle.Main",
+        "--version",
+    ]
+    assert (
+        "Checkstyle"
+        in subprocess.run(
+            style, capture_output=True, text=True, check=True, timeout=60
+        ).stdout
+    )
 
 
 @pytest.mark.java
 def test_a_second_call_needs_no_network(toolchain) -> None:
-    done = call("--json", "--folder", str(toolchain.folder), POCKETSERVE_DEBIAN_MIRROR="http://127.0.0.1:9/debian")
-    assert done.returncode == 0 and json.loads(done.stdout)["android_jar"] == str(toolchain.android_jar)
+    done = call(
+        "--json",
+        "--folder",
+        str(toolchain.folder),
+        POCKETSERVE_DEBIAN_MIRROR="http://127.0.0.1:9/debian",
+    )
+    assert done.returncode == 0 and json.loads(done.stdout)["android_jar"] == str(
+        toolchain.android_jar
+    )
 
 
 @pytest.mark.java
-def test_packages_that_were_fetched_before_are_enough(toolchain, tmp_path: Path) -> None:
+def test_packages_that_were_fetched_before_are_enough(
+    toolchain, tmp_path: Path
+) -> None:
     done = call(
         "--folder",
         str(tmp_path / "second place"),
@@ -47,7 +71,9 @@ def test_packages_that_were_fetched_before_are_enough(toolchain, tmp_path: Path)
         POCKETSERVE_DEBIAN_MIRROR="http://127.0.0.1:9/debian",
     )
     assert done.returncode == 0, done.stderr
-    subprocess.run([tmp_path / "second place/bin/aapt2", "version"], check=True, timeout=60)
+    subprocess.run(
+        [tmp_path / "second place/bin/aapt2", "version"], check=True, timeout=60
+    )
 
 
 @pytest.mark.java
@@ -60,17 +86,27 @@ def test_an_unexpected_file_is_thrown_away(toolchain, tmp_path: Path) -> None:
     damaged.unlink()
     damaged.write_bytes(b"not a package")
     done = call("--folder", str(tmp_path / "new"), "--debs", str(store))
-    assert done.returncode == 1 and "dalvik-exchange" in done.stderr and "SHA-256" in done.stderr
+    assert (
+        done.returncode == 1
+        and "dalvik-exchange" in done.stderr
+        and "SHA-256" in done.stderr
+    )
     assert not list((tmp_path / "new/debs").glob("dalvik-exchange_*"))
 
 
 @pytest.mark.java
 def test_an_unreachable_mirror_is_one_sentence(tmp_path: Path) -> None:
-    done = call("--folder", str(tmp_path / "new"), "--mirror", "http://127.0.0.1:9/debian")
+    done = call(
+        "--folder", str(tmp_path / "new"), "--mirror", "http://127.0.0.1:9/debian"
+    )
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert "POCKETSERVE_ANDROID_DEBS" in done.stderr
 
 
 def test_a_missing_jdk_is_one_sentence(tmp_path: Path) -> None:
     done = call("--folder", str(tmp_path / "new"), JAVA_HOME=str(tmp_path))
-    assert done.returncode == 1 and "install a JDK 17" in done.stderr and "Traceback" not in done.stderr
+    assert (
+        done.returncode == 1
+        and "install a JDK 17" in done.stderr
+        and "Traceback" not in done.stderr
+    )

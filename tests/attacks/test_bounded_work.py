@@ -37,10 +37,20 @@ MANY = 8
 def png(width: int, height: int) -> bytes:
     """A black picture in colour, packed as small as can be."""
     rows = zlib.compressobj(9)
-    packed = b"".join([*(rows.compress(bytes(3 * width + 1)) for _ in range(height)), rows.flush()])
-    parts = (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)), (b"IDAT", packed), (b"IEND", b"")
+    packed = b"".join(
+        [*(rows.compress(bytes(3 * width + 1)) for _ in range(height)), rows.flush()]
+    )
+    parts = (
+        (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)),
+        (b"IDAT", packed),
+        (b"IEND", b""),
+    )
     chunks = (
-        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in parts
+        struct.pack(">I", len(data))
+        + name
+        + data
+        + struct.pack(">I", zlib.crc32(name + data))
+        for name, data in parts
     )
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
 
@@ -49,7 +59,9 @@ def jpeg(size: tuple[int, int], *, progressive: bool) -> bytes:
     """A picture with something in it."""
     target = io.BytesIO()
     pixels = np.indices((size[1], size[0])).sum(axis=0).astype(np.uint8)
-    Image.fromarray(np.stack([pixels, pixels // 2, 255 - pixels], 2)).save(target, "JPEG", progressive=progressive)
+    Image.fromarray(np.stack([pixels, pixels // 2, 255 - pixels], 2)).save(
+        target, "JPEG", progressive=progressive
+    )
     return target.getvalue()
 
 
@@ -92,7 +104,9 @@ def test_a_jpeg_of_thousands_of_scans_is_refused() -> None:
 
 
 @pytest.mark.parametrize("again", [14, None], ids=["headers", "whole"])
-def test_no_second_scan_of_a_jpeg_whose_first_is_the_whole_picture_is_decoded(again: int | None) -> None:
+def test_no_second_scan_of_a_jpeg_whose_first_is_the_whole_picture_is_decoded(
+    again: int | None,
+) -> None:
     # Such files are not counted through: this is the decoder's own rule, on which that rests.
     file = jpeg((64, 64), progressive=False).removesuffix(b"\xff\xd9")
     scan = file[file.rindex(b"\xff\xda") :][:again]
@@ -114,7 +128,10 @@ def test_marks_in_a_profile_are_no_scans() -> None:
     assert scans_of(file[:2] + profile + file[2:]) == 1
 
 
-@pytest.mark.parametrize("unit", [b"\xff", b"\xff\xda", b"\xff\xda\x00\x02", b"\xff\xe0\x00\x02", b"\xff\x00"])
+@pytest.mark.parametrize(
+    "unit",
+    [b"\xff", b"\xff\xda", b"\xff\xda\x00\x02", b"\xff\xe0\x00\x02", b"\xff\x00"],
+)
 def test_scans_of_anything_are_counted_in_one_pass(unit: bytes) -> None:
     assert scans_of(b"\xff\xd8" + unit * (2**22 // len(unit))) >= 0
 
@@ -160,7 +177,11 @@ def test_pictures_are_decoded_within_one_budget() -> None:
         with cancellation_scope(check, budget):
             read_picture(memoryview(file), SHAPE, ImageOptions(), 64_000_000)
 
-    files = [png(300, 300), jpeg((300, 300), progressive=True), jpeg((300, 300), progressive=False)]
+    files = [
+        png(300, 300),
+        jpeg((300, 300), progressive=True),
+        jpeg((300, 300), progressive=False),
+    ]
     with ThreadPoolExecutor(MANY) as pool:
         list(pool.map(read, files * MANY))
     assert 300 * 300 * 8 <= maximum <= 2**20 and budget.reserved == 0
@@ -169,7 +190,9 @@ def test_pictures_are_decoded_within_one_budget() -> None:
 def peak_bytes(server: Server) -> int:
     """The most memory that the server ever had."""
     lines = Path(f"/proc/{server.process.pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+    return next(
+        int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")
+    )
 
 
 @pytest.mark.live
@@ -179,13 +202,19 @@ def test_many_large_requests_at_a_time_take_the_memory_of_few(server: Server) ->
         with server.connect() as framed:
             return framed.call(f"POST /predictions/{model}", body).status
 
-    numbers = b"[" + b"1.5," * 1_000_000 + b"1.5]"  # no whole rows: refused once they are read
+    numbers = (
+        b"[" + b"1.5," * 1_000_000 + b"1.5]"
+    )  # no whole rows: refused once they are read
     assert ask("digits", png(28, 28)) == 200 and ask("petals", b"[1,2,3]") == 200
     before = peak_bytes(server)
     with ThreadPoolExecutor(MANY) as pool:  # as many as may prove the token at a time
         requests = [("digits", png(2000, 1500)), ("petals", numbers)] * MANY
-        assert list(pool.map(lambda request: ask(*request), requests)) == [200, 400] * MANY
-    assert peak_bytes(server) - before < 160 * 2**20  # 8 bodies of 4 MB, and one request's pixels or numbers
+        assert (
+            list(pool.map(lambda request: ask(*request), requests)) == [200, 400] * MANY
+        )
+    assert (
+        peak_bytes(server) - before < 160 * 2**20
+    )  # 8 bodies of 4 MB, and one request's pixels or numbers
 
 
 @pytest.mark.live
@@ -196,7 +225,9 @@ def test_a_table_has_as_many_rows_as_json_as_in_csv(server: Server) -> None:
     assert answer.status == 400 and b"more than 100000" in answer.body
 
 
-def test_calls_that_wait_for_a_scan_share_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_that_wait_for_a_scan_share_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scans, begun, go_on = [], threading.Event(), threading.Event()
 
     def slow(root: Path, only: Path | None) -> Models:
@@ -219,15 +250,21 @@ def test_calls_that_wait_for_a_scan_share_one(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("hidden", [b"\xff\xd9", b"\xff\xc8\xff\xff"])
-def test_a_jpeg_of_a_million_segments_is_refused(hidden: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_jpeg_of_a_million_segments_is_refused(
+    hidden: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Behind what ends the picture for one reader, and is skipped by another; each takes Pillow a hundred bytes."""
     monkeypatch.setattr(pictures, "MAX_READS", 10_000)
     file = jpeg((8, 8), progressive=False)
-    assert "more than 10000 pieces" in refusal(file[:2] + hidden + b"\xff\xe0\0\2" * 12_000 + file[2:])
+    assert "more than 10000 pieces" in refusal(
+        file[:2] + hidden + b"\xff\xe0\0\2" * 12_000 + file[2:]
+    )
 
 
 @pytest.mark.parametrize("at", [33, -12])
-def test_a_png_of_a_million_chunks_is_refused(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_png_of_a_million_chunks_is_refused(
+    at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pictures, "MAX_READS", 10_000)
     file, chunk = png(8, 8), struct.pack(">I4sI", 0, b"abCd", zlib.crc32(b"abCd"))
     assert "more than 10000 pieces" in refusal(file[:at] + chunk * 12_000 + file[at:])

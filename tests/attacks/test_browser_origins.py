@@ -57,14 +57,20 @@ def ask(browser: Browser, address: str, script: str, *arguments: str) -> Any:
     return answer
 
 
-def test_a_listed_page_and_another(chromium: Browser, new_server: StartServer, tmp_path: Path) -> None:
+def test_a_listed_page_and_another(
+    chromium: Browser, new_server: StartServer, tmp_path: Path
+) -> None:
     with pages(PAGE) as (listed, _), pages(PAGE) as (unlisted, _):
         server = new_server(MODELS, "--allowed-origins", f"http://127.0.0.1:{listed}")
         token = str(server.token)
         answer = ask(chromium, f"http://127.0.0.1:{listed}/", ASK, server.url, token)
         assert answer == {"status": 200, "task": "tabular-regression"}
         for address in (f"http://127.0.0.1:{unlisted}/", f"http://localhost:{listed}/"):
-            assert ask(chromium, address, ASK, server.url, token) == {"error": "TypeError"}
+            assert ask(chromium, address, ASK, server.url, token) == {
+                "error": "TypeError"
+            }
         ticket = server.call("POST", "/web/ticket").json()["ticket"]
-        refusal = ask(chromium, f"http://127.0.0.1:{listed}/", ENTER, server.url, ticket)
+        refusal = ask(
+            chromium, f"http://127.0.0.1:{listed}/", ENTER, server.url, ticket
+        )
         assert refusal["status"] == 403 and "session" not in refusal["text"]

@@ -28,7 +28,11 @@ import pocketserve
 import pocketserve_client
 import pocketserve_wire
 from conftest import MODELS, StartServer
-from pocketserve.repository.manifest import MAX_MANIFEST_BYTES, ManifestError, read_manifest
+from pocketserve.repository.manifest import (
+    MAX_MANIFEST_BYTES,
+    ManifestError,
+    read_manifest,
+)
 from pocketserve.repository.scan import scan
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.metadata import AssociatedFile, FileType, TensorMetadata
@@ -37,9 +41,17 @@ from pocketserve.tasks import labels
 from pocketserve.tasks.cancellation import CHECK_INTERVAL, cancellation_scope
 from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.text.options import TextOptions
-from pocketserve.tasks.text.regex_words import MAX_PATTERN_CHARS, RegexWords, compile_delimiter
+from pocketserve.tasks.text.regex_words import (
+    MAX_PATTERN_CHARS,
+    RegexWords,
+    compile_delimiter,
+)
 from pocketserve.tasks.text.sentencepiece import SentencePiece
-from pocketserve.tasks.text.sentencepiece_model import ModelKind, PieceType, SentencePieceModel
+from pocketserve.tasks.text.sentencepiece_model import (
+    ModelKind,
+    PieceType,
+    SentencePieceModel,
+)
 from pocketserve.tasks.text.tokenizers import tokenizer_of
 from pocketserve.tasks.text.tokens import Special, Tokenizer
 from pocketserve.tasks.text.wordpiece import WORD_CHARS_LIMIT, WordPiece
@@ -59,7 +71,9 @@ exec(sys.stdin.read())
 def run_limited(code: str, *, cpu_s: int, megabytes: int) -> str:
     """Run Python in a process that the kernel ends beyond these limits; returns what it printed."""
     command = [sys.executable, "-c", LIMITED, str(cpu_s), str(megabytes)]
-    done = subprocess.run(command, input=code, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        command, input=code, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stderr[-2000:] or f"ended by {done.returncode}"
     return done.stdout
 
@@ -67,8 +81,37 @@ def run_limited(code: str, *, cpu_s: int, megabytes: int) -> str:
 # Patterns
 
 UNITS = (
-    *("a", "1", "/", " ", "[", ".", "'", "\n", ":", "::", "a::", "-", "_", "\\", '"', "<", "=", "{"),
-    *("a.", "1,", ":1", "/a:1 ", "a.cc:1 ", "tensor(", "seq(tensor(", "torch.", "aten ."),
+    *(
+        "a",
+        "1",
+        "/",
+        " ",
+        "[",
+        ".",
+        "'",
+        "\n",
+        ":",
+        "::",
+        "a::",
+        "-",
+        "_",
+        "\\",
+        '"',
+        "<",
+        "=",
+        "{",
+    ),
+    *(
+        "a.",
+        "1,",
+        ":1",
+        "/a:1 ",
+        "a.cc:1 ",
+        "tensor(",
+        "seq(tensor(",
+        "torch.",
+        "aten .",
+    ),
 )
 """What a text is made of that a matcher may try again and again."""
 
@@ -82,7 +125,10 @@ BOUNDED = {
 }
 """Patterns that see at most so many characters."""
 
-ELSEWHERE = {f"pocketserve.scaleout.{name}" for name in ("triton_model", "ray_replica", "ray_applications")}
+ELSEWHERE = {
+    f"pocketserve.scaleout.{name}"
+    for name in ("triton_model", "ray_replica", "ray_applications")
+}
 """Modules that only processes of Triton and Ray can import."""
 MATCH = """
 import re
@@ -116,10 +162,15 @@ def test_no_pattern_takes_long() -> None:
     wanted = {}
     for module in modules():
         for name, value in vars(module).items():
-            size = BOUNDED.get(module.__name__, BOUNDED.get(f"{module.__name__}.{name}", 100_000))
+            size = BOUNDED.get(
+                module.__name__, BOUNDED.get(f"{module.__name__}.{name}", 100_000)
+            )
             for found in patterns_in(value):
                 size = min(size, wanted.get((found.pattern, found.flags), (0, size))[1])
-                wanted[found.pattern, found.flags] = isinstance(found.pattern, bytes), size
+                wanted[found.pattern, found.flags] = (
+                    isinstance(found.pattern, bytes),
+                    size,
+                )
     assert len(wanted) > 30
     patterns = [(*key, *value) for key, value in wanted.items()]
     run_limited(MATCH.format(patterns=patterns, units=UNITS), cpu_s=40, megabytes=500)
@@ -155,7 +206,22 @@ def test_delimiters_are_read_in_one_pass() -> None:
 
 
 @pytest.mark.parametrize(
-    "pattern", ["a|", "|a", "a||b", "a*", "a?|b", "()", "", "[]", "[^]", "a+b", "(a)+", r"[\1]", "\\"]
+    "pattern",
+    [
+        "a|",
+        "|a",
+        "a||b",
+        "a*",
+        "a?|b",
+        "()",
+        "",
+        "[]",
+        "[^]",
+        "a+b",
+        "(a)+",
+        r"[\1]",
+        "\\",
+    ],
 )
 def test_delimiters_that_are_none(pattern: str) -> None:
     """Empty alternatives, repetitions in the middle, groups, classes without an end."""
@@ -166,16 +232,30 @@ def test_delimiters_that_are_none(pattern: str) -> None:
 @pytest.mark.parametrize(
     ("pattern", "text", "words"),
     [
-        (" +", "a" + " " * 3 * CHECK_INTERVAL + "b", ["a", "b"]),  # a match that is longer than a block
+        (
+            " +",
+            "a" + " " * 3 * CHECK_INTERVAL + "b",
+            ["a", "b"],
+        ),  # a match that is longer than a block
         (" +", " " * (CHECK_INTERVAL - 1) + "a" + " " * (2 * CHECK_INTERVAL), ["a"]),
-        ("ab|b", "x" * (CHECK_INTERVAL - 1) + "ab", ["x" * (CHECK_INTERVAL - 1)]),  # across the end of a block
-        ("a" * 399, "x" * (CHECK_INTERVAL - 1) + "a" * 399 + "y", ["x" * (CHECK_INTERVAL - 1), "y"]),
+        (
+            "ab|b",
+            "x" * (CHECK_INTERVAL - 1) + "ab",
+            ["x" * (CHECK_INTERVAL - 1)],
+        ),  # across the end of a block
+        (
+            "a" * 399,
+            "x" * (CHECK_INTERVAL - 1) + "a" * 399 + "y",
+            ["x" * (CHECK_INTERVAL - 1), "y"],
+        ),
         ("-", "x" * (3 * CHECK_INTERVAL), ["x" * (3 * CHECK_INTERVAL)]),
     ],
 )
 def test_blocks_change_no_word(pattern: str, text: str, words: list[str]) -> None:
     """A text is searched block by block, and cut as if it were searched at once."""
-    assert [text[token.start : token.end] for token in RegexWords(pattern, {}).tokens(text)] == words
+    assert [
+        text[token.start : token.end] for token in RegexWords(pattern, {}).tokens(text)
+    ] == words
 
 
 # Manifests
@@ -202,12 +282,16 @@ for text in texts:
 
 def test_manifests_take_no_memory(tmp_path: Path) -> None:
     """A dotted key of 130,000 parts took more memory than a phone has."""
-    run_limited(PARSE.format(path=str(tmp_path / "model.toml")), cpu_s=20, megabytes=600)
+    run_limited(
+        PARSE.format(path=str(tmp_path / "model.toml")), cpu_s=20, megabytes=600
+    )
 
 
 def test_a_manifest_is_not_deep(tmp_path: Path) -> None:
     """What is nested deeper than any printer of it can follow is refused when it is read."""
-    (tmp_path / "model.toml").write_text('[versions.v]\nfile = "m.tflite"\n' + "a." * 60 + "a = 1\n")
+    (tmp_path / "model.toml").write_text(
+        '[versions.v]\nfile = "m.tflite"\n' + "a." * 60 + "a = 1\n"
+    )
     with pytest.raises(ManifestError, match="nested more than 32 deep"):
         read_manifest(tmp_path / "model.toml")
     assert MAX_MANIFEST_BYTES == 256 * 1024
@@ -224,11 +308,18 @@ def described(folder: Path, locales: int, content: bytes) -> ModelFacts:
     path = folder / "m" / "m.tflite"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("labels.txt", content)
-    version = facts.version._replace(format=next(kind for kind in FORMATS if kind.name == "tflite"))
+    version = facts.version._replace(
+        format=next(kind for kind in FORMATS if kind.name == "tflite")
+    )
     facts = ModelFacts(facts.entry, version, facts.inputs, facts.outputs, opened=path)
     kind = FileType.TENSOR_AXIS_LABELS
-    files = tuple(AssociatedFile("labels.txt", type=kind, locale=f"l{number}") for number in range(locales))
-    facts.__dict__["metadata"] = type("Metadata", (), {"outputs": (TensorMetadata("y", associated_files=files),)})()
+    files = tuple(
+        AssociatedFile("labels.txt", type=kind, locale=f"l{number}")
+        for number in range(locales)
+    )
+    facts.__dict__["metadata"] = type(
+        "Metadata", (), {"outputs": (TensorMetadata("y", associated_files=files),)}
+    )()
     return facts
 
 
@@ -236,13 +327,20 @@ def test_a_label_file_of_many_languages_is_kept_once(tmp_path: Path) -> None:
     """Forty locales that name one file cost one; its memory counts for the model."""
     facts = described(tmp_path, 40, b"one\ntwo\n" * 1000)
     found = labels.find_labels(facts)
-    assert len(found.translations) == 40 and len({id(names) for names in found.translations.values()}) == 1
+    assert (
+        len(found.translations) == 40
+        and len({id(names) for names in found.translations.values()}) == 1
+    )
     assert labels.find_labels(facts) is found
     assert 2000 * 65 < facts.memory_bytes < 2000 * 80
 
 
-@pytest.mark.parametrize(("locales", "content"), [(40, LINES), (5000, b"one\n"), (2, b"x" * (9 << 20))])
-def test_labels_beyond_their_limits(tmp_path: Path, locales: int, content: bytes) -> None:
+@pytest.mark.parametrize(
+    ("locales", "content"), [(40, LINES), (5000, b"one\n"), (2, b"x" * (9 << 20))]
+)
+def test_labels_beyond_their_limits(
+    tmp_path: Path, locales: int, content: bytes
+) -> None:
     """Too many lines, languages or bytes: the model has no labels, and holds nothing of them."""
     facts = described(tmp_path, locales, content)
     found = labels.find_labels(facts)
@@ -252,20 +350,33 @@ def test_labels_beyond_their_limits(tmp_path: Path, locales: int, content: bytes
 @pytest.mark.parametrize(
     ("sizes", "reason"),
     [
-        ([b"x\n" * 300_000] * 4, "the label files have more than 1,048,576 lines in all languages"),
-        ([b"x" * (3 << 20)] * 3, "labels names 2.txt, which has, with the others, more than 8388608 bytes"),
+        (
+            [b"x\n" * 300_000] * 4,
+            "the label files have more than 1,048,576 lines in all languages",
+        ),
+        (
+            [b"x" * (3 << 20)] * 3,
+            "labels names 2.txt, which has, with the others, more than 8388608 bytes",
+        ),
     ],
 )
-def test_translations_share_one_budget(tmp_path: Path, sizes: list[bytes], reason: str) -> None:
+def test_translations_share_one_budget(
+    tmp_path: Path, sizes: list[bytes], reason: str
+) -> None:
     """Each is within the limits; together they are not. The same file again costs nothing."""
     folder = tmp_path / "m"
     facts = model(tmp_path, [TensorSpec("x", "FP32", (1, 2))], {"y": (1, 2)})
     for number, content in enumerate(sizes):
         (folder / f"{number}.txt").write_bytes(content)
     again = "".join(f'l{number} = "0.txt"\n' for number in range(40))
-    for text, fits in ((again, True), ("".join(f'l{n} = "{n}.txt"\n' for n in range(len(sizes))), False)):
+    for text, fits in (
+        (again, True),
+        ("".join(f'l{n} = "{n}.txt"\n' for n in range(len(sizes))), False),
+    ):
         (folder / "model.toml").write_text(f'labels = "0.txt"\n[translations]\n{text}')
-        entry = facts.entry.__class__("m", folder, {}, "", read_manifest(folder / "model.toml"))
+        entry = facts.entry.__class__(
+            "m", folder, {}, "", read_manifest(folder / "model.toml")
+        )
         asked = ModelFacts(entry, facts.version, facts.inputs, facts.outputs)
         if fits:
             assert len(labels.find_labels(asked).translations) == 40
@@ -289,8 +400,17 @@ BERT = ("[PAD]", "[CLS]", "[SEP]", "[UNK]", "a", "##a", "b" * 999)
 
 def bert(**model: Any) -> dict[str, Any]:
     """A ``tokenizer.json`` of BERT's pipeline."""
-    whole = {"type": "WordPiece", "unk_token": "[UNK]", "vocab": {piece: n for n, piece in enumerate(BERT)}, **model}
-    return {"model": whole, "normalizer": {"type": "BertNormalizer"}, "pre_tokenizer": {"type": "BertPreTokenizer"}}
+    whole = {
+        "type": "WordPiece",
+        "unk_token": "[UNK]",
+        "vocab": {piece: n for n, piece in enumerate(BERT)},
+        **model,
+    }
+    return {
+        "model": whole,
+        "normalizer": {"type": "BertNormalizer"},
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+    }
 
 
 def tokenizer_json(folder: Path, content: dict[str, Any]) -> Tokenizer:
@@ -302,8 +422,12 @@ def tokenizer_json(folder: Path, content: dict[str, Any]) -> Tokenizer:
 def test_a_files_word_limit_is_capped(tmp_path: Path) -> None:
     """Cutting a word up costs its length squared, whatever length a file calls usual."""
     tokenizer = tokenizer_json(tmp_path, bert(max_input_chars_per_word=10**9))
-    assert [token.number for token in tokenizer.tokens("a" * WORD_CHARS_LIMIT)] == [4] + [5] * (WORD_CHARS_LIMIT - 1)
-    assert [token.number for token in tokenizer.tokens("a" * (WORD_CHARS_LIMIT + 1))] == [3]
+    assert [token.number for token in tokenizer.tokens("a" * WORD_CHARS_LIMIT)] == [
+        4
+    ] + [5] * (WORD_CHARS_LIMIT - 1)
+    assert [
+        token.number for token in tokenizer.tokens("a" * (WORD_CHARS_LIMIT + 1))
+    ] == [3]
 
 
 def sentences(kind: ModelKind) -> SentencePiece:
@@ -311,12 +435,32 @@ def sentences(kind: ModelKind) -> SentencePiece:
     pieces = ["<unk>", "a", "\u2581", *("a" * size for size in range(2, 129))]
     types = bytearray([PieceType.UNKNOWN, *[PieceType.NORMAL] * (len(pieces) - 1)])
     scores = array("f", [-float(n) for n in range(len(pieces))])
-    built = SentencePieceModel(pieces, scores, types, kind, 0, None, None, None, False, False, b"", True, True, True)
+    built = SentencePieceModel(
+        pieces,
+        scores,
+        types,
+        kind,
+        0,
+        None,
+        None,
+        None,
+        False,
+        False,
+        b"",
+        True,
+        True,
+        True,
+    )
     return SentencePiece(built, Special(), lower_case=True)
 
 
 TOKENIZERS: dict[str, Callable[[], Tokenizer]] = {
-    "wordpiece": lambda: WordPiece({p: n for n, p in enumerate(BERT)}, Special(), lower_case=True, max_word_chars=1000),
+    "wordpiece": lambda: WordPiece(
+        {p: n for n, p in enumerate(BERT)},
+        Special(),
+        lower_case=True,
+        max_word_chars=1000,
+    ),
     "regex": lambda: RegexWords("a" * (MAX_PATTERN_CHARS - 1) + "b", {}),
     **{kind.name.lower(): (lambda kind=kind: sentences(kind)) for kind in ModelKind},
 }
@@ -377,7 +521,15 @@ BERT_TEXT = json.dumps(
             "unk_token": "[UNK]",
             "continuing_subword_prefix": "##",
             "max_input_chars_per_word": 10**9,
-            "vocab": {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "b" * 1_000_000: 4, "a": 5, "##a": 6},
+            "vocab": {
+                "[PAD]": 0,
+                "[UNK]": 1,
+                "[CLS]": 2,
+                "[SEP]": 3,
+                "b" * 1_000_000: 4,
+                "a": 5,
+                "##a": 6,
+            },
         },
         "added_tokens": [],
     }
@@ -386,15 +538,27 @@ BERT_TEXT = json.dumps(
 
 def growing(*content: str) -> dict[str, Any]:
     """A normalizer that puts longer and longer texts in."""
-    parts = [{"type": "Replace", "pattern": {"String": "\u1e9e"}, "content": text} for text in content]
-    return {"type": "Sequence", "normalizers": [{"type": "Sequence", "normalizers": parts}]}
+    parts = [
+        {"type": "Replace", "pattern": {"String": "\u1e9e"}, "content": text}
+        for text in content
+    ]
+    return {
+        "type": "Sequence",
+        "normalizers": [{"type": "Sequence", "normalizers": parts}],
+    }
 
 
-@pytest.mark.parametrize("content", [["b" * 1_000_000], ["\u1e9e\u1e9e"] * 40], ids=["long", "often"])
-def test_a_tokenizer_that_makes_texts_longer_is_refused(tmp_path: Path, content: list[str]) -> None:
+@pytest.mark.parametrize(
+    "content", [["b" * 1_000_000], ["\u1e9e\u1e9e"] * 40], ids=["long", "often"]
+)
+def test_a_tokenizer_that_makes_texts_longer_is_refused(
+    tmp_path: Path, content: list[str]
+) -> None:
     """By a letter that no trial's text has: a short request would take all memory."""
     document = json.loads(BERT_TEXT) | {"normalizer": growing(*content)}
-    with pytest.raises(ModelLoadError, match="replaces texts by more than 256 times longer ones"):
+    with pytest.raises(
+        ModelLoadError, match="replaces texts by more than 256 times longer ones"
+    ):
         tokenizer_json(tmp_path, document)
     (tmp_path / "other").mkdir()
     fine = json.loads(BERT_TEXT) | {"normalizer": growing("ss", "s")}
@@ -405,7 +569,9 @@ def test_the_librarys_words_are_as_long_as_our_own(tmp_path: Path) -> None:
     """Cutting up one of many letters costs its length squared, and nobody can stop the library."""
     tokenizer = tokenizer_json(tmp_path, json.loads(BERT_TEXT))
     assert len(list(tokenizer.tokens("a" * WORD_CHARS_LIMIT))) == WORD_CHARS_LIMIT
-    assert len(list(tokenizer.tokens("a" * (WORD_CHARS_LIMIT + 1)))) == 1, "an unknown word"
+    assert len(list(tokenizer.tokens("a" * (WORD_CHARS_LIMIT + 1)))) == 1, (
+        "an unknown word"
+    )
 
 
 # Files that are none
@@ -439,8 +605,14 @@ ODD = {
 NAMED = {
     "labels": ('labels = "odd"', "odd"),
     "translations": ('labels = "good.txt"\n[translations]\nde = "odd"', "odd"),
-    "vocabulary": ('task = "text-classification"\n[text]\ntokenizer = "regex"\nvocabulary = "odd"', "odd"),
-    "tokenizer.json": ('task = "text-classification"\n[text]\ntokenizer = "huggingface"', "tokenizer.json"),
+    "vocabulary": (
+        'task = "text-classification"\n[text]\ntokenizer = "regex"\nvocabulary = "odd"',
+        "odd",
+    ),
+    "tokenizer.json": (
+        'task = "text-classification"\n[text]\ntokenizer = "huggingface"',
+        "tokenizer.json",
+    ),
     "task.py": ('task = "custom"', "task.py"),
     "config.json": ('task = "image-classification"', "config.json"),
 }
@@ -456,7 +628,9 @@ def _released() -> Iterator[None]:
 @pytest.mark.usefixtures("_released")
 @pytest.mark.parametrize("odd", ODD)
 @pytest.mark.parametrize("named", NAMED)
-def test_what_is_no_plain_file_is_not_waited_for(tmp_path: Path, named: str, odd: str) -> None:
+def test_what_is_no_plain_file_is_not_waited_for(
+    tmp_path: Path, named: str, odd: str
+) -> None:
     """Pipes, sockets, folders, links to themselves, a terabyte of nothing: refused or passed over, and not read."""
     from pocketserve.tasks.selection import select_task
 
@@ -469,10 +643,16 @@ def test_what_is_no_plain_file_is_not_waited_for(tmp_path: Path, named: str, odd
     ODD[odd](folder / name)
     entry = scan(tmp_path)["m"]
     facts = ModelFacts(
-        entry, entry.versions["tflite"], (TensorSpec("x", "INT32", (1, 2)),), (TensorSpec("y", "FP32", (1, 2)),)
+        entry,
+        entry.versions["tflite"],
+        (TensorSpec("x", "INT32", (1, 2)),),
+        (TensorSpec("y", "FP32", (1, 2)),),
     )
     with pytest.raises(ModelLoadError) as caught:
-        labels.find_labels(facts) if named in ("labels", "translations") else select_task(facts)
+        labels.find_labels(facts) if named in (
+            "labels",
+            "translations",
+        ) else select_task(facts)
     assert len(str(caught.value)) < 400
 
 
@@ -482,14 +662,19 @@ FREEZING = "[]a" * 130 + "("
 HOSTILE: dict[str, tuple[str, dict[str, Callable[[Path], object]]]] = {
     "delimiter": (
         f'task = "text-classification"\n[text]\ntokenizer = "regex"\ndelimiter = \'{FREEZING}\'\nvocabulary = "v.txt"',
-        {"v.txt": lambda path: path.write_text("<PAD> 0\n<START> 1\n<UNKNOWN> 2\na 3\n")},
+        {
+            "v.txt": lambda path: path.write_text(
+                "<PAD> 0\n<START> 1\n<UNKNOWN> 2\na 3\n"
+            )
+        },
     ),
     "tokenizer": (
         'task = "text-classification"\n[text]\ntokenizer = "huggingface"',
         {"tokenizer.json": lambda path: path.write_text(BERT_TEXT)},
     ),
     "labels": (
-        'labels = "l.txt"\n[translations]\n' + "".join(f'x{n} = "l{n}.txt"\n' for n in range(40)),
+        'labels = "l.txt"\n[translations]\n'
+        + "".join(f'x{n} = "l{n}.txt"\n' for n in range(40)),
         {
             name: lambda path: path.write_bytes(b"\n" * (8 << 20))
             for name in ("l.txt", *(f"l{n}.txt" for n in range(40)))
@@ -507,7 +692,9 @@ HOSTILE: dict[str, tuple[str, dict[str, Callable[[Path], object]]]] = {
 @pytest.mark.live
 @pytest.mark.onnx
 @pytest.mark.parametrize("name", HOSTILE)
-def test_who_asks_for_other_models_is_answered_meanwhile(new_server: StartServer, tmp_path: Path, name: str) -> None:
+def test_who_asks_for_other_models_is_answered_meanwhile(
+    new_server: StartServer, tmp_path: Path, name: str
+) -> None:
     """Honest clients on both transports, while a folder that was just laid down is asked for on both."""
     models = tmp_path / "models"
     shutil.copytree(MODELS / "petals", models / "petals")
@@ -554,10 +741,16 @@ def test_who_asks_for_other_models_is_answered_meanwhile(new_server: StartServer
 
 def lay_text_model(folder: Path) -> None:
     """An ONNX model that takes numbers of words, and gives two scores."""
-    onnx = pytest.importorskip("onnx", reason="the environment of the older runtime has no ONNX")
+    onnx = pytest.importorskip(
+        "onnx", reason="the environment of the older runtime has no ONNX"
+    )
     folder.mkdir()
-    ids = onnx.helper.make_tensor_value_info("input_ids", onnx.TensorProto.INT64, [1, None])
-    scores = onnx.helper.make_tensor_value_info("logits", onnx.TensorProto.FLOAT, [1, 2])
+    ids = onnx.helper.make_tensor_value_info(
+        "input_ids", onnx.TensorProto.INT64, [1, None]
+    )
+    scores = onnx.helper.make_tensor_value_info(
+        "logits", onnx.TensorProto.FLOAT, [1, 2]
+    )
     nodes = [
         onnx.helper.make_node("Cast", ["input_ids"], ["x"], to=onnx.TensorProto.FLOAT),
         onnx.helper.make_node("ReduceMean", ["x"], ["mean"], axes=[1], keepdims=1),
@@ -565,4 +758,7 @@ def lay_text_model(folder: Path) -> None:
     ]
     graph = onnx.helper.make_graph(nodes, "g", [ids], [scores])
     opset = onnx.helper.make_opsetid("", 13)
-    onnx.save(onnx.helper.make_model(graph, opset_imports=[opset], ir_version=8), folder / "odd.onnx")
+    onnx.save(
+        onnx.helper.make_model(graph, opset_imports=[opset], ir_version=8),
+        folder / "odd.onnx",
+    )

@@ -40,7 +40,9 @@ class Seen:
     def wait(self, outcome: str, count: int) -> None:
         """Wait until so many came to it."""
         with self._changed:
-            assert self._changed.wait_for(lambda: self.counts[outcome] >= count, LIMIT_S), self.counts
+            assert self._changed.wait_for(
+                lambda: self.counts[outcome] >= count, LIMIT_S
+            ), self.counts
 
 
 @contextmanager
@@ -72,8 +74,12 @@ def value_of(server: Server) -> float:
         return float(answer.document["predictions"][0]["value"])
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(rounds(10, 50), marks=pytest.mark.soak)])
-def test_kills_under_load(kills: int, new_server: StartServer, models_copy: Path) -> None:
+@pytest.mark.parametrize(
+    "kills", [3, pytest.param(rounds(10, 50), marks=pytest.mark.soak)]
+)
+def test_kills_under_load(
+    kills: int, new_server: StartServer, models_copy: Path
+) -> None:
     """An answer that came is right, and the next server serves at once, whatever the last one was doing."""
     state, total = models_copy.parent / "state", Counter[str]()
     expected = None
@@ -94,18 +100,27 @@ def test_kills_under_load(kills: int, new_server: StartServer, models_copy: Path
         total += seen.counts
     assert total["wrong"] == 0 and total["right"] >= 20 * kills
     assert not list(state.glob("trial-*")) and not list(state.glob("tmp*"))
-    note("kill -9 under load", f"{kills}: {total['right']} answers, {total['wrong']} wrong")
+    note(
+        "kill -9 under load",
+        f"{kills}: {total['right']} answers, {total['wrong']} wrong",
+    )
 
 
 def resident_bytes(server: Server) -> int:
     """What the server holds now."""
     lines = Path(f"/proc/{server.process.pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS:"))
+    return next(
+        int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS:")
+    )
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize("loads", [40, pytest.param(rounds(300, 2000), marks=pytest.mark.soak)])
-def test_loads_and_unloads_under_load(loads: int, new_server: StartServer, models_copy: Path) -> None:
+@pytest.mark.parametrize(
+    "loads", [40, pytest.param(rounds(300, 2000), marks=pytest.mark.soak)]
+)
+def test_loads_and_unloads_under_load(
+    loads: int, new_server: StartServer, models_copy: Path
+) -> None:
     """While a model comes and goes, each request is answered rightly or told that the model is not there."""
     server = new_server(models_copy)
     expected = value_of(server)
@@ -114,8 +129,16 @@ def test_loads_and_unloads_under_load(loads: int, new_server: StartServer, model
         with server.connect() as peer:
             answer = peer.call("POST /predictions/petals", b"[5.1,3.5,1.4]")
         if answer.status == 200:
-            return "right" if answer.document["predictions"][0]["value"] == expected else "wrong"
-        return "away" if answer.code in ("MODEL_NOT_FOUND", "MODEL_NOT_READY") else f"{answer.code}"
+            return (
+                "right"
+                if answer.document["predictions"][0]["value"] == expected
+                else "wrong"
+            )
+        return (
+            "away"
+            if answer.code in ("MODEL_NOT_FOUND", "MODEL_NOT_READY")
+            else f"{answer.code}"
+        )
 
     with Client(server.url, server.token) as client, asking(ask) as seen:
         before = 0
@@ -127,7 +150,13 @@ def test_loads_and_unloads_under_load(loads: int, new_server: StartServer, model
         grown = resident_bytes(server) - before
     assert set(seen.counts) <= {"right", "away"} and seen.counts["right"] > 0
     assert grown < MORE_MEMORY
-    with pytest.raises(ServerError, match="not found"), Client(server.url, server.token) as client:
+    with (
+        pytest.raises(ServerError, match="not found"),
+        Client(server.url, server.token) as client,
+    ):
         client.predict("nothing", ROW)
-    note("loads and unloads under load", f"{loads}: {seen.counts.total()} answers, 0 wrong, {grown / 2**20:+.1f} MiB")
+    note(
+        "loads and unloads under load",
+        f"{loads}: {seen.counts.total()} answers, 0 wrong, {grown / 2**20:+.1f} MiB",
+    )
     assert server.stop() == 0

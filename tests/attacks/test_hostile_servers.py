@@ -83,7 +83,13 @@ class Peer:
 
 
 def http_client(peer: Peer, timeout: float = TIMEOUT_S) -> Client:
-    return Client(f"http://127.0.0.1:{peer.port}", "x", timeout=timeout, reconnect=0.0, max_answer_bytes=MAX)
+    return Client(
+        f"http://127.0.0.1:{peer.port}",
+        "x",
+        timeout=timeout,
+        reconnect=0.0,
+        max_answer_bytes=MAX,
+    )
 
 
 # --- HTTP
@@ -97,7 +103,9 @@ def _bytes_of(data: bytes) -> Iterator[bytes]:
 DRIPPING: dict[str, Parts] = {
     "in the status line": lambda: _bytes_of(b"HTTP/1.1 2"),
     "in a header": lambda: _bytes_of(HEAD + b"X: "),
-    "in a body of a length": lambda: _bytes_of(HEAD + b"Content-Length: 90000\r\n\r\n{"),
+    "in a body of a length": lambda: _bytes_of(
+        HEAD + b"Content-Length: 90000\r\n\r\n{"
+    ),
     "in a body without": lambda: _bytes_of(HEAD + b"\r\n{"),
     "in chunks": lambda: itertools.chain([CHUNKED], itertools.repeat(b"1\r\n \r\n")),
 }
@@ -105,26 +113,49 @@ DRIPPING: dict[str, Parts] = {
 
 @pytest.mark.parametrize("where", DRIPPING)
 def test_who_drips_is_not_waited_for_for_ever(where):
-    with Peer(DRIPPING[where], pace=SHORT_S / 10) as peer, http_client(peer, SHORT_S) as client:
-        with pytest.raises(ServerUnreachableError, match=r"did not answer within 0\.3 s"):
+    with (
+        Peer(DRIPPING[where], pace=SHORT_S / 10) as peer,
+        http_client(peer, SHORT_S) as client,
+    ):
+        with pytest.raises(
+            ServerUnreachableError, match=r"did not answer within 0\.3 s"
+        ):
             client.server_metadata()
-        with pytest.raises(ServerUnreachableError, match=r"did not answer within 0\.3 s"):
+        with pytest.raises(
+            ServerUnreachableError, match=r"did not answer within 0\.3 s"
+        ):
             client.async_predict("digits", [1]).result()
 
 
 ENDLESS: dict[str, Parts] = {
     "100 Continue": lambda: itertools.repeat(CONTINUE * 1000),
-    "102 Processing": lambda: itertools.repeat(b"HTTP/1.1 102 Processing\r\n\r\n" * 1000),
-    "headers": lambda: itertools.chain([HEAD], itertools.repeat(b"X: y\r\n" * 1000)),
-    "a header": lambda: itertools.chain([HEAD + b"X: "], itertools.repeat(b"y" * 65536)),
-    "a body": lambda: itertools.chain([HEAD + b"\r\n["], itertools.repeat(b"1," * 30_000)),
-    "a body of a length": lambda: itertools.chain(
-        [HEAD + b"Content-Length: 99999999999\r\n\r\n["], itertools.repeat(b"1," * 30_000)
+    "102 Processing": lambda: itertools.repeat(
+        b"HTTP/1.1 102 Processing\r\n\r\n" * 1000
     ),
-    "chunks": lambda: itertools.chain([CHUNKED], itertools.repeat(b"4000\r\n" + b" " * 0x4000 + b"\r\n")),
-    "the size of a chunk": lambda: itertools.chain([CHUNKED], itertools.repeat(b"0" * 65536)),
-    "the end of chunks": lambda: itertools.chain([CHUNKED + b"0\r\n"], itertools.repeat(b"X: y\r\n" * 1000)),
-    "a packed page": lambda: [b"HTTP/1.1 302 Found\r\nLocation: /\r\nContent-Encoding: gzip\r\n\r\n", packed()],
+    "headers": lambda: itertools.chain([HEAD], itertools.repeat(b"X: y\r\n" * 1000)),
+    "a header": lambda: itertools.chain(
+        [HEAD + b"X: "], itertools.repeat(b"y" * 65536)
+    ),
+    "a body": lambda: itertools.chain(
+        [HEAD + b"\r\n["], itertools.repeat(b"1," * 30_000)
+    ),
+    "a body of a length": lambda: itertools.chain(
+        [HEAD + b"Content-Length: 99999999999\r\n\r\n["],
+        itertools.repeat(b"1," * 30_000),
+    ),
+    "chunks": lambda: itertools.chain(
+        [CHUNKED], itertools.repeat(b"4000\r\n" + b" " * 0x4000 + b"\r\n")
+    ),
+    "the size of a chunk": lambda: itertools.chain(
+        [CHUNKED], itertools.repeat(b"0" * 65536)
+    ),
+    "the end of chunks": lambda: itertools.chain(
+        [CHUNKED + b"0\r\n"], itertools.repeat(b"X: y\r\n" * 1000)
+    ),
+    "a packed page": lambda: [
+        b"HTTP/1.1 302 Found\r\nLocation: /\r\nContent-Encoding: gzip\r\n\r\n",
+        packed(),
+    ],
     "a packed answer": lambda: [HEAD + b"Content-Encoding: gzip\r\n\r\n", packed()],
 }
 
@@ -153,7 +184,9 @@ def test_what_never_ends_is_not_read_for_ever(what):
 ANSWERS = [
     HEAD + b"Content-Length: 2\r\n\r\n[]",
     HEAD + b"Transfer-Encoding: chunked\r\n\r\n2\r\n[]\r\n0\r\n\r\n",
-    HEAD + b"Inference-Header-Content-Length: 14\r\nContent-Length: 14\r\n\r\n" + b'{"outputs":[]}',
+    HEAD
+    + b"Inference-Header-Content-Length: 14\r\nContent-Length: 14\r\n\r\n"
+    + b'{"outputs":[]}',
     b'HTTP/1.1 404 Not Found\r\nContent-Length: 29\r\n\r\n{"error": "no", "code": "XY"}',
 ]
 
@@ -164,7 +197,17 @@ def damaged(seed: int) -> bytes:
     data = bytearray(chance.choice(ANSWERS))
     for _ in range(chance.randint(1, 4)):
         at = chance.randrange(len(data))
-        odd = [b"", b"-1", b"9" * 5000, b"\r\n", b"\0", b"\xff", b":", b"{", bytes(data[: chance.randrange(40)])]
+        odd = [
+            b"",
+            b"-1",
+            b"9" * 5000,
+            b"\r\n",
+            b"\0",
+            b"\xff",
+            b":",
+            b"{",
+            bytes(data[: chance.randrange(40)]),
+        ]
         data[at : at + chance.choice([0, 1, 1, 5])] = chance.choice(odd)
     return bytes(data)
 
@@ -174,29 +217,57 @@ def test_damaged_answers_end_in_our_errors(first):
     for seed in range(first, first + 100):
         data = damaged(seed)
         with Peer(lambda data=data: [data]) as peer, http_client(peer, 5.0) as client:  # type: ignore[misc]
-            for call in (client.index, client.open_pairing, lambda: client.infer("m", {}), client.is_ready):
+            for call in (
+                client.index,
+                client.open_pairing,
+                lambda: client.infer("m", {}),
+                client.is_ready,
+            ):
                 with contextlib.suppress(PocketserveError):
                     call()  # type: ignore[operator]
 
 
 # --- The socket
 
-CHALLENGE = json_frame(FrameType.CHALLENGE, dumps({"v": 1, "nonce": "5a" * 16, "auth": "none"}))
-LIMITS = {"max_frame": 4096, "max_inflight": 1, "max_bytes_inflight": 4096, "idle_ms": 60_000, "server": "x"}
+CHALLENGE = json_frame(
+    FrameType.CHALLENGE, dumps({"v": 1, "nonce": "5a" * 16, "auth": "none"})
+)
+LIMITS = {
+    "max_frame": 4096,
+    "max_inflight": 1,
+    "max_bytes_inflight": 4096,
+    "idle_ms": 60_000,
+    "server": "x",
+}
 OPEN = CHALLENGE + json_frame(FrameType.READY, dumps(LIMITS))
 PING = encode_frame(Frame(FrameType.PING, arg=1))
-STRAY = encode_frame(Frame(FrameType.RESPONSE, request_id=77, arg=200, json_length=2, body=bytearray(b"{}")))
+STRAY = encode_frame(
+    Frame(
+        FrameType.RESPONSE, request_id=77, arg=200, json_length=2, body=bytearray(b"{}")
+    )
+)
 TALKING: dict[str, Parts] = {
     "in the challenge": lambda: _bytes_of(CHALLENGE[:20]),
-    "in ready": lambda: itertools.chain([CHALLENGE], _bytes_of(OPEN[len(CHALLENGE) :][:30])),
-    "in an answer": lambda: itertools.chain([OPEN], _bytes_of(STRAY[:24]), itertools.repeat(b"")),
+    "in ready": lambda: itertools.chain(
+        [CHALLENGE], _bytes_of(OPEN[len(CHALLENGE) :][:30])
+    ),
+    "in an answer": lambda: itertools.chain(
+        [OPEN], _bytes_of(STRAY[:24]), itertools.repeat(b"")
+    ),
     "pings": lambda: itertools.chain([OPEN], itertools.repeat(PING)),
-    "answers that nobody asked for": lambda: itertools.chain([OPEN], itertools.repeat(STRAY)),
+    "answers that nobody asked for": lambda: itertools.chain(
+        [OPEN], itertools.repeat(STRAY)
+    ),
 }
 
 
 def socket_client(peer: Peer) -> Client:
-    return Client(f"socket://127.0.0.1:{peer.port}", timeout=SHORT_S, reconnect=0.0, max_answer_bytes=MAX)
+    return Client(
+        f"socket://127.0.0.1:{peer.port}",
+        timeout=SHORT_S,
+        reconnect=0.0,
+        max_answer_bytes=MAX,
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -208,7 +279,11 @@ def _no_token(monkeypatch, tmp_path):
 @pytest.mark.parametrize("what", TALKING)
 def test_who_talks_on_the_socket_is_not_listened_to_for_ever(what):
     unreachable = pytest.raises(ServerUnreachableError)
-    with Peer(TALKING[what], pace=SHORT_S / 10) as peer, socket_client(peer) as client, unreachable:
+    with (
+        Peer(TALKING[what], pace=SHORT_S / 10) as peer,
+        socket_client(peer) as client,
+        unreachable,
+    ):
         client.server_metadata()
 
 
@@ -216,8 +291,13 @@ def test_who_talks_on_the_socket_is_not_listened_to_for_ever(what):
 def test_frames_without_an_end(frame, monkeypatch):
     """More than is ever read, so that there is always one more."""
     monkeypatch.setattr(socket_connection, "STALE_AFTER_S", 0.05)
-    with Peer(lambda: itertools.chain([OPEN], itertools.repeat(frame * 1000))) as peer, socket_client(peer) as client:
-        for _ in range(2):  # the second begins with a look at the connection that rested
+    with (
+        Peer(lambda: itertools.chain([OPEN], itertools.repeat(frame * 1000))) as peer,
+        socket_client(peer) as client,
+    ):
+        for _ in range(
+            2
+        ):  # the second begins with a look at the connection that rested
             with pytest.raises(ServerUnreachableError):
                 client.server_metadata()
 
@@ -227,24 +307,53 @@ def test_no_room_for_a_request_is_not_waited_for_for_ever():
     pings = itertools.chain([OPEN], itertools.repeat(PING))
     with Peer(lambda: pings, pace=0.01) as peer, socket_client(peer) as client:
         client.async_predict("digits", [1])
-        with pytest.raises(ServerUnreachableError, match="was not ready for this request"):
+        with pytest.raises(
+            ServerUnreachableError, match="was not ready for this request"
+        ):
             client.async_predict("digits", [1])
 
 
-@pytest.mark.parametrize("at_once", [False, True], ids=["after the handshake", "with its end"])
+@pytest.mark.parametrize(
+    "at_once", [False, True], ids=["after the handshake", "with its end"]
+)
 def test_an_answer_that_announces_too_much(at_once):
     """Its length is looked at before memory is taken."""
-    head = encode_frame(Frame(FrameType.RESPONSE, request_id=1, arg=200, body=bytearray(MAX + 1)))[:24]
-    unreachable = pytest.raises(ServerUnreachableError, match="does not keep to the protocol")
-    parts = itertools.chain([OPEN + head] if at_once else [OPEN, head], itertools.repeat(b""))
-    with Peer(lambda: parts, pace=0.01) as peer, socket_client(peer) as client, unreachable:
+    head = encode_frame(
+        Frame(FrameType.RESPONSE, request_id=1, arg=200, body=bytearray(MAX + 1))
+    )[:24]
+    unreachable = pytest.raises(
+        ServerUnreachableError, match="does not keep to the protocol"
+    )
+    parts = itertools.chain(
+        [OPEN + head] if at_once else [OPEN, head], itertools.repeat(b"")
+    )
+    with (
+        Peer(lambda: parts, pace=0.01) as peer,
+        socket_client(peer) as client,
+        unreachable,
+    ):
         client.server_metadata()
 
 
 # --- What foreign answers are for the command line
 
-FOREIGN = [b"{}", b"[1]", b"[[]]", b'[{"name": 1}]', b'{"code": 5}', b'{"error": ["x"], "code": {}}', b"null"]
-COMMANDS = [["models"], ["models", "--all"], ["models", "--check"], ["pair"], ["inspect", "m"], ["predict", "m", "1"]]
+FOREIGN = [
+    b"{}",
+    b"[1]",
+    b"[[]]",
+    b'[{"name": 1}]',
+    b'{"code": 5}',
+    b'{"error": ["x"], "code": {}}',
+    b"null",
+]
+COMMANDS = [
+    ["models"],
+    ["models", "--all"],
+    ["models", "--check"],
+    ["pair"],
+    ["inspect", "m"],
+    ["predict", "m", "1"],
+]
 COMMANDS += [["open", "--print"]]
 
 
@@ -252,8 +361,14 @@ COMMANDS += [["open", "--print"]]
 @pytest.mark.parametrize("status", [200, 500])
 def test_a_foreign_answer_is_one_sentence(words, status, capsys):
     for body in FOREIGN:
-        answer = b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n%b" % (status, len(body), body)
-        with Peer(lambda answer=answer: itertools.repeat(answer, 4), pace=0.001) as peer:  # type: ignore[misc]
+        answer = b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n%b" % (
+            status,
+            len(body),
+            body,
+        )
+        with Peer(
+            lambda answer=answer: itertools.repeat(answer, 4), pace=0.001
+        ) as peer:  # type: ignore[misc]
             code = main([*words, "--url", f"http://127.0.0.1:{peer.port}"])
         said = capsys.readouterr()
         assert code == 1 and said.err.count("\n") == 1, (body, said)
@@ -262,9 +377,12 @@ def test_a_foreign_answer_is_one_sentence(words, status, capsys):
 
 def test_a_pairing_that_stays_open_is_not_waited_for(capsys):
     """Until the year 3000, say: the command would ask, and be told at once that it is open, for as long."""
-    said = [{"code": "1234567890", "remaining_s": 1e300, "state": "open"}] * 20 + [{"state": "expired"}] * 20
+    said = [{"code": "1234567890", "remaining_s": 1e300, "state": "open"}] * 20 + [
+        {"state": "expired"}
+    ] * 20
     answers = (
-        b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+        b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b"
+        % (len(body), body)
         for body in map(dumps, said)
     )
     with Peer(lambda: [next(answers)]) as peer:

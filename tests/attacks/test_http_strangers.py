@@ -11,7 +11,18 @@ from pathlib import Path
 import pytest
 
 from conftest import MODELS, Server, StartServer
-from http_running import LONG, TOKEN, WAIT_S, ModelHandle, Start, ask, http_servers, is_closed, send, until
+from http_running import (
+    LONG,
+    TOKEN,
+    WAIT_S,
+    ModelHandle,
+    Start,
+    ask,
+    http_servers,
+    is_closed,
+    send,
+    until,
+)
 from pocketserve.transports.http.connections import HttpTimeouts
 from pocketserve.transports.http.server import MAX_UNAUTHENTICATED
 
@@ -92,7 +103,10 @@ def test_strangers_never_have_more_places_than_theirs(start: Start) -> None:
             stack.enter_context(running.connect())
         with running.connect() as honest:
             assert ask(honest).endswith(b"hello")
-            assert sum(not channel.authenticated for channel in running.channels) <= MAX_UNAUTHENTICATED
+            assert (
+                sum(not channel.authenticated for channel in running.channels)
+                <= MAX_UNAUTHENTICATED
+            )
         assert ask(friend).endswith(b"hello")
 
 
@@ -128,7 +142,9 @@ def test_parts_of_requests_are_limited_at_once(start: Start) -> None:
             push(stack.enter_context(running.connect()), b"GET / HTTP/1.1\r\nX: ")
         with running.connect() as honest:
             assert ask(honest).endswith(b"hello")
-        partial = [channel for channel in running.channels if channel.request is not None]
+        partial = [
+            channel for channel in running.channels if channel.request is not None
+        ]
         assert len(partial) <= MAX_UNAUTHENTICATED + 1
 
 
@@ -154,7 +170,9 @@ def test_empty_lines_are_no_requests(start: Start) -> None:
 )
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "br"])
 @pytest.mark.live
-def test_without_the_token_no_body_is_inflated(server: Server, path: str, status: bytes, code: bytes, coding: str):
+def test_without_the_token_no_body_is_inflated(
+    server: Server, path: str, status: bytes, code: bytes, coding: str
+):
     method = "POST" if path.startswith("/p") else "GET"
     body = gzip.compress(bytes(2_000_000))
     assert len(body) < 4096
@@ -181,22 +199,30 @@ def resident(pid: int, name: str) -> int:
 
 @pytest.mark.live
 @pytest.mark.alone
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
+@pytest.mark.skipif(
+    not Path("/proc/self/status").exists(), reason="memory is read from /proc"
+)
 @pytest.mark.parametrize("attack", ["gzip", "pipelined", "idle", "slow"])
-def test_a_flood_without_the_token_takes_little_memory(new_server: StartServer, attack: str) -> None:
+def test_a_flood_without_the_token_takes_little_memory(
+    new_server: StartServer, attack: str
+) -> None:
     server = new_server(MODELS)
     assert server.call("GET", "/v2/models").status_code == 200
     before = resident(server.process.pid, "VmHWM:")
     length = f"Content-Length: {len(BOMB)}\r\n\r\n".encode()
     data = {
-        "gzip": b"POST /pairing/begin HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Encoding: gzip\r\n" + length + BOMB,
+        "gzip": b"POST /pairing/begin HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Encoding: gzip\r\n"
+        + length
+        + BOMB,
         "pipelined": HEALTH * 4000,
         "idle": b"",
         "slow": b"GET / HTTP/1.1\r\nX: " + b"x" * 30_000,
     }[attack]
     with ExitStack() as stack:
         for _ in range(300):
-            connection = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), WAIT_S))
+            connection = stack.enter_context(
+                socket.create_connection(("127.0.0.1", server.port), WAIT_S)
+            )
             push(connection, data)
         for _ in range(3):
             with socket.create_connection(("127.0.0.1", server.port), WAIT_S) as honest:
@@ -210,7 +236,10 @@ def test_a_refused_stranger_still_gets_its_answer(start: Start) -> None:
     running = start(PATIENT)
     body = bytes(1 << 20)
     with running.connect() as stranger:
-        stranger.sendall(b"POST /x HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n" % (64 * len(body)))
+        stranger.sendall(
+            b"POST /x HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n"
+            % (64 * len(body))
+        )
         for _ in range(64):
             stranger.sendall(body)
         assert everything(stranger).startswith(b"HTTP/1.1 401 ")
@@ -223,7 +252,9 @@ def test_drained_connections_are_few_and_end(start: Start) -> None:
     with ExitStack() as stack:
         refused = [stack.enter_context(running.connect()) for _ in range(40)]
         for connection in refused:
-            connection.sendall(b"POST /x HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 5000\r\n\r\n")
+            connection.sendall(
+                b"POST /x HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 5000\r\n\r\n"
+            )
             assert connection.recv(4096).startswith(b"HTTP/1.1 401 ")
         until(lambda: len(running.channels) <= 16)
         running.hurry(HttpTimeouts(LONG, LONG, LONG, 0.05))

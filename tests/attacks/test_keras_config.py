@@ -17,8 +17,12 @@ from pocketserve.runtimes.tensorflow.keras_config import LAYERS, OTHERS
 
 pytestmark = [
     pytest.mark.tensorflow,
-    pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file:UserWarning"),
-    pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"),
+    pytest.mark.filterwarnings(
+        "ignore:You are saving your model as an HDF5 file:UserWarning"
+    ),
+    pytest.mark.filterwarnings(
+        "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"
+    ),
 ]
 
 CODE = {"Lambda", "TFSMLayer", "TorchModuleWrapper", "JaxLayer", "FlaxLayer"}
@@ -38,12 +42,18 @@ def plain(keras: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model with a layer ``target``, whose activation is to be replaced; do not change it."""
     path = tmp_path_factory.mktemp("plain") / "plain.keras"
     x = keras.layers.Input((4,), name="x")
-    keras.Model(x, keras.layers.Dense(2, activation="relu", name="target")(x)).save(path)
+    keras.Model(x, keras.layers.Dense(2, activation="relu", name="target")(x)).save(
+        path
+    )
     return path
 
 
 def public(module: Any) -> Iterator[str]:
-    return (name for name in vars(module) if inspect.isclass(getattr(module, name)) and not name.startswith("_"))
+    return (
+        name
+        for name in vars(module)
+        if inspect.isclass(getattr(module, name)) and not name.startswith("_")
+    )
 
 
 def test_each_public_layer_is_judged(keras: Any) -> None:
@@ -53,9 +63,21 @@ def test_each_public_layer_is_judged(keras: Any) -> None:
 
 def test_what_else_is_allowed_is_of_the_named_modules(keras: Any) -> None:
     names = {"Functional", "Model", "Sequential", "InputSpec"}
-    for module in ("initializers", "regularizers", "constraints", "losses", "metrics", "optimizers", "quantizers"):
+    for module in (
+        "initializers",
+        "regularizers",
+        "constraints",
+        "losses",
+        "metrics",
+        "optimizers",
+        "quantizers",
+    ):
         names |= set(public(getattr(keras, module)))
-    names |= {*public(keras.optimizers.schedules), *public(keras.dtype_policies), *public(keras.random)}
+    names |= {
+        *public(keras.optimizers.schedules),
+        *public(keras.dtype_policies),
+        *public(keras.random),
+    }
     assert names == OTHERS
 
 
@@ -64,7 +86,9 @@ def with_layer(plain: Path, target: Path, **changes: Any) -> Path:
 
     def change(text: str) -> str:
         document = json.loads(text)
-        layer = next(item for item in document["config"]["layers"] if item["name"] == "target")
+        layer = next(
+            item for item in document["config"]["layers"] if item["name"] == "target"
+        )
         layer["config"] |= changes.pop("config", {})
         layer |= changes
         return json.dumps(document)
@@ -72,7 +96,9 @@ def with_layer(plain: Path, target: Path, **changes: Any) -> Path:
     with zipfile.ZipFile(plain) as old, zipfile.ZipFile(target, "w") as new:
         for name in old.namelist():
             content = old.read(name)
-            new.writestr(name, change(content.decode()) if name == "config.json" else content)
+            new.writestr(
+                name, change(content.decode()) if name == "config.json" else content
+            )
     return target
 
 
@@ -83,7 +109,12 @@ def refusal(path: Path) -> str:
 
 
 def function(module: str, name: str) -> dict[str, Any]:
-    return {"class_name": "function", "module": module, "config": name, "registered_name": name}
+    return {
+        "class_name": "function",
+        "module": module,
+        "config": name,
+        "registered_name": name,
+    }
 
 
 @pytest.mark.parametrize(
@@ -100,8 +131,12 @@ def function(module: str, name: str) -> dict[str, Any]:
         ("keras.ops.evil", "relu"),
     ],
 )
-def test_functions_of_other_modules_are_refused(plain: Path, tmp_path: Path, module: str, name: str) -> None:
-    path = with_layer(plain, tmp_path / "m.keras", config={"activation": function(module, name)})
+def test_functions_of_other_modules_are_refused(
+    plain: Path, tmp_path: Path, module: str, name: str
+) -> None:
+    path = with_layer(
+        plain, tmp_path / "m.keras", config={"activation": function(module, name)}
+    )
     assert f"Not allowed: the function {name!r} of {module!r}" in refusal(path)
 
 
@@ -126,45 +161,86 @@ def test_functions_of_other_modules_are_refused(plain: Path, tmp_path: Path, mod
 def test_other_classes_are_refused_before_keras_looks_them_up(
     plain: Path, tmp_path: Path, module: Any, name: Any
 ) -> None:
-    changes = {"module": module, "class_name": name, "config": {"filepath": str(tmp_path)}, "registered_name": None}
+    changes = {
+        "module": module,
+        "class_name": name,
+        "config": {"filepath": str(tmp_path)},
+        "registered_name": None,
+    }
     text = refusal(with_layer(plain, tmp_path / "m.keras", **changes))
-    assert "which is custom code; export the model" in text or "Not allowed: a class of" in text
+    assert (
+        "which is custom code; export the model" in text
+        or "Not allowed: a class of" in text
+    )
 
 
-def test_a_savedmodel_elsewhere_is_not_loaded(keras: Any, plain: Path, tmp_path: Path) -> None:
+def test_a_savedmodel_elsewhere_is_not_loaded(
+    keras: Any, plain: Path, tmp_path: Path
+) -> None:
     """``TFSMLayer`` would load, and run, a SavedModel that nobody has looked at."""
     import tensorflow as tf
 
     module = tf.Module()
-    module.call = tf.function(lambda x: x, input_signature=[tf.TensorSpec([None, 4], tf.float32, name="x")])
-    tf.saved_model.save(module, str(tmp_path / "model"), signatures={"serve": module.call})
-    config = {"name": "target", "filepath": str(tmp_path / "model"), "call_endpoint": "serve"}
-    path = with_layer(plain, tmp_path / "m.keras", class_name="TFSMLayer", config=config)
+    module.call = tf.function(
+        lambda x: x, input_signature=[tf.TensorSpec([None, 4], tf.float32, name="x")]
+    )
+    tf.saved_model.save(
+        module, str(tmp_path / "model"), signatures={"serve": module.call}
+    )
+    config = {
+        "name": "target",
+        "filepath": str(tmp_path / "model"),
+        "call_endpoint": "serve",
+    }
+    path = with_layer(
+        plain, tmp_path / "m.keras", class_name="TFSMLayer", config=config
+    )
     assert "needs TFSMLayer" in refusal(path)
 
 
-@pytest.mark.parametrize("layer", ["TextVectorization", "StringLookup", "IntegerLookup"])
-def test_a_vocabulary_in_another_file_is_refused(plain: Path, tmp_path: Path, layer: str) -> None:
+@pytest.mark.parametrize(
+    "layer", ["TextVectorization", "StringLookup", "IntegerLookup"]
+)
+def test_a_vocabulary_in_another_file_is_refused(
+    plain: Path, tmp_path: Path, layer: str
+) -> None:
     secret = tmp_path / "secret"
     secret.write_text("a\nb\n")
-    path = with_layer(plain, tmp_path / "m.keras", class_name=layer, config={"vocabulary": str(secret)})
-    assert "unsafe: Not allowed: a vocabulary that lies in another file" in refusal(path)
+    path = with_layer(
+        plain,
+        tmp_path / "m.keras",
+        class_name=layer,
+        config={"vocabulary": str(secret)},
+    )
+    assert "unsafe: Not allowed: a vocabulary that lies in another file" in refusal(
+        path
+    )
 
 
-def test_an_archive_that_is_hdf5_at_its_beginning_is_looked_at_as_an_archive(plain: Path, tmp_path: Path) -> None:
+def test_an_archive_that_is_hdf5_at_its_beginning_is_looked_at_as_an_archive(
+    plain: Path, tmp_path: Path
+) -> None:
     """Keras goes by the ending."""
-    path = with_layer(plain, tmp_path / "m.keras", config={"activation": function("keras.utils", "get_file")})
+    path = with_layer(
+        plain,
+        tmp_path / "m.keras",
+        config={"activation": function("keras.utils", "get_file")},
+    )
     path.write_bytes(b"\x89HDF\r\n\x1a\n" + path.read_bytes())
     assert "get_file" in refusal(path)
 
 
-def test_configurations_of_older_files_are_looked_at_too(keras: Any, plain: Path, tmp_path: Path) -> None:
+def test_configurations_of_older_files_are_looked_at_too(
+    keras: Any, plain: Path, tmp_path: Path
+) -> None:
     h5py = pytest.importorskip("h5py")
     path = tmp_path / "m.h5"
     keras.models.load_model(plain).save(path)
     with h5py.File(path, "r+") as file:
         document = json.loads(file.attrs["model_config"])
-        document["config"]["layers"][1]["config"]["activation"] = function("keras.utils", "get_file")
+        document["config"]["layers"][1]["config"]["activation"] = function(
+            "keras.utils", "get_file"
+        )
         file.attrs["model_config"] = json.dumps(document)
     assert "Not allowed: the function 'get_file' of 'keras.utils'" in refusal(path)
 
@@ -175,9 +251,14 @@ def test_operators_outside_of_layers_are_served(keras: Any, tmp_path: Path) -> N
     x = layers.Input((4, 3), name="x")
     y = keras.ops.abs(x)[:, 0] + keras.ops.mean(x, axis=1) * 2
     inner = keras.Sequential(
-        [layers.Input((3,)), layers.Dense(2, "gelu", kernel_regularizer="l2", dtype="mixed_float16")]
+        [
+            layers.Input((3,)),
+            layers.Dense(2, "gelu", kernel_regularizer="l2", dtype="mixed_float16"),
+        ]
     )
-    z = layers.Bidirectional(layers.GRU(2, kernel_constraint=keras.constraints.MaxNorm(2)))(x)
+    z = layers.Bidirectional(
+        layers.GRU(2, kernel_constraint=keras.constraints.MaxNorm(2))
+    )(x)
     z = layers.Activation(keras.activations.softmax)(layers.Dropout(0.5)(z))
     model = keras.Model(x, [inner(y), z])
     model.save(tmp_path / "m.keras")

@@ -9,7 +9,11 @@ import pytest
 
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks.text.hugging_face.tokenizer_settings import TokenizerSettings
-from pocketserve.tasks.text.library_patterns import MAX_PATTERN_CHARS, check_pattern, patterns_in
+from pocketserve.tasks.text.library_patterns import (
+    MAX_PATTERN_CHARS,
+    check_pattern,
+    patterns_in,
+)
 from pocketserve.tasks.text.options import TextOptions
 from pocketserve.tasks.text.tokenizers import LibraryTokenizer, tokenizer_of
 from pocketserve_wire import ApiError
@@ -64,16 +68,26 @@ def test_patterns_that_could_run_for_hours_are_refused(name: str) -> None:
 
 
 def test_patterns_are_found_wherever_they_stand() -> None:
-    part = {"type": "Sequence", "pretokenizers": [{"pattern": {"Regex": "a"}}, {"pattern": {"String": "b"}}]}
+    part = {
+        "type": "Sequence",
+        "pretokenizers": [{"pattern": {"Regex": "a"}}, {"pattern": {"String": "b"}}],
+    }
     assert list(patterns_in(part)) == ["a"]
     assert list(patterns_in(None)) == []
 
 
 def tokenizer_json(pattern: str, key: str = "Regex") -> str:
     """A tokenizer that splits by a pattern."""
-    split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+    split = {
+        "type": "Split",
+        "pattern": {"Regex": pattern},
+        "behavior": "Isolated",
+        "invert": False,
+    }
     model = {"type": "WordLevel", "vocab": {"a": 0, "[UNK]": 1}, "unk_token": "[UNK]"}
-    text = json.dumps({"version": "1.0", "added_tokens": [], "pre_tokenizer": split, "model": model})
+    text = json.dumps(
+        {"version": "1.0", "added_tokens": [], "pre_tokenizer": split, "model": model}
+    )
     return text.replace('"Regex"', f'"{key}"')
 
 
@@ -90,6 +104,8 @@ def test_a_tokenizer_with_such_a_pattern_is_refused(tmp_path: Path, key: str) ->
 def test_a_panic_of_the_library_is_an_answer() -> None:
     """It is no Exception: the request's thread would end without one."""
     library = pytest.importorskip("tokenizers", reason="needs the tokenizers library")
-    tokenizer = LibraryTokenizer(library.Tokenizer.from_str(tokenizer_json(r"(a+)+$")), TokenizerSettings())
+    tokenizer = LibraryTokenizer(
+        library.Tokenizer.from_str(tokenizer_json(r"(a+)+$")), TokenizerSettings()
+    )
     with pytest.raises(ApiError, match="the model's tokenizer cannot take this text"):
         list(tokenizer.tokens("a" * 30 + "!"))

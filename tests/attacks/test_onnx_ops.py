@@ -20,13 +20,26 @@ helper, FLOAT = onnx.helper, onnx.TensorProto.FLOAT
 def model(*nodes: Any, functions: tuple[Any, ...] = (), **opsets: int) -> Any:
     """A model from ``x`` to ``y``."""
     values = [[helper.make_tensor_value_info(name, FLOAT, [1])] for name in "xy"]
-    domains = [helper.make_opsetid("", 17), *(helper.make_opsetid(n.replace("_", "."), v) for n, v in opsets.items())]
+    domains = [
+        helper.make_opsetid("", 17),
+        *(helper.make_opsetid(n.replace("_", "."), v) for n, v in opsets.items()),
+    ]
     graph = helper.make_graph(list(nodes), "g", *values)
-    return helper.make_model(graph, opset_imports=domains, ir_version=9, functions=list(functions))
+    return helper.make_model(
+        graph, opset_imports=domains, ir_version=9, functions=list(functions)
+    )
 
 
-def call(kind: str, domain: str = "", inputs: str = "x", outputs: str = "y", **attributes: Any) -> Any:
-    return helper.make_node(kind, list(inputs), list(outputs), domain=domain, **attributes)
+def call(
+    kind: str,
+    domain: str = "",
+    inputs: str = "x",
+    outputs: str = "y",
+    **attributes: Any,
+) -> Any:
+    return helper.make_node(
+        kind, list(inputs), list(outputs), domain=domain, **attributes
+    )
 
 
 def refusal(tmp_path: Path, document: Any) -> str:
@@ -38,32 +51,64 @@ def refusal(tmp_path: Path, document: Any) -> str:
 
 
 FOREIGN = [
-    ("EPContext", "com.microsoft", "compiled for one kind of accelerator, whose files are not opened"),
-    ("Snpe", "com.microsoft", "compiled for one kind of accelerator, whose files are not opened"),
+    (
+        "EPContext",
+        "com.microsoft",
+        "compiled for one kind of accelerator, whose files are not opened",
+    ),
+    (
+        "Snpe",
+        "com.microsoft",
+        "compiled for one kind of accelerator, whose files are not opened",
+    ),
     ("PythonOp", "com.microsoft", "the operator com.microsoft:PythonOp,"),
     ("TritonOp", "com.microsoft", "the operator com.microsoft:TritonOp,"),
-    ("OpenAIAudioToText", "com.microsoft.extensions", "the operator com.microsoft.extensions:OpenAIAudioToText,"),
-    ("AzureTritonInvoker", "com.microsoft.extensions", "the operator com.microsoft.extensions:AzureTritonInvoker,"),
+    (
+        "OpenAIAudioToText",
+        "com.microsoft.extensions",
+        "the operator com.microsoft.extensions:OpenAIAudioToText,",
+    ),
+    (
+        "AzureTritonInvoker",
+        "com.microsoft.extensions",
+        "the operator com.microsoft.extensions:AzureTritonInvoker,",
+    ),
     ("PyOp", "ai.onnx.contrib", "the operator ai.onnx.contrib:PyOp,"),
     ("ATen", "org.pytorch.aten", "the operator org.pytorch.aten:ATen,"),
 ]
 
 
 @pytest.mark.parametrize(("kind", "domain", "words"), FOREIGN)
-def test_operators_that_do_more_than_compute_are_refused(tmp_path: Path, kind: str, domain: str, words: str) -> None:
-    attributes = {"ep_cache_context": "../../other.bin", "embed_mode": 0} if kind == "EPContext" else {}
+def test_operators_that_do_more_than_compute_are_refused(
+    tmp_path: Path, kind: str, domain: str, words: str
+) -> None:
+    attributes = (
+        {"ep_cache_context": "../../other.bin", "embed_mode": 0}
+        if kind == "EPContext"
+        else {}
+    )
     assert words in refusal(tmp_path, model(call(kind, domain, **attributes)))
 
 
 def test_they_are_found_in_branches_and_functions(tmp_path: Path) -> None:
-    branch = helper.make_graph([call("EPContext", "com.microsoft", "", "z")], "b", [], [])
+    branch = helper.make_graph(
+        [call("EPContext", "com.microsoft", "", "z")], "b", [], []
+    )
     branch.output.append(helper.make_tensor_value_info("z", FLOAT, [1]))
-    condition = helper.make_node("Constant", [], ["c"], value=helper.make_tensor("v", 9, [], [True]))
-    inside = model(condition, call("If", inputs="c", then_branch=branch, else_branch=branch))
+    condition = helper.make_node(
+        "Constant", [], ["c"], value=helper.make_tensor("v", 9, [], [True])
+    )
+    inside = model(
+        condition, call("If", inputs="c", then_branch=branch, else_branch=branch)
+    )
     assert "one kind of accelerator" in refusal(tmp_path, inside)
     body = [call("PyOp", "ai.onnx.contrib", "a", "b")]
-    function = helper.make_function("mine", "Mine", ["a"], ["b"], body, [helper.make_opsetid("ai.onnx.contrib", 1)])
-    assert "PyOp" in refusal(tmp_path, model(call("Mine", "mine"), functions=(function,), mine=1))
+    function = helper.make_function(
+        "mine", "Mine", ["a"], ["b"], body, [helper.make_opsetid("ai.onnx.contrib", 1)]
+    )
+    assert "PyOp" in refusal(
+        tmp_path, model(call("Mine", "mine"), functions=(function,), mine=1)
+    )
 
 
 def test_a_node_that_has_two_types_counts_as_both(tmp_path: Path) -> None:
@@ -74,8 +119,12 @@ def test_a_node_that_has_two_types_counts_as_both(tmp_path: Path) -> None:
     for changed in (text + other, other + text):
         raw = document.SerializeToString()
         graph = document.graph.SerializeToString()
-        replaced = graph.replace(bytes([0x0A, len(text)]) + text, bytes([0x0A, len(changed)]) + changed)
-        whole = raw.replace(bytes([0x3A, len(graph)]) + graph, bytes([0x3A, len(replaced)]) + replaced)
+        replaced = graph.replace(
+            bytes([0x0A, len(text)]) + text, bytes([0x0A, len(changed)]) + changed
+        )
+        whole = raw.replace(
+            bytes([0x3A, len(graph)]) + graph, bytes([0x3A, len(replaced)]) + replaced
+        )
         assert whole != raw
         path = tmp_path / "m.onnx"
         path.write_bytes(whole)
@@ -85,11 +134,20 @@ def test_a_node_that_has_two_types_counts_as_both(tmp_path: Path) -> None:
 
 def test_a_function_of_the_models_own_may_have_any_other_name(tmp_path: Path) -> None:
     function = helper.make_function(
-        "mine", "Twice", ["a"], ["b"], [call("Add", "", "aa", "b")], [helper.make_opsetid("", 17)]
+        "mine",
+        "Twice",
+        ["a"],
+        ["b"],
+        [call("Add", "", "aa", "b")],
+        [helper.make_opsetid("", 17)],
     )
     path = tmp_path / "m.onnx"
-    path.write_bytes(model(call("Twice", "mine"), functions=(function,), mine=1).SerializeToString())
-    assert RUNTIME.open(ModelSource(path)).run({"x": np.array([2], np.float32)})["y"].tolist() == [4]
+    path.write_bytes(
+        model(call("Twice", "mine"), functions=(function,), mine=1).SerializeToString()
+    )
+    assert RUNTIME.open(ModelSource(path)).run({"x": np.array([2], np.float32)})[
+        "y"
+    ].tolist() == [4]
 
 
 def test_each_operator_of_the_package_is_judged() -> None:
@@ -99,6 +157,10 @@ def test_each_operator_of_the_package_is_judged() -> None:
     import_package("onnxruntime")
     from onnxruntime.capi import onnxruntime_pybind11_state as native
 
-    known = {(schema.domain, schema.name) for schema in native.get_all_operator_schema()}
-    assert {name for domain, name in known if domain == "com.microsoft"} == MICROSOFT | {"EPContext", "Snpe"}
+    known = {
+        (schema.domain, schema.name) for schema in native.get_all_operator_schema()
+    }
+    assert {
+        name for domain, name in known if domain == "com.microsoft"
+    } == MICROSOFT | {"EPContext", "Snpe"}
     assert {domain for domain, _ in known} - {"com.microsoft"} <= DOMAINS

@@ -21,7 +21,12 @@ from trusting import trust_one
 pytestmark = pytest.mark.live
 
 DIGITS = MODELS / "digits"
-HEAD = (DIGITS / "model.toml").read_text().partition("[versions")[0].replace('default_version = "tflite"\n', "")
+HEAD = (
+    (DIGITS / "model.toml")
+    .read_text()
+    .partition("[versions")[0]
+    .replace('default_version = "tflite"\n', "")
+)
 INPUT = {"image": np.random.default_rng(3).random((1, 8, 8, 1), dtype=np.float32)}
 THREADS = 3
 ANSWERS = 10
@@ -38,7 +43,11 @@ def read_all(names: Mapping[str, str]) -> Files:
         path = DIGITS / source
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
             if file.is_file():
-                found[(Path(name) / file.relative_to(path)).as_posix() if path.is_dir() else name] = file.read_bytes()
+                found[
+                    (Path(name) / file.relative_to(path)).as_posix()
+                    if path.is_dir()
+                    else name
+                ] = file.read_bytes()
     return found
 
 
@@ -49,9 +58,17 @@ def embedded(**names: str) -> Callable[[Path], Files]:
 
 def external_onnx(folder: Path) -> Files:
     """The embedded ONNX model with its weights in a file beside it."""
-    onnx = pytest.importorskip("onnx", reason="the environment of the older runtime has no ONNX")
+    onnx = pytest.importorskip(
+        "onnx", reason="the environment of the older runtime has no ONNX"
+    )
     model = onnx.load(DIGITS / "digits.onnx")
-    onnx.save(model, folder / "m.onnx", save_as_external_data=True, location="weights.bin", size_threshold=1024)
+    onnx.save(
+        model,
+        folder / "m.onnx",
+        save_as_external_data=True,
+        location="weights.bin",
+        size_threshold=1024,
+    )
     return {name: (folder / name).read_bytes() for name in ("m.onnx", "weights.bin")}
 
 
@@ -62,15 +79,23 @@ def state_dict(folder: Path) -> Files:
     from pocketserve.runtimes.torch.safetensors import read_safetensors
 
     tensors = read_safetensors(DIGITS / "weights.safetensors")
-    torch.save({name: torch.from_numpy(array.copy()) for name, (_, array) in tensors.items()}, folder / "weights.pt")
-    return {**read_all({"model.py": "model.py"}), "weights.pt": (folder / "weights.pt").read_bytes()}
+    torch.save(
+        {name: torch.from_numpy(array.copy()) for name, (_, array) in tensors.items()},
+        folder / "weights.pt",
+    )
+    return {
+        **read_all({"model.py": "model.py"}),
+        "weights.pt": (folder / "weights.pt").read_bytes(),
+    }
 
 
 def hdf5(folder: Path) -> Files:
     """The embedded Keras model in the older format."""
     import keras
 
-    keras.models.load_model(DIGITS / "digits.keras", compile=False).save(folder / "m.h5")
+    keras.models.load_model(DIGITS / "digits.keras", compile=False).save(
+        folder / "m.h5"
+    )
     return {"m.h5": (folder / "m.h5").read_bytes()}
 
 
@@ -92,16 +117,24 @@ class Format:
 CODE = ("model.py",)
 FORMATS = {
     "tflite": Format('file = "digits.tflite"', embedded(a="digits.tflite")),
-    "tflite-plain": Format('file = "digits.tflite"\nxnnpack = false', embedded(a="digits.tflite")),
-    "tflite-int8": Format('file = "digits.int8.tflite"', embedded(a="digits.int8.tflite")),
+    "tflite-plain": Format(
+        'file = "digits.tflite"\nxnnpack = false', embedded(a="digits.tflite")
+    ),
+    "tflite-int8": Format(
+        'file = "digits.int8.tflite"', embedded(a="digits.int8.tflite")
+    ),
     "onnx": Format('file = "digits.onnx"', embedded(a="digits.onnx")),
     "onnx-external": Format('file = "m.onnx"', external_onnx),
     "torchscript": Format('file = "digits.ts"', embedded(a="digits.ts")),
     "ptl": Format('file = "digits.ptl"', embedded(a="digits.ptl")),
     "torch-safetensors": Format(
-        'file = "model.py"\nweights = "weights.safetensors"', embedded(a="model.py", b="weights.safetensors"), CODE
+        'file = "model.py"\nweights = "weights.safetensors"',
+        embedded(a="model.py", b="weights.safetensors"),
+        CODE,
     ),
-    "torch-state-dict": Format('file = "model.py"\nweights = "weights.pt"', state_dict, CODE),
+    "torch-state-dict": Format(
+        'file = "model.py"\nweights = "weights.pt"', state_dict, CODE
+    ),
     "pt2": Format('file = "digits.pt2"\ntrust = true', embedded(a="digits.pt2")),
     "executorch": Format('file = "digits.pte"', embedded(a="digits.pte")),
     "keras": Format('file = "digits.keras"', embedded(a="digits.keras")),
@@ -112,7 +145,15 @@ FORMATS = {
 MARKS: dict[str, Any] = {
     **dict.fromkeys(("onnx", "onnx-external"), pytest.mark.onnx),
     **dict.fromkeys(
-        ("torchscript", "ptl", "torch-safetensors", "torch-state-dict", "pt2", "executorch"), pytest.mark.torch
+        (
+            "torchscript",
+            "ptl",
+            "torch-safetensors",
+            "torch-state-dict",
+            "pt2",
+            "executorch",
+        ),
+        pytest.mark.torch,
     ),
     **dict.fromkeys(("keras", "h5", "savedmodel"), pytest.mark.tensorflow),
     "tfjs": pytest.mark.tfjs,
@@ -185,7 +226,10 @@ class Asking:
         self.failed: list[str] = []
         with self._client() as client:
             self._first = client.infer(model, INPUT)
-        self._threads = [threading.Thread(target=self._ask, args=(number,)) for number in range(THREADS)]
+        self._threads = [
+            threading.Thread(target=self._ask, args=(number,))
+            for number in range(THREADS)
+        ]
 
     def __enter__(self) -> Asking:
         for thread in self._threads:
@@ -204,11 +248,17 @@ class Asking:
         with self._told:
             wanted = [count + ANSWERS for count in self._counts]
             self._told.wait_for(
-                lambda: self.failed or all(n >= w for n, w in zip(self._counts, wanted, strict=True)), CALL_TIMEOUT_S
+                lambda: (
+                    self.failed
+                    or all(n >= w for n, w in zip(self._counts, wanted, strict=True))
+                ),
+                CALL_TIMEOUT_S,
             )
 
     def _client(self) -> Client:
-        return Client(self._server.url, self._server.token, timeout=CALL_TIMEOUT_S, reconnect=0.0)
+        return Client(
+            self._server.url, self._server.token, timeout=CALL_TIMEOUT_S, reconnect=0.0
+        )
 
     def _ask(self, number: int) -> None:
         with self._client() as client:
@@ -221,7 +271,8 @@ class Asking:
                         self._told.notify_all()
                     return
                 same = answer.keys() == self._first.keys() and all(
-                    np.allclose(answer[name], first, rtol=1e-4, atol=1e-6) for name, first in self._first.items()
+                    np.allclose(answer[name], first, rtol=1e-4, atol=1e-6)
+                    for name, first in self._first.items()
                 )
                 with self._told:
                     self.wrong += not same
@@ -246,7 +297,9 @@ def contents(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Files]
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Path]]:
     """A server, and its models folder, which is empty at first."""
     models = tmp_path_factory.mktemp("models")
-    server = start_server(tmp_path_factory.mktemp("server"), models, "--keep-alive", "0")
+    server = start_server(
+        tmp_path_factory.mktemp("server"), models, "--keep-alive", "0"
+    )
     yield server, models
     assert server.stop() == 0
 
@@ -259,9 +312,15 @@ def lay(models: Path, name: str, files: Files) -> dict[Path, bytes]:
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
         (folder / file).write_bytes(content)
     shutil.copy(DIGITS / "labels.txt", folder)
-    (folder / "model.toml").write_text(f"{HEAD}\n[versions.v]\n{FORMATS[name].version}\n")
+    (folder / "model.toml").write_text(
+        f"{HEAD}\n[versions.v]\n{FORMATS[name].version}\n"
+    )
     trust_one(models, name)  # others have lost their files
-    return {folder / file: content for file, content in files.items() if file not in FORMATS[name].kept}
+    return {
+        folder / file: content
+        for file, content in files.items()
+        if file not in FORMATS[name].kept
+    }
 
 
 def attack(server: Server, models: Path, name: str, way: str, files: Files) -> Asking:
@@ -284,7 +343,9 @@ def test_what_is_served_stays_as_it_was(
     """All answers are the first one, whatever happens to the files, until the model is loaded again."""
     server, models = served
     asking = attack(server, models, name, way, contents(name))
-    assert server.process.poll() is None, f"the server died ({server.process.returncode})"
+    assert server.process.poll() is None, (
+        f"the server died ({server.process.returncode})"
+    )
     assert (asking.failed, asking.wrong) == ([], 0)
 
 
@@ -300,7 +361,10 @@ RUNS = 10
 @pytest.mark.onnx
 @pytest.mark.filterwarnings("ignore")
 def test_every_format_in_every_way_often(
-    tmp_path: Path, new_server: StartServer, contents: Callable[[str], Files], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    new_server: StartServer,
+    contents: Callable[[str], Files],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The same many times over; the table goes to the terminal. A server that died is followed by a new one."""
     models = tmp_path / "models"
@@ -321,16 +385,27 @@ def test_every_format_in_every_way_often(
         shutil.rmtree(models / name)
     with capsys.disabled():
         print(
-            f"\nof {RUNS} runs each: server died / other numbers / refused\n{'':18}" + "".join(f"{w:>12}" for w in WAYS)
+            f"\nof {RUNS} runs each: server died / other numbers / refused\n{'':18}"
+            + "".join(f"{w:>12}" for w in WAYS)
         )
         for name, ways in table.items():
-            print(f"{name:18}" + "".join(f"{'/'.join(map(str, counts)):>12}" for counts in ways.values()))
-    runs, sums = RUNS * len(table) * len(WAYS), [sum(column) for column in zip(*_cells(table), strict=True)]
+            print(
+                f"{name:18}"
+                + "".join(
+                    f"{'/'.join(map(str, counts)):>12}" for counts in ways.values()
+                )
+            )
+    runs, sums = (
+        RUNS * len(table) * len(WAYS),
+        [sum(column) for column in zip(*_cells(table), strict=True)],
+    )
     note(
         "served files overwritten, cut short, replaced, deleted under load",
         f"{len(table)} formats, {runs} runs: {sums[0]} deaths, {sums[1]} with other numbers, {sums[2]} refused",
     )
-    assert all(counts == [0, 0, 0] for ways in table.values() for counts in ways.values())
+    assert all(
+        counts == [0, 0, 0] for ways in table.values() for counts in ways.values()
+    )
 
 
 def _cells(table: Mapping[str, Mapping[str, list[int]]]) -> list[list[int]]:

@@ -23,8 +23,14 @@ AHEAD = 20
 def post(server: Server, step: str, **values: str) -> dict[str, str]:
     """One request without the token; an answer that is no JSON object is empty."""
     body = json.dumps(values).encode()
-    head = b"POST /pairing/%b HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n" % (step.encode(), len(body))
-    with suppress(OSError), socket.create_connection(("127.0.0.1", server.port), WAIT_S) as connection:
+    head = (
+        b"POST /pairing/%b HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n"
+        % (step.encode(), len(body))
+    )
+    with (
+        suppress(OSError),
+        socket.create_connection(("127.0.0.1", server.port), WAIT_S) as connection,
+    ):
         connection.sendall(head + body)
         with connection.makefile("rb") as answer:
             return json.loads(answer.read().partition(b"\r\n\r\n")[2] or b"{}")
@@ -41,7 +47,9 @@ def flooding(server: Server, guesses: bool) -> Iterator[threading.Semaphore]:
         while not ends.is_set():
             answer = post(server, "begin", public=public)
             if guesses and "exchange" in answer:
-                answer = post(server, "finish", exchange=answer["exchange"], proof="00" * 32)
+                answer = post(
+                    server, "finish", exchange=answer["exchange"], proof="00" * 32
+                )
             if "exchange" in answer or answer.get("code") == "PAIRING_REFUSED":
                 counted.release()
 
@@ -58,9 +66,14 @@ def flooding(server: Server, guesses: bool) -> Iterator[threading.Semaphore]:
 
 @pytest.mark.live
 @pytest.mark.parametrize("guesses", [False, True])
-def test_others_keep_nobody_from_pairing(new_server: StartServer, guesses: bool) -> None:
+def test_others_keep_nobody_from_pairing(
+    new_server: StartServer, guesses: bool
+) -> None:
     server = new_server(MODELS)
-    with Client(server.url, server.token) as client, flooding(server, guesses) as counted:
+    with (
+        Client(server.url, server.token) as client,
+        flooding(server, guesses) as counted,
+    ):
         for _ in range(OPENINGS):
             code = client.open_pairing()["code"]
             for _ in range(AHEAD):

@@ -33,7 +33,9 @@ CALLS: dict[str, Callable[[Client], object]] = {
     "is_ready": Client.is_ready,
     "server_metadata": Client.server_metadata,
     "index": Client.index,
-    "infer": lambda client: client.infer("digits", {"x": np.zeros((1, 28, 28), np.float32)}),
+    "infer": lambda client: client.infer(
+        "digits", {"x": np.zeros((1, 28, 28), np.float32)}
+    ),
     "predict": lambda client: client.predict("digits", SEVEN),
     "async_predict": lambda client: client.async_predict("digits", SEVEN).result(),
     "load": lambda client: client.load("digits"),
@@ -106,7 +108,12 @@ def dead_run(state: Path, http: str) -> None:
     """Leave what a server leaves that was killed."""
     code = "import os, sys; from pathlib import Path; from pocketserve.state.run_lock import RunLock\n"
     code += "RunLock(Path(sys.argv[1]), (), sys.argv[2]); os.kill(os.getpid(), 9)"
-    assert subprocess.run([sys.executable, "-c", code, str(state), http], timeout=TIMEOUT_S).returncode == -9
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code, str(state), http], timeout=TIMEOUT_S
+        ).returncode
+        == -9
+    )
 
 
 def write_run(ports: Ports, *, mode: int = 0o600) -> Path:
@@ -114,7 +121,14 @@ def write_run(ports: Ports, *, mode: int = 0o600) -> Path:
     folder = ports.state / run_file.FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "7.json"
-    run = {"pid": 7, "started": 1.0, "suspended": None, "boot": "", "ports": [], "http": f"127.0.0.1:{ports.http}"}
+    run = {
+        "pid": 7,
+        "started": 1.0,
+        "suspended": None,
+        "boot": "",
+        "ports": [],
+        "http": f"127.0.0.1:{ports.http}",
+    }
     path.write_text(json.dumps(run))
     path.chmod(mode)
     return path
@@ -124,7 +138,9 @@ def write_run(ports: Ports, *, mode: int = 0o600) -> Path:
 def test_a_default_client_tells_a_hijacker_nothing(ports, name):
     dead_run(ports.state, f"127.0.0.1:{ports.http}")
     with Recorder(ports.http) as hijacker, Client(reconnect=0.0) as client:
-        with pytest.raises(ServerUnreachableError, match=r"nothing shows that .* is your server"):
+        with pytest.raises(
+            ServerUnreachableError, match=r"nothing shows that .* is your server"
+        ):
             CALLS[name](client)
         assert hijacker.was_told() == []
 
@@ -133,17 +149,26 @@ def test_a_default_client_tells_a_hijacker_nothing(ports, name):
 def test_a_command_tells_a_hijacker_nothing(ports, name, tmp_path, capsys):
     dead_run(ports.state, f"127.0.0.1:{ports.http}")
     (tmp_path / "token").write_text(TOKEN)
-    words = [str(tmp_path / "token") if word == "TOKEN_FILE" else word for word in COMMANDS[name]]
+    words = [
+        str(tmp_path / "token") if word == "TOKEN_FILE" else word
+        for word in COMMANDS[name]
+    ]
     with Recorder(ports.http) as hijacker:
         assert main(words) == 1
         assert hijacker.was_told() == []
     said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "so it was told nothing; start the server with: pocketserve serve" in said
+    assert (
+        said.count("\n") == 1
+        and "so it was told nothing; start the server with: pocketserve serve" in said
+    )
 
 
 @pytest.mark.parametrize("name", CALLS)
 def test_nor_one_on_both_ports(ports, name):
-    with Recorder(ports.http, ports.socket) as hijacker, Client(reconnect=0.0) as client:
+    with (
+        Recorder(ports.http, ports.socket) as hijacker,
+        Client(reconnect=0.0) as client,
+    ):
         with pytest.raises(ServerUnreachableError):
             CALLS[name](client)
         assert hijacker.was_told() == []
@@ -211,7 +236,9 @@ def test_a_state_folder_that_cannot_be_read_proves_nothing(ports, monkeypatch):
     """The client says that nobody listens, or that nothing proves whose the port is; not what the folder's fault is."""
     monkeypatch.setenv("POCKETSERVE_STATE_DIR", str(ports.state.with_name("x" * 300)))
     with Client(reconnect=0.0) as client:
-        with pytest.raises(ServerUnreachableError, match=r"cannot be reached \(Connection refused\)"):
+        with pytest.raises(
+            ServerUnreachableError, match=r"cannot be reached \(Connection refused\)"
+        ):
             client.index()
         with Recorder(ports.http) as hijacker:
             with pytest.raises(UnprovenPortError):
@@ -243,7 +270,9 @@ def test_a_server_that_comes_in_between_proves_nothing(ports, monkeypatch):
 @pytest.mark.live
 def test_the_servers_own_file_opens_http(ports, new_server, monkeypatch):
     """A server without the socket is asked over HTTP; when it was killed, who took its port is told nothing."""
-    server = new_server(MODELS, "--no-socket", environment={"POCKETSERVE_STATE_DIR": str(ports.state)})
+    server = new_server(
+        MODELS, "--no-socket", environment={"POCKETSERVE_STATE_DIR": str(ports.state)}
+    )
     monkeypatch.setattr(facade, "DEFAULT_URL", server.url)
     monkeypatch.setenv("POCKETSERVE_TOKEN", server.token)
     with Client(reconnect=0.0) as client:
@@ -274,7 +303,11 @@ def test_an_address_that_is_named_is_the_users_word(ports, new_server, monkeypat
 @pytest.mark.live
 def test_a_server_that_ends_leaves_no_proof(new_server, tmp_path):
     state = tmp_path / "state"
-    server = new_server(MODELS, "--no-socket", environment={"POCKETSERVE_STATE_DIR": str(state)})
+    server = new_server(
+        MODELS, "--no-socket", environment={"POCKETSERVE_STATE_DIR": str(state)}
+    )
     assert run_file.http_server(state, server.port) is not None
     assert server.stop() == 0
-    assert run_file.http_server(state, server.port) is None and not list((state / run_file.FOLDER).iterdir())
+    assert run_file.http_server(state, server.port) is None and not list(
+        (state / run_file.FOLDER).iterdir()
+    )

@@ -29,7 +29,9 @@ def bounded() -> Iterator[None]:
     """Raise where the block takes more of the processor's time than any content may."""
 
     def stop(number: int, frame: FrameType | None) -> None:
-        raise TimeoutError(f"it took more than {CPU_LIMIT_S:g} s of the processor's time")
+        raise TimeoutError(
+            f"it took more than {CPU_LIMIT_S:g} s of the processor's time"
+        )
 
     before = signal.signal(signal.SIGPROF, stop)
     signal.setitimer(signal.ITIMER_PROF, CPU_LIMIT_S)
@@ -48,7 +50,11 @@ def test_good_contents_are_read(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", READERS)
 @pytest.mark.parametrize(
-    "length", [pytest.param(SHORT, id="short"), pytest.param(LONG, id="long", marks=pytest.mark.soak)]
+    "length",
+    [
+        pytest.param(SHORT, id="short"),
+        pytest.param(LONG, id="long", marks=pytest.mark.soak),
+    ],
 )
 def test_any_content_is_read_or_refused(name: str, length: int, tmp_path: Path) -> None:
     reader = READERS[name]
@@ -63,7 +69,9 @@ def test_any_content_is_read_or_refused(name: str, length: int, tmp_path: Path) 
             refused += 1
         except Exception as error:
             (tmp_path / "content").write_bytes(content)
-            pytest.fail(f"round {number}: {type(error).__name__}: {error}; the content lies in {tmp_path / 'content'}")
+            pytest.fail(
+                f"round {number}: {type(error).__name__}: {error}; the content lies in {tmp_path / 'content'}"
+            )
     assert name in ("frames", "infer") or refused > 0
     note(f"mutations, {name}", f"{length}: {refused} refused, no other error")
 

@@ -27,8 +27,17 @@ from pocketserve.runtimes.tensorflow.savedmodel_graph import read_meta_graphs
 
 pytestmark = pytest.mark.tensorflow
 
-PATH_LIKE = re.compile(r"file|path|dir|addr|url|host|token|descriptor|dataset|iterator|prefix|server|command|region")
-CALLS = {"For", "MapDefun", "PartitionedCall", "StatelessCase", "StatelessIf", "StatelessWhile"}
+PATH_LIKE = re.compile(
+    r"file|path|dir|addr|url|host|token|descriptor|dataset|iterator|prefix|server|command|region"
+)
+CALLS = {
+    "For",
+    "MapDefun",
+    "PartitionedCall",
+    "StatelessCase",
+    "StatelessIf",
+    "StatelessWhile",
+}
 CALLS |= {"Case", "If", "StatefulPartitionedCall", "While"}
 
 
@@ -45,7 +54,9 @@ def registry(tf: Any) -> dict[str, Any]:
     from tensorflow.core.framework import op_def_pb2
     from tensorflow.python.client import pywrap_tf_session
 
-    ops = op_def_pb2.OpList.FromString(pywrap_tf_session.TF_GetBuffer(pywrap_tf_session.TF_GetAllOpList()))
+    ops = op_def_pb2.OpList.FromString(
+        pywrap_tf_session.TF_GetBuffer(pywrap_tf_session.TF_GetAllOpList())
+    )
     return {op.name: op for op in ops.op}
 
 
@@ -54,13 +65,25 @@ def test_what_is_allowed_computes_only(registry: dict[str, Any]) -> None:
     assert len(registry) > 1_000 and registry.keys() >= ALLOWED
     stateful = ALLOWED - OPERATORS["stateless"]
     assert not [name for name in OPERATORS["stateless"] if registry[name].is_stateful]
-    handles = {"InitializeTable", "LookupTable", "Anonymous", "Hash", "Mutable"}  # older ones are marked as stateless
-    tables = {name for name in OPERATORS["tables"] if any(name.startswith(start) for start in handles)}
+    handles = {
+        "InitializeTable",
+        "LookupTable",
+        "Anonymous",
+        "Hash",
+        "Mutable",
+    }  # older ones are marked as stateless
+    tables = {
+        name
+        for name in OPERATORS["tables"]
+        if any(name.startswith(start) for start in handles)
+    }
     assert {name for name in stateful if not registry[name].is_stateful} <= tables
     pathlike = set()
     for name in ALLOWED:
         op = registry[name]
-        arguments = {argument.name for argument in (*op.input_arg, *op.output_arg, *op.attr)}
+        arguments = {
+            argument.name for argument in (*op.input_arg, *op.output_arg, *op.attr)
+        }
         if any(PATH_LIKE.search(argument) for argument in arguments):
             pathlike.add(name)
         assert any("func" in attr.type for attr in op.attr) == (name in CALLS), name
@@ -68,7 +91,9 @@ def test_what_is_allowed_computes_only(registry: dict[str, Any]) -> None:
     assert pathlike - {"ShardedFilename", "CTCBeamSearchDecoder"} == set(FROM_FILE)
 
 
-def test_no_kind_of_operator_that_reaches_out_is_allowed(registry: dict[str, Any]) -> None:
+def test_no_kind_of_operator_that_reaches_out_is_allowed(
+    registry: dict[str, Any],
+) -> None:
     """What new versions bring is refused by itself; this names what is there today."""
     kinds = re.compile(
         r"Dataset|Iterator|Reader|Summary\w*Writer|^Write\w*Summary|AggregatorSummary|Summaries|Queue|TPU|^Xla|Rpc|PyFunc|Debug|Dump|Collective|Nccl|^_(?!EagerConst)"
@@ -82,8 +107,15 @@ def test_no_kind_of_operator_that_reaches_out_is_allowed(registry: dict[str, Any
 def test_summaries_compute_and_their_writers_do_not() -> None:
     """Old estimators leave summaries in their graphs: each makes a text of its inputs, which only a writer keeps."""
     kinds = ("Audio", "Histogram", "Image", "Merge", "Scalar", "Tensor")
-    assert {f"{kind}Summary" for kind in kinds} | {"AudioSummaryV2", "TensorSummaryV2"} <= OPERATORS["stateless"]
-    assert not {name for name in ALLOWED if "Summary" in name and ("Write" in name or "Stats" in name)}
+    assert {f"{kind}Summary" for kind in kinds} | {
+        "AudioSummaryV2",
+        "TensorSummaryV2",
+    } <= OPERATORS["stateless"]
+    assert not {
+        name
+        for name in ALLOWED
+        if "Summary" in name and ("Write" in name or "Stats" in name)
+    }
 
 
 def raw(name: str, **arguments: Any) -> Any:
@@ -92,7 +124,11 @@ def raw(name: str, **arguments: Any) -> Any:
     from tensorflow.python.framework import op_def_library
 
     function = getattr(tf.raw_ops, name, None)
-    return op_def_library.apply_op(name, **arguments) if function is None else function(**arguments)
+    return (
+        op_def_library.apply_op(name, **arguments)
+        if function is None
+        else function(**arguments)
+    )
 
 
 def saved(tf: Any, folder: Path, way: Callable[[Any], Any]) -> Path:
@@ -103,7 +139,9 @@ def saved(tf: Any, folder: Path, way: Callable[[Any], Any]) -> Path:
         return {"y": tf.identity(x)}
 
     module = tf.Module()
-    module.call = tf.function(call, input_signature=[tf.TensorSpec([], tf.string, name="x")], autograph=False)
+    module.call = tf.function(
+        call, input_signature=[tf.TensorSpec([], tf.string, name="x")], autograph=False
+    )
     tf.saved_model.save(module, str(folder), signatures=module.call)
     return folder
 
@@ -119,22 +157,47 @@ def to_records(tf: Any, name: str, target: str) -> Callable[[Any], Any]:
 def ways_out(tf: Any, target: str) -> dict[str, Callable[[Any], Any]]:
     """By operator, what writes or reads ``target``, ends the process, or runs something else."""
     one = {"dtype": tf.float32, "shape": [1]}
-    candidates = {"num_true": 1, "num_sampled": 1, "unique": True, "range_max": 1, "vocab_file": target}
+    candidates = {
+        "num_true": 1,
+        "num_sampled": 1,
+        "unique": True,
+        "range_max": 1,
+        "vocab_file": target,
+    }
     return {
         "DatasetToTFRecord": to_records(tf, "DatasetToTFRecord", target),
-        "ExperimentalDatasetToTFRecord": to_records(tf, "ExperimentalDatasetToTFRecord", target),
+        "ExperimentalDatasetToTFRecord": to_records(
+            tf, "ExperimentalDatasetToTFRecord", target
+        ),
         "DumpTensor": lambda x: raw(
-            "DumpTensor", tensor_data=x, log_dir_path=target, file_name="f", enabled=True, func_name="", node_name=""
+            "DumpTensor",
+            tensor_data=x,
+            log_dir_path=target,
+            file_name="f",
+            enabled=True,
+            func_name="",
+            node_name="",
         ),
         "CalibrationStatisticsSaver": lambda x: raw(
-            "CalibrationStatisticsSaver", args=[x], ids=[""], calibration_methods=[1], output_file_path=target
+            "CalibrationStatisticsSaver",
+            args=[x],
+            ids=[""],
+            calibration_methods=[1],
+            output_file_path=target,
         ),
         "RecordInput": lambda x: raw("RecordInput", file_pattern=target),
         "FixedUnigramCandidateSampler": lambda x: raw(
-            "FixedUnigramCandidateSampler", true_classes=tf.zeros([1, 1], tf.int64), **candidates
+            "FixedUnigramCandidateSampler",
+            true_classes=tf.zeros([1, 1], tf.int64),
+            **candidates,
         ),
         "DecodeProtoV2": lambda x: raw(
-            "DecodeProtoV2", bytes=x, message_type="a", field_names=[], output_types=[], descriptor_source=target
+            "DecodeProtoV2",
+            bytes=x,
+            message_type="a",
+            field_names=[],
+            output_types=[],
+            descriptor_source=target,
         ),
         "EncodeProto": lambda x: raw(
             "EncodeProto",
@@ -154,9 +217,15 @@ def ways_out(tf: Any, target: str) -> dict[str, Callable[[Any], Any]]:
             dtypes=[tf.float32],
         ),
         "Abort": lambda x: raw("Abort", error_msg="gone"),
-        "ImmutableConst": lambda x: raw("ImmutableConst", memory_region_name=target, **one),
-        "DebugIdentityV3": lambda x: raw("DebugIdentityV3", input=x, debug_urls=[f"file://{target}"]),
-        "Copy": lambda x: raw("Copy", input=x, debug_ops_spec=[f"DebugIdentity;file://{target};0"]),
+        "ImmutableConst": lambda x: raw(
+            "ImmutableConst", memory_region_name=target, **one
+        ),
+        "DebugIdentityV3": lambda x: raw(
+            "DebugIdentityV3", input=x, debug_urls=[f"file://{target}"]
+        ),
+        "Copy": lambda x: raw(
+            "Copy", input=x, debug_ops_spec=[f"DebugIdentity;file://{target};0"]
+        ),
         "PrintV2": lambda x: raw("PrintV2", input=x, output_stream=f"file://{target}"),
         "SleepOp": lambda x: raw("SleepOp", sleep_seconds=10_000),
         "XlaCustomCallV2": lambda x: raw(
@@ -183,7 +252,9 @@ def test_a_model_that_reaches_out_is_refused(tf: Any, tmp_path: Path, op: str) -
     for loader in ("v1", "v2"):
         # What makes the records of a data set is found before what writes them.
         named = rf"({op}|TensorDataset)"
-        with pytest.raises(ModelLoadError, match=f"the operator {named}, which is not one of those"):
+        with pytest.raises(
+            ModelLoadError, match=f"the operator {named}, which is not one of those"
+        ):
             RUNTIME.open(ModelSource(folder, options={"loader": loader}))
     assert sorted(tmp_path.iterdir()) == before
 
@@ -191,7 +262,9 @@ def test_a_model_that_reaches_out_is_refused(tf: Any, tmp_path: Path, op: str) -
 def test_these_models_would_write(tf: Any, tmp_path: Path) -> None:
     """Else the tests above would show nothing: TensorFlow itself loads and runs one."""
     target = tmp_path / "target"
-    folder = saved(tf, tmp_path / "model", to_records(tf, "DatasetToTFRecord", str(target)))
+    folder = saved(
+        tf, tmp_path / "model", to_records(tf, "DatasetToTFRecord", str(target))
+    )
     loaded = tf.saved_model.load(str(folder))
     loaded.signatures["serving_default"](x=tf.constant("x"))
     assert b"#!/bin/sh" in target.read_bytes()
@@ -208,12 +281,18 @@ def table(tf: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     module = tf.Module()
     index = tf.lookup.TextFileIndex
     words = tf.lookup.TextFileInitializer(
-        str(folder / "words.txt"), tf.string, index.WHOLE_LINE, tf.int64, index.LINE_NUMBER
+        str(folder / "words.txt"),
+        tf.string,
+        index.WHOLE_LINE,
+        tf.int64,
+        index.LINE_NUMBER,
     )
     module.table = tf.lookup.StaticHashTable(words, -1)
     module.scale = tf.Variable(2, dtype=tf.int64)
     spec = tf.TensorSpec([None], tf.string, name="x")
-    module.call = tf.function(lambda x: {"y": module.table.lookup(x) * module.scale}, input_signature=[spec])
+    module.call = tf.function(
+        lambda x: {"y": module.table.lookup(x) * module.scale}, input_signature=[spec]
+    )
     tf.saved_model.save(module, str(folder / "model"), signatures=module.call)
     return folder / "model"
 
@@ -223,18 +302,29 @@ def edited(table: Path, tmp_path: Path, change: Callable[[Any], bytes | None]) -
     from tensorflow.core.protobuf import saved_model_pb2
 
     folder = Path(shutil.copytree(table, tmp_path / "copy"))
-    document = saved_model_pb2.SavedModel.FromString((folder / "saved_model.pb").read_bytes())
+    document = saved_model_pb2.SavedModel.FromString(
+        (folder / "saved_model.pb").read_bytes()
+    )
     more = change(document.meta_graphs[0])
     content = document.SerializeToString()
     if more:
-        graph = saved_model_pb2.SavedModel(meta_graphs=document.meta_graphs).meta_graphs[0].SerializeToString() + more
+        graph = (
+            saved_model_pb2.SavedModel(meta_graphs=document.meta_graphs)
+            .meta_graphs[0]
+            .SerializeToString()
+            + more
+        )
         content = b"\x08\x01\x12" + varint(len(graph)) + graph
     (folder / "saved_model.pb").write_bytes(content)
     return folder
 
 
 def varint(number: int) -> bytes:
-    return bytes([number & 0x7F | 0x80]) + varint(number >> 7) if number > 0x7F else bytes([number])
+    return (
+        bytes([number & 0x7F | 0x80]) + varint(number >> 7)
+        if number > 0x7F
+        else bytes([number])
+    )
 
 
 def refused(folder: Path, words: str) -> None:
@@ -254,8 +344,12 @@ def test_the_plain_model_passes(table: Path) -> None:
     check_meta_graphs(read_meta_graphs(table))
 
 
-@pytest.mark.parametrize("op", ["Skipgram", "BatchFunction", "XlaCallModule", "RemoteCall", "NoSuchOperator"])
-def test_operators_that_cannot_be_saved_so_are_refused_too(table: Path, tmp_path: Path, op: str) -> None:
+@pytest.mark.parametrize(
+    "op", ["Skipgram", "BatchFunction", "XlaCallModule", "RemoteCall", "NoSuchOperator"]
+)
+def test_operators_that_cannot_be_saved_so_are_refused_too(
+    table: Path, tmp_path: Path, op: str
+) -> None:
     """Among them those that only old graphs may have."""
 
     def change(graph: Any) -> None:
@@ -265,15 +359,25 @@ def test_operators_that_cannot_be_saved_so_are_refused_too(table: Path, tmp_path
     refused(edited(table, tmp_path, change), f"the operator {op},")
 
 
-def test_a_function_that_only_an_object_names_is_found(table: Path, tmp_path: Path) -> None:
+def test_a_function_that_only_an_object_names_is_found(
+    table: Path, tmp_path: Path
+) -> None:
     """The second loader takes functions out of the library by name; ``_initialize`` is run at once."""
 
     def change(graph: Any) -> None:
         name = hidden(graph)
         library = graph.graph_def.library.function
-        saving = next(function for function in library if any(node.op == "SaveV2" for node in function.node_def))
-        saving.node_def.add(name="more", op="PartitionedCall").attr["f"].func.name = name
-        next(n for n in graph.object_graph_def.nodes if n.HasField("function")).function.concrete_functions.append(name)
+        saving = next(
+            function
+            for function in library
+            if any(node.op == "SaveV2" for node in function.node_def)
+        )
+        saving.node_def.add(name="more", op="PartitionedCall").attr[
+            "f"
+        ].func.name = name
+        next(
+            n for n in graph.object_graph_def.nodes if n.HasField("function")
+        ).function.concrete_functions.append(name)
 
     refused(edited(table, tmp_path, change), "WriteFile")
 
@@ -282,7 +386,9 @@ def test_a_function_that_nothing_names_is_found(table: Path, tmp_path: Path) -> 
     refused(edited(table, tmp_path, lambda graph: hidden(graph) and None), "WriteFile")
 
 
-def test_a_signature_may_not_read_what_the_loader_gives_to_the_start(table: Path, tmp_path: Path) -> None:
+def test_a_signature_may_not_read_what_the_loader_gives_to_the_start(
+    table: Path, tmp_path: Path
+) -> None:
     """In a request nothing is fed for an asset, and the constant's own text counts."""
 
     def change(graph: Any) -> None:
@@ -293,7 +399,9 @@ def test_a_signature_may_not_read_what_the_loader_gives_to_the_start(table: Path
     refused(edited(table, tmp_path, change), "not one of its assets")
 
 
-def test_an_asset_of_a_name_that_no_file_can_have_is_missing(table: Path, tmp_path: Path) -> None:
+def test_an_asset_of_a_name_that_no_file_can_have_is_missing(
+    table: Path, tmp_path: Path
+) -> None:
     def change(graph: Any) -> None:
         graph.asset_file_def[0].filename = "n" * 300
 
@@ -302,10 +410,16 @@ def test_an_asset_of_a_name_that_no_file_can_have_is_missing(table: Path, tmp_pa
         check_files(folder, read_meta_graphs(folder))
 
 
-def test_an_object_that_is_an_asset_first_and_a_constant_last_is_none(table: Path, tmp_path: Path) -> None:
+def test_an_object_that_is_an_asset_first_and_a_constant_last_is_none(
+    table: Path, tmp_path: Path
+) -> None:
     def change(graph: Any) -> None:
-        asset = next(node for node in graph.object_graph_def.nodes if node.HasField("asset"))
-        asset.MergeFromString(b"\x4a\x03\x0a\x01x")  # 9 constant, which replaces the asset
+        asset = next(
+            node for node in graph.object_graph_def.nodes if node.HasField("asset")
+        )
+        asset.MergeFromString(
+            b"\x4a\x03\x0a\x01x"
+        )  # 9 constant, which replaces the asset
 
     def keep_both(graph: Any) -> None:
         """A protobuf that was parsed has the last one only: put the first beside it again, as bytes."""
@@ -322,12 +436,17 @@ def test_an_object_that_is_an_asset_first_and_a_constant_last_is_none(table: Pat
     assert whole.count(varint(len(old)) + old) >= 1 and new.endswith(pad)
     from tensorflow.core.protobuf import saved_object_graph_pb2
 
-    assert saved_object_graph_pb2.SavedObject.FromString(new).WhichOneof("kind") == "constant"
+    assert (
+        saved_object_graph_pb2.SavedObject.FromString(new).WhichOneof("kind")
+        == "constant"
+    )
     from pocketserve.runtimes.tensorflow import savedmodel_graph as graphs
 
     objects = b"\x0a" + varint(len(new)) + new
     document = b"\x3a" + varint(len(objects)) + objects
-    assert graphs._object_graph(ProtobufReader(document, 1000), (0, len(document)))[0] == [False]
+    assert graphs._object_graph(ProtobufReader(document, 1000), (0, len(document)))[
+        0
+    ] == [False]
 
 
 def test_variables_come_from_where_the_loader_says(table: Path, tmp_path: Path) -> None:
@@ -342,15 +461,23 @@ def test_variables_come_from_where_the_loader_says(table: Path, tmp_path: Path) 
                     return
         raise AssertionError("the model restores nothing")
 
-    refused(edited(table, tmp_path, change), "RestoreV2, which reads a file that is not that of its own variables")
+    refused(
+        edited(table, tmp_path, change),
+        "RestoreV2, which reads a file that is not that of its own variables",
+    )
 
 
-def test_the_variable_of_a_path_that_another_name_may_write_to_is_no_asset(table: Path, tmp_path: Path) -> None:
+def test_the_variable_of_a_path_that_another_name_may_write_to_is_no_asset(
+    table: Path, tmp_path: Path
+) -> None:
     def change(graph: Any) -> None:
         asset = graph.asset_file_def[0].tensor_info.name
         nodes = graph.graph_def.node
         written = next(
-            node for node in nodes if node.op == "AssignVariableOp" and asset in (node.input[1], f"{node.input[1]}:0")
+            node
+            for node in nodes
+            if node.op == "AssignVariableOp"
+            and asset in (node.input[1], f"{node.input[1]}:0")
         )
         node = nodes.add(name="alias", op="VarHandleOp")
         node.attr["shared_name"].s = written.input[0].encode()
@@ -358,8 +485,12 @@ def test_the_variable_of_a_path_that_another_name_may_write_to_is_no_asset(table
     refused(edited(table, tmp_path, change), "not one of its assets")
 
 
-def test_field_numbers_that_readers_cut_differently_are_refused(table: Path, tmp_path: Path) -> None:
+def test_field_numbers_that_readers_cut_differently_are_refused(
+    table: Path, tmp_path: Path
+) -> None:
 
-    folder = edited(table, tmp_path, lambda graph: b"\x92\x80\x80\x80\x10\x00")  # 2 + 2 ** 29, a length, nothing
+    folder = edited(
+        table, tmp_path, lambda graph: b"\x92\x80\x80\x80\x10\x00"
+    )  # 2 + 2 ** 29, a length, nothing
     with pytest.raises(DamagedFileError, match="impossible number"):
         read_meta_graphs(folder)

@@ -18,7 +18,10 @@ from pocketserve_client import Client
 
 pytestmark = [
     pytest.mark.live,
-    pytest.mark.skipif(sys.platform != "linux", reason="takes threads and files from another process by prlimit"),
+    pytest.mark.skipif(
+        sys.platform != "linux",
+        reason="takes threads and files from another process by prlimit",
+    ),
 ]
 
 
@@ -34,7 +37,9 @@ def allow(server: Server, what: int, maximum: int) -> None:
     """Change one of the limits that the system puts on the server."""
     hard = resource.prlimit(server.process.pid, what)[1]
     resource.prlimit(
-        server.process.pid, what, (maximum if hard == resource.RLIM_INFINITY else min(maximum, hard), hard)
+        server.process.pid,
+        what,
+        (maximum if hard == resource.RLIM_INFINITY else min(maximum, hard), hard),
     )
 
 
@@ -48,7 +53,11 @@ def take_files(server: Server) -> int:
     """Leave no number for another open file; returns the limit that was."""
     before = resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE)[0]
     used = {int(name) for name in os.listdir(f"/proc/{server.process.pid}/fd")}
-    allow(server, resource.RLIMIT_NOFILE, next(number for number in range(len(used) + 1) if number not in used))
+    allow(
+        server,
+        resource.RLIMIT_NOFILE,
+        next(number for number in range(len(used) + 1) if number not in used),
+    )
     return before
 
 
@@ -57,12 +66,17 @@ def request(server: Server, path: str) -> bytes:
     return f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{proof}\r\n".encode()
 
 
-def test_without_another_thread_requests_wait_for_those_that_are_there(server: Server) -> None:
+def test_without_another_thread_requests_wait_for_those_that_are_there(
+    server: Server,
+) -> None:
     with Client(server.url, server.token) as client, ExitStack() as stack:
         client.open_pairing()
         take_threads(server)
         address = ("127.0.0.1", server.port)
-        connections = [stack.enter_context(socket.create_connection(address, WAIT_S)) for _ in range(8)]
+        connections = [
+            stack.enter_context(socket.create_connection(address, WAIT_S))
+            for _ in range(8)
+        ]
         for connection in connections:  # each holds its thread for a while
             connection.sendall(request(server, "/pairing?wait_ms=100"))
         for connection in connections:
@@ -82,7 +96,9 @@ def test_without_another_file_the_listeners_rest(server: Server) -> None:
         socket.create_connection(("127.0.0.1", server.socket_port), WAIT_S),
     ):
         http.sendall(request(server, "/v2"))
-        until(lambda: server.log.read_text().count("no connection can be accepted") >= 2)
+        until(
+            lambda: server.log.read_text().count("no connection can be accepted") >= 2
+        )
         allow(server, resource.RLIMIT_NOFILE, before)
         assert http.recv(4096).startswith(b"HTTP/1.1 200 OK")
     with server.connect() as peer:

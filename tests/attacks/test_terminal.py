@@ -34,7 +34,9 @@ def run(*words: object, folder: Path) -> subprocess.CompletedProcess[str]:
     """A command in a process of its own; what it wrote is plain, and no line of it is the forged one."""
     environment = {**os.environ, "POCKETSERVE_STATE_DIR": str(STATE), "PYTHONUTF8": "1"}
     command = [sys.executable, "-m", "pocketserve", *map(str, words)]
-    done = subprocess.run(command, capture_output=True, cwd=folder, env=environment, timeout=TIMEOUT_S)
+    done = subprocess.run(
+        command, capture_output=True, cwd=folder, env=environment, timeout=TIMEOUT_S
+    )
     out, err = done.stdout.decode(), done.stderr.decode()
     assert is_plain(out + err), [char for char in out + err if not char.isprintable()]
     assert not any(line.startswith(FORGED) for line in (out + err).splitlines())
@@ -61,7 +63,9 @@ def hostile_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / name / "model.toml").write_text(manifest, encoding="utf-8")
         shutil.copy(digits, folder / name / "x.tflite")
     label = ESC.replace("\n", "").replace("\r", "")
-    (folder / "labels" / "labels.txt").write_text("\n".join(f"{label}{index}" for index in range(10)), encoding="utf-8")
+    (folder / "labels" / "labels.txt").write_text(
+        "\n".join(f"{label}{index}" for index in range(10)), encoding="utf-8"
+    )
     (folder / "damaged").mkdir()
     (folder / "damaged" / f"{ESC}.onnx").write_bytes(b"\x08\x08" + ESC.encode())
     return folder
@@ -71,30 +75,75 @@ def hostile_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_commands_on_hostile_folders(hostile_models, tmp_path):
     for name in ("key", "file", ESC):
         run("inspect", name, "--local", "--models-dir", hostile_models, folder=tmp_path)
-    run("predict", "damaged", SEVEN, "--local", "--models-dir", hostile_models, folder=tmp_path)
-    shown = run("predict", "labels", SEVEN, "--local", "--models-dir", hostile_models, folder=tmp_path)
-    assert shown.returncode == 0 and r"\x1b]0;pwned\x07" in shown.stdout and r"\u202e" in shown.stdout
-    said = run("predict", "labels", SEVEN, "--local", "--models-dir", hostile_models, "--json", folder=tmp_path)
+    run(
+        "predict",
+        "damaged",
+        SEVEN,
+        "--local",
+        "--models-dir",
+        hostile_models,
+        folder=tmp_path,
+    )
+    shown = run(
+        "predict",
+        "labels",
+        SEVEN,
+        "--local",
+        "--models-dir",
+        hostile_models,
+        folder=tmp_path,
+    )
+    assert (
+        shown.returncode == 0
+        and r"\x1b]0;pwned\x07" in shown.stdout
+        and r"\u202e" in shown.stdout
+    )
+    said = run(
+        "predict",
+        "labels",
+        SEVEN,
+        "--local",
+        "--models-dir",
+        hostile_models,
+        "--json",
+        folder=tmp_path,
+    )
     first = json.loads(said.stdout)["predictions"][0]
-    assert first["label"].startswith("\x1b]0;pwned\x07")  # JSON says the same, in its own escapes
+    assert first["label"].startswith(
+        "\x1b]0;pwned\x07"
+    )  # JSON says the same, in its own escapes
     run("doctor", hostile_models, folder=tmp_path)
     assert run("inspect", ESC, "--debug", folder=tmp_path).returncode == 1
-    assert run("predict", "digits", ESC, "--local", "--models-dir", MODELS, folder=tmp_path).returncode == 1
+    assert (
+        run(
+            "predict", "digits", ESC, "--local", "--models-dir", MODELS, folder=tmp_path
+        ).returncode
+        == 1
+    )
     assert run(f"--{ESC}", folder=tmp_path).returncode == 2
 
 
 @pytest.mark.live
-def test_a_server_and_its_clients_on_a_hostile_folder(hostile_models, new_server, tmp_path):
+def test_a_server_and_its_clients_on_a_hostile_folder(
+    hostile_models, new_server, tmp_path
+):
     server = new_server(hostile_models, "--log-level", "debug")
     where = ["--url", server.url, "--token-file", server.log.with_name("token")]
-    for words in (["models"], ["models", "--all"], ["models", "--check"], ["models", "--json"]):
+    for words in (
+        ["models"],
+        ["models", "--all"],
+        ["models", "--check"],
+        ["models", "--json"],
+    ):
         assert run(*words, *where, folder=tmp_path).returncode == 0
     for name in ("key", "version", "labels", "damaged"):
         run("predict", name, SEVEN, *where, folder=tmp_path)
     server.call("POST", "/v2/repository/models/%1b%5d0;x%07%0a2026/load", data=b"{}")
     server.stop()
     log = server.log.read_text(encoding="utf-8")
-    assert is_plain(log) and not any(line.startswith(FORGED) for line in log.splitlines())
+    assert is_plain(log) and not any(
+        line.startswith(FORGED) for line in log.splitlines()
+    )
     assert r"\x1b]0;pwned\x07" in log
 
 
@@ -102,18 +151,24 @@ def check_log(server: Server, *models: str) -> None:
     """Ask for what the models cannot take, and look at what the server wrote, C++ included."""
     tensor = {"name": "x", "shape": [2], "datatype": "INT64", "data": [5, 5]}
     for model in models:
-        answer = server.call("POST", f"/v2/models/{model}/infer", json={"inputs": [tensor]})
+        answer = server.call(
+            "POST", f"/v2/models/{model}/infer", json={"inputs": [tensor]}
+        )
         assert answer.json()["code"] == "INVALID_TENSOR"
     server.stop()
     log = server.log.read_bytes().decode()
-    assert is_plain(log) and not any(line.startswith(FORGED) for line in log.splitlines())
+    assert is_plain(log) and not any(
+        line.startswith(FORGED) for line in log.splitlines()
+    )
 
 
 @pytest.mark.live
 @pytest.mark.onnx
 def test_what_onnx_runtime_writes_itself(new_server, tmp_path):
     """It prints each error of a run with the names of the graph."""
-    onnx = pytest.importorskip("onnx", reason="the environment of the older runtime has no ONNX")
+    onnx = pytest.importorskip(
+        "onnx", reason="the environment of the older runtime has no ONNX"
+    )
     graph = onnx.helper.make_graph(
         [onnx.helper.make_node("Gather", [ESC, "x"], ["y"], name=ESC)],
         ESC,
@@ -122,7 +177,10 @@ def test_what_onnx_runtime_writes_itself(new_server, tmp_path):
         [onnx.numpy_helper.from_array(np.arange(3, dtype=np.float32), ESC)],
     )
     opset = [onnx.helper.make_opsetid("", 17)]
-    onnx.save(onnx.helper.make_model(graph, ir_version=8, opset_imports=opset), tmp_path / "m.onnx")
+    onnx.save(
+        onnx.helper.make_model(graph, ir_version=8, opset_imports=opset),
+        tmp_path / "m.onnx",
+    )
     check_log(new_server(tmp_path), "m")
 
 
@@ -147,7 +205,9 @@ def forward(self, x: Tensor) -> Tensor:
         path.parent.mkdir(parents=True)
         (tmp_path / name).rename(path)
         inputs = '[[inputs]]\nname = "x"\ndatatype = "INT64"\nshape = [2]\n'
-        path.with_name("model.toml").write_text(f'[versions.a]\nfile = "{name}"\n{inputs}')
+        path.with_name("model.toml").write_text(
+            f'[versions.a]\nfile = "{name}"\n{inputs}'
+        )
     check_log(new_server(tmp_path / "models"), "script", "lite")
 
 
@@ -163,7 +223,13 @@ DESCRIPTION = {
     "card": {"input": ESC, "labels": 2, "first_labels": [ESC], "examples": {ESC: ESC}},
     "metadata": {"name": ESC, "inputs": [{"name": ESC, "description": ESC}]},
 }
-PREDICTION = {"model": ESC, "version": ESC, "task": ESC, "predictions": [{ESC: ESC}], "timing_ms": {"infer": 1.0}}
+PREDICTION = {
+    "model": ESC,
+    "version": ESC,
+    "task": ESC,
+    "predictions": [{ESC: ESC}],
+    "timing_ms": {"infer": 1.0},
+}
 ASKED = {
     "models": [ENTRY],
     "models --all": [ENTRY],
@@ -181,14 +247,22 @@ ASKED = {
 def test_what_a_hostile_server_says(words, status, tmp_path):
     document = ASKED[words] if status == 200 else {"error": ESC, "code": ESC}
     body = dumps(document)
-    answer = b"HTTP/1.1 %d X\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%b" % (status, len(body), body)
+    answer = b"HTTP/1.1 %d X\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%b" % (
+        status,
+        len(body),
+        body,
+    )
     with Peer(lambda: [answer]) as peer:
-        done = run(*words.split(), "--url", f"http://127.0.0.1:{peer.port}", folder=tmp_path)
+        done = run(
+            *words.split(), "--url", f"http://127.0.0.1:{peer.port}", folder=tmp_path
+        )
     assert r"\x1b" in done.stdout + done.stderr or r"\u001b" in done.stdout
 
 
 def test_a_page_that_is_no_answer(tmp_path):
-    page = b"HTTP/1.1 500 X\r\nContent-Length: 9\r\nConnection: close\r\n\r\n\x1b]0;pwned"
+    page = (
+        b"HTTP/1.1 500 X\r\nContent-Length: 9\r\nConnection: close\r\n\r\n\x1b]0;pwned"
+    )
     with Peer(lambda: [page]) as peer:
         done = run("models", "--url", f"http://127.0.0.1:{peer.port}", folder=tmp_path)
     assert done.returncode == 1 and r"\x1b]0;pwned" in done.stderr
@@ -197,7 +271,9 @@ def test_a_page_that_is_no_answer(tmp_path):
 def test_letters_of_all_scripts_stay():
     text = "né 名前 שלום مرحبا हिन्दी 😀\u00a0\u3000ﬀ"
     assert printable(text) == text and printable(text, keep="\n") == text
-    assert printable("a\u200db\u00ad\ufeff\U000e0041") == r"a\u200db\xad\ufeff\U000e0041"
+    assert (
+        printable("a\u200db\u00ad\ufeff\U000e0041") == r"a\u200db\xad\ufeff\U000e0041"
+    )
 
 
 def test_a_closed_stream_stays_closed(monkeypatch):
@@ -208,11 +284,19 @@ def test_a_closed_stream_stays_closed(monkeypatch):
 
 def test_a_record_is_a_line():
     formatter = LogFormatter("%(levelname)s %(message)s")
-    record = logging.LogRecord("x", logging.INFO, "", 0, "tried %s\nINFO FAKE", (ESC,), None)
+    record = logging.LogRecord(
+        "x", logging.INFO, "", 0, "tried %s\nINFO FAKE", (ESC,), None
+    )
     assert "\n" not in formatter.format(record) and is_plain(formatter.format(record))
     try:
         raise ValueError(f"{ESC}\nINFO FAKE")
     except ValueError:
-        record = logging.LogRecord("x", logging.ERROR, "", 0, "failed", (), sys.exc_info())
+        record = logging.LogRecord(
+            "x", logging.ERROR, "", 0, "failed", (), sys.exc_info()
+        )
     first, *more = formatter.format(record).split("\n")
-    assert first == "ERROR failed" and more and all(line.startswith("    ") and is_plain(line) for line in more)
+    assert (
+        first == "ERROR failed"
+        and more
+        and all(line.startswith("    ") and is_plain(line) for line in more)
+    )

@@ -18,7 +18,9 @@ DATA = ROOT / "tests" / "runtimes" / "data"
 
 
 @pytest.mark.tensorflow
-def test_operators_of_tensorflow_are_refused_with_its_own_interpreter_too(tmp_path: Path) -> None:
+def test_operators_of_tensorflow_are_refused_with_its_own_interpreter_too(
+    tmp_path: Path,
+) -> None:
     """It would write the file; an innocent name does not help, since the options say what is run."""
     from pocketserve.runtimes.tensorflow.common import import_tensorflow
 
@@ -29,12 +31,21 @@ def test_operators_of_tensorflow_are_refused_with_its_own_interpreter_too(tmp_pa
         tf.io.write_file(str(target), x)
         return tf.strings.length(x)
 
-    function = tf.function(write, input_signature=[tf.TensorSpec([], tf.string, name="x")], autograph=False)
-    converter = tf.lite.TFLiteConverter.from_concrete_functions([function.get_concrete_function()])
-    converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS, tf.lite.OpsSet.SELECT_TF_OPS]
+    function = tf.function(
+        write, input_signature=[tf.TensorSpec([], tf.string, name="x")], autograph=False
+    )
+    converter = tf.lite.TFLiteConverter.from_concrete_functions(
+        [function.get_concrete_function()]
+    )
+    converter.target_spec.supported_ops = [
+        tf.lite.OpsSet.TFLITE_BUILTINS,
+        tf.lite.OpsSet.SELECT_TF_OPS,
+    ]
     content = converter.convert()
     assert b"FlexWriteFile" in content
-    for number, names in enumerate([content, content.replace(b"FlexWriteFile", b"FlexMatrixInv")]):
+    for number, names in enumerate(
+        [content, content.replace(b"FlexWriteFile", b"FlexMatrixInv")]
+    ):
         path = tmp_path / f"m{number}.tflite"
         path.write_bytes(names)
         for package in PACKAGES:
@@ -48,21 +59,32 @@ def with_field(table: str, number: int, value: int) -> bytes:
     schema = pytest.importorskip("tensorflow.lite.python.schema_py_generated")
     import flatbuffers
 
-    model = schema.ModelT.InitFromPackedBuf((DATA / "dynamic_batch.tflite").read_bytes(), 0)
+    model = schema.ModelT.InitFromPackedBuf(
+        (DATA / "dynamic_batch.tflite").read_bytes(), 0
+    )
     if table == "buffer":
         setattr(model.buffers[1], {1: "offset", 2: "size"}[number], value)
     else:
         operator = model.subgraphs[0].operators[0]
-        setattr(operator, {9: "largeCustomOptionsOffset", 10: "largeCustomOptionsSize"}[number], value)
+        setattr(
+            operator,
+            {9: "largeCustomOptionsOffset", 10: "largeCustomOptionsSize"}[number],
+            value,
+        )
     builder = flatbuffers.Builder()
     builder.Finish(model.Pack(builder), b"TFL3")
     return bytes(builder.Output())
 
 
 @pytest.mark.tensorflow
-@pytest.mark.parametrize(("table", "number"), [("buffer", 1), ("buffer", 2), ("operator", 9), ("operator", 10)])
+@pytest.mark.parametrize(
+    ("table", "number"),
+    [("buffer", 1), ("buffer", 2), ("operator", 9), ("operator", 10)],
+)
 @pytest.mark.parametrize("value", [10_000_000, 2**63, 2**64 - 1])
-def test_weights_beyond_the_end_of_the_file_are_refused(tmp_path: Path, table: str, number: int, value: int) -> None:
+def test_weights_beyond_the_end_of_the_file_are_refused(
+    tmp_path: Path, table: str, number: int, value: int
+) -> None:
     path = tmp_path / "m.tflite"
     path.write_bytes(with_field(table, number, value))
     with pytest.raises(DamagedFileError, match="weights lie beyond its end"):

@@ -26,7 +26,10 @@ from pocketserve.runtimes.base import ModelLoadError, ModelSource  # noqa: E402
 from pocketserve.runtimes.torch import archive as torch_archive  # noqa: E402
 from pocketserve.runtimes.torch import ptl, torchscript  # noqa: E402
 
-pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
 
 WRITTEN = "written-by-a-model"
 SAVE = f'torch.save(x, "{WRITTEN}")'
@@ -68,8 +71,12 @@ def build(path: Path, change: Change, module: Any = None) -> Path:
     else:
         script.save(str(path))
     with zipfile.ZipFile(path) as archive:
-        files = {name.partition("/")[2]: archive.read(name) for name in archive.namelist()}
-    members = {name: data for name, data in files.items() if not name.endswith(".debug_pkl")}
+        files = {
+            name.partition("/")[2]: archive.read(name) for name in archive.namelist()
+        }
+    members = {
+        name: data for name, data in files.items() if not name.endswith(".debug_pkl")
+    }
     change(members)
     with zipfile.ZipFile(path, "w") as archive:
         for name, data in members.items():
@@ -237,10 +244,18 @@ def test_places_of_a_program(here: Path, place: str):
 
 
 def setting_itself(members: Members) -> None:
-    members["code/__torch__.py"] = (HELPER + CLASS + HEAD.format(name="Plain") + "    return x\n").encode()
+    members["code/__torch__.py"] = (
+        HELPER + CLASS + HEAD.format(name="Plain") + "    return x\n"
+    ).encode()
     body = members["data.pkl"]
     at = body.index(b"(X") + 1
-    members["data.pkl"] = body[:at] + b"X\x06\x00\x00\x00helperc__torch__\nHelper\n)\x81" + TENSOR + b"b" + body[at:]
+    members["data.pkl"] = (
+        body[:at]
+        + b"X\x06\x00\x00\x00helperc__torch__\nHelper\n)\x81"
+        + TENSOR
+        + b"b"
+        + body[at:]
+    )
     members["data/0"] = b"\0" * 4
 
 
@@ -274,7 +289,9 @@ def test_a_class_that_sets_itself_up_and_only_computes(here: Path):
 
     path = here / "a.ts"
     torch.jit.script(Kept()).save(str(path))
-    assert torchscript.RUNTIME.open(ModelSource(path)).run({"x": np.ones(1, np.float32)})["output_0"] == [4]
+    assert torchscript.RUNTIME.open(ModelSource(path)).run(
+        {"x": np.ones(1, np.float32)}
+    )["output_0"] == [4]
 
 
 # --- Members of the archive
@@ -282,11 +299,15 @@ def test_a_class_that_sets_itself_up_and_only_computes(here: Path):
 
 def test_twins_of_a_member(here: Path):
     path = build(here / "a.ts", lambda members: None)
-    hostile = (CLASS + HEAD.format(name="Plain") + f"    _0 = {SAVE}\n    return x\n").encode()
+    hostile = (
+        CLASS + HEAD.format(name="Plain") + f"    _0 = {SAVE}\n    return x\n"
+    ).encode()
     for name in ("code/__torch__.py", "code/__TORCH__.py", "CODE/__torch__.py"):
         twin = build(here / "b.ts", lambda members: None)
         with warnings.catch_warnings(), zipfile.ZipFile(twin, "a") as file:
-            warnings.simplefilter("ignore", UserWarning)  # it says that the name is there twice
+            warnings.simplefilter(
+                "ignore", UserWarning
+            )  # it says that the name is there twice
             file.writestr(f"a/{name}", hostile)
         refused(twin, "could be taken for one another")
     assert torchscript.RUNTIME.open(ModelSource(path)) is not None
@@ -295,7 +316,9 @@ def test_twins_of_a_member(here: Path):
 def test_members_that_pytorch_lists_cut(here: Path):
     long = "__torch__/" + "o" * 600 + ".py"
     call = "__torch__." + "o" * 600 + ".helper(x)"
-    change = with_source(CLASS + HEAD.format(name="Plain") + f"    return {call}\n", **{long: FUNCTION})
+    change = with_source(
+        CLASS + HEAD.format(name="Plain") + f"    return {call}\n", **{long: FUNCTION}
+    )
     works_then_refused(build(here / "a.ts", change), "could be taken for one another")
 
 
@@ -337,16 +360,23 @@ def large_claim(members: Members) -> None:
 
 def outside_of_its_bytes(members: Members) -> None:
     members["data.pkl"] = (
-        members["data.pkl"].replace(b"K\x00((K\x04t", b"K\x03((K\x04t").replace(b"K\x00(K\x04t", b"K\x03(K\x04t")
+        members["data.pkl"]
+        .replace(b"K\x00((K\x04t", b"K\x03((K\x04t")
+        .replace(b"K\x00(K\x04t", b"K\x03(K\x04t")
     )
 
 
 @pytest.mark.parametrize("suffix", [".ts", ".ptl"])
 @pytest.mark.parametrize(
-    "change", [short_record, large_claim, outside_of_its_bytes], ids=lambda change: change.__name__
+    "change",
+    [short_record, large_claim, outside_of_its_bytes],
+    ids=lambda change: change.__name__,
 )
 def test_weights_that_lie_over_foreign_memory(here: Path, suffix: str, change: Change):
-    refused(build(here / f"a{suffix}", change, Weighted()), "claims more bytes|outside of its own")
+    refused(
+        build(here / f"a{suffix}", change, Weighted()),
+        "claims more bytes|outside of its own",
+    )
 
 
 @pytest.mark.parametrize(
@@ -363,7 +393,9 @@ def test_what_a_pickle_may_name(here: Path, member: str, name: str):
     refused(build(here / "a.ts", change), "is not among what only computes")
 
 
-@pytest.mark.parametrize("name", ["c10d.ProcessGroup", "profiling._ScriptProfile", "_nnapi.Compilation"])
+@pytest.mark.parametrize(
+    "name", ["c10d.ProcessGroup", "profiling._ScriptProfile", "_nnapi.Compilation"]
+)
 def test_classes_of_pytorchs_own(here: Path, name: str):
     change = with_body(
         "return x",
@@ -396,7 +428,9 @@ def without_code(members: Members) -> None:
         del members[name]
 
 
-@pytest.mark.parametrize("change", [lambda members: None, without_code], ids=["whole", "no code"])
+@pytest.mark.parametrize(
+    "change", [lambda members: None, without_code], ids=["whole", "no code"]
+)
 def test_ptl_files_that_write(here: Path, change: Change):
     path = build(here / "a.ptl", change, Writer())
     lite(path)
@@ -407,7 +441,9 @@ def test_ptl_files_that_write(here: Path, change: Change):
 
 def test_ptl_code_beside_harmless_bytecode_is_not_run_either(here: Path):
     def change(members: Members) -> None:
-        members["code/__torch__.py"] = (CLASS + HEAD.format(name="Plain") + f"    _0 = {SAVE}\n    return x\n").encode()
+        members["code/__torch__.py"] = (
+            CLASS + HEAD.format(name="Plain") + f"    _0 = {SAVE}\n    return x\n"
+        ).encode()
         version, (name, tables, _) = pickle.loads(members["bytecode.pkl"])
         members["bytecode.pkl"] = pickle.dumps((version, (name, tables)), protocol=2)
 
@@ -459,7 +495,9 @@ def with_bytecode(change: Callable[[Tables], None]) -> Change:
         version, (name, tables, schema) = pickle.loads(members["bytecode.pkl"])
         fields = dict(tables)
         change(fields)
-        members["bytecode.pkl"] = pickle.dumps((version, (name, tuple(fields.items()), schema)), protocol=2)
+        members["bytecode.pkl"] = pickle.dumps(
+            (version, (name, tuple(fields.items()), schema)), protocol=2
+        )
 
     return changed
 
@@ -491,7 +529,9 @@ for size in (3, 4):
 def ending(path: Path, interpreter: str = "lite") -> int:
     """The status with which a process ends that runs a file."""
     command = [sys.executable, "-c", RUN, interpreter, str(path)]
-    return subprocess.run(command, capture_output=True, timeout=120, check=False).returncode
+    return subprocess.run(
+        command, capture_output=True, timeout=120, check=False
+    ).returncode
 
 
 OUT_OF_BOUNDS: Mapping[str, Change] = {
@@ -508,15 +548,24 @@ OUT_OF_BOUNDS: Mapping[str, Change] = {
 def test_bytecode_that_reads_foreign_memory(here: Path, what: str):
     path = build(here / "a.ptl", OUT_OF_BOUNDS[what], Outer())
     assert ending(path) < 0, "the attack itself does not work: mend the test"
-    session = ptl.RUNTIME.open(ModelSource(path))  # the program beside it is served instead
+    session = ptl.RUNTIME.open(
+        ModelSource(path)
+    )  # the program beside it is served instead
     assert session.run({"x": np.ones(3, np.float32)})["output_0"] == 15
-    without = build(here / "b.ptl", lambda members: (OUT_OF_BOUNDS[what](members), without_code(members)), Outer())
+    without = build(
+        here / "b.ptl",
+        lambda members: (OUT_OF_BOUNDS[what](members), without_code(members)),
+        Outer(),
+    )
     with pytest.raises(ModelLoadError):
         ptl.RUNTIME.open(ModelSource(without))
 
 
 def test_an_object_is_made_once(here: Path):
-    twice = build(here / "a.ts", lambda members: members.update({"data.pkl": members["data.pkl"][:-1] + b"}b."}))
+    twice = build(
+        here / "a.ts",
+        lambda members: members.update({"data.pkl": members["data.pkl"][:-1] + b"}b."}),
+    )
     with pytest.raises(ModelLoadError, match="made twice"):
         torch_archive.Archive(torch, twice).pickled_classes("data")
 
@@ -537,7 +586,11 @@ class _Whole:
 
 
 def placed(*pieces: int, start: int = 0, end: int = 1) -> Change:
-    record = ("FORMAT_WITH_STRING_TABLE", ("text\n", "file"), ((0, ((_Whole(*pieces), 1, 0), start, end), 0),))
+    record = (
+        "FORMAT_WITH_STRING_TABLE",
+        ("text\n", "file"),
+        ((0, ((_Whole(*pieces), 1, 0), start, end), 0),),
+    )
 
     def change(members: Members) -> None:
         members["code/__torch__.py.debug_pkl"] = pickle.dumps(record, protocol=2)
@@ -558,11 +611,17 @@ def test_places_in_texts_that_are_not_there(here: Path, suffix: str):
     path = build(here / f"a{suffix}", placed(10**9), Picky())
     assert ending(path, "full") < 0, "the attack itself does not work: mend the test"
     refused(path, "in a text that is not there")
-    refused(build(here / f"b{suffix}", placed(0, start=500), Picky()), "outside of its text")
-    refused(build(here / f"c{suffix}", placed(*[0] * 1_000_001), Picky()), "too many lines")
+    refused(
+        build(here / f"b{suffix}", placed(0, start=500), Picky()), "outside of its text"
+    )
+    refused(
+        build(here / f"c{suffix}", placed(*[0] * 1_000_001), Picky()), "too many lines"
+    )
     good = build(here / f"d{suffix}", placed(0), Picky())
     runtime = ptl.RUNTIME if suffix == ".ptl" else torchscript.RUNTIME
-    assert runtime.open(ModelSource(good)).run({"x": np.ones(3, np.float32)})["output_0"].tolist() == [2, 2, 2]
+    assert runtime.open(ModelSource(good)).run({"x": np.ones(3, np.float32)})[
+        "output_0"
+    ].tolist() == [2, 2, 2]
 
 
 # --- What must not be refused
@@ -570,11 +629,20 @@ def test_places_in_texts_that_are_not_there(here: Path, suffix: str):
 LSTM = torch.nn.LSTM(8, 8)
 ORDINARY: Mapping[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
     "a linear layer": (lambda: torch.nn.Linear(8, 2), (2, 8)),
-    "convolutions": (lambda: torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4)), (1, 3, 8, 8)),
+    "convolutions": (
+        lambda: torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4)),
+        (1, 3, 8, 8),
+    ),
     "a recurrent layer": (lambda: torch.nn.Sequential(LSTM), (4, 1, 8)),
     "attention": (lambda: torch.nn.TransformerEncoderLayer(8, 2), (4, 1, 8)),
-    "resampling": (lambda: torch.nn.Upsample(scale_factor=2, mode="bilinear"), (1, 3, 4, 4)),
-    "quantised weights": (lambda: quantised(torch.nn.Sequential(torch.nn.Linear(8, 2))), (2, 8)),
+    "resampling": (
+        lambda: torch.nn.Upsample(scale_factor=2, mode="bilinear"),
+        (1, 3, 4, 4),
+    ),
+    "quantised weights": (
+        lambda: quantised(torch.nn.Sequential(torch.nn.Linear(8, 2))),
+        (2, 8),
+    ),
 }
 
 
@@ -582,22 +650,36 @@ def quantised(module: Any) -> Any:
     return torch.ao.quantization.quantize_dynamic(module, {torch.nn.Linear})
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::torch.jit.TracerWarning")  # old spellings in PyTorch itself
-@pytest.mark.parametrize("way", ["scripted", "traced", "frozen", "mobile", "frozen mobile"])
+@pytest.mark.filterwarnings(
+    "ignore::UserWarning", "ignore::torch.jit.TracerWarning"
+)  # old spellings in PyTorch itself
+@pytest.mark.parametrize(
+    "way", ["scripted", "traced", "frozen", "mobile", "frozen mobile"]
+)
 @pytest.mark.parametrize("what", ORDINARY)
 def test_ordinary_programs_are_served(here: Path, what: str, way: str):
     make, shape = ORDINARY[what]
     module, x = make().eval(), torch.arange(float(np.prod(shape))).reshape(shape) / 100
-    script = torch.jit.trace(module, x, check_trace=False) if way == "traced" else torch.jit.script(module)
+    script = (
+        torch.jit.trace(module, x, check_trace=False)
+        if way == "traced"
+        else torch.jit.script(module)
+    )
     if "frozen" in way:
         script = torch.jit.freeze(script)
     path = here / ("a.ptl" if "mobile" in way else "a.ts")
-    script._save_for_lite_interpreter(str(path)) if "mobile" in way else script.save(str(path))
-    session = (ptl.RUNTIME if "mobile" in way else torchscript.RUNTIME).open(ModelSource(path))
+    script._save_for_lite_interpreter(str(path)) if "mobile" in way else script.save(
+        str(path)
+    )
+    session = (ptl.RUNTIME if "mobile" in way else torchscript.RUNTIME).open(
+        ModelSource(path)
+    )
     got = session.run({spec.name: x.numpy() for spec in session.inputs})
     wanted = module(x)
     wanted = wanted[0] if isinstance(wanted, tuple) else wanted
-    np.testing.assert_allclose(next(iter(got.values())), wanted.detach().numpy(), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        next(iter(got.values())), wanted.detach().numpy(), rtol=1e-4, atol=1e-5
+    )
 
 
 # --- Consent
@@ -607,11 +689,16 @@ def test_ordinary_programs_are_served(here: Path, what: str, way: str):
 def test_what_the_owner_trusts_is_run(here: Path, suffix: str):
     runtime = ptl.RUNTIME if suffix == ".ptl" else torchscript.RUNTIME
     path = build(here / f"a{suffix}", lambda members: None, Writer())
-    with pytest.raises(ModelLoadError, match=r"calls aten::save.*`pocketserve trust .*asks for your consent"):
+    with pytest.raises(
+        ModelLoadError,
+        match=r"calls aten::save.*`pocketserve trust .*asks for your consent",
+    ):
         runtime.open(ModelSource(path))
     with pytest.raises(ModelLoadError, match="is code that is not trusted"):
         runtime.open(ModelSource(path, trusted=frozenset({"0" * 64})))
     assert not Path(WRITTEN).exists()
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    runtime.open(ModelSource(path, trusted=frozenset({digest}))).run({"x": np.ones(3, np.float32)})
+    runtime.open(ModelSource(path, trusted=frozenset({digest}))).run(
+        {"x": np.ones(3, np.float32)}
+    )
     assert Path(WRITTEN).exists()

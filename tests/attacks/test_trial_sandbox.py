@@ -18,7 +18,13 @@ from conftest import MODELS, ROOT, StartServer
 from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
 from pocketserve.quarantine.rules import rules_for
 from pocketserve.quarantine.sandbox import PROBE
-from pocketserve.quarantine.system_calls import ALLOW, KILL, REFUSE, architecture, build_filter
+from pocketserve.quarantine.system_calls import (
+    ALLOW,
+    KILL,
+    REFUSE,
+    architecture,
+    build_filter,
+)
 from pocketserve.repository.scan import scan
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
 from pocketserve.trust.code_parts import code_of
@@ -110,12 +116,59 @@ found["token"] = "POCKETSERVE_TOKEN" in os.environ
 raise ValueError("FOUND" + json.dumps(found) + "END")
 """
 CALLS = (
-    *("inet", "inet6", "netlink", "unix", "fork", "subprocess", "spawn", "exec", "kill", "limits", "io_uring"),
-    *("mode", "mode of a folder", "mode at", "owner", "owner of a link", "times", "attribute", "attribute removed"),
-    *("priority", "affinity", "scheduler", "shared memory", "semaphores", "messages", "queue"),
+    *(
+        "inet",
+        "inet6",
+        "netlink",
+        "unix",
+        "fork",
+        "subprocess",
+        "spawn",
+        "exec",
+        "kill",
+        "limits",
+        "io_uring",
+    ),
+    *(
+        "mode",
+        "mode of a folder",
+        "mode at",
+        "owner",
+        "owner of a link",
+        "times",
+        "attribute",
+        "attribute removed",
+    ),
+    *(
+        "priority",
+        "affinity",
+        "scheduler",
+        "shared memory",
+        "semaphores",
+        "messages",
+        "queue",
+    ),
 )
-FILES = ("write", "append", "remove", "folder", "link", "secret", "list", "home", "environment", "memory", "passwords")
-ALLOWED = ("a thread", "a file of its own", "a pair of sockets", "a signal to itself", "its own cores")
+FILES = (
+    "write",
+    "append",
+    "remove",
+    "folder",
+    "link",
+    "secret",
+    "list",
+    "home",
+    "environment",
+    "memory",
+    "passwords",
+)
+ALLOWED = (
+    "a thread",
+    "a file of its own",
+    "a pair of sockets",
+    "a signal to itself",
+    "its own cores",
+)
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +198,9 @@ def try_it(models: Path, state: Path, name: str = "mine") -> None:
     version = entry.versions[entry.default_version]
     allowed = frozenset(part.digest for part in code_of(entry, version))
     manifest = entry.manifest
-    source = ModelSource(version.path, options=version.options, inputs=manifest.inputs, trusted=allowed)
+    source = ModelSource(
+        version.path, options=version.options, inputs=manifest.inputs, trusted=allowed
+    )
     quarantine = Quarantine(state, TrialLimits(timeout=TRIAL_LIMIT_S))
     for _ in range(MAX_TRIALS - 1):
         try:
@@ -163,7 +218,9 @@ def tried(models: Path, state: Path) -> str:
     return str(caught.value)
 
 
-def test_what_code_in_a_trial_cannot_do(tmp_path: Path, report: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_code_in_a_trial_cannot_do(
+    tmp_path: Path, report: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each refusal is the kernel's; where it lacks a layer, the report says so, and the other one still holds."""
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -174,7 +231,9 @@ def test_what_code_in_a_trial_cannot_do(tmp_path: Path, report: str, monkeypatch
     # One reason is short, so that the answers come in parts.
     found: dict[str, int] = {}
     for part in range(5):
-        part_code = code.replace("in TRIES.items()", f"in list(TRIES.items())[{part}::5]")
+        part_code = code.replace(
+            "in TRIES.items()", f"in list(TRIES.items())[{part}::5]"
+        )
         reason = tried(model_with(tmp_path / str(part), part_code), tmp_path / "state")
         found |= json.loads(reason.partition("FOUND")[2].partition("END")[0])
     assert found.pop("token") is False
@@ -192,28 +251,46 @@ def test_what_code_in_a_trial_cannot_do(tmp_path: Path, report: str, monkeypatch
 
 def test_a_refusal_by_the_sandbox_says_so(tmp_path: Path, report: str) -> None:
     """Code that means no harm is told what stopped it, and the way out."""
-    reason = tried(model_with(tmp_path, "import socket\nsocket.socket()\n"), tmp_path / "state")
+    reason = tried(
+        model_with(tmp_path, "import socket\nsocket.socket()\n"), tmp_path / "state"
+    )
     if "seccomp yes" in report:
-        assert "PermissionError: [Errno 1] Operation not permitted; in its trial a file may use its own" in reason
-        assert "no network and no further process (`pocketserve serve --no-quarantine` has no trials)" in reason
+        assert (
+            "PermissionError: [Errno 1] Operation not permitted; in its trial a file may use its own"
+            in reason
+        )
+        assert (
+            "no network and no further process (`pocketserve serve --no-quarantine` has no trials)"
+            in reason
+        )
 
 
 def test_a_process_that_is_ended_for_a_call_gets_a_verdict(tmp_path: Path) -> None:
     code = f"import os\nos.kill(os.getpid(), {int(signal.SIGSYS)})\n"
     reason = tried(model_with(tmp_path, code), tmp_path / "state")
-    assert "in quarantine: it made a system call that no model needs, and that ends its process (SIGSYS)" in reason
+    assert (
+        "in quarantine: it made a system call that no model needs, and that ends its process (SIGSYS)"
+        in reason
+    )
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["at once", "at the next start"])
 def test_folders_however_deep_are_removed(tmp_path: Path, killed: bool) -> None:
     """What a trial left behind ended the server's start for good: what removes trees called itself for each level."""
     code = "import os\nfor n in range(2500):\n    os.mkdir('d')\n    os.chdir('d')\n"
-    code += "os.symlink('/', 'link')\nos.mkdir('shut', 0)\nraise ValueError('it is made')\n"
+    code += (
+        "os.symlink('/', 'link')\nos.mkdir('shut', 0)\nraise ValueError('it is made')\n"
+    )
     state = tmp_path / "state"
     if killed:
         state.mkdir(mode=0o700)
         (state / "trial-left").mkdir()
-        made = subprocess.run([sys.executable, "-c", code], cwd=state / "trial-left", capture_output=True, check=False)
+        made = subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=state / "trial-left",
+            capture_output=True,
+            check=False,
+        )
         assert b"it is made" in made.stderr
         Quarantine(state, TrialLimits())
     else:
@@ -238,16 +315,31 @@ def test_what_a_trial_writes_is_never_run(tmp_path: Path) -> None:
         "from attacks.test_trial_sandbox import tried\n"
         "print(tried(Path(sys.argv[2]), Path(sys.argv[3])))\n"
     )  # a process of its own: in this one the framework may be imported, and so be known as sound
-    command = [sys.executable, "-c", ask, str(ROOT / "tests"), str(models), str(tmp_path / "state")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * TRIAL_LIMIT_S, check=False)
-    assert "it crashed its framework (SIGSEGV)" in done.stdout, done.stdout + done.stderr
+    command = [
+        sys.executable,
+        "-c",
+        ask,
+        str(ROOT / "tests"),
+        str(models),
+        str(tmp_path / "state"),
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=2 * TRIAL_LIMIT_S, check=False
+    )
+    assert "it crashed its framework (SIGSEGV)" in done.stdout, (
+        done.stdout + done.stderr
+    )
     assert not witness.exists()
 
 
 @pytest.mark.live
-def test_a_model_with_a_relative_folder_passes(new_server: StartServer, tmp_path: Path) -> None:
+def test_a_model_with_a_relative_folder_passes(
+    new_server: StartServer, tmp_path: Path
+) -> None:
     """The trial has a working folder of its own; what the server calls by a relative path is found all the same."""
-    models = model_with(tmp_path, "def answer(outputs, options, context):\n    return {'fine': 1}\n")
+    models = model_with(
+        tmp_path, "def answer(outputs, options, context):\n    return {'fine': 1}\n"
+    )
     trust_all(models)
     server = new_server(Path(os.path.relpath(models)))
     answer = server.call("POST", "/predictions/mine", data="[1, 2, 3]")
@@ -256,7 +348,9 @@ def test_a_model_with_a_relative_folder_passes(new_server: StartServer, tmp_path
 
 @pytest.mark.torch
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
-def test_a_torchscript_that_writes_files_writes_none(tmp_path: Path, report: str) -> None:
+def test_a_torchscript_that_writes_files_writes_none(
+    tmp_path: Path, report: str
+) -> None:
     """Past our own checks: opened by trusted code, it runs what it wants, and the kernel refuses it."""
     import torch
 
@@ -279,8 +373,12 @@ def test_a_torchscript_that_writes_files_writes_none(tmp_path: Path, report: str
         "def build():\n"
         "    return torch.jit.load(os.path.join(os.path.dirname(__file__), 'parts', 'hidden.bin'))\n"
     )
-    (own / "model.toml").write_text('[[inputs]]\nname = "x"\ndatatype = "FP32"\nshape = [2]\n')
-    try_it(tmp_path / "models", tmp_path / "state")  # the operator does not look whether it could write
+    (own / "model.toml").write_text(
+        '[[inputs]]\nname = "x"\ndatatype = "FP32"\nshape = [2]\n'
+    )
+    try_it(
+        tmp_path / "models", tmp_path / "state"
+    )  # the operator does not look whether it could write
     if "Landlock ABI" in report:
         assert not witness.exists()
     else:
@@ -290,7 +388,9 @@ def test_a_torchscript_that_writes_files_writes_none(tmp_path: Path, report: str
 
 
 @pytest.mark.tfjs
-def test_a_trial_that_needs_node_starts_nothing_else(tmp_path: Path, report: str) -> None:
+def test_a_trial_that_needs_node_starts_nothing_else(
+    tmp_path: Path, report: str
+) -> None:
     """Its process may start programs, of which Landlock leaves just Node; that has no network either."""
     entry = scan(MODELS)["digits"]
     (version,) = [one for one in entry.versions.values() if one.format.name == "tfjs"]
@@ -329,8 +429,12 @@ def test_a_trial_that_needs_node_starts_nothing_else(tmp_path: Path, report: str
 
 def answer_of(program: bytes, machine: int, number: int, first: int = 0) -> int:
     """What the kernel would answer a call: classic BPF over its ``seccomp_data``."""
-    data = struct.pack("<iIQQ", number if number < 1 << 31 else number - (1 << 32), machine, 0, first) + bytes(40)
-    code = [struct.unpack_from("<HBBI", program, at) for at in range(0, len(program), 8)]
+    data = struct.pack(
+        "<iIQQ", number if number < 1 << 31 else number - (1 << 32), machine, 0, first
+    ) + bytes(40)
+    code = [
+        struct.unpack_from("<HBBI", program, at) for at in range(0, len(program), 8)
+    ]
     at, value = 0, 0
     tests: Mapping[int, Callable[[int, int], bool]] = {
         0x15: lambda a, b: a == b,
@@ -352,17 +456,76 @@ THREAD = 0x3D0F00
 """The flags with which C libraries start a thread."""
 
 MACHINES = {  # machine, bits: audit, {refused}, {allowed}, clone, kill
-    ("x86_64", 64): (0xC000003E, {41, 57, 58, 59, 101, 165, 310, 322, 425, 434}, {0, 1, 2, 9, 53, 202, 257}, 56, 62),
-    ("aarch64", 64): (0xC00000B7, {198, 221, 117, 40, 270, 281, 425, 434}, {56, 57, 63, 64, 98, 199, 222}, 220, 129),
-    ("armv8l", 32): (0x40000028, {281, 2, 190, 11, 26, 21, 376, 387, 425}, {3, 4, 5, 192, 240, 288, 322}, 120, 37),
+    ("x86_64", 64): (
+        0xC000003E,
+        {41, 57, 58, 59, 101, 165, 310, 322, 425, 434},
+        {0, 1, 2, 9, 53, 202, 257},
+        56,
+        62,
+    ),
+    ("aarch64", 64): (
+        0xC00000B7,
+        {198, 221, 117, 40, 270, 281, 425, 434},
+        {56, 57, 63, 64, 98, 199, 222},
+        220,
+        129,
+    ),
+    ("armv8l", 32): (
+        0x40000028,
+        {281, 2, 190, 11, 26, 21, 376, 387, 425},
+        {3, 4, 5, 192, 240, 288, 322},
+        120,
+        37,
+    ),
 }
 
 
 ATTRIBUTES = {  # chmod, chown, utime, setxattr, removexattr, setpriority, ioprio_set, SysV and POSIX queues
-    "x86_64": {*range(90, 95), *range(188, 191), *range(197, 200), *range(64, 67), *range(68, 72), 29, 30, 31, 132, 141}
+    "x86_64": {
+        *range(90, 95),
+        *range(188, 191),
+        *range(197, 200),
+        *range(64, 67),
+        *range(68, 72),
+        29,
+        30,
+        31,
+        132,
+        141,
+    }
     | {220, 235, 240, 241, 251, 256, 260, 261, 268, 280},
-    "aarch64": {5, 6, 7, 14, 15, 16, *range(52, 56), *range(186, 197), 30, 88, 140, 180, 181, 238},
-    "armv8l": {15, 16, 94, 95, 97, 182, 198, 207, 212, *range(226, 229), *range(235, 238), 269, 274, 275}
+    "aarch64": {
+        5,
+        6,
+        7,
+        14,
+        15,
+        16,
+        *range(52, 56),
+        *range(186, 197),
+        30,
+        88,
+        140,
+        180,
+        181,
+        238,
+    },
+    "armv8l": {
+        15,
+        16,
+        94,
+        95,
+        97,
+        182,
+        198,
+        207,
+        212,
+        *range(226, 229),
+        *range(235, 238),
+        269,
+        274,
+        275,
+    }
     | {*range(298, 306), 307, 308, 312, 314, 325, 326, 333, 348, 400, 412, 420},
 }
 SCHEDULING = {
@@ -382,10 +545,16 @@ def test_the_filter_keeps_attributes_and_priorities_of_others(
     program = build_filter(known, 4711, may_start_processes=may_start_processes)
     audit = MACHINES[machine][0]
     refused = ATTRIBUTES[machine[0]] | {452, 463, 466, 469}
-    assert {number for number in refused if answer_of(program, audit, number) != REFUSE} == set()
+    assert {
+        number for number in refused if answer_of(program, audit, number) != REFUSE
+    } == set()
     for number in SCHEDULING[machine[0]]:
-        assert [answer_of(program, audit, number, process) for process in (4711, 0)] == [ALLOW, ALLOW]
-        assert [answer_of(program, audit, number, process) for process in (1, 4712)] == [REFUSE, REFUSE]
+        assert [
+            answer_of(program, audit, number, process) for process in (4711, 0)
+        ] == [ALLOW, ALLOW]
+        assert [
+            answer_of(program, audit, number, process) for process in (1, 4712)
+        ] == [REFUSE, REFUSE]
 
 
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine[0])
@@ -395,14 +564,28 @@ def test_the_filter_of_each_machine(machine: tuple[str, int]) -> None:
     assert known is not None
     program = build_filter(known, 4711, may_start_processes=False)
     assert len(program) // 8 < 4096  # the kernel's limit
-    assert {number for number in refused if answer_of(program, audit, number) != REFUSE} == set()
-    assert {number for number in allowed if answer_of(program, audit, number) != ALLOW} == set()
+    assert {
+        number for number in refused if answer_of(program, audit, number) != REFUSE
+    } == set()
+    assert {
+        number for number in allowed if answer_of(program, audit, number) != ALLOW
+    } == set()
     assert answer_of(program, audit, clone, THREAD) == ALLOW
     assert answer_of(program, audit, clone, signal.SIGCHLD) == REFUSE
-    assert answer_of(program, audit, 435) == 0x50000 | 38, "clone3: its flags are in memory, so it is as if unknown"
-    assert [answer_of(program, audit, kill, process) for process in (4711, 0)] == [ALLOW, ALLOW]
-    assert [answer_of(program, audit, kill, process) for process in (1, 4712)] == [REFUSE, REFUSE]
-    assert answer_of(program, 0x40000003, 1) == KILL, "the table of another machine, such as 32-bit x86"
+    assert answer_of(program, audit, 435) == 0x50000 | 38, (
+        "clone3: its flags are in memory, so it is as if unknown"
+    )
+    assert [answer_of(program, audit, kill, process) for process in (4711, 0)] == [
+        ALLOW,
+        ALLOW,
+    ]
+    assert [answer_of(program, audit, kill, process) for process in (1, 4712)] == [
+        REFUSE,
+        REFUSE,
+    ]
+    assert answer_of(program, 0x40000003, 1) == KILL, (
+        "the table of another machine, such as 32-bit x86"
+    )
     if machine[0] == "x86_64":
         assert answer_of(program, audit, 0x40000000 | 41) == 0x50000 | 38
     node = build_filter(known, 4711, may_start_processes=True)
@@ -427,29 +610,49 @@ def test_a_system_that_traps_the_question_is_told(report: str, layer: str) -> No
         "assert not fault, fault\n"
         f"os.execv(sys.executable, [sys.executable, '-m', 'pocketserve.quarantine.sandbox', {PROBE!r}])\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60
+    )
     if "seccomp yes" in report:
         assert done.returncode == 0, done.stderr
-        assert f"{layer} no (the system forbids apps to ask for it)" in json.loads(done.stdout)["sentence"]
+        assert (
+            f"{layer} no (the system forbids apps to ask for it)"
+            in json.loads(done.stdout)["sentence"]
+        )
 
 
 def test_an_unknown_machine_has_no_filter() -> None:
     assert architecture("riscv64", 64) is None and architecture("i686", 32) is None
 
 
-def test_packages_that_are_linked_in_may_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packages_that_are_linked_in_may_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As installers that save room link them, and so may a delegate that its owner keeps elsewhere."""
     packages, elsewhere = tmp_path / "packages", tmp_path / "elsewhere"
     packages.mkdir()
     (elsewhere / "linked").mkdir(parents=True)
     (packages / "linked").symlink_to(elsewhere / "linked")
     (elsewhere / "libours.so").write_bytes(b"\x7fELF")
-    monkeypatch.setattr(sys, "path", [*sys.path, str(packages), str(packages / "missing.zip")])
+    monkeypatch.setattr(
+        sys, "path", [*sys.path, str(packages), str(packages / "missing.zip")]
+    )
     (tmp_path / "models" / "m").mkdir(parents=True)
     shutil.copy(TFLITE, tmp_path / "models" / "m" / "m.tflite")
     [entry] = scan(tmp_path / "models").values()
     [version] = entry.versions.values()
     options = {"delegate": str(elsewhere / "libours.so")}
-    rules = rules_for(entry, version, ModelSource(version.path, options=options), str(tmp_path / "trial"))
-    assert str(elsewhere / "linked") in rules["execute"] and str(packages) in rules["execute"]
-    assert str(elsewhere / "libours.so") in rules["read"] and str(elsewhere) not in (*rules["read"], *rules["execute"])
+    rules = rules_for(
+        entry,
+        version,
+        ModelSource(version.path, options=options),
+        str(tmp_path / "trial"),
+    )
+    assert (
+        str(elsewhere / "linked") in rules["execute"]
+        and str(packages) in rules["execute"]
+    )
+    assert str(elsewhere / "libours.so") in rules["read"] and str(elsewhere) not in (
+        *rules["read"],
+        *rules["execute"],
+    )

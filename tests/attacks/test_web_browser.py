@@ -26,7 +26,13 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.browser, pytest.mark.live]
 START_S = 120.0
-OPTIONS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-dev-shm-usage")
+OPTIONS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-dev-shm-usage",
+)
 
 # Tries what a page may try with an address, T, and a ticket that it has seen. Each try says what came of it.
 OTHER_PAGE = """<!doctype html><meta charset="utf-8"><pre id="result"></pre><script>
@@ -80,13 +86,26 @@ self.addEventListener("fetch", (event) => {
 
 def chromium(profile: Path, *arguments: str) -> list[str]:
     """The command that starts a Chromium with a profile of its own."""
-    return [str(tool().provide("chromium")), *OPTIONS, f"--user-data-dir={profile}", *arguments]
+    return [
+        str(tool().provide("chromium")),
+        *OPTIONS,
+        f"--user-data-dir={profile}",
+        *arguments,
+    ]
 
 
 def browse(profile: Path, address: str) -> tuple[str, str]:
     """Visit a page; return its document once its scripts have come to rest, and what the browser logged."""
-    command = chromium(profile, "--virtual-time-budget=8000", "--enable-logging=stderr", "--dump-dom", address)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=START_S, check=False)
+    command = chromium(
+        profile,
+        "--virtual-time-budget=8000",
+        "--enable-logging=stderr",
+        "--dump-dom",
+        address,
+    )
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=START_S, check=False
+    )
     return done.stdout, done.stderr
 
 
@@ -94,7 +113,9 @@ def browse(profile: Path, address: str) -> tuple[str, str]:
 def left_open(profile: Path, address: str) -> Iterator[None]:
     """A browser that stays at a page until the end of the block."""
     command = chromium(profile, "--remote-debugging-port=0", address)
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
         try:
             yield
         finally:
@@ -113,31 +134,52 @@ def until(condition: Callable[[], bool]) -> None:
 def test_a_page_of_another_port(server: Any, tmp_path: Path) -> None:
     """It reads nothing, enters nowhere, runs no script of ours, and sees nothing in a frame."""
     ticket = server.call("POST", "/web/ticket").json()["ticket"]
-    page = OTHER_PAGE.replace("TARGET", server.url).replace("TICKET", ticket).replace("SCRIPT", "main.js")
+    page = (
+        OTHER_PAGE.replace("TARGET", server.url)
+        .replace("TICKET", ticket)
+        .replace("SCRIPT", "main.js")
+    )
     with pages({"/": (page, "text/html")}) as (port, _):
         document, log = browse(tmp_path / "profile", f"http://127.0.0.1:{port}/")
     found = re.search(r'<pre id="result">(.+?)</pre>', document)
     assert found is not None, document[:2000] + log[-2000:]
     said = json.loads(found[1].replace("&quot;", '"'))
-    opaque = [said.pop(key) for key in ("readOpenly", "readPageOpenly", "enterOpenly") if said[key] != "TypeError"]
-    assert set(opaque) <= {"opaque:"}, said  # an answer that the page can tell nothing of
+    opaque = [
+        said.pop(key)
+        for key in ("readOpenly", "readPageOpenly", "enterOpenly")
+        if said[key] != "TypeError"
+    ]
+    assert set(opaque) <= {"opaque:"}, (
+        said
+    )  # an answer that the page can tell nothing of
     assert said.pop("script") == "refused" and said.pop("frame") == "closed"
     assert set(said.values()) == {"TypeError"}, said
     assert "frame-ancestors" in log
-    entered = requests.post(f"{server.url}/web/session", json={"ticket": ticket}, timeout=START_S)
+    entered = requests.post(
+        f"{server.url}/web/session", json={"ticket": ticket}, timeout=START_S
+    )
     assert entered.status_code == 200  # the ticket was not used up by any of it
 
 
-def test_a_worker_that_was_left_behind(new_server: StartServer, models_copy: Path, tmp_path: Path) -> None:
+def test_a_worker_that_was_left_behind(
+    new_server: StartServer, models_copy: Path, tmp_path: Path
+) -> None:
     """An app has the port, is visited, and goes. A fresh origin is safe at once; a visit cures the usual one."""
     port, profile = free_port(), tmp_path / "profile"
     address = f"http://127.0.0.1:{port}/"
-    contents = {"/": (SQUATTER, "text/html"), "/deep/worker.js": (WORKER, "text/javascript")}
+    contents = {
+        "/": (SQUATTER, "text/html"),
+        "/deep/worker.js": (WORKER, "text/javascript"),
+    }
     with pages(contents, port) as (_, asked), left_open(profile, address):
         until(lambda: "/settled" in asked)
     server = new_server(models_copy, "--http-port", str(port), "--request-log", "on")
-    assert "squatter answers" in browse(profile, address)[0]  # the worker is there, and our server is not asked
-    fresh = browse(profile, f"http://e9afbc3de8ceb22f8ad4ff85f953948f.localhost:{port}/")[0]
+    assert (
+        "squatter answers" in browse(profile, address)[0]
+    )  # the worker is there, and our server is not asked
+    fresh = browse(
+        profile, f"http://e9afbc3de8ceb22f8ad4ff85f953948f.localhost:{port}/"
+    )[0]
     assert "squatter" not in fresh and "Pocketserve" in fresh
 
     def is_cured() -> bool:
@@ -198,11 +240,17 @@ SESSION = "sessionStorage.getItem('pocketserve-session')"
 
 @pytest.mark.parametrize("status", [401, 200])
 @pytest.mark.parametrize("way", ["token", "ticket"])
-def test_an_app_that_takes_the_port(browser: Browser, port_server: Server, status: int, way: str) -> None:
+def test_an_app_that_takes_the_port(
+    browser: Browser, port_server: Server, status: int, way: str
+) -> None:
     """The server ends while its page is open: who has the port then is sent neither the token nor the session."""
     token = str(port_server.token)
     with visit(browser, port_server, locale="en-US") as here:
-        here.page.goto(port_server.url if way == "token" else f"{port_server.url}/#ticket={ticket(port_server)}")
+        here.page.goto(
+            port_server.url
+            if way == "token"
+            else f"{port_server.url}/#ticket={ticket(port_server)}"
+        )
         if way == "token":
             here.page.fill("#token", token)
             here.page.click("form button")
@@ -213,10 +261,16 @@ def test_an_app_that_takes_the_port(browser: Browser, port_server: Server, statu
         with hijacker(port_server.port, status) as heard:
             here.page.wait_for_selector(".notice:has-text('Your session has ended')")
     assert heard and session
-    assert not [each for each in heard if token in each or session in each or not each.startswith("GET /metrics ")]
+    assert not [
+        each
+        for each in heard
+        if token in each or session in each or not each.startswith("GET /metrics ")
+    ]
 
 
-def test_an_app_that_takes_the_port_at_once(browser: Browser, port_server: Server) -> None:
+def test_an_app_that_takes_the_port_at_once(
+    browser: Browser, port_server: Server
+) -> None:
     """Before the page could notice: it may be sent the session, which ended with the server, and never the token."""
     token = str(port_server.token)
     with visit(browser, port_server, locale="en-US") as here:
@@ -228,4 +282,6 @@ def test_an_app_that_takes_the_port_at_once(browser: Browser, port_server: Serve
         with hijacker(port_server.port, 401) as heard:
             here.page.wait_for_selector(".notice:has-text('Your session has ended')")
         assert not here.page.evaluate("document.querySelector('#token').value")
-    assert heard and not [each for each in heard if token in each or "/web/ticket" in each]
+    assert heard and not [
+        each for each in heard if token in each or "/web/ticket" in each
+    ]

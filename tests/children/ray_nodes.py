@@ -12,7 +12,9 @@ from ray.cluster_utils import Cluster
 
 def main() -> None:
     """Start it, and follow what comes in."""
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    cluster = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False}
+    )
     second = cluster.add_node(num_cpus=1)
     cluster.wait_for_nodes()
     print(cluster.address, flush=True)

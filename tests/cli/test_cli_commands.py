@@ -96,22 +96,48 @@ def test_wrong_usage_ends_with_2(capsys, words):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["serve", "--port", "8500"], "unrecognized arguments: --port (did you mean --http-port or --socket-port?)"),
+        (
+            ["serve", "--port", "8500"],
+            "unrecognized arguments: --port (did you mean --http-port or --socket-port?)",
+        ),
         (["serve", "--htp-port=3"], "--htp-port=3 (did you mean --http-port?)"),
-        (["serve", "--prot", "1"], "--prot (did you mean --http-port or --port-wait or --socket-port?); `pocketserve"),
+        (
+            ["serve", "--prot", "1"],
+            "--prot (did you mean --http-port or --port-wait or --socket-port?); `pocketserve",
+        ),
         (
             ["models", "--tok", "x"],
             "arguments: --tok x (did you mean --token-file?); `pocketserve models --help` lists",
         ),
-        (["--vers", "token"], "unrecognized arguments: --vers; `pocketserve token --help` lists what it takes\n"),
-        (["serve", "--zzz"], "unrecognized arguments: --zzz; `pocketserve serve --help` lists what it takes\n"),
-        (["stop", "digits"], "arguments: digits; it ends the whole server, and an idle model is unloaded by itself"),
-        (["models", "digits"], "unrecognized arguments: digits; `pocketserve inspect MODEL` shows one model\n"),
-        (["demo", "more"], "unrecognized arguments: more; `pocketserve demo --help` lists what it takes\n"),
-        (["init", "x", "--pixels", "imagnet"], "'imagenet'); did you mean 'imagenet'?\n"),
+        (
+            ["--vers", "token"],
+            "unrecognized arguments: --vers; `pocketserve token --help` lists what it takes\n",
+        ),
+        (
+            ["serve", "--zzz"],
+            "unrecognized arguments: --zzz; `pocketserve serve --help` lists what it takes\n",
+        ),
+        (
+            ["stop", "digits"],
+            "arguments: digits; it ends the whole server, and an idle model is unloaded by itself",
+        ),
+        (
+            ["models", "digits"],
+            "unrecognized arguments: digits; `pocketserve inspect MODEL` shows one model\n",
+        ),
+        (
+            ["demo", "more"],
+            "unrecognized arguments: more; `pocketserve demo --help` lists what it takes\n",
+        ),
+        (
+            ["init", "x", "--pixels", "imagnet"],
+            "'imagenet'); did you mean 'imagenet'?\n",
+        ),
     ],
 )
-def test_options_have_their_whole_names(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_have_their_whole_names(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """``serve --port 8500`` must not be ``--port-wait 8500``."""
     with pytest.raises(SystemExit) as ended:
         main(words)
@@ -120,23 +146,39 @@ def test_options_have_their_whole_names(words: list[str], said: str, capsys: pyt
 
 @pytest.mark.parametrize(
     ("word", "meant"),
-    [("modles", "models"), ("Serve", "serve"), ("verison", "version"), ("dowload", "download"), ("quake", None)],
+    [
+        ("modles", "models"),
+        ("Serve", "serve"),
+        ("verison", "version"),
+        ("dowload", "download"),
+        ("quake", None),
+    ],
 )
-def test_a_misspelt_command_is_guessed(word: str, meant: str | None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_misspelt_command_is_guessed(
+    word: str, meant: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
         main([word, "digits"])
     said = capsys.readouterr().err
     assert ended.value.code == 2 and f"there is no command {word!r}" in said
-    assert said.endswith(f"; did you mean {meant!r}?\n" if meant else "; `pocketserve --help` lists the commands\n")
+    assert said.endswith(
+        f"; did you mean {meant!r}?\n"
+        if meant
+        else "; `pocketserve --help` lists the commands\n"
+    )
 
 
 @pytest.mark.parametrize("word", WAYS)
-def test_commands_that_others_have_lead_to_ours(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_that_others_have_lead_to_ours(
+    word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Each command of ours that is named instead is there."""
     with pytest.raises(SystemExit) as ended:
         main([word])
     said = capsys.readouterr().err
-    assert ended.value.code == 2 and said.endswith(f"there is no command {word!r}; {WAYS[word]}\n")
+    assert ended.value.code == 2 and said.endswith(
+        f"there is no command {word!r}; {WAYS[word]}\n"
+    )
     assert set(re.findall(r"`pocketserve (\w+)", said)) <= set(COMMANDS)
 
 
@@ -144,10 +186,15 @@ def test_commands_that_others_have_lead_to_ours(word: str, capsys: pytest.Captur
 def test_the_version(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(words)
-    assert (ended.value.code, capsys.readouterr().out) == (0, f"pocketserve {__version__}\n")
+    assert (ended.value.code, capsys.readouterr().out) == (
+        0,
+        f"pocketserve {__version__}\n",
+    )
 
 
-def test_help_names_the_words_of_other_tools(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_names_the_words_of_other_tools(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with pytest.raises(SystemExit):
         main([])
     text = " ".join(capsys.readouterr().out.split())
@@ -156,34 +203,55 @@ def test_help_names_the_words_of_other_tools(capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize(
-    ("words", "command"), [("list", "models"), ("ps", "status"), ("run", "predict"), ("help bench", "bench")]
+    ("words", "command"),
+    [("list", "models"), ("ps", "status"), ("run", "predict"), ("help bench", "bench")],
 )
-def test_words_of_other_tools_lead_to_the_command(words: str, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_words_of_other_tools_lead_to_the_command(
+    words: str, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
         main([*words.split(), "--help"])
-    assert ended.value.code == 0 and capsys.readouterr().out.startswith(f"usage: pocketserve {command} ")
+    assert ended.value.code == 0 and capsys.readouterr().out.startswith(
+        f"usage: pocketserve {command} "
+    )
 
 
 def test_a_value_that_no_setting_takes_is_wrong_usage(run) -> None:
-    assert "--http-port must be a whole number, not 'abc'" in run("serve", "--http-port", "abc", code=2)
+    assert "--http-port must be a whole number, not 'abc'" in run(
+        "serve", "--http-port", "abc", code=2
+    )
 
 
-def test_help_of_serve_has_groups_units_and_defaults(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_of_serve_has_groups_units_and_defaults(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with pytest.raises(SystemExit):
         main(["serve", "--help"])
     text = " ".join(capsys.readouterr().out.split())
     assert "addresses: --host TEXT Address to listen on; anything but loopback" in text
-    assert "--keep-alive SECONDS Idle time after which a model is unloaded; 0 keeps it for good. [300]" in text
-    assert "--max-body-bytes BYTES One request body, before and after inflating. [64M]" in text
+    assert (
+        "--keep-alive SECONDS Idle time after which a model is unloaded; 0 keeps it for good. [300]"
+        in text
+    )
+    assert (
+        "--max-body-bytes BYTES One request body, before and after inflating. [64M]"
+        in text
+    )
     assert "--low-power auto|on|off " in text and "VALUE" not in text
 
 
 def test_common_options_may_stand_before_the_command(run, connection):
     """Where people of other tools put them."""
     listed = run("models", "--json", *connection)
-    assert run("--json", *connection, "models") == run(*connection, "models", "--json") == listed
+    assert (
+        run("--json", *connection, "models")
+        == run(*connection, "models", "--json")
+        == listed
+    )
     assert run(f"--url={connection[1]}", "models", "--json", *connection[2:]) == listed
-    assert "cannot be reached" in run("--url", "http://127.0.0.1:1", "predict", "petals", *FLOWER, code=1)
+    assert "cannot be reached" in run(
+        "--url", "http://127.0.0.1:1", "predict", "petals", *FLOWER, code=1
+    )
     with pytest.raises(SystemExit) as ended:
         main(["--url", "http://127.0.0.1:1", "token"])  # it asks no server
     assert ended.value.code == 2
@@ -221,8 +289,14 @@ def test_a_reader_that_goes_away_is_no_fault():
     os.close(reading)
     try:
         command = [sys.executable, "-m", "pocketserve", "token", "--path"]
-        environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-        ended = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, timeout=60, env=environment)
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if name != "PYTHONUNBUFFERED"
+        }
+        ended = subprocess.run(
+            command, stdout=writing, stderr=subprocess.PIPE, timeout=60, env=environment
+        )
     finally:
         os.close(writing)
     assert (ended.returncode, ended.stderr) == (0, b"")
@@ -241,22 +315,49 @@ def test_a_picture(run, connection):
     text = run("predict", "digits", SEVEN, "--top-k", 2, *connection)
     header, first, second, _, summary = text.splitlines()
     assert header.split() == ["LABEL", "SCORE"]
-    assert first.split()[0] == "7" and float(first.split()[1]) > float(second.split()[1])
+    assert first.split()[0] == "7" and float(first.split()[1]) > float(
+        second.split()[1]
+    )
     assert re.fullmatch(r"digits/tflite: [\d.]+ ms, of which model [\d.]+ ms", summary)
 
 
 @pytest.mark.parametrize("local", [False, True])
 def test_a_picture_with_its_answer_drawn_on_it(run, connection, tmp_path, local):
     where = ["--local"] if local else connection
-    text = run("predict", "digits", SEVEN, "--save", tmp_path / "seven.png", "--set", "language=de", *where)
+    text = run(
+        "predict",
+        "digits",
+        SEVEN,
+        "--save",
+        tmp_path / "seven.png",
+        "--set",
+        "language=de",
+        *where,
+    )
     assert text.startswith("LABEL")
     words = " ".join(text.split())
-    assert words.endswith(f"The picture with the answer drawn on it is in {tmp_path / 'seven.png'}")
-    shown = json.loads(run("predict", "digits", SEVEN, "--save", tmp_path / "seven.png", "--json", *where))
+    assert words.endswith(
+        f"The picture with the answer drawn on it is in {tmp_path / 'seven.png'}"
+    )
+    shown = json.loads(
+        run(
+            "predict",
+            "digits",
+            SEVEN,
+            "--save",
+            tmp_path / "seven.png",
+            "--json",
+            *where,
+        )
+    )
     assert shown["saved"] == str(tmp_path / "seven.png")
     assert (tmp_path / "seven.png").read_bytes().startswith(b"\x89PNG")
-    assert "NAME=VALUE" in run("predict", "digits", SEVEN, "--set", "language", *where, code=1)
-    assert "no picture to draw on" in run("predict", "petals", *FLOWER, "--save", tmp_path / "x.png", *where, code=1)
+    assert "NAME=VALUE" in run(
+        "predict", "digits", SEVEN, "--set", "language", *where, code=1
+    )
+    assert "no picture to draw on" in run(
+        "predict", "petals", *FLOWER, "--save", tmp_path / "x.png", *where, code=1
+    )
 
 
 @pytest.mark.parametrize(
@@ -278,7 +379,9 @@ def test_numbers_in_every_form(run, connection, words):
 
 
 def test_whole_and_negative_numbers(run, connection):
-    answer = json.loads(run("predict", "petals", "-1", "2", "-3.5", "--json", *connection))
+    answer = json.loads(
+        run("predict", "petals", "-1", "2", "-3.5", "--json", *connection)
+    )
     assert set(answer) == {"model", "version", "task", "predictions", "timing_ms"}
 
 
@@ -293,7 +396,9 @@ def test_files(run, connection, tmp_path, name):
 
 
 def test_standard_input(connection):
-    ended = process("predict", "digits", "-", "--json", *connection, input=SEVEN.read_bytes())
+    ended = process(
+        "predict", "digits", "-", "--json", *connection, input=SEVEN.read_bytes()
+    )
     assert ended.returncode == 0, ended.stderr
     assert json.loads(ended.stdout)["predictions"][0]["label"] == "7"
 
@@ -305,49 +410,93 @@ def test_standard_input_in_this_process(run, connection, monkeypatch):
 
 def test_version_and_threshold(run, connection):
     chosen = ["--version", "tflite-int8", "--json"]
-    assert json.loads(run("predict", "digits", SEVEN, *chosen, *connection))["version"] == "tflite-int8"
-    assert "Nothing scores above the threshold." in run("predict", "digits", SEVEN, "--threshold", 2, *connection)
-    assert len(json.loads(run("predict", "digits", SEVEN, "--top-k", 3, "--json", *connection))["predictions"]) == 3
+    assert (
+        json.loads(run("predict", "digits", SEVEN, *chosen, *connection))["version"]
+        == "tflite-int8"
+    )
+    assert "Nothing scores above the threshold." in run(
+        "predict", "digits", SEVEN, "--threshold", 2, *connection
+    )
+    assert (
+        len(
+            json.loads(
+                run("predict", "digits", SEVEN, "--top-k", 3, "--json", *connection)
+            )["predictions"]
+        )
+        == 3
+    )
 
 
 def test_long_answers_are_cut_for_people_only(run, connection):
     rows = json.dumps([[5.1, 3.5, 1.4]] * 60)
     text = run("predict", "petals", rows, *connection)
     assert "… 10 more; --json prints all" in text
-    assert len(json.loads(run("predict", "petals", rows, "--json", *connection))["predictions"]) == 60
+    assert (
+        len(
+            json.loads(run("predict", "petals", rows, "--json", *connection))[
+                "predictions"
+            ]
+        )
+        == 60
+    )
 
 
-@pytest.mark.parametrize(("score", "advice"), [(8.1, True), (-0.2, True), (1.0005, False), (0.0, False)])
+@pytest.mark.parametrize(
+    ("score", "advice"), [(8.1, True), (-0.2, True), (1.0005, False), (0.0, False)]
+)
 def test_scores_that_are_no_probabilities(capsys, score, advice):
     """Logits come with advice on how to make them probabilities; other numbers and single scores don't."""
-    answer = {"model": "m", "version": "v", "task": "text-classification", "timing_ms": {"infer": 1.0}}
+    answer = {
+        "model": "m",
+        "version": "v",
+        "task": "text-classification",
+        "timing_ms": {"infer": 1.0},
+    }
     first = {"label": "a", "index": 0, "score": score}
     second = {"label": "b", "index": 1, "score": 0.5}
     _print_answer({**answer, "predictions": [first, second]})
     assert ('activation = "softmax"' in capsys.readouterr().out) is advice
     _print_answer({**answer, "predictions": [first]})
     assert "activation" not in capsys.readouterr().out
-    _print_answer({**answer, "task": "recommendation", "predictions": [{"label": "a", "index": 0, "score": 9.0}]})
+    _print_answer(
+        {
+            **answer,
+            "task": "recommendation",
+            "predictions": [{"label": "a", "index": 0, "score": 9.0}],
+        }
+    )
     assert "activation" not in capsys.readouterr().out
 
 
-def test_the_folder_that_is_named_comes_before_what_lies_in_the_working_directory(run, tmp_path, monkeypatch):
+def test_the_folder_that_is_named_comes_before_what_lies_in_the_working_directory(
+    run, tmp_path, monkeypatch
+):
     (tmp_path / "petals").mkdir()
     (tmp_path / "digits").write_text("notes")
     monkeypatch.chdir(tmp_path)
-    assert "0.2266" in run("predict", "petals", *FLOWER, "--local", "--models-dir", MODELS)
+    assert "0.2266" in run(
+        "predict", "petals", *FLOWER, "--local", "--models-dir", MODELS
+    )
     assert "digits" in run("inspect", "digits", "--models-dir", MODELS)
 
 
 def test_without_a_server(run, tmp_path):
     by_name = json.loads(run("predict", "digits", SEVEN, "--local", "--json"))
     assert by_name["predictions"][0]["label"] == "7"
-    assert "0.2266" in run("predict", "petals", *FLOWER, "--local", "--models-dir", MODELS)
+    assert "0.2266" in run(
+        "predict", "petals", *FLOWER, "--local", "--models-dir", MODELS
+    )
     assert "0.2266" in run("predict", MODELS / "petals", *FLOWER, "--local")
-    by_file = json.loads(run("predict", MODELS / "petals" / "petals.tflite", *FLOWER, "--local", "--json"))
+    by_file = json.loads(
+        run(
+            "predict", MODELS / "petals" / "petals.tflite", *FLOWER, "--local", "--json"
+        )
+    )
     assert (by_file["model"], by_file["task"]) == ("petals", "tabular-regression")
     shutil.copy(MODELS / "petals" / "petals.tflite", tmp_path / "mine.tflite")
-    bare = json.loads(run("predict", tmp_path / "mine.tflite", *FLOWER, "--local", "--json"))
+    bare = json.loads(
+        run("predict", tmp_path / "mine.tflite", *FLOWER, "--local", "--json")
+    )
     assert (bare["model"], bare["task"]) == ("mine", "tensors")
     assert bare["predictions"][0]["data"] == [pytest.approx(0.22656)]
 
@@ -363,10 +512,16 @@ def test_without_a_server(run, tmp_path):
             "'5,1' is a decimal comma or two numbers: write 5.1 for the one, and 5 1 for",
         ),
         (["petals", "5,1 -3,5"], "'5,1' is a decimal comma or two numbers"),
-        (["petals", "1", "2"], "2 values do not make a whole row; the model takes 3: sepal_length"),
+        (
+            ["petals", "1", "2"],
+            "2 values do not make a whole row; the model takes 3: sepal_length",
+        ),
         (["petals", "[1, 2"], "failed to parse the request JSON"),
         (["petals", SEVEN], "this model takes numbers"),
-        (["digits", MODELS / "digits" / "labels.txt"], "failed to parse the request JSON"),
+        (
+            ["digits", MODELS / "digits" / "labels.txt"],
+            "failed to parse the request JSON",
+        ),
         (["digits", MODELS / "digits" / "README.md"], "not a picture"),
         (["nothing", "1"], "; there are '"),
         (["petals", *FLOWER, "--version", "9"], "version '9' is not found"),
@@ -375,22 +530,39 @@ def test_without_a_server(run, tmp_path):
 )
 @pytest.mark.parametrize("local", [False, True])
 def test_bad_input_is_one_sentence(run, connection, words, reason, local):
-    assert reason in run("predict", *words, *(["--local"] if local else connection), code=1)
+    assert reason in run(
+        "predict", *words, *(["--local"] if local else connection), code=1
+    )
 
 
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["predict", "{tmp}/none", "1", "--local"], "none' is no file or folder; name a model file"),
-        (["predict", "{tmp}/text.txt", "1", "--local"], "text.txt' is no model file of a known kind"),
+        (
+            ["predict", "{tmp}/none", "1", "--local"],
+            "none' is no file or folder; name a model file",
+        ),
+        (
+            ["predict", "{tmp}/text.txt", "1", "--local"],
+            "text.txt' is no model file of a known kind",
+        ),
         (["predict", "{tmp}/empty", "1", "--local"], "there is no model in the folder"),
         (["predict", "", "1", "--local"], "'' is no file or folder"),
         (["predict", "petals", "", "--local"], "the input is empty"),
-        (["predict", "petals", "1", "--local", "--models-dir", "{tmp}/none"], "none cannot be read: No such file"),
-        (["predict", "digits", SEVEN, "--local", "--save", "{tmp}/none/x.png"], "x.png' cannot be saved: No such file"),
+        (
+            ["predict", "petals", "1", "--local", "--models-dir", "{tmp}/none"],
+            "none cannot be read: No such file",
+        ),
+        (
+            ["predict", "digits", SEVEN, "--local", "--save", "{tmp}/none/x.png"],
+            "x.png' cannot be saved: No such file",
+        ),
         (["inspect", "{tmp}/none"], "is no file or folder"),
         (["bench", "{tmp}/text.txt"], "is no model file of a known kind"),
-        (["simulate", "--folder", "{tmp}/text.txt", "--", "token"], "File exists (--debug"),
+        (
+            ["simulate", "--folder", "{tmp}/text.txt", "--", "token"],
+            "File exists (--debug",
+        ),
     ],
 )
 def test_paths_that_are_of_no_use(run, tmp_path, words, reason):
@@ -403,25 +575,33 @@ def test_paths_that_are_of_no_use(run, tmp_path, words, reason):
 
 def test_standard_input_that_is_closed(run, monkeypatch):
     monkeypatch.setattr("sys.stdin", None)
-    assert "standard input is closed" in run("predict", "petals", "-", "--local", code=1)
+    assert "standard input is closed" in run(
+        "predict", "petals", "-", "--local", code=1
+    )
 
 
 @pytest.mark.parametrize("option", ["--rounds", "--seconds"])
 def test_what_is_no_number(capsys, option):
     with pytest.raises(SystemExit) as ended:
         main(["bench", "digits", option, "x"])
-    assert ended.value.code == 2 and "must be a number, not 'x'" in capsys.readouterr().err
+    assert (
+        ended.value.code == 2 and "must be a number, not 'x'" in capsys.readouterr().err
+    )
 
 
 def test_a_name_like_no_other_is_told_where_names_are(run, connection):
     assert "did you mean 'petals'?" in run("predict", "petal", "1", *connection, code=1)
-    assert re.search(r"there are .*'petals'", run("predict", "nothing", "1", *connection, code=1))
+    assert re.search(
+        r"there are .*'petals'", run("predict", "nothing", "1", *connection, code=1)
+    )
     local = run("predict", "nothing", "1", "--local", code=1)
     assert re.search(r"no model 'nothing' in .*; there are '.*'$", local)
 
 
 def test_a_path_needs_local(run, connection):
-    assert "--local loads" in run("predict", MODELS / "digits", SEVEN, *connection, code=1)
+    assert "--local loads" in run(
+        "predict", MODELS / "digits", SEVEN, *connection, code=1
+    )
 
 
 @pytest.fixture
@@ -436,28 +616,46 @@ def petals_copy(tmp_path):
 
 def test_a_file_beside_its_manifest_is_what_that_says(run, petals_copy, monkeypatch):
     """Its task, its names, and the version that it is there; however the path is written."""
-    whole = json.loads(run("predict", petals_copy, *FLOWER, "--local", "--version", "second", "--json"))
+    whole = json.loads(
+        run("predict", petals_copy, *FLOWER, "--local", "--version", "second", "--json")
+    )
     monkeypatch.chdir(petals_copy)
-    for path in (petals_copy / "second.tflite", "second.tflite", "../petals/second.tflite"):
+    for path in (
+        petals_copy / "second.tflite",
+        "second.tflite",
+        "../petals/second.tflite",
+    ):
         answer = json.loads(run("predict", path, *FLOWER, "--local", "--json"))
         assert (answer["model"], answer["version"]) == ("petals", "second")
-        assert answer["predictions"] == whole["predictions"] and answer["predictions"][0]["name"] == "petal_width"
+        assert (
+            answer["predictions"] == whole["predictions"]
+            and answer["predictions"][0]["name"] == "petal_width"
+        )
         shown = json.loads(run("inspect", path, "--json"))
         assert (shown["name"], shown["parameters"]["version"]) == ("petals", "second")
-    service, *named = open_local(str(petals_copy / "savedmodel"), None)  # a folder that is a version
+    service, *named = open_local(
+        str(petals_copy / "savedmodel"), None
+    )  # a folder that is a version
     service.close()
     assert named == ["petals", "savedmodel"]
 
 
-def test_a_file_that_the_manifest_does_not_list_is_opened_by_itself(petals_copy, capsys):
+def test_a_file_that_the_manifest_does_not_list_is_opened_by_itself(
+    petals_copy, capsys
+):
     shutil.copy(petals_copy / "second.tflite", petals_copy / "new.tflite")
     assert main(["inspect", str(petals_copy / "new.tflite"), "--json"]) == 0
     printed = capsys.readouterr()
     assert json.loads(printed.out)["name"] == "new"
-    assert printed.err == "pocketserve: new.tflite is opened by itself: model.toml beside it does not list it\n"
+    assert (
+        printed.err
+        == "pocketserve: new.tflite is opened by itself: model.toml beside it does not list it\n"
+    )
 
 
-def test_a_manifest_in_a_folder_whose_parent_cannot_be_listed(petals_copy, monkeypatch, capsys):
+def test_a_manifest_in_a_folder_whose_parent_cannot_be_listed(
+    petals_copy, monkeypatch, capsys
+):
     """As Android's shared storage: what is above it belongs to the system."""
     listdir = os.listdir
 
@@ -470,7 +668,9 @@ def test_a_manifest_in_a_folder_whose_parent_cannot_be_listed(petals_copy, monke
     assert main(["inspect", str(petals_copy / "petals.tflite"), "--json"]) == 0
     printed = capsys.readouterr()
     assert json.loads(printed.out)["name"] == "petals"
-    assert printed.err.startswith("pocketserve: petals.tflite is opened by itself: the models folder ")
+    assert printed.err.startswith(
+        "pocketserve: petals.tflite is opened by itself: the models folder "
+    )
 
 
 def test_a_broken_manifest_beside_a_file_is_told(run, petals_copy):
@@ -479,26 +679,35 @@ def test_a_broken_manifest_beside_a_file_is_told(run, petals_copy):
     assert "petals/model.toml: unknown key taks; did you mean 'task'?" in told
 
 
-def test_a_file_beside_a_folder_of_its_name_is_not_taken_for_the_folders_model(run, petals_copy, tmp_path):
+def test_a_file_beside_a_folder_of_its_name_is_not_taken_for_the_folders_model(
+    run, petals_copy, tmp_path
+):
     bare = petals_copy.parent / "petals.tflite"
     shutil.copy(MODELS / "digits" / "digits.tflite", bare)
     for command in (["inspect", bare], ["predict", bare, *FLOWER, "--local"]):
-        assert f"'{bare}' lies beside a folder 'petals', which is the model of that name; rename" in run(
-            *command, code=1
+        assert (
+            f"'{bare}' lies beside a folder 'petals', which is the model of that name; rename"
+            in run(*command, code=1)
         )
 
 
 def test_folders_whose_names_no_model_can_have(run, petals_copy, tmp_path):
     odd = tmp_path / "my petals"
     petals_copy.rename(odd)
-    assert "a model cannot be called 'my petals': its name has no spaces" in run("inspect", odd, code=1)
+    assert "a model cannot be called 'my petals': its name has no spaces" in run(
+        "inspect", odd, code=1
+    )
     shutil.copy(odd / "second.tflite", tmp_path / "a b.tflite")
-    assert "a model cannot be called 'a b'" in run("predict", tmp_path / "a b.tflite", *FLOWER, "--local", code=1)
+    assert "a model cannot be called 'a b'" in run(
+        "predict", tmp_path / "a b.tflite", *FLOWER, "--local", code=1
+    )
     inside = tmp_path / "Größe und Maß"
     inside.mkdir()
     odd.rename(inside / "petals")
     assert "0.2266" in run("predict", inside / "petals", *FLOWER, "--local")
-    assert "0.2266" in run("predict", inside / "petals" / "second.tflite", *FLOWER, "--local")
+    assert "0.2266" in run(
+        "predict", inside / "petals" / "second.tflite", *FLOWER, "--local"
+    )
 
 
 def test_a_damaged_file_is_found_by_a_check(run, new_server, tmp_path, capsys):
@@ -514,7 +723,10 @@ def test_a_damaged_file_is_found_by_a_check(run, new_server, tmp_path, capsys):
     printed = capsys.readouterr()
     assert printed.err == "loading good/tflite …\nloading short/tflite …\n"
     told = json.loads(printed.out)
-    assert {entry["name"]: entry["state"] for entry in told} == {"good": "READY", "short": "UNAVAILABLE"}
+    assert {entry["name"]: entry["state"] for entry in told} == {
+        "good": "READY",
+        "short": "UNAVAILABLE",
+    }
     assert "failed to load 'short'" in told[1]["reason"]
     assert json.loads(run("models", "--json", *connection)) == told
 
@@ -542,13 +754,19 @@ def test_labels_that_are_too_few_are_told(run, tmp_path):
 
 
 def test_entries_without_a_label_show_their_number(run):
-    query = '{"query": "switch the lamp on", "texts": ["play a song", "turn on the light"]}'
-    header, first, *_ = run("predict", MODELS.parent / "tests" / "models" / "phrases", query, "--local").splitlines()
+    query = (
+        '{"query": "switch the lamp on", "texts": ["play a song", "turn on the light"]}'
+    )
+    header, first, *_ = run(
+        "predict", MODELS.parent / "tests" / "models" / "phrases", query, "--local"
+    ).splitlines()
     assert header.split() == ["INDEX", "SCORE"] and first.split()[0] == "1"
 
 
 def test_a_failed_load_is_told_once(tmp_path):
-    (tmp_path / "model.toml").write_text('task = "image-classification"\nlabels = "missing.txt"\n')
+    (tmp_path / "model.toml").write_text(
+        'task = "image-classification"\nlabels = "missing.txt"\n'
+    )
     shutil.copy(MODELS / "digits" / "digits.tflite", tmp_path)
     told = process("predict", tmp_path, SEVEN, "--local").stderr.decode()
     assert told.count("failed to load") == 1 and "missing.txt" in told
@@ -559,7 +777,9 @@ def test_an_empty_input_is_one_sentence(run, connection, tmp_path):
     assert "empty" in run("predict", "digits", tmp_path / "empty", *connection, code=1)
 
 
-@pytest.mark.parametrize("command", [["models"], ["predict", "petals", "1"], ["inspect", "petals"]])
+@pytest.mark.parametrize(
+    "command", [["models"], ["predict", "petals", "1"], ["inspect", "petals"]]
+)
 def test_a_server_that_is_not_there_is_one_sentence(run, command):
     line = run(*command, "--url", "http://127.0.0.1:1", code=1)
     assert "http://127.0.0.1:1 cannot be reached (Connection refused)" in line
@@ -570,23 +790,42 @@ def test_a_missing_token_is_one_sentence(run, server, tmp_path):
     line = run("models", "--url", server.url, "--token-file", tmp_path / "none", code=1)
     assert line.endswith("none cannot be read: No such file or directory")
     (tmp_path / "other").write_text("x" * 43)
-    line = run("models", "--url", server.url, "--token-file", tmp_path / "other", code=1)
-    assert "a valid token is required" in line and "pocketserve token" in line and "--token-file" in line
-    assert f"the token comes from {tmp_path / 'other'} (token_file)" in line and "Client(" not in line
+    line = run(
+        "models", "--url", server.url, "--token-file", tmp_path / "other", code=1
+    )
+    assert (
+        "a valid token is required" in line
+        and "pocketserve token" in line
+        and "--token-file" in line
+    )
+    assert (
+        f"the token comes from {tmp_path / 'other'} (token_file)" in line
+        and "Client(" not in line
+    )
 
 
 @pytest.mark.parametrize("protocol", ["http", "socket"])
-def test_a_wrong_token_file_is_told_as_that(run, server, tmp_path, monkeypatch, protocol):
-    url = server.url if protocol == "http" else f"socket://127.0.0.1:{server.socket_port}"
+def test_a_wrong_token_file_is_told_as_that(
+    run, server, tmp_path, monkeypatch, protocol
+):
+    url = (
+        server.url if protocol == "http" else f"socket://127.0.0.1:{server.socket_port}"
+    )
     text = tmp_path / "README.md"
     for content in (b"# Two words\n", b"", b"\xff\n", b"x" * 2000):
         text.write_bytes(content)
-        assert f"{text} holds no token" in run("models", "--url", url, "--token-file", text, code=1)
+        assert f"{text} holds no token" in run(
+            "models", "--url", url, "--token-file", text, code=1
+        )
     monkeypatch.setenv("POCKETSERVE_TOKEN_FILE", str(tmp_path / "none"))
     line = run("models", "--url", url, code=1)
-    assert "none cannot be read: No such file" in line and line.endswith("POCKETSERVE_TOKEN_FILE names it")
+    assert "none cannot be read: No such file" in line and line.endswith(
+        "POCKETSERVE_TOKEN_FILE names it"
+    )
     right = server.log.with_name("token")
-    assert "petals" in run("models", "--url", url, "--token-file", right)  # which comes before the variable
+    assert "petals" in run(
+        "models", "--url", url, "--token-file", right
+    )  # which comes before the variable
 
 
 # --- models
@@ -597,7 +836,10 @@ def test_models_are_listed(run, connection):
     assert header.split() == ["MODEL", "VERSION", "STATE", "NOTE"]
     assert ["digits", "tflite-int8", "READY"] in [row.split()[:3] for row in rows]
     entries = json.loads(run("models", "--json", *connection))
-    assert {(one["name"], one["version"]) for one in entries} >= {("digits", "tflite"), ("petals", "keras")}
+    assert {(one["name"], one["version"]) for one in entries} >= {
+        ("digits", "tflite"),
+        ("petals", "keras"),
+    }
 
 
 def test_models_are_grouped(run, connection):
@@ -613,9 +855,16 @@ def test_models_are_grouped(run, connection):
     assert f"  {size}  " in rows[1]
     entries = json.loads(run("models", "--json", *connection))
     failed = [entry for entry in entries if entry["state"] != "READY"]
-    counts = [line.split()[0] for text in reasons for line in text.splitlines() if line[:4].strip().isdigit()]
+    counts = [
+        line.split()[0]
+        for text in reasons
+        for line in text.splitlines()
+        if line[:4].strip().isdigit()
+    ]
     assert sum(map(int, counts)) == len(failed)
-    assert len(counts) <= 5  # torch, executorch, tensorflow, TensorFlow.js, and ONNX where it is not installed
+    assert (
+        len(counts) <= 5
+    )  # torch, executorch, tensorflow, TensorFlow.js, and ONNX where it is not installed
     assert bool(failed) is ("models --all" in "".join(reasons))
 
 
@@ -623,10 +872,15 @@ def test_a_list_tells_what_is_loaded(run, new_server, models_copy):
     server = new_server(models_copy)
     connection = ["--url", server.url, "--token-file", server.log.with_name("token")]
     run("predict", "petals", "5.1", "3.5", "1.4", *connection)
-    states = {row.split()[0]: row.split() for row in run("models", *connection).split("\n\n")[0].splitlines()}
+    states = {
+        row.split()[0]: row.split()
+        for row in run("models", *connection).split("\n\n")[0].splitlines()
+    }
     assert "loaded" in states["petals"] and "ready" in states["digits"]
     entries = json.loads(run("models", "--json", *connection))
-    assert [(one["name"], one["version"]) for one in entries if one["loaded"]] == [("petals", "tflite")]
+    assert [(one["name"], one["version"]) for one in entries if one["loaded"]] == [
+        ("petals", "tflite")
+    ]
     assert [one["version"] for one in entries if one["default"]] == ["tflite"] * 3
 
 
@@ -635,17 +889,31 @@ def test_a_list_fits_the_terminal(capsys, monkeypatch, columns):
     """A line is a model, a line is a missing framework, and no word is broken."""
     monkeypatch.setenv("COLUMNS", str(columns))
     facts = {"default": True, "file_bytes": 107_200, "task": "image-classification"}
-    entries = [{"name": name, "version": "tflite", "state": "READY", **facts} for name in ("digits", "diabetes")]
+    entries = [
+        {"name": name, "version": "tflite", "state": "READY", **facts}
+        for name in ("digits", "diabetes")
+    ]
     for kind, extra in (("torch", "torch"), ("pt2", "torch"), ("keras", "tensorflow")):
         reason = (
-            f"no framework for {kind} models is installed: pip install 'pocketserve[{extra}]'; in Termux: pkg install x"
+            f"no framework for {kind} models is installed: pip install "
+            f"'pocketserve[{extra}]'; in Termux: pkg install x"
         )
-        entries.append({"name": "digits", "version": kind, "state": "UNAVAILABLE", "reason": reason})
+        entries.append(
+            {
+                "name": "digits",
+                "version": kind,
+                "state": "UNAVAILABLE",
+                "reason": reason,
+            }
+        )
     _print_models(entries)
     printed = capsys.readouterr().out
     lines = printed.splitlines()
     assert max(map(len, lines)) <= columns
-    assert "   2  pip install 'pocketserve[torch]'" in lines and "   1  pip install 'pocketserve[tensorflow]'" in lines
+    assert (
+        "   2  pip install 'pocketserve[torch]'" in lines
+        and "   1  pip install 'pocketserve[tensorflow]'" in lines
+    )
     assert [line.split()[0] for line in lines[:3]] == ["MODEL", "digits", "diabetes"]
     assert ("image-classification" in printed) is (columns == 100)
     assert lines[0].index("SIZE") + 4 == lines[1].index("kB") + 2
@@ -654,7 +922,13 @@ def test_a_list_fits_the_terminal(capsys, monkeypatch, columns):
 def test_a_change_that_is_not_served_is_told_once_a_model(capsys):
     reason = "serves on as it was loaded: digits/model.toml: unknown key top_k"
     entry = {"name": "digits", "version": "tflite", "state": "READY", "reason": reason}
-    _print_models([entry, {**entry, "version": "onnx"}, {**entry, "name": "other", "reason": "loads on first use"}])
+    _print_models(
+        [
+            entry,
+            {**entry, "version": "onnx"},
+            {**entry, "name": "other", "reason": "loads on first use"},
+        ]
+    )
     assert capsys.readouterr().out.splitlines()[3:] == [f"WARNING: digits {reason}"]
 
 
@@ -662,23 +936,35 @@ def test_a_pending_version_is_named(capsys):
     reason = "pending: it is loaded in the background; version 1 answers requests that name none until then"
     entry = {"name": "digits", "version": "2", "state": "READY", "reason": reason}
     _print_models([{**entry, "version": "1", "reason": "", "default": True}, entry])
-    assert f"note: digits version 2 is {reason}" in " ".join(capsys.readouterr().out.split())
+    assert f"note: digits version 2 is {reason}" in " ".join(
+        capsys.readouterr().out.split()
+    )
 
 
 def test_a_change_that_is_being_loaded_is_no_warning(capsys):
-    entry = {"name": "digits", "version": "tflite", "state": "READY", "reason": f"{SERVES_ON}{LOADS_ANEW}"}
+    entry = {
+        "name": "digits",
+        "version": "tflite",
+        "state": "READY",
+        "reason": f"{SERVES_ON}{LOADS_ANEW}",
+    }
     _print_models([entry])
-    assert " ".join(capsys.readouterr().out.split()).endswith(f"note: digits {SERVES_ON}{LOADS_ANEW}")
+    assert " ".join(capsys.readouterr().out.split()).endswith(
+        f"note: digits {SERVES_ON}{LOADS_ANEW}"
+    )
 
 
 def test_reasons_are_counted(capsys):
-    broken = [{"name": f"m{n}", "version": "", "state": "UNAVAILABLE", "reason": "no file"} for n in range(6)]
+    broken = [
+        {"name": f"m{n}", "version": "", "state": "UNAVAILABLE", "reason": "no file"}
+        for n in range(6)
+    ]
     _print_models([*broken, {"name": "good", "version": "tflite", "state": "READY"}])
     printed = capsys.readouterr().out
     assert "  m0, m1, m2, m3 and 2 more: no file\n" in printed
-    assert [line.split() for line in printed.splitlines() if line.startswith("good")] == [
-        ["good", "tflite", *["1", "ready", "-", "-"]]
-    ]
+    assert [
+        line.split() for line in printed.splitlines() if line.startswith("good")
+    ] == [["good", "tflite", *["1", "ready", "-", "-"]]]
 
 
 def test_a_file_is_shown_with_how_to_ask_it(run, tmp_path):
@@ -686,11 +972,15 @@ def test_a_file_is_shown_with_how_to_ask_it(run, tmp_path):
     file.parent.mkdir()
     shutil.copy(MODELS / "petals" / "petals.tflite", file)
     printed = run("inspect", file, "--version", "tflite")
-    assert f"pocketserve predict --local '{file}' --version tflite input.json" in printed
+    assert (
+        f"pocketserve predict --local '{file}' --version tflite input.json" in printed
+    )
     assert "http://" not in printed
 
 
-@pytest.mark.parametrize("flower", [["5.1", "3.5"], ["[[5.1, 3.5]]"]], ids=["flat", "row"])
+@pytest.mark.parametrize(
+    "flower", [["5.1", "3.5"], ["[[5.1, 3.5]]"]], ids=["flat", "row"]
+)
 def test_too_few_features_are_told_by_name(run, flower):
     said = run("predict", "--local", MODELS / "petals", *flower, code=1)
     assert said.endswith("the model takes 3: sepal_length, sepal_width, petal_length")
@@ -701,7 +991,9 @@ def test_an_empty_folder_says_what_to_do(run, new_server, tmp_path):
     folder.mkdir()
     server = new_server(folder)
     options = ["--url", server.url, "--token-file", server.log.with_name("token")]
-    assert run("models", *options).startswith("The models folder is empty. Put a model file into it")
+    assert run("models", *options).startswith(
+        "The models folder is empty. Put a model file into it"
+    )
     assert json.loads(run("models", "--json", *options)) == []
 
 
@@ -714,7 +1006,9 @@ def test_a_model_is_described_alike_from_everywhere(run, connection, how):
     options = {"server": connection, "local": ["--local"], "folder": []}[how]
     described = json.loads(run("inspect", model, "--json", *options))
     assert described["name"] == "digits"
-    assert described["inputs"] == [{"name": "image", "datatype": "FP32", "shape": [-1, 8, 8, 1]}]
+    assert described["inputs"] == [
+        {"name": "image", "datatype": "FP32", "shape": [-1, 8, 8, 1]}
+    ]
     assert described["parameters"]["version"] == "tflite"
     text = run("inspect", model, *options)
     assert re.search(r"^input +image +FP32 +\[any, 8, 8, 1\]$", text, re.MULTILINE)
@@ -723,15 +1017,23 @@ def test_a_model_is_described_alike_from_everywhere(run, connection, how):
 
 def test_a_version_is_chosen(run, connection):
     for options in (["--local"], connection):
-        described = json.loads(run("inspect", "digits", "--version", "tflite-int8", "--json", *options))
+        described = json.loads(
+            run("inspect", "digits", "--version", "tflite-int8", "--json", *options)
+        )
         assert described["parameters"]["file"] == "digits.int8.tflite"
 
 
 def test_a_file_is_described(run, tmp_path):
-    described = json.loads(run("inspect", MODELS / "digits" / "digits.int8.tflite", "--json"))
+    described = json.loads(
+        run("inspect", MODELS / "digits" / "digits.int8.tflite", "--json")
+    )
     assert described["parameters"]["file"] == "digits.int8.tflite"
     int8 = MODELS.parent / "tests" / "runtimes" / "data" / "int8_io.tflite"
-    assert re.search(r"^input +\S+ +INT8 +\[any, 3\] +0\.00777\d+ \* \(q - 0\)$", run("inspect", int8), re.MULTILINE)
+    assert re.search(
+        r"^input +\S+ +INT8 +\[any, 3\] +0\.00777\d+ \* \(q - 0\)$",
+        run("inspect", int8),
+        re.MULTILINE,
+    )
 
 
 def test_tensors_on_a_phone(run, monkeypatch):
@@ -743,7 +1045,9 @@ def test_tensors_on_a_phone(run, monkeypatch):
     name = r"^input   \S+\n        INT8  \[any, 3\]\n        0\.00777\d+ \* \(q - 0\)$"
     assert re.search(name, shown, re.MULTILINE) and "QUANTIZATION" not in shown
     assert "\ninput.json holds:\n  [[0, 0, 0]]\n" in shown
-    assert "        NAME    DATATYPE  SHAPE\n" in run("inspect", MODELS / "digits" / "digits.tflite")
+    assert "        NAME    DATATYPE  SHAPE\n" in run(
+        "inspect", MODELS / "digits" / "digits.tflite"
+    )
 
 
 @pytest.mark.parametrize(
@@ -758,7 +1062,9 @@ def test_tensors_on_a_phone(run, monkeypatch):
 )
 def test_what_cannot_be_described_is_one_sentence(run, tmp_path, words, reason):
     (tmp_path / "broken.tflite").write_bytes(b"garbage" * 20)
-    assert reason in run("inspect", *[word.replace("{tmp}", str(tmp_path)) for word in words], code=1)
+    assert reason in run(
+        "inspect", *[word.replace("{tmp}", str(tmp_path)) for word in words], code=1
+    )
 
 
 # --- token
@@ -771,14 +1077,19 @@ def test_the_token_is_made_once_and_kept(run, tmp_path):
     path = Path(run("token", "--path").strip())
     assert path.is_relative_to(tmp_path / "home")
     assert path.read_text().strip() == token and path.stat().st_mode & 0o777 == 0o600
-    assert json.loads(run("token", "--json")) == {"token": token, "token_file": str(path)}
+    assert json.loads(run("token", "--json")) == {
+        "token": token,
+        "token_file": str(path),
+    }
 
 
 def test_the_token_file_may_be_named(run, server, tmp_path):
     file = server.log.with_name("token")
     assert run("token", "--token-file", file).strip() == server.token
     file = tmp_path / "deep" / "er" / "token"
-    assert json.loads(run("token", "--token-file", file, "--json"))["token_file"] == str(file)
+    assert json.loads(run("token", "--token-file", file, "--json"))[
+        "token_file"
+    ] == str(file)
     file.chmod(0o644)
     assert "chmod 600" in run("token", "--token-file", file, code=1)
 
@@ -806,13 +1117,18 @@ def test_the_demo_reads_ten_digits():
 def test_bench_measures_every_way(run):
     found = json.loads(run("bench", "petals", "--rounds", "3", "--json"))
     assert set(found["latency_ms"]) == {"in_process", "socket", "http"}
-    assert all(len(way["samples"]) == 3 and way["p50"] <= way["p99"] for way in found["latency_ms"].values())
+    assert all(
+        len(way["samples"]) == 3 and way["p50"] <= way["p99"]
+        for way in found["latency_ms"].values()
+    )
     assert found["inputs"] == [{"name": "features", "shape": [1, 3]}]
     assert found["version"] == "tflite" and found["runtime"] and found["threads"] >= 1
     assert found["first_answer_ms"] > 0 and found["warm_up"] == 3
 
 
-@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="memory is read from /proc")
+@pytest.mark.skipif(
+    not Path("/proc/self/smaps_rollup").exists(), reason="memory is read from /proc"
+)
 def test_bench_counts_what_the_server_has_started(tmp_path):
     """As the Node process of TensorFlow.js."""
     weights = tmp_path / "weights"
@@ -822,7 +1138,9 @@ def test_bench_counts_what_the_server_has_started(tmp_path):
     child += "print(flush=True); sys.stdin.read()"
     code = "import subprocess, sys; print('alone', flush=True); sys.stdin.readline(); "
     code += f"subprocess.run([sys.executable, '-c', {child!r}, {str(weights)!r}])"
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
         assert process.stdin is not None and process.stdout is not None
         process.stdout.readline()
         alone = memory_of(process.pid)
@@ -831,7 +1149,9 @@ def test_bench_counts_what_the_server_has_started(tmp_path):
         process.stdout.readline()
         both = memory_of(process.pid)
     grown = {kind: both[kind] - alone[kind] for kind in both}
-    assert grown["resident"] > 48 << 20 and grown["private"] > 48 << 20  # nobody else has the file mapped
+    assert (
+        grown["resident"] > 48 << 20 and grown["private"] > 48 << 20
+    )  # nobody else has the file mapped
     assert 32 << 20 < grown["anonymous"] <= grown["resident"] - (16 << 20)
     assert memory_of(process.pid) is None
 

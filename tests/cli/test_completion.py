@@ -61,7 +61,14 @@ def test_the_words_that_may_follow(capsys, line, expected) -> None:
 
 def test_names_are_those_of_the_models_folder(capsys, tmp_path, monkeypatch) -> None:
     folder = tmp_path / "models"
-    for name in ("flowers.tflite", "flowers.onnx", "notes.txt", ".hidden.onnx", "code/run.py", "nets/7/model.onnx"):
+    for name in (
+        "flowers.tflite",
+        "flowers.onnx",
+        "notes.txt",
+        ".hidden.onnx",
+        "code/run.py",
+        "nets/7/model.onnx",
+    ):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).touch()
     monkeypatch.setenv("POCKETSERVE_MODELS_DIR", str(folder))
@@ -81,12 +88,19 @@ def test_shells_take_the_script(tmp_path, shell) -> None:
     program.chmod(0o755)
     load = f'PATH={program.parent}:$PATH; eval "$(pocketserve completion {shell})"\n'
     ask = {
-        "bash": load + "COMP_WORDS=(pocketserve predict p) COMP_CWORD=2; _pocketserve; echo ${COMPREPLY[@]}",
+        "bash": load
+        + "COMP_WORDS=(pocketserve predict p) COMP_CWORD=2; _pocketserve; echo ${COMPREPLY[@]}",
         "zsh": "compdef() { :; }; compadd() { echo $words_found };"
         + load
         + "words=(pocketserve predict p) CURRENT=3; _pocketserve",
         "fish": f"set PATH {program.parent} $PATH; pocketserve completion fish | source; "
         "complete -C 'pocketserve predict p'",
     }[shell]
-    done = subprocess.run([shell, "-c", ask], capture_output=True, text=True, timeout=60, cwd=Path(tmp_path))
+    done = subprocess.run(
+        [shell, "-c", ask],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=Path(tmp_path),
+    )
     assert (done.stdout, done.stderr) == ("petals\n", "")

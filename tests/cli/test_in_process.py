@@ -29,9 +29,13 @@ def _own_state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("POCKETSERVE_MODELS_DIR", raising=False)
 
 
-@pytest.mark.parametrize("model", ["digits", MODELS / "digits", MODELS / "digits" / "digits.tflite"], ids=str)
+@pytest.mark.parametrize(
+    "model", ["digits", MODELS / "digits", MODELS / "digits" / "digits.tflite"], ids=str
+)
 def test_a_model_by_name_folder_and_file(model: str | Path) -> None:
-    with pocketserve.load(model, models_dir=MODELS if isinstance(model, str) else None) as opened:
+    with pocketserve.load(
+        model, models_dir=MODELS if isinstance(model, str) else None
+    ) as opened:
         assert opened.name == "digits" and "tflite" in opened.versions
         answer = opened(SEVEN, top_k=1)
         assert (answer["model"], answer["task"], answer["predictions"][0]["label"]) == (
@@ -44,12 +48,19 @@ def test_a_model_by_name_folder_and_file(model: str | Path) -> None:
 def test_it_answers_as_the_command_does() -> None:
     words = ["predict", "--local", str(MODELS / "petals"), *map(str, FLOWER), "--json"]
     done = subprocess.run(
-        [sys.executable, "-m", "pocketserve", *words], capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-m", "pocketserve", *words],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
     )
     with pocketserve.load(MODELS / "petals") as petals:
         answer = petals.predict(FLOWER)
         assert answer["predictions"] == json.loads(done.stdout)["predictions"]
-        assert petals.predict(np.array(FLOWER, np.float32))["predictions"] == answer["predictions"]
+        assert (
+            petals.predict(np.array(FLOWER, np.float32))["predictions"]
+            == answer["predictions"]
+        )
 
 
 def test_pictures_and_parameters() -> None:
@@ -57,7 +68,11 @@ def test_pictures_and_parameters() -> None:
         assert digits.predict(SEVEN, annotate="png").startswith(b"\x89PNG")
         assert digits.predict(SEVEN, annotate="jpeg").startswith(b"\xff\xd8")
         both = digits.predict(SEVEN, annotate="both", parameters={"top_k": 1})
-        assert both["version"] == "tflite-int8" and both["picture"] and len(both["predictions"]) == 1
+        assert (
+            both["version"] == "tflite-int8"
+            and both["picture"]
+            and len(both["predictions"]) == 1
+        )
         assert repr(digits) == "<model 'digits', version 'tflite-int8'>"
 
 
@@ -67,7 +82,9 @@ def test_threads_share_a_model() -> None:
     assert answers == [answers[0]] * 20
 
 
-@pytest.mark.parametrize("model", ["no-such", "./no-such.tflite", Path("no-such.tflite"), ""])
+@pytest.mark.parametrize(
+    "model", ["no-such", "./no-such.tflite", Path("no-such.tflite"), ""]
+)
 def test_a_model_that_is_not_there(model: str | Path) -> None:
     with pytest.raises(ModelPathError):
         pocketserve.load(model, models_dir=MODELS)
@@ -80,14 +97,22 @@ def test_faults_of_requests() -> None:
         assert error.value.code is ErrorCode.INVALID_INPUT
         with pytest.raises(ApiError, match="no_such"):
             digits(SEVEN, parameters={"no_such": 1})
-    with pocketserve.load(MODELS / "digits", version="none") as digits, pytest.raises(ApiError) as error:
+    with (
+        pocketserve.load(MODELS / "digits", version="none") as digits,
+        pytest.raises(ApiError) as error,
+    ):
         digits(SEVEN)
     assert error.value.code is ErrorCode.VERSION_NOT_FOUND
 
 
 def test_a_file_that_cannot_be_loaded(tmp_path: Path) -> None:
-    (tmp_path / "damaged.tflite").write_bytes((MODELS / "digits" / "digits.tflite").read_bytes()[:500])
-    with pocketserve.load(tmp_path / "damaged.tflite") as damaged, pytest.raises(ApiError, match="failed to load"):
+    (tmp_path / "damaged.tflite").write_bytes(
+        (MODELS / "digits" / "digits.tflite").read_bytes()[:500]
+    )
+    with (
+        pocketserve.load(tmp_path / "damaged.tflite") as damaged,
+        pytest.raises(ApiError, match="failed to load"),
+    ):
         damaged(b"x")
 
 
@@ -105,5 +130,8 @@ def test_a_server_for_tests() -> None:
 
 @pytest.mark.live
 def test_a_server_that_does_not_start(tmp_path: Path) -> None:
-    with pytest.raises(OwnServerError, match="ended before it was ready"), running_server(tmp_path / "no-such"):
+    with (
+        pytest.raises(OwnServerError, match="ended before it was ready"),
+        running_server(tmp_path / "no-such"),
+    ):
         pass

@@ -24,7 +24,12 @@ from pocketserve.trust.store import TrustStore
 from pocketserve.trust.verified_files import not_trusted
 
 Run = Callable[..., tuple[int, str, str]]
-SOURCES = ("server/pocketserve", "server/pocketserve_wire", "server/pocketserve_simulate", "client/pocketserve_client")
+SOURCES = (
+    "server/pocketserve",
+    "server/pocketserve_wire",
+    "server/pocketserve_simulate",
+    "client/pocketserve_client",
+)
 COMMAND = re.compile(r"`pocketserve ([^`]+)`")
 PLACEHOLDER = re.compile(r"\b[A-Z]{3,}(/[A-Z]+)*\b|…")
 DIGITS = MODELS / "digits" / "digits.tflite"
@@ -35,14 +40,24 @@ def texts_of(tree: ast.AST) -> Iterator[str]:
     docstrings = set()
     parts = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+        if (
+            isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+            and ast.get_docstring(node) is not None
+        ):
             docstrings.add(node.body[0].value)  # type: ignore[attr-defined]
         elif isinstance(node, ast.JoinedStr):
             parts.update(node.values)
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
-            yield "".join(str(value.value) if isinstance(value, ast.Constant) else "x" for value in node.values)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in docstrings | parts:
+            yield "".join(
+                str(value.value) if isinstance(value, ast.Constant) else "x"
+                for value in node.values
+            )
+        elif (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and node not in docstrings | parts
+        ):
             yield node.value
 
 
@@ -67,10 +82,14 @@ def test_a_command_of_a_message_parses(text: str) -> None:
     errors = io.StringIO()
     with redirect_stderr(errors):
         try:
-            command_parser([name]).parse_args([name, *(word for word in words if word != name)])
+            command_parser([name]).parse_args(
+                [name, *(word for word in words if word != name)]
+            )
         except SystemExit:
             # A message may name a command whose other words the reader knows.
-            lacks = re.search(r"the following arguments are required: (.*)", errors.getvalue())
+            lacks = re.search(
+                r"the following arguments are required: (.*)", errors.getvalue()
+            )
             assert lacks is not None and len(words) == 1, errors.getvalue()
 
 
@@ -145,7 +164,9 @@ def test_trust_gives_consent_to_a_version_that_would_act(
     assert not TrustStore(state).consents()
 
 
-def test_trust_asks_again_for_a_version_whose_code_is_trusted(tmp_path: Path, state: Path, command: Run) -> None:
+def test_trust_asks_again_for_a_version_whose_code_is_trusted(
+    tmp_path: Path, state: Path, command: Run
+) -> None:
     """The first consent is to ``task.py``; loading then shows that the model itself would act."""
     path = make_models(tmp_path / "models")["bare folder"]
     (path / "task.py").write_text("x = 1\n")
@@ -160,7 +181,9 @@ def test_trust_asks_again_for_a_version_whose_code_is_trusted(tmp_path: Path, st
 
 
 @pytest.mark.parametrize("part", ["task.py", "evil.so"])
-def test_trust_of_a_refusal_before_loading(tmp_path: Path, state: Path, command: Run, part: str) -> None:
+def test_trust_of_a_refusal_before_loading(
+    tmp_path: Path, state: Path, command: Run, part: str
+) -> None:
     home = tmp_path / "models" / "own"
     home.mkdir(parents=True)
     shutil.copy(DIGITS, home / "m.tflite")
@@ -175,14 +198,18 @@ def test_trust_of_a_refusal_before_loading(tmp_path: Path, state: Path, command:
 
 
 @pytest.mark.parametrize("name", ["m", "it's", "a;b"])
-def test_release_of_a_file_in_quarantine(tmp_path: Path, state: Path, command: Run, name: str) -> None:
+def test_release_of_a_file_in_quarantine(
+    tmp_path: Path, state: Path, command: Run, name: str
+) -> None:
     (tmp_path / "models").mkdir()
     shutil.copy(DIGITS, tmp_path / "models" / f"{name}.tflite")
     entry = scan(tmp_path / "models")[name]
     version = entry.versions["tflite"]
     quarantine = Quarantine(state, TrialLimits())
     key = quarantine.key(entry, version)
-    VerdictStore(state / "verdicts.json").save(key, Verdict(False, "it crashed its framework"))
+    VerdictStore(state / "verdicts.json").save(
+        key, Verdict(False, "it crashed its framework")
+    )
     with pytest.raises(ModelLoadError) as refusal:
         quarantine.check(entry, version, ModelSource(version.path))
     words = command_in(str(refusal.value))
@@ -192,12 +219,16 @@ def test_release_of_a_file_in_quarantine(tmp_path: Path, state: Path, command: R
 
 
 @pytest.mark.parametrize("name", ["digits", "it's"])
-def test_remove_of_a_name_that_is_taken(tmp_path: Path, state: Path, command: Run, name: str) -> None:
+def test_remove_of_a_name_that_is_taken(
+    tmp_path: Path, state: Path, command: Run, name: str
+) -> None:
     add = ("add", DIGITS, "--name", name, "--models-dir", tmp_path / "models")
     assert command(*add)[0] == 0
     code, _, err = command(*add)
     assert code == 1
-    assert command(*command_in(err), "--models-dir", tmp_path / "models", "--yes")[0] == 0
+    assert (
+        command(*command_in(err), "--models-dir", tmp_path / "models", "--yes")[0] == 0
+    )
     assert command(*add)[0] == 0
 
 
@@ -221,9 +252,14 @@ def test_the_list_of_consents(state: Path, command: Run, words: list[str]) -> No
     assert code == 0 and "No code is trusted" in out
 
 
-def test_a_folder_that_versions_lie_in_names_no_version(tmp_path: Path, state: Path) -> None:
+def test_a_folder_that_versions_lie_in_names_no_version(
+    tmp_path: Path, state: Path
+) -> None:
     paths = make_models(tmp_path / "models")
-    for folder, version in ((paths["bare folder"], "savedmodel"), (paths["numbered"].parent, None)):
+    for folder, version in (
+        (paths["bare folder"], "savedmodel"),
+        (paths["numbered"].parent, None),
+    ):
         service, name, named = open_local(str(folder), None)
         service.close()
         assert (name, named) == (folder.name, version)

@@ -21,7 +21,9 @@ Run = Callable[..., str]
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+def run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Run:
     """Run a command on a narrow terminal; return what it printed."""
     monkeypatch.setenv("COLUMNS", str(COLUMNS))
     monkeypatch.setenv("POCKETSERVE_STATE_DIR", str(tmp_path / "state"))
@@ -46,48 +48,88 @@ def own(tmp_path: Path) -> Path:
 
 def too_long(text: str) -> list[str]:
     """Lines that the terminal would break inside a word: all but those of one word, such as a path."""
-    return [line for line in text.splitlines() if len(line) > COLUMNS and " " in line.strip()]
+    return [
+        line
+        for line in text.splitlines()
+        if len(line) > COLUMNS and " " in line.strip()
+    ]
 
 
 def test_consent(run: Run, own: Path) -> None:
     text = run("trust", own, "--yes")
     *others, last = text.splitlines()
     assert too_long("\n".join(others)) == []
-    assert last.startswith("Trusted. `pocketserve trust --revoke ")  # a command is one line, to be copied
+    assert last.startswith(
+        "Trusted. `pocketserve trust --revoke "
+    )  # a command is one line, to be copied
     lines = text.splitlines()
-    title = next(number for number, line in enumerate(lines) if line.startswith("task.py: asked, "))
+    title = next(
+        number
+        for number, line in enumerate(lines)
+        if line.startswith("task.py: asked, ")
+    )
     assert " ".join(lines[title + 1].split()).startswith("prepares inputs and answers")
     text = run("trust", "--list")
     assert too_long(text) == []
-    assert text.splitlines()[0].startswith("own: 20") and text.splitlines()[1] == f"    {own / 'task.py'}"
+    assert (
+        text.splitlines()[0].startswith("own: 20")
+        and text.splitlines()[1] == f"    {own / 'task.py'}"
+    )
     text = run("trust", "--revoke", own)
     assert too_long(text) == [] and str(own / "helper.py") in text
 
 
 @pytest.mark.parametrize("is_termux", [False, True])
-def test_a_saved_picture(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_termux: bool) -> None:
+def test_a_saved_picture(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_termux: bool
+) -> None:
     if is_termux:
         (tmp_path / "bin").mkdir()
         (tmp_path / "bin" / "termux-open").write_text("#!/bin/sh\n")
         (tmp_path / "bin" / "termux-open").chmod(0o755)
         monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
     target = tmp_path / "it is out.png"
-    text = run("predict", "--local", MODELS / "digits", MODELS / "digits/samples/7.png", "--save", target)
+    text = run(
+        "predict",
+        "--local",
+        MODELS / "digits",
+        MODELS / "digits/samples/7.png",
+        "--save",
+        target,
+    )
     look = f"Look at it: termux-open {shlex.quote(str(target))}"
     assert (look in text.splitlines()) == is_termux
     rest = "\n".join(line for line in text.splitlines() if line != look)
-    assert " ".join(rest.split()).endswith(f"The picture with the answer drawn on it is in {target}")
+    assert " ".join(rest.split()).endswith(
+        f"The picture with the answer drawn on it is in {target}"
+    )
 
 
 @pytest.mark.parametrize(
-    ("columns", "begin"), [(45, r"\d\d:\d\d:\d\d WARNING"), (80, r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} WARNING")]
+    ("columns", "begin"),
+    [
+        (45, r"\d\d:\d\d:\d\d WARNING"),
+        (80, r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} WARNING"),
+    ],
 )
-def test_the_log_has_no_date_where_it_would_fill_the_line(columns: int, begin: str, tmp_path: Path) -> None:
+def test_the_log_has_no_date_where_it_would_fill_the_line(
+    columns: int, begin: str, tmp_path: Path
+) -> None:
     code = (
         "from pocketserve.cli.log_output import prepare_process\n"
         "from pocketserve.config import load_config\n"
         "prepare_process(load_config({'auth': False}))\n"
     )
-    environment = {**os.environ, "COLUMNS": str(columns), "POCKETSERVE_STATE_DIR": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
+    environment = {
+        **os.environ,
+        "COLUMNS": str(columns),
+        "POCKETSERVE_STATE_DIR": str(tmp_path),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert re.match(f"{begin} no token is asked for", done.stderr.splitlines()[-1])

@@ -29,7 +29,12 @@ DEADLINE_S = 120.0
 @pytest.fixture(autouse=True)
 def _no_browser(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Neither a browser nor a server of whoever runs the tests."""
-    for name in (*DISPLAYS, "POCKETSERVE_URL", "POCKETSERVE_TOKEN", "POCKETSERVE_TOKEN_FILE"):
+    for name in (
+        *DISPLAYS,
+        "POCKETSERVE_URL",
+        "POCKETSERVE_TOKEN",
+        "POCKETSERVE_TOKEN_FILE",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("POCKETSERVE_STATE_DIR", str(tmp_path / "state"))
 
@@ -37,14 +42,18 @@ def _no_browser(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture
 def own(new_server: StartServer, models_copy: Path, tmp_path: Path) -> Server:
     """A server with a state folder of its own, which commands of this process find."""
-    return new_server(models_copy, environment={"POCKETSERVE_STATE_DIR": str(tmp_path / "state")})
+    return new_server(
+        models_copy, environment={"POCKETSERVE_STATE_DIR": str(tmp_path / "state")}
+    )
 
 
 def program(folder: Path, name: str, code: int = 0) -> tuple[Path, Path]:
     """A program that writes its arguments down, and the file where they are then."""
     folder.mkdir(exist_ok=True)
     path, written = folder / name, folder / f"{name}.arguments"
-    path.write_text(f"#!{sys.executable}\nimport sys\nopen({str(written)!r}, 'a').write(f'{{sys.argv[1:]}}\\n')\n")
+    path.write_text(
+        f"#!{sys.executable}\nimport sys\nopen({str(written)!r}, 'a').write(f'{{sys.argv[1:]}}\\n')\n"
+    )
     with path.open("a") as file:
         file.write(f"sys.exit({code})\n")
     path.chmod(stat.S_IRWXU)
@@ -61,13 +70,25 @@ def entered(address: str) -> str:
     ticket = parts.fragment.removeprefix("ticket=")
     base = f"http://127.0.0.1:{parts.port}"
     headers = {"Host": parts.netloc, "Origin": f"http://{parts.netloc}"}
-    answer = requests.post(f"{base}/web/session", json={"ticket": ticket}, headers=headers, timeout=DEADLINE_S)
+    answer = requests.post(
+        f"{base}/web/session",
+        json={"ticket": ticket},
+        headers=headers,
+        timeout=DEADLINE_S,
+    )
     session: str = answer.json()["session"]
     models = requests.get(
-        f"{base}/v2/models", headers={"Host": parts.netloc, "Authorization": f"Bearer {session}"}, timeout=DEADLINE_S
+        f"{base}/v2/models",
+        headers={"Host": parts.netloc, "Authorization": f"Bearer {session}"},
+        timeout=DEADLINE_S,
     )
     assert models.status_code == 200
-    assert requests.post(f"{base}/web/session", json={"ticket": ticket}, timeout=DEADLINE_S).status_code == 401
+    assert (
+        requests.post(
+            f"{base}/web/session", json={"ticket": ticket}, timeout=DEADLINE_S
+        ).status_code
+        == 401
+    )
     return session
 
 
@@ -82,19 +103,27 @@ def test_the_address(own, capsys, transport: str, fresh: bool) -> None:
     assert main([*words, *(["--fresh-origin"] if fresh else [])]) == 0
     address = capsys.readouterr().out.strip()
     name = r"[0-9a-f]{32}\.localhost" if fresh else r"127\.0\.0\.1"
-    assert re.fullmatch(rf"http://{name}:{own.port}/#ticket=[A-Za-z0-9_-]{{43}}", address)
+    assert re.fullmatch(
+        rf"http://{name}:{own.port}/#ticket=[A-Za-z0-9_-]{{43}}", address
+    )
     assert own.token not in address
     assert entered(address) != own.token
 
 
 @pytest.mark.live
-def test_a_server_that_listens_everywhere_without_the_socket(new_server, models_copy, capsys, tmp_path: Path) -> None:
+def test_a_server_that_listens_everywhere_without_the_socket(
+    new_server, models_copy, capsys, tmp_path: Path
+) -> None:
     """It is found on loopback: it refuses to be called 0.0.0.0."""
     environment = {"POCKETSERVE_STATE_DIR": str(tmp_path / "state")}
-    server = new_server(models_copy, "--no-socket", "--host", "0.0.0.0", environment=environment)
+    server = new_server(
+        models_copy, "--no-socket", "--host", "0.0.0.0", environment=environment
+    )
     assert main(["open", "--print", "--token-file", str(token_file(server))]) == 0
     address = capsys.readouterr().out.strip()
-    assert address.startswith(f"http://127.0.0.1:{server.port}/#ticket=") and entered(address)
+    assert address.startswith(f"http://127.0.0.1:{server.port}/#ticket=") and entered(
+        address
+    )
 
 
 @pytest.mark.live
@@ -128,12 +157,16 @@ def test_without_a_browser(own, capsys, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "45")
     assert main(["open", "--token-file", str(token_file(own))]) == 0
     *said, address = capsys.readouterr().out.splitlines()
-    assert "No browser was found here." in " ".join(said) and all(len(line) <= 45 for line in said)
+    assert "No browser was found here." in " ".join(said) and all(
+        len(line) <= 45 for line in said
+    )
     assert entered(address)
 
 
 @pytest.mark.parametrize("problem", ["fails", "is no program"])
-def test_a_browser_that_does_not_start(monkeypatch, tmp_path: Path, problem: str) -> None:
+def test_a_browser_that_does_not_start(
+    monkeypatch, tmp_path: Path, problem: str
+) -> None:
     """Then there is none."""
     path, _ = program(tmp_path / "bin", TERMUX, code=1)
     if problem == "is no program":
@@ -146,47 +179,90 @@ def test_a_desktop_browser_that_is_not_there() -> None:
     """In a process of its own: the standard library remembers which browsers it found."""
     code = "from pocketserve.cli.running.browser import open_browser; print(open_browser('http://127.0.0.1:1/'))"
     environment = {**os.environ, "BROWSER": "/nothing/here %s", "PATH": ""}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.stdout == "False\n", done.stderr
 
 
 @pytest.mark.live
-@pytest.mark.parametrize("options", [(), ("--no-socket",), ("--no-auth",)], ids=" ".join)
-def test_serve_opens_its_page(new_server, models_copy, monkeypatch, tmp_path: Path, options) -> None:
+@pytest.mark.parametrize(
+    "options", [(), ("--no-socket",), ("--no-auth",)], ids=" ".join
+)
+def test_serve_opens_its_page(
+    new_server, models_copy, monkeypatch, tmp_path: Path, options
+) -> None:
     """``serve --open``: once it is ready, in a process of its own; the log has neither token nor ticket."""
     path, written = program(tmp_path / "bin", "browser")
-    environment = {"BROWSER": f"{path} %s", "POCKETSERVE_STATE_DIR": str(tmp_path / "state"), "PATH": ""}
+    environment = {
+        "BROWSER": f"{path} %s",
+        "POCKETSERVE_STATE_DIR": str(tmp_path / "state"),
+        "PATH": "",
+    }
     server = new_server(models_copy, "--open", *options, environment=environment)
     deadline, pause = time.monotonic() + DEADLINE_S, threading.Event()
     while not (written.exists() and written.read_text().endswith("\n")):
         assert time.monotonic() < deadline, server.log.read_text()
         pause.wait(0.02)
     (address,) = eval(written.read_text())
-    assert address.startswith(f"http://127.0.0.1:{server.port}/#ticket=") and entered(address)
+    assert address.startswith(f"http://127.0.0.1:{server.port}/#ticket=") and entered(
+        address
+    )
     assert server.stop() == 0
     log = server.log.read_text()
-    assert urlsplit(address).fragment not in log and (server.token or "Bearer") not in log
+    assert (
+        urlsplit(address).fragment not in log and (server.token or "Bearer") not in log
+    )
 
 
 def test_without_a_server(capsys, tmp_path: Path) -> None:
     """One sentence, and no address."""
     assert main(["open", "--url", "socket://127.0.0.1:1"]) == 1
     said = capsys.readouterr()
-    assert said.out == "" and said.err.count("\n") <= 2 and said.err.startswith("pocketserve: ")
+    assert (
+        said.out == ""
+        and said.err.count("\n") <= 2
+        and said.err.startswith("pocketserve: ")
+    )
 
 
 def test_where_the_page_is() -> None:
     """As the proven server says; over HTTP where it was asked, since ports may be forwarded."""
     assert page_address(ANSWER, None) == f"http://127.0.0.1:8470/#ticket={TICKET}"
-    assert page_address(ANSWER, "socket://127.0.0.1:9") == f"http://127.0.0.1:8470/#ticket={TICKET}"
-    assert page_address(ANSWER, "http://127.0.0.1:9999") == f"http://127.0.0.1:9999/#ticket={TICKET}"
-    assert page_address(ANSWER, "https://phone.example/") == f"https://phone.example/#ticket={TICKET}"
-    assert page_address({**ANSWER, "url": "http://[::1]:8470/"}, None) == f"http://[::1]:8470/#ticket={TICKET}"
+    assert (
+        page_address(ANSWER, "socket://127.0.0.1:9")
+        == f"http://127.0.0.1:8470/#ticket={TICKET}"
+    )
+    assert (
+        page_address(ANSWER, "http://127.0.0.1:9999")
+        == f"http://127.0.0.1:9999/#ticket={TICKET}"
+    )
+    assert (
+        page_address(ANSWER, "https://phone.example/")
+        == f"https://phone.example/#ticket={TICKET}"
+    )
+    assert (
+        page_address({**ANSWER, "url": "http://[::1]:8470/"}, None)
+        == f"http://[::1]:8470/#ticket={TICKET}"
+    )
     page = f"http://192.168.1.7:8470/#ticket={TICKET}"
-    assert page_address(ANSWER, "socket://192.168.1.7:8471") == page  # it says 127.0.0.1 where it listens everywhere
-    assert page_address({**ANSWER, "url": "http://evil.example:8470/"}, "socket://192.168.1.7:8471") == page
+    assert (
+        page_address(ANSWER, "socket://192.168.1.7:8471") == page
+    )  # it says 127.0.0.1 where it listens everywhere
+    assert (
+        page_address(
+            {**ANSWER, "url": "http://evil.example:8470/"}, "socket://192.168.1.7:8471"
+        )
+        == page
+    )
     names = {page_address(ANSWER, None, fresh=True) for _ in range(8)}
-    assert len(names) == 8 and all(re.match(r"http://[0-9a-f]{32}\.localhost:8470/#", name) for name in names)
+    assert len(names) == 8 and all(
+        re.match(r"http://[0-9a-f]{32}\.localhost:8470/#", name) for name in names
+    )
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,13 @@ import pytest
 
 from pocketserve.cli import main
 from pocketserve.cli.commands.inspect import _print_numbers
-from pocketserve.cli.output import plain_output, print_facts, print_table, print_text, printable
+from pocketserve.cli.output import (
+    plain_output,
+    print_facts,
+    print_table,
+    print_text,
+    printable,
+)
 
 ODD = "a\x1b]0;x\x07\n\u2028\x9b1m\ud800é名"
 
@@ -22,7 +28,11 @@ def test_no_name_commands_the_terminal(capsys: pytest.CaptureFixture[str]) -> No
     assert len(lines) == 3 + 1 + 1
     assert all(char.isprintable() for line in lines for char in line)
     assert printable(ODD) == r"a\x1b]0;x\x07\n\u2028\x9b1m\ud800é名"
-    assert lines[1].endswith("  1") and lines[2].endswith("  2") and len(lines[1]) == len(lines[2])
+    assert (
+        lines[1].endswith("  1")
+        and lines[2].endswith("  2")
+        and len(lines[1]) == len(lines[2])
+    )
 
 
 REASON = "no framework for it is installed: install one"
@@ -31,7 +41,14 @@ REASON = "no framework for it is installed: install one"
 @pytest.mark.parametrize(
     ("columns", "expected"),
     [
-        (100, ["MODEL  STATE        NOTE", f"digits UNAVAILABLE  {REASON}", "petals READY"]),
+        (
+            100,
+            [
+                "MODEL  STATE        NOTE",
+                f"digits UNAVAILABLE  {REASON}",
+                "petals READY",
+            ],
+        ),
         (
             45,
             [
@@ -51,11 +68,23 @@ REASON = "no framework for it is installed: install one"
         ),
     ],
 )
-def test_the_last_column_is_broken_where_the_terminal_is_narrow(capsys, monkeypatch, columns, expected) -> None:
+def test_the_last_column_is_broken_where_the_terminal_is_narrow(
+    capsys, monkeypatch, columns, expected
+) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
-    print_table(["MODEL", "STATE", "NOTE"], [["digits", "UNAVAILABLE", REASON], ["petals", "READY", ""]])
-    lines = [" ".join(line.split()) if columns == 100 else line for line in capsys.readouterr().out.splitlines()]
-    expected = [" ".join(line.split()) for line in expected] if columns == 100 else [*expected, "petals  READY"]
+    print_table(
+        ["MODEL", "STATE", "NOTE"],
+        [["digits", "UNAVAILABLE", REASON], ["petals", "READY", ""]],
+    )
+    lines = [
+        " ".join(line.split()) if columns == 100 else line
+        for line in capsys.readouterr().out.splitlines()
+    ]
+    expected = (
+        [" ".join(line.split()) for line in expected]
+        if columns == 100
+        else [*expected, "petals  READY"]
+    )
     assert lines == expected
 
 
@@ -76,24 +105,39 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize(("variable", "has_colour"), [("", True), ("NO_COLOR", False), ("TERM", False)])
-def test_colour_is_for_terminals_that_have_it(monkeypatch, variable, has_colour) -> None:
-    for name, value in {"NO_COLOR": "", "TERM": "xterm", **({variable: "dumb"} if variable else {})}.items():
+@pytest.mark.parametrize(
+    ("variable", "has_colour"), [("", True), ("NO_COLOR", False), ("TERM", False)]
+)
+def test_colour_is_for_terminals_that_have_it(
+    monkeypatch, variable, has_colour
+) -> None:
+    for name, value in {
+        "NO_COLOR": "",
+        "TERM": "xterm",
+        **({variable: "dumb"} if variable else {}),
+    }.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, "stdout", terminal := Terminal())
     with plain_output():
         print_table(["NAME", "STATE"], [["\x1b[7m", "READY"]])
         print_text("PROBLEM  here", mark="PROBLEM")
     text = terminal.getvalue()
-    assert ("\x1b[1mSTATE\x1b[0m" in text and "\x1b[31mPROBLEM\x1b[0m  here" in text) == has_colour
-    assert ("\x1b" in text) == has_colour and r"\x1b[7m" in text  # what others wrote stays text
+    assert (
+        "\x1b[1mSTATE\x1b[0m" in text and "\x1b[31mPROBLEM\x1b[0m  here" in text
+    ) == has_colour
+    assert (
+        "\x1b" in text
+    ) == has_colour and r"\x1b[7m" in text  # what others wrote stays text
 
 
 def test_help_on_a_phone_has_room_for_its_texts(capsys, monkeypatch) -> None:
     monkeypatch.setattr("pocketserve.cli._width", lambda: 43)
     with pytest.raises(SystemExit):
         main(["stop", "--help"])
-    assert "\n  --debug\n        show where an error came from\n" in capsys.readouterr().out
+    assert (
+        "\n  --debug\n        show where an error came from\n"
+        in capsys.readouterr().out
+    )
     with pytest.raises(SystemExit):
         main(["--help"])
     assert "\n    stop         end the running server\n" in capsys.readouterr().out
@@ -102,7 +146,10 @@ def test_help_on_a_phone_has_room_for_its_texts(capsys, monkeypatch) -> None:
 def test_no_line_ends_between_a_number_and_its_unit(capsys, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "20")
     print_text("it took 180 ms, of which 6.0 ms and 3 statements")
-    assert capsys.readouterr().out == "it took 180 ms, of\nwhich 6.0 ms and 3\nstatements\n"
+    assert (
+        capsys.readouterr().out
+        == "it took 180 ms, of\nwhich 6.0 ms and 3\nstatements\n"
+    )
 
 
 def test_without_a_terminal_there_is_no_colour(capsys, monkeypatch) -> None:
@@ -119,8 +166,12 @@ def test_usage_names_no_options_and_fits(capsys, monkeypatch, columns) -> None:
         main(["serve", "--prot"])
     lines = capsys.readouterr().err.splitlines()
     usage = "usage: pocketserve serve [options] [MODELS_DIR]"
-    assert "\n".join(lines[:-1]) == (usage if columns > 45 else usage.replace(" [o", "\n    [o"))
-    assert lines[-1].startswith("pocketserve serve: error: unrecognized arguments: --prot (did you mean ")
+    assert "\n".join(lines[:-1]) == (
+        usage if columns > 45 else usage.replace(" [o", "\n    [o")
+    )
+    assert lines[-1].startswith(
+        "pocketserve serve: error: unrecognized arguments: --prot (did you mean "
+    )
 
 
 @pytest.mark.parametrize(

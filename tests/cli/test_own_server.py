@@ -36,7 +36,10 @@ def listens(url: str) -> bool:
 
 
 def test_it_answers_and_ends() -> None:
-    with own_server(MODELS) as server, Client(server.http, token_file=server.token_file) as client:
+    with (
+        own_server(MODELS) as server,
+        Client(server.http, token_file=server.token_file) as client,
+    ):
         assert client.predict("petals", [5.1, 3.5, 1.4])["predictions"]
     assert not listens(server.http)
 

@@ -52,7 +52,11 @@ def where(request: pytest.FixtureRequest, server: Server) -> list[str]:
     """Options that choose who answers."""
     if request.param == "local":
         return ["--local", "--models-dir", str(MODELS)]
-    url = server.url if request.param == "http" else f"socket://127.0.0.1:{server.socket_port}"
+    url = (
+        server.url
+        if request.param == "http"
+        else f"socket://127.0.0.1:{server.socket_port}"
+    )
     return ["--url", url, "--token-file", str(server.log.with_name("token"))]
 
 
@@ -73,7 +77,12 @@ def test_a_folder(run: Run, where: list[str], photos: Path) -> None:
     code, out, err = run("digits", photos, "--jsonl", "--top-k", 1, *where)
     lines = [json.loads(line) for line in out.splitlines()]
     assert code == 1
-    assert [os.path.basename(line["source"]) for line in lines] == ["3.png", "7.png", "9.png", "notes.txt"]
+    assert [os.path.basename(line["source"]) for line in lines] == [
+        "3.png",
+        "7.png",
+        "9.png",
+        "notes.txt",
+    ]
     assert [line["predictions"][0]["label"] for line in lines[:3]] == ["3", "7", "9"]
     assert "not a picture" in lines[3]["error"] and set(lines[3]) == {"source", "error"}
     assert err == f"pocketserve: {photos / 'notes.txt'}: {lines[3]['error']}\n"
@@ -85,11 +94,23 @@ def test_every_form_of_answer(run: Run, where: list[str], photos: Path) -> None:
     code, out, err = run("digits", *files, "--top-k", 2, *where)
     assert (code, err) == (0, "")
     blocks = out.strip().split(f"{files[1]}:\n")
-    assert len(blocks) == 2 and blocks[0].startswith(f"{files[0]}:\nLABEL") and blocks[1].startswith("LABEL")
+    assert (
+        len(blocks) == 2
+        and blocks[0].startswith(f"{files[0]}:\nLABEL")
+        and blocks[1].startswith("LABEL")
+    )
     documents = json.loads(run("digits", *files, "--json", *where)[1])
-    assert [document["source"] for document in documents] == [str(file) for file in files]
-    rows = list(csv.DictReader(io.StringIO(run("digits", *files, "--csv", "--top-k", 2, *where)[1])))
-    assert [row["source"] for row in rows] == [str(file) for file in files for _ in range(2)]
+    assert [document["source"] for document in documents] == [
+        str(file) for file in files
+    ]
+    rows = list(
+        csv.DictReader(
+            io.StringIO(run("digits", *files, "--csv", "--top-k", 2, *where)[1])
+        )
+    )
+    assert [row["source"] for row in rows] == [
+        str(file) for file in files for _ in range(2)
+    ]
     assert list(rows[0]) == ["source", "label", "index", "score"]
     assert [rows[0]["label"], rows[2]["label"]] == ["3", "7"]
     assert float(rows[0]["score"]) == documents[0]["predictions"][0]["score"]
@@ -99,7 +120,12 @@ def test_one_input_keeps_its_form(run: Run, where: list[str], photos: Path) -> N
     """A document is no list, and a table has no heading; a fault ends the command."""
     (photos / "inner" / "7.png").write_bytes((SAMPLES / "7.png").read_bytes())
     for word in (photos / "7.png", photos / "inner", f"{photos}/7*"):
-        assert json.loads(run("digits", word, "--json", *where)[1])["predictions"][0]["label"] == "7"
+        assert (
+            json.loads(run("digits", word, "--json", *where)[1])["predictions"][0][
+                "label"
+            ]
+            == "7"
+        )
         assert run("digits", word, *where)[1].startswith("LABEL")
     code, out, err = run("digits", photos / "notes.txt", "--json", *where)
     assert (code, out) == (1, "")
@@ -108,28 +134,58 @@ def test_one_input_keeps_its_form(run: Run, where: list[str], photos: Path) -> N
     )
 
 
-def test_what_no_other_input_would_mend(run: Run, where: list[str], photos: Path) -> None:
+def test_what_no_other_input_would_mend(
+    run: Run, where: list[str], photos: Path
+) -> None:
     """It is said once."""
     for words in (["nothing", photos], ["digits", photos, "--top-k", 0]):
         code, out, err = run(*words, *where)
         assert (code, out, len(err.splitlines())) == (1, "", 1)
 
 
-def test_pictures_of_the_answers(run: Run, where: list[str], photos: Path, tmp_path: Path) -> None:
+def test_pictures_of_the_answers(
+    run: Run, where: list[str], photos: Path, tmp_path: Path
+) -> None:
     """They go into a folder, under names of their own, so that no picture of the owner's is overwritten."""
     shutil.copy(SAMPLES / "3.png", photos / "inner" / "7.png")
     before = (photos / "7.png").read_bytes()
-    code, out, _ = run("digits", photos / "7.png", photos / "inner", "--save", photos, *where)
+    code, out, _ = run(
+        "digits", photos / "7.png", photos / "inner", "--save", photos, *where
+    )
     assert code == 0 and (photos / "7.png").read_bytes() == before
     saved = [photos / "7.answer.png", photos / "7.answer1.png"]
-    assert all(path.read_bytes().startswith(b"\x89PNG") and str(path) in out for path in saved)
-    run("digits", photos / "3.png", photos / "7.png", "--save", tmp_path / "new" / "folder", *where)
-    assert sorted(path.name for path in (tmp_path / "new" / "folder").iterdir()) == ["3.answer.png", "7.answer.png"]
-    code, _, err = run("digits", photos / "3.png", photos / "7.png", "--save", tmp_path / "two.png", *where)
+    assert all(
+        path.read_bytes().startswith(b"\x89PNG") and str(path) in out for path in saved
+    )
+    run(
+        "digits",
+        photos / "3.png",
+        photos / "7.png",
+        "--save",
+        tmp_path / "new" / "folder",
+        *where,
+    )
+    assert sorted(path.name for path in (tmp_path / "new" / "folder").iterdir()) == [
+        "3.answer.png",
+        "7.answer.png",
+    ]
+    code, _, err = run(
+        "digits",
+        photos / "3.png",
+        photos / "7.png",
+        "--save",
+        tmp_path / "two.png",
+        *where,
+    )
     assert code == 1 and not (tmp_path / "two.png").exists()
-    assert "two.png' is the name of one picture, and there are several; name a folder for them" in err
+    assert (
+        "two.png' is the name of one picture, and there are several; name a folder for them"
+        in err
+    )
     (photos / "notes").touch()
-    code, _, err = run("digits", photos / "3.png", photos / "7.png", "--save", photos / "notes", *where)
+    code, _, err = run(
+        "digits", photos / "3.png", photos / "7.png", "--save", photos / "notes", *where
+    )
     assert code == 1 and "cannot be a folder for pictures" in err
 
 
@@ -143,7 +199,9 @@ def test_pictures_of_the_answers(run: Run, where: list[str], photos: Path, tmp_p
         ([""], "the input is empty"),
     ],
 )
-def test_words_that_are_no_input(photos: Path, tmp_path: Path, words: list[str], reason: str) -> None:
+def test_words_that_are_no_input(
+    photos: Path, tmp_path: Path, words: list[str], reason: str
+) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "nowhere").symlink_to(tmp_path / "gone")
     with pytest.raises(CommandError, match=reason):
@@ -153,9 +211,20 @@ def test_words_that_are_no_input(photos: Path, tmp_path: Path, words: list[str],
 def test_patterns(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In quotes, as a shell does not know them; a question and JSON are none."""
     monkeypatch.chdir(photos)
-    assert [source.name for source in read_inputs(["*.png"])] == ["3.png", "7.png", "9.png"]
-    assert [source.name for source in read_inputs(["?.png", "**/*.txt"])] == ["3.png", "7.png", "9.png", "notes.txt"]
-    assert [source.read() for source in read_inputs(["where is it?"])] == [b"where is it?"]
+    assert [source.name for source in read_inputs(["*.png"])] == [
+        "3.png",
+        "7.png",
+        "9.png",
+    ]
+    assert [source.name for source in read_inputs(["?.png", "**/*.txt"])] == [
+        "3.png",
+        "7.png",
+        "9.png",
+        "notes.txt",
+    ]
+    assert [source.read() for source in read_inputs(["where is it?"])] == [
+        b"where is it?"
+    ]
     assert [source.read() for source in read_inputs(["[7, 3]*"])] == [b"[7, 3]*"]
     assert [source.read() for source in read_inputs(["1", "2"])] == [b"[1, 2]"]
     assert [source.read() for source in read_inputs(['"good"'])] == [b'"good"']
@@ -199,7 +268,9 @@ def test_inputs_as_steps(run: Run, tmp_path: Path) -> None:
     for options, sums in (([], [1, 1, 1]), (["--sequence"], [1, 2, 3])):
         code, out, _ = run(folder, *inputs, "--local", "--jsonl", *options)
         assert code == 0
-        assert [json.loads(line)["predictions"][0]["data"][0] for line in out.splitlines()] == sums
+        assert [
+            json.loads(line)["predictions"][0]["data"][0] for line in out.splitlines()
+        ] == sums
 
 
 class Pages(BaseHTTPRequestHandler):
@@ -211,13 +282,23 @@ class Pages(BaseHTTPRequestHandler):
         self.seen.append({name.lower(): value for name, value in self.headers.items()})
         route = self.path.strip("/")
         if route in ("loop", "away", "file"):
-            target = {"loop": "/loop", "away": "/7.png", "file": "file:///etc/hostname"}[route]
+            target = {
+                "loop": "/loop",
+                "away": "/7.png",
+                "file": "file:///etc/hostname",
+            }[route]
             self.send_response(302)
             self.send_header("Location", target)
             self.send_header("Content-Length", "0")
             self.end_headers()
             return
-        content = (SAMPLES / "7.png").read_bytes() if route == "7.png" else b"x" * 5000 if route == "large" else b""
+        content = (
+            (SAMPLES / "7.png").read_bytes()
+            if route == "7.png"
+            else b"x" * 5000
+            if route == "large"
+            else b""
+        )
         self.send_response(200 if content else 404)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
@@ -230,7 +311,9 @@ class Pages(BaseHTTPRequestHandler):
 @pytest.fixture
 def pages() -> Iterator[str]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Pages)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread = threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.01}
+    )
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
@@ -238,15 +321,21 @@ def pages() -> Iterator[str]:
     server.server_close()
 
 
-def test_addresses_of_pictures(run: Run, where: list[str], pages: str, photos: Path) -> None:
+def test_addresses_of_pictures(
+    run: Run, where: list[str], pages: str, photos: Path
+) -> None:
     """They are fetched here, redirects followed, and the server's token is not shown to anybody."""
     Pages.seen.clear()
     words = [f"{pages}/7.png", f"{pages}/away", f"{pages}/none", photos / "3.png"]
     code, out, err = run("digits", *words, "--jsonl", *where)
     lines = [json.loads(line) for line in out.splitlines()]
     assert code == 1 and f"{pages}/none cannot be fetched: it answers 404" in err
-    assert [line["predictions"][0]["label"] if "error" not in line else "" for line in lines] == ["7", "7", "", "3"]
-    assert Pages.seen and not any("authorization" in headers or "cookie" in headers for headers in Pages.seen)
+    assert [
+        line["predictions"][0]["label"] if "error" not in line else "" for line in lines
+    ] == ["7", "7", "", "3"]
+    assert Pages.seen and not any(
+        "authorization" in headers or "cookie" in headers for headers in Pages.seen
+    )
 
 
 @pytest.mark.parametrize(
@@ -266,5 +355,7 @@ def test_fetching_is_bounded(pages: str, path: str, reason: str) -> None:
 def test_nobody_at_an_address() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    with pytest.raises(ServerUnreachableError, match="cannot be fetched: Connection refused"):
+    with pytest.raises(
+        ServerUnreachableError, match="cannot be fetched: Connection refused"
+    ):
         fetch(f"http://127.0.0.1:{port}/x.png", 20.0, 4096)

@@ -56,12 +56,17 @@ def test_a_bar_fits_its_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_long_wait_shows_how_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SECOND_S", 0.01)
-    with narrow_terminal(monkeypatch) as terminal, Progress().waiting("waiting for digits"):
+    with (
+        narrow_terminal(monkeypatch) as terminal,
+        Progress().waiting("waiting for digits"),
+    ):
         first, *_ = drawn(terminal, 2)  # while the block runs
     assert first == "0 s, waiting for digits"
 
 
-def test_a_command_that_is_no_terminals_stays_silent(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_command_that_is_no_terminals_stays_silent(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with Progress().waiting("waiting"):
         pass
     progress = Progress(lines=True)

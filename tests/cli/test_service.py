@@ -28,7 +28,14 @@ esac""",
 class Machine:
     """A home folder, and in Termux its prefix, with a search path of stand-ins; ``calls`` lists how these were run."""
 
-    def __init__(self, base: Path, monkeypatch: pytest.MonkeyPatch, programs: tuple[str, ...], *, termux: bool) -> None:
+    def __init__(
+        self,
+        base: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        programs: tuple[str, ...],
+        *,
+        termux: bool,
+    ) -> None:
         self.home, self.prefix = base / "home", base / "com.termux/files/usr"
         self.home.mkdir()
         programs_dir = base / "bin"
@@ -37,7 +44,14 @@ class Machine:
             script = f'#!/bin/sh\necho "{name} $*" >> {base}/calls\n{STAND_INS.get(name, "")}\n'
             (programs_dir / name).write_text(script)
             (programs_dir / name).chmod(0o755)
-        for variable in ("SVDIR", "LOGDIR", "PREFIX", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "NO_MANAGER"):
+        for variable in (
+            "SVDIR",
+            "LOGDIR",
+            "PREFIX",
+            "XDG_CONFIG_HOME",
+            "XDG_STATE_HOME",
+            "NO_MANAGER",
+        ):
             monkeypatch.delenv(variable, raising=False)
         monkeypatch.setenv("HOME", str(self.home))
         monkeypatch.setenv("PATH", f"{programs_dir}:/usr/bin:/bin")
@@ -52,13 +66,23 @@ class Machine:
         return self._calls.read_text().splitlines() if self._calls.exists() else []
 
     def files(self) -> dict[str, str]:
-        found = [path for base in (self.home, self.prefix) for path in base.rglob("*") if path.is_file()]
-        return {path.name if path.name != "run" else str(path)[-7:]: path.read_text() for path in found}
+        found = [
+            path
+            for base in (self.home, self.prefix)
+            for path in base.rglob("*")
+            if path.is_file()
+        ]
+        return {
+            path.name if path.name != "run" else str(path)[-7:]: path.read_text()
+            for path in found
+        }
 
 
 @pytest.fixture
 def termux(tmp_path, monkeypatch) -> Machine:
-    return Machine(tmp_path, monkeypatch, ("sv", "sv-enable", "termux-wake-lock"), termux=True)
+    return Machine(
+        tmp_path, monkeypatch, ("sv", "sv-enable", "termux-wake-lock"), termux=True
+    )
 
 
 @pytest.fixture
@@ -70,16 +94,23 @@ def test_runit_from_installation_to_removal(termux, capsys) -> None:
     assert main(["service", "install"]) == 0
     printed = capsys.readouterr().out
     assert "wrote $PREFIX/var/service/pocketserve/run\n" in printed
-    assert "sv-enable pocketserve" in printed and "$PREFIX/var/log/sv/pocketserve/current" in printed
+    assert (
+        "sv-enable pocketserve" in printed
+        and "$PREFIX/var/log/sv/pocketserve/current" in printed
+    )
     service = termux.prefix / "var/service/pocketserve"
     assert (service / "down").exists()  # its supervisor would start it at once
-    assert os.access(service / "run", os.X_OK) and os.access(service / "log/run", os.X_OK)
+    assert os.access(service / "run", os.X_OK) and os.access(
+        service / "log/run", os.X_OK
+    )
     assert main(["service", "status", "--json"]) == 1
     assert json.loads(capsys.readouterr().out) == [
         {"kind": "runit", "installed": True, "enabled": False, "running": False}
     ]
     (service / "down").unlink()
-    assert main(["service", "install"]) == 0 and not (service / "down").exists()  # what runs is not held down
+    assert (
+        main(["service", "install"]) == 0 and not (service / "down").exists()
+    )  # what runs is not held down
     assert main(["service", "status"]) == 0
     *_, state, _, log = capsys.readouterr().out.splitlines()
     assert state.split() == ["runit", "yes", "yes", "yes"]
@@ -88,10 +119,15 @@ def test_runit_from_installation_to_removal(termux, capsys) -> None:
     assert main(["service", "remove"]) == 0
     assert f"sv -w 70 force-shutdown {service}" in termux.calls and not service.exists()
     assert main(["service", "status"]) == main(["service", "remove"]) == 1
-    assert "no service is installed; `pocketserve service install` installs one" in capsys.readouterr().err
+    assert (
+        "no service is installed; `pocketserve service install` installs one"
+        in capsys.readouterr().err
+    )
 
 
-def test_the_script_of_boot_reads_the_settings_and_leaves_the_server_to_runit(termux, tmp_path, capsys) -> None:
+def test_the_script_of_boot_reads_the_settings_and_leaves_the_server_to_runit(
+    termux, tmp_path, capsys
+) -> None:
     settings = termux.home / ".config/pocketserve/environment"
     settings.parent.mkdir(parents=True)
     settings.write_text("export FROM=settings\n")
@@ -101,17 +137,27 @@ def test_the_script_of_boot_reads_the_settings_and_leaves_the_server_to_runit(te
     assert main(["service", "install", "--kind", "boot", str(models)]) == 0
     script = termux.home / ".termux/boot/pocketserve"
     text = script.read_text()
-    server = re.sub(r"exec \S.* serve", f"exec sh -c 'echo \"$FROM $*\" >> {tmp_path}/calls' serve", text)
+    server = re.sub(
+        r"exec \S.* serve",
+        f"exec sh -c 'echo \"$FROM $*\" >> {tmp_path}/calls' serve",
+        text,
+    )
     script.write_text(server)
     subprocess.run(["sh", str(script)], check=True, timeout=60)
-    assert termux.calls[-2:] == ["termux-wake-lock ", f"settings --port-wait 60 {models}"]
+    assert termux.calls[-2:] == [
+        "termux-wake-lock ",
+        f"settings --port-wait 60 {models}",
+    ]
     assert main(["service", "install", "--kind", "runit"]) == 0
     (termux.prefix / "var/service/pocketserve/down").unlink()
     subprocess.run(["sh", str(script)], check=True, timeout=60)
     assert termux.calls[-1] == "profile"
     capsys.readouterr()
     assert main(["service", "status"]) == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:3]] == ["runit", "boot"]
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:3]] == [
+        "runit",
+        "boot",
+    ]
 
 
 def test_a_unit_of_systemd(desktop, tmp_path, capsys) -> None:
@@ -119,21 +165,31 @@ def test_a_unit_of_systemd(desktop, tmp_path, capsys) -> None:
     assert main(["service", "install", str(models)]) == 0
     assert "systemctl --user enable --now pocketserve" in capsys.readouterr().out
     unit = desktop.home / ".config/systemd/user/pocketserve.service"
-    (line,) = (line for line in unit.read_text().splitlines() if line.startswith("ExecStart="))
+    (line,) = (
+        line for line in unit.read_text().splitlines() if line.startswith("ExecStart=")
+    )
     assert str(models).replace('"', '\\"').replace("%", "%%").replace("$", "$$") in line
     assert "systemctl --user daemon-reload" in desktop.calls
     subprocess.run(["systemctl", "--user", "enable"], check=True, timeout=60)
     assert main(["service", "status"]) == 0
     assert main(["service", "remove"]) == 0
-    assert "systemctl --user disable --now pocketserve" in desktop.calls and not unit.exists()
+    assert (
+        "systemctl --user disable --now pocketserve" in desktop.calls
+        and not unit.exists()
+    )
 
 
-def test_where_nothing_starts_services_the_command_says_so(desktop, capsys, monkeypatch) -> None:
+def test_where_nothing_starts_services_the_command_says_so(
+    desktop, capsys, monkeypatch
+) -> None:
     monkeypatch.setenv("NO_MANAGER", "1")
     assert main(["service", "install"]) == 1
     assert "--kind runit|boot|systemd" in capsys.readouterr().err
     assert main(["service", "install", "--kind", "runit"]) == 0
-    assert "rm -f ~/service/pocketserve/down; sv up ~/service/pocketserve" in capsys.readouterr().out
+    assert (
+        "rm -f ~/service/pocketserve/down; sv up ~/service/pocketserve"
+        in capsys.readouterr().out
+    )
 
 
 def test_a_folder_that_is_not_there_is_refused(desktop, capsys) -> None:
@@ -145,7 +201,9 @@ def test_a_folder_that_is_not_there_is_refused(desktop, capsys) -> None:
 def test_files_of_others_stay(termux, tmp_path, capsys, link) -> None:
     run = termux.prefix / "var/service/pocketserve/run"
     run.parent.mkdir()
-    (other := tmp_path / "other").write_text(f"{supervisors.MARKER}\n" if link else "#!/bin/sh\n")
+    (other := tmp_path / "other").write_text(
+        f"{supervisors.MARKER}\n" if link else "#!/bin/sh\n"
+    )
     if link:
         run.symlink_to(other)
     else:
@@ -168,13 +226,22 @@ def test_a_dry_run_prints_what_would_be_written(termux, capsys, kind) -> None:
     assert not termux.files()
     assert main(["service", "install", "--kind", kind]) == 0
     texts = termux.files()
-    assert printed == "".join(f"==> {path} <==\n{path.read_text()}\n" for path in _written(kind))
+    assert printed == "".join(
+        f"==> {path} <==\n{path.read_text()}\n" for path in _written(kind)
+    )
     shell = f"#!{termux.prefix}/bin/sh\n"
     for text in texts.values():
         if kind != "systemd" and text:
-            assert text.startswith(shell)  # commands that apps start may lack termux-exec: nothing relies on /bin
+            assert text.startswith(
+                shell
+            )  # commands that apps start may lack termux-exec: nothing relies on /bin
             subprocess.run(["sh", "-n"], input=text, text=True, check=True, timeout=60)
 
 
 def _written(kind: str) -> list[Path]:
-    return [path for each in supervisors.SUPERVISORS if each.kind == kind for path in each.files(None)]
+    return [
+        path
+        for each in supervisors.SUPERVISORS
+        if each.kind == kind
+        for path in each.files(None)
+    ]

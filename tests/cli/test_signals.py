@@ -33,7 +33,9 @@ def children(pid: int) -> Iterator[int]:
     found: list[int] = []
     with contextlib.suppress(OSError):  # one that ends while it is looked at has none
         for thread in os.listdir(f"/proc/{pid}/task"):
-            found += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
+            found += map(
+                int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split()
+            )
     for child in found:
         yield child
         yield from children(child)
@@ -49,12 +51,19 @@ def look(pid: int) -> str:
 
 
 @pytest.mark.live
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at processes as Linux shows them")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"),
+    reason="looks at processes as Linux shows them",
+)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 @pytest.mark.parametrize("name", COMMANDS)
 def test_nothing_is_left(name: str, number: signal.Signals, tmp_path: Path) -> None:
     """Its child processes end with it, and its folders go, on the first signal and though a second one follows."""
-    environment = {**os.environ, "TMPDIR": str(tmp_path / "tmp"), "POCKETSERVE_STATE_DIR": str(tmp_path / "state")}
+    environment = {
+        **os.environ,
+        "TMPDIR": str(tmp_path / "tmp"),
+        "POCKETSERVE_STATE_DIR": str(tmp_path / "state"),
+    }
     (tmp_path / "tmp").mkdir()
     process = subprocess.Popen(
         [sys.executable, "-m", "pocketserve", *COMMANDS[name]],
@@ -77,7 +86,9 @@ def test_nothing_is_left(name: str, number: signal.Signals, tmp_path: Path) -> N
         process.wait()
     assert "Traceback" not in said
     assert list((tmp_path / "tmp").iterdir()) == []
-    while left := [child for child, known in begun.items() if known and look(child) == known]:
+    while left := [
+        child for child, known in begun.items() if known and look(child) == known
+    ]:
         assert time.monotonic() < deadline, left
         never.wait(0.01)
 
@@ -111,10 +122,15 @@ def test_a_second_wish_does_not_interrupt_tidying() -> None:
     assert tidied == [True]
 
 
-def test_a_wish_that_is_repeated_is_heard_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wish_that_is_repeated_is_heard_in_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Who presses Ctrl-C each second gets through, although each comes soon after the one before."""
     now = [0.0]
-    monkeypatch.setattr("pocketserve.engine.device.signals.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(
+        "pocketserve.engine.device.signals.time",
+        SimpleNamespace(monotonic=lambda: now[0]),
+    )
     heard: list[float] = []
     with tidy_end():
         for second in range(5):

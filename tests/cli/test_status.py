@@ -16,26 +16,42 @@ from pocketserve.doctor.settings import read_settings
 
 
 @pytest.fixture
-def own(new_server: StartServer, models_copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Server:
+def own(
+    new_server: StartServer,
+    models_copy: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Server:
     """A server with a state folder of its own, which commands of this process find."""
     monkeypatch.setenv("POCKETSERVE_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.delenv("POCKETSERVE_URL", raising=False)
-    return new_server(models_copy, environment={"POCKETSERVE_STATE_DIR": str(tmp_path / "state")})
+    return new_server(
+        models_copy, environment={"POCKETSERVE_STATE_DIR": str(tmp_path / "state")}
+    )
 
 
 def connection(server: Server, transport: str = "http") -> list[str]:
-    url = server.url if transport == "http" else f"socket://127.0.0.1:{server.socket_port}"
+    url = (
+        server.url
+        if transport == "http"
+        else f"socket://127.0.0.1:{server.socket_port}"
+    )
     return ["--url", url, "--token-file", str(server.log.with_name("token"))]
 
 
 @pytest.mark.parametrize("transport", ["http", "socket"])
 def test_what_runs_is_shown(own, models_copy, capsys, monkeypatch, transport) -> None:
     monkeypatch.setenv("COLUMNS", "45")
-    assert own.call("POST", "/predictions/petals", data=b"[5.1, 3.5, 1.4]").status_code == 200
+    assert (
+        own.call("POST", "/predictions/petals", data=b"[5.1, 3.5, 1.4]").status_code
+        == 200
+    )
     assert own.call("POST", "/predictions/petals", data=b"[5.1]").status_code == 400
     assert main(["status", *connection(own, transport)]) == 0
     printed = capsys.readouterr().out
-    facts = dict(line.split(maxsplit=1) for line in printed.split("\n\n")[0].splitlines())
+    facts = dict(
+        line.split(maxsplit=1) for line in printed.split("\n\n")[0].splitlines()
+    )
     assert facts["address"] == own.url
     assert facts["process"] == str(own.process.pid)
     assert facts["folder"] == str(models_copy)
@@ -48,7 +64,9 @@ def test_what_runs_is_shown(own, models_copy, capsys, monkeypatch, transport) ->
     assert [row["name"] for row in status["loaded"]] == ["petals"]
     assert status["uptime_s"] >= 0
     monkeypatch.delenv("POCKETSERVE_URL", raising=False)
-    assert main(["status", "--json", *connection(own)[2:]]) == 0  # the one server that runs
+    assert (
+        main(["status", "--json", *connection(own)[2:]]) == 0
+    )  # the one server that runs
     assert json.loads(capsys.readouterr().out)["pid"] == own.process.pid
 
 
@@ -67,18 +85,36 @@ def test_watching_goes_on_until_it_is_ended(own, capsys, monkeypatch) -> None:
 
 def test_stop_ends_the_server(own, capsys) -> None:
     assert main(["stop"]) == 0
-    assert capsys.readouterr().out == f"The server at {own.url} (process {own.process.pid}) has ended.\n"
+    assert (
+        capsys.readouterr().out
+        == f"The server at {own.url} (process {own.process.pid}) has ended.\n"
+    )
     assert own.process.wait(120) == 0
     assert main(["stop"]) == 1
     message = capsys.readouterr().err
-    assert "no server with the state folder " in message and "start one by `pocketserve serve`" in message
+    assert (
+        "no server with the state folder " in message
+        and "start one by `pocketserve serve`" in message
+    )
 
 
-def test_stop_asks_which_one_of_several(own, new_server, models_copy, tmp_path, capsys) -> None:
-    other = new_server(models_copy, environment={"POCKETSERVE_STATE_DIR": str(tmp_path / "state")})
+def test_stop_asks_which_one_of_several(
+    own, new_server, models_copy, tmp_path, capsys
+) -> None:
+    other = new_server(
+        models_copy, environment={"POCKETSERVE_STATE_DIR": str(tmp_path / "state")}
+    )
     assert main(["stop"]) == 1
-    assert "2 servers run: " in (said := capsys.readouterr().err) and own.url in said and "--url" in said
-    for url in ("http://127.0.0.1:1", "http://10.0.0.1:" + str(own.port), "http://127.0.0.1:x"):
+    assert (
+        "2 servers run: " in (said := capsys.readouterr().err)
+        and own.url in said
+        and "--url" in said
+    )
+    for url in (
+        "http://127.0.0.1:1",
+        "http://10.0.0.1:" + str(own.port),
+        "http://127.0.0.1:x",
+    ):
         assert main(["stop", "--url", url]) == 1
     assert main(["stop", "--url", f"socket://localhost:{other.socket_port}"]) == 0
     assert other.process.wait(120) == 0

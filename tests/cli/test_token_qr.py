@@ -24,7 +24,9 @@ def token_file(tmp_path: Path) -> Path:
 def picture(printed: str) -> np.ndarray:
     """What a terminal with light letters on dark shows, four pixels for each module; uint8, (height, width)."""
     lines = printed.splitlines()
-    rows = [[LIGHT_OF[letter][half] for letter in line] for line in lines for half in (0, 1)]
+    rows = [
+        [LIGHT_OF[letter][half] for letter in line] for line in lines for half in (0, 1)
+    ]
     return np.kron(np.array(rows, np.uint8), np.ones((4, 4), np.uint8))
 
 
@@ -52,7 +54,10 @@ def test_every_token_gives_a_code_that_fits_eighty_columns() -> None:
         text = "pocketserve://pair?http=8470&socket=8471&token=" + "_" * length
         printed = qr_code(text)
         assert read(picture(printed)) == text
-        assert max(map(len, printed.splitlines())) <= 80 and len({len(line) for line in printed.splitlines()}) == 1
+        assert (
+            max(map(len, printed.splitlines())) <= 80
+            and len({len(line) for line in printed.splitlines()}) == 1
+        )
 
 
 def test_a_code_fits_a_phone_or_says_that_it_does_not(monkeypatch) -> None:
@@ -62,12 +67,18 @@ def test_a_code_fits_a_phone_or_says_that_it_does_not(monkeypatch) -> None:
     assert read(picture(printed)) == text
     assert {len(line) for line in printed.splitlines()} == {45}
     monkeypatch.setenv("COLUMNS", "44")
-    with pytest.raises(CommandError, match=r"is 45 columns wide and the terminal 44: .* `pocketserve pair`"):
+    with pytest.raises(
+        CommandError,
+        match=r"is 45 columns wide and the terminal 44: .* `pocketserve pair`",
+    ):
         qr_code(text)
 
 
 def test_a_port_that_nobody_knows_yet(capsys, token_file) -> None:
-    assert main(["token", "--uri", "--token-file", str(token_file), "--http-port", "0"]) == 1
+    assert (
+        main(["token", "--uri", "--token-file", str(token_file), "--http-port", "0"])
+        == 1
+    )
     assert "--http-port" in capsys.readouterr().err
 
 

@@ -55,7 +55,12 @@ def test_a_clear_gain_is_taken() -> None:
 
 def test_what_is_fastest_already_stays() -> None:
     found = choose({1: jitter(1.0), 2: jitter(2.0)}, current=1)
-    assert (found.best, found.recommended, found.changed, found.gain) == (1, 1, False, 0.0)
+    assert (found.best, found.recommended, found.changed, found.gain) == (
+        1,
+        1,
+        False,
+        0.0,
+    )
 
 
 def test_a_small_gain_is_not_worth_a_change() -> None:
@@ -73,7 +78,15 @@ def test_a_gain_within_the_noise_is_not_believed() -> None:
 
 def test_a_gain_that_chance_explains_by_more_than_half() -> None:
     """As on a busy machine: a third less time, of which chance explains nearly all."""
-    found = choose({1: [1.0] * 9, 2: [0.66 + step for step in (-0.3, -0.2, -0.1, 0.0, 0.0, 0.0, 0.1, 0.2, 0.3)]}, 1)
+    found = choose(
+        {
+            1: [1.0] * 9,
+            2: [
+                0.66 + step for step in (-0.3, -0.2, -0.1, 0.0, 0.0, 0.0, 0.1, 0.2, 0.3)
+            ],
+        },
+        1,
+    )
     assert found.gain > found.noise > found.gain / 2
     assert found.recommended == 1
 
@@ -98,7 +111,9 @@ def test_any_times(measured: dict[int, list[float]], data: Any) -> None:
     current = data.draw(st.sampled_from(sorted(measured)))
     found = choose(measured, current)
     assert found.recommended in measured
-    assert found.recommended == current or (found.gain >= MIN_GAIN and found.gain > 2 * found.noise)
+    assert found.recommended == current or (
+        found.gain >= MIN_GAIN and found.gain > 2 * found.noise
+    )
 
 
 @pytest.mark.parametrize(
@@ -111,7 +126,9 @@ def test_any_times(measured: dict[int, list[float]], data: Any) -> None:
         (16, 2, 2, [16, 1, 2]),
     ],
 )
-def test_which_numbers_of_threads_are_tried(current: int, fast: int, usable: int, expected: list[int]) -> None:
+def test_which_numbers_of_threads_are_tried(
+    current: int, fast: int, usable: int, expected: list[int]
+) -> None:
     assert thread_candidates(current, fast, usable) == expected
 
 
@@ -122,7 +139,9 @@ def test_candidates_take_turns() -> None:
     found = interleave(calls, 60.0, 4, shares.append, min_sample_s=0.002)
     assert {key: len(kept) for key, kept in found.items()} == {1: 4, 2: 4, 3: 4}
     assert shares == sorted(shares) and shares[0] == 0.0 and shares[-1] == 1.0
-    runs = [key for turn, key in enumerate(called) if not turn or called[turn - 1] != key]  # a sample is many calls
+    runs = [
+        key for turn, key in enumerate(called) if not turn or called[turn - 1] != key
+    ]  # a sample is many calls
     assert runs[-12:] == [1, 2, 3, 2, 3, 1, 3, 1, 2, 1, 2, 3] or len(runs) < 12
 
 
@@ -141,14 +160,21 @@ def test_a_real_run_prints_what_changed(capsys, digits, tmp_path) -> None:
     rows = found["max_batch"]
     assert set(rows["samples_ms"]) == {"1", "2", "4", "8", "16", "32"}
     changed = [key for key in ("threads", "max_batch") if found[key].get("changed")]
-    assert tomllib.loads(found["manifest"]) == {key: found[key]["chosen"] for key in changed}
+    assert tomllib.loads(found["manifest"]) == {
+        key: found[key]["chosen"] for key in changed
+    }
     assert not (tmp_path / "state" / "tuned.json").exists()
 
 
 def test_the_lines_are_those_of_what_changed(capsys, digits, monkeypatch) -> None:
     """One thread is twice as fast as two, and batches of 8 as fast as any."""
-    times = {"threads": {2: [2.0] * 20, 1: [1.0] * 20}, "max_batch": {8: [1.0] * 20, 1: [1.0] * 20}}
-    choices = {key: choose(samples, next(iter(samples))) for key, samples in times.items()}
+    times = {
+        "threads": {2: [2.0] * 20, 1: [1.0] * 20},
+        "max_batch": {8: [1.0] * 20, 1: [1.0] * 20},
+    }
+    choices = {
+        key: choose(samples, next(iter(samples))) for key, samples in times.items()
+    }
     monkeypatch.setattr(tuning, "_tune_threads", lambda *arguments: choices["threads"])
     monkeypatch.setattr(tuning, "_tune_rows", lambda *arguments: choices["max_batch"])
     assert main(["bench", str(digits), "--tune"]) == 0
@@ -160,23 +186,35 @@ def test_the_lines_are_those_of_what_changed(capsys, digits, monkeypatch) -> Non
 
 def test_a_loaded_machine_gives_no_line(capsys, digits, monkeypatch) -> None:
     """Whatever was measured: other work decided it as much as the setting."""
-    times = {"threads": {2: [2.0] * 20, 1: [1.0] * 20}, "max_batch": {8: [1.0] * 20, 1: [1.0] * 20}}
-    choices = {key: choose(samples, next(iter(samples))) for key, samples in times.items()}
+    times = {
+        "threads": {2: [2.0] * 20, 1: [1.0] * 20},
+        "max_batch": {8: [1.0] * 20, 1: [1.0] * 20},
+    }
+    choices = {
+        key: choose(samples, next(iter(samples))) for key, samples in times.items()
+    }
     monkeypatch.setattr(tuning, "_tune_threads", lambda *arguments: choices["threads"])
     monkeypatch.setattr(tuning, "_tune_rows", lambda *arguments: choices["max_batch"])
     monkeypatch.setattr(tuning, "load_now", lambda: 1000.0)
     assert main(["bench", str(digits), "--tune"]) == 0
     printed = capsys.readouterr().out
-    assert "threads stays 2: 1 was 50.0% faster, which is not worth a change or may be chance (up to 100.0%)" in printed
+    assert (
+        "threads stays 2: 1 was 50.0% faster, which is not worth a change or may be chance (up to 100.0%)"
+        in printed
+    )
     assert "The load was 1000.0" in printed and "No line for model.toml" in printed
     assert result_of(capsys, "bench", digits, "--tune", "--json")["manifest"] == ""
 
 
 def test_plain_lines_without_a_terminal(capsys, digits) -> None:
-    assert main(["bench", str(digits), "--tune", "--seconds", "0.2", "--rounds", "1"]) == 0
+    assert (
+        main(["bench", str(digits), "--tune", "--seconds", "0.2", "--rounds", "1"]) == 0
+    )
     printed = capsys.readouterr()
     assert "trying batches …" in printed.err and "\r" not in printed.err
-    assert "max_batch stays 8" in printed.out and "No line for model.toml" in printed.out
+    assert (
+        "max_batch stays 8" in printed.out and "No line for model.toml" in printed.out
+    )
 
 
 def test_what_the_manifest_fixes_is_not_tried(capsys, digits) -> None:
@@ -190,7 +228,18 @@ def test_what_the_manifest_fixes_is_not_tried(capsys, digits) -> None:
 
 def test_batching_that_is_switched_off_stays_so(capsys, digits) -> None:
     (digits / "model.toml").write_text("batching = false\n")
-    found = result_of(capsys, "bench", digits, "--tune", "--seconds", "0.2", "--rounds", "1", "--json", "--force")
+    found = result_of(
+        capsys,
+        "bench",
+        digits,
+        "--tune",
+        "--seconds",
+        "0.2",
+        "--rounds",
+        "1",
+        "--json",
+        "--force",
+    )
     assert found["max_batch"]["why_not_tried"] == "batching is switched off"
 
 
@@ -204,7 +253,18 @@ def test_a_bar_on_a_terminal(digits) -> None:
     """In a process whose standard error is a pseudo-terminal."""
     pty = pytest.importorskip("pty")
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "pocketserve", "bench", str(digits), "--tune", "--seconds", "0.5", "--rounds", "2"]
+    command = [
+        sys.executable,
+        "-m",
+        "pocketserve",
+        "bench",
+        str(digits),
+        "--tune",
+        "--seconds",
+        "0.5",
+        "--rounds",
+        "2",
+    ]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=theirs) as process:
         os.close(theirs)
         shown = b""

@@ -14,7 +14,14 @@ import pytest
 
 from conftest import MODELS, Server
 from held_server import TOKEN, HeldServer, until
-from pocketserve_client import AsyncClient, Client, ModelSequence, PocketserveError, ServerError, ServerUnreachableError
+from pocketserve_client import (
+    AsyncClient,
+    Client,
+    ModelSequence,
+    PocketserveError,
+    ServerError,
+    ServerUnreachableError,
+)
 from pocketserve_client.aio.async_client import AsyncModelSequence
 from pocketserve_client.aio.threads import run_in_thread, run_to_its_end
 
@@ -46,14 +53,19 @@ def test_every_call(server: Server, transport: str) -> None:
             assert await client.is_ready() and await client.is_model_ready("petals")
             assert (await client.server_metadata())["name"]
             assert "petals" in await client.models()
-            assert {entry["name"] for entry in await client.index()} >= {"petals", "digits"}
+            assert {entry["name"] for entry in await client.index()} >= {
+                "petals",
+                "digits",
+            }
             await client.load("petals", timeout=LIMIT_S)
             assert (await client.model_metadata("petals"))["name"] == "petals"
             assert (await client.model_interface("petals"))["fingerprint"]
             assert await client.statistics("petals")
             answer = await client.predict("petals", FLOWER)
             assert answer["predictions"]
-            outputs = await client.infer("petals", {"features": np.array([FLOWER], np.float32)})
+            outputs = await client.infer(
+                "petals", {"features": np.array([FLOWER], np.float32)}
+            )
             assert len(outputs) == 1
             picture = await client.predict("digits", SEVEN, annotate="png")
             assert picture.startswith(b"\x89PNG")
@@ -68,11 +80,18 @@ def test_every_call(server: Server, transport: str) -> None:
 @pytest.mark.live
 def test_many_calls_at_once(server: Server, transport: str) -> None:
     async def ask() -> None:
-        async with AsyncClient(url_of(server, transport), server.token, timeout=LIMIT_S) as client:
+        async with AsyncClient(
+            url_of(server, transport), server.token, timeout=LIMIT_S
+        ) as client:
             flowers = [[5.0 + number / 100, 3.5, 1.4] for number in range(40)]
-            answers = await asyncio.gather(*(client.predict("petals", flower) for flower in flowers))
+            answers = await asyncio.gather(
+                *(client.predict("petals", flower) for flower in flowers)
+            )
             for flower, answer in zip(flowers, answers, strict=True):
-                assert answer["predictions"] == (await client.predict("petals", flower))["predictions"]
+                assert (
+                    answer["predictions"]
+                    == (await client.predict("petals", flower))["predictions"]
+                )
 
     asyncio.run(ask())
 
@@ -86,9 +105,17 @@ def test_streams_keep_their_order(server: Server, transport: str) -> None:
                 yield (MODELS / "digits" / "samples" / f"{number}.png").read_bytes()
 
     async def ask() -> None:
-        async with AsyncClient(url_of(server, transport), server.token, timeout=LIMIT_S) as client:
-            expected = [(await client.predict("digits", frame))["predictions"] async for frame in frames()]
-            found = [answer["predictions"] async for answer in client.stream("digits", frames(), at_once=4)]
+        async with AsyncClient(
+            url_of(server, transport), server.token, timeout=LIMIT_S
+        ) as client:
+            expected = [
+                (await client.predict("digits", frame))["predictions"]
+                async for frame in frames()
+            ]
+            found = [
+                answer["predictions"]
+                async for answer in client.stream("digits", frames(), at_once=4)
+            ]
             assert found == expected
             files = await client.predict("digits", [SEVEN] * 3, top_k=1)
             assert [len(answer["predictions"]) for answer in files] == [1, 1, 1]
@@ -101,11 +128,15 @@ def test_streams_keep_their_order(server: Server, transport: str) -> None:
 
 @BOTH
 @pytest.mark.live
-def test_a_call_of_the_other_client_can_be_awaited(server: Server, transport: str) -> None:
+def test_a_call_of_the_other_client_can_be_awaited(
+    server: Server, transport: str
+) -> None:
     async def ask(client: Client) -> None:
         calls = [client.async_predict("petals", FLOWER) for _ in range(5)]
         answers = [await call for call in calls]
-        assert all(answer["predictions"] == answers[0]["predictions"] for answer in answers)
+        assert all(
+            answer["predictions"] == answers[0]["predictions"] for answer in answers
+        )
         assert (await calls[0])["predictions"] == answers[0]["predictions"]  # again
         with pytest.raises(ServerError):
             await client.async_predict("no-such", FLOWER)
@@ -141,11 +172,15 @@ def test_cancelling_a_task_cancels_the_request(held: HeldServer, way: str) -> No
 
                     work = await_call()
                 task = asyncio.ensure_future(work)
-                await run_in_thread(lambda: until(lambda: held.model.queue.waiting == 1))
+                await run_in_thread(
+                    lambda: until(lambda: held.model.queue.waiting == 1)
+                )
                 task.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await task
-                await run_in_thread(lambda: until(lambda: held.model.queue.waiting == 0))
+                await run_in_thread(
+                    lambda: until(lambda: held.model.queue.waiting == 0)
+                )
 
     with ThreadPoolExecutor(1) as pool:
         held.model.hold(pool)
@@ -158,7 +193,9 @@ def test_cancelling_a_task_cancels_the_request(held: HeldServer, way: str) -> No
 
 def test_a_server_that_is_away() -> None:
     async def ask() -> None:
-        async with AsyncClient("socket://127.0.0.1:1", "x", timeout=LIMIT_S, reconnect=0) as client:
+        async with AsyncClient(
+            "socket://127.0.0.1:1", "x", timeout=LIMIT_S, reconnect=0
+        ) as client:
             with pytest.raises(ServerUnreachableError) as error:
                 await client.predict("petals", FLOWER)
             assert isinstance(error.value, PocketserveError)
@@ -173,17 +210,25 @@ def test_the_steps_of_a_sequence(server: Server) -> None:
 
     async def ask() -> list[Any]:
         async with (
-            AsyncClient(url_of(server, "socket"), server.token, timeout=LIMIT_S) as client,
+            AsyncClient(
+                url_of(server, "socket"), server.token, timeout=LIMIT_S
+            ) as client,
             client.sequence("petals", sequence_id="one") as sequence,
         ):
             assert sequence.id == "one"
             outputs = await sequence.infer(inputs)
             answer = await sequence.predict(FLOWER)
-            return [*(array.tolist() for array in outputs.values()), answer["predictions"]]
+            return [
+                *(array.tolist() for array in outputs.values()),
+                answer["predictions"],
+            ]
 
     with Client(url_of(server, "socket"), server.token, timeout=LIMIT_S) as client:
         outputs = client.infer("petals", inputs)
-        expected = [*(array.tolist() for array in outputs.values()), client.predict("petals", FLOWER)["predictions"]]
+        expected = [
+            *(array.tolist() for array in outputs.values()),
+            client.predict("petals", FLOWER)["predictions"],
+        ]
     assert asyncio.run(ask()) == expected
 
 
@@ -220,7 +265,11 @@ def test_cancelled_calls_hold_their_slots_until_they_end() -> None:
     release, held = threading.Event(), []
 
     async def ask() -> None:
-        task = asyncio.ensure_future(run_to_its_end(lambda: release.wait(LIMIT_S), lambda: held.append("released")))
+        task = asyncio.ensure_future(
+            run_to_its_end(
+                lambda: release.wait(LIMIT_S), lambda: held.append("released")
+            )
+        )
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -17,7 +17,12 @@ import numpy as np
 import pytest
 
 from conftest import MODELS
-from pocketserve_client import Client, NotOurServerError, ServerError, ServerUnreachableError
+from pocketserve_client import (
+    Client,
+    NotOurServerError,
+    ServerError,
+    ServerUnreachableError,
+)
 from pocketserve_client.arrays import as_array, as_tensor
 from pocketserve_client.client import _tensors
 from pocketserve_client.credentials import find_credentials
@@ -55,7 +60,9 @@ def test_pandas_tables_are_rows_of_features(client):
 
     expected = client.predict("petals", FLOWERS.tolist())["predictions"]
     names = ["sepal_length", "sepal_width", "petal_length"]
-    named = pandas.DataFrame(FLOWERS, columns=names)[names[::-1]]  # the order of columns with names does not count
+    named = pandas.DataFrame(FLOWERS, columns=names)[
+        names[::-1]
+    ]  # the order of columns with names does not count
     for table in (named, named.astype(object), pandas.DataFrame(FLOWERS)):
         assert client.predict("petals", table)["predictions"] == expected
     for row in (named.iloc[0], pandas.Series(FLOWERS[0])):
@@ -71,7 +78,10 @@ def test_infer_takes_and_gives_arrays(client):
     widths = outputs["petal_width"]
     assert widths.shape == (2, 1) and widths.dtype == np.float32
     assert not widths.flags.writeable
-    values = [row["value"] for row in client.predict("petals", FLOWERS.tolist())["predictions"]]
+    values = [
+        row["value"]
+        for row in client.predict("petals", FLOWERS.tolist())["predictions"]
+    ]
     np.testing.assert_allclose(widths[:, 0], values, rtol=1e-6)
 
 
@@ -95,7 +105,9 @@ def test_infer_takes_versions_outputs_and_parameters(client):
 )
 def test_arrays_of_any_layout_are_sent_right(client, array):
     expected = client.infer("petals", {"features": FLOWERS})["petal_width"]
-    np.testing.assert_array_equal(client.infer("petals", {"features": array})["petal_width"], expected)
+    np.testing.assert_array_equal(
+        client.infer("petals", {"features": array})["petal_width"], expected
+    )
 
 
 GRAY = {"format": "gray", "width": 8, "height": 8}
@@ -105,17 +117,28 @@ def test_predict_takes_bytes_texts_and_values(client):
     sample = (MODELS / "digits" / "samples" / "7.png").read_bytes()
     for data in (sample, bytearray(sample), memoryview(sample)):
         answer = client.predict("digits", data, top_k=2)
-        assert answer["predictions"][0]["label"] == "7" and len(answer["predictions"]) == 2
+        assert (
+            answer["predictions"][0]["label"] == "7" and len(answer["predictions"]) == 2
+        )
     path = MODELS / "digits" / "samples" / "7.png"
     assert client.predict("digits", path)["predictions"][0]["label"] == "7"
     with path.open("rb") as file:
         assert client.predict("digits", file)["predictions"][0]["label"] == "7"
-    with (MODELS / "digits" / "model.toml").open() as text, pytest.raises(TypeError, match="open it with 'rb'"):
+    with (
+        (MODELS / "digits" / "model.toml").open() as text,
+        pytest.raises(TypeError, match="open it with 'rb'"),
+    ):
         client.predict("digits", text)
     assert client.predict("digits", sample, threshold=2.0)["predictions"] == []
-    assert client.predict("digits", sample, version="tflite-int8")["version"] == "tflite-int8"
+    assert (
+        client.predict("digits", sample, version="tflite-int8")["version"]
+        == "tflite-int8"
+    )
     frame = bytes(64)
-    assert client.predict("digits", frame, parameters=GRAY)["task"] == "image-classification"
+    assert (
+        client.predict("digits", frame, parameters=GRAY)["task"]
+        == "image-classification"
+    )
     assert client.predict("digits", sample, annotate="png").startswith(b"\x89PNG")
     assert client.predict("digits", sample, annotate="jpeg").startswith(b"\xff\xd8\xff")
     with pytest.raises(ServerError, match="parameter rotation must be one of"):
@@ -123,17 +146,31 @@ def test_predict_takes_bytes_texts_and_values(client):
     named = {"sepal_length": 5.1, "sepal_width": 3.5, "petal_length": 1.4}
     for data in ([5.1, 3.5, 1.4], named, [named], "[5.1, 3.5, 1.4]"):
         (row,) = client.predict("petals", data)["predictions"]
-        assert row == {"name": "petal_width", "value": pytest.approx(0.22656), "unit": "cm"}
+        assert row == {
+            "name": "petal_width",
+            "value": pytest.approx(0.22656),
+            "unit": "cm",
+        }
 
 
 def test_descriptions(client):
     assert client.is_ready()
     assert client.server_metadata()["name"] == "pocketserve"
     assert client.model_metadata("digits")["inputs"][0]["name"] == "image"
-    assert client.model_metadata("digits", "tflite-int8")["parameters"]["version"] == "tflite-int8"
+    assert (
+        client.model_metadata("digits", "tflite-int8")["parameters"]["version"]
+        == "tflite-int8"
+    )
     assert client.is_model_ready("digits") and client.is_model_ready("digits", "tflite")
-    assert not client.is_model_ready("nothing") and not client.is_model_ready("petals", "9")
-    assert {one["name"] for one in client.index()} == {"diabetes", "digits", "numbers", "petals"}
+    assert not client.is_model_ready("nothing") and not client.is_model_ready(
+        "petals", "9"
+    )
+    assert {one["name"] for one in client.index()} == {
+        "diabetes",
+        "digits",
+        "numbers",
+        "petals",
+    }
     assert all(one["state"] == "READY" for one in client.index(ready_only=True))
 
 
@@ -156,7 +193,10 @@ def test_load_and_unload(new_server, models_copy):
             client.infer("petals", {"features": FLOWERS})
         assert caught.value.code == "MODEL_NOT_FOUND"
         client.load("petals")
-        assert client.infer("petals", {"features": FLOWERS})["petal_width"].shape == (2, 1)
+        assert client.infer("petals", {"features": FLOWERS})["petal_width"].shape == (
+            2,
+            1,
+        )
         assert server.stop() == 0
         with pytest.raises(ServerUnreachableError):
             client.is_ready()
@@ -170,23 +210,39 @@ def test_eight_threads_share_a_client_and_each_gets_its_own_answer(client):
         answers = []
         for turn in range(25):
             row = np.array([[number, turn, number * turn]], np.float32)
-            answers.append(float(client.infer("petals", {"features": row})["petal_width"][0, 0]))
+            answers.append(
+                float(client.infer("petals", {"features": row})["petal_width"][0, 0])
+            )
         return answers
 
     with ThreadPoolExecutor(8) as pool:
-        found = [future.result(TIMEOUT_S) for future in [pool.submit(ask, number) for number in range(8)]]
-    rows = np.array([[number, turn, number * turn] for number in range(8) for turn in range(25)], np.float32)
+        found = [
+            future.result(TIMEOUT_S)
+            for future in [pool.submit(ask, number) for number in range(8)]
+        ]
+    rows = np.array(
+        [[number, turn, number * turn] for number in range(8) for turn in range(25)],
+        np.float32,
+    )
     expected = client.infer("petals", {"features": rows})["petal_width"][:, 0]
-    np.testing.assert_allclose([value for values in found for value in values], expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        [value for values in found for value in values], expected, rtol=1e-5, atol=1e-6
+    )
 
 
 # --- Errors
 
 
 def test_errors_carry_status_code_and_text(client):
-    with pytest.raises(ServerError, match="Request for unknown model: 'nothing' is not found") as caught:
+    with pytest.raises(
+        ServerError, match="Request for unknown model: 'nothing' is not found"
+    ) as caught:
         client.model_metadata("nothing")
-    assert (caught.value.status, caught.value.code, caught.value.is_retryable) == (404, "MODEL_NOT_FOUND", False)
+    assert (caught.value.status, caught.value.code, caught.value.is_retryable) == (
+        404,
+        "MODEL_NOT_FOUND",
+        False,
+    )
     with pytest.raises(ServerError, match="expected datatype FP32, got FP64") as caught:
         client.infer("petals", {"features": [[5.1, 3.5, 1.4]]})
     assert (caught.value.status, caught.value.code) == (400, "INVALID_TENSOR")
@@ -195,16 +251,26 @@ def test_errors_carry_status_code_and_text(client):
     assert caught.value.status == 404
 
 
-@pytest.mark.parametrize("model", ["", ".", "..", "a/b", "a?b", "a#b", "%2e", "a b", "größe", "a:b"])
+@pytest.mark.parametrize(
+    "model", ["", ".", "..", "a/b", "a?b", "a#b", "%2e", "a b", "größe", "a:b"]
+)
 def test_names_are_quoted(client, model):
-    for call in (client.model_metadata, client.load, lambda name: client.predict(name, [1])):
+    for call in (
+        client.model_metadata,
+        client.load,
+        lambda name: client.predict(name, [1]),
+    ):
         with pytest.raises(ServerError) as caught:
             call(model)
         assert caught.value.status == 404
 
 
 def test_elements_without_a_datatype_are_refused_before_sending(client):
-    for array in (np.zeros(1, np.complex64), np.zeros(1, "datetime64[s]"), np.zeros(1, np.longdouble)):
+    for array in (
+        np.zeros(1, np.complex64),
+        np.zeros(1, "datetime64[s]"),
+        np.zeros(1, np.longdouble),
+    ):
         with pytest.raises(TypeError, match="input 'x': the protocol has no datatype"):
             client.infer("petals", {"x": array})
 
@@ -214,7 +280,10 @@ def test_the_code_decides_whether_to_try_again(code):
     assert ServerError(code.status, code.name, "").is_retryable == code.retryable
 
 
-@pytest.mark.parametrize(("status", "retryable"), [(429, True), (503, True), (500, False), (404, False), (504, False)])
+@pytest.mark.parametrize(
+    ("status", "retryable"),
+    [(429, True), (503, True), (500, False), (404, False), (504, False)],
+)
 def test_an_unknown_code_is_judged_by_its_status(status, retryable):
     assert ServerError(status, "OF_THE_FUTURE", "").is_retryable == retryable
 
@@ -229,9 +298,15 @@ def test_a_wrong_token_is_said(server, token):
 
 
 @pytest.mark.parametrize("transport", ["http", "socket"])
-def test_a_refused_token_is_told_with_where_it_came_from(server, tmp_path, monkeypatch, transport):
+def test_a_refused_token_is_told_with_where_it_came_from(
+    server, tmp_path, monkeypatch, transport
+):
     """And with the ways to the right one, whichever call meets it, and also once the error was on another process."""
-    url = server.url if transport == "http" else f"socket://127.0.0.1:{server.ready['socket']['port']}"
+    url = (
+        server.url
+        if transport == "http"
+        else f"socket://127.0.0.1:{server.ready['socket']['port']}"
+    )
     missing = tmp_path / "none"
     monkeypatch.setenv("POCKETSERVE_TOKEN", "x" * 43)
     for options, source in [
@@ -243,13 +318,23 @@ def test_a_refused_token_is_told_with_where_it_came_from(server, tmp_path, monke
         ),
     ]:
         with Client(url, **options) as client:
-            calls = (client.index, lambda c=client: c.async_infer("digits", {}).result())
+            calls = (
+                client.index,
+                lambda c=client: c.async_infer("digits", {}).result(),
+            )
             for call in calls:
                 with pytest.raises(ServerError) as caught:
                     call()
-                assert source in str(caught.value) and "pocketserve_client.pair()" in caught.value.advice
+                assert (
+                    source in str(caught.value)
+                    and "pocketserve_client.pair()" in caught.value.advice
+                )
                 again = pickle.loads(pickle.dumps(caught.value))
-                assert (again.status, again.code, str(again)) == (401, "UNAUTHORIZED", str(caught.value))
+                assert (again.status, again.code, str(again)) == (
+                    401,
+                    "UNAUTHORIZED",
+                    str(caught.value),
+                )
 
 
 PETALS = [5.1, 3.5, 1.4]
@@ -264,7 +349,13 @@ PETALS = [5.1, 3.5, 1.4]
         np.array([PETALS] * 2, np.float32)[::2],
         [np.float32(value) for value in PETALS],
         tuple(PETALS),
-        dict(zip(("sepal_length", "sepal_width", "petal_length"), np.array(PETALS), strict=True)),
+        dict(
+            zip(
+                ("sepal_length", "sepal_width", "petal_length"),
+                np.array(PETALS),
+                strict=True,
+            )
+        ),
         [np.array(PETALS)],
     ],
 )
@@ -277,14 +368,21 @@ def test_numbers_may_be_numpys(client, data):
 def test_an_array_is_the_input_tensor(client):
     """Of any task that takes ``.npy`` files."""
     (spec,) = client.model_metadata("digits")["inputs"]
-    answer = client.predict("digits", np.zeros([max(1, size) for size in spec["shape"]], np.float32), top_k=1)
+    answer = client.predict(
+        "digits",
+        np.zeros([max(1, size) for size in spec["shape"]], np.float32),
+        top_k=1,
+    )
     assert answer["task"] == "image-classification" and len(answer["predictions"]) == 1
 
 
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (np.array(["a"]), "arrays of numbers, not of <U1: give a list, or send tensors with infer()"),
+        (
+            np.array(["a"]),
+            "arrays of numbers, not of <U1: give a list, or send tensors with infer()",
+        ),
         (np.array([object()]), "not of object"),
         (object(), "this is a object; tensors by name go to infer()"),
         ([{1, 2}], "this is a set"),
@@ -292,14 +390,19 @@ def test_an_array_is_the_input_tensor(client):
     ],
 )
 def test_what_cannot_be_sent_is_told_before_it_is(data, said):
-    with Client("http://127.0.0.1:1", "x") as client, pytest.raises(TypeError) as caught:
+    with (
+        Client("http://127.0.0.1:1", "x") as client,
+        pytest.raises(TypeError) as caught,
+    ):
         client.predict("petals", data)
     assert said in str(caught.value)
 
 
 def test_the_name_of_a_file_is_no_file(client, monkeypatch):
     monkeypatch.chdir(MODELS / "digits" / "samples")
-    with pytest.raises(ServerError, match=r"a str is a text: give Path\('7.png'\) to send that file"):
+    with pytest.raises(
+        ServerError, match=r"a str is a text: give Path\('7.png'\) to send that file"
+    ):
         client.predict("digits", "7.png")
     with pytest.raises(ServerError) as caught:
         client.predict("digits", "no-such.png")
@@ -345,10 +448,19 @@ def test_a_client_cannot_be_pickled(client):
 
 @pytest.mark.parametrize(
     "options",
-    [{"timeout": 0}, {"timeout": -1}, {"timeout": None}, {"timeout": "5"}, {"reconnect": -1}, {"timeout": 1e9}],
+    [
+        {"timeout": 0},
+        {"timeout": -1},
+        {"timeout": None},
+        {"timeout": "5"},
+        {"reconnect": -1},
+        {"timeout": 1e9},
+    ],
 )
 def test_times_that_are_none(options):
-    with pytest.raises(ValueError, match=r"must be a number of seconds from .* to 10,000,000, not "):
+    with pytest.raises(
+        ValueError, match=r"must be a number of seconds from .* to 10,000,000, not "
+    ):
         Client("http://127.0.0.1:1", "x", **options)
 
 
@@ -356,26 +468,34 @@ def test_times_may_be_numbers_of_numpy(server):
     for kind in (np.float32, np.int64):
         for transport in ("http", "socket"):
             url = f"{transport}://127.0.0.1:{server.ready[transport]['port']}"
-            with Client(url, server.token, timeout=kind(60), reconnect=kind(5)) as client:
+            with Client(
+                url, server.token, timeout=kind(60), reconnect=kind(5)
+            ) as client:
                 assert client.predict("petals", [5.1, 3.5, 1.4])["model"] == "petals"
 
 
 def test_arguments_that_are_none_are_told_as_that(client):
     with pytest.raises(TypeError, match="arrays by input name"):
         client.infer("petals", [1, 2, 3])
-    with pytest.raises(TypeError, match=r"outputs are a list of names, such as \['petal_width'\]"):
+    with pytest.raises(
+        TypeError, match=r"outputs are a list of names, such as \['petal_width'\]"
+    ):
         client.infer("petals", {"features": FLOWERS}, outputs="petal_width")
     with pytest.raises(TypeError, match="name is a str, not a NoneType"):
         client.predict(None, [1, 2, 3])
 
 
 MANY = b'{"outputs": [%s]}' % b", ".join(
-    [b'{"name": "y", "datatype": "FP32", "shape": [1], "data": [1]}'] * (MAX_TENSORS + 1)
+    [b'{"name": "y", "datatype": "FP32", "shape": [1], "data": [1]}']
+    * (MAX_TENSORS + 1)
 )
 
 
 def test_an_answer_beyond_the_limits_may_still_be_ours():
-    with pytest.raises(NotOurServerError, match=r"is larger than this client reads, or .* \(outputs has 257 entries"):
+    with pytest.raises(
+        NotOurServerError,
+        match=r"is larger than this client reads, or .* \(outputs has 257 entries",
+    ):
         _tensors(Answer(200, MANY, None))
 
 
@@ -404,14 +524,21 @@ def test_a_page_of_another_server_is_no_answer(page):
         "async": lambda client: client.async_predict("petals", [1, 2, 3]).result(),
     }
     if page[:1] == b"<":  # answers whose content says nothing more are not parsed
-        calls |= {"ready": lambda client: client.is_ready(), "load": lambda client: client.load("petals")}
+        calls |= {
+            "ready": lambda client: client.is_ready(),
+            "load": lambda client: client.load("petals"),
+        }
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Other) as other:
         thread = threading.Thread(target=other.serve_forever, args=(0.01,))
         thread.start()
         try:
-            with Client(f"http://127.0.0.1:{other.server_port}", "x", timeout=TIMEOUT_S) as client:
+            with Client(
+                f"http://127.0.0.1:{other.server_port}", "x", timeout=TIMEOUT_S
+            ) as client:
                 for name, call in calls.items():
-                    with pytest.raises(NotOurServerError, match="is not a pocketserve server"):
+                    with pytest.raises(
+                        NotOurServerError, match="is not a pocketserve server"
+                    ):
                         pytest.fail(f"{name} gave {call(client)!r}")
         finally:
             other.shutdown()
@@ -422,7 +549,10 @@ def test_nobody_there(server):
     with socket.socket() as bound:  # bound but not listening: nobody else gets the port
         bound.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{bound.getsockname()[1]}"
-        with Client(url, "x") as client, pytest.raises(ServerUnreachableError) as caught:
+        with (
+            Client(url, "x") as client,
+            pytest.raises(ServerUnreachableError) as caught,
+        ):
             client.is_ready()
     assert str(caught.value) == (
         f"{url} cannot be reached (Connection refused); is the server running? start it with: pocketserve serve"
@@ -462,8 +592,14 @@ class Stranger:
 
 
 def test_a_server_that_does_not_answer_is_not_waited_for_for_ever():
-    unreachable = pytest.raises(ServerUnreachableError, match=r"did not answer within 0\.05 s")
-    with Stranger(None) as stranger, Client(stranger.url, "x", timeout=0.05) as client, unreachable:
+    unreachable = pytest.raises(
+        ServerUnreachableError, match=r"did not answer within 0\.05 s"
+    )
+    with (
+        Stranger(None) as stranger,
+        Client(stranger.url, "x", timeout=0.05) as client,
+        unreachable,
+    ):
         client.server_metadata()
 
 
@@ -481,18 +617,31 @@ def test_a_broken_connection_is_unreachable(answer):
         client.server_metadata()
 
 
-@pytest.mark.parametrize("body", [b"<html>no</html>", b"", b"[]", b'{"detail": "no"}', b"\xff"])
+@pytest.mark.parametrize(
+    "body", [b"<html>no</html>", b"", b"[]", b'{"detail": "no"}', b"\xff"]
+)
 def test_an_error_of_something_else_is_told_apart(body):
-    answer = b"HTTP/1.1 500 Oops\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%b" % (len(body), body)
+    answer = (
+        b"HTTP/1.1 500 Oops\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%b"
+        % (len(body), body)
+    )
     refusal = pytest.raises(ServerError, match="is this a pocketserve server")
-    with Stranger(answer) as stranger, Client(stranger.url, "x") as client, refusal as caught:
+    with (
+        Stranger(answer) as stranger,
+        Client(stranger.url, "x") as client,
+        refusal as caught,
+    ):
         client.server_metadata()
     assert (caught.value.status, caught.value.code) == (500, "")
 
 
 def test_redirects_are_not_followed_with_the_token():
     answer = b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-    with Stranger(answer) as stranger, Client(stranger.url, "x") as client, pytest.raises(ServerError) as caught:
+    with (
+        Stranger(answer) as stranger,
+        Client(stranger.url, "x") as client,
+        pytest.raises(ServerError) as caught,
+    ):
         client.server_metadata()
     assert caught.value.status == 302
     assert b"Authorization: Bearer x\r\n" in stranger.request
@@ -515,7 +664,10 @@ def test_the_address_comes_from_the_environment(server, monkeypatch):
 def test_the_token_is_looked_for_in_order(tmp_path, monkeypatch):
     for name in ("given", "named", "usual"):
         (tmp_path / name).write_text(f"{name}\n")
-    both = {"POCKETSERVE_TOKEN": "variable", "POCKETSERVE_TOKEN_FILE": str(tmp_path / "named")}
+    both = {
+        "POCKETSERVE_TOKEN": "variable",
+        "POCKETSERVE_TOKEN_FILE": str(tmp_path / "named"),
+    }
     named = {"POCKETSERVE_TOKEN_FILE": str(tmp_path / "named")}
     assert find_credentials(None, None, both).token == "variable"
     assert find_credentials(None, tmp_path / "given", both).token == "given"
@@ -524,7 +676,9 @@ def test_the_token_is_looked_for_in_order(tmp_path, monkeypatch):
     )  # another server's token does not take its place
     assert find_credentials(None, None, named).token == "named"
     assert find_credentials(None, None, {}).token is None
-    monkeypatch.setattr("platformdirs.user_state_path", lambda name: tmp_path / "state" / name)
+    monkeypatch.setattr(
+        "platformdirs.user_state_path", lambda name: tmp_path / "state" / name
+    )
     folder = tmp_path / "state" / "pocketserve"
     folder.mkdir(parents=True)
     (folder / "token").write_text("usual\n")
@@ -584,7 +738,9 @@ NUMPY_TYPES = [name for name in DATATYPES if name not in ("BF16", "BYTES")]
 @pytest.mark.parametrize("order", ["<", ">"])
 def test_numbers_survive_as_tensors(datatype, shape, order):
     dtype = np.dtype(DATATYPES[datatype].typestr)
-    array = np.arange(int(np.prod(shape))).reshape(shape).astype(dtype.newbyteorder(order))
+    array = (
+        np.arange(int(np.prod(shape))).reshape(shape).astype(dtype.newbyteorder(order))
+    )
     tensor = as_tensor("x", array)
     assert (tensor.datatype, tensor.shape) == (datatype, shape)
     assert tensor.data.nbytes == array.size * dtype.itemsize
@@ -612,7 +768,9 @@ def test_texts_survive_as_tensors(value, elements):
 def test_the_half_of_a_float_is_widened():
     bits = np.array([0x3F80, 0xC000, 0x7FC0], "<u2")
     tensor = Tensor("x", "BF16", (3,), bits.view(np.uint8).data)
-    np.testing.assert_array_equal(as_array(tensor), np.array([1.0, -2.0, np.nan], np.float32))
+    np.testing.assert_array_equal(
+        as_array(tensor), np.array([1.0, -2.0, np.nan], np.float32)
+    )
 
 
 def test_floats_and_bits_are_sent_as_bf16():
@@ -630,7 +788,10 @@ def test_floats_and_bits_are_sent_as_bf16():
     assert np.isnan(as_array(as_tensor("x", np.float32(np.nan), "BF16")))
 
 
-@pytest.mark.parametrize(("value", "datatype"), [([1, 2], "BF16"), (["a"], "BF16"), ([1.0], "FP32"), ([True], "BF16")])
+@pytest.mark.parametrize(
+    ("value", "datatype"),
+    [([1, 2], "BF16"), (["a"], "BF16"), ([1.0], "FP32"), ([True], "BF16")],
+)
 def test_what_no_bf16_can_be_made_of(value, datatype):
     with pytest.raises(TypeError, match="only BF16 can be named"):
         as_tensor("x", value, datatype)
@@ -642,12 +803,18 @@ def test_arrays_of_ml_dtypes_are_bf16():
     for array in (values, values[::-1][::-1], values.reshape(3, 1)):
         tensor = as_tensor("x", array)
         assert tensor.datatype == "BF16"
-        np.testing.assert_array_equal(as_array(tensor).reshape(-1), values.astype(np.float32))
+        np.testing.assert_array_equal(
+            as_array(tensor).reshape(-1), values.astype(np.float32)
+        )
 
 
 def test_datatypes_of_inputs_that_are_not_given(client):
     with pytest.raises(TypeError, match="datatypes names inputs that are not given: y"):
-        client.infer("petals", {"x": np.zeros((1, 3), np.float32)}, datatypes={"y": "BF16"})
+        client.infer(
+            "petals", {"x": np.zeros((1, 3), np.float32)}, datatypes={"y": "BF16"}
+        )
     name = client.model_metadata("petals")["inputs"][0]["name"]
     with pytest.raises(ServerError, match="BF16"):
-        client.infer("petals", {name: np.zeros((1, 3), np.float32)}, datatypes={name: "BF16"})
+        client.infer(
+            "petals", {name: np.zeros((1, 3), np.float32)}, datatypes={name: "BF16"}
+        )

@@ -15,7 +15,12 @@ import pytest
 import pocketserve_client
 from conftest import MODELS, ROOT, Server
 from held_server import TOKEN, HeldServer
-from pocketserve_client import Client, PocketserveError, ServerError, ServerUnreachableError
+from pocketserve_client import (
+    Client,
+    PocketserveError,
+    ServerError,
+    ServerUnreachableError,
+)
 from pocketserve_client.calls import check_answer
 from pocketserve_client.errors import ShuttingDownError
 from pocketserve_client.transport import Answer
@@ -52,25 +57,35 @@ def test_all_errors_have_one_base() -> None:
 
 @pytest.mark.live
 def test_names_and_texts(client: Client) -> None:
-    assert client.models() == list(dict.fromkeys(entry["name"] for entry in client.index()))
+    assert client.models() == list(
+        dict.fromkeys(entry["name"] for entry in client.index())
+    )
     assert repr(client) == f"Client({client.url!r})"
 
 
 def test_the_text_of_a_client_has_no_password() -> None:
-    assert repr(Client("http://me:secret@127.0.0.1:1/x")) == "Client('http://127.0.0.1:1/x')"
+    assert (
+        repr(Client("http://me:secret@127.0.0.1:1/x"))
+        == "Client('http://127.0.0.1:1/x')"
+    )
 
 
 @pytest.mark.parametrize("transport", ["http", "socket"])
 def test_a_timeout_of_one_call(held: HeldServer, transport: str) -> None:
     """The model is busy for longer than that, and the client's own timeout is long."""
     picture = (SAMPLES / "7.png").read_bytes()
-    with ThreadPoolExecutor(1) as pool, Client(url_of(held, transport), TOKEN, timeout=LIMIT_S) as client:
+    with (
+        ThreadPoolExecutor(1) as pool,
+        Client(url_of(held, transport), TOKEN, timeout=LIMIT_S) as client,
+    ):
         assert client.predict("digits", picture)["predictions"]  # it is connected
         held.model.hold(pool)
         calls = {
             "predict": lambda: client.predict("digits", picture, timeout=0.2),
             "files": lambda: client.predict("digits", [SAMPLES / "7.png"], timeout=0.2),
-            "async_predict": lambda: client.async_predict("digits", picture, timeout=0.2).result(),
+            "async_predict": lambda: client.async_predict(
+                "digits", picture, timeout=0.2
+            ).result(),
         }
         try:
             for call in calls.values():
@@ -83,7 +98,9 @@ def test_a_timeout_of_one_call(held: HeldServer, transport: str) -> None:
 
 @pytest.mark.live
 def test_a_timeout_longer_than_the_clients(server: Server) -> None:
-    with Client(f"http://127.0.0.1:{server.port}", server.token, timeout=0.001, reconnect=0) as client:
+    with Client(
+        f"http://127.0.0.1:{server.port}", server.token, timeout=0.001, reconnect=0
+    ) as client:
         assert client.predict("petals", FLOWER, timeout=LIMIT_S)["predictions"]
 
 
@@ -100,22 +117,32 @@ def test_a_timeout_that_is_none(timeout: float) -> None:
 def test_a_list_of_files(client: Client) -> None:
     paths = [SAMPLES / f"{number}.png" for number in (7, 3, 0)] * 4
     expected = [client.predict("digits", path)["predictions"] for path in paths]
-    assert [answer["predictions"] for answer in client.predict("digits", paths)] == expected
+    assert [
+        answer["predictions"] for answer in client.predict("digits", paths)
+    ] == expected
     contents = [path.read_bytes() for path in paths]
-    assert [answer["predictions"] for answer in client.predict("digits", contents)] == expected
+    assert [
+        answer["predictions"] for answer in client.predict("digits", contents)
+    ] == expected
     files = [io.BytesIO(content) for content in contents]
-    assert [answer["predictions"] for answer in client.predict("digits", files)] == expected
+    assert [
+        answer["predictions"] for answer in client.predict("digits", files)
+    ] == expected
     pictures = client.predict("digits", paths[:2], annotate="png")
     assert all(picture.startswith(b"\x89PNG") for picture in pictures)
     with pytest.raises(ServerError):
         client.predict("digits", [paths[0], b"no picture", paths[1]])
     with pytest.raises(OSError, match="missing"):
         client.predict("digits", [paths[0], Path("missing.png")])
-    assert client.predict("petals", [FLOWER, FLOWER])["predictions"]  # rows are one request, as before
+    assert client.predict("petals", [FLOWER, FLOWER])[
+        "predictions"
+    ]  # rows are one request, as before
 
 
 @pytest.mark.live
-def test_the_log_has_requests_and_no_content(client: Client, server: Server, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_has_requests_and_no_content(
+    client: Client, server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
     client.predict("petals", FLOWER)
     assert not caplog.records
     with caplog.at_level(logging.DEBUG, logger="pocketserve_client"):
@@ -123,7 +150,11 @@ def test_the_log_has_requests_and_no_content(client: Client, server: Server, cap
         client.async_predict("petals", FLOWER).result()
         with pytest.raises(ServerError):
             client.infer("no-such", {"x": [1.0]})
-    texts = [record.getMessage() for record in caplog.records if record.name == "pocketserve_client"]
+    texts = [
+        record.getMessage()
+        for record in caplog.records
+        if record.name == "pocketserve_client"
+    ]
     assert [text.partition(",")[0] for text in texts] == [
         *["POST /predictions/petals 200"] * 2,
         "POST /v2/models/no-such/infer 404",
@@ -141,9 +172,13 @@ def test_an_answer_of_a_server_that_ends() -> None:
 
 @pytest.mark.parametrize("transport", ["http", "socket"])
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_inference_is_repeated_while_a_server_ends(held: HeldServer, transport: str, asynchronous: bool) -> None:
+def test_inference_is_repeated_while_a_server_ends(
+    held: HeldServer, transport: str, asynchronous: bool
+) -> None:
     """As in a graceful reload: another process answers on the same port soon. Here the same one takes up its work."""
-    with Client(url_of(held, transport), TOKEN, timeout=LIMIT_S, reconnect=LIMIT_S) as client:
+    with Client(
+        url_of(held, transport), TOKEN, timeout=LIMIT_S, reconnect=LIMIT_S
+    ) as client:
         assert client.predict("digits", SAMPLES / "7.png")["predictions"]
         held.service.drain(0)
         refused = held.service._refusal
@@ -165,7 +200,9 @@ def test_inference_is_repeated_while_a_server_ends(held: HeldServer, transport: 
 
 
 def test_other_calls_are_not_repeated_while_a_server_ends(held: HeldServer) -> None:
-    with Client(url_of(held, "socket"), TOKEN, timeout=LIMIT_S, reconnect=LIMIT_S) as client:
+    with Client(
+        url_of(held, "socket"), TOKEN, timeout=LIMIT_S, reconnect=LIMIT_S
+    ) as client:
         client.load("digits")
         held.service.drain(0)
         with pytest.raises(ServerError) as error:
@@ -207,13 +244,34 @@ def test_type_checkers_find_misspelt_keys(tmp_path: Path) -> None:
     pytest.importorskip("mypy")
     (tmp_path / "good.py").write_text(SAMPLE)
     lines = "\n".join(f"client.infer and {fault}" for fault in FAULTS)
-    (tmp_path / "bad.py").write_text(f"from pocketserve_client import Client\n\nclient = Client()\n{lines}\n")
-    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--cache-dir", str(tmp_path / "cache")]
-    command += ["--no-error-summary", str(tmp_path / "good.py"), str(tmp_path / "bad.py")]
+    (tmp_path / "bad.py").write_text(
+        f"from pocketserve_client import Client\n\nclient = Client()\n{lines}\n"
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--config-file=",
+        "--cache-dir",
+        str(tmp_path / "cache"),
+    ]
+    command += [
+        "--no-error-summary",
+        str(tmp_path / "good.py"),
+        str(tmp_path / "bad.py"),
+    ]
     path = f"{ROOT / 'client'}:{ROOT / 'server'}"
     done = subprocess.run(
-        command, env={"MYPYPATH": path, "PATH": ""}, cwd=tmp_path, capture_output=True, text=True, timeout=400
+        command,
+        env={"MYPYPATH": path, "PATH": ""},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=400,
     )
     faults = [line for line in done.stdout.splitlines() if ": error:" in line]
     assert {line.split(":")[0] for line in faults} == {"bad.py"}, done.stdout
-    assert {int(line.split(":")[1]) for line in faults} == set(range(4, 4 + len(FAULTS))), done.stdout
+    assert {int(line.split(":")[1]) for line in faults} == set(
+        range(4, 4 + len(FAULTS))
+    ), done.stdout

@@ -15,7 +15,13 @@ import pytest
 
 from conftest import MODELS, Server
 from held_server import TOKEN, HeldServer
-from pocketserve_client import AddressError, Client, FallbackServer, ServerError, ServerUnreachableError
+from pocketserve_client import (
+    AddressError,
+    Client,
+    FallbackServer,
+    ServerError,
+    ServerUnreachableError,
+)
 
 pytestmark = pytest.mark.live
 FLOWER = np.array([[5.1, 3.5, 1.4]], np.float32)
@@ -53,7 +59,9 @@ def client(phone, server, transport) -> Iterator[Client]:
     """Of the phone's server, with the shared one behind it; each has a token of its own."""
     assert phone.token != server.token
     fallback = FallbackServer(url(server, transport), server.token)
-    with Client(url(phone, transport), phone.token, timeout=LIMIT_S, fallback=fallback) as one:
+    with Client(
+        url(phone, transport), phone.token, timeout=LIMIT_S, fallback=fallback
+    ) as one:
         yield one
 
 
@@ -69,9 +77,15 @@ def kill(server: Server) -> None:
 
 def test_the_first_server_answers_while_it_can(client, phone, server, transport):
     before = successes(server, "petals")
-    answer, outputs = client.predict("petals", FLOWER.tolist()), client.infer("petals", {"features": FLOWER})
+    answer, outputs = (
+        client.predict("petals", FLOWER.tolist()),
+        client.infer("petals", {"features": FLOWER}),
+    )
     assert answer.server == outputs.server == url(phone, transport)
-    assert json.loads(json.dumps(answer)) == answer and successes(server, "petals") == before
+    assert (
+        json.loads(json.dumps(answer)) == answer
+        and successes(server, "petals") == before
+    )
 
 
 def test_a_killed_server_is_answered_for(client, phone, server, transport):
@@ -81,7 +95,9 @@ def test_a_killed_server_is_answered_for(client, phone, server, transport):
     np.testing.assert_array_equal(first["petal_width"], second["petal_width"])
     assert second.server == url(server, transport)
     labels = client.predict("digits", DIGIT, top_k=1)
-    assert labels["predictions"][0]["label"] == "7" and labels.server == url(server, transport)
+    assert labels["predictions"][0]["label"] == "7" and labels.server == url(
+        server, transport
+    )
     picture = client.predict("digits", DIGIT, annotate="png")
     assert picture.startswith(b"\x89PNG") and picture.server == url(server, transport)
     assert client.model_metadata("petals")["name"] == "petals"
@@ -97,12 +113,19 @@ def test_calls_that_were_started_without_waiting(client, phone, server, transpor
 
 
 def test_a_refusal_goes_to_the_other_server(client, phone, server, transport):
-    assert client.predict("petals", FLOWER.tolist(), parameters=BACKGROUND).server == url(server, transport)
+    assert client.predict(
+        "petals", FLOWER.tolist(), parameters=BACKGROUND
+    ).server == url(server, transport)
     call = client.async_infer("petals", {"features": FLOWER}, parameters=BACKGROUND)
     assert call.result().server == url(server, transport)
     assert client.predict("petals", FLOWER.tolist()).server == url(phone, transport)
-    with Client(url(phone, transport), phone.token) as alone, pytest.raises(ServerError) as refusal:
-        alone.predict("petals", FLOWER.tolist(), parameters=BACKGROUND)  # never by itself
+    with (
+        Client(url(phone, transport), phone.token) as alone,
+        pytest.raises(ServerError) as refusal,
+    ):
+        alone.predict(
+            "petals", FLOWER.tolist(), parameters=BACKGROUND
+        )  # never by itself
     assert refusal.value.code == "LOW_POWER"
 
 
@@ -110,7 +133,11 @@ def test_a_full_queue_goes_to_the_other_server(server, transport, tmp_path):
     """QUEUE_FULL (429) while the model is busy, SHUTTING_DOWN (503) at the end; in between the first one answers."""
     first = HeldServer(tmp_path, queue_limit=1)
     sockets, http, _token = first.addresses
-    address = f"http://127.0.0.1:{http}" if transport == "http" else f"socket://127.0.0.1:{sockets}"
+    address = (
+        f"http://127.0.0.1:{http}"
+        if transport == "http"
+        else f"socket://127.0.0.1:{sockets}"
+    )
     fallback = FallbackServer(url(server, transport), server.token)
     try:
         with (
@@ -120,8 +147,12 @@ def test_a_full_queue_goes_to_the_other_server(server, transport, tmp_path):
         ):
             first.model.hold(pool)
             try:
-                waiting = first.model.send(lambda: first.model.peer.ask("POST /predictions/digits", DIGIT))
-                refused_by_the_first(client, alone, "QUEUE_FULL", url(server, transport))
+                waiting = first.model.send(
+                    lambda: first.model.peer.ask("POST /predictions/digits", DIGIT)
+                )
+                refused_by_the_first(
+                    client, alone, "QUEUE_FULL", url(server, transport)
+                )
             finally:
                 first.model.go()
             answer = first.model.peer.answer()
@@ -145,7 +176,10 @@ def refused_by_the_first(client: Client, alone: Client, code: str, other: str) -
 
 def test_a_wrong_request_is_wrong_anywhere(client, phone, server):
     before = successes(server, "petals")
-    for wrong in (lambda: client.predict("petals", [1.0]), lambda: client.infer("no-such-model", {"x": FLOWER})):
+    for wrong in (
+        lambda: client.predict("petals", [1.0]),
+        lambda: client.infer("no-such-model", {"x": FLOWER}),
+    ):
         with pytest.raises(ServerError) as refusal:
             wrong()
         assert not getattr(refusal.value, "__notes__", [])
@@ -164,8 +198,16 @@ def test_what_is_about_one_server_stays_there(client, phone, server):
         client.statistics,
         client.server_metadata,
         client.is_ready,
-        lambda: client.infer("petals", {"features": FLOWER}, parameters={"sequence_id": 5, "sequence_start": True}),
-        lambda: client.predict("petals", FLOWER.tolist(), parameters={"sequence_id": 5, "sequence_start": True}),
+        lambda: client.infer(
+            "petals",
+            {"features": FLOWER},
+            parameters={"sequence_id": 5, "sequence_start": True},
+        ),
+        lambda: client.predict(
+            "petals",
+            FLOWER.tolist(),
+            parameters={"sequence_id": 5, "sequence_start": True},
+        ),
     ):
         with pytest.raises(ServerUnreachableError):
             call()
@@ -178,9 +220,15 @@ def test_a_frozen_server_leaves_time_for_the_other(phone, server, transport):
     begin = time.monotonic()
     phone.process.send_signal(signal.SIGSTOP)
     try:
-        with Client(url(phone, transport), phone.token, timeout=4.0, fallback=fallback) as client:
-            assert client.predict("petals", FLOWER.tolist()).server == url(server, transport)
-            assert client.async_predict("petals", FLOWER.tolist()).result().server == url(server, transport)
+        with Client(
+            url(phone, transport), phone.token, timeout=4.0, fallback=fallback
+        ) as client:
+            assert client.predict("petals", FLOWER.tolist()).server == url(
+                server, transport
+            )
+            assert client.async_predict(
+                "petals", FLOWER.tolist()
+            ).result().server == url(server, transport)
     finally:
         phone.process.send_signal(signal.SIGCONT)
     assert time.monotonic() - begin < LIMIT_S
@@ -190,7 +238,9 @@ def test_one_deadline_over_both(new_server, phone, transport):
     """Two frozen servers take no more than the call's own time, and the error tells of both."""
     other = new_server(MODELS)
     fallback = FallbackServer(url(other, transport), other.token)
-    with Client(url(phone, transport), phone.token, timeout=2.0, fallback=fallback) as client:
+    with Client(
+        url(phone, transport), phone.token, timeout=2.0, fallback=fallback
+    ) as client:
         for each in (phone, other):
             each.process.send_signal(signal.SIGSTOP)
         begin = time.monotonic()
@@ -198,7 +248,10 @@ def test_one_deadline_over_both(new_server, phone, transport):
             with pytest.raises(ServerUnreachableError) as error:
                 client.predict("petals", FLOWER.tolist())
             assert time.monotonic() - begin < LIMIT_S
-            assert f"nor did the fallback {url(other, transport)} answer" in error.value.__notes__[0]
+            assert (
+                f"nor did the fallback {url(other, transport)} answer"
+                in error.value.__notes__[0]
+            )
         finally:
             for each in (phone, other):
                 each.process.send_signal(signal.SIGCONT)
@@ -206,24 +259,38 @@ def test_one_deadline_over_both(new_server, phone, transport):
 
 def test_whoever_waits_for_a_call_says_for_how_long():
     """Of both servers together; the client's own time is far longer. The system takes the connections, and nobody."""
-    with socket.create_server(("127.0.0.1", 0)) as first, socket.create_server(("127.0.0.1", 0)) as second:
-        urls = [f"http://127.0.0.1:{listener.getsockname()[1]}" for listener in (first, second)]
+    with (
+        socket.create_server(("127.0.0.1", 0)) as first,
+        socket.create_server(("127.0.0.1", 0)) as second,
+    ):
+        urls = [
+            f"http://127.0.0.1:{listener.getsockname()[1]}"
+            for listener in (first, second)
+        ]
         with Client(urls[0], timeout=600.0, fallback=FallbackServer(urls[1])) as client:
             begin = time.monotonic()
             with pytest.raises(ServerUnreachableError) as error:
                 client.async_predict("petals", [1.0]).result(timeout=0.5)
-            assert "nor did the fallback" in error.value.__notes__[0] and time.monotonic() - begin < LIMIT_S
+            assert (
+                "nor did the fallback" in error.value.__notes__[0]
+                and time.monotonic() - begin < LIMIT_S
+            )
 
 
 @pytest.mark.parametrize("token", [None, "", "another-token-of-32-characters-at-least"])
-def test_a_fallback_is_never_given_the_token_of_the_first(phone, server, transport, token, monkeypatch):
+def test_a_fallback_is_never_given_the_token_of_the_first(
+    phone, server, transport, token, monkeypatch
+):
     """Neither the one that was given nor that of the environment; a wrong one does not hide the first error."""
     monkeypatch.setenv("POCKETSERVE_TOKEN", server.token)
     fallback = FallbackServer(url(server, transport), token)
     with Client(url(phone, transport), phone.token, fallback=fallback) as client:
         with pytest.raises(ServerError) as error:
             client.predict("petals", FLOWER.tolist(), parameters=BACKGROUND)
-        assert error.value.code == "LOW_POWER" and "nor did the fallback" in error.value.__notes__[0]
+        assert (
+            error.value.code == "LOW_POWER"
+            and "nor did the fallback" in error.value.__notes__[0]
+        )
 
 
 def test_a_token_from_a_file(phone, server, transport, tmp_path):
@@ -231,7 +298,9 @@ def test_a_token_from_a_file(phone, server, transport, tmp_path):
     path.write_text(server.token)
     fallback = FallbackServer(url(server, transport), token_file=path)
     with Client(url(phone, transport), phone.token, fallback=fallback) as client:
-        assert client.predict("petals", FLOWER.tolist(), parameters=BACKGROUND).server == url(server, transport)
+        assert client.predict(
+            "petals", FLOWER.tolist(), parameters=BACKGROUND
+        ).server == url(server, transport)
 
 
 def test_what_is_no_fallback():

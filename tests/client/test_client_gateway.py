@@ -70,10 +70,16 @@ def proxy(*answers: tuple[int, bytes]) -> Iterator[Proxy]:
 @pytest.mark.parametrize("status", [500, 502, 503, 504])
 def test_inference_is_asked_again(status: int) -> None:
     """Waiting or not, until the server is back."""
-    with proxy((status, b"Bad gateway"), LOST, ANSWER) as one, Client(one.url, "x", reconnect=LIMIT_S) as client:
+    with (
+        proxy((status, b"Bad gateway"), LOST, ANSWER) as one,
+        Client(one.url, "x", reconnect=LIMIT_S) as client,
+    ):
         assert client.predict("petals", [1.0])["predictions"] == [{"value": 1.5}]
         assert one.requests == 3
-    with proxy(LOST, LOST, ANSWER) as one, Client(one.url, "x", reconnect=LIMIT_S) as client:
+    with (
+        proxy(LOST, LOST, ANSWER) as one,
+        Client(one.url, "x", reconnect=LIMIT_S) as client,
+    ):
         call = client.async_predict("petals", [1.0])
         assert call.result()["predictions"] == [{"value": 1.5}] and one.requests == 3
 
@@ -87,7 +93,13 @@ def test_it_fails_once_the_time_is_over() -> None:
 
 
 @pytest.mark.parametrize(
-    "answer", [(500, b'{"error": "e", "code": "INTERNAL"}'), (500, b'{"detail": "no"}'), (404, b"?"), (403, b"")]
+    "answer",
+    [
+        (500, b'{"error": "e", "code": "INTERNAL"}'),
+        (500, b'{"detail": "no"}'),
+        (404, b"?"),
+        (403, b""),
+    ],
 )
 def test_what_a_server_says_itself_is_final(answer: tuple[int, bytes]) -> None:
     """Errors with a code of ours, of another program, and statuses that no proxy takes for this."""
@@ -101,7 +113,9 @@ def test_what_may_have_changed_something_is_not_asked_again() -> None:
     """Steps of a sequence, and loads."""
     with proxy(LOST) as one, Client(one.url, "x", reconnect=LIMIT_S) as client:
         with pytest.raises(GatewayError):
-            client.predict("petals", [1.0], parameters={"sequence_id": 5, "sequence_start": True})
+            client.predict(
+                "petals", [1.0], parameters={"sequence_id": 5, "sequence_start": True}
+            )
         with pytest.raises(GatewayError):
             client.load("petals")
         assert one.requests == 2

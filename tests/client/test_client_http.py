@@ -16,7 +16,10 @@ LARGE = bytes(64 << 20)  # more than the buffers of a connection hold
 DOCUMENT = b'{"name": "n"}'
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(DOCUMENT), DOCUMENT)
 REFUSAL = b'{"error": "too much", "code": "BODY_TOO_LARGE"}'
-TOO_LARGE = b"HTTP/1.1 413 X\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b" % (len(REFUSAL), REFUSAL)
+TOO_LARGE = b"HTTP/1.1 413 X\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b" % (
+    len(REFUSAL),
+    REFUSAL,
+)
 Talk = Callable[[socket.socket], None]
 
 
@@ -67,7 +70,10 @@ def answer_early(guest: socket.socket) -> None:
 
 def test_an_answer_before_the_whole_body_is_the_answer() -> None:
     """The client's sending fails, but the refusal is there to be read; nothing is sent again for it."""
-    with Peer(answer_early) as peer, Client(f"http://127.0.0.1:{peer.port}", "t") as client:
+    with (
+        Peer(answer_early) as peer,
+        Client(f"http://127.0.0.1:{peer.port}", "t") as client,
+    ):
         for count in (1, 2):
             with pytest.raises(ServerError) as refused:
                 client.predict("m", LARGE)
@@ -78,7 +84,9 @@ def test_an_answer_before_the_whole_body_is_the_answer() -> None:
 def test_a_peer_that_only_stops_reading_is_lost() -> None:
     """Where there is no answer, the first error stands."""
     with Peer(lambda guest: head_of(guest) and None) as peer:
-        unreachable = pytest.raises(ServerUnreachableError, match=r"Connection reset by peer|Broken pipe")
+        unreachable = pytest.raises(
+            ServerUnreachableError, match=r"Connection reset by peer|Broken pipe"
+        )
         with Client(f"http://127.0.0.1:{peer.port}", "t") as client, unreachable:
             client.predict("m", LARGE)
 
@@ -91,7 +99,10 @@ def test_what_comes_before_an_answer_is_no_answer(status: int) -> None:
         head_of(guest)
         guest.sendall(b"HTTP/1.1 %d Early\r\n\r\n" % status + OK)
 
-    with Peer(talk) as peer, Client(f"http://127.0.0.1:{peer.port}", "t", reconnect=0.0) as client:
+    with (
+        Peer(talk) as peer,
+        Client(f"http://127.0.0.1:{peer.port}", "t", reconnect=0.0) as client,
+    ):
         for _ in range(2):
             with pytest.raises(ServerUnreachableError):
                 client.server_metadata()
@@ -110,7 +121,10 @@ def keep_alive(heads: list[bytes]) -> Talk:
 def test_requests_share_a_connection() -> None:
     """Also after the server has closed it: then there is a new one."""
     heads: list[bytes] = []
-    with Peer(keep_alive(heads)) as peer, Client(f"http://127.0.0.1:{peer.port}", "t") as client:
+    with (
+        Peer(keep_alive(heads)) as peer,
+        Client(f"http://127.0.0.1:{peer.port}", "t") as client,
+    ):
         for _ in range(5):
             assert client.server_metadata() == {"name": "n"}
         client.close()
@@ -128,15 +142,25 @@ def heads() -> Iterator[tuple[list[bytes], int]]:
 @pytest.mark.parametrize(
     ("url", "token", "lines"),
     [
-        ("http://127.0.0.1:{}", "t", [b"GET /v2 HTTP/1.1", b"Host: 127.0.0.1:{}", b"Authorization: Bearer t"]),
+        (
+            "http://127.0.0.1:{}",
+            "t",
+            [b"GET /v2 HTTP/1.1", b"Host: 127.0.0.1:{}", b"Authorization: Bearer t"],
+        ),
         ("http://127.0.0.1:{}/a:b@c/", "t", [b"GET /a:b@c/v2 HTTP/1.1"]),
         ("http://127.0.0.1:{}/\u00fc", "t", [b"GET /%C3%BC/v2 HTTP/1.1"]),
-        ("http://me:p%40ss@127.0.0.1:{}", "t", [b"Host: 127.0.0.1:{}", b"Authorization: Basic bWU6cEBzcw=="]),
+        (
+            "http://me:p%40ss@127.0.0.1:{}",
+            "t",
+            [b"Host: 127.0.0.1:{}", b"Authorization: Basic bWU6cEBzcw=="],
+        ),
         ("http://LOCALHOST:{}", "t", [b"Host: localhost:{}"]),
     ],
     ids=["plain", "prefix", "letters", "password", "name"],
 )
-def test_the_head_of_a_request(heads: tuple[list[bytes], int], url: str, token: str, lines: list[bytes]) -> None:
+def test_the_head_of_a_request(
+    heads: tuple[list[bytes], int], url: str, token: str, lines: list[bytes]
+) -> None:
     """One request line, one host, one authorisation."""
     received, port = heads
     with Client(url.format(port), token) as client:
@@ -150,12 +174,17 @@ def test_the_head_of_a_request(heads: tuple[list[bytes], int], url: str, token: 
 def test_a_token_cannot_add_a_header(heads: tuple[list[bytes], int]) -> None:
     received, port = heads
     for token in ("a\r\nX: y", "a\nb", "a\x00", "\u2028", "\u00e9"):
-        with Client(f"http://127.0.0.1:{port}", token) as client, pytest.raises(ServerUnreachableError):
+        with (
+            Client(f"http://127.0.0.1:{port}", token) as client,
+            pytest.raises(ServerUnreachableError),
+        ):
             client.server_metadata()
     assert not received
 
 
-@pytest.mark.parametrize("url", ["http://a..b", f"http://{'a' * 64}.example", "http://\u00fc\u2028.example"])
+@pytest.mark.parametrize(
+    "url", ["http://a..b", f"http://{'a' * 64}.example", "http://\u00fc\u2028.example"]
+)
 def test_names_that_no_server_has(url: str) -> None:
     with pytest.raises(AddressError):
         Client(url)

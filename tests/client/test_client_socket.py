@@ -50,12 +50,17 @@ def client(server: Server) -> Iterator[Client]:
 
 def test_threads_share_one_connection(server, client):
     """Each caller gets its own answer, whoever happens to read it."""
-    expected = {n: client.infer("petals", {"features": flowers(n, n % 5 + 1)})["petal_width"] for n in range(40)}
+    expected = {
+        n: client.infer("petals", {"features": flowers(n, n % 5 + 1)})["petal_width"]
+        for n in range(40)
+    }
 
     def ask(number: int) -> None:
         for n in range(number, number + 40):
             n %= 40
-            given = client.infer("petals", {"features": flowers(n, n % 5 + 1)})["petal_width"]
+            given = client.infer("petals", {"features": flowers(n, n % 5 + 1)})[
+                "petal_width"
+            ]
             np.testing.assert_allclose(given, expected[n], rtol=1e-5)
 
     with ThreadPoolExecutor(8) as pool:
@@ -65,12 +70,16 @@ def test_threads_share_one_connection(server, client):
 
 def test_calls_wait_apart(client):
     """Many are sent before the first answer is read, and the answers are taken in any order."""
-    calls = [client.async_infer("petals", {"features": flowers(n, 2)}) for n in range(100)]
+    calls = [
+        client.async_infer("petals", {"features": flowers(n, 2)}) for n in range(100)
+    ]
     for n in reversed(range(100)):
         alone = client.infer("petals", {"features": flowers(n, 2)})["petal_width"]
         np.testing.assert_allclose(calls[n].result()["petal_width"], alone, rtol=1e-5)
         assert calls[n].done()
-        np.testing.assert_array_equal(calls[n].result()["petal_width"], calls[n].result()["petal_width"])
+        np.testing.assert_array_equal(
+            calls[n].result()["petal_width"], calls[n].result()["petal_width"]
+        )
     with pytest.raises(ServerError) as refused:
         client.async_predict("nothing", b"x").result()
     assert refused.value.code == "MODEL_NOT_FOUND"
@@ -79,19 +88,31 @@ def test_calls_wait_apart(client):
 def test_more_threads_than_the_server_takes_requests(new_server):
     """They wait for room, nobody is given up, and nobody gets 429."""
     server = new_server(MODELS, "--socket-inflight", "2")
-    with Client(address(server), server.token, timeout=TIMEOUT_S) as client, ThreadPoolExecutor(12) as pool:
-        calls = [pool.submit(client.infer, "petals", {"features": flowers(n, 1)}) for n in range(240)]
+    with (
+        Client(address(server), server.token, timeout=TIMEOUT_S) as client,
+        ThreadPoolExecutor(12) as pool,
+    ):
+        calls = [
+            pool.submit(client.infer, "petals", {"features": flowers(n, 1)})
+            for n in range(240)
+        ]
         for n, call in enumerate(calls):
             alone = client.infer("petals", {"features": flowers(n, 1)})["petal_width"]
-            np.testing.assert_allclose(call.result(TIMEOUT_S)["petal_width"], alone, rtol=1e-5)
+            np.testing.assert_allclose(
+                call.result(TIMEOUT_S)["petal_width"], alone, rtol=1e-5
+            )
 
 
 def test_several_threads_wait_for_one_call(client):
     """Each of them gets the answer."""
-    call = client.async_infer("digits", {"image": np.zeros((5000, 8, 8, 1), np.float32)})
+    call = client.async_infer(
+        "digits", {"image": np.zeros((5000, 8, 8, 1), np.float32)}
+    )
     with ThreadPoolExecutor(4) as pool:
         answers = [pool.submit(call.result) for _ in range(4)]
-        assert {answer.result(TIMEOUT_S)["scores"].shape for answer in answers} == {(5000, 10)}
+        assert {answer.result(TIMEOUT_S)["scores"].shape for answer in answers} == {
+            (5000, 10)
+        }
 
 
 def test_large_bodies_go_both_ways_at_once(client):
@@ -137,7 +158,9 @@ def test_a_killed_server_that_comes_back_loses_no_call(start, transport):
     """Calls under way when it is killed, and the next one, are answered by its successor."""
     first = start()
     url = f"{transport}://127.0.0.1:{first.ready[transport]['port']}"
-    with Client(url, token_file=first.log.with_name("none"), reconnect=TIMEOUT_S) as client:
+    with Client(
+        url, token_file=first.log.with_name("none"), reconnect=TIMEOUT_S
+    ) as client:
         assert client.predict("petals", [1, 2, 3])["model"] == "petals"
         asked = threading.Event()
 
@@ -173,12 +196,18 @@ def test_a_frozen_server_is_noticed(new_server, monkeypatch):
     """It takes connections and bytes and says nothing: Android freezes apps like that."""
     server = new_server(MODELS)
     with Client(address(server), server.token, reconnect=0.0) as first:
-        first.predict("petals", [1, 2, 3])  # loads it, which is no sign of life for as long as it takes
+        first.predict(
+            "petals", [1, 2, 3]
+        )  # loads it, which is no sign of life for as long as it takes
     monkeypatch.setattr(connection_module, "PING_AFTER_S", 0.2)
-    with Client(address(server), server.token, timeout=TIMEOUT_S, reconnect=0.0) as client:
+    with Client(
+        address(server), server.token, timeout=TIMEOUT_S, reconnect=0.0
+    ) as client:
         client.is_ready()
         os.kill(server.process.pid, signal.SIGSTOP)
-        os.waitpid(server.process.pid, os.WUNTRACED)  # until all of its threads stand still
+        os.waitpid(
+            server.process.pid, os.WUNTRACED
+        )  # until all of its threads stand still
         try:
             with pytest.raises(ConnectionLostError, match="no sign of life"):
                 client.predict("petals", [1, 2, 3])
@@ -191,9 +220,13 @@ def test_a_frozen_server_is_noticed(new_server, monkeypatch):
 def test_a_server_that_leaves_is_replaced(start):
     """A goodbye ends with what was under way, and the next call looks for a new server."""
     first = start()
-    with Client(address(first), token_file=first.log.with_name("none"), reconnect=TIMEOUT_S) as client:
+    with Client(
+        address(first), token_file=first.log.with_name("none"), reconnect=TIMEOUT_S
+    ) as client:
         call = client.async_predict("petals", [1, 2, 3])
-        assert client.predict("petals", [1, 2, 3])  # read behind the other, which the server has taken by now
+        assert client.predict(
+            "petals", [1, 2, 3]
+        )  # read behind the other, which the server has taken by now
         assert first.stop() == 0
         second = start()
         assert call.result()["model"] == "petals"
@@ -205,13 +238,19 @@ def test_a_server_that_leaves_is_replaced(start):
 
 
 def test_a_wrong_token_is_said_so(server):
-    with Client(address(server), "x" * 43) as client, pytest.raises(ServerError) as refused:
+    with (
+        Client(address(server), "x" * 43) as client,
+        pytest.raises(ServerError) as refused,
+    ):
         client.is_model_ready("digits") or client.infer("digits", {})
     assert (refused.value.status, refused.value.code) == (401, "UNAUTHORIZED")
 
 
 def test_no_token_where_one_is_needed(server):
-    with Client(address(server), token_file=server.log.with_name("none")) as client, pytest.raises(ServerError) as no:
+    with (
+        Client(address(server), token_file=server.log.with_name("none")) as client,
+        pytest.raises(ServerError) as no,
+    ):
         client.model_metadata("digits")
     assert (no.value.status, no.value.code) == (401, "UNAUTHORIZED")
 
@@ -219,7 +258,10 @@ def test_no_token_where_one_is_needed(server):
 def test_a_server_without_a_token_is_not_ours(new_server):
     """Who has taken the port may well ask for nothing; a client that has a token does not go on."""
     server = new_server(MODELS, "--no-auth")
-    with Client(address(server), "x" * 43) as client, pytest.raises(NotOurServerError, match="does not ask"):
+    with (
+        Client(address(server), "x" * 43) as client,
+        pytest.raises(NotOurServerError, match="does not ask"),
+    ):
         client.model_metadata("digits")
 
 
@@ -234,7 +276,9 @@ def test_automatic_choice(server, monkeypatch):
         assert client._sender.transport._current is client._sender.transport._socket
     monkeypatch.setattr(facade, "SOCKET_PORT", free_port())
     with Client(token=server.token) as client:
-        assert [client.predict("petals", [1, 2, 3])["model"] for _ in range(2)] == ["petals"] * 2
+        assert [client.predict("petals", [1, 2, 3])["model"] for _ in range(2)] == [
+            "petals"
+        ] * 2
         assert client._sender.transport._current is client._sender.transport._http
 
 
@@ -242,9 +286,14 @@ def test_automatic_choice(server, monkeypatch):
 def test_a_stranger_on_the_sockets_port_gets_no_token(server, monkeypatch, manner):
     """HTTP is not tried behind his back: he may have that port, too."""
     asked = []
-    with socket.create_server(("127.0.0.1", 0)) as stranger, socket.create_server(("127.0.0.1", 0)) as http:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as stranger,
+        socket.create_server(("127.0.0.1", 0)) as http,
+    ):
         monkeypatch.delenv("POCKETSERVE_URL", raising=False)
-        monkeypatch.setattr(facade, "DEFAULT_URL", f"http://127.0.0.1:{http.getsockname()[1]}")
+        monkeypatch.setattr(
+            facade, "DEFAULT_URL", f"http://127.0.0.1:{http.getsockname()[1]}"
+        )
         monkeypatch.setattr(facade, "SOCKET_PORT", stranger.getsockname()[1])
         http.setblocking(False)
 
@@ -258,7 +307,10 @@ def test_a_stranger_on_the_sockets_port_gets_no_token(server, monkeypatch, manne
                     guest.settimeout(TIMEOUT_S)
                     guest.recv(1)
 
-        with ThreadPoolExecutor(1) as pool, Client(token="t" * 43, timeout=0.5) as client:
+        with (
+            ThreadPoolExecutor(1) as pool,
+            Client(token="t" * 43, timeout=0.5) as client,
+        ):
             listening = pool.submit(receive)
             with pytest.raises(ServerUnreachableError):
                 client.model_metadata("digits")
@@ -270,10 +322,15 @@ def test_a_stranger_on_the_sockets_port_gets_no_token(server, monkeypatch, manne
 
 @pytest.mark.parametrize("transport", ["http", "socket"])
 def test_a_closed_client_says_so(server, transport):
-    client = Client(f"{transport}://127.0.0.1:{server.ready[transport]['port']}", server.token)
+    client = Client(
+        f"{transport}://127.0.0.1:{server.ready[transport]['port']}", server.token
+    )
     assert client.is_ready()
     client.close()
-    for call in (client.is_ready, lambda: client.async_predict("petals", [1, 2, 3]).result()):
+    for call in (
+        client.is_ready,
+        lambda: client.async_predict("petals", [1, 2, 3]).result(),
+    ):
         with pytest.raises(ServerUnreachableError, match="closed"):
             call()
 
@@ -301,7 +358,13 @@ transport.close()
 
 def test_a_forked_process_closes_what_was_in_use(server):
     """No thread of the other process gives a lock back here."""
-    command = [sys.executable, "-c", FORK_WITH_LOCKS_HELD, str(server.ready["socket"]["port"]), server.token]
+    command = [
+        sys.executable,
+        "-c",
+        FORK_WITH_LOCKS_HELD,
+        str(server.ready["socket"]["port"]),
+        server.token,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
 

@@ -10,7 +10,12 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from pocketserve_client.connection import ClientConnection, PendingAnswer
-from pocketserve_client.errors import ConnectionLostError, NotOurServerError, ServerError, ServerUnreachableError
+from pocketserve_client.errors import (
+    ConnectionLostError,
+    NotOurServerError,
+    ServerError,
+    ServerUnreachableError,
+)
 from pocketserve_client.transport import Request
 from pocketserve_wire.errors import GoAwayReason
 from pocketserve_wire.frame_decoder import ALLOWED, FrameDecoder, HandshakeState, Role
@@ -22,13 +27,22 @@ KEY = b"key"
 TIMEOUT_S = 120.0
 LIMITS = ConnectionLimits(2**20, 8, 2**20, 300_000, "test/1")
 # The client takes answers of any size; and HTTP in place of frames is seen before READY.
-BAD = [v for v in load("invalid", "frames") if v.facts["receiver"] == "client" and v.facts["state"] == "ready"]
+BAD = [
+    v
+    for v in load("invalid", "frames")
+    if v.facts["receiver"] == "client" and v.facts["state"] == "ready"
+]
 BAD = [v for v in BAD if not v.name.startswith("too_large_response")]
-BEFORE = [v for v in load("invalid", "frames") if v.facts.get("awaits") in ("CHALLENGE", "READY")]
+BEFORE = [
+    v
+    for v in load("invalid", "frames")
+    if v.facts.get("awaits") in ("CHALLENGE", "READY")
+]
 ENDINGS = [
     v
     for v in load("valid", "frames")
-    if v.facts["receiver"] == "client" and any(f["name"] == "ERROR" for f in v.facts["frames"])
+    if v.facts["receiver"] == "client"
+    and any(f["name"] == "ERROR" for f in v.facts["frames"])
 ]
 
 
@@ -54,8 +68,16 @@ class Scripted:
             decoder = FrameDecoder(ALLOWED[Role.SERVER, HandshakeState.HELLO], 2**20)
             shake = ServerHandshake(KEY, bytes(16), LIMITS)
             steps: list[tuple[str, Callable[[Frame], bytes], frozenset[FrameType]]] = [
-                ("challenge", shake.answer_hello, ALLOWED[Role.SERVER, HandshakeState.AUTH]),
-                ("ready", shake.answer_auth, ALLOWED[Role.SERVER, HandshakeState.READY]),
+                (
+                    "challenge",
+                    shake.answer_hello,
+                    ALLOWED[Role.SERVER, HandshakeState.AUTH],
+                ),
+                (
+                    "ready",
+                    shake.answer_auth,
+                    ALLOWED[Role.SERVER, HandshakeState.READY],
+                ),
             ]
             for name, answer, following in steps:
                 said = answer(self._read(peer, decoder))
@@ -104,7 +126,9 @@ def ask(server: Scripted) -> tuple[ClientConnection, PendingAnswer]:
 
 
 @pytest.mark.parametrize("vector", BAD, ids=str)
-def test_faults_of_the_server_end_the_call(vector: Vector, script: Callable[..., Scripted]) -> None:
+def test_faults_of_the_server_end_the_call(
+    vector: Vector, script: Callable[..., Scripted]
+) -> None:
     """The client closes and says that the server does not keep to the protocol, unless its answer came before."""
     connection, pending = ask(script(answer=vector.data))
     with pytest.raises(ServerUnreachableError, match="protocol"):
@@ -121,7 +145,9 @@ def test_faults_before_ready(vector: Vector, script: Callable[..., Scripted]) ->
 
 
 @pytest.mark.parametrize("vector", ENDINGS, ids=str)
-def test_errors_of_the_connection(vector: Vector, script: Callable[..., Scripted]) -> None:
+def test_errors_of_the_connection(
+    vector: Vector, script: Callable[..., Scripted]
+) -> None:
     """Whatever the body of an ERROR looks like, the call ends with an error of the package."""
     if vector.facts["state"] == "handshake":
         server = script(**{vector.facts["awaits"].lower(): vector.data})
@@ -148,7 +174,9 @@ def test_a_squatter_is_told_nothing(script: Callable[..., Scripted]) -> None:
 
 def test_an_answer_that_must_be_understood(script: Callable[..., Scripted]) -> None:
     """An unknown critical extension fails its request alone."""
-    (vector,) = [v for v in load("valid", "frames") if v.name == "response_unknown_critical"]
+    (vector,) = [
+        v for v in load("valid", "frames") if v.name == "response_unknown_critical"
+    ]
     connection, first = ask(script(answer=vector.data))
     second = connection.start(Request("GET", "/v2"))
     with pytest.raises(ServerError) as caught:
@@ -160,7 +188,9 @@ def test_an_answer_that_must_be_understood(script: Callable[..., Scripted]) -> N
 
 def test_what_goaway_promises(script: Callable[..., Scripted]) -> None:
     """What was taken is answered, what was not fails as safe to send again."""
-    away = json_frame(FrameType.GOAWAY, b"{}", request_id=1, arg=GoAwayReason.SHUTTING_DOWN)
+    away = json_frame(
+        FrameType.GOAWAY, b"{}", request_id=1, arg=GoAwayReason.SHUTTING_DOWN
+    )
     answer = encode_frame(Frame(FrameType.RESPONSE, 1, 200, json_length=2, body=b"{}"))
     connection, first = ask(script(answer=away + answer))
     second = connection.start(Request("GET", "/v2"))

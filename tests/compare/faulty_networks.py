@@ -20,7 +20,10 @@ file = "whole.onnx"
 [versions.faulty]
 file = "faulty.onnx"
 """
-MEAN, STD = np.array([0.485, 0.456, 0.406], np.float32), np.array([0.229, 0.224, 0.225], np.float32)
+MEAN, STD = (
+    np.array([0.485, 0.456, 0.406], np.float32),
+    np.array([0.229, 0.224, 0.225], np.float32),
+)
 
 FAULTS = {
     "none": "",
@@ -74,10 +77,19 @@ class _Network:
         self.add("DequantizeLinear", np.float32(scale), np.int8(0))
 
     def save(self, path: Path) -> None:
-        image = helper.make_tensor_value_info("image", TensorProto.FLOAT, [1, SIZE, SIZE, 3])
-        scores = helper.make_tensor_value_info(self.last, TensorProto.FLOAT, [1, CLASSES])
+        image = helper.make_tensor_value_info(
+            "image", TensorProto.FLOAT, [1, SIZE, SIZE, 3]
+        )
+        scores = helper.make_tensor_value_info(
+            self.last, TensorProto.FLOAT, [1, CLASSES]
+        )
         graph = helper.make_graph(self.nodes, "net", [image], [scores], self.weights)
-        onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+        onnx.save(
+            helper.make_model(
+                graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+            ),
+            path,
+        )
 
 
 def build(path: Path, fault: str, seed: int) -> None:
@@ -86,11 +98,19 @@ def build(path: Path, fault: str, seed: int) -> None:
     net = _Network()
 
     def weights(*shape: int) -> Any:
-        return (random.normal(size=shape) * np.sqrt(2 / np.prod(shape[1:]))).astype(np.float32)
+        return (random.normal(size=shape) * np.sqrt(2 / np.prod(shape[1:]))).astype(
+            np.float32
+        )
 
-    first, second, dense = weights(8, 3, 3, 3), weights(12, 8, 3, 3), weights(CLASSES, 12 * 16)
+    first, second, dense = (
+        weights(8, 3, 3, 3),
+        weights(12, 8, 3, 3),
+        weights(CLASSES, 12 * 16),
+    )
     first *= 5
-    biases = [random.normal(0.2, 0.3, size).astype(np.float32) for size in (8, 12, CLASSES)]
+    biases = [
+        random.normal(0.2, 0.3, size).astype(np.float32) for size in (8, 12, CLASSES)
+    ]
     _front(net, fault)
     if fault == "BGR in the weights":
         first = first[:, ::-1].copy()
@@ -110,7 +130,11 @@ def build(path: Path, fault: str, seed: int) -> None:
         net.quantize(0.8 / 127)
     if fault == "int8 as it should be":
         net.quantize(8.8 / 127)
-    net.add("AveragePool" if fault == "average for maximum" else "MaxPool", kernel_shape=[2, 2], strides=[2, 2])
+    net.add(
+        "AveragePool" if fault == "average for maximum" else "MaxPool",
+        kernel_shape=[2, 2],
+        strides=[2, 2],
+    )
     if fault == "flattened as NHWC":
         net.add("Transpose", perm=[0, 2, 3, 1])
     net.add("Flatten")
@@ -120,7 +144,9 @@ def build(path: Path, fault: str, seed: int) -> None:
 
 
 def _front(net: _Network, fault: str) -> None:
-    if fault == "wants -1 to 1":  # as if the picture came as -1 to 1, of which the network makes 0 to 1
+    if (
+        fault == "wants -1 to 1"
+    ):  # as if the picture came as -1 to 1, of which the network makes 0 to 1
         net.add("Add", np.float32(1))
         net.add("Mul", np.float32(0.5))
     if fault == "wants 0 to 255":
@@ -163,11 +189,15 @@ def write_model(folder: Path, fault: str, seed: int = 4) -> None:
     """Write a model folder with the whole network, the faulty one, and samples."""
     (folder / "samples").mkdir(parents=True)
     (folder / "model.toml").write_text(MANIFEST)
-    (folder / "labels.txt").write_text("\n".join(f"class {number}" for number in range(CLASSES)))
+    (folder / "labels.txt").write_text(
+        "\n".join(f"class {number}" for number in range(CLASSES))
+    )
     build(folder / "whole.onnx", "none", seed)
     build(folder / "faulty.onnx", fault, seed)
     random = np.random.default_rng(seed + 3)
     for number in range(6):
         coarse = (random.random((4, 4, 3)) * [255, 180, 120]).astype(np.uint8)
-        picture = PIL.Image.fromarray(coarse).resize((SIZE, SIZE), PIL.Image.Resampling.BICUBIC)
+        picture = PIL.Image.fromarray(coarse).resize(
+            (SIZE, SIZE), PIL.Image.Resampling.BICUBIC
+        )
         picture.save(folder / "samples" / f"{number}.png")

@@ -53,7 +53,11 @@ def behind(model: Any, name: str, *chain: tuple[str, Any]) -> None:
     for number, (operator, values) in enumerate(chain):
         attributes = values if isinstance(values, dict) else {}
         inputs = [] if attributes else [constant(model, value) for value in values]
-        planted.append(helper.make_node(operator, [last, *inputs], [f"{name}_planted{number}"], **attributes))
+        planted.append(
+            helper.make_node(
+                operator, [last, *inputs], [f"{name}_planted{number}"], **attributes
+            )
+        )
         last = planted[-1].output[0]
     for node in readers:
         for place, each in enumerate(node.input):
@@ -68,7 +72,11 @@ def weight(model: Any, name: str, change: Callable[[Any], Any]) -> None:
     """Change an initializer, or the value of a node Constant."""
     for entry in model.graph.initializer:
         if entry.name == name:
-            entry.CopyFrom(numpy_helper.from_array(change(numpy_helper.to_array(entry).copy()), name))
+            entry.CopyFrom(
+                numpy_helper.from_array(
+                    change(numpy_helper.to_array(entry).copy()), name
+                )
+            )
     for node in nodes(model, "Constant"):
         if name in node.output:
             value = numpy_helper.to_array(node.attribute[0].t).copy()
@@ -77,7 +85,10 @@ def weight(model: Any, name: str, change: Callable[[Any], Any]) -> None:
 
 def rounding_of(scale: float) -> list[tuple[str, Any]]:
     """Return operators that round to int8."""
-    return [("QuantizeLinear", (np.float32(scale), np.int8(0))), ("DequantizeLinear", (np.float32(scale), np.int8(0)))]
+    return [
+        ("QuantizeLinear", (np.float32(scale), np.int8(0))),
+        ("DequantizeLinear", (np.float32(scale), np.int8(0))),
+    ]
 
 
 def reorder(*perm: int) -> tuple[str, Any]:
@@ -113,15 +124,27 @@ def plant(model: Any, fault: str) -> None:
     elif fault == "bias missing":
         weight(model, nodes(model, "Add")[1].input[1], lambda bias: 0 * bias)
     elif fault == "normalisation wrong":
-        weight(model, nodes(model, "BatchNormalization")[2].input[1], lambda scale: scale[::-1].copy())
+        weight(
+            model,
+            nodes(model, "BatchNormalization")[2].input[1],
+            lambda scale: scale[::-1].copy(),
+        )
     elif fault == "weights wrong":
         noise = np.random.default_rng(1)
-        weight(model, convs[1].input[1], lambda w: w + noise.normal(0, w.std(), w.shape).astype(w.dtype))
+        weight(
+            model,
+            convs[1].input[1],
+            lambda w: w + noise.normal(0, w.std(), w.shape).astype(w.dtype),
+        )
     elif fault == "overflow":
         behind(model, relus[1].output[0], ("Mul", [np.float32(3e38)]))
     elif fault == "rounded as it should be":
         for number, relu in enumerate(relus[:2]):
-            behind(model, relu.output[0], *rounding_of(LARGEST[len(convs)] * (1.1 + number) / 127))
+            behind(
+                model,
+                relu.output[0],
+                *rounding_of(LARGEST[len(convs)] * (1.1 + number) / 127),
+            )
 
 
 LARGEST = {2: 1700.0, 53: 10.0}
@@ -150,7 +173,9 @@ CASES = [
 ]
 
 
-def lay_out(assets: Path, folder: Path, subject: tuple[str, str, str], fault: str) -> Plan:
+def lay_out(
+    assets: Path, folder: Path, subject: tuple[str, str, str], fault: str
+) -> Plan:
     """Write the model with both versions, and pictures to ask: parts of a page, and of a photograph."""
     name, manifest, labels = subject
     (folder / "net" / "samples").mkdir(parents=True)
@@ -158,21 +183,34 @@ def lay_out(assets: Path, folder: Path, subject: tuple[str, str, str], fault: st
     (folder / "net" / "labels.txt").write_text(labels)
     model = onnx.load(assets / "models" / "onnx" / f"{name}.onnx")
     for opset in model.opset_import:
-        opset.version = max(opset.version, 10)  # rounding needs it, and the other operators mean what they did
+        opset.version = max(
+            opset.version, 10
+        )  # rounding needs it, and the other operators mean what they did
     model.ir_version = max(model.ir_version, 4)
     onnx.save(model, folder / "net" / "whole.onnx")
     plant(model, fault)
     onnx.save(model, folder / "net" / "faulty.onnx")
     with PIL.Image.open(assets / "inputs" / "images" / "page.png") as page:
         for number in range(4):
-            part = page.convert("RGB").crop((20 + 60 * number, 10 + 30 * number, 212 + 60 * number, 58 + 30 * number))
+            part = page.convert("RGB").crop(
+                (
+                    20 + 60 * number,
+                    10 + 30 * number,
+                    212 + 60 * number,
+                    58 + 30 * number,
+                )
+            )
             part.save(folder / "net" / "samples" / f"page{number}.png")
     with PIL.Image.open(assets / "inputs" / "images" / "coffee.png") as photograph:
-        photograph.convert("RGB").crop((100, 100, 292, 148)).save(folder / "net" / "samples" / "photograph.png")
+        photograph.convert("RGB").crop((100, 100, 292, 148)).save(
+            folder / "net" / "samples" / "photograph.png"
+        )
     return Plan("net", str(folder))
 
 
-def explained(assets: Path, folder: Path, subject: tuple[str, str, str], fault: str) -> dict[str, Any]:
+def explained(
+    assets: Path, folder: Path, subject: tuple[str, str, str], fault: str
+) -> dict[str, Any]:
     """Return how a whole network and one with a fault compare."""
     return compare_layers(lay_out(assets, folder, subject, fault), ("whole", "faulty"))
 
@@ -181,8 +219,20 @@ def test_planted_faults_are_named(assets: Path, tmp_path: Path) -> None:
     """At least eight of ten."""
     rows = []
     for number, (subject, fault, kind) in enumerate(CASES):
-        cause = explained(assets, tmp_path / str(number), subject, fault)["cause"] or {"kind": "none", "sentence": ""}
-        rows.append((cause["kind"] == kind, subject[0], fault, kind, cause["kind"], cause["sentence"]))
+        cause = explained(assets, tmp_path / str(number), subject, fault)["cause"] or {
+            "kind": "none",
+            "sentence": "",
+        }
+        rows.append(
+            (
+                cause["kind"] == kind,
+                subject[0],
+                fault,
+                kind,
+                cause["kind"],
+                cause["sentence"],
+            )
+        )
     wrong = [row[1:] for row in rows if not row[0]]
     assert len(wrong) <= 0.2 * len(CASES), wrong
 

@@ -37,15 +37,28 @@ def accuracy(assets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
     def run(file: str, truth: str) -> dict[str, Any]:
         (tmp_path / "models").mkdir()
-        shutil.copy(assets / "models" / "tflite" / file, tmp_path / "models" / "m.tflite")
+        shutil.copy(
+            assets / "models" / "tflite" / file, tmp_path / "models" / "m.tflite"
+        )
         data = tmp_path / "data"
         data.mkdir(exist_ok=True)
         (data / "labels.csv").write_text(truth)
         for name in {line.split(",")[0] for line in truth.splitlines()[1:]}:
             shutil.copy(assets / "inputs" / "images" / name, data)
-        words = ["compare", "m", "--models-dir", str(tmp_path / "models"), "--data", str(data), "--seconds", "0.2"]
+        words = [
+            "compare",
+            "m",
+            "--models-dir",
+            str(tmp_path / "models"),
+            "--data",
+            str(data),
+            "--seconds",
+            "0.2",
+        ]
         assert main([*words, "--json"]) == 0
-        document: dict[str, Any] = json.loads(capsys.readouterr().out)["versions"]["tflite"]["accuracy"]
+        document: dict[str, Any] = json.loads(capsys.readouterr().out)["versions"][
+            "tflite"
+        ]["accuracy"]
         return document
 
     return run
@@ -54,18 +67,24 @@ def accuracy(assets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 def test_boxes(accuracy: Any) -> None:
     """pycocotools 2.0 gives these means; a picture's F1 is 3 matches of 14, 1 of 11 and 1 of 3, counted by hand."""
     result = accuracy("coco_ssd_mobilenet_v1_1.0_quant.tflite", BOXES)
-    assert result["figures"] == pytest.approx({"mAP at 0.5": 0.70594, "mAP": 0.64139}, abs=0.02)
+    assert result["figures"] == pytest.approx(
+        {"mAP at 0.5": 0.70594, "mAP": 0.64139}, abs=0.02
+    )
     # Releases of the runtime round this int8 model otherwise: a box more or less at the threshold.
     assert result["scores"] == pytest.approx([6 / 14, 2 / 11, 2 / 3], abs=0.17)
 
 
 def test_masks(accuracy: Any, assets: Path, tmp_path: Path) -> None:
     """The mask that came with the model: its pixels are ten times the class."""
-    with PIL.Image.open(assets / "inputs" / "images" / "segmentation_golden_rotation0.png") as golden:
+    with PIL.Image.open(
+        assets / "inputs" / "images" / "segmentation_golden_rotation0.png"
+    ) as golden:
         numbers = np.array(golden) // 10
     (tmp_path / "data").mkdir()
     PIL.Image.fromarray(numbers).save(tmp_path / "data" / "truth.png")
-    result = accuracy("deeplabv3.tflite", "file,mask\nsegmentation_input_rotation0.jpg,truth.png\n")
+    result = accuracy(
+        "deeplabv3.tflite", "file,mask\nsegmentation_input_rotation0.jpg,truth.png\n"
+    )
     assert result["value"] > 0.99 and result["metric"] == "IoU"
 
 

@@ -21,8 +21,12 @@ from pocketserve.compare.statistics import (
 times = st.floats(1e-3, 1e5)
 
 
-@pytest.mark.parametrize(("gains", "losses"), [(0, 0), (0, 1), (0, 6), (3, 3), (2, 9), (40, 71), (500, 600)])
-def test_mcnemar_is_the_binomial_test_of_the_discordant_pairs(gains: int, losses: int) -> None:
+@pytest.mark.parametrize(
+    ("gains", "losses"), [(0, 0), (0, 1), (0, 6), (3, 3), (2, 9), (40, 71), (500, 600)]
+)
+def test_mcnemar_is_the_binomial_test_of_the_discordant_pairs(
+    gains: int, losses: int
+) -> None:
     """SciPy has the same test under its other name."""
     number = gains + losses
     expected = stats.binomtest(gains, number, 0.5).pvalue if number else 1.0
@@ -36,7 +40,9 @@ def test_six_losses_are_the_fewest_that_show() -> None:
     assert (mcnemar_exact(0, 5), mcnemar_exact(0, 6)) == (1 / 16, 1 / 32)
 
 
-@pytest.mark.parametrize(("successes", "number"), [(0, 10), (10, 10), (7, 10), (449, 450)])
+@pytest.mark.parametrize(
+    ("successes", "number"), [(0, 10), (10, 10), (7, 10), (449, 450)]
+)
 def test_wilson_is_scipys(successes: int, number: int) -> None:
     """The interval lies within 0 and 1 and holds the share."""
     interval = stats.binomtest(successes, number).proportion_ci(method="wilson")
@@ -76,8 +82,16 @@ def test_few_differences_prove_little(number: int) -> None:
 def test_permutation_is_scipys(number: int) -> None:
     """Exact for few differences, and close for many."""
     values = np.random.default_rng(number).normal(-0.3, 1, number)
-    expected = stats.permutation_test((values,), np.mean, permutation_type="samples", n_resamples=20000, random_state=1)
-    assert paired_permutation(values)[1] == pytest.approx(expected.pvalue, abs=1e-9 if number <= 12 else 0.03)
+    expected = stats.permutation_test(
+        (values,),
+        np.mean,
+        permutation_type="samples",
+        n_resamples=20000,
+        random_state=1,
+    )
+    assert paired_permutation(values)[1] == pytest.approx(
+        expected.pvalue, abs=1e-9 if number <= 12 else 0.03
+    )
 
 
 def test_whole_turns_are_drawn() -> None:
@@ -94,7 +108,9 @@ def test_whole_turns_are_drawn() -> None:
 
 def test_percentiles_of_all_samples() -> None:
     """Turns of unequal lengths count by their samples."""
-    values = [value for value, _, _ in percentiles([[float(number)] for number in range(101)])]
+    values = [
+        value for value, _, _ in percentiles([[float(number)] for number in range(101)])
+    ]
     assert values == pytest.approx([50, 90, 99])
 
 
@@ -105,11 +121,17 @@ def test_a_ratio_is_taken_round_by_round() -> None:
 
 
 @given(st.lists(st.tuples(times, times), min_size=1, max_size=30))
-def test_a_ratio_does_not_depend_on_which_is_the_reference(pairs: list[tuple[float, float]]) -> None:
+def test_a_ratio_does_not_depend_on_which_is_the_reference(
+    pairs: list[tuple[float, float]],
+) -> None:
     """One version is as many times faster as the other is slower, in whatever order the rounds came."""
     left, right = zip(*pairs, strict=True)
-    assert time_ratio(left, right).value * time_ratio(right, left).value == pytest.approx(1)
-    assert time_ratio(left[::-1], right[::-1]).value == pytest.approx(time_ratio(left, right).value)
+    assert time_ratio(left, right).value * time_ratio(
+        right, left
+    ).value == pytest.approx(1)
+    assert time_ratio(left[::-1], right[::-1]).value == pytest.approx(
+        time_ratio(left, right).value
+    )
 
 
 def test_too_few_turns_have_no_interval() -> None:

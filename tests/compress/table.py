@@ -44,10 +44,17 @@ def documented_rows(tool: ModuleType) -> list[Row]:
     assert table is not None
     rows = []
     for line in table[1].splitlines():
-        recipe, model, options, before, after, *sizes = (cell.strip(" `") for cell in line.strip("|").split("|"))
+        recipe, model, options, before, after, *sizes = (
+            cell.strip(" `") for cell in line.strip("|").split("|")
+        )
         refusal = after.partition("refused: ")[2]
         numbers = (None, None) if refusal else (_number(before), _number(after))
-        counts = tuple(int(text.replace(",", "")) for pair in sizes for text in pair.split(" to ") if text)
+        counts = tuple(
+            int(text.replace(",", ""))
+            for pair in sizes
+            for text in pair.split(" to ")
+            if text
+        )
         rows.append(Row(tool.Cell(recipe, model, options), *numbers, counts, refusal))
     assert tuple(row.cell for row in rows) == tool.CELLS
     return rows

@@ -37,7 +37,9 @@ def compress(models: Path, *words: object) -> int:
     return main(["compress", "petals", *map(str, (*data, *words))])
 
 
-def test_a_version_with_its_accuracy(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_version_with_its_accuracy(
+    models: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """It is served beside the others, and its provenance says what was measured."""
     from sklearn.datasets import load_digits
 
@@ -45,29 +47,73 @@ def test_a_version_with_its_accuracy(models: Path, capsys: pytest.CaptureFixture
     digits = load_digits()
     images = (digits.images / 16).astype(np.float32)[..., None]
     np.savez(models.parent / "digits.npz", image=images, labels=digits.target)
-    words = ["compress", "digits", *PRUNE, "--amount", "0.3", "--epochs", "1", "--json", "--models-dir", str(models)]
+    words = [
+        "compress",
+        "digits",
+        *PRUNE,
+        "--amount",
+        "0.3",
+        "--epochs",
+        "1",
+        "--json",
+        "--models-dir",
+        str(models),
+    ]
     words += ["--data", str(models.parent / "digits.npz")]
     assert main(words) == 0
     printed = json.loads(capsys.readouterr().out)
-    assert printed["version"] == "torchscript-magnitude-pruning" and printed["source"] == "torch"
+    assert (
+        printed["version"] == "torchscript-magnitude-pruning"
+        and printed["source"] == "torch"
+    )
     assert (printed["training_samples"], printed["test_samples"]) == (1348, 449)
-    assert printed["metric"] == "accuracy" and min(printed["before"], printed["after"]) > 0.98
+    assert (
+        printed["metric"] == "accuracy"
+        and min(printed["before"], printed["after"]) > 0.98
+    )
     assert printed["notes"] == ["7,723 of the 25,744 weights are zero"]
     version = scan(models)["digits"].versions[printed["version"]]
-    assert version.problem is None and version.path.stat().st_size == printed["bytes"][1]
-    provenance = read_manifest(models / "digits" / "model.toml").versions[printed["version"]].provenance
+    assert (
+        version.problem is None and version.path.stat().st_size == printed["bytes"][1]
+    )
+    provenance = (
+        read_manifest(models / "digits" / "model.toml")
+        .versions[printed["version"]]
+        .provenance
+    )
     assert provenance["after"] == pytest.approx(printed["after"], rel=1e-5)
-    assert provenance["options"] == {"recipe": "magnitude-pruning", "amount": 0.3, "epochs": 1}
+    assert provenance["options"] == {
+        "recipe": "magnitude-pruning",
+        "amount": 0.3,
+        "epochs": 1,
+    }
     picture = str(MODELS / "digits" / "samples" / "7.png")
-    local = ["predict", "--local", "digits", "--models-dir", str(models), "--version", printed["version"]]
+    local = [
+        "predict",
+        "--local",
+        "digits",
+        "--models-dir",
+        str(models),
+        "--version",
+        printed["version"],
+    ]
     assert main([*local, picture]) == 0
 
 
 REFUSALS = {
-    "loss": ((*PRUNE, "--amount", "0.6"), "mean absolute error on 38 test samples went from .* try less --amo"),
-    "format": ((*PRUNE, "--version", "tflite"), "takes an unconverted PyTorch model, and tflite is none"),
+    "loss": (
+        (*PRUNE, "--amount", "0.6"),
+        "mean absolute error on 38 test samples went from .* try less --amo",
+    ),
+    "format": (
+        (*PRUNE, "--version", "tflite"),
+        "takes an unconverted PyTorch model, and tflite is none",
+    ),
     "recipe": (("--recipe", "shrinking"), "'shrinking' is no recipe"),
-    "student": ((*PRUNE, "--student", "model.py"), "magnitude-pruning takes no --student"),
+    "student": (
+        (*PRUNE, "--student", "model.py"),
+        "magnitude-pruning takes no --student",
+    ),
     "data": ((*PRUNE, "--data", "/nowhere"), "'/nowhere' are no file and no folder"),
     "loss option": ((*PRUNE, "--max-loss", "2"), "--max-loss must lie between 0 and 1"),
     "epochs": ((*PRUNE, "--epochs", "-1"), "--epochs must lie between 0 and"),
@@ -82,5 +128,7 @@ def test_refusals(case: str, models: Path, capsys: pytest.CaptureFixture[str]) -
     assert compress(models, *words) == 1
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert re.search(sentence, error), error
-    assert {path: path.read_bytes() for path in models.rglob("*") if path.is_file()} == before
+    assert {
+        path: path.read_bytes() for path in models.rglob("*") if path.is_file()
+    } == before
     assert not list((models.parent / "state").glob("convert-*"))

@@ -16,9 +16,16 @@ from pocketserve.compress.scores import Score, score_answers
 from pocketserve.convert.converter import ConversionError
 
 
-def read(tmp_path: Path, model: str, data: Path, test: Path | None = None) -> dict[str, Any]:
+def read(
+    tmp_path: Path, model: str, data: Path, test: Path | None = None
+) -> dict[str, Any]:
     """Have data read for an embedded model's TFLite version; the trial of its file is remembered for all tests."""
-    document = {"models_dir": MODELS, "state_dir": STATE, "model": model, "version": "tflite"}
+    document = {
+        "models_dir": MODELS,
+        "state_dir": STATE,
+        "model": model,
+        "version": "tflite",
+    }
     return read_data({**document, "data": data, "test": test, "folder": tmp_path})
 
 
@@ -34,8 +41,12 @@ def pictures(tmp_path: Path) -> Path:
 def test_a_folder_of_pictures(tmp_path: Path, pictures: Path) -> None:
     """Each becomes what a request would make of it; a quarter is left to measure on, and no sample is in both sets."""
     facts = read(tmp_path, "digits", pictures)
-    assert (facts["train"], facts["test"]) == (8, 2) and facts["rows"] == {"image": True}
-    train, test = (load_data(tmp_path / f"{name}.npz", ("image",)) for name in ("train", "test"))
+    assert (facts["train"], facts["test"]) == (8, 2) and facts["rows"] == {
+        "image": True
+    }
+    train, test = (
+        load_data(tmp_path / f"{name}.npz", ("image",)) for name in ("train", "test")
+    )
     assert train.inputs[0].shape == (8, 8, 8, 1) and train.inputs[0].dtype == np.float32
     assert sorted([*train.labels, *test.labels]) == list(range(10))
     again = read(tmp_path, "digits", pictures)
@@ -66,13 +77,28 @@ def test_arrays(tmp_path: Path) -> None:
 IMAGES = np.zeros((9, 8, 8, 1), np.float32)
 REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
     "no labels": ({"image": IMAGES}, "no array 'labels'"),
-    "another input": ({"picture": IMAGES, "labels": np.arange(9)}, "holds picture; the model takes image"),
-    "wrong shape": ({"image": IMAGES[:, :4], "labels": np.arange(9)}, r"shape \[9, 4, 8, 1\]; for 9 labels .*\[9, 8,"),
+    "another input": (
+        {"picture": IMAGES, "labels": np.arange(9)},
+        "holds picture; the model takes image",
+    ),
+    "wrong shape": (
+        {"image": IMAGES[:, :4], "labels": np.arange(9)},
+        r"shape \[9, 4, 8, 1\]; for 9 labels .*\[9, 8,",
+    ),
     "too few labels": ({"image": IMAGES, "labels": np.arange(8)}, r"for 8 labels"),
-    "negative class": ({"image": IMAGES, "labels": np.full(9, -1)}, "classes count from 0"),
+    "negative class": (
+        {"image": IMAGES, "labels": np.full(9, -1)},
+        "classes count from 0",
+    ),
     "endless label": ({"image": IMAGES, "labels": np.full(9, np.nan)}, "finite floats"),
-    "words": ({"image": IMAGES, "labels": np.full(9, "seven")}, "whole numbers of classes"),
-    "few": ({"image": IMAGES[:7], "labels": np.arange(7)}, "holds 7 samples; 8 are needed"),
+    "words": (
+        {"image": IMAGES, "labels": np.full(9, "seven")},
+        "whole numbers of classes",
+    ),
+    "few": (
+        {"image": IMAGES[:7], "labels": np.arange(7)},
+        "holds 7 samples; 8 are needed",
+    ),
 }
 
 
@@ -91,10 +117,14 @@ def test_files_that_do_not_fit(tmp_path: Path, pictures: Path) -> None:
     with pytest.raises(ConversionError, match=r"d\.npz cannot be read"):
         read(tmp_path, "digits", tmp_path / "d.npz")
     (pictures / "7").rename(pictures / "eleven")
-    with pytest.raises(ConversionError, match="the label 'eleven' is none of the model's"):
+    with pytest.raises(
+        ConversionError, match="the label 'eleven' is none of the model's"
+    ):
         read(tmp_path, "digits", pictures)
     shutil.copyfile(pictures / "8" / "one.png", pictures / "unknown.png")
-    with pytest.raises(ConversionError, match="has no label; a recipe trains on labelled samples"):
+    with pytest.raises(
+        ConversionError, match="has no label; a recipe trains on labelled samples"
+    ):
         read(tmp_path, "digits", pictures)
 
 
@@ -103,9 +133,13 @@ def test_scores() -> None:
     scores = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.7, 0.3]])[:, None]
     assert score_answers(scores, np.array([0, 1, 1, 0])) == Score("accuracy", 0.75, 4)
     assert score_answers(scores[:, :, 1:], np.array([0, 1, 1, 0])).value == 0.75
-    numbers = score_answers(np.array([[1.0], [2.0]]), np.array([[2.0], [4.0]], np.float32))
+    numbers = score_answers(
+        np.array([[1.0], [2.0]]), np.array([[2.0], [4.0]], np.float32)
+    )
     assert numbers == Score("mean absolute error", 1.5, 2)
     assert numbers._replace(value=3.0).loss_since(numbers) == 1.0
     assert Score("accuracy", 0.5, 4).loss_since(Score("accuracy", 0.75, 4)) == 0.25
-    with pytest.raises(ConversionError, match="answers 2 numbers a sample, and the labels have 1"):
+    with pytest.raises(
+        ConversionError, match="answers 2 numbers a sample, and the labels have 1"
+    ):
         score_answers(scores, np.ones((4, 1), np.float32))

@@ -14,7 +14,13 @@ import pytest
 
 from compress.table import Row, documented_rows, load_tool
 from conftest import MODELS, ROOT
-from pocketserve.compress.recipe import OPTIONS, TrainingData, checked_options, load_data, save_data
+from pocketserve.compress.recipe import (
+    OPTIONS,
+    TrainingData,
+    checked_options,
+    load_data,
+    save_data,
+)
 from pocketserve.compress.registry import recipe_named, recipes
 from pocketserve.compress.scores import Score, score_answers
 from pocketserve.convert.converter import ConversionError
@@ -47,7 +53,9 @@ def module_of(path: Path, weights: str | None = None) -> Any:
 
     trusted = frozenset([hashlib.sha256(path.read_bytes()).hexdigest()])
     options = {"weights": weights} if weights else {}
-    return build_module(torch, ModelSource(path, options=options, trusted=trusted, origin=path))
+    return build_module(
+        torch, ModelSource(path, options=options, trusted=trusted, origin=path)
+    )
 
 
 def data_of(model: str, folder: Path) -> tuple[TrainingData, TrainingData]:
@@ -64,13 +72,21 @@ def score(module: Any, data: TrainingData) -> Score:
     import torch
 
     with torch.inference_mode():
-        return score_answers(module(*map(torch.from_numpy, data.inputs)).numpy(), data.labels)
+        return score_answers(
+            module(*map(torch.from_numpy, data.inputs)).numpy(), data.labels
+        )
 
 
 def quick(rows: list[Row]) -> list[Row]:
     """One row of each recipe, and the refusals; not those of an environment or version of their own."""
-    plain = {name for name, recipe in recipes().items() if recipe.packages == ("torch",)}
-    own = [row for row in rows if row.cell.recipe in plain and "version" not in row.cell.options]
+    plain = {
+        name for name, recipe in recipes().items() if recipe.packages == ("torch",)
+    }
+    own = [
+        row
+        for row in rows
+        if row.cell.recipe in plain and "version" not in row.cell.options
+    ]
     first = {row.cell.recipe: row for row in reversed(own) if not row.refusal}
     return [row for row in own if row.refusal or row in first.values()]
 
@@ -82,29 +98,43 @@ def test_a_row_of_the_document(row: Row, tmp_path: Path) -> None:
     module = module_of(MODELS / row.cell.model / "model.py", "weights.safetensors")
     train, test = data_of(row.cell.model, tmp_path)
     options = TOOL.options_of(row.cell)
-    further = {"student": module_of(ROOT / options.pop("student"))} if recipe.takes_student else {}
+    further = (
+        {"student": module_of(ROOT / options.pop("student"))}
+        if recipe.takes_student
+        else {}
+    )
     numbers = {name: OPTIONS[name].type(value) for name, value in options.items()}
     before, weights = score(module, test), copy.deepcopy(module.state_dict())
     try:
-        result = recipe.compress(module, train, **checked_options(recipe, numbers), **further)
+        result = recipe.compress(
+            module, train, **checked_options(recipe, numbers), **further
+        )
     except ConversionError as error:
         refused = error.message
     else:
         after = score(result.module, test)
-        refused = f"the {after.metric} on" if after.loss_since(before) > MAX_LOSS else ""
+        refused = (
+            f"the {after.metric} on" if after.loss_since(before) > MAX_LOSS else ""
+        )
         if not row.refusal:
-            allowed = {"accuracy": {"abs": TOLERANCE}}.get(after.metric, {"rel": TOLERANCE})
+            allowed = {"accuracy": {"abs": TOLERANCE}}.get(
+                after.metric, {"rel": TOLERANCE}
+            )
             assert before.value == pytest.approx(row.before, rel=1e-3)
             assert after.value == pytest.approx(row.after, **allowed)
     assert bool(row.refusal) == bool(refused) and row.refusal.startswith(refused[:30])
-    assert all((weights[name] == weight).all() for name, weight in module.state_dict().items())
+    assert all(
+        (weights[name] == weight).all() for name, weight in module.state_dict().items()
+    )
 
 
 @pytest.mark.parametrize("name", list(recipes()))
 def test_every_recipe_has_a_row_and_words(name: str) -> None:
     """In the table, and below it; its options are those of the command."""
     text = (ROOT / "docs" / "compress.md").read_text(encoding="utf-8")
-    assert any(row.cell.recipe == name and not row.refusal for row in documented_rows(TOOL))
+    assert any(
+        row.cell.recipe == name and not row.refusal for row in documented_rows(TOOL)
+    )
     assert f"\n**{name}** " in text
     assert set(recipe_named(name).defaults) <= set(OPTIONS)
 
@@ -114,9 +144,17 @@ def test_the_zeros_of_pruning_stay() -> None:
     import torch
 
     torch.manual_seed(0)
-    module = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
-    data = TrainingData((np.random.default_rng(0).random((32, 4), np.float32),), np.arange(32) % 2)
-    pruned = recipe_named("magnitude-pruning").compress(module, data, amount=0.75, epochs=2).module
+    module = torch.nn.Sequential(
+        torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)
+    )
+    data = TrainingData(
+        (np.random.default_rng(0).random((32, 4), np.float32),), np.arange(32) % 2
+    )
+    pruned = (
+        recipe_named("magnitude-pruning")
+        .compress(module, data, amount=0.75, epochs=2)
+        .module
+    )
     weights = [layer.weight for layer in pruned if hasattr(layer, "weight")]
     assert sum(int((weight == 0).sum()) for weight in weights) == 36
     assert not (pruned[2].bias == module[2].bias).any()  # it is trained
@@ -129,14 +167,33 @@ def test_data_that_does_not_fit() -> None:
     module = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.Softmax(1))
     inputs = (np.zeros((8, 4), np.float32),)
     prune = recipe_named("magnitude-pruning").compress
-    with pytest.raises(ConversionError, match="the labels name class 2, and the model has 2 classes"):
+    with pytest.raises(
+        ConversionError, match="the labels name class 2, and the model has 2 classes"
+    ):
         prune(module, TrainingData(inputs, np.full(8, 2)), amount=0.5, epochs=1)
-    with pytest.raises(ConversionError, match="answers 2 numbers a sample, and the labels have 1"):
-        prune(module, TrainingData(inputs, np.zeros((8, 1), np.float32)), amount=0.5, epochs=1)
+    with pytest.raises(
+        ConversionError, match="answers 2 numbers a sample, and the labels have 1"
+    ):
+        prune(
+            module,
+            TrainingData(inputs, np.zeros((8, 1), np.float32)),
+            amount=0.5,
+            epochs=1,
+        )
     with pytest.raises(ConversionError, match="training diverged"):
-        prune(module, TrainingData((np.full((8, 4), np.inf, np.float32),), np.zeros(8, np.int64)), amount=0.5, epochs=1)
+        prune(
+            module,
+            TrainingData((np.full((8, 4), np.inf, np.float32),), np.zeros(8, np.int64)),
+            amount=0.5,
+            epochs=1,
+        )
     with pytest.raises(ConversionError, match="needs convolutions or linear layers"):
-        prune(torch.nn.GRU(2, 2), TrainingData(inputs, np.zeros(8, np.int64)), amount=0.5, epochs=1)
+        prune(
+            torch.nn.GRU(2, 2),
+            TrainingData(inputs, np.zeros(8, np.int64)),
+            amount=0.5,
+            epochs=1,
+        )
 
 
 @pytest.mark.parametrize("name", ["dynamic-quantization", "static-quantization"])
@@ -172,7 +229,10 @@ def test_fusion_folds_batch_norms() -> None:
         assert result.notes == ("folded into the layers before: 1 batch_norm",)
         assert "batch_norm" not in str(result.module.inlined_graph)
         with torch.inference_mode():
-            expected, answers = (each(torch.from_numpy(images)).numpy() for each in (module, result.module))
+            expected, answers = (
+                each(torch.from_numpy(images)).numpy()
+                for each in (module, result.module)
+            )
         np.testing.assert_allclose(answers, expected, atol=1e-5)
 
 
@@ -185,7 +245,9 @@ def test_clusters_are_the_only_weights() -> None:
     images = np.random.default_rng(0).random((64, 1, 8, 8), np.float32)
     data = TrainingData((images,), np.arange(64) % 3)
     module = network(torch)
-    clustered = recipe_named("clustering").compress(module, data, clusters=5, epochs=2).module
+    clustered = (
+        recipe_named("clustering").compress(module, data, clusters=5, epochs=2).module
+    )
     for layer, before in ((clustered[0], module[0]), (clustered[4], module[4])):
         assert len(layer.weight.unique()) <= 5 < len(before.weight.unique())
         untrained, _ = nearest_means(before.weight.detach().numpy().reshape(-1), 5)
@@ -209,7 +271,9 @@ def test_code_that_branches_on_values(name: str) -> None:
 
     recipe = recipe_named(name)
     data = TrainingData((np.ones((8, 4), np.float32),), np.zeros(8, np.int64))
-    with pytest.raises(ConversionError, match=f"^{name} follows forward without values") as caught:
+    with pytest.raises(
+        ConversionError, match=f"^{name} follows forward without values"
+    ) as caught:
         recipe.compress(Branching(), data, **recipe.defaults)
     assert caught.value.nearest.startswith("--recipe dynamic-quantization")
 
@@ -217,12 +281,21 @@ def test_code_that_branches_on_values(name: str) -> None:
 def test_options() -> None:
     """Defaults stand where nothing is given; others than the recipe's own, and wild ones, are refused."""
     pruning = recipe_named("magnitude-pruning")
-    assert checked_options(pruning, {"amount": 0.25, "epochs": None}) == {**pruning.defaults, "amount": 0.25}
-    with pytest.raises(ConversionError, match=r"takes no --clusters; it takes --amount, --epochs"):
+    assert checked_options(pruning, {"amount": 0.25, "epochs": None}) == {
+        **pruning.defaults,
+        "amount": 0.25,
+    }
+    with pytest.raises(
+        ConversionError, match=r"takes no --clusters; it takes --amount, --epochs"
+    ):
         checked_options(pruning, {"clusters": 4})
-    with pytest.raises(ConversionError, match=r"--amount must lie between 0\.01 and 0\.99, not 2"):
+    with pytest.raises(
+        ConversionError, match=r"--amount must lie between 0\.01 and 0\.99, not 2"
+    ):
         checked_options(pruning, {"amount": 2.0})
-    with pytest.raises(ConversionError, match=r"did you mean 'magnitude-pruning'\?.*there are"):
+    with pytest.raises(
+        ConversionError, match=r"did you mean 'magnitude-pruning'\?.*there are"
+    ):
         recipe_named("magnitude-prunning")
 
 

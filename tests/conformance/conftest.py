@@ -40,6 +40,8 @@ def open_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture(scope="session")
 def odd_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server on the TFLite fixtures: several inputs and outputs, texts, quantised and unusual datatypes."""
-    running = start_server(tmp_path_factory.mktemp("odd-server"), ROOT / "tests" / "runtimes" / "data")
+    running = start_server(
+        tmp_path_factory.mktemp("odd-server"), ROOT / "tests" / "runtimes" / "data"
+    )
     yield running
     assert running.stop() == 0

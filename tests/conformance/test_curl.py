@@ -24,7 +24,11 @@ SAMPLES = MODELS / "digits" / "samples"
 
 
 def curl(
-    server: Server, path: str, *options: str, token: str | None = "", send: bytes | None = None
+    server: Server,
+    path: str,
+    *options: str,
+    token: str | None = "",
+    send: bytes | None = None,
 ) -> tuple[int, Any]:
     """Run the program.
 
@@ -38,16 +42,31 @@ def curl(
     secret = server.token if token == "" else token
     header = ["-H", f"Authorization: Bearer {secret}"] if secret else []
     # -q: whatever the user's own .curlrc says does not count.
-    command = ["curl", "-q", "--silent", "--show-error", "--max-time", "30", "--noproxy", "*", *header, *options]
+    command = [
+        "curl",
+        "-q",
+        "--silent",
+        "--show-error",
+        "--max-time",
+        "30",
+        "--noproxy",
+        "*",
+        *header,
+        *options,
+    ]
     command += ["--write-out", "\n%{http_code}", server.url + path]
-    done = subprocess.run(command, input=send, capture_output=True, timeout=60, check=True)
+    done = subprocess.run(
+        command, input=send, capture_output=True, timeout=60, check=True
+    )
     body, _, status = done.stdout.rpartition(b"\n")
     return int(status), json.loads(body)
 
 
 def test_picture_with_upload(server: Server) -> None:
     for number in range(10):
-        status, answer = curl(server, "/predictions/digits", "-T", str(SAMPLES / f"{number}.png"))
+        status, answer = curl(
+            server, "/predictions/digits", "-T", str(SAMPLES / f"{number}.png")
+        )
         assert status == 200
         assert answer["predictions"][0]["label"] == str(number)
         assert set(answer) == {"model", "version", "task", "predictions", "timing_ms"}
@@ -63,7 +82,9 @@ def test_picture_with_data_binary(server: Server) -> None:
 
 def test_picture_in_chunks(server: Server) -> None:
     """From a pipe curl does not know the length, so it sends chunks."""
-    status, answer = curl(server, "/predictions/digits", "-T", "-", send=(SAMPLES / "3.png").read_bytes())
+    status, answer = curl(
+        server, "/predictions/digits", "-T", "-", send=(SAMPLES / "3.png").read_bytes()
+    )
     assert (status, answer["predictions"][0]["label"]) == (200, "3")
 
 
@@ -71,32 +92,77 @@ def test_numbers(server: Server) -> None:
     status, answer = curl(server, "/predictions/petals", "-d", "[5.1, 3.5, 1.4]")
     assert (status, answer["task"]) == (200, "tabular-regression")
     features = {"sepal_length": 5.1, "sepal_width": 3.5, "petal_length": 1.4}
-    assert curl(server, "/predictions/petals", "-d", json.dumps(features))[1]["predictions"] == answer["predictions"]
+    assert (
+        curl(server, "/predictions/petals", "-d", json.dumps(features))[1][
+            "predictions"
+        ]
+        == answer["predictions"]
+    )
 
 
 def test_array_file(server: Server, digit: npt.NDArray[np.float32]) -> None:
     file = io.BytesIO()
     np.save(file, digit)
-    status, answer = curl(server, "/predictions/digits", "-T", "-", send=file.getvalue())
+    status, answer = curl(
+        server, "/predictions/digits", "-T", "-", send=file.getvalue()
+    )
     assert (status, answer["predictions"][0]["label"]) == (200, "0")
 
 
 def test_protocols(server: Server, digit: npt.NDArray[np.float32]) -> None:
-    body = {"inputs": [{"name": "image", "shape": [1, 8, 8, 1], "datatype": "FP32", "data": digit.tolist()}]}
+    body = {
+        "inputs": [
+            {
+                "name": "image",
+                "shape": [1, 8, 8, 1],
+                "datatype": "FP32",
+                "data": digit.tolist(),
+            }
+        ]
+    }
     status, answer = curl(server, "/v2/models/digits/infer", "-d", json.dumps(body))
     assert status == 200 and int(np.argmax(answer["outputs"][0]["data"])) == 0
-    status, answer = curl(server, "/v1/models/digits:predict", "-d", json.dumps({"instances": digit.tolist()}))
+    status, answer = curl(
+        server,
+        "/v1/models/digits:predict",
+        "-d",
+        json.dumps({"instances": digit.tolist()}),
+    )
     assert status == 200 and int(np.argmax(answer["predictions"][0])) == 0
-    command = ["curl", "-q", "-sS", "--max-time", "30", "--noproxy", "*", "-H", f"Authorization: Bearer {server.token}"]
-    command += ["-H", "Inference-Header-Content-Length: 0", "--data-binary", "@-", "--output", "-"]
+    command = [
+        "curl",
+        "-q",
+        "-sS",
+        "--max-time",
+        "30",
+        "--noproxy",
+        "*",
+        "-H",
+        f"Authorization: Bearer {server.token}",
+    ]
+    command += [
+        "-H",
+        "Inference-Header-Content-Length: 0",
+        "--data-binary",
+        "@-",
+        "--output",
+        "-",
+    ]
     command.append(f"{server.url}/v2/models/digits/infer")
-    done = subprocess.run(command, input=digit.tobytes(), capture_output=True, timeout=60, check=True)
+    done = subprocess.run(
+        command, input=digit.tobytes(), capture_output=True, timeout=60, check=True
+    )
     assert int(np.argmax(np.frombuffer(done.stdout[-40:], "<f4"))) == 0
-    assert curl(server, "/v2/health/ready", token=None) == (200, {"live": True, "ready": True})
+    assert curl(server, "/v2/health/ready", token=None) == (
+        200,
+        {"live": True, "ready": True},
+    )
     assert curl(server, "/v2/repository/index", "-X", "POST")[0] == 200
 
 
-def test_compressed_body_and_answer(server: Server, digit: npt.NDArray[np.float32]) -> None:
+def test_compressed_body_and_answer(
+    server: Server, digit: npt.NDArray[np.float32]
+) -> None:
     import gzip
 
     body = gzip.compress(json.dumps({"instances": digit.tolist()}).encode())
@@ -111,7 +177,14 @@ def test_large_body_waits_for_the_continue(server: Server, tmp_path: Path) -> No
     rows = [[5.1, 3.5, 1.4]] * 100_000
     file.write_text(json.dumps({"instances": rows}))
     assert file.stat().st_size > 1_100_000
-    options = ["-H", "Expect: 100-continue", "--expect100-timeout", "20", "--data-binary", f"@{file}"]
+    options = [
+        "-H",
+        "Expect: 100-continue",
+        "--expect100-timeout",
+        "20",
+        "--data-binary",
+        f"@{file}",
+    ]
     status, answer = curl(server, "/v1/models/petals:predict", *options)
     assert status == 200 and len(answer["predictions"]) == len(rows)
 
@@ -121,7 +194,12 @@ def test_token(server: Server) -> None:
         status, answer = curl(server, "/v2/models/digits", token=token)
         assert (status, answer["code"]) == (401, "UNAUTHORIZED")
         assert "pocketserve token" in answer["error"]
-    assert curl(server, "/v2/models/digits", "-u", f"anybody:{server.token}", token=None)[0] == 200
+    assert (
+        curl(server, "/v2/models/digits", "-u", f"anybody:{server.token}", token=None)[
+            0
+        ]
+        == 200
+    )
 
 
 @pytest.mark.parametrize(
@@ -138,11 +216,23 @@ def test_token(server: Server) -> None:
         ("/v2/models/digits/infer", ("-d", "{"), 400, "MALFORMED_JSON"),
         ("/v2/models/digits/infer", ("-d", "{}"), 400, "INVALID_REQUEST"),
         ("/v2/models/digits", ("-H", "Host: evil.example"), 403, "HOST_REFUSED"),
-        ("/v2/models/digits", ("-H", "Origin: http://evil.example"), 403, "ORIGIN_REFUSED"),
-        ("/v2/models/digits/infer", ("-d", "x", "-H", "Content-Encoding: br"), 415, "UNSUPPORTED_ENCODING"),
+        (
+            "/v2/models/digits",
+            ("-H", "Origin: http://evil.example"),
+            403,
+            "ORIGIN_REFUSED",
+        ),
+        (
+            "/v2/models/digits/infer",
+            ("-d", "x", "-H", "Content-Encoding: br"),
+            415,
+            "UNSUPPORTED_ENCODING",
+        ),
     ],
 )
-def test_errors(server: Server, path: str, options: tuple[str, ...], status: int, code: str) -> None:
+def test_errors(
+    server: Server, path: str, options: tuple[str, ...], status: int, code: str
+) -> None:
     found, answer = curl(server, path, *options)
     assert (found, answer["code"]) == (status, code), answer
     assert set(answer) == {"error", "code"}

@@ -44,14 +44,20 @@ def test_predict(client: Any, digit: Array) -> None:
 def test_status(client: Any) -> None:
     found = client.get_model_status("digits")
     assert set(found) == {0}
-    assert (found[0]["state"], found[0]["error_code"], found[0]["error_message"]) == ("AVAILABLE", 0, "")
+    assert (found[0]["state"], found[0]["error_code"], found[0]["error_message"]) == (
+        "AVAILABLE",
+        0,
+        "",
+    )
 
 
 def test_metadata(client: Any) -> None:
     found = client.get_model_metadata("digits")
     signature = found["metadata"]["signature_def"]["signature_def"]["serving_default"]
     assert signature["inputs"]["image"]["dtype"] == "DT_FLOAT"
-    assert [dim["size"] for dim in signature["inputs"]["image"]["tensor_shape"]["dim"]] == ["-1", "8", "8", "1"]
+    assert [
+        dim["size"] for dim in signature["inputs"]["image"]["tensor_shape"]["dim"]
+    ] == ["-1", "8", "8", "1"]
 
 
 def test_errors(client: Any) -> None:
@@ -69,14 +75,21 @@ def test_errors(client: Any) -> None:
         client.predict({"image": np.zeros((1, 7, 8, 1), np.float32)}, "digits")
 
 
-def test_numbered_versions(new_server: StartServer, tmp_path: Path, digit: Array) -> None:
+def test_numbered_versions(
+    new_server: StartServer, tmp_path: Path, digit: Array
+) -> None:
     models = tmp_path / "numbered"
     for number, file in ((1, "digits.int8.tflite"), (12, "digits.tflite")):
         (models / "digits" / str(number)).mkdir(parents=True)
-        shutil.copy(MODELS / "digits" / file, models / "digits" / str(number) / "model.tflite")
+        shutil.copy(
+            MODELS / "digits" / file, models / "digits" / str(number) / "model.tflite"
+        )
     server = new_server(models, "--no-auth")
     client = connect(server)
-    (name,) = [item["name"] for item in server.call("GET", "/v2/models/digits/versions/12").json()["inputs"]]
+    (name,) = [
+        item["name"]
+        for item in server.call("GET", "/v2/models/digits/versions/12").json()["inputs"]
+    ]
     assert set(client.get_model_status("digits", 12)) == {12}
     newest = client.predict({name: digit}, "digits")
     np.testing.assert_array_equal(newest, client.predict({name: digit}, "digits", 12))

@@ -36,7 +36,9 @@ def with_pocketserve_predict(server: Server, digit: Array) -> Array:
     return scores
 
 
-def with_tritonclient(server: Server, digit: Array, *, binary_in: bool, binary_out: bool) -> Array:
+def with_tritonclient(
+    server: Server, digit: Array, *, binary_in: bool, binary_out: bool
+) -> Array:
     import tritonclient.http as http
 
     item = http.InferInput("image", list(digit.shape), "FP32")
@@ -50,13 +52,19 @@ def with_kserve(server: Server, digit: Array, protocol: str) -> Array:
     from kserve import InferenceRESTClient, InferInput, InferRequest, RESTConfig
 
     async def ask() -> Array:
-        async with InferenceRESTClient(RESTConfig(protocol=protocol, timeout=30)) as client:
+        async with InferenceRESTClient(
+            RESTConfig(protocol=protocol, timeout=30)
+        ) as client:
             if protocol == "v1":
-                answer = await client.infer(server.url, {"instances": digit.tolist()}, "digits")
+                answer = await client.infer(
+                    server.url, {"instances": digit.tolist()}, "digits"
+                )
                 return np.array(answer["predictions"])
             item = InferInput("image", list(digit.shape), "FP32")
             item.set_data_from_numpy(digit)
-            answer = await client.infer(server.url, InferRequest("digits", [item]), "digits")
+            answer = await client.infer(
+                server.url, InferRequest("digits", [item]), "digits"
+            )
             return answer.outputs[0].as_numpy()
 
     return asyncio.run(asyncio.wait_for(ask(), 60))
@@ -73,8 +81,27 @@ def with_ovmsclient(server: Server, digit: Array) -> Array:
 
 
 def with_curl(server: Server, digit: Array) -> Array:
-    body = {"inputs": [{"name": "image", "shape": list(digit.shape), "datatype": "FP32", "data": digit.tolist()}]}
-    command = ["curl", "-q", "-sS", "--max-time", "30", "--noproxy", "*", "-d", json.dumps(body)]
+    body = {
+        "inputs": [
+            {
+                "name": "image",
+                "shape": list(digit.shape),
+                "datatype": "FP32",
+                "data": digit.tolist(),
+            }
+        ]
+    }
+    command = [
+        "curl",
+        "-q",
+        "-sS",
+        "--max-time",
+        "30",
+        "--noproxy",
+        "*",
+        "-d",
+        json.dumps(body),
+    ]
     command.append(f"{server.url}/v2/models/digits/infer")
     done = subprocess.run(command, capture_output=True, timeout=60, check=True)
     (output,) = json.loads(done.stdout)["outputs"]
@@ -84,9 +111,15 @@ def with_curl(server: Server, digit: Array) -> Array:
 WAYS = {
     "pocketserve_client infer": with_pocketserve,
     "pocketserve_client predict": with_pocketserve_predict,
-    "tritonclient binary": lambda s, d: with_tritonclient(s, d, binary_in=True, binary_out=True),
-    "tritonclient JSON": lambda s, d: with_tritonclient(s, d, binary_in=False, binary_out=False),
-    "tritonclient mixed": lambda s, d: with_tritonclient(s, d, binary_in=True, binary_out=False),
+    "tritonclient binary": lambda s, d: with_tritonclient(
+        s, d, binary_in=True, binary_out=True
+    ),
+    "tritonclient JSON": lambda s, d: with_tritonclient(
+        s, d, binary_in=False, binary_out=False
+    ),
+    "tritonclient mixed": lambda s, d: with_tritonclient(
+        s, d, binary_in=True, binary_out=False
+    ),
     "kserve v1": lambda s, d: with_kserve(s, d, "v1"),
     "kserve v2": lambda s, d: with_kserve(s, d, "v2"),
     "ovmsclient": with_ovmsclient,
@@ -97,7 +130,9 @@ WAYS = {
 @pytest.mark.parametrize("way", WAYS)
 def test_same_scores(open_server: Server, digit: Array, way: str) -> None:
     body = {"instances": digit.tolist()}
-    plain = open_server.call("POST", "/v1/models/digits:predict", json=body).json()["predictions"]
+    plain = open_server.call("POST", "/v1/models/digits:predict", json=body).json()[
+        "predictions"
+    ]
     scores = WAYS[way](open_server, digit)
     assert np.shape(scores) == (1, 10)
     np.testing.assert_allclose(scores, plain, rtol=0, atol=TOLERANCE)

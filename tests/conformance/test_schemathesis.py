@@ -45,19 +45,41 @@ not_a_server_error.expected-statuses = ["2xx", "3xx", "4xx", 501, 503, 504]
 
 
 def test_schemathesis(new_server: StartServer, tmp_path: Path) -> None:
-    server = new_server(MODELS, "--log-level", "error", "--request-timeout", "600", "--trial-timeout", "600")
+    server = new_server(
+        MODELS,
+        "--log-level",
+        "error",
+        "--request-timeout",
+        "600",
+        "--trial-timeout",
+        "600",
+    )
     config = tmp_path / "schemathesis.toml"
     config.write_text(CONFIG)
-    command = [str(Path(sys.executable).with_name("schemathesis")), "--config-file", str(config), "run"]
-    command += [f"{server.url}/openapi.json", "--header", f"Authorization: Bearer {server.token}", "--no-color"]
+    command = [
+        str(Path(sys.executable).with_name("schemathesis")),
+        "--config-file",
+        str(config),
+        "run",
+    ]
+    command += [
+        f"{server.url}/openapi.json",
+        "--header",
+        f"Authorization: Bearer {server.token}",
+        "--no-color",
+    ]
     # Whether numbers fit a model is not in the schema: the server may refuse what the schema allows.
     command += ["--checks", "all", "--exclude-checks", "positive_data_acceptance"]
     command += ["--phases", "examples,coverage,fuzzing,stateful"]
     environment = {**os.environ, "NO_PROXY": "*", "no_proxy": "*", "PYTHONUTF8": "1"}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, timeout=1800)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, timeout=1800
+    )
     report = done.stdout.decode(errors="replace")
     assert done.returncode == 0, report + done.stderr.decode(errors="replace")
-    operations = {(route.method, route.pattern.rstrip("/")) for route in ROUTES}  # it takes /v2 and /v2/ for one
+    operations = {
+        (route.method, route.pattern.rstrip("/")) for route in ROUTES
+    }  # it takes /v2 and /v2/ for one
     assert f"Tested: {len(operations)}" in report and "No issues found" in report
     # Whatever was sent, the server is as it was, and nothing in it failed unexpectedly.
     assert server.process.poll() is None

@@ -82,7 +82,12 @@ def test_health(client: Any) -> None:
 def test_server_metadata(client: Any, new_server: StartServer) -> None:
     metadata = client.get_server_metadata()
     assert metadata["name"] == "pocketserve" and metadata["version"]
-    assert {"binary_tensor_data", "classification", "model_repository", "statistics"} <= set(metadata["extensions"])
+    assert {
+        "binary_tensor_data",
+        "classification",
+        "model_repository",
+        "statistics",
+    } <= set(metadata["extensions"])
     # Triton's own examples insist on its name.
     with connected(new_server(MODELS, "--server-name", "triton")) as other:
         assert other.get_server_metadata()["name"] == "triton"
@@ -92,21 +97,38 @@ def test_model_metadata(client: Any) -> None:
     metadata = client.get_model_metadata("digits")
     assert metadata["name"] == "digits" and metadata["platform"] == "tensorflow_lite"
     assert {"torch", "tflite", "tflite-int8"} <= set(metadata["versions"])
-    assert metadata["inputs"] == [{"name": "image", "datatype": "FP32", "shape": [-1, 8, 8, 1]}]
-    assert metadata["outputs"] == [{"name": "scores", "datatype": "FP32", "shape": [-1, 10]}]
-    assert client.get_model_metadata("digits", "tflite-int8")["parameters"]["version"] == "tflite-int8"
+    assert metadata["inputs"] == [
+        {"name": "image", "datatype": "FP32", "shape": [-1, 8, 8, 1]}
+    ]
+    assert metadata["outputs"] == [
+        {"name": "scores", "datatype": "FP32", "shape": [-1, 10]}
+    ]
+    assert (
+        client.get_model_metadata("digits", "tflite-int8")["parameters"]["version"]
+        == "tflite-int8"
+    )
 
 
 def test_model_config(client: Any) -> None:
     config = client.get_model_config("digits", "tflite")
-    assert config["name"] == "digits" and config["max_batch_size"] >= 8 and "dynamic_batching" in config
+    assert (
+        config["name"] == "digits"
+        and config["max_batch_size"] >= 8
+        and "dynamic_batching" in config
+    )
     [given] = config["input"]
-    assert (given["data_type"], given["dims"], given["format"]) == ("TYPE_FP32", [8, 8, 1], "FORMAT_NHWC")
+    assert (given["data_type"], given["dims"], given["format"]) == (
+        "TYPE_FP32",
+        [8, 8, 1],
+        "FORMAT_NHWC",
+    )
     [answered] = config["output"]
     assert (answered["dims"], answered["label_filename"]) == ([10], "labels.txt")
 
 
-def test_what_is_not_offered_is_said(client: Any, http: ModuleType, digit: Array) -> None:
+def test_what_is_not_offered_is_said(
+    client: Any, http: ModuleType, digit: Array
+) -> None:
     from tritonclient.utils import InferenceServerException
 
     assert client.get_system_shared_memory_status() == []
@@ -132,9 +154,18 @@ def test_what_is_not_offered_is_said(client: Any, http: ModuleType, digit: Array
 @pytest.mark.parametrize("binary_in", [True, False])
 @pytest.mark.parametrize("binary_out", [True, False, None])
 def test_binary_and_json(
-    client: Any, http: ModuleType, digit: Array, scores: Array, binary_in: bool, binary_out: bool | None
+    client: Any,
+    http: ModuleType,
+    digit: Array,
+    scores: Array,
+    binary_in: bool,
+    binary_out: bool | None,
 ) -> None:
-    outputs = None if binary_out is None else [http.InferRequestedOutput("scores", binary_data=binary_out)]
+    outputs = (
+        None
+        if binary_out is None
+        else [http.InferRequestedOutput("scores", binary_data=binary_out)]
+    )
     result = client.infer("digits", image(digit, binary=binary_in), outputs=outputs)
     np.testing.assert_array_equal(result.as_numpy("scores"), scores)
     in_json = "data" in result.get_output("scores")
@@ -145,41 +176,65 @@ def test_binary_and_json(
 
 
 def test_batches(client: Any, digit: Array, scores: Array) -> None:
-    found = client.infer("digits", image(np.repeat(digit, 5, axis=0))).as_numpy("scores")
+    found = client.infer("digits", image(np.repeat(digit, 5, axis=0))).as_numpy(
+        "scores"
+    )
     np.testing.assert_allclose(found, np.repeat(scores, 5, axis=0), atol=1e-5)
 
 
 @pytest.mark.parametrize("algorithm", ["gzip", "deflate"])
 @pytest.mark.parametrize("binary", [True, False])
-def test_compression(client: Any, digit: Array, scores: Array, algorithm: str, binary: bool) -> None:
+def test_compression(
+    client: Any, digit: Array, scores: Array, algorithm: str, binary: bool
+) -> None:
     for options in (
         {"request_compression_algorithm": algorithm},
         {"response_compression_algorithm": algorithm},
-        {"request_compression_algorithm": algorithm, "response_compression_algorithm": algorithm},
+        {
+            "request_compression_algorithm": algorithm,
+            "response_compression_algorithm": algorithm,
+        },
     ):
-        found = client.infer("digits", image(digit, binary=binary), **options).as_numpy("scores")
+        found = client.infer("digits", image(digit, binary=binary), **options).as_numpy(
+            "scores"
+        )
         np.testing.assert_array_equal(found, scores)
 
 
-def test_classification(client: Any, http: ModuleType, digit: Array, scores: Array) -> None:
+def test_classification(
+    client: Any, http: ModuleType, digit: Array, scores: Array
+) -> None:
     for binary in (True, False):
-        outputs = [http.InferRequestedOutput("scores", binary_data=binary, class_count=3)]
-        result = client.infer("digits", image(np.repeat(digit, 2, axis=0)), outputs=outputs)
+        outputs = [
+            http.InferRequestedOutput("scores", binary_data=binary, class_count=3)
+        ]
+        result = client.infer(
+            "digits", image(np.repeat(digit, 2, axis=0)), outputs=outputs
+        )
         assert result.get_output("scores")["datatype"] == "BYTES"
         found = result.as_numpy("scores")
         assert found.shape == (2, 3)
         best = found[0, 0].decode() if isinstance(found[0, 0], bytes) else found[0, 0]
         value, index, label = best.split(":")
-        assert (index, label) == ("0", "0") and float(value) == pytest.approx(scores.max(), abs=1e-6)
+        assert (index, label) == ("0", "0") and float(value) == pytest.approx(
+            scores.max(), abs=1e-6
+        )
 
 
 def test_ids_and_parameters(client: Any, digit: Array) -> None:
     result = client.infer(
-        "digits", image(digit), request_id="Löwe 7", priority=1, timeout=5_000_000, parameters={"mine": 1}
+        "digits",
+        image(digit),
+        request_id="Löwe 7",
+        priority=1,
+        timeout=5_000_000,
+        parameters={"mine": 1},
     )
     assert result.get_response()["id"] == "Löwe 7"
     assert "id" not in client.infer("digits", image(digit)).get_response()
-    sequence = client.infer("digits", image(digit), sequence_id=5, sequence_start=True, sequence_end=True)
+    sequence = client.infer(
+        "digits", image(digit), sequence_id=5, sequence_start=True, sequence_end=True
+    )
     assert sequence.as_numpy("scores") is not None
 
 
@@ -191,7 +246,10 @@ def test_versions(client: Any, digit: Array, scores: Array) -> None:
 
 def test_many_at_once(server: Server, digit: Array, scores: Array) -> None:
     with connected(server, concurrency=4) as client:
-        waiting = [client.async_infer("digits", image(digit), request_id=str(number)) for number in range(12)]
+        waiting = [
+            client.async_infer("digits", image(digit), request_id=str(number))
+            for number in range(12)
+        ]
         for number, request in enumerate(waiting):
             result = request.get_result(timeout=30)
             assert result.get_response()["id"] == str(number)
@@ -205,51 +263,93 @@ def test_texts(odd_server: Server, http: ModuleType) -> None:
     words = np.array(["ja", "Löwe", "", "\u65e5\u672c"], dtype=object)
     with connected(odd_server) as client:
         for binary in (True, False):
-            outputs = [http.InferRequestedOutput(name, binary_data=binary) for name in ("column", "first")]
-            result = client.infer("strings", [tensor("text", words, "BYTES", binary=binary)], outputs=outputs)
+            outputs = [
+                http.InferRequestedOutput(name, binary_data=binary)
+                for name in ("column", "first")
+            ]
+            result = client.infer(
+                "strings",
+                [tensor("text", words, "BYTES", binary=binary)],
+                outputs=outputs,
+            )
             column = result.as_numpy("column")
             assert column.shape == (4, 1)
             # The client gives bytes for binary answers and text for JSON.
-            found = [item if isinstance(item, str) else item.decode() for item in column[:, 0]]
+            found = [
+                item if isinstance(item, str) else item.decode()
+                for item in column[:, 0]
+            ]
             assert found == words.tolist()
             assert result.as_numpy("first").shape == (1,)
 
 
-@pytest.mark.parametrize("flags", [(True, False), (False, True), (True, True), (False, False)])
-def test_several_inputs_by_their_names(odd_server: Server, flags: tuple[bool, bool]) -> None:
+@pytest.mark.parametrize(
+    "flags", [(True, False), (False, True), (True, True), (False, False)]
+)
+def test_several_inputs_by_their_names(
+    odd_server: Server, flags: tuple[bool, bool]
+) -> None:
     a, b = np.array([5, 7], np.float32), np.array([1, 2], np.float32)
-    inputs = [tensor("b", b, "FP32", binary=flags[1]), tensor("a", a, "FP32", binary=flags[0])]
+    inputs = [
+        tensor("b", b, "FP32", binary=flags[1]),
+        tensor("a", a, "FP32", binary=flags[0]),
+    ]
     with connected(odd_server) as client:
         total = client.infer("two_inputs", inputs)
-        np.testing.assert_array_equal(total.as_numpy(total.get_response()["outputs"][0]["name"]), a + b)
-        chosen = client.infer("two_signatures", inputs, parameters={"signature_name": "subtract"})
-        np.testing.assert_array_equal(chosen.as_numpy(chosen.get_response()["outputs"][0]["name"]), a - b)
+        np.testing.assert_array_equal(
+            total.as_numpy(total.get_response()["outputs"][0]["name"]), a + b
+        )
+        chosen = client.infer(
+            "two_signatures", inputs, parameters={"signature_name": "subtract"}
+        )
+        np.testing.assert_array_equal(
+            chosen.as_numpy(chosen.get_response()["outputs"][0]["name"]), a - b
+        )
 
 
 def test_several_outputs_mixed(odd_server: Server, http: ModuleType) -> None:
     """FP16 has no JSON form and goes as binary; the others, in one answer, in both ways."""
     x = np.array([0.5, 1, -2, 0], np.float32)
-    inputs = [tensor("x", x, "FP32", binary=False), tensor("flag", np.array(True), "BOOL")]
+    inputs = [
+        tensor("x", x, "FP32", binary=False),
+        tensor("flag", np.array(True), "BOOL"),
+    ]
     with connected(odd_server) as client:
-        specs = {spec["name"]: spec["datatype"] for spec in client.get_model_metadata("several_outputs")["outputs"]}
+        specs = {
+            spec["name"]: spec["datatype"]
+            for spec in client.get_model_metadata("several_outputs")["outputs"]
+        }
         assert set(specs.values()) == {"INT64", "FP32", "FP16", "BOOL"}
         whole = client.infer("several_outputs", inputs)
         outputs = [
-            http.InferRequestedOutput(name, binary_data=datatype == "FP16" or index % 2 == 0)
+            http.InferRequestedOutput(
+                name, binary_data=datatype == "FP16" or index % 2 == 0
+            )
             for index, (name, datatype) in enumerate(reversed(specs.items()))
         ]
         mixed = client.infer("several_outputs", inputs, outputs=outputs)
         for name, datatype in specs.items():
             expected = whole.as_numpy(name)
-            assert mixed.as_numpy(name).dtype == expected.dtype == http.triton_to_np_dtype(datatype)
+            assert (
+                mixed.as_numpy(name).dtype
+                == expected.dtype
+                == http.triton_to_np_dtype(datatype)
+            )
             np.testing.assert_array_equal(mixed.as_numpy(name), expected)
 
 
 def test_quantised_input_as_it_is_and_as_real_numbers(odd_server: Server) -> None:
     with connected(odd_server) as client:
-        stored = client.infer("int8_io", [tensor("x", np.array([[1, 2, 3]], np.int8), "INT8")])
-        real = client.infer("int8_io", [tensor("x", np.array([[0.1, 0.2, 0.3]], np.float32), "FP32")])
-    assert [stored.get_response()["outputs"][0]["datatype"], real.get_response()["outputs"][0]["datatype"]] == [
+        stored = client.infer(
+            "int8_io", [tensor("x", np.array([[1, 2, 3]], np.int8), "INT8")]
+        )
+        real = client.infer(
+            "int8_io", [tensor("x", np.array([[0.1, 0.2, 0.3]], np.float32), "FP32")]
+        )
+    assert [
+        stored.get_response()["outputs"][0]["datatype"],
+        real.get_response()["outputs"][0]["datatype"],
+    ] == [
         "INT8",
         "FP32",
     ]
@@ -259,9 +359,14 @@ def test_nothing_at_all(odd_server: Server) -> None:
     empty = np.zeros(0, np.float32)
     with connected(odd_server) as client:
         for binary in (True, False):
-            inputs = [tensor("a", empty, "FP32", binary=binary), tensor("b", empty, "FP32", binary=binary)]
+            inputs = [
+                tensor("a", empty, "FP32", binary=binary),
+                tensor("b", empty, "FP32", binary=binary),
+            ]
             result = client.infer("two_inputs", inputs)
-            assert result.as_numpy(result.get_response()["outputs"][0]["name"]).shape == (0,)
+            assert result.as_numpy(
+                result.get_response()["outputs"][0]["name"]
+            ).shape == (0,)
 
 
 # --- Faults
@@ -275,16 +380,44 @@ def test_errors(client: Any, http: ModuleType, digit: Array) -> None:
     wrong_name = [tensor("picture", digit, "FP32")]
     wanted = [http.InferRequestedOutput("nobody")]
     calls: list[tuple[Callable[[], Any], str, str]] = [
-        (lambda: client.infer("nobody", image(digit)), "404", "Request for unknown model"),
-        (lambda: client.get_model_metadata("nobody"), "404", "Request for unknown model"),
+        (
+            lambda: client.infer("nobody", image(digit)),
+            "404",
+            "Request for unknown model",
+        ),
+        (
+            lambda: client.get_model_metadata("nobody"),
+            "404",
+            "Request for unknown model",
+        ),
         (lambda: client.get_model_config("nobody"), "404", "Request for unknown model"),
-        (lambda: client.infer("digits", image(digit), model_version="9"), "404", "Request for unknown model"),
+        (
+            lambda: client.infer("digits", image(digit), model_version="9"),
+            "404",
+            "Request for unknown model",
+        ),
         (lambda: client.get_inference_statistics("nobody"), "404", "nobody"),
         (lambda: client.load_model("nobody"), "404", "failed to load"),
-        (lambda: client.infer("digits", wrong_shape), "400", "expected shape [-1, 8, 8, 1], got [1, 7, 8, 1]"),
-        (lambda: client.infer("digits", wrong_dtype), "400", "expected datatype FP32, got FP64"),
-        (lambda: client.infer("digits", wrong_name), "400", "unexpected inference input 'picture'"),
-        (lambda: client.infer("digits", image(digit), outputs=wanted), "400", "unexpected inference output"),
+        (
+            lambda: client.infer("digits", wrong_shape),
+            "400",
+            "expected shape [-1, 8, 8, 1], got [1, 7, 8, 1]",
+        ),
+        (
+            lambda: client.infer("digits", wrong_dtype),
+            "400",
+            "expected datatype FP32, got FP64",
+        ),
+        (
+            lambda: client.infer("digits", wrong_name),
+            "400",
+            "unexpected inference input 'picture'",
+        ),
+        (
+            lambda: client.infer("digits", image(digit), outputs=wanted),
+            "400",
+            "unexpected inference output",
+        ),
         (lambda: client.infer("digits", []), "400", "image"),
         (lambda: client.get_trace_settings(), "501", "not traced"),
     ]
@@ -306,18 +439,26 @@ def test_a_file_that_cannot_be_served(odd_server: Server) -> None:
 
     with connected(odd_server) as client:
         for call in (client.get_model_metadata, client.load_model):
-            with pytest.raises(InferenceServerException, match="failed to load 'complex'") as caught:
+            with pytest.raises(
+                InferenceServerException, match="failed to load 'complex'"
+            ) as caught:
                 call("complex")
             assert caught.value.status() == "503"
         assert not client.is_model_ready("complex")
-        (entry,) = [entry for entry in client.get_model_repository_index() if entry["name"] == "complex"]
+        (entry,) = [
+            entry
+            for entry in client.get_model_repository_index()
+            if entry["name"] == "complex"
+        ]
         assert entry["state"] == "UNAVAILABLE" and "complex64" in entry["reason"]
 
 
 def test_configurations_from_the_network_are_refused(client: Any) -> None:
     from tritonclient.utils import InferenceServerException
 
-    with pytest.raises(InferenceServerException, match="failed to load 'digits'") as caught:
+    with pytest.raises(
+        InferenceServerException, match="failed to load 'digits'"
+    ) as caught:
         client.load_model("digits", config=json.dumps({"max_batch_size": "16"}))
     assert caught.value.status() == "501"
 
@@ -325,7 +466,9 @@ def test_configurations_from_the_network_are_refused(client: Any) -> None:
 # --- The token
 
 
-def test_token_as_a_header(server: Server, http: ModuleType, digit: Array, scores: Array) -> None:
+def test_token_as_a_header(
+    server: Server, http: ModuleType, digit: Array, scores: Array
+) -> None:
     from tritonclient.utils import InferenceServerException
 
     headers = {"Authorization": f"Bearer {server.token}"}
@@ -334,13 +477,20 @@ def test_token_as_a_header(server: Server, http: ModuleType, digit: Array, score
         found = client.infer("digits", image(digit), headers=headers).as_numpy("scores")
         np.testing.assert_array_equal(found, scores)
         # The client leaves its own headers in that dict; calls that come after must not suffer from them.
-        client.infer("digits", image(digit), headers=headers, request_compression_algorithm="gzip")
+        client.infer(
+            "digits",
+            image(digit),
+            headers=headers,
+            request_compression_algorithm="gzip",
+        )
         assert {"Content-Encoding", "Inference-Header-Content-Length"} <= set(headers)
         assert client.get_model_metadata("digits", headers=headers)["name"] == "digits"
         assert client.get_model_repository_index(headers=headers)
         assert client.is_model_ready("digits", headers=headers)
         for wrong in (None, {"Authorization": "Bearer no"}):
-            with pytest.raises(InferenceServerException, match="a valid token is required") as caught:
+            with pytest.raises(
+                InferenceServerException, match="a valid token is required"
+            ) as caught:
                 client.infer("digits", image(digit), headers=wrong)
             assert caught.value.status() == "401"
         assert not client.is_model_ready("digits")
@@ -353,18 +503,32 @@ def test_repository(new_server: StartServer, digit: Array) -> None:
     from tritonclient.utils import InferenceServerException
 
     with connected(new_server(MODELS)) as client:
-        index = {(entry["name"], entry["version"]): entry for entry in client.get_model_repository_index()}
-        assert {name for name, _ in index} == {"digits", "diabetes", "numbers", "petals"}
+        index = {
+            (entry["name"], entry["version"]): entry
+            for entry in client.get_model_repository_index()
+        }
+        assert {name for name, _ in index} == {
+            "digits",
+            "diabetes",
+            "numbers",
+            "petals",
+        }
         assert index["digits", "tflite"]["state"] == "READY"
         client.load_model("digits")
         client.unload_model("digits")
         assert not client.is_model_ready("digits")
-        stopped = next(entry for entry in client.get_model_repository_index() if entry["name"] == "digits")
+        stopped = next(
+            entry
+            for entry in client.get_model_repository_index()
+            if entry["name"] == "digits"
+        )
         assert (stopped["state"], stopped["reason"]) == ("UNAVAILABLE", "unloaded")
         with pytest.raises(InferenceServerException) as caught:
             client.infer("digits", image(digit))
         assert caught.value.status() == "404"
-        assert caught.value.message().startswith("Request for unknown model: 'digits' has no available versions")
+        assert caught.value.message().startswith(
+            "Request for unknown model: 'digits' has no available versions"
+        )
         client.load_model("digits")
         assert client.is_model_ready("digits")
         assert client.infer("digits", image(digit)).as_numpy("scores").argmax() == 0
@@ -387,13 +551,22 @@ def test_statistics_are_true(new_server: StartServer, digit: Array) -> None:
         assert (entry["inference_count"], entry["execution_count"]) == (4, 2)
         phases = entry["inference_stats"]
         assert (phases["success"]["count"], phases["fail"]["count"]) == (2, 1)
-        assert all(phases[key]["count"] == 2 for key in ("queue", "compute_input", "compute_infer", "compute_output"))
+        assert all(
+            phases[key]["count"] == 2
+            for key in ("queue", "compute_input", "compute_infer", "compute_output")
+        )
         assert 0 < phases["compute_infer"]["ns"] <= phases["success"]["ns"]
         assert entry["last_inference"] > 0
         whole = client.get_inference_statistics()["model_stats"]
-        ran = {(item["name"], item["version"]): item["inference_count"] for item in whole if item["inference_count"]}
+        ran = {
+            (item["name"], item["version"]): item["inference_count"]
+            for item in whole
+            if item["inference_count"]
+        }
         assert ran == {("digits", "tflite"): 4, ("digits", "tflite-int8"): 1}
-        client.infer("petals", [tensor("features", np.ones((2, 3), np.float32), "FP32")])
+        client.infer(
+            "petals", [tensor("features", np.ones((2, 3), np.float32), "FP32")]
+        )
         (only,) = client.get_inference_statistics("petals")["model_stats"]
         assert (only["inference_count"], only["execution_count"]) == (2, 1)
 
@@ -426,16 +599,24 @@ def test_aio_describes(server: Server) -> None:
         assert await client.is_model_ready("digits")
         assert not await client.is_model_ready("nobody")
         assert (await client.get_server_metadata())["name"] == "pocketserve"
-        assert (await client.get_model_metadata("digits"))["inputs"][0]["name"] == "image"
-        assert (await client.get_model_config("digits"))["input"][0]["data_type"] == "TYPE_FP32"
+        assert (await client.get_model_metadata("digits"))["inputs"][0][
+            "name"
+        ] == "image"
+        assert (await client.get_model_config("digits"))["input"][0][
+            "data_type"
+        ] == "TYPE_FP32"
         names = {entry["name"] for entry in await client.get_model_repository_index()}
         assert names == {"digits", "diabetes", "numbers", "petals"}
-        assert (await client.get_inference_statistics("petals"))["model_stats"][0]["name"] == "petals"
+        assert (await client.get_inference_statistics("petals"))["model_stats"][0][
+            "name"
+        ] == "petals"
 
     run(server, work)
 
 
-def test_aio_infers(server: Server, http: ModuleType, digit: Array, scores: Array) -> None:
+def test_aio_infers(
+    server: Server, http: ModuleType, digit: Array, scores: Array
+) -> None:
     async def work(client: Any) -> None:
         for binary in (True, False):
             outputs = [http.InferRequestedOutput("scores", binary_data=binary)]
@@ -448,7 +629,10 @@ def test_aio_infers(server: Server, http: ModuleType, digit: Array, scores: Arra
                     response_compression_algorithm=coding,
                 )
                 np.testing.assert_array_equal(result.as_numpy("scores"), scores)
-        together = [client.infer("digits", image(digit), request_id=str(number)) for number in range(8)]
+        together = [
+            client.infer("digits", image(digit), request_id=str(number))
+            for number in range(8)
+        ]
         for number, result in enumerate(await asyncio.gather(*together)):
             assert result.get_response()["id"] == str(number)
             np.testing.assert_array_equal(result.as_numpy("scores"), scores)
@@ -469,8 +653,12 @@ def test_aio_errors(server: Server, digit: Array) -> None:
                 await call
             assert caught.value.status() == "404"
             assert caught.value.message().startswith("Request for unknown model")
-        with pytest.raises(InferenceServerException, match="expected datatype FP32, got INT32"):
-            await client.infer("digits", [tensor("image", digit.astype(np.int32), "INT32")])
+        with pytest.raises(
+            InferenceServerException, match="expected datatype FP32, got INT32"
+        ):
+            await client.infer(
+                "digits", [tensor("image", digit.astype(np.int32), "INT32")]
+            )
 
     run(server, work)
 

@@ -10,7 +10,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pocketserve.convert.converter import ConversionError, ConversionOutcome, ConversionRequest
+from pocketserve.convert.converter import (
+    ConversionError,
+    ConversionOutcome,
+    ConversionRequest,
+)
 
 
 def convert(request: ConversionRequest) -> ConversionOutcome:
@@ -29,15 +33,22 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
         signal.pause()
     if fault == "left behind":  # by a child that has ended, in a session of its own
         code = (
-            "import subprocess, sys; print(subprocess.Popen(['sleep', '600'], stdout=-3, start_new_session=True).pid)"
+            "import subprocess, sys; print(subprocess.Popen(['sleep', "
+            "'600'], stdout=-3, start_new_session=True).pid)"
         )
-        done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, check=True
+        )
         request.output.write_bytes(done.stdout)
         signal.pause()
     if fault == "children hang":
-        children = [subprocess.Popen(["sleep", "600"], start_new_session=own) for own in (False, True)]
+        children = [
+            subprocess.Popen(["sleep", "600"], start_new_session=own)
+            for own in (False, True)
+        ]
         Path(os.environ["PIDS"]).write_text(
-            " ".join(str(pid) for pid in (os.getpid(), *(c.pid for c in children))) + "."
+            " ".join(str(pid) for pid in (os.getpid(), *(c.pid for c in children)))
+            + "."
         )
         signal.pause()
     if fault == "hang":
@@ -61,16 +72,25 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
     if fault == "system exit":
         sys.exit("wrong usage")
     if fault == "refusal":
-        raise ConversionError("the operator odd::op of layer conv1 is unknown", detail="a trace", nearest="--to onnx")
+        raise ConversionError(
+            "the operator odd::op of layer conv1 is unknown",
+            detail="a trace",
+            nearest="--to onnx",
+        )
     if fault == "exception":
         raise RuntimeError("it is\nbroken")
     if fault == "full disk":
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (512, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+        resource.setrlimit(
+            resource.RLIMIT_FSIZE, (512, resource.getrlimit(resource.RLIMIT_FSIZE)[1])
+        )
         try:
             shutil.copyfile(request.source, request.output)
         finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (resource.getrlimit(resource.RLIMIT_FSIZE)[1],) * 2)
+            resource.setrlimit(
+                resource.RLIMIT_FSIZE,
+                (resource.getrlimit(resource.RLIMIT_FSIZE)[1],) * 2,
+            )
     if fault == "nothing":
         return ConversionOutcome("faulty", "1")
     content = request.source.read_bytes()

@@ -15,8 +15,19 @@ import numpy as np
 import pytest
 
 from conftest import MODELS, ROOT
-from pocketserve.convert.converter import ConversionError, ConversionOutcome, ConversionRequest, Converter
-from pocketserve.convert.environments import ENVIRONMENTS, FOLDER_VARIABLE, Environment, ensure, python_of
+from pocketserve.convert.converter import (
+    ConversionError,
+    ConversionOutcome,
+    ConversionRequest,
+    Converter,
+)
+from pocketserve.convert.environments import (
+    ENVIRONMENTS,
+    FOLDER_VARIABLE,
+    Environment,
+    ensure,
+    python_of,
+)
 from pocketserve.convert.process import ProcessLimits
 from pocketserve.convert.run import Conversion, ConversionSettings, ModelConverter
 from pocketserve.repository.scan import scan
@@ -46,10 +57,16 @@ def converters_folder(monkeypatch: pytest.MonkeyPatch) -> Path:
     return Path(folder)
 
 
-def converted(models: Path, model: str, kind: str, *tools: Converter, **settings: object) -> Conversion:
+def converted(
+    models: Path, model: str, kind: str, *tools: Converter, **settings: object
+) -> Conversion:
     """What a conversion made."""
-    chosen = ConversionSettings(models, models.parent / "state", limits=ProcessLimits(1800.0), **settings)
-    converter = ModelConverter(scan(models)[model], chosen, lambda title, share: None, print, tools or None)
+    chosen = ConversionSettings(
+        models, models.parent / "state", limits=ProcessLimits(1800.0), **settings
+    )
+    converter = ModelConverter(
+        scan(models)[model], chosen, lambda title, share: None, print, tools or None
+    )
     try:
         return converter.convert(kind)
     finally:
@@ -72,59 +89,92 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
 
 
 @pytest.mark.parametrize("turn", [0, 1])
-def test_what_a_tool_ran_itself_is_compared(turn: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_tool_ran_itself_is_compared(
+    turn: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Right classes pass, in the samples' order; the same scores one place further on are refused, nothing is left."""
     monkeypatch.syspath_prepend(str(ROOT / "tests"))
     monkeypatch.setenv("POCKETSERVE_STATE_DIR", str(tmp_path / "state"))
     models, tool = (
         digits(tmp_path),
-        Converter("other", ("tflite",), "openvino", "convert.test_convert_engines", ("int8",)),
+        Converter(
+            "other", ("tflite",), "openvino", "convert.test_convert_engines", ("int8",)
+        ),
     )
     before = sorted(models.rglob("*"))
     scores = np.roll(np.eye(10), turn, axis=1)[:, None, :].tolist()
     settings = {"quantize": "int8", "version": "tflite", "options": {"answers": scores}}
     if turn:
-        with pytest.raises(ConversionError, match="0% of 10 samples have the same best class"):
+        with pytest.raises(
+            ConversionError, match="0% of 10 samples have the same best class"
+        ):
             converted(models, "digits", "openvino", tool, **settings)
         assert sorted(models.rglob("*")) == before
         return
     conversion = converted(models, "digits", "openvino", tool, **settings)
     assert conversion.agreement is not None and conversion.agreement.same_class == 1.0
-    assert conversion.agreement.samples == 10 and 0 < conversion.agreement.error < 0.75 and conversion.version == ""
+    assert (
+        conversion.agreement.samples == 10
+        and 0 < conversion.agreement.error < 0.75
+        and conversion.version == ""
+    )
 
 
 @pytest.mark.convert
-@pytest.mark.parametrize(("quantize", "bound"), [("none", 1e-5), ("fp16", 1e-2), ("int8", 0.1), ("dynamic", 0.1)])
-def test_openvino_answers_as_the_original(quantize: str, bound: float, tmp_path: Path, converters_folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("quantize", "bound"),
+    [("none", 1e-5), ("fp16", 1e-2), ("int8", 0.1), ("dynamic", 0.1)],
+)
+def test_openvino_answers_as_the_original(
+    quantize: str, bound: float, tmp_path: Path, converters_folder: Path
+) -> None:
     """It runs the files that it wrote."""
     conversion = converted(digits(tmp_path), "digits", "openvino", quantize=quantize)
     assert conversion.agreement is not None and conversion.agreement.same_class == 1.0
     assert conversion.agreement.error < bound
-    assert {path.name for path in conversion.path.iterdir()} == {"model.xml", "model.bin"}
+    assert {path.name for path in conversion.path.iterdir()} == {
+        "model.xml",
+        "model.bin",
+    }
 
 
 @pytest.mark.convert
 @pytest.mark.parametrize("quantize", ["none", "fp16"])
-def test_core_ml_reads_its_package_back(quantize: str, tmp_path: Path, converters_folder: Path) -> None:
+def test_core_ml_reads_its_package_back(
+    quantize: str, tmp_path: Path, converters_folder: Path
+) -> None:
     """It has the model's inputs and outputs by name, and its layers."""
     conversion = converted(digits(tmp_path), "digits", "coreml", quantize=quantize)
     assert conversion.agreement is None and "macOS" in conversion.notes[0]
     python = python_of(ENVIRONMENTS["coremltools"], converters_folder)
     assert python is not None
     command = [str(python), "-c", READ_BACK, str(conversion.path)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(
+        command, check=True, capture_output=True, text=True, timeout=600
+    )
     package = json.loads(done.stdout)
-    assert package["kind"] == "mlProgram" and package["sides"] == [["image"], ["scores"]]
-    assert package["operators"].count("conv") == 3 and package["operators"].count("softmax") == 1
+    assert package["kind"] == "mlProgram" and package["sides"] == [
+        ["image"],
+        ["scores"],
+    ]
+    assert (
+        package["operators"].count("conv") == 3
+        and package["operators"].count("softmax") == 1
+    )
 
 
 @pytest.mark.convert
 @pytest.mark.assets
-def test_a_public_model_for_openvino(assets: Path, tmp_path: Path, converters_folder: Path) -> None:
+def test_a_public_model_for_openvino(
+    assets: Path, tmp_path: Path, converters_folder: Path
+) -> None:
     """A photograph gives the same class."""
     models = tmp_path / "models"
     models.mkdir()
-    shutil.copyfile(assets / "models" / "tflite" / "mobilenet_v1_0.25_224_float_metadata.tflite", models / "m.tflite")
+    shutil.copyfile(
+        assets / "models" / "tflite" / "mobilenet_v1_0.25_224_float_metadata.tflite",
+        models / "m.tflite",
+    )
     samples = assets / "inputs" / "images" / "astronaut.png"
     conversion = converted(models, "m", "openvino", samples=samples)
     assert conversion.agreement is not None and conversion.agreement.same_class == 1.0
@@ -132,14 +182,34 @@ def test_a_public_model_for_openvino(assets: Path, tmp_path: Path, converters_fo
 
 
 @pytest.mark.convert
-def test_openvino_as_a_provider_beside_the_cpu(tmp_path: Path, converters_folder: Path) -> None:
+def test_openvino_as_a_provider_beside_the_cpu(
+    tmp_path: Path, converters_folder: Path
+) -> None:
     """In an environment with its build of ONNX Runtime: tried in quarantine, run, and compared on both devices."""
-    python = ensure(OPENVINO_PROVIDER, converters_folder, lambda title, share: None, print)
-    words = ("compare", "digits", "--versions", "onnx", "--device", "cpu,openvino", "--seconds", "0.5", "--json")
+    python = ensure(
+        OPENVINO_PROVIDER, converters_folder, lambda title, share: None, print
+    )
+    words = (
+        "compare",
+        "digits",
+        "--versions",
+        "onnx",
+        "--device",
+        "cpu,openvino",
+        "--seconds",
+        "0.5",
+        "--json",
+    )
     paths = os.pathsep.join(str(ROOT / part) for part in ("server", "client"))
-    surroundings = {**os.environ, "PYTHONPATH": paths, "POCKETSERVE_STATE_DIR": str(tmp_path / "state")}
+    surroundings = {
+        **os.environ,
+        "PYTHONPATH": paths,
+        "POCKETSERVE_STATE_DIR": str(tmp_path / "state"),
+    }
     command = [str(python), "-m", "pocketserve", *words, "--models-dir", str(MODELS)]
-    done = subprocess.run(command, env=surroundings, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(
+        command, env=surroundings, capture_output=True, text=True, timeout=600
+    )
     assert done.returncode == 0, done.stderr
     versions = json.loads(done.stdout)["versions"]
     assert {name: facts["device"] for name, facts in versions.items()} == {

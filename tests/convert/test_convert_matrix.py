@@ -51,7 +51,9 @@ CELL_LIMIT_S = 300.0
 ASKED_ROWS = 8
 FRAMEWORKS = ROOT / ".venv-all"
 RESULTS = os.environ.get("POCKETSERVE_MATRIX")
-RECORDED: dict[str, str] = json.loads(Path(__file__).with_name("outcomes.json").read_text(encoding="utf-8"))
+RECORDED: dict[str, str] = json.loads(
+    Path(__file__).with_name("outcomes.json").read_text(encoding="utf-8")
+)
 DOCUMENT = (ROOT / "docs" / "convert.md").read_text(encoding="utf-8")
 
 
@@ -69,12 +71,20 @@ class Cell(NamedTuple):
     @property
     def folder(self) -> str:
         """The name of the folder that has the source."""
-        return f"{self.model}-keras" if self.model in NETWORKS and self.source in OF_KERAS else self.model
+        return (
+            f"{self.model}-keras"
+            if self.model in NETWORKS and self.source in OF_KERAS
+            else self.model
+        )
 
 
 def cells() -> list[Cell]:
     """All cells, model by model and source by source; without those that stand in the results already."""
-    lines = Path(RESULTS).read_text(encoding="utf-8").splitlines() if RESULTS and Path(RESULTS).exists() else []
+    lines = (
+        Path(RESULTS).read_text(encoding="utf-8").splitlines()
+        if RESULTS and Path(RESULTS).exists()
+        else []
+    )
     done = {json.loads(line)[0] for line in lines}
     every = (
         Cell(model, source, kind, mode)
@@ -97,15 +107,23 @@ def has_way(source: str, kind: str, mode: str) -> bool:
 
 def sentences() -> dict[str, re.Pattern[str]]:
     """The documented refusals, as what they match: an ellipsis stands for any words."""
-    table = DOCUMENT.partition("What cannot be done is said in one sentence")[2].partition("\n|---|---|\n")[2]
+    table = DOCUMENT.partition("What cannot be done is said in one sentence")[
+        2
+    ].partition("\n|---|---|\n")[2]
     lines = table.partition("\n\n")[0].splitlines()
     texts = [line.strip("| ").partition(" | ")[2].strip() for line in lines]
-    return {text: re.compile(".+".join(map(re.escape, text.split("…"))), re.DOTALL) for text in texts}
+    return {
+        text: re.compile(".+".join(map(re.escape, text.split("…"))), re.DOTALL)
+        for text in texts
+    }
 
 
 def documented(refusal: str) -> str | None:
     """The documented sentence that a refusal is."""
-    return next((text for text, pattern in sentences().items() if pattern.fullmatch(refusal)), None)
+    return next(
+        (text for text, pattern in sentences().items() if pattern.fullmatch(refusal)),
+        None,
+    )
 
 
 class Workshop:
@@ -116,7 +134,11 @@ class Workshop:
     """
 
     def __init__(self, folder: Path, server: Server) -> None:
-        self.models, self.state, self._server = folder / "models", folder / "state", server
+        self.models, self.state, self._server = (
+            folder / "models",
+            folder / "state",
+            server,
+        )
         self._converter: ModelConverter | None = None
         self._of = ("", "")
 
@@ -137,15 +159,21 @@ class Workshop:
             return refusal_sentence(error)
         assert conversion.path.exists() and conversion.result_bytes > 0
         if not KINDS[cell.kind].served:
-            shutil.rmtree(conversion.path)  # it is no version, which the next cell would replace
+            shutil.rmtree(
+                conversion.path
+            )  # it is no version, which the next cell would replace
             return WRITTEN
-        trust_one(self.models, cell.folder, self.state)  # a program of torch.export is code
+        trust_one(
+            self.models, cell.folder, self.state
+        )  # a program of torch.export is code
         with np.load(next(home.glob("samples/*.npz"))) as file:
             samples = dict(file)
         task = "image-classification" if cell.model == "digits" else "tensors"
         original = self._answers(cell.folder, conversion.source, samples)
         result = self._answers(cell.folder, conversion.version, samples)
-        check_agreement(compare_outputs(original, result, task, ASKED_ROWS, random=False), cell.mode)
+        check_agreement(
+            compare_outputs(original, result, task, ASKED_ROWS, random=False), cell.mode
+        )
         return AGREES
 
     def _converter_of(self, cell: Cell) -> ModelConverter:
@@ -155,14 +183,21 @@ class Workshop:
             entry = scan(self.models)[cell.folder]
             assert entry.versions[cell.source].problem is None
             settings = ConversionSettings(
-                self.models, self.state, version=cell.source, limits=ProcessLimits(CELL_LIMIT_S)
+                self.models,
+                self.state,
+                version=cell.source,
+                limits=ProcessLimits(CELL_LIMIT_S),
             )
-            self._converter = ModelConverter(entry, settings, lambda title, share: None, print)
+            self._converter = ModelConverter(
+                entry, settings, lambda title, share: None, print
+            )
             self._of = (cell.folder, cell.source)
         assert self._converter is not None
         return self._converter
 
-    def _answers(self, model: str, version: str, samples: dict[str, Any]) -> dict[str, Any]:
+    def _answers(
+        self, model: str, version: str, samples: dict[str, Any]
+    ) -> dict[str, Any]:
         """What the server answers to the first samples, one at a time."""
         answers: dict[str, list[Any]] = {}
         datatypes = {"float32": "FP32", "int32": "INT32", "int64": "INT64"}
@@ -176,7 +211,9 @@ class Workshop:
             response = self._server.call("POST", path, json={"inputs": inputs})
             assert response.status_code == 200, response.text
             for output in response.json()["outputs"]:
-                answers.setdefault(output["name"], []).append(np.reshape(output["data"], output["shape"])[0])
+                answers.setdefault(output["name"], []).append(
+                    np.reshape(output["data"], output["shape"])[0]
+                )
         return {name: np.stack(rows) for name, rows in answers.items()}
 
 
@@ -185,12 +222,21 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
     """The embedded models and the networks, with samples, behind a real server that has every framework."""
     folder = tmp_path_factory.mktemp("matrix")
     (folder / "models").mkdir()
-    environments = Path(os.environ.get(FOLDER_VARIABLE) or ROOT / ".converters").absolute()
+    environments = Path(
+        os.environ.get(FOLDER_VARIABLE) or ROOT / ".converters"
+    ).absolute()
     copy_embedded(folder / "models")
-    for name, script in (("pytorch", "matrix_torch.py"), ("tensorflow", "matrix_keras.py")):
-        python = ensure(ENVIRONMENTS[name], environments, lambda title, share: None, print)
+    for name, script in (
+        ("pytorch", "matrix_torch.py"),
+        ("tensorflow", "matrix_keras.py"),
+    ):
+        python = ensure(
+            ENVIRONMENTS[name], environments, lambda title, share: None, print
+        )
         command = [python, Path(__file__).with_name(script), folder / "models"]
-        done = subprocess.run(command, check=False, timeout=900, capture_output=True, text=True)
+        done = subprocess.run(
+            command, check=False, timeout=900, capture_output=True, text=True
+        )
         assert done.returncode == 0, done.stderr
     surroundings = {
         FOLDER_VARIABLE: str(environments),
@@ -204,7 +250,9 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
         for model in scan(folder / "models"):
             trust_one(folder / "models", model, folder / "state")
         python = FRAMEWORKS / "bin" / "python"  # `make test-convert` makes it
-        server = start_server(folder, folder / "models", environment=surroundings, python=python)
+        server = start_server(
+            folder, folder / "models", environment=surroundings, python=python
+        )
         workshop = Workshop(folder, server)
         try:
             yield workshop
@@ -225,7 +273,9 @@ def copy_embedded(models: Path) -> None:
     for model in EMBEDDED:
         shutil.copytree(MODELS / model, models / model)
         (models / model / "samples").mkdir(exist_ok=True)
-        arrays = {name: values.astype(np.float32) for name, values in rows[model].items()}
+        arrays = {
+            name: values.astype(np.float32) for name, values in rows[model].items()
+        }
         np.savez(models / model / "samples" / "rows.npz", **arrays)
 
 
@@ -239,4 +289,6 @@ def test_a_cell_of_the_matrix(cell: Cell, workshop: Workshop) -> None:
     is_good = outcome in (AGREES, WRITTEN)
     assert is_good or documented(outcome), outcome
     recorded = RECORDED.get(str(cell), outcome)
-    assert outcome == recorded or (not is_good and documented(outcome) == documented(recorded))
+    assert outcome == recorded or (
+        not is_good and documented(outcome) == documented(recorded)
+    )

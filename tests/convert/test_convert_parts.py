@@ -25,8 +25,20 @@ from pocketserve.convert.converter import (
     Converter,
     SourceTensor,
 )
-from pocketserve.convert.environments import ENVIRONMENTS, MARKER, Environment, ensure, find_python, python_of
-from pocketserve.convert.plan import check_kinds, environment_of, plans_for, reachable_kinds
+from pocketserve.convert.environments import (
+    ENVIRONMENTS,
+    MARKER,
+    Environment,
+    ensure,
+    find_python,
+    python_of,
+)
+from pocketserve.convert.plan import (
+    check_kinds,
+    environment_of,
+    plans_for,
+    reachable_kinds,
+)
 from pocketserve.convert.publish import NewVersion, choose_name, publish
 from pocketserve.convert.registry import converters
 from pocketserve.convert.tools.tensorflow_model import missing_operators
@@ -45,7 +57,10 @@ TOOLS = (
 
 def names(format: str, kind: str, quantize: str) -> list[list[str]]:
     """The ways from a format to a kind, by their converters' names."""
-    return [[step.converter.name for step in plan] for plan in plans_for(format, kind, quantize, TOOLS)]
+    return [
+        [step.converter.name for step in plan]
+        for plan in plans_for(format, kind, quantize, TOOLS)
+    ]
 
 
 def test_ways_of_one_step_and_of_two() -> None:
@@ -54,7 +69,10 @@ def test_ways_of_one_step_and_of_two() -> None:
     assert names("torch", "tflite", "none") == [["torch-onnx", "onnx-tflite"]]
     assert names("onnx", "tflite", "int8") == [["onnx-tflite", "shrink"]]
     (plan,) = plans_for("onnx", "tflite", "int8", TOOLS)
-    assert [(step.format, step.quantize) for step in plan] == [("onnx", "none"), ("tflite", "int8")]
+    assert [(step.format, step.quantize) for step in plan] == [
+        ("onnx", "none"),
+        ("tflite", "int8"),
+    ]
     assert reachable_kinds(["torch"], "none", TOOLS) == ["tflite", "onnx"]
 
 
@@ -68,7 +86,9 @@ def test_ways_of_one_step_and_of_two() -> None:
         ("tfjs", "onnx", "none", "no converter makes ONNX from TensorFlow.js", ""),
     ],
 )  # fmt: skip
-def test_no_way_is_one_sentence(format: str, kind: str, quantize: str, message: str, nearest: str) -> None:
+def test_no_way_is_one_sentence(
+    format: str, kind: str, quantize: str, message: str, nearest: str
+) -> None:
     """It has the nearest way that works."""
     with pytest.raises(ConversionError) as caught:
         plans_for(format, kind, quantize, TOOLS)
@@ -78,7 +98,9 @@ def test_no_way_is_one_sentence(format: str, kind: str, quantize: str, message: 
 def test_a_tool_is_quoted_without_addresses() -> None:
     """A refusal is the same in each run, and keeps the tool's whole text for its detail."""
     text = "rewriter <function rewrite_gemm at 0x7f91e72da2a0>:\n exception list index out of range"
-    error = ConversionRequest(Path("a.tflite"), "tflite", Path("a.onnx")).refusal("tf2onnx", text)
+    error = ConversionRequest(Path("a.tflite"), "tflite", Path("a.onnx")).refusal(
+        "tf2onnx", text
+    )
     assert error.message == (
         "tf2onnx cannot convert a.tflite: rewriter <function rewrite_gemm>: exception list index out of range"
     )
@@ -95,8 +117,13 @@ def test_operators_that_tools_of_tensorflow_miss() -> None:
 
 def test_names_of_kinds() -> None:
     """All stands for none in particular; a mistyped one is told what it may mean."""
-    assert check_kinds("all") == [] and check_kinds("onnx, tflite,onnx") == ["onnx", "tflite"]
-    with pytest.raises(ConversionError, match="'onx' is no kind of file; did you mean 'onnx'"):
+    assert check_kinds("all") == [] and check_kinds("onnx, tflite,onnx") == [
+        "onnx",
+        "tflite",
+    ]
+    with pytest.raises(
+        ConversionError, match="'onx' is no kind of file; did you mean 'onnx'"
+    ):
         check_kinds("onx")
     with pytest.raises(ConversionError, match="names no kind"):
         check_kinds(",")
@@ -105,10 +132,18 @@ def test_names_of_kinds() -> None:
 def test_the_registry_is_sound() -> None:
     """Each converter reads formats and makes kinds that there are, by modes that there are, in a known environment."""
     for converter in converters():
-        assert all(format_named(source) is not None for source in converter.sources), converter.name
-        assert converter.kind in KINDS and set(converter.quantize) <= set(QUANTIZE_MODES), converter.name
+        assert all(format_named(source) is not None for source in converter.sources), (
+            converter.name
+        )
+        assert converter.kind in KINDS and set(converter.quantize) <= set(
+            QUANTIZE_MODES
+        ), converter.name
         assert set(converter.needs_samples) <= set(QUANTIZE_MODES)
-        for name in (converter.environment, converter.fallback, environment_of(converter)):
+        for name in (
+            converter.environment,
+            converter.fallback,
+            environment_of(converter),
+        ):
             assert name is None or name in ENVIRONMENTS, converter.name
     served = [name for name, kind in KINDS.items() if kind.served]
     assert all(format_named(name) is not None for name in served)
@@ -117,7 +152,9 @@ def test_the_registry_is_sound() -> None:
 def test_every_package_of_an_environment_is_pinned() -> None:
     """What was tested together is installed together."""
     for environment in ENVIRONMENTS.values():
-        assert all("==" in requirement for requirement in environment.requirements), environment.name
+        assert all("==" in requirement for requirement in environment.requirements), (
+            environment.name
+        )
         assert environment.disk > 0 and environment.minutes > 0
 
 
@@ -148,7 +185,10 @@ def no_progress(title: str, share: float) -> None:
 def test_no_room_for_an_environment(tmp_path: Path) -> None:
     """It is refused before anything is fetched, with what it takes and what is free."""
     huge = Environment("huge", "everything", ("nothing==1.0",), 10**18, 4)
-    with pytest.raises(ConversionError, match=r"takes 1000000000\.0 GB and about 4 min, but .* GB are free in"):
+    with pytest.raises(
+        ConversionError,
+        match=r"takes 1000000000\.0 GB and about 4 min, but .* GB are free in",
+    ):
         ensure(huge, tmp_path, no_progress, no_progress_note)
     assert os.listdir(tmp_path) == ["huge.lock"]
 
@@ -157,28 +197,43 @@ def no_progress_note(text: str) -> None:
     """Say nothing."""
 
 
-def test_no_network_for_an_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_network_for_an_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The sentence says so, after the one on size and time; nothing of it is left, nor of what was left before."""
     for name in [name for name in os.environ if name.startswith("PIP_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")  # discard: nobody listens there
+    monkeypatch.setenv(
+        "PIP_INDEX_URL", "http://127.0.0.1:9/simple"
+    )  # discard: nobody listens there
     (tmp_path / "small" / "lib").mkdir(parents=True)
     (tmp_path / "small" / "lib" / "half").write_text("made")
     notes: list[str] = []
-    small = Environment("small", "a test", ("pocketserve-no-such-package==1.0",), 10**6, 4)
+    small = Environment(
+        "small", "a test", ("pocketserve-no-such-package==1.0",), 10**6, 4
+    )
     with pytest.raises(
-        ConversionError, match="because no package index can be reached; connect to a network"
+        ConversionError,
+        match="because no package index can be reached; connect to a network",
     ) as caught:
         ensure(small, tmp_path, no_progress, notes.append)
-    assert notes == [f"the environment small (a test) takes 0.0 GB and about 4 min; it is made once, in {tmp_path}"]
+    assert notes == [
+        f"the environment small (a test) takes 0.0 GB and about 4 min; it is made once, in {tmp_path}"
+    ]
     assert os.listdir(tmp_path) == ["small.lock"]
     assert "Connection refused" in caught.value.detail
 
 
-def test_a_python_that_does_not_run_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_python_that_does_not_run_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """pyenv leaves a program for each version, which only runs for those that are switched on."""
-    programs = {"python3.13": "exit 127", "python3.12": f'exec "{sys.executable}" "$@"', "python3.11": "exit 127"}
+    programs = {
+        "python3.13": "exit 127",
+        "python3.12": f'exec "{sys.executable}" "$@"',
+        "python3.11": "exit 127",
+    }
     for name, command in programs.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{command}\n")
         (tmp_path / name).chmod(0o755)
@@ -189,12 +244,17 @@ def test_a_python_that_does_not_run_is_passed_over(tmp_path: Path, monkeypatch: 
 
 def test_no_room_while_an_environment_is_made(tmp_path: Path) -> None:
     """The sentence says what it takes; nothing of it is left."""
-    small = Environment("small", "a test", ("pocketserve-no-such-package==1.0",), 10**6, 4)
+    small = Environment(
+        "small", "a test", ("pocketserve-no-such-package==1.0",), 10**6, 4
+    )
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (64 << 10, hard))  # larger files cannot be written, as on a full disk
+    resource.setrlimit(
+        resource.RLIMIT_FSIZE, (64 << 10, hard)
+    )  # larger files cannot be written, as on a full disk
     try:
         with pytest.raises(
-            ConversionError, match=r"takes 0\.0 GB and about 4 min, and the disk became full; make room"
+            ConversionError,
+            match=r"takes 0\.0 GB and about 4 min, and the disk became full; make room",
         ):
             ensure(small, tmp_path, no_progress, no_progress_note)
     finally:
@@ -211,11 +271,19 @@ environments.ensure(environments.Environment("e", "a test", (), 1, 4), Path(sys.
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, signal.SIGKILL], ids=lambda number: number.name
+)
 def test_an_interrupted_environment(number: signal.Signals, tmp_path: Path) -> None:
     """What makes it ends with the command; after signal 9, when the next one begins."""
-    python, folder, pid = tmp_path / "python", tmp_path / "environments", tmp_path / "pid"
-    python.write_text(f'#!/bin/sh\nmkdir -p "$3/lib"\necho $$ > {pid}.new\nmv {pid}.new {pid}\nexec sleep 600\n')
+    python, folder, pid = (
+        tmp_path / "python",
+        tmp_path / "environments",
+        tmp_path / "pid",
+    )
+    python.write_text(
+        f'#!/bin/sh\nmkdir -p "$3/lib"\necho $$ > {pid}.new\nmv {pid}.new {pid}\nexec sleep 600\n'
+    )
     python.chmod(0o755)
     command = [sys.executable, "-c", MAKING, folder, python]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -255,15 +323,26 @@ def test_an_environment_that_another_command_makes(tmp_path: Path) -> None:
 
     with (tmp_path / "e.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(KeyboardInterrupt, match=r"^waiting for another command, which makes e$"):
-            ensure(Environment("e", "a test", ("a==1",), 10**6, 4), tmp_path, show, no_progress_note)
+        with pytest.raises(
+            KeyboardInterrupt, match=r"^waiting for another command, which makes e$"
+        ):
+            ensure(
+                Environment("e", "a test", ("a==1",), 10**6, 4),
+                tmp_path,
+                show,
+                no_progress_note,
+            )
     assert os.listdir(tmp_path) == ["e.lock"]
 
 
-def test_no_environment_on_a_phone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_environment_on_a_phone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A phone is told to have it done elsewhere."""
     monkeypatch.setenv("POCKETSERVE_SIMULATION", str(tmp_path))
-    with pytest.raises(ConversionError, match="cannot be installed on a phone: convert on a desktop"):
+    with pytest.raises(
+        ConversionError, match="cannot be installed on a phone: convert on a desktop"
+    ):
         ensure(ENVIRONMENTS["onnx"], tmp_path, no_progress, no_progress_note)
 
 
@@ -280,21 +359,38 @@ def models(tmp_path: Path) -> Path:
 def test_names_of_versions(models: Path) -> None:
     """The kind and the quantisation, and where that is taken the source, too."""
     entry = scan(models)["digits"]
-    assert choose_name(entry, "torch", "tflite", "fp16") == NewVersion("tflite-fp16", "digits.fp16.tflite")
-    assert choose_name(entry, "torch", "tflite", "none") == NewVersion("tflite-from-torch", "digits.from-torch.tflite")
-    assert choose_name(entry, "torch", "savedmodel", "none").file == "savedmodel.from-torch"
-    assert choose_name(entry, "torch", "onnx", "none", "best") == NewVersion("best", "digits.best.onnx")
+    assert choose_name(entry, "torch", "tflite", "fp16") == NewVersion(
+        "tflite-fp16", "digits.fp16.tflite"
+    )
+    assert choose_name(entry, "torch", "tflite", "none") == NewVersion(
+        "tflite-from-torch", "digits.from-torch.tflite"
+    )
+    assert (
+        choose_name(entry, "torch", "savedmodel", "none").file
+        == "savedmodel.from-torch"
+    )
+    assert choose_name(entry, "torch", "onnx", "none", "best") == NewVersion(
+        "best", "digits.best.onnx"
+    )
     (models / "digits" / "digits.fp16.tflite").touch()
-    assert choose_name(entry, "torch", "tflite", "fp16").file == "digits.tflite-fp16.tflite"
+    assert (
+        choose_name(entry, "torch", "tflite", "fp16").file
+        == "digits.tflite-fp16.tflite"
+    )
     (models / "digits" / "digits.tflite-fp16.tflite").touch()
     with pytest.raises(ConversionError, match="belongs to no version; remove it"):
         choose_name(entry, "torch", "tflite", "fp16")
 
 
-@pytest.mark.parametrize("name", ["a/b", "a b", "", ".hidden", "x" * 300, "\N{HIRAGANA LETTER A}" * 100])
+@pytest.mark.parametrize(
+    "name", ["a/b", "a b", "", ".hidden", "x" * 300, "\N{HIRAGANA LETTER A}" * 100]
+)
 def test_a_name_that_cannot_be_one(name: str, models: Path) -> None:
     """It is refused while the name is chosen, before any tool runs."""
-    with pytest.raises(ConversionError, match=r"^--name '.*' cannot name a version: it becomes a part of URLs"):
+    with pytest.raises(
+        ConversionError,
+        match=r"^--name '.*' cannot name a version: it becomes a part of URLs",
+    ):
         choose_name(scan(models)["digits"], "torch", "onnx", "none", name)
 
 
@@ -303,12 +399,22 @@ def test_a_folder_without_a_manifest_gets_one(models: Path, tmp_path: Path) -> N
     folder = models / "numbers"
     folder.mkdir()
     shutil.copyfile(MODELS / "digits" / "digits.onnx", folder / "numbers.onnx")
-    shutil.copyfile(MODELS / "digits" / "digits.int8.tflite", tmp_path / "result.tflite")
+    shutil.copyfile(
+        MODELS / "digits" / "digits.int8.tflite", tmp_path / "result.tflite"
+    )
     entry = scan(models)["numbers"]
-    publish(entry, "onnx", tmp_path / "result.tflite", choose_name(entry, "onnx", "tflite", "none"), {"tools": ["t 1"]})
+    publish(
+        entry,
+        "onnx",
+        tmp_path / "result.tflite",
+        choose_name(entry, "onnx", "tflite", "none"),
+        {"tools": ["t 1"]},
+    )
     after = scan(models)["numbers"]
     assert set(after.versions) == {"onnx", "tflite"} and after.default_version == "onnx"
-    assert read_manifest(folder / "model.toml").versions["tflite"].provenance == {"tools": ["t 1"]}
+    assert read_manifest(folder / "model.toml").versions["tflite"].provenance == {
+        "tools": ["t 1"]
+    }
 
 
 def test_a_broken_manifest_stays_as_it_is(models: Path, tmp_path: Path) -> None:
@@ -317,7 +423,9 @@ def test_a_broken_manifest_stays_as_it_is(models: Path, tmp_path: Path) -> None:
     (models / "digits" / "model.toml").write_text("[")
     (tmp_path / "result").write_bytes(b"content")
     with pytest.raises(ConversionError, match="not valid TOML"):
-        publish(entry, "tflite", tmp_path / "result", NewVersion("new", "new.tflite"), {})
+        publish(
+            entry, "tflite", tmp_path / "result", NewVersion("new", "new.tflite"), {}
+        )
     assert not (models / "digits" / "new.tflite").exists()
     assert not list((models / "digits").glob(".pocketserve*"))
 
@@ -338,7 +446,13 @@ def test_manifests_of_other_layouts(layout: str, models: Path, tmp_path: Path) -
     (tmp_path / "result").write_bytes(b"content")
     entry = scan(models)["digits"]
     provenance = {"tools": ["t 1"], "options": {"weights": 3}}
-    publish(entry, "tflite", tmp_path / "result", NewVersion("new", "new.tflite"), provenance)
+    publish(
+        entry,
+        "tflite",
+        tmp_path / "result",
+        NewVersion("new", "new.tflite"),
+        provenance,
+    )
     versions = read_manifest(path).versions
     assert {name: version.file for name, version in versions.items()} == {
         "tflite": "digits.tflite", "onnx": "digits.onnx", "new": "new.tflite"
@@ -346,21 +460,37 @@ def test_manifests_of_other_layouts(layout: str, models: Path, tmp_path: Path) -
     assert versions["new"].provenance == provenance and "# small" in path.read_text()
 
 
-def test_what_the_owner_wrote_into_a_version_stays(models: Path, tmp_path: Path) -> None:
+def test_what_the_owner_wrote_into_a_version_stays(
+    models: Path, tmp_path: Path
+) -> None:
     """Converting again changes the provenance alone; a hash of the file before would refuse the new one."""
     path = models / "digits" / "model.toml"
     (tmp_path / "result").write_bytes(b"content")
-    publish(scan(models)["digits"], "tflite", tmp_path / "result", NewVersion("new", "new.tflite"), {"a": 1, "b": 2})
+    publish(
+        scan(models)["digits"],
+        "tflite",
+        tmp_path / "result",
+        NewVersion("new", "new.tflite"),
+        {"a": 1, "b": 2},
+    )
     own = f'# mine\ndelegate = "xnnpack"\nsha256 = "{"0" * 64}"\n'
-    path.write_text(path.read_text().replace('file = "new.tflite"\n', f'file = "new.tflite"\n{own}'))
+    path.write_text(
+        path.read_text().replace('file = "new.tflite"\n', f'file = "new.tflite"\n{own}')
+    )
     new = NewVersion("new", "new.tflite", replaces=True)
-    publish(scan(models)["digits"], "tflite", tmp_path / "result", new, {"a": 3, "c": 4})
+    publish(
+        scan(models)["digits"], "tflite", tmp_path / "result", new, {"a": 3, "c": 4}
+    )
     version = read_manifest(path).versions["new"]
     assert version.provenance == {"a": 3, "c": 4} and version.sha256 is None
     assert '# mine\ndelegate = "xnnpack"\n' in path.read_text()
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), ModelLoadError("damaged"), OSError(28, "full")], ids=repr)
+@pytest.mark.parametrize(
+    "error",
+    [KeyboardInterrupt(), ModelLoadError("damaged"), OSError(28, "full")],
+    ids=repr,
+)
 def test_a_bare_file_is_not_hidden_by_half_a_folder(
     error: BaseException, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -372,8 +502,16 @@ def test_a_bare_file_is_not_hidden_by_half_a_folder(
         raise error
 
     monkeypatch.setattr("pocketserve.convert.publish.copy_result", fail)
-    with pytest.raises(KeyboardInterrupt if isinstance(error, KeyboardInterrupt) else ConversionError):
-        publish(scan(models)["bare"], "onnx", tmp_path / "result", NewVersion("new", "new.onnx"), {})
+    with pytest.raises(
+        KeyboardInterrupt if isinstance(error, KeyboardInterrupt) else ConversionError
+    ):
+        publish(
+            scan(models)["bare"],
+            "onnx",
+            tmp_path / "result",
+            NewVersion("new", "new.onnx"),
+            {},
+        )
     assert sorted(os.listdir(models)) == ["bare.onnx", "digits"]
 
 
@@ -407,7 +545,11 @@ for _ in range(8):
         assert process.stdout is not None
         process.stdout.readline()
     with ThreadPoolExecutor() as threads:
-        list(threads.map(lambda process: process.communicate(b"\n", timeout=120), processes))
+        list(
+            threads.map(
+                lambda process: process.communicate(b"\n", timeout=120), processes
+            )
+        )
     assert [process.returncode for process in processes] == [0, 0, 0]
     assert set(names) <= set(read_manifest(models / model / "model.toml").versions)
     assert not list((models / model).glob(".*"))
@@ -464,13 +606,23 @@ print(step)
 """
 
 
-@pytest.mark.parametrize("case", ["new", "replaces", "a folder replaces", "bare", "unlisted"])
+@pytest.mark.parametrize(
+    "case", ["new", "replaces", "a folder replaces", "bare", "unlisted"]
+)
 def test_a_publication_that_is_killed_at_any_step(case: str, tmp_path: Path) -> None:
     """The next one finds the version whole, or not at all, and nothing beside it."""
-    model, result, models = "bare" if case == "bare" else "digits", tmp_path / "result", tmp_path / "models"
+    model, result, models = (
+        "bare" if case == "bare" else "digits",
+        tmp_path / "result",
+        tmp_path / "models",
+    )
     (models / "digits").mkdir(parents=True)
-    shutil.copyfile(MODELS / "digits" / "digits.onnx", models / "digits" / "digits.onnx")
-    (models / "digits" / "model.toml").write_text('[versions.onnx]\nfile = "digits.onnx"\n')
+    shutil.copyfile(
+        MODELS / "digits" / "digits.onnx", models / "digits" / "digits.onnx"
+    )
+    (models / "digits" / "model.toml").write_text(
+        '[versions.onnx]\nfile = "digits.onnx"\n'
+    )
     shutil.copyfile(MODELS / "digits" / "digits.onnx", models / "bare.onnx")
     file = result
     if case == "a folder replaces":
@@ -478,11 +630,28 @@ def test_a_publication_that_is_killed_at_any_step(case: str, tmp_path: Path) -> 
         file = result / "saved_model.pb"
     if "replaces" in case:
         file.write_bytes(b"old content")
-        publish(scan(models)["digits"], "onnx", result, NewVersion("new", "new.onnx"), {"tools": ["t 1"]})
+        publish(
+            scan(models)["digits"],
+            "onnx",
+            result,
+            NewVersion("new", "new.onnx"),
+            {"tools": ["t 1"]},
+        )
     file.write_bytes(b"new content")
-    words = [sys.executable, "-c", KILLED, models, model, result, tmp_path / "trial", case]
+    words = [
+        sys.executable,
+        "-c",
+        KILLED,
+        models,
+        model,
+        result,
+        tmp_path / "trial",
+        case,
+    ]
     (tmp_path / "trial").mkdir()
-    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        words, capture_output=True, text=True, timeout=300, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 10  # steps were there to be killed at
 
@@ -510,58 +679,122 @@ def scores(*best: int) -> dict[str, np.ndarray]:
 
 def test_the_comparison_of_a_classifier() -> None:
     """Quantised, the best class counts; else the numbers count as well."""
-    same = compare_outputs(scores(0, 1, 2, 3), scores(0, 1, 2, 3), "image-classification", 4, random=False)
+    same = compare_outputs(
+        scores(0, 1, 2, 3), scores(0, 1, 2, 3), "image-classification", 4, random=False
+    )
     assert (same.error, same.largest, same.same_class) == (0, 0, 1.0)
     half = {"scores": scores(0, 1, 2, 3)["scores"] * 0.5}
-    halved = compare_outputs(scores(0, 1, 2, 3), half, "image-classification", 4, random=False)
+    halved = compare_outputs(
+        scores(0, 1, 2, 3), half, "image-classification", 4, random=False
+    )
     check_agreement(halved, "int8")
-    with pytest.raises(ConversionError, match=r"differ by 0\.5 of their size, and at most 0\.001 is accepted"):
+    with pytest.raises(
+        ConversionError,
+        match=r"differ by 0\.5 of their size, and at most 0\.001 is accepted",
+    ):
         check_agreement(halved, "none")
-    few = compare_outputs(scores(0, 1, 2, 3), scores(0, 1, 3, 2), "image-classification", 4, random=False)
-    with pytest.raises(ConversionError, match=r"50% of 4 samples have the same best class, which is too few for 90%"):
+    few = compare_outputs(
+        scores(0, 1, 2, 3), scores(0, 1, 3, 2), "image-classification", 4, random=False
+    )
+    with pytest.raises(
+        ConversionError,
+        match=r"50% of 4 samples have the same best class, which is too few for 90%",
+    ):
         check_agreement(few, "int8")
-    chance = compare_outputs(scores(0, 1, 2, 3), scores(0, 1, 2, 2), "image-classification", 4, random=False)
+    chance = compare_outputs(
+        scores(0, 1, 2, 3), scores(0, 1, 2, 2), "image-classification", 4, random=False
+    )
     check_agreement(chance, "int8")  # of four, one may differ where nine of ten agree
     [doubt] = doubts(chance, "int8")
-    assert doubt.startswith("only 75% of 4 samples have the same best class, which may be chance or a loss")
+    assert doubt.startswith(
+        "only 75% of 4 samples have the same best class, which may be chance or a loss"
+    )
     assert doubts(same, "int8") == []
-    assert compare_outputs(scores(0), scores(1), "tensors", 1, random=False).same_class is None
+    assert (
+        compare_outputs(scores(0), scores(1), "tensors", 1, random=False).same_class
+        is None
+    )
     flat = {"scores": scores(0, 1, 2, 3)["scores"] * 0.1}
-    with pytest.raises(ConversionError, match=r"differ by 0\.9 of their size, and at most 0\.75 is accepted"):
-        check_agreement(compare_outputs(scores(0, 1, 2, 3), flat, "image-classification", 4, random=False), "int8")
+    with pytest.raises(
+        ConversionError,
+        match=r"differ by 0\.9 of their size, and at most 0\.75 is accepted",
+    ):
+        check_agreement(
+            compare_outputs(
+                scores(0, 1, 2, 3), flat, "image-classification", 4, random=False
+            ),
+            "int8",
+        )
 
 
 @pytest.mark.parametrize("quantize", ["none", "int8"])
 def test_the_comparison_of_a_detector(quantize: str) -> None:
     """Scores that are all 0 do not hide behind boxes of hundreds of pixels in the same tensor."""
     random = np.random.default_rng(0)
-    boxes, score = random.uniform(0, 640, (2, 100, 4)), random.uniform(0, 1, (2, 100, 1))
+    boxes, score = (
+        random.uniform(0, 640, (2, 100, 4)),
+        random.uniform(0, 1, (2, 100, 1)),
+    )
     original = {"y": np.concatenate([boxes, score, 0 * score], axis=2)}
     lost = {"y": np.concatenate([boxes, 0 * score, 0 * score + 1e-7], axis=2)}
-    check_agreement(compare_outputs(original, original, "object-detection", 2, random=False), quantize)
+    check_agreement(
+        compare_outputs(original, original, "object-detection", 2, random=False),
+        quantize,
+    )
     with pytest.raises(ConversionError, match="differ by 1 of their size"):
-        check_agreement(compare_outputs(original, lost, "object-detection", 2, random=False), quantize)
+        check_agreement(
+            compare_outputs(original, lost, "object-detection", 2, random=False),
+            quantize,
+        )
 
 
 def test_numbers_that_are_none_and_other_shapes() -> None:
     """A result may have no number only where the original has none; shapes and counts of outputs must fit."""
     good, bad = {"a": np.array([1.0, np.nan])}, {"b": np.array([np.nan, 1.0])}
-    assert compare_outputs(good, {"b": np.array([1.0, 7.0])}, "tensors", 1, random=False).error == 0
-    with pytest.raises(ConversionError, match="'a' is not a number where the original's is"):
+    assert (
+        compare_outputs(
+            good, {"b": np.array([1.0, 7.0])}, "tensors", 1, random=False
+        ).error
+        == 0
+    )
+    with pytest.raises(
+        ConversionError, match="'a' is not a number where the original's is"
+    ):
         compare_outputs(good, bad, "tensors", 1, random=False)
-    with pytest.raises(ConversionError, match=r"has shape \[3\], and the original's \[2\]"):
-        compare_outputs({"a": np.ones((1, 2))}, {"a": np.ones((1, 3))}, "tensors", 1, random=False)
-    with pytest.raises(ConversionError, match="the result has 2 outputs, and the original 1"):
-        compare_outputs({"a": np.ones(1)}, {"a": np.ones(1), "b": np.ones(1)}, "tensors", 1, random=False)
+    with pytest.raises(
+        ConversionError, match=r"has shape \[3\], and the original's \[2\]"
+    ):
+        compare_outputs(
+            {"a": np.ones((1, 2))}, {"a": np.ones((1, 3))}, "tensors", 1, random=False
+        )
+    with pytest.raises(
+        ConversionError, match="the result has 2 outputs, and the original 1"
+    ):
+        compare_outputs(
+            {"a": np.ones(1)},
+            {"a": np.ones(1), "b": np.ones(1)},
+            "tensors",
+            1,
+            random=False,
+        )
 
 
 def test_every_mode_has_a_bound() -> None:
     """The more is lost, the more is accepted."""
     assert set(BOUNDS) == set(QUANTIZE_MODES)
-    assert BOUNDS["none"].error < BOUNDS["fp16"].error < BOUNDS["dynamic"].error < BOUNDS["int8"].error
+    assert (
+        BOUNDS["none"].error
+        < BOUNDS["fp16"].error
+        < BOUNDS["dynamic"].error
+        < BOUNDS["int8"].error
+    )
 
 
 def test_the_tables_of_the_document() -> None:
     """They list what the code has: ``python tools/convert_tables.py`` writes them."""
-    done = subprocess.run([sys.executable, ROOT / "tools" / "convert_tables.py", "--check"], check=False, timeout=60)
+    done = subprocess.run(
+        [sys.executable, ROOT / "tools" / "convert_tables.py", "--check"],
+        check=False,
+        timeout=60,
+    )
     assert done.returncode == 0

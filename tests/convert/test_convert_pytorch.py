@@ -50,17 +50,26 @@ def made(tmp_path: Path, body: str, shape: str = "[-1, 3]") -> Path:
     """Write an unconverted model with this ``forward`` and let its code run; return the models folder."""
     folder = tmp_path / "models" / "odd"
     folder.mkdir(parents=True)
-    (folder / "model.py").write_text(HEAD + "".join(f"        {line}\n" for line in body.splitlines()) + TAIL)
+    (folder / "model.py").write_text(
+        HEAD + "".join(f"        {line}\n" for line in body.splitlines()) + TAIL
+    )
     (folder / "model.toml").write_text(MANIFEST.format(shape=shape))
-    assert main(["trust", str(folder), "--yes", "--state-dir", str(tmp_path / "state")]) == 0
+    assert (
+        main(["trust", str(folder), "--yes", "--state-dir", str(tmp_path / "state")])
+        == 0
+    )
     return folder.parent
 
 
 def convert(tmp_path: Path, models: Path, kind: str, *names: str) -> Conversion:
     """Convert the model to a kind, by these converters alone if some are named."""
-    settings = ConversionSettings(models, tmp_path / "state", limits=ProcessLimits(300.0))
+    settings = ConversionSettings(
+        models, tmp_path / "state", limits=ProcessLimits(300.0)
+    )
     tools = [tool for tool in converters() if tool.name in names] or None
-    converter = ModelConverter(scan(models)["odd"], settings, lambda title, share: None, print, tools)
+    converter = ModelConverter(
+        scan(models)["odd"], settings, lambda title, share: None, print, tools
+    )
     try:
         return converter.convert(kind)
     finally:
@@ -70,10 +79,14 @@ def convert(tmp_path: Path, models: Path, kind: str, *names: str) -> Conversion:
 @pytest.mark.parametrize("kind", ["torchscript", "ptl", "pt2"])
 def test_nested_results(kind: str, tmp_path: Path) -> None:
     """Names lead to the tensors, as the server shows them; what is no tensor is left out."""
-    models = made(tmp_path, "y = self.inner(x)\nreturn {'boxes': y, 'more': (y + 1, None)}")
+    models = made(
+        tmp_path, "y = self.inner(x)\nreturn {'boxes': y, 'more': (y + 1, None)}"
+    )
     conversion = convert(tmp_path, models, kind)
     assert conversion.agreement is not None and conversion.agreement.error < 1e-6
-    assert not any("one row" in note for note in conversion.notes)  # the module takes any number of them
+    assert not any(
+        "one row" in note for note in conversion.notes
+    )  # the module takes any number of them
 
 
 def test_a_branch_that_depends_on_values(tmp_path: Path) -> None:
@@ -85,7 +98,9 @@ def test_a_branch_that_depends_on_values(tmp_path: Path) -> None:
 def test_values_that_decide_where_the_tool_cannot(tmp_path: Path) -> None:
     """The sentence names the way out. By way of a script it can: such a way is found where the first one fails."""
     models = made(tmp_path, BRANCH)
-    with pytest.raises(ConversionError, match=r"an exported program .* do not depend on values") as caught:
+    with pytest.raises(
+        ConversionError, match=r"an exported program .* do not depend on values"
+    ) as caught:
         convert(tmp_path, models, "pt2", "torch.export")
     assert caught.value.nearest == "--to torchscript" and caught.value.detail
     assert convert(tmp_path, models, "pt2").version == "pt2"
@@ -99,16 +114,24 @@ KEPT = "kept = self.inner(x)[x > 0]\nreturn kept.sum() if len(kept) > 1 else kep
     [
         (
             *("return torch.special.bessel_j0(self.inner(x))", "onnx", "torch.onnx"),
-            *(r"^ONNX has no counterpart of the operator aten::special_bessel_j0", "--to torchscript"),
+            *(
+                r"^ONNX has no counterpart of the operator aten::special_bessel_j0",
+                "--to torchscript",
+            ),
         ),
         (
             *(KEPT, "pt2", "torch.export"),
-            *(r"^an exported program needs sizes and branches that do not depend on values, and", "--to torchscript"),
+            *(
+                r"^an exported program needs sizes and branches that do not depend on values, and",
+                "--to torchscript",
+            ),
         ),
     ],
     ids=["an operator without a counterpart", "sizes that depend on values"],
 )
-def test_what_exporters_refuse(body: str, kind: str, tool: str, sentence: str, nearest: str, tmp_path: Path) -> None:
+def test_what_exporters_refuse(
+    body: str, kind: str, tool: str, sentence: str, nearest: str, tmp_path: Path
+) -> None:
     """The sentence names the operator, and the kind that works."""
     with pytest.raises(ConversionError, match=sentence) as caught:
         convert(tmp_path, made(tmp_path, body), kind, tool)
@@ -142,9 +165,20 @@ def test_mobile_from_torchscript_and_back(tmp_path: Path) -> None:
     import shutil
 
     shutil.copytree(MODELS / "petals", tmp_path / "models" / "petals")
-    for version, kind in (("torchscript", "ptl"), ("ptl", "torchscript"), ("pt2", "torchscript")):
-        settings = ConversionSettings(tmp_path / "models", tmp_path / "state", version=version)
-        converter = ModelConverter(scan(tmp_path / "models")["petals"], settings, lambda title, share: None, print)
+    for version, kind in (
+        ("torchscript", "ptl"),
+        ("ptl", "torchscript"),
+        ("pt2", "torchscript"),
+    ):
+        settings = ConversionSettings(
+            tmp_path / "models", tmp_path / "state", version=version
+        )
+        converter = ModelConverter(
+            scan(tmp_path / "models")["petals"],
+            settings,
+            lambda title, share: None,
+            print,
+        )
         try:
             conversion = converter.convert(kind)
         finally:
@@ -165,7 +199,9 @@ def test_torchscript_of_unknown_ranks(tmp_path: Path) -> None:
     folder = tmp_path / "models" / "odd"
     folder.mkdir(parents=True)
     torch.jit.trace(Turned(), torch.rand(2, 3)).save(folder / "odd.ts")
-    (folder / "model.toml").write_text(MANIFEST.partition("[versions")[0].format(shape="[-1, 3]"))
+    (folder / "model.toml").write_text(
+        MANIFEST.partition("[versions")[0].format(shape="[-1, 3]")
+    )
     conversion = convert(tmp_path, folder.parent, "onnx", "torch.onnx")
     assert conversion.agreement is not None and conversion.agreement.error < 1e-6
     assert any("one row" in note for note in conversion.notes)
@@ -177,4 +213,7 @@ def test_what_the_tracing_exporter_refuses() -> None:
 
     text = "Unsupported: ONNX export of transpose for tensor of unknown rank.  [The node has kind 'onnx::Reshape'.]"
     sentence = _sentence("ONNX", text, RuntimeError(text))
-    assert sentence == "ONNX has no counterpart of the operator transpose for tensor of unknown rank"
+    assert (
+        sentence
+        == "ONNX has no counterpart of the operator transpose for tensor of unknown rank"
+    )

@@ -15,7 +15,12 @@ import pytest
 from conftest import MODELS, ROOT
 from pocketserve.cli import main
 from pocketserve.convert import tflite_model
-from pocketserve.convert.converter import ConversionError, ConversionOutcome, ConversionRequest, Converter
+from pocketserve.convert.converter import (
+    ConversionError,
+    ConversionOutcome,
+    ConversionRequest,
+    Converter,
+)
 from pocketserve.convert.descriptions import carry_description
 from pocketserve.convert.run import Conversion, ConversionSettings, ModelConverter
 from pocketserve.formats import DamagedFileError
@@ -41,7 +46,11 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
     return ConversionOutcome("stand-in", "1")
 
 
-def node(*, numbers: dict[int, tuple[str, int]] | None = None, **children: FlatNode | list[FlatNode] | FlatVector):
+def node(
+    *,
+    numbers: dict[int, tuple[str, int]] | None = None,
+    **children: FlatNode | list[FlatNode] | FlatVector,
+):
     """A table with these fields: ``_3=…`` is field 3."""
     table = FlatNode()
     for index, (kind, value) in (numbers or {}).items():
@@ -60,7 +69,10 @@ def description(std: float) -> bytes:
     options = node(_0=floats(0.0), _1=floats(std))
     content = node(numbers={0: ("B", 2)}, _1=node())  # a picture
     image = node(_3=content, _4=[node(numbers={0: ("B", 1)}, _1=options)])
-    labels = node(numbers={2: ("b", int(FileType.TENSOR_AXIS_LABELS))}, _0=FlatVector(b"labels.txt"))
+    labels = node(
+        numbers={2: ("b", int(FileType.TENSOR_AXIS_LABELS))},
+        _0=FlatVector(b"labels.txt"),
+    )
     file = io.BytesIO()
     write_tree(node(_3=[node(_2=[image], _3=[node(_6=[labels])])]), b"M001", file)
     return file.getvalue()
@@ -71,7 +83,9 @@ def described_digits(path: Path, std: float = 255.0) -> None:
     model = tflite_model.read_tflite_model(MODELS / "digits" / "digits.tflite")
     buffers = model.nodes(4)
     buffers.append(node(_0=FlatVector(description(std), 1, 16)))
-    entry = node(numbers={1: ("I", len(buffers) - 1)}, _0=FlatVector(b"TFLITE_METADATA"))
+    entry = node(
+        numbers={1: ("I", len(buffers) - 1)}, _0=FlatVector(b"TFLITE_METADATA")
+    )
     model.set_child(6, [entry])
     with path.open("wb") as file:
         write_tree(model, tflite_model.IDENTIFIER, file)
@@ -93,23 +107,42 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def converted(models: Path, **options: str) -> Conversion:
     settings = ConversionSettings(
-        models, models.parent / "state", samples=MODELS / "digits" / "samples", options=options
+        models,
+        models.parent / "state",
+        samples=MODELS / "digits" / "samples",
+        options=options,
     )
-    converter = ModelConverter(scan(models)["numbers"], settings, lambda title, share: None, print, [STAND_IN])
+    converter = ModelConverter(
+        scan(models)["numbers"], settings, lambda title, share: None, print, [STAND_IN]
+    )
     try:
         return converter.convert("onnx")
     finally:
         converter.close()
 
 
-def answer(models: Path, version: str, capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
+def answer(
+    models: Path, version: str, capsys: pytest.CaptureFixture[str]
+) -> list[dict[str, object]]:
     picture = str(MODELS / "digits" / "samples" / "7.png")
-    words = ["predict", "--local", "numbers", "--models-dir", str(models), "--version", version, "--json", picture]
+    words = [
+        "predict",
+        "--local",
+        "numbers",
+        "--models-dir",
+        str(models),
+        "--version",
+        version,
+        "--json",
+        picture,
+    ]
     assert main(words) == 0
     return json.loads(capsys.readouterr().out)["predictions"]
 
 
-def test_a_file_with_labels_in_it(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_with_labels_in_it(
+    models: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Its ONNX is the same classifier: a picture gets the same labels, by the same preprocessing."""
     conversion = converted(models)
     assert conversion.version == "onnx" and conversion.agreement is not None
@@ -118,11 +151,17 @@ def test_a_file_with_labels_in_it(models: Path, capsys: pytest.CaptureFixture[st
     assert [entry["label"] for entry in before] == [entry["label"] for entry in after]
     assert str(before[0]["label"]).startswith("the digit ")
     metadata = onnx_description.read_carried_metadata(conversion.path)
-    assert metadata == tflite_description.read_metadata(models / "numbers" / "numbers.tflite")
-    assert metadata is not None and metadata.inputs[0].normalization == Normalization((0.0,), (255.0,))
+    assert metadata == tflite_description.read_metadata(
+        models / "numbers" / "numbers.tflite"
+    )
+    assert metadata is not None and metadata.inputs[0].normalization == Normalization(
+        (0.0,), (255.0,)
+    )
 
 
-def test_a_result_that_says_otherwise_is_refused(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_result_that_says_otherwise_is_refused(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its numbers agree on the same arrays, and it would answer otherwise all the same."""
     import base64
 
@@ -130,13 +169,25 @@ def test_a_result_that_says_otherwise_is_refused(models: Path, monkeypatch: pyte
     for change, words in (
         ({"TFLITE_METADATA": description(16.0)}, "it prepares a sample otherwise"),
         ({"TFLITE_METADATA/labels.txt": b"x\n" * 10}, "its labels are others"),
-        ({"TFLITE_METADATA/labels.txt": "\n".join(LABELS[1:]).encode()}, "it has 9 labels, and the original 10"),
+        (
+            {"TFLITE_METADATA/labels.txt": "\n".join(LABELS[1:]).encode()},
+            "it has 9 labels, and the original 10",
+        ),
     ):
-        options = {name: base64.b64encode(content).decode() for name, content in change.items()}
-        with pytest.raises(ConversionError, match=rf"^the result cannot be asked as the original is: {words}; declare"):
+        options = {
+            name: base64.b64encode(content).decode() for name, content in change.items()
+        }
+        with pytest.raises(
+            ConversionError,
+            match=rf"^the result cannot be asked as the original is: {words}; declare",
+        ):
             converted(models, **options)
-    monkeypatch.setattr("pocketserve.convert.run.carry_description", lambda *arguments: None)
-    with pytest.raises(ConversionError, match="it has 0 labels, and the original 10; declare"):
+    monkeypatch.setattr(
+        "pocketserve.convert.run.carry_description", lambda *arguments: None
+    )
+    with pytest.raises(
+        ConversionError, match="it has 0 labels, and the original 10; declare"
+    ):
         converted(models)
     assert sorted(models.rglob("*")) == before
 
@@ -154,7 +205,9 @@ def test_texts_of_onnx_go_to_tflite_and_back(tmp_path: Path) -> None:
     assert tflite_description.read_properties(lite) == {"names": "{0: 'größe'}"}
     carry_description(lite, "tflite", last, "onnx")
     assert onnx_description.read_onnx_texts(last) == {"names": "{0: 'größe'}"}
-    assert {entry.key: entry.value for entry in onnx.load(last).metadata_props} == {"names": "{0: 'größe'}"}
+    assert {entry.key: entry.value for entry in onnx.load(last).metadata_props} == {
+        "names": "{0: 'größe'}"
+    }
     size = last.stat().st_size
     carry_description(first, "onnx", last, "onnx")
     assert last.stat().st_size == size

@@ -14,7 +14,11 @@ import pytest
 from mutation import mutate
 from places import MODELS, ROOT, find_assets
 from pocketserve.convert import tflite_model
-from pocketserve.convert.converter import ConversionError, ConversionOutcome, ConversionRequest
+from pocketserve.convert.converter import (
+    ConversionError,
+    ConversionOutcome,
+    ConversionRequest,
+)
 from pocketserve.convert.descriptions import carry_description
 from pocketserve.convert.tools.tflite_weights import convert
 from pocketserve.formats import DamagedFileError
@@ -36,7 +40,9 @@ def shrunk(source: Path, folder: Path, quantize: str) -> tuple[Path, ConversionO
     return output, outcome
 
 
-def answers(path: Path, inputs: Mapping[str, Array], **options: object) -> dict[str, Array]:
+def answers(
+    path: Path, inputs: Mapping[str, Array], **options: object
+) -> dict[str, Array]:
     """What the model gives for these inputs."""
     session = RUNTIME.open(ModelSource(path, options=options))
     return {name: np.asarray(value) for name, value in session.run(inputs).items()}
@@ -51,19 +57,30 @@ def pictures() -> tuple[Array, Array]:
 
 
 @pytest.mark.parametrize("xnnpack", [True, False])
-@pytest.mark.parametrize(("quantize", "size", "bound"), [("fp16", 57_500, 1e-3), ("dynamic", 33_500, 2e-2)])
-def test_digits_are_smaller_and_read_as_before(tmp_path: Path, quantize: str, size: int, bound: float, xnnpack: bool):
+@pytest.mark.parametrize(
+    ("quantize", "size", "bound"), [("fp16", 57_500, 1e-3), ("dynamic", 33_500, 2e-2)]
+)
+def test_digits_are_smaller_and_read_as_before(
+    tmp_path: Path, quantize: str, size: int, bound: float, xnnpack: bool
+):
     output, outcome = shrunk(DIGITS, tmp_path, quantize)
     assert output.stat().st_size < size and outcome.options == {"weights": 3}
     images, labels = pictures()
     name = RUNTIME.open(ModelSource(DIGITS)).inputs[0].name
-    (before,), (after,) = (answers(path, {name: images}, xnnpack=xnnpack).values() for path in (DIGITS, output))
+    (before,), (after,) = (
+        answers(path, {name: images}, xnnpack=xnnpack).values()
+        for path in (DIGITS, output)
+    )
     assert 0 < np.abs(before - after).max() < bound
-    accuracies = [float((scores.argmax(1) == labels).mean()) for scores in (before, after)]
+    accuracies = [
+        float((scores.argmax(1) == labels).mean()) for scores in (before, after)
+    ]
     assert accuracies[0] > 0.99 and abs(accuracies[1] - accuracies[0]) < 0.005
 
 
-@pytest.mark.parametrize("path", sorted(DATA.glob("*.tflite")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted(DATA.glob("*.tflite")), ids=lambda path: path.stem
+)
 def test_a_model_that_is_written_anew_describes_the_same(tmp_path: Path, path: Path):
     """Variables, signatures, control flow, custom options, ranges: nothing but positions changes."""
     if path.stem == "select_tf_op":
@@ -72,9 +89,13 @@ def test_a_model_that_is_written_anew_describes_the_same(tmp_path: Path, path: P
         return
     anew = tmp_path / path.name
     with anew.open("wb") as file:
-        size = write_tree(tflite_model.read_tflite_model(path), tflite_model.IDENTIFIER, file)
+        size = write_tree(
+            tflite_model.read_tflite_model(path), tflite_model.IDENTIFIER, file
+        )
     assert anew.stat().st_size == size
-    assert described(tflite_model.read_tflite_model(anew)) == described(tflite_model.read_tflite_model(path))
+    assert described(tflite_model.read_tflite_model(anew)) == described(
+        tflite_model.read_tflite_model(path)
+    )
 
 
 def described(part: object) -> object:
@@ -83,16 +104,29 @@ def described(part: object) -> object:
         return [described(node) for node in part]
     if hasattr(part, "children"):
         ends = {at: index for index, at in enumerate(part.slots) if at}
-        numbers = [bytes(part.inline[at : at + 1]) for at, index in ends.items() if index not in part.children]
-        return numbers, {index: described(child) for index, child in part.children.items()}
+        numbers = [
+            bytes(part.inline[at : at + 1])
+            for at, index in ends.items()
+            if index not in part.children
+        ]
+        return numbers, {
+            index: described(child) for index, child in part.children.items()
+        }
     return bytes(part.data)
 
 
 def test_graphs_that_share_a_weight_share_it_in_the_new_file(tmp_path: Path):
     model = tflite_model.read_tflite_model(DIGITS)
     graph = model.nodes(2)[0]
-    tensors = [dataclasses.replace(t, inline=t.inline[:], slots=t.slots[:]) for t in graph.nodes(0)]
-    model.nodes(2).append(dataclasses.replace(graph, children={**graph.children, 0: tensors, 3: graph.nodes(3)[:]}))
+    tensors = [
+        dataclasses.replace(t, inline=t.inline[:], slots=t.slots[:])
+        for t in graph.nodes(0)
+    ]
+    model.nodes(2).append(
+        dataclasses.replace(
+            graph, children={**graph.children, 0: tensors, 3: graph.nodes(3)[:]}
+        )
+    )
     twice = tmp_path / "twice.tflite"
     with twice.open("wb") as file:
         write_tree(model, tflite_model.IDENTIFIER, file)
@@ -100,7 +134,9 @@ def test_graphs_that_share_a_weight_share_it_in_the_new_file(tmp_path: Path):
     assert outcome.options == {"weights": 6} and output.stat().st_size < 36_000
     (name,) = (spec.name for spec in RUNTIME.open(ModelSource(DIGITS)).inputs)
     once, _ = shrunk(DIGITS, tmp_path, "dynamic")
-    (alone,), (beside,) = (answers(path, {name: pictures()[0]}).values() for path in (once, output))
+    (alone,), (beside,) = (
+        answers(path, {name: pictures()[0]}).values() for path in (once, output)
+    )
     assert np.array_equal(alone, beside)
 
 
@@ -117,7 +153,10 @@ def test_a_table_on_two_levels_is_written_after_both_parents(tmp_path: Path):
     with path.open("wb") as file:
         write_tree(model, tflite_model.IDENTIFIER, file)
     anew = tflite_model.read_tflite_model(path)
-    assert [node.text(0) for node in (*anew.nodes(6), *anew.nodes(7)[0].nodes(0))] == ["shared", "shared"]
+    assert [node.text(0) for node in (*anew.nodes(6), *anew.nodes(7)[0].nodes(0))] == [
+        "shared",
+        "shared",
+    ]
     shrunk(path, tmp_path, "fp16")
 
 
@@ -131,21 +170,36 @@ def test_tensors_that_share_a_table(tmp_path: Path, quantize: str):
              for tensor in tensors]  # fmt: skip
     tensors.append(tensors[sizes.index(sorted(sizes)[-2])])
     outputs = np.frombuffer(graph.vector(2).data, "<i4")
-    graph.set_child(2, tflite_model.FlatVector(np.append(outputs, len(tensors) - 1).astype("<i4").tobytes(), 4))
-    buffers.append(buffers[tensors[-1].number(2, "I")])  # and two buffers that share a table
+    graph.set_child(
+        2,
+        tflite_model.FlatVector(
+            np.append(outputs, len(tensors) - 1).astype("<i4").tobytes(), 4
+        ),
+    )
+    buffers.append(
+        buffers[tensors[-1].number(2, "I")]
+    )  # and two buffers that share a table
     path = tmp_path / "shared.tflite"
     with path.open("wb") as file:
         write_tree(model, tflite_model.IDENTIFIER, file)
     output, outcome = shrunk(path, tmp_path, quantize)
     assert outcome.options == {"weights": 3}
     (name,) = (spec.name for spec in RUNTIME.open(ModelSource(path)).inputs)
-    before, after = (answers(each, {name: pictures()[0][:4]}) for each in (path, output))
-    assert all(np.abs(before[key] - after[key]).max() < 2e-2 for key in before) and len(before) == 2
+    before, after = (
+        answers(each, {name: pictures()[0][:4]}) for each in (path, output)
+    )
+    assert (
+        all(np.abs(before[key] - after[key]).max() < 2e-2 for key in before)
+        and len(before) == 2
+    )
 
 
 def test_weights_that_half_floats_cannot_hold_stay(tmp_path: Path):
     model = tflite_model.read_tflite_model(DIGITS)
-    biggest = max(model.nodes(4), key=lambda buffer: len(buffer.vector(0).data) if buffer.vector(0) else 0)
+    biggest = max(
+        model.nodes(4),
+        key=lambda buffer: len(buffer.vector(0).data) if buffer.vector(0) else 0,
+    )
     values = np.frombuffer(biggest.vector(0).data, "<f4").copy()
     values[0] = 1e6
     biggest.set_child(0, tflite_model.FlatVector(values.tobytes(), 1, 16))
@@ -155,7 +209,10 @@ def test_weights_that_half_floats_cannot_hold_stay(tmp_path: Path):
     output, outcome = shrunk(source, tmp_path, "fp16")
     assert outcome.options == {"weights": 2}
     name = RUNTIME.open(ModelSource(source)).inputs[0].name
-    assert all(np.isfinite(value).all() for value in answers(output, {name: pictures()[0]}).values())
+    assert all(
+        np.isfinite(value).all()
+        for value in answers(output, {name: pictures()[0]}).values()
+    )
 
 
 def test_damaged_models_are_refused_in_good_order(tmp_path: Path):
@@ -164,7 +221,10 @@ def test_damaged_models_are_refused_in_good_order(tmp_path: Path):
     path, ends = tmp_path / "damaged.tflite", {"written": 0, "refused": 0}
     description = whole[:512], whole[-6_000:]
     for _ in range(300):
-        head, tail = (mutate(part, numbers) if numbers.random() < 0.5 else part for part in description)
+        head, tail = (
+            mutate(part, numbers) if numbers.random() < 0.5 else part
+            for part in description
+        )
         path.write_bytes(head + whole[512:-6_000] + tail)
         try:
             shrunk(path, tmp_path, "dynamic")
@@ -184,23 +244,42 @@ def test_an_empty_file_is_refused(tmp_path: Path):
 def test_a_tree_beyond_what_offsets_can_say_is_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("pocketserve.formats.flatbuffer_tree.MAX_BYTES", 100_000)
     with pytest.raises(DamagedFileError, match="a FlatBuffer ends at 100000"):
-        write_tree(tflite_model.read_tflite_model(DIGITS), tflite_model.IDENTIFIER, io.BytesIO())
+        write_tree(
+            tflite_model.read_tflite_model(DIGITS),
+            tflite_model.IDENTIFIER,
+            io.BytesIO(),
+        )
 
 
 @pytest.mark.assets
 @pytest.mark.parametrize(("quantize", "share"), [("fp16", 0.55), ("dynamic", 0.35)])
-def test_a_public_classifier_keeps_its_labels_and_its_answers(tmp_path: Path, quantize: str, share: float):
+def test_a_public_classifier_keeps_its_labels_and_its_answers(
+    tmp_path: Path, quantize: str, share: float
+):
     assets = find_assets()
     assert assets is not None
-    source = assets / "models" / "tflite" / "mobilenet_v1_0.25_224_float_metadata.tflite"
+    source = (
+        assets / "models" / "tflite" / "mobilenet_v1_0.25_224_float_metadata.tflite"
+    )
     output, _ = shrunk(source, tmp_path, quantize)
     assert output.stat().st_size < share * source.stat().st_size
     assert read_metadata(output) == read_metadata(source)
-    names = [file.name for tensor in read_metadata(source).outputs for file in tensor.associated_files]
-    assert names and read_associated_files(output, names, 2**20) == read_associated_files(source, names, 2**20)
+    names = [
+        file.name
+        for tensor in read_metadata(source).outputs
+        for file in tensor.associated_files
+    ]
+    assert names and read_associated_files(
+        output, names, 2**20
+    ) == read_associated_files(source, names, 2**20)
     (spec,) = RUNTIME.open(ModelSource(source)).inputs
-    for expected in sorted((assets / "inputs" / "tensors").glob("mnv1_025_float__*.npy")):
+    for expected in sorted(
+        (assets / "inputs" / "tensors").glob("mnv1_025_float__*.npy")
+    ):
         inputs = {spec.name: np.load(expected)}
-        before, after = (answers(path, inputs)["MobilenetV1/Predictions/Reshape_1"][0] for path in (source, output))
+        before, after = (
+            answers(path, inputs)["MobilenetV1/Predictions/Reshape_1"][0]
+            for path in (source, output)
+        )
         assert np.abs(before - after).max() < 0.1
         assert before.max() < 0.5 or before.argmax() == after.argmax()

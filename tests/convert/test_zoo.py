@@ -42,7 +42,11 @@ class Builder:
             raise ConversionError("broken has no layers")
         shutil.copytree(MODELS / "digits" / "samples", folder / "samples")
         shutil.copyfile(MODELS / "digits" / "digits.tflite", folder / "digits.tflite")
-        text = (MODELS / "digits" / "model.toml").read_text(encoding="utf-8").partition("[versions.tflite-int8]")[0]
+        text = (
+            (MODELS / "digits" / "model.toml")
+            .read_text(encoding="utf-8")
+            .partition("[versions.tflite-int8]")[0]
+        )
         (folder / "model.toml").write_text(text, encoding="utf-8")
         shutil.copyfile(MODELS / "digits" / "labels.txt", folder / "labels.txt")
 
@@ -53,7 +57,8 @@ def small_zoo(zoo: ModuleType, folder: Path) -> tuple[Any, list[Any]]:
     if not results.architectures:
         names = {"digits": 26_000, "broken": 1}
         results.add_architectures(
-            zoo.Architecture("embedded", name, "classification", count, [8, 8, 1]) for name, count in names.items()
+            zoo.Architecture("embedded", name, "classification", count, [8, 8, 1])
+            for name, count in names.items()
         )
     return results, [
         zoo.ConversionPath("embedded", "tflite", "tflite", 0, "fp16"),
@@ -61,22 +66,33 @@ def small_zoo(zoo: ModuleType, folder: Path) -> tuple[Any, list[Any]]:
     ]
 
 
-def test_a_run_and_the_next(zoo: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_and_the_next(
+    zoo: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Each pair has one line with its figures or its reason; nothing is left but these, and nothing is done twice."""
     results, paths = small_zoo(zoo, tmp_path)
     builder = Builder()
     zoo.Zoo(results, tmp_path / "work", builder).run(paths, results.architectures)
     assert builder.count == 4 and not list((tmp_path / "work" / "models").iterdir())
     kept = zoo.Results(tmp_path / "results.jsonl")
-    assert kept.conversions == results.conversions and kept.architectures == results.architectures
+    assert (
+        kept.conversions == results.conversions
+        and kept.architectures == results.architectures
+    )
     good = kept.conversions["digits", "tflite>tflite-fp16"]
     assert (good["state"], good["samples"], good["same_class"]) == ("ok", 10, 1.0)
     assert 0 < good["error"] < 0.02 and good["bytes"] < 0.6 * good["source_bytes"]
     assert good["tools"].startswith("tflite-weights ") and good["peak_mb"] > 0
     nowhere = kept.conversions["digits", "tflite>keras"]
-    assert (nowhere["state"], nowhere["reason"]) == ("refused", "no converter makes Keras from TFLite")
+    assert (nowhere["state"], nowhere["reason"]) == (
+        "refused",
+        "no converter makes Keras from TFLite",
+    )
     broken = kept.conversions["broken", "tflite>keras"]
-    assert (broken["state"], broken["reason"]) == ("refused", "there is nothing to begin with: MODEL has no layers")
+    assert (broken["state"], broken["reason"]) == (
+        "refused",
+        "there is nothing to begin with: MODEL has no layers",
+    )
     assert len(capsys.readouterr().out.splitlines()) == 4
 
     zoo.Zoo(kept, tmp_path / "again", builder).run(paths, kept.architectures)
@@ -92,13 +108,20 @@ def test_a_run_that_was_killed_goes_on(zoo: ModuleType, tmp_path: Path) -> None:
     results = zoo.Results(path)
     assert path.read_text() == whole
     builder = Builder()
-    zoo.Zoo(results, tmp_path / "late", builder, stop=0.0).run(paths, results.architectures)
+    zoo.Zoo(results, tmp_path / "late", builder, stop=0.0).run(
+        paths, results.architectures
+    )
     assert not builder.count and not results.conversions
     zoo.Zoo(results, tmp_path / "work", builder).run(paths[1:], results.architectures)
-    assert set(results.conversions) == {("digits", "tflite>keras"), ("broken", "tflite>keras")}
+    assert set(results.conversions) == {
+        ("digits", "tflite>keras"),
+        ("broken", "tflite>keras"),
+    }
 
 
-def test_speeds_are_compared_afterwards(zoo: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_speeds_are_compared_afterwards(
+    zoo: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A run that compares speeds, too, converts again what has none; its line takes the place of the first."""
     monkeypatch.setenv("POCKETSERVE_STATE_DIR", str(tmp_path / "fast" / "state"))
     results, (path, _) = small_zoo(zoo, tmp_path)
@@ -123,28 +146,59 @@ def test_a_result_that_is_wrong_is_a_failure(zoo: ModuleType) -> None:
         "torch._dynamo.exc.Unsupported: generators",
     ):
         assert zoo.UNFORESEEN.search(message), message
-    for message in ("no converter makes Keras from TFLite", "torch.onnx did not finish within 300 s; --timeout gives"):
+    for message in (
+        "no converter makes Keras from TFLite",
+        "torch.onnx did not finish within 300 s; --timeout gives",
+    ):
         assert not zoo.UNFORESEEN.search(message), message
 
 
 def test_the_page_says_what_the_results_say() -> None:
     """``tools/zoo.py write`` has made its tables."""
-    done = subprocess.run([sys.executable, TOOL, "write", "--check"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, TOOL, "write", "--check"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.convert
-def test_an_architecture_of_keras(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_architecture_of_keras(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """From the list of the library to the line of the result, in the converters' environment."""
     import json
 
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'server'}:{ROOT / 'client'}")
     results = tmp_path / "results.jsonl"
-    options = ["--results", str(results), "--only", "MobileNet", "--paths", "keras>tflite", "--timeout", "1800"]
-    done = subprocess.run([sys.executable, TOOL, "run", *options], capture_output=True, text=True, timeout=3000)
+    options = [
+        "--results",
+        str(results),
+        "--only",
+        "MobileNet",
+        "--paths",
+        "keras>tflite",
+        "--timeout",
+        "1800",
+    ]
+    done = subprocess.run(
+        [sys.executable, TOOL, "run", *options],
+        capture_output=True,
+        text=True,
+        timeout=3000,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     *architectures, line = map(json.loads, results.read_text().splitlines())
-    assert len(architectures) >= 38 and {item["library"] for item in architectures} == {"keras"}
-    assert (line["name"], line["path"], line["state"], line["same_class"]) == ("MobileNet", "keras>tflite", "ok", 1.0)
+    assert len(architectures) >= 38 and {item["library"] for item in architectures} == {
+        "keras"
+    }
+    assert (line["name"], line["path"], line["state"], line["same_class"]) == (
+        "MobileNet",
+        "keras>tflite",
+        "ok",
+        1.0,
+    )
     assert line["error"] < 1e-3 and line["bytes"] > 10**7

@@ -20,7 +20,10 @@ from ports import free_port
 
 SHELL = "/bin/sh"
 BATTERY = '{"percentage": 80, "temperature": 31.5, "plugged": "UNPLUGGED"}'
-GOOD_PACKAGES = (*("flask", "waitress", "requests", "platformdirs", "prometheus_client"), "PIL/Image")
+GOOD_PACKAGES = (
+    *("flask", "waitress", "requests", "platformdirs", "prometheus_client"),
+    "PIL/Image",
+)
 LITTLE, BIG = 1_800_000, 3_000_000
 NOW = 1_790_000_000.0
 
@@ -41,9 +44,12 @@ class Phone:
     def __post_init__(self) -> None:
         for core in range(8):
             self.file(
-                f"root/sys/devices/system/cpu/cpu{core}/cpufreq/cpuinfo_max_freq", f"{BIG if core > 3 else LITTLE}\n"
+                f"root/sys/devices/system/cpu/cpu{core}/cpufreq/cpuinfo_max_freq",
+                f"{BIG if core > 3 else LITTLE}\n",
             )
-        self.file("root/proc/meminfo", "MemTotal: 8000000 kB\nMemAvailable: 4000000 kB\n")
+        self.file(
+            "root/proc/meminfo", "MemTotal: 8000000 kB\nMemAvailable: 4000000 kB\n"
+        )
         self.file("root/proc/self/status", "TracerPid:\t0\n")
         self.tool("getprop", "echo 34")
         self.tool("settings", "echo null")
@@ -51,7 +57,9 @@ class Phone:
         self.tool("termux-battery-status", f"echo '{BATTERY}'")
         for name in (*GOOD_PACKAGES, "tflite_runtime/interpreter"):
             self.package(name)
-        for path in Path(np.__file__).parents[1].glob("numpy*"):  # the real one: reading manifests takes it
+        for path in (
+            Path(np.__file__).parents[1].glob("numpy*")
+        ):  # the real one: reading manifests takes it
             (self.site / path.name).symlink_to(path)
         self.home.mkdir()
         self.models.mkdir()
@@ -114,7 +122,10 @@ class Phone:
         import pocketserve
         import pocketserve_wire
 
-        sources = [str(Path(package.__path__[0]).parent) for package in (pocketserve, pocketserve_wire)]
+        sources = [
+            str(Path(package.__path__[0]).parent)
+            for package in (pocketserve, pocketserve_wire)
+        ]
         standard: dict[str, Any] = {
             "root": self.base / "root",
             "environ": self.environ,
@@ -145,4 +156,6 @@ class Phone:
 
     def complaints(self, limit: float = 10.0) -> list[Finding]:
         """What is not OK."""
-        return [finding for finding in self.examine(limit) if finding.level is not Level.OK]
+        return [
+            finding for finding in self.examine(limit) if finding.level is not Level.OK
+        ]

@@ -33,14 +33,28 @@ def plant_verdict(phone):
     key = Quarantine(phone.state, TrialLimits()).key(model, model.versions["tflite"])
     phone.file(
         "home/state/verdicts.json",
-        json.dumps({key: {"ok": False, "reason": "it crashed its framework", "version": HASH_VERSION}}),
+        json.dumps(
+            {
+                key: {
+                    "ok": False,
+                    "reason": "it crashed its framework",
+                    "version": HASH_VERSION,
+                }
+            }
+        ),
     )
 
 
 def plant_killed(phone, boot="this"):
     """A server that has been killed an hour ago."""
     phone.file("root/proc/sys/kernel/random/boot_id", "this\n")
-    run = {"pid": 4711, "started": 1_790_000_000.0 - 3600, "suspended": 0.0, "boot": boot, "ports": [8470]}
+    run = {
+        "pid": 4711,
+        "started": 1_790_000_000.0 - 3600,
+        "suspended": 0.0,
+        "boot": boot,
+        "ports": [8470],
+    }
     phone.file("home/state/runs/4711.json", json.dumps(run))
 
 
@@ -50,7 +64,9 @@ def plant_background(phone):
 
 def plant_old_site(phone):
     phone.file("usr/lib/python3.13/site-packages/flask-3.1.3.dist-info/METADATA", "")
-    phone.file("usr/lib/python3.13/site-packages/pocketserve-0.1.0.dist-info/METADATA", "")
+    phone.file(
+        "usr/lib/python3.13/site-packages/pocketserve-0.1.0.dist-info/METADATA", ""
+    )
 
 
 def plant_token(phone, text="x" * 43, mode=0o600):
@@ -81,7 +97,12 @@ def change(name, value):
 
 
 PROBLEMS = {
-    "old Python": (change("python", (3, 10)), "problem", "3.10 is too old", "pkg upgrade python"),
+    "old Python": (
+        change("python", (3, 10)),
+        "problem",
+        "3.10 is too old",
+        "pkg upgrade python",
+    ),
     "32 bit": (change("wide", False), "warning", "32-bit", "64-bit device"),
     "Play Store": (
         lambda p: p.environ.update(TERMUX_APK_RELEASE="GOOGLE_PLAY_STORE"),
@@ -89,16 +110,39 @@ PROBLEMS = {
         "Google Play's Termux",
         "F-Droid",
     ),
-    "Python upgraded": (plant_old_site, "problem", "flask, pocketserve stayed behind", "sh install-termux.sh"),
-    "no Flask": (lambda p: p.without("flask"), "problem", "flask is missing", "pip install flask"),
-    "no NumPy": (lambda p: p.without("numpy"), "problem", "numpy is missing", "pkg install python-numpy"),
+    "Python upgraded": (
+        plant_old_site,
+        "problem",
+        "flask, pocketserve stayed behind",
+        "sh install-termux.sh",
+    ),
+    "no Flask": (
+        lambda p: p.without("flask"),
+        "problem",
+        "flask is missing",
+        "pip install flask",
+    ),
+    "no NumPy": (
+        lambda p: p.without("numpy"),
+        "problem",
+        "numpy is missing",
+        "pkg install python-numpy",
+    ),
     "NumPy raises": (
-        lambda p: (p.without("numpy"), p.package("numpy", "raise ImportError('libopenblas.so')")),
+        lambda p: (
+            p.without("numpy"),
+            p.package("numpy", "raise ImportError('libopenblas.so')"),
+        ),
         "problem",
         "ImportError: libopenblas.so",
         "pkg upgrade && pkg reinstall python-numpy",
     ),
-    "no Pillow": (lambda p: p.without("PIL"), "warning", "Pillow is missing", "pkg install python-pillow"),
+    "no Pillow": (
+        lambda p: p.without("PIL"),
+        "warning",
+        "Pillow is missing",
+        "pkg install python-pillow",
+    ),
     "Pillow broken": (
         lambda p: p.package("PIL", "raise ImportError('libjpeg.so')"),
         "problem",
@@ -112,7 +156,9 @@ PROBLEMS = {
         "pkg install python-tflite-runtime",
     ),
     "runtime raises OSError": (
-        lambda p: p.package("torch", "raise OSError('libandroid-execinfo.so not found')"),
+        lambda p: p.package(
+            "torch", "raise OSError('libandroid-execinfo.so not found')"
+        ),
         "problem",
         "OSError: libandroid-execinfo.so not found",
         "pkg reinstall python-torch",
@@ -130,15 +176,29 @@ PROBLEMS = {
         "pkg reinstall python-torch",
     ),
     "runtime kills the process": (
-        lambda p: p.package("torch", "import os, signal; os.kill(os.getpid(), signal.SIGILL)"),
+        lambda p: p.package(
+            "torch", "import os, signal; os.kill(os.getpid(), signal.SIGILL)"
+        ),
         "problem",
         "kills the process (SIGILL)",
         "pkg upgrade",
     ),
-    "setting wrong": (variable("QUEUE_LIMIT", "many"), "problem", "QUEUE_LIMIT", "unset POCKETSERVE_QUEUE_LIMIT"),
-    "setting out of range": (variable("QUEUE_LIMIT", "0"), "problem", "queue_limit", "unset POCKETSERVE_QUEUE_LIMIT"),
+    "setting wrong": (
+        variable("QUEUE_LIMIT", "many"),
+        "problem",
+        "QUEUE_LIMIT",
+        "unset POCKETSERVE_QUEUE_LIMIT",
+    ),
+    "setting out of range": (
+        variable("QUEUE_LIMIT", "0"),
+        "problem",
+        "queue_limit",
+        "unset POCKETSERVE_QUEUE_LIMIT",
+    ),
     "state folder unwritable": (
-        lambda p: p.environ.update(POCKETSERVE_STATE_DIR=str(p.file("home/file", "") / "state")),
+        lambda p: p.environ.update(
+            POCKETSERVE_STATE_DIR=str(p.file("home/file", "") / "state")
+        ),
         "warning",
         "cannot be written",
         "POCKETSERVE_STATE_DIR",
@@ -149,24 +209,84 @@ PROBLEMS = {
         "QUEUE_LIMT is no setting",
         "perhaps POCKETSERVE_QUEUE_LIMIT is meant",
     ),
-    "models folder missing": (variable("MODELS_DIR", "/nowhere/at/all"), "problem", "cannot be read", "mkdir -p"),
-    "models folder empty": (lambda p: (p.models / "free.tflite").unlink(), "warning", "is empty", "cp MODEL.tflite"),
-    "models in shared storage": (plant_shared_models, "warning", "other apps can change the models", "cp -r"),
+    "models folder missing": (
+        variable("MODELS_DIR", "/nowhere/at/all"),
+        "problem",
+        "cannot be read",
+        "mkdir -p",
+    ),
+    "models folder empty": (
+        lambda p: (p.models / "free.tflite").unlink(),
+        "warning",
+        "is empty",
+        "cp MODEL.tflite",
+    ),
+    "models in shared storage": (
+        plant_shared_models,
+        "warning",
+        "other apps can change the models",
+        "cp -r",
+    ),
     "manifest broken": (
         lambda p: p.file("home/models/bad/model.toml", "task = 7\n"),
         "problem",
         "bad has a fault: bad/model.toml",
         "bad/model.toml",
     ),
-    "quarantined": (plant_verdict, "problem", "free (tflite) is in quarantine", "inspect --release free"),
-    "token readable by others": (lambda p: plant_token(p, mode=0o644), "problem", "read by others", "chmod 600"),
-    "token damaged": (lambda p: plant_token(p, "?"), "problem", "holds no token", "rm "),
-    "token is a folder": (lambda p: (p.home / "token").mkdir(), "problem", "is not a file", "mv "),
-    "token in shared storage": (plant_shared_token, "problem", "shared storage", "unset POCKETSERVE_TOKEN_FILE"),
-    "address not there": (variable("HOST", "192.0.2.1"), "problem", "cannot be listened on", "--host 127.0.0.1"),
-    "killed": (plant_killed, "warning", "was killed, most likely by Android", "termux-wake-lock"),
-    "restarted": (lambda p: plant_killed(p, "old"), "warning", "restart of the device", "pocketserve serve"),
-    "background": (plant_background, "warning", "none of them a fastest one", "Unrestricted"),
+    "quarantined": (
+        plant_verdict,
+        "problem",
+        "free (tflite) is in quarantine",
+        "inspect --release free",
+    ),
+    "token readable by others": (
+        lambda p: plant_token(p, mode=0o644),
+        "problem",
+        "read by others",
+        "chmod 600",
+    ),
+    "token damaged": (
+        lambda p: plant_token(p, "?"),
+        "problem",
+        "holds no token",
+        "rm ",
+    ),
+    "token is a folder": (
+        lambda p: (p.home / "token").mkdir(),
+        "problem",
+        "is not a file",
+        "mv ",
+    ),
+    "token in shared storage": (
+        plant_shared_token,
+        "problem",
+        "shared storage",
+        "unset POCKETSERVE_TOKEN_FILE",
+    ),
+    "address not there": (
+        variable("HOST", "192.0.2.1"),
+        "problem",
+        "cannot be listened on",
+        "--host 127.0.0.1",
+    ),
+    "killed": (
+        plant_killed,
+        "warning",
+        "was killed, most likely by Android",
+        "termux-wake-lock",
+    ),
+    "restarted": (
+        lambda p: plant_killed(p, "old"),
+        "warning",
+        "restart of the device",
+        "pocketserve serve",
+    ),
+    "background": (
+        plant_background,
+        "warning",
+        "none of them a fastest one",
+        "Unrestricted",
+    ),
     "memory unreadable": (
         lambda p: (p.base / "root/proc/meminfo").unlink(),
         "warning",
@@ -179,10 +299,30 @@ PROBLEMS = {
         "only 102 MB of memory",
         "close other apps",
     ),
-    "budget too large": (variable("MEMORY_BUDGET", "64Gi"), "warning", "budget is 68.7 GB", "MEMORY_BUDGET=1953Mi"),
-    "disk full": (change("free_disk", lambda folder: 10 << 20), "problem", "only 10 MB are free in", "du -sh"),
-    "disk nearly full": (change("free_disk", lambda folder: 100 << 20), "warning", "only 105 MB are free in", "du -sh"),
-    "clock not set": (change("now", 1000.0), "problem", "the clock is wrong", "automatic"),
+    "budget too large": (
+        variable("MEMORY_BUDGET", "64Gi"),
+        "warning",
+        "budget is 68.7 GB",
+        "MEMORY_BUDGET=1953Mi",
+    ),
+    "disk full": (
+        change("free_disk", lambda folder: 10 << 20),
+        "problem",
+        "only 10 MB are free in",
+        "du -sh",
+    ),
+    "disk nearly full": (
+        change("free_disk", lambda folder: 100 << 20),
+        "warning",
+        "only 105 MB are free in",
+        "du -sh",
+    ),
+    "clock not set": (
+        change("now", 1000.0),
+        "problem",
+        "the clock is wrong",
+        "automatic",
+    ),
     "no wake lock tool": (
         lambda p: p.without("termux-wake-lock"),
         "warning",
@@ -190,13 +330,19 @@ PROBLEMS = {
         "pkg install termux-tools",
     ),
     "hot": (
-        lambda p: p.tool("termux-battery-status", """echo '{"percentage": 50, "temperature": 45.1}'"""),
+        lambda p: p.tool(
+            "termux-battery-status",
+            """echo '{"percentage": 50, "temperature": 45.1}'""",
+        ),
         "warning",
         "hot (45 °C)",
         "cool down",
     ),
     "battery low": (
-        lambda p: p.tool("termux-battery-status", """echo '{"percentage": 9, "plugged": "UNPLUGGED"}'"""),
+        lambda p: p.tool(
+            "termux-battery-status",
+            """echo '{"percentage": 9, "plugged": "UNPLUGGED"}'""",
+        ),
         "warning",
         "low (9 %)",
         "plug it in",
@@ -207,7 +353,12 @@ PROBLEMS = {
         "says nothing of use",
         "Termux:API app",
     ),
-    "many processes": (plant_processes, "warning", "20 processes", "settings_enable_monitor_phantom_procs false"),
+    "many processes": (
+        plant_processes,
+        "warning",
+        "20 processes",
+        "settings_enable_monitor_phantom_procs false",
+    ),
     "many processes, Android 12": (
         lambda p: (plant_processes(p), p.tool("getprop", "echo 31")),
         "warning",
@@ -220,7 +371,17 @@ PROBLEMS = {
 def test_a_healthy_phone(phone):
     assert phone.complaints() == []
     subjects = {finding.subject for finding in phone.examine()}
-    assert subjects >= {"python", "packages", "pillow", "runtimes", "models", "token", "ports", "cores", "battery"}
+    assert subjects >= {
+        "python",
+        "packages",
+        "pillow",
+        "runtimes",
+        "models",
+        "token",
+        "ports",
+        "cores",
+        "battery",
+    }
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -241,13 +402,21 @@ def test_a_taken_port_is_told_with_who_has_it(phone):
         port = listener.getsockname()[1]
         phone.environ["POCKETSERVE_HTTP_PORT"] = str(port)
         (unknown,) = phone.complaints()
-        assert "taken by another app" in unknown.sentence and "--http-port" in unknown.fix
-        phone.file("root/proc/net/tcp", f"head\n 0: 0100007F:{port:04X} 00000000:0000 0A 0:0 0:0 0 10234 0 5555 1\n")
+        assert (
+            "taken by another app" in unknown.sentence and "--http-port" in unknown.fix
+        )
+        phone.file(
+            "root/proc/net/tcp",
+            f"head\n 0: 0100007F:{port:04X} 00000000:0000 0A 0:0 0:0 0 10234 0 5555 1\n",
+        )
         phone.file("root/proc/77/comm", "squatter\n")
         (phone.base / "root/proc/77/fd").mkdir()
         (phone.base / "root/proc/77/fd/3").symlink_to("socket:[5555]")
         (known,) = phone.complaints()
-        assert "taken by squatter (process 77)" in known.sentence and "kill 77" in known.fix
+        assert (
+            "taken by squatter (process 77)" in known.sentence
+            and "kill 77" in known.fix
+        )
 
 
 def test_a_running_server_is_no_thief_of_its_port(phone):
@@ -273,18 +442,32 @@ def test_no_server_where_clients_look(phone):
     assert finding.sentence == f"no server runs at {url} (connection refused)"
     for other in (url, url.replace("http", "socket")):
         finding = server_finding(phone, url=other)
-        assert finding.level is Level.WARNING and f"no server runs at {other}, where --url says" in finding.sentence
+        assert (
+            finding.level is Level.WARNING
+            and f"no server runs at {other}, where --url says" in finding.sentence
+        )
         phone.environ["POCKETSERVE_URL"] = other
         finding = server_finding(phone)
         assert finding.level is Level.WARNING and "unset POCKETSERVE_URL" in finding.fix
         del phone.environ["POCKETSERVE_URL"]
-    for nonsense in ("127.0.0.1:8470", "http://", "ftp://x", "http://x:99999", "http://[::1"):
-        assert "an address looks like http://" in server_finding(phone, url=nonsense).sentence
+    for nonsense in (
+        "127.0.0.1:8470",
+        "http://",
+        "ftp://x",
+        "http://x:99999",
+        "http://[::1",
+    ):
+        assert (
+            "an address looks like http://"
+            in server_finding(phone, url=nonsense).sentence
+        )
     for nonsense in ("http://a..b", f"socket://{'a' * 70}.example"):
         assert "no host can be called" in server_finding(phone, url=nonsense).sentence
 
 
-@pytest.mark.parametrize(("status", "told"), [(404, "with status 404"), (200, "with a page of its own")])
+@pytest.mark.parametrize(
+    ("status", "told"), [(404, "with status 404"), (200, "with a page of its own")]
+)
 def test_something_else_where_clients_look(phone, status, told):
     class Other(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
@@ -300,17 +483,26 @@ def test_something_else_where_clients_look(phone, status, told):
         thread.start()
         finding = server_finding(phone, url=f"http://127.0.0.1:{other.server_port}")
         thread.join(120)
-    assert finding.level is Level.WARNING and f"something else answers there, {told}" in finding.sentence
+    assert (
+        finding.level is Level.WARNING
+        and f"something else answers there, {told}" in finding.sentence
+    )
 
 
 def test_a_server_where_clients_look(phone, server):
     phone.environ["POCKETSERVE_HTTP_PORT"] = str(server.ready["http"]["port"])
     finding = server_finding(phone)
-    assert finding.level is Level.OK and "clients look elsewhere by default" in finding.sentence
+    assert (
+        finding.level is Level.OK
+        and "clients look elsewhere by default" in finding.sentence
+    )
     assert finding.fix == f"export POCKETSERVE_URL={server.url}"
     for url in (server.url, f"socket://127.0.0.1:{server.ready['socket']['port']}"):
         finding = server_finding(phone, url=url)
-        assert (finding.level, finding.sentence) == (Level.OK, f"a server answers at {url} (--url)")
+        assert (finding.level, finding.sentence) == (
+            Level.OK,
+            f"a server answers at {url} (--url)",
+        )
 
 
 def test_models_that_a_running_server_goes_on_with(phone) -> None:
@@ -318,12 +510,18 @@ def test_models_that_a_running_server_goes_on_with(phone) -> None:
     folder = phone.file("models/broken/model.toml", "task = 7").parent.parent
     phone.file("models/broken/broken.tflite", "")
     phone.environ["POCKETSERVE_MODELS_DIR"] = str(folder)
-    (alone,) = (finding for finding in phone.examine() if " of 1 model in " in finding.sentence)
+    (alone,) = (
+        finding for finding in phone.examine() if " of 1 model in " in finding.sentence
+    )
     assert alone.sentence == f"0 of 1 model in {folder} can be served"
     marker = RunLock(phone.state, (), models_dir=str(folder))
-    (served,) = (finding for finding in phone.examine() if " of 1 model in " in finding.sentence)
+    (served,) = (
+        finding for finding in phone.examine() if " of 1 model in " in finding.sentence
+    )
     marker.close()
-    assert served.sentence.endswith("; a model that the running server had loaded before its fault goes on answering")
+    assert served.sentence.endswith(
+        "; a model that the running server had loaded before its fault goes on answering"
+    )
     assert served.fix == "pocketserve models"
 
 
@@ -350,23 +548,42 @@ def test_a_battery_tool_that_hangs_is_ended(phone, monkeypatch):
 def test_imports_that_hang_share_one_limit(phone):
     for name in ("torch", "onnxruntime", "tensorflow"):
         phone.package(name, HANG)
-    results = try_imports(phone.device(), [[name] for name in ("torch", "onnxruntime", "tensorflow")], limit=1.0)
-    assert {result.unknown for result in results.values()} == {"its import takes longer than 1 s"}
+    results = try_imports(
+        phone.device(),
+        [[name] for name in ("torch", "onnxruntime", "tensorflow")],
+        limit=1.0,
+    )
+    assert {result.unknown for result in results.values()} == {
+        "its import takes longer than 1 s"
+    }
     assert {result.fault for result in results.values()} == {""}
 
 
 @pytest.mark.parametrize(
-    ("name", "subject"), [("torch", "runtimes"), ("PIL", "pillow"), ("flask", "packages"), ("numpy", "packages")]
+    ("name", "subject"),
+    [
+        ("torch", "runtimes"),
+        ("PIL", "pillow"),
+        ("flask", "packages"),
+        ("numpy", "packages"),
+    ],
 )
 def test_a_slow_import_is_no_broken_package(phone, name, subject):
     """A first import on a phone compiles the package, which takes longer than anybody would wait for the doctor."""
     phone.without(name)
     phone.package("PIL/Image" if name == "PIL" else name, HANG)
     findings = list(check_packages(phone.device(), 1.0))
-    assert Level.PROBLEM not in {finding.level for finding in findings}  # nor are those that come after it accused
-    (slow,) = (finding for finding in findings if finding.sentence.startswith(f"{name} "))
+    assert Level.PROBLEM not in {
+        finding.level for finding in findings
+    }  # nor are those that come after it accused
+    (slow,) = (
+        finding for finding in findings if finding.sentence.startswith(f"{name} ")
+    )
     assert (slow.level, slow.subject) == (Level.WARNING, subject)
-    assert "is installed, but whether it works is not known: its import takes longer than 1 s" in slow.sentence
+    assert (
+        "is installed, but whether it works is not known: its import takes longer than 1 s"
+        in slow.sentence
+    )
     assert f"python -c 'import {name}" in slow.fix and "pocketserve doctor" in slow.fix
 
 
@@ -374,11 +591,16 @@ def test_a_module_after_one_that_ends_the_process_is_not_accused(phone):
     phone.package("waitress", "import os; os._exit(1)")
     results = try_imports(phone.device(), [["flask", "waitress", "requests"]])
     assert results["flask"].fault == "" and "exit code 1" in results["waitress"].fault
-    assert "one before it" in results["requests"].unknown and results["requests"].fault == ""
+    assert (
+        "one before it" in results["requests"].unknown
+        and results["requests"].fault == ""
+    )
 
 
 def test_a_framework_that_prints_does_not_confuse(phone):
-    phone.package("torch", "import sys; print('noise' * 1000, end=''); __version__ = '2.0'")
+    phone.package(
+        "torch", "import sys; print('noise' * 1000, end=''); __version__ = '2.0'"
+    )
     assert try_imports(phone.device(), [["torch"]])["torch"].version == "2.0"
 
 
@@ -395,7 +617,10 @@ def test_a_check_that_fails_or_hangs_holds_up_no_other():
     findings = run_checks({"a": fails, "b": hangs, "c": lambda: [ok("c", "fine")]}, 2.0)
     never.set()
     assert [finding.subject for finding in findings] == ["a", "b", "c"]
-    assert "RuntimeError: odd" in findings[0].sentence and "took longer" in findings[1].sentence
+    assert (
+        "RuntimeError: odd" in findings[0].sentence
+        and "took longer" in findings[1].sentence
+    )
     assert findings[2].level is Level.OK
 
 
@@ -419,7 +644,9 @@ def test_nothing_there_at_all(phone, tmp_path):
     for folder in ("usr", "bin", "root", "home"):
         shutil.rmtree(tmp_path / folder)
     complaints = phone.complaints()
-    assert {"packages", "pillow", "runtimes", "models", "memory"} <= {finding.subject for finding in complaints}
+    assert {"packages", "pillow", "runtimes", "models", "memory"} <= {
+        finding.subject for finding in complaints
+    }
     assert all(finding.fix for finding in complaints)
 
 
@@ -436,13 +663,23 @@ def test_the_settings_library_is_missing(phone, monkeypatch):
 
 
 def call(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("POCKETSERVE_")}
+    environ = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("POCKETSERVE_")
+    }
     command = [sys.executable, "-m", "pocketserve", "doctor", *words]
-    return subprocess.run(command, env=environ | variables, capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        command, env=environ | variables, capture_output=True, text=True, timeout=60
+    )
 
 
 def test_the_command_prints_json_and_fails_on_problems(tmp_path):
-    free = {"POCKETSERVE_HTTP_PORT": "0", "POCKETSERVE_SOCKET_PORT": "0", "POCKETSERVE_STATE_DIR": str(tmp_path)}
+    free = {
+        "POCKETSERVE_HTTP_PORT": "0",
+        "POCKETSERVE_SOCKET_PORT": "0",
+        "POCKETSERVE_STATE_DIR": str(tmp_path),
+    }
     free["POCKETSERVE_TOKEN_FILE"] = str(tmp_path / "token")
     done = call("--json", **free)
     document = json.loads(done.stdout)
@@ -452,7 +689,10 @@ def test_the_command_prints_json_and_fails_on_problems(tmp_path):
     (tmp_path / "token").chmod(0o666)
     done = call(**free)
     assert done.returncode == 1 and done.stderr == ""
-    assert re.search(r"^PROBLEM +token", done.stdout, re.MULTILINE) and "-> chmod 600" in done.stdout
+    assert (
+        re.search(r"^PROBLEM +token", done.stdout, re.MULTILINE)
+        and "-> chmod 600" in done.stdout
+    )
     assert "1 problem" in done.stdout
 
 
@@ -462,7 +702,13 @@ def test_the_command_loads_no_package(tmp_path):
         "import sys, pocketserve.cli.commands.doctor as d, pocketserve.doctor.settings, json;"
         "print(sorted({'numpy', 'flask', 'requests', 'waitress', 'platformdirs'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
     assert done.stdout.strip() == "[]"
 
 

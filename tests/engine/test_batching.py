@@ -36,7 +36,9 @@ class Computed:
         self._function = function
         self.runs: list[int] = []
 
-    def run(self, inputs: Mapping[str, Array], signature: str | None = None) -> dict[str, Array]:
+    def run(
+        self, inputs: Mapping[str, Array], signature: str | None = None
+    ) -> dict[str, Array]:
         self.runs.append(inputs["x"].shape[0])
         return {"y": self._function(inputs["x"])}
 
@@ -44,7 +46,9 @@ class Computed:
 class Work:
     """One request, for a batcher by itself and as a function for a queue."""
 
-    def __init__(self, arrays: Mapping[str, Array] | None, signature: str | None = None) -> None:
+    def __init__(
+        self, arrays: Mapping[str, Array] | None, signature: str | None = None
+    ) -> None:
         self.arrays = arrays
         self.signature = signature
 
@@ -61,12 +65,16 @@ def batcher(max_rows: int = 8) -> RowBatcher:
 
 def works(*values: float | list[float]) -> list[Work]:
     """Requests of one row with these numbers."""
-    return [Work({"x": np.atleast_2d(np.asarray(value, np.float32))}) for value in values]
+    return [
+        Work({"x": np.atleast_2d(np.asarray(value, np.float32))}) for value in values
+    ]
 
 
 def ask(one: RowBatcher, session: object, *values: float | list[float]) -> list[Any]:
     outcomes, _ = one.run(session, works(*values))  # type: ignore[arg-type]
-    return [out if isinstance(out, Exception) else out["y"].tolist() for out in outcomes]
+    return [
+        out if isinstance(out, Exception) else out["y"].tolist() for out in outcomes
+    ]
 
 
 def trusted(function: Function) -> tuple[RowBatcher, Computed]:
@@ -81,7 +89,9 @@ def trusted(function: Function) -> tuple[RowBatcher, Computed]:
 def test_every_test_runs_with_batching():
     """It is on unless a test switches it off, in servers of this process and in those started for a test."""
     assert Config().batching and Config().max_batch > 1
-    assert load_config({}).batching, "POCKETSERVE_BATCHING is off in this run: it proves nothing about batches"
+    assert load_config({}).batching, (
+        "POCKETSERVE_BATCHING is off in this run: it proves nothing about batches"
+    )
 
 
 def test_a_model_is_tried_before_it_is_trusted():
@@ -112,7 +122,9 @@ def test_a_model_is_tried_before_it_is_trusted():
 )
 def test_a_model_whose_rows_hear_of_each_other_is_never_batched(function):
     one, session = batcher(), Computed(function)
-    expected = [np.asarray(function(work.arrays["x"])).tolist() for work in works(3, 1, 2)]
+    expected = [
+        np.asarray(function(work.arrays["x"])).tolist() for work in works(3, 1, 2)
+    ]
     for _ in range(5):
         assert ask(one, session, 3, 1, 2) == expected
     assert session.runs[-6:] == [1] * 6
@@ -185,12 +197,26 @@ def test_what_fits_together():
         return one.describe(Work(arrays, signature))[0]
 
     row = np.zeros((1, 3), np.float32)
-    assert key(x=row) == key(x=row + 1) == key(x=np.zeros((5, 3), np.float32)) is not None
+    assert (
+        key(x=row) == key(x=row + 1) == key(x=np.zeros((5, 3), np.float32)) is not None
+    )
     assert one.describe(Work({"x": np.zeros((5, 3), np.float32)}))[1:] == (5, 60)
     assert key(a=row, b=row) == key(b=row, a=row) is not None
-    different = [key(x=row), key("other", x=row), key(x=row.astype(np.float64)), key(x=row[:, :2]), key(y=row)]
+    different = [
+        key(x=row),
+        key("other", x=row),
+        key(x=row.astype(np.float64)),
+        key(x=row[:, :2]),
+        key(y=row),
+    ]
     assert len(set(different)) == len(different)
-    assert key("unknown", x=row) is key(a=row, b=np.zeros((2, 3))) is key(x=np.float32(1)) is key(x=row[:0]) is None
+    assert (
+        key("unknown", x=row)
+        is key(a=row, b=np.zeros((2, 3)))
+        is key(x=np.float32(1))
+        is key(x=row[:0])
+        is None
+    )
     assert one.describe(Work(None)) == (None, 1, 0)
 
 
@@ -240,7 +266,9 @@ def pool() -> Iterator[ThreadPoolExecutor]:
         yield executor
 
 
-def crowd(pool: ThreadPoolExecutor, function: Function, values: list[float]) -> tuple[list[Any], Gate, Computed]:
+def crowd(
+    pool: ThreadPoolExecutor, function: Function, values: list[float]
+) -> tuple[list[Any], Gate, Computed]:
     """The fates of requests that all wait for one session whose model is trusted."""
     inner, session = trusted(function)
     gate, entered, proceed = Gate(inner), threading.Event(), threading.Event()
@@ -271,10 +299,18 @@ def crowd(pool: ThreadPoolExecutor, function: Function, values: list[float]) -> 
 
 
 def test_those_who_wait_are_answered_by_as_few_runs_as_possible(pool):
-    turns, gate, session = crowd(pool, lambda x: x * 2, [float(number) for number in range(19)])
-    assert [turn.result["y"].tolist() for turn in turns] == [[[2.0 * number]] for number in range(19)]
+    turns, gate, session = crowd(
+        pool, lambda x: x * 2, [float(number) for number in range(19)]
+    )
+    assert [turn.result["y"].tolist() for turn in turns] == [
+        [[2.0 * number]] for number in range(19)
+    ]
     assert gate.batches == session.runs == [8, 8, 3]
-    assert [turn.batch_rows for turn in turns] == [8] + [0] * 7 + [8] + [0] * 7 + [3, 0, 0]
+    assert [turn.batch_rows for turn in turns] == [8] + [0] * 7 + [8] + [0] * 7 + [
+        3,
+        0,
+        0,
+    ]
     assert sum(turn.executions for turn in turns) == 3
     assert all(turn.queue_ns > 0 and turn.run_ns > 0 for turn in turns)
 
@@ -285,7 +321,9 @@ def test_a_bad_input_in_a_crowd(pool):
     turns: list[FunctionEntry] = [fates[0], fates[2]]
     assert [turn.result["y"].tolist() for turn in turns] == [[[2.0]], [[4.0]]]
     assert [turn.batch_rows for turn in turns] == [None, None]
-    assert sum(turn.executions for turn in turns) == 3  # the batch and their own; the third failed
+    assert (
+        sum(turn.executions for turn in turns) == 3
+    )  # the batch and their own; the third failed
     assert session.runs == [3, 1, 1, 1]
 
 
@@ -294,7 +332,15 @@ def test_a_bad_input_in_a_crowd(pool):
 
 def opened(name: str, version: str) -> LoadedModel:
     entry = scan(MODELS)[name]
-    return load_model(entry, entry.versions[version], 1, 10**6, None, monotonic() + TIMEOUT_S, trust=TrustStore(STATE))
+    return load_model(
+        entry,
+        entry.versions[version],
+        1,
+        10**6,
+        None,
+        monotonic() + TIMEOUT_S,
+        trust=TrustStore(STATE),
+    )
 
 
 def check_real(name: str, version: str) -> None:
@@ -303,7 +349,10 @@ def check_real(name: str, version: str) -> None:
     try:
         signatures = free_rows(model.entry_points)
         assert None in signatures
-        one, session = RowBatcher(f"{name}/{version}", signatures, 16), model.sessions[0]
+        one, session = (
+            RowBatcher(f"{name}/{version}", signatures, 16),
+            model.sessions[0],
+        )
         (spec,) = session.inputs
         random = np.random.default_rng(7)
 
@@ -317,7 +366,10 @@ def check_real(name: str, version: str) -> None:
             listed = [draw(rows) for rows in (1, 3, 1, 2, 1, 1, 1, 1)]
             outcomes, executions = one.run(session, listed)
             assert executions == (9 if round_ < len(TRIALS) else 1)
-            assert all(agrees(mine, work(session)) for mine, work in zip(outcomes, listed, strict=True))
+            assert all(
+                agrees(mine, work(session))
+                for mine, work in zip(outcomes, listed, strict=True)
+            )
     finally:
         model.close()
 
@@ -338,7 +390,9 @@ def test_onnx(name):
 
 
 @pytest.mark.torch
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # TorchScript is what is tested, however old
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning"
+)  # TorchScript is what is tested, however old
 @pytest.mark.parametrize("version", ["torch", "torchscript", "ptl"])
 @pytest.mark.parametrize("name", ["digits", "diabetes"])
 def test_torch(name, version):

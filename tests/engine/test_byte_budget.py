@@ -11,14 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pocketserve.engine.lifecycle.byte_budget import ByteBudget
-from pocketserve.tasks.cancellation import byte_reservation, cancellation_scope, hold_bytes
+from pocketserve.tasks.cancellation import (
+    byte_reservation,
+    cancellation_scope,
+    hold_bytes,
+)
 from pocketserve_wire import ApiError, ErrorCode
 
 LIMIT_S = 120.0
 
 
 @contextmanager
-def holding(budget: ByteBudget, count: int, check: Callable[[], None]) -> Iterator[None]:
+def holding(
+    budget: ByteBudget, count: int, check: Callable[[], None]
+) -> Iterator[None]:
     """Hold bytes for as long as the block runs."""
     held = budget.acquire(count, check)
     try:
@@ -40,7 +46,9 @@ class Checks:
             raise ApiError(ErrorCode.CANCELLED, "given up")
 
 
-def holder(budget: ByteBudget, count: int, check: Checks, order: list[int]) -> threading.Thread:
+def holder(
+    budget: ByteBudget, count: int, check: Checks, order: list[int]
+) -> threading.Thread:
     """Start a thread that holds bytes for a moment and notes when it got them."""
 
     def hold() -> None:
@@ -57,7 +65,9 @@ def test_what_is_held_is_given_back(counts: list[int], size: int) -> None:
     budget = ByteBudget(size)
     for count in counts:
         with holding(budget, count, lambda: None):
-            assert budget.reserved == min(count, size)  # one that exceeds the budget takes all of it
+            assert budget.reserved == min(
+                count, size
+            )  # one that exceeds the budget takes all of it
         assert budget.reserved == 0
 
 
@@ -66,7 +76,9 @@ def test_who_comes_first_is_served_first() -> None:
     with holding(budget, 6, lambda: None):
         first = holder(budget, 8, large, order)
         assert large.waiting.wait(LIMIT_S)
-        second = holder(budget, 1, small, order)  # there is room for it, but not before the one in front
+        second = holder(
+            budget, 1, small, order
+        )  # there is room for it, but not before the one in front
         assert small.waiting.wait(LIMIT_S)
         assert order == []
     first.join(LIMIT_S)
@@ -130,7 +142,9 @@ def test_who_may_not_wait_is_refused_and_leaves_the_line() -> None:
     with cancellation_scope(pytest.fail, budget, waits=False):
         with holding(budget, 6, pytest.fail), pytest.raises(ApiError) as refusal:
             hold_bytes(5)
-        assert refusal.value.code is ErrorCode.QUEUE_FULL and refusal.value.retry_after_s
+        assert (
+            refusal.value.code is ErrorCode.QUEUE_FULL and refusal.value.retry_after_s
+        )
         hold_bytes(5)
         assert budget.reserved == 5
     assert budget.reserved == 0

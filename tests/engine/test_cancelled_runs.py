@@ -17,7 +17,12 @@ from pocketserve.engine.scheduling.queue import ModelQueue
 from pocketserve.inference.operations import Operation, prepare_operation
 from pocketserve.inference.payload import Payload, RawPayload, TensorPayload
 from pocketserve.tasks.base import AnswerOptions, Arrays, Prepared
-from pocketserve.tasks.cancellation import CHECK_INTERVAL, cancellable, checkpoint, enumerate_cancellable
+from pocketserve.tasks.cancellation import (
+    CHECK_INTERVAL,
+    cancellable,
+    checkpoint,
+    enumerate_cancellable,
+)
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire import ApiError, ErrorCode, Tensor, oip
 
@@ -31,7 +36,9 @@ class GivenUp:
         self.runs = 0
         self._switch = switch
 
-    def run(self, inputs: Mapping[str, Array], _signature: str | None) -> dict[str, Array]:
+    def run(
+        self, inputs: Mapping[str, Array], _signature: str | None
+    ) -> dict[str, Array]:
         self.runs += 1
         if self.runs == 3:
             self._switch.cancel()
@@ -46,17 +53,29 @@ class Windows:
     def prepare(self, _body: memoryview, _hints: Any) -> Prepared:
         return Prepared(tuple({"x": np.zeros((1, 2), np.float32)} for _ in range(10)))
 
-    def answer(self, _runs: list[Arrays], _options: AnswerOptions, _context: Any) -> list[dict[str, Any]]:
+    def answer(
+        self, _runs: list[Arrays], _options: AnswerOptions, _context: Any
+    ) -> list[dict[str, Any]]:
         return []
 
 
-def operation(model: SimpleNamespace, payload: Payload, options: RequestOptions, sequences: object = None) -> Operation:
+def operation(
+    model: SimpleNamespace,
+    payload: Payload,
+    options: RequestOptions,
+    sequences: object = None,
+) -> Operation:
     """What a request to this model runs."""
-    handle: Any = SimpleNamespace(model=model, queue=ModelQueue([object()], 1), sequences=sequences)  # type: ignore[list-item]
+    handle: Any = SimpleNamespace(
+        model=model, queue=ModelQueue([object()], 1), sequences=sequences
+    )  # type: ignore[list-item]
     return prepare_operation(handle, payload, options, None)[0]
 
 
-ROWS = TensorPayload(oip.InferRequest([Tensor("x", "FP32", (10, 2), memoryview(bytes(80)))]), row_by_row=True)
+ROWS = TensorPayload(
+    oip.InferRequest([Tensor("x", "FP32", (10, 2), memoryview(bytes(80)))]),
+    row_by_row=True,
+)
 WINDOWS = RawPayload(memoryview(b""), AnswerOptions())
 
 
@@ -66,7 +85,9 @@ def test_a_step_of_a_sequence_is_one_run() -> None:
     model = SimpleNamespace(task=Windows(), inputs=bound, feedback={}, first_state={})
     payload = WINDOWS._replace(parameters={"sequence_id": 1, "sequence_start": True})
     options = RequestOptions(time.monotonic() + 60)
-    with pytest.raises(ApiError, match="one run of the model, and this input takes several") as caught:
+    with pytest.raises(
+        ApiError, match="one run of the model, and this input takes several"
+    ) as caught:
         operation(model, payload, options, sequences=object())
     assert caught.value.code is ErrorCode.INVALID_REQUEST
     assert operation(model, payload, options).arrays is None
@@ -79,10 +100,17 @@ def test_a_request_that_is_given_up_between_its_runs(payload: Payload) -> None:
     session: Any = GivenUp(switch)
     bound = Bindings((SPEC,), {"x": (SPEC, "x")})
     model = SimpleNamespace(
-        task=Windows(), inputs=bound, outputs=bound, feedback={}, first_state={}, entry_points={None: (bound,) * 2}
+        task=Windows(),
+        inputs=bound,
+        outputs=bound,
+        feedback={},
+        first_state={},
+        entry_points={None: (bound,) * 2},
     )
     with pytest.raises(ApiError, match="between two runs") as caught:
-        operation(model, payload, RequestOptions(time.monotonic() + 60, cancellation=switch)).run(session, None)
+        operation(
+            model, payload, RequestOptions(time.monotonic() + 60, cancellation=switch)
+        ).run(session, None)
     assert caught.value.code is ErrorCode.CANCELLED
     assert session.runs == 3
 
@@ -120,4 +148,7 @@ def test_a_request_that_is_given_up_while_it_is_prepared(code: ErrorCode) -> Non
 
 def test_small_things_are_asked_about_in_blocks() -> None:
     """Numbered as by enumerate."""
-    assert list(enumerate_cancellable("x" * (CHECK_INTERVAL + 1)))[-1] == (CHECK_INTERVAL, "x")
+    assert list(enumerate_cancellable("x" * (CHECK_INTERVAL + 1)))[-1] == (
+        CHECK_INTERVAL,
+        "x",
+    )

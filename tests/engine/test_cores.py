@@ -36,7 +36,10 @@ def test_fast_cores_are_those_near_the_fastest(speeds, fast):
     assert count_fast(range(len(speeds)), lambda core: speeds[core]) == fast
 
 
-@pytest.mark.parametrize(("content", "speed"), [("2400000\n", 2_400_000), ("<unknown>\n", None), (None, None)])
+@pytest.mark.parametrize(
+    ("content", "speed"),
+    [("2400000\n", 2_400_000), ("<unknown>\n", None), (None, None)],
+)
 def test_the_top_speed_is_read_where_the_system_tells_it(tmp_path, content, speed):
     folder = tmp_path / "cpu3" / "cpufreq"
     folder.mkdir(parents=True)
@@ -54,7 +57,10 @@ def test_this_system_has_cores_and_memory():
 @pytest.mark.parametrize(
     ("content", "available"),
     [
-        ("MemTotal:  7800000 kB\nMemFree: 90000 kB\nMemAvailable: 2000 kB\n", 2000 * 1024),
+        (
+            "MemTotal:  7800000 kB\nMemFree: 90000 kB\nMemAvailable: 2000 kB\n",
+            2000 * 1024,
+        ),
         ("MemTotal: 7800000 kB\n", None),
         ("MemAvailable:\n", None),
         ("MemAvailable: much\n", None),
@@ -68,8 +74,13 @@ def test_available_memory_is_read_from_meminfo_alone(tmp_path, content, availabl
     assert readable_memory(tmp_path / "meminfo") == available
 
 
-@pytest.mark.parametrize(("setting", "low", "expected"), [(4, "off", 4), (0, "off", 2), (4, "on", 2), (1, "on", 1)])
+@pytest.mark.parametrize(
+    ("setting", "low", "expected"),
+    [(4, "off", 4), (0, "off", 2), (4, "on", 2), (1, "on", 1)],
+)
 def test_threads_of_one_run(setting: int, low: str, expected: int) -> None:
     """A setting counts; low power halves whatever it is."""
-    watch = CoreWatch(lambda: [10_000, 10_001], PowerWatch(low))  # cores whose speed nobody knows
+    watch = CoreWatch(
+        lambda: [10_000, 10_001], PowerWatch(low)
+    )  # cores whose speed nobody knows
     assert watch.threads(setting) == expected

@@ -48,7 +48,9 @@ class Clock:
 
     def __init__(self) -> None:
         self.now = 1000.0
-        self.meanwhile: Callable[[], object] | None = None  # done once when somebody asks for the time
+        self.meanwhile: Callable[[], object] | None = (
+            None  # done once when somebody asks for the time
+        )
 
     def __call__(self) -> float:
         meanwhile, self.meanwhile = self.meanwhile, None
@@ -60,13 +62,30 @@ class Clock:
 class Bench:
     """An engine on a folder of models."""
 
-    def __init__(self, folder: Path, cores: Callable[[], list[int]] = usable_cores, **options: float) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        cores: Callable[[], list[int]] = usable_cores,
+        **options: float,
+    ) -> None:
         self.folder = folder
         self.clock = Clock()
-        settings = {"memory_budget": 10**9, "keep_alive": 0.0, "threads": 1, "queue_limit": 4}
-        self.engine = Engine(EngineOptions(**settings | {"max_image_pixels": 10**6} | options), self.clock, None, cores)
+        settings = {
+            "memory_budget": 10**9,
+            "keep_alive": 0.0,
+            "threads": 1,
+            "queue_limit": 4,
+        }
+        self.engine = Engine(
+            EngineOptions(**settings | {"max_image_pixels": 10**6} | options),
+            self.clock,
+            None,
+            cores,
+        )
 
-    def named(self, name: str, version: str = "tflite") -> tuple[ModelEntry, VersionEntry]:
+    def named(
+        self, name: str, version: str = "tflite"
+    ) -> tuple[ModelEntry, VersionEntry]:
         entry = scan(self.folder)[name]
         return entry, entry.versions[version]
 
@@ -187,7 +206,9 @@ def until(condition: Callable[[], bool]) -> None:
         pause.wait(0.001)
 
 
-def while_loading(one: Bench, name: str, do: Callable[[], object], version: str = "tflite") -> None:
+def while_loading(
+    one: Bench, name: str, do: Callable[[], object], version: str = "tflite"
+) -> None:
     """Have something done while a model is being loaded: whoever loads it asks for the time."""
 
     def look() -> None:
@@ -213,7 +234,9 @@ def test_a_model_is_loaded_by_its_first_use(bench, caplog):
     assert one.engine.memory_held() == 0
     first = one.ask("digits")
     assert one.state("digits") is State.READY
-    assert one.engine.memory_held() == one.running("digits").model.memory_bytes > 100_000
+    assert (
+        one.engine.memory_held() == one.running("digits").model.memory_bytes > 100_000
+    )
     assert one.ask("digits") == first
     assert counted(caplog, "loaded digits/tflite") == 1
 
@@ -221,7 +244,11 @@ def test_a_model_is_loaded_by_its_first_use(bench, caplog):
 def test_a_load_without_a_thread_for_the_janitor_holds_nobody(bench, monkeypatch):
     one = bench()
     with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", lambda thread: (_ for _ in ()).throw(RuntimeError("no more threads")))
+        patch.setattr(
+            threading.Thread,
+            "start",
+            lambda thread: (_ for _ in ()).throw(RuntimeError("no more threads")),
+        )
         one.ask("petals")
     assert one.running("petals").users == 0
     one.load("petals")
@@ -246,7 +273,15 @@ def test_first_uses_at_the_same_time_load_once(bench, pool, caplog):
         with one.use("digits") as running:
             return id(running)
 
-    assert len({future.result(TIMEOUT_S) for future in [pool.submit(use) for _ in range(12)]}) == 1
+    assert (
+        len(
+            {
+                future.result(TIMEOUT_S)
+                for future in [pool.submit(use) for _ in range(12)]
+            }
+        )
+        == 1
+    )
     assert counted(caplog, "loaded digits/tflite") == 1
 
 
@@ -257,10 +292,14 @@ def test_a_request_waits_for_the_load_that_is_under_way(bench, pool, slow_labels
     assert one.state("digits") is State.LOADING
     error = refusal(lambda: one.ask("digits", deadline=one.clock.now + 0.001))
     assert error.code is ErrorCode.DEADLINE_EXCEEDED
-    error = refusal(lambda: one.engine.unload("digits", "tflite", one.clock.now + 0.001))
+    error = refusal(
+        lambda: one.engine.unload("digits", "tflite", one.clock.now + 0.001)
+    )
     assert error.code is ErrorCode.DEADLINE_EXCEEDED
     second = pool.submit(one.ask, "digits")
-    assert one.ask("petals") == pytest.approx(one.ask("petals"))  # other models are not held up
+    assert one.ask("petals") == pytest.approx(
+        one.ask("petals")
+    )  # other models are not held up
     labels.finish()
     assert first.result(TIMEOUT_S) == second.result(TIMEOUT_S)
 
@@ -271,7 +310,9 @@ def test_a_failed_load_is_remembered_until_the_file_changes(bench, models_copy, 
     replace(file, b"garbage" * 50)
     first = refusal(lambda: one.ask("petals"))
     assert first.code is ErrorCode.MODEL_FAILED
-    assert first.message.startswith("failed to load 'petals' version 'tflite': petals.tflite is no TFLite model")
+    assert first.message.startswith(
+        "failed to load 'petals' version 'tflite': petals.tflite is no TFLite model"
+    )
     assert one.state("petals") is State.FAILED
     assert one.engine.failure("petals", "tflite") == first.message
     assert refusal(lambda: one.ask("petals")).message == first.message
@@ -289,7 +330,10 @@ def test_requests_are_answered_while_a_changed_model_is_loaded_anew(bench, model
     answer, before = one.ask("petals"), one.running("petals")
     one.engine.note_changes(scan(models_copy))
     assert one.engine.outdated_versions(scan(models_copy)["petals"]) == []
-    replace(models_copy / "petals" / "petals.tflite", (models_copy / "petals" / "petals.tflite").read_bytes())
+    replace(
+        models_copy / "petals" / "petals.tflite",
+        (models_copy / "petals" / "petals.tflite").read_bytes(),
+    )
     one.engine.note_changes(scan(models_copy))
     outdated = one.engine.outdated_versions(scan(models_copy)["petals"])
     assert [version.name for version in outdated] == ["tflite"]
@@ -305,7 +349,9 @@ class Body:
     """What a request holds."""
 
 
-def test_a_failed_model_keeps_nothing_of_the_requests_that_ask_for_it(bench, models_copy):
+def test_a_failed_model_keeps_nothing_of_the_requests_that_ask_for_it(
+    bench, models_copy
+):
     one = bench()
     replace(models_copy / "petals" / "petals.tflite", b"garbage" * 50)
 
@@ -343,11 +389,16 @@ def test_those_who_wait_for_a_load_that_fails_get_its_reason(bench, pool, slow_l
 # --- Loading anew
 
 
-def test_loading_anew_takes_the_changed_file_and_lets_old_requests_finish(bench, models_copy):
+def test_loading_anew_takes_the_changed_file_and_lets_old_requests_finish(
+    bench, models_copy
+):
     one = bench()
     with one.use("digits") as old:
         before = run_on_zeros(old)
-        replace(models_copy / "digits" / "digits.tflite", (models_copy / "digits" / "digits.int8.tflite").read_bytes())
+        replace(
+            models_copy / "digits" / "digits.tflite",
+            (models_copy / "digits" / "digits.int8.tflite").read_bytes(),
+        )
         assert one.running("digits") is old
         one.load("digits")
         new = one.running("digits")
@@ -445,7 +496,9 @@ def test_an_unloaded_model_is_gone_until_it_is_loaded(bench):
     for _ in range(2):
         error = refusal(lambda: one.ask("petals"))
         assert error.code is ErrorCode.MODEL_NOT_FOUND
-        assert error.message.startswith("Request for unknown model: 'petals' has no available versions")
+        assert error.message.startswith(
+            "Request for unknown model: 'petals' has no available versions"
+        )
     one.load("petals")
     one.ask("petals")
     one.unload("petals")
@@ -490,7 +543,9 @@ def test_what_is_in_use_does_not_expire(bench):
         one.clock.now += 1000
         assert one.engine.sweep() == one.clock.now + 60
         assert one.running("petals") is running
-    assert one.engine.sweep() == one.clock.now + 60  # idle from the end of the request on
+    assert (
+        one.engine.sweep() == one.clock.now + 60
+    )  # idle from the end of the request on
 
 
 def test_a_keep_alive_of_zero_keeps_for_good(bench):
@@ -559,26 +614,55 @@ def test_what_is_in_use_is_never_evicted(small):
         assert small.loaded() == ["diabetes", "petals2"]
         with small.use("petals2"):
             error = refusal(lambda: small.ask("petals"))
-            assert error.code is ErrorCode.MEMORY_BUDGET and error.retry_after_s is not None
-            assert error.message.startswith("failed to load 'petals'") and "--memory-budget" in error.message
+            assert (
+                error.code is ErrorCode.MEMORY_BUDGET
+                and error.retry_after_s is not None
+            )
+            assert (
+                error.message.startswith("failed to load 'petals'")
+                and "--memory-budget" in error.message
+            )
         assert not is_closed(oldest)
     small.ask("petals")  # the refusal was about that moment only
 
 
 def test_the_budget_is_half_of_what_is_available_unless_it_is_set(models_copy):
-    options = {"keep_alive": 0.0, "threads": 1, "queue_limit": 4, "max_image_pixels": 10**6}
-    derived = Engine(EngineOptions(memory_budget=0, **options), available_memory=lambda: 2002)
+    options = {
+        "keep_alive": 0.0,
+        "threads": 1,
+        "queue_limit": 4,
+        "max_image_pixels": 10**6,
+    }
+    derived = Engine(
+        EngineOptions(memory_budget=0, **options), available_memory=lambda: 2002
+    )
     entry = scan(models_copy)["petals"]
     assert derived.memory_budget == 1001
-    refused = refusal(lambda: derived.load(entry, entry.versions["tflite"], monotonic() + 0.05))
-    assert refused.code is ErrorCode.MEMORY_BUDGET and "the memory budget is 1001" in refused.message
-    assert Engine(EngineOptions(memory_budget=7, **options), available_memory=lambda: 2002).memory_budget == 7
+    refused = refusal(
+        lambda: derived.load(entry, entry.versions["tflite"], monotonic() + 0.05)
+    )
+    assert (
+        refused.code is ErrorCode.MEMORY_BUDGET
+        and "the memory budget is 1001" in refused.message
+    )
+    assert (
+        Engine(
+            EngineOptions(memory_budget=7, **options), available_memory=lambda: 2002
+        ).memory_budget
+        == 7
+    )
 
 
 def test_the_budget_shrinks_while_others_take_the_memory(models_copy):
     """A load finds what is left by then, not what was there at the start; what is loaded counts as before."""
     left = [10_000]
-    options = {"memory_budget": 0, "keep_alive": 0.0, "threads": 1, "queue_limit": 4, "max_image_pixels": 10**6}
+    options = {
+        "memory_budget": 0,
+        "keep_alive": 0.0,
+        "threads": 1,
+        "queue_limit": 4,
+        "max_image_pixels": 10**6,
+    }
     engine = Engine(EngineOptions(**options), available_memory=lambda: left[0])
     models = scan(models_copy)
 
@@ -617,12 +701,16 @@ def test_a_model_is_not_evicted_for_its_own_reload(small):
     assert small.loaded() == ["diabetes", "petals"]
 
 
-def test_loads_at_the_same_time_do_not_exceed_the_budget_together(bench, pool, slow_labels, models_copy):
+def test_loads_at_the_same_time_do_not_exceed_the_budget_together(
+    bench, pool, slow_labels, models_copy
+):
     """Each fits alone. The second waits for the first, which may go then."""
     size = (models_copy / "digits" / "digits.tflite").stat().st_size
     one = bench(memory_budget=size + size // 2)
     (models_copy / "twin").mkdir()
-    shutil.copy(models_copy / "digits" / "digits.tflite", models_copy / "twin" / "twin.tflite")
+    shutil.copy(
+        models_copy / "digits" / "digits.tflite", models_copy / "twin" / "twin.tflite"
+    )
     labels = slow_labels()
     first = pool.submit(one.ask, "digits")
     labels.await_reader()
@@ -678,7 +766,9 @@ def test_a_model_that_cannot_be_opened_again_serves_on(bench, monkeypatch, caplo
     assert counted(caplog, "could not be opened with 1 threads") == 1
 
 
-def test_a_framework_that_is_gone_fails_one_more_session_and_not_the_model(bench, monkeypatch):
+def test_a_framework_that_is_gone_fails_one_more_session_and_not_the_model(
+    bench, monkeypatch
+):
     one = bench()
     before = one.ask("petals")
 
@@ -688,7 +778,9 @@ def test_a_framework_that_is_gone_fails_one_more_session_and_not_the_model(bench
     monkeypatch.setattr(TfliteRuntime, "open", gone)
     error = refusal(one.running("petals").model.open_session)
     assert error.code is ErrorCode.MODEL_FAILED
-    assert error.message == "failed to load 'petals' version 'tflite': it is gone; run: x"
+    assert (
+        error.message == "failed to load 'petals' version 'tflite': it is gone; run: x"
+    )
     assert one.ask("petals") == before
 
 
@@ -704,7 +796,9 @@ def test_a_manifest_that_names_its_threads_keeps_them(bench, models_copy):
     assert one.running("petals") is before and before.model.threads == 2
 
 
-def test_a_change_of_cores_opens_what_was_loaded_whatever_its_files_became(bench, models_copy):
+def test_a_change_of_cores_opens_what_was_loaded_whatever_its_files_became(
+    bench, models_copy
+):
     cores = [0, 1]
     one = bench(cores=lambda: list(cores), threads=0)
     answer = one.ask("petals")
@@ -713,17 +807,25 @@ def test_a_change_of_cores_opens_what_was_loaded_whatever_its_files_became(bench
     del cores[1:]
     one.engine.sweep()
     until(lambda: one.state("petals") is State.READY)
-    assert one.running("petals") is not before and one.running("petals").model.threads == 1
+    assert (
+        one.running("petals") is not before and one.running("petals").model.threads == 1
+    )
     assert one.ask("petals") == answer
 
 
 def test_a_model_that_is_opened_again_counts_twice_until_the_old_one_is_gone(bench):
     cores = [0, 1]
-    one = bench(cores=lambda: list(cores), threads=0, memory_budget=2400)  # room for two of about 1.1 kB
+    one = bench(
+        cores=lambda: list(cores), threads=0, memory_budget=2400
+    )  # room for two of about 1.1 kB
     one.ask("petals")
     refused: list[ApiError] = []
     del cores[1:]
-    while_loading(one, "petals", lambda: refused.append(refusal(lambda: one.ask("diabetes", deadline=0.0))))
+    while_loading(
+        one,
+        "petals",
+        lambda: refused.append(refusal(lambda: one.ask("diabetes", deadline=0.0))),
+    )
     one.engine.sweep()
     until(lambda: bool(refused) and one.state("petals") is State.READY)
     assert [error.code for error in refused] == [ErrorCode.MEMORY_BUDGET]
@@ -734,7 +836,9 @@ def test_a_model_that_is_opened_again_counts_twice_until_the_old_one_is_gone(ben
 def test_a_model_without_room_for_two_of_it_is_not_opened_beside_itself(bench):
     """In use it serves on as it is; idle it is let go, and its next request opens it."""
     cores = [0, 1]
-    one = bench(cores=lambda: list(cores), threads=0, memory_budget=2000)  # room for one of about 1.1 kB
+    one = bench(
+        cores=lambda: list(cores), threads=0, memory_budget=2000
+    )  # room for one of about 1.1 kB
     with one.use("petals") as held:
         del cores[1:]
         one.engine.sweep()
@@ -775,10 +879,17 @@ engine.close()
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system cannot bind processes to cores")
+@pytest.mark.skipif(
+    not hasattr(os, "sched_setaffinity"),
+    reason="the system cannot bind processes to cores",
+)
 def test_a_process_whose_cores_change(models_copy):
     done = subprocess.run(
-        [sys.executable, "-c", AFFINITY, str(models_copy)], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", AFFINITY, str(models_copy)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
     )
     first, few, again = done.stdout.splitlines()
     threads, cores = map(int, first.split())
@@ -809,7 +920,9 @@ def adding(models_copy) -> Path:
 
 def sequence_entry() -> FunctionEntry:
     """A request for a sequence."""
-    return FunctionEntry(lambda session: None, RequestOptions(FOREVER), lambda job: None)
+    return FunctionEntry(
+        lambda session: None, RequestOptions(FOREVER), lambda job: None
+    )
 
 
 def test_idle_sequences_are_swept(bench, adding):
@@ -844,7 +957,9 @@ def test_a_model_with_open_sequences_is_not_opened_again(bench, adding):
         until(lambda: one.engine.running("adding", version) is not running)
 
 
-def test_a_changed_model_with_open_sequences_is_loaded_anew_once_they_are_closed(bench, adding):
+def test_a_changed_model_with_open_sequences_is_loaded_anew_once_they_are_closed(
+    bench, adding
+):
     one = bench()
     version = next(iter(scan(adding)["adding"].versions))
 
@@ -855,16 +970,22 @@ def test_a_changed_model_with_open_sequences_is_loaded_anew_once_they_are_closed
         step = SequenceStep("a", start=True, end=False)
         entry = sequence_entry()
         sequence = running.sequences.enter(step, entry)
-        (adding / "adding" / "model.toml").write_text(STATEFUL.replace("max_idle = 60", "max_idle = 61"))
+        (adding / "adding" / "model.toml").write_text(
+            STATEFUL.replace("max_idle = 60", "max_idle = 61")
+        )
         one.engine.note_changes(scan(adding))
         assert refusal(reload).code is ErrorCode.MODEL_NOT_READY
         with one.engine.use(*one.named("adding", version), FOREVER) as still:
             assert still is running
-        assert [each.name for each in one.engine.outdated_versions(scan(adding)["adding"])] == [version]
+        assert [
+            each.name for each in one.engine.outdated_versions(scan(adding)["adding"])
+        ] == [version]
         running.sequences.leave(step, sequence, entry, failed=True)
         reload()
         with one.engine.use(*one.named("adding", version), FOREVER) as fresh:
-            assert fresh is not running and fresh.model.entry.manifest.state.max_idle == 61
+            assert (
+                fresh is not running and fresh.model.entry.manifest.state.max_idle == 61
+            )
 
 
 def test_a_sequence_that_begins_while_its_model_is_opened_again_goes_on(bench, adding):
@@ -872,12 +993,25 @@ def test_a_sequence_that_begins_while_its_model_is_opened_again_goes_on(bench, a
     one = bench(cores=lambda: list(cores), threads=0)
     version = next(iter(scan(adding)["adding"].versions))
     with one.engine.use(*one.named("adding", version), FOREVER) as running:
-        step, entry, begun = SequenceStep("a", start=True, end=False), sequence_entry(), []
+        step, entry, begun = (
+            SequenceStep("a", start=True, end=False),
+            sequence_entry(),
+            [],
+        )
         del cores[1:]
-        while_loading(one, "adding", lambda: begun.append(running.sequences.enter(step, entry)), version)
+        while_loading(
+            one,
+            "adding",
+            lambda: begun.append(running.sequences.enter(step, entry)),
+            version,
+        )
         one.engine.sweep()
-        until(lambda: bool(begun) and one.engine.state("adding", version) is State.READY)
-        assert one.engine.running("adding", version) is running and not is_closed(running)
+        until(
+            lambda: bool(begun) and one.engine.state("adding", version) is State.READY
+        )
+        assert one.engine.running("adding", version) is running and not is_closed(
+            running
+        )
         running.sequences.leave(step, begun[0], entry, failed=True)
         one.engine.sweep()
         until(lambda: one.engine.running("adding", version) is not running)

@@ -40,7 +40,9 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
     given = [helper.make_tensor_value_info("present.0", float32, ["batch", "after", 2])]
     node = helper.make_node("Concat", ["past.0", "x"], ["present.0"], axis=1)
     graph = helper.make_graph([node], "cache", taken, given)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+    )
     folder = tmp_path / "models" / "cache"
     folder.mkdir(parents=True)
     (folder / "cache.onnx").write_bytes(model.SerializeToString())
@@ -48,7 +50,9 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
 
     def make(manifest: str) -> Service:
         (folder / "model.toml").write_text(manifest)
-        services.append(Service(Config(models_dir=tmp_path / "models", state_dir=STATE)))
+        services.append(
+            Service(Config(models_dir=tmp_path / "models", state_dir=STATE))
+        )
         return services[-1]
 
     yield make
@@ -58,9 +62,16 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
 
 def step(service: Service, value: float, **parameters: Any) -> list[float]:
     """What the state is after a step of one row."""
-    tensor = {"name": "x", "datatype": "FP32", "shape": [1, 1, 2], "data": [value, value]}
+    tensor = {
+        "name": "x",
+        "datatype": "FP32",
+        "shape": [1, 1, 2],
+        "data": [value, value],
+    }
     document = {"inputs": [tensor], "parameters": parameters}
-    request = ApiRequest(path={"model": "cache"}, body=memoryview(json.dumps(document).encode()))
+    request = ApiRequest(
+        path={"model": "cache"}, body=memoryview(json.dumps(document).encode())
+    )
     answer = json.loads(b"".join(respond(service, request).chunks))
     found: list[float] = answer["outputs"][0]["data"]
     return found
@@ -93,7 +104,8 @@ def test_a_model_may_write_into_its_first_state(serve: Serve) -> None:
 def test_a_start_that_the_input_does_not_take(serve: Serve, shape: str) -> None:
     service = serve(FEEDBACK + f'[state.start]\n"past.0" = {shape}\n')
     with pytest.raises(
-        ApiError, match=r"state\.start\.past\.0 is \[1, 0.*but the input's shape is \[-1, -1, 2\]"
+        ApiError,
+        match=r"state\.start\.past\.0 is \[1, 0.*but the input's shape is \[-1, -1, 2\]",
     ) as caught:
         step(service, 1)
     assert caught.value.code is ErrorCode.MODEL_FAILED

@@ -11,14 +11,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pocketserve.engine.lifecycle.byte_budget import ByteBudget
-from pocketserve.engine.lifecycle.memory import Resident, choose_evictions, expired_keys, next_expiry, trimming
+from pocketserve.engine.lifecycle.memory import (
+    Resident,
+    choose_evictions,
+    expired_keys,
+    next_expiry,
+    trimming,
+)
 
 
-def resident(key: str, size: int = 10, last_used: float = 0.0, in_use: bool = False, keep_alive: float = 0.0):
+def resident(
+    key: str,
+    size: int = 10,
+    last_used: float = 0.0,
+    in_use: bool = False,
+    keep_alive: float = 0.0,
+):
     return Resident(key, size, last_used, in_use, keep_alive)
 
 
-OLD, MIDDLE, NEW = resident("old", 10, 1.0), resident("middle", 20, 2.0), resident("new", 30, 3.0)
+OLD, MIDDLE, NEW = (
+    resident("old", 10, 1.0),
+    resident("middle", 20, 2.0),
+    resident("new", 30, 3.0),
+)
 BUSY = resident("busy", 40, 0.0, in_use=True)
 
 
@@ -47,16 +63,27 @@ def test_the_least_recently_used_make_room(residents, needed, budget, chosen):
 SIZES = st.integers(0, 100)
 TIMES = st.integers(0, 20).map(float)
 RESIDENTS = st.lists(
-    st.builds(Resident, st.uuids(), SIZES, TIMES, st.booleans(), st.sampled_from([0.0, 1.0, 5.0])),
+    st.builds(
+        Resident,
+        st.uuids(),
+        SIZES,
+        TIMES,
+        st.booleans(),
+        st.sampled_from([0.0, 1.0, 5.0]),
+    ),
     max_size=8,
     unique_by=lambda one: one.key,
 )
 
 
 @given(RESIDENTS, SIZES, st.integers(0, 300))
-def test_what_is_chosen_is_the_shortest_start_of_the_idle_ones_in_order_of_use(residents, needed, budget):
+def test_what_is_chosen_is_the_shortest_start_of_the_idle_ones_in_order_of_use(
+    residents, needed, budget
+):
     chosen = choose_evictions(residents, needed, budget)
-    idle = sorted((one for one in residents if not one.in_use), key=lambda one: one.last_used)
+    idle = sorted(
+        (one for one in residents if not one.in_use), key=lambda one: one.last_used
+    )
     held = sum(one.size for one in residents)
     if chosen is None:
         assert held - sum(one.size for one in idle) + needed > budget
@@ -76,7 +103,11 @@ def test_what_is_chosen_is_the_shortest_start_of_the_idle_ones_in_order_of_use(r
         ([resident("a", last_used=2.0, keep_alive=3.0)], 5.0, ["a"], 5.0),
         ([resident("a", last_used=2.0, keep_alive=3.0, in_use=True)], 100.0, [], 103.0),
         (
-            [resident("slow", keep_alive=9.0), resident("fast", keep_alive=2.0), resident("kept")],
+            [
+                resident("slow", keep_alive=9.0),
+                resident("fast", keep_alive=2.0),
+                resident("kept"),
+            ],
             3.0,
             ["fast"],
             2.0,
@@ -89,11 +120,16 @@ def test_who_has_been_idle_for_long_enough_expires(residents, now, gone, upcomin
 
 
 @given(RESIDENTS, TIMES)
-def test_nothing_expires_before_the_announced_time_and_an_idle_one_does_then(residents, now):
+def test_nothing_expires_before_the_announced_time_and_an_idle_one_does_then(
+    residents, now
+):
     upcoming = next_expiry(residents, now)
     assert (upcoming is None) == all(one.keep_alive == 0 for one in residents)
     by_key = {one.key: one for one in residents}
-    assert not any(by_key[key].in_use or by_key[key].keep_alive == 0 for key in expired_keys(residents, now))
+    assert not any(
+        by_key[key].in_use or by_key[key].keep_alive == 0
+        for key in expired_keys(residents, now)
+    )
     if upcoming is None or upcoming > now:
         assert expired_keys(residents, now) == []
     if upcoming is not None and not any(one.in_use for one in residents):
@@ -131,7 +167,13 @@ def test_heaps_shrink_while_memory_is_given_back_and_keep_for_later_what_they_di
     library = Glibc()
     with trimming(library):
         assert library.calls == [(-3, 32 << 20), (-1, 0)]
-    assert library.calls[2:] == [(-3, 32 << 20), (-1, 0), (0,), (-3, 32 << 20), (-1, 64 << 20)]
+    assert library.calls[2:] == [
+        (-3, 32 << 20),
+        (-1, 0),
+        (0,),
+        (-3, 32 << 20),
+        (-1, 64 << 20),
+    ]
 
 
 @pytest.mark.parametrize(("known", "calls"), [(-104, [-104]), (-101, [-104, -101])])
@@ -149,12 +191,17 @@ def test_a_library_without_such_calls_is_left_alone():
 
 def anonymous_bytes() -> int:
     """What this process holds besides mapped files."""
-    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon:"))
+    (line,) = (
+        line
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if line.startswith("RssAnon:")
+    )
     return int(line.split()[1]) * 1024
 
 
 reads_memory = pytest.mark.skipif(
-    not Path("/proc/self/smaps_rollup").exists() or not hasattr(ctypes.CDLL(None), "malloc_trim"),
+    not Path("/proc/self/smaps_rollup").exists()
+    or not hasattr(ctypes.CDLL(None), "malloc_trim"),
     reason="memory is read from /proc, and glibc's is looked at",
 )
 
@@ -169,7 +216,9 @@ def test_what_a_thread_frees_inside_goes_back_to_the_system():
 
     with ThreadPoolExecutor(1) as thread:
         with trimming():
-            thread.submit(fill).result().clear()  # glibc has seen such blocks, and Python is warm
+            thread.submit(
+                fill
+            ).result().clear()  # glibc has seen such blocks, and Python is warm
         before = anonymous_bytes()
         blocks = thread.submit(fill).result()
         assert anonymous_bytes() - before > 40 << 20

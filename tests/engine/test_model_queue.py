@@ -69,7 +69,9 @@ def until(condition: Callable[[], bool]) -> None:
 
 def test_an_idle_session_runs_on_the_callers_thread():
     session = object()
-    entry = run(ModelQueue([session], 1), lambda given: (given, threading.get_ident()), later())
+    entry = run(
+        ModelQueue([session], 1), lambda given: (given, threading.get_ident()), later()
+    )
     assert entry.result == (session, threading.get_ident())
     assert (entry.executions, entry.batch_rows) == (1, None)
     assert entry.queue_ns >= 0 and entry.run_ns >= 0
@@ -79,7 +81,9 @@ def test_a_full_line_refuses_at_once(pool):
     queue, holder = ModelQueue([object()], queue_limit=2), Holder()
     futures = [pool.submit(run, queue, holder, later())]
     assert holder.entered.wait(TIMEOUT_S)
-    futures += [pool.submit(run, queue, lambda session: "waited", later()) for _ in range(2)]
+    futures += [
+        pool.submit(run, queue, lambda session: "waited", later()) for _ in range(2)
+    ]
     until(lambda: queue.waiting == 2)
 
     with pytest.raises(ApiError) as refusal:
@@ -89,7 +93,11 @@ def test_a_full_line_refuses_at_once(pool):
     assert queue.waiting == 2
 
     holder.proceed.set()
-    assert [future.result(TIMEOUT_S).result for future in futures] == ["held", "waited", "waited"]
+    assert [future.result(TIMEOUT_S).result for future in futures] == [
+        "held",
+        "waited",
+        "waited",
+    ]
     assert run(queue, lambda session: "free again", later()).result == "free again"
 
 
@@ -102,7 +110,9 @@ def test_the_advice_when_to_retry_grows_with_the_length_of_the_runs(pool):
     until(lambda: queue.waiting == 1)
     with pytest.raises(ApiError) as refusal:
         run(queue, lambda session: None, later())
-    assert refusal.value.retry_after_s == pytest.approx(40.0)  # the one that runs and the one that waits
+    assert refusal.value.retry_after_s == pytest.approx(
+        40.0
+    )  # the one that runs and the one that waits
     assert "(1 request waits)" in refusal.value.message
     holder.proceed.set()
     assert first.result(TIMEOUT_S) and second.result(TIMEOUT_S)
@@ -113,7 +123,11 @@ def test_those_who_wait_are_served_in_order_of_arrival(pool):
     futures = [pool.submit(run, queue, holder, later())]
     assert holder.entered.wait(TIMEOUT_S)
     for number in range(8):
-        futures.append(pool.submit(run, queue, lambda session, number=number: order.append(number), later()))
+        futures.append(
+            pool.submit(
+                run, queue, lambda session, number=number: order.append(number), later()
+            )
+        )
         until(lambda number=number: queue.waiting == number + 1)
     holder.proceed.set()
     for future in futures:
@@ -131,7 +145,11 @@ def test_work_is_not_started_after_its_deadline():
 
 def test_a_request_that_waits_is_failed_at_its_deadline(pool):
     now = [100.0]
-    queue, holder, started = ModelQueue([object()], queue_limit=1, clock=lambda: now[0]), Holder(), []
+    queue, holder, started = (
+        ModelQueue([object()], queue_limit=1, clock=lambda: now[0]),
+        Holder(),
+        [],
+    )
     first = pool.submit(run, queue, holder, RequestOptions(200.0))
     assert holder.entered.wait(TIMEOUT_S)
     late = pool.submit(run, queue, started.append, RequestOptions(150.0))
@@ -156,7 +174,12 @@ def test_deadlines_are_watched_by_one_thread_that_ends(pool):
     queue, holder = ModelQueue([object()], queue_limit=8), Holder()
     first = pool.submit(run, queue, holder, later())
     assert holder.entered.wait(TIMEOUT_S)
-    late = [pool.submit(run, queue, lambda session: None, RequestOptions(monotonic() + 0.01 * n)) for n in (9, 1, 5)]
+    late = [
+        pool.submit(
+            run, queue, lambda session: None, RequestOptions(monotonic() + 0.01 * n)
+        )
+        for n in (9, 1, 5)
+    ]
     assert {fate(future) for future in late} == {ErrorCode.DEADLINE_EXCEEDED}
     holder.proceed.set()
     assert first.result(TIMEOUT_S).result == "held"
@@ -169,10 +192,14 @@ def test_a_freed_session_goes_to_exactly_one_waiter(pool):
     futures = []
     for count, holder in enumerate(holders):
         futures.append(pool.submit(run, queue, holder, later()))
-        until(lambda count=count: holders[0].entered.is_set() and queue.waiting == count)
+        until(
+            lambda count=count: holders[0].entered.is_set() and queue.waiting == count
+        )
     for index, holder in enumerate(holders):
         assert holder.entered.wait(TIMEOUT_S)
-        assert [other.entered.is_set() for other in holders] == [other <= index for other in range(4)]
+        assert [other.entered.is_set() for other in holders] == [
+            other <= index for other in range(4)
+        ]
         assert queue.waiting == 3 - index
         holder.proceed.set()
         futures[index].result(TIMEOUT_S)
@@ -204,7 +231,10 @@ def assert_both_sessions_are_back(
     assert sum(session.overlaps for session in used) == 0
     assert queue.waiting == 0
     both = threading.Barrier(2)
-    meeting = [pool.submit(run, queue, lambda session: both.wait(TIMEOUT_S), later()) for _ in range(2)]
+    meeting = [
+        pool.submit(run, queue, lambda session: both.wait(TIMEOUT_S), later())
+        for _ in range(2)
+    ]
     assert {future.result(TIMEOUT_S).result for future in meeting} == {0, 1}
 
 
@@ -218,13 +248,21 @@ def test_deadlines_that_pass_while_turns_are_handed_over_lose_no_session(pool):
         ended = []
         for turn in range(60):
             try:
-                run(queue, ExclusiveSession.use, RequestOptions(monotonic() + (seed * 7 + turn) % 10 / 20_000))
+                run(
+                    queue,
+                    ExclusiveSession.use,
+                    RequestOptions(monotonic() + (seed * 7 + turn) % 10 / 20_000),
+                )
                 ended.append("done")
             except ApiError as error:
                 ended.append(error.code.name)
         return ended
 
-    ended = [end for future in [pool.submit(hammer, n) for n in range(24)] for end in future.result(TIMEOUT_S)]
+    ended = [
+        end
+        for future in [pool.submit(hammer, n) for n in range(24)]
+        for end in future.result(TIMEOUT_S)
+    ]
     assert set(ended) <= {"done", "QUEUE_FULL", "DEADLINE_EXCEEDED"}
     assert_both_sessions_are_back(pool, queue, used, ended.count("done"))
 
@@ -268,7 +306,9 @@ def test_several_sessions_run_at_the_same_time(pool):
         return session
 
     futures = [pool.submit(run, queue, meet, later()) for _ in range(3)]
-    assert {id(future.result(TIMEOUT_S).result) for future in futures} == {id(session) for session in sessions}
+    assert {id(future.result(TIMEOUT_S).result) for future in futures} == {
+        id(session) for session in sessions
+    }
 
 
 # --- Freshness, priority, giving up
@@ -284,10 +324,14 @@ class Crowd:
         self.first = pool.submit(run, self.queue, self.holder, later())
         assert self.holder.entered.wait(TIMEOUT_S)
 
-    def enter(self, name: str, *, waits: bool = True, **terms: object) -> Future[FunctionEntry]:
+    def enter(
+        self, name: str, *, waits: bool = True, **terms: object
+    ) -> Future[FunctionEntry]:
         before = self.queue.waiting
         work = lambda session: self.order.append(name)  # noqa: E731
-        future = self._pool.submit(run, self.queue, work, RequestOptions(monotonic() + TIMEOUT_S, **terms))
+        future = self._pool.submit(
+            run, self.queue, work, RequestOptions(monotonic() + TIMEOUT_S, **terms)
+        )
         until(lambda: future.done() or self.queue.waiting == before + waits)
         return future
 
@@ -323,13 +367,18 @@ def test_the_newest_request_of_a_stream_takes_the_place_of_the_one_that_waits(po
 def test_a_late_thread_does_not_bring_an_old_frame_back(pool):
     crowd = Crowd(pool)
     new = crowd.enter("new", stream="camera", arrived=2.0)
-    assert fate(crowd.enter("old", stream="camera", arrived=1.0)) is ErrorCode.SUPERSEDED
+    assert (
+        fate(crowd.enter("old", stream="camera", arrived=1.0)) is ErrorCode.SUPERSEDED
+    )
     assert crowd.go(new) == ["new"]
 
 
 def test_a_stream_needs_one_place_only(pool):
     crowd = Crowd(pool, queue_limit=1)
-    frames = [crowd.enter(str(number), waits=number == 0, stream="camera", arrived=number) for number in range(2)]
+    frames = [
+        crowd.enter(str(number), waits=number == 0, stream="camera", arrived=number)
+        for number in range(2)
+    ]
     assert fate(frames[0]) is ErrorCode.SUPERSEDED
     assert fate(crowd.enter("plain")) is ErrorCode.QUEUE_FULL
     assert crowd.go(frames[1]) == ["1"]
@@ -337,19 +386,34 @@ def test_a_stream_needs_one_place_only(pool):
 
 def test_a_running_request_of_a_stream_finishes(pool):
     queue, holder = ModelQueue([object()], 1), Holder()
-    first = pool.submit(run, queue, holder, RequestOptions(later().deadline, stream="camera", arrived=1.0))
+    first = pool.submit(
+        run,
+        queue,
+        holder,
+        RequestOptions(later().deadline, stream="camera", arrived=1.0),
+    )
     assert holder.entered.wait(TIMEOUT_S)
     second = pool.submit(
-        run, queue, lambda session: "next", RequestOptions(later().deadline, stream="camera", arrived=2.0)
+        run,
+        queue,
+        lambda session: "next",
+        RequestOptions(later().deadline, stream="camera", arrived=2.0),
     )
     until(lambda: queue.waiting == 1)
     holder.proceed.set()
-    assert [first.result(TIMEOUT_S).result, second.result(TIMEOUT_S).result] == ["held", "next"]
+    assert [first.result(TIMEOUT_S).result, second.result(TIMEOUT_S).result] == [
+        "held",
+        "next",
+    ]
 
 
 def test_lower_ranks_go_first(pool):
     crowd = Crowd(pool)
-    futures = [crowd.enter(f"{rank}{letter}", rank=rank) for letter in "ab" for rank in (5, 9, 1)]
+    futures = [
+        crowd.enter(f"{rank}{letter}", rank=rank)
+        for letter in "ab"
+        for rank in (5, 9, 1)
+    ]
     assert crowd.go(*futures) == ["1a", "1b", "5a", "5b", "9a", "9b"]
 
 
@@ -376,7 +440,9 @@ def test_a_cancelled_request_ends_at_once(pool):
 
 def test_a_running_request_is_not_cancelled(pool):
     queue, holder, switch = ModelQueue([object()], 1), Holder(), Cancellation()
-    running = pool.submit(run, queue, holder, RequestOptions(later().deadline, cancellation=switch))
+    running = pool.submit(
+        run, queue, holder, RequestOptions(later().deadline, cancellation=switch)
+    )
     assert holder.entered.wait(TIMEOUT_S)
     switch.cancel()
     holder.proceed.set()
@@ -397,7 +463,12 @@ def test_cancelling_while_turns_are_handed_over_loses_no_session(pool):
             if turn % 3:
                 canceller.start()
             try:
-                terms = RequestOptions(later().deadline, cancellation=switch, stream=stream, arrived=monotonic())
+                terms = RequestOptions(
+                    later().deadline,
+                    cancellation=switch,
+                    stream=stream,
+                    arrived=monotonic(),
+                )
                 run(queue, ExclusiveSession.use, terms)
                 ended.append("done")
             except ApiError as error:
@@ -406,7 +477,11 @@ def test_cancelling_while_turns_are_handed_over_loses_no_session(pool):
                 canceller.join(TIMEOUT_S)
         return ended
 
-    ended = [end for future in [pool.submit(hammer, n) for n in range(20)] for end in future.result(60)]
+    ended = [
+        end
+        for future in [pool.submit(hammer, n) for n in range(20)]
+        for end in future.result(60)
+    ]
     assert set(ended) <= {"done", "CANCELLED", "SUPERSEDED"}
     assert_both_sessions_are_back(pool, queue, used, ended.count("done"))
 
@@ -427,9 +502,18 @@ def test_streams_of_two_clients_do_not_replace_each_other() -> None:
     """Each has its own, whatever they call it."""
     queue = EntryQueue([], limit=4)
     options = [
-        read_options({"stream": "camera"}, owner=owner, longest_wait=60.0, clock=lambda: 1.0) for owner in ("a", "b")
+        read_options(
+            {"stream": "camera"}, owner=owner, longest_wait=60.0, clock=lambda: 1.0
+        )
+        for owner in ("a", "b")
     ]
     assert [queue.enqueue(Entry(option), 1.0) for option in options] == [None, None]
-    newer = read_options({"stream": "camera"}, owner="a", longest_wait=60.0, clock=lambda: 2.0)
+    newer = read_options(
+        {"stream": "camera"}, owner="a", longest_wait=60.0, clock=lambda: 2.0
+    )
     evicted = queue.enqueue(Entry(newer), 2.0)
-    assert evicted is not None and evicted[0].options is options[0] and evicted[1] is ErrorCode.SUPERSEDED
+    assert (
+        evicted is not None
+        and evicted[0].options is options[0]
+        and evicted[1] is ErrorCode.SUPERSEDED
+    )

@@ -36,7 +36,10 @@ def bursts(rate: float, seconds: float, size: int) -> Iterable[float]:
 
 # --- Overload
 
-ARRIVALS = {"poisson": lambda: poisson(40, 100, 1), "bursts": lambda: bursts(40, 100, 200)}
+ARRIVALS = {
+    "poisson": lambda: poisson(40, 100, 1),
+    "bursts": lambda: bursts(40, 100, 200),
+}
 
 
 @pytest.mark.parametrize("timeouts", [0.35, 1.0, 3.0, 30.0])
@@ -48,9 +51,15 @@ def test_four_times_the_load_is_served_as_fast_as_the_model_can(arrivals, timeou
     for time in ARRIVALS[arrivals]():
         world.send(queue, time, timeouts)
     world.run()
-    good = [fate for fate in world.answers() if fate.ended <= fate.entry.options.deadline + 1e-9]
+    good = [
+        fate
+        for fate in world.answers()
+        if fate.ended <= fate.entry.options.deadline + 1e-9
+    ]
     # Between bursts that are further apart than anybody waits there is nothing to do.
-    possible = 10 * 100 if arrivals == "poisson" else 20 * int(min(timeouts, 5.0) / 0.1 + 1e-9)
+    possible = (
+        10 * 100 if arrivals == "poisson" else 20 * int(min(timeouts, 5.0) / 0.1 + 1e-9)
+    )
     assert len(good) >= 0.95 * possible
     assert world.unanswered == 0
 
@@ -97,11 +106,16 @@ def test_many_streams_together_at_four_times_the_load(cameras):
     # A frame takes the place of the one before, so no camera waits for more than one round of all of them.
     assert max(fate.age for fate in answers) <= 0.1 * (cameras + 1) + 1e-9
     by_camera = Counter(fate.entry.options.stream for fate in answers)
-    assert len(by_camera) == cameras and max(by_camera.values()) <= 2 * min(by_camera.values()) + 2
+    assert (
+        len(by_camera) == cameras
+        and max(by_camera.values()) <= 2 * min(by_camera.values()) + 2
+    )
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_holding_the_newest_back_until_the_run_ends_makes_one_stream_s_answers_no_older(seed):
+def test_holding_the_newest_back_until_the_run_ends_makes_one_stream_s_answers_no_older(
+    seed,
+):
     """A transport keeps the newest of a stream whose request runs, and brings it at the run's end."""
 
     def play(holding: bool) -> list[Fate]:
@@ -133,7 +147,9 @@ def test_holding_the_newest_back_until_the_run_ends_makes_one_stream_s_answers_n
         return world.answers()
 
     kept, waited = play(holding=True), play(holding=False)
-    assert [fate.entry.options.arrived for fate in kept] == [fate.entry.options.arrived for fate in waited]
+    assert [fate.entry.options.arrived for fate in kept] == [
+        fate.entry.options.arrived for fate in waited
+    ]
     assert [fate.ended for fate in kept] == [fate.ended for fate in waited]
 
 
@@ -153,7 +169,12 @@ def test_passing_over_what_would_be_replaced_at_once_changes_no_answer(seed):
             def arrive(time: float = time, burst: int = burst) -> None:
                 for left in reversed(range(burst)):
                     if not (passing_over and left and "camera" in queue.streams):
-                        world._arrive(queue, Entry(RequestOptions(FOREVER, arrived=time, stream="camera")))
+                        world._arrive(
+                            queue,
+                            Entry(
+                                RequestOptions(FOREVER, arrived=time, stream="camera")
+                            ),
+                        )
 
             world.at(time, arrive)
         world.run()
@@ -174,7 +195,11 @@ def test_a_stream_gets_on_beside_a_full_queue():
     frames = [fate for fate in world.answers() if fate.entry.options.stream]
     assert len(frames) >= 60 / (33 * 0.1) - 3
     # The frame is never older than from one frame to the next, however long its place has been in queue.
-    assert all(fate.started - fate.arrived <= 1 / 30 + 1e-9 for fate in frames if fate.arrived < 59.9)
+    assert all(
+        fate.started - fate.arrived <= 1 / 30 + 1e-9
+        for fate in frames
+        if fate.arrived < 59.9
+    )
 
 
 def test_a_storm_of_deadlines():
@@ -185,7 +210,10 @@ def test_a_storm_of_deadlines():
         world.send(queue, number / 1000, 1.0 - number / 1000)
     late = world.send(queue, 1.0, 1.0)
     world.run()
-    assert world.codes()[None] in (11, 12)  # of ten runs in that second it may be the eleventh by a rounding error
+    assert world.codes()[None] in (
+        11,
+        12,
+    )  # of ten runs in that second it may be the eleventh by a rounding error
     assert world.codes()[ErrorCode.DEADLINE_EXCEEDED] == 501 - world.codes()[None]
     assert next(fate for fate in world.fates if fate.entry is late).code is None
 
@@ -304,7 +332,11 @@ def test_more_slots_take_effect_at_once():
 # --- Batching
 
 
-def crowd(cost: Callable[[int], float], advisor: BatchingAdvisor | None, seconds: float = 200.0) -> World:
+def crowd(
+    cost: Callable[[int], float],
+    advisor: BatchingAdvisor | None,
+    seconds: float = 200.0,
+) -> World:
     world = World(slots=2)
     queue = world.queue(cost, max_rows=8, advisor=advisor)
     for time in poisson(40, seconds, 11):
@@ -330,7 +362,11 @@ def test_a_model_that_changes_its_mind_is_noticed():
     advisor = BatchingAdvisor()
     for together in (True, False) * 2:
         for _ in range(BatchingAdvisor.WINDOW + 1):
-            advisor.note(8 if advisor.together else 1, 0.8 if advisor.together else 0.2, advisor.together)
+            advisor.note(
+                8 if advisor.together else 1,
+                0.8 if advisor.together else 0.2,
+                advisor.together,
+            )
         assert together in (True, False)
         if advisor.together and not advisor._samples and advisor._left:
             break
@@ -338,7 +374,11 @@ def test_a_model_that_changes_its_mind_is_noticed():
     for _ in range(BatchingAdvisor.KEPT):
         advisor.note(8, 8.0, True)
     for _ in range(2 * (BatchingAdvisor.WINDOW + 1)):
-        advisor.note(8 if advisor.together else 1, 8.0 if advisor.together else 0.2, advisor.together)
+        advisor.note(
+            8 if advisor.together else 1,
+            8.0 if advisor.together else 0.2,
+            advisor.together,
+        )
     assert not advisor.together
 
 
@@ -351,7 +391,10 @@ def test_only_what_fits_goes_together():
     heavy = [world.send(queue, 0.02, key="c", size=60) for _ in range(2)]
     world.run()
     order = [(fate.entry, fate.started) for fate in world.answers()][1:]
-    groups = [[t for t, _ in group] for _, group in itertools.groupby(order, key=lambda pair: pair[1])]
+    groups = [
+        [t for t, _ in group]
+        for _, group in itertools.groupby(order, key=lambda pair: pair[1])
+    ]
     a1, b, a2, alone, a3, a4 = entries
     assert groups == [[a1, a2], [b], [alone], [a3, a4], [heavy[0]], [heavy[1]]]
 
@@ -373,14 +416,25 @@ EVENTS = st.tuples(
 @given(st.integers(1, 4), st.lists(EVENTS, max_size=60))
 def test_every_request_ends_exactly_once_and_nothing_idles(slots, events):
     world = World(slots=slots)
-    queues = [world.queue(0.3, limit=3, sessions=2), world.queue(0.05, limit=5, max_rows=4), world.queue(0.2, limit=1)]
+    queues = [
+        world.queue(0.3, limit=3, sessions=2),
+        world.queue(0.05, limit=5, max_rows=4),
+        world.queue(0.2, limit=1),
+    ]
     for which, time, timeouts, rank, stream, key, gone in events:
-        entry = world.send(queues[which], time, timeouts, rank=rank, stream=stream, key=key)
+        entry = world.send(
+            queues[which], time, timeouts, rank=rank, stream=stream, key=key
+        )
         if gone is not None:
             world.vanish(queues[which], entry, time + gone)
     world.run()
-    assert len(world.fates) == len(events) == len({id(fate.entry) for fate in world.fates})
+    assert (
+        len(world.fates) == len(events) == len({id(fate.entry) for fate in world.fates})
+    )
     assert world.unanswered == world.sharing.busy == 0
     assert not world.sharing.contenders
     assert [len(queue.idle) for queue in queues] == [2, 1, 1]
-    assert all(fate.started is None or fate.started < fate.entry.options.deadline for fate in world.fates)
+    assert all(
+        fate.started is None or fate.started < fate.entry.options.deadline
+        for fate in world.fates
+    )

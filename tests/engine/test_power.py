@@ -64,7 +64,12 @@ def test_limits_of_zero_are_never_reached():
     assert reasons_for(Reading(0.0, False, 99.0), frozenset(), 0.0, 0.0) == set()
 
 
-READINGS = st.builds(Reading, st.none() | st.floats(0, 100), st.none() | st.booleans(), st.none() | st.floats(-40, 120))
+READINGS = st.builds(
+    Reading,
+    st.none() | st.floats(0, 100),
+    st.none() | st.booleans(),
+    st.none() | st.floats(-40, 120),
+)
 
 
 @given(READINGS, st.frozensets(st.sampled_from([BATTERY, HEAT])))
@@ -73,7 +78,10 @@ def test_the_same_reading_again_changes_nothing(reading, before):
     assert reasons_for(reading, once, LOW, HOT) == once
 
 
-@given(st.lists(st.floats(LOW, LOW + 4.9), min_size=1), st.lists(st.floats(HOT - 2.9, HOT - 0.1), min_size=1))
+@given(
+    st.lists(st.floats(LOW, LOW + 4.9), min_size=1),
+    st.lists(st.floats(HOT - 2.9, HOT - 0.1), min_size=1),
+)
 def test_readings_about_a_limit_do_not_make_it_come_and_go(charges, heats):
     for reasons in (frozenset(), frozenset([BATTERY, HEAT])):
         now = reasons
@@ -106,7 +114,14 @@ def nowhere(name: str) -> None:
 def test_the_kernels_files(tmp_path):
     supply(tmp_path, type="Battery", capacity="14", status="Discharging", temp="431")
     supply(tmp_path, "usb", type="USB", online="0")
-    supply(tmp_path, "mouse", type="Battery", scope="Device", capacity="100", status="Charging")
+    supply(
+        tmp_path,
+        "mouse",
+        type="Battery",
+        scope="Device",
+        capacity="100",
+        status="Charging",
+    )
     zone(tmp_path, 0, "cpu-0-0", "95000")
     found = Battery(tmp_path, nowhere)
     assert found.read_files() == Reading(14.0, False, 43.1) and not found.tells_nothing
@@ -124,12 +139,21 @@ def test_the_thermal_zone_of_the_battery(tmp_path):
     [
         ({}, Reading()),
         ({"capacity": "much", "status": "Unknown", "temp": "hot"}, Reading()),
-        ({"capacity": "", "status": "", "temp": "0"}, Reading()),  # 0 is what a missing sensor says
+        (
+            {"capacity": "", "status": "", "temp": "0"},
+            Reading(),
+        ),  # 0 is what a missing sensor says
         ({"temp": "44500"}, Reading()),  # some other unit: not guessed at
         ({"temp": "--5", "capacity": "5e1"}, Reading()),
-        ({"capacity": "-1", "temp": "-2731"}, Reading()),  # 0 K, and the -1 of one that does not know
+        (
+            {"capacity": "-1", "temp": "-2731"},
+            Reading(),
+        ),  # 0 K, and the -1 of one that does not know
         ({"capacity": "101"}, Reading()),
-        ({"status": "Not charging"}, Reading(None, True, None)),  # a charger that rests at a limit
+        (
+            {"status": "Not charging"},
+            Reading(None, True, None),
+        ),  # a charger that rests at a limit
         ({"status": "Full", "capacity": "100"}, Reading(100.0, True, None)),
     ],
 )
@@ -147,7 +171,10 @@ def test_a_device_without_a_battery_tells_nothing(tmp_path):
 @pytest.mark.parametrize(
     ("text", "reading"),
     [
-        ('{"percentage": 9, "plugged": "UNPLUGGED", "temperature": 31.5}', Reading(9.0, False, 31.5)),
+        (
+            '{"percentage": 9, "plugged": "UNPLUGGED", "temperature": 31.5}',
+            Reading(9.0, False, 31.5),
+        ),
         ('{"percentage": 9, "plugged": "PLUGGED_AC"}', Reading(9.0, True, None)),
         ('{"percentage": "9", "plugged": 3, "temperature": NaN}', Reading()),
         ('{"percentage": -1, "temperature": 4310}', Reading()),
@@ -171,8 +198,15 @@ def program(folder: Path, script: str) -> str:
 
 
 def test_a_program_that_hangs_is_ended_with_what_it_started(tmp_path, monkeypatch):
-    path = program(tmp_path, f"sleep 300 & echo $! > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/child; sleep 300")
-    for limit_s in (0.3, 3.0, TIMEOUT_S):  # a busy machine may not have come to the child within the first
+    path = program(
+        tmp_path,
+        f"sleep 300 & echo $! > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/child; sleep 300",
+    )
+    for limit_s in (
+        0.3,
+        3.0,
+        TIMEOUT_S,
+    ):  # a busy machine may not have come to the child within the first
         monkeypatch.setattr(battery_module, "PROGRAM_TIMEOUT_S", limit_s)
         assert Battery(tmp_path, lambda name: path).ask_program() is None
         if (tmp_path / "child").exists():
@@ -183,7 +217,9 @@ def test_a_program_that_hangs_is_ended_with_what_it_started(tmp_path, monkeypatc
 def test_a_program_that_hangs_does_not_outlive_the_server(tmp_path):
     os.mkfifo(tmp_path / "begun")
     path = program(tmp_path, f"echo $$ > {tmp_path}/begun; sleep 300")
-    watch = PowerWatch("auto", LOW, HOT, open_battery=lambda: Battery(tmp_path, lambda name: path))
+    watch = PowerWatch(
+        "auto", LOW, HOT, open_battery=lambda: Battery(tmp_path, lambda name: path)
+    )
     watch.look()
     pid = int((tmp_path / "begun").read_text())  # waits until it has begun
     watch.close()
@@ -220,7 +256,9 @@ class Clock:
 class Planted(Battery):
     """A battery of the test, whose program answers at once. A reading of None is no answer."""
 
-    def __init__(self, files: Reading, answer: Reading | None = None, program: str | None = None) -> None:
+    def __init__(
+        self, files: Reading, answer: Reading | None = None, program: str | None = None
+    ) -> None:
         super().__init__(Path("/nowhere"), lambda name: program)
         self._supplies = [Path("/nowhere")]
         self.files, self.answer = files, answer
@@ -254,7 +292,11 @@ def test_files_are_read_once_a_minute(caplog):
     watch.on_change = lambda: changes.append(watch.reasons)
     assert watch.due(clock.now) and not watch.low
     look(watch)
-    assert watch.low and watch.describe() == "the battery is at 10 %" and not watch.due(clock.now)
+    assert (
+        watch.low
+        and watch.describe() == "the battery is at 10 %"
+        and not watch.due(clock.now)
+    )
     battery.files = Reading(10, True, 30)
     look(watch)
     assert watch.low  # not looked yet
@@ -333,12 +375,20 @@ def test_the_refusal_says_when_to_come_back():
     look(watch)
     clock.now += 20
     refused = refusal(watch)
-    assert refused is not None and refused.code is ErrorCode.LOW_POWER and refused.retry_after_s == LOOK_S - 20
+    assert (
+        refused is not None
+        and refused.code is ErrorCode.LOW_POWER
+        and refused.retry_after_s == LOOK_S - 20
+    )
     assert "the battery is at 10 % and the battery has 43 °C" in refused.message
     clock.now += STALE_S
     assert refusal(watch) is None  # nobody knows any more
     asked = refusal(PowerWatch("on"))
-    assert asked is not None and asked.retry_after_s and "setting low_power" in asked.message
+    assert (
+        asked is not None
+        and asked.retry_after_s
+        and "setting low_power" in asked.message
+    )
 
 
 # --- The engine
@@ -356,7 +406,9 @@ def opened():
             "queue_limit": 4,
             "max_image_pixels": 10**6,
         }
-        engines.append(Engine(EngineOptions(**settings | options), watch._clock, power=watch))
+        engines.append(
+            Engine(EngineOptions(**settings | options), watch._clock, power=watch)
+        )
         return engines[-1]
 
     yield start
@@ -408,5 +460,9 @@ def test_one_thread_is_the_least(opened):
 
 
 def test_runtimes_whose_threads_cannot_be_changed_are_left_alone():
-    fixed = {kind.name for kind in FORMATS if kind.runtime and getattr(runtime_for(kind), "fixed_threads", False)}
+    fixed = {
+        kind.name
+        for kind in FORMATS
+        if kind.runtime and getattr(runtime_for(kind), "fixed_threads", False)
+    }
     assert fixed == {"executorch", "keras", "savedmodel"}

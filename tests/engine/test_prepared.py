@@ -31,7 +31,11 @@ SCORES = 3 * 10 * 4
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    settings = {"models_dir": MODELS, "state_dir": tmp_path_factory.mktemp("state"), "quarantine": False}
+    settings = {
+        "models_dir": MODELS,
+        "state_dir": tmp_path_factory.mktemp("state"),
+        "quarantine": False,
+    }
     running = Service(load_config(settings, environ={}))
     yield running
     running.close()
@@ -41,20 +45,28 @@ def picture(seed: int, shape: Sequence[int] = SHAPE) -> Array:
     return np.random.default_rng(seed).random(shape).astype(np.float32)
 
 
-def body_of(values: Array, shape: Sequence[int] = SHAPE, **more: Any) -> tuple[bytes, int]:
+def body_of(
+    values: Array, shape: Sequence[int] = SHAPE, **more: Any
+) -> tuple[bytes, int]:
     tensor = {
         "name": "image",
         "datatype": "FP32",
         "shape": list(shape),
         "parameters": {"binary_data_size": values.nbytes},
     }
-    header = json.dumps({"parameters": {"binary_data_output": True}, "inputs": [tensor], **more}).encode()
+    header = json.dumps(
+        {"parameters": {"binary_data_output": True}, "inputs": [tensor], **more}
+    ).encode()
     return header + values.tobytes(), len(header)
 
 
-def ask(service: Service, body: bytes, json_length: int, version: str = "tflite") -> bytes:
+def ask(
+    service: Service, body: bytes, json_length: int, version: str = "tflite"
+) -> bytes:
     path = {"model": "digits", "version": version}
-    answer = respond(service, ApiRequest(path=path, body=memoryview(body), json_length=json_length))
+    answer = respond(
+        service, ApiRequest(path=path, body=memoryview(body), json_length=json_length)
+    )
     return b"".join(answer.chunks)
 
 
@@ -64,10 +76,18 @@ def kept(service: Service, version: str = "tflite") -> dict[object, Any]:
     return running.compiled
 
 
-@pytest.mark.parametrize("version", ["tflite", "tflite-int8", pytest.param("onnx", marks=pytest.mark.onnx)])
+@pytest.mark.parametrize(
+    "version", ["tflite", "tflite-int8", pytest.param("onnx", marks=pytest.mark.onnx)]
+)
 def test_each_answer_is_that_of_its_own_bytes(service, version):
-    alone = [ask(service, *body_of(picture(seed), id=f"fresh {seed}"), version) for seed in range(4)]
-    again = [ask(service, *body_of(picture(seed), id="the same"), version) for seed in range(4)]
+    alone = [
+        ask(service, *body_of(picture(seed), id=f"fresh {seed}"), version)
+        for seed in range(4)
+    ]
+    again = [
+        ask(service, *body_of(picture(seed), id="the same"), version)
+        for seed in range(4)
+    ]
     scores = [answer[-SCORES:] for answer in again]
     assert scores == [answer[-SCORES:] for answer in alone]
     assert len(set(scores)) == 4
@@ -112,8 +132,18 @@ def test_rows_are_counted(service):
 @pytest.mark.parametrize(
     "more",
     [
-        {"outputs": [{"name": "scores", "parameters": {"classification": 2, "binary_data": True}}]},
-        {"parameters": {"sequence_id": 7, "sequence_start": True}, "id": "not a model with state"},
+        {
+            "outputs": [
+                {
+                    "name": "scores",
+                    "parameters": {"classification": 2, "binary_data": True},
+                }
+            ]
+        },
+        {
+            "parameters": {"sequence_id": 7, "sequence_start": True},
+            "id": "not a model with state",
+        },
     ],
 )
 def test_what_is_more_than_a_plain_run_is_not_kept(service, more):
@@ -146,12 +176,20 @@ def test_it_goes_with_the_model(service):
 
 def test_an_answer_without_outputs_is_still_a_whole_one():
     answered = prepared.CompiledRequest(None, 1, [], [], InferResponse("m", "1", []))
-    assert answered.respond({}) == encode_infer_response(InferResponse("m", "1", []), True)
+    assert answered.respond({}) == encode_infer_response(
+        InferResponse("m", "1", []), True
+    )
 
 
 @given(
     hnp.arrays(
-        st.sampled_from([kind.typestr for kind in DATATYPES.values() if kind.name not in ("BF16", "BYTES")]),
+        st.sampled_from(
+            [
+                kind.typestr
+                for kind in DATATYPES.values()
+                if kind.name not in ("BF16", "BYTES")
+            ]
+        ),
         hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3),
     ),
     st.booleans(),
@@ -163,4 +201,6 @@ def test_an_array_of_any_layout_becomes_the_same_bytes(array, turned, swapped):
         array = array.astype(array.dtype.newbyteorder(">"))
     tensor = to_tensor("y", array)
     assert tensor.shape == array.shape
-    assert bytes(to_raw(tensor)) == array.astype(array.dtype.newbyteorder("<")).tobytes()
+    assert (
+        bytes(to_raw(tensor)) == array.astype(array.dtype.newbyteorder("<")).tobytes()
+    )

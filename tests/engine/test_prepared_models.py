@@ -24,7 +24,11 @@ from pocketserve.inference.compile import CompiledRequest
 from pocketserve.service import Service
 from pocketserve.tensors import to_tensor
 from pocketserve_wire import DATATYPES, ApiError, ErrorCode
-from pocketserve_wire.oip import InferResponse, decode_infer_response, encode_infer_response
+from pocketserve_wire.oip import (
+    InferResponse,
+    decode_infer_response,
+    encode_infer_response,
+)
 from queue_entries import respond
 
 DATA = ROOT / "tests" / "runtimes" / "data"
@@ -38,7 +42,9 @@ def folder(tmp_path: Path) -> Path:
     model = tmp_path / "models" / "m"
     model.mkdir(parents=True)
     (model / "old.tflite").write_bytes((DATA / "dynamic_batch.tflite").read_bytes())
-    (model / "new.tflite").write_bytes(other_weights((DATA / "dynamic_batch.tflite").read_bytes()))
+    (model / "new.tflite").write_bytes(
+        other_weights((DATA / "dynamic_batch.tflite").read_bytes())
+    )
     describe(model)
     return model
 
@@ -49,7 +55,11 @@ def serve(tmp_path: Path) -> Iterator[Callable[[], Service]]:
     started: list[Service] = []
 
     def start() -> Service:
-        settings = {"models_dir": tmp_path / "models", "state_dir": tmp_path / "state", "quarantine": False}
+        settings = {
+            "models_dir": tmp_path / "models",
+            "state_dir": tmp_path / "state",
+            "quarantine": False,
+        }
         started.append(Service(load_config(settings, environ={})))
         return started[-1]
 
@@ -64,22 +74,32 @@ def other_weights(file: bytes) -> bytes:
     return file.replace(weights, struct.pack("<2f", 2, 2))
 
 
-def describe(model: Path, default: str = "one", more: str = "", one: str = "old.tflite") -> None:
+def describe(
+    model: Path, default: str = "one", more: str = "", one: str = "old.tflite"
+) -> None:
     versions = f'[versions.one]\nfile = "{one}"\n[versions.two]\nfile = "new.tflite"\n'
-    (model / "model.toml").write_text(f'default_version = "{default}"\n{more}\n{versions}')
+    (model / "model.toml").write_text(
+        f'default_version = "{default}"\n{more}\n{versions}'
+    )
 
 
 def body_of(values: Any, name: str = "x") -> tuple[memoryview, int]:
     array = np.asarray(values, "<f4")
     tensor = {"name": name, "datatype": "FP32", "shape": list(array.shape)}
     tensor["parameters"] = {"binary_data_size": array.nbytes}
-    head = json.dumps({"parameters": {"binary_data_output": True}, "inputs": [tensor]}).encode()
+    head = json.dumps(
+        {"parameters": {"binary_data_output": True}, "inputs": [tensor]}
+    ).encode()
     return memoryview(head + array.tobytes()), len(head)
 
 
-def ask(service: Service, values: Any = ((1, 2, 3),), name: str = "x", model: str = "m") -> InferResponse:
+def ask(
+    service: Service, values: Any = ((1, 2, 3),), name: str = "x", model: str = "m"
+) -> InferResponse:
     body, length = body_of(values, name)
-    answer = respond(service, ApiRequest(path={"model": model}, body=body, json_length=length))
+    answer = respond(
+        service, ApiRequest(path={"model": model}, body=body, json_length=length)
+    )
     return decode_infer_response(b"".join(answer.chunks), answer.json_length)
 
 
@@ -107,7 +127,9 @@ def test_another_default_version_is_asked_once_it_is_read(folder, serve):
     service.statuses(rescan=True)
     await_that(lambda: ask(service).model_version == "two")
     answers = [ask(service) for _ in range(3)]
-    assert [(one.model_version, numbers(one)) for one in answers] == [("two", [NEW])] * 3
+    assert [(one.model_version, numbers(one)) for one in answers] == [
+        ("two", [NEW])
+    ] * 3
 
 
 def test_an_unloaded_model_answers_nobody_until_it_is_loaded(folder, serve):
@@ -149,22 +171,40 @@ def test_one_kind_of_request_on_two_models(folder, serve):
     (other / "n.tflite").write_bytes((folder / "new.tflite").read_bytes())
     service = serve()
     for _ in range(3):
-        assert [numbers(ask(service)), numbers(ask(service, model="n"))] == [[OLD], [NEW]]
+        assert [numbers(ask(service)), numbers(ask(service, model="n"))] == [
+            [OLD],
+            [NEW],
+        ]
 
 
 def test_a_model_with_state_forgets_before_each_request(folder, serve):
-    (folder.parent / "counter.tflite").write_bytes((DATA / "counter.tflite").read_bytes())
+    (folder.parent / "counter.tflite").write_bytes(
+        (DATA / "counter.tflite").read_bytes()
+    )
     service = serve()
-    assert [numbers(ask(service, (1, 2), model="counter")) for _ in range(4)] == [[1, 2]] * 4
+    assert [numbers(ask(service, (1, 2), model="counter")) for _ in range(4)] == [
+        [1, 2]
+    ] * 4
 
 
 def test_an_answer_whose_shape_follows_the_values(folder, serve):
-    (folder.parent / "where.tflite").write_bytes((DATA / "undeclared_rank.tflite").read_bytes())
+    (folder.parent / "where.tflite").write_bytes(
+        (DATA / "undeclared_rank.tflite").read_bytes()
+    )
     service = serve()
-    for values in ((1, 0, 1, 0), (1, 1, 1, 1), (1, 1, 1, 1), (0, 0, 0, 0), (0, 0, 0, 0), (0, 1, 0, 1)):
+    for values in (
+        (1, 0, 1, 0),
+        (1, 1, 1, 1),
+        (1, 1, 1, 1),
+        (0, 0, 0, 0),
+        (0, 0, 0, 0),
+        (0, 1, 0, 1),
+    ):
         [output] = ask(service, values, model="where").outputs
         assert output.shape == (sum(values), 1)
-        assert np.asarray(output).reshape(-1).tolist() == np.flatnonzero(values).tolist()
+        assert (
+            np.asarray(output).reshape(-1).tolist() == np.flatnonzero(values).tolist()
+        )
 
 
 def test_answers_while_it_is_loaded_anew_are_of_one_model(folder, serve):
@@ -205,18 +245,36 @@ def test_answers_while_it_is_loaded_anew_are_of_one_model(folder, serve):
 
 ARRAYS = st.one_of(
     hnp.arrays(
-        st.sampled_from([kind.typestr for kind in DATATYPES.values() if kind.name not in ("BF16", "BYTES")]),
+        st.sampled_from(
+            [
+                kind.typestr
+                for kind in DATATYPES.values()
+                if kind.name not in ("BF16", "BYTES")
+            ]
+        ),
         hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3),
     ),
-    st.lists(st.binary(max_size=3), max_size=3).map(lambda texts: np.array([*texts, None], object)[:-1]),
+    st.lists(st.binary(max_size=3), max_size=3).map(
+        lambda texts: np.array([*texts, None], object)[:-1]
+    ),
 )
 
 
 @given(st.lists(st.tuples(ARRAYS, ARRAYS, st.booleans()), min_size=1, max_size=6))
 def test_any_answers_one_after_the_other_are_as_if_each_were_the_first(several):
-    kept = CompiledRequest(None, 1, [], [("a", "own a", None), ("b", "own b", None)], InferResponse("m", "1", [], "id"))
+    kept = CompiledRequest(
+        None,
+        1,
+        [],
+        [("a", "own a", None), ("b", "own b", None)],
+        InferResponse("m", "1", [], "id"),
+    )
     for first, second, turned in several:
-        results = {"own a": first.T if turned else first, "own b": second, "own c": first}
+        results = {
+            "own a": first.T if turned else first,
+            "own b": second,
+            "own c": first,
+        }
         outputs = [to_tensor("a", results["own a"]), to_tensor("b", second)]
         fresh = encode_infer_response(InferResponse("m", "1", outputs, "id"), True)
         encoded = kept.respond(results)

@@ -54,7 +54,9 @@ class Together:
 class Work:
     """A run that notes that it was made, alone on its session."""
 
-    def __init__(self, office: Office, number: int, key: str | None = None, fails: bool = False) -> None:
+    def __init__(
+        self, office: Office, number: int, key: str | None = None, fails: bool = False
+    ) -> None:
         self.office, self.number, self.key, self.fails = office, number, key, fails
 
     def __call__(self, session: Any) -> int:
@@ -74,20 +76,38 @@ class Office:
     """
 
     def __init__(
-        self, queues: int = 1, sessions: int = 1, limit: int = 8, slots: int = 8, batches: bool = False
+        self,
+        queues: int = 1,
+        sessions: int = 1,
+        limit: int = 8,
+        slots: int = 8,
+        batches: bool = False,
     ) -> None:
         self.clock = Clock()
         self.scheduler = Scheduler(slots, self.clock)
-        self.scheduler._thread = threading.current_thread()  # none is started: a test looks at deadlines by expire()
+        self.scheduler._thread = (
+            threading.current_thread()
+        )  # none is started: a test looks at deadlines by expire()
         self.sessions = [[object() for _ in range(sessions)] for _ in range(queues)]
         batcher = Together() if batches else None
-        self.queues = [ModelQueue(own, limit, self.clock, self.scheduler, batcher=batcher) for own in self.sessions]
+        self.queues = [
+            ModelQueue(own, limit, self.clock, self.scheduler, batcher=batcher)
+            for own in self.sessions
+        ]
         self.jobs: list[Job] = []
         self.ended: dict[int, Any] = {}
         self.switches: dict[int, Cancellation] = {}
         self.in_use: set[Any] = set()
 
-    def send(self, queue: int = 0, *, rank: int = 5, lasts: float = LATER, keeps: bool = True, **work: Any) -> int:
+    def send(
+        self,
+        queue: int = 0,
+        *,
+        rank: int = 5,
+        lasts: float = LATER,
+        keeps: bool = True,
+        **work: Any,
+    ) -> int:
         """One more request; its number."""
         number, switch = len(self.switches) + 1, Cancellation()
         self.switches[number] = switch
@@ -96,10 +116,16 @@ class Office:
         def end(outcome: Any) -> None:
             assert number not in self.ended
             failed = isinstance(outcome, ValueError)
-            self.ended[number] = "failed" if failed else getattr(outcome, "code", outcome)
+            self.ended[number] = (
+                "failed" if failed else getattr(outcome, "code", outcome)
+            )
 
         own = Work(self, number, **work)
-        self._add(self.queues[queue].submit(FunctionEntry(own, options, self.jobs.append, end, keeps_thread=keeps)))
+        self._add(
+            self.queues[queue].submit(
+                FunctionEntry(own, options, self.jobs.append, end, keeps_thread=keeps)
+            )
+        )
         return number
 
     def _add(self, job: Job | None) -> None:
@@ -134,7 +160,11 @@ class Office:
 def test_the_thread_that_ran_one_goes_on_with_the_next():
     office = Office()
     end = office.hold()
-    assert [office.send(), office.send(), office.send(keeps=False)] == [1, 2, 3] and not office.jobs
+    assert [office.send(), office.send(), office.send(keeps=False)] == [
+        1,
+        2,
+        3,
+    ] and not office.jobs
     end()
     job = office.jobs.pop()
     following = job()
@@ -185,7 +215,12 @@ def test_a_full_queue_refuses_a_request_unless_it_is_urgent():
     office.send(rank=1)  # the last is evicted
     end()
     office.finish()
-    assert office.ended == {1: 1, 2: ErrorCode.QUEUE_FULL, 3: ErrorCode.QUEUE_FULL, 4: 4}
+    assert office.ended == {
+        1: 1,
+        2: ErrorCode.QUEUE_FULL,
+        3: ErrorCode.QUEUE_FULL,
+        4: 4,
+    }
 
 
 def test_a_request_is_not_run_after_its_deadline():
@@ -197,7 +232,9 @@ def test_a_request_is_not_run_after_its_deadline():
     office.scheduler.expire()
     assert office.ended == {1: ErrorCode.DEADLINE_EXCEEDED} and not office.jobs
     end()
-    assert office.send(lasts=0.0) == 2 and office.ended[2] is ErrorCode.DEADLINE_EXCEEDED
+    assert (
+        office.send(lasts=0.0) == 2 and office.ended[2] is ErrorCode.DEADLINE_EXCEEDED
+    )
 
 
 def test_a_cancelled_request_leaves_the_queue():
@@ -220,10 +257,16 @@ def test_a_request_cancelled_while_it_is_enqueued_ends_once():
 
     office.scheduler.enqueue = cancelled_between  # type: ignore[method-assign]
     options = RequestOptions(LATER, cancellation=switch)
-    entry = FunctionEntry(lambda session: None, options, office.jobs.append, ended.append)
+    entry = FunctionEntry(
+        lambda session: None, options, office.jobs.append, ended.append
+    )
     assert office.queues[0].submit(entry) is None
     [error] = ended
-    assert isinstance(error, ApiError) and error.code is ErrorCode.CANCELLED and office.queues[0].waiting == 0
+    assert (
+        isinstance(error, ApiError)
+        and error.code is ErrorCode.CANCELLED
+        and office.queues[0].waiting == 0
+    )
     end()
     assert not office.jobs
 
@@ -236,12 +279,16 @@ def test_a_run_without_a_thread_is_made_by_the_thread_that_ended_the_last():
         raise RuntimeError("can't start new thread")
 
     for number in range(3):
-        entry = FunctionEntry(lambda session: None, RequestOptions(LATER), no_thread, ended.append)
+        entry = FunctionEntry(
+            lambda session: None, RequestOptions(LATER), no_thread, ended.append
+        )
         assert office.queues[0].submit(entry) is None, number
     office.send()
     end_of_run = office.scheduler.policy
     assert end_of_run.busy == 1
-    office.queues[0]._entries.idle.append(object())  # a second session, so that the scheduler has one to give
+    office.queues[0]._entries.idle.append(
+        object()
+    )  # a second session, so that the scheduler has one to give
     office.scheduler.start_waiting()
     assert ended == [None, None, None]
     end()
@@ -258,7 +305,9 @@ def test_many_runs_without_a_thread_are_no_tower_of_calls():
 
     for number in range(1500):
         options = RequestOptions(LATER)
-        entry = FunctionEntry(lambda session, number=number: number, options, no_thread, ended.append)
+        entry = FunctionEntry(
+            lambda session, number=number: number, options, no_thread, ended.append
+        )
         assert office.queues[0].submit(entry) is None
     end_run: Any = office.send()
     assert end_run == 1
@@ -315,7 +364,9 @@ def test_a_request_that_another_core_lets_run_is_begun_under_no_lock():
             engine._table.lock.release()
         return taken
 
-    def execute(job: Job) -> None:  # another thread asks, since the lock lets its own holder in
+    def execute(
+        job: Job,
+    ) -> None:  # another thread asks, since the lock lets its own holder in
         with ThreadPoolExecutor(1) as other:
             free.append(other.submit(take).result())
 
@@ -328,7 +379,12 @@ def test_a_request_that_another_core_lets_run_is_begun_under_no_lock():
 
 OPERATIONS = st.lists(
     st.one_of(
-        st.tuples(st.just("send"), st.integers(0, 1), st.integers(1, 6), st.sampled_from([None, "k", "fails"])),
+        st.tuples(
+            st.just("send"),
+            st.integers(0, 1),
+            st.integers(1, 6),
+            st.sampled_from([None, "k", "fails"]),
+        ),
         st.tuples(st.just("step"), st.integers(0, 5)),
         st.tuples(st.just("cancel"), st.integers(1, 30)),
         st.tuples(st.just("expire")),
@@ -343,13 +399,22 @@ OPERATIONS = st.lists(
 
 @given(OPERATIONS, st.integers(1, 2), st.booleans())
 @settings(max_examples=400, deadline=None)
-def test_every_request_ends_once_whatever_happens_in_whichever_order(operations, sessions, batches):
+def test_every_request_ends_once_whatever_happens_in_whichever_order(
+    operations, sessions, batches
+):
     office = Office(2, sessions, limit=4, slots=3, batches=batches)
     held: list[Callable[[], None]] = []
     for name, *arguments in operations:
         if name == "send":
             queue, rank, key = arguments
-            office.send(queue, rank=rank, lasts=2.0, keeps=rank % 2 == 0, key=key, fails=key == "fails")
+            office.send(
+                queue,
+                rank=rank,
+                lasts=2.0,
+                keeps=rank % 2 == 0,
+                key=key,
+                fails=key == "fails",
+            )
         elif name == "step" and office.jobs:
             office.step(arguments[0])
         elif name == "cancel" and arguments[0] in office.switches:

@@ -17,8 +17,15 @@ from pocketserve.engine.scheduling.policy import EntryQueue
 from pocketserve_wire import ErrorCode
 from simulated_world import World
 
-RECORDED: dict[str, list[int]] = json.loads(Path(__file__).with_name("recorded_arrivals.json").read_text("ascii"))
-MODELS = {"keyboard": "petals", "scanner": "digits", "camera": "digits", "settings": "diabetes"}
+RECORDED: dict[str, list[int]] = json.loads(
+    Path(__file__).with_name("recorded_arrivals.json").read_text("ascii")
+)
+MODELS = {
+    "keyboard": "petals",
+    "scanner": "digits",
+    "camera": "digits",
+    "settings": "diabetes",
+}
 RUN_S = {"petals": 0.004, "digits": 0.02, "diabetes": 0.12}
 """A fast model, a middling one that two apps share, and a slow one."""
 
@@ -49,7 +56,12 @@ def test_every_recorded_request_ends_once(speed: float, slots: int) -> None:
     world, _ = play(speed, slots)
     assert world.unanswered == 0
     assert len(world.fates) == sum(map(len, RECORDED.values()))
-    assert set(world.codes()) <= {None, ErrorCode.SUPERSEDED, ErrorCode.QUEUE_FULL, ErrorCode.DEADLINE_EXCEEDED}
+    assert set(world.codes()) <= {
+        None,
+        ErrorCode.SUPERSEDED,
+        ErrorCode.QUEUE_FULL,
+        ErrorCode.DEADLINE_EXCEEDED,
+    }
 
 
 def test_as_it_was_recorded_nobody_is_refused() -> None:
@@ -61,17 +73,29 @@ def test_as_it_was_recorded_nobody_is_refused() -> None:
 
 
 @pytest.mark.parametrize("speed", [7.0, 8.0, 16.0])
-def test_many_times_faster_no_time_is_lost_and_every_model_gets_its_share(speed: float) -> None:
+def test_many_times_faster_no_time_is_lost_and_every_model_gets_its_share(
+    speed: float,
+) -> None:
     """Goodput and fairness at a multiple of what one slot can do."""
     world, queues = play(speed, 1)
     assert work(speed) > 4
     last = max(map(max, RECORDED.values())) / 1e3 / speed
     served = sum(world.service.values())
-    good = sum(RUN_S[model] for model, queue in queues.items() for _ in world.answers(queue))
-    assert served >= 0.95 * last and good == pytest.approx(served)  # the slot is busy, with what somebody waits for
+    good = sum(
+        RUN_S[model] for model, queue in queues.items() for _ in world.answers(queue)
+    )
+    assert served >= 0.95 * last and good == pytest.approx(
+        served
+    )  # the slot is busy, with what somebody waits for
     for model, queue in queues.items():
-        asked = sum(len(RECORDED[app]) for app, served_by in MODELS.items() if served_by == model)
-        assert world.service[queue] >= min(0.95 * asked * RUN_S[model], 0.9 * last / len(queues))
+        asked = sum(
+            len(RECORDED[app])
+            for app, served_by in MODELS.items()
+            if served_by == model
+        )
+        assert world.service[queue] >= min(
+            0.95 * asked * RUN_S[model], 0.9 * last / len(queues)
+        )
 
 
 @pytest.mark.parametrize("speed", [6.0, 8.0])
@@ -81,10 +105,15 @@ def test_the_fast_model_waits_for_no_queue_of_the_others(speed: float) -> None:
     keyboard = [fate for fate in world.fates if fate.queue is queues["petals"]]
     assert {fate.code for fate in keyboard} == {None}
     ages = [fate.age for fate in keyboard]
-    assert statistics.median(ages) <= RUN_S["digits"] + RUN_S["diabetes"] + 10 * RUN_S["petals"]
+    assert (
+        statistics.median(ages)
+        <= RUN_S["digits"] + RUN_S["diabetes"] + 10 * RUN_S["petals"]
+    )
 
 
 def test_a_recorded_camera_stays_fresh() -> None:
     world, _ = play(8.0, 1)
-    ages = [fate.age for fate in world.answers() if fate.entry.options.stream == "camera"]
+    ages = [
+        fate.age for fate in world.answers() if fate.entry.options.stream == "camera"
+    ]
     assert ages and statistics.median(ages) <= RUN_S["diabetes"] + 12 * RUN_S["digits"]

@@ -7,7 +7,11 @@ import functools
 import pytest
 
 from pocketserve.engine.scheduling.cancellation import Cancellation
-from pocketserve.engine.scheduling.options import DEFAULT_PRIORITY, MAX_TIMEOUT_US, read_options
+from pocketserve.engine.scheduling.options import (
+    DEFAULT_PRIORITY,
+    MAX_TIMEOUT_US,
+    read_options,
+)
 from pocketserve_wire import ApiError, ErrorCode
 
 NOW = 1000.0
@@ -39,7 +43,11 @@ def test_the_rest_is_taken_over():
     assert (terms.rank, terms.stream, terms.arrived) == (1, ("", "camera"), NOW)
     assert terms.cancellation is switch
     plain = read({"priority": 0})
-    assert (plain.rank, plain.stream, plain.cancellation) == (DEFAULT_PRIORITY, "", None)
+    assert (plain.rank, plain.stream, plain.cancellation) == (
+        DEFAULT_PRIORITY,
+        "",
+        None,
+    )
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pocketserve.engine.lifecycle.sequences import SequenceStep, SequenceTable, read_step
+from pocketserve.engine.lifecycle.sequences import (
+    SequenceStep,
+    SequenceTable,
+    read_step,
+)
 from pocketserve.engine.scheduling.cancellation import Cancellation
 from pocketserve.engine.scheduling.options import RequestOptions
 from pocketserve.engine.scheduling.queue import ModelQueue
@@ -46,7 +50,10 @@ class Clock:
 
 
 def table(
-    maximum: int = 2, opener: Callable[[], object] | None = Counted, queue_limit: int = 4, clock: Clock | None = None
+    maximum: int = 2,
+    opener: Callable[[], object] | None = Counted,
+    queue_limit: int = 4,
+    clock: Clock | None = None,
 ) -> SequenceTable:
     """A table of sequences with sessions of their own."""
     clock = clock or Clock()
@@ -65,8 +72,15 @@ def go_on(name: str, *, end: bool = False) -> SequenceStep:
 class Step(FunctionEntry):
     """One step of a sequence, in a table."""
 
-    def __init__(self, sequences: SequenceTable, step: SequenceStep, options: RequestOptions | None = None) -> None:
-        super().__init__(self._of_session, options or later(), lambda job: job() and None)
+    def __init__(
+        self,
+        sequences: SequenceTable,
+        step: SequenceStep,
+        options: RequestOptions | None = None,
+    ) -> None:
+        super().__init__(
+            self._of_session, options or later(), lambda job: job() and None
+        )
         self.sequences, self.step, self.failed = sequences, step, False
         self.session: object = None
         self.sequence = sequences.enter(step, self)
@@ -134,7 +148,8 @@ def test_steps_run_in_the_order_in_which_they_came() -> None:
     sequences, order = table(queue_limit=20), []
     first = Step(sequences, start("a"))
     steps = [
-        Step(sequences, go_on("a"), RequestOptions(later().deadline, rank=rank)) for rank in (5, 9, 1, 5, 2, 8, 7, 1)
+        Step(sequences, go_on("a"), RequestOptions(later().deadline, rank=rank))
+        for rank in (5, 9, 1, 5, 2, 8, 7, 1)
     ]
     for number, entry in enumerate(steps):
         entry.function = lambda session, number=number: order.append(number)
@@ -162,7 +177,9 @@ def test_a_step_that_came_too_late_leaves_the_sequence_alone() -> None:
 def test_a_step_that_waits_may_be_cancelled() -> None:
     sequences, switch = table(), Cancellation()
     first = Step(sequences, start("a"))
-    waiting = Step(sequences, go_on("a"), RequestOptions(later().deadline, cancellation=switch))
+    waiting = Step(
+        sequences, go_on("a"), RequestOptions(later().deadline, cancellation=switch)
+    )
     assert waiting.submit() is None
     switch.cancel()
     assert refusal(lambda: waiting.result) is ErrorCode.CANCELLED
@@ -259,7 +276,11 @@ def test_nothing_that_the_engine_asks_waits_for_a_session_that_is_closed() -> No
     assert closing.wait(WAIT_S)
     watch = threading.Timer(WAIT_S / 2, counted.set)
     watch.start()
-    assert sequences.memory_bytes == 0 and sequences.next_expiry() is None and not counted.is_set()
+    assert (
+        sequences.memory_bytes == 0
+        and sequences.next_expiry() is None
+        and not counted.is_set()
+    )
     watch.cancel()
     counted.set()
     thread.join(WAIT_S)
@@ -271,5 +292,10 @@ def test_bad_parameters_are_refused(parameters: dict[str, object]) -> None:
 
 
 def test_no_id_is_no_sequence() -> None:
-    assert read_step({}) is read_step({"sequence_id": 0}) is read_step({"sequence_id": ""}) is None
+    assert (
+        read_step({})
+        is read_step({"sequence_id": 0})
+        is read_step({"sequence_id": ""})
+        is None
+    )
     assert read_step({"sequence_id": "a", "sequence_start": True}) == start("a")

@@ -23,16 +23,32 @@ from soaking import note, rounds
 
 REQUESTS = int(os.environ.get("POCKETSERVE_SOAK_REQUESTS", rounds(20_000, 200_000)))
 THREADS = 24
-LANES = [("digits", "tflite"), ("digits", "tflite-int8"), ("petals", "tflite"), ("diabetes", "tflite")]
+LANES = [
+    ("digits", "tflite"),
+    ("digits", "tflite-int8"),
+    ("petals", "tflite"),
+    ("diabetes", "tflite"),
+]
 SHAPES = {"digits": (8, 8, 1), "petals": (3,), "diabetes": (10,)}
 
 Case = tuple[str, str, Array, Array]
 
 
-def ask(service: Service, name: str, version: str, rows: Array, parameters: dict[str, object] | None = None) -> Array:
+def ask(
+    service: Service,
+    name: str,
+    version: str,
+    rows: Array,
+    parameters: dict[str, object] | None = None,
+) -> Array:
     """One tensor request."""
     tensor = to_tensor("image" if name == "digits" else "features", rows)
-    response = infer(service, name, version, InferRequest(inputs=[tensor], parameters=parameters or {}))
+    response = infer(
+        service,
+        name,
+        version,
+        InferRequest(inputs=[tensor], parameters=parameters or {}),
+    )
     return to_array(response.outputs[0])
 
 
@@ -41,7 +57,9 @@ def cases(service: Service) -> list[Case]:
     draw, listed = np.random.default_rng(1), []
     for name, version in LANES:
         for number in range(150):
-            rows = draw.random((1 + number % 3, *SHAPES[name]), np.float32) * (1 if name == "digits" else 5)
+            rows = draw.random((1 + number % 3, *SHAPES[name]), np.float32) * (
+                1 if name == "digits" else 5
+            )
             listed.append((name, version, rows, ask(service, name, version, rows)))
     return listed
 
@@ -55,7 +73,9 @@ def test_everyone_gets_their_own_answer():
         draw, ended = random.Random(seed), Counter[str]()
         for _ in range(REQUESTS // THREADS):
             name, version, rows, expected = draw.choice(listed)
-            parameters: dict[str, object] = {"stream": f"s{draw.randrange(4)}"} if draw.random() < 0.1 else {}
+            parameters: dict[str, object] = (
+                {"stream": f"s{draw.randrange(4)}"} if draw.random() < 0.1 else {}
+            )
             if draw.random() < 0.1:
                 parameters["priority"] = draw.randrange(1, 9)
             try:
@@ -63,7 +83,11 @@ def test_everyone_gets_their_own_answer():
             except ApiError as error:
                 ended[error.code.name] += 1
                 continue
-            same = np.array_equal if version == "tflite-int8" else lambda a, b: agrees({"y": a}, {"y": b})
+            same = (
+                np.array_equal
+                if version == "tflite-int8"
+                else lambda a, b: agrees({"y": a}, {"y": b})
+            )
             ended["right" if same(found, expected) else "WRONG"] += 1
         return ended
 
@@ -77,11 +101,17 @@ def test_everyone_gets_their_own_answer():
     service.close()
     print(f"\n{dict(ended)} in {time.monotonic() - began:.0f} s")
     for lane, found in statistics.items():
-        print(lane, f"{found.inference_count} rows in {found.execution_count} runs, by batch size", sizes[lane])
+        print(
+            lane,
+            f"{found.inference_count} rows in {found.execution_count} runs, by batch size",
+            sizes[lane],
+        )
     note("requests at once, in the engine", f"{dict(ended)}")
     assert ended["WRONG"] == 0
     assert set(ended) <= {"right", "SUPERSEDED"}
     assert ended.total() == REQUESTS // THREADS * THREADS
     # Streams are superseded now and then; nothing else goes unanswered.
     assert ended["right"] >= 0.9 * ended.total()
-    assert any(found.execution_count < found.runs.count for found in statistics.values())
+    assert any(
+        found.execution_count < found.runs.count for found in statistics.values()
+    )

@@ -9,7 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketserve.engine.statistics import MAX_BATCH_SIZES, UNANSWERED, Timing, VersionStatistics
+from pocketserve.engine.statistics import (
+    MAX_BATCH_SIZES,
+    UNANSWERED,
+    Timing,
+    VersionStatistics,
+)
 from pocketserve_wire import ErrorCode
 
 NEVER = {"count": 0, "ns": 0}
@@ -89,32 +94,52 @@ def test_only_so_many_batch_sizes_are_itemised():
         statistics.record_success(Timing(0, 1, 1, 1, rows=rows))
     statistics.record_success(Timing(0, 1, 1, 1, rows=1))
     found = document(statistics)
-    assert [entry["batch_size"] for entry in found["batch_stats"]] == list(range(1, MAX_BATCH_SIZES + 1))
+    assert [entry["batch_size"] for entry in found["batch_stats"]] == list(
+        range(1, MAX_BATCH_SIZES + 1)
+    )
     assert found["batch_stats"][0]["compute_infer"]["count"] == 2
     assert found["execution_count"] == 2 * MAX_BATCH_SIZES + 1
     assert found["inference_count"] == sum(range(1, 2 * MAX_BATCH_SIZES + 1)) + 1
 
 
 COUNTS = st.integers(0, 10**9)
-TIMINGS = st.builds(Timing, COUNTS, COUNTS, COUNTS, COUNTS, st.integers(1, 40), st.integers(1, 40), st.none())
+TIMINGS = st.builds(
+    Timing,
+    COUNTS,
+    COUNTS,
+    COUNTS,
+    COUNTS,
+    st.integers(1, 40),
+    st.integers(1, 40),
+    st.none(),
+)
 
 
 @given(st.lists(TIMINGS | COUNTS, max_size=40))
 def test_totals_are_the_sums_of_what_was_recorded(events):
     statistics = VersionStatistics()
     for event in events:
-        statistics.record_success(event) if isinstance(event, Timing) else statistics.record_failure(event)
+        statistics.record_success(event) if isinstance(
+            event, Timing
+        ) else statistics.record_failure(event)
     timings = [event for event in events if isinstance(event, Timing)]
     found = document(statistics)
     assert found["inference_count"] == sum(timing.rows for timing in timings)
     assert found["execution_count"] == sum(timing.executions for timing in timings)
     assert found["inference_stats"]["success"] == {
         "count": len(timings),
-        "ns": sum(timing.queue_ns + timing.input_ns + timing.infer_ns + timing.output_ns for timing in timings),
+        "ns": sum(
+            timing.queue_ns + timing.input_ns + timing.infer_ns + timing.output_ns
+            for timing in timings
+        ),
     }
     assert found["inference_stats"]["fail"]["count"] == len(events) - len(timings)
-    assert sum(batch["compute_infer"]["count"] for batch in found["batch_stats"]) == len(timings)
-    assert sum(batch["compute_infer"]["ns"] for batch in found["batch_stats"]) == sum(t.infer_ns for t in timings)
+    assert sum(
+        batch["compute_infer"]["count"] for batch in found["batch_stats"]
+    ) == len(timings)
+    assert sum(batch["compute_infer"]["ns"] for batch in found["batch_stats"]) == sum(
+        t.infer_ns for t in timings
+    )
 
 
 @pytest.mark.parametrize("threads", [8])
@@ -132,5 +157,11 @@ def test_no_count_is_lost_between_threads(threads):
             future.result(120)
     found = document(statistics)
     assert found["inference_count"] == 2 * threads * 500
-    assert found["inference_stats"]["success"] == {"count": threads * 500, "ns": 4 * threads * 500}
-    assert found["inference_stats"]["fail"] == {"count": threads * 500, "ns": threads * 500}
+    assert found["inference_stats"]["success"] == {
+        "count": threads * 500,
+        "ns": 4 * threads * 500,
+    }
+    assert found["inference_stats"]["fail"] == {
+        "count": threads * 500,
+        "ns": threads * 500,
+    }

@@ -34,14 +34,24 @@ class Local:
     def __init__(self, folder: Path, **settings: Any) -> None:
         self.root = folder / "models"
         self.root.mkdir(exist_ok=True)
-        config = Config(models_dir=self.root, state_dir=folder / "state", **{"quarantine": False} | settings)
+        config = Config(
+            models_dir=self.root,
+            state_dir=folder / "state",
+            **{"quarantine": False} | settings,
+        )
         self.service = Service(config)
         self.service.follow_folder()
 
-    def request(self, path: str, body: bytes = BODY, owner: str = "", method: str = "POST") -> tuple[int, Any]:
+    def request(
+        self, path: str, body: bytes = BODY, owner: str = "", method: str = "POST"
+    ) -> tuple[int, Any]:
         """Status and document of an answer."""
         target = match(method, path)
-        request = ApiRequest(path=target.path, body=memoryview(body if method == "POST" else b""), owner=owner)
+        request = ApiRequest(
+            path=target.path,
+            body=memoryview(body if method == "POST" else b""),
+            owner=owner,
+        )
         response = answer_request(self.service, target.route, request)
         return response.status, json.loads(b"".join(response.chunks))
 
@@ -86,7 +96,9 @@ def stalled_loads(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     go_on.set()
 
 
-def test_no_request_waits_for_a_new_version(local: Callable[..., Local], stalled_loads: threading.Event) -> None:
+def test_no_request_waits_for_a_new_version(
+    local: Callable[..., Local], stalled_loads: threading.Event
+) -> None:
     one = local()
     put(one.root, 1, times(1))
     assert one.ask() == ("1", 1.0)
@@ -103,7 +115,9 @@ def test_no_request_waits_for_a_new_version(local: Callable[..., Local], stalled
     await_that(lambda: one.ask() == ("2", 2.0))
 
 
-def test_no_request_waits_for_a_changed_file(local: Callable[..., Local], stalled_loads: threading.Event) -> None:
+def test_no_request_waits_for_a_changed_file(
+    local: Callable[..., Local], stalled_loads: threading.Event
+) -> None:
     one = local()
     folder = put(one.root, 1, times(1))
     assert one.ask() == ("1", 1.0)
@@ -113,12 +127,16 @@ def test_no_request_waits_for_a_changed_file(local: Callable[..., Local], stalle
     await_that(lambda: one.service.engine.state("m", "1") is State.LOADING)
     for _ in range(20):
         assert one.ask() == ("1", 1.0)
-    assert one.reason("1").startswith("serves on as it was loaded: its files changed, and are loaded in the background")
+    assert one.reason("1").startswith(
+        "serves on as it was loaded: its files changed, and are loaded in the background"
+    )
     stalled_loads.set()
     await_that(lambda: one.ask() == ("1", 3.0))
 
 
-def test_files_that_do_not_rest_are_not_loaded(local: Callable[..., Local], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_do_not_rest_are_not_loaded(
+    local: Callable[..., Local], monkeypatch: pytest.MonkeyPatch
+) -> None:
     one, names = local(), ("a.bin", "b.bin")
     folder = put(one.root, 1, external(names))
     sum_of_files(folder, dict.fromkeys(names, 1.0))
@@ -140,7 +158,10 @@ def test_a_model_that_is_not_loaded_is_refused_while_its_files_are_written(
     monkeypatch.setattr(quiet, "QUIET_S", 3600.0)
     sum_of_files(put(one.root, 1, external(names)), dict.fromkeys(names, 1.0))
     status, answer = one.request("/v2/models/m/infer")
-    assert (status, answer["code"]) == (503, "MODEL_NOT_READY") and "are being written; ask again" in answer["error"]
+    assert (status, answer["code"]) == (
+        503,
+        "MODEL_NOT_READY",
+    ) and "are being written; ask again" in answer["error"]
     monkeypatch.setattr(quiet, "QUIET_S", 0.1)
     assert one.ask() == ("1", 3.0)
 
@@ -182,9 +203,14 @@ def test_open_sequences_keep_their_version(local: Callable[..., Local]) -> None:
     await_that(lambda: step(one, 1.0, start=True, end=True)[0] == "2")
 
 
-def step(one: Local, value: float, owner: str = "", number: int = 7, **flags: bool) -> tuple[str, float]:
+def step(
+    one: Local, value: float, owner: str = "", number: int = 7, **flags: bool
+) -> tuple[str, float]:
     """One step of a sequence."""
-    parameters = {"sequence_id": number, **{f"sequence_{name}": flag for name, flag in flags.items()}}
+    parameters = {
+        "sequence_id": number,
+        **{f"sequence_{name}": flag for name, flag in flags.items()},
+    }
     tensor = {"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [value]}
     body = json.dumps({"inputs": [tensor], "parameters": parameters}).encode()
     status, answer = one.request("/v2/models/m/infer", body, owner)
@@ -193,7 +219,9 @@ def step(one: Local, value: float, owner: str = "", number: int = 7, **flags: bo
     return answer["model_version"], outputs["y"]
 
 
-def test_a_version_that_has_no_room_for_now_is_tried_again(local: Callable[..., Local]) -> None:
+def test_a_version_that_has_no_room_for_now_is_tried_again(
+    local: Callable[..., Local],
+) -> None:
     one = local()
     put(one.root, 1, times(1))
     assert one.ask() == ("1", 1.0)
@@ -231,7 +259,9 @@ def test_an_older_version_does_not_take_over_while_memory_is_short(
     assert one.ask() == ("2", 2.0)
 
 
-def test_a_failure_is_tried_once_and_logged_once(local: Callable[..., Local], caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_is_tried_once_and_logged_once(
+    local: Callable[..., Local], caplog: pytest.LogCaptureFixture
+) -> None:
     one = local()
     put(one.root, 1, times(1))
     assert one.ask() == ("1", 1.0)
@@ -240,7 +270,9 @@ def test_a_failure_is_tried_once_and_logged_once(local: Callable[..., Local], ca
     for number in range(5):
         (one.root / f"note{number}").write_text("")  # the folder is read again
         assert one.ask() == ("1", 1.0)
-    assert sum("failed to load" in record.getMessage() for record in caplog.records) == 1
+    assert (
+        sum("failed to load" in record.getMessage() for record in caplog.records) == 1
+    )
 
 
 def test_a_folder_that_moves_in_has_rested(tmp_path: Path) -> None:

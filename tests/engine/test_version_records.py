@@ -16,7 +16,9 @@ def after(*events: Event) -> VersionRecord:
     """Return a version's record after events; failures bring ``ERROR``."""
     record = VersionRecord()
     for event in events:
-        record.apply(event, ERROR if event in (Event.LOAD_FAILED, Event.RELOAD_FAILED) else None)
+        record.apply(
+            event, ERROR if event in (Event.LOAD_FAILED, Event.RELOAD_FAILED) else None
+        )
     return record
 
 
@@ -27,15 +29,38 @@ def after(*events: Event) -> VersionRecord:
         ((Event.LOAD_STARTED, Event.LOADED), State.READY, False),
         ((Event.LOAD_STARTED, Event.LOAD_FAILED), State.FAILED, True),
         ((Event.LOAD_STARTED, Event.LOAD_FAILED, Event.RESET), State.ON_DEMAND, False),
-        ((Event.LOAD_STARTED, Event.LOAD_FAILED, Event.LOAD_STARTED, Event.LOADED), State.READY, False),
-        ((Event.LOAD_STARTED, Event.LOADED, Event.LOAD_STARTED, Event.RELOAD_FAILED), State.READY, True),
+        (
+            (Event.LOAD_STARTED, Event.LOAD_FAILED, Event.LOAD_STARTED, Event.LOADED),
+            State.READY,
+            False,
+        ),
+        (
+            (Event.LOAD_STARTED, Event.LOADED, Event.LOAD_STARTED, Event.RELOAD_FAILED),
+            State.READY,
+            True,
+        ),
         ((Event.LOAD_STARTED, Event.LOADED, Event.EVICTED), State.ON_DEMAND, False),
         ((Event.LOAD_STARTED, Event.LOADED, Event.UNLOADED), State.STOPPED, False),
-        ((Event.UNLOADED, Event.LOAD_STARTED, Event.LOAD_DEFERRED), State.STOPPED, False),
-        ((Event.LOAD_STARTED, Event.LOAD_FAILED, Event.LOAD_STARTED, Event.LOAD_DEFERRED), State.FAILED, True),
+        (
+            (Event.UNLOADED, Event.LOAD_STARTED, Event.LOAD_DEFERRED),
+            State.STOPPED,
+            False,
+        ),
+        (
+            (
+                Event.LOAD_STARTED,
+                Event.LOAD_FAILED,
+                Event.LOAD_STARTED,
+                Event.LOAD_DEFERRED,
+            ),
+            State.FAILED,
+            True,
+        ),
     ],
 )
-def test_where_events_lead(events: tuple[Event, ...], state: State, failed: bool) -> None:
+def test_where_events_lead(
+    events: tuple[Event, ...], state: State, failed: bool
+) -> None:
     """The error of a failed load stays until something else is decided."""
     record = after(*events)
     assert (record.state, record.error is not None) == (state, failed)

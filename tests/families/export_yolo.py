@@ -39,13 +39,19 @@ class Export:
 
 def import_ultralytics() -> Any:
     """Import Ultralytics without access to the network."""
-    os.environ |= {"YOLO_OFFLINE": "True", "YOLO_AUTOINSTALL": "False", "YOLO_VERBOSE": "False"}
+    os.environ |= {
+        "YOLO_OFFLINE": "True",
+        "YOLO_AUTOINSTALL": "False",
+        "YOLO_VERBOSE": "False",
+    }
     import_torchvision()
     import torchvision
     import ultralytics
     from ultralytics.utils.nms import TorchNMS
 
-    if not torchvision.extension._has_ops():  # its compiled operators belong to another build of PyTorch
+    if (
+        not torchvision.extension._has_ops()
+    ):  # its compiled operators belong to another build of PyTorch
         torchvision.ops.nms = TorchNMS.nms
     return ultralytics
 
@@ -60,7 +66,9 @@ def export(model: Export, folder: Path) -> Path:
     _spread(torch, yolo.model)
     yolo.model.pt_path = str(folder / f"{model.config}.pt")
     options = {"opset": 17, "simplify": False} if model.format == "onnx" else {}
-    path = yolo.export(format=model.format, imgsz=SIDE, **options, **dict(model.options))
+    path = yolo.export(
+        format=model.format, imgsz=SIDE, **options, **dict(model.options)
+    )
     return Path(path)
 
 
@@ -82,12 +90,23 @@ def _spread(torch: Any, network: Any) -> None:
     network.eval()
 
 
-def predictions(path: Path, model: Export, picture: Any, threshold: float, iou: float) -> Any:
+def predictions(
+    path: Path, model: Export, picture: Any, threshold: float, iou: float
+) -> Any:
     """Return Ultralytics' own result for a picture, a Pillow image."""
     ultralytics = import_ultralytics()
     yolo = ultralytics.YOLO(str(path), task=model.task)
-    colours = np.ascontiguousarray(np.asarray(picture)[:, :, ::-1])  # it takes arrays as BGR
+    colours = np.ascontiguousarray(
+        np.asarray(picture)[:, :, ::-1]
+    )  # it takes arrays as BGR
     (result,) = yolo.predict(
-        colours, imgsz=SIDE, conf=threshold, iou=iou, max_det=100, device="cpu", verbose=False, save=False
+        colours,
+        imgsz=SIDE,
+        conf=threshold,
+        iou=iou,
+        max_det=100,
+        device="cpu",
+        verbose=False,
+        save=False,
     )
     return result

@@ -72,7 +72,10 @@ def import_torchvision() -> None:
         import torchvision
     except RuntimeError:
         for operator in ("nms", "qnms"):
-            torch.library.define(f"torchvision::{operator}", "(Tensor boxes, Tensor scores, float threshold) -> Tensor")
+            torch.library.define(
+                f"torchvision::{operator}",
+                "(Tensor boxes, Tensor scores, float threshold) -> Tensor",
+            )
         import torchvision  # noqa: F401
 
 
@@ -126,16 +129,22 @@ class ServedFamily:
         write: writes the model's files into a folder.
     """
 
-    def __init__(self, server: Server, models: Path, name: str, write: Callable[[Path], None]) -> None:
+    def __init__(
+        self, server: Server, models: Path, name: str, write: Callable[[Path], None]
+    ) -> None:
         self._server, self.name = server, name
-        building = models / f".{name}"  # hidden, so that the server passes it over until it is whole
+        building = (
+            models / f".{name}"
+        )  # hidden, so that the server passes it over until it is whole
         building.mkdir()
         write(building)
         building.rename(models / name)
 
     def ask(self, file: bytes, **parameters: Any) -> dict[str, Any]:
         """Return the answer for a picture."""
-        response = self._server.call("POST", f"/predictions/{self.name}", data=file, params=parameters)
+        response = self._server.call(
+            "POST", f"/predictions/{self.name}", data=file, params=parameters
+        )
         assert response.status_code == 200, response.text
         answer: dict[str, Any] = response.json()
         return answer

@@ -13,7 +13,11 @@ from typing import Any
 import numpy as np
 
 ROWS, FEATURES, TEST_ROWS = 90, 4, 5
-CLASSES = {"integers": (10, 20, 30), "from one": (1, 2, 3), "texts": ("blue", "green", "red")}
+CLASSES = {
+    "integers": (10, 20, 30),
+    "from one": (1, 2, 3),
+    "texts": ("blue", "green", "red"),
+}
 OPSETS = {"": 17, "ai.onnx.ml": 3}
 
 
@@ -40,7 +44,11 @@ class Estimator:
     @property
     def title(self) -> str:
         """The name with what sets it apart."""
-        arguments = ", ".join(f"{key}={value}" for key, value in self.arguments.items() if key != "estimators")
+        arguments = ", ".join(
+            f"{key}={value}"
+            for key, value in self.arguments.items()
+            if key != "estimators"
+        )
         return f"{self.name}({arguments})[{self.classes}]"
 
     def create(self) -> Any:
@@ -48,7 +56,10 @@ class Estimator:
         import importlib
 
         kind = getattr(importlib.import_module(self.module), self.name)
-        arguments = {key: value() if callable(value) else value for key, value in self.arguments.items()}
+        arguments = {
+            key: value() if callable(value) else value
+            for key, value in self.arguments.items()
+        }
         return kind(**arguments)
 
 
@@ -78,7 +89,9 @@ _CLASSIFIERS = (
     Estimator("SGDClassifier", _LINEAR, {"random_state": 0}, "decision_function"),
     Estimator("SGDClassifier", _LINEAR, {"loss": "log_loss", "random_state": 0}),
     Estimator("Perceptron", _LINEAR, {"random_state": 0}, "decision_function"),
-    Estimator("LinearSVC", _SVM, {"random_state": 0}, "decision_function", zipmap=False),
+    Estimator(
+        "LinearSVC", _SVM, {"random_state": 0}, "decision_function", zipmap=False
+    ),
     Estimator("SVC", _SVM, {}, "decision_function"),
     Estimator("SVC", _SVM, {"probability": True, "random_state": 0}),
     Estimator("NuSVC", _SVM, {"nu": 0.2}, "decision_function"),
@@ -88,17 +101,31 @@ _CLASSIFIERS = (
     Estimator("HistGradientBoostingClassifier", _ENSEMBLE, {"max_iter": 3}),
     Estimator("AdaBoostClassifier", _ENSEMBLE, _FEW),
     Estimator("BaggingClassifier", _ENSEMBLE, _FEW),
-    Estimator("VotingClassifier", _ENSEMBLE, {"estimators": _pair, "voting": "soft", "flatten_transform": False}),
+    Estimator(
+        "VotingClassifier",
+        _ENSEMBLE,
+        {"estimators": _pair, "voting": "soft", "flatten_transform": False},
+    ),
     Estimator("StackingClassifier", _ENSEMBLE, {"estimators": _pair}),
     Estimator("KNeighborsClassifier", "sklearn.neighbors", {}),
     Estimator("GaussianNB", "sklearn.naive_bayes", {}),
     Estimator("MultinomialNB", "sklearn.naive_bayes", {}),
     Estimator("BernoulliNB", "sklearn.naive_bayes", {"binarize": 1.0}),
     Estimator("DecisionTreeClassifier", "sklearn.tree", {"random_state": 0}),
-    Estimator("MLPClassifier", "sklearn.neural_network", {"max_iter": 30, "random_state": 0}),
-    Estimator("LinearDiscriminantAnalysis", "sklearn.discriminant_analysis", {"solver": "lsqr"}),
+    Estimator(
+        "MLPClassifier", "sklearn.neural_network", {"max_iter": 30, "random_state": 0}
+    ),
+    Estimator(
+        "LinearDiscriminantAnalysis",
+        "sklearn.discriminant_analysis",
+        {"solver": "lsqr"},
+    ),
     Estimator("QuadraticDiscriminantAnalysis", "sklearn.discriminant_analysis", {}),
-    Estimator("CalibratedClassifierCV", "sklearn.calibration", {"estimator": _linear_svc, "cv": 2}),
+    Estimator(
+        "CalibratedClassifierCV",
+        "sklearn.calibration",
+        {"estimator": _linear_svc, "cv": 2},
+    ),
     Estimator("OneVsRestClassifier", "sklearn.multiclass", {"estimator": _logistic}),
     Estimator("LGBMClassifier", "lightgbm", {"n_estimators": 3, "verbose": -1}),
     Estimator("XGBClassifier", "xgboost", {"n_estimators": 3}, zipmap=False),
@@ -117,7 +144,12 @@ CLASSIFIERS = (*_CLASSIFIERS, *map(_of_two_classes, _CLASSIFIERS))
 OUTLIER_DETECTORS = (
     Estimator("IsolationForest", _ENSEMBLE, _FEW, "decision_function"),
     Estimator("OneClassSVM", _SVM, {}, "decision_function"),
-    Estimator("LocalOutlierFactor", "sklearn.neighbors", {"novelty": True}, "decision_function"),
+    Estimator(
+        "LocalOutlierFactor",
+        "sklearn.neighbors",
+        {"novelty": True},
+        "decision_function",
+    ),
 )
 REGRESSORS = (
     Estimator("LinearRegression", _LINEAR, {}),
@@ -128,7 +160,9 @@ REGRESSORS = (
     Estimator("HistGradientBoostingRegressor", _ENSEMBLE, {"max_iter": 3}),
     Estimator("KNeighborsRegressor", "sklearn.neighbors", {}),
     Estimator("DecisionTreeRegressor", "sklearn.tree", {"random_state": 0}),
-    Estimator("MLPRegressor", "sklearn.neural_network", {"max_iter": 30, "random_state": 0}),
+    Estimator(
+        "MLPRegressor", "sklearn.neural_network", {"max_iter": 30, "random_state": 0}
+    ),
     Estimator("LGBMRegressor", "lightgbm", {"n_estimators": 3, "verbose": -1}),
     Estimator("XGBRegressor", "xgboost", {"n_estimators": 3}),
 )
@@ -136,7 +170,13 @@ MULTI_TARGET_REGRESSORS = tuple(
     estimator
     for estimator in REGRESSORS
     if estimator.name
-    in ("LinearRegression", "Ridge", "RandomForestRegressor", "KNeighborsRegressor", "DecisionTreeRegressor")
+    in (
+        "LinearRegression",
+        "Ridge",
+        "RandomForestRegressor",
+        "KNeighborsRegressor",
+        "DecisionTreeRegressor",
+    )
 )
 
 
@@ -159,7 +199,9 @@ def to_onnx_bytes(model: Any, zipmap: bool | str | None = None) -> bytes:
 
     options = None if zipmap is None else {id(model): {"zipmap": zipmap}}
     types = [("X", FloatTensorType([None, FEATURES]))]
-    content: bytes = to_onnx(model, initial_types=types, options=options, target_opset=OPSETS).SerializeToString()
+    content: bytes = to_onnx(
+        model, initial_types=types, options=options, target_opset=OPSETS
+    ).SerializeToString()
     return content
 
 
@@ -186,12 +228,18 @@ def named_columns() -> tuple[bytes, Any, list[list[Any]]]:
     cells = np.empty((ROWS, 3), dtype=object)
     cells[:, 0], cells[:, 2] = rows[:, 0].tolist(), rows[:, 1].tolist()
     cells[:, 1] = np.array(["rome", "oslo", "bonn"])[np.arange(ROWS) % 2 + numbers % 2]
-    columns = ColumnTransformer([("numbers", StandardScaler(), [0, 2]), ("texts", OneHotEncoder(), [1])])
-    model = make_pipeline(columns, _logistic()).fit(cells, np.array(CLASSES["texts"])[numbers])
+    columns = ColumnTransformer(
+        [("numbers", StandardScaler(), [0, 2]), ("texts", OneHotEncoder(), [1])]
+    )
+    model = make_pipeline(columns, _logistic()).fit(
+        cells, np.array(CLASSES["texts"])[numbers]
+    )
     number, text = FloatTensorType([None, 1]), StringTensorType([None, 1])
     types = [("age", number), ("city", text), ("pay", number)]
     options = {id(model): {"zipmap": False}}
-    content = to_onnx(model, initial_types=types, options=options, target_opset=OPSETS).SerializeToString()
+    content = to_onnx(
+        model, initial_types=types, options=options, target_opset=OPSETS
+    ).SerializeToString()
     return content, model, cells[:TEST_ROWS].tolist()
 
 
@@ -203,8 +251,12 @@ def texts() -> tuple[bytes, Any, list[str]]:
     from sklearn.pipeline import make_pipeline
 
     known = ["good film", "bad film", "great good", "awful bad"] * 5
-    model = make_pipeline(TfidfVectorizer(), _logistic()).fit(known, ["liked", "disliked"] * 10)
+    model = make_pipeline(TfidfVectorizer(), _logistic()).fit(
+        known, ["liked", "disliked"] * 10
+    )
     types = [("text", StringTensorType([None, 1]))]
     options = {id(model): {"zipmap": False}, TfidfVectorizer: {"locale": "C"}}
-    content = to_onnx(model, initial_types=types, options=options, target_opset=OPSETS).SerializeToString()
+    content = to_onnx(
+        model, initial_types=types, options=options, target_opset=OPSETS
+    ).SerializeToString()
     return content, model, ["good film", "awful", "good bad"]

@@ -17,7 +17,11 @@ from families.export_yolo import SIDE, Export, export, predictions
 from families.reference import Family, ServedFamily
 
 # The libraries warn of their own deprecations.
-pytestmark = [pytest.mark.families, pytest.mark.live, pytest.mark.filterwarnings("ignore")]
+pytestmark = [
+    pytest.mark.families,
+    pytest.mark.live,
+    pytest.mark.filterwarnings("ignore"),
+]
 
 ULTRALYTICS = "Ultralytics"
 SIZES = ((96, 64), (64, 96), (96, 96))
@@ -49,20 +53,46 @@ def _family(name: str, task: str, exports: tuple[Export, ...]) -> YoloFamily:
     return YoloFamily(name, ULTRALYTICS, task, formats, exports=exports)
 
 
-def _both(config: str, task: str, options: tuple[tuple[str, Any], ...] = ()) -> tuple[Export, ...]:
-    return tuple(Export(config, task, kind, options) for kind in ("onnx", "torchscript"))
+def _both(
+    config: str, task: str, options: tuple[tuple[str, Any], ...] = ()
+) -> tuple[Export, ...]:
+    return tuple(
+        Export(config, task, kind, options) for kind in ("onnx", "torchscript")
+    )
 
 
 FAMILIES = [
-    _family("YOLOv8 and YOLO11 detect", "object-detection", (Export("yolov8n", "detect"), *_both("yolo11n", "detect"))),
+    _family(
+        "YOLOv8 and YOLO11 detect",
+        "object-detection",
+        (Export("yolov8n", "detect"), *_both("yolo11n", "detect")),
+    ),
     _family("YOLO11 segment", "object-detection", _both("yolo11n-seg", "segment")),
     _family("YOLO11 pose", "pose-estimation", _both("yolo11n-pose", "pose")),
     _family("YOLO11 obb", "object-detection", _both("yolo11n-obb", "obb")),
-    _family("YOLO11 classify", "image-classification", _both("yolo11n-cls", "classify")),
-    _family("YOLO26 detect", "object-detection", (Export("yolo26n", "detect", options=WITHOUT_HEAD),)),
-    _family("YOLO26 segment", "object-detection", (Export("yolo26n-seg", "segment", options=WITHOUT_HEAD),)),
-    _family("YOLO26 pose", "pose-estimation", (Export("yolo26n-pose", "pose", options=WITHOUT_HEAD),)),
-    _family("YOLO26 obb", "object-detection", (Export("yolo26n-obb", "obb", options=WITHOUT_HEAD),)),
+    _family(
+        "YOLO11 classify", "image-classification", _both("yolo11n-cls", "classify")
+    ),
+    _family(
+        "YOLO26 detect",
+        "object-detection",
+        (Export("yolo26n", "detect", options=WITHOUT_HEAD),),
+    ),
+    _family(
+        "YOLO26 segment",
+        "object-detection",
+        (Export("yolo26n-seg", "segment", options=WITHOUT_HEAD),),
+    ),
+    _family(
+        "YOLO26 pose",
+        "pose-estimation",
+        (Export("yolo26n-pose", "pose", options=WITHOUT_HEAD),),
+    ),
+    _family(
+        "YOLO26 obb",
+        "object-detection",
+        (Export("yolo26n-obb", "obb", options=WITHOUT_HEAD),),
+    ),
 ]
 MODELS = [model for family in FAMILIES for model in family.exports]
 
@@ -89,7 +119,11 @@ def blocks() -> list[Any]:
     images = []
     for width, height in SIZES:
         small = random.integers(0, 256, (height // 12, width // 12, 3), dtype=np.uint8)
-        images.append(PIL.Image.fromarray(small).resize((width, height), PIL.Image.Resampling.NEAREST))
+        images.append(
+            PIL.Image.fromarray(small).resize(
+                (width, height), PIL.Image.Resampling.NEAREST
+            )
+        )
     return images
 
 
@@ -101,7 +135,9 @@ def png(image: Any) -> bytes:
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
-def test_ultralytics(model: Export, folder: Path, served: Server, tmp_path: Path) -> None:
+def test_ultralytics(
+    model: Export, folder: Path, served: Server, tmp_path: Path
+) -> None:
     """Above a score that some of the answers reach."""
     path = export(model, tmp_path)
 
@@ -110,7 +146,10 @@ def test_ultralytics(model: Export, folder: Path, served: Server, tmp_path: Path
 
     family = ServedFamily(served, folder, model.name, write)
     # PyTorch takes long to start, in the trial as well; a load has more time than a request.
-    assert served.call("POST", f"/v2/repository/models/{model.name}/load").status_code == 200
+    assert (
+        served.call("POST", f"/v2/repository/models/{model.name}/load").status_code
+        == 200
+    )
     compared = 0
     for image in blocks():
         threshold = 0.0
@@ -137,7 +176,13 @@ def confidences(result: Any) -> Any:
     return (result.obb if result.obb is not None else result.boxes).conf.numpy()
 
 
-def compare(model: Export, result: Any, answer: list[dict[str, Any]], size: tuple[int, int], least: float) -> int:
+def compare(
+    model: Export,
+    result: Any,
+    answer: list[dict[str, Any]],
+    size: tuple[int, int],
+    least: float,
+) -> int:
     """Check an answer against Ultralytics' own; return how many entries were compared.
 
     Args:
@@ -146,22 +191,32 @@ def compare(model: Export, result: Any, answer: list[dict[str, Any]], size: tupl
     if model.task == "classify":
         probabilities = result.probs.data.numpy()
         for entry in answer:
-            assert entry["score"] == pytest.approx(probabilities[entry["index"]], abs=2e-3)
+            assert entry["score"] == pytest.approx(
+                probabilities[entry["index"]], abs=2e-3
+            )
         return len(answer)
     own = confidences(result)
-    numbers = (result.obb if result.obb is not None else result.boxes).cls.numpy().astype(int)
+    numbers = (
+        (result.obb if result.obb is not None else result.boxes).cls.numpy().astype(int)
+    )
     left = list(range(len(own)))
     compared = 0
     for entry in answer:
-        places = [at for at in left if is_same(model, result, at, numbers, own, entry, size)]
+        places = [
+            at for at in left if is_same(model, result, at, numbers, own, entry, size)
+        ]
         if not places and (model.task == "segment" or entry["score"] < least):
             continue  # Ultralytics leaves out objects with an empty mask
         assert places, f"{entry} is not among {len(own)} results of Ultralytics"
         left.remove(places[0])
         compared += 1
         if model.task == "segment":
-            assert mask_overlap(result.masks.data[places[0]].numpy(), entry, size) > 0.97
-    visible = [at for at in left if own[at] >= least and is_visible(model, result, at, size)]
+            assert (
+                mask_overlap(result.masks.data[places[0]].numpy(), entry, size) > 0.97
+            )
+    visible = [
+        at for at in left if own[at] >= least and is_visible(model, result, at, size)
+    ]
     assert not visible, f"{len(visible)} of {len(own)} results are missing"
     return compared
 
@@ -169,7 +224,9 @@ def compare(model: Export, result: Any, answer: list[dict[str, Any]], size: tupl
 def is_visible(model: Export, result: Any, at: int, size: tuple[int, int]) -> bool:
     """Return whether a box has an area within the picture."""
     if model.task == "obb":
-        corners = np.clip(result.obb.xyxyxyxy[at].numpy().reshape(4, 2), 0, np.array(size))
+        corners = np.clip(
+            result.obb.xyxyxyxy[at].numpy().reshape(4, 2), 0, np.array(size)
+        )
         left, top, right, bottom = *corners.min(axis=0), *corners.max(axis=0)
     else:
         left, top, right, bottom = result.boxes.xyxy[at].tolist()
@@ -177,7 +234,13 @@ def is_visible(model: Export, result: Any, at: int, size: tuple[int, int]) -> bo
 
 
 def is_same(
-    model: Export, result: Any, at: int, numbers: Any, scores: Any, entry: dict[str, Any], size: tuple[int, int]
+    model: Export,
+    result: Any,
+    at: int,
+    numbers: Any,
+    scores: Any,
+    entry: dict[str, Any],
+    size: tuple[int, int],
 ) -> bool:
     """Return whether an entry is one of Ultralytics' results."""
     if "index" in entry and numbers[at] != entry["index"]:
@@ -196,9 +259,16 @@ def is_same(
         return False
     if model.task == "pose":
         own = result.keypoints.data[at].numpy()
-        points = np.array([[point["x"], point["y"], point["score"]] for point in entry["keypoints"]])
-        inside = np.clip(points[:, :2], 0, np.array(size))  # Ultralytics cuts points at the picture's edges
-        return bool(np.allclose(own[:, :2], inside, atol=0.75) and np.allclose(own[:, 2], points[:, 2], atol=0.01))
+        points = np.array(
+            [[point["x"], point["y"], point["score"]] for point in entry["keypoints"]]
+        )
+        inside = np.clip(
+            points[:, :2], 0, np.array(size)
+        )  # Ultralytics cuts points at the picture's edges
+        return bool(
+            np.allclose(own[:, :2], inside, atol=0.75)
+            and np.allclose(own[:, 2], points[:, 2], atol=0.01)
+        )
     return True
 
 

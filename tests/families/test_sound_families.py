@@ -17,7 +17,9 @@ FAMILIES = [*SOUND_FAMILIES]
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_classifiers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_classifiers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     pipeline = write_sound_classifier(MODELS[name], tmp_path / "models" / "m")
     server = Served(tmp_path / "models", tmp_path / "state")

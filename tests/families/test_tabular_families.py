@@ -45,7 +45,11 @@ class Family:
 
 
 def _families() -> Iterator[Family]:
-    libraries = {"sklearn": "scikit-learn", "lightgbm": "LightGBM", "xgboost": "XGBoost"}
+    libraries = {
+        "sklearn": "scikit-learn",
+        "lightgbm": "LightGBM",
+        "xgboost": "XGBoost",
+    }
     for task, estimators in (
         (CLASSIFICATION, (*CLASSIFIERS, *OUTLIER_DETECTORS)),
         (REGRESSION, REGRESSORS),
@@ -66,8 +70,12 @@ def ask(folder: Path, content: bytes, body: Any, task: str) -> list[dict[str, An
     (home / "model.toml").write_text(f'task = "{task}"\n')
     service, name, _ = open_local(str(home / "m.onnx"), None)
     try:
-        request = ApiRequest(path={"model": name}, query={}, body=memoryview(json.dumps(body).encode()))
-        answer: list[dict[str, Any]] = predictions.document(predictions.ask(service, request))["predictions"]
+        request = ApiRequest(
+            path={"model": name}, query={}, body=memoryview(json.dumps(body).encode())
+        )
+        answer: list[dict[str, Any]] = predictions.document(
+            predictions.ask(service, request)
+        )["predictions"]
         return answer
     finally:
         service.close()
@@ -75,10 +83,15 @@ def ask(folder: Path, content: bytes, body: Any, task: str) -> list[dict[str, An
 
 def winners(answer: Sequence[dict[str, Any]], rows: int = TEST_ROWS) -> list[str]:
     """The first label of each row."""
-    return [next(entry["label"] for entry in answer if entry["row"] == row) for row in range(rows)]
+    return [
+        next(entry["label"] for entry in answer if entry["row"] == row)
+        for row in range(rows)
+    ]
 
 
-def check_scores(answer: Sequence[dict[str, Any]], expected: Any, classes: Sequence[Any]) -> None:
+def check_scores(
+    answer: Sequence[dict[str, Any]], expected: Any, classes: Sequence[Any]
+) -> None:
     """Compare the scores of all classes; binary decision values are those of the second class.
 
     A model with a single column of decision values answers the value as it is.
@@ -104,15 +117,25 @@ def cases() -> Iterator[Any]:
             kinds = kinds[:1]
         for kind in kinds:
             for zipmap in (None, False, "columns") if estimator.zipmap else (None,):
-                is_rare = zipmap == "columns" and (kind == "from one" or estimator.module == "lightgbm")
+                is_rare = zipmap == "columns" and (
+                    kind == "from one" or estimator.module == "lightgbm"
+                )
                 if not is_rare:
-                    yield pytest.param(estimator, kind, zipmap, id=f"{estimator.title}-{kind}-{zipmap}")
+                    yield pytest.param(
+                        estimator, kind, zipmap, id=f"{estimator.title}-{kind}-{zipmap}"
+                    )
 
 
 @pytest.mark.parametrize(("estimator", "kind", "zipmap"), [*cases()])
-def test_classifiers(tmp_path: Path, estimator: Estimator, kind: str, zipmap: bool | str | None) -> None:
+def test_classifiers(
+    tmp_path: Path, estimator: Estimator, kind: str, zipmap: bool | str | None
+) -> None:
     rows, numbers = table(estimator.classes)
-    classes = numbers if estimator.name == "XGBClassifier" else np.array(CLASSES[kind])[numbers]
+    classes = (
+        numbers
+        if estimator.name == "XGBClassifier"
+        else np.array(CLASSES[kind])[numbers]
+    )
     model = estimator.create().fit(rows, classes)
     asked = rows[:TEST_ROWS]
 
@@ -123,17 +146,23 @@ def test_classifiers(tmp_path: Path, estimator: Estimator, kind: str, zipmap: bo
         check_scores(answer, getattr(model, estimator.scores)(asked), model.classes_)
 
 
-@pytest.mark.parametrize("estimator", OUTLIER_DETECTORS, ids=lambda estimator: estimator.name)
+@pytest.mark.parametrize(
+    "estimator", OUTLIER_DETECTORS, ids=lambda estimator: estimator.name
+)
 def test_outlier_detectors(tmp_path: Path, estimator: Estimator) -> None:
     rows, _ = table()
     model = estimator.create().fit(rows)
-    asked = np.concatenate([np.full((1, rows.shape[1]), 99, np.float32), rows[: TEST_ROWS - 1]])
+    asked = np.concatenate(
+        [np.full((1, rows.shape[1]), 99, np.float32), rows[: TEST_ROWS - 1]]
+    )
 
     answer = ask(tmp_path, to_onnx_bytes(model), asked.tolist(), CLASSIFICATION)
 
     assert winners(answer) == [str(name) for name in model.predict(asked)]
     assert answer[0]["label"] == "-1"
-    assert [entry["score"] for entry in answer] == pytest.approx(model.decision_function(asked).tolist(), abs=1e-3)
+    assert [entry["score"] for entry in answer] == pytest.approx(
+        model.decision_function(asked).tolist(), abs=1e-3
+    )
 
 
 REGRESSIONS = [
@@ -142,17 +171,27 @@ REGRESSIONS = [
 ]
 
 
-@pytest.mark.parametrize(("estimator", "targets"), REGRESSIONS, ids=lambda value: getattr(value, "name", str(value)))
+@pytest.mark.parametrize(
+    ("estimator", "targets"),
+    REGRESSIONS,
+    ids=lambda value: getattr(value, "name", str(value)),
+)
 def test_regressors(tmp_path: Path, estimator: Estimator, targets: int) -> None:
     rows, _ = table()
-    model = estimator.create().fit(rows, rows[:, 0] if targets == 1 else rows[:, :targets])
+    model = estimator.create().fit(
+        rows, rows[:, 0] if targets == 1 else rows[:, :targets]
+    )
     asked = rows[:TEST_ROWS]
 
     answer = ask(tmp_path, to_onnx_bytes(model), asked.tolist(), REGRESSION)
 
     values = np.reshape([entry["value"] for entry in answer], (TEST_ROWS, targets))
-    assert values == pytest.approx(model.predict(asked).reshape(TEST_ROWS, targets), abs=TOLERANCE)
-    assert [entry["row"] for entry in answer] == [row for row in range(TEST_ROWS) for _ in range(targets)]
+    assert values == pytest.approx(
+        model.predict(asked).reshape(TEST_ROWS, targets), abs=TOLERANCE
+    )
+    assert [entry["row"] for entry in answer] == [
+        row for row in range(TEST_ROWS) for _ in range(targets)
+    ]
 
 
 @pytest.mark.parametrize("kind", ["integers", "texts"])
@@ -170,7 +209,9 @@ def test_several_targets(tmp_path: Path, kind: str) -> None:
 
     for number, scores in enumerate(model.predict_proba(asked)):
         entries = [entry for entry in answer if entry["name"] == f"label[{number}]"]
-        assert winners(entries) == [str(name) for name in model.predict(asked)[:, number]]
+        assert winners(entries) == [
+            str(name) for name in model.predict(asked)[:, number]
+        ]
         check_scores(entries, scores, model.estimators_[number].classes_)
 
 
@@ -191,7 +232,10 @@ def test_a_pipeline_of_named_columns(tmp_path: Path) -> None:
     content, model, asked = tabular_estimators.named_columns()
 
     answer = ask(
-        tmp_path, content, [dict(zip(("age", "city", "pay"), row, strict=True)) for row in asked], CLASSIFICATION
+        tmp_path,
+        content,
+        [dict(zip(("age", "city", "pay"), row, strict=True)) for row in asked],
+        CLASSIFICATION,
     )
 
     cells = np.array(asked, dtype=object)

@@ -10,8 +10,22 @@ import pytest
 
 from families.text_classifiers import FAMILIES as CLASSIFIERS
 from families.text_classifiers import MODELS, expected
-from families.text_reference import PAIRS, TEXTS, Served, by_label, differences, write_classifier
-from families.text_vectors import ANSWERERS, EMBEDDERS, RERANKERS, write_answerer, write_embedder, write_reranker
+from families.text_reference import (
+    PAIRS,
+    TEXTS,
+    Served,
+    by_label,
+    differences,
+    write_classifier,
+)
+from families.text_vectors import (
+    ANSWERERS,
+    EMBEDDERS,
+    RERANKERS,
+    write_answerer,
+    write_embedder,
+    write_reranker,
+)
 from families.text_vectors import FAMILIES as VECTORS
 
 # The libraries warn of their own deprecations.
@@ -56,26 +70,41 @@ def test_classifiers(tmp_path: Path, served: Any, name: str) -> None:
 
 @pytest.mark.parametrize("name", EMBEDDERS)
 def test_embedders(tmp_path: Path, served: Any, name: str) -> None:
-    sentences = write_embedder(EMBEDDERS[name], tmp_path / "models" / "m", tmp_path / "scratch")
+    sentences = write_embedder(
+        EMBEDDERS[name], tmp_path / "models" / "m", tmp_path / "scratch"
+    )
     server = served()
     theirs = sentences.encode(list(TEXTS))
     ours = np.array([entry["embedding"] for entry in server.ask("m", list(TEXTS))])
-    np.testing.assert_allclose(ours, theirs, atol=TOLERANCE * max(1.0, float(np.abs(theirs).max())))
+    np.testing.assert_allclose(
+        ours, theirs, atol=TOLERANCE * max(1.0, float(np.abs(theirs).max()))
+    )
     documents = list(TEXTS[1:])
     compared = server.ask("m", {"query": TEXTS[0], "texts": documents})
     scores = {entry["index"]: entry["score"] for entry in compared}
-    query, vectors = sentences.encode_query([TEXTS[0]]), sentences.encode_document(documents)
+    query, vectors = (
+        sentences.encode_query([TEXTS[0]]),
+        sentences.encode_document(documents),
+    )
     similarities = sentences.similarity(query, vectors)[0].tolist()
-    assert [scores[index] for index in range(len(documents))] == pytest.approx(similarities, rel=1e-4, abs=1e-4)
+    assert [scores[index] for index in range(len(documents))] == pytest.approx(
+        similarities, rel=1e-4, abs=1e-4
+    )
 
 
 @pytest.mark.parametrize("name", RERANKERS)
 def test_rerankers(tmp_path: Path, served: Any, name: str) -> None:
     spec, activation = RERANKERS[name]
-    encoder = write_reranker(spec, activation, tmp_path / "models" / "m", tmp_path / "scratch")
+    encoder = write_reranker(
+        spec, activation, tmp_path / "models" / "m", tmp_path / "scratch"
+    )
     theirs = encoder.predict([list(pair) for pair in PAIRS])
-    answer = served().ask("m", [{"text": text, "text_pair": other} for text, other in PAIRS])
-    assert [entry["score"] for entry in answer] == pytest.approx(theirs.tolist(), abs=TOLERANCE)
+    answer = served().ask(
+        "m", [{"text": text, "text_pair": other} for text, other in PAIRS]
+    )
+    assert [entry["score"] for entry in answer] == pytest.approx(
+        theirs.tolist(), abs=TOLERANCE
+    )
 
 
 QUESTIONS = (
@@ -87,14 +116,21 @@ QUESTIONS = (
 )
 
 
-def best_span(network: Any, tokenizer: Any, question: str, context: str) -> tuple[int, int, float]:
+def best_span(
+    network: Any, tokenizer: Any, question: str, context: str
+) -> tuple[int, int, float]:
     """Return the range and the score of the likeliest answer, by the rule of transformers' pipeline before 5."""
     import torch
 
-    encoded = tokenizer(question, context, return_tensors="pt", return_offsets_mapping=True)
+    encoded = tokenizer(
+        question, context, return_tensors="pt", return_offsets_mapping=True
+    )
     offsets = encoded.pop("offset_mapping")[0].tolist()
     is_context = np.array([number == 1 for number in encoded.sequence_ids(0)])
-    if "token_type_ids" in encoded and network.config.model_type in ("distilbert", "roberta"):
+    if "token_type_ids" in encoded and network.config.model_type in (
+        "distilbert",
+        "roberta",
+    ):
         encoded.pop("token_type_ids")
     with torch.no_grad():
         output = network(**encoded)

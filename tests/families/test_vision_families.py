@@ -16,15 +16,36 @@ import numpy as np
 import pytest
 
 from conftest import Server, start_server
-from families.reference import LABELS, Family, ServedFamily, export_to_onnx, import_torchvision, open_picture, pictures
+from families.reference import (
+    LABELS,
+    Family,
+    ServedFamily,
+    export_to_onnx,
+    import_torchvision,
+    open_picture,
+    pictures,
+)
 
 # The libraries warn of their own deprecations.
-pytestmark = [pytest.mark.families, pytest.mark.live, pytest.mark.filterwarnings("ignore")]
+pytestmark = [
+    pytest.mark.families,
+    pytest.mark.live,
+    pytest.mark.filterwarnings("ignore"),
+]
 
 TRANSFORMERS = "transformers"
-CLASSIFICATION, DETECTION, SEGMENTATION = "image-classification", "object-detection", "image-segmentation"
+CLASSIFICATION, DETECTION, SEGMENTATION = (
+    "image-classification",
+    "object-detection",
+    "image-segmentation",
+)
 TINY_VIT = {
-    **{"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48},
+    **{
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 48,
+    },
     **{"image_size": 32, "patch_size": 8},
 }
 TINY_STAGES = {"hidden_sizes": [16, 24, 32, 40], "depths": [1, 1, 1, 1]}
@@ -64,23 +85,57 @@ def _row(name: str, task: str, spec: Transformers, note: str = "") -> None:
     ROWS[f"{name} {task}"] = (Family(name, TRANSFORMERS, task, note=note), spec)
 
 
-def _classifier(name: str, options: dict[str, Any], processor: str, processing: dict[str, Any], **more: Any) -> None:
-    _row(name, CLASSIFICATION, Transformers(name, options, processor, processing, **more))
+def _classifier(
+    name: str,
+    options: dict[str, Any],
+    processor: str,
+    processing: dict[str, Any],
+    **more: Any,
+) -> None:
+    _row(
+        name, CLASSIFICATION, Transformers(name, options, processor, processing, **more)
+    )
 
 
 _classifier("ViT", TINY_VIT, "ViT", SMALL_PICTURE)
-_classifier("DeiT", TINY_VIT, "DeiT", {"size": {"height": 40, "width": 40}, "crop_size": {"height": 32, "width": 32}})
+_classifier(
+    "DeiT",
+    TINY_VIT,
+    "DeiT",
+    {"size": {"height": 40, "width": 40}, "crop_size": {"height": 32, "width": 32}},
+)
 _classifier("Beit", TINY_VIT, "Beit", SMALL_PICTURE)
 _classifier("Data2VecVision", TINY_VIT, "Beit", SMALL_PICTURE)
 _classifier("ViTMSN", TINY_VIT, "ViT", SMALL_PICTURE)
 _classifier("Dinov2", {**TINY_VIT, "mlp_ratio": 2}, "Bit", SMALL_CROP)
 _classifier("IJepa", TINY_VIT, "ViT", SMALL_PICTURE)
-_SWIN = {"image_size": 32, "patch_size": 4, "embed_dim": 16, "depths": [1, 1], "num_heads": [2, 2], "window_size": 4}
+_SWIN = {
+    "image_size": 32,
+    "patch_size": 4,
+    "embed_dim": 16,
+    "depths": [1, 1],
+    "num_heads": [2, 2],
+    "window_size": 4,
+}
 _classifier("Swin", _SWIN, "ViT", {**SMALL_PICTURE, "resample": 3})
 _classifier("Swinv2", _SWIN, "ViT", {**SMALL_PICTURE, "resample": 3})
-_classifier("ConvNext", TINY_STAGES, "ConvNext", {"size": {"shortest_edge": 64}}, side=64)
-_classifier("ConvNextV2", TINY_STAGES, "ConvNext", {"size": {"shortest_edge": 64}, "crop_pct": 0.95}, side=64)
-_classifier("ResNet", {**TINY_STAGES, "embedding_size": 8}, "ConvNext", {"size": {"shortest_edge": 64}}, side=64)
+_classifier(
+    "ConvNext", TINY_STAGES, "ConvNext", {"size": {"shortest_edge": 64}}, side=64
+)
+_classifier(
+    "ConvNextV2",
+    TINY_STAGES,
+    "ConvNext",
+    {"size": {"shortest_edge": 64}, "crop_pct": 0.95},
+    side=64,
+)
+_classifier(
+    "ResNet",
+    {**TINY_STAGES, "embedding_size": 8},
+    "ConvNext",
+    {"size": {"shortest_edge": 64}},
+    side=64,
+)
 _classifier(
     *("RegNet", {**TINY_STAGES, "embedding_size": 8, "groups_width": 8}),
     *("ConvNext", {"size": {"shortest_edge": 400}}),
@@ -89,22 +144,59 @@ _classifier(
 _MOBILE = {"image_size": 64, "depth_multiplier": 0.25}
 _MOBILE_CROP = {"size": {"shortest_edge": 72}, "crop_size": {"height": 64, "width": 64}}
 _classifier("MobileNetV1", _MOBILE, "MobileNetV1", _MOBILE_CROP, side=64)
-_classifier("MobileNetV2", {**_MOBILE, "tf_padding": False}, "MobileNetV2", _MOBILE_CROP, side=64)
+_classifier(
+    "MobileNetV2",
+    {**_MOBILE, "tf_padding": False},
+    "MobileNetV2",
+    _MOBILE_CROP,
+    side=64,
+)
 _MOBILEVIT = {
-    **{"image_size": 64, "hidden_sizes": [16, 24, 32], "neck_hidden_sizes": [8, 8, 16, 16, 24, 32, 48]},
+    **{
+        "image_size": 64,
+        "hidden_sizes": [16, 24, 32],
+        "neck_hidden_sizes": [8, 8, 16, 16, 24, 32, 48],
+    },
     **{"num_attention_heads": 4, "aspp_out_channels": 16},
 }
 _classifier("MobileViT", _MOBILEVIT, "MobileViT", _MOBILE_CROP, side=64, fixed=True)
 _MOBILEVIT_V2 = {"image_size": 64, "width_multiplier": 0.25}
-_classifier("MobileViTV2", _MOBILEVIT_V2, "MobileViT", _MOBILE_CROP, side=64, fixed=True, dynamo=True)
 _classifier(
-    *("EfficientNet", {"image_size": 64, "width_coefficient": 0.25, "depth_coefficient": 0.3, "hidden_dim": 320}),
+    "MobileViTV2",
+    _MOBILEVIT_V2,
+    "MobileViT",
+    _MOBILE_CROP,
+    side=64,
+    fixed=True,
+    dynamo=True,
+)
+_classifier(
+    *(
+        "EfficientNet",
+        {
+            "image_size": 64,
+            "width_coefficient": 0.25,
+            "depth_coefficient": 0.3,
+            "hidden_dim": 320,
+        },
+    ),
     *("EfficientNet", {"size": {"height": 64, "width": 64}}),
     side=64,
 )
 _classifier(
-    *("Levit", {"hidden_sizes": [16, 24, 32], "num_attention_heads": [2, 2, 2], "depths": [1, 1, 1], "image_size": 64}),
-    *("Levit", {"size": {"shortest_edge": 64}, "crop_size": {"height": 64, "width": 64}}),
+    *(
+        "Levit",
+        {
+            "hidden_sizes": [16, 24, 32],
+            "num_attention_heads": [2, 2, 2],
+            "depths": [1, 1, 1],
+            "image_size": 64,
+        },
+    ),
+    *(
+        "Levit",
+        {"size": {"shortest_edge": 64}, "crop_size": {"height": 64, "width": 64}},
+    ),
     side=64,
     fixed=True,
 )
@@ -120,7 +212,9 @@ _PVT = {
     "image_size": 64,
     "num_labels": 5,
 }
-_classifier("Pvt", _PVT, "Pvt", {"size": {"height": 64, "width": 64}}, side=64, fixed=True)
+_classifier(
+    "Pvt", _PVT, "Pvt", {"size": {"height": 64, "width": 64}}, side=64, fixed=True
+)
 _classifier("PvtV2", _PVT, "Pvt", {"size": {"height": 64, "width": 64}}, side=64)
 _classifier(
     *("Cvt", {"embed_dim": [16, 24, 32], "num_heads": [1, 2, 4], "depth": [1, 2, 3]}),
@@ -128,12 +222,28 @@ _classifier(
     side=64,
 )
 _classifier(
-    *("FocalNet", {"image_size": 32, "embed_dim": 16, "depths": [1, 1], "focal_levels": [1, 1]}),
+    *(
+        "FocalNet",
+        {"image_size": 32, "embed_dim": 16, "depths": [1, 1], "focal_levels": [1, 1]},
+    ),
     *("Bit", SMALL_CROP),
 )
-_classifier("SwiftFormer", {"embed_dims": [16, 24, 32, 40], "depths": [1, 1, 1, 1]}, "ViT", SMALL_PICTURE)
 _classifier(
-    *("Hiera", {"image_size": [64, 64], "embed_dim": 16, "depths": [1, 1, 1, 1], "num_heads": [1, 1, 2, 2]}),
+    "SwiftFormer",
+    {"embed_dims": [16, 24, 32, 40], "depths": [1, 1, 1, 1]},
+    "ViT",
+    SMALL_PICTURE,
+)
+_classifier(
+    *(
+        "Hiera",
+        {
+            "image_size": [64, 64],
+            "embed_dim": 16,
+            "depths": [1, 1, 1, 1],
+            "num_heads": [1, 1, 2, 2],
+        },
+    ),
     *("Bit", _MOBILE_CROP),
     side=64,
     fixed=True,
@@ -141,27 +251,72 @@ _classifier(
 
 _DETR = {
     **{"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "num_queries": 6},
-    **{"encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32},
+    **{
+        "encoder_attention_heads": 4,
+        "decoder_attention_heads": 4,
+        "encoder_ffn_dim": 32,
+        "decoder_ffn_dim": 32,
+    },
 }
-_BACKBONE = {**TINY_STAGES, "embedding_size": 8, "layer_type": "basic", "out_features": ["stage4"]}
+_BACKBONE = {
+    **TINY_STAGES,
+    "embedding_size": 8,
+    "layer_type": "basic",
+    "out_features": ["stage4"],
+}
 _DETECTOR_SIZE = {"size": {"shortest_edge": 64, "longest_edge": 120}}
 
 
-def _detector(name: str, options: dict[str, Any], processor: str, processing: dict[str, Any], **more: Any) -> None:
+def _detector(
+    name: str,
+    options: dict[str, Any],
+    processor: str,
+    processing: dict[str, Any],
+    **more: Any,
+) -> None:
     _row(name, DETECTION, Transformers(name, options, processor, processing, **more))
 
 
-_detector("Detr", {**_DETR, "backbone_config": _BACKBONE}, "Detr", _DETECTOR_SIZE, mask=True)
-_detector("TableTransformer", {**_DETR, "backbone_config": _BACKBONE}, "Detr", _DETECTOR_SIZE, mask=True)
-_detector("ConditionalDetr", {**_DETR, "backbone_config": _BACKBONE}, "ConditionalDetr", _DETECTOR_SIZE, mask=True)
+_detector(
+    "Detr", {**_DETR, "backbone_config": _BACKBONE}, "Detr", _DETECTOR_SIZE, mask=True
+)
+_detector(
+    "TableTransformer",
+    {**_DETR, "backbone_config": _BACKBONE},
+    "Detr",
+    _DETECTOR_SIZE,
+    mask=True,
+)
+_detector(
+    "ConditionalDetr",
+    {**_DETR, "backbone_config": _BACKBONE},
+    "ConditionalDetr",
+    _DETECTOR_SIZE,
+    mask=True,
+)
 _detector(
     *("Yolos", {**TINY_VIT, "image_size": [64, 64], "num_detection_tokens": 6}),
     *("Yolos", {"size": {"shortest_edge": 64, "longest_edge": 128}}),
 )
 _RT = {
-    **{"d_model": 32, "encoder_hidden_dim": 32, "encoder_in_channels": [20, 30, 40], "feat_strides": [8, 16, 32]},
-    **{"decoder_in_channels": [32, 32, 32], "num_queries": 8, "decoder_layers": 2, "encoder_layers": 1},
-    **{"encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32},
+    **{
+        "d_model": 32,
+        "encoder_hidden_dim": 32,
+        "encoder_in_channels": [20, 30, 40],
+        "feat_strides": [8, 16, 32],
+    },
+    **{
+        "decoder_in_channels": [32, 32, 32],
+        "num_queries": 8,
+        "decoder_layers": 2,
+        "encoder_layers": 1,
+    },
+    **{
+        "encoder_attention_heads": 4,
+        "decoder_attention_heads": 4,
+        "encoder_ffn_dim": 32,
+        "decoder_ffn_dim": 32,
+    },
     **{"hidden_expansion": 0.5},
 }
 _RT_BACKBONE = {
@@ -169,17 +324,48 @@ _RT_BACKBONE = {
     **{"out_features": ["stage2", "stage3", "stage4"]},
 }
 _RT_PICTURE = {"size": {"height": 64, "width": 64}}
-_detector("RTDetr", {**_RT, "backbone_config": _RT_BACKBONE}, "RTDetr", _RT_PICTURE, side=64, fixed=True)
-_detector("RTDetrV2", {**_RT, "backbone_config": _RT_BACKBONE}, "RTDetr", _RT_PICTURE, side=64, fixed=True)
-_detector("DFine", {**_RT, "backbone_config": _RT_BACKBONE}, "RTDetr", _RT_PICTURE, side=64, fixed=True)
+_detector(
+    "RTDetr",
+    {**_RT, "backbone_config": _RT_BACKBONE},
+    "RTDetr",
+    _RT_PICTURE,
+    side=64,
+    fixed=True,
+)
+_detector(
+    "RTDetrV2",
+    {**_RT, "backbone_config": _RT_BACKBONE},
+    "RTDetr",
+    _RT_PICTURE,
+    side=64,
+    fixed=True,
+)
+_detector(
+    "DFine",
+    {**_RT, "backbone_config": _RT_BACKBONE},
+    "RTDetr",
+    _RT_PICTURE,
+    side=64,
+    fixed=True,
+)
 
 _SEGFORMER = {
-    **{"hidden_sizes": [8, 16, 24, 32], "depths": [1, 1, 1, 1], "num_attention_heads": [1, 2, 2, 4]},
+    **{
+        "hidden_sizes": [8, 16, 24, 32],
+        "depths": [1, 1, 1, 1],
+        "num_attention_heads": [1, 2, 2, 4],
+    },
     **{"decoder_hidden_size": 16},
 }
 
 
-def _segmenter(name: str, options: dict[str, Any], processor: str, processing: dict[str, Any], **more: Any) -> None:
+def _segmenter(
+    name: str,
+    options: dict[str, Any],
+    processor: str,
+    processing: dict[str, Any],
+    **more: Any,
+) -> None:
     _row(name, SEGMENTATION, Transformers(name, options, processor, processing, **more))
 
 
@@ -187,9 +373,27 @@ _UPER_BACKBONE = {**_BACKBONE, "out_features": ["stage1", "stage2", "stage3", "s
 _SEGMENTED = {"size": {"height": 64, "width": 64}}
 _segmenter("Segformer", _SEGFORMER, "Segformer", _SEGMENTED, side=64)
 _segmenter("MobileViT", _MOBILEVIT, "MobileViT", _MOBILE_CROP, side=64, fixed=True)
-_segmenter("MobileNetV2", {**_MOBILE, "tf_padding": False, "output_stride": 8}, "MobileNetV2", _MOBILE_CROP, side=64)
-_DENSE = {**TINY_VIT, "image_size": 64, "num_hidden_layers": 4, "out_indices": [1, 2, 3, 4]}
-_segmenter("Beit", {**_DENSE, "auxiliary_channels": 8, "pool_scales": [1, 2]}, "Beit", _SEGMENTED, side=64, fixed=True)
+_segmenter(
+    "MobileNetV2",
+    {**_MOBILE, "tf_padding": False, "output_stride": 8},
+    "MobileNetV2",
+    _MOBILE_CROP,
+    side=64,
+)
+_DENSE = {
+    **TINY_VIT,
+    "image_size": 64,
+    "num_hidden_layers": 4,
+    "out_indices": [1, 2, 3, 4],
+}
+_segmenter(
+    "Beit",
+    {**_DENSE, "auxiliary_channels": 8, "pool_scales": [1, 2]},
+    "Beit",
+    _SEGMENTED,
+    side=64,
+    fixed=True,
+)
 _segmenter(
     "Data2VecVision",
     {**_DENSE, "auxiliary_channels": 8, "pool_scales": [1, 2]},
@@ -199,7 +403,14 @@ _segmenter(
     fixed=True,
 )
 _segmenter(
-    *("DPT", {**_DENSE, "backbone_out_indices": [0, 1, 2, 3], "neck_hidden_sizes": [8, 8, 8, 8]}),
+    *(
+        "DPT",
+        {
+            **_DENSE,
+            "backbone_out_indices": [0, 1, 2, 3],
+            "neck_hidden_sizes": [8, 8, 8, 8],
+        },
+    ),
     *("DPT", _SEGMENTED),
     side=64,
     fixed=True,
@@ -207,7 +418,12 @@ _segmenter(
 _segmenter(
     *(
         "UperNet",
-        {"backbone_config": _UPER_BACKBONE, "hidden_size": 16, "pool_scales": [1, 2], "auxiliary_channels": 8},
+        {
+            "backbone_config": _UPER_BACKBONE,
+            "hidden_size": 16,
+            "pool_scales": [1, 2],
+            "auxiliary_channels": 8,
+        },
     ),
     *("Segformer", _SEGMENTED),
     side=64,
@@ -221,7 +437,9 @@ TIMM = {
     "convnext_atto": (3, 64, 64),
 }
 
-FAMILIES = [family for family, _ in ROWS.values()] + [Family(name, "timm", CLASSIFICATION) for name in TIMM]
+FAMILIES = [family for family, _ in ROWS.values()] + [
+    Family(name, "timm", CLASSIFICATION) for name in TIMM
+]
 
 
 @pytest.fixture(scope="module")
@@ -231,7 +449,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def family_server(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def family_server(
+    models: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
     """A server for all families."""
     import_torchvision()
     running = start_server(tmp_path_factory.mktemp("server"), models)
@@ -268,7 +488,9 @@ def spread_logits(model: Any, batches: list[dict[str, Any]], class_axis: int) ->
         answer = plain(*arguments, **options)
         shape = [1] * answer.logits.dim()
         shape[class_axis] = -1
-        answer.logits = (answer.logits - mean.reshape(shape)) / deviation.reshape(shape) * 2
+        answer.logits = (
+            (answer.logits - mean.reshape(shape)) / deviation.reshape(shape) * 2
+        )
         return answer
 
     model.forward = forward
@@ -284,20 +506,30 @@ def build(spec: Transformers, task: str) -> tuple[Any, Any]:
     options = dict(spec.options)
     backbone = options.pop("backbone_config", None)
     if backbone is not None:
-        kind = "RTDetrResNet" if spec.config in ("RTDetr", "RTDetrV2", "DFine") else "ResNet"
+        kind = (
+            "RTDetrResNet"
+            if spec.config in ("RTDetr", "RTDetrV2", "DFine")
+            else "ResNet"
+        )
         options["backbone_config"] = getattr(transformers, f"{kind}Config")(**backbone)
     torch.manual_seed(0)
     names = dict(enumerate(LABELS))
     config = getattr(transformers, f"{spec.config}Config")(
-        **options, id2label=names, label2id={name: number for number, name in names.items()}
+        **options,
+        id2label=names,
+        label2id={name: number for number, name in names.items()},
     )
     model = getattr(transformers, f"{spec.config}{heads[task]}")(config)
-    processor = getattr(transformers, f"{spec.processor}ImageProcessorPil")(**spec.processing)
+    processor = getattr(transformers, f"{spec.processor}ImageProcessorPil")(
+        **spec.processing
+    )
     reinitialise(model)
     return model.eval(), processor
 
 
-def write_model(folder: Path, spec: Transformers, model: Any, processor: Any, outputs: list[str]) -> None:
+def write_model(
+    folder: Path, spec: Transformers, model: Any, processor: Any, outputs: list[str]
+) -> None:
     """Write the ONNX file and the JSON files beside it."""
     import torch
 
@@ -310,21 +542,30 @@ def write_model(folder: Path, spec: Transformers, model: Any, processor: Any, ou
     if spec.mask:
         inputs["pixel_mask"] = torch.ones(1, spec.side, spec.side, dtype=torch.int64)
         dynamic["pixel_mask"] = {0: "batch_size", 1: "height", 2: "width"}
-    export_to_onnx(model, folder / "model.onnx", inputs, outputs, dynamic, dynamo=spec.dynamo)
+    export_to_onnx(
+        model, folder / "model.onnx", inputs, outputs, dynamic, dynamo=spec.dynamo
+    )
 
 
 def inputs_of(processor: Any, files: list[bytes]) -> list[dict[str, Any]]:
     """Return each picture's inputs as its own processor makes them."""
-    return [dict(processor(images=open_picture(file), return_tensors="pt")) for file in files]
+    return [
+        dict(processor(images=open_picture(file), return_tensors="pt"))
+        for file in files
+    ]
 
 
-CLASSIFIERS = [name for name, (family, _) in ROWS.items() if family.task == CLASSIFICATION]
+CLASSIFIERS = [
+    name for name, (family, _) in ROWS.items() if family.task == CLASSIFICATION
+]
 DETECTORS = [name for name, (family, _) in ROWS.items() if family.task == DETECTION]
 SEGMENTERS = [name for name, (family, _) in ROWS.items() if family.task == SEGMENTATION]
 
 
 @pytest.mark.parametrize("name", CLASSIFIERS)
-def test_a_classifier_answers_as_its_pipeline(name: str, family_server: Server, models: Path) -> None:
+def test_a_classifier_answers_as_its_pipeline(
+    name: str, family_server: Server, models: Path
+) -> None:
     import transformers
 
     family, spec = ROWS[name]
@@ -337,14 +578,18 @@ def test_a_classifier_answers_as_its_pipeline(name: str, family_server: Server, 
         f"{family.name}-c",
         lambda folder: write_model(folder, spec, model, processor, ["logits"]),
     )
-    pipeline = transformers.pipeline(CLASSIFICATION, model=model, image_processor=processor, device="cpu")
+    pipeline = transformers.pipeline(
+        CLASSIFICATION, model=model, image_processor=processor, device="cpu"
+    )
     for file in files:
         answer = served.ask(file)
         assert answer["task"] == CLASSIFICATION
         assert_same_scores(answer["predictions"], pipeline(open_picture(file), top_k=5))
 
 
-def assert_same_scores(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> None:
+def assert_same_scores(
+    ours: list[dict[str, Any]], theirs: list[dict[str, Any]]
+) -> None:
     expected = {entry["label"]: entry["score"] for entry in theirs}
     scores = {entry["label"]: entry["score"] for entry in ours}
     assert scores == pytest.approx(expected, abs=1e-4)
@@ -352,7 +597,9 @@ def assert_same_scores(ours: list[dict[str, Any]], theirs: list[dict[str, Any]])
 
 
 @pytest.mark.parametrize("name", DETECTORS)
-def test_a_detector_answers_as_its_processor(name: str, family_server: Server, models: Path) -> None:
+def test_a_detector_answers_as_its_processor(
+    name: str, family_server: Server, models: Path
+) -> None:
     """The exported file is run on the processor's own input, since exports of some detectors differ from PyTorch."""
     family, spec = ROWS[name]
     model, processor = build(spec, DETECTION)
@@ -361,7 +608,10 @@ def test_a_detector_answers_as_its_processor(name: str, family_server: Server, m
     spread_logits(model, batches, class_axis=2)
     outputs = ["logits", "pred_boxes"]
     served = ServedFamily(
-        family_server, models, f"{family.name}-d", lambda folder: write_model(folder, spec, model, processor, outputs)
+        family_server,
+        models,
+        f"{family.name}-d",
+        lambda folder: write_model(folder, spec, model, processor, outputs),
     )
     for file, batch in zip(files, batches, strict=True):
         answer = served.ask(file, threshold=0.3)
@@ -372,40 +622,65 @@ def test_a_detector_answers_as_its_processor(name: str, family_server: Server, m
         assert_same_boxes(answer["predictions"], expected, size)
 
 
-def detect(path: Path, batch: dict[str, Any], processor: Any, size: tuple[int, int]) -> list[tuple[Any, ...]]:
+def detect(
+    path: Path, batch: dict[str, Any], processor: Any, size: tuple[int, int]
+) -> list[tuple[Any, ...]]:
     """Return rows (label, score, left, top, right, bottom) as the processor reads the model's outputs."""
     import onnxruntime
     import torch
 
     session = onnxruntime.InferenceSession(str(path))
     feed = {spec.name: batch[spec.name].numpy() for spec in session.get_inputs()}
-    logits, boxes = (torch.from_numpy(array) for array in session.run(["logits", "pred_boxes"], feed))
+    logits, boxes = (
+        torch.from_numpy(array) for array in session.run(["logits", "pred_boxes"], feed)
+    )
     raw = SimpleNamespace(logits=logits, pred_boxes=boxes)
-    (found,) = processor.post_process_object_detection(raw, threshold=0.3, target_sizes=[(size[1], size[0])])
-    rows = zip(found["labels"].tolist(), found["scores"].tolist(), found["boxes"].tolist(), strict=True)
+    (found,) = processor.post_process_object_detection(
+        raw, threshold=0.3, target_sizes=[(size[1], size[0])]
+    )
+    rows = zip(
+        found["labels"].tolist(),
+        found["scores"].tolist(),
+        found["boxes"].tolist(),
+        strict=True,
+    )
     return [(LABELS[label], score, *box) for label, score, box in rows]
 
 
-def assert_same_boxes(ours: list[dict[str, Any]], theirs: list[tuple[Any, ...]], size: tuple[int, int]) -> None:
+def assert_same_boxes(
+    ours: list[dict[str, Any]], theirs: list[tuple[Any, ...]], size: tuple[int, int]
+) -> None:
     """Compare boxes by label and score, cut at the picture's edges as the server does."""
     answered = []
     for entry in ours:
         box = entry["box"]
-        corners = (box["x"], box["y"], box["x"] + box["width"], box["y"] + box["height"])
+        corners = (
+            box["x"],
+            box["y"],
+            box["x"] + box["width"],
+            box["y"] + box["height"],
+        )
         answered.append((entry["label"], entry["score"], *corners))
     for label, score, *corners in theirs:
         left, right = np.clip([corners[0], corners[2]], 0, size[0])
         top, bottom = np.clip([corners[1], corners[3]], 0, size[1])
         if right - left < 1 or bottom - top < 1:
             continue  # the server leaves out what lies outside of the picture
-        similar = [row for row in answered if row[0] == label and abs(row[1] - score) < 1e-4]
-        differences = [np.abs(np.subtract(row[2:], (left, top, right, bottom))).max() for row in similar]
+        similar = [
+            row for row in answered if row[0] == label and abs(row[1] - score) < 1e-4
+        ]
+        differences = [
+            np.abs(np.subtract(row[2:], (left, top, right, bottom))).max()
+            for row in similar
+        ]
         assert differences, f"{label} {score} is missing in {answered}"
         assert min(differences) < 1
 
 
 @pytest.mark.parametrize("name", SEGMENTERS)
-def test_a_segmenter_answers_as_its_processor(name: str, family_server: Server, models: Path) -> None:
+def test_a_segmenter_answers_as_its_processor(
+    name: str, family_server: Server, models: Path
+) -> None:
     import torch
 
     family, spec = ROWS[name]
@@ -423,7 +698,10 @@ def test_a_segmenter_answers_as_its_processor(name: str, family_server: Server, 
         with torch.no_grad():
             logits = model(**batch).logits[0].numpy()
         classes = logits.argmax(axis=0)
-        expected = {LABELS[number]: float((classes == number).mean()) for number in np.unique(classes)}
+        expected = {
+            LABELS[number]: float((classes == number).mean())
+            for number in np.unique(classes)
+        }
         answer = served.ask(file)
         assert answer["task"] == SEGMENTATION
         shares = {entry["label"]: entry["share"] for entry in answer["predictions"]}
@@ -431,14 +709,18 @@ def test_a_segmenter_answers_as_its_processor(name: str, family_server: Server, 
 
 
 @pytest.mark.parametrize("name", TIMM)
-def test_a_timm_classifier_answers_as_its_transform(name: str, family_server: Server, models: Path) -> None:
+def test_a_timm_classifier_answers_as_its_transform(
+    name: str, family_server: Server, models: Path
+) -> None:
     import timm
     import torch
     from timm.models import save_for_hf
 
     torch.manual_seed(0)
     options = {"img_size": 64} if name.startswith("vit") else {}
-    model = timm.create_model(name, pretrained=False, num_classes=len(LABELS), **options).eval()
+    model = timm.create_model(
+        name, pretrained=False, num_classes=len(LABELS), **options
+    ).eval()
     reinitialise(model)
     data = timm.data.resolve_data_config({"input_size": TIMM[name]}, model=model)
     transform = timm.data.create_transform(**data)
@@ -457,16 +739,29 @@ def test_a_timm_classifier_answers_as_its_transform(name: str, family_server: Se
             return (self.inner(x) - mean) / deviation
 
     def write(folder: Path) -> None:
-        save_for_hf(model, folder, model_config={"label_names": list(LABELS), "pretrained_cfg": data})
+        save_for_hf(
+            model,
+            folder,
+            model_config={"label_names": list(LABELS), "pretrained_cfg": data},
+        )
         for weights in (*folder.glob("*.safetensors"), *folder.glob("*.bin")):
             weights.unlink()
         free = {"x": {0: "batch"}}
-        export_to_onnx(Spread(), folder / "model.onnx", {"x": torch.rand(1, *TIMM[name])}, ["logits"], free)
+        export_to_onnx(
+            Spread(),
+            folder / "model.onnx",
+            {"x": torch.rand(1, *TIMM[name])},
+            ["logits"],
+            free,
+        )
 
     served = ServedFamily(family_server, models, f"timm-{name}", write)
     scores = torch.softmax((logits - mean) / deviation, dim=1).numpy()
     for file, row in zip(files, scores, strict=True):
         answer = served.ask(file)
         assert answer["task"] == CLASSIFICATION
-        expected = [{"label": LABELS[number], "score": float(row[number])} for number in np.argsort(-row)]
+        expected = [
+            {"label": LABELS[number], "score": float(row[number])}
+            for number in np.argsort(-row)
+        ]
         assert_same_scores(answer["predictions"], expected)

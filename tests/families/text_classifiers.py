@@ -7,46 +7,109 @@ from typing import Any
 from families.text_reference import LENGTH, TRANSFORMERS, Family, TextModel
 
 TINY = {
-    **{"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48},
+    **{
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 48,
+    },
     "max_position_embeddings": LENGTH,
 }
 BEHIND_PADDING = {**TINY, "max_position_embeddings": LENGTH + 2}
-DEBERTA = {**TINY, "relative_attention": True, "pos_att_type": ["p2c", "c2p"], "type_vocab_size": 2}
+DEBERTA = {
+    **TINY,
+    "relative_attention": True,
+    "pos_att_type": ["p2c", "c2p"],
+    "type_vocab_size": 2,
+}
 THREE = {"num_labels": 3}
 
 MODELS: dict[str, TextModel] = {
     "BERT": TextModel("Bert", "Bert", "wordpiece", {**TINY, **THREE}),
     "BERT, several labels": TextModel(
-        "Bert", "Bert", "wordpiece", {**TINY, **THREE, "problem_type": "multi_label_classification"}
+        "Bert",
+        "Bert",
+        "wordpiece",
+        {**TINY, **THREE, "problem_type": "multi_label_classification"},
     ),
-    "BERT, regression": TextModel("Bert", "Bert", "wordpiece", {**TINY, "num_labels": 1, "problem_type": "regression"}),
-    "BERT, one label": TextModel("Bert", "Bert", "wordpiece", {**TINY, "num_labels": 1}),
-    "BERT, cased": TextModel("Bert", "Bert", "wordpiece", {**TINY, **THREE}, tokenizing={"do_lower_case": False}),
+    "BERT, regression": TextModel(
+        "Bert",
+        "Bert",
+        "wordpiece",
+        {**TINY, "num_labels": 1, "problem_type": "regression"},
+    ),
+    "BERT, one label": TextModel(
+        "Bert", "Bert", "wordpiece", {**TINY, "num_labels": 1}
+    ),
+    "BERT, cased": TextModel(
+        "Bert",
+        "Bert",
+        "wordpiece",
+        {**TINY, **THREE},
+        tokenizing={"do_lower_case": False},
+    ),
     "DistilBERT": TextModel(
         "DistilBert",
         "DistilBert",
         "wordpiece",
-        {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48, "max_position_embeddings": LENGTH, **THREE},
+        {
+            "dim": 32,
+            "n_layers": 2,
+            "n_heads": 4,
+            "hidden_dim": 48,
+            "max_position_embeddings": LENGTH,
+            **THREE,
+        },
         types=False,
     ),
-    "RoBERTa": TextModel("Roberta", "Roberta", "bpe", {**BEHIND_PADDING, **THREE}, types=False),
-    "XLM-RoBERTa": TextModel("XLMRoberta", "XLMRoberta", "unigram", {**BEHIND_PADDING, **THREE}, types=False),
-    "CamemBERT": TextModel("Camembert", "Camembert", "unigram", {**BEHIND_PADDING, **THREE}, types=False),
-    "ALBERT": TextModel("Albert", "Albert", "unigram", {**TINY, **THREE, "embedding_size": 16}),
-    "ELECTRA": TextModel("Electra", "Electra", "wordpiece", {**TINY, **THREE, "embedding_size": 16}),
+    "RoBERTa": TextModel(
+        "Roberta", "Roberta", "bpe", {**BEHIND_PADDING, **THREE}, types=False
+    ),
+    "XLM-RoBERTa": TextModel(
+        "XLMRoberta", "XLMRoberta", "unigram", {**BEHIND_PADDING, **THREE}, types=False
+    ),
+    "CamemBERT": TextModel(
+        "Camembert", "Camembert", "unigram", {**BEHIND_PADDING, **THREE}, types=False
+    ),
+    "ALBERT": TextModel(
+        "Albert", "Albert", "unigram", {**TINY, **THREE, "embedding_size": 16}
+    ),
+    "ELECTRA": TextModel(
+        "Electra", "Electra", "wordpiece", {**TINY, **THREE, "embedding_size": 16}
+    ),
     "DeBERTa": TextModel("Deberta", "Deberta", "bpe", {**DEBERTA, **THREE}),
     "DeBERTa V2": TextModel(
-        "DebertaV2", "DebertaV2", "unigram", {**DEBERTA, **THREE, "position_biased_input": False}, length=512
+        "DebertaV2",
+        "DebertaV2",
+        "unigram",
+        {**DEBERTA, **THREE, "position_biased_input": False},
+        length=512,
     ),
-    "MPNet": TextModel("MPNet", "MPNet", "wordpiece", {**BEHIND_PADDING, **THREE}, types=False),
+    "MPNet": TextModel(
+        "MPNet", "MPNet", "wordpiece", {**BEHIND_PADDING, **THREE}, types=False
+    ),
     "XLNet": TextModel(
-        "XLNet", "XLNet", "unigram", {"d_model": 32, "n_layer": 2, "n_head": 4, "d_inner": 48, **THREE}, length=512
+        "XLNet",
+        "XLNet",
+        "unigram",
+        {"d_model": 32, "n_layer": 2, "n_head": 4, "d_inner": 48, **THREE},
+        length=512,
     ),
-    "SqueezeBERT": TextModel("SqueezeBert", "Bert", "wordpiece", {**TINY, **THREE, "embedding_size": 32}),
+    "SqueezeBERT": TextModel(
+        "SqueezeBert", "Bert", "wordpiece", {**TINY, **THREE, "embedding_size": 32}
+    ),
     "MobileBERT": TextModel(
-        "MobileBert", "Bert", "wordpiece", {**TINY, **THREE, "embedding_size": 16, "intra_bottleneck_size": 32}
+        "MobileBert",
+        "Bert",
+        "wordpiece",
+        {**TINY, **THREE, "embedding_size": 16, "intra_bottleneck_size": 32},
     ),
-    "BigBird": TextModel("BigBird", "BigBird", "unigram", {**TINY, **THREE, "attention_type": "original_full"}),
+    "BigBird": TextModel(
+        "BigBird",
+        "BigBird",
+        "unigram",
+        {**TINY, **THREE, "attention_type": "original_full"},
+    ),
     "Funnel": TextModel(
         "Funnel",
         "Funnel",
@@ -62,7 +125,9 @@ MODELS: dict[str, TextModel] = {
         },
         fixed=True,
     ),
-    "ConvBERT": TextModel("ConvBert", "Bert", "wordpiece", {**TINY, **THREE, "embedding_size": 16}),
+    "ConvBERT": TextModel(
+        "ConvBert", "Bert", "wordpiece", {**TINY, **THREE, "embedding_size": 16}
+    ),
     "Nystromformer": TextModel(
         "Nystromformer",
         "Albert",
@@ -97,10 +162,19 @@ MODELS: dict[str, TextModel] = {
         length=512,
     ),
     "Longformer": TextModel(
-        "Longformer", "Roberta", "bpe", {**BEHIND_PADDING, **THREE, "attention_window": [8, 8]}, types=False, fixed=True
+        "Longformer",
+        "Roberta",
+        "bpe",
+        {**BEHIND_PADDING, **THREE, "attention_window": [8, 8]},
+        types=False,
+        fixed=True,
     ),
-    "Data2VecText": TextModel("Data2VecText", "Roberta", "bpe", {**BEHIND_PADDING, **THREE}, types=False),
-    "I-BERT": TextModel("IBert", "Roberta", "bpe", {**BEHIND_PADDING, **THREE}, types=False),
+    "Data2VecText": TextModel(
+        "Data2VecText", "Roberta", "bpe", {**BEHIND_PADDING, **THREE}, types=False
+    ),
+    "I-BERT": TextModel(
+        "IBert", "Roberta", "bpe", {**BEHIND_PADDING, **THREE}, types=False
+    ),
     "RoFormer": TextModel("RoFormer", "Bert", "wordpiece", {**TINY, **THREE}),
     "ERNIE": TextModel("Ernie", "Bert", "wordpiece", {**TINY, **THREE}),
     "MEGATRON-BERT": TextModel("MegatronBert", "Bert", "wordpiece", {**TINY, **THREE}),
@@ -114,4 +188,7 @@ def expected(pipeline: Any, content: Any, spec: TextModel) -> dict[str, float]:
     options: dict[str, Any] = {"truncation": True, "max_length": spec.length}
     if spec.fixed:
         options["padding"] = "max_length"
-    return {entry["label"]: entry["score"] for entry in pipeline(content, top_k=None, **options)}
+    return {
+        entry["label"]: entry["score"]
+        for entry in pipeline(content, top_k=None, **options)
+    }

@@ -96,7 +96,10 @@ def import_torchvision() -> None:
         import torchvision
     except RuntimeError:
         for operator in ("nms", "qnms"):
-            torch.library.define(f"torchvision::{operator}", "(Tensor boxes, Tensor scores, float threshold) -> Tensor")
+            torch.library.define(
+                f"torchvision::{operator}",
+                "(Tensor boxes, Tensor scores, float threshold) -> Tensor",
+            )
         import torchvision  # noqa: F401
 
 
@@ -109,16 +112,22 @@ def train(kind: str, special: Sequence[str]) -> Any:
         tokenizer = tokenizers.Tokenizer(models.WordPiece(unk_token=special[0]))
         tokenizer.normalizer = normalizers.BertNormalizer()
         tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        trainer: Any = trainers.WordPieceTrainer(vocab_size=150, special_tokens=list(special))
+        trainer: Any = trainers.WordPieceTrainer(
+            vocab_size=150, special_tokens=list(special)
+        )
     elif kind == "bpe":
         tokenizer = tokenizers.Tokenizer(models.BPE())
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         alphabet = pre_tokenizers.ByteLevel.alphabet()
-        trainer = trainers.BpeTrainer(vocab_size=330, special_tokens=list(special), initial_alphabet=alphabet)
+        trainer = trainers.BpeTrainer(
+            vocab_size=330, special_tokens=list(special), initial_alphabet=alphabet
+        )
     else:
         tokenizer = tokenizers.Tokenizer(models.Unigram())
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-        trainer = trainers.UnigramTrainer(vocab_size=120, special_tokens=list(special), unk_token=special[0])
+        trainer = trainers.UnigramTrainer(
+            vocab_size=120, special_tokens=list(special), unk_token=special[0]
+        )
     tokenizer.train_from_iterator(CORPUS * 4, trainer)
     return tokenizer
 
@@ -158,11 +167,23 @@ def config_of(spec: TextModel, tokenizer: Any, **more: Any) -> Any:
     """Return the model's configuration, with the tokenizer's padding."""
     import transformers
 
-    options = {"vocab_size": len(tokenizer) + 2, "pad_token_id": tokenizer.pad_token_id, **spec.options, **more}
+    options = {
+        "vocab_size": len(tokenizer) + 2,
+        "pad_token_id": tokenizer.pad_token_id,
+        **spec.options,
+        **more,
+    }
     return getattr(transformers, f"{spec.config}Config")(**options)
 
 
-def export(model: Any, inputs: Mapping[str, Any], outputs: Sequence[str], path: Path, *, fixed: bool = False) -> None:
+def export(
+    model: Any,
+    inputs: Mapping[str, Any],
+    outputs: Sequence[str],
+    path: Path,
+    *,
+    fixed: bool = False,
+) -> None:
     """Export a model to ONNX with open batch and length, or with the examples' shapes.
 
     Args:
@@ -188,7 +209,9 @@ def export(model: Any, inputs: Mapping[str, Any], outputs: Sequence[str], path: 
         str(path),
         input_names=list(inputs),
         output_names=list(outputs),
-        dynamic_axes={} if fixed else {**axes, **{name: {0: "batch"} for name in outputs}},
+        dynamic_axes={}
+        if fixed
+        else {**axes, **{name: {0: "batch"} for name in outputs}},
         opset_version=17,
         dynamo=False,
     )
@@ -203,14 +226,20 @@ def write_classifier(spec: TextModel, folder: Path, **more: Any) -> Any:
     torch.manual_seed(0)
     tokenizer = make_tokenizer(spec)
     config = config_of(spec, tokenizer, **more)
-    model = transformers.AutoModelForSequenceClassification.from_config(config, attn_implementation="eager").eval()
+    model = transformers.AutoModelForSequenceClassification.from_config(
+        config, attn_implementation="eager"
+    ).eval()
     spread(model)
     folder.mkdir(parents=True)
     tokenizer.save_pretrained(folder)
     model.config.architectures = [type(model).__name__]
     model.config.save_pretrained(folder)
     texts = (TEXTS[0], PAIRS[0][1]) if spec.pairs else (TEXTS[0],)
-    filling = {"padding": "max_length", "max_length": spec.length} if spec.fixed else {"max_length": LENGTH}
+    filling = (
+        {"padding": "max_length", "max_length": spec.length}
+        if spec.fixed
+        else {"max_length": LENGTH}
+    )
     example = tokenizer(*texts, return_tensors="pt", truncation=True, **filling)
     names = [name for name in example if spec.types or name != "token_type_ids"]
     inputs = {name: example[name] for name in names}
@@ -218,7 +247,9 @@ def write_classifier(spec: TextModel, folder: Path, **more: Any) -> Any:
     (folder / "model.toml").write_text('task = "text-classification"\n')
     # As a user loads the folder, not as it was made.
     loaded = transformers.AutoTokenizer.from_pretrained(folder)
-    return transformers.pipeline("text-classification", model=model, tokenizer=loaded, device="cpu")
+    return transformers.pipeline(
+        "text-classification", model=model, tokenizer=loaded, device="cpu"
+    )
 
 
 def spread(model: Any) -> None:
@@ -238,7 +269,9 @@ class Served:
         from pocketserve.config import load_config
         from pocketserve.service import Service
 
-        self._service = Service(load_config({"models_dir": models, "state_dir": state}, environ={}))
+        self._service = Service(
+            load_config({"models_dir": models, "state_dir": state}, environ={})
+        )
 
     def ask(self, name: str, content: Any, **query: Any) -> list[dict[str, Any]]:
         """Return the predictions for JSON, or for raw bytes."""
@@ -249,7 +282,9 @@ class Served:
         body = content if is_raw else json.dumps(content).encode()
         kind = "application/octet-stream" if is_raw else "application/json"
         texts = {key: str(value) for key, value in query.items()}
-        request = ApiRequest({"model": name}, texts, memoryview(body), content_type=kind)
+        request = ApiRequest(
+            {"model": name}, texts, memoryview(body), content_type=kind
+        )
         return predictions.ask(self._service, request).predictions
 
     def close(self) -> None:
@@ -261,7 +296,9 @@ def by_label(entries: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return {entry["label"]: entry["score"] for entry in entries}
 
 
-def differences(ours: Mapping[str, float], theirs: Mapping[str, float], tolerance: float = 1e-4) -> list[str]:
+def differences(
+    ours: Mapping[str, float], theirs: Mapping[str, float], tolerance: float = 1e-4
+) -> list[str]:
     """Return what differs between two answers, for messages."""
     if set(ours) != set(theirs):
         return [f"labels {sorted(ours)} and {sorted(theirs)}"]

@@ -24,8 +24,20 @@ from families.text_reference import (
 )
 
 BERT = TextModel("Bert", "Bert", "wordpiece", TINY)
-ROBERTA = TextModel("Roberta", "Roberta", "bpe", {**TINY, "max_position_embeddings": LENGTH + 2}, types=False)
-MPNET = TextModel("MPNet", "MPNet", "wordpiece", {**TINY, "max_position_embeddings": LENGTH + 2}, types=False)
+ROBERTA = TextModel(
+    "Roberta",
+    "Roberta",
+    "bpe",
+    {**TINY, "max_position_embeddings": LENGTH + 2},
+    types=False,
+)
+MPNET = TextModel(
+    "MPNet",
+    "MPNet",
+    "wordpiece",
+    {**TINY, "max_position_embeddings": LENGTH + 2},
+    types=False,
+)
 
 
 @dataclass(frozen=True)
@@ -53,14 +65,23 @@ PROMPTS = {"query": "who was it: ", "document": "a song: ", "task": "the film "}
 EMBEDDERS: dict[str, SentenceModel] = {
     **{
         f"pooling {mode}": SentenceModel(pooling={"pooling_mode": mode})
-        for mode in ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
+        for mode in (
+            "cls",
+            "max",
+            "mean",
+            "mean_sqrt_len_tokens",
+            "weightedmean",
+            "lasttoken",
+        )
     },
     "several poolings": SentenceModel(pooling={"pooling_mode": ("cls", "max", "mean")}),
     "normalised": SentenceModel(normalize=True),
     "dense": SentenceModel(dense=((16, "Tanh"),), normalize=True),
     "dense, GELU": SentenceModel(dense=((16, "GELU"),)),
     "two dense layers": SentenceModel(dense=((24, "ReLU"), (8, "Identity"))),
-    "default prompt": SentenceModel(settings={"prompts": PROMPTS, "default_prompt_name": "task"}),
+    "default prompt": SentenceModel(
+        settings={"prompts": PROMPTS, "default_prompt_name": "task"}
+    ),
     "prompts of queries and documents, dot product": SentenceModel(
         settings={"prompts": PROMPTS, "similarity_fn_name": "dot"}
     ),
@@ -68,7 +89,9 @@ EMBEDDERS: dict[str, SentenceModel] = {
         pooling={"pooling_mode": "weightedmean", "include_prompt": False},
         settings={"prompts": PROMPTS, "default_prompt_name": "task"},
     ),
-    "export of all modules": SentenceModel(dense=((16, "Tanh"),), normalize=True, complete=True),
+    "export of all modules": SentenceModel(
+        dense=((16, "Tanh"),), normalize=True, complete=True
+    ),
     "RoBERTa": SentenceModel(ROBERTA, normalize=True),
     "MPNet": SentenceModel(MPNET, {"pooling_mode": "cls"}),
 }
@@ -83,11 +106,19 @@ ANSWERERS: dict[str, TextModel] = {
         "DistilBert",
         "DistilBert",
         "wordpiece",
-        {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48, "max_position_embeddings": LENGTH},
+        {
+            "dim": 32,
+            "n_layers": 2,
+            "n_heads": 4,
+            "hidden_dim": 48,
+            "max_position_embeddings": LENGTH,
+        },
         types=False,
     ),
     "RoBERTa": ROBERTA,
-    "ELECTRA": TextModel("Electra", "Electra", "wordpiece", {**TINY, "embedding_size": 16}),
+    "ELECTRA": TextModel(
+        "Electra", "Electra", "wordpiece", {**TINY, "embedding_size": 16}
+    ),
 }
 FAMILIES = [
     *(Family(name, SENTENCES, "text-embedding") for name in EMBEDDERS),
@@ -107,7 +138,9 @@ def write_embedder(spec: SentenceModel, folder: Path, scratch: Path) -> Any:
 
     torch.manual_seed(0)
     tokenizer = make_tokenizer(spec.base)
-    network = transformers.AutoModel.from_config(config_of(spec.base, tokenizer), attn_implementation="eager").eval()
+    network = transformers.AutoModel.from_config(
+        config_of(spec.base, tokenizer), attn_implementation="eager"
+    ).eval()
     network.save_pretrained(scratch)
     tokenizer.save_pretrained(scratch)
     steps: list[Any] = [modules.Transformer(str(scratch), max_seq_length=LENGTH)]
@@ -115,7 +148,11 @@ def write_embedder(spec: SentenceModel, folder: Path, scratch: Path) -> Any:
     steps.append(pooling)
     size = pooling.pooling_output_dimension
     for width, activation in spec.dense:
-        steps.append(modules.Dense(size, width, activation_function=getattr(torch.nn, activation)()))
+        steps.append(
+            modules.Dense(
+                size, width, activation_function=getattr(torch.nn, activation)()
+            )
+        )
         size = width
     if spec.normalize:
         steps.append(modules.Normalize())
@@ -125,9 +162,16 @@ def write_embedder(spec: SentenceModel, folder: Path, scratch: Path) -> Any:
     names = [name for name in example if spec.base.types or name != "token_type_ids"]
     inputs = {name: example[name] for name in names}
     if spec.complete:
-        export(_complete(sentences), inputs, ["sentence_embedding"], folder / "model.onnx")
+        export(
+            _complete(sentences), inputs, ["sentence_embedding"], folder / "model.onnx"
+        )
     else:
-        export(network, inputs, ["last_hidden_state", "pooler_output"], folder / "model.onnx")
+        export(
+            network,
+            inputs,
+            ["last_hidden_state", "pooler_output"],
+            folder / "model.onnx",
+        )
     (folder / "model.safetensors").unlink()
     (folder / "model.toml").write_text('task = "text-embedding"\n')
     return sentences
@@ -148,7 +192,9 @@ def _complete(sentences: Any) -> Any:
     return Complete()
 
 
-def write_reranker(spec: TextModel, activation: str, folder: Path, scratch: Path) -> Any:
+def write_reranker(
+    spec: TextModel, activation: str, folder: Path, scratch: Path
+) -> Any:
     """Write a tiny reranker with its files, and return the CrossEncoder."""
     import torch
     import transformers
@@ -159,16 +205,25 @@ def write_reranker(spec: TextModel, activation: str, folder: Path, scratch: Path
     torch.manual_seed(0)
     tokenizer = make_tokenizer(spec)
     config = config_of(spec, tokenizer, num_labels=1)
-    network = transformers.AutoModelForSequenceClassification.from_config(config, attn_implementation="eager").eval()
+    network = transformers.AutoModelForSequenceClassification.from_config(
+        config, attn_implementation="eager"
+    ).eval()
     spread(network)
     network.save_pretrained(scratch)
     tokenizer.save_pretrained(scratch)
     function = getattr(torch.nn, activation)()
-    encoder = CrossEncoder(str(scratch), max_length=LENGTH, activation_fn=function, device="cpu")
+    encoder = CrossEncoder(
+        str(scratch), max_length=LENGTH, activation_fn=function, device="cpu"
+    )
     encoder.save_pretrained(str(folder))
     example = tokenizer(*PAIRS[0], return_tensors="pt")
     names = [name for name in example if spec.types or name != "token_type_ids"]
-    export(network, {name: example[name] for name in names}, ["logits"], folder / "model.onnx")
+    export(
+        network,
+        {name: example[name] for name in names},
+        ["logits"],
+        folder / "model.onnx",
+    )
     (folder / "model.safetensors").unlink()
     (folder / "model.toml").write_text('task = "text-classification"\n')
     return encoder
@@ -183,7 +238,9 @@ def write_answerer(spec: TextModel, folder: Path) -> tuple[Any, Any]:
     torch.manual_seed(0)
     tokenizer = make_tokenizer(spec)
     config = config_of(spec, tokenizer)
-    network = transformers.AutoModelForQuestionAnswering.from_config(config, attn_implementation="eager").eval()
+    network = transformers.AutoModelForQuestionAnswering.from_config(
+        config, attn_implementation="eager"
+    ).eval()
     with torch.no_grad():
         network.qa_outputs.weight.mul_(30)
     folder.mkdir(parents=True)
@@ -193,6 +250,8 @@ def write_answerer(spec: TextModel, folder: Path) -> tuple[Any, Any]:
     example = tokenizer(*PAIRS[0], return_tensors="pt")
     names = [name for name in example if spec.types or name != "token_type_ids"]
     outputs = ["start_logits", "end_logits"]
-    export(network, {name: example[name] for name in names}, outputs, folder / "model.onnx")
+    export(
+        network, {name: example[name] for name in names}, outputs, folder / "model.onnx"
+    )
     (folder / "model.toml").write_text('task = "question-answering"\n')
     return network, transformers.AutoTokenizer.from_pretrained(folder)

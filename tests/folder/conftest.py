@@ -15,7 +15,9 @@ Run = Callable[..., tuple[int, str, str]]
 @pytest.fixture(autouse=True)
 def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out what the environment says of servers, settings and the hub."""
-    for name in [name for name in os.environ if name.startswith(("POCKETSERVE_", "HF_"))]:
+    for name in [
+        name for name in os.environ if name.startswith(("POCKETSERVE_", "HF_"))
+    ]:
         monkeypatch.delenv(name)
 
 

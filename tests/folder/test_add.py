@@ -45,7 +45,9 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _own_home(_no_settings: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, state: Path) -> None:
+def _own_home(
+    _no_settings: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, state: Path
+) -> None:
     for name in ("HOME", "XDG_STATE_HOME", "HF_HOME"):
         monkeypatch.setenv(name, str(tmp_path / "home"))
     monkeypatch.setenv("POCKETSERVE_STATE_DIR", str(state))
@@ -96,7 +98,9 @@ def manifest(folder: Path, name: str) -> dict[str, Any]:
 
 def contents(folder: Path) -> list[str]:
     """All files of a folder, hidden ones too."""
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    return sorted(
+        str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()
+    )
 
 
 def test_a_file(add: Add, folder: Path) -> None:
@@ -109,7 +113,10 @@ def test_a_file(add: Add, folder: Path) -> None:
     assert provenance.pop("date").startswith("20")
     assert provenance == {"source": "digits.tflite", "sha256": SHA256}
     assert f"Serve it: pocketserve serve {folder}" in out
-    assert "Ask it: pocketserve predict digits input.json  # serving_default_image:0 FP32 [any, 8, 8, 1]\n" in out
+    assert (
+        "Ask it: pocketserve predict digits input.json  # serving_default_image:0 FP32 [any, 8, 8, 1]\n"
+        in out
+    )
     assert add(source) == (
         *(1, ""),
         f"pocketserve: {folder} has a model 'digits' already; give it another one by --name NAME, or "
@@ -123,9 +130,20 @@ def test_a_reader_that_goes_away(folder: Path) -> None:
     """``add … 2>&1 | head`` adds the model whole; one that cannot be added fails, though nobody reads why."""
     reading, writing = os.pipe()
     os.close(reading)
-    words = [sys.executable, "-m", "pocketserve", "add", MODELS / "digits" / "digits.tflite", "--models-dir", folder]
+    words = [
+        sys.executable,
+        "-m",
+        "pocketserve",
+        "add",
+        MODELS / "digits" / "digits.tflite",
+        "--models-dir",
+        folder,
+    ]
     try:
-        codes = [subprocess.run(words, stdout=writing, stderr=writing, timeout=60).returncode for _ in range(2)]
+        codes = [
+            subprocess.run(words, stdout=writing, stderr=writing, timeout=60).returncode
+            for _ in range(2)
+        ]
     finally:
         os.close(writing)
     assert codes == [0, 1]
@@ -135,27 +153,47 @@ def test_a_reader_that_goes_away(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["no-such-file"], "'no-such-file' is no file or folder, no https:// address and no hf:ORG/REPO"),
+        (
+            ["no-such-file"],
+            "'no-such-file' is no file or folder, no https:// address and no hf:ORG/REPO",
+        ),
         (["org/repo"], "no hf:ORG/REPO; did you mean hf:org/repo?"),
         (["FILE", "--name", "a b"], "a model cannot be called 'a b'"),
         (["FILE", "--name", "../b"], "a model cannot be called '../b'"),
-        (["FILE", "--sha256", "0" * 64], f"its SHA-256 is {SHA256}, and not {'0' * 64}; nothing was added"),
+        (
+            ["FILE", "--sha256", "0" * 64],
+            f"its SHA-256 is {SHA256}, and not {'0' * 64}; nothing was added",
+        ),
         (["notes.txt"], "notes.txt is no model file of a known kind"),
-        (["page.tflite"], "page.tflite: is a web page instead of the model: download the file itself"),
+        (
+            ["page.tflite"],
+            "page.tflite: is a web page instead of the model: download the file itself",
+        ),
         (["weights.safetensors"], "weights.safetensors holds weights without a model"),
-        (["http://example.com/a.tflite"], "http://example.com/a.tflite is no address with https://"),
-        (["ftp://example.com/a.tflite"], "ftp://example.com/a.tflite is no address with https://"),
+        (
+            ["http://example.com/a.tflite"],
+            "http://example.com/a.tflite is no address with https://",
+        ),
+        (
+            ["ftp://example.com/a.tflite"],
+            "ftp://example.com/a.tflite is no address with https://",
+        ),
         (["hf:only-one"], "'hf:only-one' is not hf:ORG/REPO"),
         (["damaged.tflite"], "damaged is not added, since it cannot be served"),
     ],
 )
-def test_what_is_refused(add: Add, folder: Path, tmp_path: Path, words: list[str], sentence: str) -> None:
+def test_what_is_refused(
+    add: Add, folder: Path, tmp_path: Path, words: list[str], sentence: str
+) -> None:
     """With one sentence, and nothing is left in the folder."""
     (tmp_path / "notes.txt").write_text("x")
     (tmp_path / "page.tflite").write_text("<!DOCTYPE html><p>Sign in")
     (tmp_path / "weights.safetensors").write_bytes(b"x")
     (tmp_path / "damaged.tflite").write_bytes(DIGITS[:500])
-    paths = {"FILE": MODELS / "digits" / "digits.tflite", **{path.name: path for path in tmp_path.iterdir()}}
+    paths = {
+        "FILE": MODELS / "digits" / "digits.tflite",
+        **{path.name: path for path in tmp_path.iterdir()},
+    }
     code, out, err = add(*(paths.get(word, word) for word in words))
     assert (code, out) == (1, "")
     assert sentence in err
@@ -168,18 +206,34 @@ def test_a_folder(add: Add, folder: Path, tmp_path: Path) -> None:
     (source / ".git").mkdir(parents=True)
     (source / ".git" / "HEAD").write_text("x")
     (source / "m.tflite").write_bytes(DIGITS)
-    (source / "m.int8.tflite").write_bytes((MODELS / "digits" / "digits.int8.tflite").read_bytes())
+    (source / "m.int8.tflite").write_bytes(
+        (MODELS / "digits" / "digits.int8.tflite").read_bytes()
+    )
     (source / "model.toml").write_text('# mine\ndescription = "numbers"\n')
     (source / "LICENSE.txt").write_text("\nBSD  3-Clause\nmore")
     code, _, err = add(source)
     assert code == 0, err
-    assert contents(folder / "numbers") == ["LICENSE.txt", "m.int8.tflite", "m.tflite", "model.toml"]
-    assert (folder / "numbers" / "model.toml").read_text().startswith('# mine\ndescription = "numbers"\n')
+    assert contents(folder / "numbers") == [
+        "LICENSE.txt",
+        "m.int8.tflite",
+        "m.tflite",
+        "model.toml",
+    ]
+    assert (
+        (folder / "numbers" / "model.toml")
+        .read_text()
+        .startswith('# mine\ndescription = "numbers"\n')
+    )
     assert manifest(folder, "numbers")["license"] == "BSD 3-Clause"
-    assert {v["provenance"]["source"] for v in manifest(folder, "numbers")["versions"].values()} == {"numbers"}
+    assert {
+        v["provenance"]["source"]
+        for v in manifest(folder, "numbers")["versions"].values()
+    } == {"numbers"}
     (source / "link.txt").symlink_to("/etc/passwd")
     assert "holds links" in add(source, "--name", "again")[2]
-    assert contents(folder) == [f"numbers/{name}" for name in contents(folder / "numbers")]
+    assert contents(folder) == [
+        f"numbers/{name}" for name in contents(folder / "numbers")
+    ]
 
 
 def test_a_model_with_code(add: Add, folder: Path, tmp_path: Path) -> None:
@@ -190,7 +244,10 @@ def test_a_model_with_code(add: Add, folder: Path, tmp_path: Path) -> None:
     (source / "task.py").write_text("raise SystemExit('it ran')")
     code, out, _ = add(source)
     assert code == 0
-    assert f"tflite: it holds code, which runs after: pocketserve trust {folder / 'own'}" in out.replace("\n  ", " ")
+    assert (
+        f"tflite: it holds code, which runs after: pocketserve trust {folder / 'own'}"
+        in out.replace("\n  ", " ")
+    )
     assert "task.py" in contents(folder / "own")
 
 
@@ -207,7 +264,12 @@ def archive(path: Path, files: dict[str, bytes], **options: Any) -> Path:
 
 def test_an_archive(add: Add, folder: Path, tmp_path: Path) -> None:
     """The folders around everything go; so does what macOS adds."""
-    files = {"a/b/m.tflite": DIGITS, "a/b/x/labels.txt": b"0\n", "__MACOSX/a/b/._m.tflite": b"x", "a/.DS_Store": b"x"}
+    files = {
+        "a/b/m.tflite": DIGITS,
+        "a/b/x/labels.txt": b"0\n",
+        "__MACOSX/a/b/._m.tflite": b"x",
+        "a/.DS_Store": b"x",
+    }
     source = archive(tmp_path / "numbers.zip", files)
     code, _, err = add(source)
     assert code == 0, err
@@ -217,16 +279,27 @@ def test_an_archive(add: Add, folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["../m.tflite", "/m.tflite", "a/../../m.tflite", "..\\m.tflite", "x" * 300 + ".tflite"]
+    "name",
+    [
+        "../m.tflite",
+        "/m.tflite",
+        "a/../../m.tflite",
+        "..\\m.tflite",
+        "x" * 300 + ".tflite",
+    ],
 )
-def test_an_archive_writes_nowhere_else(add: Add, folder: Path, tmp_path: Path, name: str) -> None:
+def test_an_archive_writes_nowhere_else(
+    add: Add, folder: Path, tmp_path: Path, name: str
+) -> None:
     source = archive(tmp_path / "evil.zip", {"ok.tflite": DIGITS, name: DIGITS})
     before = contents(tmp_path)
     assert "would be written outside of its folder" in add(source)[2]
     assert contents(tmp_path) == before
 
 
-def test_hostile_archives(add: Add, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hostile_archives(
+    add: Add, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Links, too many files, one name twice, sizes that lie, more than the disk has."""
     link = archive(tmp_path / "link.zip", {"m.tflite": b"/etc/passwd"}, mode=0o120777)
     assert "is a link; pack the file itself" in add(link)[2]
@@ -240,7 +313,9 @@ def test_hostile_archives(add: Add, folder: Path, tmp_path: Path, monkeypatch: p
     assert struct.unpack_from("<I", content, at) == (1 << 20,)
     bomb.write_bytes(content[:at] + struct.pack("<I", 1000) + content[at + 4 :])
     assert "is damaged" in add(bomb)[2]
-    bomb.write_bytes(content[:at] + struct.pack("<I", (1 << 32) - 2) + content[at + 4 :])
+    bomb.write_bytes(
+        content[:at] + struct.pack("<I", (1 << 32) - 2) + content[at + 4 :]
+    )
     monkeypatch.setattr(models_folder, "room", lambda path: 10**9)
     assert "it takes 4.3 GB, and there is room for 1.0 GB" in add(bomb)[2]
     assert contents(folder) == []
@@ -261,14 +336,24 @@ def overlapping(path: Path, entries: int) -> Path:
     assert length == len("f0.txt")
     tail = bytearray(content[end:])
     count, size = struct.unpack_from("<HI", tail, 10)
-    struct.pack_into("<HHI", tail, 8, count + entries, count + entries, size + len(more))
+    struct.pack_into(
+        "<HHI", tail, 8, count + entries, count + entries, size + len(more)
+    )
     path.write_bytes(content[:end] + more + bytes(tail))
     return path
 
 
-def test_an_archive_whose_entries_share_bytes(add: Add, folder: Path, tmp_path: Path) -> None:
-    assert "'g0000' lies inside another file of it" in add(overlapping(tmp_path / "one.zip", 1))[2]
-    assert "lies inside another file of it" in add(overlapping(tmp_path / "many.zip", 90))[2]
+def test_an_archive_whose_entries_share_bytes(
+    add: Add, folder: Path, tmp_path: Path
+) -> None:
+    assert (
+        "'g0000' lies inside another file of it"
+        in add(overlapping(tmp_path / "one.zip", 1))[2]
+    )
+    assert (
+        "lies inside another file of it"
+        in add(overlapping(tmp_path / "many.zip", 90))[2]
+    )
     assert contents(folder) == []
 
 
@@ -276,21 +361,33 @@ def test_an_archive_that_unpacks_to_far_more_than_its_size(
     add: Add, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sources, "FREE_BYTES", 1 << 20)
-    bomb = archive(tmp_path / "bomb.zip", {"m.tflite": DIGITS, "zeros": bytes(32 << 20)})
+    bomb = archive(
+        tmp_path / "bomb.zip", {"m.tflite": DIGITS, "zeros": bytes(32 << 20)}
+    )
     assert "would unpack to 33.7 MB, which no model does" in add(bomb)[2]
     assert contents(folder) == []
-    model = archive(tmp_path / "model.zip", {"m.tflite": DIGITS, "zeros": bytes(1 << 20)})
+    model = archive(
+        tmp_path / "model.zip", {"m.tflite": DIGITS, "zeros": bytes(1 << 20)}
+    )
     assert add(model)[0] == 0  # a small archive may unpack to a bit more
 
 
-def test_room_stays_for_others(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_room_stays_for_others(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     usage = models_folder.shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(models_folder.shutil, "disk_usage", lambda path: usage._replace(free=300 << 20))
+    monkeypatch.setattr(
+        models_folder.shutil, "disk_usage", lambda path: usage._replace(free=300 << 20)
+    )
     assert models_folder.room(tmp_path) == 44 << 20
 
 
-def test_an_archive_with_control_characters_in_a_name(add: Add, folder: Path, tmp_path: Path) -> None:
-    source = archive(tmp_path / "evil.zip", {"m.tflite": DIGITS, "assets/x\nforged": b"x"})
+def test_an_archive_with_control_characters_in_a_name(
+    add: Add, folder: Path, tmp_path: Path
+) -> None:
+    source = archive(
+        tmp_path / "evil.zip", {"m.tflite": DIGITS, "assets/x\nforged": b"x"}
+    )
     assert r"the name 'assets/x\nforged' has control characters" in add(source)[2]
     assert contents(folder) == []
 
@@ -308,11 +405,15 @@ ODD_NAMES = {
 
 @pytest.mark.parametrize("name", ODD_NAMES.values(), ids=ODD_NAMES)
 @pytest.mark.parametrize("place", ["address", "header"])
-def test_odd_names_of_downloads(add: Add, folder: Path, hub: StandIn, name: str, place: str) -> None:
+def test_odd_names_of_downloads(
+    add: Add, folder: Path, hub: StandIn, name: str, place: str
+) -> None:
     """With --name they are added; without it, they are added or refused with one sentence."""
     path = "/files/of/digits.tflite"
     if place == "header":
-        hub.headers[path] = {"Content-Disposition": f"attachment; filename*=UTF-8''{name}"}
+        hub.headers[path] = {
+            "Content-Disposition": f"attachment; filename*=UTF-8''{name}"
+        }
     else:
         path = f"/files/of/{name}"
         for key in (path, unquote(path)):
@@ -323,10 +424,15 @@ def test_odd_names_of_downloads(add: Add, folder: Path, hub: StandIn, name: str,
     assert file.startswith("m/") and file.endswith(".tflite") and file.isprintable()
     code, _, err = add(f"{hub.url}{path}")
     assert "(--debug shows where)" not in err
-    assert code == 0 or ("a model cannot be called" in err and "give it another one by --name NAME" in err)
+    assert code == 0 or (
+        "a model cannot be called" in err
+        and "give it another one by --name NAME" in err
+    )
 
 
-def test_the_longest_name_of_a_file_without_an_ending(add: Add, folder: Path, tmp_path: Path) -> None:
+def test_the_longest_name_of_a_file_without_an_ending(
+    add: Add, folder: Path, tmp_path: Path
+) -> None:
     source = tmp_path / ("a" * 255)
     source.write_bytes(DIGITS)
     code, _, err = add(source, "--name", "m")
@@ -341,23 +447,34 @@ def test_a_listing_of_the_hub_with_an_odd_size(size: str) -> None:
         hub_module._parse_listing("org/numbers", json.loads(listing))
 
 
-@pytest.mark.parametrize("name", ["a\\nb.tflite", "\\ud800.tflite", "\\u001b[2J.tflite"])
+@pytest.mark.parametrize(
+    "name", ["a\\nb.tflite", "\\ud800.tflite", "\\u001b[2J.tflite"]
+)
 def test_a_listing_of_the_hub_with_an_odd_name(name: str) -> None:
     listing = f'{{"sha": "{COMMIT}", "siblings": [{{"rfilename": "{name}"}}, {{"rfilename": "m.tflite"}}]}}'
-    assert list(hub_module._parse_listing("org/numbers", json.loads(listing)).files) == ["m.tflite"]
+    assert list(
+        hub_module._parse_listing("org/numbers", json.loads(listing)).files
+    ) == ["m.tflite"]
 
 
-def test_a_model_with_a_delegate(add: Add, folder: Path, tmp_path: Path, command: Add) -> None:
+def test_a_model_with_a_delegate(
+    add: Add, folder: Path, tmp_path: Path, command: Add
+) -> None:
     """It is added, and the command that is printed asks about the delegate in its final place."""
     source = tmp_path / "own"
     source.mkdir()
     (source / "m.tflite").write_bytes(DIGITS)
     (source / "evil.so").write_bytes(b"\x7fELF")
-    (source / "model.toml").write_text('[versions.t]\nfile = "m.tflite"\ndelegate = "evil.so"\n')
+    (source / "model.toml").write_text(
+        '[versions.t]\nfile = "m.tflite"\ndelegate = "evil.so"\n'
+    )
     code, out, err = add(source)
     assert code == 0, err
     text = " ".join(out.split())
-    assert f"evil.so is code that is not trusted; `pocketserve trust {folder / 'own'}` shows" in text
+    assert (
+        f"evil.so is code that is not trusted; `pocketserve trust {folder / 'own'}` shows"
+        in text
+    )
     assert contents(folder) == ["own/evil.so", "own/m.tflite", "own/model.toml"]
     code, out, err = command("trust", folder / "own", "--yes")
     assert code == 0, err
@@ -366,11 +483,18 @@ def test_a_model_with_a_delegate(add: Add, folder: Path, tmp_path: Path, command
 
 def test_an_address(add: Add, folder: Path, hub: StandIn) -> None:
     """What is noted has no password and no query; the name is the header's, without folders."""
-    hub.headers["/files/of/digits.tflite"] = {"Content-Disposition": 'attachment; filename="../../etc/numbers.tflite"'}
-    code, _, err = add(f"{hub.url.replace('//', '//me:secret@')}/files/of/digits.tflite?key=secret", "--sha256", SHA256)
+    hub.headers["/files/of/digits.tflite"] = {
+        "Content-Disposition": 'attachment; filename="../../etc/numbers.tflite"'
+    }
+    code, _, err = add(
+        f"{hub.url.replace('//', '//me:secret@')}/files/of/digits.tflite?key=secret",
+        "--sha256",
+        SHA256,
+    )
     assert code == 0, err
     assert (
-        manifest(folder, "numbers")["versions"]["tflite"]["provenance"]["source"] == f"{hub.url}/files/of/digits.tflite"
+        manifest(folder, "numbers")["versions"]["tflite"]["provenance"]["source"]
+        == f"{hub.url}/files/of/digits.tflite"
     )
     assert contents(folder) == ["numbers/model.toml", "numbers/numbers.tflite"]
     assert "fetching numbers.tflite" in err
@@ -379,14 +503,18 @@ def test_an_address(add: Add, folder: Path, hub: StandIn) -> None:
 def test_a_cut_connection_goes_on(add: Add, folder: Path, hub: StandIn) -> None:
     """Where it was cut, several times, by the strong tag of what was there."""
     hub.cuts += [1000, 500, 0]
-    assert add(f"{hub.url}/files/of/digits.tflite")[0] == 1, "the third answer was empty"
+    assert add(f"{hub.url}/files/of/digits.tflite")[0] == 1, (
+        "the third answer was empty"
+    )
     hub.cuts += [700]
     code, _, err = add(f"{hub.url}/files/of/digits.tflite")
     assert code == 0, err
     assert (folder / "digits" / "digits.tflite").read_bytes() == DIGITS
     ranges = [headers.get("Range") for _, _, headers in hub.requests]
     assert ranges == [None, "bytes=1000-", "bytes=1500-", "bytes=1500-", "bytes=2200-"]
-    assert {headers["If-Range"] for _, _, headers in hub.requests[1:]} == {f'"{SHA256}"'}
+    assert {headers["If-Range"] for _, _, headers in hub.requests[1:]} == {
+        f'"{SHA256}"'
+    }
     assert contents(folder) == ["digits/digits.tflite", "digits/model.toml"]
 
 
@@ -397,12 +525,16 @@ def test_what_was_cut_is_said_and_hidden(add: Add, folder: Path, hub: StandIn) -
     assert code == 1
     assert "1.0 kB are kept, and the same command goes on with them" in err
     assert [path.name[0] for path in folder.iterdir()] == ["."]
-    hub.plain["/files/of/digits.tflite"] = other = (MODELS / "digits" / "digits.int8.tflite").read_bytes()
+    hub.plain["/files/of/digits.tflite"] = other = (
+        MODELS / "digits" / "digits.int8.tflite"
+    ).read_bytes()
     assert add(f"{hub.url}/files/of/digits.tflite")[0] == 0
     assert (folder / "digits" / "digits.tflite").read_bytes() == other
 
 
-def test_a_server_that_stalls(add: Add, folder: Path, hub: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_stalls(
+    add: Add, folder: Path, hub: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each piece has a deadline."""
     monkeypatch.setattr(download, "PIECE_S", 0.3)
     monkeypatch.setattr(download, "PIECE_BYTES", 500)
@@ -416,9 +548,15 @@ def test_a_server_that_stalls(add: Add, folder: Path, hub: StandIn, monkeypatch:
 @pytest.mark.parametrize(
     ("headers", "sentence"),
     [
-        ({"Content-Length": "999999999999999"}, "it takes 1000000.0 GB, and there is room for"),
+        (
+            {"Content-Length": "999999999999999"},
+            "it takes 1000000.0 GB, and there is room for",
+        ),
         ({"Content-Encoding": "gzip"}, "it is sent packed, which was not asked for"),
-        ({"Content-Disposition": 'attachment; filename="a b.tflite"'}, "a model cannot be called 'a b'"),
+        (
+            {"Content-Disposition": 'attachment; filename="a b.tflite"'},
+            "a model cannot be called 'a b'",
+        ),
     ],
 )
 def test_what_a_server_says_is_bounded(
@@ -430,26 +568,41 @@ def test_what_a_server_says_is_bounded(
     assert contents(folder) == []
 
 
-def test_a_file_of_unknown_size(add: Add, folder: Path, hub: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_unknown_size(
+    add: Add, folder: Path, hub: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It may have as much as there is room for, and the hub's list less."""
-    hub.headers["/files/of/digits.tflite"] = hub.headers["/api/models/org/numbers/revision/main"] = {
-        "Content-Length": ""
-    }
+    hub.headers["/files/of/digits.tflite"] = hub.headers[
+        "/api/models/org/numbers/revision/main"
+    ] = {"Content-Length": ""}
     assert add(f"{hub.url}/files/of/digits.tflite")[0] == 0
     assert add("hf:org/numbers")[0] == 0
     monkeypatch.setattr(hub_module, "MAX_LISTING_BYTES", 100)
-    assert "main has more than 100 B; nothing of it is kept" in add("hf:org/numbers", "--name", "two")[2]
+    assert (
+        "main has more than 100 B; nothing of it is kept"
+        in add("hf:org/numbers", "--name", "two")[2]
+    )
     monkeypatch.setattr(download, "room", lambda path: 1000)
-    assert "digits.tflite has more than 1.0 kB" in add(f"{hub.url}/files/of/digits.tflite", "--name", "two")[2]
+    assert (
+        "digits.tflite has more than 1.0 kB"
+        in add(f"{hub.url}/files/of/digits.tflite", "--name", "two")[2]
+    )
     assert not list(folder.glob(".*"))
 
 
 def test_redirects_are_bounded(add: Add, folder: Path, hub: StandIn) -> None:
     """In number, and in where they lead: to HTTPS or this device."""
-    hub.redirects |= {"/old": "/files/of/digits.tflite", "/loop": "/loop", "/out": "http://example.com/a.tflite"}
+    hub.redirects |= {
+        "/old": "/files/of/digits.tflite",
+        "/loop": "/loop",
+        "/out": "http://example.com/a.tflite",
+    }
     assert add(f"{hub.url}/old", "--name", "numbers")[0] == 0
     assert "more than 5 addresses lead to others" in add(f"{hub.url}/loop")[2]
-    assert "http://example.com/a.tflite is no address with https://" in add(f"{hub.url}/out")[2]
+    assert (
+        "http://example.com/a.tflite is no address with https://"
+        in add(f"{hub.url}/out")[2]
+    )
     hub.statuses["/none.tflite"] = 404
     assert "cannot be fetched: it answers 404" in add(f"{hub.url}/none.tflite")[2]
 
@@ -459,7 +612,11 @@ class _LeadsOut(BaseAdapter):
 
     def send(self, request: PreparedRequest, *words: Any, **options: Any) -> Response:
         response = Response()
-        response.status_code, response.url, response.raw = 302, str(request.url), io.BytesIO()
+        response.status_code, response.url, response.raw = (
+            302,
+            str(request.url),
+            io.BytesIO(),
+        )
         response.headers["Location"] = "http://127.0.0.1:9/a.tflite"
         return response
 
@@ -471,7 +628,9 @@ def test_https_never_leads_to_http() -> None:
     """Not even to this device: who redirects may not be who was asked."""
     with bounded_session(ExchangeLimits()) as session:
         session.mount("https://", _LeadsOut())
-        with pytest.raises(ServerUnreachableError, match="it leads to an address without HTTPS"):
+        with pytest.raises(
+            ServerUnreachableError, match="it leads to an address without HTTPS"
+        ):
             open_address(session, "https://example.com/a.tflite", 5)
 
 
@@ -488,7 +647,9 @@ def test_https_never_leads_to_http() -> None:
 )
 def test_which_model_of_a_repository(path: str, names: list[str], choice: str) -> None:
     """A file, or the folder that its files make a model."""
-    repo = hub_module.HubRepo("org/repo", COMMIT, dict.fromkeys(names, hub_module.HubFile(1)))
+    repo = hub_module.HubRepo(
+        "org/repo", COMMIT, dict.fromkeys(names, hub_module.HubFile(1))
+    )
     assert hub_module.choose_file(repo, path) == choice
 
 
@@ -509,20 +670,31 @@ def test_a_model_of_the_hub(add: Add, folder: Path, hub: StandIn, road: str) -> 
     assert add("hf:org/numbers/onnx/digits.tflite@refs/pr/1", "--name", "other")[0] == 0
     page = f"{hub.url}/org/numbers/blob/main/onnx/digits.tflite?download=true"
     assert add(page, "--name", "pasted")[0] == 0, "as a browser shows it"
-    assert manifest(folder, "pasted")["versions"]["tflite"]["provenance"]["source"] == provenance["source"]
+    assert (
+        manifest(folder, "pasted")["versions"]["tflite"]["provenance"]["source"]
+        == provenance["source"]
+    )
     assert add(f"{hub.url}/org/numbers", "--name", "page")[0] == 0
 
 
-def test_the_token_is_for_the_hub_alone(add: Add, hub: StandIn, road: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_token_is_for_the_hub_alone(
+    add: Add, hub: StandIn, road: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A private model comes with it; the storage that the hub leads to does not see it."""
     hub.private.add("org/numbers")
-    assert "it is private: then set HF_TOKEN to a token that may" in add("hf:org/numbers")[2]
+    assert (
+        "it is private: then set HF_TOKEN to a token that may"
+        in add("hf:org/numbers")[2]
+    )
     monkeypatch.setenv("HF_TOKEN", "hf_wrong")
     assert "or this token may not see it" in add("hf:org/numbers")[2]
     hub.requests.clear()
     monkeypatch.setenv("HF_TOKEN", hub.token)
     assert add("hf:org/numbers")[0] == 0
-    sent = {(path.startswith("/blob/"), headers.get("Authorization")) for _, path, headers in hub.requests}
+    sent = {
+        (path.startswith("/blob/"), headers.get("Authorization"))
+        for _, path, headers in hub.requests
+    }
     assert {token for is_storage, token in sent if is_storage} == {None}
     assert (False, f"Bearer {hub.token}") in sent
 
@@ -530,8 +702,13 @@ def test_the_token_is_for_the_hub_alone(add: Add, hub: StandIn, road: str, monke
 def test_errors_of_the_hub(add: Add, folder: Path, hub: StandIn, road: str) -> None:
     """Each in a sentence with the way out; nothing stays."""
     hub.gated.add("org/gated")
-    hub.repos |= {"org/gated": hub.repos["org/numbers"], "org/weights": {"model.safetensors": b"x" * 2000}}
-    hub.repos["org/many"] = {f"m_{kind}.tflite": DIGITS for kind in ("fp32", "int8")} | {"README.md": b"x"}
+    hub.repos |= {
+        "org/gated": hub.repos["org/numbers"],
+        "org/weights": {"model.safetensors": b"x" * 2000},
+    }
+    hub.repos["org/many"] = {
+        f"m_{kind}.tflite": DIGITS for kind in ("fp32", "int8")
+    } | {"README.md": b"x"}
     hub.statuses["/api/models/org/broken/revision/main"] = 500
     hub.plain["/api/models/org/other/revision/main"] = b"<html>"
     sentences = {
@@ -551,7 +728,9 @@ def test_errors_of_the_hub(add: Add, folder: Path, hub: StandIn, road: str) -> N
         assert contents(folder) == [], source
 
 
-def test_another_content_than_the_hub_lists(add: Add, folder: Path, hub: StandIn, road: str) -> None:
+def test_another_content_than_the_hub_lists(
+    add: Add, folder: Path, hub: StandIn, road: str
+) -> None:
     """Of the right length, or not."""
     for wrong in (bytes(len(DIGITS)), DIGITS + b"x"):
         hub.wrong = wrong
@@ -559,29 +738,43 @@ def test_another_content_than_the_hub_lists(add: Add, folder: Path, hub: StandIn
         assert [path for path in contents(folder) if not path.startswith(".")] == []
 
 
-def test_a_cut_download_of_the_hub(add: Add, folder: Path, hub: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cut_download_of_the_hub(
+    add: Add, folder: Path, hub: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The next command goes on with it."""
     monkeypatch.setitem(sys.modules, LIBRARY, None)
     hub.cuts += [1 << 20, 1000, 0]  # the listing is whole
     assert "the same command goes on" in add("hf:org/numbers")[2]
     assert add("hf:org/numbers")[0] == 0
-    ranges = [headers["Range"] for _, path, headers in hub.requests if "Range" in headers and "/blob/" in path]
+    ranges = [
+        headers["Range"]
+        for _, path, headers in hub.requests
+        if "Range" in headers and "/blob/" in path
+    ]
     assert ranges == ["bytes=1000-", "bytes=1000-"]
     hub.requests.clear()
     hub.cuts += [1 << 20, 1 << 20, 0]
     assert add("hf:org/numbers", "--name", "two")[0] == 1, "the file after the model"
     assert add("hf:org/numbers", "--name", "two")[0] == 0
-    assert sum("/blob/" in path for _, path, _ in hub.requests) == 1, "the model was fetched once"
+    assert sum("/blob/" in path for _, path, _ in hub.requests) == 1, (
+        "the model was fetched once"
+    )
     assert not list(folder.glob(".*"))
 
 
 def test_which_folder(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    folder: Path,
 ) -> None:
     """The one that is named; the embedded models are nobody's to add to."""
     source = str(MODELS / "digits" / "digits.tflite")
     assert main(["add", source]) == 1
-    assert "no folder of yours is served; name the models folder: --models-dir FOLDER" in capsys.readouterr().err
+    assert (
+        "no folder of yours is served; name the models folder: --models-dir FOLDER"
+        in capsys.readouterr().err
+    )
     monkeypatch.setenv("POCKETSERVE_MODELS_DIR", str(folder))
     assert main(["add", source]) == 0
     assert main(["add", source, "--models-dir", str(folder / "digits")]) == 1

@@ -64,41 +64,72 @@ def test_a_bare_file_by_options(run: Run, folder: Path, labels: Path) -> None:
     code, out, err = run("init", "bare", "--models-dir", folder, *words)
     assert (code, err) == (0, "")
     assert sorted(os.listdir(folder)) == ["bare"]
-    assert sorted(os.listdir(folder / "bare")) == ["bare.tflite", "labels.txt", "model.toml"]
+    assert sorted(os.listdir(folder / "bare")) == [
+        "bare.tflite",
+        "labels.txt",
+        "model.toml",
+    ]
     assert manifest(folder / "bare") == {
         "task": "image-classification",
         "labels": "labels.txt",
         "image": {"mean": 0, "std": 1},
     }, "its scores are probabilities: no activation"
-    assert "bare is served as image-classification with 10 labels (0, 1, 2 …)." in " ".join(out.split())
+    assert (
+        "bare is served as image-classification with 10 labels (0, 1, 2 …)."
+        in " ".join(out.split())
+    )
     moved = f"The model's file moved into {folder}/bare, with a copy of the labels: a manifest holds for the files"
     assert moved in " ".join(out.split())
-    code, out, _ = run("predict", "--local", folder / "bare", DIGITS / "samples" / "3.png", "--json")
+    code, out, _ = run(
+        "predict", "--local", folder / "bare", DIGITS / "samples" / "3.png", "--json"
+    )
     assert code == 0 and len(json.loads(out)["predictions"][0]["label"]) == 1
     before = (folder / "bare" / "model.toml").read_bytes()
     code, _, err = run("init", folder / "bare")
-    assert code == 1 and 'is left as it is: it says task = "image-classification" already' in err
+    assert (
+        code == 1
+        and 'is left as it is: it says task = "image-classification" already' in err
+    )
     assert (folder / "bare" / "model.toml").read_bytes() == before
 
 
 def test_what_nobody_states_is_said_and_not_written(run: Run, folder: Path) -> None:
     """The manifest would make a guess look like a statement."""
-    code, out, _ = run("init", "bare", "--models-dir", folder, "--task", "image-classification")
+    code, out, _ = run(
+        "init", "bare", "--models-dir", folder, "--task", "image-classification"
+    )
     assert code == 0
-    assert "Assumed, since nothing states it: pixels 0..1, resize stretch." in " ".join(out.split())
+    assert "Assumed, since nothing states it: pixels 0..1, resize stretch." in " ".join(
+        out.split()
+    )
     assert "pocketserve init bare --try PHOTO" in out
     assert "image" not in manifest(folder / "bare")
     shutil.rmtree(folder / "bare")
     shutil.copy(DIGITS / "digits.tflite", folder / "bare.tflite")
-    code, out, _ = run("init", "bare", "--models-dir", folder, "--task", "image-classification", "--pixels", "0..1")
+    code, out, _ = run(
+        "init",
+        "bare",
+        "--models-dir",
+        folder,
+        "--task",
+        "image-classification",
+        "--pixels",
+        "0..1",
+    )
     assert code == 0 and "Assumed" not in out
 
 
 @pytest.mark.parametrize(("count", "is_taken"), [(10, True), (2, False)])
-def test_labels_beside_a_bare_file(run: Run, folder: Path, count: int, is_taken: bool) -> None:
+def test_labels_beside_a_bare_file(
+    run: Run, folder: Path, count: int, is_taken: bool
+) -> None:
     """They are copied where they are as many as the classes; else they may be another model's, and are named."""
-    (folder / "labels.txt").write_text("".join(f"{name}\n" for name in "abcdefghij"[:count]))
-    code, out, err = run("init", folder / "bare.tflite", "--task", "image-classification")
+    (folder / "labels.txt").write_text(
+        "".join(f"{name}\n" for name in "abcdefghij"[:count])
+    )
+    code, out, err = run(
+        "init", folder / "bare.tflite", "--task", "image-classification"
+    )
     assert code == 0, err
     assert (manifest(folder / "bare").get("labels") == "labels.txt") == is_taken
     assert (folder / "labels.txt").is_file(), "it may be another model's, too"
@@ -109,11 +140,24 @@ def test_labels_beside_a_bare_file(run: Run, folder: Path, count: int, is_taken:
 def test_labels_of_another_number_are_told_once(folder: Path, tmp_path: Path) -> None:
     """The task's own warning is not printed beside the command's sentence."""
     (tmp_path / "two").write_text("a\nb\n")
-    words = [sys.executable, "-m", "pocketserve", "init", folder / "bare.tflite", "--labels", tmp_path / "two"]
+    words = [
+        sys.executable,
+        "-m",
+        "pocketserve",
+        "init",
+        folder / "bare.tflite",
+        "--labels",
+        tmp_path / "two",
+    ]
     words += ["--task", "image-classification"]
-    ended = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
+    ended = subprocess.run(
+        words, capture_output=True, text=True, check=True, timeout=60
+    )
     assert ended.stderr == "", "nor what the framework writes itself"
-    assert " ".join(ended.stdout.split()).count("the model has 2 labels for 10 classes") == 1
+    assert (
+        " ".join(ended.stdout.split()).count("the model has 2 labels for 10 classes")
+        == 1
+    )
 
 
 def test_a_hub_folder(run: Run, folder: Path) -> None:
@@ -121,9 +165,14 @@ def test_a_hub_folder(run: Run, folder: Path) -> None:
     home = folder / "hub"
     home.mkdir()
     shutil.copy(DIGITS / "digits.tflite", home)
-    config = {"architectures": ["ViTForImageClassification"], "id2label": dict(enumerate("abcdefghij"))}
+    config = {
+        "architectures": ["ViTForImageClassification"],
+        "id2label": dict(enumerate("abcdefghij")),
+    }
     (home / "config.json").write_text(json.dumps(config))
-    (home / "preprocessor_config.json").write_text('{"image_mean": [0.5], "image_std": [0.5]}')
+    (home / "preprocessor_config.json").write_text(
+        '{"image_mean": [0.5], "image_std": [0.5]}'
+    )
     code, out, err = run("init", home)
     assert (code, err) == (0, "")
     assert manifest(home) == {"task": "image-classification"}
@@ -160,23 +209,42 @@ def test_a_manifest_without_a_task(run: Run, folder: Path) -> None:
     shutil.copy(DIGITS / "digits.tflite", home)
     text = '# mine\nlabels = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"]  # ten\n\n[image]\nmean = 7\n'
     (home / "model.toml").write_text(text)
-    code, out, err = run("init", home, "--task", "image-classification", "--pixels", "signed")
+    code, out, err = run(
+        "init", home, "--task", "image-classification", "--pixels", "signed"
+    )
     assert code == 0, err
-    assert manifest(home)["task"] == "image-classification" and manifest(home)["image"] == {"mean": 127.5, "std": 127.5}
-    assert (home / "model.toml").read_text().startswith("# mine\nlabels = ") and "# ten" in out + text
+    assert manifest(home)["task"] == "image-classification" and manifest(home)[
+        "image"
+    ] == {"mean": 127.5, "std": 127.5}
+    assert (home / "model.toml").read_text().startswith(
+        "# mine\nlabels = "
+    ) and "# ten" in out + text
     (home / "model.toml").write_text("task = 7\n")
-    assert "is left as it is: own/model.toml: task must be one of" in run("init", home)[2]
+    assert (
+        "is left as it is: own/model.toml: task must be one of" in run("init", home)[2]
+    )
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ([], "nothing shows what bare does; say it: --task image-classification or object-detection"),
-        (["--task", "question-answering"], "bare cannot be served as question-answering: "),
-        (["--task", "image-classification", "--labels", "no-such-file"], "no-such-file cannot be read"),
+        (
+            [],
+            "nothing shows what bare does; say it: --task image-classification or object-detection",
+        ),
+        (
+            ["--task", "question-answering"],
+            "bare cannot be served as question-answering: ",
+        ),
+        (
+            ["--task", "image-classification", "--labels", "no-such-file"],
+            "no-such-file cannot be read",
+        ),
     ],
 )
-def test_what_is_refused(run: Run, folder: Path, words: list[str], sentence: str) -> None:
+def test_what_is_refused(
+    run: Run, folder: Path, words: list[str], sentence: str
+) -> None:
     """Nothing changes."""
     code, out, err = run("init", "bare", "--models-dir", folder, *words)
     assert (code, out) == (1, "") and sentence in err
@@ -189,9 +257,13 @@ def test_labels_that_are_there_stay(run: Run, folder: Path, labels: Path) -> Non
     home.mkdir()
     shutil.copy(DIGITS / "digits.tflite", home)
     (home / "labels.txt").write_text("x\n" * 10)
-    code, _, err = run("init", home, "--task", "image-classification", "--labels", labels)
+    code, _, err = run(
+        "init", home, "--task", "image-classification", "--labels", labels
+    )
     assert code == 1 and "labels.txt is there already, with other names" in err
-    assert (home / "labels.txt").read_text() == "x\n" * 10 and not (home / "model.toml").exists()
+    assert (home / "labels.txt").read_text() == "x\n" * 10 and not (
+        home / "model.toml"
+    ).exists()
 
 
 def test_questions_reach_a_terminal(folder: Path, labels: Path) -> None:
@@ -200,7 +272,10 @@ def test_questions_reach_a_terminal(folder: Path, labels: Path) -> None:
     terminal, end = os.openpty()
     termios.tcsetwinsize(end, (24, 45))
     words = [sys.executable, "-m", "pocketserve", "init", folder / "bare.tflite"]
-    with subprocess.Popen(words, stdin=end, stdout=end, stderr=end) as process, open(terminal, "r+b", 0) as screen:
+    with (
+        subprocess.Popen(words, stdin=end, stdout=end, stderr=end) as process,
+        open(terminal, "r+b", 0) as screen,
+    ):
         os.close(end)
         questions = {
             b"What does it do? ": b"1",
@@ -212,18 +287,25 @@ def test_questions_reach_a_terminal(folder: Path, labels: Path) -> None:
             screen.write(answer + b"\n")
         shown = shown_until(screen, b"is served as")
         assert process.wait(timeout=60) == 0
-    assert b"XNNPACK" not in shown and manifest(folder / "bare")["labels"] == "labels.txt"
+    assert (
+        b"XNNPACK" not in shown and manifest(folder / "bare")["labels"] == "labels.txt"
+    )
 
 
 def shown_until(screen: FileIO, text: bytes) -> bytes:
     """What a terminal shows up to a text, within a minute; all that it shows if the text does not come."""
     shown, deadline = b"", time.monotonic() + 60
-    while text not in shown and select.select([screen], [], [], max(0.0, deadline - time.monotonic()))[0]:
+    while (
+        text not in shown
+        and select.select([screen], [], [], max(0.0, deadline - time.monotonic()))[0]
+    ):
         shown += screen.read(4096)
     return shown
 
 
-def test_on_a_terminal(run: Run, folder: Path, labels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_terminal(
+    run: Run, folder: Path, labels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each question has a default; a number or a name answers it, and nonsense is asked again."""
     answers = iter(["nonsense", "1", "missing.txt", str(labels), "", "softmax"])
     questions: list[str] = []
@@ -238,7 +320,10 @@ def test_on_a_terminal(run: Run, folder: Path, labels: Path, monkeypatch: pytest
     code, out, err = run("init", "bare", "--models-dir", folder)
     assert code == 0, err
     assert "'nonsense' is none of these names or numbers." in out
-    assert "missing.txt cannot be read: No such file or directory; name another, or none" in out
+    assert (
+        "missing.txt cannot be read: No such file or directory; name another, or none"
+        in out
+    )
     assert manifest(folder / "bare")["classification"] == {"activation": "softmax"}
     assert '\nlabels = "labels.txt"' in (folder / "bare" / "model.toml").read_text()
     assert "image" not in manifest(folder / "bare"), "Enter states nothing"
@@ -251,8 +336,12 @@ def test_on_a_terminal(run: Run, folder: Path, labels: Path, monkeypatch: pytest
     ]
 
 
-@pytest.mark.parametrize("wrong", ["--1,3", "1,-", "1,,3", "wide", "1" * 5000, "0,3", "-2,3", "9999999,3"])
-def test_a_wrong_shape_is_asked_for_again(capsys: pytest.CaptureFixture[str], wrong: str) -> None:
+@pytest.mark.parametrize(
+    "wrong", ["--1,3", "1,-", "1,,3", "wide", "1" * 5000, "0,3", "-2,3", "9999999,3"]
+)
+def test_a_wrong_shape_is_asked_for_again(
+    capsys: pytest.CaptureFixture[str], wrong: str
+) -> None:
     answers = iter([wrong, " -1, 3x32x32"])
 
     assert module_inputs._ask_shape(lambda question: next(answers)) == (-1, 3, 32, 32)

@@ -48,7 +48,9 @@ def test_a_photo_is_answered_with_each_choice(command: Run, home: Path) -> None:
     assert code == 0, err
     answers = [line.split()[:3] for line in out.splitlines()[1:9]]
     assert [answer[:2] for answer in answers] == [
-        [pixels, color] for pixels in ("0..1", "0..255", "signed", "imagenet") for color in ("rgb", "bgr")
+        [pixels, color]
+        for pixels in ("0..1", "0..255", "signed", "imagenet")
+        for color in ("rgb", "bgr")
     ]
     assert [answer[2] for answer in answers] == ["red", "blue"] * 4
     assert f"  pocketserve init {home} --pixels signed --color bgr" in out
@@ -59,11 +61,22 @@ def test_printed_commands_repeat_the_other_options(command: Run, home: Path) -> 
     names = home.parent / "my names"
     names.write_text("rouge\nvert\nbleu\n")
     (home / "labels.txt").unlink()
-    words = ["--task", "image-classification", "--labels", names, "--activation", "softmax"]
+    words = [
+        "--task",
+        "image-classification",
+        "--labels",
+        names,
+        "--activation",
+        "softmax",
+    ]
     code, out, err = command("init", home, "--try", home.parent / "photo.png", *words)
 
     assert code == 0, err
-    line = next(line for line in out.splitlines() if line.endswith("--pixels signed --color bgr"))
+    line = next(
+        line
+        for line in out.splitlines()
+        if line.endswith("--pixels signed --color bgr")
+    )
     program, *repeated = shlex.split(line)
     assert program == "pocketserve"
 
@@ -89,10 +102,19 @@ def test_a_printed_command_repeats_the_shape_and_folder_of_a_module() -> None:
     assert (repeated.pixels, repeated.color) == ("signed", "bgr")
 
 
-def test_the_choice_of_the_user_is_written(command: Run, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_choice_of_the_user_is_written(
+    command: Run, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(init, "_can_ask", lambda: True)
     monkeypatch.setattr("builtins.input", lambda question: "6")
-    code, _, err = command("init", home, "--try", home.parent / "photo.png", "--task", "image-classification")
+    code, _, err = command(
+        "init",
+        home,
+        "--try",
+        home.parent / "photo.png",
+        "--task",
+        "image-classification",
+    )
 
     assert code == 0, err
     manifest = tomllib.loads((home / "model.toml").read_text())
@@ -100,7 +122,9 @@ def test_the_choice_of_the_user_is_written(command: Run, home: Path, monkeypatch
 
 
 @pytest.mark.parametrize("answer", ["", "0", "9", "x"])
-def test_no_choice_changes_nothing(command: Run, home: Path, monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
+def test_no_choice_changes_nothing(
+    command: Run, home: Path, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
     monkeypatch.setattr(init, "_can_ask", lambda: True)
     monkeypatch.setattr("builtins.input", lambda question: answer)
     code, _, _ = command("init", home, "--try", home.parent / "photo.png")
@@ -117,7 +141,9 @@ def test_no_choice_changes_nothing(command: Run, home: Path, monkeypatch: pytest
         (["--pixels", "signed"], "mean = 0\nstd = 255 ", "mean = 127.5\nstd = 127.5 "),
     ],
 )
-def test_one_setting_changes_and_all_else_stays(command: Run, home: Path, words: list[str], old: str, new: str) -> None:
+def test_one_setting_changes_and_all_else_stays(
+    command: Run, home: Path, words: list[str], old: str, new: str
+) -> None:
     (home / "model.toml").write_text(MANIFEST)
     code, _, err = command("init", home, *words)
 
@@ -138,7 +164,9 @@ def test_other_labels(command: Run, home: Path) -> None:
 
 
 def test_a_change_that_does_not_fit_is_refused(command: Run, home: Path) -> None:
-    colour_model(home / "colours.onnx", (1, 3, 32, 32), {"Image.BitmapPixelFormat": "Rgb8"})
+    colour_model(
+        home / "colours.onnx", (1, 3, 32, 32), {"Image.BitmapPixelFormat": "Rgb8"}
+    )
     text = MANIFEST.replace('resize = "crop"', 'color = "grayscale"')
     (home / "model.toml").write_text(text)
     code, _, err = command("init", home, "--pixels", "signed")
@@ -161,7 +189,12 @@ def test_predict_says_once_what_is_assumed(command: Run, home: Path) -> None:
     code, out, err = command("predict", "--local", home, photo, photo)
 
     assert code == 0, err
-    assert " ".join(out.split()).count("Assumed: pixels 0..1, colours RGB, resize stretch.") == 1
+    assert (
+        " ".join(out.split()).count(
+            "Assumed: pixels 0..1, colours RGB, resize stretch."
+        )
+        == 1
+    )
 
 
 def test_add_says_what_is_assumed(command: Run, home: Path) -> None:

@@ -27,7 +27,10 @@ def folder(tmp_path: Path) -> Path:
     folder = tmp_path / "models"
     for name in ("own", "plain", "numbers/1", "numbers/2"):
         (folder / name).mkdir(parents=True)
-    for path in (folder / "bare.tflite", *(folder / f"numbers/{number}/m.tflite" for number in (1, 2))):
+    for path in (
+        folder / "bare.tflite",
+        *(folder / f"numbers/{number}/m.tflite" for number in (1, 2)),
+    ):
         shutil.copy(DIGITS / "digits.tflite", path)
     shutil.copy(DIGITS / "digits.onnx", folder / "bare.onnx")
     for name in ("digits.tflite", "digits.int8.tflite", "labels.txt"):
@@ -55,7 +58,9 @@ def test_remove_a_model(run: Run, folder: Path) -> None:
     """With all that is its own, and nothing else; hidden folders do not stay."""
     code, out, err = run("remove", "own", "--yes")
     assert (code, err) == (0, "")
-    assert f"own in {folder}: 4 files, " in out.replace("\n", " ") and out.endswith("Removed own.\n")
+    assert f"own in {folder}: 4 files, " in out.replace("\n", " ") and out.endswith(
+        "Removed own.\n"
+    )
     assert run("remove", "bare", "--yes")[0] == 0
     assert sorted(os.listdir(folder)) == ["numbers", "plain"]
 
@@ -68,14 +73,26 @@ def test_remove_a_version(run: Run, folder: Path) -> None:
     assert (folder / "own" / "model.toml").read_text() == (
         '# mine\ntask = "image-classification"\nlabels = "labels.txt"\n\n[versions.full]\nfile = "digits.tflite"\n\n'
     )
-    assert sorted(os.listdir(folder / "own")) == ["digits.tflite", "labels.txt", "model.toml"]
-    assert "pocketserve remove own" in run("remove", "own", "--version", "full", "--yes")[2]
+    assert sorted(os.listdir(folder / "own")) == [
+        "digits.tflite",
+        "labels.txt",
+        "model.toml",
+    ]
+    assert (
+        "pocketserve remove own"
+        in run("remove", "own", "--version", "full", "--yes")[2]
+    )
     assert run("remove", "bare", "--version", "onnx", "--yes")[0] == 0
     assert run("remove", "numbers", "--version", "2", "--yes")[0] == 0
     assert os.listdir(folder / "numbers") == ["1"]
     out = run("remove", "plain", "--version", "tflite", "--yes")[1]
     assert "Its versions are called tflite now, after their files." in out
-    assert names(folder) == {"bare": ["tflite"], "numbers": ["1"], "own": ["full"], "plain": ["tflite"]}
+    assert names(folder) == {
+        "bare": ["tflite"],
+        "numbers": ["1"],
+        "own": ["full"],
+        "plain": ["tflite"],
+    }
 
 
 def test_a_version_that_is_a_folder(run: Run, folder: Path) -> None:
@@ -84,7 +101,12 @@ def test_a_version_that_is_a_folder(run: Run, folder: Path) -> None:
     with (folder / "own" / "model.toml").open("a") as file:
         file.write('[versions.saved]\nfile = "saved"\n')
     assert run("remove", "own", "--version", "saved", "--yes")[0] == 0
-    assert sorted(os.listdir(folder / "own")) == ["digits.int8.tflite", "digits.tflite", "labels.txt", "model.toml"]
+    assert sorted(os.listdir(folder / "own")) == [
+        "digits.int8.tflite",
+        "digits.tflite",
+        "labels.txt",
+        "model.toml",
+    ]
     shutil.copy(DIGITS / "savedmodel" / "saved_model.pb", folder / "own")
     with (folder / "own" / "model.toml").open("a") as file:
         file.write('[versions.all]\nfile = "."\n')
@@ -94,11 +116,17 @@ def test_a_version_that_is_a_folder(run: Run, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["remove", "own"], "nobody can be asked here; add --yes to delete these files"),
+        (
+            ["remove", "own"],
+            "nobody can be asked here; add --yes to delete these files",
+        ),
         (["remove", "owm", "--yes"], "there is no model 'owm' in"),
         (["remove", "../outside", "--yes"], "name the model, not a path"),
         (["remove", "linked", "--yes"], "leads out of"),
-        (["remove", "own", "--version", "smal", "--yes"], "own has no version 'smal'; did you mean 'small'?"),
+        (
+            ["remove", "own", "--version", "smal", "--yes"],
+            "own has no version 'smal'; did you mean 'small'?",
+        ),
         (["remove", "packed", "--yes"], "packed is no model (packed.zip is an archive"),
         (["rename", "packed", "other"], "packed is no model (packed.zip is an archive"),
         (["rename", "own", "plain"], "has a model 'plain' already"),
@@ -107,7 +135,9 @@ def test_a_version_that_is_a_folder(run: Run, folder: Path) -> None:
         (["rename", "no", "other"], "there is no model 'no'"),
     ],
 )
-def test_what_is_refused(run: Run, folder: Path, tmp_path: Path, words: list[str], sentence: str) -> None:
+def test_what_is_refused(
+    run: Run, folder: Path, tmp_path: Path, words: list[str], sentence: str
+) -> None:
     """Nothing changes, in the folder or outside of it."""
     outside = tmp_path / "outside"
     shutil.copytree(folder / "own", outside)
@@ -123,7 +153,10 @@ def test_rename(run: Run, folder: Path) -> None:
     """Folders and bare files; versions keep their names."""
     assert run("rename", "own", "mine") == (0, "own is called mine now.\n", "")
     (folder / "plain" / "task.py").write_text("raise SystemExit")
-    assert f"runs after: pocketserve trust {folder / 'coded'}\n" in run("rename", "plain", "coded")[1]
+    assert (
+        f"runs after: pocketserve trust {folder / 'coded'}\n"
+        in run("rename", "plain", "coded")[1]
+    )
     assert run("rename", "bare", "two")[0] == 0
     assert names(folder) == {
         **{"mine": ["full", "small"], "numbers": ["1", "2"]},
@@ -132,7 +165,9 @@ def test_rename(run: Run, folder: Path) -> None:
 
 
 @pytest.mark.live
-def test_a_running_server_follows(run: Run, folder: Path, tmp_path: Path, new_server: StartServer) -> None:
+def test_a_running_server_follows(
+    run: Run, folder: Path, tmp_path: Path, new_server: StartServer
+) -> None:
     """The next request finds what was added, renamed and removed; another version answers for one that went."""
     server = new_server(folder)
     picture = (DIGITS / "samples" / "3.png").read_bytes()

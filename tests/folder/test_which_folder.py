@@ -61,24 +61,48 @@ def test_commands_look_where_the_server_does(
 ) -> None:
     """``bench``, ``compare``, ``convert``, ``inspect`` and ``predict`` in this process find the served model."""
     code, _, error = command("bench", "mine")
-    assert code == 1 and f"there is no model 'mine' in {embedded_models_dir()}; there are '" in error
+    assert (
+        code == 1
+        and f"there is no model 'mine' in {embedded_models_dir()}; there are '" in error
+    )
     new_server(folder, environment={"POCKETSERVE_STATE_DIR": str(state)})
     code, out, _ = command("bench", "mine", "--rounds", "1", "--json")
     assert code == 0 and json.loads(out)["version"]
     code, out, _ = command("compare", "mine", "--seconds", "0.2", "--json")
     assert code == 0 and json.loads(out)["folder"] == str(folder / "mine")
     version = sorted(json.loads(out)["versions"])[0]
-    words = ("--to", "tflite", "--quantize", "fp16", "--version", version, "--name", "half", "--json")
+    words = (
+        "--to",
+        "tflite",
+        "--quantize",
+        "fp16",
+        "--version",
+        version,
+        "--name",
+        "half",
+        "--json",
+    )
     code, out, _ = command("convert", "mine", *words)
-    assert code == 0 and Path(json.loads(out)["versions"][0]["path"]).parent == folder / "mine"
+    assert (
+        code == 0
+        and Path(json.loads(out)["versions"][0]["path"]).parent == folder / "mine"
+    )
     code, out, _ = command("inspect", "mine", "--local", "--json")
     assert code == 0 and "half" in json.loads(out)["versions"]
     code, _, error = command("bench", "digits")
-    assert code == 1 and f"there is no model 'digits' in {folder}; there is 'mine'" in error
-    assert command("bench", "digits", "--models-dir", MODELS, "--rounds", "1", "--json")[0] == 0
+    assert (
+        code == 1
+        and f"there is no model 'digits' in {folder}; there is 'mine'" in error
+    )
+    assert (
+        command("bench", "digits", "--models-dir", MODELS, "--rounds", "1", "--json")[0]
+        == 0
+    )
 
 
-def test_the_folder_that_is_named(folder: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_folder_that_is_named(
+    folder: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """An option comes before the setting, both before what is served, that before the embedded models."""
     embedded = embedded_models_dir()
     assert find_folder(None) == embedded
@@ -90,7 +114,10 @@ def test_the_folder_that_is_named(folder: Path, serve: Serve, monkeypatch: pytes
     assert find_folder(None) == embedded and find_folder(str(tmp_path)) == tmp_path
     monkeypatch.delenv("POCKETSERVE_MODELS_DIR")
     serve(tmp_path / "other")
-    with pytest.raises(CommandError, match="several folders are served; name the models folder: --models-dir FOLDER"):
+    with pytest.raises(
+        CommandError,
+        match="several folders are served; name the models folder: --models-dir FOLDER",
+    ):
         find_folder(None)
     own.close()
     assert find_folder(None) == tmp_path / "other"

@@ -18,7 +18,15 @@ from conftest import ROOT, Server, start_server
 
 TIMEOUT_S = 120.0
 SMALL_MODELS = ROOT / "tests" / "runtimes" / "data"
-KIT = ("dynamic_batch", "int8_io", "two_signatures", "strings", "two_inputs", "several_outputs", "custom_op")
+KIT = (
+    "dynamic_batch",
+    "int8_io",
+    "two_signatures",
+    "strings",
+    "two_inputs",
+    "several_outputs",
+    "custom_op",
+)
 
 
 @dataclass
@@ -46,9 +54,16 @@ class Wire:
         """A connection with a deadline on every operation."""
         return socket.create_connection(("127.0.0.1", self.port), TIMEOUT_S)
 
-    def write(self, method: str, target: str, *headers: str, body: bytes | None = None) -> bytes:
+    def write(
+        self, method: str, target: str, *headers: str, body: bytes | None = None
+    ) -> bytes:
         """A proper request with the token."""
-        lines = [f"{method} {target} HTTP/1.1", "Host: 127.0.0.1", f"Authorization: Bearer {self.token}", *headers]
+        lines = [
+            f"{method} {target} HTTP/1.1",
+            "Host: 127.0.0.1",
+            f"Authorization: Bearer {self.token}",
+            *headers,
+        ]
         if body is not None:
             lines.append(f"Content-Length: {len(body)}")
         return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + (body or b"")
@@ -81,7 +96,11 @@ def read_answer(stream: Any, *, head: bool = False) -> RawAnswer | None:
         status = int(line.split()[1])
         headers = {name.lower(): value for name, value in parse_headers(stream).items()}
         if status >= 200:
-            return RawAnswer(status, headers, b"" if head else stream.read(int(headers["content-length"])))
+            return RawAnswer(
+                status,
+                headers,
+                b"" if head else stream.read(int(headers["content-length"])),
+            )
     return None
 
 
@@ -109,7 +128,11 @@ def refused() -> Callable[..., str]:
 
     def check(answer: Any, status: int, code: str) -> str:
         raw = isinstance(answer, RawAnswer)
-        headers = answer.headers if raw else {name.lower(): value for name, value in answer.headers.items()}
+        headers = (
+            answer.headers
+            if raw
+            else {name.lower(): value for name, value in answer.headers.items()}
+        )
         body = answer.body if raw else answer.content
         found = answer.status if raw else answer.status_code
         assert (found, json.loads(body).get("code")) == (status, code), body
@@ -117,7 +140,11 @@ def refused() -> Callable[..., str]:
         assert not [name for name in headers if name.startswith("access-control-")]
         document = json.loads(body)
         assert set(document) == {"error", "code"}
-        assert isinstance(document["error"], str) and document["error"] and "Traceback" not in document["error"]
+        assert (
+            isinstance(document["error"], str)
+            and document["error"]
+            and "Traceback" not in document["error"]
+        )
         return document["error"]
 
     return check

@@ -20,7 +20,14 @@ LISTED = (
     "https://appassets.androidplatform.net",
     "chrome-extension://aapbdbdomjkkjkaonfhkkikfgjllcleb",
 )
-UNLISTED = ("http://localhost:5174", "https://localhost:5173", "http://localhost", "null", "http://evil.example", "")
+UNLISTED = (
+    "http://localhost:5174",
+    "https://localhost:5173",
+    "http://localhost",
+    "null",
+    "http://evil.example",
+    "",
+)
 ROW = b"[5.1, 3.5, 1.4]"
 
 
@@ -32,7 +39,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     assert server.stop() == 0
 
 
-def send(server: Server, method: str, path: str, body: bytes = b"", **headers: str) -> http.client.HTTPResponse:
+def send(
+    server: Server, method: str, path: str, body: bytes = b"", **headers: str
+) -> http.client.HTTPResponse:
     """Send a request with exactly these headers; the answer's body is read."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=TIMEOUT_S)
     names = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -44,16 +53,23 @@ def send(server: Server, method: str, path: str, body: bytes = b"", **headers: s
 
 
 def permissions(answer: Any) -> list[str]:
-    return [name for name in answer.headers if name.lower().startswith("access-control-")]
+    return [
+        name for name in answer.headers if name.lower().startswith("access-control-")
+    ]
 
 
 @pytest.mark.parametrize("origin", LISTED)
 def test_a_listed_page_is_answered(served: Server, origin: str) -> None:
     bearer = f"Bearer {served.token}"
-    answer = send(served, "POST", "/predictions/petals", ROW, Origin=origin, Authorization=bearer)
+    answer = send(
+        served, "POST", "/predictions/petals", ROW, Origin=origin, Authorization=bearer
+    )
     assert answer.status == 200
     assert answer.headers["Access-Control-Allow-Origin"] == origin
-    assert "Inference-Header-Content-Length" in answer.headers["Access-Control-Expose-Headers"]
+    assert (
+        "Inference-Header-Content-Length"
+        in answer.headers["Access-Control-Expose-Headers"]
+    )
     assert "Access-Control-Allow-Credentials" not in answer.headers
     assert "Origin" in answer.headers["Vary"]
 
@@ -62,26 +78,57 @@ def test_a_listed_page_is_answered(served: Server, origin: str) -> None:
 def test_a_listed_page_still_needs_the_token(served: Server, origin: str) -> None:
     """The page may read the refusal."""
     answer = send(served, "POST", "/predictions/petals", ROW, Origin=origin)
-    assert answer.status == 401 and answer.headers["Access-Control-Allow-Origin"] == origin
+    assert (
+        answer.status == 401 and answer.headers["Access-Control-Allow-Origin"] == origin
+    )
     large = send(served, "POST", "/predictions/petals", b" " * 5000, Origin=origin)
-    assert large.status == 401 and large.headers["Access-Control-Allow-Origin"] == origin
+    assert (
+        large.status == 401 and large.headers["Access-Control-Allow-Origin"] == origin
+    )
 
 
-@pytest.mark.parametrize("path", ["/predictions/petals", "/v2/models/petals/infer", "/v1/models/petals:predict", "/v2"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/predictions/petals",
+        "/v2/models/petals/infer",
+        "/v1/models/petals:predict",
+        "/v2",
+    ],
+)
 @pytest.mark.parametrize("origin", LISTED)
 def test_a_preflight_of_a_listed_page(served: Server, origin: str, path: str) -> None:
-    asked = {"Access_Control_Request_Method": "POST", "Access_Control_Request_Headers": "authorization,content-type"}
+    asked = {
+        "Access_Control_Request_Method": "POST",
+        "Access_Control_Request_Headers": "authorization,content-type",
+    }
     answer = send(served, "OPTIONS", path, Origin=origin, **asked)
     assert answer.status == 204
     assert answer.headers["Access-Control-Allow-Origin"] == origin
-    assert {"GET", "POST", "PUT"} <= set(answer.headers["Access-Control-Allow-Methods"].split(", "))
-    allowed = {name.lower() for name in answer.headers["Access-Control-Allow-Headers"].split(", ")}
-    assert {"authorization", "content-type", "inference-header-content-length", "x-request-id"} <= allowed
-    assert "traceparent" in allowed and "Access-Control-Allow-Private-Network" not in answer.headers
+    assert {"GET", "POST", "PUT"} <= set(
+        answer.headers["Access-Control-Allow-Methods"].split(", ")
+    )
+    allowed = {
+        name.lower()
+        for name in answer.headers["Access-Control-Allow-Headers"].split(", ")
+    }
+    assert {
+        "authorization",
+        "content-type",
+        "inference-header-content-length",
+        "x-request-id",
+    } <= allowed
+    assert (
+        "traceparent" in allowed
+        and "Access-Control-Allow-Private-Network" not in answer.headers
+    )
 
 
 def test_a_preflight_of_a_public_page_to_this_network(served: Server) -> None:
-    asked = {"Access_Control_Request_Method": "POST", "Access_Control_Request_Private_Network": "true"}
+    asked = {
+        "Access_Control_Request_Method": "POST",
+        "Access_Control_Request_Private_Network": "true",
+    }
     answer = send(served, "OPTIONS", "/predictions/petals", Origin=LISTED[3], **asked)
     assert answer.headers["Access-Control-Allow-Private-Network"] == "true"
 
@@ -91,7 +138,15 @@ def test_other_pages_get_nothing(served: Server, origin: str) -> None:
     bearer = f"Bearer {served.token}"
     for method in ("OPTIONS", "POST"):
         asked = {"Access_Control_Request_Method": "POST"}
-        answer = send(served, method, "/predictions/petals", ROW, Origin=origin, Authorization=bearer, **asked)
+        answer = send(
+            served,
+            method,
+            "/predictions/petals",
+            ROW,
+            Origin=origin,
+            Authorization=bearer,
+            **asked,
+        )
         assert answer.status == 403 and "ORIGIN_REFUSED" in answer.text
         assert not permissions(answer)
 
@@ -99,7 +154,14 @@ def test_other_pages_get_nothing(served: Server, origin: str) -> None:
 def test_a_listed_page_under_a_foreign_name(served: Server) -> None:
     """DNS rebinding stays closed."""
     for method in ("OPTIONS", "POST"):
-        answer = send(served, method, "/predictions/petals", ROW, Host="evil.example", Origin=LISTED[1])
+        answer = send(
+            served,
+            method,
+            "/predictions/petals",
+            ROW,
+            Host="evil.example",
+            Origin=LISTED[1],
+        )
         assert answer.status == 403 and "HOST_REFUSED" in answer.text
 
 
@@ -116,10 +178,19 @@ def test_the_servers_own_page_stays_closed(served: Server, origin: str) -> None:
         answer = send(served, method, path, Origin=origin, Authorization=bearer)
         assert answer.status == 403 and "ORIGIN_REFUSED" in answer.text, path
     ticket = served.call("POST", "/web/ticket").json()["ticket"]
-    session = served.call("POST", "/web/session", json={"ticket": ticket}).json()["session"]
-    answer = send(served, "GET", "/v2", Origin=origin, Authorization=f"Bearer {session}")
+    session = served.call("POST", "/web/session", json={"ticket": ticket}).json()[
+        "session"
+    ]
+    answer = send(
+        served, "GET", "/v2", Origin=origin, Authorization=f"Bearer {session}"
+    )
     assert answer.status == 403 and "ORIGIN_REFUSED" in answer.text
-    assert send(served, "GET", "/v2", Origin=served.url, Authorization=f"Bearer {session}").status == 200
+    assert (
+        send(
+            served, "GET", "/v2", Origin=served.url, Authorization=f"Bearer {session}"
+        ).status
+        == 200
+    )
 
 
 def test_caches_tell_pages_apart(served: Server) -> None:
@@ -137,7 +208,9 @@ def test_caches_tell_pages_apart(served: Server) -> None:
         ("http://a b; rm", "a page without an origin cannot be listed"),
     ],
 )
-def test_the_refusal_of_a_page_names_the_setting(server: Server, origin: str, advice: str) -> None:
+def test_the_refusal_of_a_page_names_the_setting(
+    server: Server, origin: str, advice: str
+) -> None:
     answer = server.call("GET", "/v2", headers={"Origin": origin})
     assert answer.status_code == 403 and advice in answer.json()["error"]
 
@@ -145,7 +218,10 @@ def test_the_refusal_of_a_page_names_the_setting(server: Server, origin: str, ad
 @pytest.mark.parametrize("host", ["10.0.2.2", "host.docker.internal", "phone.example"])
 def test_the_refusal_of_a_name_names_the_setting(server: Server, host: str) -> None:
     answer = server.call("GET", "/v2", headers={"Host": f"{host}:{server.port}"})
-    assert answer.status_code == 403 and f"--allowed-hosts {host}" in answer.json()["error"]
+    assert (
+        answer.status_code == 403
+        and f"--allowed-hosts {host}" in answer.json()["error"]
+    )
 
 
 def test_the_refusal_of_a_broken_name_repeats_nothing(server: Server) -> None:

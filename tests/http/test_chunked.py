@@ -13,7 +13,9 @@ TRAILERS = st.sampled_from([b"", b"A: b\r\n", b"A: b\r\nC:\r\n"])
 
 
 def encode(chunks: list[bytes], extension: bytes, trailer: bytes) -> bytes:
-    body = b"".join(b"%x%b\r\n%b\r\n" % (len(chunk), extension, chunk) for chunk in chunks)
+    body = b"".join(
+        b"%x%b\r\n%b\r\n" % (len(chunk), extension, chunk) for chunk in chunks
+    )
     return body + b"00" + extension + b"\r\n" + trailer + b"\r\n"
 
 
@@ -27,7 +29,12 @@ def feed(body: ChunkedBody, data: bytes, sizes: list[int]) -> int:
     return taken
 
 
-@given(st.lists(st.binary(min_size=1, max_size=30)), EXTENSIONS, TRAILERS, st.lists(st.integers(1, 50), min_size=1))
+@given(
+    st.lists(st.binary(min_size=1, max_size=30)),
+    EXTENSIONS,
+    TRAILERS,
+    st.lists(st.integers(1, 50), min_size=1),
+)
 def test_what_is_sent_is_put_together(chunks, extension, trailer, sizes):
     data = encode(chunks, extension, trailer)
     body = ChunkedBody(LIMIT)
@@ -40,13 +47,19 @@ def test_what_is_sent_is_put_together(chunks, extension, trailer, sizes):
 def test_the_pieces_change_nothing(data, sizes):
     whole, cut = ChunkedBody(LIMIT), ChunkedBody(LIMIT)
     assert feed(whole, data, [len(data) or 1]) >= 0 and feed(cut, data, sizes) >= 0
-    assert (whole.completed, whole.error is None, len(whole)) == (cut.completed, cut.error is None, len(cut))
+    assert (whole.completed, whole.error is None, len(whole)) == (
+        cut.completed,
+        cut.error is None,
+        len(cut),
+    )
 
 
 def test_little_is_kept_of_what_nobody_reads():
     for start in (b"", b"5;", b"0\r\n"):
         body = ChunkedBody(LIMIT)
-        assert feed(body, start + b"1" * 1_000_000, [1000]) <= len(start) + MAX_LINE + 1000
+        assert (
+            feed(body, start + b"1" * 1_000_000, [1000]) <= len(start) + MAX_LINE + 1000
+        )
         assert body.error is not None
     body = ChunkedBody(LIMIT)
     assert feed(body, b"0\r\n" + b"A: b\r\n" * 100_000, [1000]) <= MAX_TRAILERS + 2000

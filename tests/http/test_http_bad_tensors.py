@@ -21,7 +21,9 @@ def _still_answers(server):
 def tensor(**changes: Any) -> dict[str, Any]:
     """A good input with some members changed; None takes a member away."""
     good = {"name": "features", "datatype": "FP32", "shape": [1, 3], "data": FLOWER}
-    return {key: value for key, value in {**good, **changes}.items() if value is not None}
+    return {
+        key: value for key, value in {**good, **changes}.items() if value is not None
+    }
 
 
 def request(*inputs: Any, **members: Any) -> str:
@@ -56,7 +58,9 @@ MALFORMED = {
 
 @pytest.mark.parametrize("body", MALFORMED.values(), ids=MALFORMED)
 def test_a_body_that_is_no_json_object_is_refused(server, refused, body):
-    refused(server.call("POST", "/v2/models/petals/infer", data=body), 400, "MALFORMED_JSON")
+    refused(
+        server.call("POST", "/v2/models/petals/infer", data=body), 400, "MALFORMED_JSON"
+    )
 
 
 FAULTS: dict[str, tuple[str, str]] = {
@@ -144,10 +148,14 @@ def test_a_faulty_request_is_refused_with_its_code(server, refused, body, code):
 ROW = np.array([FLOWER], np.float32).tobytes()
 
 
-def binary(raw: bytes, json_length: object = None, **changes: Any) -> tuple[bytes, dict[str, str]]:
+def binary(
+    raw: bytes, json_length: object = None, **changes: Any
+) -> tuple[bytes, dict[str, str]]:
     """A request whose input follows the JSON as raw bytes."""
     parameters = {"binary_data_size": changes.pop("size", len(raw))}
-    header = request(tensor(**{"data": None, "parameters": parameters, **changes})).encode()
+    header = request(
+        tensor(**{"data": None, "parameters": parameters, **changes})
+    ).encode()
     length = len(header) if json_length is None else json_length
     return header + raw, {"Inference-Header-Content-Length": str(length)}
 
@@ -163,12 +171,24 @@ BINARY_FAULTS: dict[str, tuple[tuple[bytes, dict[str, str]], str]] = {
     "size a text": (binary(ROW, size="12"), "INVALID_TENSOR"),
     "size true": (binary(b"1", size=True), "INVALID_TENSOR"),
     "both forms of data": (binary(ROW, data=FLOWER), "INVALID_TENSOR"),
-    "BOOL bytes other than 0 and 1": (binary(b"\0\1\2", datatype="BOOL"), "INVALID_TENSOR"),
-    "BYTES that say more than there is": (binary(b"\xff\xff\xff\xff", datatype="BYTES", shape=[1]), "INVALID_TENSOR"),
+    "BOOL bytes other than 0 and 1": (
+        binary(b"\0\1\2", datatype="BOOL"),
+        "INVALID_TENSOR",
+    ),
+    "BYTES that say more than there is": (
+        binary(b"\xff\xff\xff\xff", datatype="BYTES", shape=[1]),
+        "INVALID_TENSOR",
+    ),
     "JSON cut short by its length": (binary(ROW, json_length=10), "MALFORMED_JSON"),
-    "JSON length inside the tensor": (binary(ROW, json_length=len(binary(ROW)[0])), "MALFORMED_JSON"),
+    "JSON length inside the tensor": (
+        binary(ROW, json_length=len(binary(ROW)[0])),
+        "MALFORMED_JSON",
+    ),
     "JSON length outside the body": (binary(ROW, json_length=10_000), "INVALID_HEADER"),
-    "JSON length one too large": (binary(ROW, json_length=len(binary(ROW)[0]) + 1), "INVALID_HEADER"),
+    "JSON length one too large": (
+        binary(ROW, json_length=len(binary(ROW)[0]) + 1),
+        "INVALID_HEADER",
+    ),
     "JSON length negative": (binary(ROW, json_length=-1), "INVALID_HEADER"),
     "JSON length a word": (binary(ROW, json_length="all"), "INVALID_HEADER"),
     "JSON length empty": (binary(ROW, json_length=""), "INVALID_HEADER"),
@@ -184,7 +204,11 @@ BINARY_FAULTS: dict[str, tuple[tuple[bytes, dict[str, str]], str]] = {
 @pytest.mark.parametrize(("sent", "code"), BINARY_FAULTS.values(), ids=BINARY_FAULTS)
 def test_faulty_binary_data_is_refused_with_its_code(server, refused, sent, code):
     body, headers = sent
-    refused(server.call("POST", "/v2/models/petals/infer", data=body, headers=headers), 400, code)
+    refused(
+        server.call("POST", "/v2/models/petals/infer", data=body, headers=headers),
+        400,
+        code,
+    )
 
 
 @pytest.mark.parametrize(
@@ -205,7 +229,9 @@ def test_faulty_binary_data_is_refused_with_its_code(server, refused, sent, code
     ],
 )
 def test_what_does_not_exist_is_404_in_tritons_words(server, refused, path, code):
-    assert refused(server.call("GET", path), 404, code).startswith("Request for unknown model: ")
+    assert refused(server.call("GET", path), 404, code).startswith(
+        "Request for unknown model: "
+    )
 
 
 @pytest.mark.parametrize(
@@ -220,5 +246,7 @@ def test_what_does_not_exist_is_404_in_tritons_words(server, refused, path, code
     ],
 )
 @pytest.mark.parametrize("body", [b"", b"{broken", b"{}"])
-def test_an_unknown_model_is_said_before_the_body_is_judged(server, refused, path, code, body):
+def test_an_unknown_model_is_said_before_the_body_is_judged(
+    server, refused, path, code, body
+):
     refused(server.call("POST", path, data=body), 404, code)

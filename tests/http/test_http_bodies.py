@@ -14,7 +14,12 @@ from hypothesis import strategies as st
 
 from pocketserve.auth.guard import Guard
 from pocketserve.config import Config
-from pocketserve.transports.http.body import MAX_JOINED, InPlaceData, MemoryBuffer, ReceivedBody
+from pocketserve.transports.http.body import (
+    MAX_JOINED,
+    InPlaceData,
+    MemoryBuffer,
+    ReceivedBody,
+)
 from pocketserve.transports.http.server import HttpServer
 from pocketserve_wire.limits import FIRST_BODY_BYTES, TENSOR_ALIGNMENT
 
@@ -38,9 +43,14 @@ def take(body: ReceivedBody, data: bytes, placed: bool) -> int:
 
 @settings(max_examples=50, deadline=None)
 @given(
-    length=st.one_of(st.integers(1, 300), st.sampled_from([FIRST_BODY_BYTES - 3, FIRST_BODY_BYTES, 2_500_001])),
+    length=st.one_of(
+        st.integers(1, 300),
+        st.sampled_from([FIRST_BODY_BYTES - 3, FIRST_BODY_BYTES, 2_500_001]),
+    ),
     json_length=st.integers(0, 40),
-    pieces=st.lists(st.tuples(st.integers(1, 900_000), st.booleans()), min_size=1, max_size=8),
+    pieces=st.lists(
+        st.tuples(st.integers(1, 900_000), st.booleans()), min_size=1, max_size=8
+    ),
 )
 def test_a_body_is_put_together_from_any_pieces(length, json_length, pieces):
     data, behind = noise(length), b"GET / HTTP/1.1"
@@ -90,7 +100,9 @@ def echo(environ, start_response):
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    server = HttpServer(echo, Config(http_port=0, max_body_bytes=20_000_000), Guard(TOKEN))
+    server = HttpServer(
+        echo, Config(http_port=0, max_body_bytes=20_000_000), Guard(TOKEN)
+    )
     thread = threading.Thread(target=server.run)
     thread.start()
     yield server.port
@@ -99,7 +111,12 @@ def port() -> Iterator[int]:
 
 
 def request(body: bytes, query: str = "", *headers: str) -> bytes:
-    lines = [f"POST /?{query} HTTP/1.1", "Host: 127.0.0.1", f"Authorization: Bearer {TOKEN}", *headers]
+    lines = [
+        f"POST /?{query} HTTP/1.1",
+        "Host: 127.0.0.1",
+        f"Authorization: Bearer {TOKEN}",
+        *headers,
+    ]
     return "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""]).encode() + body
 
 
@@ -122,7 +139,11 @@ def answered(connection: socket.socket, kept: bytearray) -> bytes:
         kept += _some(connection)
     head = bytes(kept[:end]).lower()
     assert head.startswith(b"http/1.1 200 ok")
-    (size,) = (int(line[15:]) for line in head.split(b"\r\n") if line.startswith(b"content-length:"))
+    (size,) = (
+        int(line[15:])
+        for line in head.split(b"\r\n")
+        if line.startswith(b"content-length:")
+    )
     while len(kept) < end + 4 + size:
         kept += _some(connection)
     body = bytes(kept[end + 4 : end + 4 + size])
@@ -136,7 +157,9 @@ def _some(connection: socket.socket) -> bytes:
     return data
 
 
-@pytest.mark.parametrize("length", [1, 8_000, 8_192, 65_537, FIRST_BODY_BYTES, 3_000_001, 12_345_678])
+@pytest.mark.parametrize(
+    "length", [1, 8_000, 8_192, 65_537, FIRST_BODY_BYTES, 3_000_001, 12_345_678]
+)
 def test_large_bodies_go_both_ways_on_one_connection(port, length):
     bodies = [noise(length, seed) for seed in range(3)]
     with sending(port, b"".join(map(request, bodies))) as connection:
@@ -145,7 +168,10 @@ def test_large_bodies_go_both_ways_on_one_connection(port, length):
         assert not kept
 
 
-@pytest.mark.parametrize("query", ["10", "0,10", f"{MAX_JOINED}", f"{MAX_JOINED + 1}", "1,200000,1", "300000"])
+@pytest.mark.parametrize(
+    "query",
+    ["10", "0,10", f"{MAX_JOINED}", f"{MAX_JOINED + 1}", "1,200000,1", "300000"],
+)
 def test_answers_in_parts_arrive_whole(port, query):
     body = noise(300_000)
     with sending(port, request(body, query) + request(b"end")) as connection:

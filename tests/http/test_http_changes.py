@@ -27,7 +27,9 @@ class Served:
     def __init__(self, server: Server, models: Path) -> None:
         self.server, self.models = server, models
 
-    def predict(self, model: str = "petals", body: bytes = NUMBERS) -> list[dict[str, Any]]:
+    def predict(
+        self, model: str = "petals", body: bytes = NUMBERS
+    ) -> list[dict[str, Any]]:
         """What a model answers."""
         answer = self.server.call("POST", f"/predictions/{model}", data=body)
         assert answer.status_code == 200, answer.text
@@ -38,21 +40,32 @@ class Served:
         """State and reason of a model's TFLite version; the folder is read again."""
         entries = self.server.call("POST", "/v2/repository/index").json()
         return next(
-            (e["state"], e.get("reason", "")) for e in entries if (e["name"], e["version"]) == (model, "tflite")
+            (e["state"], e.get("reason", ""))
+            for e in entries
+            if (e["name"], e["version"]) == (model, "tflite")
         )
 
     def note(self, model: str = "petals") -> str:
         """What the model's metadata say of a change that is not served."""
-        parameters = self.server.call("GET", f"/v2/models/{model}/versions/tflite").json()["parameters"]
+        parameters = self.server.call(
+            "GET", f"/v2/models/{model}/versions/tflite"
+        ).json()["parameters"]
         return str(parameters.get("note", ""))
 
-    def await_answer(self, expected: object, model: str = "petals", body: bytes = NUMBERS) -> None:
+    def await_answer(
+        self, expected: object, model: str = "petals", body: bytes = NUMBERS
+    ) -> None:
         """Wait until a model answers as expected. Meanwhile every request is answered."""
         until(lambda: self.predict(model, body) == expected)
 
     def await_index(self, expected: tuple[str, str], model: str = "petals") -> None:
         """Wait until the index has a state and the begin of a reason."""
-        until(lambda: self.index(model)[0] == expected[0] and self.index(model)[1].startswith(expected[1]))
+        until(
+            lambda: (
+                self.index(model)[0] == expected[0]
+                and self.index(model)[1].startswith(expected[1])
+            )
+        )
 
     def load(self, model: str = "petals") -> tuple[int, str]:
         """Status and error of an explicit load."""
@@ -72,12 +85,16 @@ class Served:
 
 @pytest.fixture
 def served(new_server: StartServer, models_copy: Path, tmp_path: Path) -> Served:
-    return Served(new_server(models_copy, "--state-dir", str(tmp_path / "state")), models_copy)
+    return Served(
+        new_server(models_copy, "--state-dir", str(tmp_path / "state")), models_copy
+    )
 
 
 def test_what_is_the_same_is_not_loaded_again(served: Served) -> None:
     before = served.predict()
-    served.edit("petals/model.toml", 'license = "Apache-2.0"', 'license = "MIT"')  # for people only
+    served.edit(
+        "petals/model.toml", 'license = "Apache-2.0"', 'license = "MIT"'
+    )  # for people only
     served.edit("petals/model.toml", "versions.onnx", "versions.other")
     (served.models / "petals" / "notes.txt").write_text("nothing of the model's")
     assert served.index() == ("READY", "")
@@ -89,29 +106,49 @@ def test_a_change_is_taken_up_in_the_background(served: Served, change: str) -> 
     model, body = ("digits", ZEROS) if change == "labels" else ("petals", NUMBERS)
     before = served.predict(model, body)
     if change == "labels":
-        (served.models / "digits" / "labels.txt").write_text("".join(f"number {digit}\n" for digit in range(10)))
+        (served.models / "digits" / "labels.txt").write_text(
+            "".join(f"number {digit}\n" for digit in range(10))
+        )
     elif change == "manifest":
-        served.edit("petals/model.toml", 'name = "petal_width"\nunit', 'name = "petal_breadth"\nunit')
+        served.edit(
+            "petals/model.toml",
+            'name = "petal_width"\nunit',
+            'name = "petal_breadth"\nunit',
+        )
     else:
         fresh = served.models / "petals" / ".fresh"
         fresh.write_bytes((MODELS / "diabetes" / "diabetes.tflite").read_bytes())
         fresh.replace(served.models / "petals" / "petals.tflite")
     if change == "file":  # it takes ten numbers, and the manifest says three
-        served.await_index(("READY", f"{KEPT}failed to load 'petals' version 'tflite': "))
+        served.await_index(
+            ("READY", f"{KEPT}failed to load 'petals' version 'tflite': ")
+        )
         assert served.predict(model, body) == before
         return
     until(lambda: served.predict(model, body) != before)
-    assert json.dumps(served.predict(model, body)).count("number" if change == "labels" else "petal_breadth")
-    assert served.index(model) == ("READY", "") and served.said(f"loaded {model}/tflite") == 2
+    assert json.dumps(served.predict(model, body)).count(
+        "number" if change == "labels" else "petal_breadth"
+    )
+    assert (
+        served.index(model) == ("READY", "")
+        and served.said(f"loaded {model}/tflite") == 2
+    )
 
 
-def test_a_broken_file_leaves_the_old_one_serving_and_is_tried_once(served: Served) -> None:
+def test_a_broken_file_leaves_the_old_one_serving_and_is_tried_once(
+    served: Served,
+) -> None:
     before = served.predict()
     file = served.models / "petals" / "petals.tflite"
     good = file.read_bytes()
     file.write_bytes(b"garbage" * 50)
     assert [served.predict() for _ in range(3)] == [before] * 3
-    served.await_index(("READY", f"{KEPT}failed to load 'petals' version 'tflite': petals.tflite is no"))
+    served.await_index(
+        (
+            "READY",
+            f"{KEPT}failed to load 'petals' version 'tflite': petals.tflite is no",
+        )
+    )
     assert [served.predict() for _ in range(3)] == [before] * 3
     assert served.said("petals.tflite is no TFLite model") == 1
     file.write_bytes(good)
@@ -120,13 +157,17 @@ def test_a_broken_file_leaves_the_old_one_serving_and_is_tried_once(served: Serv
     served.await_index(("READY", ""))
 
 
-def test_a_consent_to_another_model_does_not_try_a_broken_one_again(served: Served, tmp_path: Path) -> None:
+def test_a_consent_to_another_model_does_not_try_a_broken_one_again(
+    served: Served, tmp_path: Path
+) -> None:
     (served.models / "petals" / "petals.tflite").write_bytes(b"garbage" * 50)
     for other in ("first", "second"):
         own = served.models / other
         own.mkdir()
         (own / "task.py").write_text("")
-        (own / "own.tflite").write_bytes((MODELS / "petals" / "petals.tflite").read_bytes())
+        (own / "own.tflite").write_bytes(
+            (MODELS / "petals" / "petals.tflite").read_bytes()
+        )
         trust_one(served.models, other, tmp_path / "state")
         answer = served.server.call("POST", "/predictions/petals", data=NUMBERS)
         assert answer.status_code == 503, answer.text
@@ -137,7 +178,9 @@ def test_a_broken_manifest_leaves_the_old_one_serving(served: Served) -> None:
     before = served.predict()
     served.edit("petals/model.toml", "task = ", "task : ")
     state, reason = served.index()
-    assert state == "READY" and reason.startswith(f"{KEPT}petals/model.toml: not valid TOML")
+    assert state == "READY" and reason.startswith(
+        f"{KEPT}petals/model.toml: not valid TOML"
+    )
     assert served.predict() == before
     status, error = served.load()
     assert status == 503 and "petals/model.toml: not valid TOML" in error
@@ -155,15 +198,24 @@ def test_a_broken_manifest_refuses_what_is_not_loaded(served: Served) -> None:
     entries = served.server.call("POST", "/v2/repository/index").json()
     assert [e["state"] for e in entries if e["name"] == "petals"] == ["UNAVAILABLE"]
     answer = served.server.call("POST", "/predictions/petals", data=NUMBERS)
-    assert answer.status_code == 503 and "petals/model.toml: not valid TOML" in answer.json()["error"]
+    assert (
+        answer.status_code == 503
+        and "petals/model.toml: not valid TOML" in answer.json()["error"]
+    )
 
 
-def test_a_file_that_is_gone_leaves_what_was_loaded_of_it_serving(served: Served) -> None:
+def test_a_file_that_is_gone_leaves_what_was_loaded_of_it_serving(
+    served: Served,
+) -> None:
     before = served.predict()
     (served.models / "petals" / "petals.tflite").unlink()
     assert served.predict() == before
     state, reason = served.index()
-    assert state == "READY" and reason.startswith(KEPT) and "petals.tflite, which does not exist" in reason
+    assert (
+        state == "READY"
+        and reason.startswith(KEPT)
+        and "petals.tflite, which does not exist" in reason
+    )
     served.server.call("POST", "/v2/repository/models/petals/unload")
     answer = served.server.call("POST", "/predictions/petals", data=NUMBERS)
     assert answer.status_code == 404
@@ -191,7 +243,10 @@ def test_models_and_versions_come_and_go(served: Served, client: Client) -> None
     shutil.copytree(served.models / "petals", served.models / "fresh")
     assert predict(client, "fresh") == expected
     (served.models / "fresh").rename(served.models / "other")
-    assert (predict(client, "fresh"), predict(client, "other")) == ("MODEL_NOT_FOUND", expected)
+    assert (predict(client, "fresh"), predict(client, "other")) == (
+        "MODEL_NOT_FOUND",
+        expected,
+    )
     assert served.said("unloading fresh/tflite: it is gone from the folder") == 1
     text = (served.models / "other" / "model.toml").read_text()
     assert predict(client, "other", "second") == "VERSION_NOT_FOUND"
@@ -211,10 +266,15 @@ def test_a_bare_file_is_served_and_replaced(served: Served, client: Client) -> N
     file.write_bytes((MODELS / "diabetes" / "diabetes.tflite").read_bytes())
     until(lambda: client.model_metadata("flow")["inputs"][0]["shape"] == [-1, 10])
     file.unlink()
-    assert "flow" not in {entry["name"] for entry in client.index()} and predict(client, "flow") == "MODEL_NOT_FOUND"
+    assert (
+        "flow" not in {entry["name"] for entry in client.index()}
+        and predict(client, "flow") == "MODEL_NOT_FOUND"
+    )
 
 
-def test_a_file_counts_when_its_writer_closes_it(served: Served, client: Client) -> None:
+def test_a_file_counts_when_its_writer_closes_it(
+    served: Served, client: Client
+) -> None:
     expected = predict(client, "petals")
     file = served.models / "petals" / "petals.tflite"
     content = file.read_bytes()
@@ -224,10 +284,14 @@ def test_a_file_counts_when_its_writer_closes_it(served: Served, client: Client)
         assert predict(client, "petals") == expected
         half.write(content[100:])
     until(lambda: served.said("loaded petals/tflite") == 2)
-    assert predict(client, "petals") == expected and served.said("is no TFLite model") == 0
+    assert (
+        predict(client, "petals") == expected and served.said("is no TFLite model") == 0
+    )
 
 
-def test_a_models_folder_that_is_moved_away_and_back(served: Served, client: Client) -> None:
+def test_a_models_folder_that_is_moved_away_and_back(
+    served: Served, client: Client
+) -> None:
     """What was read of it serves meanwhile, as far as it is loaded."""
     expected = predict(client, "petals")
     away = served.models.with_name("away")
@@ -235,4 +299,7 @@ def test_a_models_folder_that_is_moved_away_and_back(served: Served, client: Cli
     assert predict(client, "petals") == expected
     away.rename(served.models)
     (served.models / "petals").rename(served.models / "moved")
-    assert (predict(client, "moved"), predict(client, "petals")) == (expected, "MODEL_NOT_FOUND")
+    assert (predict(client, "moved"), predict(client, "petals")) == (
+        expected,
+        "MODEL_NOT_FOUND",
+    )

@@ -7,7 +7,18 @@ from contextlib import ExitStack
 
 import pytest
 
-from http_running import ANSWER, LONG, SHORT, TOKEN, Start, ask, http_servers, is_closed, send, until
+from http_running import (
+    ANSWER,
+    LONG,
+    SHORT,
+    TOKEN,
+    Start,
+    ask,
+    http_servers,
+    is_closed,
+    send,
+    until,
+)
 from pocketserve.transports.http.connections import MAX_UNREAD, HttpTimeouts
 
 
@@ -24,13 +35,24 @@ def test_header_and_small_body_come_together(start):
         assert ask(connection).endswith(b"hello")
         (channel,) = running.channels
         original = channel.send
-        channel.send = lambda data, do_close=True: sent.append(bytes(data)) or original(data, do_close=do_close)
+        channel.send = lambda data, do_close=True: (
+            sent.append(bytes(data)) or original(data, do_close=do_close)
+        )
         assert ask(connection).endswith(b"hello")
-    assert len(sent) == 1 and sent[0].startswith(b"HTTP/1.1 200 OK\r\n") and sent[0].endswith(b"\r\n\r\nhello")
+    assert (
+        len(sent) == 1
+        and sent[0].startswith(b"HTTP/1.1 200 OK\r\n")
+        and sent[0].endswith(b"\r\n\r\nhello")
+    )
 
 
 @pytest.mark.parametrize(
-    "said", [b"", b"GET / HTTP/1.1\r\nHost: 127", b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\nx"]
+    "said",
+    [
+        b"",
+        b"GET / HTTP/1.1\r\nHost: 127",
+        b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\nx",
+    ],
 )
 def test_a_stranger_that_does_not_ask_is_closed(start, said):
     running = start(HttpTimeouts(SHORT, LONG, LONG))
@@ -56,7 +78,11 @@ def test_bytes_alone_win_a_stranger_no_time(start):
 
 def test_a_stranger_is_closed_after_its_answer_and_others_stay(start):
     running = start(HttpTimeouts(LONG, LONG, LONG))
-    with running.connect() as friend, running.connect() as stranger, running.connect() as guesser:
+    with (
+        running.connect() as friend,
+        running.connect() as stranger,
+        running.connect() as guesser,
+    ):
         assert ask(friend).endswith(b"hello")
         assert ask(stranger, token=None).endswith(b"hello")
         assert ask(guesser, token="wrong").endswith(b"hello")
@@ -106,7 +132,9 @@ def test_the_longest_idle_stranger_gives_way(start):
         newcomer = stack.enter_context(running.connect())
         assert ask(newcomer).endswith(b"hello")
         assert is_closed(strangers[0])
-        assert ask(strangers[1], token=None).endswith(b"hello") and ask(strangers[2], token=None).endswith(b"hello")
+        assert ask(strangers[1], token=None).endswith(b"hello") and ask(
+            strangers[2], token=None
+        ).endswith(b"hello")
         assert ask(friend).endswith(b"hello") and ask(newcomer).endswith(b"hello")
 
 
@@ -133,7 +161,9 @@ def test_nobody_who_is_served_gives_way(start):
         send(third, "/")
         running.release.set()
         # One of the two gives way as soon as it is idle, and not before it has its answer.
-        assert first.recv(65536).endswith(b"hello") and second.recv(65536).endswith(b"hello")
+        assert first.recv(65536).endswith(b"hello") and second.recv(65536).endswith(
+            b"hello"
+        )
         assert third.recv(65536).endswith(b"hello")
 
 
@@ -153,13 +183,19 @@ def test_a_request_on_its_way_is_not_lost_to_a_newcomer(start):
 def test_a_client_that_never_reads_holds_no_thread_and_little_memory(start):
     running = start(HttpTimeouts(LONG, LONG, LONG))
     with ExitStack() as stack:
-        greedy = [stack.enter_context(running.connect()) for _ in range(12)]  # three times the threads
+        greedy = [
+            stack.enter_context(running.connect()) for _ in range(12)
+        ]  # three times the threads
         for connection in greedy:
             for _ in range(60):
                 send(connection, "/large")
         with running.connect() as honest:
             until(
-                lambda: all(channel.total_outbufs_len > MAX_UNREAD for channel in running.channels if channel.requests)
+                lambda: all(
+                    channel.total_outbufs_len > MAX_UNREAD
+                    for channel in running.channels
+                    if channel.requests
+                )
             )
             assert ask(honest).endswith(b"hello")
         for channel in running.channels:

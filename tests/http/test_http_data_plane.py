@@ -24,7 +24,18 @@ from pocketserve.transports.http.app import create_app
 from pocketserve.transports.http.data_plane import create_data_plane, create_on_demand
 
 TOKEN = "t" * 43
-JSON = json.dumps({"inputs": [{"name": "image", "datatype": "FP32", "shape": [1, 8, 8, 1], "data": [0] * 64}]}).encode()
+JSON = json.dumps(
+    {
+        "inputs": [
+            {
+                "name": "image",
+                "datatype": "FP32",
+                "shape": [1, 8, 8, 1],
+                "data": [0] * 64,
+            }
+        ]
+    }
+).encode()
 RAW = bytes(256)
 PATHS = [
     "/v2/health/live", "/v2/health/ready", "/v2/models/digits/infer", "/v2/models/digits/versions/tflite/infer",
@@ -34,27 +45,48 @@ PATHS = [
 ]  # fmt: skip
 REQUESTS = st.fixed_dictionaries(
     {
-        "REQUEST_METHOD": st.sampled_from(["POST", "POST", "GET", "PUT", "HEAD", "OPTIONS", "DELETE"]),
+        "REQUEST_METHOD": st.sampled_from(
+            ["POST", "POST", "GET", "PUT", "HEAD", "OPTIONS", "DELETE"]
+        ),
         "PATH_INFO": st.sampled_from(PATHS),
-        "QUERY_STRING": st.sampled_from(["", "", "top_k=2", "top_k=1&top_k=1", "x=1", "%FF=1", "\xff", "top_k=x"]),
-        "HTTP_HOST": st.sampled_from(["127.0.0.1", "127.0.0.1", "localhost:1", "evil.example", ""]),
+        "QUERY_STRING": st.sampled_from(
+            ["", "", "top_k=2", "top_k=1&top_k=1", "x=1", "%FF=1", "\xff", "top_k=x"]
+        ),
+        "HTTP_HOST": st.sampled_from(
+            ["127.0.0.1", "127.0.0.1", "localhost:1", "evil.example", ""]
+        ),
     },
     optional={
         "HTTP_ORIGIN": st.sampled_from(["http://evil.example", "http://127.0.0.1"]),
         "HTTP_CONTENT_ENCODING": st.sampled_from(["gzip", "identity", "br", "deflate"]),
-        "HTTP_ACCEPT_ENCODING": st.sampled_from(["gzip", "deflate", "gzip, deflate", "gzip;q=0"]),
-        "HTTP_INFERENCE_HEADER_CONTENT_LENGTH": st.sampled_from(["0", str(len(JSON)), "-1", "99999", "x"]),
-        "CONTENT_TYPE": st.sampled_from(["application/json", "application/x-www-form-urlencoded", "nonsense"]),
+        "HTTP_ACCEPT_ENCODING": st.sampled_from(
+            ["gzip", "deflate", "gzip, deflate", "gzip;q=0"]
+        ),
+        "HTTP_INFERENCE_HEADER_CONTENT_LENGTH": st.sampled_from(
+            ["0", str(len(JSON)), "-1", "99999", "x"]
+        ),
+        "CONTENT_TYPE": st.sampled_from(
+            ["application/json", "application/x-www-form-urlencoded", "nonsense"]
+        ),
     },
 )
-BODIES = st.sampled_from([b"", JSON, RAW, gzip.compress(JSON), b"{", JSON + RAW]) | st.binary(max_size=40)
-AUTHORIZATIONS = st.sampled_from([f"Bearer {TOKEN}", f"Bearer {TOKEN}", f"Bearer {TOKEN}", "Bearer x", None])
+BODIES = st.sampled_from(
+    [b"", JSON, RAW, gzip.compress(JSON), b"{", JSON + RAW]
+) | st.binary(max_size=40)
+AUTHORIZATIONS = st.sampled_from(
+    [f"Bearer {TOKEN}", f"Bearer {TOKEN}", f"Bearer {TOKEN}", "Bearer x", None]
+)
 
 
 @pytest.fixture(scope="module")
 def sides(tmp_path_factory: pytest.TempPathFactory):
     state = tmp_path_factory.mktemp("state")
-    options = {"models_dir": str(MODELS), "state_dir": str(state), "quarantine": False, "max_body_bytes": 4096}
+    options = {
+        "models_dir": str(MODELS),
+        "state_dir": str(state),
+        "quarantine": False,
+        "max_body_bytes": 4096,
+    }
     service = Service(load_config(options))
     guard = Guard(TOKEN)
     flask = create_app(service, guard)
@@ -62,7 +94,9 @@ def sides(tmp_path_factory: pytest.TempPathFactory):
     service.close()
 
 
-def call(app: Any, environ: dict[str, str], body: bytes) -> tuple[str, list[tuple[str, str]], bytes]:
+def call(
+    app: Any, environ: dict[str, str], body: bytes
+) -> tuple[str, list[tuple[str, str]], bytes]:
     """One request as waitress would hand it over; timings, which no two answers share, are blanked."""
     surroundings = {
         "SCRIPT_NAME": "", "SERVER_NAME": "x", "SERVER_PORT": "1", "SERVER_PROTOCOL": "HTTP/1.1",
@@ -70,16 +104,26 @@ def call(app: Any, environ: dict[str, str], body: bytes) -> tuple[str, list[tupl
         "wsgi.url_scheme": "http", "wsgi.errors": io.StringIO(), "wsgi.version": (1, 0),
     }  # fmt: skip
     started: list[Any] = []
-    chunks = app({**surroundings, **environ}, lambda status, headers, exc_info=None: started.append((status, headers)))
+    chunks = app(
+        {**surroundings, **environ},
+        lambda status, headers, exc_info=None: started.append((status, headers)),
+    )
     ((status, headers),) = started
     answer = re.sub(rb'"timing_ms":\{[^}]*\}', b"", b"".join(chunks))
     getattr(chunks, "close", lambda: None)()
     if b'"predictions":' in answer:
-        headers = [(name, "?" if name == "Content-Length" else value) for name, value in headers]
+        headers = [
+            (name, "?" if name == "Content-Length" else value)
+            for name, value in headers
+        ]
     return status, sorted(headers), answer
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=400,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(environ=REQUESTS, body=BODIES, authorization=AUTHORIZATIONS)
 def test_both_sides_give_the_same_bytes(sides, environ, body, authorization):
     if authorization is not None:
@@ -88,8 +132,12 @@ def test_both_sides_give_the_same_bytes(sides, environ, body, authorization):
     assert call(front, environ, body) == call(flask, environ, body)
 
 
-@pytest.mark.parametrize("path", ["/v2/models/petals/infer", "/v1/models/petals:predict"])
-def test_a_fault_while_an_answer_is_compressed_is_internal_and_counted_once(sides, monkeypatch, path):
+@pytest.mark.parametrize(
+    "path", ["/v2/models/petals/infer", "/v1/models/petals:predict"]
+)
+def test_a_fault_while_an_answer_is_compressed_is_internal_and_counted_once(
+    sides, monkeypatch, path
+):
     def starve(*_: object) -> bytes:
         raise MemoryError
 
@@ -99,13 +147,26 @@ def test_a_fault_while_an_answer_is_compressed_is_internal_and_counted_once(side
         "REQUEST_METHOD": "POST", "PATH_INFO": path, "HTTP_HOST": "127.0.0.1", "HTTP_ACCEPT_ENCODING": "gzip",
         "HTTP_AUTHORIZATION": f"Bearer {TOKEN}",
     }  # fmt: skip
-    tensor = {"name": "features", "datatype": "FP32", "shape": [1, 3], "data": [5.8, 3.0, 4.3]}
-    body = {"inputs": [tensor]} if path.startswith("/v2") else {"instances": [tensor["data"]]}
+    tensor = {
+        "name": "features",
+        "datatype": "FP32",
+        "shape": [1, 3],
+        "data": [5.8, 3.0, 4.3],
+    }
+    body = (
+        {"inputs": [tensor]}
+        if path.startswith("/v2")
+        else {"instances": [tensor["data"]]}
+    )
     before = dict(service.traffic.answers())
     status, _, answer = call(app, environ, json.dumps(body).encode())
-    counted = {key: count - before.get(key, 0) for key, count in service.traffic.answers()}
+    counted = {
+        key: count - before.get(key, 0) for key, count in service.traffic.answers()
+    }
     assert status.startswith("500") and json.loads(answer)["code"] == "INTERNAL"
-    assert [key[3] for key, count in counted.items() if count] == [500] and sum(counted.values()) == 1
+    assert [key[3] for key, count in counted.items() if count] == [500] and sum(
+        counted.values()
+    ) == 1
 
 
 def test_an_application_on_demand_is_made_once():
@@ -121,7 +182,9 @@ def test_an_application_on_demand_is_made_once():
 
     app, answers = create_on_demand(make), []
     assert made == []
-    threads = [threading.Thread(target=ask, args=(f"/{number}",)) for number in range(8)]
+    threads = [
+        threading.Thread(target=ask, args=(f"/{number}",)) for number in range(8)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -171,5 +234,12 @@ service.close()
 
 def test_the_data_plane_does_without_flask(tmp_path):
     command = [sys.executable, "-c", LATE, str(MODELS), str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.splitlines() == ["200 OK False", "200 OK False", "404 Not Found False", "200 OK True"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.splitlines() == [
+        "200 OK False",
+        "200 OK False",
+        "404 Not Found False",
+        "200 OK True",
+    ]

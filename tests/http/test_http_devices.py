@@ -43,15 +43,25 @@ def describe(models: Path, *lines: str) -> None:
     """Write the model's manifest, with these lines of options."""
     text = "\n".join(["[versions.one]", 'file = "added.tflite"', *lines])
     (models / NAME / "model.toml").write_text(text)
-    with contextlib.suppress(ModelLoadError):  # some are to be refused for what they say
+    with contextlib.suppress(
+        ModelLoadError
+    ):  # some are to be refused for what they say
         trust_all(models)
 
 
 def added(server: Server, *values: float) -> list[float]:
     """The model's answer to the values and ones."""
-    tensors = [("serving_default_a:0", list(values)), ("serving_default_b:0", [1] * len(values))]
-    inputs = [{"name": name, "datatype": "FP32", "shape": [len(data)], "data": data} for name, data in tensors]
-    answer = server.call("POST", f"/v2/models/{NAME}/infer", data=json.dumps({"inputs": inputs}))
+    tensors = [
+        ("serving_default_a:0", list(values)),
+        ("serving_default_b:0", [1] * len(values)),
+    ]
+    inputs = [
+        {"name": name, "datatype": "FP32", "shape": [len(data)], "data": data}
+        for name, data in tensors
+    ]
+    answer = server.call(
+        "POST", f"/v2/models/{NAME}/infer", data=json.dumps({"inputs": inputs})
+    )
     assert answer.status_code == 200, answer.text
     found: list[float] = answer.json()["outputs"][0]["data"]
     return found
@@ -59,16 +69,27 @@ def added(server: Server, *values: float) -> list[float]:
 
 def told(server: Server, name: str = NAME) -> str:
     """The device of the metadata."""
-    device: str = server.call("GET", f"/v2/models/{name}").json()["parameters"]["device"]
+    device: str = server.call("GET", f"/v2/models/{name}").json()["parameters"][
+        "device"
+    ]
     return device
 
 
 def measured(server: Server) -> dict[tuple[str, str], tuple[str, str, float]]:
     """Device, runtime and value of the gauge by model and version."""
     families = text_string_to_metric_families(server.call("GET", "/metrics").text)
-    samples = [one for family in families for one in family.samples if one.name == "pocketserve_model_device"]
+    samples = [
+        one
+        for family in families
+        for one in family.samples
+        if one.name == "pocketserve_model_device"
+    ]
     found = {
-        (one.labels["model"], one.labels["version"]): (one.labels["device"], one.labels["runtime"], one.value)
+        (one.labels["model"], one.labels["version"]): (
+            one.labels["device"],
+            one.labels["runtime"],
+            one.value,
+        )
         for one in samples
     }
     assert len(found) == len(samples)
@@ -89,7 +110,12 @@ def test_loaded_versions_name_their_device(new_server, models_copy):
 @pytest.mark.compiler
 def test_a_delegate_by_manifest(new_server, models, library):
     shutil.copy(library, models / NAME)
-    describe(models, 'delegate = "libours.so"', 'delegate_options = { take = "0", offset = "2000" }', "required = true")
+    describe(
+        models,
+        'delegate = "libours.so"',
+        'delegate_options = { take = "0", offset = "2000" }',
+        "required = true",
+    )
     server = new_server(models)
     assert added(server, 1, 2) == [2002, 2003]
     assert told(server) == "libours.so"
@@ -100,9 +126,17 @@ def test_a_delegate_by_manifest(new_server, models, library):
 
 @pytest.mark.compiler
 def test_the_device_follows_what_runs(new_server, models, library):
-    describe(models, f'delegate = "{library}"', 'delegate_options = { take = "0", fail = "large" }')
+    describe(
+        models,
+        f'delegate = "{library}"',
+        'delegate_options = { take = "0", fail = "large" }',
+    )
     server = new_server(models)
-    for values, offset, device in (([1], 1000, "libours.so"), ([1, 2, 3], 0, "cpu"), ([2], 1000, "libours.so")):
+    for values, offset, device in (
+        ([1], 1000, "libours.so"),
+        ([1, 2, 3], 0, "cpu"),
+        ([2], 1000, "libours.so"),
+    ):
         assert added(server, *values) == [value + 1 + offset for value in values]
         assert (told(server), measured(server)[NAME, "one"][0]) == (device, device)
     assert server.log.read_text().count("runs without the delegate libours.so") == 1
@@ -120,14 +154,30 @@ def test_a_missing_delegate_falls_back_with_one_warning(new_server, models):
 @pytest.mark.parametrize(
     ("lines", "reason"),
     [
-        (['delegate = "libnothing.so"', "required = true"], "the delegate libnothing.so cannot be loaded ("),
-        (['delegate = "../libours.so"'], "the delegate ../libours.so leaves the model's folder; copy the file into it"),
-        (['delegate = "x.so"', "delegate_options = { a = 1 }"], "the option delegate_options is a table of texts such"),
-        (["required = true"], "the option required does nothing without delegate; add delegate, or remove it"),
+        (
+            ['delegate = "libnothing.so"', "required = true"],
+            "the delegate libnothing.so cannot be loaded (",
+        ),
+        (
+            ['delegate = "../libours.so"'],
+            "the delegate ../libours.so leaves the model's folder; copy the file into it",
+        ),
+        (
+            ['delegate = "x.so"', "delegate_options = { a = 1 }"],
+            "the option delegate_options is a table of texts such",
+        ),
+        (
+            ["required = true"],
+            "the option required does nothing without delegate; add delegate, or remove it",
+        ),
     ],
 )
-def test_a_manifest_that_cannot_be_met(new_server, models, refused, lines: list[str], reason: str):
+def test_a_manifest_that_cannot_be_met(
+    new_server, models, refused, lines: list[str], reason: str
+):
     describe(models, *lines)
     server = new_server(models)
-    assert reason in refused(server.call("GET", f"/v2/models/{NAME}"), 503, "MODEL_FAILED")
+    assert reason in refused(
+        server.call("GET", f"/v2/models/{NAME}"), 503, "MODEL_FAILED"
+    )
     assert measured(server) == {}

@@ -14,7 +14,10 @@ CLOSE = "Connection: close"
 @pytest.fixture(autouse=True)
 def _still_answers(server):
     yield
-    assert server.call("GET", "/v2/health/ready").json() == {"live": True, "ready": True}
+    assert server.call("GET", "/v2/health/ready").json() == {
+        "live": True,
+        "ready": True,
+    }
 
 
 def bare(line: str, *headers: str) -> bytes:
@@ -53,48 +56,83 @@ def bare(line: str, *headers: str) -> bytes:
 )
 @pytest.mark.parametrize("path", ["/v2/health/live", "/v2", "/nothing"])
 def test_a_foreign_host_is_refused_everywhere(server, wire, refused, host, path):
-    headers = [f"Authorization: Bearer {server.token}"] + ([f"Host: {host}"] if host is not None else [])
+    headers = [f"Authorization: Bearer {server.token}"] + (
+        [f"Host: {host}"] if host is not None else []
+    )
     refused(wire.one(bare(f"GET {path} HTTP/1.1", *headers)), 403, "HOST_REFUSED")
 
 
-@pytest.mark.parametrize("host", ["127.0.0.2", "127.0.0.1:8470", "localhost", "LocalHost:1", "[::1]", "[::1]:65535"])
+@pytest.mark.parametrize(
+    "host",
+    ["127.0.0.2", "127.0.0.1:8470", "localhost", "LocalHost:1", "[::1]", "[::1]:65535"],
+)
 def test_this_machines_names_are_accepted(wire, host):
     assert wire.one(bare("GET /v2/health/live HTTP/1.1", f"Host: {host}")).status == 200
 
 
 def test_two_hosts_are_refused(wire, refused):
-    request = bare("GET /v2/health/live HTTP/1.1", "Host: 127.0.0.1", "Host: evil.example")
+    request = bare(
+        "GET /v2/health/live HTTP/1.1", "Host: 127.0.0.1", "Host: evil.example"
+    )
     refused(wire.one(request), 403, "HOST_REFUSED")
 
 
-@pytest.mark.parametrize("line", ["GET /v2/health/live HTTP/1.0", "GET /v2/health/live"])
+@pytest.mark.parametrize(
+    "line", ["GET /v2/health/live HTTP/1.0", "GET /v2/health/live"]
+)
 def test_old_http_without_a_host_is_refused(wire, refused, line):
     refused(wire.one(bare(line)), 403, "HOST_REFUSED")
 
 
 def test_old_http_with_a_host_is_answered(wire):
-    assert wire.one(bare("GET /v2/health/live HTTP/1.0", "Host: 127.0.0.1")).status == 200
+    assert (
+        wire.one(bare("GET /v2/health/live HTTP/1.0", "Host: 127.0.0.1")).status == 200
+    )
 
 
 @pytest.mark.parametrize(
-    "origin", ["http://evil.example", "null", "", "http://127.0.0.1:1", "http://127.0.0.1.evil.example", "file://"]
+    "origin",
+    [
+        "http://evil.example",
+        "null",
+        "",
+        "http://127.0.0.1:1",
+        "http://127.0.0.1.evil.example",
+        "file://",
+    ],
 )
 def test_a_foreign_origin_is_refused_even_with_the_token(server, refused, origin):
-    for method, path in (("GET", "/v2/health/live"), ("GET", "/v2"), ("POST", "/v2/repository/index")):
-        refused(server.call(method, path, headers={"Origin": origin}), 403, "ORIGIN_REFUSED")
+    for method, path in (
+        ("GET", "/v2/health/live"),
+        ("GET", "/v2"),
+        ("POST", "/v2/repository/index"),
+    ):
+        refused(
+            server.call(method, path, headers={"Origin": origin}), 403, "ORIGIN_REFUSED"
+        )
 
 
 def test_the_servers_own_origin_is_accepted_without_cors_headers(server):
     answer = server.call("GET", "/v2", headers={"Origin": server.url})
     assert answer.status_code == 200
-    assert not [name for name in answer.headers if name.lower().startswith("access-control-")]
+    assert not [
+        name for name in answer.headers if name.lower().startswith("access-control-")
+    ]
 
 
 def test_a_preflight_gets_no_permission(server, refused):
     asked = {"Origin": server.url, "Access-Control-Request-Method": "POST"}
-    refused(server.call("OPTIONS", "/v2/models/petals/infer", headers=asked), 405, "METHOD_NOT_ALLOWED")
+    refused(
+        server.call("OPTIONS", "/v2/models/petals/infer", headers=asked),
+        405,
+        "METHOD_NOT_ALLOWED",
+    )
     asked["Origin"] = "http://evil.example"
-    refused(server.call("OPTIONS", "/v2/models/petals/infer", headers=asked), 403, "ORIGIN_REFUSED")
+    refused(
+        server.call("OPTIONS", "/v2/models/petals/infer", headers=asked),
+        403,
+        "ORIGIN_REFUSED",
+    )
 
 
 # --- The token
@@ -140,10 +178,14 @@ def basic(text: str) -> str:
         ("GET", "/openapi.json"),
     ],
 )
-def test_without_the_token_everything_looks_the_same(server, wire, refused, authorization, method, path):
+def test_without_the_token_everything_looks_the_same(
+    server, wire, refused, authorization, method, path
+):
     headers = ["Host: 127.0.0.1"]
     if authorization is not None:
-        headers.append(f"Authorization: {authorization.replace('{token}', server.token)}")
+        headers.append(
+            f"Authorization: {authorization.replace('{token}', server.token)}"
+        )
     answer = wire.one(bare(f"{method} {path} HTTP/1.1", *headers))
     assert refused(answer, 401, "UNAUTHORIZED") == UNAUTHORIZED_TEXT
     assert answer.headers["www-authenticate"] == 'Bearer realm="pocketserve"'
@@ -155,24 +197,44 @@ def test_every_route_but_those_marked_open_needs_the_token(server, wire):
     for pattern, operations in document["paths"].items():
         path = pattern.replace("{model}", "petals").replace("{version}", "tflite")
         for method in operations:
-            if wire.one(bare(f"{method.upper()} {path} HTTP/1.1", "Host: 127.0.0.1")).status != 401:
+            if (
+                wire.one(
+                    bare(f"{method.upper()} {path} HTTP/1.1", "Host: 127.0.0.1")
+                ).status
+                != 401
+            ):
                 answered.add(pattern)
     # An app that pairs has no token yet; its two answer PAIRING_CLOSED until the token's owner opens pairing.
     pairing = {"/pairing/begin", "/pairing/finish"}
     # /web/session asks for a one-time ticket instead.
-    assert answered == {"/", "/ping", "/v2/health/live", "/v2/health/ready", "/web/session", *pairing}
+    assert answered == {
+        "/",
+        "/ping",
+        "/v2/health/live",
+        "/v2/health/ready",
+        "/web/session",
+        *pairing,
+    }
 
 
-@pytest.mark.parametrize("scheme", ["Bearer {token}", "bearer {token}", "BEARER   {token}"])
+@pytest.mark.parametrize(
+    "scheme", ["Bearer {token}", "bearer {token}", "BEARER   {token}"]
+)
 def test_the_token_is_accepted_as_a_bearer(server, wire, scheme):
     authorization = f"Authorization: {scheme.replace('{token}', server.token)}"
-    assert wire.one(bare("GET /v2 HTTP/1.1", "Host: 127.0.0.1", authorization)).status == 200
+    assert (
+        wire.one(bare("GET /v2 HTTP/1.1", "Host: 127.0.0.1", authorization)).status
+        == 200
+    )
 
 
 def test_the_token_is_accepted_as_a_password(server, wire):
     for user in ("", "anybody"):
         authorization = f"Authorization: {basic(f'{user}:{server.token}')}"
-        assert wire.one(bare("GET /v2 HTTP/1.1", "Host: 127.0.0.1", authorization)).status == 200
+        assert (
+            wire.one(bare("GET /v2 HTTP/1.1", "Host: 127.0.0.1", authorization)).status
+            == 200
+        )
 
 
 # --- Request line and headers
@@ -213,20 +275,29 @@ def test_what_is_no_request_is_refused(wire, refused, request_bytes):
 )
 def test_what_two_servers_could_read_differently_is_refused(wire, refused, lines, body):
     refused(
-        wire.one(wire.write("POST", "/predictions/petals", *lines) + body + b"GET / HTTP/1.1"), 400, "INVALID_REQUEST"
+        wire.one(
+            wire.write("POST", "/predictions/petals", *lines) + body + b"GET / HTTP/1.1"
+        ),
+        400,
+        "INVALID_REQUEST",
     )
 
 
 def test_chunks_need_http_1_1(wire, refused):
-    request = wire.write("POST", "/predictions/petals", "Transfer-Encoding: chunked").replace(
-        b"HTTP/1.1", b"HTTP/1.0", 1
-    )
+    request = wire.write(
+        "POST", "/predictions/petals", "Transfer-Encoding: chunked"
+    ).replace(b"HTTP/1.1", b"HTTP/1.0", 1)
     refused(wire.one(request + b"0\r\n\r\n"), 400, "INVALID_REQUEST")
 
 
-@pytest.mark.parametrize("line", [b"GET /v2 HTTP/2.0", b"PRI * HTTP/2.0", b"GET /v2 HTTP/3.0", b"GET /v2 HTTP/1.2"])
+@pytest.mark.parametrize(
+    "line",
+    [b"GET /v2 HTTP/2.0", b"PRI * HTTP/2.0", b"GET /v2 HTTP/3.0", b"GET /v2 HTTP/1.2"],
+)
 def test_other_versions_are_refused(wire, refused, line):
-    text = refused(wire.one(line + b"\r\nHost: 127.0.0.1\r\n\r\n"), 505, "NOT_IMPLEMENTED")
+    text = refused(
+        wire.one(line + b"\r\nHost: 127.0.0.1\r\n\r\n"), 505, "NOT_IMPLEMENTED"
+    )
     assert text.endswith("use HTTP/1.1")
 
 
@@ -244,7 +315,9 @@ def test_the_host_of_the_request_line_is_checked(wire, target, status):
     assert wire.one(wire.write("GET", target, CLOSE)).status == status
 
 
-@pytest.mark.parametrize("value", ["TE, close", "close, TE", "x,close", "keep-alive, close", "Close"])
+@pytest.mark.parametrize(
+    "value", ["TE, close", "close, TE", "x,close", "keep-alive, close", "Close"]
+)
 def test_close_is_found_among_other_options(wire, read_from, value):
     with wire.connect() as connection, connection.makefile("rb") as stream:
         connection.sendall(wire.write("GET", "/v2", f"Connection: {value}"))
@@ -267,16 +340,22 @@ def test_tls_is_answered_at_once(wire, refused):
 
 
 def test_what_announces_a_body_but_has_none_is_not_asked_for_it(wire):
-    assert wire.one(wire.write("GET", "/v2", "Expect: 100-continue", CLOSE)).status == 200
+    assert (
+        wire.one(wire.write("GET", "/v2", "Expect: 100-continue", CLOSE)).status == 200
+    )
 
 
-@pytest.mark.parametrize("header", ["X-Long: " + "a" * 32_768, "\r\n".join(f"X-{n}: 1" for n in range(5000))])
+@pytest.mark.parametrize(
+    "header", ["X-Long: " + "a" * 32_768, "\r\n".join(f"X-{n}: 1" for n in range(5000))]
+)
 def test_headers_that_are_too_large_are_refused(wire, refused, header):
     refused(wire.one(wire.write("GET", "/v2", header)), 431, "HEADERS_TOO_LARGE")
 
 
 def test_a_long_request_line_is_refused(wire, refused):
-    refused(wire.one(wire.write("GET", "/v2?" + "a" * 40_000)), 431, "HEADERS_TOO_LARGE")
+    refused(
+        wire.one(wire.write("GET", "/v2?" + "a" * 40_000)), 431, "HEADERS_TOO_LARGE"
+    )
 
 
 @pytest.mark.parametrize(
@@ -295,7 +374,9 @@ def test_a_long_request_line_is_refused(wire, refused):
         ("BREW", "/metrics", {"GET", "HEAD"}),
     ],
 )
-def test_a_wrong_method_is_told_the_right_ones(server, wire, refused, method, path, allowed):
+def test_a_wrong_method_is_told_the_right_ones(
+    server, wire, refused, method, path, allowed
+):
     answer = wire.one(wire.write(method, path, CLOSE), head=method == "HEAD")
     assert answer.status == 405 and set(answer.headers["allow"].split(", ")) == allowed
     if method != "HEAD":
@@ -353,20 +434,31 @@ def test_a_query_parameter_that_is_given_twice_is_refused(server, refused):
 NUMBERS = b"[5.1,3.5,1.4]"
 
 
-@pytest.mark.parametrize("length", ["-1", "abc", "+13", "1 3", "13, 13", "0x0d", "13.0", "", "9" * 5000])
+@pytest.mark.parametrize(
+    "length", ["-1", "abc", "+13", "1 3", "13, 13", "0x0d", "13.0", "", "9" * 5000]
+)
 def test_a_length_that_is_no_number_is_refused(wire, refused, length):
-    request = wire.write("POST", "/predictions/petals", CLOSE, f"Content-Length: {length}")
+    request = wire.write(
+        "POST", "/predictions/petals", CLOSE, f"Content-Length: {length}"
+    )
     refused(wire.one(request + NUMBERS), 400, "INVALID_REQUEST")
 
 
 @pytest.mark.parametrize("length", [67_108_865, 10**20])
-def test_a_length_beyond_the_limit_is_refused_before_the_body_comes(wire, refused, length):
+def test_a_length_beyond_the_limit_is_refused_before_the_body_comes(
+    wire, refused, length
+):
     request = wire.write("POST", "/predictions/petals", f"Content-Length: {length}")
     refused(wire.one(request), 413, "BODY_TOO_LARGE")
 
 
 def test_a_body_that_never_comes_gets_no_answer(wire):
-    assert wire.exchange(wire.write("POST", "/predictions/petals", "Content-Length: 100") + NUMBERS) == []
+    assert (
+        wire.exchange(
+            wire.write("POST", "/predictions/petals", "Content-Length: 100") + NUMBERS
+        )
+        == []
+    )
 
 
 def test_a_body_that_is_longer_than_it_says_is_cut(wire, refused):
@@ -375,11 +467,16 @@ def test_a_body_that_is_longer_than_it_says_is_cut(wire, refused):
 
 
 def chunked(*chunks: bytes) -> bytes:
-    return b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks) + b"0\r\n\r\n"
+    return (
+        b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks)
+        + b"0\r\n\r\n"
+    )
 
 
 def test_a_chunked_body_is_put_together(wire):
-    request = wire.write("POST", "/predictions/petals", CLOSE, "Transfer-Encoding: chunked")
+    request = wire.write(
+        "POST", "/predictions/petals", CLOSE, "Transfer-Encoding: chunked"
+    )
     answer = wire.one(request + chunked(*[bytes([byte]) for byte in NUMBERS]))
     assert json.loads(answer.body)["predictions"][0]["value"] == pytest.approx(0.22656)
 
@@ -388,44 +485,73 @@ def test_a_chunked_body_is_put_together(wire):
 def test_chunks_of_more_than_64_bits_are_refused(wire, size):
     """The client neither ends nor closes: the answer comes at once."""
     with wire.connect() as connection, connection.makefile("rb") as stream:
-        connection.sendall(wire.write("POST", "/predictions/petals", "Transfer-Encoding: chunked") + size + b"\r\n")
+        connection.sendall(
+            wire.write("POST", "/predictions/petals", "Transfer-Encoding: chunked")
+            + size
+            + b"\r\n"
+        )
         assert stream.readline().split()[1] in (b"400", b"413")
         assert stream.read()  # to the end of the connection
 
 
 @pytest.mark.parametrize(
-    "body", [b"\r\n", b"\n", b";x=1\r\n", b"5\n", b"5 \r\n", b"5;a\rb\r\n", b"1\r\nab", b"0\r\na: b\n"]
+    "body",
+    [
+        b"\r\n",
+        b"\n",
+        b";x=1\r\n",
+        b"5\n",
+        b"5 \r\n",
+        b"5;a\rb\r\n",
+        b"1\r\nab",
+        b"0\r\na: b\n",
+    ],
 )
 def test_what_is_no_chunk_is_refused_at_once(wire, body):
     with wire.connect() as connection, connection.makefile("rb") as stream:
-        connection.sendall(wire.write("POST", "/predictions/petals", "Transfer-Encoding: chunked") + body)
+        connection.sendall(
+            wire.write("POST", "/predictions/petals", "Transfer-Encoding: chunked")
+            + body
+        )
         assert stream.readline().split()[1] == b"400"
 
 
-@pytest.mark.parametrize("start", [b"", b"5;", b"0\r\nA: ", b"0\r\n" + b"A: b\r\n" * 3000])
+@pytest.mark.parametrize(
+    "start", [b"", b"5;", b"0\r\nA: ", b"0\r\n" + b"A: b\r\n" * 3000]
+)
 def test_lines_between_chunks_are_bounded(wire, start):
     with wire.connect() as connection, connection.makefile("rb") as stream:
         connection.sendall(
-            wire.write("POST", "/predictions/petals", "Transfer-Encoding: chunked") + start + b"0" * 5000
+            wire.write("POST", "/predictions/petals", "Transfer-Encoding: chunked")
+            + start
+            + b"0" * 5000
         )
         assert stream.readline().split()[1] == b"400"
 
 
 @pytest.mark.parametrize("body", [b"zz\r\n", b"-1\r\n", b"5\r\n[1,2,3,4]\r\n0\r\n\r\n"])
 def test_broken_chunks_are_refused(wire, refused, body):
-    request = wire.write("POST", "/predictions/petals", CLOSE, "Transfer-Encoding: chunked")
+    request = wire.write(
+        "POST", "/predictions/petals", CLOSE, "Transfer-Encoding: chunked"
+    )
     refused(wire.one(request + body), 400, "INVALID_REQUEST")
 
 
 @pytest.mark.parametrize("coding", ["gzip", "gzip, chunked", "identity", "xchunked"])
 def test_unknown_transfer_codings_are_refused(wire, refused, coding):
-    request = wire.write("POST", "/predictions/petals", CLOSE, f"Transfer-Encoding: {coding}")
+    request = wire.write(
+        "POST", "/predictions/petals", CLOSE, f"Transfer-Encoding: {coding}"
+    )
     refused(wire.one(request + chunked(NUMBERS)), 501, "NOT_IMPLEMENTED")
 
 
 def test_who_asks_before_sending_is_told_to_go_on(wire):
     request = wire.write(
-        "POST", "/predictions/petals", CLOSE, "Expect: 100-continue", f"Content-Length: {len(NUMBERS)}"
+        "POST",
+        "/predictions/petals",
+        CLOSE,
+        "Expect: 100-continue",
+        f"Content-Length: {len(NUMBERS)}",
     )
     with wire.connect() as connection, connection.makefile("rb") as stream:
         connection.sendall(request)
@@ -435,8 +561,15 @@ def test_who_asks_before_sending_is_told_to_go_on(wire):
 
 
 @pytest.mark.parametrize(("length", "status"), [("67108865", b"413"), ("abc", b"400")])
-def test_who_asks_before_sending_what_is_refused_is_not_told_to_go_on(wire, length, status):
-    request = wire.write("POST", "/predictions/petals", "Expect: 100-continue", f"Content-Length: {length}")
+def test_who_asks_before_sending_what_is_refused_is_not_told_to_go_on(
+    wire, length, status
+):
+    request = wire.write(
+        "POST",
+        "/predictions/petals",
+        "Expect: 100-continue",
+        f"Content-Length: {length}",
+    )
     with wire.connect() as connection, connection.makefile("rb") as stream:
         connection.sendall(request)
         assert stream.readline().split()[1] == status
@@ -450,7 +583,11 @@ def test_one_connection_serves_many_requests(wire, read_from):
     with wire.connect() as connection, connection.makefile("rb") as stream:
         for number in range(100):
             good = number % 3 != 0
-            connection.sendall(wire.write("POST", "/predictions/petals", body=NUMBERS if good else b"{broken"))
+            connection.sendall(
+                wire.write(
+                    "POST", "/predictions/petals", body=NUMBERS if good else b"{broken"
+                )
+            )
             answer = read_from(stream)
             assert answer.status == (200 if good else 400)
             assert answer.headers.get("connection", "").lower() != "close"
@@ -459,7 +596,11 @@ def test_one_connection_serves_many_requests(wire, read_from):
 def test_pipelined_requests_are_answered_in_order(wire):
     lengths = [float(number) for number in range(30)]
     bodies = [json.dumps([5.0, 3.0, length]).encode() for length in lengths]
-    answers = wire.exchange(b"".join(wire.write("POST", "/predictions/petals", body=body) for body in bodies))
+    answers = wire.exchange(
+        b"".join(
+            wire.write("POST", "/predictions/petals", body=body) for body in bodies
+        )
+    )
     assert [answer.status for answer in answers] == [200] * 30
     values = [json.loads(answer.body)["predictions"][0]["value"] for answer in answers]
     assert values == sorted(values) and len(set(values)) == 30
@@ -475,6 +616,10 @@ def test_a_request_that_arrives_byte_by_byte_is_answered(wire, read_from):
 
 def test_a_connection_that_says_nothing_disturbs_nobody(server, wire):
     with wire.connect() as silent, wire.connect() as half:
-        half.sendall(wire.write("POST", "/predictions/petals", "Content-Length: 13")[:-5])
-        assert server.call("POST", "/predictions/petals", data=NUMBERS).status_code == 200
+        half.sendall(
+            wire.write("POST", "/predictions/petals", "Content-Length: 13")[:-5]
+        )
+        assert (
+            server.call("POST", "/predictions/petals", data=NUMBERS).status_code == 200
+        )
         assert silent.fileno() >= 0

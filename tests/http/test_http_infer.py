@@ -17,40 +17,69 @@ LENGTH = "Inference-Header-Content-Length"
 FLOWERS = np.array([[5.1, 3.5, 1.4], [6.2, 2.9, 4.3], [7.1, 3.0, 5.9]], np.float32)
 
 
-def json_input(name: str, datatype: str, values: np.ndarray, **extra: Any) -> dict[str, Any]:
-    return {"name": name, "datatype": datatype, "shape": list(values.shape), "data": values.tolist(), **extra}
+def json_input(
+    name: str, datatype: str, values: np.ndarray, **extra: Any
+) -> dict[str, Any]:
+    return {
+        "name": name,
+        "datatype": datatype,
+        "shape": list(values.shape),
+        "data": values.tolist(),
+        **extra,
+    }
 
 
 def binary_input(name: str, datatype: str, values: np.ndarray) -> dict[str, Any]:
     size = {"binary_data_size": values.nbytes}
-    return {"name": name, "datatype": datatype, "shape": list(values.shape), "parameters": size}
+    return {
+        "name": name,
+        "datatype": datatype,
+        "shape": list(values.shape),
+        "parameters": size,
+    }
 
 
-def infer(server, model: str, *inputs: dict[str, Any], raw: bytes = b"", headers: dict[str, str] | None = None, **rest):
+def infer(
+    server,
+    model: str,
+    *inputs: dict[str, Any],
+    raw: bytes = b"",
+    headers: dict[str, str] | None = None,
+    **rest,
+):
     """Send a request; ``raw`` follows the JSON part, whose length is then announced."""
     header = json.dumps({"inputs": list(inputs), **rest}).encode()
     announced = {LENGTH: str(len(header))} if raw else {}
     sent = announced | (headers or {})
-    return server.call("POST", f"/v2/models/{model}/infer", data=header + raw, headers=sent)
+    return server.call(
+        "POST", f"/v2/models/{model}/infer", data=header + raw, headers=sent
+    )
 
 
 def decode(answer) -> dict[str, np.ndarray]:
     """Outputs by name, of either form."""
     assert answer.status_code == 200, answer.text
     length = int(answer.headers.get(LENGTH, len(answer.content)))
-    expected = "application/octet-stream" if LENGTH in answer.headers else "application/json"
+    expected = (
+        "application/octet-stream" if LENGTH in answer.headers else "application/json"
+    )
     assert answer.headers["Content-Type"] == expected
     raw, found = answer.content[length:], {}
     types = {"FP32": "<f4", "FP16": "<f2", "INT8": "i1", "INT64": "<i8", "BOOL": "?"}
     for output in json.loads(answer.content[:length])["outputs"]:
         size = output.get("parameters", {}).get("binary_data_size")
         if size is None:
-            values = np.array(output["data"], object if output["datatype"] == "BYTES" else types[output["datatype"]])
+            values = np.array(
+                output["data"],
+                object if output["datatype"] == "BYTES" else types[output["datatype"]],
+            )
         else:
             assert "data" not in output
             data, raw = raw[:size], raw[size:]
             values = (
-                split_texts(data) if output["datatype"] == "BYTES" else np.frombuffer(data, types[output["datatype"]])
+                split_texts(data)
+                if output["datatype"] == "BYTES"
+                else np.frombuffer(data, types[output["datatype"]])
             )
         found[output["name"]] = values.reshape(output["shape"])
     assert raw == b""
@@ -69,7 +98,9 @@ def split_texts(data: bytes) -> np.ndarray:
 @pytest.fixture(scope="module")
 def widths(server) -> np.ndarray:
     """The right answer for FLOWERS, from the third of our interfaces."""
-    rows = server.call("POST", "/predictions/petals", json=FLOWERS.tolist()).json()["predictions"]
+    rows = server.call("POST", "/predictions/petals", json=FLOWERS.tolist()).json()[
+        "predictions"
+    ]
     values = np.array([[row["value"]] for row in rows], np.float32)
     np.testing.assert_allclose(values[0], 0.22656, rtol=1e-5)
     return values
@@ -94,21 +125,35 @@ def test_json_in_and_out(server, widths):
 @pytest.mark.parametrize("nesting", ["flat", "nested", "odd"])
 def test_the_nesting_of_the_data_does_not_matter(server, widths, nesting):
     flat = FLOWERS.reshape(-1).tolist()
-    data = {"flat": flat, "nested": FLOWERS.tolist(), "odd": [flat[:1], [[flat[1:4]], flat[4:]]]}[nesting]
-    answer = infer(server, "petals", {**json_input("features", "FP32", FLOWERS), "data": data})
+    data = {
+        "flat": flat,
+        "nested": FLOWERS.tolist(),
+        "odd": [flat[:1], [[flat[1:4]], flat[4:]]],
+    }[nesting]
+    answer = infer(
+        server, "petals", {**json_input("features", "FP32", FLOWERS), "data": data}
+    )
     np.testing.assert_array_equal(decode(answer)["petal_width"], widths)
 
 
 def test_binary_in_and_json_out(server, widths):
-    answer = infer(server, "petals", binary_input("features", "FP32", FLOWERS), raw=FLOWERS.tobytes())
+    answer = infer(
+        server,
+        "petals",
+        binary_input("features", "FP32", FLOWERS),
+        raw=FLOWERS.tobytes(),
+    )
     assert LENGTH not in answer.headers
     np.testing.assert_array_equal(decode(answer)["petal_width"], widths)
 
 
 @pytest.mark.parametrize(
-    "content_type", ["application/octet-stream", "application/json", "text/plain", "image/png", ""]
+    "content_type",
+    ["application/octet-stream", "application/json", "text/plain", "image/png", ""],
 )
-def test_the_length_header_decides_and_not_the_content_type(server, widths, content_type):
+def test_the_length_header_decides_and_not_the_content_type(
+    server, widths, content_type
+):
     answer = infer(
         server,
         "petals",
@@ -139,7 +184,13 @@ def test_a_listed_output_says_its_own_form(server, widths, parameters, binary):
 
 def test_json_and_binary_may_be_mixed(kit_server):
     a, b = np.array([1, 2], np.float32), np.array([10, 20], np.float32)
-    answer = infer(kit_server, "two_inputs", json_input("a", "FP32", a), binary_input("b", "FP32", b), raw=b.tobytes())
+    answer = infer(
+        kit_server,
+        "two_inputs",
+        json_input("a", "FP32", a),
+        binary_input("b", "FP32", b),
+        raw=b.tobytes(),
+    )
     assert decode(answer)["PartitionedCall:0"].tolist() == [11, 22]
     x, flag = np.array([1, 0, 1, 0], np.float32), np.array(True)
     outputs = [
@@ -166,25 +217,37 @@ def test_json_and_binary_may_be_mixed(kit_server):
 
 
 def test_raw_body_without_json(server, widths):
-    answer = server.call("POST", "/v2/models/petals/infer", data=FLOWERS.tobytes(), headers={LENGTH: "0"})
+    answer = server.call(
+        "POST", "/v2/models/petals/infer", data=FLOWERS.tobytes(), headers={LENGTH: "0"}
+    )
     np.testing.assert_array_equal(decode(answer)["petal_width"], widths)
     assert LENGTH in answer.headers
 
 
 def test_raw_body_for_a_model_with_two_inputs_is_refused(kit_server, refused):
-    answer = kit_server.call("POST", "/v2/models/two_inputs/infer", data=bytes(8), headers={LENGTH: "0"})
+    answer = kit_server.call(
+        "POST", "/v2/models/two_inputs/infer", data=bytes(8), headers={LENGTH: "0"}
+    )
     refused(answer, 400, "INVALID_REQUEST")
 
 
 def test_raw_body_for_text_is_one_element(kit_server):
-    answer = kit_server.call("POST", "/v2/models/strings/infer", data="größe".encode(), headers={LENGTH: "0"})
+    answer = kit_server.call(
+        "POST", "/v2/models/strings/infer", data="größe".encode(), headers={LENGTH: "0"}
+    )
     assert decode(answer)["PartitionedCall:0"].tolist() == [["größe"]]
 
 
 def test_spaces_behind_the_json_part_are_counted_to_it(server, widths):
-    header = json.dumps({"inputs": [binary_input("features", "FP32", FLOWERS)]}).encode() + b" " * 5
+    header = (
+        json.dumps({"inputs": [binary_input("features", "FP32", FLOWERS)]}).encode()
+        + b" " * 5
+    )
     answer = server.call(
-        "POST", "/v2/models/petals/infer", data=header + FLOWERS.tobytes(), headers={LENGTH: str(len(header))}
+        "POST",
+        "/v2/models/petals/infer",
+        data=header + FLOWERS.tobytes(),
+        headers={LENGTH: str(len(header))},
     )
     np.testing.assert_array_equal(decode(answer)["petal_width"], widths)
 
@@ -199,15 +262,26 @@ def test_texts_of_any_sort(kit_server):
     texts = np.array(["", "größe", "\0", "語" * 1000, '"quoted"'], object)
     document = json_input("text", "BYTES", texts)
     as_json = infer(kit_server, "strings", document)
-    as_binary = infer(kit_server, "strings", document, parameters={"binary_data_output": True})
+    as_binary = infer(
+        kit_server, "strings", document, parameters={"binary_data_output": True}
+    )
     for answer in (as_json, as_binary):
-        assert decode(answer)["PartitionedCall:0"].reshape(-1).tolist() == texts.tolist()
+        assert (
+            decode(answer)["PartitionedCall:0"].reshape(-1).tolist() == texts.tolist()
+        )
 
 
 def test_bytes_that_are_no_text_come_back_as_binary_only(kit_server, refused):
     raw = (2).to_bytes(4, "little") + b"\xff\xfe"
-    item = {"name": "text", "datatype": "BYTES", "shape": [1], "parameters": {"binary_data_size": len(raw)}}
-    answer = infer(kit_server, "strings", item, raw=raw, parameters={"binary_data_output": True})
+    item = {
+        "name": "text",
+        "datatype": "BYTES",
+        "shape": [1],
+        "parameters": {"binary_data_size": len(raw)},
+    }
+    answer = infer(
+        kit_server, "strings", item, raw=raw, parameters={"binary_data_output": True}
+    )
     assert answer.status_code == 200 and answer.content.endswith(raw)
     refused(infer(kit_server, "strings", item, raw=raw), 400, "INVALID_REQUEST")
 
@@ -218,16 +292,22 @@ def test_half_floats_come_back_as_binary_only(kit_server, refused):
         {"name": "flag", "datatype": "BOOL", "shape": [], "data": [False]},
     ]
     refused(infer(kit_server, "several_outputs", *inputs), 400, "INVALID_REQUEST")
-    answer = infer(kit_server, "several_outputs", *inputs, parameters={"binary_data_output": True})
+    answer = infer(
+        kit_server, "several_outputs", *inputs, parameters={"binary_data_output": True}
+    )
     assert decode(answer)["PartitionedCall:0"].dtype == np.float16
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), None])
 def test_what_is_not_finite_passes_both_ways(kit_server, value):
     item = {"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [value, 1.5]}
-    answer = infer(kit_server, "two_signatures", item, parameters={"signature_name": "double"})
+    answer = infer(
+        kit_server, "two_signatures", item, parameters={"signature_name": "double"}
+    )
     (found,) = decode(answer).values()
-    np.testing.assert_array_equal(found[0], np.array([np.nan if value is None else value, 3.0], np.float32))
+    np.testing.assert_array_equal(
+        found[0], np.array([np.nan if value is None else value, 3.0], np.float32)
+    )
 
 
 # --- Names, ids, parameters
@@ -242,7 +322,9 @@ def test_the_id_is_echoed_first(server):
 
 
 def test_the_files_own_names_are_accepted_too(server, widths):
-    metadata = server.call("GET", "/v1/models/petals/metadata").json()["metadata"]["signature_def"]["signature_def"]
+    metadata = server.call("GET", "/v1/models/petals/metadata").json()["metadata"][
+        "signature_def"
+    ]["signature_def"]
     own = metadata["serving_default"]["inputs"]["features"]["name"]
     assert own != "features"
     answer = infer(server, "petals", json_input(own, "FP32", FLOWERS))
@@ -252,7 +334,10 @@ def test_the_files_own_names_are_accepted_too(server, widths):
 def test_one_input_under_two_of_its_names_is_refused(kit_server, refused):
     x = np.zeros((1, 3), np.float32)
     answer = infer(
-        kit_server, "dynamic_batch", json_input("x", "FP32", x), json_input("serving_default_x:0", "FP32", x)
+        kit_server,
+        "dynamic_batch",
+        json_input("x", "FP32", x),
+        json_input("serving_default_x:0", "FP32", x),
     )
     assert "twice" in refused(answer, 400, "INVALID_REQUEST")
 
@@ -264,16 +349,28 @@ def test_only_the_outputs_asked_for_come_under_the_names_asked_for(kit_server):
     ]
     asked = [{"name": "where"}, {"name": "total"}, {"name": "PartitionedCall:1"}]
     answer = infer(kit_server, "several_outputs", *inputs, outputs=asked)
-    assert [output["name"] for output in answer.json()["outputs"]] == ["where", "total", "PartitionedCall:1"]
+    assert [output["name"] for output in answer.json()["outputs"]] == [
+        "where",
+        "total",
+        "PartitionedCall:1",
+    ]
     assert decode(answer)["where"].tolist() == [[0], [2]]
 
 
 def test_an_unknown_output_is_named(server, refused):
-    answer = infer(server, "petals", json_input("features", "FP32", FLOWERS), outputs=[{"name": "width"}])
+    answer = infer(
+        server,
+        "petals",
+        json_input("features", "FP32", FLOWERS),
+        outputs=[{"name": "width"}],
+    )
     assert "'width'" in refused(answer, 400, "INVALID_REQUEST")
 
 
-@pytest.mark.parametrize("members", [{"outputs": []}, {"outputs": None}, {"parameters": None}, {"unknown": {}}])
+@pytest.mark.parametrize(
+    "members",
+    [{"outputs": []}, {"outputs": None}, {"parameters": None}, {"unknown": {}}],
+)
 def test_members_that_say_nothing_are_passed_over(server, widths, members):
     answer = infer(server, "petals", json_input("features", "FP32", FLOWERS), **members)
     np.testing.assert_array_equal(decode(answer)["petal_width"], widths)
@@ -282,15 +379,24 @@ def test_members_that_say_nothing_are_passed_over(server, widths, members):
 def test_a_named_signature_has_its_own_tensors(kit_server, refused):
     a, b = np.array([5, 7], np.float32), np.array([1, 2], np.float32)
     inputs = [json_input("a", "FP32", a), json_input("b", "FP32", b)]
-    answer = infer(kit_server, "two_signatures", *inputs, parameters={"signature_name": "subtract"})
+    answer = infer(
+        kit_server, "two_signatures", *inputs, parameters={"signature_name": "subtract"}
+    )
     assert decode(answer)["difference"].tolist() == [4, 5]
     doubled = infer(
-        kit_server, "two_signatures", json_input("x", "FP32", a[None]), parameters={"signature_name": "double"}
+        kit_server,
+        "two_signatures",
+        json_input("x", "FP32", a[None]),
+        parameters={"signature_name": "double"},
     )
     assert decode(doubled)["twice"].tolist() == [[10, 14]]
-    default = infer(kit_server, "two_signatures", json_input("double_x:0", "FP32", a[None]))
+    default = infer(
+        kit_server, "two_signatures", json_input("double_x:0", "FP32", a[None])
+    )
     assert decode(default)["PartitionedCall:0"].tolist() == [[10, 14]]
-    unknown = infer(kit_server, "two_signatures", *inputs, parameters={"signature_name": "halve"})
+    unknown = infer(
+        kit_server, "two_signatures", *inputs, parameters={"signature_name": "halve"}
+    )
     text = refused(unknown, 400, "INVALID_PARAMETER")
     assert "unknown signature_name 'halve'; the model has 'double', 'subtract'" in text
 
@@ -322,16 +428,22 @@ def digits() -> np.ndarray:
 
 
 def test_a_batch_gives_the_rows_that_single_requests_give(server, digits):
-    together = decode(infer(server, "digits", json_input("image", "FP32", digits[:5])))["scores"]
+    together = decode(infer(server, "digits", json_input("image", "FP32", digits[:5])))[
+        "scores"
+    ]
     assert together.shape == (5, 10)
     assert together.argmax(axis=1).tolist() == [0, 1, 2, 3, 4]
     np.testing.assert_allclose(together.sum(axis=1), 1, rtol=1e-4)
     for row, image in zip(together, digits[:5], strict=True):
-        alone = decode(infer(server, "digits", json_input("image", "FP32", image[None])))["scores"]
+        alone = decode(
+            infer(server, "digits", json_input("image", "FP32", image[None]))
+        )["scores"]
         np.testing.assert_allclose(alone[0], row, rtol=1e-3, atol=1e-5)
 
 
-def classify(server, model: str, item: dict[str, Any], output: str, count: int, **parameters: Any) -> np.ndarray:
+def classify(
+    server, model: str, item: dict[str, Any], output: str, count: int, **parameters: Any
+) -> np.ndarray:
     asked = [{"name": output, "parameters": {"classification": count, **parameters}}]
     answer = infer(server, model, item, outputs=asked)
     return decode(answer)[output]
@@ -356,18 +468,29 @@ def test_labels_of_a_model_without_a_task(new_server, tmp_path):
     described = served.call("GET", "/v2/models/plain").json()
     (given,), (output,) = described["inputs"], described["outputs"]
     count = given["shape"][-1]
-    (folder / "labels.txt").write_text("".join(f"class {index}\n" for index in range(32)))
+    (folder / "labels.txt").write_text(
+        "".join(f"class {index}\n" for index in range(32))
+    )
     served.call("POST", "/v2/repository/models/plain/load")
-    item = {"name": given["name"], "datatype": "FP32", "shape": [1, count], "data": [1] * count}
+    item = {
+        "name": given["name"],
+        "datatype": "FP32",
+        "shape": [1, count],
+        "data": [1] * count,
+    }
     ((text,),) = classify(served, "plain", item, output["name"], 1).tolist()
     value, index, label = text.split(":")
     assert float(value) and label == f"class {index}"
 
 
 def test_more_classes_than_there_are_give_all(server, digits):
-    classes = classify(server, "digits", json_input("image", "FP32", digits[:1]), "scores", 1000)
+    classes = classify(
+        server, "digits", json_input("image", "FP32", digits[:1]), "scores", 1000
+    )
     assert classes.shape == (1, 10)
-    assert sorted(text.split(":")[1] for text in classes[0]) == [str(index) for index in range(10)]
+    assert sorted(text.split(":")[1] for text in classes[0]) == [
+        str(index) for index in range(10)
+    ]
 
 
 def test_no_classes_give_the_tensor(server, digits):
@@ -376,7 +499,12 @@ def test_no_classes_give_the_tensor(server, digits):
 
 
 def test_equal_scores_stay_in_order_and_nan_comes_last(kit_server):
-    item = {"name": "x", "datatype": "FP32", "shape": [3, 2], "data": [1, 1, 1, 2, None, -1]}
+    item = {
+        "name": "x",
+        "datatype": "FP32",
+        "shape": [3, 2],
+        "data": [1, 1, 1, 2, None, -1],
+    }
     answer = infer(
         kit_server,
         "two_signatures",
@@ -397,14 +525,22 @@ def test_classes_of_an_unbatched_output_are_one_row(kit_server):
         {"name": "flag", "datatype": "BOOL", "shape": [], "data": [False]},
     ]
     answer = infer(
-        kit_server, "several_outputs", *inputs, outputs=[{"name": "whole", "parameters": {"classification": 3}}]
+        kit_server,
+        "several_outputs",
+        *inputs,
+        outputs=[{"name": "whole", "parameters": {"classification": 3}}],
     )
     assert decode(answer)["whole"].tolist() == ["3:0", "3:3", "2:2"]
 
 
 def test_classes_of_texts_are_refused(kit_server, refused):
     item = json_input("text", "BYTES", np.array(["a"], object))
-    answer = infer(kit_server, "strings", item, outputs=[{"name": "column", "parameters": {"classification": 1}}])
+    answer = infer(
+        kit_server,
+        "strings",
+        item,
+        outputs=[{"name": "column", "parameters": {"classification": 1}}],
+    )
     refused(answer, 400, "INVALID_TENSOR")
 
 
@@ -427,15 +563,23 @@ def test_a_quantised_model_takes_its_own_integers(kit_server):
     answer = infer(kit_server, "int8_io", json_input("x", "INT8", stored))
     (found,) = decode(answer).values()
     assert answer.json()["outputs"][0]["datatype"] == "INT8"
-    real = (stored - scales[0]["quantization_zero_point"]) * scales[0]["quantization_scale"]
-    back = decode(infer(kit_server, "int8_io", json_input("x", "FP32", real.astype(np.float32))))
+    real = (stored - scales[0]["quantization_zero_point"]) * scales[0][
+        "quantization_scale"
+    ]
+    back = decode(
+        infer(kit_server, "int8_io", json_input("x", "FP32", real.astype(np.float32)))
+    )
     (reals,) = back.values()
-    expected = (found.astype(float) - scales[1]["quantization_zero_point"]) * scales[1]["quantization_scale"]
+    expected = (found.astype(float) - scales[1]["quantization_zero_point"]) * scales[1][
+        "quantization_scale"
+    ]
     np.testing.assert_allclose(reals, expected, rtol=1e-5)
 
 
 def test_another_integer_type_is_refused(kit_server, refused):
-    answer = infer(kit_server, "int8_io", json_input("x", "UINT8", np.zeros((1, 3), np.uint8)))
+    answer = infer(
+        kit_server, "int8_io", json_input("x", "UINT8", np.zeros((1, 3), np.uint8))
+    )
     assert "FP32, which is quantised for you" in refused(answer, 400, "INVALID_TENSOR")
 
 
@@ -443,10 +587,15 @@ def test_another_integer_type_is_refused(kit_server, refused):
 
 
 def test_an_input_that_the_model_cannot_take_is_the_callers_fault(kit_server, refused):
-    inputs = [json_input("a", "FP32", np.zeros(2, np.float32)), json_input("b", "FP32", np.zeros(3, np.float32))]
+    inputs = [
+        json_input("a", "FP32", np.zeros(2, np.float32)),
+        json_input("b", "FP32", np.zeros(3, np.float32)),
+    ]
     refused(infer(kit_server, "two_inputs", *inputs), 400, "INVALID_TENSOR")
     inputs[1] = json_input("b", "FP32", np.ones(2, np.float32))
-    assert decode(infer(kit_server, "two_inputs", *inputs))["PartitionedCall:0"].tolist() == [1, 1]
+    assert decode(infer(kit_server, "two_inputs", *inputs))[
+        "PartitionedCall:0"
+    ].tolist() == [1, 1]
 
 
 # --- Compression
@@ -471,25 +620,43 @@ def test_an_input_that_the_model_cannot_take_is_the_callers_fault(kit_server, re
     ],
 )
 @pytest.mark.parametrize("binary", [False, True])
-def test_an_answer_is_compressed_for_who_names_one_coding(wire, widths, accepted, coding, binary):
+def test_an_answer_is_compressed_for_who_names_one_coding(
+    wire, widths, accepted, coding, binary
+):
     body = json.dumps(
-        {"inputs": [json_input("features", "FP32", FLOWERS)], "parameters": {"binary_data_output": binary}}
+        {
+            "inputs": [json_input("features", "FP32", FLOWERS)],
+            "parameters": {"binary_data_output": binary},
+        }
     ).encode()
-    headers = ["Connection: close"] + ([f"Accept-Encoding: {accepted}"] if accepted is not None else [])
-    answer = wire.one(wire.write("POST", "/v2/models/petals/infer", *headers, body=body))
+    headers = ["Connection: close"] + (
+        [f"Accept-Encoding: {accepted}"] if accepted is not None else []
+    )
+    answer = wire.one(
+        wire.write("POST", "/v2/models/petals/infer", *headers, body=body)
+    )
     assert answer.status == 200
     assert answer.headers.get("content-encoding") == coding
     assert answer.headers["vary"] == "Accept-Encoding"
-    plain = {None: bytes, "gzip": gzip.decompress, "deflate": zlib.decompress}[coding](answer.body)
+    plain = {None: bytes, "gzip": gzip.decompress, "deflate": zlib.decompress}[coding](
+        answer.body
+    )
     if binary:  # the length is that of the JSON part before compression
         assert plain[int(answer.headers[LENGTH.lower()]) :] == widths.tobytes()
     else:
-        assert json.loads(plain)["outputs"][0]["data"] == widths.reshape(-1).astype(float).tolist()
+        assert (
+            json.loads(plain)["outputs"][0]["data"]
+            == widths.reshape(-1).astype(float).tolist()
+        )
 
 
-@pytest.mark.parametrize("path", ["/v2", "/v2/models/petals", "/v2/models/stats", "/nothing", "/metrics"])
+@pytest.mark.parametrize(
+    "path", ["/v2", "/v2/models/petals", "/v2/models/stats", "/nothing", "/metrics"]
+)
 def test_what_is_no_inference_is_never_compressed(wire, path):
-    answer = wire.one(wire.write("GET", path, "Connection: close", "Accept-Encoding: gzip"))
+    answer = wire.one(
+        wire.write("GET", path, "Connection: close", "Accept-Encoding: gzip")
+    )
     assert "content-encoding" not in answer.headers
 
 
@@ -504,7 +671,9 @@ ENCODERS = {
 
 @pytest.mark.parametrize("coding", ENCODERS)
 def test_a_compressed_request_is_inflated(server, widths, coding):
-    header = json.dumps({"inputs": [binary_input("features", "FP32", FLOWERS)]}).encode()
+    header = json.dumps(
+        {"inputs": [binary_input("features", "FP32", FLOWERS)]}
+    ).encode()
     answer = server.call(
         "POST",
         "/v2/models/petals/infer",

@@ -42,7 +42,14 @@ WAITS = ("--drain-timeout", "60")
 ZEROS = json.dumps([0.0] * 64)
 NUMBERS = "[5.1,3.5,1.4]"
 LABELS = "".join(f"{digit}\n" for digit in range(10))
-FRAMEWORKS = ("ai_edge_litert", "tflite_runtime", "tensorflow", "libtorch", "PIL/", "onnxruntime")
+FRAMEWORKS = (
+    "ai_edge_litert",
+    "tflite_runtime",
+    "tensorflow",
+    "libtorch",
+    "PIL/",
+    "onnxruntime",
+)
 
 
 @pytest.fixture
@@ -67,7 +74,15 @@ def post(server, path: str, body: Any) -> requests.Response:
 
 def serve(*options: object) -> subprocess.CompletedProcess[str]:
     """Run a server that is expected not to start."""
-    command = [sys.executable, "-m", "pocketserve", "serve", "--socket-port", "0", *map(str, options)]
+    command = [
+        sys.executable,
+        "-m",
+        "pocketserve",
+        "serve",
+        "--socket-port",
+        "0",
+        *map(str, options),
+    ]
     return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
 
 
@@ -82,8 +97,13 @@ def sentence(ended: subprocess.CompletedProcess[str], code: int = 1) -> str:
 class SlowRequest:
     """A request that is under way from :meth:`begin` to :meth:`finish`."""
 
-    def __init__(self, models: Path, pool: ThreadPoolExecutor, model: str = "digits") -> None:
-        self._path, self._pool = waiting_labels.make_pipe(models / model / "labels.txt"), pool
+    def __init__(
+        self, models: Path, pool: ThreadPoolExecutor, model: str = "digits"
+    ) -> None:
+        self._path, self._pool = (
+            waiting_labels.make_pipe(models / model / "labels.txt"),
+            pool,
+        )
         self._opening = pool.submit(self._path.open, "w")
 
     def begin(self, server) -> Future[requests.Response]:
@@ -109,7 +129,9 @@ class SlowRequest:
 
 
 @pytest.fixture
-def slow(models_copy: Path, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowRequest]:
+def slow(
+    models_copy: Path, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[SlowRequest]:
     waiting_labels.install(monkeypatch)
     request = SlowRequest(models_copy, pool)
     yield request
@@ -121,13 +143,18 @@ def ready_file(server) -> Path:
 
 
 def has_begun_to_drain(server) -> bool:
-    return requests.get(f"{server.url}/v2/health/ready", timeout=TIMEOUT_S).status_code == 503
+    return (
+        requests.get(f"{server.url}/v2/health/ready", timeout=TIMEOUT_S).status_code
+        == 503
+    )
 
 
 # --- The start
 
 
-def test_the_ready_file_says_where_the_server_is_and_goes_with_it(new_server, models_copy):
+def test_the_ready_file_says_where_the_server_is_and_goes_with_it(
+    new_server, models_copy
+):
     server = new_server(models_copy)
     content = json.loads(ready_file(server).read_text())
     assert content == {
@@ -137,7 +164,11 @@ def test_the_ready_file_says_where_the_server_is_and_goes_with_it(new_server, mo
         "token_file": str(server.log.with_name("token")),
         "models_dir": str(models_copy),
     }
-    assert sorted(path.name for path in server.log.parent.iterdir()) == ["ready.json", "server.log", "token"]
+    assert sorted(path.name for path in server.log.parent.iterdir()) == [
+        "ready.json",
+        "server.log",
+        "token",
+    ]
     assert server.call("GET", "/v2").status_code == 200
     assert server.stop() == 0
     assert not ready_file(server).exists()
@@ -151,27 +182,50 @@ def test_the_ready_file_is_written_under_a_name_that_nobody_knows(tmp_path):
     (tmp_path / f".ready.json.{os.getpid()}").symlink_to(others)
     names = set()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "replace", lambda source, target: names.add(Path(source).name))
+        patch.setattr(
+            os, "replace", lambda source, target: names.add(Path(source).name)
+        )
         for _ in range(2):
-            write_ready_file(tmp_path / "ready.json", config, Endpoints(Address("127.0.0.1", 1), None))
+            write_ready_file(
+                tmp_path / "ready.json",
+                config,
+                Endpoints(Address("127.0.0.1", 1), None),
+            )
     assert len(names) == 2 and others.read_text() == "kept"
     for name in names:
         (tmp_path / name).unlink()
     (tmp_path / "ready.json").mkdir()
     with pytest.raises(OSError, match="directory"):
-        write_ready_file(tmp_path / "ready.json", config, Endpoints(Address("127.0.0.1", 1), None))
-    assert sorted(path.name for path in tmp_path.iterdir()) == [f".ready.json.{os.getpid()}", "others", "ready.json"]
+        write_ready_file(
+            tmp_path / "ready.json", config, Endpoints(Address("127.0.0.1", 1), None)
+        )
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        f".ready.json.{os.getpid()}",
+        "others",
+        "ready.json",
+    ]
 
 
 def test_a_start_says_what_it_serves(new_server, models_copy, tmp_path):
-    shutil.copy(models_copy / "petals" / "petals.tflite", models_copy / "my petals.tflite")
+    shutil.copy(
+        models_copy / "petals" / "petals.tflite", models_copy / "my petals.tflite"
+    )
     log = new_server(models_copy).log
     names = sorted(path.parent.name for path in models_copy.glob("*/model.toml"))
-    assert f"found {len(names)} models: {', '.join(map(repr, names[:8]))}" in log.read_text()
-    assert "'my petals.tflite' is passed over: a model's name has no spaces" in log.read_text()
+    assert (
+        f"found {len(names)} models: {', '.join(map(repr, names[:8]))}"
+        in log.read_text()
+    )
+    assert (
+        "'my petals.tflite' is passed over: a model's name has no spaces"
+        in log.read_text()
+    )
     empty = tmp_path / "nothing"
     empty.mkdir()
-    assert f"WARNING {empty} holds no model; put a model file into it" in new_server(empty).log.read_text()
+    assert (
+        f"WARNING {empty} holds no model; put a model file into it"
+        in new_server(empty).log.read_text()
+    )
 
 
 @pytest.mark.parametrize("path", ["petals", "petals/petals.tflite"])
@@ -190,7 +244,10 @@ def test_a_folder_may_be_named_from_where_one_is(new_server, tmp_path):
     fresh = {"POCKETSERVE_STATE_DIR": str(tmp_path / "state")}
     server = new_server(Path(os.path.relpath(MODELS)), environment=fresh)
     answer = server.call("GET", "/v2/models/digits")
-    assert (answer.status_code, answer.json().get("parameters", {}).get("labels")) == (200, 10), answer.text
+    assert (answer.status_code, answer.json().get("parameters", {}).get("labels")) == (
+        200,
+        10,
+    ), answer.text
 
 
 def test_the_token_file_is_private_and_is_kept(new_server, models_copy):
@@ -199,24 +256,51 @@ def test_the_token_file_is_private_and_is_kept(new_server, models_copy):
     assert token_file.stat().st_mode & 0o777 == 0o600
     assert len(server.token) >= 43  # 256 bits in base64
     other = new_server(models_copy, "--token-file", str(token_file))
-    again = requests.get(f"{other.url}/v2", headers={"Authorization": f"Bearer {server.token}"}, timeout=TIMEOUT_S)
+    again = requests.get(
+        f"{other.url}/v2",
+        headers={"Authorization": f"Bearer {server.token}"},
+        timeout=TIMEOUT_S,
+    )
     assert again.status_code == 200
 
 
 def test_a_taken_port_is_an_error(server, tmp_path):
     ready = tmp_path / "ready.json"
     state = ("--state-dir", tmp_path / "state")
-    ended = serve("--http-port", server.port, "--token-file", tmp_path / "token", "--ready-file", ready, *state)
-    assert f"cannot listen on 127.0.0.1:{server.port}" in sentence(ended) and "--http-port" in sentence(ended)
+    ended = serve(
+        "--http-port",
+        server.port,
+        "--token-file",
+        tmp_path / "token",
+        "--ready-file",
+        ready,
+        *state,
+    )
+    assert f"cannot listen on 127.0.0.1:{server.port}" in sentence(
+        ended
+    ) and "--http-port" in sentence(ended)
     assert not ready.exists()
 
 
-def test_a_port_of_another_of_our_servers_is_told_as_that(new_server, models_copy, tmp_path):
+def test_a_port_of_another_of_our_servers_is_told_as_that(
+    new_server, models_copy, tmp_path
+):
     server = new_server(models_copy, "--state-dir", tmp_path / "state")
     for port, other in ((server.port, "0"), (server.socket_port, str(server.port))):
         ports = ["--http-port", port, "--socket-port", other]
-        said = sentence(serve(*ports, "--token-file", tmp_path / "token", "--state-dir", tmp_path / "state"))
-        assert f"cannot listen on port {port}: a running pocketserve (process {server.process.pid}) has it" in said
+        said = sentence(
+            serve(
+                *ports,
+                "--token-file",
+                tmp_path / "token",
+                "--state-dir",
+                tmp_path / "state",
+            )
+        )
+        assert (
+            f"cannot listen on port {port}: a running pocketserve (process {server.process.pid}) has it"
+            in said
+        )
         assert "--http-port" in said and "--socket-port" in said
 
 
@@ -225,7 +309,9 @@ def test_a_token_that_others_can_read_is_refused(tmp_path, mode):
     token = tmp_path / "token"
     token.write_text("a" * 43)
     token.chmod(mode)
-    assert f"chmod 600 {token}" in sentence(serve("--http-port", 0, "--token-file", token, "--state-dir", tmp_path))
+    assert f"chmod 600 {token}" in sentence(
+        serve("--http-port", 0, "--token-file", token, "--state-dir", tmp_path)
+    )
 
 
 @pytest.mark.parametrize("content", ["", "short", "with spaces in it " * 5, "a" * 2000])
@@ -233,7 +319,9 @@ def test_a_token_file_without_a_token_is_refused(tmp_path, content):
     token = tmp_path / "token"
     token.write_text(content)
     token.chmod(0o600)
-    assert "holds no token" in sentence(serve("--http-port", 0, "--token-file", token, "--state-dir", tmp_path))
+    assert "holds no token" in sentence(
+        serve("--http-port", 0, "--token-file", token, "--state-dir", tmp_path)
+    )
 
 
 @pytest.mark.parametrize(
@@ -259,61 +347,133 @@ def test_settings_that_cannot_work_are_explained(tmp_path, options, code, reason
     assert reason in sentence(serve(*options, *folders), code)
 
 
-def test_without_a_token_everybody_is_served_and_warned(new_server, models_copy, refused):
+def test_without_a_token_everybody_is_served_and_warned(
+    new_server, models_copy, refused
+):
     server = new_server(models_copy, "--no-auth", environment={PREFIX + "QUEUE": "9"})
     assert server.token is None and server.ready["token_file"] is None
     assert server.call("POST", "/predictions/petals", data=NUMBERS).status_code == 200
-    refused(server.call("GET", "/v2", headers={"Origin": "http://evil.example"}), 403, "ORIGIN_REFUSED")
-    refused(server.call("GET", "/v2", headers={"Host": "evil.example"}), 403, "HOST_REFUSED")
+    refused(
+        server.call("GET", "/v2", headers={"Origin": "http://evil.example"}),
+        403,
+        "ORIGIN_REFUSED",
+    )
+    refused(
+        server.call("GET", "/v2", headers={"Host": "evil.example"}), 403, "HOST_REFUSED"
+    )
     log = server.log.read_text()
     assert "every app on this device can use the server" in log
-    assert f"{PREFIX}QUEUE is no setting and changes nothing; did you mean {PREFIX}QUEUE_LIMIT?" in log
+    assert (
+        f"{PREFIX}QUEUE is no setting and changes nothing; did you mean {PREFIX}QUEUE_LIMIT?"
+        in log
+    )
     assert log.count("is no setting") == 1
 
 
 def test_further_hosts_may_be_allowed(new_server, models_copy, refused):
     server = new_server(models_copy, "--allowed-hosts", "phone.example,other.example")
-    assert server.call("GET", "/v2", headers={"Host": "Phone.example:443"}).status_code == 200
-    refused(server.call("GET", "/v2", headers={"Host": "evil.example"}), 403, "HOST_REFUSED")
+    assert (
+        server.call("GET", "/v2", headers={"Host": "Phone.example:443"}).status_code
+        == 200
+    )
+    refused(
+        server.call("GET", "/v2", headers={"Host": "evil.example"}), 403, "HOST_REFUSED"
+    )
 
 
 def test_models_may_be_loaded_at_the_start(new_server, models_copy):
     server = new_server(models_copy, "--load", "petals", "digits")
     listed = server.call("POST", "/v2/repository/index").json()
-    assert {one["name"] for one in listed if one["state"] == "READY" and not one["reason"]} == {"petals", "digits"}
+    assert {
+        one["name"] for one in listed if one["state"] == "READY" and not one["reason"]
+    } == {"petals", "digits"}
 
 
-def test_while_models_are_loaded_at_the_start_the_server_says_that_it_is_not_ready(slow, models_copy, tmp_path, pool):
+def test_while_models_are_loaded_at_the_start_the_server_says_that_it_is_not_ready(
+    slow, models_copy, tmp_path, pool
+):
     """And it answers requests for what is loaded already; the ready file and the socket protocol tell the same."""
     ready, port = tmp_path / "ready.json", free_port()
-    command = [sys.executable, "-m", "pocketserve", "serve", models_copy, "--no-auth", "--load", "petals", "digits"]
+    command = [
+        sys.executable,
+        "-m",
+        "pocketserve",
+        "serve",
+        models_copy,
+        "--no-auth",
+        "--load",
+        "petals",
+        "digits",
+    ]
     command += ["--http-port", port, "--socket-port", "0", "--ready-file", ready]
     url = f"http://127.0.0.1:{port}"
     with subprocess.Popen([*map(str, command)], stderr=subprocess.DEVNULL) as process:
         try:
             slow.wait()
-            assert requests.get(f"{url}/v2/health/live", timeout=TIMEOUT_S).status_code == 200
+            assert (
+                requests.get(f"{url}/v2/health/live", timeout=TIMEOUT_S).status_code
+                == 200
+            )
             answer = requests.get(f"{url}/v2/health/ready", timeout=TIMEOUT_S)
-            assert (answer.status_code, answer.json()["code"]) == (503, "MODEL_NOT_READY")
+            assert (answer.status_code, answer.json()["code"]) == (
+                503,
+                "MODEL_NOT_READY",
+            )
             assert answer.headers["Retry-After"] == "1"
-            assert requests.post(f"{url}/predictions/petals", data=NUMBERS, timeout=TIMEOUT_S).status_code == 200
+            assert (
+                requests.post(
+                    f"{url}/predictions/petals", data=NUMBERS, timeout=TIMEOUT_S
+                ).status_code
+                == 200
+            )
             assert not ready.exists()
-            waiting = pool.submit(requests.post, f"{url}/predictions/digits", data=ZEROS, timeout=TIMEOUT_S)
+            waiting = pool.submit(
+                requests.post,
+                f"{url}/predictions/digits",
+                data=ZEROS,
+                timeout=TIMEOUT_S,
+            )
             slow.finish()
             assert waiting.result(TIMEOUT_S).status_code == 200
             until(ready.exists)
-            assert requests.get(f"{url}/v2/health/ready", timeout=TIMEOUT_S).status_code == 200
+            assert (
+                requests.get(f"{url}/v2/health/ready", timeout=TIMEOUT_S).status_code
+                == 200
+            )
         finally:
             process.terminate()
         assert process.wait(TIMEOUT_S) == 0
     assert not ready.exists()
 
 
-def test_a_server_that_is_ended_while_it_loads_was_never_ready(slow, models_copy, tmp_path):
+def test_a_server_that_is_ended_while_it_loads_was_never_ready(
+    slow, models_copy, tmp_path
+):
     ready = tmp_path / "ready.json"
-    command = [sys.executable, "-m", "pocketserve", "serve", models_copy, "--no-auth", "--load", "digits", "petals"]
-    command += ["--http-port", "0", "--socket-port", "0", "--ready-file", ready, "--drain-timeout", "0.6"]
-    with subprocess.Popen([*map(str, command)], stderr=subprocess.PIPE, text=True) as process:
+    command = [
+        sys.executable,
+        "-m",
+        "pocketserve",
+        "serve",
+        models_copy,
+        "--no-auth",
+        "--load",
+        "digits",
+        "petals",
+    ]
+    command += [
+        "--http-port",
+        "0",
+        "--socket-port",
+        "0",
+        "--ready-file",
+        ready,
+        "--drain-timeout",
+        "0.6",
+    ]
+    with subprocess.Popen(
+        [*map(str, command)], stderr=subprocess.PIPE, text=True
+    ) as process:
         slow.wait()
         process.terminate()
         _, log = process.communicate(timeout=TIMEOUT_S)
@@ -322,17 +482,36 @@ def test_a_server_that_is_ended_while_it_loads_was_never_ready(slow, models_copy
     assert "stopping: requests under way get up to 0.6 s" in log
 
 
-def test_a_load_that_fails_at_the_start_lets_requests_finish(slow, models_copy, tmp_path, pool):
+def test_a_load_that_fails_at_the_start_lets_requests_finish(
+    slow, models_copy, tmp_path, pool
+):
     """They were accepted; behind them the server ends with its reason and the exit code of a failed start."""
     shutil.copytree(MODELS / "digits", models_copy / "loading")
     loading, port = SlowRequest(models_copy, pool, "loading"), free_port()
-    command = [sys.executable, "-m", "pocketserve", "serve", models_copy, "--no-auth", "--load", "loading", "nothing"]
+    command = [
+        sys.executable,
+        "-m",
+        "pocketserve",
+        "serve",
+        models_copy,
+        "--no-auth",
+        "--load",
+        "loading",
+        "nothing",
+    ]
     command += ["--http-port", port, "--socket-port", "0", "--drain-timeout", "30"]
     url = f"http://127.0.0.1:{port}"
-    with subprocess.Popen([*map(str, command)], stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [*map(str, command)], stderr=subprocess.PIPE, text=True
+    ) as process:
         try:
             loading.wait()
-            under_way = pool.submit(requests.post, f"{url}/predictions/digits", data=ZEROS, timeout=TIMEOUT_S)
+            under_way = pool.submit(
+                requests.post,
+                f"{url}/predictions/digits",
+                data=ZEROS,
+                timeout=TIMEOUT_S,
+            )
             slow.wait()
             loading.finish()
             asked = {"url": f"{url}/v2/health/ready", "timeout": TIMEOUT_S}
@@ -355,15 +534,27 @@ def test_a_server_that_was_asked_nothing_holds_no_framework(new_server, models_c
     assert server.call("POST", "/v2/repository/index").status_code == 200
     assert not [name for name in FRAMEWORKS if name in maps.read_text()]
     assert server.call("GET", "/v2/models/petals").status_code == 200
-    assert [name for name in FRAMEWORKS if name in maps.read_text()]  # the check can see one
+    assert [
+        name for name in FRAMEWORKS if name in maps.read_text()
+    ]  # the check can see one
 
 
 def test_the_log_holds_neither_tokens_nor_inputs(new_server, models_copy):
     server = new_server(models_copy, "--log-level", "debug")
     secret = "0.123456789"
-    assert server.call("POST", "/predictions/petals", data=f"[{secret},1,2]").status_code == 200
-    assert server.call("POST", "/predictions/petals", data=f"[{secret},1").status_code == 400
-    wrong = requests.get(f"{server.url}/v2", headers={"Authorization": "Bearer not-the-token"}, timeout=TIMEOUT_S)
+    assert (
+        server.call("POST", "/predictions/petals", data=f"[{secret},1,2]").status_code
+        == 200
+    )
+    assert (
+        server.call("POST", "/predictions/petals", data=f"[{secret},1").status_code
+        == 400
+    )
+    wrong = requests.get(
+        f"{server.url}/v2",
+        headers={"Authorization": "Bearer not-the-token"},
+        timeout=TIMEOUT_S,
+    )
     assert wrong.status_code == 401
     assert server.stop() == 0
     log = server.log.read_text()
@@ -375,7 +566,9 @@ def test_the_log_holds_neither_tokens_nor_inputs(new_server, models_copy):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_lets_requests_finish_and_refuses_new_ones(new_server, models_copy, slow, refused, number):
+def test_a_signal_lets_requests_finish_and_refuses_new_ones(
+    new_server, models_copy, slow, refused, number
+):
     server = new_server(models_copy, *WAITS)
     under_way = slow.begin(server)
     server.process.send_signal(number)
@@ -383,7 +576,10 @@ def test_a_signal_lets_requests_finish_and_refuses_new_ones(new_server, models_c
     answer = post(server, "/predictions/petals", NUMBERS)
     refused(answer, 503, "SHUTTING_DOWN")
     assert answer.headers["Retry-After"] == "1"
-    assert requests.get(f"{server.url}/v2/health/live", timeout=TIMEOUT_S).status_code == 200
+    assert (
+        requests.get(f"{server.url}/v2/health/live", timeout=TIMEOUT_S).status_code
+        == 200
+    )
     assert server.process.poll() is None and not under_way.done()
     slow.finish()
     assert under_way.result(TIMEOUT_S).status_code == 200
@@ -406,7 +602,9 @@ def test_a_second_signal_ends_at_once(new_server, models_copy, slow, number):
         under_way.result(TIMEOUT_S)
 
 
-def test_a_request_that_does_not_finish_is_not_waited_for_longer_than_set(new_server, models_copy, slow):
+def test_a_request_that_does_not_finish_is_not_waited_for_longer_than_set(
+    new_server, models_copy, slow
+):
     server = new_server(models_copy, "--drain-timeout", "0.6")
     under_way = slow.begin(server)
     server.process.send_signal(signal.SIGTERM)
@@ -420,7 +618,9 @@ def test_open_connections_do_not_hold_the_server_up(new_server, models_copy):
     server = new_server(models_copy, *WAITS)
     assert server.call("GET", "/v2").status_code == 200  # kept alive
     with socket.create_connection(("127.0.0.1", server.port), TIMEOUT_S) as half:
-        half.sendall(b"POST /predictions/petals HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Le")
+        half.sendall(
+            b"POST /predictions/petals HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Le"
+        )
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(ENDS_S) == 0
         assert is_closed(half)  # by a reset, where what was sent had not been read yet
@@ -439,7 +639,13 @@ def test_a_port_is_free_again_after_the_end(new_server, models_copy):
 
 LONG_ROWS = 150_000
 LONG = f'{{"instances": [{",".join(["[1,2,3]"] * LONG_ROWS)}]}}'
-SHORT = json.dumps({"inputs": [{"name": "features", "datatype": "FP32", "shape": [1, 3], "data": [1, 2, 3]}]})
+SHORT = json.dumps(
+    {
+        "inputs": [
+            {"name": "features", "datatype": "FP32", "shape": [1, 3], "data": [1, 2, 3]}
+        ]
+    }
+)
 IMPATIENT = SHORT[:-1] + ', "parameters": {"timeout": 1000}}'
 PATIENT = SHORT[:-1] + ', "parameters": {"timeout": 60000000}}'
 
@@ -447,17 +653,27 @@ PATIENT = SHORT[:-1] + ', "parameters": {"timeout": 60000000}}'
 class BusyServer:
     """A server whose petals model runs for long: fixed to one row, it answers many rows one by one in one turn."""
 
-    def __init__(self, new_server, models: Path, pool: ThreadPoolExecutor, *options: str) -> None:
+    def __init__(
+        self, new_server, models: Path, pool: ThreadPoolExecutor, *options: str
+    ) -> None:
         manifest = models / "petals" / "model.toml"
-        manifest.write_text(manifest.read_text().replace("shape = [-1, 3]", "shape = [1, 3]"))
+        manifest.write_text(
+            manifest.read_text().replace("shape = [-1, 3]", "shape = [1, 3]")
+        )
         self._pool = pool
         self.server = new_server(models, "--load", "petals", *options)
-        assert self.waiting() == 0  # its first answer takes long, while the library for it is imported
+        assert (
+            self.waiting() == 0
+        )  # its first answer takes long, while the library for it is imported
 
     def waiting(self) -> float:
         """Requests in line for the model."""
         lines = self.server.call("GET", "/metrics").text.splitlines()
-        return float(next(line for line in lines if line.startswith("pocketserve_queue_length{")).split()[-1])
+        return float(
+            next(
+                line for line in lines if line.startswith("pocketserve_queue_length{")
+            ).split()[-1]
+        )
 
     def refuse(self, path: str, body: str) -> requests.Response:
         """Send a request while one runs and one waits; where the model was through too early, once more.
@@ -467,16 +683,22 @@ class BusyServer:
         for _ in range(10):
             futures = self._occupy()
             answer = post(self.server, path, body)
-            assert [future.result(BUSY_S).status_code for future in futures] == [200] * len(futures)
+            assert [future.result(BUSY_S).status_code for future in futures] == [
+                200
+            ] * len(futures)
             assert len(futures[0].result().json()["predictions"]) == LONG_ROWS
             if answer.status_code != 200:
                 return answer
         raise AssertionError("the model was never busy for long enough")
 
     def _occupy(self) -> list[Future[requests.Response]]:
-        futures = [self._pool.submit(post, self.server, "/v1/models/petals:predict", LONG)]
+        futures = [
+            self._pool.submit(post, self.server, "/v1/models/petals:predict", LONG)
+        ]
         while not futures[0].done():
-            waiter = self._pool.submit(post, self.server, "/v2/models/petals/infer", PATIENT)
+            waiter = self._pool.submit(
+                post, self.server, "/v2/models/petals/infer", PATIENT
+            )
             futures.append(waiter)
             until(lambda waiter=waiter: waiter.done() or self.waiting() == 1)
             if not waiter.done():
@@ -484,19 +706,30 @@ class BusyServer:
         return futures
 
 
-@pytest.mark.parametrize(("path", "body"), [("/v2/models/petals/infer", SHORT), ("/predictions/petals", NUMBERS)])
-def test_a_full_queue_is_answered_at_once(new_server, models_copy, pool, refused, path, body):
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [("/v2/models/petals/infer", SHORT), ("/predictions/petals", NUMBERS)],
+)
+def test_a_full_queue_is_answered_at_once(
+    new_server, models_copy, pool, refused, path, body
+):
     busy = BusyServer(new_server, models_copy, pool, "--queue-limit", "1")
     answer = busy.refuse(path, body)
     refused(answer, 429, "QUEUE_FULL")
     assert int(answer.headers["Retry-After"]) >= 1
     assert post(busy.server, path, body).status_code == 200
-    (counted,) = busy.server.call("GET", "/v2/models/petals/stats").json()["model_stats"]
+    (counted,) = busy.server.call("GET", "/v2/models/petals/stats").json()[
+        "model_stats"
+    ]
     assert counted["inference_stats"]["fail"]["count"] == 1
 
 
 @pytest.mark.parametrize(
-    ("path", "body"), [("/v2/models/petals/infer", IMPATIENT), ("/predictions/petals?timeout_ms=1", NUMBERS)]
+    ("path", "body"),
+    [
+        ("/v2/models/petals/infer", IMPATIENT),
+        ("/predictions/petals?timeout_ms=1", NUMBERS),
+    ],
 )
 def test_a_request_that_waited_for_as_long_as_it_would_is_answered_504(
     new_server, models_copy, pool, refused, path, body
@@ -514,13 +747,29 @@ def test_requests_at_the_same_time_each_get_their_own_answer(server, pool):
         start.wait(TIMEOUT_S)
         values = []
         for turn in range(10):
-            answer = post(server, "/predictions/petals", json.dumps([[float(number), float(turn), 1.0]] * (turn + 1)))
+            answer = post(
+                server,
+                "/predictions/petals",
+                json.dumps([[float(number), float(turn), 1.0]] * (turn + 1)),
+            )
             rows = [row["value"] for row in answer.json()["predictions"]]
             assert len(rows) == turn + 1 and len(set(rows)) == 1
             values.append(rows[0])
         return values
 
-    answers = [future.result(TIMEOUT_S) for future in [pool.submit(ask, number) for number in range(16)]]
-    rows = [[float(number), float(turn), 1.0] for number in range(16) for turn in range(10)]
-    alone = [row["value"] for row in post(server, "/predictions/petals", json.dumps(rows)).json()["predictions"]]
-    assert [value for values in answers for value in values] == pytest.approx(alone, rel=1e-5)
+    answers = [
+        future.result(TIMEOUT_S)
+        for future in [pool.submit(ask, number) for number in range(16)]
+    ]
+    rows = [
+        [float(number), float(turn), 1.0] for number in range(16) for turn in range(10)
+    ]
+    alone = [
+        row["value"]
+        for row in post(server, "/predictions/petals", json.dumps(rows)).json()[
+            "predictions"
+        ]
+    ]
+    assert [value for values in answers for value in values] == pytest.approx(
+        alone, rel=1e-5
+    )

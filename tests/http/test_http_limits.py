@@ -16,7 +16,9 @@ from pocketserve_wire import ApiError, strict_json
 
 LIMIT = 4096
 NUMBERS = b"[5.1,3.5,1.4]"
-PACKED = gzip.compress(NUMBERS, mtime=0)  # it is part of tests' names, which must not change with the second
+PACKED = gzip.compress(
+    NUMBERS, mtime=0
+)  # it is part of tests' names, which must not change with the second
 
 
 def padded(size: int) -> bytes:
@@ -31,32 +33,63 @@ def raw_deflate(data: bytes) -> bytes:
 
 def chunked(data: bytes, size: int) -> bytes:
     parts = [data[start : start + size] for start in range(0, len(data), size)]
-    return b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
+    return (
+        b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
+    )
 
 
-def test_bodies_are_refused_from_one_byte_above_the_limit(new_server, models_copy, wire_to, refused):
+def test_bodies_are_refused_from_one_byte_above_the_limit(
+    new_server, models_copy, wire_to, refused
+):
     server = new_server(models_copy, "--max-body-bytes", str(LIMIT))
     wire, path = wire_to(server), "/predictions/petals"
 
     assert server.call("POST", path, data=padded(LIMIT)).status_code == 200
-    text = refused(wire.one(wire.write("POST", path, body=padded(LIMIT + 1))), 413, "BODY_TOO_LARGE")
+    text = refused(
+        wire.one(wire.write("POST", path, body=padded(LIMIT + 1))),
+        413,
+        "BODY_TOO_LARGE",
+    )
     assert "exceeds 4096 bytes (max_body_bytes)" in text
 
-    transfer = wire.write("POST", path, "Connection: close", "Transfer-Encoding: chunked")
+    transfer = wire.write(
+        "POST", path, "Connection: close", "Transfer-Encoding: chunked"
+    )
     assert wire.one(transfer + chunked(padded(LIMIT - 100), 1000)).status == 200
-    refused(wire.one(transfer + chunked(padded(LIMIT + 1), 1000)), 413, "BODY_TOO_LARGE")
-    refused(wire.one(transfer + b"ffffffff\r\n" + bytes(2 * LIMIT)), 413, "BODY_TOO_LARGE")
+    refused(
+        wire.one(transfer + chunked(padded(LIMIT + 1), 1000)), 413, "BODY_TOO_LARGE"
+    )
+    refused(
+        wire.one(transfer + b"ffffffff\r\n" + bytes(2 * LIMIT)), 413, "BODY_TOO_LARGE"
+    )
 
     for coding, encode in (("gzip", gzip.compress), ("deflate", zlib.compress)):
         headers = {"Content-Encoding": coding}
-        assert server.call("POST", path, data=encode(padded(LIMIT)), headers=headers).status_code == 200
-        bomb = server.call("POST", path, data=encode(padded(LIMIT + 1)), headers=headers)
+        assert (
+            server.call(
+                "POST", path, data=encode(padded(LIMIT)), headers=headers
+            ).status_code
+            == 200
+        )
+        bomb = server.call(
+            "POST", path, data=encode(padded(LIMIT + 1)), headers=headers
+        )
         assert "inflated" in refused(bomb, 413, "BODY_TOO_LARGE")
-        refused(server.call("POST", path, data=encode(bytes(2_000_000)), headers=headers), 413, "BODY_TOO_LARGE")
+        refused(
+            server.call("POST", path, data=encode(bytes(2_000_000)), headers=headers),
+            413,
+            "BODY_TOO_LARGE",
+        )
     members = gzip.compress(padded(LIMIT // 2)) + gzip.compress(b" " * (LIMIT // 2 + 1))
-    refused(server.call("POST", path, data=members, headers={"Content-Encoding": "gzip"}), 413, "BODY_TOO_LARGE")
+    refused(
+        server.call("POST", path, data=members, headers={"Content-Encoding": "gzip"}),
+        413,
+        "BODY_TOO_LARGE",
+    )
     # Every path has the limit, also those that do not look at their body.
-    refused(wire.one(wire.write("GET", "/v2", body=bytes(LIMIT + 1))), 413, "BODY_TOO_LARGE")
+    refused(
+        wire.one(wire.write("GET", "/v2", body=bytes(LIMIT + 1))), 413, "BODY_TOO_LARGE"
+    )
     assert server.call("POST", path, data=NUMBERS).status_code == 200
 
 
@@ -64,7 +97,12 @@ def test_gzip_bodies_have_few_members(server, refused):
     """Each costs time, also an empty one; so the time is in proportion to the bytes."""
     headers, empty = {"Content-Encoding": "gzip"}, gzip.compress(b"", mtime=0)
     for members, body in ((64, empty * 62 + PACKED + empty), (64, PACKED + empty * 63)):
-        assert server.call("POST", "/predictions/petals", data=body, headers=headers).status_code == 200, members
+        assert (
+            server.call(
+                "POST", "/predictions/petals", data=body, headers=headers
+            ).status_code
+            == 200
+        ), members
     for body in (empty * 64 + PACKED, PACKED + empty * 64, empty * 200_000):
         answer = server.call("POST", "/predictions/petals", data=body, headers=headers)
         assert "more than 64 members" in refused(answer, 400, "INVALID_REQUEST")
@@ -73,7 +111,10 @@ def test_gzip_bodies_have_few_members(server, refused):
 @pytest.mark.parametrize("size", [1, 65_535, 65_536, 150_001, 400_000])
 def test_members_are_joined_wherever_they_end(size):
     body = random.Random(7).randbytes(400_000)
-    packed = b"".join(gzip.compress(body[at : at + size]) for at in range(0, min(len(body), 64 * size), size))
+    packed = b"".join(
+        gzip.compress(body[at : at + size])
+        for at in range(0, min(len(body), 64 * size), size)
+    )
     assert inflate(packed, "gzip", len(body)) == body[: 64 * size]
 
 
@@ -94,18 +135,30 @@ def test_an_inflated_body_is_held_once():
 
 
 @pytest.mark.parametrize(
-    "text", [" " * 10**6 + "{}", f'{{"id":"{"a" * 10**6}\N{GRINNING FACE}"}}', f'["{"é" * 10**6}"]']
+    "text",
+    [
+        " " * 10**6 + "{}",
+        f'{{"id":"{"a" * 10**6}\N{GRINNING FACE}"}}',
+        f'["{"é" * 10**6}"]',
+    ],
 )
 def test_what_a_document_takes_is_known_before_it_is_read(text):
     """Python's texts have four bytes for each character where one is far off."""
     body = text.encode()
-    assert peak_of(lambda: strict_json.loads(memoryview(body))) + len(body) <= strict_json.parsed_bytes(body)
+    assert peak_of(lambda: strict_json.loads(memoryview(body))) + len(
+        body
+    ) <= strict_json.parsed_bytes(body)
 
 
 def test_a_bomb_of_the_default_limit_is_refused(server, refused):
     packed = gzip.compress(bytes(68_000_000), 1)
     assert len(packed) < 400_000
-    answer = server.call("POST", "/v2/models/petals/infer", data=packed, headers={"Content-Encoding": "gzip"})
+    answer = server.call(
+        "POST",
+        "/v2/models/petals/infer",
+        data=packed,
+        headers={"Content-Encoding": "gzip"},
+    )
     refused(answer, 413, "BODY_TOO_LARGE")
     assert server.call("POST", "/predictions/petals", data=NUMBERS).status_code == 200
 
@@ -129,12 +182,19 @@ def test_a_bomb_of_the_default_limit_is_refused(server, refused):
     ],
 )
 def test_damaged_compression_is_refused(server, refused, coding, body):
-    answer = server.call("POST", "/predictions/petals", data=body, headers={"Content-Encoding": coding})
+    answer = server.call(
+        "POST", "/predictions/petals", data=body, headers={"Content-Encoding": coding}
+    )
     assert f"{coding} body is damaged" in refused(answer, 400, "INVALID_REQUEST")
 
 
-@pytest.mark.parametrize("coding", ["br", "zstd", "compress", "gzip, gzip", "gzip, identity", "aws-chunked", "\xe9"])
+@pytest.mark.parametrize(
+    "coding",
+    ["br", "zstd", "compress", "gzip, gzip", "gzip, identity", "aws-chunked", "\xe9"],
+)
 def test_other_codings_are_refused(server, refused, coding):
     headers = {"Content-Encoding": coding.encode("latin-1")}
     answer = server.call("POST", "/predictions/petals", data=NUMBERS, headers=headers)
-    assert refused(answer, 415, "UNSUPPORTED_ENCODING").startswith("Unsupported compression type")
+    assert refused(answer, 415, "UNSUPPORTED_ENCODING").startswith(
+        "Unsupported compression type"
+    )

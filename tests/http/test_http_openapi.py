@@ -27,7 +27,11 @@ def document(server) -> dict:
 
 
 def operations(document: dict) -> set[tuple[str, str]]:
-    return {(method.upper(), path) for path, item in document["paths"].items() for method in item}
+    return {
+        (method.upper(), path)
+        for path, item in document["paths"].items()
+        for method in item
+    }
 
 
 def test_the_document_is_valid(document):
@@ -55,8 +59,14 @@ def test_flask_answers_the_dispatch_table_and_nothing_else(tmp_path: Path):
 
 
 def test_operations_are_described_and_told_apart(document):
-    listed = [operation for item in document["paths"].values() for operation in item.values()]
-    offered = {(route.pattern, route.method.lower()) for route in ROUTES if route.answer != "not_offered"}
+    listed = [
+        operation for item in document["paths"].values() for operation in item.values()
+    ]
+    offered = {
+        (route.pattern, route.method.lower())
+        for route in ROUTES
+        if route.answer != "not_offered"
+    }
     for path, method in offered:
         assert "200" in document["paths"][path][method]["responses"]
     assert len({operation["operationId"] for operation in listed}) == len(listed)
@@ -65,12 +75,18 @@ def test_operations_are_described_and_told_apart(document):
         assert "default" in operation["responses"]
     for path, item in document["paths"].items():
         for operation in item.values():
-            named = {one["name"] for one in operation.get("parameters", ()) if one["in"] == "path"}
+            named = {
+                one["name"]
+                for one in operation.get("parameters", ())
+                if one["in"] == "path"
+            }
             assert named == set(re.findall(r"{(\w+)}", path))
 
 
 def test_every_error_code_is_listed(document):
-    assert document["components"]["schemas"]["Error"]["properties"]["code"]["enum"] == [code.name for code in ErrorCode]
+    assert document["components"]["schemas"]["Error"]["properties"]["code"]["enum"] == [
+        code.name for code in ErrorCode
+    ]
 
 
 def test_what_needs_no_token_says_so(document):
@@ -80,7 +96,16 @@ def test_what_needs_no_token_says_so(document):
 
 
 BODIES = {
-    "infer": {"inputs": [{"name": "features", "datatype": "FP32", "shape": [1, 3], "data": [5.1, 3.5, 1.4]}]},
+    "infer": {
+        "inputs": [
+            {
+                "name": "features",
+                "datatype": "FP32",
+                "shape": [1, 3],
+                "data": [5.1, 3.5, 1.4],
+            }
+        ]
+    },
     "v1_predict": {"instances": [[5.1, 3.5, 1.4]]},
     "raw": [5.1, 3.5, 1.4],
     "index": {"ready": True},
@@ -99,7 +124,10 @@ def test_the_page_is_described(server, document):
     described = document["paths"]["/"]["get"]["responses"]["200"]["content"]
     assert set(described) == {"application/json", "text/html"}
     answer = server.call("GET", "/", headers={"Accept": "text/html"})
-    assert answer.headers["Content-Type"].startswith("text/html") and "<html" in answer.text
+    assert (
+        answer.headers["Content-Type"].startswith("text/html")
+        and "<html" in answer.text
+    )
 
 
 # Pairing needs an exchange that goes on from call to call, and a reranker a model of its own: tests/pairing and
@@ -112,32 +140,52 @@ def test_the_page_is_described(server, document):
 def test_answers_are_as_described(new_server, server, document, route):
     if route.answer == "unload":
         server = new_server(MODELS)  # the shared one keeps its models
-    path = route.pattern.replace("{model}", "petals").replace("{version}", "tflite").replace("{region}", "r")
-    bodies = BODIES | ({"web_session": {"ticket": ticket_of(server)}} if route.body == "web_session" else {})
+    path = (
+        route.pattern.replace("{model}", "petals")
+        .replace("{version}", "tflite")
+        .replace("{region}", "r")
+    )
+    bodies = BODIES | (
+        {"web_session": {"ticket": ticket_of(server)}}
+        if route.body == "web_session"
+        else {}
+    )
     body = json.dumps(bodies[route.body]) if route.body else None
     answer = server.call(route.method, path, data=body)
     if route.answer == "not_offered":
         assert (answer.status_code, answer.json()["code"]) == (501, "NOT_IMPLEMENTED")
         return
     assert answer.status_code == 200, answer.text
-    described = document["paths"][route.pattern][route.method.lower()]["responses"]["200"]["content"]
+    described = document["paths"][route.pattern][route.method.lower()]["responses"][
+        "200"
+    ]["content"]
     content_type = answer.headers["Content-Type"].partition(";")[0]
     assert content_type in described
     if content_type == "application/json":
-        schema = {**described[content_type]["schema"], "components": document["components"]}
+        schema = {
+            **described[content_type]["schema"],
+            "components": document["components"],
+        }
         jsonschema.validate(answer.json(), schema)
 
 
 def test_errors_are_as_described(server, document):
     for path in ("/nothing", "/v2/models/nothing"):
-        schema = {"$ref": "#/components/schemas/Error", "components": document["components"]}
+        schema = {
+            "$ref": "#/components/schemas/Error",
+            "components": document["components"],
+        }
         jsonschema.validate(server.call("GET", path).json(), schema)
 
 
 def test_every_query_parameter_that_is_described_is_known(server, document):
     for path, item in document["paths"].items():
         for method, operation in item.items():
-            query = {p["name"]: "0" for p in operation.get("parameters", ()) if p["in"] == "query"}
+            query = {
+                p["name"]: "0"
+                for p in operation.get("parameters", ())
+                if p["in"] == "query"
+            }
             url = path.replace("{model}", "petals").replace("{version}", "tflite")
             if query:
                 answer = server.call(method.upper(), url, params=query)

@@ -24,7 +24,18 @@ from queue_entries import run
 TIMEOUT_S = 120.0
 QUEUE, THREADS = 4, 12
 CALLERS = 48
-BODY = json.dumps({"inputs": [{"name": "features", "datatype": "FP32", "shape": [1, 3], "data": [5.8, 3.0, 4.3]}]})
+BODY = json.dumps(
+    {
+        "inputs": [
+            {
+                "name": "features",
+                "datatype": "FP32",
+                "shape": [1, 3],
+                "data": [5.8, 3.0, 4.3],
+            }
+        ]
+    }
+)
 
 
 class Flooded:
@@ -41,7 +52,9 @@ class Flooded:
             held.set()
             assert self._go.wait(TIMEOUT_S)
 
-        self._held = pool.submit(run, self.queue, hold, RequestOptions(monotonic() + TIMEOUT_S))
+        self._held = pool.submit(
+            run, self.queue, hold, RequestOptions(monotonic() + TIMEOUT_S)
+        )
         assert held.wait(TIMEOUT_S)
         self._refused = threading.Semaphore(0)
         self._asked = [pool.submit(self._ask_and_count) for _ in range(CALLERS)]
@@ -50,7 +63,9 @@ class Flooded:
 
     def ask(self) -> int:
         """One request for the model; its status."""
-        return requests.post(f"{self.url}/v2/models/petals/infer", data=BODY, timeout=TIMEOUT_S).status_code
+        return requests.post(
+            f"{self.url}/v2/models/petals/infer", data=BODY, timeout=TIMEOUT_S
+        ).status_code
 
     def get(self, path: str) -> requests.Response:
         """One request for anything else."""
@@ -72,7 +87,15 @@ class Flooded:
 @pytest.fixture
 def flooded() -> Iterator[Flooded]:
     """A flooded server."""
-    service = Service(Config(models_dir=MODELS, http_port=0, queue_limit=QUEUE, http_threads=THREADS, quarantine=False))
+    service = Service(
+        Config(
+            models_dir=MODELS,
+            http_port=0,
+            queue_limit=QUEUE,
+            http_threads=THREADS,
+            quarantine=False,
+        )
+    )
     guard = Guard(None)
     server = HttpServer(create_server_app(service, guard), service.config, guard)
     thread = threading.Thread(target=server.run)

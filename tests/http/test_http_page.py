@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from pocketserve.transports.http.page import CONTENT_TYPES, FOLDER, HEADERS, PageFile, create_page, read_page
+from pocketserve.transports.http.page import (
+    CONTENT_TYPES,
+    FOLDER,
+    HEADERS,
+    PageFile,
+    create_page,
+    read_page,
+)
 
 HTML = "Accept: text/html,application/xhtml+xml,*/*;q=0.8"
 POLICY = (
@@ -29,7 +36,13 @@ FILES = read_page()
 CORS = "access-control-"
 
 
-def get(path: str, *headers: str, method: str = "GET", host: str = "127.0.0.1", body: bytes = b"") -> bytes:
+def get(
+    path: str,
+    *headers: str,
+    method: str = "GET",
+    host: str = "127.0.0.1",
+    body: bytes = b"",
+) -> bytes:
     """A request without the token."""
     length = [f"Content-Length: {len(body)}"] if body else []
     lines = [f"{method} {path} HTTP/1.1", f"Host: {host}", *headers, *length]
@@ -45,7 +58,11 @@ def test_the_folder_is_served_whole() -> None:
     kinds = {path.suffix for path in FOLDER.rglob("*") if path.is_file()}
     assert kinds - CONTENT_TYPES.keys() <= {""}
     names = [path for path in FOLDER.rglob("*") if path.suffix in CONTENT_TYPES]
-    assert len(names) == len(FILES) and "/web/index.html" in FILES and "/web/vendor/lit-html/lit-html.js" in FILES
+    assert (
+        len(names) == len(FILES)
+        and "/web/index.html" in FILES
+        and "/web/vendor/lit-html/lit-html.js" in FILES
+    )
     assert not any("LICENSE" in path or "SUMS" in path for path in FILES)
 
 
@@ -53,10 +70,19 @@ def test_the_folder_is_served_whole() -> None:
 def test_a_file(wire, path: str) -> None:
     """Its bytes, with its type, all headers and no token; HEAD has no body; nobody is let in from elsewhere."""
     answer = wire.one(get(path))
-    assert (answer.status, answer.body) == (200, FOLDER.joinpath(path.removeprefix("/web/")).read_bytes())
+    assert (answer.status, answer.body) == (
+        200,
+        FOLDER.joinpath(path.removeprefix("/web/")).read_bytes(),
+    )
     assert answer.headers["content-type"] == CONTENT_TYPES[path[path.rindex(".") :]]
-    assert SECURITY.items() <= answer.headers.items() and answer.headers["cache-control"] == "no-cache"
-    assert re.fullmatch(r'"[0-9a-f]{32}"', answer.headers["etag"]) and "set-cookie" not in answer.headers
+    assert (
+        SECURITY.items() <= answer.headers.items()
+        and answer.headers["cache-control"] == "no-cache"
+    )
+    assert (
+        re.fullmatch(r'"[0-9a-f]{32}"', answer.headers["etag"])
+        and "set-cookie" not in answer.headers
+    )
     assert not [name for name in answer.headers if name.startswith(CORS)]
     head = wire.one(get(path, method="HEAD"), head=True)
     assert (head.status, head.body) == (200, b"")
@@ -66,16 +92,31 @@ def test_a_file(wire, path: str) -> None:
 
 def test_the_page_is_for_browsers(wire) -> None:
     """Clients go on getting JSON at /; caches are told that it depends."""
-    for accept in ([], ["Accept: */*"], ["Accept: application/json"], ["Accept: text/plain"], ["Accept: "]):
+    for accept in (
+        [],
+        ["Accept: */*"],
+        ["Accept: application/json"],
+        ["Accept: text/plain"],
+        ["Accept: "],
+    ):
         answer = wire.one(get("/", *accept))
         assert (answer.status, answer.body) == (200, b'{"status":"alive"}\n')
-        assert answer.headers["content-type"] == "application/json" and answer.headers["vary"] == "Accept"
+        assert (
+            answer.headers["content-type"] == "application/json"
+            and answer.headers["vary"] == "Accept"
+        )
     for accept in (HTML, "Accept: text/html", "ACCEPT: TEXT/HTML"):
         answer = wire.one(get("/", accept))
         assert (answer.status, answer.body) == (200, FILES["/web/index.html"].content)
-        assert answer.headers["vary"] == "Accept" and SECURITY.items() <= answer.headers.items()
+        assert (
+            answer.headers["vary"] == "Accept"
+            and SECURITY.items() <= answer.headers.items()
+        )
         assert answer.headers["content-type"] == "text/html; charset=utf-8"
-    assert wire.one(get("/", HTML, method="HEAD"), head=True).headers["etag"] == FILES["/web/index.html"].etag
+    assert (
+        wire.one(get("/", HTML, method="HEAD"), head=True).headers["etag"]
+        == FILES["/web/index.html"].etag
+    )
     assert wire.one(get("/?lang=el", HTML)).body == FILES["/web/index.html"].content
 
 
@@ -84,24 +125,36 @@ def test_other_paths_are_no_page(wire, refused) -> None:
     refused(wire.one(get("/v2/models", HTML)), 401, "UNAUTHORIZED")
     assert json.loads(wire.one(get("/v2/health/live", HTML)).body)["live"] is True
     refused(wire.one(get("/", HTML, method="POST", body=b"{}")), 401, "UNAUTHORIZED")
-    refused(wire.one(wire.write("POST", "/", HTML, body=b"{}")), 405, "METHOD_NOT_ALLOWED")
-    refused(wire.one(wire.write("POST", "/web/index.html", body=b"{}")), 404, "NOT_FOUND")
+    refused(
+        wire.one(wire.write("POST", "/", HTML, body=b"{}")), 405, "METHOD_NOT_ALLOWED"
+    )
+    refused(
+        wire.one(wire.write("POST", "/web/index.html", body=b"{}")), 404, "NOT_FOUND"
+    )
 
 
 def test_the_page_learns_that_a_token_is_asked_for(wire) -> None:
     """Before it asks its visitor: a refused request would stand in the log of each visit."""
     answer = wire.one(get("/web/access.json"))
     assert (answer.status, json.loads(answer.body)) == (200, {"token": True})
-    assert answer.headers["content-type"] == "application/json" and SECURITY.items() <= answer.headers.items()
+    assert (
+        answer.headers["content-type"] == "application/json"
+        and SECURITY.items() <= answer.headers.items()
+    )
 
 
 @pytest.mark.parametrize("etag", ["{}", "W/{}", '"other", {}', "*", '"a",{} ,"b"'])
 def test_a_file_that_the_browser_has(wire, etag: str) -> None:
     """304 without a body, with the headers that hold for it."""
     file = FILES["/web/index.html"]
-    answer = wire.one(get("/", HTML, f"If-None-Match: {etag.format(file.etag)}"), head=True)
+    answer = wire.one(
+        get("/", HTML, f"If-None-Match: {etag.format(file.etag)}"), head=True
+    )
     assert answer.status == 304 and answer.headers["etag"] == file.etag
-    assert SECURITY.items() <= answer.headers.items() and answer.headers["vary"] == "Accept"
+    assert (
+        SECURITY.items() <= answer.headers.items()
+        and answer.headers["vary"] == "Accept"
+    )
     assert wire.one(get("/", HTML, 'If-None-Match: "other"')).status == 200
 
 
@@ -132,7 +185,10 @@ def test_a_file_that_the_browser_has(wire, etag: str) -> None:
 def test_what_is_no_file_of_the_page(wire, path: str) -> None:
     """A path is looked up, and never followed."""
     answer = wire.one(get(path, HTML))
-    assert answer.status in (401, 404) and json.loads(answer.body)["code"] in ("UNAUTHORIZED", "NOT_FOUND")
+    assert answer.status in (401, 404) and json.loads(answer.body)["code"] in (
+        "UNAUTHORIZED",
+        "NOT_FOUND",
+    )
     assert answer.headers["content-type"] == "application/json"
 
 
@@ -144,12 +200,16 @@ def test_types_are_our_own(tmp_path) -> None:
     (tmp_path / "deep" / "b.css").write_text("y")
     found = read_page(tmp_path)
     assert set(found) == {"/web/a.js", "/web/deep/b.css"}
-    assert found["/web/a.js"] == PageFile(b"x", "text/javascript; charset=utf-8", found["/web/a.js"].etag)
+    assert found["/web/a.js"] == PageFile(
+        b"x", "text/javascript; charset=utf-8", found["/web/a.js"].etag
+    )
 
 
 def test_the_headers_are_one_table() -> None:
     """What a browser gets is what the module says."""
-    assert {name.lower(): value for name, value in HEADERS.items()} == SECURITY | {"cache-control": "no-cache"}
+    assert {name.lower(): value for name, value in HEADERS.items()} == SECURITY | {
+        "cache-control": "no-cache"
+    }
 
 
 def test_no_file_is_read_for_other_requests() -> None:
@@ -160,7 +220,12 @@ def test_no_file_is_read_for_other_requests() -> None:
             return [environ["PATH_INFO"].encode()]
 
     page = create_page(None, None, Fallback())  # type: ignore[arg-type]  # neither is looked at
-    for method, path in (("GET", "/"), ("POST", "/web/ticket"), ("GET", "/v2/models"), ("POST", "/")):
+    for method, path in (
+        ("GET", "/"),
+        ("POST", "/web/ticket"),
+        ("GET", "/v2/models"),
+        ("POST", "/"),
+    ):
         environ = {"REQUEST_METHOD": method, "PATH_INFO": path, "HTTP_ACCEPT": "*/*"}
         assert page(environ, None) == [path.encode()]  # type: ignore[arg-type,comparison-overlap]
 
@@ -170,15 +235,27 @@ def test_no_file_is_read_for_other_requests() -> None:
 
 def enter(wire: Any, ticket: str, *headers: str) -> Any:
     """Change a ticket."""
-    return wire.one(get("/web/session", *headers, method="POST", body=json.dumps({"ticket": ticket}).encode()))
+    return wire.one(
+        get(
+            "/web/session",
+            *headers,
+            method="POST",
+            body=json.dumps({"ticket": ticket}).encode(),
+        )
+    )
 
 
 def test_a_ticket_becomes_a_session(wire, refused) -> None:
     """The owner gets a ticket and the page's address; the page a session, once."""
     answer = wire.one(wire.write("POST", "/web/ticket", body=b"{}"))
     issued = json.loads(answer.body)
-    assert issued.keys() == {"ticket", "expires_in", "url"} and issued["expires_in"] == 60
-    assert issued["url"] == f"http://127.0.0.1:{wire.port}/" and "set-cookie" not in answer.headers
+    assert (
+        issued.keys() == {"ticket", "expires_in", "url"} and issued["expires_in"] == 60
+    )
+    assert (
+        issued["url"] == f"http://127.0.0.1:{wire.port}/"
+        and "set-cookie" not in answer.headers
+    )
     entered = json.loads(enter(wire, issued["ticket"]).body)
     assert entered.keys() == {"session"}
     again = enter(wire, issued["ticket"])
@@ -187,17 +264,41 @@ def test_a_ticket_becomes_a_session(wire, refused) -> None:
     models = wire.one(get("/v2/models", bearer(entered["session"])))
     assert models.status == 200 and "digits" in json.loads(models.body)["models"]
     assert wire.one(get("/v2/models/petals", bearer(entered["session"]))).status == 200
-    for method, path in (("POST", "/web/ticket"), ("POST", "/pairing/open"), ("POST", "/pairing/close")):
-        refused(wire.one(get(path, bearer(entered["session"]), method=method, body=b"{}")), 403, "SESSION_REFUSED")
-    refused(wire.one(get("/pairing", bearer(entered["session"]))), 403, "SESSION_REFUSED")
+    for method, path in (
+        ("POST", "/web/ticket"),
+        ("POST", "/pairing/open"),
+        ("POST", "/pairing/close"),
+    ):
+        refused(
+            wire.one(get(path, bearer(entered["session"]), method=method, body=b"{}")),
+            403,
+            "SESSION_REFUSED",
+        )
+    refused(
+        wire.one(get("/pairing", bearer(entered["session"]))), 403, "SESSION_REFUSED"
+    )
 
 
 def test_only_the_owner_gets_a_ticket(wire, refused) -> None:
     """Not who has no token, and not a page; nothing else stands in the body."""
-    refused(wire.one(get("/web/ticket", method="POST", body=b"{}")), 401, "UNAUTHORIZED")
-    refused(wire.one(get("/web/ticket", bearer("x" * 43), method="POST")), 401, "UNAUTHORIZED")
-    refused(wire.one(wire.write("POST", "/web/ticket", body=b'{"hours": 9}')), 400, "INVALID_REQUEST")
-    refused(wire.one(wire.write("POST", "/web/ticket?x=1", body=b"")), 400, "INVALID_PARAMETER")
+    refused(
+        wire.one(get("/web/ticket", method="POST", body=b"{}")), 401, "UNAUTHORIZED"
+    )
+    refused(
+        wire.one(get("/web/ticket", bearer("x" * 43), method="POST")),
+        401,
+        "UNAUTHORIZED",
+    )
+    refused(
+        wire.one(wire.write("POST", "/web/ticket", body=b'{"hours": 9}')),
+        400,
+        "INVALID_REQUEST",
+    )
+    refused(
+        wire.one(wire.write("POST", "/web/ticket?x=1", body=b"")),
+        400,
+        "INVALID_PARAMETER",
+    )
     refused(wire.one(wire.write("GET", "/web/ticket")), 405, "METHOD_NOT_ALLOWED")
     assert wire.one(wire.write("POST", "/web/ticket")).status == 200
 
@@ -215,10 +316,16 @@ def test_only_the_owner_gets_a_ticket(wire, refused) -> None:
         (b'{"ticket": ""}', 401, "TICKET_REFUSED"),
         (b'{"ticket": "' + b"x" * 43 + b'"}', 401, "TICKET_REFUSED"),
         (b'{"ticket": "\\ud800"}', 401, "TICKET_REFUSED"),
-        (b'{"ticket": "' + b"x" * 5000 + b'"}', 401, "UNAUTHORIZED"),  # a stranger's body is not taken
+        (
+            b'{"ticket": "' + b"x" * 5000 + b'"}',
+            401,
+            "UNAUTHORIZED",
+        ),  # a stranger's body is not taken
     ],
 )
-def test_messages_that_are_no_ticket(wire, refused, body: bytes, status: int, code: str) -> None:
+def test_messages_that_are_no_ticket(
+    wire, refused, body: bytes, status: int, code: str
+) -> None:
     """Each has its own answer, and none a session."""
     refused(wire.one(get("/web/session", method="POST", body=body)), status, code)
 
@@ -226,7 +333,9 @@ def test_messages_that_are_no_ticket(wire, refused, body: bytes, status: int, co
 def test_a_large_message_with_the_token(wire, refused) -> None:
     """The bound holds for everybody."""
     body = b'{"ticket": "' + b"x" * 5000 + b'"}'
-    refused(wire.one(wire.write("POST", "/web/session", body=body)), 413, "BODY_TOO_LARGE")
+    refused(
+        wire.one(wire.write("POST", "/web/session", body=body)), 413, "BODY_TOO_LARGE"
+    )
 
 
 def test_over_the_socket(server, wire) -> None:
@@ -237,10 +346,14 @@ def test_over_the_socket(server, wire) -> None:
     assert enter(wire, issued["ticket"]).status == 200
 
 
-def test_sessions_end_with_the_server(new_server, models_copy, wire_to, refused) -> None:
+def test_sessions_end_with_the_server(
+    new_server, models_copy, wire_to, refused
+) -> None:
     """A new process knows none of before."""
     first = new_server(models_copy)
-    used, unused = (first.call("POST", "/web/ticket").json()["ticket"] for _ in range(2))
+    used, unused = (
+        first.call("POST", "/web/ticket").json()["ticket"] for _ in range(2)
+    )
     session = json.loads(enter(wire_to(first), used).body)["session"]
     assert first.stop() == 0
     second = new_server(models_copy, "--token-file", str(first.log.with_name("token")))
@@ -263,7 +376,11 @@ def test_nothing_secret_is_logged(new_server, models_copy, wire_to) -> None:
     wire.one(get("/web/main.js"))
     assert server.stop() == 0
     log = server.log.read_text()
-    assert "GET / 200" in log and "POST /web/session 200" in log and "POST /web/session 401" in log
+    assert (
+        "GET / 200" in log
+        and "POST /web/session 200" in log
+        and "POST /web/session 401" in log
+    )
     assert "main.js" not in log
     assert session not in log and ticket not in log and server.token not in log
 

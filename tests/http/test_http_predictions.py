@@ -20,7 +20,10 @@ ZEROS = json.dumps([0.0] * 64).encode()
 @pytest.fixture(autouse=True)
 def _still_answers(server):
     yield
-    assert server.call("POST", "/predictions/petals", data=b"[5.1,3.5,1.4]").status_code == 200
+    assert (
+        server.call("POST", "/predictions/petals", data=b"[5.1,3.5,1.4]").status_code
+        == 200
+    )
 
 
 def ask(server, model: str, body: bytes, query: str = "", method: str = "POST") -> Any:
@@ -37,10 +40,20 @@ def png(width: int, height: int) -> bytes:
     """A well-formed PNG that says it has this size; its pixels would fill the first rows only."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        return (
+            struct.pack(">I", len(data))
+            + kind
+            + data
+            + struct.pack(">I", zlib.crc32(kind + data))
+        )
 
     header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0))
-    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(bytes(1000))) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + header
+        + chunk(b"IDAT", zlib.compress(bytes(1000)))
+        + chunk(b"IEND", b"")
+    )
 
 
 def seven(kind: str) -> bytes:
@@ -58,7 +71,9 @@ def seven(kind: str) -> bytes:
 @pytest.mark.parametrize("method", ["POST", "PUT"])
 @pytest.mark.parametrize("digit", range(10))
 def test_a_picture_gets_its_label(server, digit, method):
-    answer = ask(server, "digits", (SAMPLES / f"{digit}.png").read_bytes(), method=method)
+    answer = ask(
+        server, "digits", (SAMPLES / f"{digit}.png").read_bytes(), method=method
+    )
     document = answer.json()
     assert {key: document[key] for key in ("model", "version", "task")} == {
         "model": "digits",
@@ -91,28 +106,60 @@ def test_numbers_may_come_as_json_or_npy(server):
         npy(np.asfortranarray(values)),
         npy(values.astype(">f4")),
     ]
-    answers = [ask(server, "digits", body, "?top_k=10").json()["predictions"] for body in bodies]
+    answers = [
+        ask(server, "digits", body, "?top_k=10").json()["predictions"]
+        for body in bodies
+    ]
     assert all(answer == answers[0] for answer in answers)
 
 
 def test_features_may_be_named(server):
     named = {"petal_length": 1.4, "sepal_length": 5.1, "sepal_width": 3.5}
     for body in ([5.1, 3.5, 1.4], [[5.1, 3.5, 1.4]], named, [named]):
-        (entry,) = ask(server, "petals", json.dumps(body).encode()).json()["predictions"]
-        assert entry == {"name": "petal_width", "value": pytest.approx(0.22656), "unit": "cm"}
-    assert len(ask(server, "petals", json.dumps([named] * 3).encode()).json()["predictions"]) == 3
+        (entry,) = ask(server, "petals", json.dumps(body).encode()).json()[
+            "predictions"
+        ]
+        assert entry == {
+            "name": "petal_width",
+            "value": pytest.approx(0.22656),
+            "unit": "cm",
+        }
+    assert (
+        len(
+            ask(server, "petals", json.dumps([named] * 3).encode()).json()[
+                "predictions"
+            ]
+        )
+        == 3
+    )
 
 
 def test_a_model_without_a_task_answers_its_tensors(kit_server):
-    answer = ask(kit_server, "two_inputs", b'{"serving_default_a:0": [1, 2], "serving_default_b:0": [3, 4]}').json()
+    answer = ask(
+        kit_server,
+        "two_inputs",
+        b'{"serving_default_a:0": [1, 2], "serving_default_b:0": [3, 4]}',
+    ).json()
     assert answer["task"] == "tensors"
     assert answer["predictions"] == [
-        {"name": "PartitionedCall:0", "datatype": "FP32", "shape": [2], "data": [4.0, 6.0]}
+        {
+            "name": "PartitionedCall:0",
+            "datatype": "FP32",
+            "shape": [2],
+            "data": [4.0, 6.0],
+        }
     ]
 
 
 @pytest.mark.parametrize(
-    ("query", "count"), [("", 5), ("?top_k=1", 1), ("?top_k=3", 3), ("?top_k=10000", 10), ("?threshold=2", 0)]
+    ("query", "count"),
+    [
+        ("", 5),
+        ("?top_k=1", 1),
+        ("?top_k=3", 3),
+        ("?top_k=10000", 10),
+        ("?threshold=2", 0),
+    ],
 )
 def test_the_answer_is_as_long_as_asked_for(server, query, count):
     answer = ask(server, "digits", ZEROS, query).json()
@@ -120,13 +167,21 @@ def test_the_answer_is_as_long_as_asked_for(server, query, count):
 
 
 def test_the_threshold_cuts_where_it_says(server):
-    scores = [one["score"] for one in ask(server, "digits", ZEROS, "?top_k=10").json()["predictions"]]
-    kept = ask(server, "digits", ZEROS, f"?top_k=10&threshold={scores[3]!r}").json()["predictions"]
+    scores = [
+        one["score"]
+        for one in ask(server, "digits", ZEROS, "?top_k=10").json()["predictions"]
+    ]
+    kept = ask(server, "digits", ZEROS, f"?top_k=10&threshold={scores[3]!r}").json()[
+        "predictions"
+    ]
     assert [one["score"] for one in kept] == scores[:4]
 
 
 def test_the_version_is_chosen_by_the_query(server):
-    assert ask(server, "digits", ZEROS, "?version=tflite-int8").json()["version"] == "tflite-int8"
+    assert (
+        ask(server, "digits", ZEROS, "?version=tflite-int8").json()["version"]
+        == "tflite-int8"
+    )
     assert ask(server, "digits", ZEROS, "?version=").json()["version"] == "tflite"
 
 
@@ -158,8 +213,12 @@ PICTURE_FAULTS = {
     "npy of objects": npy(np.array([{}] * 64, object), allow_pickle=True),
     "a cut npy": npy(np.zeros(64, np.float32))[:-10],
     "the first bytes of a npy": b"\x93NUMPY",
-    "a npy that says it is huge": npy(np.zeros(4, np.float32)).replace(b"(4,)", b"(99999999999999,)"),
-    "a npy with code in its header": npy(np.zeros(4, np.float32)).replace(b"'descr'", b"open(1)"),
+    "a npy that says it is huge": npy(np.zeros(4, np.float32)).replace(
+        b"(4,)", b"(99999999999999,)"
+    ),
+    "a npy with code in its header": npy(np.zeros(4, np.float32)).replace(
+        b"'descr'", b"open(1)"
+    ),
 }
 
 
@@ -167,7 +226,11 @@ PICTURE_FAULTS = {
 def test_what_is_no_picture_of_numbers_is_refused(server, refused, body):
     answer = ask(server, "digits", body)
     refused(answer, 400, answer.json()["code"])
-    assert answer.json()["code"] in ("INVALID_INPUT", "INVALID_TENSOR", "MALFORMED_JSON")
+    assert answer.json()["code"] in (
+        "INVALID_INPUT",
+        "INVALID_TENSOR",
+        "MALFORMED_JSON",
+    )
 
 
 def test_a_picture_that_is_too_large_is_told_the_limit(server, refused):
@@ -184,18 +247,26 @@ def test_the_limit_of_pictures_is_a_setting(new_server, models_copy, refused):
 FEATURE_FAULTS: dict[str, tuple[Any, str]] = {
     "a text": (b"hello", "numbers"),
     "a picture": (b"\x89PNG\r\n\x1a\n", "numbers"),
-    "a feature is missing": ({"sepal_length": 1, "sepal_width": 1}, "'petal_length' is missing"),
+    "a feature is missing": (
+        {"sepal_length": 1, "sepal_width": 1},
+        "'petal_length' is missing",
+    ),
     "an unknown feature": (
         {"sepal_length": 1, "sepal_width": 1, "petal_length": 1, "colour": 1},
         "unknown feature 'colour'",
     ),
-    "mixed rows": ([{"sepal_length": 1, "sepal_width": 1, "petal_length": 1}, [1, 2, 3]], "row 1"),
+    "mixed rows": (
+        [{"sepal_length": 1, "sepal_width": 1, "petal_length": 1}, [1, 2, 3]],
+        "row 1",
+    ),
     "too few": ([1, 2], "2 values do not make a whole row"),
     "none": ([], "got JSON of shape [0]"),
 }
 
 
-@pytest.mark.parametrize(("body", "reason"), FEATURE_FAULTS.values(), ids=FEATURE_FAULTS)
+@pytest.mark.parametrize(
+    ("body", "reason"), FEATURE_FAULTS.values(), ids=FEATURE_FAULTS
+)
 def test_wrong_features_are_named(server, refused, body, reason):
     sent = body if isinstance(body, bytes) else json.dumps(body).encode()
     assert reason in refused(ask(server, "petals", sent), 400, "INVALID_INPUT")
@@ -234,9 +305,15 @@ def test_bad_query_parameters_are_refused(server, refused, query):
 def test_a_public_classifier_names_a_burger(asset_server, assets):
     """The file's own labels and normalisation are enough: there is no manifest."""
     picture = next((assets / "inputs" / "images").glob("burger.*")).read_bytes()
-    answer = ask(asset_server, "mobilenet_v1_0.25_224_float_metadata", picture, "?top_k=3").json()
+    answer = ask(
+        asset_server, "mobilenet_v1_0.25_224_float_metadata", picture, "?top_k=3"
+    ).json()
     assert answer["task"] == "image-classification"
-    scores = np.load(assets / "expected" / "mnv1_025_float__burger.MobilenetV1_Predictions_Reshape_1.npy")
+    scores = np.load(
+        assets
+        / "expected"
+        / "mnv1_025_float__burger.MobilenetV1_Predictions_Reshape_1.npy"
+    )
     assert answer["predictions"][0]["index"] == scores.argmax()
     assert answer["predictions"][0]["label"] == "cheeseburger"
 
@@ -249,32 +326,54 @@ def test_a_public_quantised_model_takes_real_numbers(asset_server):
         name = metadata["inputs"][0]["name"]
         for x in (0.5, 1.5, 3.0):
             item = {"name": name, "datatype": "FP32", "shape": [1, 1], "data": [x]}
-            answer = asset_server.call("POST", f"/v2/models/{model}/infer", json={"inputs": [item]}).json()
+            answer = asset_server.call(
+                "POST", f"/v2/models/{model}/infer", json={"inputs": [item]}
+            ).json()
             assert answer["outputs"][0]["datatype"] == "FP32"
-            assert answer["outputs"][0]["data"][0] == pytest.approx(np.sin(x), abs=tolerance)
+            assert answer["outputs"][0]["data"][0] == pytest.approx(
+                np.sin(x), abs=tolerance
+            )
 
 
 @pytest.mark.parametrize(
     ("kind", "hint"),
-    [("multipart/form-data; boundary=x", "curl -T FILE"), ("application/x-www-form-urlencoded", "curl -T FILE")],
+    [
+        ("multipart/form-data; boundary=x", "curl -T FILE"),
+        ("application/x-www-form-urlencoded", "curl -T FILE"),
+    ],
 )
 def test_a_form_is_recognised(server, kind, hint):
     """What curl sends by -F and -d is no picture any more; the error says what to do instead."""
-    answer = server.call("POST", "/predictions/digits", data=b"--x\r\n\x89PNG", headers={"Content-Type": kind})
+    answer = server.call(
+        "POST",
+        "/predictions/digits",
+        data=b"--x\r\n\x89PNG",
+        headers={"Content-Type": kind},
+    )
     assert answer.status_code == 400 and hint in answer.json()["error"]
 
 
 @pytest.mark.parametrize("model", ["digits", "petals"])
-@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "application/octet-stream"])
+@pytest.mark.parametrize(
+    "kind", ["application/x-www-form-urlencoded", "application/octet-stream"]
+)
 def test_an_empty_body_is_called_empty(server, model, kind):
-    answer = server.call("POST", f"/predictions/{model}", data=b"", headers={"Content-Type": kind})
+    answer = server.call(
+        "POST", f"/predictions/{model}", data=b"", headers={"Content-Type": kind}
+    )
     said = answer.json()["error"]
-    assert answer.status_code == 400 and said.count("the body is empty") == 1 and "curl" not in said, said
+    assert (
+        answer.status_code == 400
+        and said.count("the body is empty") == 1
+        and "curl" not in said
+    ), said
 
 
 def test_typed_json_is_not_taken_for_a_file(server):
     """Line ends mean nothing in JSON: what is wrong with it is not curl's doing."""
     form = {"Content-Type": "application/x-www-form-urlencoded"}
     answer = server.call("POST", "/predictions/petals", data=b"[5.1]", headers=form)
-    assert answer.status_code == 400 and "not make a whole row" in answer.json()["error"]
+    assert (
+        answer.status_code == 400 and "not make a whole row" in answer.json()["error"]
+    )
     assert "curl" not in answer.json()["error"]

@@ -14,16 +14,34 @@ from prometheus_client.parser import text_string_to_metric_families
 from pocketserve.api.model_config import max_batch_size
 from pocketserve.tensors import TensorSpec
 
-FLOWER = json.dumps({"inputs": [{"name": "features", "datatype": "FP32", "shape": [1, 3], "data": [5.1, 3.5, 1.4]}]})
-TWO_FLOWERS = FLOWER.replace("[1, 3]", "[2, 3]").replace("[5.1, 3.5, 1.4]", "[5.1, 3.5, 1.4, 6, 3, 4]")
+FLOWER = json.dumps(
+    {
+        "inputs": [
+            {
+                "name": "features",
+                "datatype": "FP32",
+                "shape": [1, 3],
+                "data": [5.1, 3.5, 1.4],
+            }
+        ]
+    }
+)
+TWO_FLOWERS = FLOWER.replace("[1, 3]", "[2, 3]").replace(
+    "[5.1, 3.5, 1.4]", "[5.1, 3.5, 1.4, 6, 3, 4]"
+)
 NUMBERS = b"[5.1,3.5,1.4]"
 
 
 def index(server, **body: Any) -> dict[tuple[str, str], tuple[str, str]]:
     """State and reason by model and version."""
-    answer = server.call("POST", "/v2/repository/index", data=json.dumps(body) if body else b"")
+    answer = server.call(
+        "POST", "/v2/repository/index", data=json.dumps(body) if body else b""
+    )
     assert answer.status_code == 200, answer.text
-    return {(one["name"], one["version"]): (one["state"], one.get("reason", "")) for one in answer.json()}
+    return {
+        (one["name"], one["version"]): (one["state"], one.get("reason", ""))
+        for one in answer.json()
+    }
 
 
 def control(server, model: str, what: str, body: bytes = b"") -> Any:
@@ -61,7 +79,9 @@ def test_the_server_describes_itself_with_and_without_the_slash(server):
     plain, slash = server.call("GET", "/v2"), server.call("GET", "/v2/")
     assert plain.json() == slash.json()
     assert set(plain.json()) == {"name", "version", "extensions"}
-    assert {"binary_tensor_data", "classification", "statistics"} <= set(plain.json()["extensions"])
+    assert {"binary_tensor_data", "classification", "statistics"} <= set(
+        plain.json()["extensions"]
+    )
 
 
 def test_a_model_describes_its_tensors(server):
@@ -69,8 +89,12 @@ def test_a_model_describes_its_tensors(server):
     assert document["name"] == "digits"
     assert {"tflite", "tflite-int8"} <= set(document["versions"])
     assert document["platform"] == "tensorflow_lite"
-    assert document["inputs"] == [{"name": "image", "datatype": "FP32", "shape": [-1, 8, 8, 1]}]
-    assert document["outputs"] == [{"name": "scores", "datatype": "FP32", "shape": [-1, 10]}]
+    assert document["inputs"] == [
+        {"name": "image", "datatype": "FP32", "shape": [-1, 8, 8, 1]}
+    ]
+    assert document["outputs"] == [
+        {"name": "scores", "datatype": "FP32", "shape": [-1, 10]}
+    ]
     assert document["parameters"]["version"] == "tflite"
     chosen = server.call("GET", "/v2/models/digits/versions/tflite-int8").json()
     assert chosen["parameters"]["version"] == "tflite-int8"
@@ -79,10 +103,24 @@ def test_a_model_describes_its_tensors(server):
 
 def test_a_models_configuration_is_in_tritons_form(server):
     document = server.call("GET", "/v2/models/digits/config").json()
-    assert document["name"] == "digits" and document["max_batch_size"] > 0 and document["dynamic_batching"] == {}
-    image = {"name": "image", "data_type": "TYPE_FP32", "dims": [8, 8, 1], "format": "FORMAT_NHWC"}
+    assert (
+        document["name"] == "digits"
+        and document["max_batch_size"] > 0
+        and document["dynamic_batching"] == {}
+    )
+    image = {
+        "name": "image",
+        "data_type": "TYPE_FP32",
+        "dims": [8, 8, 1],
+        "format": "FORMAT_NHWC",
+    }
     assert document["input"] == [image]
-    scores = {"name": "scores", "data_type": "TYPE_FP32", "dims": [10], "label_filename": "labels.txt"}
+    scores = {
+        "name": "scores",
+        "data_type": "TYPE_FP32",
+        "dims": [10],
+        "label_filename": "labels.txt",
+    }
     assert document["output"] == [scores]
     assert "sequence_batching" not in document
 
@@ -91,7 +129,10 @@ def test_a_configuration_leaves_the_batch_out_of_its_sizes_where_it_is_free(kit_
     batched = set()
     for name in ("dynamic_batch", "strings", "two_inputs", "several_outputs"):
         document = kit_server.call("GET", f"/v2/models/{name}/config").json()
-        shapes = [one["shape"] for one in kit_server.call("GET", f"/v2/models/{name}").json()["inputs"]]
+        shapes = [
+            one["shape"]
+            for one in kit_server.call("GET", f"/v2/models/{name}").json()["inputs"]
+        ]
         rows = document["max_batch_size"]
         batched.add(rows > 0)
         dims = [[] if "reshape" in one else one["dims"] for one in document["input"]]
@@ -113,7 +154,9 @@ def test_a_configuration_leaves_the_batch_out_of_its_sizes_where_it_is_free(kit_
     ],
 )
 def test_the_rows_that_a_model_takes(shapes, rows):
-    specs = [TensorSpec(f"t{place}", "FP32", shape) for place, shape in enumerate(shapes)]
+    specs = [
+        TensorSpec(f"t{place}", "FP32", shape) for place, shape in enumerate(shapes)
+    ]
     assert max_batch_size(specs) == rows
     assert max_batch_size([*specs, TensorSpec("any", "FP32", (-1,), open=True)]) == 0
 
@@ -128,11 +171,21 @@ def test_a_version_whose_file_is_missing_says_so(new_server, models_copy, refuse
         manifest.write('[versions.gone]\nfile = "gone.tflite"\n')
     server = new_server(models_copy)
     reason = "versions.gone.file names gone.tflite, which does not exist"
-    assert reason in refused(server.call("GET", "/v2/models/petals/versions/gone"), 503, "MODEL_FAILED")
-    assert reason in refused(server.call("GET", "/v2/models/petals/versions/gone/ready"), 503, "MODEL_NOT_READY")
-    refused(server.call("GET", "/v1/models/petals/versions/gone"), 503, "MODEL_NOT_READY")
+    assert reason in refused(
+        server.call("GET", "/v2/models/petals/versions/gone"), 503, "MODEL_FAILED"
+    )
+    assert reason in refused(
+        server.call("GET", "/v2/models/petals/versions/gone/ready"),
+        503,
+        "MODEL_NOT_READY",
+    )
+    refused(
+        server.call("GET", "/v1/models/petals/versions/gone"), 503, "MODEL_NOT_READY"
+    )
     document = server.call("GET", "/v1/models/petals").json()
-    gone = next(one for one in document["model_version_status"] if one["version"] == "gone")
+    gone = next(
+        one for one in document["model_version_status"] if one["version"] == "gone"
+    )
     assert gone["state"] == "END" and reason in gone["status"]["error_message"]
     assert server.call("POST", "/predictions/petals", data=NUMBERS).status_code == 200
 
@@ -140,33 +193,76 @@ def test_a_version_whose_file_is_missing_says_so(new_server, models_copy, refuse
 # --- Statistics and metrics
 
 
-def statistics(server, path: str = "/v2/models/stats") -> dict[tuple[str, str], dict[str, Any]]:
-    return {(one["name"], one["version"]): one for one in server.call("GET", path).json()["model_stats"]}
+def statistics(
+    server, path: str = "/v2/models/stats"
+) -> dict[tuple[str, str], dict[str, Any]]:
+    return {
+        (one["name"], one["version"]): one
+        for one in server.call("GET", path).json()["model_stats"]
+    }
 
 
 def metrics(server) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
     answer = server.call("GET", "/metrics")
-    assert answer.status_code == 200 and answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+    assert answer.status_code == 200 and answer.headers["Content-Type"].startswith(
+        "text/plain; version=0.0.4"
+    )
     families = text_string_to_metric_families(answer.text)
-    return {(one.name, frozenset(one.labels.items())): one.value for family in families for one in family.samples}
+    return {
+        (one.name, frozenset(one.labels.items())): one.value
+        for family in families
+        for one in family.samples
+    }
 
 
 def test_counters_are_exactly_what_was_done(new_server, models_copy):
     server = new_server(models_copy)
-    assert all(one["inference_count"] == one["last_inference"] == 0 for one in statistics(server).values())
+    assert all(
+        one["inference_count"] == one["last_inference"] == 0
+        for one in statistics(server).values()
+    )
 
     for _ in range(3):
-        assert server.call("POST", "/v2/models/petals/infer", data=FLOWER).status_code == 200
-    assert server.call("POST", "/v2/models/petals/infer", data=TWO_FLOWERS).status_code == 200
-    assert server.call("POST", "/predictions/petals", data=b"[[1,2,3],[4,5,6],[7,8,9]]").status_code == 200
-    assert server.call("POST", "/v1/models/petals:predict", data=b'{"instances": [[1,2,3]]}').status_code == 200
+        assert (
+            server.call("POST", "/v2/models/petals/infer", data=FLOWER).status_code
+            == 200
+        )
+    assert (
+        server.call("POST", "/v2/models/petals/infer", data=TWO_FLOWERS).status_code
+        == 200
+    )
+    assert (
+        server.call(
+            "POST", "/predictions/petals", data=b"[[1,2,3],[4,5,6],[7,8,9]]"
+        ).status_code
+        == 200
+    )
+    assert (
+        server.call(
+            "POST", "/v1/models/petals:predict", data=b'{"instances": [[1,2,3]]}'
+        ).status_code
+        == 200
+    )
     wrong_width = FLOWER.replace("[1, 3]", "[1, 2]").replace("5.1, ", "")
-    assert server.call("POST", "/v2/models/petals/infer", data=wrong_width).status_code == 400
+    assert (
+        server.call("POST", "/v2/models/petals/infer", data=wrong_width).status_code
+        == 400
+    )
     assert server.call("POST", "/predictions/petals", data=b"hello").status_code == 400
-    assert server.call("POST", "/predictions/petals?version=nothing", data=NUMBERS).status_code == 404
+    assert (
+        server.call(
+            "POST", "/predictions/petals?version=nothing", data=NUMBERS
+        ).status_code
+        == 404
+    )
     assert server.call("POST", "/predictions/nothing", data=NUMBERS).status_code == 404
     assert (
-        server.call("POST", "/predictions/digits?version=tflite-int8", data=json.dumps([0.0] * 64)).status_code == 200
+        server.call(
+            "POST",
+            "/predictions/digits?version=tflite-int8",
+            data=json.dumps([0.0] * 64),
+        ).status_code
+        == 200
     )
 
     (petals,) = statistics(server, "/v2/models/petals/stats").values()
@@ -174,7 +270,10 @@ def test_counters_are_exactly_what_was_done(new_server, models_copy):
     assert petals["inference_count"] == 3 * 1 + 2 + 3 + 1
     assert petals["execution_count"] == 3 + 1 + 1 + 1
     assert petals["last_inference"] > 0
-    counts = {phase: duration["count"] for phase, duration in petals["inference_stats"].items()}
+    counts = {
+        phase: duration["count"]
+        for phase, duration in petals["inference_stats"].items()
+    }
     assert counts == {
         "success": 6,
         "fail": 2,
@@ -192,14 +291,23 @@ def test_counters_are_exactly_what_was_done(new_server, models_copy):
     durations = petals["inference_stats"]
     phases = ("queue", "compute_input", "compute_infer", "compute_output")
     assert durations["success"]["ns"] == sum(durations[phase]["ns"] for phase in phases)
-    batches = {one["batch_size"]: one["compute_infer"]["count"] for one in petals["batch_stats"]}
+    batches = {
+        one["batch_size"]: one["compute_infer"]["count"]
+        for one in petals["batch_stats"]
+    }
     assert batches == {1: 4, 2: 1, 3: 1}
     assert petals["memory_usage"][0]["byte_size"] > 0
 
     # The default version never ran: the version that did is the one entry.
-    assert list(statistics(server, "/v2/models/digits/stats")) == [("digits", "tflite-int8")]
-    assert list(statistics(server, "/v2/models/diabetes/stats")) == [("diabetes", "tflite")]
-    assert list(statistics(server, "/v2/models/petals/versions/tflite/stats").values()) == [petals]
+    assert list(statistics(server, "/v2/models/digits/stats")) == [
+        ("digits", "tflite-int8")
+    ]
+    assert list(statistics(server, "/v2/models/diabetes/stats")) == [
+        ("diabetes", "tflite")
+    ]
+    assert list(
+        statistics(server, "/v2/models/petals/versions/tflite/stats").values()
+    ) == [petals]
     everything = statistics(server)
     assert everything["petals", "tflite"] == petals
     assert everything["diabetes", "tflite"]["inference_stats"]["success"]["count"] == 0
@@ -216,8 +324,12 @@ def test_counters_are_exactly_what_was_done(new_server, models_copy):
     classes = [(dict(key).get("le"), value) for (name, key), value in found.items()
                if name == "pocketserve_request_seconds_bucket" and labels <= key]  # fmt: skip
     assert [value for _, value in classes] == sorted(value for _, value in classes)
-    assert dict(classes)["+Inf"] == found["pocketserve_request_seconds_count", labels] == 6
-    assert found["pocketserve_request_seconds_sum", labels] == pytest.approx(durations["success"]["ns"] / 1e9)
+    assert (
+        dict(classes)["+Inf"] == found["pocketserve_request_seconds_count", labels] == 6
+    )
+    assert found["pocketserve_request_seconds_sum", labels] == pytest.approx(
+        durations["success"]["ns"] / 1e9
+    )
     assert found["pocketserve_loads_total", labels | {("outcome", "success")}] == 1
     assert found["pocketserve_loads_total", labels | {("outcome", "failure")}] == 0
     assert found["pocketserve_load_seconds_total", labels] > 0
@@ -226,7 +338,11 @@ def test_counters_are_exactly_what_was_done(new_server, models_copy):
         assert found["process_cpu_seconds_total", frozenset()] > 0
     assert found["pocketserve_model_loaded", labels] == 1
     assert found["pocketserve_queue_length", labels] == 0
-    held = sum(one["memory_usage"][0]["byte_size"] for one in everything.values() if one["memory_usage"])
+    held = sum(
+        one["memory_usage"][0]["byte_size"]
+        for one in everything.values()
+        if one["memory_usage"]
+    )
     assert found["pocketserve_models_memory_bytes", frozenset()] == held
     never = frozenset({("model", "diabetes"), ("version", "tflite")})
     assert ("pocketserve_inferences_total", never) not in found
@@ -242,38 +358,66 @@ def test_loads_that_fail_are_counted(new_server, models_copy):
     server = new_server(models_copy)
     assert server.call("POST", "/predictions/broken", data=NUMBERS).status_code == 503
     labels = frozenset({("model", "broken"), ("version", "tflite")})
-    assert metrics(server)["pocketserve_loads_total", labels | {("outcome", "failure")}] == 1
+    assert (
+        metrics(server)["pocketserve_loads_total", labels | {("outcome", "failure")}]
+        == 1
+    )
 
 
 # --- Load and unload
 
 
-@pytest.mark.parametrize("body", [b"", b"{}", b'{"parameters": null}', b'{"parameters": {}}'])
+@pytest.mark.parametrize(
+    "body", [b"", b"{}", b'{"parameters": null}', b'{"parameters": {}}']
+)
 def test_loading_and_unloading(new_server, models_copy, refused, body):
     server = new_server(models_copy)
     assert index(server)["petals", "tflite"] == ("READY", "loads on first use")
     answer = control(server, "petals", "load", body)
-    assert (answer.status_code, answer.json()) == (200, {"name": "petals", "load": True})
+    assert (answer.status_code, answer.json()) == (
+        200,
+        {"name": "petals", "load": True},
+    )
     assert index(server)["petals", "tflite"] == ("READY", "")
 
-    answer = control(server, "petals", "unload", b'{"parameters": {"unload_dependents": false}}' if body else body)
-    assert (answer.status_code, answer.json()) == (200, {"name": "petals", "unload": True})
+    answer = control(
+        server,
+        "petals",
+        "unload",
+        b'{"parameters": {"unload_dependents": false}}' if body else body,
+    )
+    assert (answer.status_code, answer.json()) == (
+        200,
+        {"name": "petals", "unload": True},
+    )
     assert index(server)["petals", "tflite"] == ("UNAVAILABLE", "unloaded")
     assert ("petals", "tflite") not in index(server, ready=True)
-    text = refused(server.call("POST", "/v2/models/petals/infer", data=FLOWER), 404, "MODEL_NOT_FOUND")
-    assert text.startswith("Request for unknown model: 'petals' has no available versions")
+    text = refused(
+        server.call("POST", "/v2/models/petals/infer", data=FLOWER),
+        404,
+        "MODEL_NOT_FOUND",
+    )
+    assert text.startswith(
+        "Request for unknown model: 'petals' has no available versions"
+    )
     refused(server.call("GET", "/v2/models/petals"), 404, "MODEL_NOT_FOUND")
     refused(server.call("GET", "/v2/models/petals/ready"), 503, "MODEL_NOT_READY")
     refused(server.call("GET", "/v1/models/petals"), 503, "MODEL_NOT_READY")
-    assert server.call("POST", "/predictions/diabetes", json=[1.0] * 10).status_code == 200
+    assert (
+        server.call("POST", "/predictions/diabetes", json=[1.0] * 10).status_code == 200
+    )
 
     assert control(server, "petals", "load").status_code == 200
-    assert server.call("POST", "/v2/models/petals/infer", data=FLOWER).status_code == 200
+    assert (
+        server.call("POST", "/v2/models/petals/infer", data=FLOWER).status_code == 200
+    )
 
 
 def test_an_unknown_model_can_be_unloaded_but_not_loaded(server, refused):
     assert control(server, "nothing", "unload").status_code == 200
-    assert "failed to load" in refused(control(server, "nothing", "load"), 404, "MODEL_NOT_FOUND")
+    assert "failed to load" in refused(
+        control(server, "nothing", "load"), 404, "MODEL_NOT_FOUND"
+    )
 
 
 @pytest.mark.parametrize(
@@ -284,50 +428,97 @@ def test_an_unknown_model_can_be_unloaded_but_not_loaded(server, refused):
         ("index", b'{"ready": "yes"}', 400, "INVALID_REQUEST"),
         ("models/petals/load", b"hello", 400, "MALFORMED_JSON"),
         ("models/petals/unload", b"hello", 400, "MALFORMED_JSON"),
-        ("models/petals/load", b'{"parameters": {"config": "{}"}}', 501, "NOT_IMPLEMENTED"),
-        ("models/petals/load", b'{"parameters": {"file:1/x.tflite": "AAAA"}}', 501, "NOT_IMPLEMENTED"),
+        (
+            "models/petals/load",
+            b'{"parameters": {"config": "{}"}}',
+            501,
+            "NOT_IMPLEMENTED",
+        ),
+        (
+            "models/petals/load",
+            b'{"parameters": {"file:1/x.tflite": "AAAA"}}',
+            501,
+            "NOT_IMPLEMENTED",
+        ),
     ],
 )
-def test_bad_repository_requests_change_nothing(server, refused, path, body, status, code):
+def test_bad_repository_requests_change_nothing(
+    server, refused, path, body, status, code
+):
     before = index(server)
     refused(server.call("POST", f"/v2/repository/{path}", data=body), status, code)
     assert index(server) == before
 
 
-def test_a_broken_model_says_why_and_the_others_serve_on(new_server, models_copy, refused):
+def test_a_broken_model_says_why_and_the_others_serve_on(
+    new_server, models_copy, refused
+):
     (models_copy / "petals" / "petals.tflite").write_bytes(b"garbage" * 100)
     (models_copy / "broken.tflite").write_bytes(b"\0\0\0\0TFL3" + bytes(100))
     (models_copy / "diabetes" / "model.toml").write_text('taks = "tensors"\n')
     (models_copy / "empty.tflite").touch()
     server = new_server(models_copy)
 
-    for model, reason in (("petals", "petals.tflite is no TFLite model"), ("broken", "damaged"), ("empty", "TFL3")):
-        assert server.call("POST", f"/predictions/{model}", data=NUMBERS).status_code == 503
+    for model, reason in (
+        ("petals", "petals.tflite is no TFLite model"),
+        ("broken", "damaged"),
+        ("empty", "TFL3"),
+    ):
+        assert (
+            server.call("POST", f"/predictions/{model}", data=NUMBERS).status_code
+            == 503
+        )
         text = refused(server.call("GET", f"/v2/models/{model}"), 503, "MODEL_FAILED")
-        assert text.startswith(f"failed to load '{model}' version 'tflite'") and reason in text
+        assert (
+            text.startswith(f"failed to load '{model}' version 'tflite'")
+            and reason in text
+        )
         assert index(server)[model, "tflite"] == ("UNAVAILABLE", text)
-        assert reason in refused(server.call("GET", f"/v2/models/{model}/ready"), 503, "MODEL_NOT_READY")
+        assert reason in refused(
+            server.call("GET", f"/v2/models/{model}/ready"), 503, "MODEL_NOT_READY"
+        )
         assert reason in refused(control(server, model, "load"), 503, "MODEL_FAILED")
     text = refused(server.call("GET", "/v2/models/diabetes"), 503, "MODEL_FAILED")
     assert "diabetes/model.toml: unknown key taks; did you mean 'task'?" in text
-    assert index(server)["diabetes", ""][0] == "UNAVAILABLE" and "taks" in index(server)["diabetes", ""][1]
-    assert server.call("POST", "/predictions/digits", json=[0.0] * 64).status_code == 200
-    assert server.call("GET", "/v2/models").json()["models"] == ["broken", "diabetes", "digits", "empty", "petals"]
+    assert (
+        index(server)["diabetes", ""][0] == "UNAVAILABLE"
+        and "taks" in index(server)["diabetes", ""][1]
+    )
+    assert (
+        server.call("POST", "/predictions/digits", json=[0.0] * 64).status_code == 200
+    )
+    assert server.call("GET", "/v2/models").json()["models"] == [
+        "broken",
+        "diabetes",
+        "digits",
+        "empty",
+        "petals",
+    ]
 
 
 def test_a_name_that_no_file_can_have_hides_no_model(new_server, models_copy):
-    for kind, text in (("labels", 'labels = "{}"\n'), ("file", '[versions.a]\nfile = "{}.tflite"\n')):
+    for kind, text in (
+        ("labels", 'labels = "{}"\n'),
+        ("file", '[versions.a]\nfile = "{}.tflite"\n'),
+    ):
         (models_copy / kind).mkdir()
         shutil.copy(models_copy / "petals" / "petals.tflite", models_copy / kind)
         (models_copy / kind / "model.toml").write_text(text.format("n" * 300))
     server = new_server(models_copy)
     told = index(server)
-    assert all("a path inside the model's folder" in told[name, ""][1] for name in ("labels", "file"))
+    assert all(
+        "a path inside the model's folder" in told[name, ""][1]
+        for name in ("labels", "file")
+    )
     assert told["petals", "tflite"][0] == "READY"
 
 
-def test_a_model_of_operators_that_nobody_has_is_refused_and_the_server_lives(kit_server, refused):
-    assert "custom operator" in refused(kit_server.call("GET", "/v2/models/custom_op"), 503, "MODEL_FAILED")
+def test_a_model_of_operators_that_nobody_has_is_refused_and_the_server_lives(
+    kit_server, refused
+):
+    assert "custom operator" in refused(
+        kit_server.call("GET", "/v2/models/custom_op"), 503, "MODEL_FAILED"
+    )
     assert index(kit_server)["custom_op", "tflite"][0] == "UNAVAILABLE"
     assert kit_server.call("GET", "/v2/models/strings").status_code == 200
 
@@ -350,10 +541,18 @@ def test_the_index_sees_what_changed_in_the_folder(new_server, models_copy, refu
     assert {name for name, _ in index(server)} == {"copied", "digits", "petals"}
     shutil.copy(models_copy / "copied.tflite", models_copy / "my copy.tflite")
     state, reason = index(server)["my copy.tflite", ""]
-    assert state == "UNAVAILABLE" and "'my copy.tflite' is passed over: a model's name has no spaces" in reason
-    shutil.copy(models_copy / "copied.tflite", os.fsencode(models_copy) + b"/\xff .tflite")
+    assert (
+        state == "UNAVAILABLE"
+        and "'my copy.tflite' is passed over: a model's name has no spaces" in reason
+    )
+    shutil.copy(
+        models_copy / "copied.tflite", os.fsencode(models_copy) + b"/\xff .tflite"
+    )
     assert ("? .tflite", "") in index(server)
-    assert server.call("GET", "/v2/models/copied").json()["inputs"][0]["shape"] == [-1, 3]
+    assert server.call("GET", "/v2/models/copied").json()["inputs"][0]["shape"] == [
+        -1,
+        3,
+    ]
     refused(server.call("GET", "/v2/models/diabetes"), 404, "MODEL_NOT_FOUND")
     (models_copy / "copied.tflite").unlink()
     assert "copied" not in {name for name, _ in index(server)}
@@ -369,7 +568,10 @@ def test_what_was_mended_is_served(new_server, models_copy):
         answer = server.call("POST", f"/predictions/{name}", data="[5.1, 3.5, 1.4]")
         assert answer.status_code == status
     shutil.copy(models_copy / "petals" / "model.toml", broken)
-    assert server.call("POST", "/predictions/broken", data="[5.1, 3.5, 1.4]").status_code == 200
+    assert (
+        server.call("POST", "/predictions/broken", data="[5.1, 3.5, 1.4]").status_code
+        == 200
+    )
 
 
 def test_loading_takes_up_a_new_model_and_a_changed_file(new_server, models_copy):
@@ -389,7 +591,9 @@ def test_a_failed_reload_leaves_the_model_serving(new_server, models_copy, refus
     server = new_server(models_copy)
     first = server.call("POST", "/v2/models/petals/infer", data=FLOWER).json()
     replace(models_copy / "petals" / "petals.tflite", b"garbage")
-    assert "failed to load" in refused(control(server, "petals", "load"), 503, "MODEL_FAILED")
+    assert "failed to load" in refused(
+        control(server, "petals", "load"), 503, "MODEL_FAILED"
+    )
     assert server.call("POST", "/v2/models/petals/infer", data=FLOWER).json() == first
     assert index(server)["petals", "tflite"][0] == "READY"
 
@@ -400,5 +604,10 @@ def test_a_budget_that_is_too_small_is_explained(new_server, models_copy, refuse
     assert "memory budget is 2400" in refused(answer, 503, "MEMORY_BUDGET")
     assert int(answer.headers["Retry-After"]) >= 1
     for _ in range(3):
-        assert server.call("POST", "/predictions/petals", data=NUMBERS).status_code == 200
-        assert server.call("POST", "/predictions/diabetes", json=[1.0] * 10).status_code == 200
+        assert (
+            server.call("POST", "/predictions/petals", data=NUMBERS).status_code == 200
+        )
+        assert (
+            server.call("POST", "/predictions/diabetes", json=[1.0] * 10).status_code
+            == 200
+        )

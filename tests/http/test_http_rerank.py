@@ -29,15 +29,28 @@ def write_reranker(folder: Path, classes: int = 1) -> None:
     folder.mkdir(parents=True)
     (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
     labels = {str(number): f"LABEL_{number}" for number in range(classes)}
-    config = {"architectures": ["BertForSequenceClassification"], "model_type": "bert", "id2label": labels}
+    config = {
+        "architectures": ["BertForSequenceClassification"],
+        "model_type": "bert",
+        "id2label": labels,
+    }
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "model.toml").write_text('task = "text-classification"\n')
     names = ("input_ids", "attention_mask", "token_type_ids")
     integer, real = onnx.TensorProto.INT64, onnx.TensorProto.FLOAT
-    inputs = [helper.make_tensor_value_info(name, integer, ["b", "s"]) for name in names]
+    inputs = [
+        helper.make_tensor_value_info(name, integer, ["b", "s"]) for name in names
+    ]
     outputs = [helper.make_tensor_value_info("logits", real, ["b", classes])]
-    signs = np.array([[1.0] if classes == 1 else [0.0, *range(1, classes)]], np.float32).reshape(1, classes)
-    constants = {"two": np.float32(2), "axis": np.array([1]), "signs": signs, "zero": np.float32(0)}
+    signs = np.array(
+        [[1.0] if classes == 1 else [0.0, *range(1, classes)]], np.float32
+    ).reshape(1, classes)
+    constants = {
+        "two": np.float32(2),
+        "axis": np.array([1]),
+        "signs": signs,
+        "zero": np.float32(0),
+    }
     nodes = [
         helper.make_node("Cast", ["token_type_ids"], ["types"], to=real),
         helper.make_node("Cast", ["input_ids"], ["ids"], to=real),
@@ -49,10 +62,16 @@ def write_reranker(folder: Path, classes: int = 1) -> None:
         helper.make_node("Sub", ["count", "two"], ["logit"]),
         helper.make_node("Mul", ["logit", "signs"], ["logits"]),
     ]
-    initializers = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
+    initializers = [
+        numpy_helper.from_array(np.asarray(value), name)
+        for name, value in constants.items()
+    ]
     graph = helper.make_graph(nodes, "reranker", inputs, outputs, initializers)
     opset = helper.make_opsetid("", 17)
-    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=8), str(folder / "model.onnx"))
+    onnx.save(
+        helper.make_model(graph, opset_imports=[opset], ir_version=8),
+        str(folder / "model.onnx"),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -85,13 +104,20 @@ def sigmoid(value: float) -> float:
 @pytest.mark.parametrize("path", ["/v1/rerank", "/rerank"])
 def test_documents_are_ordered_by_their_score(rerankers: Server, path: str) -> None:
     documents = ["good", {"text": "good bad good"}, "good bad"]
-    request = {"model": "rerank1", "query": "good", "documents": documents, "return_documents": True}
+    request = {
+        "model": "rerank1",
+        "query": "good",
+        "documents": documents,
+        "return_documents": True,
+    }
     status, answer = ask(rerankers, path, request)
     assert status == 200
     assert [result["index"] for result in answer["results"]] == [1, 2, 0]
     # Types are 1 for a document's words and the last [SEP].
     expected = [sigmoid(2), sigmoid(1), sigmoid(0)]
-    assert [result["relevance_score"] for result in answer["results"]] == pytest.approx(expected)
+    assert [result["relevance_score"] for result in answer["results"]] == pytest.approx(
+        expected
+    )
     assert answer["results"][0]["document"] == {"text": "good bad good"}
     assert answer["usage"] == {"prompt_tokens": 5 + 7 + 6, "total_tokens": 18}
     assert answer["model"] == "rerank1"
@@ -102,15 +128,27 @@ def test_the_answer_is_as_described(rerankers: Server) -> None:
     document = rerankers.call("GET", "/openapi.json").json()
     answers = document["paths"]["/v1/rerank"]["post"]["responses"]
     schema = answers["200"]["content"]["application/json"]["schema"]
-    request = {"model": "rerank1", "query": "good", "documents": ["good"], "return_documents": True}
+    request = {
+        "model": "rerank1",
+        "query": "good",
+        "documents": ["good"],
+        "return_documents": True,
+    }
     _, answer = ask(rerankers, "/v1/rerank", request)
     jsonschema.validate(answer, schema)
 
 
 def test_top_n_and_documents_left_out(rerankers: Server) -> None:
-    request = {"model": "rerank1", "query": "good", "documents": ["good", "good bad"], "top_n": 1}
+    request = {
+        "model": "rerank1",
+        "query": "good",
+        "documents": ["good", "good bad"],
+        "top_n": 1,
+    }
     _, answer = ask(rerankers, "/v1/rerank", request)
-    assert answer["results"] == [{"index": 1, "relevance_score": pytest.approx(sigmoid(1))}]
+    assert answer["results"] == [
+        {"index": 1, "relevance_score": pytest.approx(sigmoid(1))}
+    ]
 
 
 def test_two_labels_mean_the_probability_of_the_second(rerankers: Server) -> None:
@@ -123,13 +161,41 @@ FAULTS: dict[str, tuple[dict[str, Any], int, str]] = {
     "no model": ({"query": "a", "documents": ["b"]}, 400, "'model' must be"),
     "an unknown model": ({"model": "x", "query": "a", "documents": ["b"]}, 404, "x"),
     "no query": ({"model": "rerank1", "documents": ["b"]}, 400, "'query' must be"),
-    "no documents": ({"model": "rerank1", "query": "a", "documents": []}, 400, "at least one"),
-    "too many": ({"model": "rerank1", "query": "a", "documents": ["b"] * 257}, 400, "limit is 256"),
-    "an empty document": ({"model": "rerank1", "query": "a", "documents": [" "]}, 400, "not empty"),
-    "a number": ({"model": "rerank1", "query": "a", "documents": [1]}, 400, "must be a text"),
-    "top_n": ({"model": "rerank1", "query": "a", "documents": ["b"], "top_n": 0}, 400, "'top_n'"),
-    "a misspelt key": ({"model": "rerank1", "query": "a", "documents": ["b"], "topn": 1}, 400, "'topn'"),
-    "three labels": ({"model": "rerank3", "query": "a", "documents": ["b"]}, 400, "3 labels"),
+    "no documents": (
+        {"model": "rerank1", "query": "a", "documents": []},
+        400,
+        "at least one",
+    ),
+    "too many": (
+        {"model": "rerank1", "query": "a", "documents": ["b"] * 257},
+        400,
+        "limit is 256",
+    ),
+    "an empty document": (
+        {"model": "rerank1", "query": "a", "documents": [" "]},
+        400,
+        "not empty",
+    ),
+    "a number": (
+        {"model": "rerank1", "query": "a", "documents": [1]},
+        400,
+        "must be a text",
+    ),
+    "top_n": (
+        {"model": "rerank1", "query": "a", "documents": ["b"], "top_n": 0},
+        400,
+        "'top_n'",
+    ),
+    "a misspelt key": (
+        {"model": "rerank1", "query": "a", "documents": ["b"], "topn": 1},
+        400,
+        "'topn'",
+    ),
+    "three labels": (
+        {"model": "rerank3", "query": "a", "documents": ["b"]},
+        400,
+        "3 labels",
+    ),
 }
 
 
@@ -143,7 +209,13 @@ def test_bad_requests(rerankers: Server, case: str) -> None:
 
 PAIRS: dict[str, tuple[Any, list[float]]] = {
     "a pair": ({"text": "good", "text_pair": "good bad"}, [1]),
-    "pairs": ([{"text": "good", "text_pair": "good bad"}, {"text": "good", "text_pair": "good"}], [1, 0]),
+    "pairs": (
+        [
+            {"text": "good", "text_pair": "good bad"},
+            {"text": "good", "text_pair": "good"},
+        ],
+        [1, 0],
+    ),
     "lists of two": ([["good", "good bad"]], [1]),
     "a pair and a text": ([{"text": "good", "text_pair": "good"}, "good"], [0, -2]),
     "a text": ("good", [-2]),
@@ -155,29 +227,45 @@ def test_pairs_as_raw_input(rerankers: Server, case: str) -> None:
     content, logits = PAIRS[case]
     status, answer = ask(rerankers, "/predictions/rerank1", content)
     assert status == 200
-    assert [entry["score"] for entry in answer["predictions"]] == pytest.approx([sigmoid(x) for x in logits])
+    assert [entry["score"] for entry in answer["predictions"]] == pytest.approx(
+        [sigmoid(x) for x in logits]
+    )
 
 
 @pytest.mark.parametrize("transport", ["http", "socket"])
 def test_the_python_client_sends_pairs(rerankers: Server, transport: str) -> None:
-    address = rerankers.url if transport == "http" else f"socket://127.0.0.1:{rerankers.socket_port}"
+    address = (
+        rerankers.url
+        if transport == "http"
+        else f"socket://127.0.0.1:{rerankers.socket_port}"
+    )
     with Client(address, token=rerankers.token) as client:
         answer = client.predict(
-            "rerank1", [{"text": "good", "text_pair": "good bad"}, {"text": "a", "text_pair": "bad"}]
+            "rerank1",
+            [
+                {"text": "good", "text_pair": "good bad"},
+                {"text": "a", "text_pair": "bad"},
+            ],
         )
     scores = [entry["score"] for entry in answer["predictions"]]
     assert scores == pytest.approx([sigmoid(1), sigmoid(0)])
 
 
 def test_other_objects_are_refused(rerankers: Server) -> None:
-    status, answer = ask(rerankers, "/predictions/rerank1", [{"text": "good", "text_pair": 5}])
+    status, answer = ask(
+        rerankers, "/predictions/rerank1", [{"text": "good", "text_pair": 5}]
+    )
     assert status == 400
     assert "JSON for this model" in answer["error"]
 
 
 def test_a_long_query_with_many_documents_is_refused(rerankers: Server) -> None:
     """It is paired with each of them."""
-    content = {"model": "rerank1", "query": "good " * 100_000, "documents": ["bad"] * 256}
+    content = {
+        "model": "rerank1",
+        "query": "good " * 100_000,
+        "documents": ["bad"] * 256,
+    }
     status, answer = ask(rerankers, "/v1/rerank", content)
     assert status == 400
     assert "too long for so many documents" in answer["error"]
@@ -186,7 +274,13 @@ def test_a_long_query_with_many_documents_is_refused(rerankers: Server) -> None:
 def test_the_request_belongs_to_the_clients_token(tmp_path: Path) -> None:
     """So that streams of two apps with one name never meet."""
     write_reranker(tmp_path / "models" / "m")
-    service = Service(Config(models_dir=tmp_path / "models", state_dir=tmp_path / "state", quarantine=False))
+    service = Service(
+        Config(
+            models_dir=tmp_path / "models",
+            state_dir=tmp_path / "state",
+            quarantine=False,
+        )
+    )
     body = json.dumps({"model": "m", "query": "good", "documents": ["bad"]}).encode()
     try:
         request = ApiRequest({}, {"stream": "camera"}, memoryview(body), owner="app")

@@ -22,12 +22,17 @@ def send_headers(server: Server, *lines: str) -> tuple[int, dict[str, str]]:
         while data := connection.recv(65536):
             received += data
     head, _, body = received.partition(b"\r\n\r\n")
-    assert b"Content-Type: application/json\r\n" in head + b"\r\n" and b"Continue" not in head
+    assert (
+        b"Content-Type: application/json\r\n" in head + b"\r\n"
+        and b"Continue" not in head
+    )
     return int(head.split()[1]), json.loads(body)
 
 
 @pytest.mark.live
-@pytest.mark.parametrize("body", [f"Content-Length: {LARGE}", "Transfer-Encoding: chunked"])
+@pytest.mark.parametrize(
+    "body", [f"Content-Length: {LARGE}", "Transfer-Encoding: chunked"]
+)
 @pytest.mark.parametrize(
     ("lines", "status", "code"),
     [
@@ -38,7 +43,9 @@ def send_headers(server: Server, *lines: str) -> tuple[int, dict[str, str]]:
         (["Host: 127.0.0.1", "Origin: http://evil.example"], 403, "ORIGIN_REFUSED"),
     ],
 )
-def test_a_large_body_is_refused_at_once(server: Server, body: str, lines: list[str], status: int, code: str) -> None:
+def test_a_large_body_is_refused_at_once(
+    server: Server, body: str, lines: list[str], status: int, code: str
+) -> None:
     """The answer comes although no body was sent, and the server goes on."""
     found, answer = send_headers(server, *lines, body)
     assert (found, answer["code"]) == (status, code)

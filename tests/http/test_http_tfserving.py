@@ -18,13 +18,17 @@ FLOWERS = [[5.1, 3.5, 1.4], [6.2, 2.9, 4.3]]
 
 @pytest.fixture(scope="module")
 def widths(server) -> list[float]:
-    rows = server.call("POST", "/predictions/petals", json=FLOWERS).json()["predictions"]
+    rows = server.call("POST", "/predictions/petals", json=FLOWERS).json()[
+        "predictions"
+    ]
     return [row["value"] for row in rows]
 
 
 def predict(server, model: str, body: Any, version: str = "") -> Any:
     path = f"/v1/models/{model}{f'/versions/{version}' if version else ''}:predict"
-    return server.call("POST", path, data=body if isinstance(body, str | bytes) else json.dumps(body))
+    return server.call(
+        "POST", path, data=body if isinstance(body, str | bytes) else json.dumps(body)
+    )
 
 
 def column(values: list[float]) -> list[list[Any]]:
@@ -41,13 +45,21 @@ def test_status(server):
         "status": {"error_code": "OK", "error_message": ""},
     }
     one = server.call("GET", "/v1/models/digits/versions/tflite-int8").json()
-    assert [status["version"] for status in one["model_version_status"]] == ["tflite-int8"]
+    assert [status["version"] for status in one["model_version_status"]] == [
+        "tflite-int8"
+    ]
 
 
 def test_metadata(server):
     document = server.call("GET", "/v1/models/petals/metadata").json()
-    assert document["model_spec"] == {"name": "petals", "signature_name": "", "version": "tflite"}
-    signature = document["metadata"]["signature_def"]["signature_def"]["serving_default"]
+    assert document["model_spec"] == {
+        "name": "petals",
+        "signature_name": "",
+        "version": "tflite",
+    }
+    signature = document["metadata"]["signature_def"]["signature_def"][
+        "serving_default"
+    ]
     assert signature["method_name"] == "tensorflow/serving/predict"
     info = signature["inputs"]["features"]
     assert info["dtype"] == "DT_FLOAT"
@@ -69,10 +81,19 @@ def test_metadata_lists_every_signature(kit_server):
         "subtract": ["a", "b"],
     }
     types = kit_server.call("GET", "/v1/models/several_outputs/metadata").json()
-    outputs = types["metadata"]["signature_def"]["signature_def"]["serving_default"]["outputs"]
-    assert {info["dtype"] for info in outputs.values()} == {"DT_INT64", "DT_FLOAT", "DT_HALF", "DT_BOOL"}
+    outputs = types["metadata"]["signature_def"]["signature_def"]["serving_default"][
+        "outputs"
+    ]
+    assert {info["dtype"] for info in outputs.values()} == {
+        "DT_INT64",
+        "DT_FLOAT",
+        "DT_HALF",
+        "DT_BOOL",
+    }
     texts = kit_server.call("GET", "/v1/models/strings/metadata").json()
-    inputs = texts["metadata"]["signature_def"]["signature_def"]["serving_default"]["inputs"]
+    inputs = texts["metadata"]["signature_def"]["signature_def"]["serving_default"][
+        "inputs"
+    ]
     assert {info["dtype"] for info in inputs.values()} == {"DT_STRING"}
 
 
@@ -91,14 +112,18 @@ def test_rows_in_and_out(server, widths, body):
     assert answer.json() == {"predictions": column(widths)}
 
 
-@pytest.mark.parametrize("body", [{"inputs": FLOWERS}, {"inputs": {"features": FLOWERS, "more": 1}}])
+@pytest.mark.parametrize(
+    "body", [{"inputs": FLOWERS}, {"inputs": {"features": FLOWERS, "more": 1}}]
+)
 def test_columns_in_and_out(server, widths, body):
     assert predict(server, "petals", body).json() == {"outputs": column(widths)}
 
 
 @pytest.mark.parametrize("version", ["tflite", "0"])
 def test_a_version_may_be_named(server, widths, version):
-    assert predict(server, "petals", {"inputs": FLOWERS}, version).json() == {"outputs": column(widths)}
+    assert predict(server, "petals", {"inputs": FLOWERS}, version).json() == {
+        "outputs": column(widths)
+    }
 
 
 def test_floats_are_printed_in_the_shortest_form_that_reads_back(kit_server):
@@ -106,27 +131,38 @@ def test_floats_are_printed_in_the_shortest_form_that_reads_back(kit_server):
     rows = [[value, -value] for value in sent]
     answer = predict(kit_server, "two_signatures", {"instances": rows})
     printed = re.findall(r"-?[\d.]+(?:e[+-]?\d+)?", answer.text.partition(":")[2])
-    expected = [np.float32(np.float32(value) * np.float32(2)) for row in rows for value in row]
+    expected = [
+        np.float32(np.float32(value) * np.float32(2)) for row in rows for value in row
+    ]
     assert [np.float32(text) for text in printed] == expected
     assert printed[:4] == ["0.2", "-0.2", "6.0", "-6.0"]
     assert all("." in text or "e" in text for text in printed)
-    assert all(len(text) <= len(str(value)) + 2 for text, value in zip(printed, expected, strict=True))
+    assert all(
+        len(text) <= len(str(value)) + 2
+        for text, value in zip(printed, expected, strict=True)
+    )
 
 
 def test_many_floats_take_little_more_than_their_list():
     values = np.linspace(-1e6, 1e6, 400_000, dtype=np.float32)
     tracemalloc.start()
     try:
-        found = _to_values(Tensor("y", "FP32", (2, 200_000), memoryview(values.tobytes())))
+        found = _to_values(
+            Tensor("y", "FP32", (2, 200_000), memoryview(values.tobytes()))
+        )
         maximum = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     assert maximum < 60 * values.size
-    assert (np.array(found, np.float32) == values.reshape(2, -1)).all() and repr(found[0][1]) == str(values[1])
+    assert (np.array(found, np.float32) == values.reshape(2, -1)).all() and repr(
+        found[0][1]
+    ) == str(values[1])
 
 
 def test_what_is_not_finite_comes_back_as_a_token(kit_server):
-    answer = predict(kit_server, "two_signatures", '{"instances": [[NaN, Infinity], [-Infinity, 1]]}')
+    answer = predict(
+        kit_server, "two_signatures", '{"instances": [[NaN, Infinity], [-Infinity, 1]]}'
+    )
     assert answer.text == '{"predictions":[[NaN,Infinity],[-Infinity,2.0]]}\n'
 
 
@@ -136,13 +172,18 @@ def test_a_signature_is_chosen_by_its_name(kit_server):
 
 
 def test_several_outputs_come_as_an_object(kit_server):
-    body = {"signature_name": "serving_default", "inputs": {"serving_default_text:0": ["a", "ä"]}}
+    body = {
+        "signature_name": "serving_default",
+        "inputs": {"serving_default_text:0": ["a", "ä"]},
+    }
     outputs = predict(kit_server, "strings", body).json()["outputs"]
     assert outputs == {"PartitionedCall:0": [["a"], ["ä"]], "PartitionedCall:1": ["a"]}
 
 
 def test_bytes_travel_as_base64(kit_server):
-    outputs = predict(kit_server, "strings", {"inputs": [{"b64": "Z3LDtsOfZQ=="}, "x"]}).json()["outputs"]
+    outputs = predict(
+        kit_server, "strings", {"inputs": [{"b64": "Z3LDtsOfZQ=="}, "x"]}
+    ).json()["outputs"]
     assert [["größe"], ["x"]] in outputs.values()
 
 
@@ -152,21 +193,43 @@ def test_outputs_without_a_row_per_instance_are_refused_as_rows(kit_server, refu
 
 
 def test_several_inputs_are_named_in_every_row(kit_server, refused):
-    rows = [{"serving_default_a:0": value, "serving_default_b:0": 10 * value} for value in (1.0, 2.0)]
-    assert predict(kit_server, "two_inputs", {"instances": rows}).json() == {"predictions": [11.0, 22.0]}
-    for broken in ([1.0, 2.0], [rows[0], {"serving_default_a:0": 1.0}], [rows[0], 7], [{**rows[0], "more": 1}]):
-        refused(predict(kit_server, "two_inputs", {"instances": broken}), 400, "INVALID_REQUEST")
-    refused(predict(kit_server, "two_inputs", {"inputs": {"serving_default_a:0": [1]}}), 400, "INVALID_REQUEST")
+    rows = [
+        {"serving_default_a:0": value, "serving_default_b:0": 10 * value}
+        for value in (1.0, 2.0)
+    ]
+    assert predict(kit_server, "two_inputs", {"instances": rows}).json() == {
+        "predictions": [11.0, 22.0]
+    }
+    for broken in (
+        [1.0, 2.0],
+        [rows[0], {"serving_default_a:0": 1.0}],
+        [rows[0], 7],
+        [{**rows[0], "more": 1}],
+    ):
+        refused(
+            predict(kit_server, "two_inputs", {"instances": broken}),
+            400,
+            "INVALID_REQUEST",
+        )
+    refused(
+        predict(kit_server, "two_inputs", {"inputs": {"serving_default_a:0": [1]}}),
+        400,
+        "INVALID_REQUEST",
+    )
     refused(predict(kit_server, "two_inputs", {"inputs": [1]}), 400, "INVALID_REQUEST")
 
 
 def test_a_quantised_model_takes_and_gives_real_numbers(kit_server):
-    (row,) = predict(kit_server, "int8_io", {"instances": [[0.5, -0.25, 0.75]]}).json()["predictions"]
+    (row,) = predict(kit_server, "int8_io", {"instances": [[0.5, -0.25, 0.75]]}).json()[
+        "predictions"
+    ]
     assert row == pytest.approx([-0.375, -0.4375], abs=0.05)
 
 
 def test_half_floats_are_not_implemented(kit_server, refused):
-    body = {"inputs": {"serving_default_x:0": [1, 0, 1, 0], "serving_default_flag:0": True}}
+    body = {
+        "inputs": {"serving_default_x:0": [1, 0, 1, 0], "serving_default_flag:0": True}
+    }
     refused(predict(kit_server, "several_outputs", body), 501, "NOT_IMPLEMENTED")
 
 
@@ -175,7 +238,10 @@ FAULTS: dict[str, tuple[Any, str]] = {
     "not JSON": ("hello", "MALFORMED_JSON"),
     "a list": ("[]", "MALFORMED_JSON"),
     "duplicate key": ('{"inputs": [[1,2,3]], "inputs": [[1,2,3]]}', "MALFORMED_JSON"),
-    "too deep": ('{"instances": ' + "[" * 101 + "1" + "]" * 101 + "}", "MALFORMED_JSON"),
+    "too deep": (
+        '{"instances": ' + "[" * 101 + "1" + "]" * 101 + "}",
+        "MALFORMED_JSON",
+    ),
     "neither": ({}, "INVALID_REQUEST"),
     "both": ({"instances": FLOWERS, "inputs": FLOWERS}, "INVALID_REQUEST"),
     "no instances": ({"instances": []}, "INVALID_REQUEST"),
@@ -183,10 +249,19 @@ FAULTS: dict[str, tuple[Any, str]] = {
     "instances an object": ({"instances": {"features": FLOWERS}}, "INVALID_REQUEST"),
     "instances null": ({"instances": None}, "INVALID_REQUEST"),
     "another name": ({"instances": [{"petals": FLOWERS[0]}]}, "INVALID_REQUEST"),
-    "objects and lists": ({"instances": [{"features": FLOWERS[0]}, FLOWERS[1]]}, "INVALID_REQUEST"),
+    "objects and lists": (
+        {"instances": [{"features": FLOWERS[0]}, FLOWERS[1]]},
+        "INVALID_REQUEST",
+    ),
     "missing input": ({"inputs": {"petals": FLOWERS}}, "INVALID_REQUEST"),
-    "signature a number": ({"instances": FLOWERS, "signature_name": 7}, "INVALID_REQUEST"),
-    "unknown signature": ({"instances": FLOWERS, "signature_name": "other"}, "INVALID_PARAMETER"),
+    "signature a number": (
+        {"instances": FLOWERS, "signature_name": 7},
+        "INVALID_REQUEST",
+    ),
+    "unknown signature": (
+        {"instances": FLOWERS, "signature_name": "other"},
+        "INVALID_PARAMETER",
+    ),
     "ragged": ({"instances": [[1, 2, 3], [1, 2]]}, "INVALID_TENSOR"),
     "ragged deeper": ({"instances": [[1, 2, [3]]]}, "INVALID_TENSOR"),
     "a list first": ({"instances": [[[1], 2, 3]]}, "INVALID_TENSOR"),
@@ -206,15 +281,23 @@ def test_faulty_requests_are_refused(server, refused, body, code):
     assert predict(server, "petals", {"instances": FLOWERS}).status_code == 200
 
 
-@pytest.mark.parametrize("values", [[1], [{"b64": "!"}], [{"b64": 1}], ["\ud800"], [None]])
+@pytest.mark.parametrize(
+    "values", [[1], [{"b64": "!"}], [{"b64": 1}], ["\ud800"], [None]]
+)
 def test_faulty_texts_are_refused(kit_server, refused, values):
     refused(predict(kit_server, "strings", {"inputs": values}), 400, "INVALID_TENSOR")
 
 
-def test_a_model_that_is_fixed_to_one_row_answers_several(new_server, models_copy, widths):
+def test_a_model_that_is_fixed_to_one_row_answers_several(
+    new_server, models_copy, widths
+):
     manifest = models_copy / "petals" / "model.toml"
-    manifest.write_text(manifest.read_text().replace("shape = [-1, 3]", "shape = [1, 3]"))
+    manifest.write_text(
+        manifest.read_text().replace("shape = [-1, 3]", "shape = [1, 3]")
+    )
     server = new_server(models_copy)
-    assert predict(server, "petals", {"instances": FLOWERS}).json() == {"predictions": column(widths)}
+    assert predict(server, "petals", {"instances": FLOWERS}).json() == {
+        "predictions": column(widths)
+    }
     (counted,) = server.call("GET", "/v2/models/petals/stats").json()["model_stats"]
     assert (counted["inference_count"], counted["execution_count"]) == (2, 2)

@@ -10,7 +10,15 @@ from typing import Any
 import pytest
 
 from conftest import Server, StartServer
-from numbered_models import BROKEN, answer_of, await_that, external, put, sum_of_files, times
+from numbered_models import (
+    BROKEN,
+    answer_of,
+    await_that,
+    external,
+    put,
+    sum_of_files,
+    times,
+)
 
 pytestmark = pytest.mark.onnx
 
@@ -25,18 +33,28 @@ class Versions:
 
     def ask(self, version: str = "") -> tuple[int, str, Any]:
         """What a request is answered."""
-        path = f"/v2/models/m/versions/{version}/infer" if version else "/v2/models/m/infer"
+        path = (
+            f"/v2/models/m/versions/{version}/infer"
+            if version
+            else "/v2/models/m/infer"
+        )
         return answer_of(self.server.call, path)
 
     def row(self, version: str) -> dict[str, Any]:
         """What the index says of a version."""
         entries = self.server.call("POST", "/v2/repository/index").json()
-        found: dict[str, Any] = next(entry for entry in entries if (entry["name"], entry["version"]) == ("m", version))
+        found: dict[str, Any] = next(
+            entry
+            for entry in entries
+            if (entry["name"], entry["version"]) == ("m", version)
+        )
         return found
 
     def note(self) -> str:
         """What the metadata say of a version that is not served."""
-        return str(self.server.call("GET", "/v2/models/m").json()["parameters"].get("note", ""))
+        return str(
+            self.server.call("GET", "/v2/models/m").json()["parameters"].get("note", "")
+        )
 
     def is_ready(self, path: str = "/v2/models/m/ready") -> bool:
         """Whether the model, or the server, is ready."""
@@ -54,12 +72,16 @@ def start(new_server: StartServer, tmp_path: Path) -> Callable[..., Versions]:
     def started(*options: str, **versions: bytes) -> Versions:
         for name, content in versions.items():
             put(root, int(name[1:]), content)
-        return Versions(new_server(root, "--state-dir", str(tmp_path / "state"), *options), root)
+        return Versions(
+            new_server(root, "--state-dir", str(tmp_path / "state"), *options), root
+        )
 
     return started
 
 
-def test_a_good_version_replaces_the_former_in_the_background(start: Callable[..., Versions]) -> None:
+def test_a_good_version_replaces_the_former_in_the_background(
+    start: Callable[..., Versions],
+) -> None:
     served = start(v1=ONE)
     assert served.ask() == (200, "1", 1.0)
     put(served.root, 2, TWO)
@@ -71,8 +93,12 @@ def test_a_good_version_replaces_the_former_in_the_background(start: Callable[..
     assert served.logged("version 2 answers by default now, after 1") == 1
 
 
-@pytest.mark.parametrize("content", [BROKEN, TWO[:60], b""], ids=["broken", "half", "empty"])
-def test_a_broken_version_changes_nothing(start: Callable[..., Versions], content: bytes) -> None:
+@pytest.mark.parametrize(
+    "content", [BROKEN, TWO[:60], b""], ids=["broken", "half", "empty"]
+)
+def test_a_broken_version_changes_nothing(
+    start: Callable[..., Versions], content: bytes
+) -> None:
     served = start(v1=ONE)
     assert served.ask() == (200, "1", 1.0)
     folder = put(served.root, 2, content)
@@ -81,9 +107,14 @@ def test_a_broken_version_changes_nothing(start: Callable[..., Versions], conten
     assert served.row("2")["state"] == "UNAVAILABLE"
     assert [served.ask() for _ in range(5)] == [(200, "1", 1.0)] * 5
     reason = served.row("2")["reason"]
-    assert "failed to load 'm' version '2'" in reason and reason.endswith("version 1 answers requests that name none")
+    assert "failed to load 'm' version '2'" in reason and reason.endswith(
+        "version 1 answers requests that name none"
+    )
     assert served.row("1")["default"] is True and served.is_ready()
-    assert not served.is_ready("/v2/models/m/versions/2/ready") and served.ask("2")[0] == 503
+    assert (
+        not served.is_ready("/v2/models/m/versions/2/ready")
+        and served.ask("2")[0] == 503
+    )
     assert served.note().startswith("version 2: failed to load 'm' version '2'")
     assert served.logged("failed to load 'm' version '2'") == 1
     (folder / "model.onnx").write_bytes(TWO)
@@ -91,7 +122,9 @@ def test_a_broken_version_changes_nothing(start: Callable[..., Versions], conten
     assert served.note() == "" and served.row("2")["reason"] == ""
 
 
-def test_of_several_new_versions_the_best_that_loads_is_taken(start: Callable[..., Versions]) -> None:
+def test_of_several_new_versions_the_best_that_loads_is_taken(
+    start: Callable[..., Versions],
+) -> None:
     served = start(v1=ONE)
     assert served.ask() == (200, "1", 1.0)
     put(served.root, 2, TWO)
@@ -103,13 +136,25 @@ def test_of_several_new_versions_the_best_that_loads_is_taken(start: Callable[..
     await_that(lambda: served.ask() == (200, "4", 4.0))
 
 
-def test_the_start_takes_the_highest_version_that_loads(start: Callable[..., Versions]) -> None:
+def test_the_start_takes_the_highest_version_that_loads(
+    start: Callable[..., Versions],
+) -> None:
     served = start(v1=ONE, v2=TWO, v3=BROKEN)
     assert served.is_ready()
     assert served.ask() == (200, "2", 2.0)
-    assert served.row("2")["default"] is True and served.row("3")["state"] == "UNAVAILABLE"
-    assert served.server.call("GET", "/v2/models/m").json()["parameters"]["default_version"] == "2"
-    assert served.server.call("GET", "/v1/models/m").status_code == 200 and served.is_ready()
+    assert (
+        served.row("2")["default"] is True and served.row("3")["state"] == "UNAVAILABLE"
+    )
+    assert (
+        served.server.call("GET", "/v2/models/m").json()["parameters"][
+            "default_version"
+        ]
+        == "2"
+    )
+    assert (
+        served.server.call("GET", "/v1/models/m").status_code == 200
+        and served.is_ready()
+    )
 
 
 def test_a_restart_keeps_the_model(start: Callable[..., Versions]) -> None:
@@ -122,7 +167,9 @@ def test_a_restart_keeps_the_model(start: Callable[..., Versions]) -> None:
     assert again.ask() == (200, "1", 1.0) and again.is_ready()
 
 
-def test_without_a_version_that_loads_the_best_one_says_why(start: Callable[..., Versions]) -> None:
+def test_without_a_version_that_loads_the_best_one_says_why(
+    start: Callable[..., Versions],
+) -> None:
     served = start(v1=BROKEN, v2=b"")
     status, code, text = served.ask()
     assert (status, code) == (503, "MODEL_FAILED") and "version '2'" in text
@@ -131,7 +178,9 @@ def test_without_a_version_that_loads_the_best_one_says_why(start: Callable[...,
     assert served.ask() == (200, "3", 3.0)
 
 
-def test_the_best_of_the_rest_takes_over_when_the_default_is_removed(start: Callable[..., Versions]) -> None:
+def test_the_best_of_the_rest_takes_over_when_the_default_is_removed(
+    start: Callable[..., Versions],
+) -> None:
     served = start(v1=ONE, v2=TWO, v3=THREE)
     assert served.ask() == (200, "3", 3.0)
     shutil.rmtree(served.root / "m" / "3")
@@ -141,17 +190,24 @@ def test_the_best_of_the_rest_takes_over_when_the_default_is_removed(start: Call
     assert served.ask() == (200, "1", 1.0)
 
 
-def test_an_idle_model_takes_a_version_up_behind_its_next_request(start: Callable[..., Versions]) -> None:
+def test_an_idle_model_takes_a_version_up_behind_its_next_request(
+    start: Callable[..., Versions],
+) -> None:
     served = start("--keep-alive", "0.2", v1=ONE)
     assert served.ask() == (200, "1", 1.0)
     await_that(lambda: served.row("1")["loaded"] is False)
     put(served.root, 2, TWO)
-    assert served.row("2")["reason"].startswith("pending: ") and served.row("1")["default"] is True
+    assert (
+        served.row("2")["reason"].startswith("pending: ")
+        and served.row("1")["default"] is True
+    )
     assert served.ask() == (200, "1", 1.0)
     await_that(lambda: served.ask() == (200, "2", 2.0))
 
 
-def test_a_reload_takes_a_version_up_at_once_or_says_why(start: Callable[..., Versions]) -> None:
+def test_a_reload_takes_a_version_up_at_once_or_says_why(
+    start: Callable[..., Versions],
+) -> None:
     served = start(v1=ONE)
     assert served.ask() == (200, "1", 1.0)
     put(served.root, 2, TWO)
@@ -173,7 +229,9 @@ def test_an_unloaded_model_stays_so(start: Callable[..., Versions]) -> None:
     assert served.ask() == (200, "2", 2.0)
 
 
-def test_the_default_of_a_manifest_is_taken_up_once_it_is_loaded(start: Callable[..., Versions]) -> None:
+def test_the_default_of_a_manifest_is_taken_up_once_it_is_loaded(
+    start: Callable[..., Versions],
+) -> None:
     served = start(v1=ONE, v2=TWO)
     assert served.ask() == (200, "2", 2.0)
     (served.root / "m" / "model.toml").write_text('default_version = "1"\n')
@@ -185,7 +243,9 @@ def test_the_default_of_a_manifest_is_taken_up_once_it_is_loaded(start: Callable
 FILES = ("a.bin", "b.bin", "c.bin")
 
 
-def test_a_version_of_several_files_is_never_a_mixture(start: Callable[..., Versions], tmp_path: Path) -> None:
+def test_a_version_of_several_files_is_never_a_mixture(
+    start: Callable[..., Versions], tmp_path: Path
+) -> None:
     served = start(v1=external(FILES))
     folder = served.root / "m" / "1"
     sum_of_files(folder, dict.fromkeys(FILES, 1.0))
@@ -199,7 +259,9 @@ def test_a_version_of_several_files_is_never_a_mixture(start: Callable[..., Vers
             assert answer == (200, "1", 1 + 3 * (value - 1))
 
 
-def test_a_version_whose_files_come_one_by_one_is_taken_up_whole(start: Callable[..., Versions]) -> None:
+def test_a_version_whose_files_come_one_by_one_is_taken_up_whole(
+    start: Callable[..., Versions],
+) -> None:
     served = start(v1=ONE)
     assert served.ask() == (200, "1", 1.0)
     folder = served.root / "m" / "2"
@@ -213,16 +275,25 @@ def test_a_version_whose_files_come_one_by_one_is_taken_up_whole(start: Callable
         assert answer == (200, "1", 1.0)
 
 
-def test_a_policy_is_what_requests_the_index_and_the_configuration_show(start: Callable[..., Versions]) -> None:
+def test_a_policy_is_what_requests_the_index_and_the_configuration_show(
+    start: Callable[..., Versions],
+) -> None:
     served = start(v1=ONE, v2=TWO, v3=THREE)
     config = served.root / "m" / "config.pbtxt"
-    config.write_text('version_policy { specific { versions: [ 1, 2 ] } } shiny: 1 input { name: "x" optional: true }')
+    config.write_text(
+        'version_policy { specific { versions: [ 1, 2 ] } } shiny: 1 input { name: "x" optional: true }'
+    )
     assert served.ask() == (200, "2", 2.0) and served.ask("1") == (200, "1", 1.0)
     status, code, text = served.ask("3")
     assert (status, code) == (404, "VERSION_NOT_FOUND")
-    assert text.endswith("is not offered: m/config.pbtxt: version_policy offers versions 1, 2 only")
+    assert text.endswith(
+        "is not offered: m/config.pbtxt: version_policy offers versions 1, 2 only"
+    )
     row = served.row("3")
-    assert (row["state"], row["default"]) == ("UNAVAILABLE", False) and "version_policy" in row["reason"]
+    assert (row["state"], row["default"]) == (
+        "UNAVAILABLE",
+        False,
+    ) and "version_policy" in row["reason"]
     metadata = served.server.call("GET", "/v2/models/m").json()
     assert metadata["versions"] == ["1", "2"]
     assert metadata["parameters"]["not_applied"] == (
@@ -233,9 +304,13 @@ def test_a_policy_is_what_requests_the_index_and_the_configuration_show(start: C
     assert in_force["version_policy"] == {"specific": {"versions": [1, 2]}}
 
 
-def test_of_the_latest_the_former_answers_until_the_new_one_is_loaded(start: Callable[..., Versions]) -> None:
+def test_of_the_latest_the_former_answers_until_the_new_one_is_loaded(
+    start: Callable[..., Versions],
+) -> None:
     served = start(v1=ONE)
-    (served.root / "m" / "config.pbtxt").write_text("version_policy { latest { num_versions: 1 } }")
+    (served.root / "m" / "config.pbtxt").write_text(
+        "version_policy { latest { num_versions: 1 } }"
+    )
     assert served.ask() == (200, "1", 1.0)
     put(served.root, 2, BROKEN)
     await_that(lambda: "failed to load" in served.row("2")["reason"])

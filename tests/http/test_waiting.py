@@ -30,20 +30,32 @@ def service() -> Iterator[Service]:
     one.close()
 
 
-def infer(service: Service, parameters: dict[str, object] | None = None, **more: object) -> ApiResponse:
+def infer(
+    service: Service, parameters: dict[str, object] | None = None, **more: object
+) -> ApiResponse:
     body = json.dumps({"inputs": [TENSOR], "parameters": parameters or {}}).encode()
-    return respond(service, ApiRequest(path={"model": "petals"}, body=memoryview(body), **more))
+    return respond(
+        service, ApiRequest(path={"model": "petals"}, body=memoryview(body), **more)
+    )
 
 
-def predict(service: Service, parameters: dict[str, object] | None = None, **more: object) -> ApiResponse:
-    request = ApiRequest(path={"model": "petals"}, body=memoryview(json.dumps(ROW).encode()), **more)
+def predict(
+    service: Service, parameters: dict[str, object] | None = None, **more: object
+) -> ApiResponse:
+    request = ApiRequest(
+        path={"model": "petals"}, body=memoryview(json.dumps(ROW).encode()), **more
+    )
     request.query = in_query(parameters)
     return respond(service, request, predictions.predict)
 
 
-def predict_v1(service: Service, parameters: dict[str, object] | None = None, **more: object) -> ApiResponse:
+def predict_v1(
+    service: Service, parameters: dict[str, object] | None = None, **more: object
+) -> ApiResponse:
     body = memoryview(json.dumps({"instances": [ROW]}).encode())
-    request = ApiRequest(path={"model": "petals"}, body=body, query=in_query(parameters), **more)
+    request = ApiRequest(
+        path={"model": "petals"}, body=body, query=in_query(parameters), **more
+    )
     return respond(service, request, tfserving.v1_predict)
 
 
@@ -66,16 +78,26 @@ def code_of(call: Callable[[], object]) -> ErrorCode:
 @pytest.mark.parametrize("call", CALLS)
 def test_a_request_on_good_terms_is_answered(service, call):
     terms = {"timeout": 20_000_000, "priority": 1, "stream": "camera"}
-    assert call(service, terms, deadline=time.monotonic() + 20, cancellation=Cancellation()).status == 200
+    assert (
+        call(
+            service, terms, deadline=time.monotonic() + 20, cancellation=Cancellation()
+        ).status
+        == 200
+    )
 
 
 @pytest.mark.parametrize("call", CALLS)
 def test_the_transports_deadline_counts(service, call):
     call(service)
     before = service.engine.statistics("petals", "tflite").unanswered["expired"].count
-    code = code_of(lambda: call(service, {"timeout": 20_000_000}, deadline=time.monotonic()))
+    code = code_of(
+        lambda: call(service, {"timeout": 20_000_000}, deadline=time.monotonic())
+    )
     assert code is ErrorCode.DEADLINE_EXCEEDED
-    assert service.engine.statistics("petals", "tflite").unanswered["expired"].count == before + 1
+    assert (
+        service.engine.statistics("petals", "tflite").unanswered["expired"].count
+        == before + 1
+    )
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -90,14 +112,22 @@ def test_a_request_that_was_given_up_is_not_run(service, call):
 
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize(
-    "parameters", [{"stream": "x" * 129}, {"priority": -1}, {"priority": 2**32}, {"timeout": 86_400_000_001}]
+    "parameters",
+    [
+        {"stream": "x" * 129},
+        {"priority": -1},
+        {"priority": 2**32},
+        {"timeout": 86_400_000_001},
+    ],
 )
 def test_bad_terms_are_refused(service, call, parameters):
     assert code_of(lambda: call(service, parameters)) is ErrorCode.INVALID_PARAMETER
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_the_load_of_a_model_is_no_work_of_its_first_request(service, call, monkeypatch):
+def test_the_load_of_a_model_is_no_work_of_its_first_request(
+    service, call, monkeypatch
+):
     call(service)
     engine, real, ahead = service.engine, time.perf_counter_ns, [0]
     acquire, statistics = engine.acquire, engine.statistics("petals", "tflite")
@@ -116,7 +146,10 @@ def test_the_load_of_a_model_is_no_work_of_its_first_request(service, call, monk
 def test_a_raw_body_takes_its_terms_from_the_query(service):
     body = memoryview(b"\0" * 12)
     request = ApiRequest(
-        path={"model": "petals"}, body=body, json_length=0, query={"stream": "camera", "priority": "1"}
+        path={"model": "petals"},
+        body=body,
+        json_length=0,
+        query={"stream": "camera", "priority": "1"},
     )
     assert respond(service, request).status == 200
     request.query = {"priority": "first"}
@@ -144,7 +177,10 @@ def adding(tmp_path) -> Iterator[Service]:
     """A model that adds its input ``a`` to its state ``b``."""
     folder = tmp_path / "models" / "adding"
     folder.mkdir(parents=True)
-    shutil.copy(ROOT / "tests" / "runtimes" / "data" / "two_inputs.tflite", folder / "adding.tflite")
+    shutil.copy(
+        ROOT / "tests" / "runtimes" / "data" / "two_inputs.tflite",
+        folder / "adding.tflite",
+    )
     (folder / "model.toml").write_text(STATEFUL)
     one = Service(Config(models_dir=tmp_path / "models", state_dir=STATE))
     yield one
@@ -152,7 +188,9 @@ def adding(tmp_path) -> Iterator[Service]:
 
 
 def ask(handler: Handler, service: Service, document: object) -> object:
-    request = ApiRequest(path={"model": "adding"}, body=memoryview(json.dumps(document).encode()))
+    request = ApiRequest(
+        path={"model": "adding"}, body=memoryview(json.dumps(document).encode())
+    )
     return json.loads(b"".join(respond(service, request, handler).chunks))
 
 
@@ -161,15 +199,25 @@ def test_state_may_be_left_out_everywhere(adding):
         found = ask(predictions.predict, adding, document)["predictions"][0]["data"]
         assert found == [3 + 4 * ("b" in document)]
     for inputs in ([3], {"a": [3]}, {"a": [3], "b": [4]}):
-        assert ask(tfserving.v1_predict, adding, {"inputs": inputs})["outputs"] == [3 + 4 * ("b" in inputs)]
-    for instances in ([3], [{"a": 3}], [{"a": 3, "b": 4}]):
-        assert ask(tfserving.v1_predict, adding, {"instances": instances})["predictions"] == [
-            3 + 4 * ("b" in str(instances))
+        assert ask(tfserving.v1_predict, adding, {"inputs": inputs})["outputs"] == [
+            3 + 4 * ("b" in inputs)
         ]
+    for instances in ([3], [{"a": 3}], [{"a": 3, "b": 4}]):
+        assert ask(tfserving.v1_predict, adding, {"instances": instances})[
+            "predictions"
+        ] == [3 + 4 * ("b" in str(instances))]
 
 
 @pytest.mark.parametrize(
-    "document", [{"instances": [{"b": 1}]}, {"instances": [{"a": 1}, {"a": 1, "b": 2}]}, {"inputs": {"b": [1]}}]
+    "document",
+    [
+        {"instances": [{"b": 1}]},
+        {"instances": [{"a": 1}, {"a": 1, "b": 2}]},
+        {"inputs": {"b": [1]}},
+    ],
 )
 def test_the_rest_may_not(adding, document):
-    assert code_of(lambda: ask(tfserving.v1_predict, adding, document)) is ErrorCode.INVALID_REQUEST
+    assert (
+        code_of(lambda: ask(tfserving.v1_predict, adding, document))
+        is ErrorCode.INVALID_REQUEST
+    )

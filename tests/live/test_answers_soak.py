@@ -70,12 +70,17 @@ class Case:
         """The body with an id."""
         return self.body.replace(ID, b'"id":"%08d"' % _id(number))
 
-    def judge(self, number: int, status: int, body: bytes, json_length: int | None) -> str:
+    def judge(
+        self, number: int, status: int, body: bytes, json_length: int | None
+    ) -> str:
         """What an answer is: right, WRONG, somebody else's, or its status."""
         if status != 200:
             return str(status)
         answer = oip.decode_infer_response(body, json_length)
-        if answer.id != f"{_id(number):08d}" or answer.model_name != self.path.split("/")[0]:
+        if (
+            answer.id != f"{_id(number):08d}"
+            or answer.model_name != self.path.split("/")[0]
+        ):
             return "SOMEBODY ELSE'S"
         found = to_array(answer.outputs[0])
         return "right" if agrees({"y": found}, {"y": self.expected}) else "WRONG"
@@ -90,20 +95,32 @@ def make_cases(server: Server) -> list[Case]:
     draw, listed = np.random.default_rng(2), []
     for path, (name, shape) in MODELS_ASKED.items():
         for number in range(120):
-            rows = draw.random((1 + number % 3, *shape), np.float32) * (1 if name == "image" else 5)
-            parameters: dict[str, Any] = {0: {"stream": f"s{number % 4}"}, 1: {"priority": 1 + number % 8}}.get(
-                number % 10, {}
+            rows = draw.random((1 + number % 3, *shape), np.float32) * (
+                1 if name == "image" else 5
             )
+            parameters: dict[str, Any] = {
+                0: {"stream": f"s{number % 4}"},
+                1: {"priority": 1 + number % 8},
+            }.get(number % 10, {})
             request = InferRequest(
-                inputs=[to_tensor(name, rows)], parameters=parameters, id="00000000", binary_output=True
+                inputs=[to_tensor(name, rows)],
+                parameters=parameters,
+                id="00000000",
+                binary_output=True,
             )
             encoded = oip.encode_infer_request(request)
             body = b"".join(encoded.chunks)
             assert encoded.json_length is not None and body.count(ID) == 1
             with server.connect() as peer:
-                answer = peer.call(f"POST /v2/models/{path}/infer", body, json_length=encoded.json_length)
+                answer = peer.call(
+                    f"POST /v2/models/{path}/infer",
+                    body,
+                    json_length=encoded.json_length,
+                )
             assert answer.status == 200, answer.body
-            found = to_array(oip.decode_infer_response(answer.body, answer.json_length).outputs[0])
+            found = to_array(
+                oip.decode_infer_response(answer.body, answer.json_length).outputs[0]
+            )
             listed.append(Case(path, body, encoded.json_length, found))
     return listed
 
@@ -118,11 +135,22 @@ def ask_socket(server: Server, cases: list[Case], count: int, seed: int) -> Outc
                 case = draw.choice(cases)
                 number = peer.last_id + 1
                 target = f"POST /v2/models/{case.path}/infer"
-                under_way[peer.ask(target, case.numbered(number), json_length=case.json_length)] = case
+                under_way[
+                    peer.ask(
+                        target, case.numbered(number), json_length=case.json_length
+                    )
+                ] = case
             if under_way and (left <= 0 or len(under_way) >= UNDER_WAY):
                 answer = peer.answer()
                 case = under_way.pop(answer.request_id)
-                ended[case.judge(answer.request_id, answer.status, answer.body, answer.json_length)] += 1
+                ended[
+                    case.judge(
+                        answer.request_id,
+                        answer.status,
+                        answer.body,
+                        answer.json_length,
+                    )
+                ] += 1
             assert time.monotonic() < deadline
     assert not under_way
     return ended
@@ -138,10 +166,17 @@ def ask_http(server: Server, cases: list[Case], count: int, seed: int) -> Outcom
             "Authorization": f"Bearer {server.token}",
             "Inference-Header-Content-Length": str(case.json_length),
         }
-        connection.request("POST", f"/v2/models/{case.path}/infer", case.numbered(number), headers)
+        connection.request(
+            "POST", f"/v2/models/{case.path}/infer", case.numbered(number), headers
+        )
         answer = connection.getresponse()
-        body, length = answer.read(), answer.getheader("Inference-Header-Content-Length")
-        ended[case.judge(number, answer.status, body, int(length) if length else None)] += 1
+        body, length = (
+            answer.read(),
+            answer.getheader("Inference-Header-Content-Length"),
+        )
+        ended[
+            case.judge(number, answer.status, body, int(length) if length else None)
+        ] += 1
         assert time.monotonic() < deadline
     connection.close()
     return ended
@@ -158,7 +193,9 @@ def models(models_copy: Path) -> Path:
 
 def counted(server: Server, name: str, version: str) -> tuple[int, int]:
     """Requests answered by a version, and runs of its model."""
-    [found] = server.call("GET", f"/v2/models/{name}/versions/{version}/stats").json()["model_stats"]
+    [found] = server.call("GET", f"/v2/models/{name}/versions/{version}/stats").json()[
+        "model_stats"
+    ]
     return found["inference_stats"]["success"]["count"], found["execution_count"]
 
 
@@ -171,14 +208,20 @@ def test_everyone_gets_their_own_answer(new_server: StartServer, models: Path) -
     jobs = [(ask_socket, over_socket), (ask_http, over_http)] * PEERS
     ended, began = Outcome(), time.monotonic()
     with ThreadPoolExecutor(len(jobs)) as pool:
-        futures = [pool.submit(job, server, cases, count, seed) for seed, (job, count) in enumerate(jobs)]
+        futures = [
+            pool.submit(job, server, cases, count, seed)
+            for seed, (job, count) in enumerate(jobs)
+        ]
         for future in futures:
             ended += future.result()
     print(f"\n{dict(ended)} in {time.monotonic() - began:.0f} s")
     for path in MODELS_ASKED:
         name, _, version = path.split("/")
         print(path, "{} answers in {} runs".format(*counted(server, name, version)))
-    note("requests at once, both transports, content compared", f"{dict(ended)} (409: replaced in its stream)")
+    note(
+        "requests at once, both transports, content compared",
+        f"{dict(ended)} (409: replaced in its stream)",
+    )
     assert set(ended) <= {"right", "409"}  # those of a stream that a newer one replaced
     assert ended.total() == PEERS * (over_http + over_socket)
     assert ended["right"] >= 0.9 * ended.total()

@@ -24,12 +24,18 @@ UNUSED = {
 """What neither needs."""
 
 
-REQUEST = {"inputs": [{"name": "image", "datatype": "FP32", "shape": [1, 8, 8, 1], "data": [0.0] * 64}]}
+REQUEST = {
+    "inputs": [
+        {"name": "image", "datatype": "FP32", "shape": [1, 8, 8, 1], "data": [0.0] * 64}
+    ]
+}
 
 
 def imported(log: str) -> set[str]:
     """The modules that ``-X importtime`` told of."""
-    return set(re.findall(r"^import time:\s+\d+ \|\s+\d+ \|\s+(\S+)$", log, re.MULTILINE))
+    return set(
+        re.findall(r"^import time:\s+\d+ \|\s+\d+ \|\s+(\S+)$", log, re.MULTILINE)
+    )
 
 
 def own(modules: set[str]) -> list[str]:
@@ -39,17 +45,26 @@ def own(modules: set[str]) -> list[str]:
 def modules_of_numpy() -> set[str]:
     """Return what ``import numpy`` loads."""
     command = [sys.executable, "-X", "importtime", "-c", "import numpy"]
-    return imported(subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stderr)
+    return imported(
+        subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=60
+        ).stderr
+    )
 
 
 def test_a_start_imports_what_it_needs(tmp_path: Path) -> None:
     """Import late what a start without need does not use; a higher number here wants a reason."""
     # The first start makes the token, and its first answer the verdict on the model's file: that takes more.
     for _ in range(2):
-        server = start_server(tmp_path, MODELS, environment={"PYTHONPROFILEIMPORTTIME": "1"})
+        server = start_server(
+            tmp_path, MODELS, environment={"PYTHONPROFILEIMPORTTIME": "1"}
+        )
         try:
             ready = imported(server.log.read_text())
-            assert server.call("POST", "/v2/models/digits/infer", json=REQUEST).status_code == 200
+            assert (
+                server.call("POST", "/v2/models/digits/infer", json=REQUEST).status_code
+                == 200
+            )
             answered = imported(server.log.read_text())
         finally:
             assert server.stop() == 0

@@ -21,15 +21,22 @@ if "COUNTED" in os.environ:
 """
 
 
-def test_the_end_does_not_look_for_garbage_among_what_frameworks_made(new_server: StartServer, tmp_path: Path) -> None:
+def test_the_end_does_not_look_for_garbage_among_what_frameworks_made(
+    new_server: StartServer, tmp_path: Path
+) -> None:
     """Neither the closing of the models nor Python's own end, which each looked through everything several times."""
     (tmp_path / "sitecustomize.py").write_text(COUNT)
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    server = new_server(MODELS, environment={"PYTHONPATH": path, "COUNTED": str(tmp_path / "counted")})
+    server = new_server(
+        MODELS, environment={"PYTHONPATH": path, "COUNTED": str(tmp_path / "counted")}
+    )
     picture = next((MODELS / "digits" / "samples").glob("*.png")).read_bytes()
     headers = {"Content-Type": "image/png"}
     assert (
-        server.call("POST", "/predictions/digits", data=picture, headers=headers).status_code == 200
+        server.call(
+            "POST", "/predictions/digits", data=picture, headers=headers
+        ).status_code
+        == 200
     )  # imports Pillow
     assert server.stop() == 0
     frozen, looked_through = map(int, (tmp_path / "counted").read_text().split())

@@ -22,7 +22,9 @@ pytestmark = pytest.mark.soak
 CHANGES = 8  # of one turn
 
 
-def test_changes_under_load_give_no_wrong_answer(new_server: StartServer, models_copy: Path, tmp_path: Path) -> None:
+def test_changes_under_load_give_no_wrong_answer(
+    new_server: StartServer, models_copy: Path, tmp_path: Path
+) -> None:
     """Files are replaced, cut and renamed, manifests broken and mended, while others ask over both transports.
 
     Every answer is that of a file which was there, and the newest one's comes, without another change.
@@ -43,14 +45,18 @@ def test_changes_under_load_give_no_wrong_answer(new_server: StartServer, models
             return error.code
 
     def ask(transport: str) -> None:
-        with Client(f"{transport}://127.0.0.1:{server.ready[transport]['port']}", server.token) as client:
+        with Client(
+            f"{transport}://127.0.0.1:{server.ready[transport]['port']}", server.token
+        ) as client:
             while not over.is_set():
                 if (found := answer(client)) not in (old, new, "MODEL_NOT_FOUND"):
                     faults.append(found)
 
     def await_answer(expected: object) -> None:
         deadline = time.monotonic() + DEADLINE_S
-        while (found := answer(client)) != expected:  # one that is being loaded is answered by the old one
+        while (
+            found := answer(client)
+        ) != expected:  # one that is being loaded is answered by the old one
             assert found in (old, new) and time.monotonic() < deadline, found
 
     with Client(server.url, server.token) as client:
@@ -61,8 +67,14 @@ def test_changes_under_load_give_no_wrong_answer(new_server: StartServer, models
         client.load("petals")
         old = answer(client)
         assert isinstance(old, list) and isinstance(new, list) and old != new
-        descriptors, turns = len(os.listdir(f"/proc/{server.process.pid}/fd")), rounds(3, 150)
-        threads = [threading.Thread(target=ask, args=(transport,)) for transport in ("http", "socket")]
+        descriptors, turns = (
+            len(os.listdir(f"/proc/{server.process.pid}/fd")),
+            rounds(3, 150),
+        )
+        threads = [
+            threading.Thread(target=ask, args=(transport,))
+            for transport in ("http", "socket")
+        ]
         for thread in threads:
             thread.start()
         try:

@@ -14,10 +14,15 @@ from pocketserve_client import Client
 
 pytestmark = [
     pytest.mark.live,
-    pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="resident memory is read from /proc"),
+    pytest.mark.skipif(
+        not Path("/proc/self/status").exists(),
+        reason="resident memory is read from /proc",
+    ),
 ]
 
-BASELINE = "import flask, waitress, numpy, sys; print('ready', flush=True); sys.stdin.read()"
+BASELINE = (
+    "import flask, waitress, numpy, sys; print('ready', flush=True); sys.stdin.read()"
+)
 FRAMEWORKS = ("torch", "tensorflow", "tflite", "litert", "onnx", "PIL")
 
 
@@ -31,7 +36,9 @@ def resident_kib(pid: int) -> int:
 
 def baseline_kib() -> int:
     """What Flask, waitress and NumPy alone hold."""
-    with subprocess.Popen([sys.executable, "-c", BASELINE], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", BASELINE], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
         assert process.stdout is not None
         process.stdout.readline()
         return resident_kib(process.pid)
@@ -42,7 +49,11 @@ def test_idle_server_is_small_and_has_no_framework(new_server: StartServer) -> N
     server = new_server(MODELS)
     assert resident_kib(server.process.pid) <= 1.15 * baseline_kib()
     mapped = Path(f"/proc/{server.process.pid}/maps").read_text()
-    assert not [name for name in FRAMEWORKS if f"/{name}" in mapped.replace("ai_edge_litert", "litert")]
+    assert not [
+        name
+        for name in FRAMEWORKS
+        if f"/{name}" in mapped.replace("ai_edge_litert", "litert")
+    ]
 
 
 @pytest.mark.soak
@@ -52,7 +63,9 @@ def test_ten_thousand_requests_leave_no_trace(new_server: StartServer) -> None:
     _send_rounds(server, 200)
     after_thousand = resident_kib(server.process.pid)
     _send_rounds(server, 1800)
-    assert abs(resident_kib(server.process.pid) - after_thousand) <= 0.02 * after_thousand
+    assert (
+        abs(resident_kib(server.process.pid) - after_thousand) <= 0.02 * after_thousand
+    )
 
 
 def _send_rounds(server: Server, rounds: int) -> None:
@@ -64,5 +77,11 @@ def _send_rounds(server: Server, rounds: int) -> None:
             assert client.predict("digits", picture)["predictions"][0]["label"] == "7"
             assert client.infer("digits", {"image": one})["scores"].shape == (1, 10)
             assert client.infer("digits", {"image": many})["scores"].shape == (16, 10)
-            assert client.predict("petals", [5.1, 3.5, 1.4])["task"] == "tabular-regression"
-            assert server.call("POST", "/v2/models/digits/infer", data=b"{").status_code == 400
+            assert (
+                client.predict("petals", [5.1, 3.5, 1.4])["task"]
+                == "tabular-regression"
+            )
+            assert (
+                server.call("POST", "/v2/models/digits/infer", data=b"{").status_code
+                == 400
+            )

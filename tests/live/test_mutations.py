@@ -37,10 +37,16 @@ COUNTS = {
 }
 """Mutations by kind in a round, 100 together: fewer where one trial takes seconds, because its framework does."""
 
-SHARES = (("tflite", "onnx", "tfjs", "keras"), ("torchscript", "ptl", "torch", "pt2", "executorch", "savedmodel"))
+SHARES = (
+    ("tflite", "onnx", "tfjs", "keras"),
+    ("torchscript", "ptl", "torch", "pt2", "executorch", "savedmodel"),
+)
 """Two servers, which take about as long: a trial is a process of its own, and machines have two cores at least."""
 
-IMPORTED = ("ai_edge_litert.interpreter,onnxruntime,tensorflow,keras,h5py", "torch,executorch.runtime,tensorflow")
+IMPORTED = (
+    "ai_edge_litert.interpreter,onnxruntime,tensorflow,keras,h5py",
+    "torch,executorch.runtime,tensorflow",
+)
 """What the trials of these servers need."""
 
 TIMES = rounds(1, 50)
@@ -95,12 +101,20 @@ def mutate(content: bytes, source: random.Random) -> bytes:
     return bytes(data)
 
 
-def plant(models: Path, kind: str, version: VersionEntry, number: int, source: random.Random) -> str:
+def plant(
+    models: Path, kind: str, version: VersionEntry, number: int, source: random.Random
+) -> str:
     """Put a mutated copy of a model into the folder; returns its name."""
     name = f"{kind}-{number}"
     folder = models / name
-    shutil.copytree(version.path.parent, folder, ignore=shutil.ignore_patterns("samples", "README.md"))
-    copy = VersionEntry("v", version.format, folder / version.path.name, version.options)
+    shutil.copytree(
+        version.path.parent,
+        folder,
+        ignore=shutil.ignore_patterns("samples", "README.md"),
+    )
+    copy = VersionEntry(
+        "v", version.format, folder / version.path.name, version.options
+    )
     victim = source.choice(_files(copy))
     victim.write_bytes(mutate(victim.read_bytes(), source))
     return name
@@ -121,10 +135,16 @@ def damaged(tmp_path: Path) -> tuple[Path, dict[str, VersionEntry]]:
 
 
 def _names(kinds: Sequence[str]) -> Iterator[tuple[str, str]]:
-    return ((f"{kind}-{number}", kind) for kind in kinds for number in range(COUNTS[kind] * TIMES))
+    return (
+        (f"{kind}-{number}", kind)
+        for kind in kinds
+        for number in range(COUNTS[kind] * TIMES)
+    )
 
 
-def ask_all(server: Server, kinds: Sequence[str], versions: dict[str, VersionEntry]) -> tuple[int, list[ServerError]]:
+def ask_all(
+    server: Server, kinds: Sequence[str], versions: dict[str, VersionEntry]
+) -> tuple[int, list[ServerError]]:
     """Load every damaged model of these kinds, and ask the good one after each; how many were served, and refusals."""
     served, refusals = 0, []
     with Client(server.url, server.token, timeout=180) as client:
@@ -140,14 +160,25 @@ def ask_all(server: Server, kinds: Sequence[str], versions: dict[str, VersionEnt
     return served, refusals
 
 
-def test_damaged_files_do_no_harm(new_server: StartServer, damaged: tuple[Path, dict[str, VersionEntry]]) -> None:
+def test_damaged_files_do_no_harm(
+    new_server: StartServer, damaged: tuple[Path, dict[str, VersionEntry]]
+) -> None:
     """Each is refused with one sentence or served; the good model answers throughout, and nothing else is written."""
     models, versions = damaged
-    assert sum(COUNTS.values()) == 100 == sum(COUNTS[kind] for kinds in SHARES for kind in kinds)
+    assert (
+        sum(COUNTS.values())
+        == 100
+        == sum(COUNTS[kind] for kinds in SHARES for kind in kinds)
+    )
     before = {path for path in models.rglob("*") if "__pycache__" not in path.parts}
     servers = []
     for number, packages in enumerate(IMPORTED):
-        options = ("--state-dir", str(models.parent / f"state-{number}"), "--trial-timeout", "60")
+        options = (
+            "--state-dir",
+            str(models.parent / f"state-{number}"),
+            "--trial-timeout",
+            "60",
+        )
         program = (str(FORKED), packages) if FULL else ("-m", "pocketserve")
         servers.append(new_server(models, *options, program=program))
     with ThreadPoolExecutor(len(SHARES)) as pool:
@@ -156,7 +187,12 @@ def test_damaged_files_do_no_harm(new_server: StartServer, damaged: tuple[Path, 
     served = sum(count for count, _ in results)
     refusals = [error for _, errors in results for error in errors]
     assert served + len(refusals) == 100 * TIMES and len(refusals) > 20 * TIMES
-    note("damaged model files, all formats", f"{100 * TIMES}: {served} served, {len(refusals)} refused, 0 deaths")
+    note(
+        "damaged model files, all formats",
+        f"{100 * TIMES}: {served} served, {len(refusals)} refused, 0 deaths",
+    )
     assert {error.status for error in refusals} == {503}
     assert all(len(str(error)) > 40 and "\n" not in str(error) for error in refusals)
-    assert {path for path in models.rglob("*") if "__pycache__" not in path.parts} == before
+    assert {
+        path for path in models.rglob("*") if "__pycache__" not in path.parts
+    } == before

@@ -26,7 +26,10 @@ TENSOR = {"name": "features", "datatype": "FP32", "shape": [1, 3], "data": ROW}
 def metrics(server: Server) -> dict[str, float]:
     """Samples of ``/metrics`` by name and labels."""
     text = server.call("GET", "/metrics").text
-    return {key: float(value) for key, value in re.findall(r"^(pocketserve_\S+) (\S+)$", text, re.MULTILINE)}
+    return {
+        key: float(value)
+        for key, value in re.findall(r"^(pocketserve_\S+) (\S+)$", text, re.MULTILINE)
+    }
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -61,21 +64,42 @@ def test_low_power_over_both_transports(new_server):
     with server.connect() as peer:
         for path, document in BACKGROUND.items():
             refused = server.call("POST", path, json=document)
-            assert (refused.status_code, refused.headers["Retry-After"]) == (503, "60"), refused.text
-            assert refused.json()["code"] == "LOW_POWER" and "--low-power off" in refused.json()["error"]
+            assert (refused.status_code, refused.headers["Retry-After"]) == (
+                503,
+                "60",
+            ), refused.text
+            assert (
+                refused.json()["code"] == "LOW_POWER"
+                and "--low-power off" in refused.json()["error"]
+            )
             answer = peer.call(f"POST {path}", json.dumps(document).encode())
             assert (answer.status, answer.document) == (503, refused.json())
             assert answer.ext[Extension.RETRY_AFTER_MS] == encode_retry_after(60_000)
-        assert server.call("POST", "/v2/models/petals/infer", json=URGENT["/v2/models/petals/infer"]).ok
+        assert server.call(
+            "POST", "/v2/models/petals/infer", json=URGENT["/v2/models/petals/infer"]
+        ).ok
         for path, document in URGENT.items():
             assert server.call("POST", path, json=document).status_code == 200
-            assert peer.call(f"POST {path}", json.dumps(document).encode()).status == 200
+            assert (
+                peer.call(f"POST {path}", json.dumps(document).encode()).status == 200
+            )
     found = metrics(server)
-    assert found[threads()] == 2 and found[low("asked")] == 1 and found[low("battery")] == found[low("heat")] == 0
-    refused_requests = 'pocketserve_requests_total{model="petals",outcome="refused",version="tflite"}'
+    assert (
+        found[threads()] == 2
+        and found[low("asked")] == 1
+        and found[low("battery")] == found[low("heat")] == 0
+    )
+    refused_requests = (
+        'pocketserve_requests_total{model="petals",outcome="refused",version="tflite"}'
+    )
     assert found[refused_requests] == 2 * len(BACKGROUND)
-    assert server.call("GET", "/v2").json()["low_power"] == "the setting low_power is on"
-    assert server.call("GET", "/v2/health/ready").json() == {"live": True, "ready": True}
+    assert (
+        server.call("GET", "/v2").json()["low_power"] == "the setting low_power is on"
+    )
+    assert server.call("GET", "/v2/health/ready").json() == {
+        "live": True,
+        "ready": True,
+    }
     assert server.stop() == 0
 
 
@@ -92,7 +116,9 @@ def test_a_battery_that_is_low(new_server, tmp_path):
     """What Termux's program says counts, soon after the first request; nothing of it is asked before."""
     asked = tmp_path / "asked"
     says = f"""echo >> {asked}; echo '{{"percentage": 9, "plugged": "UNPLUGGED", "temperature": 30.1}}'"""
-    server = new_server(MODELS, "--threads", "2", environment=program(tmp_path / "bin", says))
+    server = new_server(
+        MODELS, "--threads", "2", environment=program(tmp_path / "bin", says)
+    )
     assert metrics(server)[low("battery")] == 0 and not asked.exists()
     path = "/predictions/petals"
     assert server.call("POST", path, json=ROW).status_code == 200
@@ -100,37 +126,57 @@ def test_a_battery_that_is_low(new_server, tmp_path):
     until(lambda: metrics(server)[threads()] == 1)
     found = metrics(server)
     assert found["pocketserve_memory_budget_bytes"] > 0
-    assert (found["pocketserve_battery_charge_ratio"], found["pocketserve_battery_celsius"]) == (0.09, 30.1)
+    assert (
+        found["pocketserve_battery_charge_ratio"],
+        found["pocketserve_battery_celsius"],
+    ) == (0.09, 30.1)
     refused = server.call("POST", f"{path}?priority=9", json=ROW)
     assert (refused.status_code, refused.json()["code"]) == (503, "LOW_POWER")
     assert 1 <= int(refused.headers["Retry-After"]) <= 300
     assert server.call("POST", path, json=ROW).status_code == 200
     log = server.log.read_text()
-    assert log.count("low power (the battery is at 9 %)") == 1 and "runs with 1 threads now" in log
+    assert (
+        log.count("low power (the battery is at 9 %)") == 1
+        and "runs with 1 threads now" in log
+    )
     assert len(asked.read_text()) == 1
     assert server.stop() == 0
 
 
-def test_a_battery_program_that_hangs_delays_nobody_and_does_not_stay(new_server, tmp_path):
+def test_a_battery_program_that_hangs_delays_nobody_and_does_not_stay(
+    new_server, tmp_path
+):
     os.mkfifo(tmp_path / "begun")
     environment = program(tmp_path / "bin", f"echo $$ > {tmp_path}/begun; sleep 300")
     server = new_server(MODELS, environment=environment)
     assert server.call("POST", "/predictions/petals", json=ROW).status_code == 200
     pid = int((tmp_path / "begun").read_text())  # it runs now, and says nothing
     with server.connect() as peer:
-        assert peer.call("POST /predictions/petals?priority=6", json.dumps(ROW).encode()).status == 200
+        assert (
+            peer.call(
+                "POST /predictions/petals?priority=6", json.dumps(ROW).encode()
+            ).status
+            == 200
+        )
     assert Path(f"/proc/{pid}").exists() and server.stop() == 0
     until(lambda: not runs(pid))
 
 
 def runs(pid: int) -> bool:
     with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return (
+            Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        )
     return False
 
 
-@pytest.mark.skipif(len(getattr(os, "sched_getaffinity", lambda pid: ())(0)) < 2, reason="there is one core only")
-@pytest.mark.parametrize("version", ["tflite", pytest.param("onnx", marks=pytest.mark.onnx)])
+@pytest.mark.skipif(
+    len(getattr(os, "sched_getaffinity", lambda pid: ())(0)) < 2,
+    reason="there is one core only",
+)
+@pytest.mark.parametrize(
+    "version", ["tflite", pytest.param("onnx", marks=pytest.mark.onnx)]
+)
 def test_cores_that_are_taken_away_and_given_back(new_server, version):
     """As Android does to an app that goes to the background: to every thread of it, and back."""
     server = new_server(MODELS)
@@ -148,7 +194,9 @@ def test_cores_that_are_taken_away_and_given_back(new_server, version):
 
 
 def value(server: Server, path: str) -> float:
-    answer: float = server.call("POST", path, json=ROW).json()["predictions"][0]["value"]
+    answer: float = server.call("POST", path, json=ROW).json()["predictions"][0][
+        "value"
+    ]
     return answer
 
 
@@ -161,6 +209,8 @@ def bind(pid: int, usable: list[int]) -> None:
 
 def serves_with(server: Server, peer: Framed, version: str, wanted: float) -> bool:
     """Ask once, which is when the server looks about; whether the model runs with so many threads by now."""
-    answer = peer.call(f"POST /predictions/petals?version={version}", json.dumps(ROW).encode())
+    answer = peer.call(
+        f"POST /predictions/petals?version={version}", json.dumps(ROW).encode()
+    )
     assert answer.status == 200
     return metrics(server)[threads(version)] == wanted

@@ -73,23 +73,42 @@ def test_on_android(new_server, tmp_path):
     server = new_server(MODELS, environment=own)
     assert ask(server)["predictions"][0]["label"] == "7"
     environ = {**os.environ, **own, "POCKETSERVE_STATE_DIR": str(tmp_path / "state")}
-    connection = ["--url", server.url, "--token-file", str(server.log.with_name("token"))]
-    for words in (["models", *connection], ["predict", "digits", str(SEVEN), *connection], ["token"]):
+    connection = [
+        "--url",
+        server.url,
+        "--token-file",
+        str(server.log.with_name("token")),
+    ]
+    for words in (
+        ["models", *connection],
+        ["predict", "digits", str(SEVEN), *connection],
+        ["token"],
+    ):
         command = [sys.executable, "-m", "pocketserve", *words]
-        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            command, env=environ, capture_output=True, text=True, timeout=60
+        )
         assert done.returncode == 0, done.stderr
     command = [sys.executable, "-m", "pocketserve", "doctor", "--json"]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        command, env=environ, capture_output=True, text=True, timeout=60
+    )
     findings = json.loads(done.stdout)["findings"]
-    assert any("Termux (android" in finding["sentence"] for finding in findings), findings
+    assert any("Termux (android" in finding["sentence"] for finding in findings), (
+        findings
+    )
     assert server.stop() == 0
 
 
 def test_on_android_with_tflite_runtime_alone(new_server, tmp_path):
     """As ``pkg`` leaves it: one runtime, under the name that Termux gives it; the others are told to be missing."""
     absent = ["ai_edge_litert", "tensorflow", "torch", "onnxruntime", "executorch"]
-    own = site(tmp_path / "site", sitecustomize=ANDROID, **dict.fromkeys(absent, ABSENT))
-    if importlib.util.find_spec("tflite_runtime") is None:  # it has no wheel for this Python
+    own = site(
+        tmp_path / "site", sitecustomize=ANDROID, **dict.fromkeys(absent, ABSENT)
+    )
+    if (
+        importlib.util.find_spec("tflite_runtime") is None
+    ):  # it has no wheel for this Python
         package = tmp_path / "site" / "tflite_runtime"
         package.mkdir()
         (package / "__init__.py").write_text("")
@@ -99,8 +118,12 @@ def test_on_android_with_tflite_runtime_alone(new_server, tmp_path):
     assert ask(server)["predictions"][0]["label"] == "7"
     runtime = server.call("GET", "/v2/models/digits").json()["parameters"]["runtime"]
     assert runtime.startswith("tflite-runtime"), runtime
-    missing = server.call("POST", "/predictions/digits?version=onnx", data=SEVEN.read_bytes())
-    assert (missing.status_code, missing.json()["code"]) == (503, "RUNTIME_MISSING"), missing.text
+    missing = server.call(
+        "POST", "/predictions/digits?version=onnx", data=SEVEN.read_bytes()
+    )
+    assert (missing.status_code, missing.json()["code"]) == (503, "RUNTIME_MISSING"), (
+        missing.text
+    )
     assert "pkg install" in missing.json()["error"]
     with server.connect() as peer:
         assert peer.call("POST /predictions/petals", b"[5.1, 3.5, 1.4]").status == 200
@@ -113,35 +136,68 @@ def test_on_android_the_extras_leave_out_what_pip_cannot_bring(tmp_path):
 
     from packaging.requirements import Requirement
 
-    extras = tomllib.loads((MODELS.parent / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    wanted = [Requirement(text) for extra in ("tflite", "onnx") for text in extras[extra]]
-    assert not any(r.marker is None or r.marker.evaluate({"sys_platform": "android"}) for r in wanted)
+    extras = tomllib.loads((MODELS.parent / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    wanted = [
+        Requirement(text) for extra in ("tflite", "onnx") for text in extras[extra]
+    ]
+    assert not any(
+        r.marker is None or r.marker.evaluate({"sys_platform": "android"})
+        for r in wanted
+    )
 
 
 def test_without_pillow(new_server, tmp_path):
     """A picture is refused with the way out; numbers are answered."""
     server = new_server(MODELS, environment=site(tmp_path / "site", PIL=ABSENT))
     refused = server.call("POST", "/predictions/digits", data=SEVEN.read_bytes())
-    assert refused.status_code >= 400 and "pip install" in refused.json()["error"], refused.text
-    assert server.call("POST", "/predictions/petals", json=[5.1, 3.5, 1.4]).status_code == 200
+    assert refused.status_code >= 400 and "pip install" in refused.json()["error"], (
+        refused.text
+    )
+    assert (
+        server.call("POST", "/predictions/petals", json=[5.1, 3.5, 1.4]).status_code
+        == 200
+    )
 
 
 @pytest.mark.parametrize("fault", BROKEN)
 def test_a_broken_framework_stops_nothing(new_server, tmp_path, fault):
     """The server starts and lists its models; a request that needs the framework learns why it fails."""
-    shadows = dict.fromkeys(("ai_edge_litert", "tflite_runtime", "tensorflow", "torch", "onnxruntime"), BROKEN[fault])
-    own = site(tmp_path / "site", **shadows) | {"POCKETSERVE_STATE_DIR": str(tmp_path / "state")}
+    shadows = dict.fromkeys(
+        ("ai_edge_litert", "tflite_runtime", "tensorflow", "torch", "onnxruntime"),
+        BROKEN[fault],
+    )
+    own = site(tmp_path / "site", **shadows) | {
+        "POCKETSERVE_STATE_DIR": str(tmp_path / "state")
+    }
     server = new_server(MODELS, environment=own)
     for _ in range(2):
         refused = server.call("POST", "/predictions/digits", data=SEVEN.read_bytes())
-        assert (refused.status_code, refused.json()["code"]) == (503, "RUNTIME_MISSING"), refused.text
+        assert (refused.status_code, refused.json()["code"]) == (
+            503,
+            "RUNTIME_MISSING",
+        ), refused.text
     assert "installed" in refused.json()["error"]
     index = server.call("POST", "/v2/repository/index").json()
-    assert {entry["name"] for entry in index} == {"digits", "diabetes", "numbers", "petals"}
+    assert {entry["name"] for entry in index} == {
+        "digits",
+        "diabetes",
+        "numbers",
+        "petals",
+    }
     assert not any("quarantine" in entry.get("reason", "") for entry in index)
     assert server.call("GET", "/v2/health/ready").status_code == 200
     environ = {**os.environ, **own}
     command = [sys.executable, "-m", "pocketserve", "doctor", "--json"]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
-    broken = [f["sentence"] for f in json.loads(done.stdout)["findings"] if "installed but broken" in f["sentence"]]
-    assert done.returncode == 1 and {text.partition(" ")[0] for text in broken} >= set(shadows), done.stdout
+    done = subprocess.run(
+        command, env=environ, capture_output=True, text=True, timeout=60
+    )
+    broken = [
+        f["sentence"]
+        for f in json.loads(done.stdout)["findings"]
+        if "installed but broken" in f["sentence"]
+    ]
+    assert done.returncode == 1 and {text.partition(" ")[0] for text in broken} >= set(
+        shadows
+    ), done.stdout

@@ -18,14 +18,22 @@ from pocketserve.runtimes.framework_import import FRAMEWORK_ENVIRONMENT
 
 pytestmark = [
     pytest.mark.live,
-    pytest.mark.skipif(platform.system() != "Linux", reason="the kernel is asked in Linux's way"),
+    pytest.mark.skipif(
+        platform.system() != "Linux", reason="the kernel is asked in Linux's way"
+    ),
 ]
 
 VERSIONS = [
     "tflite",
     pytest.param("onnx", marks=pytest.mark.onnx),
-    *(pytest.param(name, marks=pytest.mark.tensorflow) for name in ("keras", "savedmodel")),
-    *(pytest.param(name, marks=pytest.mark.torch) for name in ("torch", "torchscript", "ptl", "executorch")),
+    *(
+        pytest.param(name, marks=pytest.mark.tensorflow)
+        for name in ("keras", "savedmodel")
+    ),
+    *(
+        pytest.param(name, marks=pytest.mark.torch)
+        for name in ("torch", "torchscript", "ptl", "executorch")
+    ),
     pytest.param("tfjs", marks=pytest.mark.tfjs),
 ]
 
@@ -47,7 +55,9 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def watch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ConnectWatch:
     folder = tmp_path / "watch"
     folder.mkdir()
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
+    )
     return ConnectWatch(folder)
 
 
@@ -63,29 +73,58 @@ def test_the_watch_sees_what_native_code_connects_to(watch: ConnectWatch) -> Non
         "print(socket.gethostbyname('127.0.0.1'))\n"
     )
     environment = {**os.environ, **watch.environment}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     watch.join(120)
     assert done.stdout == "127.0.0.1\n", done.stderr
-    assert watch.addresses == ["192.0.2.1 53", "192.0.2.1 53", "127.0.0.1 9", "127.0.0.1 9"]
+    assert watch.addresses == [
+        "192.0.2.1 53",
+        "192.0.2.1 53",
+        "127.0.0.1 9",
+        "127.0.0.1 9",
+    ]
     assert watch.strangers() == ["192.0.2.1 53"]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_server_connects_to_nobody_and_leaves_the_home_as_it_was(
-    new_server: StartServer, watch: ConnectWatch, home: Path, tmp_path: Path, version: str
+    new_server: StartServer,
+    watch: ConnectWatch,
+    home: Path,
+    tmp_path: Path,
+    version: str,
 ) -> None:
     """From the first trial to the end, with the trial's process and Node."""
     models = tmp_path / "models"
     shutil.copytree(MODELS / "digits", models / "digits")
     manifest = models / "digits" / "model.toml"
-    manifest.write_text(re.sub(r"(?m)^default_version = .*$", f'default_version = "{version}"', manifest.read_text()))
-    folders = {"POCKETSERVE_STATE_DIR": str(tmp_path / "state"), "TMPDIR": str(tmp_path)}
+    manifest.write_text(
+        re.sub(
+            r"(?m)^default_version = .*$",
+            f'default_version = "{version}"',
+            manifest.read_text(),
+        )
+    )
+    folders = {
+        "POCKETSERVE_STATE_DIR": str(tmp_path / "state"),
+        "TMPDIR": str(tmp_path),
+    }
     server = new_server(models, environment={**folders, **watch.environment})
     picture = next((MODELS / "digits" / "samples").glob("*.png"))
     answer = server.call(
-        "POST", "/predictions/digits", data=picture.read_bytes(), headers={"Content-Type": "image/png"}
+        "POST",
+        "/predictions/digits",
+        data=picture.read_bytes(),
+        headers={"Content-Type": "image/png"},
     )
-    assert answer.status_code == 200 and answer.json()["version"] == version, answer.text
+    assert answer.status_code == 200 and answer.json()["version"] == version, (
+        answer.text
+    )
     assert server.stop() == 0
     watch.join(120)
     assert watch.strangers() == []

@@ -59,7 +59,9 @@ class Load:
         url = f"{transport}://127.0.0.1:{self.server.ready[transport]['port']}"
         with Client(url, self.server.token) as client:
             while not self._is_over.is_set():
-                before = frozenset(self.allowed)  # an answer may have been on its way when that changed
+                before = frozenset(
+                    self.allowed
+                )  # an answer may have been on its way when that changed
                 try:
                     answer: object = ask(client)
                 except PocketserveError as error:
@@ -105,12 +107,17 @@ class Folder:
     def good(self) -> None:
         """A version arrives whole."""
         value = float(self.next_folder().name)
-        self.expect((str(self.number), value), lambda: put(self.root, self.number, times(value)))
+        self.expect(
+            (str(self.number), value), lambda: put(self.root, self.number, times(value))
+        )
 
     def slow(self) -> None:
         """A version takes long to try and to load."""
         value = float(self.next_folder().name)
-        self.expect((str(self.number), value), lambda: put(self.root, self.number, times(value, PADDING)))
+        self.expect(
+            (str(self.number), value),
+            lambda: put(self.root, self.number, times(value, PADDING)),
+        )
 
     def broken(self) -> None:
         """A version cannot be loaded."""
@@ -164,7 +171,9 @@ class Folder:
     def one_after_the_other(self) -> None:
         """Several versions arrive while one is being loaded."""
         first, last = self.number + 1, self.number + 3
-        self.load.allowed |= {(str(number), float(number)) for number in range(first, last)}
+        self.load.allowed |= {
+            (str(number), float(number)) for number in range(first, last)
+        }
         self.number = last
 
         def put_all() -> None:
@@ -176,14 +185,26 @@ class Folder:
     def clean(self) -> None:
         """Remove old versions."""
         for folder in (self.root / "m").iterdir():
-            if folder.name.isdecimal() and int(folder.name) < int(self.current[0]) - OLD_VERSIONS:
+            if (
+                folder.name.isdecimal()
+                and int(folder.name) < int(self.current[0]) - OLD_VERSIONS
+            ):
                 shutil.rmtree(folder)
 
     def _state_of(self, version: str) -> str:
-        return next((entry["state"] for entry in self.client.index() if entry["version"] == version), "")
+        return next(
+            (
+                entry["state"]
+                for entry in self.client.index()
+                if entry["version"] == version
+            ),
+            "",
+        )
 
 
-def test_no_change_of_versions_fails_a_request(new_server: StartServer, tmp_path: Path) -> None:
+def test_no_change_of_versions_fails_a_request(
+    new_server: StartServer, tmp_path: Path
+) -> None:
     """Good, slow, broken, half-copied and changed versions come while both transports ask."""
     root = tmp_path / "models"
     put(root, 1, times(1.0))
@@ -212,4 +233,7 @@ def test_no_change_of_versions_fails_a_request(new_server: StartServer, tmp_path
             load.stop()
     assert load.faults == [] and load.answers > changes
     seconds = time.monotonic() - began
-    note("versions that change under load", f"{changes} changes, {load.answers:,} answers, 0 wrong, {seconds:.0f} s")
+    note(
+        "versions that change under load",
+        f"{changes} changes, {load.answers:,} answers, 0 wrong, {seconds:.0f} s",
+    )

@@ -10,7 +10,12 @@ import pytest
 
 from pocketserve.auth.pairing import MAX_EXCHANGES, MAX_TRIES, OPEN_S, PairingDesk
 from pocketserve_wire import ApiError
-from pocketserve_wire.pairing import CODE_DIGITS, ClientExchange, ServerExchange, new_code
+from pocketserve_wire.pairing import (
+    CODE_DIGITS,
+    ClientExchange,
+    ServerExchange,
+    new_code,
+)
 
 TOKEN = "a-token-of-the-proper-length-and-alphabet_0"
 TRIES = 3
@@ -129,7 +134,9 @@ def test_an_exchange_proves_once(desk: PairingDesk) -> None:
         with pytest.raises(ApiError) as caught:
             desk.finish(identifier, sent)
         assert caught.value.code.name == "PAIRING_REFUSED"
-    assert desk.state().tries == TRIES - 1  # the second one was no guess: there was no exchange any more
+    assert (
+        desk.state().tries == TRIES - 1
+    )  # the second one was no guess: there was no exchange any more
 
 
 def begun(desk: PairingDesk, code: str) -> Callable[[], str]:
@@ -180,12 +187,16 @@ def test_all_proofs_of_an_opening_are_three_guesses(desk: PairingDesk) -> None:
     assert errors == ["PAIRING_REFUSED"] * TRIES + ["PAIRING_CLOSED"] * (20 - TRIES)
 
 
-def test_proofs_that_come_together_share_no_try(desk: PairingDesk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proofs_that_come_together_share_no_try(
+    desk: PairingDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However many come at the same moment, no more are checked than the tries that there are, and one at a time."""
     code = desk.open()
     check, checked, at_once = ServerExchange.finish, [], threading.Lock()
 
-    def finish(exchange: ServerExchange, proof: bytes, token: str) -> tuple[bytes, bytes] | None:
+    def finish(
+        exchange: ServerExchange, proof: bytes, token: str
+    ) -> tuple[bytes, bytes] | None:
         assert at_once.acquire(blocking=False)
         checked.append(exchange)
         answer = check(exchange, proof, token)
@@ -193,20 +204,33 @@ def test_proofs_that_come_together_share_no_try(desk: PairingDesk, monkeypatch: 
         return answer
 
     monkeypatch.setattr(ServerExchange, "finish", finish)
-    guesses, together = [begun(desk, wrong(code)) for _ in range(4 * TRIES)], threading.Barrier(4 * TRIES)
+    guesses, together = (
+        [begun(desk, wrong(code)) for _ in range(4 * TRIES)],
+        threading.Barrier(4 * TRIES),
+    )
     with ThreadPoolExecutor(4 * TRIES) as pool:
-        done = [pool.submit(lambda guess=guess: (together.wait(120), guess())) for guess in guesses]
+        done = [
+            pool.submit(lambda guess=guess: (together.wait(120), guess()))
+            for guess in guesses
+        ]
         names = sorted(each.exception(30).code.name for each in done)
-    assert names == ["PAIRING_CLOSED"] * 3 * TRIES + ["PAIRING_REFUSED"] * TRIES and len(checked) == TRIES
+    assert (
+        names == ["PAIRING_CLOSED"] * 3 * TRIES + ["PAIRING_REFUSED"] * TRIES
+        and len(checked) == TRIES
+    )
     assert desk.state().state == "refused"
     assert refused(desk, code) == "PAIRING_CLOSED"
 
 
-def test_what_is_closed_while_it_is_computed_stays_closed(desk: PairingDesk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_closed_while_it_is_computed_stays_closed(
+    desk: PairingDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     code = desk.open()
     ours, check = begun(desk, code), ServerExchange.finish
 
-    def finish(exchange: ServerExchange, proof: bytes, token: str) -> tuple[bytes, bytes] | None:
+    def finish(
+        exchange: ServerExchange, proof: bytes, token: str
+    ) -> tuple[bytes, bytes] | None:
         desk.open()  # with another code
         return check(exchange, proof, token)
 

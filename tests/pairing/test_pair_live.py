@@ -62,7 +62,11 @@ def test_wrong_codes_are_counted(own) -> None:
 
 
 def test_only_the_owner_opens_it(own) -> None:
-    for method, path in (("POST", "/pairing/open"), ("POST", "/pairing/close"), ("GET", "/pairing")):
+    for method, path in (
+        ("POST", "/pairing/open"),
+        ("POST", "/pairing/close"),
+        ("GET", "/pairing"),
+    ):
         answer = own.call(method, path, headers={"Authorization": "Bearer nobody"})
         assert (answer.status_code, answer.json()["code"]) == (401, "UNAUTHORIZED")
 
@@ -71,18 +75,27 @@ def test_answers_are_as_described(own) -> None:
     document = own.call("GET", "/openapi.json").json()
 
     def checked(method: str, path: str, **body: str) -> dict[str, Any]:
-        answer = own.call(method, path, data=json.dumps(body) if method == "POST" else None)
+        answer = own.call(
+            method, path, data=json.dumps(body) if method == "POST" else None
+        )
         assert answer.status_code == 200, answer.text
         response = document["paths"][path][method.lower()]["responses"]["200"]
-        jsonschema.validate(answer.json(), response["content"]["application/json"]["schema"])
+        jsonschema.validate(
+            answer.json(), response["content"]["application/json"]["schema"]
+        )
         return answer.json()
 
     assert checked("GET", "/pairing")["state"] == "closed"
     client = ClientExchange(checked("POST", "/pairing/open")["code"])
     begun = checked("POST", "/pairing/begin", public=client.begin().hex())
     proof = client.prove(bytes.fromhex(begun["salt"]), bytes.fromhex(begun["public"]))
-    done = checked("POST", "/pairing/finish", exchange=begun["exchange"], proof=proof.hex())
-    assert client.open(bytes.fromhex(done["proof"]), bytes.fromhex(done["token"])) == own.token
+    done = checked(
+        "POST", "/pairing/finish", exchange=begun["exchange"], proof=proof.hex()
+    )
+    assert (
+        client.open(bytes.fromhex(done["proof"]), bytes.fromhex(done["token"]))
+        == own.token
+    )
     assert own.token not in json.dumps(done)
     checked("POST", "/pairing/close")
     assert {route.pattern for route in ROUTES if route.group == "pairing"} == {
@@ -102,13 +115,18 @@ def test_answers_are_as_described(own) -> None:
         (json.dumps({"public": "00" * 256}).encode(), "INVALID_REQUEST"),
         (json.dumps({"public": "ff" * 256}).encode(), "INVALID_REQUEST"),
         (json.dumps({"public": "01" * 256, "more": 1}).encode(), "INVALID_REQUEST"),
-        (b" " * 5000, "UNAUTHORIZED"),  # refused from its header: nobody without the token sends as much
+        (
+            b" " * 5000,
+            "UNAUTHORIZED",
+        ),  # refused from its header: nobody without the token sends as much
     ],
 )
 def test_malformed_beginnings(own, body: bytes, code: str) -> None:
     with Client(own.url, own.token) as client:
         client.open_pairing()
-    answer = own.call("POST", "/pairing/begin", data=body, headers={"Authorization": ""})
+    answer = own.call(
+        "POST", "/pairing/begin", data=body, headers={"Authorization": ""}
+    )
     assert answer.json()["code"] == code and 400 <= answer.status_code < 500
 
 
@@ -119,11 +137,22 @@ def test_what_is_not_our_server_is_recognised(own, server) -> None:
 
 def command(own) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "pocketserve", "pair", "--url", own.url, "--token-file", own.log.with_name("token")],
+        [
+            sys.executable,
+            "-m",
+            "pocketserve",
+            "pair",
+            "--url",
+            own.url,
+            "--token-file",
+            own.log.with_name("token"),
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # `make test &` would have it ignored
+        preexec_fn=lambda: signal.signal(
+            signal.SIGINT, signal.SIG_DFL
+        ),  # `make test &` would have it ignored
     )
 
 
@@ -154,7 +183,9 @@ class GuessedDesk(PairingDesk):
         return super().wait(timeout)
 
 
-def test_the_command_says_when_somebody_guesses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_says_when_somebody_guesses(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     service = Service(Config(models_dir=MODELS, state_dir=tmp_path))
     service.pairing = GuessedDesk("t" * 43, tries=3)
     guard = Guard(None)

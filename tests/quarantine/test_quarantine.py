@@ -39,7 +39,9 @@ FIXTURES = ROOT / "tests" / "runtimes" / "data"
 
 CRASHES = "import os\nos.abort()\ndef build(): ...\n"
 HANGS = "import threading\nthreading.Event().wait()\ndef build(): ...\n"
-SWALLOWS = "import time\nhoard = bytearray(300 << 20)\ntime.sleep(900)\ndef build(): ...\n"
+SWALLOWS = (
+    "import time\nhoard = bytearray(300 << 20)\ntime.sleep(900)\ndef build(): ...\n"
+)
 
 
 Found = tuple[ModelEntry, VersionEntry]
@@ -55,8 +57,14 @@ def check(quarantine: Quarantine, found: Found) -> None:
     """Ask the quarantine as loading does."""
     model, version = found
     allowed = frozenset(part.digest for part in code_of(model, version))
-    declared = {"inputs": model.manifest.inputs, "outputs": model.manifest.outputs, "trusted": allowed}
-    quarantine.check(model, version, ModelSource(version.path, options=version.options, **declared))
+    declared = {
+        "inputs": model.manifest.inputs,
+        "outputs": model.manifest.outputs,
+        "trusted": allowed,
+    }
+    quarantine.check(
+        model, version, ModelSource(version.path, options=version.options, **declared)
+    )
 
 
 @pytest.fixture
@@ -74,26 +82,39 @@ def quarantine(tmp_path: Path) -> Quarantine:
     return Quarantine(tmp_path / "state", TrialLimits(timeout=120))
 
 
-def test_a_good_file_is_tried_once(quarantine: Quarantine, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_good_file_is_tried_once(
+    quarantine: Quarantine, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The second look costs no process, nor does one by another server with the same state folder."""
     check(quarantine, entry(folder))
     assert len(json.loads((folder.parent / "state" / "verdicts.json").read_text())) == 1
     monkeypatch.setattr("subprocess.Popen", None)
     check(quarantine, entry(folder))
     check(Quarantine(folder.parent / "state", TrialLimits()), entry(folder))
-    assert [path.name for path in (folder.parent / "state").iterdir()] == ["verdicts.json"]
+    assert [path.name for path in (folder.parent / "state").iterdir()] == [
+        "verdicts.json"
+    ]
 
 
-def test_a_state_folder_that_cannot_be_made(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_folder_that_cannot_be_made(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The trial takes place among other temporary files; where these have no place either, the reason is told."""
     (tmp_path / "file").write_text("")
     (tmp_path / "system").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "system"))
-    check(Quarantine(tmp_path / "file" / "state", TrialLimits(timeout=120)), entry(folder))
+    check(
+        Quarantine(tmp_path / "file" / "state", TrialLimits(timeout=120)), entry(folder)
+    )
     assert not list((tmp_path / "system").iterdir())
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
-    with pytest.raises(ApiError, match="no place to try the file in: Not a directory; make room in") as error:
-        check(Quarantine(tmp_path / "file" / "state", TrialLimits(timeout=120)), entry(folder))
+    with pytest.raises(
+        ApiError, match="no place to try the file in: Not a directory; make room in"
+    ) as error:
+        check(
+            Quarantine(tmp_path / "file" / "state", TrialLimits(timeout=120)),
+            entry(folder),
+        )
     assert error.value.code is ErrorCode.MODEL_NOT_READY
 
 
@@ -129,17 +150,25 @@ def test_a_changed_file_is_tried_again(quarantine: Quarantine, folder: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "name", ["crash-litert-sig.tflite-68-SIGSEGV.tflite", "crash-litert-sig.tflite-1315-SIGSEGV.tflite"]
+    "name",
+    [
+        "crash-litert-sig.tflite-68-SIGSEGV.tflite",
+        "crash-litert-sig.tflite-1315-SIGSEGV.tflite",
+    ],
 )
 @pytest.mark.assets
-def test_a_crash_is_survived_and_remembered(quarantine: Quarantine, tmp_path: Path, name: str) -> None:
+def test_a_crash_is_survived_and_remembered(
+    quarantine: Quarantine, tmp_path: Path, name: str
+) -> None:
     """A file that ends its loader's process gives a reason, at once the second time."""
     hostile = find_hostile()
     assert hostile is not None
     (tmp_path / "models").mkdir()
     shutil.copy(hostile / name, tmp_path / "models" / "m.tflite")
     version = entry(tmp_path / "models")
-    with pytest.raises(ModelLoadError, match=r"crashed its framework \(SIG[A-Z]+\)|damaged|cannot load"):
+    with pytest.raises(
+        ModelLoadError, match=r"crashed its framework \(SIG[A-Z]+\)|damaged|cannot load"
+    ):
         check(quarantine, version)
 
 
@@ -149,8 +178,18 @@ TFLITE_PACKAGES = next(kind.packages for kind in FORMATS if kind.name == "tflite
 @pytest.mark.parametrize(
     ("imports", "opens", "error", "text"),
     [
-        ("os.abort()", "pass", RuntimeMissingError, "ai_edge_litert is installed, but its import ends the process"),
-        ("", "os.abort()", ModelLoadError, r"in quarantine: it crashed its framework \(SIGABRT\)"),
+        (
+            "os.abort()",
+            "pass",
+            RuntimeMissingError,
+            "ai_edge_litert is installed, but its import ends the process",
+        ),
+        (
+            "",
+            "os.abort()",
+            ModelLoadError,
+            r"in quarantine: it crashed its framework \(SIGABRT\)",
+        ),
     ],
     ids=["import", "file"],
 )
@@ -168,12 +207,16 @@ def test_who_is_to_blame_for_a_crash(
     package = tmp_path / "planted" / "ai_edge_litert"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
-    resolvers = "class OpResolverType:\n    AUTO = BUILTIN_WITHOUT_DEFAULT_DELEGATES = 0\n"
+    resolvers = (
+        "class OpResolverType:\n    AUTO = BUILTIN_WITHOUT_DEFAULT_DELEGATES = 0\n"
+    )
     (package / "interpreter.py").write_text(
         f"import os\n{imports}\n{resolvers}\ndef Interpreter(**options):\n    {opens}\n"
     )
     monkeypatch.syspath_prepend(package.parent)
-    for name in [name for name in sys.modules if name.partition(".")[0] in TFLITE_PACKAGES]:
+    for name in [
+        name for name in sys.modules if name.partition(".")[0] in TFLITE_PACKAGES
+    ]:
         monkeypatch.delitem(sys.modules, name)
     started: list[object] = []
 
@@ -199,18 +242,27 @@ def test_who_is_to_blame_for_a_crash(
     ],
     ids=["crash", "hang", "memory"],
 )
-def test_what_harms_its_loader_is_kept_away(tmp_path: Path, code: str, limit_s: int, reason: str) -> None:
+def test_what_harms_its_loader_is_kept_away(
+    tmp_path: Path, code: str, limit_s: int, reason: str
+) -> None:
     """A crash, a hang and a blow-up of memory each give a readable reason that is remembered until it is released."""
     # Known to work: else it would have to be imported within the limit of the hang, which a busy machine may not do.
     importlib.import_module("torch")
     model = tmp_path / "models" / "m"
     model.mkdir(parents=True)
     (model / "model.py").write_text(code)
-    (model / "model.toml").write_text('[[inputs]]\nname = "x"\ndatatype = "FP32"\nshape = [1]\n')
-    quarantine = Quarantine(tmp_path / "state", TrialLimits(timeout=limit_s, memory=400 << 20))
+    (model / "model.toml").write_text(
+        '[[inputs]]\nname = "x"\ndatatype = "FP32"\nshape = [1]\n'
+    )
+    quarantine = Quarantine(
+        tmp_path / "state", TrialLimits(timeout=limit_s, memory=400 << 20)
+    )
     version = entry(tmp_path / "models")
     for _ in range(2):
-        with pytest.raises(ModelLoadError, match=f"in quarantine: {reason}; `pocketserve inspect --release m`"):
+        with pytest.raises(
+            ModelLoadError,
+            match=f"in quarantine: {reason}; `pocketserve inspect --release m`",
+        ):
             check(quarantine, version)
     assert quarantine.known_reason(*version) is not None
     again = Quarantine(tmp_path / "state", TrialLimits(memory=400 << 20))
@@ -219,16 +271,25 @@ def test_what_harms_its_loader_is_kept_away(tmp_path: Path, code: str, limit_s: 
     assert quarantine.known_reason(*version) is None
 
 
-def test_a_slow_framework_is_told_as_that(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_framework_is_told_as_that(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not as one that ends its process; and the file is not to blame."""
-    planted = tmp_path / "planted"  # a folder above the trial's own is closed to it, and would not be imported from
+    planted = (
+        tmp_path / "planted"
+    )  # a folder above the trial's own is closed to it, and would not be imported from
     planted.mkdir()
     (planted / "slow_framework.py").write_text(HANGS)
     monkeypatch.syspath_prepend(planted)
     model, version = entry(folder)
-    slow = version._replace(format=version.format._replace(packages=("slow_framework",)))
+    slow = version._replace(
+        format=version.format._replace(packages=("slow_framework",))
+    )
     quarantine = Quarantine(tmp_path / "state", TrialLimits(timeout=0.5))
-    with pytest.raises(RuntimeMissingError, match=r"the import of slow_framework alone takes more than 0\.5 s"):
+    with pytest.raises(
+        RuntimeMissingError,
+        match=r"the import of slow_framework alone takes more than 0\.5 s",
+    ):
         check(quarantine, (model, slow))
     assert quarantine.known_reason(model, slow) is None
 
@@ -237,7 +298,9 @@ def test_a_slow_framework_is_told_as_that(folder: Path, tmp_path: Path, monkeypa
 @pytest.mark.parametrize("free", [True, False])
 def test_nothing_but_nan(quarantine: Quarantine, tmp_path: Path, free: bool) -> None:
     """It tells a damaged file, but for sizes of 1 where any size will do: some pictures' graphs need more pixels."""
-    onnx = pytest.importorskip("onnx", reason="the environment of the older runtime has no ONNX")
+    onnx = pytest.importorskip(
+        "onnx", reason="the environment of the older runtime has no ONNX"
+    )
     steps = [
         onnx.helper.make_node("Shape", ["x"], ["width"], start=1),
         onnx.helper.make_node("Cast", ["width"], ["number"], to=onnx.TensorProto.FLOAT),
@@ -247,13 +310,20 @@ def test_nothing_but_nan(quarantine: Quarantine, tmp_path: Path, free: bool) -> 
     graph = onnx.helper.make_graph(
         steps,
         "g",
-        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", "w" if free else 1])],
+        [
+            onnx.helper.make_tensor_value_info(
+                "x", onnx.TensorProto.FLOAT, ["n", "w" if free else 1]
+            )
+        ],
         [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1])],
         [onnx.numpy_helper.from_array(np.ones(1, np.float32), "one")],
     )
     (tmp_path / "models").mkdir()
     opset = [onnx.helper.make_opsetid("", 21)]
-    onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=10), tmp_path / "models" / "m.onnx")
+    onnx.save(
+        onnx.helper.make_model(graph, opset_imports=opset, ir_version=10),
+        tmp_path / "models" / "m.onnx",
+    )
     if free:
         check(quarantine, entry(tmp_path / "models"))
         return
@@ -263,7 +333,11 @@ def test_nothing_but_nan(quarantine: Quarantine, tmp_path: Path, free: bool) -> 
 
 def masked_mean(onnx: Any, *, damaged: bool) -> Any:
     """A text classifier's end: a mean over the words of a mask, of which zeros have none: 0 / 0."""
-    node, info, proto = onnx.helper.make_node, onnx.helper.make_tensor_value_info, onnx.TensorProto
+    node, info, proto = (
+        onnx.helper.make_node,
+        onnx.helper.make_tensor_value_info,
+        onnx.TensorProto,
+    )
     steps = [
         node("Gather", ["words", "input_ids"], ["embedded"]),
         node("Cast", ["attention_mask"], ["mask"], to=proto.FLOAT),
@@ -278,18 +352,27 @@ def masked_mean(onnx: Any, *, damaged: bool) -> Any:
     graph = onnx.helper.make_graph(
         steps,
         "g",
-        [info(name, proto.INT64, ["n", "t"]) for name in ("input_ids", "attention_mask")],
+        [
+            info(name, proto.INT64, ["n", "t"])
+            for name in ("input_ids", "attention_mask")
+        ],
         [info("logits", proto.FLOAT, ["n", 2])],
         [onnx.numpy_helper.from_array(array, name) for name, array in numbers.items()],
     )
-    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 21)], ir_version=10)
+    return onnx.helper.make_model(
+        graph, opset_imports=[onnx.helper.make_opsetid("", 21)], ir_version=10
+    )
 
 
 @pytest.mark.onnx
 @pytest.mark.parametrize("damaged", [True, False])
-def test_a_masked_mean_is_no_damage(quarantine: Quarantine, tmp_path: Path, damaged: bool) -> None:
+def test_a_masked_mean_is_no_damage(
+    quarantine: Quarantine, tmp_path: Path, damaged: bool
+) -> None:
     """NaN for zeros alone lets the file pass and is noted; NaN for all does not, and the ways out are named."""
-    onnx = pytest.importorskip("onnx", reason="the environment of the older runtime has no ONNX")
+    onnx = pytest.importorskip(
+        "onnx", reason="the environment of the older runtime has no ONNX"
+    )
     (tmp_path / "models").mkdir()
     onnx.save(masked_mean(onnx, damaged=damaged), tmp_path / "models" / "m.onnx")
     found = entry(tmp_path / "models")
@@ -299,21 +382,36 @@ def test_a_masked_mean_is_no_damage(quarantine: Quarantine, tmp_path: Path, dama
             check(quarantine, found)
         return
     check(quarantine, found)
-    kept = VerdictStore(tmp_path / "state" / "verdicts.json").get(quarantine.key(*found))
-    assert kept is not None and kept.reason == "its output 'logits' is not a number where only zeros go in"
+    kept = VerdictStore(tmp_path / "state" / "verdicts.json").get(
+        quarantine.key(*found)
+    )
+    assert (
+        kept is not None
+        and kept.reason == "its output 'logits' is not a number where only zeros go in"
+    )
 
 
 @pytest.mark.onnx
 @pytest.mark.parametrize(
     ("operator", "output", "reason"),
-    [("O" * 200_000, "y", r"cannot load m\.onnx.*OOO"), ("Div", "y" * 200_000, "its output 'yyy")],
+    [
+        ("O" * 200_000, "y", r"cannot load m\.onnx.*OOO"),
+        ("Div", "y" * 200_000, "its output 'yyy"),
+    ],
 )
-def test_long_names(quarantine: Quarantine, tmp_path: Path, operator: str, output: str, reason: str) -> None:
+def test_long_names(
+    quarantine: Quarantine, tmp_path: Path, operator: str, output: str, reason: str
+) -> None:
     """A reason with a file's own words in it fits into the pipe, and costs no minutes to find."""
-    onnx = pytest.importorskip("onnx", reason="the environment of the older runtime has no ONNX")
+    onnx = pytest.importorskip(
+        "onnx", reason="the environment of the older runtime has no ONNX"
+    )
     steps = [onnx.helper.make_node("Sub", ["x", "x"], ["zero"])]
     steps.append(onnx.helper.make_node(operator, ["zero", "zero"], [output]))
-    ports = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in ("x", output)]
+    ports = [
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1])
+        for name in ("x", output)
+    ]
     model = onnx.helper.make_model(
         onnx.helper.make_graph(steps, "g", ports[:1], ports[1:]),
         opset_imports=[onnx.helper.make_opsetid("", 21)],
@@ -326,7 +424,9 @@ def test_long_names(quarantine: Quarantine, tmp_path: Path, operator: str, outpu
     assert len(str(caught.value)) < 1200
 
 
-def test_all_that_decides_counts_for_the_verdict(quarantine: Quarantine, folder: Path) -> None:
+def test_all_that_decides_counts_for_the_verdict(
+    quarantine: Quarantine, folder: Path
+) -> None:
     """Labels, what they are called, the manifest and ``task.py`` are tried with the model; what people read is not."""
     model = folder / "n"
     model.mkdir()
@@ -354,7 +454,9 @@ def test_all_that_decides_counts_for_the_verdict(quarantine: Quarantine, folder:
 
 @pytest.mark.parametrize("when", ["sides", "check"])
 @pytest.mark.parametrize("name", ["labels.txt", "config.json", "names.txt"])
-def test_a_side_file_that_changes_meanwhile_is_not_used(folder: Path, tmp_path: Path, when: str, name: str) -> None:
+def test_a_side_file_that_changes_meanwhile_is_not_used(
+    folder: Path, tmp_path: Path, when: str, name: str
+) -> None:
     """Neither by a trial of what was hashed before, nor by the server after the trial of another content."""
     model = folder / "n"
     model.mkdir()
@@ -362,7 +464,10 @@ def test_a_side_file_that_changes_meanwhile_is_not_used(folder: Path, tmp_path: 
     manifest = 'labels = "names.txt"\n' if name == "names.txt" else ""
     (model / "model.toml").write_text(f'task = "tabular-classification"\n{manifest}')
     laid = model / name
-    good, other = ('{"id2label": {"0": "%s"}}' if name == "config.json" else "%s\n" for _ in range(2))
+    good, other = (
+        '{"id2label": {"0": "%s"}}' if name == "config.json" else "%s\n"
+        for _ in range(2)
+    )
     laid.write_text(good % "one")
 
     class Swaps(Quarantine):
@@ -374,9 +479,24 @@ def test_a_side_file_that_changes_meanwhile_is_not_used(folder: Path, tmp_path: 
         return found
 
     setattr(Swaps, when, swapping)
-    with pytest.raises(ApiError, match=rf"{name} changed while the model was loaded; load the model again"):
-        load_model(*entry(folder, "n"), 1, 10**6, Swaps(tmp_path / "state", TrialLimits()), math.inf)
-    loaded = load_model(*entry(folder, "n"), 1, 10**6, Quarantine(tmp_path / "state", TrialLimits()), math.inf)
+    with pytest.raises(
+        ApiError,
+        match=rf"{name} changed while the model was loaded; load the model again",
+    ):
+        load_model(
+            *entry(folder, "n"),
+            1,
+            10**6,
+            Swaps(tmp_path / "state", TrialLimits()),
+            math.inf,
+        )
+    loaded = load_model(
+        *entry(folder, "n"),
+        1,
+        10**6,
+        Quarantine(tmp_path / "state", TrialLimits()),
+        math.inf,
+    )
     assert loaded.task.labels[0] == "two"  # type: ignore[attr-defined]
     loaded.close()
 
@@ -387,7 +507,9 @@ def test_a_task_is_set_up_in_the_trial(quarantine: Quarantine, folder: Path) -> 
     model.mkdir()
     shutil.move(folder / "m.tflite", model / "m.tflite")
     (model / "task.py").write_text("import os\nos.abort()\n")
-    with pytest.raises(ModelLoadError, match=r"in quarantine: it crashed its framework \(SIGABRT\)"):
+    with pytest.raises(
+        ModelLoadError, match=r"in quarantine: it crashed its framework \(SIGABRT\)"
+    ):
         check(quarantine, entry(folder, "n"))
     (model / "task.py").write_text("def answer(outputs, options, context): return []\n")
     check(quarantine, entry(folder, "n"))
@@ -396,20 +518,31 @@ def test_a_task_is_set_up_in_the_trial(quarantine: Quarantine, folder: Path) -> 
 @pytest.mark.onnx
 def test_a_steps_cost_counts_for_the_trial(tmp_path: Path) -> None:
     """A picture as large as a manifest may ask for takes its memory in the trial, not first in the server."""
-    onnx = pytest.importorskip("onnx", reason="the environment of the older runtime has no ONNX")
+    onnx = pytest.importorskip(
+        "onnx", reason="the environment of the older runtime has no ONNX"
+    )
     model = tmp_path / "models" / "m"
     model.mkdir(parents=True)
     ports = [
-        onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 3, "h", "w"]),
+        onnx.helper.make_tensor_value_info(
+            "x", onnx.TensorProto.FLOAT, ["n", 3, "h", "w"]
+        ),
         onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["n", 3]),
     ]
     steps = [onnx.helper.make_node("ReduceMax", ["x", "axes"], ["y"], keepdims=0)]
     axes = onnx.numpy_helper.from_array(np.array([2, 3]), "axes")
     graph = onnx.helper.make_graph(steps, "g", ports[:1], ports[1:], [axes])
     opset = [onnx.helper.make_opsetid("", 21)]
-    onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=10), model / "m.onnx")
-    (model / "model.toml").write_text('task = "image-classification"\n[image]\nwidth = 16000\nheight = 16000\n')
-    quarantine = Quarantine(tmp_path / "state", TrialLimits(timeout=60, memory=400 << 20))
+    onnx.save(
+        onnx.helper.make_model(graph, opset_imports=opset, ir_version=10),
+        model / "m.onnx",
+    )
+    (model / "model.toml").write_text(
+        'task = "image-classification"\n[image]\nwidth = 16000\nheight = 16000\n'
+    )
+    quarantine = Quarantine(
+        tmp_path / "state", TrialLimits(timeout=60, memory=400 << 20)
+    )
     with pytest.raises(ModelLoadError, match="it took more than 400 MiB of memory"):
         check(quarantine, entry(tmp_path / "models"))
 
@@ -441,18 +574,27 @@ except ApiError as error:
 """
 
 
-@pytest.mark.parametrize("content", [None, b"\x1c\0\0\0TFL3" + bytes(100)], ids=["good", "damaged"])
-def test_want_of_threads_is_no_fault_of_a_file(folder: Path, tmp_path: Path, content: bytes | None) -> None:
+@pytest.mark.parametrize(
+    "content", [None, b"\x1c\0\0\0TFL3" + bytes(100)], ids=["good", "damaged"]
+)
+def test_want_of_threads_is_no_fault_of_a_file(
+    folder: Path, tmp_path: Path, content: bytes | None
+) -> None:
     """No verdict is kept while no thread can be had, whatever the trial ended with: the next request tries again."""
     if content is not None:
         (folder / "m.tflite").write_bytes(content)
     command = [sys.executable, "-c", STARVED, str(folder), str(tmp_path / "state")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.stdout.startswith("MODEL_NOT_READY 5") and "try again" in done.stdout, (done.stdout, done.stderr)
+    assert done.stdout.startswith("MODEL_NOT_READY 5") and "try again" in done.stdout, (
+        done.stdout,
+        done.stderr,
+    )
     assert not list((tmp_path / "state").glob("*"))
 
 
-@pytest.mark.parametrize("name", ["tflite", "onnx", "savedmodel", "tfjs", "keras", "executorch"])
+@pytest.mark.parametrize(
+    "name", ["tflite", "onnx", "savedmodel", "tfjs", "keras", "executorch"]
+)
 def test_want_of_open_files_is_no_fault_of_a_file(name: str) -> None:
     model = scan(MODELS)["digits"]
     version = model.versions[name]
@@ -466,22 +608,34 @@ def test_want_of_open_files_is_no_fault_of_a_file(name: str) -> None:
     assert result["outcome"] == "starved" and "Too many open files" in result["reason"]
 
 
-def test_a_process_that_cannot_be_had(quarantine: Quarantine, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_cannot_be_had(
+    quarantine: Quarantine, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A system that gives no process keeps the model for later."""
-    fail = lambda *arguments, **options: (_ for _ in ()).throw(BlockingIOError(11, "Resource temporarily unavailable"))  # noqa: E731
+
+    def fail(*arguments: object, **options: object) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
     monkeypatch.setattr("subprocess.Popen", fail)
-    with pytest.raises(ApiError, match=r"a process for the file's trial cannot be had \(Resource temp") as error:
+    with pytest.raises(
+        ApiError, match=r"a process for the file's trial cannot be had \(Resource temp"
+    ) as error:
         check(quarantine, entry(folder))
     assert error.value.code is ErrorCode.MODEL_NOT_READY and error.value.retry_after_s
     assert not list((folder.parent / "state").glob("trial-*"))
 
 
-def test_a_verdict_for_want_of_memory_ends_with_it(tmp_path: Path, folder: Path) -> None:
+def test_a_verdict_for_want_of_memory_ends_with_it(
+    tmp_path: Path, folder: Path
+) -> None:
     """A trial that took more than a starved device had is worth another one where there is much more."""
     state, found = tmp_path / "state", entry(folder)
     store = VerdictStore(state / "verdicts.json")
     reason = "it took more than 1024 MiB of memory"
-    store.save(Quarantine(state, TrialLimits()).key(*found), Verdict(False, reason, memory=1 << 30))
+    store.save(
+        Quarantine(state, TrialLimits()).key(*found),
+        Verdict(False, reason, memory=1 << 30),
+    )
     with pytest.raises(ModelLoadError, match="1024 MiB"):
         check(Quarantine(state, TrialLimits(memory=1 << 30)), found)
     check(Quarantine(state, TrialLimits(memory=2 << 30)), found)
@@ -492,7 +646,12 @@ def test_what_a_killed_server_left_is_swept(tmp_path: Path, folder: Path) -> Non
     state = tmp_path / "state"
     for path in (state / "trial-dead" / "inside", state / "trial-alive"):
         path.mkdir(parents=True)
-    for name in (f".verdicts.json.0123456789abcdef{PARTIAL_SUFFIX}", "token", "tmp.txt", "trial-file"):
+    for name in (
+        f".verdicts.json.0123456789abcdef{PARTIAL_SUFFIX}",
+        "token",
+        "tmp.txt",
+        "trial-file",
+    ):
         (state / name).write_text("")
     (state / f"linked{PARTIAL_SUFFIX}").symlink_to(state / "token")
     holder = os.open(state / "trial-alive", os.O_RDONLY)
@@ -505,10 +664,15 @@ def test_what_a_killed_server_left_is_swept(tmp_path: Path, folder: Path) -> Non
     assert not (state / "trial-alive").exists()
 
 
-def test_a_verdict_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_verdict_that_cannot_be_written_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On a full disk each verdict left an empty file for good."""
     store = VerdictStore(tmp_path / "verdicts.json")
-    monkeypatch.setattr("os.replace", lambda *paths: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    monkeypatch.setattr(
+        "os.replace",
+        lambda *paths: (_ for _ in ()).throw(OSError(28, "No space left on device")),
+    )
     for number in range(3):
         store.save(str(number), Verdict(True))
     assert not list(tmp_path.iterdir())
@@ -527,7 +691,9 @@ def test_verdicts_that_anybody_may_write_count_for_nothing(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o770, 0o702])
-def test_a_state_folder_is_for_its_owner_alone(tmp_path: Path, mode: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_state_folder_is_for_its_owner_alone(
+    tmp_path: Path, mode: int, caplog: pytest.LogCaptureFixture
+) -> None:
     """Others lose the right to write to it, with a word; what stays open to them, or is theirs, is refused."""
     tmp_path.chmod(mode)
     secure(tmp_path)
@@ -537,11 +703,15 @@ def test_a_state_folder_is_for_its_owner_alone(tmp_path: Path, mode: int, caplog
     secure(tmp_path / "file")
 
 
-def test_a_state_folder_that_stays_open_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_folder_that_stays_open_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As on Android's shared storage, which keeps its own modes; and one of another user."""
     tmp_path.chmod(0o770)
     monkeypatch.setattr(Path, "chmod", lambda path, mode: None)
-    with pytest.raises(StateFolderError, match=r"not on shared storage, with --state-dir"):
+    with pytest.raises(
+        StateFolderError, match=r"not on shared storage, with --state-dir"
+    ):
         secure(tmp_path)
     monkeypatch.setattr("os.geteuid", lambda: 4711)
     if tmp_path.stat().st_uid:
@@ -567,7 +737,9 @@ def test_sha256_is_enforced(quarantine: Quarantine, folder: Path) -> None:
     (model / "model.toml").write_text(toml.format(right.upper()))
     check(quarantine, entry(folder, "signed"))
     (model / "model.toml").write_text(toml.format("0" * 64))
-    with pytest.raises(ModelLoadError, match=f"its SHA-256 is {right}, but model.toml says 0000"):
+    with pytest.raises(
+        ModelLoadError, match=f"its SHA-256 is {right}, but model.toml says 0000"
+    ):
         check(quarantine, entry(folder, "signed"))
 
 
@@ -579,7 +751,9 @@ def test_all_files_of_a_version_count(tmp_path: Path) -> None:
         (folder / name).write_text("x")
         (folder / other).write_text("one")
         if name == "model.py":
-            (folder / "model.toml").write_text('[versions.v]\nfile = "model.py"\nweights = "w.pt"\n')
+            (folder / "model.toml").write_text(
+                '[versions.v]\nfile = "model.py"\nweights = "w.pt"\n'
+            )
         _, version = entry(tmp_path / name)
         before = content_digest(version)
         (folder / other).write_text("two")
@@ -589,7 +763,9 @@ def test_all_files_of_a_version_count(tmp_path: Path) -> None:
 
 def test_external_data_counts_and_siblings_do_not(tmp_path: Path) -> None:
     """An ONNX file counts with the weights that it names, whatever they are called, and with nothing else."""
-    onnx = pytest.importorskip("onnx", reason="the environment of the older runtime has no ONNX")
+    onnx = pytest.importorskip(
+        "onnx", reason="the environment of the older runtime has no ONNX"
+    )
     tensor = onnx.numpy_helper.from_array(np.ones((64,), np.float32), "w")
     graph = onnx.helper.make_graph(
         [onnx.helper.make_node("Add", ["x", "w"], ["y"])],
@@ -618,7 +794,9 @@ def test_external_data_counts_and_siblings_do_not(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["pipe", "link"])
-def test_what_is_no_plain_file_is_refused(quarantine: Quarantine, folder: Path, name: str) -> None:
+def test_what_is_no_plain_file_is_refused(
+    quarantine: Quarantine, folder: Path, name: str
+) -> None:
     """A named pipe is not waited for, and a link inside a model's folder is not followed."""
     if name == "pipe":
         (folder / "m.tflite").unlink()
@@ -643,13 +821,17 @@ def test_a_verdict_of_an_older_version_does_not_count(tmp_path: Path) -> None:
     assert VerdictStore(path).get("a") is None
 
 
-def test_names_beside_a_model_cannot_forge_each_other(quarantine: Quarantine, folder: Path) -> None:
+def test_names_beside_a_model_cannot_forge_each_other(
+    quarantine: Quarantine, folder: Path
+) -> None:
     """One file whose name holds a line of the list, and two files, have different keys."""
     found = entry(folder)
     home = found[0].folder
     one = {home / f"a\n{'0' * 64}  b": "1" * 64}
     two = {home / "a": "1" * 64, home / "b": "0" * 64}
-    assert quarantine.key(*found, "content", one) != quarantine.key(*found, "content", two)
+    assert quarantine.key(*found, "content", one) != quarantine.key(
+        *found, "content", two
+    )
 
 
 def test_verdicts_survive_damage(tmp_path: Path) -> None:
@@ -659,7 +841,12 @@ def test_verdicts_survive_damage(tmp_path: Path) -> None:
     other = VerdictStore(tmp_path / "state" / "verdicts.json")
     assert other.get("a") == Verdict(True)
     assert other.remove("a") and store.get("a") is None
-    for text in ("", "[]", "{", '{"a": 1, "b": {"ok": "yes"}, "c": {"ok": false, "reason": 5}}'):
+    for text in (
+        "",
+        "[]",
+        "{",
+        '{"a": 1, "b": {"ok": "yes"}, "c": {"ok": false, "reason": 5}}',
+    ):
         (tmp_path / "state" / "verdicts.json").write_text(text)
         assert VerdictStore(tmp_path / "state" / "verdicts.json").get("a") is None
 
@@ -677,27 +864,49 @@ def test_hostile_files_do_no_harm(new_server: StartServer, tmp_path: Path) -> No
     server = new_server(models, "--state-dir", str(tmp_path / "state"))
     with Client(server.url, server.token) as client:
         names = {item["name"] for item in client.index()} - {"petals"}
-        assert len(names) == sum(1 for path in hostile.iterdir() if path.suffix != ".md")
+        assert len(names) == sum(
+            1 for path in hostile.iterdir() if path.suffix != ".md"
+        )
         for name in sorted(names):
             with pytest.raises(ServerError) as caught:
                 client.infer(name, {})
-            assert caught.value.status == 503 and caught.value.code in ("MODEL_FAILED", "RUNTIME_MISSING")
-            assert client.predict("petals", [5.1, 3.5, 1.4])["task"] == "tabular-regression"
+            assert caught.value.status == 503 and caught.value.code in (
+                "MODEL_FAILED",
+                "RUNTIME_MISSING",
+            )
+            assert (
+                client.predict("petals", [5.1, 3.5, 1.4])["task"]
+                == "tabular-regression"
+            )
         states = {item["name"]: item for item in client.index()}
-        assert all(states[name]["state"] == "UNAVAILABLE" and states[name]["reason"] for name in names)
+        assert all(
+            states[name]["state"] == "UNAVAILABLE" and states[name]["reason"]
+            for name in names
+        )
     assert sorted(path.relative_to(models) for path in models.rglob("*")) == before
     assert not list(Path.cwd().glob("PT2_CODE_RAN"))
 
 
 @pytest.mark.live
-def test_a_release_without_a_server_tries_in_a_trial(folder: Path, tmp_path: Path) -> None:
+def test_a_release_without_a_server_tries_in_a_trial(
+    folder: Path, tmp_path: Path
+) -> None:
     """The command forgets the verdict and describes the model, which it opens after a new trial only."""
     model = folder / "n"
     model.mkdir()
     shutil.move(folder / "m.tflite", model / "m.tflite")
     (model / "task.py").write_text("import os\nos.abort()\n")
     trust_one(folder, "n", tmp_path / "state")
-    command = [sys.executable, "-m", "pocketserve", "inspect", "n", "--models-dir", str(folder), "--local"]
+    command = [
+        sys.executable,
+        "-m",
+        "pocketserve",
+        "inspect",
+        "n",
+        "--models-dir",
+        str(folder),
+        "--local",
+    ]
     for more in ([], ["--release"], ["--release", "--json"]):
         done = subprocess.run(
             [*command, *more],
@@ -712,12 +921,15 @@ def test_a_release_without_a_server_tries_in_a_trial(folder: Path, tmp_path: Pat
 
 
 @pytest.mark.live
-def test_release_tries_again(new_server: StartServer, folder: Path, tmp_path: Path) -> None:
+def test_release_tries_again(
+    new_server: StartServer, folder: Path, tmp_path: Path
+) -> None:
     """A model in quarantine says so, also after a restart; releasing it loads it if it is good after all."""
     state = tmp_path / "state"
     store = VerdictStore(state / "verdicts.json")
     store.save(
-        Quarantine(state, TrialLimits()).key(*entry(folder)), Verdict(False, "it crashed its framework (SIGSEGV)")
+        Quarantine(state, TrialLimits()).key(*entry(folder)),
+        Verdict(False, "it crashed its framework (SIGSEGV)"),
     )
     server = new_server(folder, "--state-dir", str(state))
     with Client(server.url, server.token) as client:

@@ -38,8 +38,14 @@ def lay(kind: ModelFormat, models: Path) -> Path:
         shutil.copytree(DIGITS / kind.name, own)
         return own / kind.marker
     own.mkdir(parents=True)
-    good = next(path for path in sorted(DIGITS.iterdir()) if path.name.endswith(kind.suffixes))
-    return Path(shutil.copy(good, own / ("model.py" if kind.name == "torch" else f"m{kind.suffixes[0]}")))
+    good = next(
+        path for path in sorted(DIGITS.iterdir()) if path.name.endswith(kind.suffixes)
+    )
+    return Path(
+        shutil.copy(
+            good, own / ("model.py" if kind.name == "torch" else f"m{kind.suffixes[0]}")
+        )
+    )
 
 
 def dangle(file: Path, target: str) -> None:
@@ -68,17 +74,41 @@ ANYTHING = ("onnx", "torch", "savedmodel", "tfjs")
 
 FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "missing": (lose, "does not exist; put it there"),
-    "unreadable": (lambda file: file.chmod(0), "put a file there that this user may read"),
+    "unreadable": (
+        lambda file: file.chmod(0),
+        "put a file there that this user may read",
+    ),
     "in an unreadable folder": (lambda file: file.parent.chmod(0), "chmod u+rx it"),
     "empty": (lambda file: file.write_bytes(b""), "copy or download it again"),
-    "a dangling link": (lambda file: dangle(file, "nowhere"), "put a file there that this user may read"),
-    "a link to itself": (lambda file: dangle(file, file.name), "put a file there that this user may read"),
-    "a link that leaves": (lambda file: dangle(file, "/etc/passwd"), "copy the file into it"),
+    "a dangling link": (
+        lambda file: dangle(file, "nowhere"),
+        "put a file there that this user may read",
+    ),
+    "a link to itself": (
+        lambda file: dangle(file, file.name),
+        "put a file there that this user may read",
+    ),
+    "a link that leaves": (
+        lambda file: dangle(file, "/etc/passwd"),
+        "copy the file into it",
+    ),
     "a pipe": (replace_by_pipe, "put a file there that this user may read"),
-    "a folder": (replace_by_folder, "put the model file itself there, or rename the folder"),
-    "a page": (lambda file: file.write_bytes(b"<!DOCTYPE html><html>"), "download the file itself"),
-    "a pointer": (lambda file: file.write_bytes(b"version https://git-lfs.github.com/spec/v1\n"), "git lfs pull"),
-    "another format": (lambda file: file.write_bytes(b"GIF89a" * 99), "rename it after what it is"),
+    "a folder": (
+        replace_by_folder,
+        "put the model file itself there, or rename the folder",
+    ),
+    "a page": (
+        lambda file: file.write_bytes(b"<!DOCTYPE html><html>"),
+        "download the file itself",
+    ),
+    "a pointer": (
+        lambda file: file.write_bytes(b"version https://git-lfs.github.com/spec/v1\n"),
+        "git lfs pull",
+    ),
+    "another format": (
+        lambda file: file.write_bytes(b"GIF89a" * 99),
+        "rename it after what it is",
+    ),
 }
 
 
@@ -86,11 +116,19 @@ CASES = [(kind, fault) for kind in FORMATS for fault in FAULTS]
 CASES = [
     case for case in CASES if case[0].name != "torch" or case[1] != "a folder"
 ]  # of one of that name nothing is said
-CASES = [case for case in CASES if case[1] != "another format" or case[0].name not in ANYTHING]
+CASES = [
+    case
+    for case in CASES
+    if case[1] != "another format" or case[0].name not in ANYTHING
+]
 
 
-@pytest.mark.parametrize(("kind", "fault"), CASES, ids=lambda value: getattr(value, "name", value))
-def test_what_cannot_be_served_is_not_listed_as_ready(kind: ModelFormat, fault: str, folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "fault"), CASES, ids=lambda value: getattr(value, "name", value)
+)
+def test_what_cannot_be_served_is_not_listed_as_ready(
+    kind: ModelFormat, fault: str, folder: Path
+) -> None:
     """One sentence says why, and the way out; and once the file is mended nothing speaks against it any more."""
     file, (harm, way_out) = lay(kind, folder / "models"), FAULTS[fault]
     os.chmod(folder / "models", 0o755)
@@ -105,7 +143,10 @@ def test_what_cannot_be_served_is_not_listed_as_ready(kind: ModelFormat, fault: 
         with as_plain_user():
             (status,) = listed(folder)
             entry = scan(folder / "models")["m"]
-            problems = [entry.problem, *(v.problem or file_fault(v) for v in entry.versions.values())]
+            problems = [
+                entry.problem,
+                *(v.problem or file_fault(v) for v in entry.versions.values()),
+            ]
     finally:
         file.parent.chmod(mode)
     assert not status.ready
@@ -117,7 +158,11 @@ def test_what_cannot_be_served_is_not_listed_as_ready(kind: ModelFormat, fault: 
 
 def listed(folder: Path) -> list[ModelStatus]:
     """What a server that has just started says of its models."""
-    service = Service(load_config({"models_dir": str(folder / "models"), "state_dir": str(folder / "state")}))
+    service = Service(
+        load_config(
+            {"models_dir": str(folder / "models"), "state_dir": str(folder / "state")}
+        )
+    )
     try:
         return service.statuses()
     finally:
@@ -126,19 +171,33 @@ def listed(folder: Path) -> list[ModelStatus]:
 
 @pytest.mark.parametrize("content", ["cut", "text", "zeros"])
 @pytest.mark.parametrize(
-    "kind", [kind for kind in FORMATS if kind.name in ("tflite", "onnx")], ids=lambda kind: kind.name
+    "kind",
+    [kind for kind in FORMATS if kind.name in ("tflite", "onnx")],
+    ids=lambda kind: kind.name,
 )
-def test_what_only_opening_tells_is_told_from_then_on(kind: ModelFormat, content: str, folder: Path) -> None:
+def test_what_only_opening_tells_is_told_from_then_on(
+    kind: ModelFormat, content: str, folder: Path
+) -> None:
     if missing_framework(kind) is not None:
         return
     file = lay(kind, folder / "models")
     good = file.read_bytes()
-    file.write_bytes({"cut": good[: len(good) // 2], "text": b"no model\n" * 99, "zeros": bytes(len(good))}[content])
-    settings = {"models_dir": str(folder / "models"), "state_dir": str(folder / "state")}
+    file.write_bytes(
+        {
+            "cut": good[: len(good) // 2],
+            "text": b"no model\n" * 99,
+            "zeros": bytes(len(good)),
+        }[content]
+    )
+    settings = {
+        "models_dir": str(folder / "models"),
+        "state_dir": str(folder / "state"),
+    }
     service = Service(load_config(settings))
     try:
         with pytest.raises(
-            ApiError, match=rf"{file.name} is .*; copy or \w+ the file again|{file.name} is .* copy the"
+            ApiError,
+            match=rf"{file.name} is .*; copy or \w+ the file again|{file.name} is .* copy the",
         ):
             service.load("m")
         (status,) = service.statuses()
@@ -151,7 +210,9 @@ def test_what_only_opening_tells_is_told_from_then_on(kind: ModelFormat, content
         service.close()
 
 
-@pytest.mark.parametrize("name", ["m\n.tflite", "m\x1b[2J.tflite", "m\x7f.tflite", "m\u2028 .tflite"])
+@pytest.mark.parametrize(
+    "name", ["m\n.tflite", "m\x1b[2J.tflite", "m\x7f.tflite", "m\u2028 .tflite"]
+)
 def test_a_name_that_no_model_can_have(folder: Path, name: str) -> None:
     (folder / "models").mkdir()
     shutil.copy(DIGITS / "digits.tflite", folder / "models" / name)

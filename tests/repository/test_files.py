@@ -9,7 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketserve.repository.files import combine_hashes, content_digest, describe_hashes, files_below
+from pocketserve.repository.files import (
+    combine_hashes,
+    content_digest,
+    describe_hashes,
+    files_below,
+)
 from pocketserve.repository.scan import VersionEntry
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.registry import MARKERS
@@ -24,7 +29,9 @@ def hash_of(content: bytes) -> str:
 
 
 @given(FILES, FILES)
-def test_different_files_have_different_texts(one: list[tuple[str, str]], other: list[tuple[str, str]]) -> None:
+def test_different_files_have_different_texts(
+    one: list[tuple[str, str]], other: list[tuple[str, str]]
+) -> None:
     assert (describe_hashes(one) == describe_hashes(other)) == (one == other)
 
 
@@ -40,8 +47,12 @@ def test_names_with_line_ends_forge_no_files() -> None:
     assert combine_hashes(first) != combine_hashes(second)
 
 
-@pytest.mark.parametrize("name", ["a\nb", "a\x7f", "\x1b[2J", "a\x85b", "assets/in\rside", "folder\n/file"])
-def test_a_folder_with_control_characters_in_names_is_refused(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["a\nb", "a\x7f", "\x1b[2J", "a\x85b", "assets/in\rside", "folder\n/file"]
+)
+def test_a_folder_with_control_characters_in_names_is_refused(
+    tmp_path: Path, name: str
+) -> None:
     (tmp_path / "saved_model.pb").write_bytes(b"x")
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_bytes(b"x")
@@ -61,4 +72,6 @@ def test_names_of_every_other_kind_are_hashed(tmp_path: Path) -> None:
     assert len(files) == 4
     digest = content_digest(VersionEntry("v", MARKERS["saved_model.pb"], tmp_path))
     (tmp_path / "with space").rename(tmp_path / "with_space")
-    assert digest != content_digest(VersionEntry("v", MARKERS["saved_model.pb"], tmp_path))
+    assert digest != content_digest(
+        VersionEntry("v", MARKERS["saved_model.pb"], tmp_path)
+    )

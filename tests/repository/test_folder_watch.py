@@ -52,12 +52,16 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 }
 
 
-def test_a_reading_that_is_asked_for_takes_up_what_was_seen(watch: FolderWatch, reader: Reader, tmp_path: Path) -> None:
+def test_a_reading_that_is_asked_for_takes_up_what_was_seen(
+    watch: FolderWatch, reader: Reader, tmp_path: Path
+) -> None:
     (tmp_path / "new").mkdir()
     watch.read_now()
     watch.catch_up()
     assert reader.reads == 1
-    (tmp_path / "new" / "model.toml").write_text("")  # a folder that the reading found is watched
+    (tmp_path / "new" / "model.toml").write_text(
+        ""
+    )  # a folder that the reading found is watched
     reader.failures = 2
     with pytest.raises(PermissionError):
         watch.read_now()
@@ -75,7 +79,9 @@ def test_a_change_is_noticed_at_once_and_read_once(
     assert watch.has_changes()
     watch.catch_up()
     assert reader.reads == (0 if change == "root" else 1)
-    assert watch.has_changes() == (change == "root")  # nothing can be read while it is gone
+    assert watch.has_changes() == (
+        change == "root"
+    )  # nothing can be read while it is gone
 
 
 def test_what_is_no_change(watch: FolderWatch, tmp_path: Path) -> None:
@@ -85,7 +91,9 @@ def test_what_is_no_change(watch: FolderWatch, tmp_path: Path) -> None:
     assert not watch.has_changes()
 
 
-def test_a_file_that_is_being_written_is_no_change(watch: FolderWatch, tmp_path: Path) -> None:
+def test_a_file_that_is_being_written_is_no_change(
+    watch: FolderWatch, tmp_path: Path
+) -> None:
     with (tmp_path / "m" / "model.toml").open("w") as file:
         file.write("half")
         file.flush()
@@ -93,7 +101,9 @@ def test_a_file_that_is_being_written_is_no_change(watch: FolderWatch, tmp_path:
     assert watch.has_changes()
 
 
-def test_new_folders_are_watched(watch: FolderWatch, reader: Reader, tmp_path: Path) -> None:
+def test_new_folders_are_watched(
+    watch: FolderWatch, reader: Reader, tmp_path: Path
+) -> None:
     (tmp_path / "new" / "inner").mkdir(parents=True)
     watch.catch_up()
     assert reader.reads == 1
@@ -102,7 +112,9 @@ def test_new_folders_are_watched(watch: FolderWatch, reader: Reader, tmp_path: P
     assert reader.reads == 2
 
 
-def test_a_folder_that_cannot_be_read_is_tried_again(watch: FolderWatch, reader: Reader, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_read_is_tried_again(
+    watch: FolderWatch, reader: Reader, tmp_path: Path
+) -> None:
     reader.failures = 1
     (tmp_path / "file").write_text("")
     watch.catch_up()
@@ -111,7 +123,9 @@ def test_a_folder_that_cannot_be_read_is_tried_again(watch: FolderWatch, reader:
     assert reader.reads == 2 and not watch.has_changes()
 
 
-def test_the_root_that_comes_back_is_read(watch: FolderWatch, reader: Reader, tmp_path: Path) -> None:
+def test_the_root_that_comes_back_is_read(
+    watch: FolderWatch, reader: Reader, tmp_path: Path
+) -> None:
     away = tmp_path.with_name(f"{tmp_path.name}-away")
     tmp_path.rename(away)
     watch.catch_up()
@@ -175,7 +189,9 @@ def test_a_request_does_not_wait_for_changes_of_other_models(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("entry", ["good/file", "good.tflite", "good"])
-def test_a_request_waits_for_changes_of_its_own_model(tmp_path: Path, entry: str) -> None:
+def test_a_request_waits_for_changes_of_its_own_model(
+    tmp_path: Path, entry: str
+) -> None:
     reader = SlowReader()
     for name in ("good", "big"):
         (tmp_path / name).mkdir()
@@ -193,7 +209,9 @@ def test_a_request_waits_for_changes_of_its_own_model(tmp_path: Path, entry: str
     watch.close()
 
 
-def test_changes_during_a_reading_that_fails_are_read_again(tmp_path: Path, reader: Reader) -> None:
+def test_changes_during_a_reading_that_fails_are_read_again(
+    tmp_path: Path, reader: Reader
+) -> None:
     (tmp_path / "m").mkdir()
     watch = FolderWatch(tmp_path, None, reader)
     reader.failures = 1
@@ -238,7 +256,9 @@ def test_events_that_another_thread_takes_meanwhile_are_changes(
     assert watch.has_changes()
 
 
-def test_one_model_alone_is_watched_with_the_folder_around_it(tmp_path: Path, reader: Reader) -> None:
+def test_one_model_alone_is_watched_with_the_folder_around_it(
+    tmp_path: Path, reader: Reader
+) -> None:
     for name in ("m", "other"):
         (tmp_path / name).mkdir()
     watch = FolderWatch(tmp_path, tmp_path / "m", reader)
@@ -250,13 +270,19 @@ def test_one_model_alone_is_watched_with_the_folder_around_it(tmp_path: Path, re
 
 
 def test_more_folders_than_can_be_watched_are_told(
-    tmp_path: Path, reader: Reader, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    reader: Reader,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(folder_watch, "MAX_FOLDERS", 2)
     for name in "abc":
         (tmp_path / name).mkdir()
     FolderWatch(tmp_path, None, reader).close()
-    assert "only 2 folders of models are watched; `pocketserve reload` reads the others" in caplog.text
+    assert (
+        "only 2 folders of models are watched; `pocketserve reload` reads the others"
+        in caplog.text
+    )
 
 
 def test_without_inotify_the_folder_is_read_once_a_second(

@@ -85,7 +85,11 @@ evaluation = { metric = "accuracy", value = 0.9 }
         max_batch=16,
         keep_alive=0.5,
         state=StateOptions({"h_in": "h_out"}, {"h_in": (1, 0, 4)}, 3, 5),
-        sections={ImageOptions: ImageOptions("rgb", "letterbox", (1.0, 2.5, 3.0), (127.5,), "auto")},
+        sections={
+            ImageOptions: ImageOptions(
+                "rgb", "letterbox", (1.0, 2.5, 3.0), (127.5,), "auto"
+            )
+        },
         feature_names=("a", "b"),
         feature_units=("m", "s"),
         target_name="t",
@@ -93,7 +97,12 @@ evaluation = { metric = "accuracy", value = 0.9 }
         inputs=(TensorSpec("x", "FP32", (-1, 4)),),
         outputs=(TensorSpec("y", "BYTES", ()),),
         versions={
-            "small": VersionOptions("small.tflite", {"xnnpack": False}, {"metric": "accuracy", "value": 0.9}, SHA256),
+            "small": VersionOptions(
+                "small.tflite",
+                {"xnnpack": False},
+                {"metric": "accuracy", "value": 0.9},
+                SHA256,
+            ),
         },
     )
 
@@ -102,9 +111,30 @@ NOT_TEXT: list[Any] = [1, 1.5, True, [], {}]
 NOT_TEXTS: list[Any] = ["a", 1, {}, [1], ["a", None], [["a"]]]
 NOT_TABLE: list[Any] = ["a", 1, True, []]
 NOT_TABLES: list[Any] = ["a", 1, {}, [1], [[]], [SPEC, "a"]]
-NOT_PATH: list[Any] = [1, "", "../up", "a/../../b", "..", "/etc/passwd", "a\0b", "a\\b", ["a"]]
+NOT_PATH: list[Any] = [
+    1,
+    "",
+    "../up",
+    "a/../../b",
+    "..",
+    "/etc/passwd",
+    "a\0b",
+    "a\\b",
+    ["a"],
+]
 NOT_LABELS: list[Any] = [*NOT_PATH[:-1], ["a", 1], [["a"]]]
-NOT_NUMBERS: list[Any] = ["1", True, [], ["1"], [True], [1, float("nan")], float("inf"), 10**400, [[1]], {}]
+NOT_NUMBERS: list[Any] = [
+    "1",
+    True,
+    [],
+    ["1"],
+    [True],
+    [1, float("nan")],
+    float("inf"),
+    10**400,
+    [[1]],
+    {},
+]
 WRONG: dict[str, list[Any]] = {
     "description": NOT_TEXT,
     "license": NOT_TEXT,
@@ -138,7 +168,13 @@ WRONG: dict[str, list[Any]] = {
     "detection.format": ["yolo", 5],
     "detection.boxes": NOT_TEXT,
     "detection.box_type": ["corners", 1],
-    "detection.box_order": ["0123", [0, 1, 2], [0, 1, 2, 2], [1, 2, 3, 4], [0, 1, 2, "3"]],
+    "detection.box_order": [
+        "0123",
+        [0, 1, 2],
+        [0, 1, 2, 2],
+        [1, 2, 3, 4],
+        [0, 1, 2, "3"],
+    ],
     "detection.coordinates": ["ratios", 1],
     "detection.background": ["yes", 1],
     "detection.iou": [-0.1, 1.1, "0.5"],
@@ -272,7 +308,9 @@ def with_value(key: str, value: Any) -> dict[str, Any]:
 WRONG_PAIRS = [(key, value) for key, values in WRONG.items() for value in values]
 
 
-@pytest.mark.parametrize(("key", "value"), WRONG_PAIRS, ids=lambda part: ascii(part)[:24])
+@pytest.mark.parametrize(
+    ("key", "value"), WRONG_PAIRS, ids=lambda part: ascii(part)[:24]
+)
 def test_wrong_values(key: str, value: Any) -> None:
     """Each key refuses what it cannot use; the message starts with the file and the key."""
     with pytest.raises(ManifestError) as caught:
@@ -294,13 +332,31 @@ def test_every_key_is_in_the_table_of_wrong_values() -> None:
     [
         ({"image": {"width": 8}}, "image.height is missing"),
         ({"image": {"height": 8}}, "image.width is missing"),
-        ({"audio": {"versions": {"onnx": {"contxt": 1}}}}, "unknown key audio.versions.onnx.contxt"),
-        ({"audio": {"versions": {"onnx": {"context": -1}}}}, "audio.versions.onnx.context must be"),
-        ({"detection": {"box_scale": [1, 2, 3]}}, "detection.box_scale must have four numbers"),
+        (
+            {"audio": {"versions": {"onnx": {"contxt": 1}}}},
+            "unknown key audio.versions.onnx.contxt",
+        ),
+        (
+            {"audio": {"versions": {"onnx": {"context": -1}}}},
+            "audio.versions.onnx.context must be",
+        ),
+        (
+            {"detection": {"box_scale": [1, 2, 3]}},
+            "detection.box_scale must have four numbers",
+        ),
         ({"detection": {"anchors": {}}}, "detection.anchors.strides is missing"),
-        ({"detection": {"anchors": {"strides": []}}}, "detection.anchors.strides must be"),
-        ({"detection": {"anchors": {"strides": [0]}}}, "detection.anchors.strides must be"),
-        ({"detection": {"anchors": {"strides": [8], "stride": 8}}}, "unknown key detection.anchors.stride"),
+        (
+            {"detection": {"anchors": {"strides": []}}},
+            "detection.anchors.strides must be",
+        ),
+        (
+            {"detection": {"anchors": {"strides": [0]}}},
+            "detection.anchors.strides must be",
+        ),
+        (
+            {"detection": {"anchors": {"strides": [8], "stride": 8}}},
+            "unknown key detection.anchors.stride",
+        ),
     ],
 )
 def test_keys_that_belong_together(document: dict[str, Any], part: str) -> None:
@@ -318,13 +374,24 @@ def test_the_tables_of_tasks() -> None:
         "box_order": [1, 0, 3, 2],
         "box_scale": [1, 2, 3, 4],
         "exponential": False,
-        "anchors": {"strides": [8, 16], "aspect_ratios": [1], "fixed_size": True, "interpolated_ratio": 0},
+        "anchors": {
+            "strides": [8, 16],
+            "aspect_ratios": [1],
+            "fixed_size": True,
+            "interpolated_ratio": 0,
+        },
     }
     found = parse_manifest({"detection": table, "pose": {"skeleton": [[0, 1]]}})
     detection = found.section(DetectionOptions)
-    assert (detection.format, detection.boxes, detection.box_order) == ("ssd", "b", (1, 0, 3, 2))
+    assert (detection.format, detection.boxes, detection.box_order) == (
+        "ssd",
+        "b",
+        (1, 0, 3, 2),
+    )
     assert (detection.box_scale, detection.exponential) == ((1, 2, 3, 4), False)
-    assert detection.anchors == AnchorOptions((8, 16), aspect_ratios=(1,), fixed_size=True, interpolated_ratio=0)
+    assert detection.anchors == AnchorOptions(
+        (8, 16), aspect_ratios=(1,), fixed_size=True, interpolated_ratio=0
+    )
     assert found.section(PoseOptions).skeleton == ((0, 1),)
     assert found.section(ImageOptions) == ImageOptions()
 
@@ -333,17 +400,44 @@ UNKNOWN = {
     "labls": ({"labls": "a.txt"}, "unknown key labls; did you mean 'labels'?"),
     "lables": ({"lables": "a.txt"}, "unknown key lables; did you mean 'labels'?"),
     "zzz": ({"zzz": 1}, "unknown key zzz; known keys are features, target, "),
-    "image.colour": ({"image": {"colour": "rgb"}}, "unknown key image.colour; did you mean 'color'?"),
-    "features.name": ({"features": {"name": []}}, "unknown key features.name; did you mean 'names'?"),
-    "target.nmae": ({"target": {"nmae": ""}}, "unknown key target.nmae; did you mean 'name'?"),
-    "activation": ({"activation": 1, "task": "image-classification"}, "unknown key activation; it belongs into [class"),
-    "activation, no task": ({"activation": 1}, "unknown key activation; it belongs into [detection] or [segmentation]"),
+    "image.colour": (
+        {"image": {"colour": "rgb"}},
+        "unknown key image.colour; did you mean 'color'?",
+    ),
+    "features.name": (
+        {"features": {"name": []}},
+        "unknown key features.name; did you mean 'names'?",
+    ),
+    "target.nmae": (
+        {"target": {"nmae": ""}},
+        "unknown key target.nmae; did you mean 'name'?",
+    ),
+    "activation": (
+        {"activation": 1, "task": "image-classification"},
+        "unknown key activation; it belongs into [class",
+    ),
+    "activation, no task": (
+        {"activation": 1},
+        "unknown key activation; it belongs into [detection] or [segmentation]",
+    ),
     "mean": ({"mean": 1}, "unknown key mean; it belongs into [image]"),
     "names": ({"names": []}, "unknown key names; it belongs into [features]"),
-    "pose.mean": ({"pose": {"mean": 1}}, "unknown key pose.mean; it belongs into [image]"),
-    "image.task": ({"image": {"task": ""}}, "unknown key image.task; it belongs above the first [table]"),
-    "state.labels": ({"state": {"labels": ""}}, "unknown key state.labels; it belongs above the first [table]"),
-    "pose.image": ({"pose": {"image": {}}}, "unknown key pose.image; it is a table of its own, [image]"),
+    "pose.mean": (
+        {"pose": {"mean": 1}},
+        "unknown key pose.mean; it belongs into [image]",
+    ),
+    "image.task": (
+        {"image": {"task": ""}},
+        "unknown key image.task; it belongs above the first [table]",
+    ),
+    "state.labels": (
+        {"state": {"labels": ""}},
+        "unknown key state.labels; it belongs above the first [table]",
+    ),
+    "pose.image": (
+        {"pose": {"image": {}}},
+        "unknown key pose.image; it is a table of its own, [image]",
+    ),
     "top_k": (
         {"top_k": 3},
         "unknown key top_k; each request says it, as the parameter top_k: `pocketserve predict` takes --top-k N",
@@ -352,7 +446,10 @@ UNKNOWN = {
         {"image": {"language": "de"}},
         "unknown key image.language; each request says it, as the parameter language: `pocketserve predict` takes",
     ),
-    "inputs[1].dtype": ({"inputs": [SPEC, SPEC | {"dtype": ""}]}, "unknown key inputs[1].dtype; did you mean"),
+    "inputs[1].dtype": (
+        {"inputs": [SPEC, SPEC | {"dtype": ""}]},
+        "unknown key inputs[1].dtype; did you mean",
+    ),
 }
 
 
@@ -367,15 +464,26 @@ def test_unknown_keys(case: str) -> None:
 
 def test_a_misspelt_task_is_guessed() -> None:
     """And so is every other choice of a manifest; half of a name may mean several."""
-    with pytest.raises(ManifestError, match=r"not 'image-clasification'; did you mean 'image-classification'\?"):
+    with pytest.raises(
+        ManifestError,
+        match=r"not 'image-clasification'; did you mean 'image-classification'\?",
+    ):
         parse_manifest({"task": "image-clasification"})
-    with pytest.raises(ManifestError, match=r"did you mean 'image-classification' or 'audio-.*' or 'text-.*' or 'tab"):
+    with pytest.raises(
+        ManifestError,
+        match=r"did you mean 'image-classification' or 'audio-.*' or 'text-.*' or 'tab",
+    ):
         parse_manifest({"task": "classification"})
 
 
 def test_labels_as_lists() -> None:
     """Names of classes may stand in the manifest itself."""
-    found = parse_manifest({"labels": ["cat", "dog"], "translations": {"de": ["Katze", "Hund"], "fr": "fr.txt"}})
+    found = parse_manifest(
+        {
+            "labels": ["cat", "dog"],
+            "translations": {"de": ["Katze", "Hund"], "fr": "fr.txt"},
+        }
+    )
     assert found.labels == ("cat", "dog")
     assert found.translations == {"de": ("Katze", "Hund"), "fr": "fr.txt"}
 
@@ -389,25 +497,40 @@ def test_feedback_names_outputs() -> None:
 @pytest.mark.parametrize("shape", [4, [-1], [1.0], ["1"], [True], None])
 def test_a_state_starts_with_a_shape(shape: object) -> None:
     """Of an input that is fed, and with every size given."""
-    with pytest.raises(ManifestError, match=r"state\.start\.h must be a list of sizes, such as \[1, 2, 0, 64\]"):
+    with pytest.raises(
+        ManifestError,
+        match=r"state\.start\.h must be a list of sizes, such as \[1, 2, 0, 64\]",
+    ):
         parse_manifest({"state": {"feedback": {"h": "hn"}, "start": {"h": shape}}})
-    with pytest.raises(ManifestError, match=r"state\.start\.c is no input of state\.feedback"):
+    with pytest.raises(
+        ManifestError, match=r"state\.start\.c is no input of state\.feedback"
+    ):
         parse_manifest({"state": {"feedback": {"h": "hn"}, "start": {"c": [1]}}})
 
 
 @pytest.mark.parametrize("shape", [[2**26 + 1], [2**40, 2**40], [0, 2**70], [1] * 33])
 def test_a_state_starts_with_what_memory_can_hold(shape: list[int]) -> None:
     """Every sequence, and every request of none, gets memory for it."""
-    with pytest.raises(ManifestError, match=r"state\.start\.h is larger than 67,108,864 numbers, or has too many"):
+    with pytest.raises(
+        ManifestError,
+        match=r"state\.start\.h is larger than 67,108,864 numbers, or has too many",
+    ):
         parse_manifest({"state": {"feedback": {"h": "hn"}, "start": {"h": shape}}})
-    assert parse_manifest({"state": {"feedback": {"h": "hn"}, "start": {"h": [2**26, 0]}}}).state.start
+    assert parse_manifest(
+        {"state": {"feedback": {"h": "hn"}, "start": {"h": [2**26, 0]}}}
+    ).state.start
 
 
 def test_default_version_must_be_declared() -> None:
     """Where versions are declared, the default one is among them."""
     versions = {"a": {"file": "a.tflite"}, "b": {"file": "b.tflite"}}
-    assert parse_manifest({"versions": versions, "default_version": "b"}).default_version == "b"
-    with pytest.raises(ManifestError, match=r"default_version is 'c', but \[versions\] has a, b"):
+    assert (
+        parse_manifest({"versions": versions, "default_version": "b"}).default_version
+        == "b"
+    )
+    with pytest.raises(
+        ManifestError, match=r"default_version is 'c', but \[versions\] has a, b"
+    ):
         parse_manifest({"versions": versions, "default_version": "c"})
 
 
@@ -439,19 +562,25 @@ def test_bad_names(name: str) -> None:
         parse_manifest({"versions": {name: {"file": "a.tflite"}}})
 
 
-@pytest.mark.parametrize("name", ["a", "1", "Stats", "mobilenet_v2-1.0", "größe", "x" * 128, "a.b", "@+,~"])
+@pytest.mark.parametrize(
+    "name", ["a", "1", "Stats", "mobilenet_v2-1.0", "größe", "x" * 128, "a.b", "@+,~"]
+)
 def test_good_names(name: str) -> None:
     """Names of other scripts and with usual signs are fine."""
     assert is_valid_name(name)
 
 
-@pytest.mark.parametrize("path", ["a", "a/b.tflite", "./a", "a..b", "...", ".hidden", "a b"])
+@pytest.mark.parametrize(
+    "path", ["a", "a/b.tflite", "./a", "a..b", "...", ".hidden", "a b"]
+)
 def test_contained_paths(path: str) -> None:
     """Relative paths that stay below their folder."""
     assert is_contained_name(path)
 
 
-@pytest.mark.parametrize("path", ["n" * 256, "ö" * 128, "a/" * 600 + "a", "n" * 250 + "/../a"])
+@pytest.mark.parametrize(
+    "path", ["n" * 256, "ö" * 128, "a/" * 600 + "a", "n" * 250 + "/../a"]
+)
 def test_paths_that_no_file_can_have(path: str) -> None:
     """Looking for one is an error of the system, not an answer."""
     assert not is_contained_name(path)
@@ -478,7 +607,10 @@ FILES = {
         f"model.toml: cannot be read: it is larger than {MAX_MANIFEST_BYTES} bytes",
     ),
     "nested too deep": (b"a = " + b"[" * 100_000, "model.toml: "),
-    "a number of 5,000 digits": (b"threads = " + b"9" * 5000, "model.toml: cannot be read: "),
+    "a number of 5,000 digits": (
+        b"threads = " + b"9" * 5000,
+        "model.toml: cannot be read: ",
+    ),
     "a hexadecimal number of 5,000 digits": (
         b"threads = 0x" + b"f" * 5000,
         "model.toml: threads must be a whole number from 1 to 256, not a number of over 4300 digits",
@@ -529,7 +661,9 @@ KEYS = sorted({part for key in WRONG for part in key.replace("[0]", "").split(".
 keys = st.one_of(st.sampled_from(KEYS), st.text(max_size=5))
 documents = st.recursive(
     scalars,
-    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(keys, inner, max_size=5)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(keys, inner, max_size=5)
+    ),
     max_leaves=12,
 )
 

@@ -37,7 +37,9 @@ def test_comments_and_order_stay(tmp_path: Path) -> None:
     path.chmod(0o640)
     edit_manifest(tmp_path, default_to("b"))
     assert path.read_text() == TEXT.replace('= "a"  #', '= "b"  #')
-    assert path.stat().st_mode & 0o777 == 0o640 and os.listdir(tmp_path) == ["model.toml"]
+    assert path.stat().st_mode & 0o777 == 0o640 and os.listdir(tmp_path) == [
+        "model.toml"
+    ]
 
 
 def test_line_ends_of_windows_stay(tmp_path: Path) -> None:
@@ -45,9 +47,22 @@ def test_line_ends_of_windows_stay(tmp_path: Path) -> None:
     path = tmp_path / "model.toml"
     path.write_bytes(TEXT.replace("\n", "\r\n").encode())
     edit_manifest(tmp_path, default_to("b"))
-    assert path.read_bytes().count(b"\r\n") == path.read_bytes().count(b"\n") == TEXT.count("\n")
-    edit_manifest(tmp_path, lambda document: document["versions"].__setitem__("c", {"file": "c", "sha256": "0" * 64}))
-    assert path.read_bytes().count(b"\r\n") == path.read_bytes().count(b"\n") == TEXT.count("\n") + 4
+    assert (
+        path.read_bytes().count(b"\r\n")
+        == path.read_bytes().count(b"\n")
+        == TEXT.count("\n")
+    )
+    edit_manifest(
+        tmp_path,
+        lambda document: document["versions"].__setitem__(
+            "c", {"file": "c", "sha256": "0" * 64}
+        ),
+    )
+    assert (
+        path.read_bytes().count(b"\r\n")
+        == path.read_bytes().count(b"\n")
+        == TEXT.count("\n") + 4
+    )
     assert read_manifest(path).versions["c"].file == "c"
 
 
@@ -56,7 +71,10 @@ def test_numbers_that_are_none(tmp_path: Path) -> None:
     path = tmp_path / "model.toml"
     path.write_text(TEXT + "\n[versions.b.provenance]\nworst = [nan, -nan, inf]\n")
     edit_manifest(tmp_path, default_to("b"))
-    assert read_manifest(path).default_version == "b" and "worst = [nan, -nan, inf]" in path.read_text()
+    assert (
+        read_manifest(path).default_version == "b"
+        and "worst = [nan, -nan, inf]" in path.read_text()
+    )
 
 
 def test_a_folder_without_a_manifest_gets_one(tmp_path: Path) -> None:
@@ -84,7 +102,9 @@ def test_no_change_changes_nothing(model: str, tmp_path: Path) -> None:
     ],
     ids=["unknown version", "wrong before", "no TOML"],
 )
-def test_what_would_break_it_is_refused(text: str, version: str, reason: str, tmp_path: Path) -> None:
+def test_what_would_break_it_is_refused(
+    text: str, version: str, reason: str, tmp_path: Path
+) -> None:
     """The file stays as it was, and nothing is left beside it."""
     path = tmp_path / "model.toml"
     path.write_text(text)
@@ -97,20 +117,32 @@ def test_a_layout_that_the_editor_mixes_up_is_refused(tmp_path: Path) -> None:
     """A table between dotted keys would take the keys after it."""
     text = 'versions.a.file = "a.tflite"\nversions.b.file = "b.tflite"\n'
     (tmp_path / "model.toml").write_text(text)
-    with pytest.raises(ManifestError, match=r"laid out in a way that no command can change; write \[table\] headers"):
-        edit_manifest(tmp_path, lambda document: document["versions"].__setitem__("c", {"file": "c.tflite"}))
+    with pytest.raises(
+        ManifestError,
+        match=r"laid out in a way that no command can change; write \[table\] headers",
+    ):
+        edit_manifest(
+            tmp_path,
+            lambda document: document["versions"].__setitem__(
+                "c", {"file": "c.tflite"}
+            ),
+        )
     assert (tmp_path / "model.toml").read_text() == text
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     """The sentence names the file."""
-    with pytest.raises(ManifestError, match=r"model\.toml cannot be written: No such file"):
+    with pytest.raises(
+        ManifestError, match=r"model\.toml cannot be written: No such file"
+    ):
         edit_manifest(tmp_path / "gone", default_to("a"))
 
 
 def test_the_labels_of_a_triton_configuration_stay(tmp_path: Path) -> None:
     """A ``config.pbtxt`` counts no longer beside a new manifest, which says the same."""
-    (tmp_path / "config.pbtxt").write_text('output [{ name: "y" label_filename: "names.txt" }]')
+    (tmp_path / "config.pbtxt").write_text(
+        'output [{ name: "y" label_filename: "names.txt" }]'
+    )
     edit_manifest(tmp_path, default_to("onnx"))
     manifest = read_manifest(tmp_path / "model.toml")
     assert (manifest.labels, manifest.default_version) == ("names.txt", "onnx")

@@ -22,14 +22,18 @@ def repository(tmp_path: Path) -> Repository:
 
 
 @pytest.mark.parametrize(
-    ("version", "found"), [(None, "2"), ("", "2"), ("0", "2"), ("2", "2"), ("1", "1")], ids=lambda value: repr(value)
+    ("version", "found"),
+    [(None, "2"), ("", "2"), ("0", "2"), ("2", "2"), ("1", "1")],
+    ids=lambda value: repr(value),
 )
 def test_versions(repository: Repository, version: str | None, found: str) -> None:
     """None, nothing and "0" (OpenVINO clients) mean the default version."""
     assert repository.version(repository.model("m"), version).name == found
 
 
-@pytest.mark.parametrize("version", ["3", "00", "-1", "latest", "tflite", " 1", "1" * 5000])
+@pytest.mark.parametrize(
+    "version", ["3", "00", "-1", "latest", "tflite", " 1", "1" * 5000]
+)
 def test_unknown_versions(repository: Repository, version: str) -> None:
     """An unknown version has its own code and says which there are."""
     with pytest.raises(ApiError, match=r"it has '1', '2'$") as caught:
@@ -45,10 +49,28 @@ def test_a_version_named_0_is_itself(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"")
     repository = Repository(tmp_path)
     entry = repository.model("m")
-    assert [repository.version(entry, version).name for version in ("0", None)] == ["0", "1"]
+    assert [repository.version(entry, version).name for version in ("0", None)] == [
+        "0",
+        "1",
+    ]
 
 
-@pytest.mark.parametrize("name", ["x", "", "M", "m/1", "..", "../m", "m.tflite", "stats", "\0", "\udc80", "m" * 5000])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "x",
+        "",
+        "M",
+        "m/1",
+        "..",
+        "../m",
+        "m.tflite",
+        "stats",
+        "\0",
+        "\udc80",
+        "m" * 5000,
+    ],
+)
 def test_unknown_models(repository: Repository, name: str) -> None:
     """An unknown name is answered with Triton's words and no more than 128 characters of it."""
     with pytest.raises(ApiError, match=r"^Request for unknown model: ") as caught:
@@ -77,7 +99,9 @@ def test_looking_up_touches_no_file(repository: Repository, tmp_path: Path) -> N
     assert repository.version(repository.model("m"), None).name == "2"
 
 
-def test_a_model_is_read_when_it_is_first_asked_for(repository: Repository, tmp_path: Path) -> None:
+def test_a_model_is_read_when_it_is_first_asked_for(
+    repository: Repository, tmp_path: Path
+) -> None:
     """A start waits for no model; what is read is one state of its folder."""
     (tmp_path / "m" / "3").mkdir()
     (tmp_path / "m" / "3" / "m.tflite").write_bytes(b"")
@@ -87,14 +111,18 @@ def test_a_model_is_read_when_it_is_first_asked_for(repository: Repository, tmp_
     assert repository.model("m") is first
 
 
-def test_a_folder_that_went_before_it_was_read(repository: Repository, tmp_path: Path) -> None:
+def test_a_folder_that_went_before_it_was_read(
+    repository: Repository, tmp_path: Path
+) -> None:
     """The others are served, and this one says what is wrong."""
     shutil.rmtree(tmp_path / "m")
     assert "cannot be read" in str(repository.model("m").problem)
     assert repository.model("bare").versions
 
 
-def test_a_file_that_became_a_folder_before_it_was_read(repository: Repository, tmp_path: Path) -> None:
+def test_a_file_that_became_a_folder_before_it_was_read(
+    repository: Repository, tmp_path: Path
+) -> None:
     """It is no model any more, and hides no other; a refresh finds what it is now."""
     (tmp_path / "bare.tflite").unlink()
     (tmp_path / "bare.tflite").mkdir()
@@ -104,20 +132,28 @@ def test_a_file_that_became_a_folder_before_it_was_read(repository: Repository, 
     assert list(repository.models()) == ["bare.tflite", "m"]
 
 
-def test_a_mistake_reads_few_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mistake_reads_few_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One in a large folder costs no more than one in a small one."""
     for number in range(100):
         (tmp_path / f"m{number}").mkdir()
         (tmp_path / f"m{number}" / "m.tflite").write_bytes(b"")
     read: list[Path] = []
     scanned = scan._scan_folder
-    monkeypatch.setattr(scan, "_scan_folder", lambda path, root: read.append(path) or scanned(path, root))
+    monkeypatch.setattr(
+        scan,
+        "_scan_folder",
+        lambda path, root: read.append(path) or scanned(path, root),
+    )
     with pytest.raises(ApiError, match=r"'m0', .* and more$"):
         Repository(tmp_path).model("nothing")
     assert len(read) == MAX_LISTED + 1
 
 
-def test_a_folder_without_a_model_is_not_suggested(repository: Repository, tmp_path: Path) -> None:
+def test_a_folder_without_a_model_is_not_suggested(
+    repository: Repository, tmp_path: Path
+) -> None:
     """``bars`` is as close to ``barz`` as anything, but no model."""
     (tmp_path / "bars").mkdir()
     repository.refresh()
@@ -139,7 +175,9 @@ def test_refresh_swaps_the_index(repository: Repository, tmp_path: Path) -> None
     assert repository.version(entry, None).name == "2"
 
 
-def test_a_refresh_that_fails_keeps_the_index(repository: Repository, tmp_path: Path) -> None:
+def test_a_refresh_that_fails_keeps_the_index(
+    repository: Repository, tmp_path: Path
+) -> None:
     """When the folder cannot be read, what was known stays."""
     shutil.rmtree(tmp_path)
     with pytest.raises(FileNotFoundError):
@@ -174,7 +212,9 @@ def test_few_names_are_told_of_many(tmp_path: Path) -> None:
         Repository(tmp_path).model("x")
     for number in range(1001):
         (tmp_path / f"m{number:04}.tflite").write_bytes(b"")
-    with pytest.raises(ApiError, match=r"there are 'm0000', .*'m0007' and more$") as error:
+    with pytest.raises(
+        ApiError, match=r"there are 'm0000', .*'m0007' and more$"
+    ) as error:
         Repository(tmp_path).model("x")
     assert len(error.value.message) < 300
     for number in range(20):

@@ -49,31 +49,69 @@ def test_a_missing_folder(tmp_path: Path) -> None:
 
 def test_bare_files(tmp_path: Path) -> None:
     """A model file is a model under its own name, its version the kind; the order is alphabetical."""
-    models = scan(fill(tmp_path, "b.tflite", "a.TFLITE", "notes.txt", "script.py", "model.py", "c.v2.tflite"))
+    models = scan(
+        fill(
+            tmp_path,
+            "b.tflite",
+            "a.TFLITE",
+            "notes.txt",
+            "script.py",
+            "model.py",
+            "c.v2.tflite",
+        )
+    )
     assert list(models) == ["a", "b", "c.v2"]
     assert versions(models["b"]) == {"tflite": "b.tflite"}
     entry = models["b"]
-    assert (entry.default_version, entry.folder, entry.problem) == ("tflite", tmp_path, None)
+    assert (entry.default_version, entry.folder, entry.problem) == (
+        "tflite",
+        tmp_path,
+        None,
+    )
     assert entry.versions["tflite"].problem is None
 
 
 def test_what_has_no_name_for_a_model(tmp_path: Path) -> None:
     """It is passed over, and known: whoever put it there is told to rename it."""
-    fill(tmp_path, "my digits.tflite", "a b/model.onnx", "my notes/x.txt", "my notes.txt", ".m .tflite", "m.tflite")
+    fill(
+        tmp_path,
+        "my digits.tflite",
+        "a b/model.onnx",
+        "my notes/x.txt",
+        "my notes.txt",
+        ".m .tflite",
+        "m.tflite",
+    )
     fill(tmp_path, "stats/m.tflite", "stats.tflite", "x?/y.txt", **{"c d": ""})
     models = scan(tmp_path)
     assert list(models) == models.present() == ["m"]
-    assert models.misnamed == ("a b", "c d", "my digits.tflite", "stats", "stats.tflite")
+    assert models.misnamed == (
+        "a b",
+        "c d",
+        "my digits.tflite",
+        "stats",
+        "stats.tflite",
+    )
 
 
 def test_names_without_manifests(tmp_path: Path) -> None:
     """Names are told before any manifest is read, and without folders that are no models."""
-    fill(tmp_path, "a/m.tflite", "notes/x.txt", "b.tflite", "n/1/m.tflite", "w/model.safetensors", broken="[")
+    fill(
+        tmp_path,
+        "a/m.tflite",
+        "notes/x.txt",
+        "b.tflite",
+        "n/1/m.tflite",
+        "w/model.safetensors",
+        broken="[",
+    )
     models = Models(tmp_path)
     assert models.present() == list(scan(tmp_path)) == ["a", "b", "broken", "n", "w"]
 
 
-def test_names_beside_a_folder_that_may_not_be_entered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_beside_a_folder_that_may_not_be_entered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It hides no other, and a start goes on; it is named, for reading it tells why it cannot be served."""
     fill(tmp_path, "shut/m.tflite", "m.tflite")
     real = os.stat
@@ -89,7 +127,15 @@ def test_names_beside_a_folder_that_may_not_be_entered(tmp_path: Path, monkeypat
 
 
 def test_one_model_may_be_named_instead_of_a_folder_of_models(tmp_path: Path) -> None:
-    fill(tmp_path, "m/saved_model.pb", "n/one.onnx", "n/two.onnx", "n/m/model.toml", "bare.onnx", "bare/x.onnx")
+    fill(
+        tmp_path,
+        "m/saved_model.pb",
+        "n/one.onnx",
+        "n/two.onnx",
+        "n/m/model.toml",
+        "bare.onnx",
+        "bare/x.onnx",
+    )
     (tmp_path / "n" / "model.toml").write_text('[versions.first]\nfile = "one.onnx"\n')
 
     def found(path: str) -> dict[str, list[str]]:
@@ -97,9 +143,15 @@ def test_one_model_may_be_named_instead_of_a_folder_of_models(tmp_path: Path) ->
         return {name: list(entry.versions) for name, entry in models.items()}
 
     assert found("m") == {"m": ["savedmodel"]}, "a folder that is a model by its layout"
-    assert found("n") == found("n/one.onnx") == {"n": ["first"]}, "a folder with a manifest, and a file that it lists"
-    assert found("n/two.onnx") == {"two": ["onnx"]}, "a file that the manifest beside it does not list"
-    assert found("bare.onnx") == {"bare": ["onnx"]}, "a file beside a folder of its name"
+    assert found("n") == found("n/one.onnx") == {"n": ["first"]}, (
+        "a folder with a manifest, and a file that it lists"
+    )
+    assert found("n/two.onnx") == {"two": ["onnx"]}, (
+        "a file that the manifest beside it does not list"
+    )
+    assert found("bare.onnx") == {"bare": ["onnx"]}, (
+        "a file beside a folder of its name"
+    )
     assert found("bare") == {"x": ["onnx"]}, "a folder of models"
     root, only = locate(tmp_path / "bare.onnx")
     (tmp_path / "bare.onnx").unlink()
@@ -109,7 +161,11 @@ def test_one_model_may_be_named_instead_of_a_folder_of_models(tmp_path: Path) ->
 def test_one_stem_in_two_kinds(tmp_path: Path) -> None:
     """Files that differ only in their kind are versions of one model; one that can be served is the default."""
     entry = scan(fill(tmp_path, "m.keras", "m.onnx", "m.tflite"))["m"]
-    assert versions(entry) == {"keras": "m.keras", "onnx": "m.onnx", "tflite": "m.tflite"}
+    assert versions(entry) == {
+        "keras": "m.keras",
+        "onnx": "m.onnx",
+        "tflite": "m.tflite",
+    }
     assert entry.default_version == "tflite"
 
 
@@ -118,9 +174,13 @@ def test_every_kind(tmp_path: Path, kind: ModelFormat) -> None:
     """Every ending, and every file that makes a folder a model, is found as its kind, in a folder of its own."""
     names = [f"model{suffix}" for suffix in kind.suffixes]
     names += [marker for marker, known in MARKERS.items() if known is kind]
-    models = scan(fill(tmp_path, *[f"f{number}/{name}" for number, name in enumerate(names)]))
+    models = scan(
+        fill(tmp_path, *[f"f{number}/{name}" for number, name in enumerate(names)])
+    )
     assert len(models) == len(names) > 0
-    found = [version for entry in models.values() for version in entry.versions.values()]
+    found = [
+        version for entry in models.values() for version in entry.versions.values()
+    ]
     facts = [(version.format, version.name, version.problem) for version in found]
     assert facts == [(kind, kind.name, None)] * len(names)
 
@@ -128,7 +188,10 @@ def test_every_kind(tmp_path: Path, kind: ModelFormat) -> None:
 @pytest.mark.parametrize("suffix", [suffix for suffix in SUFFIXES if suffix != ".py"])
 def test_every_ending_of_a_bare_file(tmp_path: Path, suffix: str) -> None:
     """A bare file's ending is cut from its name, in capitals too."""
-    assert list(scan(fill(tmp_path, f"a.b{suffix}", f"C{suffix.upper()}"))) == ["C", "a.b"]
+    assert list(scan(fill(tmp_path, f"a.b{suffix}", f"C{suffix.upper()}"))) == [
+        "C",
+        "a.b",
+    ]
 
 
 def test_parts_of_folders_are_no_bare_models(tmp_path: Path) -> None:
@@ -141,7 +204,10 @@ def test_content_says_more_than_the_ending(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(b"\x1c\0\0\0TFL3")
     (tmp_path / "n.tflite").write_bytes(b"no such start")
     models = scan(tmp_path)
-    assert {name: [v.format.name for v in entry.versions.values()] for name, entry in models.items()} == {
+    assert {
+        name: [v.format.name for v in entry.versions.values()]
+        for name, entry in models.items()
+    } == {
         "m": ["tflite"],
         "n": ["tflite"],
     }
@@ -171,68 +237,142 @@ def test_a_folder_without_a_manifest(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "names"),
     [
-        (["vit4x.ptl", "vit4x.tflite"], ["ptl", "tflite"]),  # one of a kind needs no more than the kind
+        (
+            ["vit4x.ptl", "vit4x.tflite"],
+            ["ptl", "tflite"],
+        ),  # one of a kind needs no more than the kind
         (["mobilenet.tflite"], ["tflite"]),
         (["mnist.tflite", "mnist_int8.tflite"], ["tflite", "tflite-int8"]),
-        (["m.onnx", "mobilenet.onnx"], ["onnx", "onnx-mobilenet"]),  # "obilenet" is nobody's name
+        (
+            ["m.onnx", "mobilenet.onnx"],
+            ["onnx", "onnx-mobilenet"],
+        ),  # "obilenet" is nobody's name
         (["model.onnx", "model_fp16.onnx"], ["onnx", "onnx-fp16"]),
         (["mnist.h5", "mnist.keras"], ["keras", "keras-keras"]),
         (["a.tflite", "b.tflite"], ["tflite", "tflite-b"]),
     ],
 )
-def test_versions_are_told_apart_by_what_differs(tmp_path: Path, files: list[str], names: list[str]) -> None:
-    assert sorted(versions(scan(fill(tmp_path, *[f"m/{file}" for file in files]))["m"])) == names
+def test_versions_are_told_apart_by_what_differs(
+    tmp_path: Path, files: list[str], names: list[str]
+) -> None:
+    assert (
+        sorted(versions(scan(fill(tmp_path, *[f"m/{file}" for file in files]))["m"]))
+        == names
+    )
 
 
 def test_a_folder_without_models(tmp_path: Path) -> None:
     """A folder of other things is not a model."""
-    assert scan(fill(tmp_path, "photos/a.png", "recipes/train.py", "deep/er/m.tflite")) == {}
+    assert (
+        scan(fill(tmp_path, "photos/a.png", "recipes/train.py", "deep/er/m.tflite"))
+        == {}
+    )
 
 
 def test_models_in_a_folder_of_their_kind(tmp_path: Path) -> None:
     """As Hugging Face's exporter lays them down; what lies beside it says more."""
-    fill(tmp_path, "m/config.json", "m/onnx/model.onnx", "m/onnx/model_quantized.onnx", "m/onnx/model.onnx_data")
+    fill(
+        tmp_path,
+        "m/config.json",
+        "m/onnx/model.onnx",
+        "m/onnx/model_quantized.onnx",
+        "m/onnx/model.onnx_data",
+    )
     fill(tmp_path, "n/onnx/model.onnx", "n/n.tflite", "o/images/model.onnx")
     found = scan(tmp_path)
-    assert versions(found["m"]) == {"onnx": "model.onnx", "onnx-quantized": "model_quantized.onnx"}
+    assert versions(found["m"]) == {
+        "onnx": "model.onnx",
+        "onnx-quantized": "model_quantized.onnx",
+    }
     assert found["m"].default_version == "onnx"
     assert versions(found["n"]) == {"tflite": "n.tflite"}
     assert "o" not in found
 
 
-@pytest.mark.parametrize("file", ["model.safetensors", "model-00001-of-00002.safetensors", "pytorch_model.bin"])
+@pytest.mark.parametrize(
+    "file",
+    ["model.safetensors", "model-00001-of-00002.safetensors", "pytorch_model.bin"],
+)
 def test_weights_without_a_model(tmp_path: Path, file: str) -> None:
     """A folder as Hugging Face saves it is listed, and says what is missing."""
     fill(tmp_path, "m/config.json", f"m/{file}", "n/data.bin")
     found = scan(tmp_path)
     assert list(found) == ["m"]
     assert found["m"].versions == {}
-    assert f"m holds weights ({file}) without a model: add a model.py" in str(found["m"].problem)
+    assert f"m holds weights ({file}) without a model: add a model.py" in str(
+        found["m"].problem
+    )
 
 
 @pytest.mark.parametrize(
     ("file", "name", "words"),
     [
-        ("bert.safetensors", "bert", "holds weights without a model: put it into a folder with a model.py"),
+        (
+            "bert.safetensors",
+            "bert",
+            "holds weights without a model: put it into a folder with a model.py",
+        ),
         ("m.zip", "m", "is an archive: unpack it"),
         ("M.TAR", "M", "is an archive: unpack it"),
         ("m.v1.tar.gz", "m.v1", "is an archive: unpack it"),
-        ("frozen_graph.pb", "frozen_graph", "is a frozen TensorFlow graph or a part of a model: convert it"),
-        ("epoch=3.ckpt", "epoch=3", "holds weights without a model: put it into a folder with a model.py"),
-        ("ckpt-1.data-00000-of-00001", "ckpt-1", "is a TensorFlow checkpoint, weights without a model: save"),
+        (
+            "frozen_graph.pb",
+            "frozen_graph",
+            "is a frozen TensorFlow graph or a part of a model: convert it",
+        ),
+        (
+            "epoch=3.ckpt",
+            "epoch=3",
+            "holds weights without a model: put it into a folder with a model.py",
+        ),
+        (
+            "ckpt-1.data-00000-of-00001",
+            "ckpt-1",
+            "is a TensorFlow checkpoint, weights without a model: save",
+        ),
         ("Tiny.Q4_K.gguf", "Tiny.Q4_K", "is a language model for an engine of its own"),
-        ("iris.joblib", "iris", "is a pickle, which is code and is never opened: convert the model to ONNX"),
-        ("net.mlmodel", "net", "is a Core ML model, which only Apple's devices run: export"),
-        ("net.engine", "net", "was compiled by TensorRT for one kind of NVIDIA's cards: serve the ONNX model"),
-        ("net.plan", "net", "was compiled by TensorRT for one kind of NVIDIA's cards: serve the ONNX model"),
-        ("net.dlc", "net", "was compiled for one kind of device: serve the ONNX or TFLite model"),
+        (
+            "iris.joblib",
+            "iris",
+            "is a pickle, which is code and is never opened: convert the model to ONNX",
+        ),
+        (
+            "net.mlmodel",
+            "net",
+            "is a Core ML model, which only Apple's devices run: export",
+        ),
+        (
+            "net.engine",
+            "net",
+            "was compiled by TensorRT for one kind of NVIDIA's cards: serve the ONNX model",
+        ),
+        (
+            "net.plan",
+            "net",
+            "was compiled by TensorRT for one kind of NVIDIA's cards: serve the ONNX model",
+        ),
+        (
+            "net.dlc",
+            "net",
+            "was compiled for one kind of device: serve the ONNX or TFLite model",
+        ),
         ("net.nnef.tgz", "net", "is a model for Tract: serve the ONNX model"),
         ("net.tflite.gz", "net.tflite", "is an archive: unpack it"),
-        ("net.onnx.crdownload", "net.onnx", "is a download that has not finished: fetch the file again"),
-        ("net.ort", "net", "is an ONNX model in ONNX Runtime's own format: serve the .onnx file"),
+        (
+            "net.onnx.crdownload",
+            "net.onnx",
+            "is a download that has not finished: fetch the file again",
+        ),
+        (
+            "net.ort",
+            "net",
+            "is an ONNX model in ONNX Runtime's own format: serve the .onnx file",
+        ),
     ],
 )
-def test_bare_files_that_are_no_models_yet(tmp_path: Path, file: str, name: str, words: str) -> None:
+def test_bare_files_that_are_no_models_yet(
+    tmp_path: Path, file: str, name: str, words: str
+) -> None:
     """They are listed with what to do."""
     found = scan(fill(tmp_path, file, "." + file, "readme.md", "a b.zip"))
     assert list(found) == [name]
@@ -251,7 +391,9 @@ def test_weights_named_like_a_model(tmp_path: Path, ending: str) -> None:
     """What torch.save writes is listed as unavailable: bare, in a folder, and where a manifest names it."""
     (tmp_path / "m").mkdir()
     (tmp_path / "n").mkdir()
-    (tmp_path / "n" / "model.toml").write_text(f'[versions]\nv = {{ file = "old.{ending}" }}\n')
+    (tmp_path / "n" / "model.toml").write_text(
+        f'[versions]\nv = {{ file = "old.{ending}" }}\n'
+    )
     zipped(tmp_path / f"new.{ending}", "data.pkl", "data/0", "version")
     zipped(tmp_path / "m" / f"new.{ending}", "data.pkl", "data/0", "version")
     for old in (tmp_path / f"old.{ending}", tmp_path / "n" / f"old.{ending}"):
@@ -260,7 +402,10 @@ def test_weights_named_like_a_model(tmp_path: Path, ending: str) -> None:
     assert set(found) == {"new", "old", "m", "n"}
     for entry in found.values():
         (version,) = entry.versions.values()
-        assert "holds weights without a model, or a pickled module, which is code" in str(version.problem)
+        assert (
+            "holds weights without a model, or a pickled module, which is code"
+            in str(version.problem)
+        )
 
 
 def test_compiled_packages(tmp_path: Path) -> None:
@@ -273,41 +418,83 @@ def test_two_files_that_are_one_model_of_another_kind(tmp_path: Path) -> None:
     """An ending that many things have counts only with its counterpart."""
     found = scan(fill(tmp_path, "a.xml", "a.bin", "b.xml", "c.bin", "d.param"))
     assert list(found) == ["a"]
-    assert str(found["a"].problem).startswith("a.xml is an OpenVINO model, which is not served: serve")
+    assert str(found["a"].problem).startswith(
+        "a.xml is an OpenVINO model, which is not served: serve"
+    )
 
 
 def test_folders_that_hold_something_else(tmp_path: Path) -> None:
     """A folder that was meant to be a model says what is in it; archives and downloads may be anything."""
-    fill(tmp_path, "a/frozen_graph.pb", "a/notes.txt", "b.mlpackage/Manifest.json", "c/photos.zip", "d/.net.gguf")
+    fill(
+        tmp_path,
+        "a/frozen_graph.pb",
+        "a/notes.txt",
+        "b.mlpackage/Manifest.json",
+        "c/photos.zip",
+        "d/.net.gguf",
+    )
     found = scan(tmp_path)
     assert list(found) == ["a", "b.mlpackage"]
-    assert str(found["a"].problem).startswith("a/frozen_graph.pb is a frozen TensorFlow graph")
-    assert str(found["b.mlpackage"].problem).startswith("b.mlpackage is a Core ML model")
+    assert str(found["a"].problem).startswith(
+        "a/frozen_graph.pb is a frozen TensorFlow graph"
+    )
+    assert str(found["b.mlpackage"].problem).startswith(
+        "b.mlpackage is a Core ML model"
+    )
 
 
-@pytest.mark.parametrize("file", ["m.tflite", "m.onnx", "m.pt", "m.keras", "m.h5", "m.pte", "m.ptl", "m.pt2"])
-def test_what_a_clone_or_a_download_left_in_place_of_a_model(tmp_path: Path, file: str) -> None:
+@pytest.mark.parametrize(
+    "file", ["m.tflite", "m.onnx", "m.pt", "m.keras", "m.h5", "m.pte", "m.ptl", "m.pt2"]
+)
+def test_what_a_clone_or_a_download_left_in_place_of_a_model(
+    tmp_path: Path, file: str
+) -> None:
     """Nothing is wrong with the model: it never came."""
-    (tmp_path / file).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 12345\n")
-    (tmp_path / f"page.{file}").write_text("\n<!DOCTYPE html>\n<html><title>Sign in</title></html>")
+    (tmp_path / file).write_text(
+        "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 12345\n"
+    )
+    (tmp_path / f"page.{file}").write_text(
+        "\n<!DOCTYPE html>\n<html><title>Sign in</title></html>"
+    )
     found = scan(tmp_path)
-    pointer, page = (next(iter(found[name].versions.values())).problem for name in ("m", "page.m"))
+    pointer, page = (
+        next(iter(found[name].versions.values())).problem for name in ("m", "page.m")
+    )
     assert pointer == (
         f"{file} is only a pointer of Git LFS: run git lfs pull in the clone, or download the file itself"
     )
-    assert page == f"page.{file} is a web page instead of the model: download the file itself"
+    assert (
+        page
+        == f"page.{file} is a web page instead of the model: download the file itself"
+    )
 
 
 def test_an_archive_beside_what_was_in_it(tmp_path: Path) -> None:
     """A model of the same name is what counts; a folder of other things is not."""
-    found = scan(fill(tmp_path, "m.zip", "m/m.tflite", "n.tar", "n.tflite", "o.zip", "o/readme.md"))
-    assert (versions(found["m"]), versions(found["n"])) == ({"tflite": "m.tflite"}, {"tflite": "n.tflite"})
+    found = scan(
+        fill(
+            tmp_path, "m.zip", "m/m.tflite", "n.tar", "n.tflite", "o.zip", "o/readme.md"
+        )
+    )
+    assert (versions(found["m"]), versions(found["n"])) == (
+        {"tflite": "m.tflite"},
+        {"tflite": "n.tflite"},
+    )
     assert str(found["o"].problem).startswith("o.zip is an archive")
 
 
 def test_a_pickle_beside_what_was_made_from_it(tmp_path: Path) -> None:
     """It is a version that is not served; other pickles, and those that a manifest leaves out, are no model's."""
-    files = ["iris.joblib", "iris.onnx", "m/a.pkl", "m/a.onnx", "m/scaler.pkl", "m/a.int8.onnx", "n/a.onnx", "n/a.pkl"]
+    files = [
+        "iris.joblib",
+        "iris.onnx",
+        "m/a.pkl",
+        "m/a.onnx",
+        "m/scaler.pkl",
+        "m/a.int8.onnx",
+        "n/a.onnx",
+        "n/a.pkl",
+    ]
     models = scan(fill(tmp_path, *files, n='versions.v.file = "a.onnx"'))
     assert {name: list(entry.versions) for name, entry in models.items()} == {
         "iris": ["onnx", "joblib"],
@@ -315,22 +502,32 @@ def test_a_pickle_beside_what_was_made_from_it(tmp_path: Path) -> None:
         "n": ["v"],
     }
     assert models["iris"].default_version == models["m"].default_version == "onnx"
-    assert "a.pkl is a pickle, which is code" in str(models["m"].versions["pkl"].problem)
+    assert "a.pkl is a pickle, which is code" in str(
+        models["m"].versions["pkl"].problem
+    )
 
 
 def test_a_folder_with_a_manifest(tmp_path: Path) -> None:
     """A manifest declares the versions; files that it leaves out are none."""
     toml = 'default_version = "b"\n[versions.a]\nfile = "a.tflite"\nxnnpack = true\n[versions.b]\nfile = "sub/b.tflite"'
-    entry = scan(fill(tmp_path, "m/a.tflite", "m/sub/b.tflite", "m/c.tflite", m=toml))["m"]
+    entry = scan(fill(tmp_path, "m/a.tflite", "m/sub/b.tflite", "m/c.tflite", m=toml))[
+        "m"
+    ]
     assert versions(entry) == {"a": "a.tflite", "b": "b.tflite"}
-    assert (entry.default_version, entry.versions["a"].options) == ("b", {"xnnpack": True})
+    assert (entry.default_version, entry.versions["a"].options) == (
+        "b",
+        {"xnnpack": True},
+    )
     assert all(version.problem is None for version in entry.versions.values())
 
 
 def test_a_manifest_without_versions(tmp_path: Path) -> None:
     """Where a manifest declares none, the folder's files are the versions."""
     entry = scan(fill(tmp_path, "m/m.tflite", m='description = "d"'))["m"]
-    assert (versions(entry), entry.manifest.description) == ({"tflite": "m.tflite"}, "d")
+    assert (versions(entry), entry.manifest.description) == (
+        {"tflite": "m.tflite"},
+        "d",
+    )
 
 
 def test_a_manifest_without_models(tmp_path: Path) -> None:
@@ -342,7 +539,15 @@ def test_a_manifest_without_models(tmp_path: Path) -> None:
 
 def test_numbered_versions(tmp_path: Path) -> None:
     """Triton's layout: the highest number is the default, compared as a number."""
-    entry = scan(fill(tmp_path, "m/1/model.tflite", "m/2/model.tflite", "m/10/model.tflite", "m/best/a.tflite"))["m"]
+    entry = scan(
+        fill(
+            tmp_path,
+            "m/1/model.tflite",
+            "m/2/model.tflite",
+            "m/10/model.tflite",
+            "m/best/a.tflite",
+        )
+    )["m"]
     assert sorted(entry.versions) == ["1", "10", "2"]
     assert entry.default_version == "10"
     assert entry.versions["10"].path == tmp_path / "m" / "10" / "model.tflite"
@@ -351,14 +556,25 @@ def test_numbered_versions(tmp_path: Path) -> None:
 def test_numbered_versions_with_zeros_in_front(tmp_path: Path) -> None:
     """Their number is their name, in manifests too; of two that are the same number the padded one is served."""
     said = 'default_version = "0002"'
-    entry = scan(fill(tmp_path, "m/00000123/a.tflite", "m/0002/b.tflite", "m/2/c.tflite", m=said))["m"]
+    entry = scan(
+        fill(tmp_path, "m/00000123/a.tflite", "m/0002/b.tflite", "m/2/c.tflite", m=said)
+    )["m"]
     assert versions(entry) == {"123": "a.tflite", "2": "b.tflite"}
     assert entry.default_version == "2"
 
 
 def test_numbered_versions_hold_one_model(tmp_path: Path) -> None:
     """An empty number is none; of two files in one number neither is guessed."""
-    entry = scan(fill(tmp_path, "m/1/a.tflite", "m/1/b.tflite", "m/2/notes.txt", "m/3/.a.tflite", "m/3/b.tflite"))["m"]
+    entry = scan(
+        fill(
+            tmp_path,
+            "m/1/a.tflite",
+            "m/1/b.tflite",
+            "m/2/notes.txt",
+            "m/3/.a.tflite",
+            "m/3/b.tflite",
+        )
+    )["m"]
     assert "holds 2 models" in str(entry.versions["1"].problem)
     assert versions(entry) == {"1": "a.tflite", "3": "b.tflite"}
 
@@ -367,28 +583,43 @@ def test_numbered_versions_hold_one_model(tmp_path: Path) -> None:
 def test_digits_that_are_no_numbers(tmp_path: Path, digit: str) -> None:
     """A folder or version named with a digit that is no decimal number does no harm."""
     toml = f'[versions."{digit}"]\nfile = "m.tflite"'
-    models = scan(fill(tmp_path, f"m/{digit}/m.tflite", "m/1/m.tflite", "n/m.tflite", n=toml))
+    models = scan(
+        fill(tmp_path, f"m/{digit}/m.tflite", "m/1/m.tflite", "n/m.tflite", n=toml)
+    )
     assert list(models["m"].versions) == ["1"]
     assert models["n"].default_version == digit
 
 
 def test_a_folder_says_more_than_a_bare_file(tmp_path: Path) -> None:
     """A folder and a bare file of one name: the folder is the model."""
-    assert versions(scan(fill(tmp_path, "m.keras", "m/1/m.tflite"))["m"]) == {"1": "m.tflite"}
+    assert versions(scan(fill(tmp_path, "m.keras", "m/1/m.tflite"))["m"]) == {
+        "1": "m.tflite"
+    }
 
 
 def test_hidden_entries(tmp_path: Path) -> None:
     """Hidden files and folders are passed over at every level; other systems leave such files behind."""
-    files = [".a.tflite", ".trash/a.tflite", "m/m.tflite", "m/._m.tflite", "m/.1/m.tflite", "h/.h.tflite"]
+    files = [
+        ".a.tflite",
+        ".trash/a.tflite",
+        "m/m.tflite",
+        "m/._m.tflite",
+        "m/.1/m.tflite",
+        "h/.h.tflite",
+    ]
     models = scan(fill(tmp_path, *files))
     assert list(models) == ["m"]
     assert versions(models["m"]) == {"tflite": "m.tflite"}
 
 
-@pytest.mark.parametrize("name", ["stats", "a b", "a%2fb", "50%", "a:b", "a\\b", "a?b", "a#b", "a\nb"])
+@pytest.mark.parametrize(
+    "name", ["stats", "a b", "a%2fb", "50%", "a:b", "a\\b", "a?b", "a#b", "a\nb"]
+)
 def test_bad_names(tmp_path: Path, name: str) -> None:
     """What cannot stand in a URL path is no model, neither as a folder nor as a bare file."""
-    assert list(scan(fill(tmp_path, f"{name}/m.tflite", f"{name}.tflite", "good.tflite"))) == ["good"]
+    assert list(
+        scan(fill(tmp_path, f"{name}/m.tflite", f"{name}.tflite", "good.tflite"))
+    ) == ["good"]
 
 
 def test_names_that_are_not_utf8(tmp_path: Path) -> None:
@@ -403,7 +634,11 @@ BROKEN = {
     "threads = 0": ["m/model.toml", "threads", "from 1 to 256"],
     "[image]\nmean = 'x'": ["m/model.toml", "image.mean", "numbers"],
     "[versions.a]": ["m/model.toml", "versions.a.file", "name the model file"],
-    "[versions.a]\nfile = '../other.tflite'": ["m/model.toml", "versions.a.file", "inside the model's folder"],
+    "[versions.a]\nfile = '../other.tflite'": [
+        "m/model.toml",
+        "versions.a.file",
+        "inside the model's folder",
+    ],
     "= 1": ["m/model.toml", "not valid TOML", "line 1"],
     "threads = " + "9" * 5000: ["m/model.toml", "digits"],
 }
@@ -422,17 +657,34 @@ def test_a_broken_manifest_is_listed(tmp_path: Path, toml: str) -> None:
 @pytest.mark.parametrize(
     ("file", "problem"),
     [
-        ("gone.tflite", "m/model.toml: versions.a.file names gone.tflite, which does not exist"),
+        (
+            "gone.tflite",
+            "m/model.toml: versions.a.file names gone.tflite, which does not exist",
+        ),
         ("gone", "m/model.toml: versions.a.file names gone, which does not exist"),
-        ("labels.txt", "m/model.toml: versions.a.file is no model (.tflite, .lite, .onnx"),
+        (
+            "labels.txt",
+            "m/model.toml: versions.a.file is no model (.tflite, .lite, .onnx",
+        ),
         ("dir.tflite", "m/model.toml: versions.a.file is no model"),
         (".", "m/model.toml: versions.a.file is no model"),
     ],
 )
-def test_a_declared_file_that_cannot_be_served(tmp_path: Path, file: str, problem: str) -> None:
+def test_a_declared_file_that_cannot_be_served(
+    tmp_path: Path, file: str, problem: str
+) -> None:
     """The version is listed with its problem; the others are served."""
     toml = f"[versions.a]\nfile = '{file}'\n[versions.b]\nfile = 'm.tflite'"
-    entry = scan(fill(tmp_path, "m/m.tflite", "m/m.keras", "m/labels.txt", "m/dir.tflite/x", m=toml))["m"]
+    entry = scan(
+        fill(
+            tmp_path,
+            "m/m.tflite",
+            "m/m.keras",
+            "m/labels.txt",
+            "m/dir.tflite/x",
+            m=toml,
+        )
+    )["m"]
     assert problem in str(entry.versions["a"].problem)
     assert (entry.versions["b"].problem, entry.default_version) == (None, "b")
 
@@ -457,9 +709,17 @@ def test_links_that_leave_the_folder(linked: tuple[Path, Path]) -> None:
     (inside / "declared" / "a.tflite").symlink_to(outside / "m.tflite")
     models = scan(inside)
     assert set(models) == {"real", "bare", "folder", "m", "declared"}
-    refused = [version for name in models if name != "real" for version in models[name].versions.values()]
+    refused = [
+        version
+        for name in models
+        if name != "real"
+        for version in models[name].versions.values()
+    ]
     assert len(refused) == 6
-    assert all("a link that leaves the models folder" in str(version.problem) for version in refused)
+    assert all(
+        "a link that leaves the models folder" in str(version.problem)
+        for version in refused
+    )
 
 
 def test_links_within_the_folder(linked: tuple[Path, Path]) -> None:
@@ -470,7 +730,11 @@ def test_links_within_the_folder(linked: tuple[Path, Path]) -> None:
     (outside / "models").symlink_to(inside)
     for root in (inside, outside / "models"):
         models = scan(root)
-        assert [version.problem for entry in models.values() for version in entry.versions.values()] == [None] * 3
+        assert [
+            version.problem
+            for entry in models.values()
+            for version in entry.versions.values()
+        ] == [None] * 3
 
 
 def test_a_neighbour_whose_name_starts_alike(tmp_path: Path) -> None:
@@ -478,7 +742,9 @@ def test_a_neighbour_whose_name_starts_alike(tmp_path: Path) -> None:
     fill(tmp_path / "models-2", "m.tflite")
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "m.tflite").symlink_to(tmp_path / "models-2" / "m.tflite")
-    assert "leaves the models folder" in str(scan(tmp_path / "models")["m"].versions["tflite"].problem)
+    assert "leaves the models folder" in str(
+        scan(tmp_path / "models")["m"].versions["tflite"].problem
+    )
 
 
 def test_links_that_lead_nowhere(tmp_path: Path) -> None:
@@ -539,20 +805,32 @@ def test_a_folder_with_more_models_than_a_model_has_versions(tmp_path: Path) -> 
 
 
 def test_too_many_versions_in_a_folder_of_one_format(tmp_path: Path) -> None:
-    fill(tmp_path, *(f"big/onnx/model_{number}.onnx" for number in range(MAX_VERSIONS + 1)))
+    fill(
+        tmp_path,
+        *(f"big/onnx/model_{number}.onnx" for number in range(MAX_VERSIONS + 1)),
+    )
     entry = scan(tmp_path)["big"]
-    assert not entry.versions and f"holds {MAX_VERSIONS + 1} models" in str(entry.problem)
+    assert not entry.versions and f"holds {MAX_VERSIONS + 1} models" in str(
+        entry.problem
+    )
 
 
 def test_the_newest_of_too_many_numbered_versions_are_kept(tmp_path: Path) -> None:
     """One more version must not take the model away."""
-    fill(tmp_path, *(f"big/{number}/model.tflite" for number in range(1, MAX_VERSIONS + 3)))
+    fill(
+        tmp_path,
+        *(f"big/{number}/model.tflite" for number in range(1, MAX_VERSIONS + 3)),
+    )
     entry = scan(tmp_path)["big"]
-    assert sorted(entry.versions, key=int) == [str(number) for number in range(3, MAX_VERSIONS + 3)]
+    assert sorted(entry.versions, key=int) == [
+        str(number) for number in range(3, MAX_VERSIONS + 3)
+    ]
     assert entry.default_version == str(MAX_VERSIONS + 2)
 
 
-def test_the_work_for_one_folder_grows_with_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_work_for_one_folder_grows_with_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not with the square of their number."""
     monkeypatch.setattr(scan_module, "MAX_VERSIONS", 1000)
     calls = 0
@@ -572,8 +850,14 @@ def test_the_work_for_one_folder_grows_with_its_files(tmp_path: Path, monkeypatc
 def test_a_manifest_that_names_many_files_lists_their_folder_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lines = "".join(f'v{number} = {{ file = "v{number}.zip" }}\n' for number in range(50))
-    fill(tmp_path, *(f"big/v{number}.zip" for number in range(50)), big=f"[versions]\n{lines}")
+    lines = "".join(
+        f'v{number} = {{ file = "v{number}.zip" }}\n' for number in range(50)
+    )
+    fill(
+        tmp_path,
+        *(f"big/v{number}.zip" for number in range(50)),
+        big=f"[versions]\n{lines}",
+    )
     listings: list[Path] = []
 
     def listed(folder: Path) -> frozenset[str]:

@@ -29,7 +29,11 @@ def store(tmp_path: Path) -> SnapshotStore:
 def copies(tmp_path: Path) -> list[Path]:
     """What lies in the state folder."""
     folder = tmp_path / "state" / FOLDER
-    return sorted(path for path in folder.rglob("*") if path.is_file()) if folder.exists() else []
+    return (
+        sorted(path for path in folder.rglob("*") if path.is_file())
+        if folder.exists()
+        else []
+    )
 
 
 def one_file(tmp_path: Path, size: int = 1000) -> tuple[ModelEntry, VersionEntry, Path]:
@@ -42,7 +46,18 @@ def one_file(tmp_path: Path, size: int = 1000) -> tuple[ModelEntry, VersionEntry
 
 
 @pytest.mark.parametrize(
-    "name", ["tflite", "tflite-int8", "torch", "onnx", "pt2", "savedmodel", "tfjs", "keras", "executorch"]
+    "name",
+    [
+        "tflite",
+        "tflite-int8",
+        "torch",
+        "onnx",
+        "pt2",
+        "savedmodel",
+        "tfjs",
+        "keras",
+        "executorch",
+    ],
 )
 def test_a_copy_is_whole(store: SnapshotStore, tmp_path: Path, name: str) -> None:
     """Every file under its own relative name, with the digest that the manifest states and verdicts are kept by."""
@@ -54,27 +69,43 @@ def test_a_copy_is_whole(store: SnapshotStore, tmp_path: Path, name: str) -> Non
     assert version.path.is_dir() or taken.path.parent.name == version.path.parent.name
     base = version.path if version.path.is_dir() else version.path.parent
     own = taken.path if version.path.is_dir() else taken.path.parent
-    originals = {path.relative_to(base): path.read_bytes() for path in version_files(version)}
-    assert {path.relative_to(own): path.read_bytes() for path in copies(tmp_path)} == originals
+    originals = {
+        path.relative_to(base): path.read_bytes() for path in version_files(version)
+    }
+    assert {
+        path.relative_to(own): path.read_bytes() for path in copies(tmp_path)
+    } == originals
     taken.close()
-    assert copies(tmp_path) == [] and list((tmp_path / "state" / FOLDER).iterdir()) == []
+    assert (
+        copies(tmp_path) == [] and list((tmp_path / "state" / FOLDER).iterdir()) == []
+    )
 
 
-def test_a_copy_is_its_owners_alone_and_stays_as_it_was(store: SnapshotStore, tmp_path: Path) -> None:
+def test_a_copy_is_its_owners_alone_and_stays_as_it_was(
+    store: SnapshotStore, tmp_path: Path
+) -> None:
     entry, version, path = one_file(tmp_path)
     content = path.read_bytes()
     taken = store.take(version, entry.folder)
-    modes = {oct(item.stat().st_mode & 0o777) for item in (taken.path.parent, taken.path.parent.parent)}
+    modes = {
+        oct(item.stat().st_mode & 0o777)
+        for item in (taken.path.parent, taken.path.parent.parent)
+    }
     assert modes == {"0o700"} and taken.path.stat().st_mode & 0o777 == 0o400
     path.write_bytes(b"other")
     taken.check()
     assert taken.path.read_bytes() == content
     taken.path.unlink()
-    with pytest.raises(ModelLoadError, match="private copy in the state folder was changed; load the model again"):
+    with pytest.raises(
+        ModelLoadError,
+        match="private copy in the state folder was changed; load the model again",
+    ):
         taken.check()
 
 
-def test_a_copy_goes_with_the_last_that_refers_to_it(store: SnapshotStore, tmp_path: Path) -> None:
+def test_a_copy_goes_with_the_last_that_refers_to_it(
+    store: SnapshotStore, tmp_path: Path
+) -> None:
     entry, version, _ = one_file(tmp_path)
     taken = store.take(version, entry.folder)
     other = taken
@@ -100,11 +131,22 @@ sys.stdin.read()
 
 
 @pytest.mark.parametrize("end", ["killed", "alive", "ended"])
-def test_what_a_killed_process_left_is_swept_and_nothing_else(tmp_path: Path, end: str) -> None:
+def test_what_a_killed_process_left_is_swept_and_nothing_else(
+    tmp_path: Path, end: str
+) -> None:
     """A process that lives keeps its copies, one that ends takes them along."""
     entry, version, _ = one_file(tmp_path)
-    command = [sys.executable, "-c", KILLED, str(tmp_path / "models"), str(tmp_path / "state"), end]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    command = [
+        sys.executable,
+        "-c",
+        KILLED,
+        str(tmp_path / "models"),
+        str(tmp_path / "state"),
+        end,
+    ]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
         assert process.stdout is not None and process.stdin is not None
         assert process.stdout.readline() == b"taken\n"
         if end != "alive":
@@ -116,11 +158,16 @@ def test_what_a_killed_process_left_is_swept_and_nothing_else(tmp_path: Path, en
         assert copies(tmp_path) == sorted([own.path, *(left if end == "alive" else [])])
 
 
-def test_a_link_out_of_the_folder_is_refused(store: SnapshotStore, tmp_path: Path) -> None:
+def test_a_link_out_of_the_folder_is_refused(
+    store: SnapshotStore, tmp_path: Path
+) -> None:
     entry, version, path = one_file(tmp_path)
     path.rename(tmp_path / "elsewhere")
     path.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(ModelLoadError, match=r"m\.tflite is a link that leaves its folder; copy the file into it"):
+    with pytest.raises(
+        ModelLoadError,
+        match=r"m\.tflite is a link that leaves its folder; copy the file into it",
+    ):
         store.take(version, entry.folder)
 
 
@@ -129,7 +176,10 @@ def test_a_link_that_changes_all_the_time_leads_nowhere_else(
 ) -> None:
     """What is copied is what was looked at, wherever the link leads a moment later."""
     entry, version, path = one_file(tmp_path)
-    targets, resolve = [path.rename(path.with_name("own")), tmp_path / "secret"], os.path.realpath
+    targets, resolve = (
+        [path.rename(path.with_name("own")), tmp_path / "secret"],
+        os.path.realpath,
+    )
     targets[1].write_bytes(bytes(1000))
     path.symlink_to(targets[0])
 
@@ -153,15 +203,22 @@ def test_errors_name_the_owners_file(tmp_path: Path, room: bool) -> None:
     entry = scan(MODELS)["digits"]
     for name in ("tflite", "savedmodel"):
         version = entry.versions[name]
-        taken = SnapshotStore(tmp_path / "state" if room else None).take(version, entry.folder)
-        assert with_own_paths(f"Cannot open '{taken.path}': no", version) == f"Cannot open '{version.path}': no"
+        taken = SnapshotStore(tmp_path / "state" if room else None).take(
+            version, entry.folder
+        )
+        assert (
+            with_own_paths(f"Cannot open '{taken.path}': no", version)
+            == f"Cannot open '{version.path}': no"
+        )
         taken.close()
 
 
 def test_what_cannot_be_read_is_named(store: SnapshotStore, tmp_path: Path) -> None:
     entry, version, path = one_file(tmp_path)
     path.unlink()
-    with pytest.raises(ModelLoadError, match=r"cannot be read: m\.tflite: No such file"):
+    with pytest.raises(
+        ModelLoadError, match=r"cannot be read: m\.tflite: No such file"
+    ):
         store.take(version, entry.folder)
     assert list((tmp_path / "state" / FOLDER).iterdir()) == []
 
@@ -170,7 +227,9 @@ def test_a_file_that_is_written_meanwhile_is_not_taken(
     store: SnapshotStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Half of it would be old and half new: the caller may ask again."""
-    entry, version, path = one_file(tmp_path, 32 << 20)  # so large that the file's time differs after each copy
+    entry, version, path = one_file(
+        tmp_path, 32 << 20
+    )  # so large that the file's time differs after each copy
     copy = snapshots._copy
 
     def copy_and_write(original: Path, target: Path) -> str:
@@ -180,12 +239,16 @@ def test_a_file_that_is_written_meanwhile_is_not_taken(
         return digest
 
     monkeypatch.setattr(snapshots, "_copy", copy_and_write)
-    with pytest.raises(ApiError, match=r"m\.tflite are being written; ask again once they are there") as caught:
+    with pytest.raises(
+        ApiError, match=r"m\.tflite are being written; ask again once they are there"
+    ) as caught:
         store.take(version, entry.folder)
     assert caught.value.code is ErrorCode.MODEL_NOT_READY and copies(tmp_path) == []
 
 
-def test_a_state_folder_that_cannot_be_made_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_folder_that_cannot_be_made_costs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The copy lies among other temporary files; where these have no place either, the reason is told."""
     entry, version, path = one_file(tmp_path)
     (tmp_path / "file").write_text("")
@@ -193,12 +256,15 @@ def test_a_state_folder_that_cannot_be_made_costs_nothing(tmp_path: Path, monkey
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     store = SnapshotStore(tmp_path / "file" / "state")
     taken = store.take(version, entry.folder)
-    assert taken.path.read_bytes() == path.read_bytes() and taken.path.is_relative_to(tmp_path / "temporary")
+    assert taken.path.read_bytes() == path.read_bytes() and taken.path.is_relative_to(
+        tmp_path / "temporary"
+    )
     taken.close()
     assert list((tmp_path / "temporary").iterdir()) == []
     shutil.rmtree(tmp_path / "temporary")
     with pytest.raises(
-        ApiError, match=r"no place for a private copy of m\.tflite \(1000 bytes\): .*make room in"
+        ApiError,
+        match=r"no place for a private copy of m\.tflite \(1000 bytes\): .*make room in",
     ) as no:
         store.take(version, entry.folder)
     assert no.value.code is ErrorCode.MODEL_NOT_READY
@@ -220,8 +286,22 @@ def test_a_full_disk_is_told_and_keeps_nothing(tmp_path: Path) -> None:
     one_file(tmp_path)
     temporary = tmp_path / "temporary"
     temporary.mkdir()
-    command = [sys.executable, "-c", FULL, str(tmp_path / "models"), str(tmp_path / "state")]
+    command = [
+        sys.executable,
+        "-c",
+        FULL,
+        str(tmp_path / "models"),
+        str(tmp_path / "state"),
+    ]
     environment = {**os.environ, "TMPDIR": str(temporary)}
-    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=60, env=environment)
-    assert "there is no place for a private copy of m.tflite (1000 bytes): File too large; make room in" in done.stderr
-    assert list((tmp_path / "state" / FOLDER).iterdir()) == [] and list(temporary.iterdir()) == []
+    done = subprocess.run(
+        command, stderr=subprocess.PIPE, text=True, timeout=60, env=environment
+    )
+    assert (
+        "there is no place for a private copy of m.tflite (1000 bytes): File too large; make room in"
+        in done.stderr
+    )
+    assert (
+        list((tmp_path / "state" / FOLDER).iterdir()) == []
+        and list(temporary.iterdir()) == []
+    )

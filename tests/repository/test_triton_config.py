@@ -9,7 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pocketserve.repository.scan import scan
-from pocketserve.repository.triton_config import MAX_DEPTH, TextFormatError, parse, read_config
+from pocketserve.repository.triton_config import (
+    MAX_DEPTH,
+    TextFormatError,
+    parse,
+    read_config,
+)
 
 DENSENET = """
 name: "densenet_onnx"  # a comment
@@ -42,7 +47,9 @@ def test_fields_of_every_form() -> None:
 def test_labels_are_taken_over(tmp_path: Path) -> None:
     assert problem(tmp_path, DENSENET) == ""
     entry = scan(tmp_path)["m"]
-    assert entry.manifest.labels == "densenet_labels.txt" and list(entry.versions) == ["1"]
+    assert entry.manifest.labels == "densenet_labels.txt" and list(entry.versions) == [
+        "1"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -61,7 +68,9 @@ def test_labels_are_taken_over(tmp_path: Path) -> None:
         ("a {" * (MAX_DEPTH + 2), "nest more than"),
     ],
 )
-def test_what_has_no_counterpart_is_said(tmp_path: Path, text: str, reason: str) -> None:
+def test_what_has_no_counterpart_is_said(
+    tmp_path: Path, text: str, reason: str
+) -> None:
     found = problem(tmp_path, text)
     assert reason in found and found.startswith("m/config.pbtxt")
 
@@ -69,20 +78,31 @@ def test_what_has_no_counterpart_is_said(tmp_path: Path, text: str, reason: str)
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"], ids=["lf", "crlf", "cr"])
 def test_line_ends_of_every_system(tmp_path: Path, end: str) -> None:
     path = tmp_path / "config.pbtxt"
-    path.write_bytes(end.join(["# a comment", 'output { label_filename: "l.txt" }']).encode())
+    path.write_bytes(
+        end.join(["# a comment", 'output { label_filename: "l.txt" }']).encode()
+    )
     assert read_config(path).labels == "l.txt" and read_config(path).problem is None
     path.write_bytes(end.join(["# a comment", "`"]).encode())
     assert "line 2 is no text" in str(read_config(path).problem)
 
 
 @pytest.mark.parametrize("name", ["../../secret", "/etc/passwd", "a/../../b", ""])
-def test_labels_outside_of_the_folder_are_passed_over(tmp_path: Path, name: str) -> None:
+def test_labels_outside_of_the_folder_are_passed_over(
+    tmp_path: Path, name: str
+) -> None:
     path = tmp_path / "config.pbtxt"
     path.write_text(f'output [ {{ label_filename: "{name}" }} ]')
     assert read_config(path).labels is None and read_config(path).problem is None
 
 
-@pytest.mark.parametrize("text", ["sequence_batching { direct { } }", "backend: [] output { label_filename: [] }", ""])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sequence_batching { direct { } }",
+        "backend: [] output { label_filename: [] }",
+        "",
+    ],
+)
 def test_what_says_nothing_against_it_is_served(tmp_path: Path, text: str) -> None:
     assert problem(tmp_path, text) == ""
 

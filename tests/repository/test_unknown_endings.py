@@ -12,7 +12,12 @@ from pocketserve.repository.scan import locate, scan
 from pocketserve.runtimes.registry import format_at
 
 DIGITS = MODELS / "digits"
-FILES = {"tflite": "digits.tflite", "onnx": "digits.onnx", "torchscript": "digits.ts", "executorch": "digits.pte"}
+FILES = {
+    "tflite": "digits.tflite",
+    "onnx": "digits.onnx",
+    "torchscript": "digits.ts",
+    "executorch": "digits.pte",
+}
 
 
 @pytest.mark.parametrize("kind", FILES)
@@ -42,7 +47,14 @@ def test_edge_impulse_names_tflite_files_lite(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"\x08", b"\x08\x08\x12", b"hello world, this is a text", b"\x08\x0a\x12\x05\xff\xff\xff\xff\xff", b"PK\3\4"],
+    [
+        b"",
+        b"\x08",
+        b"\x08\x08\x12",
+        b"hello world, this is a text",
+        b"\x08\x0a\x12\x05\xff\xff\xff\xff\xff",
+        b"PK\3\4",
+    ],
 )
 @pytest.mark.parametrize("name", ["notes", "data.bin", "weights.data"])
 def test_other_files_are_no_models(tmp_path: Path, content: bytes, name: str) -> None:

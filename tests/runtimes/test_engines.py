@@ -18,7 +18,12 @@ from pocketserve.runtimes.onnx.native import provider_options
 from pocketserve.runtimes.tflite.delegates import delegate_request
 
 EVERY = pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.words[0])
-PROVIDERS = {"openvino": "OpenVINO", "coreml": "CoreML", "tensorrt": "Tensorrt", "nnapi": "Nnapi"}
+PROVIDERS = {
+    "openvino": "OpenVINO",
+    "coreml": "CoreML",
+    "tensorrt": "Tensorrt",
+    "nnapi": "Nnapi",
+}
 
 
 @EVERY
@@ -31,7 +36,11 @@ def test_the_sentence_stands_in_the_documents_table(engine: OtherEngine) -> None
 def test_each_of_its_names_finds_it(engine: OtherEngine) -> None:
     """In any case, and as ONNX Runtime spells it; no other engine has the name."""
     for word in engine.words:
-        assert engine_advice(word) == engine_advice(word.upper()) == engine_advice(1, f" {word}ExecutionProvider")
+        assert (
+            engine_advice(word)
+            == engine_advice(word.upper())
+            == engine_advice(1, f" {word}ExecutionProvider")
+        )
         assert [other for other in ENGINES if word in other.words] == [engine]
     assert engine_advice("cpu", "xnnpack", None, 7) is None
 
@@ -58,7 +67,10 @@ def test_in_a_manifest(engine: OtherEngine) -> None:
         assert str(caught.value).endswith(f"; {engine.advice}")
     with pytest.raises(ModelLoadError) as refused:
         delegate_request(ModelSource(Path("m.tflite"), options={"delegate": word}))
-    assert str(refused.value) == f"the option delegate is a library, not {word!r}; {engine.advice}"
+    assert (
+        str(refused.value)
+        == f"the option delegate is a library, not {word!r}; {engine.advice}"
+    )
 
 
 @pytest.mark.onnx
@@ -71,13 +83,19 @@ def test_as_an_execution_provider(word: str, caplog: pytest.LogCaptureFixture) -
 
     name = f"{PROVIDERS[word]}ExecutionProvider"
     assert name not in onnxruntime.get_available_providers()
-    source = ModelSource(ROOT / "models" / "digits" / "digits.onnx", options={"providers": [name]})
+    source = ModelSource(
+        ROOT / "models" / "digits" / "digits.onnx", options={"providers": [name]}
+    )
     assert provider_options(source) == ([name], False)
     assert RUNTIME.open(source).device == "cpu"
-    assert caplog.messages == [f"digits.onnx runs without {name}; {engine_advice(word)}"]
+    assert caplog.messages == [
+        f"digits.onnx runs without {name}; {engine_advice(word)}"
+    ]
     with pytest.raises(ModelLoadError) as caught:
         RUNTIME.open(source._replace(options={"providers": [name], "required": True}))
-    assert str(caught.value).endswith(f"or leave required out to run on the CPU; {engine_advice(word)}")
+    assert str(caught.value).endswith(
+        f"or leave required out to run on the CPU; {engine_advice(word)}"
+    )
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,10 @@ from pocketserve.tensors import TensorSpec  # noqa: E402
 pytestmark = pytest.mark.torch
 
 MUTATIONS = 90
-TOLERANCE = {"rtol": 1e-5, "atol": 1e-6}  # XNNPACK adds in an order of its own, and a sum may lie near zero
+TOLERANCE = {
+    "rtol": 1e-5,
+    "atol": 1e-6,
+}  # XNNPACK adds in an order of its own, and a sum may lie near zero
 
 
 class Types(torch.nn.Module):
@@ -43,12 +46,19 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("executorch")
     layer = torch.nn.Linear(3, 2)
     rows = ({0: torch.export.Dim("rows", min=1, max=8)},)
-    types = (torch.ones(6), 4, torch.ones(2, dtype=torch.bfloat16), torch.ones(2, dtype=torch.bool))
+    types = (
+        torch.ones(6),
+        4,
+        torch.ones(2, dtype=torch.bfloat16),
+        torch.ones(2, dtype=torch.bool),
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         # Imported here too: later imports find it, and warn no more.
         import executorch.runtime  # noqa: F401
-        from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+        from executorch.backends.xnnpack.partition.xnnpack_partitioner import (
+            XnnpackPartitioner,
+        )
         from executorch.exir import to_edge_transform_and_lower
 
         for name, module, arguments, shapes, parts in (
@@ -58,7 +68,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ("types", Types(), types, None, []),
         ):
             exported = torch.export.export(module, arguments, dynamic_shapes=shapes)
-            program = to_edge_transform_and_lower(exported, partitioner=parts).to_executorch()
+            program = to_edge_transform_and_lower(
+                exported, partitioner=parts
+            ).to_executorch()
             (folder / f"{name}.pte").write_bytes(program.buffer)
     x = torch.arange(6, dtype=torch.float32).reshape(2, 3)
     np.save(folder / "expected.npy", layer(x).detach().numpy())
@@ -76,7 +88,11 @@ def floats(*shape: int) -> np.ndarray:
 def test_says_who_it_is(models: Path):
     session = opened(models / "static.pte")
     assert (RUNTIME.platform, RUNTIME.option_keys) == ("executorch", frozenset())
-    assert session.runtime.startswith("executorch ") and session.device == "cpu" and session.signatures == {}
+    assert (
+        session.runtime.startswith("executorch ")
+        and session.device == "cpu"
+        and session.signatures == {}
+    )
     assert session.memory_bytes == (models / "static.pte").stat().st_size + 24
     assert not isinstance(session, ResettableSession)
 
@@ -92,7 +108,9 @@ def test_weights_are_the_same_in_every_run(models: Path):
     np.testing.assert_array_equal(np.load(models / "expected.npy"), expected)
 
 
-@pytest.mark.parametrize(("name", "shapes"), [("static", ((2, 3), (2, 2))), ("rows", ((-1, -1), (-1, -1)))])
+@pytest.mark.parametrize(
+    ("name", "shapes"), [("static", ((2, 3), (2, 2))), ("rows", ((-1, -1), (-1, -1)))]
+)
 def test_specs(models: Path, name: str, shapes: tuple):
     session = opened(models / f"{name}.pte")
     assert list(session.inputs) == [TensorSpec("input_0", "FP32", shapes[0])]
@@ -111,12 +129,18 @@ def test_runs(models: Path, name: str):
 def test_runs_other_counts_of_rows(models: Path, name: str):
     session = opened(models / f"{name}.pte")
     for count in (8, 1, 5):
-        assert session.run({"input_0": floats(count, 3)})["output_0"].shape == (count, 2)
+        assert session.run({"input_0": floats(count, 3)})["output_0"].shape == (
+            count,
+            2,
+        )
 
 
 def test_types_and_fixed_numbers(models: Path):
     session = opened(models / "types.pte")
-    found = [(spec.name, spec.datatype, spec.shape) for spec in (*session.inputs, *session.outputs)]
+    found = [
+        (spec.name, spec.datatype, spec.shape)
+        for spec in (*session.inputs, *session.outputs)
+    ]
     assert found == [
         ("input_0", "FP32", (6,)),
         ("input_2", "BF16", (2,)),
@@ -127,13 +151,29 @@ def test_types_and_fixed_numbers(models: Path):
         ("output_3", "BOOL", (2,)),
     ]
     ones = np.full(2, 0x3F80, np.uint16)
-    result = session.run({"input_0": floats(6), "input_2": ones, "input_3": np.array([True, False])})
-    assert result["output_0"].tolist() == [[0, 4, 8], [12, 16, 20]] and result["output_1"].tolist() == [0x4000] * 2
-    assert result["output_2"].tolist() == list(range(6)) and result["output_3"].tolist() == [False, True]
+    result = session.run(
+        {"input_0": floats(6), "input_2": ones, "input_3": np.array([True, False])}
+    )
+    assert (
+        result["output_0"].tolist() == [[0, 4, 8], [12, 16, 20]]
+        and result["output_1"].tolist() == [0x4000] * 2
+    )
+    assert result["output_2"].tolist() == list(range(6)) and result[
+        "output_3"
+    ].tolist() == [False, True]
 
 
 @pytest.mark.parametrize("name", ["static", "rows", "xnnpack"])
-@pytest.mark.parametrize("x", [floats(9, 3), floats(2, 4), floats(6), floats(2, 2), floats(2, 3).astype(np.int32)])
+@pytest.mark.parametrize(
+    "x",
+    [
+        floats(9, 3),
+        floats(2, 4),
+        floats(6),
+        floats(2, 2),
+        floats(2, 3).astype(np.int32),
+    ],
+)
 def test_inputs_that_do_not_fit(models: Path, name: str, x: np.ndarray):
     session = opened(models / f"{name}.pte")
     with pytest.raises(ValueError, match="shapes"):
@@ -148,7 +188,9 @@ def test_closed(models: Path):
         session.run({"input_0": floats(2, 3)})
 
 
-def test_what_an_uninstall_left_is_no_framework(models: Path, monkeypatch: pytest.MonkeyPatch):
+def test_what_an_uninstall_left_is_no_framework(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+):
     def missing(name: str) -> str:
         raise metadata.PackageNotFoundError(name)
 
@@ -169,7 +211,9 @@ def test_the_hostile_file_is_refused(assets: Path):
         opened(hostile)
 
 
-@pytest.mark.parametrize("content", [b"", b"ET12", b"\xff" * 4000, b"\0\0\0\0ETxx" + bytes(100)])
+@pytest.mark.parametrize(
+    "content", [b"", b"ET12", b"\xff" * 4000, b"\0\0\0\0ETxx" + bytes(100)]
+)
 def test_other_files_are_refused(tmp_path: Path, content: bytes):
     (tmp_path / "a.pte").write_bytes(content)
     with pytest.raises(ModelLoadError):
@@ -222,6 +266,11 @@ def test_damaged_files_raise_only_load_errors(models: Path, tmp_path: Path):
         for _ in range(1 + number % 8):
             data[chance.randrange(len(data))] = chance.randrange(256)
         (tmp_path / f"{number}.pte").write_bytes(data)
-    done = subprocess.run([sys.executable, "-c", OPEN_ALL, str(tmp_path)], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", OPEN_ALL, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     assert int(done.stdout) > MUTATIONS // 4

@@ -31,7 +31,9 @@ def save_sum(path: Path) -> None:
     ]
     outputs = [helper.make_tensor_value_info("y", kinds.FLOAT, ["rows", 2])]
     graph = helper.make_graph(nodes, "g", inputs, outputs)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+    )
     onnx.save(model, str(path))
 
 
@@ -55,7 +57,9 @@ def predict(server: Server, name: str, values: str) -> list[float]:
     return data
 
 
-def test_both_transports_fill_them(tmp_path: Path, new_server: StartServer, build: BuildModel) -> None:
+def test_both_transports_fill_them(
+    tmp_path: Path, new_server: StartServer, build: BuildModel
+) -> None:
     build("number", "[fixed_inputs]\nscale = 2\nflag = true\n")
     build("list", "[fixed_inputs]\nscale = [[1.0, 3.0]]\nflag = true\n")
     server = new_server(tmp_path / "models")
@@ -67,13 +71,18 @@ def test_both_transports_fill_them(tmp_path: Path, new_server: StartServer, buil
     assert answer.document["predictions"][0]["data"] == [2, 4]
 
 
-def test_a_request_may_send_another_value(tmp_path: Path, new_server: StartServer, build: BuildModel) -> None:
+def test_a_request_may_send_another_value(
+    tmp_path: Path, new_server: StartServer, build: BuildModel
+) -> None:
     build("sum", "[fixed_inputs]\nscale = 2\nflag = true\n")
     server = new_server(tmp_path / "models")
 
     assert predict(server, "sum", '{"x": [[1, 1]], "flag": false}') == [1, 1]
     interface = server.call("GET", "/v2/models/sum/interface").json()
-    optional = {entry["name"]: entry.get("parameters", {}).get("optional", False) for entry in interface["inputs"]}
+    optional = {
+        entry["name"]: entry.get("parameters", {}).get("optional", False)
+        for entry in interface["inputs"]
+    }
     assert optional == {"x": False, "scale": True, "flag": True}
 
 
@@ -81,12 +90,22 @@ def test_a_request_may_send_another_value(tmp_path: Path, new_server: StartServe
     ("manifest", "fault"),
     [
         ("[fixed_inputs]\nscales = 2\n", "fixed_inputs names 'scales'"),
-        ("[fixed_inputs]\nscale = [1.0, 2.0, 3.0]\n", "fixed_inputs.scale does not fit"),
-        ('[fixed_inputs]\nscale = 1\n[state.feedback]\nscale = "y"\n', "fixed_inputs and in state.feedback"),
+        (
+            "[fixed_inputs]\nscale = [1.0, 2.0, 3.0]\n",
+            "fixed_inputs.scale does not fit",
+        ),
+        (
+            '[fixed_inputs]\nscale = 1\n[state.feedback]\nscale = "y"\n',
+            "fixed_inputs and in state.feedback",
+        ),
     ],
 )
 def test_values_that_do_not_fit(
-    tmp_path: Path, new_server: StartServer, build: BuildModel, manifest: str, fault: str
+    tmp_path: Path,
+    new_server: StartServer,
+    build: BuildModel,
+    manifest: str,
+    fault: str,
 ) -> None:
     build("sum", manifest)
     server = new_server(tmp_path / "models")
@@ -99,5 +118,8 @@ def test_values_that_do_not_fit(
 
 @pytest.mark.parametrize("value", ["text", ["a"], {"a": 1}, [[1], ["b"]]])
 def test_values_that_are_no_numbers(value: object) -> None:
-    with pytest.raises(ManifestError, match=r"fixed_inputs\.scale must be a number or a list of numbers"):
+    with pytest.raises(
+        ManifestError,
+        match=r"fixed_inputs\.scale must be a number or a list of numbers",
+    ):
         parse_manifest({"fixed_inputs": {"scale": value}})

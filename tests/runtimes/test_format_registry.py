@@ -6,7 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from pocketserve.runtimes.registry import FORMATS, format_named, look_again, missing_framework
+from pocketserve.runtimes.registry import (
+    FORMATS,
+    format_named,
+    look_again,
+    missing_framework,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -25,12 +30,21 @@ def test_a_missing_package_names_the_commands(monkeypatch: pytest.MonkeyPatch) -
     for kind in FORMATS:
         if kind.packages:
             text = missing_framework(kind)
-            assert text is not None and "pip install 'pocketserve[" in text and "Termux" in text
+            assert (
+                text is not None
+                and "pip install 'pocketserve[" in text
+                and "Termux" in text
+            )
 
 
-def test_missing_node_packages_name_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_node_packages_name_the_command(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("POCKETSERVE_TFJS_MODULES", str(tmp_path))
     kind = format_named("tfjs")
     assert kind is not None
     text = missing_framework(kind)
-    assert text is not None and f"npm install --prefix {tmp_path} @tensorflow/tfjs@" in text
+    assert (
+        text is not None
+        and f"npm install --prefix {tmp_path} @tensorflow/tfjs@" in text
+    )

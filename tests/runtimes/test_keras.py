@@ -26,10 +26,16 @@ from pocketserve_wire import ApiError
 pytestmark = [
     pytest.mark.tensorflow,
     # Keras says that its older format is old when a test writes one.
-    pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file:UserWarning"),
+    pytest.mark.filterwarnings(
+        "ignore:You are saving your model as an HDF5 file:UserWarning"
+    ),
     # Keras's variables meet NumPy 2 when they are saved.
-    pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:You are saving a model that has not yet been built:UserWarning"),
+    pytest.mark.filterwarnings(
+        "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"
+    ),
+    pytest.mark.filterwarnings(
+        "ignore:You are saving a model that has not yet been built:UserWarning"
+    ),
 ]
 
 
@@ -55,18 +61,31 @@ def models(keras: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     two.save(folder / "two.keras")
     two.save(folder / "two.h5")
     two.save_weights(folder / "two.weights.h5")
-    keras.Model({"b": b, "a": a}, {"q": embedded, "p": dense}).save(folder / "dictionary.keras")
-    training = keras.Sequential([layers.Input((4,)), layers.Dropout(0.9), layers.BatchNormalization(name="norm")])
+    keras.Model({"b": b, "a": a}, {"q": embedded, "p": dense}).save(
+        folder / "dictionary.keras"
+    )
+    training = keras.Sequential(
+        [
+            layers.Input((4,)),
+            layers.Dropout(0.9),
+            layers.BatchNormalization(name="norm"),
+        ]
+    )
     training.compile("adam", "mse")
     training.save(folder / "training.keras")
     words = layers.TextVectorization(vocabulary=["yes", "no"], name="ids")
-    keras.Sequential([layers.Input((1,), dtype="string", name="words"), words]).save(folder / "words.keras")
+    keras.Sequential([layers.Input((1,), dtype="string", name="words"), words]).save(
+        folder / "words.keras"
+    )
     code = keras.Sequential([layers.Input((4,)), layers.Lambda(lambda x: x * 2)])
     code.save(folder / "code.keras")
     code.save(folder / "code.h5")
     keras.Sequential([layers.Dense(2)]).save(folder / "unbuilt.keras")
     inner = keras.Sequential(
-        [layers.Input(batch_shape=(1, 3, 2)), layers.LSTM(4, stateful=True, return_sequences=True)]
+        [
+            layers.Input(batch_shape=(1, 3, 2)),
+            layers.LSTM(4, stateful=True, return_sequences=True),
+        ]
     )
     steps = layers.Input(batch_shape=(1, 3, 2), name="steps")
     both = layers.Bidirectional(layers.GRU(3, stateful=True), name="both")
@@ -110,12 +129,25 @@ def test_all_inputs_have_one_batch(models: Path, keras: Any) -> None:
     keras.Model([a, b], layers.Add()([a, b])).save(models / "sum.keras")
     session = opened(models / "sum.keras")
     bound = bind_specs(list(session.inputs), [], "input")
-    one, two = (to_tensor(name, np.ones((rows, 4), np.float32)) for name, rows in (("a", 1), ("b", 2)))
-    with pytest.raises(ApiError, match="input 'b' has 2 rows, input 'a' has 1; the model has one size for both"):
+    one, two = (
+        to_tensor(name, np.ones((rows, 4), np.float32))
+        for name, rows in (("a", 1), ("b", 2))
+    )
+    with pytest.raises(
+        ApiError,
+        match="input 'b' has 2 rows, input 'a' has 1; the model has one size for both",
+    ):
         collect([one, two], bound, row_by_row=False, first_state={})
-    both = collect([to_tensor("a", np.ones((2, 4), np.float32)), two], bound, row_by_row=False, first_state={})
+    both = collect(
+        [to_tensor("a", np.ones((2, 4), np.float32)), two],
+        bound,
+        row_by_row=False,
+        first_state={},
+    )
     assert both.rows == 2
-    assert {spec.batch for spec in opened(models / "stateful.keras").inputs} == {""}  # its batch is not free
+    assert {spec.batch for spec in opened(models / "stateful.keras").inputs} == {
+        ""
+    }  # its batch is not free
 
 
 def test_says_who_it_is(models: Path) -> None:
@@ -135,8 +167,13 @@ def test_names_datatypes_and_free_dimensions(models: Path, name: str) -> None:
         TensorSpec("a", "FP32", (-1, 4), batch="batch"),
         TensorSpec("b", "INT32", (-1, 3), batch="batch"),
     ]
-    assert list(session.outputs) == [TensorSpec("scores", "FP32", (-1, 2)), TensorSpec("emb", "FP32", (-1, 3, 2))]
-    results = session.run({"a": np.ones((5, 4), np.float32), "b": np.zeros((5, 3), np.int32)})
+    assert list(session.outputs) == [
+        TensorSpec("scores", "FP32", (-1, 2)),
+        TensorSpec("emb", "FP32", (-1, 3, 2)),
+    ]
+    results = session.run(
+        {"a": np.ones((5, 4), np.float32), "b": np.zeros((5, 3), np.int32)}
+    )
     np.testing.assert_allclose(results["scores"], np.full((5, 2), 4))
     np.testing.assert_allclose(results["emb"], np.ones((5, 3, 2)))
 
@@ -157,7 +194,9 @@ def test_recurrent_layers_keep_their_state_until_it_is_reset(models: Path) -> No
 
 
 @pytest.mark.live
-def test_requests_of_strangers_do_not_hear_each_other(new_server: StartServer, models: Path, tmp_path: Path) -> None:
+def test_requests_of_strangers_do_not_hear_each_other(
+    new_server: StartServer, models: Path, tmp_path: Path
+) -> None:
     (tmp_path / "models").mkdir()
     shutil.copy(models / "stateful.keras", tmp_path / "models")
     server = new_server(tmp_path / "models")
@@ -165,7 +204,9 @@ def test_requests_of_strangers_do_not_hear_each_other(new_server: StartServer, m
 
         def step(**parameters: object) -> list[float]:
             steps = {"steps": np.ones((1, 3, 2), np.float32)}
-            return client.infer("stateful", steps, parameters=parameters)["both"].tolist()
+            return client.infer("stateful", steps, parameters=parameters)[
+                "both"
+            ].tolist()
 
         first = step()
         assert step() == first
@@ -181,9 +222,17 @@ def test_models_without_state_are_not_reset(models: Path, name: str) -> None:
 
 def test_dictionaries_of_inputs_and_outputs(models: Path) -> None:
     session = opened(models / "dictionary.keras")
-    assert {spec.name: spec.shape for spec in session.inputs} == {"a": (-1, 4), "b": (-1, 3)}
-    assert {spec.name: spec.shape for spec in session.outputs} == {"p": (-1, 2), "q": (-1, 3, 2)}
-    results = session.run({"a": np.ones((1, 4), np.float32), "b": np.zeros((1, 3), np.int32)})
+    assert {spec.name: spec.shape for spec in session.inputs} == {
+        "a": (-1, 4),
+        "b": (-1, 3),
+    }
+    assert {spec.name: spec.shape for spec in session.outputs} == {
+        "p": (-1, 2),
+        "q": (-1, 3, 2),
+    }
+    results = session.run(
+        {"a": np.ones((1, 4), np.float32), "b": np.zeros((1, 3), np.int32)}
+    )
     np.testing.assert_allclose(results["p"], [[4, 4]])
 
 
@@ -196,7 +245,10 @@ def test_it_runs_as_for_inference_not_as_in_training(models: Path) -> None:
 
 def test_text(models: Path) -> None:
     session = opened(models / "words.keras")
-    assert [spec.datatype for spec in (*session.inputs, *session.outputs)] == ["BYTES", "INT64"]
+    assert [spec.datatype for spec in (*session.inputs, *session.outputs)] == [
+        "BYTES",
+        "INT64",
+    ]
     words = np.array([[b"no yes"], [b"\xff"]], dtype=object)
     assert session.run({"words": words})["ids"].tolist() == [[3, 2], [1, 0]]
 
@@ -217,7 +269,9 @@ def test_an_input_that_does_not_fit_is_the_inputs_fault(models: Path) -> None:
     with pytest.raises(ValueError, match=r"[Ii]ncompatible|shape"):
         session.run({"a": np.ones((1, 9), np.float32), "b": np.zeros((1, 3), np.int32)})
     with pytest.raises(ValueError, match="not in"):  # an index beyond the embedding
-        session.run({"a": np.ones((1, 4), np.float32), "b": np.full((1, 3), 99, np.int32)})
+        session.run(
+            {"a": np.ones((1, 4), np.float32), "b": np.full((1, 3), 99, np.int32)}
+        )
 
 
 def test_there_are_no_runs_after_the_end(models: Path) -> None:
@@ -232,17 +286,31 @@ def test_there_are_no_runs_after_the_end(models: Path) -> None:
 
 @pytest.mark.parametrize("name", ["code.keras", "code.h5"])
 def test_lambda_layers_are_refused(models: Path, name: str) -> None:
-    assert "has a Lambda layer, which is Python code inside the file and is not run" in refusal(models / name)
+    assert (
+        "has a Lambda layer, which is Python code inside the file and is not run"
+        in refusal(models / name)
+    )
 
 
 def test_code_in_the_configuration_is_not_run(models: Path, tmp_path: Path) -> None:
     """CVE-2025-1550 named any function of any module as a layer."""
-    call = {"module": "os", "class_name": "function", "config": "mkdir", "registered_name": "mkdir"}
-    layer = {"module": "keras.layers", "class_name": "Activation", "config": {"name": "x", "activation": call}}
+    call = {
+        "module": "os",
+        "class_name": "function",
+        "config": "mkdir",
+        "registered_name": "mkdir",
+    }
+    layer = {
+        "module": "keras.layers",
+        "class_name": "Activation",
+        "config": {"name": "x", "activation": call},
+    }
 
     def change(text: str) -> str:
         document = json.loads(text)
-        document["config"]["layers"].append(layer | {"registered_name": None, "inbound_nodes": [], "name": "x"})
+        document["config"]["layers"].append(
+            layer | {"registered_name": None, "inbound_nodes": [], "name": "x"}
+        )
         return json.dumps(document)
 
     assert refusal(with_config(models / "two.keras", tmp_path / "m.keras", change))
@@ -256,12 +324,19 @@ def test_pickles_are_not_loaded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", [".keras", ".h5"])
 @pytest.mark.parametrize("part", [0.0, 0.1, 0.5, 0.99])
-def test_truncated_files_are_refused(models: Path, tmp_path: Path, suffix: str, part: float) -> None:
+def test_truncated_files_are_refused(
+    models: Path, tmp_path: Path, suffix: str, part: float
+) -> None:
     whole = (models / f"two{suffix}").read_bytes()
     path = tmp_path / f"part{suffix}"
     path.write_bytes(whole[: int(len(whole) * part)])
     assert any(
-        words in refusal(path) for words in ("no whole Keras archive", "damaged or cut short", "is no HDF5 file")
+        words in refusal(path)
+        for words in (
+            "no whole Keras archive",
+            "damaged or cut short",
+            "is no HDF5 file",
+        )
     )
 
 
@@ -278,7 +353,9 @@ def test_a_zip_archive_without_a_model_is_refused(tmp_path: Path) -> None:
     assert "without config.json" in refusal(tmp_path / "m.keras")
 
 
-def test_an_archive_that_inflates_beyond_reason_is_refused(models: Path, tmp_path: Path) -> None:
+def test_an_archive_that_inflates_beyond_reason_is_refused(
+    models: Path, tmp_path: Path
+) -> None:
     path = tmp_path / "m.keras"
     path.write_bytes((models / "two.keras").read_bytes())
     with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
@@ -295,7 +372,9 @@ def test_a_model_without_inputs_is_told_in_words(models: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["two.keras", "two.h5"])
-def test_an_ending_in_capitals_is_told_in_words(models: Path, tmp_path: Path, name: str) -> None:
+def test_an_ending_in_capitals_is_told_in_words(
+    models: Path, tmp_path: Path, name: str
+) -> None:
     path = tmp_path / name.upper()
     path.write_bytes((models / name).read_bytes())
     assert "wants the ending in small letters, ." in refusal(path)
@@ -303,10 +382,17 @@ def test_an_ending_in_capitals_is_told_in_words(models: Path, tmp_path: Path, na
 
 @pytest.mark.parametrize("name", ["mine>MyDense", "MyDense", "my-team>layers>MyDense"])
 @pytest.mark.parametrize(
-    "text", ["Could not locate class '{}'. Make sure", "Unknown layer: {}. Please", "Unknown object: '{}'"]
+    "text",
+    [
+        "Could not locate class '{}'. Make sure",
+        "Unknown layer: {}. Please",
+        "Unknown object: '{}'",
+    ],
 )
 def test_custom_classes_have_their_whole_name(text: str, name: str) -> None:
-    assert f"m.keras needs {name}, which is custom code or" in _explain("m.keras", "Keras", "", text.format(name))
+    assert f"m.keras needs {name}, which is custom code or" in _explain(
+        "m.keras", "Keras", "", text.format(name)
+    )
     same = _explain("m.keras", "Keras 3.15.1", "3.15.1", text.format(name))
     assert f"m.keras needs {name}, which is custom code; export" in same
 
@@ -315,18 +401,27 @@ def test_custom_layers_are_named(models: Path, tmp_path: Path) -> None:
     path = with_config(
         models / "two.keras",
         tmp_path / "m.keras",
-        lambda text: text.replace('"Dense"', '"MyDense"').replace('"keras.layers"', '"mine"'),
+        lambda text: text.replace('"Dense"', '"MyDense"').replace(
+            '"keras.layers"', '"mine"'
+        ),
         keras_version="99.0",
     )
     text = refusal(path)
-    assert "custom code or belongs to another version of Keras (it was saved by Keras 99.0" in text
+    assert (
+        "custom code or belongs to another version of Keras (it was saved by Keras 99.0"
+        in text
+    )
 
 
 def test_options_of_another_keras_are_named(models: Path, tmp_path: Path) -> None:
     path = with_config(
-        models / "two.keras", tmp_path / "m.keras", lambda text: text.replace('"units": 2', '"units": 2, "groups": 1')
+        models / "two.keras",
+        tmp_path / "m.keras",
+        lambda text: text.replace('"units": 2', '"units": 2, "groups": 1'),
     )
-    assert "options that this Keras does not know (Dense: {'groups': 1})" in refusal(path)
+    assert "options that this Keras does not know (Dense: {'groups': 1})" in refusal(
+        path
+    )
 
 
 @pytest.mark.parametrize(("old", "new", "words"), [
@@ -334,7 +429,9 @@ def test_options_of_another_keras_are_named(models: Path, tmp_path: Path) -> Non
     ('"class_name": "Dense"', '"class_name": "TFOpLambda"', "operators outside of layers (TFOpLambda)"),
     ('"batch_shape": [null, ', '"batch_shape": [null, -', "Keras cannot load m.h5"),  # "negative ... not allowed"
 ])  # fmt: skip
-def test_load_problems_of_old_files(keras: Any, models: Path, tmp_path: Path, old: str, new: str, words: str) -> None:
+def test_load_problems_of_old_files(
+    keras: Any, models: Path, tmp_path: Path, old: str, new: str, words: str
+) -> None:
     h5py = pytest.importorskip("h5py")
     path = tmp_path / "m.h5"
     path.write_bytes((models / "two.h5").read_bytes())
@@ -349,7 +446,9 @@ def test_load_problems_of_old_files(keras: Any, models: Path, tmp_path: Path, ol
 @pytest.mark.filterwarnings("ignore:Skipping nested container:UserWarning")
 @pytest.mark.parametrize("suffix", [".keras", ".h5"])
 @pytest.mark.parametrize("way", ["external", "link", "soft link", "virtual"])
-def test_weights_in_another_file_are_refused(models: Path, tmp_path: Path, suffix: str, way: str) -> None:
+def test_weights_in_another_file_are_refused(
+    models: Path, tmp_path: Path, suffix: str, way: str
+) -> None:
     """CVE-2026-1669: HDF5 can take a dataset's bytes from any file of the system."""
     source, path = models / f"two{suffix}", tmp_path / f"m{suffix}"
     if suffix == ".h5":
@@ -359,7 +458,12 @@ def test_weights_in_another_file_are_refused(models: Path, tmp_path: Path, suffi
             for name in old.namelist():
                 content = old.read(name)
                 elsewhere = name == "model.weights.h5"
-                new.writestr(name, _pointing_elsewhere(content, tmp_path, way) if elsewhere else content)
+                new.writestr(
+                    name,
+                    _pointing_elsewhere(content, tmp_path, way)
+                    if elsewhere
+                    else content,
+                )
     assert "it is unsafe: Not allowed: H5 file with" in refusal(path)
 
 
@@ -374,7 +478,9 @@ def _pointing_elsewhere(content: bytes, folder: Path, way: str) -> bytes:
         name = next(name for name in _datasets(file) if file[name].shape == (4, 2))
         del file[name]
         if way == "external":
-            file.create_dataset(name, (4, 2), "f4", external=[(str(folder / "secret"), 0, 32)])
+            file.create_dataset(
+                name, (4, 2), "f4", external=[(str(folder / "secret"), 0, 32)]
+            )
         elif way == "virtual":
             layout = h5py.VirtualLayout((4, 2), "f4")
             layout[:] = h5py.VirtualSource(str(folder / "other.h5"), "x", (4, 2))
@@ -389,7 +495,9 @@ def _pointing_elsewhere(content: bytes, folder: Path, way: str) -> bytes:
 
 def _datasets(file: Any) -> list[str]:
     names: list[str] = []
-    file.visititems(lambda name, item: names.append(name) if hasattr(item, "shape") else None)
+    file.visititems(
+        lambda name, item: names.append(name) if hasattr(item, "shape") else None
+    )
     return names
 
 
@@ -397,11 +505,18 @@ def _datasets(file: Any) -> list[str]:
 
 
 @pytest.mark.assets
-@pytest.mark.parametrize("name", ["fer_keras__astronaut", "fer_keras__grace_hopper", "fer_keras_v3__astronaut"])
+@pytest.mark.parametrize(
+    "name",
+    ["fer_keras__astronaut", "fer_keras__grace_hopper", "fer_keras_v3__astronaut"],
+)
 def test_public_models(assets: Path, name: str) -> None:
     case = json.loads((assets / "expected" / f"{name}.json").read_text())
     session = opened(assets / case["model"])
-    assert list(session.inputs) == [TensorSpec("input_1", "FP32", (-1, 64, 64, 1), batch="batch")]
+    assert list(session.inputs) == [
+        TensorSpec("input_1", "FP32", (-1, 64, 64, 1), batch="batch")
+    ]
     assert list(session.outputs) == [TensorSpec("predictions", "FP32", (-1, 7))]
     results = session.run({"input_1": np.load(assets / case["inputs"][0]["npy"])})
-    np.testing.assert_allclose(results["predictions"], np.load(assets / case["outputs"][0]["npy"]), atol=1e-4)
+    np.testing.assert_allclose(
+        results["predictions"], np.load(assets / case["outputs"][0]["npy"]), atol=1e-4
+    )

@@ -12,27 +12,39 @@ from pocketserve.runtimes.tensorflow.keras_config import (
     without_neutral_options,
 )
 
-ROWS = [(layer, option, neutral) for option, (layers, neutral) in NEUTRAL_OPTIONS.items() for layer in layers]
+ROWS = [
+    (layer, option, neutral)
+    for option, (layers, neutral) in NEUTRAL_OPTIONS.items()
+    for layer in layers
+]
 
 
 def model_config(layer: str, **options: Any) -> dict[str, Any]:
     """Return the configuration of a model with a model in it, as Teachable Machine's are."""
     inner = {
         "class_name": "Sequential",
-        "config": {"layers": [{"class_name": layer, "config": {"name": "a", **options}}]},
+        "config": {
+            "layers": [{"class_name": layer, "config": {"name": "a", **options}}]
+        },
     }
     return {"class_name": "Sequential", "config": {"layers": [inner]}}
 
 
 @pytest.mark.parametrize(("layer", "option", "neutral"), ROWS)
 def test_a_neutral_option_is_left_out(layer: str, option: str, neutral: object) -> None:
-    assert without_neutral_options(layer, {"name": "a", option: neutral}) == {"name": "a"}
-    assert layers_with_neutral_options(model_config(layer, **{option: neutral})) == {layer}
+    assert without_neutral_options(layer, {"name": "a", option: neutral}) == {
+        "name": "a"
+    }
+    assert layers_with_neutral_options(model_config(layer, **{option: neutral})) == {
+        layer
+    }
 
 
 @pytest.mark.parametrize(("layer", "option", "neutral"), ROWS)
 @pytest.mark.parametrize("value", [2, True, None, "1"])
-def test_other_values_stay(layer: str, option: str, neutral: object, value: object) -> None:
+def test_other_values_stay(
+    layer: str, option: str, neutral: object, value: object
+) -> None:
     """Keras refuses them by name."""
     assert without_neutral_options(layer, {option: value}) == {option: value}
     assert layers_with_neutral_options(model_config(layer, **{option: value})) == set()

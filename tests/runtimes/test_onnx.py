@@ -49,15 +49,27 @@ def built(
     **domains: int,
 ) -> Any:
     """A model; ``domains`` are further operator sets, with _ for the dots of their names."""
-    graph = helper.make_graph(list(nodes), "g", list(inputs), list(outputs), list(initializers))
-    sets = [helper.make_opsetid(name.replace("_", "."), version) for name, version in domains.items()]
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset), *sets])
+    graph = helper.make_graph(
+        list(nodes), "g", list(inputs), list(outputs), list(initializers)
+    )
+    sets = [
+        helper.make_opsetid(name.replace("_", "."), version)
+        for name, version in domains.items()
+    ]
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", opset), *sets]
+    )
     model.ir_version = ir
     return model
 
 
 def identity(kind: int, shape: Any = ("n", 2), **options: int) -> Any:
-    return built([node("Identity", ["x"], ["y"])], [value("x", kind, shape)], [value("y", kind, shape)], **options)
+    return built(
+        [node("Identity", ["x"], ["y"])],
+        [value("x", kind, shape)],
+        [value("y", kind, shape)],
+        **options,
+    )
 
 
 Opener = Callable[..., OnnxSession]
@@ -69,7 +81,9 @@ def opened(tmp_path: Path) -> Opener:
 
     def open_model(model: Any, threads: int = 1, **options: object) -> OnnxSession:
         path = tmp_path / "m.onnx"
-        path.write_bytes(model if isinstance(model, bytes) else model.SerializeToString())
+        path.write_bytes(
+            model if isinstance(model, bytes) else model.SerializeToString()
+        )
         return RUNTIME.open(ModelSource(path, threads=threads, options=options))
 
     return open_model
@@ -123,7 +137,9 @@ def test_numbers_pass_unchanged(opened: Opener, name: str, datatype: str):
     session = opened(identity(getattr(T, name)))
     assert list(session.inputs) == [TensorSpec("x", datatype, (-1, 2), batch="n")]
     assert list(session.outputs) == [TensorSpec("y", datatype, (-1, 2))]
-    x = np.array([[0, 1], [1, 0], [1, 1]], helper.tensor_dtype_to_np_dtype(getattr(T, name)))
+    x = np.array(
+        [[0, 1], [1, 0], [1, 1]], helper.tensor_dtype_to_np_dtype(getattr(T, name))
+    )
     x.setflags(write=False)
     result = session.run({"x": x})["y"]
     assert result.dtype == x.dtype
@@ -134,7 +150,10 @@ def test_numbers_pass_unchanged(opened: Opener, name: str, datatype: str):
 
 def test_bfloat16_travels_as_its_bits(opened: Opener):
     session = opened(identity(T.BFLOAT16))
-    assert [spec.datatype for spec in (*session.inputs, *session.outputs)] == ["BF16", "BF16"]
+    assert [spec.datatype for spec in (*session.inputs, *session.outputs)] == [
+        "BF16",
+        "BF16",
+    ]
     bits = bfloats([[1, -2], [0.5, 3]])
     bits.setflags(write=False)
     result = session.run({"x": bits})["y"]
@@ -153,18 +172,31 @@ def test_bfloat16_beside_other_types(opened: Opener):
                 node("Cast", ["sum"], ["y"], to=T.BFLOAT16),
                 node("Identity", ["text"], ["out"]),
             ],
-            [value("x", T.BFLOAT16, shape), value("more", T.FLOAT, shape), value("text", T.STRING, shape)],
+            [
+                value("x", T.BFLOAT16, shape),
+                value("more", T.FLOAT, shape),
+                value("text", T.STRING, shape),
+            ],
             [value("sum", T.FLOAT, shape), value("out", T.STRING, shape)],
             opset=19,
         )
     )
-    result = session.run({"x": bfloats([1, 2]), "more": floats(0.5, 0), "text": texts(b"a", b"b")})
+    result = session.run(
+        {"x": bfloats([1, 2]), "more": floats(0.5, 0), "text": texts(b"a", b"b")}
+    )
     assert result["sum"].tolist() == [1.5, 2]
     assert result["out"].tolist() == [b"a", b"b"]
     both = built(
-        [node("Cast", ["x"], ["y"], to=T.BFLOAT16), node("Cast", ["x"], ["z"], to=T.STRING)],
+        [
+            node("Cast", ["x"], ["y"], to=T.BFLOAT16),
+            node("Cast", ["x"], ["z"], to=T.STRING),
+        ],
         [value("x", T.FLOAT, shape)],
-        [value("y", T.BFLOAT16, shape), value("z", T.STRING, shape), value("x", T.FLOAT, shape)],
+        [
+            value("y", T.BFLOAT16, shape),
+            value("z", T.STRING, shape),
+            value("x", T.FLOAT, shape),
+        ],
         opset=19,
     )
     x = floats(1, 2)
@@ -217,13 +249,19 @@ def test_scalars(opened: Opener):
 
 def test_an_unknown_rank_is_open_and_a_declared_scalar_is_not(opened: Opener):
     model = built(
-        [node("Identity", ["x"], ["y"]), node("ReduceSum", ["x"], ["total"], keepdims=0)],
+        [
+            node("Identity", ["x"], ["y"]),
+            node("ReduceSum", ["x"], ["total"], keepdims=0),
+        ],
         [value("x", T.FLOAT, None)],
         [value("y", T.FLOAT, None), value("total", T.FLOAT, None)],
     )
     session = opened(model)
     assert list(session.inputs) == [TensorSpec("x", "FP32", (-1,), open=True)]
-    assert [(spec.name, spec.shape) for spec in session.outputs] == [("y", (-1,)), ("total", ())]
+    assert [(spec.name, spec.shape) for spec in session.outputs] == [
+        ("y", (-1,)),
+        ("total", ()),
+    ]
     for shape in ((), (2,), (2, 1, 2)):
         assert session.run({"x": np.ones(shape, np.float32)})["y"].shape == shape
     with pytest.raises(ValueError, match="Unexpected input data type"):
@@ -239,7 +277,8 @@ def test_an_undeclared_output_shape_is_learned(opened: Opener):
         node("Expand", ["x", "late"], ["y"]),
     ]
     initializers = [
-        onnx.numpy_helper.from_array(np.array(number), name) for name, number in (("two", [2, 1]), ("one", 1))
+        onnx.numpy_helper.from_array(np.array(number), name)
+        for name, number in (("two", [2, 1]), ("one", 1))
     ]
     x, y = value("x", T.FLOAT, [1, "n"]), value("y", T.FLOAT, None)
     session = opened(built(nodes, [x], [y], initializers))
@@ -248,15 +287,27 @@ def test_an_undeclared_output_shape_is_learned(opened: Opener):
 
 
 @pytest.mark.parametrize(("rows", "shape"), [(1, (-1, 10)), (3, (-1, -1))])
-def test_of_an_output_shape_that_few_sizes_tell_what_is_sure_is_learned(opened: Opener, rows: int, shape: tuple):
+def test_of_an_output_shape_that_few_sizes_tell_what_is_sure_is_learned(
+    opened: Opener, rows: int, shape: tuple
+):
     nodes = [
         node("Reshape", ["x", "rows"], ["only"]),  # takes so many rows, and no others
         node("Loop", ["one", "", "size"], ["late"], body=_same()),
         node("Expand", ["only", "late"], ["y"]),
     ]
     numbers = {"rows": [rows, 1], "size": [rows, 10], "one": 1}
-    initializers = [onnx.numpy_helper.from_array(np.array(number), name) for name, number in numbers.items()]
-    session = opened(built(nodes, [value("x", T.FLOAT, ["n", 1])], [value("y", T.FLOAT, None)], initializers))
+    initializers = [
+        onnx.numpy_helper.from_array(np.array(number), name)
+        for name, number in numbers.items()
+    ]
+    session = opened(
+        built(
+            nodes,
+            [value("x", T.FLOAT, ["n", 1])],
+            [value("y", T.FLOAT, None)],
+            initializers,
+        )
+    )
     assert session.outputs[0].shape == shape
     assert session.run({"x": np.ones((rows, 1), np.float32)})["y"].shape == (rows, 10)
 
@@ -264,13 +315,27 @@ def test_of_an_output_shape_that_few_sizes_tell_what_is_sure_is_learned(opened: 
 def _same() -> Any:
     """A loop's body that hands its value through."""
     nodes = [node("Identity", ["c"], ["c2"]), node("Identity", ["v"], ["v2"])]
-    inputs = [value("i", T.INT64, []), value("c", T.BOOL, []), value("v", T.INT64, None)]
-    return helper.make_graph(nodes, "body", inputs, [value("c2", T.BOOL, []), value("v2", T.INT64, None)])
+    inputs = [
+        value("i", T.INT64, []),
+        value("c", T.BOOL, []),
+        value("v", T.INT64, None),
+    ]
+    return helper.make_graph(
+        nodes, "body", inputs, [value("c2", T.BOOL, []), value("v2", T.INT64, None)]
+    )
 
 
 def test_a_shape_that_cannot_be_learned(opened: Opener):
     model = built(
-        [node("If", ["flag"], ["y"], then_branch=_constant([1.0]), else_branch=_constant([[1.0, 2.0]]))],
+        [
+            node(
+                "If",
+                ["flag"],
+                ["y"],
+                then_branch=_constant([1.0]),
+                else_branch=_constant([[1.0, 2.0]]),
+            )
+        ],
         [value("flag", T.BOOL, [])],
         [value("y", T.FLOAT, None)],
     )
@@ -282,13 +347,18 @@ def test_a_shape_that_cannot_be_learned(opened: Opener):
 def _constant(content: Any) -> Any:
     tensor = onnx.numpy_helper.from_array(np.array(content, np.float32))
     out = value("out", T.FLOAT, tensor.dims)
-    return helper.make_graph([node("Constant", [], ["out"], value=tensor)], "branch", [], [out])
+    return helper.make_graph(
+        [node("Constant", [], ["out"], value=tensor)], "branch", [], [out]
+    )
 
 
 def test_memory_is_the_files_and_inputs_and_outputs(opened: Opener, tmp_path: Path):
     session = opened(identity(T.FLOAT))
     assert session.memory_bytes == (tmp_path / "m.onnx").stat().st_size + 2 * 4 * 2
-    assert external(tmp_path).memory_bytes == (tmp_path / "m.onnx").stat().st_size + 64 + 2 * 4 * 4
+    assert (
+        external(tmp_path).memory_bytes
+        == (tmp_path / "m.onnx").stat().st_size + 64 + 2 * 4 * 4
+    )
 
 
 # --- Runs
@@ -317,21 +387,33 @@ def test_two_inputs_and_any_batch(opened: Opener):
 
 
 @pytest.mark.parametrize("exact_sums", [True, False])
-def test_operators_may_share_int8_weights(exact_sums: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture):
+def test_operators_may_share_int8_weights(
+    exact_sums: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
     """ONNX Runtime refuses them with the option for exact sums, as in models that tf2onnx makes of quantised TFLite."""
     weights = np.array([[100, -3], [50, 7]], np.int8)
     zeros = [np.zeros((), np.uint8), np.zeros((), np.int8)]
-    arrays = [onnx.numpy_helper.from_array(a, name) for a, name in zip([weights, *zeros], "wzv", strict=True)]
+    arrays = [
+        onnx.numpy_helper.from_array(a, name)
+        for a, name in zip([weights, *zeros], "wzv", strict=True)
+    ]
     multiply = [node("MatMulInteger", [x, "w", "z", "v"], [y]) for x, y in ("ac", "bd")]
     inputs = [value(name, T.UINT8, [1, 2]) for name in "ab"]
     path = tmp_path / "m.onnx"
-    onnx.save(built(multiply, inputs, [value(name, T.INT32, [1, 2]) for name in "cd"], arrays), path)
+    onnx.save(
+        built(
+            multiply, inputs, [value(name, T.INT32, [1, 2]) for name in "cd"], arrays
+        ),
+        path,
+    )
     session = OnnxRuntime(exact_sums=exact_sums).open(ModelSource(path))
     a, b = np.array([[4, 3]], np.uint8), np.array([[1, 0]], np.uint8)
     result = session.run({"a": a, "b": b})
     np.testing.assert_array_equal(result["c"], a.astype(np.int32) @ weights)
     np.testing.assert_array_equal(result["d"], b.astype(np.int32) @ weights)
-    assert ("share int8 weights" in caplog.text) == (exact_sums and platform.machine() in ("x86_64", "AMD64"))
+    assert ("share int8 weights" in caplog.text) == (
+        exact_sums and platform.machine() in ("x86_64", "AMD64")
+    )
 
 
 @pytest.mark.parametrize(
@@ -344,7 +426,9 @@ def test_operators_may_share_int8_weights(exact_sums: bool, tmp_path: Path, capl
         ("aarch64", "asimd", False),
     ],
 )
-def test_sums_overflow_on_x86_without_vnni(machine: str, flags: str | None, overflow: bool, tmp_path: Path):
+def test_sums_overflow_on_x86_without_vnni(
+    machine: str, flags: str | None, overflow: bool, tmp_path: Path
+):
     """The option that keeps them exact takes three to four times as long, also where nothing would overflow."""
     processor = tmp_path / "cpuinfo"
     if flags is not None:
@@ -366,7 +450,10 @@ def test_strings(opened: Opener):
     for array in (texts(*hard), texts(), np.array([b"ab", b"c"]), np.array(["ä", "b"])):
         result = session.run({"x": array})["y"]
         assert result.dtype == object
-        assert result.tolist() == [item if isinstance(item, bytes) else item.encode() for item in array.tolist()]
+        assert result.tolist() == [
+            item if isinstance(item, bytes) else item.encode()
+            for item in array.tolist()
+        ]
     with pytest.raises(ValueError, match="input 'x' has a string that is not UTF-8"):
         session.run({"x": texts(b"\xff")})
     with pytest.raises(ValueError, match="Unexpected input data type"):
@@ -375,7 +462,11 @@ def test_strings(opened: Opener):
 
 def test_an_output_that_is_not_utf8_is_no_fault_of_the_request(opened: Opener):
     tensor = T(name="c", data_type=T.STRING, dims=[1], string_data=[b"\xff"])
-    session = opened(built([node("Identity", ["c"], ["y"])], [], [value("y", T.STRING, [1])], [tensor]))
+    session = opened(
+        built(
+            [node("Identity", ["c"], ["y"])], [], [value("y", T.STRING, [1])], [tensor]
+        )
+    )
     with pytest.raises(RuntimeError, match="output string of the model is not UTF-8"):
         session.run({})
 
@@ -384,7 +475,10 @@ def test_what_only_the_framework_sees_is_a_value_error(opened: Opener):
     session = opened(identity(T.FLOAT))
     for wrong, reason in (
         (np.ones(2, np.float32), "Invalid rank for input: x Got: 1 Expected: 2"),
-        (np.ones((1, 3), np.float32), "Got invalid dimensions for input: x .* Expected: 2"),
+        (
+            np.ones((1, 3), np.float32),
+            "Got invalid dimensions for input: x .* Expected: 2",
+        ),
         (np.ones((1, 2)), r"Unexpected input data type. Actual: \(tensor\(double\)\)"),
     ):
         with pytest.raises(ValueError, match=f"^{reason}") as caught:
@@ -408,18 +502,28 @@ def test_values_out_of_bounds_and_other_failures(opened: Opener):
     )
     session = opened(product)
     with pytest.raises(ValueError, match=r"^MatMul: MatMul dimension mismatch$"):
-        session.run({"a": np.ones((1, 2), np.float32), "b": np.ones((3, 1), np.float32)})
-    assert session.run({"a": np.ones((1, 2), np.float32), "b": np.ones((2, 1), np.float32)})["y"].tolist() == [[2]]
+        session.run(
+            {"a": np.ones((1, 2), np.float32), "b": np.ones((3, 1), np.float32)}
+        )
+    assert session.run(
+        {"a": np.ones((1, 2), np.float32), "b": np.ones((2, 1), np.float32)}
+    )["y"].tolist() == [[2]]
 
 
 def test_sizes_that_the_file_calls_free_and_the_model_does_not_take(opened: Opener):
     """As exporters leave them: the caller's size is at fault, and places in ONNX Runtime's source say nothing."""
     fixed = onnx.numpy_helper.from_array(np.array([-1, 4]), "fixed")
     reshaped = built(
-        [node("Reshape", ["x", "fixed"], ["y"])], [value("x", T.FLOAT, ["n"])], [value("y", T.FLOAT, None)]
+        [node("Reshape", ["x", "fixed"], ["y"])],
+        [value("x", T.FLOAT, ["n"])],
+        [value("y", T.FLOAT, None)],
     )
     reshaped.graph.initializer.append(fixed)
-    added = built([node("Add", ["x", "fixed"], ["y"])], [value("x", T.INT64, ["n"])], [value("y", T.INT64, ["n"])])
+    added = built(
+        [node("Add", ["x", "fixed"], ["y"])],
+        [value("x", T.INT64, ["n"])],
+        [value("y", T.INT64, ["n"])],
+    )
     added.graph.initializer.append(fixed)
     for model, array, reason in (
         (
@@ -446,23 +550,35 @@ def test_sizes_that_nobody_chose_are_the_models_fault(opened: Opener):
     ]
     model = built(nodes, [value("x", T.FLOAT, [4])], [value("y", T.INT64, [2])])
     for name, numbers in (("axis", [0]), ("shape", [2])):
-        model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(numbers), name))
+        model.graph.initializer.append(
+            onnx.numpy_helper.from_array(np.array(numbers), name)
+        )
     session = opened(model)
     assert session.run({"x": floats(0, 1, 1, 0)})["y"].tolist() == [1, 2]
-    with pytest.raises(RuntimeError, match=r"^Reshape: The input tensor cannot be reshaped"):
+    with pytest.raises(
+        RuntimeError, match=r"^Reshape: The input tensor cannot be reshaped"
+    ):
         session.run({"x": floats(0, 0, 0, 0)})
 
 
 def test_names_of_steps_say_nothing_of_sizes():
     step = "Non-zero status code returned while running {0} node. Name:'{1}' Status Message: "
     full = "/src/bfc_arena.cc:376 void* AllocateRawInternal(size_t, bool) Failed to allocate memory for a buffer"
-    assert not is_about_sizes(step.format("Loop", "loop") + step.format("Conv", "/shape/split_3") + full)
+    assert not is_about_sizes(
+        step.format("Loop", "loop") + step.format("Conv", "/shape/split_3") + full
+    )
     broadcast = "axis == 1 was false. Attempting to broadcast an axis by a dimension other than 1. 2 by 3"
-    assert is_about_sizes(step.format("Loop", "loop") + step.format("Add", "add") + broadcast)
+    assert is_about_sizes(
+        step.format("Loop", "loop") + step.format("Add", "add") + broadcast
+    )
 
 
 def test_a_run_that_fails_for_reasons_of_its_own(opened: Opener):
-    cast = built([node("Cast", ["x"], ["y"], to=T.FLOAT)], [value("x", T.STRING, ["n"])], [value("y", T.FLOAT, ["n"])])
+    cast = built(
+        [node("Cast", ["x"], ["y"], to=T.FLOAT)],
+        [value("x", T.STRING, ["n"])],
+        [value("y", T.FLOAT, ["n"])],
+    )
     with pytest.raises(RuntimeError) as caught:
         opened(cast).run({"x": np.array([b"three"], object)})
     assert type(caught.value) is RuntimeError
@@ -482,7 +598,9 @@ def test_close_frees_the_native_session(opened: Opener):
     session.close()
 
 
-@pytest.mark.skipif(sys.platform not in ("linux", "android"), reason="reads /proc/self/maps")
+@pytest.mark.skipif(
+    sys.platform not in ("linux", "android"), reason="reads /proc/self/maps"
+)
 def test_external_weights_are_mapped_until_close(tmp_path: Path):
     session = external(tmp_path, op="Add")
     assert str(tmp_path / "w.bin") in Path("/proc/self/maps").read_text()
@@ -500,7 +618,10 @@ def zip_map(shape: Sequence[Any] = ("n", 3), **labels: Any) -> Any:
     rows = helper.make_sequence_type_proto(
         helper.make_map_type_proto(key, helper.make_tensor_type_proto(T.FLOAT, None))
     )
-    nodes = [node("ZipMap", ["x"], ["p"], domain="ai.onnx.ml", **labels), node("ArgMax", ["x"], ["label"], axis=1)]
+    nodes = [
+        node("ZipMap", ["x"], ["p"], domain="ai.onnx.ml", **labels),
+        node("ArgMax", ["x"], ["label"], axis=1),
+    ]
     outputs = [value("label", T.INT64, None), helper.make_value_info("p", rows)]
     return built(nodes, [value("x", T.FLOAT, list(shape))], outputs, ai_onnx_ml=3)
 
@@ -525,30 +646,54 @@ def test_a_classifiers_probabilities(opened: Opener):
 
 def test_labels_that_are_text_and_a_fixed_batch(opened: Opener):
     session = opened(zip_map((2, 3), classlabels_strings=["b", "ä", "c"]))
-    assert [(spec.datatype, spec.shape) for spec in session.outputs[1:]] == [("BYTES", (3,)), ("FP32", (2, 3))]
+    assert [(spec.datatype, spec.shape) for spec in session.outputs[1:]] == [
+        ("BYTES", (3,)),
+        ("FP32", (2, 3)),
+    ]
     result = session.run({"x": ROWS})
     assert result["p.keys"].tolist() == [b"b", b"c", "ä".encode()]
     assert result["p.values"].tolist() == [[0, 2, 1], [3, 5, 4]]
 
 
-def sequence(nodes: Sequence[Any], kind: int = T.FLOAT, inputs: Sequence[Any] | None = None, **options: Any) -> Any:
+def sequence(
+    nodes: Sequence[Any],
+    kind: int = T.FLOAT,
+    inputs: Sequence[Any] | None = None,
+    **options: Any,
+) -> Any:
     inputs = inputs or [value("x", kind, ["n", 3])]
-    return built(nodes, inputs, [helper.make_tensor_sequence_value_info("s", kind, None)], **options)
+    return built(
+        nodes,
+        inputs,
+        [helper.make_tensor_sequence_value_info("s", kind, None)],
+        **options,
+    )
 
 
 def test_a_sequence_of_equal_shapes_is_stacked(opened: Opener):
-    session = opened(sequence([node("SplitToSequence", ["x"], ["s"], axis=0, keepdims=0)]))
-    assert list(session.outputs) == [TensorSpec("s", "FP32", (-1, 3)), TensorSpec("s.shapes", "INT64", (-1, 1))]
+    session = opened(
+        sequence([node("SplitToSequence", ["x"], ["s"], axis=0, keepdims=0)])
+    )
+    assert list(session.outputs) == [
+        TensorSpec("s", "FP32", (-1, 3)),
+        TensorSpec("s.shapes", "INT64", (-1, 1)),
+    ]
     result = session.run({"x": ROWS})
     assert result["s"].tolist() == ROWS.tolist()
     assert result["s.shapes"].tolist() == [[3], [3]]
     empty = session.run({"x": ROWS[:0]})
-    assert (empty["s"].shape, empty["s"].dtype, empty["s.shapes"].shape) == ((0, 3), np.float32, (0, 1))
+    assert (empty["s"].shape, empty["s"].dtype, empty["s.shapes"].shape) == (
+        (0, 3),
+        np.float32,
+        (0, 1),
+    )
 
 
 def test_a_sequence_of_different_shapes_is_laid_out_in_a_row(opened: Opener):
     inputs = [value("x", T.FLOAT, ["n", 3]), value("z", T.FLOAT, ["m"])]
-    session = opened(sequence([node("SequenceConstruct", ["x", "z"], ["s"])], inputs=inputs))
+    session = opened(
+        sequence([node("SequenceConstruct", ["x", "z"], ["s"])], inputs=inputs)
+    )
     assert [spec.shape for spec in session.outputs] == [(-1,), (-1, 2)]
     result = session.run({"x": ROWS, "z": floats(8, 9)})
     assert result["s"].tolist() == [0, 1, 2, 3, 4, 5, 8, 9]
@@ -556,14 +701,19 @@ def test_a_sequence_of_different_shapes_is_laid_out_in_a_row(opened: Opener):
 
 
 def test_a_sequence_of_texts(opened: Opener):
-    session = opened(sequence([node("SplitToSequence", ["x"], ["s"], axis=0, keepdims=0)], T.STRING))
+    session = opened(
+        sequence([node("SplitToSequence", ["x"], ["s"], axis=0, keepdims=0)], T.STRING)
+    )
     rows = np.array([[b"a", b"b", b"c"]], object)
     assert session.run({"x": rows})["s"].tolist() == rows.tolist()
     assert session.run({"x": rows[:0]})["s"].dtype == object
 
 
 def test_names_that_would_clash(opened: Opener):
-    nodes = [node("SplitToSequence", ["x"], ["s"], axis=0), node("Identity", ["x"], ["s.shapes"])]
+    nodes = [
+        node("SplitToSequence", ["x"], ["s"], axis=0),
+        node("Identity", ["x"], ["s.shapes"]),
+    ]
     model = sequence(nodes)
     model.graph.output.append(value("s.shapes", T.FLOAT, ["n", 3]))
     with pytest.raises(ModelLoadError, match="two outputs would have the same name"):
@@ -579,7 +729,11 @@ TENSOR_TYPE = helper.make_tensor_type_proto(T.FLOAT, [2])
         (
             built(
                 [node("OptionalHasElement", ["x"], ["y"])],
-                [helper.make_value_info("x", helper.make_optional_type_proto(TENSOR_TYPE))],
+                [
+                    helper.make_value_info(
+                        "x", helper.make_optional_type_proto(TENSOR_TYPE)
+                    )
+                ],
                 [value("y", T.BOOL, [])],
                 opset=18,
             ),
@@ -595,8 +749,20 @@ TENSOR_TYPE = helper.make_tensor_type_proto(T.FLOAT, [2])
         ),
         (
             built(
-                [node("DictVectorizer", ["x"], ["y"], domain="ai.onnx.ml", int64_vocabulary=[1])],
-                [helper.make_value_info("x", helper.make_map_type_proto(T.INT64, TENSOR_TYPE))],
+                [
+                    node(
+                        "DictVectorizer",
+                        ["x"],
+                        ["y"],
+                        domain="ai.onnx.ml",
+                        int64_vocabulary=[1],
+                    )
+                ],
+                [
+                    helper.make_value_info(
+                        "x", helper.make_map_type_proto(T.INT64, TENSOR_TYPE)
+                    )
+                ],
                 [value("y", T.FLOAT, None)],
                 ai_onnx_ml=3,
             ),
@@ -606,13 +772,23 @@ TENSOR_TYPE = helper.make_tensor_type_proto(T.FLOAT, [2])
             built(
                 [node("Optional", ["x"], ["y"])],
                 [value("x", T.FLOAT, [2])],
-                [helper.make_value_info("y", helper.make_optional_type_proto(TENSOR_TYPE))],
+                [
+                    helper.make_value_info(
+                        "y", helper.make_optional_type_proto(TENSOR_TYPE)
+                    )
+                ],
                 opset=18,
             ),
             r"output 'y' is of type optional\(tensor\(float\)\), which cannot be served",
         ),
-        (identity(T.FLOAT8E4M3FN, opset=19), "tensor 'x' is of type float8e4m3fn, which cannot be served"),
-        (identity(T.COMPLEX64), "has a tensor of type complex64, which onnxruntime .* does not have"),
+        (
+            identity(T.FLOAT8E4M3FN, opset=19),
+            "tensor 'x' is of type float8e4m3fn, which cannot be served",
+        ),
+        (
+            identity(T.COMPLEX64),
+            "has a tensor of type complex64, which onnxruntime .* does not have",
+        ),
     ],
 )
 def test_types_that_cannot_be_served(opened: Opener, model: Any, reason: str):
@@ -626,35 +802,69 @@ def test_types_that_cannot_be_served(opened: Opener, model: Any, reason: str):
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
-        (identity(T.FLOAT, opset=99), r"m\.onnx has opset 99 of ai\.onnx, .* knows those up to \d+; install a newer"),
-        (identity(T.FLOAT, ai_onnx_ml=99), r"m\.onnx has opset 99 of ai\.onnx\.ml, .*; install a newer"),
-        (identity(T.FLOAT, ir=99), r"m\.onnx has IR version 99, .* knows those up to \d+; install a newer"),
         (
-            built([node("Foo", ["x"], ["y"], domain="my.ops")], [value("x", 1, [1])], [value("y", 1, [1])], my_ops=1),
+            identity(T.FLOAT, opset=99),
+            r"m\.onnx has opset 99 of ai\.onnx, .* knows those up to \d+; install a newer",
+        ),
+        (
+            identity(T.FLOAT, ai_onnx_ml=99),
+            r"m\.onnx has opset 99 of ai\.onnx\.ml, .*; install a newer",
+        ),
+        (
+            identity(T.FLOAT, ir=99),
+            r"m\.onnx has IR version 99, .* knows those up to \d+; install a newer",
+        ),
+        (
+            built(
+                [node("Foo", ["x"], ["y"], domain="my.ops")],
+                [value("x", 1, [1])],
+                [value("y", 1, [1])],
+                my_ops=1,
+            ),
             r"m\.onnx uses the operator my\.ops:Foo, which onnxruntime .* does not have, .*; export the model without",
         ),
         (
-            built([node("Foo", ["x"], ["y"])], [value("x", 1, [1])], [value("y", 1, [1])]),
+            built(
+                [node("Foo", ["x"], ["y"])], [value("x", 1, [1])], [value("y", 1, [1])]
+            ),
             r"m\.onnx uses the operator Foo of opset 17, which onnxruntime .* does not have",
         ),
         (
-            built([node("Relu", ["x"], ["y"])], [value("x", T.BFLOAT16, [1])], [value("y", T.BFLOAT16, [1])]),
+            built(
+                [node("Relu", ["x"], ["y"])],
+                [value("x", T.BFLOAT16, [1])],
+                [value("y", T.BFLOAT16, [1])],
+            ),
             r"m\.onnx uses the operator Relu \(opset 14\) with a type or in a form that .*; convert it to float32",
         ),
         (
-            built([node("Relu", ["nothing"], ["y"])], [value("x", 1, [1])], [value("y", 1, [1])]),
+            built(
+                [node("Relu", ["nothing"], ["y"])],
+                [value("x", 1, [1])],
+                [value("y", 1, [1])],
+            ),
             r"onnxruntime .* cannot load m\.onnx \(.*nothing.*\): it is damaged, or needs what .*; copy or export",
         ),
-        (bytes(4) + b"ORTM" + bytes(100), r"m\.onnx is in ONNX Runtime's own format, .*; use the \.onnx file"),
+        (
+            bytes(4) + b"ORTM" + bytes(100),
+            r"m\.onnx is in ONNX Runtime's own format, .*; use the \.onnx file",
+        ),
         (onnx.ModelProto(), "there is no graph in it|is empty"),
         (b"", r"m\.onnx is no ONNX model, or damaged .*is empty.*; copy or export"),
         (b"PK\3\4" + bytes(100), r"m\.onnx is no ONNX model, or damaged"),
         (b"<!DOCTYPE html><html></html>", r"m\.onnx is no ONNX model, or damaged"),
-        (identity(T.FLOAT).SerializeToString()[:-9], r"m\.onnx is no ONNX model, or damaged or cut short"),
+        (
+            identity(T.FLOAT).SerializeToString()[:-9],
+            r"m\.onnx is no ONNX model, or damaged or cut short",
+        ),
     ],
 )
 def test_one_sentence_for_what_does_not_load(
-    opened: Opener, tmp_path: Path, capfd: pytest.CaptureFixture[str], model: Any, reason: str
+    opened: Opener,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    model: Any,
+    reason: str,
 ):
     with pytest.raises(ModelLoadError, match=reason) as caught:
         opened(model)
@@ -667,7 +877,13 @@ def test_one_sentence_for_what_does_not_load(
 
 def test_a_locale_that_is_not_there(opened: Opener):
     """As in Termux, and where texts are put into words by a model of scikit-learn."""
-    step = node("StringNormalizer", ["x"], ["y"], case_change_action="LOWER", locale="nowhere_NO")
+    step = node(
+        "StringNormalizer",
+        ["x"],
+        ["y"],
+        case_change_action="LOWER",
+        locale="nowhere_NO",
+    )
     model = built([step], [value("x", T.STRING, [1])], [value("y", T.STRING, [1])])
     reason = r"m\.onnx compares texts by the rules of the locale nowhere_NO, .*; install it, or export the model"
     with pytest.raises(ModelLoadError, match=reason):
@@ -675,27 +891,38 @@ def test_a_locale_that_is_not_there(opened: Opener):
 
 
 def test_a_missing_file_and_one_that_is_none(tmp_path: Path):
-    with pytest.raises(ModelLoadError, match=r"gone\.onnx cannot be read: No such file"):
+    with pytest.raises(
+        ModelLoadError, match=r"gone\.onnx cannot be read: No such file"
+    ):
         RUNTIME.open(ModelSource(tmp_path / "gone.onnx"))
     os.mkfifo(tmp_path / "pipe.onnx")
-    with pytest.raises(ModelLoadError, match=r"pipe\.onnx cannot be read: it is no regular file"):
+    with pytest.raises(
+        ModelLoadError, match=r"pipe\.onnx cannot be read: it is no regular file"
+    ):
         RUNTIME.open(ModelSource(tmp_path / "pipe.onnx"))
 
 
 def test_a_file_beyond_protobufs_limit(tmp_path: Path):
     with (tmp_path / "m.onnx").open("wb") as file:
         file.truncate(onnx_check.MAX_FILE_BYTES + 1)
-    with pytest.raises(ModelLoadError, match="larger than 2 GB; save the model with its weights as external data"):
+    with pytest.raises(
+        ModelLoadError,
+        match="larger than 2 GB; save the model with its weights as external data",
+    ):
         check_model(tmp_path / "m.onnx")
 
 
 def test_a_missing_or_broken_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     source = ModelSource(tmp_path / "m.onnx")
     source.path.write_bytes(identity(T.FLOAT).SerializeToString())
-    install = r"pip install 'pocketserve\[onnx\]'; in Termux: pkg install python-onnxruntime"
+    install = (
+        r"pip install 'pocketserve\[onnx\]'; in Termux: pkg install python-onnxruntime"
+    )
     with pytest.raises(RuntimeMissingError, match=f"is not installed; run: {install}"):
         OnnxRuntime("no_such_onnxruntime").open(source)
-    (tmp_path / "broken_onnxruntime.py").write_text("raise OSError('libonnxruntime.so: not found.\\nmore')")
+    (tmp_path / "broken_onnxruntime.py").write_text(
+        "raise OSError('libonnxruntime.so: not found.\\nmore')"
+    )
     (tmp_path / "partial_onnxruntime.py").write_text("import no_such_module")
     (tmp_path / "empty_onnxruntime").mkdir()
     monkeypatch.syspath_prepend(tmp_path)
@@ -704,7 +931,9 @@ def test_a_missing_or_broken_package(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("partial_onnxruntime", "No module named 'no_such_module'"),
         ("empty_onnxruntime", ".*InferenceSession.*"),
     ):
-        with pytest.raises(RuntimeMissingError, match=rf"does not load \({reason}\); run: {install}"):
+        with pytest.raises(
+            RuntimeMissingError, match=rf"does not load \({reason}\); run: {install}"
+        ):
             OnnxRuntime(name).open(source)
 
 
@@ -712,10 +941,15 @@ def test_a_missing_or_broken_package(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_provider_that_is_not_there(opened: Opener, caplog: pytest.LogCaptureFixture):
-    session = opened(identity(T.FLOAT), providers=["NoSuchExecutionProvider", "CPUExecutionProvider"])
+    session = opened(
+        identity(T.FLOAT), providers=["NoSuchExecutionProvider", "CPUExecutionProvider"]
+    )
     assert session.device == "cpu"
     assert "m.onnx runs without NoSuchExecutionProvider" in caplog.text
-    with pytest.raises(ModelLoadError, match=r"NoSuchExecutionProvider is not part of .*available are .*CPUExecution"):
+    with pytest.raises(
+        ModelLoadError,
+        match=r"NoSuchExecutionProvider is not part of .*available are .*CPUExecution",
+    ):
         opened(identity(T.FLOAT), providers=["NoSuchExecutionProvider"], required=True)
 
 
@@ -736,7 +970,10 @@ class InferenceSession(real.InferenceSession):
 
 
 def test_a_provider_that_does_not_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
 ):
     (tmp_path / "failing_onnxruntime.py").write_text(FAILING)
     monkeypatch.syspath_prepend(tmp_path)
@@ -745,11 +982,18 @@ def test_a_provider_that_does_not_start(
     path.write_bytes(identity(T.FLOAT).SerializeToString())
     options: dict[str, object] = {"providers": ["FailingExecutionProvider"]}
     assert runtime.open(ModelSource(path, options=options)).device == "cpu"
-    assert "m.onnx runs without FailingExecutionProvider (no such device)" in caplog.text
-    with pytest.raises(ModelLoadError, match=r"FailingExecutionProvider did not start \(no such device\); available"):
+    assert (
+        "m.onnx runs without FailingExecutionProvider (no such device)" in caplog.text
+    )
+    with pytest.raises(
+        ModelLoadError,
+        match=r"FailingExecutionProvider did not start \(no such device\); available",
+    ):
         runtime.open(ModelSource(path, options={**options, "required": True}))
     path.write_bytes(identity(T.FLOAT, opset=99).SerializeToString())
-    with pytest.raises(ModelLoadError, match="has opset 99"):  # the model's own fault comes first
+    with pytest.raises(
+        ModelLoadError, match="has opset 99"
+    ):  # the model's own fault comes first
         runtime.open(ModelSource(path, options={**options, "required": True}))
     assert capfd.readouterr() == ("", "")
 
@@ -761,8 +1005,13 @@ def test_a_provider_that_gets_nothing_to_do_is_not_named(opened: Opener):
     knows = hasattr(session._native, "get_provider_graph_assignment_info")
     assert session.device == ("cpu" if knows else "AzureExecutionProvider, cpu")
     if knows:
-        with pytest.raises(ModelLoadError, match="AzureExecutionProvider takes nothing of this model; available are "):
-            opened(identity(T.FLOAT), providers=["AzureExecutionProvider"], required=True)
+        with pytest.raises(
+            ModelLoadError,
+            match="AzureExecutionProvider takes nothing of this model; available are ",
+        ):
+            opened(
+                identity(T.FLOAT), providers=["AzureExecutionProvider"], required=True
+            )
 
 
 @pytest.mark.parametrize(
@@ -773,7 +1022,9 @@ def test_a_provider_that_gets_nothing_to_do_is_not_named(opened: Opener):
         ({"required": 1}, "the option required is true or false, not 1"),
     ],
 )
-def test_options_of_the_wrong_type(opened: Opener, options: dict[str, Any], reason: str):
+def test_options_of_the_wrong_type(
+    opened: Opener, options: dict[str, Any], reason: str
+):
     with pytest.raises(ModelLoadError, match=reason):
         opened(identity(T.FLOAT), **options)
 
@@ -788,21 +1039,32 @@ def tensor_outside(location: str | None = "w.bin", **entries: object) -> Any:
     tensor = T(name="w", data_type=T.FLOAT, dims=[4, 4], data_location=T.EXTERNAL)
     pairs = {"location": location, **entries}
     tensor.external_data.extend(
-        onnx.StringStringEntryProto(key=key, value=str(item)) for key, item in pairs.items() if item is not None
+        onnx.StringStringEntryProto(key=key, value=str(item))
+        for key, item in pairs.items()
+        if item is not None
     )
     return tensor
 
 
 def with_weights(tensor: Any, op: str = "MatMul") -> Any:
-    return built([node(op, ["x", "w"], ["y"])], [value("x", 1, ["n", 4])], [value("y", 1, ["n", 4])], [tensor])
+    return built(
+        [node(op, ["x", "w"], ["y"])],
+        [value("x", 1, ["n", 4])],
+        [value("y", 1, ["n", 4])],
+        [tensor],
+    )
 
 
-def external(folder: Path, location: str | None = "w.bin", op: str = "MatMul", **entries: object) -> OnnxSession:
+def external(
+    folder: Path, location: str | None = "w.bin", op: str = "MatMul", **entries: object
+) -> OnnxSession:
     """Opens a model whose weights are in ``folder/w.bin``, says its file."""
     if not (folder / "w.bin").exists():
         WEIGHTS.tofile(folder / "w.bin")
     path = folder / "m.onnx"
-    path.write_bytes(with_weights(tensor_outside(location, **entries), op).SerializeToString())
+    path.write_bytes(
+        with_weights(tensor_outside(location, **entries), op).SerializeToString()
+    )
     return RUNTIME.open(ModelSource(path))
 
 
@@ -826,13 +1088,17 @@ def folder(tmp_path: Path) -> Path:
         ("ab://w.bin", {}),
     ],
 )
-def test_weights_inside_the_folder(folder: Path, location: str, entries: dict[str, object]):
+def test_weights_inside_the_folder(
+    folder: Path, location: str, entries: dict[str, object]
+):
     (folder / "sub").mkdir()
     WEIGHTS.tofile(folder / "sub" / "w.bin")
     (folder / "link.bin").symlink_to("sub/w.bin")
     (folder / "back\\slash.bin").symlink_to("sub/w.bin")
     (folder / "ab:").symlink_to("sub")
-    result = external(folder, location, **entries).run({"x": np.eye(4, dtype=np.float32)})["y"]
+    result = external(folder, location, **entries).run(
+        {"x": np.eye(4, dtype=np.float32)}
+    )["y"]
     np.testing.assert_array_equal(result.reshape(-1), WEIGHTS)
 
 
@@ -854,13 +1120,25 @@ OUTSIDE = r"m\.onnx keeps weights in .*, which is not a file inside its folder; 
         ("*/_ORT_MEM_ADDR_/*", {"offset": 4096, "length": 64}, OUTSIDE),
         ("", {}, OUTSIDE),
         (None, {"offset": 0}, OUTSIDE),
-        ("gone.bin", {}, "'gone.bin', which is not there; copy that file into the model's folder"),
-        ("loop.bin", {}, "'loop.bin', which (is not there|cannot be read|is not a file)"),
+        (
+            "gone.bin",
+            {},
+            "'gone.bin', which is not there; copy that file into the model's folder",
+        ),
+        (
+            "loop.bin",
+            {},
+            "'loop.bin', which (is not there|cannot be read|is not a file)",
+        ),
         ("sub", {}, "'sub', which cannot be read; copy that file again"),
         ("pipe", {}, "'pipe', which cannot be read; copy that file again"),
         ("x" * 4000, {}, "which is not there|cannot be read"),
         ("x" * 5000, {}, "a name is too long"),
-        ("short.bin", {}, r"'short.bin', which is cut short \(40 of at least 64 bytes\); copy that file again"),
+        (
+            "short.bin",
+            {},
+            r"'short.bin', which is cut short \(40 of at least 64 bytes\); copy that file again",
+        ),
         (
             "lfs.bin",
             {},
@@ -873,7 +1151,9 @@ OUTSIDE = r"m\.onnx keeps weights in .*, which is not a file inside its folder; 
         ("w.bin", {"length": 32}, "cannot load m.onnx.*size mismatch"),
     ],
 )
-def test_weights_elsewhere_or_not_whole(folder: Path, location: str | None, entries: dict[str, object], reason: str):
+def test_weights_elsewhere_or_not_whole(
+    folder: Path, location: str | None, entries: dict[str, object], reason: str
+):
     (folder / "sub").mkdir()
     (folder / "link.bin").symlink_to(folder.parent.parent / "secret.bin")
     (folder / "linked").symlink_to(folder.parent.parent)
@@ -890,7 +1170,9 @@ def test_weights_elsewhere_or_not_whole(folder: Path, location: str | None, entr
 
 def test_two_locations_of_one_tensor(folder: Path):
     tensor = tensor_outside("w.bin")
-    tensor.external_data.append(onnx.StringStringEntryProto(key="location", value="../../secret.bin"))
+    tensor.external_data.append(
+        onnx.StringStringEntryProto(key="location", value="../../secret.bin")
+    )
     (folder / "m.onnx").write_bytes(with_weights(tensor).SerializeToString())
     with pytest.raises(ModelLoadError, match="two places"):
         check_model(folder / "m.onnx")
@@ -909,12 +1191,22 @@ def test_a_linked_model_finds_its_weights_beside_the_real_file(folder: Path):
 def hidden() -> dict[str, Any]:
     """Models with one tensor outside, in each place that a model may have tensors."""
     bad = tensor_outside("../w.bin")
-    sparse = onnx.SparseTensorProto(values=bad, indices=T(data_type=T.INT64, dims=[16]), dims=[16])
+    sparse = onnx.SparseTensorProto(
+        values=bad, indices=T(data_type=T.INT64, dims=[16]), dims=[16]
+    )
     inner = _constant([1.0])
     inner.initializer.append(bad)
     attribute = helper.make_attribute("a", 1)
-    places = {name: identity(T.FLOAT) for name in ("tensor", "tensors", "sparse", "sparses", "graph", "graphs")}
-    fields = {"tensor": "t", "tensors": "tensors", "sparse": "sparse_tensor", "sparses": "sparse_tensors"}
+    places = {
+        name: identity(T.FLOAT)
+        for name in ("tensor", "tensors", "sparse", "sparses", "graph", "graphs")
+    }
+    fields = {
+        "tensor": "t",
+        "tensors": "tensors",
+        "sparse": "sparse_tensor",
+        "sparses": "sparse_tensors",
+    }
     fields |= {"graph": "g", "graphs": "graphs"}
     contents = {"tensor": bad, "sparse": sparse, "graph": inner}
     for name, model in places.items():
@@ -922,7 +1214,14 @@ def hidden() -> dict[str, Any]:
         held = model.graph.node[0].attribute.add(name="a")
         field = getattr(held, fields[name])
         field.add().CopyFrom(content) if name.endswith("s") else field.CopyFrom(content)
-    for name in ("initializer", "sparse_initializer", "function", "function_default", "training", "split"):
+    for name in (
+        "initializer",
+        "sparse_initializer",
+        "function",
+        "function_default",
+        "training",
+        "split",
+    ):
         places[name] = identity(T.FLOAT)
     places["initializer"].graph.initializer.append(bad)
     places["sparse_initializer"].graph.sparse_initializer.append(sparse)
@@ -941,7 +1240,9 @@ def hidden() -> dict[str, Any]:
 @pytest.mark.parametrize("place", sorted(hidden()))
 def test_tensors_are_found_wherever_they_hide(folder: Path, place: str):
     model = hidden()[place]
-    (folder / "m.onnx").write_bytes(model if isinstance(model, bytes) else model.SerializeToString())
+    (folder / "m.onnx").write_bytes(
+        model if isinstance(model, bytes) else model.SerializeToString()
+    )
     with pytest.raises(ModelLoadError, match=OUTSIDE):
         check_model(folder / "m.onnx")
 
@@ -960,11 +1261,17 @@ def test_the_table_of_ways_to_tensors_is_complete():
     leading = {"TensorProto"}
     for _ in seen:
         leading |= {
-            d.name for d in seen.values() if any(f.message_type and f.message_type.name in leading for f in d.fields)
+            d.name
+            for d in seen.values()
+            if any(f.message_type and f.message_type.name in leading for f in d.fields)
         }
     for name in leading - {"TensorProto"}:
         fields = [f for f in seen[name].fields if f.message_type is not None]
-        ways[name] = {f.number: f.message_type.name for f in fields if f.message_type.name in leading}
+        ways[name] = {
+            f.number: f.message_type.name
+            for f in fields
+            if f.message_type.name in leading
+        }
     assert ways == {name: dict(fields) for name, fields in onnx_check._CHILDREN.items()}
 
 
@@ -972,15 +1279,25 @@ def test_the_table_of_element_sizes_is_right():
     names = dict(zip(T.DataType.values(), T.DataType.keys(), strict=True))
     for number, bits in onnx_check._BITS.items():
         kind = helper.tensor_dtype_to_np_dtype(number)
-        packed = int(names[number].lstrip("UINTFLOA")[0]) if names[number].startswith(("INT", "UINT", "FLOAT4")) else 0
-        assert bits == (packed if packed in (2, 4) else kind.itemsize * 8), names[number]
+        packed = (
+            int(names[number].lstrip("UINTFLOA")[0])
+            if names[number].startswith(("INT", "UINT", "FLOAT4"))
+            else 0
+        )
+        assert bits == (packed if packed in (2, 4) else kind.itemsize * 8), names[
+            number
+        ]
 
 
 # --- The walker's bounds
 
 
 def varint(number: int) -> bytes:
-    return (bytes([number & 0x7F | 0x80]) + varint(number >> 7)) if number > 0x7F else bytes([number])
+    return (
+        (bytes([number & 0x7F | 0x80]) + varint(number >> 7))
+        if number > 0x7F
+        else bytes([number])
+    )
 
 
 def message(number: int, content: bytes) -> bytes:
@@ -999,7 +1316,9 @@ def refused_or_passed(path: Path, content: bytes) -> GraphFacts | None:
 def test_nesting_is_bounded(tmp_path: Path):
     inner = b""
     for _ in range(10_000):
-        inner = message(1, message(5, message(6, inner)))  # a graph's node's attribute's graph
+        inner = message(
+            1, message(5, message(6, inner))
+        )  # a graph's node's attribute's graph
     (tmp_path / "m.onnx").write_bytes(message(7, inner))
     with pytest.raises(ModelLoadError, match="nested too deeply"):
         check_model(tmp_path / "m.onnx")
@@ -1012,7 +1331,9 @@ def test_work_is_bounded():
 
 
 def test_runs_of_numbers_cost_next_to_nothing():
-    numbers = (b"\x3d1234" + b"\x40\xff\xff\x01" + b"\x3912345678") * 10_000 + message(5, b"")
+    numbers = (b"\x3d1234" + b"\x40\xff\xff\x01" + b"\x3912345678") * 10_000 + message(
+        5, b""
+    )
     reader = ProtobufReader(numbers, budget=1000)
     assert [number for number, _ in reader.parts((0, len(numbers)))] == [5]
 
@@ -1022,22 +1343,42 @@ def test_an_impossible_shape(tmp_path: Path):
         tensor = tensor_outside("w.bin")
         tensor.ClearField("dims")
         tensor.dims.extend(dims)
-        assert refused_or_passed(tmp_path / "m.onnx", with_weights(tensor).SerializeToString()) is None
+        assert (
+            refused_or_passed(
+                tmp_path / "m.onnx", with_weights(tensor).SerializeToString()
+            )
+            is None
+        )
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=300))
-def test_garbage_raises_nothing_else(tmp_path_factory: pytest.TempPathFactory, content: bytes):
+def test_garbage_raises_nothing_else(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes
+):
     refused_or_passed(tmp_path_factory.getbasetemp() / "garbage.onnx", content)
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.recursive(st.binary(max_size=20), lambda inner: st.lists(st.tuples(st.integers(1, 30), inner), max_size=4)))
-def test_messages_of_messages_raise_nothing_else(tmp_path_factory: pytest.TempPathFactory, tree: Any):
+@given(
+    st.recursive(
+        st.binary(max_size=20),
+        lambda inner: st.lists(st.tuples(st.integers(1, 30), inner), max_size=4),
+    )
+)
+def test_messages_of_messages_raise_nothing_else(
+    tmp_path_factory: pytest.TempPathFactory, tree: Any
+):
     def encoded(tree: Any) -> bytes:
-        return tree if isinstance(tree, bytes) else b"".join(message(number, encoded(part)) for number, part in tree)
+        return (
+            tree
+            if isinstance(tree, bytes)
+            else b"".join(message(number, encoded(part)) for number, part in tree)
+        )
 
-    refused_or_passed(tmp_path_factory.getbasetemp() / "tree.onnx", message(7, encoded(tree)))
+    refused_or_passed(
+        tmp_path_factory.getbasetemp() / "tree.onnx", message(7, encoded(tree))
+    )
 
 
 def test_what_protobuf_parses_the_walker_parses(tmp_path: Path):
@@ -1047,7 +1388,9 @@ def test_what_protobuf_parses_the_walker_parses(tmp_path: Path):
     dice = random.Random(5)
     WEIGHTS.tofile(tmp_path / "w.bin")
     for _ in range(500):
-        damaged = bytearray(whole[: dice.randrange(1, len(whole) + 1)] if dice.random() < 0.3 else whole)
+        damaged = bytearray(
+            whole[: dice.randrange(1, len(whole) + 1)] if dice.random() < 0.3 else whole
+        )
         for _ in range(dice.randrange(3)):
             damaged[dice.randrange(len(damaged))] = dice.randrange(256)
         facts = refused_or_passed(tmp_path / "m.onnx", bytes(damaged))
@@ -1055,7 +1398,12 @@ def test_what_protobuf_parses_the_walker_parses(tmp_path: Path):
             parsed = onnx.ModelProto.FromString(bytes(damaged))
         except Exception:
             continue
-        outside = [e.value for t in parsed.graph.initializer for e in t.external_data if e.key == "location"]
+        outside = [
+            e.value
+            for t in parsed.graph.initializer
+            for e in t.external_data
+            if e.key == "location"
+        ]
         assert facts is None or all(location == "w.bin" for location in outside)
 
 
@@ -1075,13 +1423,29 @@ def test_damaged_files_load_or_are_explained(opened: Opener):
 
 def _cases() -> list[dict[str, Any]]:
     root = find_assets()
-    cases = [json.loads(path.read_text()) for path in sorted((root / "expected").glob("*.json"))] if root else []
+    cases = (
+        [
+            json.loads(path.read_text())
+            for path in sorted((root / "expected").glob("*.json"))
+        ]
+        if root
+        else []
+    )
     return [case for case in cases if case["model"].startswith("models/onnx/")]
 
 
 CASES = _cases()
-WITH_TENSORS = [case for case in CASES if "npy" in case["outputs"][0] and "prob_per_chunk" not in str(case["outputs"])]
-LIMITS = {"rtol 1e-4": (1e-4, 1e-4), "abs 1e-3": (0, 1e-3), "abs 1e-4": (0, 1e-4), "abs 0.01": (0, 0.01)}
+WITH_TENSORS = [
+    case
+    for case in CASES
+    if "npy" in case["outputs"][0] and "prob_per_chunk" not in str(case["outputs"])
+]
+LIMITS = {
+    "rtol 1e-4": (1e-4, 1e-4),
+    "abs 1e-3": (0, 1e-3),
+    "abs 1e-4": (0, 1e-4),
+    "abs 0.01": (0, 0.01),
+}
 
 
 def opened_asset(assets: Path, case: dict[str, Any]) -> OnnxSession:
@@ -1090,7 +1454,9 @@ def opened_asset(assets: Path, case: dict[str, Any]) -> OnnxSession:
 
 
 def limits(case: dict[str, Any]) -> dict[str, float]:
-    rtol, atol = next(pair for start, pair in LIMITS.items() if case["tolerance"].startswith(start))
+    rtol, atol = next(
+        pair for start, pair in LIMITS.items() if case["tolerance"].startswith(start)
+    )
     return {"rtol": rtol, "atol": atol}
 
 
@@ -1099,13 +1465,18 @@ def limits(case: dict[str, Any]) -> dict[str, float]:
 def test_public_model(assets: Path, case: dict[str, Any]):
     session = opened_asset(assets, case)
     arrays = [np.load(assets / item["npy"]) for item in case["inputs"]]
-    assert [spec.accepts(array.shape) for spec, array in zip(session.inputs, arrays, strict=True)] == [True] * len(
-        arrays
+    assert [
+        spec.accepts(array.shape)
+        for spec, array in zip(session.inputs, arrays, strict=True)
+    ] == [True] * len(arrays)
+    results = session.run(
+        {spec.name: array for spec, array in zip(session.inputs, arrays, strict=True)}
     )
-    results = session.run({spec.name: array for spec, array in zip(session.inputs, arrays, strict=True)})
     for position, expected in enumerate(case["outputs"]):
         got = results.get(expected["name"], list(results.values())[position])
-        np.testing.assert_allclose(got, np.load(assets / expected["npy"]), **limits(case))
+        np.testing.assert_allclose(
+            got, np.load(assets / expected["npy"]), **limits(case)
+        )
 
 
 @pytest.mark.assets
@@ -1120,7 +1491,11 @@ def test_a_voice_detector_whose_state_the_caller_carries(assets: Path):
     with wave.open(str(assets / case["source_inputs"][0])) as file:
         sound = np.frombuffer(file.readframes(-1), "<i2").astype(np.float32) / 32768
     expected = np.load(assets / case["outputs"][0]["npy"])
-    state, context, rate = np.zeros((2, 1, 128), np.float32), np.zeros(64, np.float32), np.array(16000)
+    state, context, rate = (
+        np.zeros((2, 1, 128), np.float32),
+        np.zeros(64, np.float32),
+        np.array(16000),
+    )
     found = []
     for chunk in range(len(expected)):
         part = sound[512 * chunk : 512 * chunk + 512]
@@ -1138,10 +1513,17 @@ def test_text_is_read(assets: Path):
     x = np.load(assets / case["inputs"][0]["npy"])
     (result,) = opened_asset(assets, case).run({"x": x}).values()
     assert list(result.shape) == case["outputs"][0]["shape"]
-    metadata = {item.key: item.value for item in onnx.load(assets / case["model"]).metadata_props}
+    metadata = {
+        item.key: item.value
+        for item in onnx.load(assets / case["model"]).metadata_props
+    }
     characters = ["", *metadata["character"].splitlines(), " "]
     best = result[0].argmax(-1)
-    kept = [best[step] for step in range(len(best)) if step == 0 or best[step] != best[step - 1]]
+    kept = [
+        best[step]
+        for step in range(len(best))
+        if step == 0 or best[step] != best[step - 1]
+    ]
     assert "".join(characters[index] for index in kept) == case["answer"]["text"]
 
 
@@ -1152,16 +1534,31 @@ def test_text_is_found_in_pictures_of_any_size(assets: Path):
     session = opened_asset(assets, case)
     picture = image.open(assets / case["source_inputs"][0]).convert("RGB")
     for width, height in ((192, 96), (768, 384)):
-        bgr = np.asarray(picture.resize((width, height), image.Resampling.BILINEAR), np.float32)[..., ::-1] / 255
-        normal = (bgr - np.array([0.485, 0.456, 0.406])) / np.array([0.229, 0.224, 0.225])
-        (result,) = session.run({"x": normal.transpose(2, 0, 1)[None].astype(np.float32)}).values()
+        bgr = (
+            np.asarray(
+                picture.resize((width, height), image.Resampling.BILINEAR), np.float32
+            )[..., ::-1]
+            / 255
+        )
+        normal = (bgr - np.array([0.485, 0.456, 0.406])) / np.array(
+            [0.229, 0.224, 0.225]
+        )
+        (result,) = session.run(
+            {"x": normal.transpose(2, 0, 1)[None].astype(np.float32)}
+        ).values()
         assert result.shape == (1, 1, height, width)
-    assert float((result > 0.3).mean()) == pytest.approx(case["answer"]["share>0.3"], abs=1e-3)
+    assert float((result > 0.3).mean()) == pytest.approx(
+        case["answer"]["share>0.3"], abs=1e-3
+    )
     assert float(result.max()) == pytest.approx(case["answer"]["max"], abs=1e-3)
 
 
 @pytest.mark.assets
 def test_every_public_case_is_covered():
     """A new case is tested by its tensors, or by a test of its own above."""
-    own = {case["id"] for case in CASES if case["id"].startswith(("silero", "ppocr_rec", "ppocr_det"))}
+    own = {
+        case["id"]
+        for case in CASES
+        if case["id"].startswith(("silero", "ppocr_rec", "ppocr_det"))
+    }
     assert {case["id"] for case in CASES} == own | {case["id"] for case in WITH_TENSORS}

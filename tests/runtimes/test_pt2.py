@@ -30,7 +30,11 @@ class Model(torch.nn.Module):
 
     def forward(self, x, more, scale=2):
         y = self.layer(x)
-        return {"logits": y * scale + more["bias"], "pair": (x, y.to(torch.bfloat16)), "fixed": [3, None]}
+        return {
+            "logits": y * scale + more["bias"],
+            "pair": (x, y.to(torch.bfloat16)),
+            "fixed": [3, None],
+        }
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +44,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = torch.export.Dim("rows", min=1, max=8)
     shapes = {"x": {0: rows}, "more": {"bias": {0: rows}}, "scale": None}
     arguments = (torch.ones(2, 3), {"bias": torch.ones(2, 1)})
-    torch.export.save(torch.export.export(Model(), arguments, {"scale": 3}, dynamic_shapes=shapes), path)
+    torch.export.save(
+        torch.export.export(Model(), arguments, {"scale": 3}, dynamic_shapes=shapes),
+        path,
+    )
     return path
 
 
@@ -49,14 +56,21 @@ def opened(path: Path, **options: object) -> Pt2Session:
 
 
 def rows(count: int) -> dict[str, np.ndarray]:
-    return {"x": np.ones((count, 3), np.float32), "more_bias": np.zeros((count, 1), np.float32)}
+    return {
+        "x": np.ones((count, 3), np.float32),
+        "more_bias": np.zeros((count, 1), np.float32),
+    }
 
 
 def test_says_who_it_is(model: Path):
     session = opened(model, trust=True)
     assert (RUNTIME.platform, RUNTIME.option_keys) == ("pytorch_export", {"trust"})
     assert session.runtime == f"torch {torch.__version__} (torch.export)"
-    assert session.device == "cpu" and session.signatures == {} and session.memory_bytes == 4 * (6 + 2)
+    assert (
+        session.device == "cpu"
+        and session.signatures == {}
+        and session.memory_bytes == 4 * (6 + 2)
+    )
     assert not isinstance(session, ResettableSession)
 
 
@@ -89,20 +103,35 @@ torch.export.save(torch.export.export(Model(), (torch.ones(2),)), sys.argv[1])
 def test_classes_that_are_not_at_hand(tmp_path: Path):
     """As programs of Hugging Face's models return theirs: exported elsewhere, with a package that is not here."""
     path = tmp_path / "model.pt2"
-    subprocess.run([sys.executable, "-W", "ignore", "-c", ELSEWHERE, str(path)], check=True, timeout=300)
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", ELSEWHERE, str(path)],
+        check=True,
+        timeout=300,
+    )
     names = torch.utils._pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE
     for _ in range(2):  # the second time nothing is left of the first
         session = opened(path, trust=True)
         assert [spec.name for spec in session.outputs] == ["logits", "twice"]
         result = session.run({"x": np.array([1, 2], np.float32)})
-        assert result["logits"].tolist() == [2, 3] and result["twice"].tolist() == [2, 4]
+        assert result["logits"].tolist() == [2, 3] and result["twice"].tolist() == [
+            2,
+            4,
+        ]
         assert not [name for name in names if name.startswith("elsewhere.")]
 
 
 def described(path: Path, *names: str) -> Path:
     """A program's archive with nothing in it but the containers that it names."""
-    spec = {"type": "tuple", "context": "null", "children_spec": [{"type": n, "children_spec": []} for n in names]}
-    graph = {"module_call_graph": [{"signature": {"in_spec": "", "out_spec": json.dumps([1, spec])}}]}
+    spec = {
+        "type": "tuple",
+        "context": "null",
+        "children_spec": [{"type": n, "children_spec": []} for n in names],
+    }
+    graph = {
+        "module_call_graph": [
+            {"signature": {"in_spec": "", "out_spec": json.dumps([1, spec])}}
+        ]
+    }
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("m/models/model.json", json.dumps({"graph_module": graph}))
     return path
@@ -138,14 +167,19 @@ def test_a_program_that_is_opened_again_leaves_no_more_classes(tmp_path: Path):
 
 
 def test_names_that_cannot_be_registered_leave_nothing_behind(tmp_path: Path):
-    path = described(tmp_path / "m.pt2", "elsewhere.Fine", "elsewhere.\0", "elsewhere.Good")
+    path = described(
+        tmp_path / "m.pt2", "elsewhere.Fine", "elsewhere.\0", "elsewhere.Good"
+    )
     with pytest.raises(ValueError, match="null"), stand_ins(path):
         pass
     names = torch.utils._pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE
     assert not [name for name in names if name.startswith("elsewhere.")]
 
 
-@pytest.mark.parametrize("text", ["[]", "7", '{"graph_module": []}', '{"graph_module": {"module_call_graph": [7]}}'])
+@pytest.mark.parametrize(
+    "text",
+    ["[]", "7", '{"graph_module": []}', '{"graph_module": {"module_call_graph": [7]}}'],
+)
 def test_descriptions_that_are_none_name_no_classes(tmp_path: Path, text: str):
     with zipfile.ZipFile(tmp_path / "m.pt2", "w") as archive:
         archive.writestr("m/models/model.json", text)
@@ -154,7 +188,10 @@ def test_descriptions_that_are_none_name_no_classes(tmp_path: Path, text: str):
 
 def test_specs_come_from_the_program(model: Path):
     session = opened(model, trust=True)
-    assert list(session.inputs) == [TensorSpec("x", "FP32", (-1, 3)), TensorSpec("more_bias", "FP32", (-1, 1))]
+    assert list(session.inputs) == [
+        TensorSpec("x", "FP32", (-1, 3)),
+        TensorSpec("more_bias", "FP32", (-1, 1)),
+    ]
     assert list(session.outputs) == [
         TensorSpec("logits", "FP32", (-1, 2)),
         TensorSpec("pair.0", "FP32", (-1, 3)),
@@ -168,7 +205,9 @@ def test_runs_any_count_of_rows(model: Path):
     for count in (1, 5, 8):
         result = session.run(rows(count))
         assert list(result) == [spec.name for spec in session.outputs]
-        assert result["logits"].shape == (count, 2) and result["pair.1"].dtype == np.uint16
+        assert (
+            result["logits"].shape == (count, 2) and result["pair.1"].dtype == np.uint16
+        )
         assert result["fixed.0"] == 3 and result["pair.0"].flags.owndata
 
 
@@ -181,7 +220,9 @@ def test_runs_any_count_of_rows(model: Path):
         ({**rows(2), "x": np.ones((2, 3), np.float64)}, "dtype"),
     ],
 )
-def test_inputs_that_do_not_fit(model: Path, inputs: dict[str, np.ndarray], message: str):
+def test_inputs_that_do_not_fit(
+    model: Path, inputs: dict[str, np.ndarray], message: str
+):
     session = opened(model, trust=True)
     with pytest.raises(ValueError, match=message):
         session.run(inputs)
@@ -199,10 +240,15 @@ def test_closed(model: Path):
 
 
 @pytest.mark.parametrize("options", [{}, {"trust": False}, {"trust": True}])
-def test_without_consent_nothing_is_loaded(model: Path, options: dict, monkeypatch: pytest.MonkeyPatch):
+def test_without_consent_nothing_is_loaded(
+    model: Path, options: dict, monkeypatch: pytest.MonkeyPatch
+):
     """The manifest lies beside the file: what it says is no consent."""
     monkeypatch.setattr(torch.export, "load", lambda *_: pytest.fail("it was loaded"))
-    with pytest.raises(ModelLoadError, match=r"model\.pt2 is code that is not trusted; `pocketserve trust /"):
+    with pytest.raises(
+        ModelLoadError,
+        match=r"model\.pt2 is code that is not trusted; `pocketserve trust /",
+    ):
         RUNTIME.open(ModelSource(model, options=options))
 
 
@@ -212,7 +258,9 @@ def test_trust_is_a_boolean(model: Path):
 
 
 @pytest.mark.assets
-def test_the_hostile_file_is_not_run(assets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_hostile_file_is_not_run(
+    assets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     hostile = assets.parent / "hostile" / "pt2-executes-mkdir.pt2"
     if not hostile.is_file():
         pytest.skip("the folder of hostile files is not there")
@@ -252,6 +300,11 @@ def test_damaged_programs_raise_load_errors(model: Path, tmp_path: Path):
     for length in (0, 1, 50, 500):
         with zipfile.ZipFile(model) as old, zipfile.ZipFile(path, "w") as new:
             for name in old.namelist():
-                new.writestr(name, old.read(name)[: length if name.endswith("models/model.json") else None])
+                new.writestr(
+                    name,
+                    old.read(name)[
+                        : length if name.endswith("models/model.json") else None
+                    ],
+                )
         with pytest.raises(ModelLoadError, match="may be damaged"):
             opened(path, trust=True)

@@ -25,7 +25,9 @@ from pocketserve.tensors import TensorSpec  # noqa: E402
 
 pytestmark = [
     pytest.mark.torch,
-    pytest.mark.filterwarnings("ignore:`torch.jit.load` is deprecated:DeprecationWarning"),
+    pytest.mark.filterwarnings(
+        "ignore:`torch.jit.load` is deprecated:DeprecationWarning"
+    ),
 ]
 
 MUTATIONS = 60
@@ -34,7 +36,9 @@ Save = Callable[..., Path]
 
 
 class Plain(torch.nn.Module):
-    def forward(self, x, n: int, f: float = 0.5, word: str = "a", sizes: list[int] | None = None):
+    def forward(
+        self, x, n: int, f: float = 0.5, word: str = "a", sizes: list[int] | None = None
+    ):
         extra = 0 if sizes is None else sum(sizes)
         return x * n + f + extra, word
 
@@ -87,15 +91,21 @@ def save(tmp_path: Path) -> Save:
     return saved
 
 
-def opened(path: Path, inputs: tuple = (), outputs: tuple = (), **options: object) -> ScriptSession:
-    return RUNTIME.open(ModelSource(path, inputs=inputs, outputs=outputs, options=options))
+def opened(
+    path: Path, inputs: tuple = (), outputs: tuple = (), **options: object
+) -> ScriptSession:
+    return RUNTIME.open(
+        ModelSource(path, inputs=inputs, outputs=outputs, options=options)
+    )
 
 
 def floats(*shape: int) -> np.ndarray:
     return np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
 
 
-def rewritten(path: Path, change: Callable[[str, bytes], tuple[str, bytes] | None]) -> Path:
+def rewritten(
+    path: Path, change: Callable[[str, bytes], tuple[str, bytes] | None]
+) -> Path:
     """The same archive with members changed, or left out where ``change`` gives None."""
     target = path.with_name(f"changed-{path.name}")
     with zipfile.ZipFile(path) as old, zipfile.ZipFile(target, "w") as new:
@@ -107,9 +117,16 @@ def rewritten(path: Path, change: Callable[[str, bytes], tuple[str, bytes] | Non
 
 def test_says_who_it_is(save: Save):
     session = opened(save(torch.nn.Linear(3, 2)))
-    assert (RUNTIME.platform, RUNTIME.option_keys) == ("pytorch_mobile", {"arguments", "reset", "trust"})
+    assert (RUNTIME.platform, RUNTIME.option_keys) == (
+        "pytorch_mobile",
+        {"arguments", "reset", "trust"},
+    )
     assert session.runtime == f"torch {torch.__version__} (TorchScript)"
-    assert session.device == "cpu" and session.signatures == {} and session.memory_bytes > 0
+    assert (
+        session.device == "cpu"
+        and session.signatures == {}
+        and session.memory_bytes > 0
+    )
     assert not isinstance(session, ResettableSession)
 
 
@@ -122,7 +139,9 @@ def test_names_and_types_come_from_the_program(save: Save):
 
 def test_a_manifests_inputs_let_a_run_tell_the_outputs(save: Save):
     session = opened(save(torch.nn.Linear(3, 2)), (TensorSpec("x", "FP32", (-1, 3)),))
-    assert list(session.inputs) == [TensorSpec("x", "FP32", (-1, 3), aliases=("input",))]
+    assert list(session.inputs) == [
+        TensorSpec("x", "FP32", (-1, 3), aliases=("input",))
+    ]
     assert list(session.outputs) == [TensorSpec("output_0", "FP32", (-1, 2))]
 
 
@@ -140,17 +159,32 @@ def test_plain_arguments(save: Save):
     session = opened(path, arguments={"n": 3, "sizes": [1, 2]})
     assert [spec.name for spec in session.inputs] == ["x"]
     assert session.run({"x": floats(2)})["output_0"].tolist() == [3.5, 6.5]
-    specs = (TensorSpec("x", "FP32", (-1,)), TensorSpec("n", "INT64", ()), TensorSpec("word", "BYTES", ()))
+    specs = (
+        TensorSpec("x", "FP32", (-1,)),
+        TensorSpec("n", "INT64", ()),
+        TensorSpec("word", "BYTES", ()),
+    )
     word = np.array(b"new", dtype=object)
-    assert opened(path, specs).run({"x": floats(1), "n": np.array(1), "word": word})["output_1"] == b"new"
+    assert (
+        opened(path, specs).run({"x": floats(1), "n": np.array(1), "word": word})[
+            "output_1"
+        ]
+        == b"new"
+    )
 
 
-@pytest.mark.parametrize("value", [np.array(1.5), np.array([1, 2]), np.array(True), np.array(b"a", dtype=object)])
+@pytest.mark.parametrize(
+    "value",
+    [np.array(1.5), np.array([1, 2]), np.array(True), np.array(b"a", dtype=object)],
+)
 def test_wrong_kinds_are_refused(save: Save, value: np.ndarray):
     with pytest.raises(ValueError, match="input 'n' takes"):
         opened(save(Plain())).run({"x": floats(1), "n": value})
     with pytest.raises(ModelLoadError, match=r"arguments\.n must be int"):
-        opened(save(Plain()), arguments={"n": value.tolist() if value.dtype != object else "a"})
+        opened(
+            save(Plain()),
+            arguments={"n": value.tolist() if value.dtype != object else "a"},
+        )
 
 
 def test_state_is_kept_and_reset(save: Save):
@@ -164,7 +198,9 @@ def test_state_is_kept_and_reset(save: Save):
         opened(save(Counter()), reset="nothing")
 
 
-@pytest.mark.parametrize("x", [floats(2, 5), floats(2, 3).astype(np.float64), np.asarray(np.float32(1))])
+@pytest.mark.parametrize(
+    "x", [floats(2, 5), floats(2, 3).astype(np.float64), np.asarray(np.float32(1))]
+)
 def test_inputs_that_do_not_fit(save: Save, x: np.ndarray):
     session = opened(save(torch.nn.Linear(3, 2)))
     with pytest.raises(ValueError):  # noqa: PT011  the text is PyTorch's
@@ -195,7 +231,9 @@ def test_missing_operators_are_named(save: Save):
 # --- Files that are refused
 
 
-def test_files_that_open_files_are_refused(save: Save, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_files_that_open_files_are_refused(
+    save: Save, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ModelLoadError, match=r"calls aten::save"):
         opened(save(Writer()))
@@ -250,11 +288,18 @@ def test_damaged_files_raise_only_load_errors(save: Save, tmp_path: Path):
     folder = tmp_path / "damaged"
     folder.mkdir()
     for number in range(MUTATIONS):
-        data = bytearray(whole[: chance.randrange(len(whole))] if number % 3 == 0 else whole)
+        data = bytearray(
+            whole[: chance.randrange(len(whole))] if number % 3 == 0 else whole
+        )
         for _ in range(8 if data and number % 3 else 0):
             data[chance.randrange(len(data))] = chance.randrange(256)
         (folder / f"{number}.ptl").write_bytes(data)
-    done = subprocess.run([sys.executable, "-c", OPEN_ALL, str(folder)], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", OPEN_ALL, str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     assert int(done.stdout) > MUTATIONS // 3
 
@@ -268,15 +313,28 @@ def test_silero(assets: Path):
     expected = json.loads((assets / "expected" / f"{case}.json").read_text())
     tolerance = float(expected["tolerance"].removeprefix("abs "))
     session = opened(assets / expected["model"])
-    assert isinstance(session, ResettableSession) and session.runtime.endswith("(TorchScript)")
+    assert isinstance(session, ResettableSession) and session.runtime.endswith(
+        "(TorchScript)"
+    )
     x, rate = np.load(assets / "inputs" / "tensors" / f"{case}.x.npy"), np.array(16000)
-    fresh = np.load(assets / "expected" / "silero_vad_v4_jit__en_num.fresh_state_prob_of_chunk.npy")
-    np.testing.assert_allclose(session.run({"x": x, "sr": rate})["output_0"].reshape(-1), fresh, atol=tolerance)
+    fresh = np.load(
+        assets / "expected" / "silero_vad_v4_jit__en_num.fresh_state_prob_of_chunk.npy"
+    )
+    np.testing.assert_allclose(
+        session.run({"x": x, "sr": rate})["output_0"].reshape(-1), fresh, atol=tolerance
+    )
     session.reset()
     with wave.open(str(assets / "inputs" / "audio" / "en_num.wav")) as sound:
-        samples = np.frombuffer(sound.readframes(sound.getnframes()), np.int16).astype(np.float32) / 32768
+        samples = (
+            np.frombuffer(sound.readframes(sound.getnframes()), np.int16).astype(
+                np.float32
+            )
+            / 32768
+        )
     chunks = [samples[None, at : at + 512] for at in range(0, len(samples) - 511, 512)]
     got = [session.run({"x": chunk, "sr": rate})["output_0"].item() for chunk in chunks]
-    np.testing.assert_allclose(got, np.load(assets / "expected" / f"{case}.prob_per_chunk.npy"), atol=tolerance)
+    np.testing.assert_allclose(
+        got, np.load(assets / "expected" / f"{case}.prob_per_chunk.npy"), atol=tolerance
+    )
     with pytest.raises(ValueError, match="Supported sampling rates"):
         session.run({"x": x, "sr": np.array(1)})

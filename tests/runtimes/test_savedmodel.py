@@ -19,7 +19,10 @@ from pocketserve.runtimes.base import ModelLoadError, ModelSource, ResettableSes
 from pocketserve.runtimes.tensorflow import savedmodel
 from pocketserve.runtimes.tensorflow.common import TensorFlowSession
 from pocketserve.runtimes.tensorflow.savedmodel import RUNTIME
-from pocketserve.runtimes.tensorflow.savedmodel_check import ForbiddenError, check_meta_graphs
+from pocketserve.runtimes.tensorflow.savedmodel_check import (
+    ForbiddenError,
+    check_meta_graphs,
+)
 from pocketserve.runtimes.tensorflow.savedmodel_graph import read_meta_graphs
 from pocketserve.tensors import TensorSpec
 
@@ -42,9 +45,16 @@ def save(tf: Any, tmp_path: Path) -> Save:
 
     def save(default: tuple[Any, ...] | None = None, **others: tuple[Any, ...]) -> Path:
         module = tf.Module()
-        functions = others if default is None else {"serving_default": default, **others}
-        module.functions = {key: tf.function(fn, input_signature=specs) for key, (fn, *specs) in functions.items()}
-        tf.saved_model.save(module, str(tmp_path / "model"), signatures=dict(module.functions))
+        functions = (
+            others if default is None else {"serving_default": default, **others}
+        )
+        module.functions = {
+            key: tf.function(fn, input_signature=specs)
+            for key, (fn, *specs) in functions.items()
+        }
+        tf.saved_model.save(
+            module, str(tmp_path / "model"), signatures=dict(module.functions)
+        )
         return tmp_path / "model"
 
     return save
@@ -57,9 +67,15 @@ def counter(tf: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     module = tf.Module()
     module.scale = tf.Variable([2.0, 3.0])
     spec = tf.TensorSpec([None, 2], tf.float32, name="x")
-    module.call = tf.function(lambda x: {"scaled": x * module.scale}, input_signature=[spec])
+    module.call = tf.function(
+        lambda x: {"scaled": x * module.scale}, input_signature=[spec]
+    )
     module.negate = tf.function(lambda x: {"negated": -x}, input_signature=[spec])
-    tf.saved_model.save(module, str(folder), signatures={"serving_default": module.call, "negate": module.negate})
+    tf.saved_model.save(
+        module,
+        str(folder),
+        signatures={"serving_default": module.call, "negate": module.negate},
+    )
     return folder
 
 
@@ -96,7 +112,9 @@ def test_says_who_it_is(counter: Path) -> None:
     assert RUNTIME.platform == "tensorflow_savedmodel"
     assert RUNTIME.option_keys == {"loader", "signature", "trust"}
     assert session.runtime.startswith("tensorflow 2.") and session.device == "cpu"
-    assert session.memory_bytes == sum(path.stat().st_size for path in counter.rglob("*") if path.is_file())
+    assert session.memory_bytes == sum(
+        path.stat().st_size for path in counter.rglob("*") if path.is_file()
+    )
 
 
 @pytest.mark.parametrize("loader", ["v2", "v1"])
@@ -106,7 +124,9 @@ def test_signatures(counter: Path, loader: str) -> None:
     assert list(session.inputs) == [TensorSpec("x", "FP32", (-1, 2))]
     assert list(session.outputs) == [TensorSpec("scaled", "FP32", (-1, 2))]
     assert sorted(session.signatures) == ["negate", "serving_default"]
-    assert list(session.signatures["negate"].outputs) == [TensorSpec("negated", "FP32", (-1, 2))]
+    assert list(session.signatures["negate"].outputs) == [
+        TensorSpec("negated", "FP32", (-1, 2))
+    ]
     x = np.array([[1, 1], [2, 2]], np.float32)
     x.flags.writeable = False
     assert session.run({"x": x})["scaled"].tolist() == [[2, 3], [4, 6]]
@@ -119,7 +139,9 @@ def test_signatures(counter: Path, loader: str) -> None:
 
 
 def test_the_path_of_the_file_will_do(counter: Path) -> None:
-    assert opened(counter / "saved_model.pb").run({"x": np.ones((1, 2), np.float32)})["scaled"].tolist() == [[2, 3]]
+    assert opened(counter / "saved_model.pb").run({"x": np.ones((1, 2), np.float32)})[
+        "scaled"
+    ].tolist() == [[2, 3]]
 
 
 def test_closing_looks_for_no_garbage(counter: Path) -> None:
@@ -152,37 +174,57 @@ def test_another_default_entry(counter: Path) -> None:
 
 
 def test_the_only_signature_is_the_default(tf: Any, save: Save) -> None:
-    session = opened(save(only=(lambda x: {"y": x + 1}, tf.TensorSpec([], tf.int64, name="x"))))
+    session = opened(
+        save(only=(lambda x: {"y": x + 1}, tf.TensorSpec([], tf.int64, name="x")))
+    )
     assert list(session.inputs) == [TensorSpec("x", "INT64", ())]
     result = session.run({"x": np.array(4)})["y"]
     assert result.shape == () and result.dtype == np.int64 and result == 5
 
 
-def test_several_signatures_without_a_default_need_a_choice(tf: Any, save: Save) -> None:
+def test_several_signatures_without_a_default_need_a_choice(
+    tf: Any, save: Save
+) -> None:
     spec = tf.TensorSpec([1], tf.float32, name="x")
     folder = save(one=(lambda x: {"y": x}, spec), two=(lambda x: {"y": -x}, spec))
     session = opened(folder)
-    with pytest.raises(ValueError, match=r"signature_name in the request or signature in model\.toml: one, two"):
+    with pytest.raises(
+        ValueError,
+        match=r"signature_name in the request or signature in model\.toml: one, two",
+    ):
         session.run({"x": np.ones(1, np.float32)})
     assert session.run({"x": np.ones(1, np.float32)}, "two")["y"].tolist() == [-1]
-    assert opened(folder, signature="two").run({"x": np.ones(1, np.float32)})["y"].tolist() == [-1]
+    assert opened(folder, signature="two").run({"x": np.ones(1, np.float32)})[
+        "y"
+    ].tolist() == [-1]
 
 
 @pytest.mark.live
-def test_a_request_may_name_a_signature_where_there_is_no_default(tf: Any, save: Save, new_server: StartServer) -> None:
+def test_a_request_may_name_a_signature_where_there_is_no_default(
+    tf: Any, save: Save, new_server: StartServer
+) -> None:
     spec = tf.TensorSpec([None, 1], tf.float32, name="x")
-    folder = save(half=(lambda x: {"y": x / 2}, spec), twice=(lambda x: {"y": x * 2}, spec))
+    folder = save(
+        half=(lambda x: {"y": x / 2}, spec), twice=(lambda x: {"y": x * 2}, spec)
+    )
     (folder.parent / "models").mkdir()
-    server = new_server(Path(shutil.move(folder, folder.parent / "models" / "m")).parent)
+    server = new_server(
+        Path(shutil.move(folder, folder.parent / "models" / "m")).parent
+    )
 
     def predict(**more: Any) -> tuple[int, Any]:
-        answer = server.call("POST", "/v1/models/m:predict", json={"instances": [[3.0]], **more})
+        answer = server.call(
+            "POST", "/v1/models/m:predict", json={"instances": [[3.0]], **more}
+        )
         return answer.status_code, answer.json()
 
     assert predict(signature_name="half") == (200, {"predictions": [[1.5]]})
     assert predict(signature_name="twice") == (200, {"predictions": [[6.0]]})
     status, answer = predict()
-    assert status == 400 and "choose one with signature_name in the request" in answer["error"]
+    assert (
+        status == 400
+        and "choose one with signature_name in the request" in answer["error"]
+    )
 
 
 def test_no_signature_at_all(tf: Any, tmp_path: Path) -> None:
@@ -193,9 +235,19 @@ def test_no_signature_at_all(tf: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("loader", ["v2", "v1"])
 def test_text(tf: Any, save: Save, loader: str) -> None:
     spec = tf.TensorSpec([None], tf.string, name="words")
-    folder = save((lambda words: {"joined": tf.strings.reduce_join(words), "each": words + b"!"}, spec))
+    folder = save(
+        (
+            lambda words: {
+                "joined": tf.strings.reduce_join(words),
+                "each": words + b"!",
+            },
+            spec,
+        )
+    )
     session = opened(folder, loader=loader)
-    assert [spec.datatype for spec in (*session.inputs, *session.outputs)] == ["BYTES"] * 3
+    assert [spec.datatype for spec in (*session.inputs, *session.outputs)] == [
+        "BYTES"
+    ] * 3
     results = session.run({"words": texts(b"a\0", b"\xff\0")})
     assert results["joined"].shape == () and results["joined"].item() == b"a\0\xff\0"
     assert results["each"].tolist() == [b"a\0!", b"\xff\0!"]
@@ -205,12 +257,16 @@ def test_text(tf: Any, save: Save, loader: str) -> None:
 def test_odd_numbers_in_names_have_an_order_too() -> None:
     digits = "9" * 5000  # more than Python turns into a number
     names = [f"a{digits}", "a02", "a10", "a2", "²", "a", "٣"]
-    order, reverse = (list(savedmodel._sorted(dict.fromkeys(some))) for some in (names, names[::-1]))
+    order, reverse = (
+        list(savedmodel._sorted(dict.fromkeys(some))) for some in (names, names[::-1])
+    )
     assert order == reverse
     assert order[:5] == ["a", "a02", "a2", "a10", f"a{digits}"]
 
 
-def test_variables_begin_each_request_as_they_were_saved(tf: Any, tmp_path: Path) -> None:
+def test_variables_begin_each_request_as_they_were_saved(
+    tf: Any, tmp_path: Path
+) -> None:
     module = tf.Module()
     module.total = tf.Variable([1.0, 2.0])
     module.table = tf.Variable(tf.zeros((3, 2)))
@@ -234,13 +290,21 @@ def test_variables_begin_each_request_as_they_were_saved(tf: Any, tmp_path: Path
     session.reset()
 
 
-def test_what_changes_nothing_or_has_several_entry_points_is_not_reset(tf: Any, counter: Path, tmp_path: Path) -> None:
+def test_what_changes_nothing_or_has_several_entry_points_is_not_reset(
+    tf: Any, counter: Path, tmp_path: Path
+) -> None:
     assert not isinstance(opened(counter), ResettableSession)
     module, spec = tf.Module(), tf.TensorSpec([], tf.float32, name="x")
     module.total = tf.Variable(0.0)
     module.get = tf.function(lambda x: {"y": x + module.total}, input_signature=[spec])
-    module.add = tf.function(lambda x: {"y": module.total.assign_add(x)}, input_signature=[spec])
-    tf.saved_model.save(module, str(tmp_path / "two"), signatures={"serving_default": module.get, "add": module.add})
+    module.add = tf.function(
+        lambda x: {"y": module.total.assign_add(x)}, input_signature=[spec]
+    )
+    tf.saved_model.save(
+        module,
+        str(tmp_path / "two"),
+        signatures={"serving_default": module.get, "add": module.add},
+    )
     assert not isinstance(opened(tmp_path / "two"), ResettableSession)
 
 
@@ -251,34 +315,49 @@ def test_names_are_in_an_order_that_stays(tf: Any, save: Save, loader: str) -> N
     specs = [tf.TensorSpec([2], tf.float32, name=name) for name in reversed(names)]
 
     def call(*tensors: Any) -> dict[str, Any]:
-        return {f"out_{number}": tensor for number, tensor in enumerate((*tensors, *tensors, *tensors))}
+        return {
+            f"out_{number}": tensor
+            for number, tensor in enumerate((*tensors, *tensors, *tensors))
+        }
 
     session = opened(save((call, *specs)), loader=loader)
     assert [spec.name for spec in session.inputs] == names
-    assert [spec.name for spec in session.outputs] == [f"out_{number}" for number in range(12)]
+    assert [spec.name for spec in session.outputs] == [
+        f"out_{number}" for number in range(12)
+    ]
 
 
 @pytest.mark.parametrize("loader", ["v2", "v1"])
 def test_bfloat16_is_its_bits(tf: Any, save: Save, loader: str) -> None:
     folder = save((lambda x: {"y": x + x}, tf.TensorSpec([2], tf.bfloat16, name="x")))
     session = opened(folder, loader=loader)
-    assert [spec.datatype for spec in (*session.inputs, *session.outputs)] == ["BF16", "BF16"]
+    assert [spec.datatype for spec in (*session.inputs, *session.outputs)] == [
+        "BF16",
+        "BF16",
+    ]
     one, two = 0x3F80, 0x4000
     result = session.run({"x": np.array([one, 0], np.uint16)})["y"]
     assert result.dtype == np.uint16 and result.tolist() == [two, 0]
 
 
 def test_unknown_rank_takes_any_shape(tf: Any, save: Save) -> None:
-    session = opened(save((lambda x: {"y": x * 2}, tf.TensorSpec(None, tf.float32, name="x"))))
+    session = opened(
+        save((lambda x: {"y": x * 2}, tf.TensorSpec(None, tf.float32, name="x")))
+    )
     assert session.inputs[0].open and session.outputs[0].open
-    assert session.run({"x": np.ones((1, 2, 1), np.float32)})["y"].tolist() == [[[2], [2]]]
+    assert session.run({"x": np.ones((1, 2, 1), np.float32)})["y"].tolist() == [
+        [[2], [2]]
+    ]
     with pytest.raises(ValueError, match=r"."):
         session.run({"x": texts(b"a")})
 
 
 def test_complex_numbers_are_refused_in_words(tf: Any, save: Save) -> None:
     folder = save((lambda x: {"y": x}, tf.TensorSpec([1], tf.complex64, name="x")))
-    assert "serving_default of the SavedModel model cannot be served: tensor 'x' has type complex64" in refusal(folder)
+    assert (
+        "serving_default of the SavedModel model cannot be served: tensor 'x' has type complex64"
+        in refusal(folder)
+    )
 
 
 def test_options_are_checked(counter: Path) -> None:
@@ -296,19 +375,30 @@ def _vocabulary(tf: Any, tmp_path: Path) -> Path:
     module = tf.Module()
     index = tf.lookup.TextFileIndex
     module.table = tf.lookup.StaticVocabularyTable(
-        tf.lookup.TextFileInitializer(str(words), tf.string, index.WHOLE_LINE, tf.int64, index.LINE_NUMBER), 1
+        tf.lookup.TextFileInitializer(
+            str(words), tf.string, index.WHOLE_LINE, tf.int64, index.LINE_NUMBER
+        ),
+        1,
     )
     spec = tf.TensorSpec([None], tf.string, name="words")
-    module.call = tf.function(lambda words: {"ids": module.table.lookup(words)}, input_signature=[spec])
+    module.call = tf.function(
+        lambda words: {"ids": module.table.lookup(words)}, input_signature=[spec]
+    )
     tf.saved_model.save(module, str(tmp_path / "vocabulary"), signatures=module.call)
     words.unlink()
     return tmp_path / "vocabulary"
 
 
 @pytest.mark.parametrize("loader", ["v2", "v1"])
-def test_tables_may_be_filled_from_the_models_own_assets(tf: Any, tmp_path: Path, loader: str) -> None:
+def test_tables_may_be_filled_from_the_models_own_assets(
+    tf: Any, tmp_path: Path, loader: str
+) -> None:
     session = opened(_vocabulary(tf, tmp_path), loader=loader)
-    assert session.run({"words": texts(b"two", b"zero", b"other")})["ids"].tolist() == [2, 0, 3]
+    assert session.run({"words": texts(b"two", b"zero", b"other")})["ids"].tolist() == [
+        2,
+        0,
+        3,
+    ]
 
 
 def test_a_missing_asset_is_named(tf: Any, tmp_path: Path) -> None:
@@ -318,7 +408,9 @@ def test_a_missing_asset_is_named(tf: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../words.txt", "/etc/passwd", "a/../../words.txt"])
-def test_assets_outside_the_folder_are_refused(tf: Any, tmp_path: Path, name: str) -> None:
+def test_assets_outside_the_folder_are_refused(
+    tf: Any, tmp_path: Path, name: str
+) -> None:
     folder = _vocabulary(tf, tmp_path)
     _edit(folder, lambda graph: setattr(graph.asset_file_def[0], "filename", name))
     assert "lies outside the model's folder" in refusal(folder)
@@ -330,42 +422,66 @@ def test_a_table_filled_from_another_file_is_refused(tf: Any, tmp_path: Path) ->
 
     def capture_a_constant(graph: Any) -> None:
         objects = graph.object_graph_def
-        number = next(index for index, node in enumerate(objects.nodes) if node.HasField("asset"))
+        number = next(
+            index for index, node in enumerate(objects.nodes) if node.HasField("asset")
+        )
         objects.nodes[number].Clear()
         objects.nodes[number].constant.operation = "Const"
 
     _edit(folder, capture_a_constant)
-    assert "InitializeTableFromTextFileV2, which reads a file that is not one of its assets" in refusal(folder)
+    assert (
+        "InitializeTableFromTextFileV2, which reads a file that is not one of its assets"
+        in refusal(folder)
+    )
 
 
-def test_an_initialiser_that_others_call_with_a_path_is_refused(tf: Any, tmp_path: Path) -> None:
+def test_an_initialiser_that_others_call_with_a_path_is_refused(
+    tf: Any, tmp_path: Path
+) -> None:
     folder = _vocabulary(tf, tmp_path)
 
     def call_it(graph: Any) -> None:
-        functions = {function.signature.name: function for function in graph.graph_def.library.function}
+        functions = {
+            function.signature.name: function
+            for function in graph.graph_def.library.function
+        }
         target = next(name for name in functions if "initializer" in name)
-        caller = next(function for name, function in functions.items() if "signature_wrapper" in name)
-        node = caller.node_def.add(name="hidden", op="StatefulPartitionedCall", input=["words", "words"])
+        caller = next(
+            function
+            for name, function in functions.items()
+            if "signature_wrapper" in name
+        )
+        node = caller.node_def.add(
+            name="hidden", op="StatefulPartitionedCall", input=["words", "words"]
+        )
         node.attr["f"].func.name = target
 
     _edit(folder, call_it)
     assert "reads a file that is not one of its assets" in refusal(folder)
 
 
-def test_paths_that_are_made_long_or_wide_are_refused_in_time(tf: Any, tmp_path: Path) -> None:
+def test_paths_that_are_made_long_or_wide_are_refused_in_time(
+    tf: Any, tmp_path: Path
+) -> None:
     """Ten thousand steps, or functions that call each other twice: 2 to the power of 60 ways."""
     folder = _vocabulary(tf, tmp_path)
     whole = (folder / "saved_model.pb").read_bytes()
 
     def initialiser(graph: Any) -> Any:
         library = graph.graph_def.library.function
-        return next(f for f in library if any("InitializeTable" in node.op for node in f.node_def))
+        return next(
+            f
+            for f in library
+            if any("InitializeTable" in node.op for node in f.node_def)
+        )
 
     def lengthen(graph: Any) -> None:
         function = initialiser(graph)
         table = next(node for node in function.node_def if "InitializeTable" in node.op)
         for number in range(10_000):
-            function.node_def.add(name=f"n{number}", op="Identity", input=[f"n{number + 1}:output:0"])
+            function.node_def.add(
+                name=f"n{number}", op="Identity", input=[f"n{number + 1}:output:0"]
+            )
         table.input[1] = "n0:output:0"
 
     def widen(graph: Any) -> None:
@@ -375,7 +491,9 @@ def test_paths_that_are_made_long_or_wide_are_refused_in_time(tf: Any, tmp_path:
             caller.signature.name = f"f{number}"
             caller.signature.input_arg.add(name="path")
             for side in ("left", "right"):
-                node = caller.node_def.add(name=side, op="PartitionedCall", input=["path", "path"])
+                node = caller.node_def.add(
+                    name=side, op="PartitionedCall", input=["path", "path"]
+                )
                 node.attr["f"].func.name = called
             called = caller.signature.name
 
@@ -390,7 +508,9 @@ def test_a_link_out_of_the_folder_is_refused(tf: Any, tmp_path: Path) -> None:
     (folder / "assets" / "words.txt").unlink()
     (tmp_path / "secret").write_text("a\nb\nc\n")
     (folder / "assets" / "words.txt").symlink_to(tmp_path / "secret")
-    assert "assets/words.txt is a link that leaves the model's folder" in refusal(folder)
+    assert "assets/words.txt is a link that leaves the model's folder" in refusal(
+        folder
+    )
 
 
 def _edit(folder: Path, change: Callable[[Any], None]) -> None:
@@ -403,16 +523,30 @@ def _edit(folder: Path, change: Callable[[Any], None]) -> None:
 
 
 @pytest.mark.parametrize("loader", ["v2", "v1"])
-def test_reading_files_is_refused_unless_trusted(tf: Any, save: Save, tmp_path: Path, loader: str) -> None:
-    folder = save((lambda path: {"content": tf.io.read_file(path)}, tf.TensorSpec([], tf.string, name="path")))
+def test_reading_files_is_refused_unless_trusted(
+    tf: Any, save: Save, tmp_path: Path, loader: str
+) -> None:
+    folder = save(
+        (
+            lambda path: {"content": tf.io.read_file(path)},
+            tf.TensorSpec([], tf.string, name="path"),
+        )
+    )
     text = refusal(folder, loader=loader)
-    assert "the operator ReadFile, which is not one of those that are known to compute only" in text
+    assert (
+        "the operator ReadFile, which is not one of those that are known to compute only"
+        in text
+    )
     assert "`pocketserve trust /" in text
     (tmp_path / "note").write_bytes(b"hello")
     path = np.array(bytes(tmp_path / "note"), dtype=object)
-    assert "pocketserve trust" in refusal(folder, loader=loader, trust=True), "a manifest is no consent"
+    assert "pocketserve trust" in refusal(folder, loader=loader, trust=True), (
+        "a manifest is no consent"
+    )
     allowed = frozenset({hash_files(files_below(folder), folder)})
-    session = RUNTIME.open(ModelSource(folder, options={"loader": loader}, trusted=allowed))
+    session = RUNTIME.open(
+        ModelSource(folder, options={"loader": loader}, trusted=allowed)
+    )
     assert session.run({"path": path})["content"].item() == b"hello"
     (folder / "more").write_bytes(b"changed since")
     with pytest.raises(ModelLoadError, match="pocketserve trust"):
@@ -424,12 +558,22 @@ def test_other_ways_out_are_refused(tf: Any, save: Save, tmp_path: Path) -> None
     ways = {
         "WriteFile": lambda x: raw.WriteFile(filename=x, contents=x),
         "MatchingFiles": lambda x: raw.MatchingFiles(pattern=x),
-        "SaveV2": lambda x: raw.SaveV2(prefix=x, tensor_names=["x"], shape_and_slices=[""], tensors=[x]),
-        "RestoreV2": lambda x: raw.RestoreV2(prefix=x, tensor_names=["x"], shape_and_slices=[""], dtypes=[tf.string]),
-        "PrintV2": lambda x: raw.PrintV2(input=x, output_stream=f"file://{tmp_path}/printed"),
-        "EagerPyFunc": lambda x: raw.EagerPyFunc(input=[x], token="t", Tout=[tf.string]),
+        "SaveV2": lambda x: raw.SaveV2(
+            prefix=x, tensor_names=["x"], shape_and_slices=[""], tensors=[x]
+        ),
+        "RestoreV2": lambda x: raw.RestoreV2(
+            prefix=x, tensor_names=["x"], shape_and_slices=[""], dtypes=[tf.string]
+        ),
+        "PrintV2": lambda x: raw.PrintV2(
+            input=x, output_stream=f"file://{tmp_path}/printed"
+        ),
+        "EagerPyFunc": lambda x: raw.EagerPyFunc(
+            input=[x], token="t", Tout=[tf.string]
+        ),
         "PyFunc": lambda x: raw.PyFunc(input=[x], token="t", Tout=[tf.string]),
-        "TextLineDataset": lambda x: raw.TextLineDataset(filenames=[x], compression_type="", buffer_size=0),
+        "TextLineDataset": lambda x: raw.TextLineDataset(
+            filenames=[x], compression_type="", buffer_size=0
+        ),
     }
 
     def taking(way: Callable[[Any], Any]) -> Callable[[Any], dict[str, Any]]:
@@ -454,13 +598,17 @@ def test_code_that_only_an_inner_function_reaches_is_found(tf: Any, save: Save) 
     assert "ReadFile" in refusal(save((call, tf.TensorSpec([], tf.string, name="x"))))
 
 
-def test_a_function_handed_over_in_an_attribute_of_an_attribute_is_found(counter: Path, copy: Path) -> None:
+def test_a_function_handed_over_in_an_attribute_of_an_attribute_is_found(
+    counter: Path, copy: Path
+) -> None:
     def hide(graph: Any) -> None:
         library = graph.graph_def.library
         added = library.function.add()
         added.signature.name = "hidden"
         added.node_def.add(name="read", op="ReadFile")
-        node = next(f for f in library.function if "signature_wrapper" in f.signature.name).node_def.add(name="n")
+        node = next(
+            f for f in library.function if "signature_wrapper" in f.signature.name
+        ).node_def.add(name="n")
         node.op = "PartitionedCall"
         node.attr["f"].func.attr["inner"].list.func.add(name="hidden")
 
@@ -522,7 +670,10 @@ def test_missing_variables_are_named(copy: Path, name: str) -> None:
 def test_truncated_variables_are_told_in_words(copy: Path) -> None:
     shard = copy / "variables" / "variables.data-00000-of-00001"
     shard.write_bytes(shard.read_bytes()[:4])
-    assert "TensorFlow cannot load the SavedModel scale: Read less bytes than requested" in refusal(copy)
+    assert (
+        "TensorFlow cannot load the SavedModel scale: Read less bytes than requested"
+        in refusal(copy)
+    )
 
 
 # --- Public models
@@ -533,19 +684,33 @@ def test_truncated_variables_are_told_in_words(copy: Path) -> None:
     ("name", "tolerance", "tensors"),
     [
         ("fer_savedmodel__astronaut", 1e-4, "fer_savedmodel__astronaut.input_1"),
-        ("basic_pitch_savedmodel", 1e-3, "basic_pitch_tflite.serving_default_input_2_0"),
+        (
+            "basic_pitch_savedmodel",
+            1e-3,
+            "basic_pitch_tflite.serving_default_input_2_0",
+        ),
     ],
 )
 def test_public_models(assets: Path, name: str, tolerance: float, tensors: str) -> None:
     case = json.loads((assets / "expected" / f"{name}.json").read_text())
     session = opened(assets / case["model"])
     assert ("(v1 loader)" in session.runtime) == (name == "basic_pitch_savedmodel")
-    results = session.run({case["inputs"][0]["name"]: np.load(assets / "inputs" / "tensors" / f"{tensors}.npy")})
+    results = session.run(
+        {
+            case["inputs"][0]["name"]: np.load(
+                assets / "inputs" / "tensors" / f"{tensors}.npy"
+            )
+        }
+    )
     assert set(results) == {expected["name"] for expected in case["outputs"]}
     for expected in case["outputs"]:
-        np.testing.assert_allclose(results[expected["name"]], np.load(assets / expected["npy"]), atol=tolerance)
+        np.testing.assert_allclose(
+            results[expected["name"]], np.load(assets / expected["npy"]), atol=tolerance
+        )
 
 
 @pytest.mark.assets
 def test_one_loader_alone_says_why_it_fails(assets: Path) -> None:
-    assert "add_slot" in refusal(assets / "models" / "savedmodel" / "basic_pitch_nmp", loader="v2")
+    assert "add_slot" in refusal(
+        assets / "models" / "savedmodel" / "basic_pitch_nmp", loader="v2"
+    )

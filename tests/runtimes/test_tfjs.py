@@ -73,14 +73,27 @@ def write_model(folder: Path, document: dict[str, Any], **shards: bytes) -> Path
     return folder
 
 
-def layers_model(paths: list[Any], weights: list[dict[str, Any]] = WEIGHTS, **more: Any) -> dict[str, Any]:
+def layers_model(
+    paths: list[Any], weights: list[dict[str, Any]] = WEIGHTS, **more: Any
+) -> dict[str, Any]:
     manifest = [{"paths": paths, "weights": weights}]
-    return {"format": "layers-model", "modelTopology": {"model_config": TOPOLOGY}, "weightsManifest": manifest} | more
+    return {
+        "format": "layers-model",
+        "modelTopology": {"model_config": TOPOLOGY},
+        "weightsManifest": manifest,
+    } | more
 
 
-def graph_node(name: str, op: str, *inputs: str, dtype: str = "DT_FLOAT", **attributes: Any) -> dict[str, Any]:
+def graph_node(
+    name: str, op: str, *inputs: str, dtype: str = "DT_FLOAT", **attributes: Any
+) -> dict[str, Any]:
     kind = "dtype" if op in ("Placeholder", "Const") else "T"
-    return {"name": name, "op": op, "input": list(inputs), "attr": {kind: {"type": dtype}, **attributes}}
+    return {
+        "name": name,
+        "op": op,
+        "input": list(inputs),
+        "attr": {kind: {"type": dtype}, **attributes},
+    }
 
 
 def shape_of(*sizes: int) -> dict[str, Any]:
@@ -88,13 +101,23 @@ def shape_of(*sizes: int) -> dict[str, Any]:
 
 
 def placeholder(name: str, *sizes: int, dtype: str = "DT_FLOAT") -> dict[str, Any]:
-    return graph_node(name, "Placeholder", dtype=dtype, shape={"shape": shape_of(*sizes)})
+    return graph_node(
+        name, "Placeholder", dtype=dtype, shape={"shape": shape_of(*sizes)}
+    )
 
 
 def graph_model(nodes: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
-    weights = [{"name": node["name"], "shape": [3, 2], "dtype": "float32"} for node in nodes if node["op"] == "Const"]
+    weights = [
+        {"name": node["name"], "shape": [3, 2], "dtype": "float32"}
+        for node in nodes
+        if node["op"] == "Const"
+    ]
     manifest = [{"paths": ["w.bin"], "weights": weights}] if weights else []
-    return {"format": "graph-model", "modelTopology": {"node": nodes}, "weightsManifest": manifest} | more
+    return {
+        "format": "graph-model",
+        "modelTopology": {"node": nodes},
+        "weightsManifest": manifest,
+    } | more
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -128,7 +151,9 @@ def answer(session: TfjsSession, x: np.ndarray = X) -> np.ndarray:
     return session.run({session.inputs[0].name: x})[session.outputs[0].name]
 
 
-def answer_once(runtime: TfjsRuntime, path: Path, x: np.ndarray = X, **options: Any) -> np.ndarray:
+def answer_once(
+    runtime: TfjsRuntime, path: Path, x: np.ndarray = X, **options: Any
+) -> np.ndarray:
     opened = runtime.open(ModelSource(path, options=options))
     try:
         return answer(opened, x)
@@ -139,16 +164,32 @@ def answer_once(runtime: TfjsRuntime, path: Path, x: np.ndarray = X, **options: 
 def test_state_is_kept_and_forgotten(runtime: TfjsRuntime, tmp_path: Path) -> None:
     """A recurrent layer that adds up what it is given: until it is told to forget, and in no process but its own."""
     layer = {
-        **{"name": "r", "units": 1, "stateful": True, "batch_input_shape": [1, 1, 1], "dtype": "float32"},
+        **{
+            "name": "r",
+            "units": 1,
+            "stateful": True,
+            "batch_input_shape": [1, 1, 1],
+            "dtype": "float32",
+        },
         **{"activation": "linear", "use_bias": False},
     }
     topology = {
         "class_name": "Sequential",
-        "config": {"name": "s", "layers": [{"class_name": "SimpleRNN", "config": layer}]},
+        "config": {
+            "name": "s",
+            "layers": [{"class_name": "SimpleRNN", "config": layer}],
+        },
     }
-    weights = [{"name": f"r/{name}", "shape": [1, 1], "dtype": "float32"} for name in ("kernel", "recurrent_kernel")]
-    document = layers_model(["w.bin"], weights, modelTopology={"model_config": topology})
-    path = write_model(tmp_path / "adds", document, w_bin=np.ones(2, np.float32).tobytes())
+    weights = [
+        {"name": f"r/{name}", "shape": [1, 1], "dtype": "float32"}
+        for name in ("kernel", "recurrent_kernel")
+    ]
+    document = layers_model(
+        ["w.bin"], weights, modelTopology={"model_config": topology}
+    )
+    path = write_model(
+        tmp_path / "adds", document, w_bin=np.ones(2, np.float32).tobytes()
+    )
     one = np.ones((1, 1, 1), np.float32)
     first, other = (runtime.open(ModelSource(path)) for _ in range(2))
     try:
@@ -165,7 +206,9 @@ def test_state_is_kept_and_forgotten(runtime: TfjsRuntime, tmp_path: Path) -> No
                 seen.append(answer(first, one).item())
             except (WorkerError, RuntimeError):
                 seen.append(0)
-        assert 2 not in seen[:2] and seen[-1] in (1, 2), "no answer rests on a state that was lost"
+        assert 2 not in seen[:2] and seen[-1] in (1, 2), (
+            "no answer rests on a state that was lost"
+        )
         assert 0 in seen
     finally:
         first.close()
@@ -213,7 +256,9 @@ def test_read_only_and_strided_inputs(session: TfjsSession) -> None:
 
 
 def test_a_path_to_the_file_will_do(runtime: TfjsRuntime, folder: Path) -> None:
-    np.testing.assert_allclose(answer_once(runtime, folder / "model.json"), X @ KERNEL + BIAS)
+    np.testing.assert_allclose(
+        answer_once(runtime, folder / "model.json"), X @ KERNEL + BIAS
+    )
 
 
 def test_the_cpu_backend_is_an_option(runtime: TfjsRuntime, folder: Path) -> None:
@@ -227,13 +272,22 @@ def test_an_unknown_backend_is_refused(runtime: TfjsRuntime, folder: Path) -> No
     assert "'wasm' or 'cpu'" in refusal(runtime, folder, backend="webgl")
 
 
-@pytest.mark.parametrize("topology", [TOPOLOGY, {"model_config": TOPOLOGY}, json.dumps({"model_config": TOPOLOGY})])
-def test_dialects_of_the_topology(runtime: TfjsRuntime, tmp_path: Path, topology: Any) -> None:
-    model = write_model(tmp_path / "m", layers_model(["w.bin"], modelTopology=topology), w_bin=RAW)
+@pytest.mark.parametrize(
+    "topology",
+    [TOPOLOGY, {"model_config": TOPOLOGY}, json.dumps({"model_config": TOPOLOGY})],
+)
+def test_dialects_of_the_topology(
+    runtime: TfjsRuntime, tmp_path: Path, topology: Any
+) -> None:
+    model = write_model(
+        tmp_path / "m", layers_model(["w.bin"], modelTopology=topology), w_bin=RAW
+    )
     np.testing.assert_allclose(answer_once(runtime, model), X @ KERNEL + BIAS)
 
 
-def test_several_groups_and_shards_with_and_without_an_ending(runtime: TfjsRuntime, tmp_path: Path) -> None:
+def test_several_groups_and_shards_with_and_without_an_ending(
+    runtime: TfjsRuntime, tmp_path: Path
+) -> None:
     document = layers_model([])
     document["weightsManifest"] = [
         {"paths": ["group1-shard1of2", "g:shard2of2"], "weights": WEIGHTS[:1]},
@@ -256,31 +310,69 @@ def test_several_groups_and_shards_with_and_without_an_ending(runtime: TfjsRunti
     ],
 )
 def test_quantised_weights(
-    runtime: TfjsRuntime, tmp_path: Path, dtype: str, stored: np.ndarray, extra: dict[str, float]
+    runtime: TfjsRuntime,
+    tmp_path: Path,
+    dtype: str,
+    stored: np.ndarray,
+    extra: dict[str, float],
 ) -> None:
-    kernel = WEIGHTS[0] | {"quantization": {"dtype": dtype, "original_dtype": "float32", **extra}}
+    kernel = WEIGHTS[0] | {
+        "quantization": {"dtype": dtype, "original_dtype": "float32", **extra}
+    }
     model = write_model(
-        tmp_path / "m", layers_model(["w.bin"], [kernel, WEIGHTS[1]]), w_bin=stored.tobytes() + BIAS.tobytes()
+        tmp_path / "m",
+        layers_model(["w.bin"], [kernel, WEIGHTS[1]]),
+        w_bin=stored.tobytes() + BIAS.tobytes(),
     )
-    np.testing.assert_allclose(answer_once(runtime, model), X @ KERNEL + BIAS, rtol=1e-3)
+    np.testing.assert_allclose(
+        answer_once(runtime, model), X @ KERNEL + BIAS, rtol=1e-3
+    )
 
 
 def test_graph_model_with_a_signature(runtime: TfjsRuntime, tmp_path: Path) -> None:
     signature = {
-        "inputs": {"pixels": {"name": "x:0", "dtype": "DT_FLOAT", "tensorShape": shape_of(-1, 3)}},
-        "outputs": {"scores": {"name": "y:0", "dtype": "DT_FLOAT", "tensorShape": shape_of(-1, 2)}},
+        "inputs": {
+            "pixels": {
+                "name": "x:0",
+                "dtype": "DT_FLOAT",
+                "tensorShape": shape_of(-1, 3),
+            }
+        },
+        "outputs": {
+            "scores": {
+                "name": "y:0",
+                "dtype": "DT_FLOAT",
+                "tensorShape": shape_of(-1, 2),
+            }
+        },
     }
-    nodes = [placeholder("x", -1, 3), graph_node("w", "Const"), graph_node("y", "MatMul", "x", "w")]
-    model = write_model(tmp_path / "m", graph_model(nodes, signature=signature), w_bin=KERNEL.tobytes())
+    nodes = [
+        placeholder("x", -1, 3),
+        graph_node("w", "Const"),
+        graph_node("y", "MatMul", "x", "w"),
+    ]
+    model = write_model(
+        tmp_path / "m", graph_model(nodes, signature=signature), w_bin=KERNEL.tobytes()
+    )
     opened = runtime.open(ModelSource(model))
-    assert list(opened.inputs) == [TensorSpec("x", "FP32", (-1, 3), aliases=("pixels", "x:0"))]
-    assert list(opened.outputs) == [TensorSpec("scores", "FP32", (-1, 2), aliases=("y:0", "y"))]
+    assert list(opened.inputs) == [
+        TensorSpec("x", "FP32", (-1, 3), aliases=("pixels", "x:0"))
+    ]
+    assert list(opened.outputs) == [
+        TensorSpec("scores", "FP32", (-1, 2), aliases=("y:0", "y"))
+    ]
     np.testing.assert_allclose(answer(opened), X @ KERNEL)
     opened.close()
 
 
-def test_graph_model_that_says_nothing_of_its_outputs(runtime: TfjsRuntime, tmp_path: Path) -> None:
-    nodes = [placeholder("x", -1, 3), graph_node("w", "Const"), graph_node("y", "MatMul", "x", "w")]
+def test_graph_model_that_says_nothing_of_its_outputs(
+    runtime: TfjsRuntime, tmp_path: Path
+) -> None:
+    nodes = [
+        placeholder("x", -1, 3),
+        graph_node("w", "Const"),
+        graph_node("y", "MatMul", "x", "w"),
+    ]
     model = write_model(tmp_path / "m", graph_model(nodes), w_bin=KERNEL.tobytes())
     opened = runtime.open(ModelSource(model))
     assert list(opened.outputs) == [TensorSpec("y", "FP32", (-1, 2))]
@@ -300,37 +392,60 @@ def test_whole_numbers_and_booleans(runtime: TfjsRuntime, tmp_path: Path) -> Non
         ("sum", "INT32", (3,)),
         ("not", "BOOL", (3,)),
     ]
-    results = opened.run({"a": np.array([1, -2, 3], np.int32), "b": np.array([True, False, True])})
+    results = opened.run(
+        {"a": np.array([1, -2, 3], np.int32), "b": np.array([True, False, True])}
+    )
     assert results["sum"].tolist() == [2, -4, 6]
-    assert results["not"].dtype == np.bool_ and results["not"].tolist() == [False, True, False]
+    assert results["not"].dtype == np.bool_ and results["not"].tolist() == [
+        False,
+        True,
+        False,
+    ]
     opened.close()
 
 
-def test_casts_to_bool_on_the_wasm_backend(runtime: TfjsRuntime, tmp_path: Path) -> None:
+def test_casts_to_bool_on_the_wasm_backend(
+    runtime: TfjsRuntime, tmp_path: Path
+) -> None:
     """Its own kernel says that 0.5 and 256 are false."""
     types = {"SrcT": {"type": "DT_FLOAT"}, "DstT": {"type": "DT_BOOL"}}
     nodes = [placeholder("x", 4), graph_node("y", "Cast", "x", **types)]
     opened = runtime.open(ModelSource(write_model(tmp_path / "m", graph_model(nodes))))
     assert opened.device == "wasm"
-    assert answer(opened, np.array([0, 0.5, 256, -1], np.float32)).tolist() == [False, True, True, True]
+    assert answer(opened, np.array([0, 0.5, 256, -1], np.float32)).tolist() == [
+        False,
+        True,
+        True,
+        True,
+    ]
     opened.close()
 
 
 def test_text_inputs_are_refused_in_words(runtime: TfjsRuntime, tmp_path: Path) -> None:
     nodes = [placeholder("x", -1, dtype="DT_STRING"), graph_node("y", "Identity", "x")]
-    assert "type string, which cannot be served" in refusal(runtime, write_model(tmp_path / "m", graph_model(nodes)))
+    assert "type string, which cannot be served" in refusal(
+        runtime, write_model(tmp_path / "m", graph_model(nodes))
+    )
 
 
 @pytest.mark.parametrize("told", [True, False])
-def test_text_outputs_are_refused_when_the_model_is_loaded(runtime: TfjsRuntime, tmp_path: Path, told: bool) -> None:
+def test_text_outputs_are_refused_when_the_model_is_loaded(
+    runtime: TfjsRuntime, tmp_path: Path, told: bool
+) -> None:
     """Not at each request."""
     nodes = [placeholder("x", 2), graph_node("y", "Const")]
     document = graph_model(nodes)
-    document["weightsManifest"][0]["weights"] = [{"name": "y", "shape": [1], "dtype": "string"}]
+    document["weightsManifest"][0]["weights"] = [
+        {"name": "y", "shape": [1], "dtype": "string"}
+    ]
     if told:
-        document["signature"] = {"outputs": {"y": {"name": "y:0", "dtype": "DT_STRING"}}}
+        document["signature"] = {
+            "outputs": {"y": {"name": "y:0", "dtype": "DT_STRING"}}
+        }
     text = (5).to_bytes(4, "little") + b"hello"
-    assert "type string, which cannot be served" in refusal(runtime, write_model(tmp_path / "m", document, w_bin=text))
+    assert "type string, which cannot be served" in refusal(
+        runtime, write_model(tmp_path / "m", document, w_bin=text)
+    )
 
 
 @pytest.mark.parametrize(
@@ -343,11 +458,19 @@ def test_text_outputs_are_refused_when_the_model_is_loaded(runtime: TfjsRuntime,
 )
 def test_operators_that_wasm_lacks_name_the_backend_that_has_them(text: str) -> None:
     error = tfjs._run_error({"error": text, "input": True})
-    assert isinstance(error, RuntimeError) and 'set backend = "cpu" for this version in model.toml' in str(error)
+    assert isinstance(
+        error, RuntimeError
+    ) and 'set backend = "cpu" for this version in model.toml' in str(error)
 
 
-def test_an_operator_that_wasm_lacks_runs_on_the_other_backend(runtime: TfjsRuntime, tmp_path: Path) -> None:
-    nodes = [placeholder("x", 2), graph_node("c", "Complex", "x", "x"), graph_node("y", "Real", "c")]
+def test_an_operator_that_wasm_lacks_runs_on_the_other_backend(
+    runtime: TfjsRuntime, tmp_path: Path
+) -> None:
+    nodes = [
+        placeholder("x", 2),
+        graph_node("c", "Complex", "x", "x"),
+        graph_node("y", "Real", "c"),
+    ]
     folder = write_model(tmp_path / "m", graph_model(nodes))
     opened = runtime.open(ModelSource(folder))
     with pytest.raises(RuntimeError, match='set backend = "cpu"'):
@@ -369,7 +492,9 @@ def test_large_tensors_pass_through_the_pipes(session: TfjsSession) -> None:
     np.testing.assert_allclose(answer(session, rows), rows @ KERNEL + BIAS)
 
 
-def test_no_tensors_are_left_behind(runtime: TfjsRuntime, session: TfjsSession, folder: Path) -> None:
+def test_no_tensors_are_left_behind(
+    runtime: TfjsRuntime, session: TfjsSession, folder: Path
+) -> None:
     for _ in range(20):
         answer(session)
     runtime.open(ModelSource(folder)).close()
@@ -397,17 +522,23 @@ def test_no_tensors_are_left_behind(runtime: TfjsRuntime, session: TfjsSession, 
         os.fsdecode(b"\xff"),
     ],
 )
-def test_weights_outside_the_folder_are_refused(runtime: TfjsRuntime, tmp_path: Path, name: Any) -> None:
+def test_weights_outside_the_folder_are_refused(
+    runtime: TfjsRuntime, tmp_path: Path, name: Any
+) -> None:
     (tmp_path / "x.bin").write_bytes(RAW)
     (tmp_path / "m").mkdir()
     for inside in ("w\\x", os.fsdecode(b"\xff")):
         (tmp_path / "m" / inside).write_bytes(RAW)
     told = refusal(runtime, write_model(tmp_path / "m", layers_model([name])))
-    assert told.startswith(f"m/model.json keeps weights in {name!r}, which is not a file inside its folder")
+    assert told.startswith(
+        f"m/model.json keeps weights in {name!r}, which is not a file inside its folder"
+    )
     assert runtime.pid is None
 
 
-def test_a_link_out_of_the_folder_is_refused(runtime: TfjsRuntime, tmp_path: Path) -> None:
+def test_a_link_out_of_the_folder_is_refused(
+    runtime: TfjsRuntime, tmp_path: Path
+) -> None:
     (tmp_path / "x.bin").write_bytes(RAW)
     model = write_model(tmp_path / "m", layers_model(["w.bin"]))
     (model / "w.bin").symlink_to(tmp_path / "x.bin")
@@ -417,49 +548,90 @@ def test_a_link_out_of_the_folder_is_refused(runtime: TfjsRuntime, tmp_path: Pat
 def test_a_missing_shard_is_named(runtime: TfjsRuntime, folder: Path) -> None:
     (folder / "w.bin").unlink()
     reason = "which is not there; copy that file into the model's folder"
-    assert refusal(runtime, folder) == f"dense/model.json keeps weights in 'w.bin', {reason}"
+    assert (
+        refusal(runtime, folder)
+        == f"dense/model.json keeps weights in 'w.bin', {reason}"
+    )
 
 
-@pytest.mark.parametrize("name", ["n" * 300, "/".join(["d" * 200] * 30)], ids=["name", "path"])
-def test_weights_of_a_name_that_no_file_can_have(runtime: TfjsRuntime, tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["n" * 300, "/".join(["d" * 200] * 30)], ids=["name", "path"]
+)
+def test_weights_of_a_name_that_no_file_can_have(
+    runtime: TfjsRuntime, tmp_path: Path, name: str
+) -> None:
     told = refusal(runtime, write_model(tmp_path / "m", layers_model([name])))
-    assert told.startswith(f"m/model.json keeps weights in {name!r:.200}, which is not there")
+    assert told.startswith(
+        f"m/model.json keeps weights in {name!r:.200}, which is not there"
+    )
 
 
 @pytest.mark.parametrize("content", [b"", RAW[:-1], RAW + b"x"])
-def test_a_shard_of_the_wrong_size_is_refused(runtime: TfjsRuntime, folder: Path, content: bytes) -> None:
+def test_a_shard_of_the_wrong_size_is_refused(
+    runtime: TfjsRuntime, folder: Path, content: bytes
+) -> None:
     (folder / "w.bin").write_bytes(content)
-    assert f"have {len(content)} bytes and must have {len(RAW)}" in refusal(runtime, folder)
+    assert f"have {len(content)} bytes and must have {len(RAW)}" in refusal(
+        runtime, folder
+    )
 
 
-def test_garbage_of_the_right_size_computes_nonsense_and_nothing_worse(runtime: TfjsRuntime, folder: Path) -> None:
+def test_garbage_of_the_right_size_computes_nonsense_and_nothing_worse(
+    runtime: TfjsRuntime, folder: Path
+) -> None:
     (folder / "w.bin").write_bytes(b"\xff" * len(RAW))
     assert np.isnan(answer_once(runtime, folder)).all()
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"[]", b"{", b"\xff\xfe", b'{"modelTopology": {}}', b"[" * 100_000, b'{"weightsManifest": 3}']
+    "content",
+    [
+        b"",
+        b"[]",
+        b"{",
+        b"\xff\xfe",
+        b'{"modelTopology": {}}',
+        b"[" * 100_000,
+        b'{"weightsManifest": 3}',
+    ],
 )
-def test_a_damaged_model_json_is_refused(runtime: TfjsRuntime, folder: Path, content: bytes) -> None:
+def test_a_damaged_model_json_is_refused(
+    runtime: TfjsRuntime, folder: Path, content: bytes
+) -> None:
     (folder / "model.json").write_bytes(content)
     assert "is no whole TensorFlow.js model" in refusal(runtime, folder)
 
 
 def test_hostile_weights_are_refused(runtime: TfjsRuntime, tmp_path: Path) -> None:
-    for weight in ({"shape": [-1]}, {"shape": [2**70]}, {"dtype": "float128"}, {"shape": None}):
-        model = write_model(tmp_path / "m", layers_model(["w.bin"], [WEIGHTS[0] | weight]), w_bin=RAW)
+    for weight in (
+        {"shape": [-1]},
+        {"shape": [2**70]},
+        {"dtype": "float128"},
+        {"shape": None},
+    ):
+        model = write_model(
+            tmp_path / "m", layers_model(["w.bin"], [WEIGHTS[0] | weight]), w_bin=RAW
+        )
         assert refusal(runtime, model)
 
 
-def test_an_unknown_layer_is_told_in_words(runtime: TfjsRuntime, tmp_path: Path) -> None:
+def test_an_unknown_layer_is_told_in_words(
+    runtime: TfjsRuntime, tmp_path: Path
+) -> None:
     topology = json.loads(json.dumps(TOPOLOGY))
     topology["config"]["layers"][0]["class_name"] = "Lambda"
-    model = write_model(tmp_path / "m", layers_model(["w.bin"], modelTopology=topology), w_bin=RAW)
-    assert "TensorFlow.js cannot load m/model.json: Unknown layer: Lambda" in refusal(runtime, model)
+    model = write_model(
+        tmp_path / "m", layers_model(["w.bin"], modelTopology=topology), w_bin=RAW
+    )
+    assert "TensorFlow.js cannot load m/model.json: Unknown layer: Lambda" in refusal(
+        runtime, model
+    )
     assert runtime.pid is None
 
 
-def test_an_unknown_operator_fails_the_run(runtime: TfjsRuntime, tmp_path: Path) -> None:
+def test_an_unknown_operator_fails_the_run(
+    runtime: TfjsRuntime, tmp_path: Path
+) -> None:
     nodes = [placeholder("x", 3), graph_node("y", "MadeUp", "x")]
     opened = runtime.open(ModelSource(write_model(tmp_path / "m", graph_model(nodes))))
     assert opened.outputs[0].open
@@ -487,14 +659,19 @@ def test_a_node_that_does_not_start_is_told(tmp_path: Path, folder: Path) -> Non
     fake = tmp_path / "node"
     fake.write_text("#!/bin/sh\necho something is broken >&2\nexit 3\n")
     fake.chmod(0o755)
-    with pytest.raises(RuntimeMissingError, match=r"does not start: .* with code 3 .*something is broken"):
+    with pytest.raises(
+        RuntimeMissingError,
+        match=r"does not start: .* with code 3 .*something is broken",
+    ):
         TfjsRuntime(node=str(fake)).open(ModelSource(folder))
 
 
 # --- The process
 
 
-def test_all_models_share_one_process_which_ends_with_the_last(runtime: TfjsRuntime, folder: Path) -> None:
+def test_all_models_share_one_process_which_ends_with_the_last(
+    runtime: TfjsRuntime, folder: Path
+) -> None:
     first, second = runtime.open(ModelSource(folder)), runtime.open(ModelSource(folder))
     pid = runtime.pid
     assert pid is not None
@@ -515,7 +692,9 @@ def test_a_closed_session_says_so(runtime: TfjsRuntime, folder: Path) -> None:
         answer(opened)
 
 
-def test_after_its_process_was_killed_the_session_works_on(runtime: TfjsRuntime, session: TfjsSession) -> None:
+def test_after_its_process_was_killed_the_session_works_on(
+    runtime: TfjsRuntime, session: TfjsSession
+) -> None:
     pid = runtime.pid
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
@@ -532,7 +711,9 @@ def test_a_hung_process_is_ended_and_the_next_run_works(folder: Path) -> None:
     pid = runtime.pid
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
-    with pytest.raises(WorkerError, match=r"did not answer within 0\.3 s and was ended"):
+    with pytest.raises(
+        WorkerError, match=r"did not answer within 0\.3 s and was ended"
+    ):
         answer(session)
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
@@ -541,7 +722,9 @@ def test_a_hung_process_is_ended_and_the_next_run_works(folder: Path) -> None:
     assert runtime.pid is None
 
 
-def test_a_request_that_is_under_way_when_the_process_dies_fails_alone(folder: Path) -> None:
+def test_a_request_that_is_under_way_when_the_process_dies_fails_alone(
+    folder: Path,
+) -> None:
     runtime = TfjsRuntime(run_timeout=30)
     session = runtime.open(ModelSource(folder))
     pid = runtime.pid
@@ -549,7 +732,9 @@ def test_a_request_that_is_under_way_when_the_process_dies_fails_alone(folder: P
     os.kill(pid, signal.SIGSTOP)  # so that the request is surely under way
     killer = threading.Timer(0.2, os.kill, (pid, signal.SIGKILL))
     killer.start()
-    with pytest.raises(WorkerError, match="ended with signal 9 while it worked on this request"):
+    with pytest.raises(
+        WorkerError, match="ended with signal 9 while it worked on this request"
+    ):
         answer(session)
     killer.join()
     np.testing.assert_allclose(answer(session), X @ KERNEL + BIAS)
@@ -578,7 +763,9 @@ def test_an_idle_process_ends_itself_and_comes_back(folder: Path) -> None:
     assert runtime.pid is None
 
 
-def test_sessions_of_many_threads_share_the_process(runtime: TfjsRuntime, folder: Path) -> None:
+def test_sessions_of_many_threads_share_the_process(
+    runtime: TfjsRuntime, folder: Path
+) -> None:
     sessions = [runtime.open(ModelSource(folder)) for _ in range(4)]
     wrong: list[str] = []
 
@@ -587,7 +774,10 @@ def test_sessions_of_many_threads_share_the_process(runtime: TfjsRuntime, folder
             if not np.allclose(answer(session, X * factor), X * factor @ KERNEL + BIAS):
                 wrong.append(f"factor {factor}")
 
-    threads = [threading.Thread(target=work, args=(one, number)) for number, one in enumerate(sessions)]
+    threads = [
+        threading.Thread(target=work, args=(one, number))
+        for number, one in enumerate(sessions)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -631,14 +821,22 @@ def _exists(pid: int) -> bool:
 
 
 def _expected(assets: Path, name: str) -> dict[str, Any]:
-    case: dict[str, Any] = json.loads((assets / "expected" / f"{name}.json").read_text())
+    case: dict[str, Any] = json.loads(
+        (assets / "expected" / f"{name}.json").read_text()
+    )
     return case
 
 
-def _compare(assets: Path, case: dict[str, Any], results: dict[str, np.ndarray]) -> None:
+def _compare(
+    assets: Path, case: dict[str, Any], results: dict[str, np.ndarray]
+) -> None:
     for expected in case["outputs"]:
         np.testing.assert_allclose(
-            results[expected["name"]], np.load(assets / expected["npy"]), rtol=1e-3, atol=1e-4, err_msg=expected["name"]
+            results[expected["name"]],
+            np.load(assets / expected["npy"]),
+            rtol=1e-3,
+            atol=1e-4,
+            err_msg=expected["name"],
         )
 
 
@@ -647,7 +845,9 @@ def _compare(assets: Path, case: dict[str, Any], results: dict[str, np.ndarray])
 def test_darknet_tiny(runtime: TfjsRuntime, assets: Path, picture: str) -> None:
     case = _expected(assets, f"darknet_tiny__{picture}")
     opened = runtime.open(ModelSource(assets / case["model"]))
-    results = opened.run({entry["name"]: np.load(assets / entry["npy"]) for entry in case["inputs"]})
+    results = opened.run(
+        {entry["name"]: np.load(assets / entry["npy"]) for entry in case["inputs"]}
+    )
     opened.close()
     _compare(assets, case, results)
 
@@ -661,14 +861,18 @@ def test_handtrack(runtime: TfjsRuntime, assets: Path) -> None:
         pixels = np.asarray(picture.convert("RGB").resize((512, 512)), np.int32)[None]
     opened = runtime.open(ModelSource(assets / case["model"]))
     assert opened.device == "wasm"
-    assert list(opened.inputs) == [TensorSpec("input_tensor", "INT32", (1, -1, -1, 3), aliases=("input_tensor:0",))]
+    assert list(opened.inputs) == [
+        TensorSpec("input_tensor", "INT32", (1, -1, -1, 3), aliases=("input_tensor:0",))
+    ]
     results = opened.run({"input_tensor": pixels})
     opened.close()
     _compare(assets, case, results)
 
 
 @pytest.mark.parametrize("in_trial", [False, True])
-def test_a_trials_process_ends_with_its_group(folder: Path, monkeypatch: pytest.MonkeyPatch, in_trial: bool) -> None:
+def test_a_trials_process_ends_with_its_group(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, in_trial: bool
+) -> None:
     """A model that never ends must not outlive its trial, which is killed as a group; a server's child has its own."""
     if in_trial:
         monkeypatch.setenv(TRIAL_VARIABLE, "1")

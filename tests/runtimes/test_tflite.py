@@ -16,7 +16,12 @@ import pytest
 
 from conftest import StartServer
 from pocketserve.formats.flatbuffers import FlatBuffer
-from pocketserve.runtimes.base import ModelLoadError, ModelSource, ResettableSession, RuntimeMissingError
+from pocketserve.runtimes.base import (
+    ModelLoadError,
+    ModelSource,
+    ResettableSession,
+    RuntimeMissingError,
+)
 from pocketserve.runtimes.tflite.errors import explain_tflite_error
 from pocketserve.runtimes.tflite.interpreters import PACKAGES, TflitePackage
 from pocketserve.runtimes.tflite.session import RUNTIME, TfliteRuntime, TfliteSession
@@ -69,7 +74,11 @@ def test_models_without_state_are_not_reset():
 
 def test_state_is_seen_where_only_the_newer_field_tells_the_operator(tmp_path: Path):
     content = bytearray((DATA / "counter.tflite").read_bytes())
-    codes = FlatBuffer(bytes(content), b"TFL3").root().tables(1, lambda code: code._field(0))
+    codes = (
+        FlatBuffer(bytes(content), b"TFL3")
+        .root()
+        .tables(1, lambda code: code._field(0))
+    )
     assert any(content[at] == 127 for at in codes if at is not None)
     for at in codes:
         if at is not None and content[at] == 127:
@@ -77,18 +86,26 @@ def test_state_is_seen_where_only_the_newer_field_tells_the_operator(tmp_path: P
     (tmp_path / "counter.tflite").write_bytes(content)
     session = RUNTIME.open(ModelSource(tmp_path / "counter.tflite"))
     assert isinstance(session, ResettableSession)
-    assert session.run({"serving_default_x:0": floats(1, 2)})["StatefulPartitionedCall:0"].tolist() == [1, 2]
+    assert session.run({"serving_default_x:0": floats(1, 2)})[
+        "StatefulPartitionedCall:0"
+    ].tolist() == [1, 2]
 
 
 @pytest.mark.live
-def test_requests_of_strangers_do_not_hear_each_other(new_server: StartServer, tmp_path: Path):
+def test_requests_of_strangers_do_not_hear_each_other(
+    new_server: StartServer, tmp_path: Path
+):
     (tmp_path / "models").mkdir()
     shutil.copy(DATA / "counter.tflite", tmp_path / "models")
     server = new_server(tmp_path / "models")
     with Client(server.url, server.token) as client:
 
         def total(**parameters: object) -> list[float]:
-            return client.infer("counter", {"x": floats(1, 2)}, parameters=parameters).popitem()[1].tolist()
+            return (
+                client.infer("counter", {"x": floats(1, 2)}, parameters=parameters)
+                .popitem()[1]
+                .tolist()
+            )
 
         assert [total(), total()] == [[1, 2], [1, 2]]
         assert total(sequence_id="a", sequence_start=True) == [1, 2]
@@ -103,7 +120,12 @@ def test_requests_of_strangers_do_not_hear_each_other(new_server: StartServer, t
 
 def test_says_who_it_is():
     assert RUNTIME.platform == "tensorflow_lite"
-    assert RUNTIME.option_keys == {"xnnpack", "delegate", "delegate_options", "required"}
+    assert RUNTIME.option_keys == {
+        "xnnpack",
+        "delegate",
+        "delegate_options",
+        "required",
+    }
     title, _, version = opened("dynamic_batch").runtime.partition(" ")
     assert title in {package.title for package in PACKAGES}
     assert version[0].isdigit()
@@ -111,8 +133,12 @@ def test_says_who_it_is():
 
 def test_specs_have_the_files_names_and_the_signatures_as_aliases():
     session = opened("dynamic_batch")
-    assert list(session.inputs) == [TensorSpec("serving_default_x:0", "FP32", (-1, 3), aliases=("x",))]
-    assert list(session.outputs) == [TensorSpec("PartitionedCall:0", "FP32", (-1, 2), aliases=("y",))]
+    assert list(session.inputs) == [
+        TensorSpec("serving_default_x:0", "FP32", (-1, 3), aliases=("x",))
+    ]
+    assert list(session.outputs) == [
+        TensorSpec("PartitionedCall:0", "FP32", (-1, 2), aliases=("y",))
+    ]
 
 
 def test_aliases_follow_the_tensor_not_the_position():
@@ -127,7 +153,10 @@ def test_several_signatures_without_a_default_give_no_aliases():
 
 def test_datatypes_and_scalars():
     session = opened("several_outputs")
-    found = {spec.aliases[0]: (spec.datatype, spec.shape) for spec in (*session.inputs, *session.outputs)}
+    found = {
+        spec.aliases[0]: (spec.datatype, spec.shape)
+        for spec in (*session.inputs, *session.outputs)
+    }
     assert found == {
         "x": ("FP32", (4,)),
         "flag": ("BOOL", ()),
@@ -141,8 +170,13 @@ def test_datatypes_and_scalars():
 
 def test_quantization_of_integers_only():
     session = opened("int8_io")
-    assert [spec.datatype for spec in (*session.inputs, *session.outputs)] == ["INT8", "INT8"]
-    assert session.outputs[0].quantization == Quantization(pytest.approx(0.019985173), 3)
+    assert [spec.datatype for spec in (*session.inputs, *session.outputs)] == [
+        "INT8",
+        "INT8",
+    ]
+    assert session.outputs[0].quantization == Quantization(
+        pytest.approx(0.019985173), 3
+    )
     assert opened("dynamic_batch").inputs[0].quantization is None
 
 
@@ -151,7 +185,10 @@ def test_repeated_names_are_told_apart():
     assert [spec.name for spec in session.inputs] == ["tensor", "tensor:1"]
     assert session.signatures == {}
     result = session.run({"tensor": floats(1, 2), "tensor:1": floats(3, 5)})
-    assert abs(result["tensor"]).tolist() == [2, 3]  # which one is subtracted is the converter's choice
+    assert abs(result["tensor"]).tolist() == [
+        2,
+        3,
+    ]  # which one is subtracted is the converter's choice
 
 
 def test_an_undeclared_rank_is_learned_from_a_run():
@@ -174,7 +211,9 @@ def test_runs_any_batch_and_results_own_their_memory():
     weights = np.array([[1, -1], [2, 0.5], [-0.5, 0.25]], np.float32)
     results = []
     for batch in (1, 5, 2, 2, 1):
-        results.append(session.run({"serving_default_x:0": x[:batch]})["PartitionedCall:0"])
+        results.append(
+            session.run({"serving_default_x:0": x[:batch]})["PartitionedCall:0"]
+        )
         session.run({"serving_default_x:0": np.zeros((batch, 3), np.float32)})
     for result in results:
         np.testing.assert_allclose(result, x[: len(result)] @ weights, **TOLERANCE)
@@ -183,24 +222,33 @@ def test_runs_any_batch_and_results_own_their_memory():
 def test_arrays_need_not_be_contiguous_or_native():
     session = opened("dynamic_batch")
     x = np.asfortranarray(np.arange(6, dtype=np.float32).reshape(2, 3))
-    plain = session.run({"serving_default_x:0": np.ascontiguousarray(x)})["PartitionedCall:0"]
+    plain = session.run({"serving_default_x:0": np.ascontiguousarray(x)})[
+        "PartitionedCall:0"
+    ]
     for odd in (x, x.astype(">f4"), np.repeat(x, 2, axis=1)[:, ::2]):
-        np.testing.assert_array_equal(session.run({"serving_default_x:0": odd})["PartitionedCall:0"], plain)
+        np.testing.assert_array_equal(
+            session.run({"serving_default_x:0": odd})["PartitionedCall:0"], plain
+        )
 
 
 def test_read_only_arrays_are_taken():
     x = floats(1, 2, 3).reshape(1, 3)
     x.setflags(write=False)
-    assert opened("dynamic_batch").run({"serving_default_x:0": x})["PartitionedCall:0"].shape == (1, 2)
+    assert opened("dynamic_batch").run({"serving_default_x:0": x})[
+        "PartitionedCall:0"
+    ].shape == (1, 2)
 
 
 def test_scalars_and_empty_outputs_are_arrays():
     session = opened("several_outputs")
     where, total, unset = (
-        next(spec.name for spec in session.outputs if alias in spec.aliases) for alias in ("where", "total", "unset")
+        next(spec.name for spec in session.outputs if alias in spec.aliases)
+        for alias in ("where", "total", "unset")
     )
     for x, expected in ((floats(0, 0, 0, 0), []), (floats(1, 0, 1, 0), [[0], [2]])):
-        result = session.run({"serving_default_x:0": x, "serving_default_flag:0": np.array(True)})
+        result = session.run(
+            {"serving_default_x:0": x, "serving_default_flag:0": np.array(True)}
+        )
         assert all(isinstance(array, np.ndarray) for array in result.values())
         assert result[where].tolist() == expected
         assert result[where].shape == (len(expected), 1)
@@ -211,12 +259,16 @@ def test_scalars_and_empty_outputs_are_arrays():
 
 def test_int8_numbers_pass_unchanged():
     session = opened("int8_io")
-    result = session.run({"serving_default_x:0": np.array([[10, -20, 30]], np.int8)})["PartitionedCall:0"]
+    result = session.run({"serving_default_x:0": np.array([[10, -20, 30]], np.int8)})[
+        "PartitionedCall:0"
+    ]
     assert result.dtype == np.int8
     real = np.array([10, -20, 30]) * session.inputs[0].quantization.scale
     expected = real @ np.array([[1, -1], [2, 0.5], [-0.5, 0.25]])
     quantization = session.outputs[0].quantization
-    np.testing.assert_allclose((result[0] - 3.0) * quantization.scale, expected, atol=2 * quantization.scale)
+    np.testing.assert_allclose(
+        (result[0] - 3.0) * quantization.scale, expected, atol=2 * quantization.scale
+    )
 
 
 def test_strings_of_any_bytes_and_any_number():
@@ -236,7 +288,10 @@ def test_a_single_string_is_its_text_not_where_it_lies():
     assert (text.shape, one.shape, twice.shape) == ((), (), (2,))
     for value in (b"hello", b"hello", b"", b"a\0b\0", bytes(range(256)) * 4, "größe"):
         raw = value.encode() if isinstance(value, str) else value
-        for array in (np.array(value, dtype=object), np.array([value], dtype=object)[0:1].reshape(())):
+        for array in (
+            np.array(value, dtype=object),
+            np.array([value], dtype=object)[0:1].reshape(()),
+        ):
             result = session.run({text.name: array})
             assert result[one.name].shape == () and result[one.name].item() == raw
             assert result[twice.name].tolist() == [raw, raw]
@@ -248,7 +303,9 @@ def test_threads_may_take_turns():
 
     def run(number: int) -> None:
         x = np.full((number, 3), number, np.float32)
-        results[number] = float(session.run({"serving_default_x:0": x})["PartitionedCall:0"][0, 0])
+        results[number] = float(
+            session.run({"serving_default_x:0": x})["PartitionedCall:0"][0, 0]
+        )
 
     for number in (1, 2, 3, 4):
         thread = threading.Thread(target=run, args=(number,))
@@ -259,13 +316,17 @@ def test_threads_may_take_turns():
 
 @pytest.mark.parametrize("xnnpack", [True, False])
 def test_xnnpack_can_be_turned_off(xnnpack: bool):
-    result = opened("dynamic_batch", xnnpack=xnnpack).run({"serving_default_x:0": floats(1, 1, 1).reshape(1, 3)})
+    result = opened("dynamic_batch", xnnpack=xnnpack).run(
+        {"serving_default_x:0": floats(1, 1, 1).reshape(1, 3)}
+    )
     np.testing.assert_allclose(result["PartitionedCall:0"], [[2.5, -0.25]], **TOLERANCE)
 
 
 def test_threads_of_a_run():
     session = RUNTIME.open(ModelSource(DATA / "dynamic_batch.tflite", threads=2))
-    assert session.run({"serving_default_x:0": np.zeros((1, 3), np.float32)})["PartitionedCall:0"].shape == (1, 2)
+    assert session.run({"serving_default_x:0": np.zeros((1, 3), np.float32)})[
+        "PartitionedCall:0"
+    ].shape == (1, 2)
 
 
 # --- Signatures
@@ -286,22 +347,35 @@ def test_signatures_and_the_main_graph_in_any_order():
         difference = session.run({"a": floats(5, 7), "b": floats(1, 2)}, "subtract")
         assert difference["difference"].tolist() == [4, 5]
         assert session.run({"x": x}, "double")["twice"].tolist() == (2 * x).tolist()
-        assert session.run({"double_x:0": x})["PartitionedCall:0"].tolist() == (2 * x).tolist()
+        assert (
+            session.run({"double_x:0": x})["PartitionedCall:0"].tolist()
+            == (2 * x).tolist()
+        )
 
 
 def test_a_failed_signature_leaves_the_session_usable():
     session = opened("two_signatures")
     with pytest.raises(ValueError, match=r"input 'a' has shape \[3\], expected \[2\]"):
         session.run({"a": floats(1, 2, 3), "b": floats(1, 2)}, "subtract")
-    assert session.run({"a": floats(5, 7), "b": floats(1, 2)}, "subtract")["difference"].tolist() == [4, 5]
+    assert session.run({"a": floats(5, 7), "b": floats(1, 2)}, "subtract")[
+        "difference"
+    ].tolist() == [4, 5]
 
 
 def test_the_default_signature_may_be_another_graph():
     session = opened("default_in_another_graph")
-    assert [spec.name for spec in (*session.inputs, *session.outputs)] == ["a", "b", "difference"]
+    assert [spec.name for spec in (*session.inputs, *session.outputs)] == [
+        "a",
+        "b",
+        "difference",
+    ]
     for _ in range(2):
-        assert session.run({"a": floats(5, 7), "b": floats(1, 2)})["difference"].tolist() == [4, 5]
-        assert session.run({"x": floats(1, 2).reshape(1, 2)}, "double")["twice"].tolist() == [[2, 4]]
+        assert session.run({"a": floats(5, 7), "b": floats(1, 2)})[
+            "difference"
+        ].tolist() == [4, 5]
+        assert session.run({"x": floats(1, 2).reshape(1, 2)}, "double")[
+            "twice"
+        ].tolist() == [[2, 4]]
 
 
 def test_strings_by_signature():
@@ -325,7 +399,10 @@ def test_sizes_that_do_not_fit_leave_the_session_usable():
     session = opened("free_image")
     good = {"serving_default_image:0": np.ones((2, 4, 4, 1), np.float32)}
     for bad in ((1, 2, 2, 1), (1, 5, 2, 1), (1, 2, 2, 1)):
-        with pytest.raises(ValueError, match=r"cannot take inputs of these shapes: 'serving_default_image:0'"):
+        with pytest.raises(
+            ValueError,
+            match=r"cannot take inputs of these shapes: 'serving_default_image:0'",
+        ):
             session.run({"serving_default_image:0": np.ones(bad, np.float32)})
         assert session.run(good)["PartitionedCall:0"].shape == (2, 4)
         assert session.run(good)["PartitionedCall:0"].shape == (2, 4)
@@ -334,14 +411,23 @@ def test_sizes_that_do_not_fit_leave_the_session_usable():
 def test_inputs_that_do_not_fit_each_other():
     session = opened("two_inputs")
     with pytest.raises(ValueError, match="cannot take"):
-        session.run({"serving_default_a:0": floats(1, 2), "serving_default_b:0": floats(1, 2, 3)})
-    result = session.run({"serving_default_a:0": floats(1, 2), "serving_default_b:0": floats(1, 2)})
+        session.run(
+            {
+                "serving_default_a:0": floats(1, 2),
+                "serving_default_b:0": floats(1, 2, 3),
+            }
+        )
+    result = session.run(
+        {"serving_default_a:0": floats(1, 2), "serving_default_b:0": floats(1, 2)}
+    )
     assert result["PartitionedCall:0"].tolist() == [2, 4]
 
 
 def test_a_fixed_dimension_cannot_change():
     with pytest.raises(ValueError, match=r"has shape \[1, 4\], expected \[-1, 3\]"):
-        opened("dynamic_batch").run({"serving_default_x:0": np.zeros((1, 4), np.float32)})
+        opened("dynamic_batch").run(
+            {"serving_default_x:0": np.zeros((1, 4), np.float32)}
+        )
 
 
 def test_a_failed_run_leaves_the_session_usable():
@@ -350,7 +436,9 @@ def test_a_failed_run_leaves_the_session_usable():
         # The model takes element 0 of nothing.
         with pytest.raises((RuntimeError, ValueError)):
             session.run({"serving_default_text:0": texts()})
-        assert session.run({"serving_default_text:0": texts(b"x")})["PartitionedCall:1"].tolist() == [b"x"]
+        assert session.run({"serving_default_text:0": texts(b"x")})[
+            "PartitionedCall:1"
+        ].tolist() == [b"x"]
 
 
 def test_a_file_that_was_replaced_is_not_mixed_in(tmp_path: Path):
@@ -361,7 +449,9 @@ def test_a_file_that_was_replaced_is_not_mixed_in(tmp_path: Path):
     shutil.copy(DATA / "dynamic_batch.tflite", path)
     with pytest.raises((RuntimeError, ValueError)):
         session.run({"serving_default_text:0": texts()})
-    with pytest.raises(ModelLoadError, match=r"model\.tflite changed while it was loaded"):
+    with pytest.raises(
+        ModelLoadError, match=r"model\.tflite changed while it was loaded"
+    ):
         session.run({"serving_default_text:0": texts(b"x")})
 
 
@@ -379,10 +469,22 @@ def test_a_closed_session_is_closed():
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("select_tf_op", r"uses TensorFlow operators \(FlexMatrixDeterminant\), which .+ built-in operators only"),
-        ("custom_op", r"uses a custom operator \(MatrixDeterminant\), which .+ convert the model without it"),
-        ("future_op", r"needs the operator FULLY_CONNECTED \(version 99\), which .+ install a newer"),
-        ("complex", r"tensor 'PartitionedCall:0' has type complex64, which cannot be served"),
+        (
+            "select_tf_op",
+            r"uses TensorFlow operators \(FlexMatrixDeterminant\), which .+ built-in operators only",
+        ),
+        (
+            "custom_op",
+            r"uses a custom operator \(MatrixDeterminant\), which .+ convert the model without it",
+        ),
+        (
+            "future_op",
+            r"needs the operator FULLY_CONNECTED \(version 99\), which .+ install a newer",
+        ),
+        (
+            "complex",
+            r"tensor 'PartitionedCall:0' has type complex64, which cannot be served",
+        ),
         ("bfloat16", r"cannot (exchange|be served); convert the model with"),
         ("resource", r"has a tensor of a type \(RESOURCE\) that .+ cannot exchange"),
     ],
@@ -397,11 +499,19 @@ def test_each_sentence_of_tflite_is_told_once():
     once = "tflite/kernels/pad.cc:165 columns != 2 (4 != 2)Node number 5 (PAD) failed to prepare."
     text = f"{once}Failed to apply the default TensorFlow Lite delegate indexed at 0.{once}"
     told = explain_tflite_error("m.tflite", "tflite 2", text)
-    assert "(tflite/kernels/pad.cc:165 columns != 2 (4 != 2); Node number 5 (PAD) failed to prepare)" in told
+    assert (
+        "(tflite/kernels/pad.cc:165 columns != 2 (4 != 2); Node number 5 (PAD) failed to prepare)"
+        in told
+    )
 
 
-@pytest.mark.parametrize("content", [b"", b"TFL3", b"PK\x03\x04" + bytes(100), b"\x1c\0\0\0TFL2" + bytes(100)])
-def test_other_files_are_refused_before_any_framework_sees_them(tmp_path: Path, content: bytes):
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"TFL3", b"PK\x03\x04" + bytes(100), b"\x1c\0\0\0TFL2" + bytes(100)],
+)
+def test_other_files_are_refused_before_any_framework_sees_them(
+    tmp_path: Path, content: bytes
+):
     path = tmp_path / "model.tflite"
     path.write_bytes(content)
     with pytest.raises(ModelLoadError, match=r"model\.tflite is no TFLite model"):
@@ -409,7 +519,9 @@ def test_other_files_are_refused_before_any_framework_sees_them(tmp_path: Path, 
 
 
 def test_a_missing_file(tmp_path: Path):
-    with pytest.raises(ModelLoadError, match=r"none\.tflite cannot be read: No such file"):
+    with pytest.raises(
+        ModelLoadError, match=r"none\.tflite cannot be read: No such file"
+    ):
         RUNTIME.open(ModelSource(tmp_path / "none.tflite"))
 
 
@@ -419,7 +531,10 @@ def test_a_file_that_was_copied_in_part(tmp_path: Path, kept: float):
     whole = (DATA / "dynamic_batch.tflite").read_bytes()
     path = tmp_path / "model.tflite"
     path.write_bytes(whole[: int(len(whole) * kept)])
-    with pytest.raises(ModelLoadError, match=r"model\.tflite is damaged or cut short \(.+\); copy the file again"):
+    with pytest.raises(
+        ModelLoadError,
+        match=r"model\.tflite is damaged or cut short \(.+\); copy the file again",
+    ):
         RUNTIME.open(ModelSource(path))
 
 
@@ -433,7 +548,9 @@ def test_the_option_is_a_boolean(value: object):
 
 
 def test_no_package_names_the_commands():
-    nothing = TfliteRuntime(packages=[TflitePackage("none", "no_such_package_of_ours.interpreter")])
+    nothing = TfliteRuntime(
+        packages=[TflitePackage("none", "no_such_package_of_ours.interpreter")]
+    )
     with pytest.raises(RuntimeMissingError) as caught:
         nothing.open(ModelSource(DATA / "dynamic_batch.tflite"))
     assert "pip install 'pocketserve[tflite]'" in str(caught.value)
@@ -444,7 +561,10 @@ def test_no_package_names_the_commands():
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        ("raise OSError('libz.so: cannot open shared object file')", "libz.so: cannot open shared object file"),
+        (
+            "raise OSError('libz.so: cannot open shared object file')",
+            "libz.so: cannot open shared object file",
+        ),
         ("import no_such_part_of_it", "No module named 'no_such_part_of_it'"),
         ("raise RuntimeError()", "RuntimeError"),
     ],
@@ -459,16 +579,24 @@ def test_a_broken_package_is_passed_over_and_named(
     with pytest.raises(RuntimeMissingError) as caught:
         TfliteRuntime([broken]).open(ModelSource(DATA / "dynamic_batch.tflite"))
     assert f"broken is installed but does not load ({reason})" in str(caught.value)
-    session = TfliteRuntime([broken, *PACKAGES]).open(ModelSource(DATA / "dynamic_batch.tflite"))
+    session = TfliteRuntime([broken, *PACKAGES]).open(
+        ModelSource(DATA / "dynamic_batch.tflite")
+    )
     assert not session.runtime.startswith("broken")
 
 
 def test_a_version_that_is_not_told_is_left_out(monkeypatch):
     for package in PACKAGES:
         top = sys.modules.get(package.module.partition(".")[0])
-        monkeypatch.delattr(top, "__version__", raising=False) if top is not None else None
-    unversioned = [TflitePackage(f"no-{package.title}", package.module) for package in PACKAGES]
-    session = TfliteRuntime(unversioned).open(ModelSource(DATA / "dynamic_batch.tflite"))
+        monkeypatch.delattr(
+            top, "__version__", raising=False
+        ) if top is not None else None
+    unversioned = [
+        TflitePackage(f"no-{package.title}", package.module) for package in PACKAGES
+    ]
+    session = TfliteRuntime(unversioned).open(
+        ModelSource(DATA / "dynamic_batch.tflite")
+    )
     assert session.runtime in {package.title for package in unversioned}
 
 
@@ -486,7 +614,11 @@ def test_public_models_give_the_answers_of_the_plain_interpreter(assets: Path):
             continue
         if model not in sessions:
             sessions[model] = RUNTIME.open(ModelSource(assets / model))
-        check = _check_sine if case["inputs"][0]["name"] == "x" and "sine" in case["task"] else _check_case
+        check = (
+            _check_sine
+            if case["inputs"][0]["name"] == "x" and "sine" in case["task"]
+            else _check_case
+        )
         check(assets, sessions[model], case)
         checked += 1
     assert checked >= 30
@@ -496,9 +628,13 @@ def _check_sine(assets: Path, session: TfliteSession, case: dict[str, Any]) -> N
     """These cases give real numbers for five calls; here they are one batch."""
     (source,), (target,) = session.inputs, session.outputs
     x = np.load(assets / case["inputs"][0]["npy"])
-    result = session.run({source.name: quantize(x, source) if source.quantization else x})[target.name]
+    result = session.run(
+        {source.name: quantize(x, source) if source.quantization else x}
+    )[target.name]
     real = dequantize(result, target) if target.quantization else result
-    np.testing.assert_allclose(real.reshape(-1), np.load(assets / case["outputs"][0]["npy"]), atol=0.01)
+    np.testing.assert_allclose(
+        real.reshape(-1), np.load(assets / case["outputs"][0]["npy"]), atol=0.01
+    )
 
 
 def _check_case(assets: Path, session: TfliteSession, case: dict[str, Any]) -> None:
@@ -510,19 +646,28 @@ def _check_case(assets: Path, session: TfliteSession, case: dict[str, Any]) -> N
     for entry in case["outputs"]:
         if entry["name"] in declared:
             assert declared[entry["name"]].accepts(results[entry["name"]].shape)
-        if entry["name"] in declared and "npy" in entry and entry["name"] not in _REORDERED:
+        if (
+            entry["name"] in declared
+            and "npy" in entry
+            and entry["name"] not in _REORDERED
+        ):
             _check_close(results[entry["name"]], np.load(assets / entry["npy"]))
 
 
 def _plainly(path: Path, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The same package's interpreter, used in the simplest way."""
     package = next(package for package in PACKAGES if _installed(package))
-    interpreter = importlib.import_module(package.module).Interpreter(str(path), num_threads=1)
+    interpreter = importlib.import_module(package.module).Interpreter(
+        str(path), num_threads=1
+    )
     interpreter.allocate_tensors()
     for details in interpreter.get_input_details():
         interpreter.set_tensor(details["index"], inputs[details["name"]])
     interpreter.invoke()
-    return {d["name"]: np.asarray(interpreter.get_tensor(d["index"])) for d in interpreter.get_output_details()}
+    return {
+        d["name"]: np.asarray(interpreter.get_tensor(d["index"]))
+        for d in interpreter.get_output_details()
+    }
 
 
 # Boxes and classes stand in the order of their scores; with other kernels, near ties change places.
@@ -533,4 +678,6 @@ def _check_close(result: np.ndarray, expected: np.ndarray) -> None:
     """The tolerances that the set measured between packages: each rounds a quantised layer in its own way."""
     assert (result.dtype, result.shape) == (expected.dtype, expected.shape)
     steps = 20 if expected.dtype.kind in "iu" else 0.05
-    np.testing.assert_allclose(result.astype(float), expected.astype(float), atol=steps, rtol=0)
+    np.testing.assert_allclose(
+        result.astype(float), expected.astype(float), atol=steps, rtol=0
+    )

@@ -26,21 +26,29 @@ DIGITS = Path(__file__).parents[2] / "models" / "digits" / "digits.tflite"
 ADD, MUL, RESHAPE, SUB = "0", "18", "22", "41"
 """Numbers of TFLite's operators."""
 
-if not any(importlib.util.find_spec(package.module.partition(".")[0]) for package in PACKAGES):
+if not any(
+    importlib.util.find_spec(package.module.partition(".")[0]) for package in PACKAGES
+):
     pytest.skip("no TFLite runtime is installed", allow_module_level=True)
 
 
 def compiled(source: Path, library: Path) -> Path:
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     assert compiler, "tests marked 'compiler' need a C compiler (cc, gcc or clang)"
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", str(library), str(source)], check=True, timeout=120)
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", "-o", str(library), str(source)],
+        check=True,
+        timeout=120,
+    )
     return library
 
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The delegate of ``data/delegate.c``."""
-    return compiled(DATA / "delegate.c", tmp_path_factory.mktemp("delegate") / "libours.so")
+    return compiled(
+        DATA / "delegate.c", tmp_path_factory.mktemp("delegate") / "libours.so"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -60,8 +68,14 @@ def opened(library: Path) -> Open:
 
     def open_model(name: str, required: bool = False, **texts: str) -> TfliteSession:
         path = DIGITS if name == "digits" else DATA / f"{name}.tflite"
-        options = {"delegate": str(library), "delegate_options": texts, "required": required}
-        return RUNTIME.open(ModelSource(path, options=options, trusted=trusted(library)))
+        options = {
+            "delegate": str(library),
+            "delegate_options": texts,
+            "required": required,
+        }
+        return RUNTIME.open(
+            ModelSource(path, options=options, trusted=trusted(library))
+        )
 
     return open_model
 
@@ -72,26 +86,36 @@ def in_folder(folder: Path, **options: object) -> TfliteSession:
     name = str(options.get("delegate", ""))
     library = folder / name
     allowed = trusted(library if library.is_file() else name)
-    return RUNTIME.open(ModelSource(folder / "two_inputs.tflite", options=options, trusted=allowed))
+    return RUNTIME.open(
+        ModelSource(folder / "two_inputs.tflite", options=options, trusted=allowed)
+    )
 
 
 def added(session: TfliteSession, *values: float) -> list[float]:
     """What the model with two inputs makes of the values and ones."""
     x = np.array(values, np.float32)
-    result = session.run({"serving_default_a:0": x, "serving_default_b:0": np.ones_like(x)})
+    result = session.run(
+        {"serving_default_a:0": x, "serving_default_b:0": np.ones_like(x)}
+    )
     found: list[float] = result["PartitionedCall:0"].tolist()
     return found
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    return [
+        record.getMessage()
+        for record in caplog.records
+        if record.levelno >= logging.WARNING
+    ]
 
 
 # --- Delegates that run
 
 
 @pytest.mark.compiler
-def test_the_delegate_computes_and_gets_its_options(opened: Open, caplog: pytest.LogCaptureFixture):
+def test_the_delegate_computes_and_gets_its_options(
+    opened: Open, caplog: pytest.LogCaptureFixture
+):
     session = opened("two_inputs", take=ADD, offset="500")
     assert session.device == "libours.so"
     for values in ([1], [1, 2, 3], [4, 5]):
@@ -103,8 +127,14 @@ def test_the_delegate_computes_and_gets_its_options(opened: Open, caplog: pytest
 @pytest.mark.compiler
 @pytest.mark.parametrize("xnnpack", [True, False])
 def test_what_is_left_is_the_cpus(library: Path, xnnpack: bool):
-    options = {"delegate": str(library), "delegate_options": {"take": RESHAPE, "offset": "0"}, "xnnpack": xnnpack}
-    session = RUNTIME.open(ModelSource(DIGITS, options=options, trusted=trusted(library)))
+    options = {
+        "delegate": str(library),
+        "delegate_options": {"take": RESHAPE, "offset": "0"},
+        "xnnpack": xnnpack,
+    }
+    session = RUNTIME.open(
+        ModelSource(DIGITS, options=options, trusted=trusted(library))
+    )
     plain = RUNTIME.open(ModelSource(DIGITS))
     assert (session.device, plain.device) == ("libours.so, cpu", "cpu")
     for batch in (1, 3):
@@ -124,7 +154,10 @@ def test_xnnpack_is_not_mistaken_for_a_delegate_that_takes_nothing(
     assert text.endswith(
         f"{name}.tflite runs without the delegate libours.so, which takes nothing of this model's main graph"
     )
-    with pytest.raises(ModelLoadError, match=r"the delegate libours\.so takes nothing of .+ leave required out"):
+    with pytest.raises(
+        ModelLoadError,
+        match=r"the delegate libours\.so takes nothing of .+ leave required out",
+    ):
         opened(name, required=True)
 
 
@@ -133,15 +166,22 @@ def test_a_delegate_is_not_driven_out_by_xnnpack(opened: Open):
     """Where XNNPACK fails on the rest, ai-edge-litert takes back all delegates without a word."""
     session = opened("digits", take=RESHAPE, fail="size")
     assert session.device == "libours.so, cpu"
-    (found,) = session.run({session.inputs[0].name: np.zeros((1, 8, 8, 1), np.float32)}).values()
-    assert found.shape != (1, 10)  # so it was the delegate that gave a result of a wrong size
+    (found,) = session.run(
+        {session.inputs[0].name: np.zeros((1, 8, 8, 1), np.float32)}
+    ).values()
+    assert found.shape != (
+        1,
+        10,
+    )  # so it was the delegate that gave a result of a wrong size
 
 
 @pytest.mark.compiler
 def test_every_graph_gets_the_delegate(opened: Open):
     session = opened("two_signatures", take=MUL)
     assert session.device == "libours.so"
-    assert session.run({"x": np.ones((1, 2), np.float32)}, "double")["twice"].tolist() == [[1003, 1003]]
+    assert session.run({"x": np.ones((1, 2), np.float32)}, "double")[
+        "twice"
+    ].tolist() == [[1003, 1003]]
     session = opened("two_signatures", take=SUB)
     assert session.device == "cpu"  # which tells of the main graph
     vectors = {"a": np.ones(2, np.float32), "b": np.ones(2, np.float32)}
@@ -159,11 +199,15 @@ def test_a_failed_run_leaves_the_delegate_in_use(opened: Open, library: Path):
         assert added(session, 1, 2) == [1002, 1003]
         assert session.device == "libours.so"
     session.close()
-    assert [ctypes.c_int.in_dll(counts, name).value for name in ("alive", "most", "orphans")] == [0, 1, 0]
+    assert [
+        ctypes.c_int.in_dll(counts, name).value for name in ("alive", "most", "orphans")
+    ] == [0, 1, 0]
 
 
 @pytest.mark.compiler
-def test_a_delegate_outlives_its_interpreter_whoever_keeps_the_error(opened: Open, library: Path):
+def test_a_delegate_outlives_its_interpreter_whoever_keeps_the_error(
+    opened: Open, library: Path
+):
     """An error holds frames, these hold a signature's runner, and that the native interpreter."""
     counts = ctypes.CDLL(str(private_copy(library, trusted(library))))
     session = opened("two_signatures", take=SUB)
@@ -177,7 +221,9 @@ def test_a_delegate_outlives_its_interpreter_whoever_keeps_the_error(opened: Ope
 
 
 @pytest.mark.compiler
-def test_shapes_that_the_delegate_does_not_take_run_on_the_cpu(opened: Open, caplog: pytest.LogCaptureFixture):
+def test_shapes_that_the_delegate_does_not_take_run_on_the_cpu(
+    opened: Open, caplog: pytest.LogCaptureFixture
+):
     session = opened("two_inputs", take=ADD, fail="large")
     devices = []
     for values in ([1], [1, 2, 3], [1, 2], [1, 2, 3, 4], [2, 3, 4, 5], [1]):
@@ -186,14 +232,19 @@ def test_shapes_that_the_delegate_does_not_take_run_on_the_cpu(opened: Open, cap
         devices.append(session.device)
     assert devices == ["libours.so", "cpu", "libours.so", "cpu", "cpu", "libours.so"]
     (text,) = warnings(caplog)
-    assert text.startswith("two_inputs.tflite runs without the delegate libours.so, which does not take this model (")
+    assert text.startswith(
+        "two_inputs.tflite runs without the delegate libours.so, which does not take this model ("
+    )
     assert text.endswith(") with inputs of some shapes, now [3], [3]")
 
 
 @pytest.mark.compiler
 def test_shapes_that_a_required_delegate_does_not_take_are_refused(opened: Open):
     session = opened("two_inputs", required=True, take=ADD, fail="large")
-    with pytest.raises(ValueError, match=r"cannot take inputs of these shapes with the delegate libours\.so: .+ \[3\]"):
+    with pytest.raises(
+        ValueError,
+        match=r"cannot take inputs of these shapes with the delegate libours\.so: .+ \[3\]",
+    ):
         added(session, 1, 2, 3)
     assert added(session, 1) == [1002]
 
@@ -203,9 +254,20 @@ def test_shapes_that_the_model_does_not_take_are_no_fault_of_the_delegate(
     opened: Open, caplog: pytest.LogCaptureFixture
 ):
     session = opened("two_inputs", take=ADD)
-    with pytest.raises(ValueError, match=r"the model cannot take inputs of these shapes: "):
-        session.run({"serving_default_a:0": np.ones(2, np.float32), "serving_default_b:0": np.ones(3, np.float32)})
-    assert (added(session, 1), session.device, warnings(caplog)) == ([1002], "libours.so", [])
+    with pytest.raises(
+        ValueError, match=r"the model cannot take inputs of these shapes: "
+    ):
+        session.run(
+            {
+                "serving_default_a:0": np.ones(2, np.float32),
+                "serving_default_b:0": np.ones(3, np.float32),
+            }
+        )
+    assert (added(session, 1), session.device, warnings(caplog)) == (
+        [1002],
+        "libours.so",
+        [],
+    )
 
 
 # --- Delegates that do not
@@ -214,13 +276,21 @@ def test_shapes_that_the_model_does_not_take_are_no_fault_of_the_delegate(
 @pytest.mark.compiler
 @pytest.mark.parametrize(
     ("fail", "fault"),
-    [("create", r"did not start \(no such device\)"), ("prepare", r"does not take this model \(.+\)")],
+    [
+        ("create", r"did not start \(no such device\)"),
+        ("prepare", r"does not take this model \(.+\)"),
+    ],
 )
-def test_a_delegate_that_fails(opened: Open, caplog: pytest.LogCaptureFixture, fail: str, fault: str):
+def test_a_delegate_that_fails(
+    opened: Open, caplog: pytest.LogCaptureFixture, fail: str, fault: str
+):
     session = opened("two_inputs", take=ADD, fail=fail)
     assert (session.device, added(session, 1, 2)) == ("cpu", [2, 3])
     (text,) = warnings(caplog)
-    assert re.fullmatch(rf"two_inputs\.tflite runs without the delegate libours\.so, which {fault}", text)
+    assert re.fullmatch(
+        rf"two_inputs\.tflite runs without the delegate libours\.so, which {fault}",
+        text,
+    )
     refusal = rf"the delegate libours\.so {fault}; change delegate in model\.toml, or leave required out to run on the"
     with pytest.raises(ModelLoadError, match=refusal) as caught:
         opened("two_inputs", required=True, take=ADD, fail=fail)
@@ -228,33 +298,50 @@ def test_a_delegate_that_fails(opened: Open, caplog: pytest.LogCaptureFixture, f
 
 
 @pytest.mark.compiler
-def test_a_graph_that_only_the_cpu_can_run(opened: Open, caplog: pytest.LogCaptureFixture):
+def test_a_graph_that_only_the_cpu_can_run(
+    opened: Open, caplog: pytest.LogCaptureFixture
+):
     """Its tensors get their sizes while it runs, which this delegate does not support."""
     session = opened("several_outputs", take=ADD)
     assert session.device == "cpu"
     (text,) = warnings(caplog)
-    assert "several_outputs.tflite runs without the delegate libours.so, which does not take this model (" in text
+    assert (
+        "several_outputs.tflite runs without the delegate libours.so, which does not take this model ("
+        in text
+    )
 
 
 @pytest.mark.compiler
-def test_a_fault_of_the_model_is_told_as_without_a_delegate(opened: Open, caplog: pytest.LogCaptureFixture):
-    with pytest.raises(ModelLoadError, match=r"uses a custom operator \(MatrixDeterminant\)"):
+def test_a_fault_of_the_model_is_told_as_without_a_delegate(
+    opened: Open, caplog: pytest.LogCaptureFixture
+):
+    with pytest.raises(
+        ModelLoadError, match=r"uses a custom operator \(MatrixDeterminant\)"
+    ):
         opened("custom_op", take=ADD)
     assert warnings(caplog) == []
 
 
 @pytest.mark.compiler
-def test_a_library_that_is_no_delegate(other_library: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture):
+def test_a_library_that_is_no_delegate(
+    other_library: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
     fault = "is no TFLite delegate (it has no tflite_plugin_create_delegate)"
     assert added(in_folder(tmp_path, delegate=str(other_library)), 1) == [2]
-    assert warnings(caplog) == [f"two_inputs.tflite runs without the delegate libother.so, which {fault}"]
+    assert warnings(caplog) == [
+        f"two_inputs.tflite runs without the delegate libother.so, which {fault}"
+    ]
     with pytest.raises(ModelLoadError) as caught:
         in_folder(tmp_path, delegate=str(other_library), required=True)
     assert f"the delegate libother.so {fault}; change delegate" in str(caught.value)
 
 
-@pytest.mark.parametrize("delegate", ["libnothing_of_the_sort.so", "./none.so", "/no/such/folder/libnone.so"])
-def test_a_missing_library(tmp_path: Path, caplog: pytest.LogCaptureFixture, delegate: str):
+@pytest.mark.parametrize(
+    "delegate", ["libnothing_of_the_sort.so", "./none.so", "/no/such/folder/libnone.so"]
+)
+def test_a_missing_library(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, delegate: str
+):
     session = in_folder(tmp_path, delegate=delegate)
     assert (session.device, added(session, 1)) == ("cpu", [2])
     (text,) = warnings(caplog)
@@ -262,13 +349,18 @@ def test_a_missing_library(tmp_path: Path, caplog: pytest.LogCaptureFixture, del
         f"two_inputs.tflite runs without the delegate {Path(delegate).name}, which cannot be loaded ("
     )
     assert "\n" not in text
-    with pytest.raises(ModelLoadError, match=r"cannot be loaded \(.+\); change delegate in model\.toml, or leave req"):
+    with pytest.raises(
+        ModelLoadError,
+        match=r"cannot be loaded \(.+\); change delegate in model\.toml, or leave req",
+    ):
         in_folder(tmp_path, delegate=delegate, required=True)
 
 
 def test_a_file_that_is_no_library(tmp_path: Path):
     (tmp_path / "text.so").write_text("hello")
-    with pytest.raises(ModelLoadError, match=r"the delegate text\.so cannot be loaded \("):
+    with pytest.raises(
+        ModelLoadError, match=r"the delegate text\.so cannot be loaded \("
+    ):
         in_folder(tmp_path, delegate="text.so", required=True)
 
 
@@ -285,12 +377,17 @@ def test_a_library_in_the_models_folder(library: Path, tmp_path: Path, place: st
 
 
 @pytest.mark.parametrize("delegate", ["../lib.so", "lib/../../lib.so", "..", "link.so"])
-def test_a_library_outside_of_the_folder_needs_an_absolute_path(tmp_path: Path, delegate: str):
+def test_a_library_outside_of_the_folder_needs_an_absolute_path(
+    tmp_path: Path, delegate: str
+):
     folder = tmp_path / "model"
     folder.mkdir()
     (tmp_path / "lib.so").touch()
     (folder / "link.so").symlink_to(tmp_path / "lib.so")
-    with pytest.raises(ModelLoadError, match=r"leaves the model's folder; copy the file into it or give an absolute"):
+    with pytest.raises(
+        ModelLoadError,
+        match=r"leaves the model's folder; copy the file into it or give an absolute",
+    ):
         in_folder(folder, delegate=delegate)
 
 
@@ -300,8 +397,15 @@ def test_a_library_that_is_not_trusted_is_not_run(library: Path, tmp_path: Path)
     copy = Path(shutil.copy(library, tmp_path))
     shutil.copy(DATA / "two_inputs.tflite", tmp_path)
     for delegate in ("libours.so", str(copy), "libelsewhere.so"):
-        source = ModelSource(tmp_path / "two_inputs.tflite", options={"delegate": delegate}, trusted=trusted(DIGITS))
-        with pytest.raises(ModelLoadError, match=r"\.so is code that is not trusted; `pocketserve trust /"):
+        source = ModelSource(
+            tmp_path / "two_inputs.tflite",
+            options={"delegate": delegate},
+            trusted=trusted(DIGITS),
+        )
+        with pytest.raises(
+            ModelLoadError,
+            match=r"\.so is code that is not trusted; `pocketserve trust /",
+        ):
             RUNTIME.open(source)
 
 
@@ -311,25 +415,53 @@ def test_a_library_that_is_not_trusted_is_not_run(library: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"delegate": 1}, 'the option delegate is a library such as "libQnnTFLiteDelegate.so", not 1'),
+        (
+            {"delegate": 1},
+            'the option delegate is a library such as "libQnnTFLiteDelegate.so", not 1',
+        ),
         ({"delegate": ""}, "the option delegate is a library"),
         ({"delegate": "a\0b"}, "the option delegate is a library"),
-        ({"delegate": "x.so", "delegate_options": ["a"]}, "the option delegate_options is a table of texts such as {"),
-        ({"delegate": "x.so", "delegate_options": {"a": 1}}, "the option delegate_options is a table of texts"),
-        ({"delegate": "x.so", "delegate_options": {"a": "b\0"}}, "the option delegate_options is a table of texts"),
-        ({"delegate": "x.so", "required": "yes"}, "the option required is true or false, not 'yes'"),
-        ({"delegate_options": {}}, "the option delegate_options does nothing without delegate; add delegate, or"),
-        ({"required": True}, "the option required does nothing without delegate; add delegate, or remove it"),
+        (
+            {"delegate": "x.so", "delegate_options": ["a"]},
+            "the option delegate_options is a table of texts such as {",
+        ),
+        (
+            {"delegate": "x.so", "delegate_options": {"a": 1}},
+            "the option delegate_options is a table of texts",
+        ),
+        (
+            {"delegate": "x.so", "delegate_options": {"a": "b\0"}},
+            "the option delegate_options is a table of texts",
+        ),
+        (
+            {"delegate": "x.so", "required": "yes"},
+            "the option required is true or false, not 'yes'",
+        ),
+        (
+            {"delegate_options": {}},
+            "the option delegate_options does nothing without delegate; add delegate, or",
+        ),
+        (
+            {"required": True},
+            "the option required does nothing without delegate; add delegate, or remove it",
+        ),
     ],
 )
-def test_wrong_options_are_one_sentence(tmp_path: Path, options: dict[str, object], text: str):
+def test_wrong_options_are_one_sentence(
+    tmp_path: Path, options: dict[str, object], text: str
+):
     with pytest.raises(ModelLoadError) as caught:
         in_folder(tmp_path, **options)
     assert str(caught.value).startswith(text) and "\n" not in str(caught.value)
 
 
 def test_the_delegates_option_keys_are_known():
-    assert RUNTIME.option_keys == {"xnnpack", "delegate", "delegate_options", "required"}
+    assert RUNTIME.option_keys == {
+        "xnnpack",
+        "delegate",
+        "delegate_options",
+        "required",
+    }
 
 
 # --- Packages that do not tell

@@ -21,7 +21,10 @@ from pocketserve.formats import DamagedFileError
 from pocketserve.formats.zip_archives import MAX_DIRECTORY_BYTES
 from pocketserve.runtimes import metadata as md
 from pocketserve.runtimes.tflite import description as tflite_description
-from pocketserve.runtimes.tflite.check import TensorFlowOperatorError, check_tflite_graphs
+from pocketserve.runtimes.tflite.check import (
+    TensorFlowOperatorError,
+    check_tflite_graphs,
+)
 from pocketserve.tasks.labels import labels_of_tensor
 
 DATA = Path(__file__).parent / "data"
@@ -40,9 +43,15 @@ def described() -> md.ModelMetadata:
 
 def test_the_models_own_texts():
     found = described()
-    assert (found.name, found.description, found.version) == ("fixture", "Größe × 2", "v3")
+    assert (found.name, found.description, found.version) == (
+        "fixture",
+        "Größe × 2",
+        "v3",
+    )
     assert (found.author, found.license) == ("someone", "Apache-2.0")
-    assert found.associated_files == (md.AssociatedFile("vocab.txt", type=md.FileType.VOCABULARY),)
+    assert found.associated_files == (
+        md.AssociatedFile("vocab.txt", type=md.FileType.VOCABULARY),
+    )
     assert found.input_process_units == ()
 
 
@@ -68,7 +77,10 @@ def test_every_kind_of_process_unit():
 
 def test_every_kind_of_content():
     assert [tensor.content for tensor in described().inputs[1:]] == [
-        md.Content("bounding_box", md.BoundingBoxProperties((1, 0, 3, 2), "boundaries", "pixel")),
+        md.Content(
+            "bounding_box",
+            md.BoundingBoxProperties((1, 0, 3, 2), "boundaries", "pixel"),
+        ),
         md.Content("audio", md.AudioProperties(16000, 1)),
         md.Content("feature", md.FeatureProperties()),
         md.Content("unknown", None),
@@ -77,8 +89,15 @@ def test_every_kind_of_content():
 
 def test_a_tensor_with_little():
     scores = described().outputs[0]
-    assert (scores.content, scores.normalization, scores.process_units, scores.description) == (None, None, (), "")
-    assert scores.associated_files[2] == md.AssociatedFile("labels.txt", md.FileType.TENSOR_AXIS_LABELS)
+    assert (
+        scores.content,
+        scores.normalization,
+        scores.process_units,
+        scores.description,
+    ) == (None, None, (), "")
+    assert scores.associated_files[2] == md.AssociatedFile(
+        "labels.txt", md.FileType.TENSOR_AXIS_LABELS
+    )
 
 
 def test_a_model_without_metadata():
@@ -92,7 +111,9 @@ def read_file(path: Path, name: str, limit: int = 8 << 20) -> bytes:
     return tflite_description.read_associated_files(path, [name], limit)[0]
 
 
-def labels_of(path: Path, tensor: md.TensorMetadata, language: str | None = None) -> Sequence[str]:
+def labels_of(
+    path: Path, tensor: md.TensorMetadata, language: str | None = None
+) -> Sequence[str]:
     """The labels of an output, as tasks read them."""
     read = functools.partial(tflite_description.read_associated_files, path)
     return labels_of_tensor(tensor, read).in_language(language)
@@ -125,7 +146,9 @@ def test_axis_labels_come_before_value_labels():
         "t",
         associated_files=(
             md.AssociatedFile("values.txt", type=md.FileType.TENSOR_VALUE_LABELS),
-            md.AssociatedFile("labels_de.txt", type=md.FileType.TENSOR_AXIS_LABELS, locale="de"),
+            md.AssociatedFile(
+                "labels_de.txt", type=md.FileType.TENSOR_AXIS_LABELS, locale="de"
+            ),
         ),
     )
     assert labels_of(MODEL, both) == ["Kätzchen", "Hündchen"]
@@ -181,7 +204,11 @@ def test_encrypted_and_unknown_compression(tmp_path: Path):
     for offset, value in ((8, 1), (10, 99)):
         path = tmp_path / f"{offset}.tflite"
         entry = WHOLE.rindex(b"PK\x01\x02", 0, WHOLE.rindex(b"labels.txt"))
-        path.write_bytes(WHOLE[: entry + offset] + struct.pack("<H", value) + WHOLE[entry + offset + 2 :])
+        path.write_bytes(
+            WHOLE[: entry + offset]
+            + struct.pack("<H", value)
+            + WHOLE[entry + offset + 2 :]
+        )
         with pytest.raises(DamagedFileError, match="cannot be read"):
             read_file(path, "labels.txt")
 
@@ -201,10 +228,14 @@ class Flat:
         for place, number in enumerate(fields):
             slots[number] = 4 + 4 * place
         listed = len(self.data)
-        self.data += struct.pack(f"<HH{len(slots)}H", 4 + 2 * len(slots), 4 + 4 * len(fields), *slots)
+        self.data += struct.pack(
+            f"<HH{len(slots)}H", 4 + 2 * len(slots), 4 + 4 * len(fields), *slots
+        )
         at = len(self.data)
         self.data += struct.pack("<i", at - listed) + bytes(4 * len(fields))
-        return {-1: at} | {number: at + 4 + 4 * place for place, number in enumerate(fields)}
+        return {-1: at} | {
+            number: at + 4 + 4 * place for place, number in enumerate(fields)
+        }
 
     def vector(self, count: int, itemsize: int = 4) -> int:
         self.data += struct.pack("<I", count) + bytes(count * itemsize)
@@ -231,13 +262,17 @@ def model_with(description: bytes, number: int = 0) -> bytes:
         flat.point(model[field], vector)
         member = flat.table(*((0, 1) if field == 6 else (0,)))
         flat.point(vector + 4, member[-1])
-        flat.point(member[0], flat.blob(b"TFLITE_METADATA" if field == 6 else description))
+        flat.point(
+            member[0], flat.blob(b"TFLITE_METADATA" if field == 6 else description)
+        )
         if field == 6:
             flat.set(member[1], number)
     return bytes(flat.data)
 
 
-def read(tmp_path: Path, description: bytes, number: int = 0) -> md.ModelMetadata | None:
+def read(
+    tmp_path: Path, description: bytes, number: int = 0
+) -> md.ModelMetadata | None:
     path = tmp_path / "model.tflite"
     path.write_bytes(model_with(description, number))
     return tflite_description.read_metadata(path)
@@ -261,7 +296,10 @@ def test_an_empty_description_is_one(tmp_path: Path):
     assert read(tmp_path, bytes(flat.data)) == md.ModelMetadata()
 
 
-@pytest.mark.parametrize("description", [b"", b"M001", bytes(4) + b"M001", b"\xff\xff\xff\xffM001" + bytes(20)])
+@pytest.mark.parametrize(
+    "description",
+    [b"", b"M001", bytes(4) + b"M001", b"\xff\xff\xff\xffM001" + bytes(20)],
+)
 def test_no_root(tmp_path: Path, description: bytes):
     with pytest.raises(DamagedFileError):
         read(tmp_path, description)
@@ -279,7 +317,9 @@ def test_a_buffer_that_is_not_there(tmp_path: Path):
 
 def test_a_description_beyond_the_limit(tmp_path: Path):
     with pytest.raises(DamagedFileError, match="claims"):
-        read(tmp_path, bytes(4) + b"M001" + bytes(tflite_description.MAX_METADATA_BYTES))
+        read(
+            tmp_path, bytes(4) + b"M001" + bytes(tflite_description.MAX_METADATA_BYTES)
+        )
 
 
 @pytest.mark.parametrize("count", [2, 1000, 0x7FFFFFFF, 0xFFFFFFFF])
@@ -319,7 +359,9 @@ def test_a_field_list_of_an_impossible_size(tmp_path: Path, size: int):
         ([], [1.0], "lacks"),
     ],
 )
-def test_normalisation_that_would_give_nonsense(tmp_path: Path, mean: Any, std: Any, match: str):
+def test_normalisation_that_would_give_nonsense(
+    tmp_path: Path, mean: Any, std: Any, match: str
+):
     flat = Flat(b"M001")
     tensor = one_tensor(flat, 4)
     vector = flat.vector(1)
@@ -369,8 +411,13 @@ def test_invalid_utf8_is_shown_as_such(tmp_path: Path):
 # --- Files that are no models, and models that are not whole
 
 
-@pytest.mark.parametrize("content", [b"", b"TFL3", b"1234TFL2" + bytes(50), b"\xff\xff\xff\x7fTFL3" + bytes(50)])
-@pytest.mark.parametrize("function", [tflite_description.read_metadata, check_tflite_graphs])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"TFL3", b"1234TFL2" + bytes(50), b"\xff\xff\xff\x7fTFL3" + bytes(50)],
+)
+@pytest.mark.parametrize(
+    "function", [tflite_description.read_metadata, check_tflite_graphs]
+)
 def test_other_files(tmp_path: Path, content: bytes, function: Any):
     path = tmp_path / "model.tflite"
     path.write_bytes(content)
@@ -378,13 +425,17 @@ def test_other_files(tmp_path: Path, content: bytes, function: Any):
         function(path)
 
 
-@pytest.mark.parametrize("function", [tflite_description.read_metadata, check_tflite_graphs])
+@pytest.mark.parametrize(
+    "function", [tflite_description.read_metadata, check_tflite_graphs]
+)
 def test_a_missing_file(tmp_path: Path, function: Any):
     with pytest.raises(DamagedFileError, match=r"none\.tflite cannot be read"):
         function(tmp_path / "none.tflite")
 
 
-@pytest.mark.parametrize("path", sorted(DATA.glob("*.tflite")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted(DATA.glob("*.tflite")), ids=lambda path: path.stem
+)
 def test_whole_models_pass(path: Path):
     if path.stem == "select_tf_op":
         with pytest.raises(TensorFlowOperatorError, match="FlexMatrixDeterminant"):
@@ -393,7 +444,9 @@ def test_whole_models_pass(path: Path):
         check_tflite_graphs(path)
 
 
-@pytest.mark.parametrize("path", sorted(DATA.glob("*.tflite")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted(DATA.glob("*.tflite")), ids=lambda path: path.stem
+)
 def test_models_cut_short_do_not(path: Path, tmp_path: Path):
     whole = path.read_bytes()
     cut = tmp_path / "cut.tflite"
@@ -406,9 +459,16 @@ def test_models_cut_short_do_not(path: Path, tmp_path: Path):
 
 # --- Anything at all
 
-_places = st.lists(st.tuples(st.integers(0, len(WHOLE) - 1), st.integers(0, 255)), min_size=1, max_size=6)
+_places = st.lists(
+    st.tuples(st.integers(0, len(WHOLE) - 1), st.integers(0, 255)),
+    min_size=1,
+    max_size=6,
+)
 _fuzz = settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True
+    max_examples=300,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    derandomize=True,
 )
 
 
@@ -427,7 +487,9 @@ def _read_everything(path: Path) -> None:
 
 @_fuzz
 @given(places=_places)
-def test_changed_bytes_raise_nothing_else(tmp_path: Path, places: list[tuple[int, int]]):
+def test_changed_bytes_raise_nothing_else(
+    tmp_path: Path, places: list[tuple[int, int]]
+):
     changed = bytearray(WHOLE)
     for place, value in places:
         changed[place] = value
@@ -436,8 +498,14 @@ def test_changed_bytes_raise_nothing_else(tmp_path: Path, places: list[tuple[int
 
 
 @_fuzz
-@given(start=st.integers(0, len(WHOLE)), end=st.integers(0, len(WHOLE)), fill=st.binary(max_size=16))
-def test_missing_parts_raise_nothing_else(tmp_path: Path, start: int, end: int, fill: bytes):
+@given(
+    start=st.integers(0, len(WHOLE)),
+    end=st.integers(0, len(WHOLE)),
+    fill=st.binary(max_size=16),
+)
+def test_missing_parts_raise_nothing_else(
+    tmp_path: Path, start: int, end: int, fill: bytes
+):
     (tmp_path / "model.tflite").write_bytes(WHOLE[:start] + fill + WHOLE[end:])
     _read_everything(tmp_path / "model.tflite")
 
@@ -445,7 +513,9 @@ def test_missing_parts_raise_nothing_else(tmp_path: Path, start: int, end: int, 
 @_fuzz
 @given(content=st.binary(max_size=400))
 def test_garbage_raises_nothing_else(tmp_path: Path, content: bytes):
-    (tmp_path / "model.tflite").write_bytes(model_with(content[:4] + b"M001" + content[4:]))
+    (tmp_path / "model.tflite").write_bytes(
+        model_with(content[:4] + b"M001" + content[4:])
+    )
     _read_everything(tmp_path / "model.tflite")
     (tmp_path / "model.tflite").write_bytes(content[:4] + b"TFL3" + content[4:])
     _read_everything(tmp_path / "model.tflite")
@@ -479,8 +549,15 @@ def _check_model_against(path: Path, spec: dict[str, Any]) -> None:
         assert found is None
         return
     assert found is not None
-    texts = (found.name, found.description, found.version or None, found.license or None)
-    assert texts == tuple(expected[key] for key in ("name", "description", "version", "licence"))
+    texts = (
+        found.name,
+        found.description,
+        found.version or None,
+        found.license or None,
+    )
+    assert texts == tuple(
+        expected[key] for key in ("name", "description", "version", "licence")
+    )
     for role, tensors in (("input", found.inputs), ("output", found.outputs)):
         entries = expected[f"{role}TensorMetadata"]
         assert len(tensors) == len(entries)
@@ -490,16 +567,25 @@ def _check_model_against(path: Path, spec: dict[str, Any]) -> None:
         assert read_file(path, name)
 
 
-def _check_tensor_against(path: Path, tensor: md.TensorMetadata, entry: dict[str, Any]) -> None:
+def _check_tensor_against(
+    path: Path, tensor: md.TensorMetadata, entry: dict[str, Any]
+) -> None:
     assert tensor.name == entry["name"]
     # That reader gives no content where its table of properties is missing.
     content = tensor.content
-    kind = content.kind if content is not None and content.properties is not None else None
+    kind = (
+        content.kind if content is not None and content.properties is not None else None
+    )
     assert kind == _KINDS.get(entry["content"])
     assert [file.name for file in tensor.associated_files] == entry["associated_files"]
-    for unit, expected in zip(tensor.process_units, entry["process_units"], strict=True):
+    for unit, expected in zip(
+        tensor.process_units, entry["process_units"], strict=True
+    ):
         if isinstance(unit, md.Normalization):
-            assert (list(unit.mean), list(unit.std)) == (expected["mean"], expected["std"])
+            assert (list(unit.mean), list(unit.std)) == (
+                expected["mean"],
+                expected["std"],
+            )
         else:
             assert isinstance(unit, md.RegexTokenizer)
             assert unit.delimiter == expected["delimRegexPattern"]

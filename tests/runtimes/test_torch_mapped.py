@@ -57,7 +57,12 @@ def module(tmp_path: Path) -> Any:
 
 def opened(folder: Path, name: str) -> TorchSession:
     return RUNTIME.open(
-        ModelSource(folder / "model.py", options={"weights": name}, inputs=(X,), trusted=trusted(folder / "model.py"))
+        ModelSource(
+            folder / "model.py",
+            options={"weights": name},
+            inputs=(X,),
+            trusted=trusted(folder / "model.py"),
+        )
     )
 
 
@@ -75,7 +80,11 @@ def mapped_names(session: TorchSession, path: Path) -> set[str]:
         if line.endswith(str(path))
     ]
     tensors = session._module.state_dict(keep_vars=True)
-    return {name for name, tensor in tensors.items() if any(low <= tensor.data_ptr() < high for low, high in ranges)}
+    return {
+        name
+        for name, tensor in tensors.items()
+        if any(low <= tensor.data_ptr() < high for low, high in ranges)
+    }
 
 
 def drop(module: Any, name: str) -> Any:
@@ -83,23 +92,40 @@ def drop(module: Any, name: str) -> Any:
     return module
 
 
-@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="mappings are read from /proc")
+@pytest.mark.skipif(
+    not Path("/proc/self/maps").exists(), reason="mappings are read from /proc"
+)
 @pytest.mark.parametrize("name", ["weights.pt", "weights.safetensors"])
-def test_what_is_the_modules_alone_and_large_is_mapped(module: Any, tmp_path: Path, name: str) -> None:
+def test_what_is_the_modules_alone_and_large_is_mapped(
+    module: Any, tmp_path: Path, name: str
+) -> None:
     """Not small ones, nor what the module sees as a view too, nor what a layer loads in a way of its own."""
     path = tmp_path / "model.py"
-    path.write_text(path.read_text().replace("nn.utils.spectral_norm(nn.Linear(4, 4))", "nn.Identity()"))
+    path.write_text(
+        path.read_text().replace(
+            "nn.utils.spectral_norm(nn.Linear(4, 4))", "nn.Identity()"
+        )
+    )
     state = drop(module, "spectral").state_dict()
     (save_safetensors if name.endswith("s") else torch.save)(state, tmp_path / name)
     session = opened(tmp_path, name)
-    assert mapped_names(session, tmp_path / name) == {"plain.weight", "tied.weight", "also.weight", "short.weight"}
+    assert mapped_names(session, tmp_path / name) == {
+        "plain.weight",
+        "tied.weight",
+        "also.weight",
+        "short.weight",
+    }
     assert session._module.tied.weight is session._module.also.weight
     check(session, module)
 
 
 @pytest.mark.parametrize("name", ["weights.pt", "weights.safetensors"])
-def test_a_module_that_wants_to_see_its_weights_first_gets_copies(module: Any, tmp_path: Path, name: str) -> None:
-    (save_safetensors if name.endswith("s") else torch.save)(module.state_dict(), tmp_path / name)
+def test_a_module_that_wants_to_see_its_weights_first_gets_copies(
+    module: Any, tmp_path: Path, name: str
+) -> None:
+    (save_safetensors if name.endswith("s") else torch.save)(
+        module.state_dict(), tmp_path / name
+    )
     session = opened(tmp_path, name)
     assert mapped_names(session, tmp_path / name) == set()
     check(session, module)
@@ -114,14 +140,20 @@ def check(session: TorchSession, module: Any) -> None:
     np.testing.assert_allclose(given, expected, rtol=1e-5)
 
 
-def test_weights_of_another_precision_are_converted(module: Any, tmp_path: Path) -> None:
+def test_weights_of_another_precision_are_converted(
+    module: Any, tmp_path: Path
+) -> None:
     torch.save(module.half().state_dict(), tmp_path / "weights.pt")
     session = opened(tmp_path, "weights.pt")
     assert session._module.plain.weight.dtype == torch.float32
-    torch.testing.assert_close(session._module.plain.weight, module.plain.weight.float(), check_device=False)
+    torch.testing.assert_close(
+        session._module.plain.weight, module.plain.weight.float(), check_device=False
+    )
 
 
-def test_writing_to_mapped_weights_leaves_the_file_alone(module: Any, tmp_path: Path) -> None:
+def test_writing_to_mapped_weights_leaves_the_file_alone(
+    module: Any, tmp_path: Path
+) -> None:
     path = tmp_path / "weights.pt"
     torch.save(module.state_dict(), path)
     before = path.read_bytes()
@@ -130,7 +162,9 @@ def test_writing_to_mapped_weights_leaves_the_file_alone(module: Any, tmp_path: 
     assert path.read_bytes() == before
 
 
-def test_numbers_that_a_module_draws_after_a_seed_of_its_own_stay(tmp_path: Path) -> None:
+def test_numbers_that_a_module_draws_after_a_seed_of_its_own_stay(
+    tmp_path: Path,
+) -> None:
     """They depend on all that was drawn before, so the parameters are drawn too."""
     tmp_path.chmod(0o755)
     code = (
@@ -144,7 +178,9 @@ def test_numbers_that_a_module_draws_after_a_seed_of_its_own_stay(tmp_path: Path
     module = names["build"]()
     torch.save(module.state_dict(), tmp_path / "weights.pt")
     for _ in range(2):
-        torch.testing.assert_close(opened(tmp_path, "weights.pt")._module.drawn, module.drawn)
+        torch.testing.assert_close(
+            opened(tmp_path, "weights.pt")._module.drawn, module.drawn
+        )
 
 
 def built(folder: Path, code: str) -> Any:
@@ -185,8 +221,12 @@ LOADS_IN_ITS_OWN_WAY = {
 }
 
 
-@pytest.mark.parametrize("method", LOADS_IN_ITS_OWN_WAY.values(), ids=LOADS_IN_ITS_OWN_WAY)
-def test_what_a_layer_is_part_of_may_change_what_is_meant_for_it(tmp_path: Path, method: str) -> None:
+@pytest.mark.parametrize(
+    "method", LOADS_IN_ITS_OWN_WAY.values(), ids=LOADS_IN_ITS_OWN_WAY
+)
+def test_what_a_layer_is_part_of_may_change_what_is_meant_for_it(
+    tmp_path: Path, method: str
+) -> None:
     module = built(
         tmp_path,
         "class Module(nn.Module):\n"
@@ -199,10 +239,14 @@ def test_what_a_layer_is_part_of_may_change_what_is_meant_for_it(tmp_path: Path,
         "build = Module\n",
     )
     session = opened(tmp_path, "weights.pt")
-    torch.testing.assert_close(session._module.inner.weight, module.inner.weight.T, check_device=False)
+    torch.testing.assert_close(
+        session._module.inner.weight, module.inner.weight.T, check_device=False
+    )
 
 
-def test_weights_that_a_module_shows_as_copies_are_filled_all_the_same(tmp_path: Path) -> None:
+def test_weights_that_a_module_shows_as_copies_are_filled_all_the_same(
+    tmp_path: Path,
+) -> None:
     module = built(
         tmp_path,
         "def build():\n"
@@ -214,7 +258,9 @@ def test_weights_that_a_module_shows_as_copies_are_filled_all_the_same(tmp_path:
     check(opened(tmp_path, "weights.pt"), module)
 
 
-def test_two_tensors_do_not_get_one_memory_because_the_file_has_one(tmp_path: Path) -> None:
+def test_two_tensors_do_not_get_one_memory_because_the_file_has_one(
+    tmp_path: Path,
+) -> None:
     built(
         tmp_path,
         "class Module(nn.Module):\n"
@@ -235,13 +281,20 @@ def test_two_tensors_do_not_get_one_memory_because_the_file_has_one(tmp_path: Pa
         np.testing.assert_array_equal(given, rows)
 
 
-def test_weights_with_two_names_are_not_copied_onto_themselves(module: Any, tmp_path: Path) -> None:
+def test_weights_with_two_names_are_not_copied_onto_themselves(
+    module: Any, tmp_path: Path
+) -> None:
     """That would make all of their memory the process's own."""
     names = {"tied.weight", "also.weight"}
-    torch.save({name: module.tied.weight.detach() for name in names}, tmp_path / "weights.pt")
+    torch.save(
+        {name: module.tied.weight.detach() for name in names}, tmp_path / "weights.pt"
+    )
     drop(module, "spectral")
     state = torch_weights._state(torch, tmp_path / "weights.pt")
-    assert torch_weights._map(torch, module, module.state_dict(keep_vars=True), state) == names
+    assert (
+        torch_weights._map(torch, module, module.state_dict(keep_vars=True), state)
+        == names
+    )
 
 
 DRAWN = {
@@ -253,12 +306,16 @@ DRAWN = {
 
 
 @pytest.mark.parametrize("draw", DRAWN.values(), ids=DRAWN)
-def test_numbers_of_a_series_that_a_module_chose_for_a_while_stay(tmp_path: Path, draw: str) -> None:
+def test_numbers_of_a_series_that_a_module_chose_for_a_while_stay(
+    tmp_path: Path, draw: str
+) -> None:
     module = built(
         tmp_path,
         f"def build():\n    {draw}\n    module.register_buffer('drawn', drawn, persistent=False)\n    return module\n",
     )
-    torch.testing.assert_close(opened(tmp_path, "weights.pt")._module.drawn, module.drawn)
+    torch.testing.assert_close(
+        opened(tmp_path, "weights.pt")._module.drawn, module.drawn
+    )
 
 
 def test_what_another_model_seeded_goes_on(module: Any, tmp_path: Path) -> None:

@@ -17,7 +17,10 @@ from pocketserve.runtimes.torch import graphs as torch_graphs  # noqa: E402
 from pocketserve.runtimes.torch import pt2, ptl, torchscript  # noqa: E402
 from pocketserve.runtimes.torch import state as torch_state  # noqa: E402
 
-pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
 
 X = np.ones((2, 3), np.float32)
 
@@ -42,7 +45,15 @@ class Everything(torch.nn.Module):
         self.seen.append(1)
         self.by_name["a"].add_(1)
         self.pair[0].add_(1)
-        return x + self.total + self.scale + self.steps + len(self.seen) + self.by_name["a"] + self.pair[0]
+        return (
+            x
+            + self.total
+            + self.scale
+            + self.steps
+            + len(self.seen)
+            + self.by_name["a"]
+            + self.pair[0]
+        )
 
 
 class Outer(torch.nn.Module):
@@ -172,8 +183,12 @@ def serve(tmp_path: Path) -> Iterator[Save]:
     def served(module: Any, ending: str) -> Any:
         path = tmp_path / f"model.{ending}"
         script = torch.jit.script(module.eval())
-        script._save_for_lite_interpreter(str(path)) if ending == "ptl" else script.save(str(path))
-        return (ptl.RUNTIME if ending == "ptl" else torchscript.RUNTIME).open(ModelSource(path))
+        script._save_for_lite_interpreter(
+            str(path)
+        ) if ending == "ptl" else script.save(str(path))
+        return (ptl.RUNTIME if ending == "ptl" else torchscript.RUNTIME).open(
+            ModelSource(path)
+        )
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -186,7 +201,12 @@ def run(session: Any) -> np.ndarray:
 
 @pytest.mark.parametrize(
     ("module", "ending"),
-    [(module, ending) for module in STATEFUL for ending in ("ts", "ptl") if ending == "ts" or module not in NOT_MOBILE],
+    [
+        (module, ending)
+        for module in STATEFUL
+        for ending in ("ts", "ptl")
+        if ending == "ts" or module not in NOT_MOBILE
+    ],
 )
 def test_a_reset_forgets_what_earlier_runs_left(serve: Save, module: type, ending: str):
     session = serve(module(), ending)
@@ -202,8 +222,12 @@ def test_a_reset_forgets_what_earlier_runs_left(serve: Save, module: type, endin
     np.testing.assert_array_equal(run(session), second)  # within a sequence it goes on
 
 
-@pytest.mark.parametrize(("module", "ending"), [(Normalised, "ts"), (Normalised, "ptl"), (Local, "ts")])
-def test_what_writes_nothing_of_its_own_pays_nothing(serve: Save, module: type, ending: str):
+@pytest.mark.parametrize(
+    ("module", "ending"), [(Normalised, "ts"), (Normalised, "ptl"), (Local, "ts")]
+)
+def test_what_writes_nothing_of_its_own_pays_nothing(
+    serve: Save, module: type, ending: str
+):
     session = serve(module(), ending)
     assert not isinstance(session, ResettableSession)
     np.testing.assert_array_equal(run(session), run(session))
@@ -220,15 +244,23 @@ def test_only_what_was_changed_is_copied(serve: Save, tmp_path: Path):
             return self.large(x) + self.total
 
     serve(Two(), "ts")
-    restore = torch_state.state_restorer(torch, torch_graphs.load_checked(torch, tmp_path / "model.ts"))
+    restore = torch_state.state_restorer(
+        torch, torch_graphs.load_checked(torch, tmp_path / "model.ts")
+    )
     assert restore is not None and restore.__closure__ is not None
-    kept = next(cell.cell_contents for cell in restore.__closure__ if isinstance(cell.cell_contents, list))
+    kept = next(
+        cell.cell_contents
+        for cell in restore.__closure__
+        if isinstance(cell.cell_contents, list)
+    )
     assert [attribute._name for attribute in kept] == ["total"]
 
 
 def test_an_exported_program(tmp_path: Path):
     path = tmp_path / "model.pt2"
-    torch.export.save(torch.export.export(Viewed().eval(), (torch.from_numpy(X),)), path)
+    torch.export.save(
+        torch.export.export(Viewed().eval(), (torch.from_numpy(X),)), path
+    )
     program = torch.export.load(path)
     session = pt2.Pt2Session(torch, program, 1)
     assert isinstance(session, ResettableSession)

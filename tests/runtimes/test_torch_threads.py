@@ -16,7 +16,9 @@ from pocketserve.trust.store import TrustStore
 
 pytestmark = [
     pytest.mark.torch,
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # TorchScript is what is tested, however old
+    pytest.mark.filterwarnings(
+        "ignore::DeprecationWarning"
+    ),  # TorchScript is what is tested, however old
 ]
 
 

@@ -25,7 +25,12 @@ from pocketserve.runtimes.torch.torchscript import RUNTIME, ScriptSession  # noq
 from pocketserve.runtimes.torch.torchscript_values import field_names  # noqa: E402
 from pocketserve.tensors import TensorSpec  # noqa: E402
 
-pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:`torch.jit.load` is deprecated:DeprecationWarning")]
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.filterwarnings(
+        "ignore:`torch.jit.load` is deprecated:DeprecationWarning"
+    ),
+]
 
 MUTATIONS = 60
 
@@ -48,7 +53,14 @@ class Linear(torch.nn.Module):
 
 class Nested(torch.nn.Module):
     def forward(self, x):
-        return Pair(x.sum(), None), {"twice": x * 2, "levels": x}, [x, x + 1], [1, 2], 3, "word"
+        return (
+            Pair(x.sum(), None),
+            {"twice": x * 2, "levels": x},
+            [x, x + 1],
+            [1, 2],
+            3,
+            "word",
+        )
 
 
 class Grown(torch.nn.Module):
@@ -66,7 +78,9 @@ class Stepwise(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers = torch.nn.ModuleList([torch.nn.Linear(3, 3), torch.nn.Linear(3, 2)])
+        self.layers = torch.nn.ModuleList(
+            [torch.nn.Linear(3, 3), torch.nn.Linear(3, 2)]
+        )
 
     def forward(self, x):
         levels: list[torch.Tensor] = []
@@ -149,7 +163,9 @@ class Recurrent(torch.nn.Module):
 
 
 class Plain(torch.nn.Module):
-    def forward(self, x, n: int, f: float, on: bool, word: str, sizes: list[int], late: int = 5):
+    def forward(
+        self, x, n: int, f: float, on: bool, word: str, sizes: list[int], late: int = 5
+    ):
         return x * n + f + sum(sizes) + float(on) * late, word + "!"
 
 
@@ -173,7 +189,13 @@ class Counter(torch.nn.Module):
 
 class Types(torch.nn.Module):
     def forward(self, x):
-        return x.half(), x.to(torch.bfloat16), x > 0, torch.quantize_per_tensor(x, 0.5, 0, torch.qint8), x.t()
+        return (
+            x.half(),
+            x.to(torch.bfloat16),
+            x > 0,
+            torch.quantize_per_tensor(x, 0.5, 0, torch.qint8),
+            x.t(),
+        )
 
 
 class Complex(torch.nn.Module):
@@ -209,16 +231,20 @@ def save(tmp_path: Path) -> Save:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             script = torch.jit.script(module)
-            script._save_for_lite_interpreter(str(tmp_path / name)) if name.endswith(".ptl") else script.save(
-                str(tmp_path / name)
-            )
+            script._save_for_lite_interpreter(str(tmp_path / name)) if name.endswith(
+                ".ptl"
+            ) else script.save(str(tmp_path / name))
         return tmp_path / name
 
     return saved
 
 
-def opened(path: Path, inputs: tuple = (), outputs: tuple = (), **options: object) -> ScriptSession:
-    return RUNTIME.open(ModelSource(path, inputs=inputs, outputs=outputs, options=options))
+def opened(
+    path: Path, inputs: tuple = (), outputs: tuple = (), **options: object
+) -> ScriptSession:
+    return RUNTIME.open(
+        ModelSource(path, inputs=inputs, outputs=outputs, options=options)
+    )
 
 
 def floats(*shape: int) -> np.ndarray:
@@ -230,9 +256,16 @@ def floats(*shape: int) -> np.ndarray:
 
 def test_says_who_it_is(save: Save):
     session = opened(save(Linear()))
-    assert (RUNTIME.platform, RUNTIME.option_keys) == ("pytorch_torchscript", {"arguments", "reset", "trust"})
+    assert (RUNTIME.platform, RUNTIME.option_keys) == (
+        "pytorch_torchscript",
+        {"arguments", "reset", "trust"},
+    )
     assert session.runtime == f"torch {torch.__version__} (TorchScript)"
-    assert session.device == "cpu" and session.signatures == {} and session.memory_bytes >= 32
+    assert (
+        session.device == "cpu"
+        and session.signatures == {}
+        and session.memory_bytes >= 32
+    )
     assert not isinstance(session, ResettableSession)
 
 
@@ -244,7 +277,9 @@ def test_without_a_manifest_tensors_are_open(save: Save):
     x = floats(4, 3)
     with torch.inference_mode():
         expected = module(torch.from_numpy(x.copy())).numpy()
-    np.testing.assert_allclose(session.run({"x": x})["output_0"], expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        session.run({"x": x})["output_0"], expected, rtol=1e-5, atol=1e-6
+    )
 
 
 class Several(torch.nn.Module):
@@ -255,14 +290,25 @@ class Several(torch.nn.Module):
 
 @pytest.mark.parametrize("runtime", [RUNTIME, ptl.RUNTIME], ids=["ts", "ptl"])
 def test_outputs_are_described_by_what_runs_gave(save: Save, runtime: Any):
-    session = runtime.open(ModelSource(save(Several(), "model.ts" if runtime is RUNTIME else "model.ptl")))
+    session = runtime.open(
+        ModelSource(save(Several(), "model.ts" if runtime is RUNTIME else "model.ptl"))
+    )
 
-    def outputs(*shape: int, fill: float = 1) -> list[tuple[str, tuple[int, ...], bool]]:
+    def outputs(
+        *shape: int, fill: float = 1
+    ) -> list[tuple[str, tuple[int, ...], bool]]:
         session.run({"x": np.full(shape, fill, np.float32)})
         return [(spec.datatype, spec.shape, spec.open) for spec in session.outputs]
 
-    assert [(spec.datatype, spec.shape, spec.open) for spec in session.outputs] == [("FP32", (-1,), True)] * 4
-    known = [("INT64", (-1,), False), ("BOOL", (-1, 3), False), ("FP64", (-1, 3), False), ("INT64", (), False)]
+    assert [(spec.datatype, spec.shape, spec.open) for spec in session.outputs] == [
+        ("FP32", (-1,), True)
+    ] * 4
+    known = [
+        ("INT64", (-1,), False),
+        ("BOOL", (-1, 3), False),
+        ("FP64", (-1, 3), False),
+        ("INT64", (), False),
+    ]
     assert outputs(2, 3) == outputs(5, 3) == known
     known[1:3] = ("BOOL", (-1, -1), False), ("FP64", (-1, -1), False)
     assert outputs(2, 4) == outputs(2, 3) == known
@@ -279,28 +325,55 @@ def test_a_manifests_inputs_let_a_run_tell_the_outputs(save: Save):
 
 
 def test_manifest_names(save: Save):
-    inputs, outputs = (TensorSpec("features", "FP32", (-1, 3)),), (TensorSpec("logits", "FP32", (-1, 2)),)
+    inputs, outputs = (
+        (TensorSpec("features", "FP32", (-1, 3)),),
+        (TensorSpec("logits", "FP32", (-1, 2)),),
+    )
     session = opened(save(Linear()), inputs, outputs)
-    assert list(session.inputs) == [TensorSpec("features", "FP32", (-1, 3), aliases=("x",))]
-    assert list(session.outputs) == [TensorSpec("logits", "FP32", (-1, 2), aliases=("output_0",))]
+    assert list(session.inputs) == [
+        TensorSpec("features", "FP32", (-1, 3), aliases=("x",))
+    ]
+    assert list(session.outputs) == [
+        TensorSpec("logits", "FP32", (-1, 2), aliases=("output_0",))
+    ]
     assert session.run({"features": floats(2, 3)})["logits"].shape == (2, 2)
 
 
 @pytest.mark.parametrize("what", ["inputs", "outputs"])
 def test_declarations_that_fit_nothing(save: Save, what: str):
     specs = tuple(TensorSpec(name, "FP32", (-1, 3)) for name in ("a", "b"))
-    with pytest.raises(ModelLoadError, match=rf"model.toml declares 2 {what} \(a, b\), the model has 1"):
+    with pytest.raises(
+        ModelLoadError, match=rf"model.toml declares 2 {what} \(a, b\), the model has 1"
+    ):
         opened(save(Linear()), **{what: specs})
 
 
 def test_nested_results_are_named_by_fields_and_keys(save: Save):
     session = opened(save(Nested()))
-    names = ["total", "extra", "twice", "levels", "output_4", "output_5", "output_6", "output_7", "output_8"]
+    names = [
+        "total",
+        "extra",
+        "twice",
+        "levels",
+        "output_4",
+        "output_5",
+        "output_6",
+        "output_7",
+        "output_8",
+    ]
     assert [spec.name for spec in session.outputs] == names
     result = session.run({"x": floats(2)})
     assert list(result) == names
-    assert result["total"] == 1 and result["extra"].shape == (0,) and result["twice"].tolist() == [0, 2]
-    assert result["output_6"].tolist() == [1, 2] and result["output_7"] == 3 and result["output_8"] == b"word"
+    assert (
+        result["total"] == 1
+        and result["extra"].shape == (0,)
+        and result["twice"].tolist() == [0, 2]
+    )
+    assert (
+        result["output_6"].tolist() == [1, 2]
+        and result["output_7"] == 3
+        and result["output_8"] == b"word"
+    )
 
 
 def test_keys_that_only_a_run_tells(save: Save):
@@ -315,7 +388,12 @@ def test_keys_that_only_a_run_tells(save: Save):
 
 def test_results_that_are_put_together_step_by_step(save: Save):
     session = opened(save(Stepwise()))
-    assert [spec.name for spec in session.outputs] == ["sum", "out", "output_2", "output_3"]
+    assert [spec.name for spec in session.outputs] == [
+        "sum",
+        "out",
+        "output_2",
+        "output_3",
+    ]
     result = session.run({"x": floats(1, 3)})
     np.testing.assert_array_equal(result["out"], result["output_3"])
     assert result["sum"] == result["out"].sum() and result["output_2"].shape == (1, 3)
@@ -366,7 +444,9 @@ PLAIN = {
 
 def test_plain_arguments_come_from_tensors(save: Save):
     session = opened(save(Plain()))
-    found = [(spec.name, spec.datatype, spec.shape, spec.open) for spec in session.inputs]
+    found = [
+        (spec.name, spec.datatype, spec.shape, spec.open) for spec in session.inputs
+    ]
     assert found == [
         ("x", "FP32", (-1,), True),
         ("n", "INT64", (), True),
@@ -376,7 +456,10 @@ def test_plain_arguments_come_from_tensors(save: Save):
         ("sizes", "INT64", (-1,), True),
     ]
     result = session.run(PLAIN)
-    assert result["output_0"].tolist() == [12.5, 14.5] and result["output_1"] == "hé!".encode()
+    assert (
+        result["output_0"].tolist() == [12.5, 14.5]
+        and result["output_1"] == "hé!".encode()
+    )
 
 
 @pytest.mark.parametrize(
@@ -392,12 +475,19 @@ def test_plain_arguments_come_from_tensors(save: Save):
         ("x", np.array([b"a"], dtype=object), "not of texts"),
     ],
 )
-def test_plain_arguments_of_the_wrong_kind(save: Save, name: str, value: np.ndarray, message: str):
+def test_plain_arguments_of_the_wrong_kind(
+    save: Save, name: str, value: np.ndarray, message: str
+):
     with pytest.raises(ValueError, match=message):
         opened(save(Plain())).run({**PLAIN, name: value})
 
 
-RECURRENT = {"x": floats(2), "state.0": floats(2), "state.1.0": floats(2), "state.1.1": np.array(3)}
+RECURRENT = {
+    "x": floats(2),
+    "state.0": floats(2),
+    "state.1.0": floats(2),
+    "state.1.1": np.array(3),
+}
 
 
 @pytest.mark.parametrize("runtime", [RUNTIME, ptl.RUNTIME], ids=["ts", "ptl"])
@@ -409,10 +499,15 @@ def test_a_tuple_is_taken_part_by_part(save: Save, runtime: Any):
     ]  # fmt: skip
     assert session.run(RECURRENT)["output_0"].tolist() == [0, 5]
     specs = [
-        TensorSpec(name, "INT64" if name == "state.1.1" else "FP32", ()) for name in (*RECURRENT, "more.0", "more.1")
+        TensorSpec(name, "INT64" if name == "state.1.1" else "FP32", ())
+        for name in (*RECURRENT, "more.0", "more.1")
     ]
-    session = runtime.open(ModelSource(path, inputs=[spec._replace(open=True) for spec in specs]))
-    assert session.run({**RECURRENT, "more.0": floats(2), "more.1": floats(2)})["output_0"].tolist() == [0, 7]
+    session = runtime.open(
+        ModelSource(path, inputs=[spec._replace(open=True) for spec in specs])
+    )
+    assert session.run({**RECURRENT, "more.0": floats(2), "more.1": floats(2)})[
+        "output_0"
+    ].tolist() == [0, 7]
 
 
 def test_fixed_arguments_are_no_inputs(save: Save):
@@ -424,8 +519,14 @@ def test_fixed_arguments_are_no_inputs(save: Save):
 
 def test_a_default_becomes_an_input_when_the_manifest_names_it(save: Save):
     inputs = (TensorSpec("x", "FP32", (-1,)), TensorSpec("late", "INT64", ()))
-    session = opened(save(Plain()), inputs, arguments={"n": 1, "f": 0.0, "on": True, "word": "a", "sizes": []})
-    assert session.run({"x": floats(1), "late": np.array(9)})["output_0"].tolist() == [9]
+    session = opened(
+        save(Plain()),
+        inputs,
+        arguments={"n": 1, "f": 0.0, "on": True, "word": "a", "sizes": []},
+    )
+    assert session.run({"x": floats(1), "late": np.array(9)})["output_0"].tolist() == [
+        9
+    ]
 
 
 @pytest.mark.parametrize(
@@ -458,7 +559,11 @@ def test_state_is_kept_and_reset(save: Save):
     session = opened(save(Counter()))
     assert isinstance(session, ResettableSession)
     results = [session.run({"x": floats(2)})["output_0"] for _ in range(3)]
-    assert [result.item() for result in results] == [1, 2, 3]  # results own their memory
+    assert [result.item() for result in results] == [
+        1,
+        2,
+        3,
+    ]  # results own their memory
     session.reset()
     assert session.run({"x": floats(2)})["output_0"].item() == 1
 
@@ -477,7 +582,9 @@ def test_the_run_on_zeros_leaves_no_state(save: Save):
     assert session.run({"x": floats(1)})["output_0"].item() == 1
 
 
-def test_the_run_on_zeros_leaves_no_second_copy(save: Save, monkeypatch: pytest.MonkeyPatch):
+def test_the_run_on_zeros_leaves_no_second_copy(
+    save: Save, monkeypatch: pytest.MonkeyPatch
+):
     """A program that the run changed is gone before it is read again: both together might not fit."""
     loaded: list[weakref.ref[Any]] = []
     load = torchscript.load_checked
@@ -510,28 +617,49 @@ def test_the_manifest_names_the_reset_method(save: Save):
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
 def test_datatypes_of_results(save: Save):
     session = opened(save(Types()), (TensorSpec("x", "FP32", (-1, 2)),))
-    assert [spec.datatype for spec in session.outputs] == ["FP16", "BF16", "BOOL", "FP32", "FP32"]
+    assert [spec.datatype for spec in session.outputs] == [
+        "FP16",
+        "BF16",
+        "BOOL",
+        "FP32",
+        "FP32",
+    ]
     result = list(session.run({"x": floats(2, 2)}).values())
     assert result[1].tolist() == [[0, 0x3F80], [0x4000, 0x4040]]
-    assert result[3].tolist() == [[0, 1], [2, 3]] and result[4].tolist() == [[0, 2], [1, 3]]
+    assert result[3].tolist() == [[0, 1], [2, 3]] and result[4].tolist() == [
+        [0, 2],
+        [1, 3],
+    ]
 
 
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
 def test_bfloat16_is_widened_where_nobody_knows_of_it(save: Save):
     result = opened(save(Types())).run({"x": floats(1, 2)})
-    assert result["output_1"].dtype == np.float32 and result["output_1"].tolist() == [[0, 1]]
+    assert result["output_1"].dtype == np.float32 and result["output_1"].tolist() == [
+        [0, 1]
+    ]
 
 
 def test_bfloat16_inputs(save: Save):
     session = opened(save(Linear().bfloat16()), (TensorSpec("x", "BF16", (-1, 3)),))
     assert session.outputs[0].datatype == "BF16"
-    assert session.run({"x": np.full((2, 3), 0x3F80, np.uint16)})["output_0"].dtype == np.uint16
+    assert (
+        session.run({"x": np.full((2, 3), 0x3F80, np.uint16)})["output_0"].dtype
+        == np.uint16
+    )
 
 
 def test_a_run_tells_which_sizes_are_free(save: Save):
-    session = opened(save(torch.nn.Conv2d(3, 4, 21)), (TensorSpec("input", "FP32", (-1, 3, -1, -1)),))
+    session = opened(
+        save(torch.nn.Conv2d(3, 4, 21)), (TensorSpec("input", "FP32", (-1, 3, -1, -1)),)
+    )
     assert [spec.shape for spec in session.outputs] == [(-1, 4, -1, -1)]
-    assert session.run({"input": floats(2, 3, 30, 40)})["output_0"].shape == (2, 4, 10, 20)
+    assert session.run({"input": floats(2, 3, 30, 40)})["output_0"].shape == (
+        2,
+        4,
+        10,
+        20,
+    )
 
 
 class Spectrum(torch.nn.Module):
@@ -541,7 +669,8 @@ class Spectrum(torch.nn.Module):
 
 def test_complex_results_are_told_when_the_model_is_loaded(save: Save):
     with pytest.raises(
-        ModelLoadError, match="the model's results cannot be served: the protocol has no datatype for c"
+        ModelLoadError,
+        match="the model's results cannot be served: the protocol has no datatype for c",
     ):
         opened(save(Spectrum()), (TensorSpec("x", "FP32", (4,)),))
 
@@ -553,26 +682,37 @@ class Failing(torch.nn.Module):
 
 def test_files_of_an_older_pytorch_say_so_where_they_fail(save: Save, tmp_path: Path):
     path = save(Failing())
-    with pytest.raises(RuntimeError, match=r"^linalg\.cholesky: (?!.*before PyTorch 2)"):
+    with pytest.raises(
+        RuntimeError, match=r"^linalg\.cholesky: (?!.*before PyTorch 2)"
+    ):
         opened(path).run({"x": -np.eye(2, dtype=np.float32)})
     old = tmp_path / "old.ts"
     with zipfile.ZipFile(path) as new, zipfile.ZipFile(old, "w") as archive:
         for name in new.namelist():
             if not name.endswith("byteorder"):
                 archive.writestr(name, new.read(name))
-    with pytest.raises(RuntimeError, match=r"^linalg\.cholesky: .*; the file was saved before PyTorch 2\.0"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"^linalg\.cholesky: .*; the file was saved before PyTorch 2\.0",
+    ):
         opened(old).run({"x": -np.eye(2, dtype=np.float32)})
 
 
 def test_what_is_not_supported_is_not_called_damaged():
     error = RuntimeError("Unknown type name 'Something'")
     assert "damaged" not in torch_common.explain_load_error("a.ts", "torch", error)
-    error = RuntimeError("PytorchStreamReader failed reading zip archive: not a ZIP archive")
-    assert "which may be damaged" in torch_common.explain_load_error("a.ts", "torch", error)
+    error = RuntimeError(
+        "PytorchStreamReader failed reading zip archive: not a ZIP archive"
+    )
+    assert "which may be damaged" in torch_common.explain_load_error(
+        "a.ts", "torch", error
+    )
 
 
 def test_what_pytorch_says_to_its_makers_is_left_out():
-    error = RuntimeError("'C (of Python compilation unit at: 0x55aa)' has no 'x', please report a bug to PyTorch.")
+    error = RuntimeError(
+        "'C (of Python compilation unit at: 0x55aa)' has no 'x', please report a bug to PyTorch."
+    )
     assert torch_common.error_message(error) == "'C' has no 'x'"
 
 
@@ -593,7 +733,14 @@ def test_frozen_weights_count_as_memory(save: Save, tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    "x", [floats(2, 5), floats(3)[:2], floats(2, 3).astype(np.float64), np.float32(1.0), floats(2, 2, 2)]
+    "x",
+    [
+        floats(2, 5),
+        floats(3)[:2],
+        floats(2, 3).astype(np.float64),
+        np.float32(1.0),
+        floats(2, 2, 2),
+    ],
 )
 def test_inputs_that_do_not_fit(save: Save, x: np.ndarray):
     session = opened(save(Linear()))
@@ -603,7 +750,8 @@ def test_inputs_that_do_not_fit(save: Save, x: np.ndarray):
 
 
 @pytest.mark.parametrize(
-    ("mode", "message"), [(1, "mode 1 is not for you"), (2, "seven rows"), (9, "index 9 out of range")]
+    ("mode", "message"),
+    [(1, "mode 1 is not for you"), (2, "seven rows"), (9, "index 9 out of range")],
 )
 def test_what_the_model_itself_refuses(save: Save, mode: int, message: str):
     with pytest.raises(ValueError, match=message):
@@ -617,7 +765,9 @@ def test_closed(save: Save):
         session.run({"x": floats(1, 3)})
 
 
-def test_files_that_open_files_are_refused(save: Save, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_files_that_open_files_are_refused(
+    save: Save, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ModelLoadError, match=r"calls aten::save"):
         opened(save(Writer()))
@@ -627,8 +777,13 @@ def test_files_that_open_files_are_refused(save: Save, tmp_path: Path, monkeypat
 @pytest.mark.parametrize("zipped", [True, False], ids=["zip", "before 1.6"])
 def test_pickles_are_named(tmp_path: Path, zipped: bool):
     for name, saved in (("weights", Linear().state_dict()), ("module", Linear())):
-        torch.save(saved, tmp_path / f"{name}.pth", _use_new_zipfile_serialization=zipped)
-        with pytest.raises(ModelLoadError, match=rf"{name}\.pth holds weights without a model, or a pickled module"):
+        torch.save(
+            saved, tmp_path / f"{name}.pth", _use_new_zipfile_serialization=zipped
+        )
+        with pytest.raises(
+            ModelLoadError,
+            match=rf"{name}\.pth holds weights without a model, or a pickled module",
+        ):
             opened(tmp_path / f"{name}.pth")
 
 
@@ -640,7 +795,10 @@ def test_operators_of_other_packages_are_named(save: Save):
         path = save(Detector())
     finally:
         library._destroy()
-    with pytest.raises(ModelLoadError, match=r"uses the operator elsewhere::nms, which torch .* belongs to another"):
+    with pytest.raises(
+        ModelLoadError,
+        match=r"uses the operator elsewhere::nms, which torch .* belongs to another",
+    ):
         opened(path)
 
 
@@ -660,7 +818,9 @@ def test_damaged_files_raise_only_load_errors(save: Save):
     whole, chance = path.read_bytes(), random.Random(7)
     texts = []
     for number in range(MUTATIONS):
-        data = bytearray(whole[: chance.randrange(len(whole))] if number % 3 == 0 else whole)
+        data = bytearray(
+            whole[: chance.randrange(len(whole))] if number % 3 == 0 else whole
+        )
         for _ in range(8 if data and number % 3 else 0):
             data[chance.randrange(len(data))] = chance.randrange(256)
         path.write_bytes(data)
@@ -677,7 +837,12 @@ def test_damaged_files_raise_only_load_errors(save: Save):
 def chunks(assets: Path) -> list[np.ndarray]:
     with wave.open(str(assets / "inputs" / "audio" / "en_num.wav")) as sound:
         assert sound.getframerate() == 16000
-        samples = np.frombuffer(sound.readframes(sound.getnframes()), np.int16).astype(np.float32) / 32768
+        samples = (
+            np.frombuffer(sound.readframes(sound.getnframes()), np.int16).astype(
+                np.float32
+            )
+            / 32768
+        )
     return [samples[None, at : at + 512] for at in range(0, len(samples) - 511, 512)]
 
 
@@ -689,13 +854,19 @@ def test_silero(assets: Path, version: str):
     tolerance = float(expected["tolerance"].removeprefix("abs "))
     session = opened(assets / expected["model"])
     assert isinstance(session, ResettableSession)
-    x, rate = np.load(assets / "inputs" / "tensors" / f"{case}.x.npy"), np.array([16000])
+    x, rate = (
+        np.load(assets / "inputs" / "tensors" / f"{case}.x.npy"),
+        np.array([16000]),
+    )
     fresh = np.load(assets / "expected" / f"{case}.fresh_state_prob_of_chunk.npy")
     for _ in range(2):
         got = session.run({"x": x, "sr": rate})["output_0"]
         np.testing.assert_allclose(got.reshape(-1), fresh, atol=tolerance)
         session.reset()
-    got = [session.run({"x": chunk, "sr": rate})["output_0"].item() for chunk in chunks(assets)]
+    got = [
+        session.run({"x": chunk, "sr": rate})["output_0"].item()
+        for chunk in chunks(assets)
+    ]
     every = np.load(assets / "expected" / f"{case}.prob_per_chunk.npy")
     np.testing.assert_allclose(got, every, atol=tolerance)
     with pytest.raises(ValueError, match="Supported sampling rates"):

@@ -10,7 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from pocketserve.formats.zip_archives import BadZipError, Member, kind_of_zip, members, read_member
+from pocketserve.formats.zip_archives import (
+    BadZipError,
+    Member,
+    kind_of_zip,
+    members,
+    read_member,
+)
 
 pytestmark = pytest.mark.torch
 
@@ -32,7 +38,15 @@ def zipped(path: Path, *names: str, top: str = "archive") -> Path:
         (("models/model.json", "archive_format", "data/weights/weight_0"), "pt2"),
         (("serialized_exported_program.json", "version"), "pt2"),
         (("data/aotinductor/model/a.so", "archive_format"), "aoti"),
-        (("data/aotinductor/model/a.so", "archive_format", "models/model.json", *SCRIPT), "aoti"),
+        (
+            (
+                "data/aotinductor/model/a.so",
+                "archive_format",
+                "models/model.json",
+                *SCRIPT,
+            ),
+            "aoti",
+        ),
         (("data.pkl", "data/0", "version", "byteorder"), "state_dict"),
         (("readme.txt",), None),
         ((), None),
@@ -47,13 +61,17 @@ def test_files_of_torch_itself(tmp_path: Path):
     torch = pytest.importorskip("torch")
     module = torch.nn.Linear(2, 2)
     torch.save(module.state_dict(), tmp_path / "a.pt")
-    torch.export.save(torch.export.export(module, (torch.ones(1, 2),)), tmp_path / "a.pt2")
+    torch.export.save(
+        torch.export.export(module, (torch.ones(1, 2),)), tmp_path / "a.pt2"
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         script = torch.jit.script(module)
         script.save(str(tmp_path / "a.ts"))
         script._save_for_lite_interpreter(str(tmp_path / "a.ptl"))
-    kinds = [kind_of_zip(tmp_path / f"a.{ending}") for ending in ("pt", "pt2", "ts", "ptl")]
+    kinds = [
+        kind_of_zip(tmp_path / f"a.{ending}") for ending in ("pt", "pt2", "ts", "ptl")
+    ]
     assert kinds == ["state_dict", "pt2", "torchscript", "ptl"]
 
 
@@ -74,14 +92,21 @@ def test_no_zip(tmp_path: Path):
 
 def test_directories_that_claim_too_much(tmp_path: Path):
     path = tmp_path / "a.zip"
-    end64 = struct.pack("<4sQHHIIQQQQ", b"PK\6\6", 44, 45, 45, 0, 0, 1 << 60, 1 << 60, 1 << 40, 0)
+    end64 = struct.pack(
+        "<4sQHHIIQQQQ", b"PK\6\6", 44, 45, 45, 0, 0, 1 << 60, 1 << 60, 1 << 40, 0
+    )
     locator = struct.pack("<4sIQI", b"PK\6\7", 0, 0, 1)
-    end = struct.pack("<4sHHHHIIH", b"PK\5\6", 0, 0, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0)
+    end = struct.pack(
+        "<4sHHHHIIH", b"PK\5\6", 0, 0, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0
+    )
     path.write_bytes(end64 + locator + end)
     with pytest.raises(BadZipError, match=r"lies outside|claims"):
         list(members(path))
     entries = struct.pack("<4s42x", b"PK\1\2") * 65_534
-    path.write_bytes(entries + struct.pack("<4sHHHHIIH", b"PK\5\6", 0, 0, 65_534, 65_534, len(entries), 0, 0))
+    path.write_bytes(
+        entries
+        + struct.pack("<4sHHHHIIH", b"PK\5\6", 0, 0, 65_534, 65_534, len(entries), 0, 0)
+    )
     assert kind_of_zip(path) is None
 
 
@@ -110,7 +135,9 @@ def test_damaged_zips_have_a_kind_or_none(tmp_path: Path):
     path = zipped(tmp_path / "a.zip", *SCRIPT)
     whole, chance = path.read_bytes(), random.Random(3)
     for number in range(500):
-        data = bytearray(whole[: chance.randrange(len(whole))] if number % 5 == 0 else whole)
+        data = bytearray(
+            whole[: chance.randrange(len(whole))] if number % 5 == 0 else whole
+        )
         for _ in range(4 if data else 0):
             data[chance.randrange(len(data))] = chance.randrange(256)
         path.write_bytes(data)

@@ -40,7 +40,10 @@ ENGINES: dict[str, Engine] = {
 def parameters(engine: str, cases: list[Case], *needs: Any) -> list[Any]:
     """The cases with their engine and format; the environment of Ray has every framework."""
     marks = {form: needs or FRAMEWORKS[form] for form in FRAMEWORKS}
-    return [pytest.param(engine, c.format, c, id=f"{engine}: {c}", marks=marks[c.format]) for c in cases]
+    return [
+        pytest.param(engine, c.format, c, id=f"{engine}: {c}", marks=marks[c.format])
+        for c in cases
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +57,9 @@ def client(engine: str, form: str, assets: Path) -> Iterator[Client]:
     ("engine", "form", "case"),
     [
         *parameters("gunicorn", [case for case in CASES if not case.is_sequence]),
-        *parameters("gunicorn, one worker", [case for case in CASES if case.is_sequence]),  # several refuse them
+        *parameters(
+            "gunicorn, one worker", [case for case in CASES if case.is_sequence]
+        ),  # several refuse them
         *parameters("Ray", CASES, pytest.mark.ray, pytest.mark.alone),
     ],
     scope="module",

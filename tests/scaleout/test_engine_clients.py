@@ -48,9 +48,15 @@ test_curl_errors = test_curl.test_errors
         pytest.param("Ray", marks=[pytest.mark.ray, pytest.mark.alone]),
     ],
 )
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
     """The embedded models, in two processes."""
     folder = tmp_path_factory.mktemp("engine")
-    engine = gunicorn(folder, MODELS) if request.param == "gunicorn" else ray_server(folder, MODELS, "--replicas", "2")
+    engine = (
+        gunicorn(folder, MODELS)
+        if request.param == "gunicorn"
+        else ray_server(folder, MODELS, "--replicas", "2")
+    )
     with engine as running:
         yield running

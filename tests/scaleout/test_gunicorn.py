@@ -19,7 +19,9 @@ pytestmark = pytest.mark.live
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
-def test_it_answers_as_the_plain_server_does(server: Server, two_workers: Server, question: str) -> None:
+def test_it_answers_as_the_plain_server_does(
+    server: Server, two_workers: Server, question: str
+) -> None:
     """Status, body and the headers that clients read, by whichever worker it is."""
     check_same(question, server, two_workers)
 
@@ -33,8 +35,15 @@ def test_what_would_reach_one_worker_is_refused(two_workers: Server, path: str) 
 
 def test_statistics_name_the_worker(two_workers: Server) -> None:
     """Counters are those of one worker: which, they say themselves."""
-    assert two_workers.call("GET", "/v2/models/digits/stats").json()["worker"] in ("0", "1")
-    lines = [line for line in two_workers.call("GET", "/metrics").text.splitlines() if line[0] != "#"]
+    assert two_workers.call("GET", "/v2/models/digits/stats").json()["worker"] in (
+        "0",
+        "1",
+    )
+    lines = [
+        line
+        for line in two_workers.call("GET", "/metrics").text.splitlines()
+        if line[0] != "#"
+    ]
     assert lines and all(re.search(r'[{,]worker="[01]"', line) for line in lines)
 
 
@@ -47,15 +56,23 @@ def test_settings_and_files_are_those_of_serve(two_workers: Server) -> None:
     """The run file shows clients whose the port is; each worker has a folder of its own."""
     state = two_workers.log.parent / "state"
     run = json.loads((state / "runs" / f"{two_workers.process.pid}.json").read_text())
-    assert run["http"] == f"127.0.0.1:{two_workers.port}" and run["models_dir"] == str(MODELS)
+    assert run["http"] == f"127.0.0.1:{two_workers.port}" and run["models_dir"] == str(
+        MODELS
+    )
     assert sorted(path.name for path in (state / "workers").iterdir()) == ["0", "1"]
-    assert len(set(workers_of(two_workers))) == 2 and two_workers.ready["pid"] == two_workers.process.pid
+    assert (
+        len(set(workers_of(two_workers))) == 2
+        and two_workers.ready["pid"] == two_workers.process.pid
+    )
 
 
 def test_the_document_has_the_command() -> None:
     """What these tests start is what a reader is told to."""
     text = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
-    assert f"POCKETSERVE_MODELS_DIR=mymodels gunicorn {' '.join(COMMAND[3:])} --workers 2" in text
+    assert (
+        f"POCKETSERVE_MODELS_DIR=mymodels gunicorn {' '.join(COMMAND[3:])} --workers 2"
+        in text
+    )
 
 
 def test_one_that_is_loaded_at_start(tmp_path: Path) -> None:
@@ -81,7 +98,9 @@ def test_idle_workers_take_a_changed_file_up(tmp_path: Path) -> None:
         digests: dict[str, str] = {}
 
         def has_asked_both() -> bool:
-            (row,) = server.call("POST", "/v2/repository/index", headers={"Connection": "close"}).json()
+            (row,) = server.call(
+                "POST", "/v2/repository/index", headers={"Connection": "close"}
+            ).json()
             digests[row["worker"]] = row["sha256"]
             return len(digests) == 2
 

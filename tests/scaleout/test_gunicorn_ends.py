@@ -54,11 +54,16 @@ def test_a_killed_worker_costs_what_it_was_answering(tmp_path: Path) -> None:
             for _ in range(kills):
                 before = workers_of(server)
                 os.kill(before[0], signal.SIGKILL)
-                wait_until(lambda old=before: len(set(workers_of(server)) - set(old)) == 1, server.log)
+                wait_until(
+                    lambda old=before: len(set(workers_of(server)) - set(old)) == 1,
+                    server.log,
+                )
         finally:
             ended.set()
         results = [client.result(60) for client in clients]
-        assert sorted(path.name for path in (tmp_path / "state" / "workers").iterdir()) == ["0", "1"]
+        assert sorted(
+            path.name for path in (tmp_path / "state" / "workers").iterdir()
+        ) == ["0", "1"]
     assert all(answered for answered, _, _ in results)
     assert all(broken <= kills for _, broken, _ in results), results
     answers = set().union(*(answers for _, _, answers in results))
@@ -71,7 +76,9 @@ def test_a_request_under_way_is_answered_before_the_end(tmp_path: Path) -> None:
         server.call("GET", "/v2/models/petals")
         with socket.create_connection(("127.0.0.1", server.port), 60) as connection:
             head = f"POST /predictions/petals HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {server.token}\r\n"
-            connection.sendall(f"{head}Content-Length: 15\r\nConnection: close\r\n\r\n[5.1, ".encode())
+            connection.sendall(
+                f"{head}Content-Length: 15\r\nConnection: close\r\n\r\n[5.1, ".encode()
+            )
             # Another connection is answered only by a worker that reads its requests: ours was taken before.
             assert server.call("GET", "/v2/health/live").ok
             server.process.send_signal(signal.SIGTERM)
@@ -79,14 +86,24 @@ def test_a_request_under_way_is_answered_before_the_end(tmp_path: Path) -> None:
             answer = b"".join(iter(lambda: connection.recv(65536), b""))
         assert answer.startswith(b"HTTP/1.1 200 ") and b"petal_width" in answer
         assert server.process.wait(60) == 0
-        assert not (tmp_path / "ready.json").exists() and not list((tmp_path / "state" / "runs").iterdir())
+        assert not (tmp_path / "ready.json").exists() and not list(
+            (tmp_path / "state" / "runs").iterdir()
+        )
 
 
 @pytest.mark.parametrize(
     ("options", "settings", "sentence"),
     [
-        ((), {"POCKETSERVE_MODELS_DIR": "/nowhere"}, "the models folder /nowhere cannot be read"),
-        ((), {"POCKETSERVE_QUEUE_LIMIT": "many"}, "POCKETSERVE_QUEUE_LIMIT must be a whole number"),
+        (
+            (),
+            {"POCKETSERVE_MODELS_DIR": "/nowhere"},
+            "the models folder /nowhere cannot be read",
+        ),
+        (
+            (),
+            {"POCKETSERVE_QUEUE_LIMIT": "many"},
+            "POCKETSERVE_QUEUE_LIMIT must be a whole number",
+        ),
         ((), {"POCKETSERVE_LOAD": "nobody"}, "load nobody: "),
         (("--bind", "0.0.0.0:0"), {"POCKETSERVE_AUTH": "0"}, "works on loopback only"),
     ],
@@ -97,8 +114,18 @@ def test_one_that_cannot_start(
 ) -> None:
     """It ends with one sentence that says why."""
     environment = surroundings(tmp_path, MODELS, **settings)
-    done = subprocess.run([*COMMAND, *options], env=environment, capture_output=True, text=True, timeout=120)
-    assert done.returncode != 0 and sentence in done.stderr and "Traceback" not in done.stderr
+    done = subprocess.run(
+        [*COMMAND, *options],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (
+        done.returncode != 0
+        and sentence in done.stderr
+        and "Traceback" not in done.stderr
+    )
 
 
 @pytest.mark.parametrize(
@@ -106,19 +133,34 @@ def test_one_that_cannot_start(
     [("Content-Length: 4000\r\n\r\n", b"HTTP/1.1 401 "), ("Accept: ", b"")],
     ids=["a body", "a header"],
 )
-def test_what_trickles_gives_its_thread_back(tmp_path: Path, head: str, refusal: bytes) -> None:
+def test_what_trickles_gives_its_thread_back(
+    tmp_path: Path, head: str, refusal: bytes
+) -> None:
     """A byte now and then renews a timeout of the connection, but not the deadline of the request."""
     settings = {"POCKETSERVE_REQUEST_TIMEOUT": "2", "POCKETSERVE_HTTP_THREADS": "1"}
     with gunicorn(tmp_path, MODELS, workers=1, **settings) as server:
-        with socket.create_connection(("127.0.0.1", server.port), timeout=START_TIMEOUT_S) as peer:
-            peer.sendall(f"POST /v2/models/petals/infer HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n{head}".encode())
+        with socket.create_connection(
+            ("127.0.0.1", server.port), timeout=START_TIMEOUT_S
+        ) as peer:
+            peer.sendall(
+                f"POST /v2/models/petals/infer HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n{head}".encode()
+            )
             sent, answer = 0, b""
-            with contextlib.suppress(ConnectionError):  # it is reset, if a byte comes after the end
+            with contextlib.suppress(
+                ConnectionError
+            ):  # it is reset, if a byte comes after the end
                 while sent < 3999 and not select.select([peer], [], [], 0.05)[0]:
                     sent += peer.send(b"x")
                 answer = peer.recv(4096)
-        assert sent < 3999 and answer.startswith(refusal) and bool(answer) == bool(refusal)
-        assert requests.get(f"{server.url}/v2/health/live", timeout=START_TIMEOUT_S).status_code == 200
+        assert (
+            sent < 3999 and answer.startswith(refusal) and bool(answer) == bool(refusal)
+        )
+        assert (
+            requests.get(
+                f"{server.url}/v2/health/live", timeout=START_TIMEOUT_S
+            ).status_code
+            == 200
+        )
 
 
 def test_a_worker_that_ended_refuses_what_still_comes(tmp_path: Path) -> None:
@@ -137,5 +179,13 @@ wsgi.stop()
 ask()
 """
     settings = surroundings(tmp_path, MODELS)
-    done = subprocess.run([COMMAND[0], "-c", program], env=settings, capture_output=True, text=True, timeout=60)
-    assert [line.split()[0] for line in done.stdout.splitlines()] == ["200", "503"], done.stderr
+    done = subprocess.run(
+        [COMMAND[0], "-c", program],
+        env=settings,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["200", "503"], (
+        done.stderr
+    )

@@ -27,7 +27,12 @@ CONTAINER = RUNTIME["spec"]["containers"][0]
 
 def record(required: str = "", **fields: Any) -> dict[str, Any]:
     """The schema of an object with these fields and no other."""
-    return {"type": "object", "properties": fields, "required": required.split(), "additionalProperties": False}
+    return {
+        "type": "object",
+        "properties": fields,
+        "required": required.split(),
+        "additionalProperties": False,
+    }
 
 
 def array(items: Any) -> dict[str, Any]:
@@ -38,16 +43,32 @@ def array(items: Any) -> dict[str, Any]:
 WORD, NUMBER, FLAG = {"type": "string"}, {"type": "integer"}, {"type": "boolean"}
 QUANTITY = {"type": ["string", "integer"]}
 SECURITY = record(
-    runAsNonRoot=FLAG, runAsUser=NUMBER, allowPrivilegeEscalation=FLAG, capabilities=record(drop=array(WORD))
+    runAsNonRoot=FLAG,
+    runAsUser=NUMBER,
+    allowPrivilegeEscalation=FLAG,
+    capabilities=record(drop=array(WORD)),
 )
 MOUNTS = array(record("name mountPath", name=WORD, mountPath=WORD, readOnly=FLAG))
 PROBE = record(
-    httpGet=record("port", path=WORD, port=QUANTITY, httpHeaders=array(record("name value", name=WORD, value=WORD))),
+    httpGet=record(
+        "port",
+        path=WORD,
+        port=QUANTITY,
+        httpHeaders=array(record("name value", name=WORD, value=WORD)),
+    ),
     periodSeconds=NUMBER,
     failureThreshold=NUMBER,
 )
-ENVIRONMENT = record("name", name=WORD, valueFrom=record(fieldRef=record("fieldPath", fieldPath=WORD)))
-PLACE = {"name": WORD, "image": WORD, "command": array(WORD), "securityContext": SECURITY, "volumeMounts": MOUNTS}
+ENVIRONMENT = record(
+    "name", name=WORD, valueFrom=record(fieldRef=record("fieldPath", fieldPath=WORD))
+)
+PLACE = {
+    "name": WORD,
+    "image": WORD,
+    "command": array(WORD),
+    "securityContext": SECURITY,
+    "volumeMounts": MOUNTS,
+}
 SERVER = record(
     "name",
     **PLACE,
@@ -56,15 +77,30 @@ SERVER = record(
     ports=array(record("containerPort", containerPort=NUMBER, protocol=WORD)),
     readinessProbe=PROBE,
     livenessProbe=PROBE,
-    resources=record(**dict.fromkeys(("requests", "limits"), record(cpu=QUANTITY, memory=QUANTITY))),
+    resources=record(
+        **dict.fromkeys(("requests", "limits"), record(cpu=QUANTITY, memory=QUANTITY))
+    ),
 )
-VOLUME = record("name", name=WORD, emptyDir=record(medium=WORD, sizeLimit=QUANTITY), secret=record(secretName=WORD))
+VOLUME = record(
+    "name",
+    name=WORD,
+    emptyDir=record(medium=WORD, sizeLimit=QUANTITY),
+    secret=record(secretName=WORD),
+)
 MODEL_FORMAT = record("name", name=WORD, version=WORD, autoSelect=FLAG, priority=NUMBER)
 
 
 def resource(version: str, kind: str, spec: Any) -> dict[str, Any]:
-    head = {"apiVersion": {"const": f"serving.kserve.io/{version}"}, "kind": {"const": kind}}
-    return record("apiVersion kind metadata spec", **head, metadata=record("name", name=WORD), spec=spec)
+    head = {
+        "apiVersion": {"const": f"serving.kserve.io/{version}"},
+        "kind": {"const": kind},
+    }
+    return record(
+        "apiVersion kind metadata spec",
+        **head,
+        metadata=record("name", name=WORD),
+        spec=spec,
+    )
 
 
 RUNTIME_SCHEMA = resource(
@@ -87,7 +123,10 @@ INFERENCE_SCHEMA = resource(
             minReplicas=NUMBER,
             maxReplicas=NUMBER,
             model=record(
-                modelFormat=record("name", name=WORD, version=WORD), runtime=WORD, protocolVersion=WORD, storageUri=WORD
+                modelFormat=record("name", name=WORD, version=WORD),
+                runtime=WORD,
+                protocolVersion=WORD,
+                storageUri=WORD,
             ),
             initContainers=array(record("name", **PLACE)),
             volumes=array(VOLUME),
@@ -113,23 +152,43 @@ def test_its_fields_are_those_of_kserve() -> None:
     jsonschema.validate(INFERENCE, INFERENCE_SCHEMA)
     predictor = INFERENCE["spec"]["predictor"]
     assert predictor["model"]["runtime"] == RUNTIME["metadata"]["name"]
-    assert CONTAINER["name"] == "kserve-container", "KServe merges what it adds into the container of this name"
-    volumes = {volume["name"] for volume in RUNTIME["spec"]["volumes"] + predictor["volumes"]}
-    mounted = {mount["name"] for place in (CONTAINER, *predictor["initContainers"]) for mount in place["volumeMounts"]}
+    assert CONTAINER["name"] == "kserve-container", (
+        "KServe merges what it adds into the container of this name"
+    )
+    volumes = {
+        volume["name"] for volume in RUNTIME["spec"]["volumes"] + predictor["volumes"]
+    }
+    mounted = {
+        mount["name"]
+        for place in (CONTAINER, *predictor["initContainers"])
+        for mount in place["volumeMounts"]
+    }
     assert mounted == volumes
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate({**RUNTIME, "spec": {**RUNTIME["spec"], "initContainers": []}}, RUNTIME_SCHEMA)
+        jsonschema.validate(
+            {**RUNTIME, "spec": {**RUNTIME["spec"], "initContainers": []}},
+            RUNTIME_SCHEMA,
+        )
 
 
 def test_its_options_are_those_of_serve() -> None:
     """Each is known, its value is taken, and the end fits into the time that Kubernetes gives a pod."""
     options = command_parser(["serve"]).parse_args(arguments())
     config = load_config({name: getattr(options, name) for name in SETTINGS})
-    assert (config.host, config.http_port, config.socket) == ("0.0.0.0", CONTAINER["ports"][0]["containerPort"], False)
-    assert config.models_dir == Path("/mnt/models") and config.auth and not config.sequences
+    assert (config.host, config.http_port, config.socket) == (
+        "0.0.0.0",
+        CONTAINER["ports"][0]["containerPort"],
+        False,
+    )
+    assert (
+        config.models_dir == Path("/mnt/models")
+        and config.auth
+        and not config.sequences
+    )
     assert config.drain_timeout < 30, "terminationGracePeriodSeconds"
     assert (
-        config.allowed_hosts[0] == "10.1.2.3" and "models-predictor.default.svc.cluster.local" in config.allowed_hosts
+        config.allowed_hosts[0] == "10.1.2.3"
+        and "models-predictor.default.svc.cluster.local" in config.allowed_hosts
     )
     assert not re.search(r"[${} ]", "".join(config.allowed_hosts))
 
@@ -144,24 +203,51 @@ def test_a_server_with_these_arguments(new_server: StartServer, tmp_path: Path) 
     (secret / "token").write_text("k" * 43)
     (secret / "token").chmod(0o440)
     [copy] = INFERENCE["spec"]["predictor"]["initContainers"]
-    command = [word.replace("/secret", str(secret)).replace("/token/", f"{token}/") for word in copy["command"]]
+    command = [
+        word.replace("/secret", str(secret)).replace("/token/", f"{token}/")
+        for word in copy["command"]
+    ]
     subprocess.run(command, check=True, timeout=60)
     assert (token / "token").stat().st_mode & 0o077 == 0
-    words = [word.replace("/state/", f"{state}/").replace("/token/", f"{token}/") for word in arguments()[2:]]
-    words = [word for word in words if not word.startswith(("--http-port", "--host"))]  # free port, loopback
+    words = [
+        word.replace("/state/", f"{state}/").replace("/token/", f"{token}/")
+        for word in arguments()[2:]
+    ]
+    words = [
+        word for word in words if not word.startswith(("--http-port", "--host"))
+    ]  # free port, loopback
     server = new_server(MODELS, *words)
     server.token = "k" * 43
     for probe in (CONTAINER["readinessProbe"], CONTAINER["livenessProbe"]):
-        headers = {header["name"]: header["value"] for header in probe["httpGet"]["httpHeaders"]}
-        assert requests.get(server.url + probe["httpGet"]["path"], headers=headers, timeout=60).ok
-    for host, status in (("10.1.2.3:8080", 200), ("models-predictor.default", 200), ("10.9.9.9", 403)):
+        headers = {
+            header["name"]: header["value"]
+            for header in probe["httpGet"]["httpHeaders"]
+        }
+        assert requests.get(
+            server.url + probe["httpGet"]["path"], headers=headers, timeout=60
+        ).ok
+    for host, status in (
+        ("10.1.2.3:8080", 200),
+        ("models-predictor.default", 200),
+        ("10.9.9.9", 403),
+    ):
         assert server.call("GET", "/v2", headers={"Host": host}).status_code == status
     refused = subprocess.run(
-        [sys.executable, "-m", "pocketserve", "serve", str(MODELS), "--token-file", str(secret / "token")],
+        [
+            sys.executable,
+            "-m",
+            "pocketserve",
+            "serve",
+            str(MODELS),
+            "--token-file",
+            str(secret / "token"),
+        ],
         env={**os.environ, "POCKETSERVE_STATE_DIR": str(tmp_path / "other")},
         capture_output=True,
         text=True,
         timeout=60,
     )
     assert refused.returncode == 1 and "can be read by others" in refused.stderr
-    assert json.dumps(sorted(path.name for path in state.iterdir())) == '["pocketserve"]'
+    assert (
+        json.dumps(sorted(path.name for path in state.iterdir())) == '["pocketserve"]'
+    )

@@ -46,13 +46,19 @@ def plain(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
 
 
 @pytest.fixture(scope="module")
-def scaled(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayServer]:
-    with ray_server(tmp_path_factory.mktemp("ray"), folder, "--replicas", "2") as server:
+def scaled(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RayServer]:
+    with ray_server(
+        tmp_path_factory.mktemp("ray"), folder, "--replicas", "2"
+    ) as server:
         yield server
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
-def test_it_answers_as_the_plain_server_does(plain: Server, scaled: RayServer, question: str) -> None:
+def test_it_answers_as_the_plain_server_does(
+    plain: Server, scaled: RayServer, question: str
+) -> None:
     """Status, body and the headers that clients read, by whichever replica it is."""
     check_same(question, plain, scaled)
 
@@ -70,27 +76,55 @@ def test_a_body_that_is_too_large_is_not_taken(scaled: RayServer) -> None:
 
 def test_statistics_name_the_replica(scaled: RayServer) -> None:
     """Each has a folder and a name of its own, and loaded the models before it was asked."""
-    answers = [scaled.call("GET", "/v2/models/digits/stats").json()["worker"] for _ in range(20)]
+    answers = [
+        scaled.call("GET", "/v2/models/digits/stats").json()["worker"]
+        for _ in range(20)
+    ]
     assert len(set(answers)) == 2 == len(scaled.replicas())
-    lines = [line for line in scaled.call("GET", "/metrics").text.splitlines() if line[0] != "#"]
-    assert lines and all(re.search(rf'[{{,]worker="({"|".join(set(answers))})"', line) for line in lines)
-    assert {path.name for path in (scaled.log.parent / "state/workers").iterdir()} == {"0", "1"}
+    lines = [
+        line
+        for line in scaled.call("GET", "/metrics").text.splitlines()
+        if line[0] != "#"
+    ]
+    assert lines and all(
+        re.search(rf'[{{,]worker="({"|".join(set(answers))})"', line) for line in lines
+    )
+    assert {path.name for path in (scaled.log.parent / "state/workers").iterdir()} == {
+        "0",
+        "1",
+    }
     index = scaled.call("POST", "/v2/repository/index").json()
-    assert {entry["name"] for entry in index if entry.get("loaded")} == {"digits", "petals", "sum"}
+    assert {entry["name"] for entry in index if entry.get("loaded")} == {
+        "digits",
+        "petals",
+        "sum",
+    }
 
 
-def step(server: Server, number: int, *, start: bool = False, model: str = "sum") -> tuple[int, float | str]:
+def step(
+    server: Server, number: int, *, start: bool = False, model: str = "sum"
+) -> tuple[int, float | str]:
     """One step of a sequence: the status, and the sum so far or the error's code."""
     tensor = {"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 1]}
     parameters = {"sequence_id": number, "sequence_start": start}
-    answer = server.call("POST", f"/v2/models/{model}/infer", json={"inputs": [tensor], "parameters": parameters})
+    answer = server.call(
+        "POST",
+        f"/v2/models/{model}/infer",
+        json={"inputs": [tensor], "parameters": parameters},
+    )
     document = answer.json()
-    return answer.status_code, document["outputs"][0]["data"][0] if answer.ok else document["code"]
+    return answer.status_code, document["outputs"][0]["data"][
+        0
+    ] if answer.ok else document["code"]
 
 
 def test_sequences_are_right_at_the_path_of_their_model(scaled: RayServer) -> None:
     """192 of 192: one replica answers there, and loses none."""
-    steps = [step(scaled, stream + 1, start=place == 0) for place in range(12) for stream in range(16)]
+    steps = [
+        step(scaled, stream + 1, start=place == 0)
+        for place in range(12)
+        for stream in range(16)
+    ]
     assert steps == [(200, 2.0 * (place + 1)) for place in range(12) for _ in range(16)]
     assert len(scaled.replicas("pocketserve-sum")) == 1
 
@@ -99,7 +133,11 @@ def test_sequences_are_refused_anywhere_else(scaled: RayServer, folder: Path) ->
     """192 steps of a model that came later, and so has no replica of its own: not one is answered."""
     add_sum(folder, "late")
     try:
-        steps = [step(scaled, stream + 1, start=not place, model="late") for place in range(12) for stream in range(16)]
+        steps = [
+            step(scaled, stream + 1, start=not place, model="late")
+            for place in range(12)
+            for stream in range(16)
+        ]
         assert set(steps) == {(501, "NOT_IMPLEMENTED")} and len(steps) == 192
         assert step(scaled, 0, model="late") == (200, 2.0)
     finally:
@@ -115,7 +153,10 @@ def test_every_port_is_on_loopback(scaled: RayServer) -> None:
     listening = [row for row in listeners() if row[1] in inodes]
     assert len(listening) > 5 and {row[0] for row in listening} == {"127.0.0.1"}
     token = scaled.log.parent / "state/ray-token"
-    assert token.stat().st_mode & 0o777 == 0o600 and token.read_text().strip() != scaled.token
+    assert (
+        token.stat().st_mode & 0o777 == 0o600
+        and token.read_text().strip() != scaled.token
+    )
 
 
 def listeners() -> Iterator[tuple[str, str]]:

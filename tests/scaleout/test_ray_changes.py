@@ -28,7 +28,9 @@ ENDING_S = 60.0
 
 @pytest.fixture(scope="module")
 def scaled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayServer]:
-    with ray_server(tmp_path_factory.mktemp("ray"), with_petals(tmp_path_factory), "--replicas", "2") as server:
+    with ray_server(
+        tmp_path_factory.mktemp("ray"), with_petals(tmp_path_factory), "--replicas", "2"
+    ) as server:
         yield server
 
 
@@ -38,7 +40,10 @@ def with_petals(places: pytest.TempPathFactory, description: str = "first") -> P
     shutil.copytree(MODELS / "petals", models / "petals")
     manifest = models / "petals/model.toml"
     lines = manifest.read_text().splitlines()
-    lines = [f'description = "{description}"' if line.startswith("description = ") else line for line in lines]
+    lines = [
+        f'description = "{description}"' if line.startswith("description = ") else line
+        for line in lines
+    ]
     manifest.write_text("\n".join(lines))
     return models
 
@@ -46,7 +51,9 @@ def with_petals(places: pytest.TempPathFactory, description: str = "first") -> P
 def ask_until(server: RayServer, ended: threading.Event) -> tuple[int, set[float]]:
     """Ask by our client until all has ended; return how often it was answered, and the answers. A lost one raises."""
     answered, answers = 0, set()
-    with Client(server.url, server.token, timeout=ENDING_S, reconnect=ENDING_S) as client:
+    with Client(
+        server.url, server.token, timeout=ENDING_S, reconnect=ENDING_S
+    ) as client:
         while not ended.is_set() or not answered:
             answer = client.predict("petals", [5.1, 3.5, 1.4])
             answers.add(round(answer["predictions"][0]["value"], 5))
@@ -71,7 +78,9 @@ def under_load(server: RayServer) -> Iterator[list[Future[tuple[int, set[float]]
 
 def description(server: RayServer) -> str:
     """What the model's card says, by whichever replica."""
-    text: str = server.call("GET", "/v2/models/petals").json()["parameters"]["description"]
+    text: str = server.call("GET", "/v2/models/petals").json()["parameters"][
+        "description"
+    ]
     return text
 
 
@@ -82,7 +91,10 @@ def test_twenty_killed_replicas_lose_nothing(scaled: RayServer) -> None:
             old = scaled.replicas()
             os.kill(old[0], signal.SIGKILL)
             wait_until(replaced(scaled, old), scaled.log)
-    assert {path.name for path in (scaled.log.parent / "state/workers").iterdir()} == {"0", "1"}
+    assert {path.name for path in (scaled.log.parent / "state/workers").iterdir()} == {
+        "0",
+        "1",
+    }
 
 
 def replaced(server: RayServer, old: list[int]) -> Callable[[], bool]:
@@ -90,16 +102,22 @@ def replaced(server: RayServer, old: list[int]) -> Callable[[], bool]:
     return lambda: len(now := server.replicas()) == 2 and old[0] not in now
 
 
-def test_a_broken_folder_leaves_the_old_one(scaled: RayServer, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_broken_folder_leaves_the_old_one(
+    scaled: RayServer, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """The command says what is wrong; nobody who asks meanwhile notices."""
     broken = with_petals(tmp_path_factory, "broken")
     for file in (broken / "petals").glob("*.tflite"):
         file.write_bytes(b"no model" * 100)
     with under_load(scaled):
         done = scaled.change(broken, "--replicas", "2")
-    assert done.returncode == 1 and done.stderr.startswith("pocketserve: load petals: failed to load"), done.stderr
+    assert done.returncode == 1 and done.stderr.startswith(
+        "pocketserve: load petals: failed to load"
+    ), done.stderr
     assert done.stderr.count("\n") == 1
-    assert {description(scaled) for _ in range(10)} == {"first"} and len(scaled.replicas()) == 2
+    assert {description(scaled) for _ in range(10)} == {"first"} and len(
+        scaled.replicas()
+    ) == 2
 
 
 def test_a_good_folder_takes_over_and_grows_with_the_load(
@@ -111,14 +129,23 @@ def test_a_good_folder_takes_over_and_grows_with_the_load(
         done = scaled.change(good, "--replicas", "1..3")
         assert done.returncode == 0, done.stderr
         assert f"serving {good} at {scaled.url} from 1 to 3 replicas" in done.stdout
-        wait_until(lambda: {description(scaled) for _ in range(5)} == {"second"}, scaled.log)
+        wait_until(
+            lambda: {description(scaled) for _ in range(5)} == {"second"}, scaled.log
+        )
         wait_until(lambda: len(scaled.replicas()) >= 2, scaled.log)
 
 
-def test_haproxy_in_front(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_haproxy_in_front(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """It takes the requests instead, and a killed replica loses nothing either."""
-    with ray_server(tmp_path, with_petals(tmp_path_factory), "--replicas", "2", "--haproxy") as server:
-        assert any(command_line(pid).split()[:1][0].endswith("haproxy") for pid in descendants(server.process.pid))
+    with ray_server(
+        tmp_path, with_petals(tmp_path_factory), "--replicas", "2", "--haproxy"
+    ) as server:
+        assert any(
+            command_line(pid).split()[:1][0].endswith("haproxy")
+            for pid in descendants(server.process.pid)
+        )
         with under_load(server):
             old = server.replicas()
             os.kill(old[0], signal.SIGKILL)
@@ -126,14 +153,24 @@ def test_haproxy_in_front(tmp_path: Path, tmp_path_factory: pytest.TempPathFacto
         assert description(server) == "first"
 
 
-def keep_adding(server: RayServer, number: int, ended: threading.Event) -> tuple[int, int]:
+def keep_adding(
+    server: RayServer, number: int, ended: threading.Event
+) -> tuple[int, int]:
     """Step through sequences, begun anew where a step is refused; return how many were right, and refused."""
     right = refused = total = 0
     tensor = {"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 1]}
     headers = {"Authorization": f"Bearer {server.token}"}
     while not ended.is_set():
-        body = {"inputs": [tensor], "parameters": {"sequence_id": number, "sequence_start": not total}}
-        answer = requests.post(f"{server.url}/v2/models/sum/infer", json=body, headers=headers, timeout=ENDING_S)
+        body = {
+            "inputs": [tensor],
+            "parameters": {"sequence_id": number, "sequence_start": not total},
+        }
+        answer = requests.post(
+            f"{server.url}/v2/models/sum/infer",
+            json=body,
+            headers=headers,
+            timeout=ENDING_S,
+        )
         if not answer.ok:
             refused, total = refused + 1, 0
             continue
@@ -150,12 +187,20 @@ def test_sequences_are_never_wrong_while_replicas_change(tmp_path: Path) -> None
     running_sum(models / "sum/sum.onnx", 2)
     (models / "sum/model.toml").write_text(FEEDBACK)
     ended = threading.Event()
-    with ray_server(tmp_path, models, "--replicas", "1") as server, ThreadPoolExecutor(CLIENTS) as pool:
-        clients = [pool.submit(keep_adding, server, number + 1, ended) for number in range(CLIENTS)]
+    with (
+        ray_server(tmp_path, models, "--replicas", "1") as server,
+        ThreadPoolExecutor(CLIENTS) as pool,
+    ):
+        clients = [
+            pool.submit(keep_adding, server, number + 1, ended)
+            for number in range(CLIENTS)
+        ]
         try:
             old = server.replicas("pocketserve-sum")
             os.kill(old[0], signal.SIGKILL)
-            wait_until(lambda: set(server.replicas("pocketserve-sum")) - set(old), server.log)
+            wait_until(
+                lambda: set(server.replicas("pocketserve-sum")) - set(old), server.log
+            )
             done = server.change(models, "--replicas", "2")
             assert done.returncode == 0, done.stderr
             wait_until(lambda: added_alone(server), server.log)

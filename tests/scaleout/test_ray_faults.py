@@ -47,9 +47,15 @@ def test_auto_finds_the_ray_that_scale_started(tmp_path: Path, listener: str) ->
     assert find_address("auto", tmp_path) == listener
 
 
-@pytest.mark.parametrize("place", ["variable", "ray/ray_current_cluster", "ray_current_cluster"])
+@pytest.mark.parametrize(
+    "place", ["variable", "ray/ray_current_cluster", "ray_current_cluster"]
+)
 def test_auto_finds_the_ray_of_the_machine(
-    tmp_path: Path, listener: str, dead: str, place: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    listener: str,
+    dead: str,
+    place: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     own_file(tmp_path).write_text(dead)  # of a command that was killed
     if place == "variable":
@@ -59,14 +65,22 @@ def test_auto_finds_the_ray_of_the_machine(
     assert find_address("auto", tmp_path) == listener
 
 
-@pytest.mark.parametrize("content", ["", "auto", "x", ":1", "host:", "127.0.0.1:99999999999", "x" * 1000, "\xff"])
+@pytest.mark.parametrize(
+    "content",
+    ["", "auto", "x", ":1", "host:", "127.0.0.1:99999999999", "x" * 1000, "\xff"],
+)
 def test_auto_without_a_ray_is_refused(tmp_path: Path, content: str) -> None:
     own_file(tmp_path).write_text(content, encoding="latin-1")
-    with pytest.raises(CommandError, match=r"no Ray runs on this machine.*name one: --address HOST:PORT"):
+    with pytest.raises(
+        CommandError,
+        match=r"no Ray runs on this machine.*name one: --address HOST:PORT",
+    ):
         find_address("auto", tmp_path)
 
 
-def test_an_address_where_nothing_answers_is_refused(tmp_path: Path, dead: str, listener: str) -> None:
+def test_an_address_where_nothing_answers_is_refused(
+    tmp_path: Path, dead: str, listener: str
+) -> None:
     assert find_address(listener, tmp_path) == listener
     with pytest.raises(CommandError, match=f"no Ray answers at {re.escape(dead)}"):
         find_address(dead, tmp_path)
@@ -89,14 +103,19 @@ def test_a_ray_that_never_lets_the_command_in(tmp_path: Path, listener: str) -> 
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path / "state"), listener],
-        env={"PYTHONPATH": ":".join([str(tmp_path), *sys.path]), "RAY_AUTH_MODE": "token"},
+        env={
+            "PYTHONPATH": ":".join([str(tmp_path), *sys.path]),
+            "RAY_AUTH_MODE": "token",
+        },
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
     assert done.returncode == 1
-    assert done.stderr.startswith(f"pocketserve: the Ray at {listener} did not accept this command within 0.1 s")
+    assert done.stderr.startswith(
+        f"pocketserve: the Ray at {listener} did not accept this command within 0.1 s"
+    )
 
 
 class StandIn:
@@ -120,8 +139,12 @@ class StandIn:
         if number >= len(self.messages):
             application = types.SimpleNamespace(status="RUNNING")
         else:
-            deployments = {"replica": types.SimpleNamespace(message=self.messages[number])}
-            application = types.SimpleNamespace(status="DEPLOY_FAILED", message="", deployments=deployments)
+            deployments = {
+                "replica": types.SimpleNamespace(message=self.messages[number])
+            }
+            application = types.SimpleNamespace(
+                status="DEPLOY_FAILED", message="", deployments=deployments
+            )
         return types.SimpleNamespace(applications={"pocketserve": application})
 
 
@@ -156,12 +179,18 @@ def test_a_replica_that_is_lost_while_it_starts_is_started_again(run: Any) -> No
     ("messages", "starts", "sentence"),
     [
         ((LOST, LOST), 2, "Ray says: Failed to update"),
-        ((f"{LOST}\npocketserve.server.StartError: m cannot be loaded",), 1, "m cannot be loaded"),
+        (
+            (f"{LOST}\npocketserve.server.StartError: m cannot be loaded",),
+            1,
+            "m cannot be loaded",
+        ),
         (("no processors",), 1, "Ray says: no processors"),
     ],
     ids=["lost again", "our reason", "another reason"],
 )
-def test_a_start_that_fails_says_why(run: Any, messages: tuple[str, ...], starts: int, sentence: str) -> None:
+def test_a_start_that_fails_says_why(
+    run: Any, messages: tuple[str, ...], starts: int, sentence: str
+) -> None:
     from pocketserve.server import StartError
 
     serve = StandIn(*messages)

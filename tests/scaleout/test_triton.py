@@ -30,7 +30,14 @@ pytestmark = [pytest.mark.triton, pytest.mark.live, pytest.mark.alone]
 RANDOM = np.random.default_rng(7)
 INPUTS: dict[str, list[dict[str, Any]]] = {
     **{
-        name: [{"name": "image", "shape": [2, 8, 8, 1], "datatype": "FP32", "data": RANDOM.random(128).tolist()}]
+        name: [
+            {
+                "name": "image",
+                "shape": [2, 8, 8, 1],
+                "datatype": "FP32",
+                "data": RANDOM.random(128).tolist(),
+            }
+        ]
         for name in ("digits", "digits.tflite", "digits.tflite-int8", "digits.onnx")
     },
     "petals": [],
@@ -62,35 +69,52 @@ def theirs(folder: Path) -> Iterator[str]:
 
 
 def ask_triton(url: str, name: str, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-    answer = requests.post(f"{url}/v2/models/{name}/infer", json={"inputs": inputs}, timeout=60)
+    answer = requests.post(
+        f"{url}/v2/models/{name}/infer", json={"inputs": inputs}, timeout=60
+    )
     assert answer.status_code == 200, answer.text
     document: dict[str, Any] = answer.json()
     return document
 
 
-@pytest.mark.parametrize("name", ["digits", "digits.tflite", "digits.tflite-int8", "digits.onnx", "petals"])
+@pytest.mark.parametrize(
+    "name", ["digits", "digits.tflite", "digits.tflite-int8", "digits.onnx", "petals"]
+)
 def test_answers_are_equal(ours: Server, theirs: str, name: str) -> None:
     """Every output by name, shape and value; an empty answer would be no answer."""
     model, _, version = name.partition(".")
     path = f"/v2/models/{model}" + (f"/versions/{version}" if version else "")
     metadata = ours.call("GET", path).json()["inputs"]
     inputs = INPUTS[name] or [
-        {**spec, "shape": [abs(size) for size in spec["shape"]], "data": [0.5] * abs(int(np.prod(spec["shape"])))}
+        {
+            **spec,
+            "shape": [abs(size) for size in spec["shape"]],
+            "data": [0.5] * abs(int(np.prod(spec["shape"]))),
+        }
         for spec in metadata
     ]
-    expected = ours.call("POST", f"{path}/infer", json={"inputs": inputs}).json()["outputs"]
+    expected = ours.call("POST", f"{path}/infer", json={"inputs": inputs}).json()[
+        "outputs"
+    ]
     answered = ask_triton(theirs, name, inputs)["outputs"]
-    assert [output["name"] for output in answered] == [output["name"] for output in expected]
+    assert [output["name"] for output in answered] == [
+        output["name"] for output in expected
+    ]
     for mine, other in zip(expected, answered, strict=True):
-        assert other["shape"] == mine["shape"] and len(other["data"]) == np.prod(mine["shape"]) > 0
+        assert (
+            other["shape"] == mine["shape"]
+            and len(other["data"]) == np.prod(mine["shape"]) > 0
+        )
         assert other["data"] == pytest.approx(mine["data"], abs=1e-6)
 
 
 def test_a_tensor_without_dimensions(theirs: str) -> None:
     """It has one in Triton, of size 1."""
-    [output] = ask_triton(theirs, "double", [{"name": "x", "shape": [1], "datatype": "FP64", "data": [21.0]}])[
-        "outputs"
-    ]
+    [output] = ask_triton(
+        theirs,
+        "double",
+        [{"name": "x", "shape": [1], "datatype": "FP64", "data": [21.0]}],
+    )["outputs"]
     assert output["shape"] == [1] and output["data"] == [42.0]
 
 
@@ -102,8 +126,17 @@ def test_binary_tensors(theirs: str) -> None:
     tensor.set_data_from_numpy(image)
     with client.InferenceServerClient(theirs.removeprefix("http://")) as connection:
         scores = connection.infer("digits", [tensor]).as_numpy("scores")
-    plain = [{"name": "image", "shape": [1, 8, 8, 1], "datatype": "FP32", "data": image.ravel().tolist()}]
-    assert scores.ravel().tolist() == pytest.approx(ask_triton(theirs, "digits", plain)["outputs"][0]["data"], abs=1e-6)
+    plain = [
+        {
+            "name": "image",
+            "shape": [1, 8, 8, 1],
+            "datatype": "FP32",
+            "data": image.ravel().tolist(),
+        }
+    ]
+    assert scores.ravel().tolist() == pytest.approx(
+        ask_triton(theirs, "digits", plain)["outputs"][0]["data"], abs=1e-6
+    )
     assert scores.sum() == pytest.approx(1, abs=1e-3)
 
 
@@ -120,7 +153,14 @@ def test_a_client_of_kserve(theirs: str, binary_in: bool, binary_out: bool) -> N
 
     test_kserve.run("v2", work)
     [output] = answers[0].outputs
-    plain = [{"name": "image", "shape": [1, 8, 8, 1], "datatype": "FP32", "data": image.ravel().tolist()}]
+    plain = [
+        {
+            "name": "image",
+            "shape": [1, 8, 8, 1],
+            "datatype": "FP32",
+            "data": image.ravel().tolist(),
+        }
+    ]
     expected = ask_triton(theirs, "digits", plain)["outputs"][0]["data"]
     assert output.as_numpy().ravel().tolist() == pytest.approx(expected, abs=1e-6)
 
@@ -129,23 +169,52 @@ def test_curl(theirs: str) -> None:
     """The program, with a tensor as JSON and as bytes."""
     image = RANDOM.random((1, 8, 8, 1)).astype(np.float32)
     tensor = {"name": "image", "shape": [1, 8, 8, 1], "datatype": "FP32"}
-    as_json = json.dumps({"inputs": [{**tensor, "data": image.ravel().tolist()}]}).encode()
-    header = json.dumps({"inputs": [{**tensor, "parameters": {"binary_data_size": image.nbytes}}]}).encode()
-    expected = ask_triton(theirs, "digits", json.loads(as_json)["inputs"])["outputs"][0]["data"]
-    for body, length in ((as_json, len(as_json)), (header + image.tobytes(), len(header))):
-        headers = ["-H", f"Inference-Header-Content-Length: {length}", "-H", "Content-Type: application/octet-stream"]
+    as_json = json.dumps(
+        {"inputs": [{**tensor, "data": image.ravel().tolist()}]}
+    ).encode()
+    header = json.dumps(
+        {"inputs": [{**tensor, "parameters": {"binary_data_size": image.nbytes}}]}
+    ).encode()
+    expected = ask_triton(theirs, "digits", json.loads(as_json)["inputs"])["outputs"][
+        0
+    ]["data"]
+    for body, length in (
+        (as_json, len(as_json)),
+        (header + image.tobytes(), len(header)),
+    ):
+        headers = [
+            "-H",
+            f"Inference-Header-Content-Length: {length}",
+            "-H",
+            "Content-Type: application/octet-stream",
+        ]
         done = subprocess.run(
-            ["curl", "-q", "-sS", "--fail", *headers, "--data-binary", "@-", f"{theirs}/v2/models/digits/infer"],
+            [
+                "curl",
+                "-q",
+                "-sS",
+                "--fail",
+                *headers,
+                "--data-binary",
+                "@-",
+                f"{theirs}/v2/models/digits/infer",
+            ],
             input=body,
             capture_output=True,
             timeout=60,
         )
         assert done.returncode == 0, done.stderr
-        assert json.loads(done.stdout)["outputs"][0]["data"] == pytest.approx(expected, abs=1e-6)
+        assert json.loads(done.stdout)["outputs"][0]["data"] == pytest.approx(
+            expected, abs=1e-6
+        )
 
 
 def test_its_rate_is_measured_beside_ours() -> None:
     """A quick run of the benchmark Q1: every connection of both sides is answered."""
     rows = throughput.run(QUICK)
-    assert [row.name for row in rows] == ["Q1"] * len(throughput.GOALS) * len(throughput.CONNECTIONS)
-    assert all(isinstance(row, Comparison) and min(*row.ours, *row.floor) > 0 for row in rows)
+    assert [row.name for row in rows] == ["Q1"] * len(throughput.GOALS) * len(
+        throughput.CONNECTIONS
+    )
+    assert all(
+        isinstance(row, Comparison) and min(*row.ours, *row.floor) > 0 for row in rows
+    )

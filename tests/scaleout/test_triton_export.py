@@ -41,7 +41,15 @@ parameters { key: "models_dir" value: { string_value: "FOLDER" } }
 
 
 def export(models: Path, target: Path) -> list[Any]:
-    service = Service(load_config({"models_dir": models, "quarantine": False, "state_dir": target.parent / "state"}))
+    service = Service(
+        load_config(
+            {
+                "models_dir": models,
+                "quarantine": False,
+                "state_dir": target.parent / "state",
+            }
+        )
+    )
     try:
         return export_models(service, models, target)
     finally:
@@ -52,13 +60,21 @@ def test_the_embedded_models(models_copy: Path, tmp_path: Path) -> None:
     """A Triton model a version, and one by the model name; equal code; a reason for what is left out."""
     rows = export(models_copy, tmp_path / "out")
     written = {path.name for path in (tmp_path / "out").iterdir()}
-    assert {"digits", "digits.tflite", "digits.tflite-int8", "petals", "petals.tflite"} <= written
+    assert {
+        "digits",
+        "digits.tflite",
+        "digits.tflite-int8",
+        "petals",
+        "petals.tflite",
+    } <= written
     assert {name for row in rows for name in row.names} == written
     text = (tmp_path / "out" / "digits.tflite-int8" / "config.pbtxt").read_text()
     assert text == GOLDEN.replace("FOLDER", str(models_copy))
     default = (tmp_path / "out" / "digits" / "config.pbtxt").read_text()
     assert 'name: "digits"\n' in default and 'string_value: "tflite" }' in default
-    assert {path.read_text() for path in (tmp_path / "out").rglob("model.py")} == {MODEL_CODE}
+    assert {path.read_text() for path in (tmp_path / "out").rglob("model.py")} == {
+        MODEL_CODE
+    }
     assert all(row.names or row.reason for row in rows)
     reasons = {row.version: row.reason for row in rows if row.model == "digits"}
     assert reasons["tflite"] == "" and "torch" in reasons
@@ -78,7 +94,9 @@ def test_scalars_and_models_with_state(tmp_path: Path) -> None:
     assert not rows["sum"].names and rows["sum"].reason.startswith("it keeps state")
     text = (tmp_path / "out" / "double" / "config.pbtxt").read_text()
     config = parse(text)
-    assert config["input"] == [{"name": ["x"], "data_type": ["TYPE_FP64"], "dims": ["1"]}]
+    assert config["input"] == [
+        {"name": ["x"], "data_type": ["TYPE_FP64"], "dims": ["1"]}
+    ]
     assert text.isascii() and text.count('m\\303\\266dels \\042x\\042 \\134"') == 1
 
 
@@ -87,25 +105,60 @@ def test_names_that_triton_cannot_have(tmp_path: Path) -> None:
     models, long, version = tmp_path / "models", 128 * "m", 127 * "v"
     for model, name in (("a", "b.c"), ("a.b", "c"), (long, version)):
         copy_folder(MODELS / "petals", models / model)
-        (models / model / "model.toml").write_text(f'[versions."{name}"]\nfile = "petals.tflite"\n')
+        (models / model / "model.toml").write_text(
+            f'[versions."{name}"]\nfile = "petals.tflite"\n'
+        )
     rows = {(row.model, row.version): row for row in export(models, tmp_path / "out")}
     assert rows["a", "b.c"].names == ("a.b.c", "a")
-    assert rows["a.b", "c"].names == () and "another version is 'a.b.c'" in rows["a.b", "c"].reason
-    assert rows[long, version].names == () and "longer than 255 bytes" in rows[long, version].reason
+    assert (
+        rows["a.b", "c"].names == ()
+        and "another version is 'a.b.c'" in rows["a.b", "c"].reason
+    )
+    assert (
+        rows[long, version].names == ()
+        and "longer than 255 bytes" in rows[long, version].reason
+    )
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"a.b.c", "a"}
 
 
-def test_the_command(tmp_path: Path, models_copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(
+    tmp_path: Path, models_copy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """It prints what became of each version, writes no folder twice, and fails where nothing could be exported."""
     out = tmp_path / "out"
     assert main(["export", "--to", "triton", "--json", str(models_copy), str(out)]) == 0
-    rows = {(row["model"], row["version"]): row for row in json.loads(capsys.readouterr().out)}
+    rows = {
+        (row["model"], row["version"]): row
+        for row in json.loads(capsys.readouterr().out)
+    }
     assert rows["petals", "tflite"]["names"] == ["petals.tflite", "petals"]
     assert main(["export", "--to", "triton", str(models_copy), str(out)]) == 1
     assert "exists already; name a new folder" in capsys.readouterr().err
     (tmp_path / "empty").mkdir()
-    assert main(["export", "--to", "triton", str(tmp_path / "empty"), str(tmp_path / "none")]) == 1
-    assert main(["export", "--to", "triton", str(tmp_path / "nowhere"), str(tmp_path / "none2")]) == 1
+    assert (
+        main(
+            [
+                "export",
+                "--to",
+                "triton",
+                str(tmp_path / "empty"),
+                str(tmp_path / "none"),
+            ]
+        )
+        == 1
+    )
+    assert (
+        main(
+            [
+                "export",
+                "--to",
+                "triton",
+                str(tmp_path / "nowhere"),
+                str(tmp_path / "none2"),
+            ]
+        )
+        == 1
+    )
     assert "cannot be read" in capsys.readouterr().err
 
 
@@ -173,19 +226,31 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def open_exported(folder: Path) -> Any:
     """Run a model's code as Triton does, with its configuration as Triton writes it."""
-    spec = importlib.util.spec_from_file_location("exported_model", folder / "1" / "model.py")
+    spec = importlib.util.spec_from_file_location(
+        "exported_model", folder / "1" / "model.py"
+    )
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     config = parse((folder / "config.pbtxt").read_text())
-    values = {entry["key"][0]: {"string_value": entry["value"][0]["string_value"][0]} for entry in config["parameters"]}
-    inputs = [{"name": entry["name"][0], "data_type": entry["data_type"][0]} for entry in config["input"]]
+    values = {
+        entry["key"][0]: {"string_value": entry["value"][0]["string_value"][0]}
+        for entry in config["parameters"]
+    }
+    inputs = [
+        {"name": entry["name"][0], "data_type": entry["data_type"][0]}
+        for entry in config["input"]
+    ]
     model = module.TritonPythonModel()
-    model.initialize({"model_config": json.dumps({"parameters": values, "input": inputs})})
+    model.initialize(
+        {"model_config": json.dumps({"parameters": values, "input": inputs})}
+    )
     return model
 
 
-def test_the_code_answers_as_we_do(stand_in: Any, server: Any, models_copy: Path, tmp_path: Path) -> None:
+def test_the_code_answers_as_we_do(
+    stand_in: Any, server: Any, models_copy: Path, tmp_path: Path
+) -> None:
     """Equal numbers; a fault is an error of its own request, with our code and sentence."""
     export(models_copy, tmp_path / "out")
     model = open_exported(tmp_path / "out" / "digits")
@@ -194,11 +259,23 @@ def test_the_code_answers_as_we_do(stand_in: Any, server: Any, models_copy: Path
     wrong = StandInRequest([StandInTensor("image", image[:, :4])], ["scores"])
     unknown = StandInRequest([StandInTensor("image", image)], ["nothing"])
     answers = model.execute([good, wrong, unknown])
-    tensor = {"name": "image", "shape": [1, 8, 8, 1], "datatype": "FP32", "data": image.ravel().tolist()}
-    expected = server.call("POST", "/v2/models/digits/infer", json={"inputs": [tensor]}).json()["outputs"][0]["data"]
+    tensor = {
+        "name": "image",
+        "shape": [1, 8, 8, 1],
+        "datatype": "FP32",
+        "data": image.ravel().tolist(),
+    }
+    expected = server.call(
+        "POST", "/v2/models/digits/infer", json={"inputs": [tensor]}
+    ).json()["outputs"][0]["data"]
     [scores] = answers[0].output_tensors
-    assert scores.name() == "scores" and scores.as_numpy().ravel().tolist() == pytest.approx(expected, abs=1e-6)
-    assert answers[1].error.code == StandInError.INVALID_ARG and answers[1].error.message.startswith("INVALID_TENSOR: ")
+    assert (
+        scores.name() == "scores"
+        and scores.as_numpy().ravel().tolist() == pytest.approx(expected, abs=1e-6)
+    )
+    assert answers[1].error.code == StandInError.INVALID_ARG and answers[
+        1
+    ].error.message.startswith("INVALID_TENSOR: ")
     assert answers[2].error.message.startswith("INVALID_")
     model.finalize()
 

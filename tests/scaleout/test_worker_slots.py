@@ -24,7 +24,11 @@ def test_the_lowest_free_number(tmp_path: Path) -> None:
     first.close()
     assert second.is_alone()
     third = WorkerSlot(tmp_path)
-    assert third.name == "0" and third.folder == tmp_path / "workers" / "0" and not second.is_alone()
+    assert (
+        third.name == "0"
+        and third.folder == tmp_path / "workers" / "0"
+        and not second.is_alone()
+    )
     assert third.folder.stat().st_mode & 0o777 == 0o700
     second.close()
     assert third.is_alone()
@@ -52,15 +56,23 @@ def test_a_folder_that_cannot_be_used(tmp_path: Path) -> None:
 
 def read(data: bytes, *, trusted: bool = True, **headers: str) -> bytes:
     environ: dict[str, Any] = {"wsgi.input": BytesIO(data), **headers}
-    return bytes(read_body(environ, 100_000 if trusted else MAX_UNAUTHENTICATED_BODY).getbuffer())
+    return bytes(
+        read_body(environ, 100_000 if trusted else MAX_UNAUTHENTICATED_BODY).getbuffer()
+    )
 
 
 def test_bodies_that_are_taken() -> None:
     """Of a known length, in chunks, or none; what follows the announced length stays where it is."""
     data = bytes(range(256)) * 300
     assert read(data + b"more", CONTENT_LENGTH=str(len(data))) == data
-    assert read(data, CONTENT_LENGTH="1000", HTTP_INFERENCE_HEADER_CONTENT_LENGTH="13") == data[:1000]
-    assert read(data, CONTENT_LENGTH="1000", HTTP_INFERENCE_HEADER_CONTENT_LENGTH="x") == data[:1000]
+    assert (
+        read(data, CONTENT_LENGTH="1000", HTTP_INFERENCE_HEADER_CONTENT_LENGTH="13")
+        == data[:1000]
+    )
+    assert (
+        read(data, CONTENT_LENGTH="1000", HTTP_INFERENCE_HEADER_CONTENT_LENGTH="x")
+        == data[:1000]
+    )
     assert read(data, HTTP_TRANSFER_ENCODING="chunked") == data
     assert read(data) == read(data, CONTENT_LENGTH="0") == b""
 

@@ -9,7 +9,10 @@ from typing import Any
 from conftest import MODELS
 from pocketserve_client import Client, ServerError, ServerUnreachableError
 
-DIGITS = {path.stem: path.read_bytes() for path in sorted((MODELS / "digits" / "samples").glob("*.png"))}
+DIGITS = {
+    path.stem: path.read_bytes()
+    for path in sorted((MODELS / "digits" / "samples").glob("*.png"))
+}
 
 
 @dataclass
@@ -24,7 +27,11 @@ class Record:
 
     def right(self) -> int:
         """How many were answered; each answer has to be the one to its own request."""
-        answers = [(asked, got) for asked, got in self.entries if not isinstance(got, Exception)]
+        answers = [
+            (asked, got)
+            for asked, got in self.entries
+            if not isinstance(got, Exception)
+        ]
         assert all(asked == got for asked, got in answers)
         return len(answers)
 
@@ -56,7 +63,9 @@ class Asker:
 
     def _ask(self, picture: bytes) -> Any:
         try:
-            return self._client.predict("digits", picture, top_k=1)["predictions"][0]["label"]
+            return self._client.predict("digits", picture, top_k=1)["predictions"][0][
+                "label"
+            ]
         except (ServerError, ServerUnreachableError) as error:
             self._ends.wait(0.02)  # an app would not hammer either
             return error

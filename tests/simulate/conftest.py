@@ -73,7 +73,9 @@ class Served:
     def client(self, transport: str, **options: Any) -> Client:
         """A client of one transport, ``http`` or ``socket``."""
         port = self.ports[0 if transport == "http" else 1]
-        return Client(f"{transport}://127.0.0.1:{port}", token_file=self.token_file, **options)
+        return Client(
+            f"{transport}://127.0.0.1:{port}", token_file=self.token_file, **options
+        )
 
 
 def width(client: Client, **options: Any) -> float:
@@ -90,7 +92,11 @@ def serve_on(tmp_path: Path) -> Iterator[Callable[..., Served]]:
         phone = Phone(model, tmp_path / "phone", output=tmp_path / "log")
         phones.append(phone)
         ports = free_ports()
-        named = [f"--http-port={ports[0]}", f"--socket-port={ports[1]}", f"--ready-file={tmp_path / 'ready.json'}"]
+        named = [
+            f"--http-port={ports[0]}",
+            f"--socket-port={ports[1]}",
+            f"--ready-file={tmp_path / 'ready.json'}",
+        ]
         phone.processes.start(["serve", str(MODELS), *named, *options])
         served = Served(phone, ports, tmp_path)
         served.await_ready()

@@ -21,7 +21,9 @@ for _ in sys.stdin:
     print("ended", flush=True)
 """
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads processes as Linux shows them")
+pytestmark = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="reads processes as Linux shows them"
+)
 
 
 def test_those_that_have_ended_take_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,7 +32,11 @@ def test_those_that_have_ended_take_no_place(monkeypatch: pytest.MonkeyPatch) ->
     followed = DetachedChildren()
     command = [sys.executable, "-c", LEADER]
     with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     ) as leader:
         assert leader.stdin is not None and leader.stdout is not None
         try:
@@ -47,7 +53,9 @@ def test_those_that_have_ended_take_no_place(monkeypatch: pytest.MonkeyPatch) ->
             followed.forget()
 
 
-def test_a_process_that_ends_while_it_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_ends_while_it_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """It has no children then; whoever looks goes on."""
 
     def gone(_path: str) -> list[str]:

@@ -34,11 +34,23 @@ def more_right(record: Record, count: int = 10) -> None:
 
 def doctor(served: Served) -> dict[str, str]:
     """What the doctor finds on the phone, sentences by subject."""
-    command = [sys.executable, "-m", "pocketserve", "simulate", "--folder", str(served.phone.image.folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "pocketserve",
+        "simulate",
+        "--folder",
+        str(served.phone.image.folder),
+    ]
     command += ["--", "doctor", str(MODELS), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=90, stdin=subprocess.DEVNULL)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=90, stdin=subprocess.DEVNULL
+    )
     findings = json.loads(done.stdout)["findings"]
-    return {finding["subject"]: finding["level"] + ": " + finding["sentence"] for finding in findings}
+    return {
+        finding["subject"]: finding["level"] + ": " + finding["sentence"]
+        for finding in findings
+    }
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
@@ -49,12 +61,19 @@ def test_freeze(serve_on, transport):
         assert width(client) == pytest.approx(WIDTH, abs=1e-3)
         freeze = PhoneEvent("freeze")
         served.phone.begin(freeze)
-        patient, impatient = client.async_predict("petals", FLOWER), client.async_predict("petals", FLOWER)
+        patient, impatient = (
+            client.async_predict("petals", FLOWER),
+            client.async_predict("petals", FLOWER),
+        )
         with pytest.raises(ServerUnreachableError, match=r"within 0\.5 s"):
             impatient.result(0.5)
-        assert served.phone.processes.pid is not None  # the process is there all the while
+        assert (
+            served.phone.processes.pid is not None
+        )  # the process is there all the while
         served.phone.end(freeze)
-        assert patient.result()["predictions"][0]["value"] == pytest.approx(WIDTH, abs=1e-3)  # late, but not lost
+        assert patient.result()["predictions"][0]["value"] == pytest.approx(
+            WIDTH, abs=1e-3
+        )  # late, but not lost
         assert width(client) == pytest.approx(WIDTH, abs=1e-3)
     assert not served.phone.processes.exits
 
@@ -69,15 +88,22 @@ def test_kill(serve_on, transport):
         kill = PhoneEvent("kill")
         served.phone.begin(kill)
         assert served.phone.processes.pid is None
-        assert [(gone.pid, gone.code, gone.cause) for gone in served.phone.processes.exits] == [(before, -9, "kill")]
+        assert [
+            (gone.pid, gone.code, gone.cause) for gone in served.phone.processes.exits
+        ] == [(before, -9, "kill")]
         with pytest.raises(ProcessLookupError):
             os.kill(before, 0)
         asked = client.async_predict("petals", FLOWER)  # while nobody listens
         served.phone.end(kill)
-        assert asked.result()["predictions"][0]["value"] == pytest.approx(WIDTH, abs=1e-3)
+        assert asked.result()["predictions"][0]["value"] == pytest.approx(
+            WIDTH, abs=1e-3
+        )
         assert width(client) == pytest.approx(WIDTH, abs=1e-3)
     assert served.await_ready()["pid"] == served.phone.processes.pid != before
-    assert f"(process {before}) was killed, most likely by Android; what helps: termux-wake-lock" in served.log
+    assert (
+        f"(process {before}) was killed, most likely by Android; what helps: termux-wake-lock"
+        in served.log
+    )
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
@@ -99,22 +125,41 @@ def test_what_was_answered_is_right(serve_on, kind, transport):
 
 def test_background(serve_on):
     """Only slow cores are left, to every thread; loaded models are opened again for as many threads."""
-    even = PhoneModel("even", fast_cores=4, slow_cores=4, speed=1.0, memory_mb=2000, slow_khz=2_300_000)
+    even = PhoneModel(
+        "even",
+        fast_cores=4,
+        slow_cores=4,
+        speed=1.0,
+        memory_mb=2000,
+        slow_khz=2_300_000,
+    )
     served = serve_on(even)
     phone, event = served.phone, PhoneEvent("background")
     with Asker(served.client("socket")) as record:
         more_right(record)
         phone.begin(event)
         tasks = [int(name) for name in os.listdir(f"/proc/{phone.processes.pid}/task")]
-        assert {tuple(sorted(os.sched_getaffinity(task))) for task in tasks} == {phone.cores.background}
+        assert {tuple(sorted(os.sched_getaffinity(task))) for task in tasks} == {
+            phone.cores.background
+        }
         assert phone.speed == pytest.approx(even.slow_speed)
         more_right(record)
         if len(phone.cores.all) > len(phone.cores.background):
-            eventually(lambda: f"runs with {len(phone.cores.background)} threads now" in served.log)
+            eventually(
+                lambda: (
+                    f"runs with {len(phone.cores.background)} threads now" in served.log
+                )
+            )
         phone.end(event)
-        assert tuple(sorted(os.sched_getaffinity(phone.processes.pid or 0))) == phone.cores.all and phone.speed == 1.0
+        assert (
+            tuple(sorted(os.sched_getaffinity(phone.processes.pid or 0)))
+            == phone.cores.all
+            and phone.speed == 1.0
+        )
         if len(phone.cores.all) > len(phone.cores.background):
-            eventually(lambda: f"runs with {len(phone.cores.all)} threads now" in served.log)
+            eventually(
+                lambda: f"runs with {len(phone.cores.all)} threads now" in served.log
+            )
         more_right(record)
     assert not record.errors and not phone.processes.exits
 
@@ -123,7 +168,10 @@ def test_thermal(serve_on):
     """A hot phone is slow, and says so; everything is answered."""
     served = serve_on()
     zone = served.phone.image.root / "sys/class/thermal/thermal_zone0/temp"
-    cool, hot = int(zone.read_text()), PhoneEvent("thermal", options={"speed": 0.2, "degrees": 46})
+    cool, hot = (
+        int(zone.read_text()),
+        PhoneEvent("thermal", options={"speed": 0.2, "degrees": 46}),
+    )
     with Asker(served.client("http")) as record:
         served.phone.begin(hot)
         more_right(record)
@@ -163,7 +211,9 @@ def test_a_battery_that_says_nothing_bad(serve_on, options):
     served = serve_on()
     served.phone.begin(PhoneEvent("battery", options=options))
     with served.client("socket") as client:
-        assert width(client, parameters={"priority": 7}) == pytest.approx(WIDTH, abs=1e-3)
+        assert width(client, parameters={"priority": 7}) == pytest.approx(
+            WIDTH, abs=1e-3
+        )
     assert "low power" not in served.log
     served.phone.close()
     assert served.phone.processes.exits[-1].code == 0
@@ -175,7 +225,10 @@ def test_memory_pressure_that_can_be_borne(serve_on):
     some = PhoneEvent("memory_pressure", options={"mb": 250})
     with Asker(served.client("socket")) as record:
         served.phone.begin(some)
-        assert "of memory are available: Android will end the server" in doctor(served)["memory"]
+        assert (
+            "of memory are available: Android will end the server"
+            in doctor(served)["memory"]
+        )
         more_right(record)
         served.phone.end(some)
         assert doctor(served)["memory"].startswith("ok: ")
@@ -186,16 +239,24 @@ def test_memory_pressure_that_can_be_borne(serve_on):
 def test_memory_pressure_that_kills(serve_on, transport):
     """A server that holds more than is left is killed; its clients are told, and find the next one."""
     served = serve_on()
-    before, maximum = served.phone.processes.pid, PhoneEvent("memory_pressure", options={"mb": 10})
+    before, maximum = (
+        served.phone.processes.pid,
+        PhoneEvent("memory_pressure", options={"mb": 10}),
+    )
     with Asker(served.client(transport, reconnect=0.0)) as record:
         more_right(record)
         served.phone.begin(maximum)
         eventually(lambda: record.errors)
-        assert [(gone.code, gone.cause) for gone in served.phone.processes.exits] == [(-9, "memory")]
+        assert [(gone.code, gone.cause) for gone in served.phone.processes.exits] == [
+            (-9, "memory")
+        ]
         served.phone.end(maximum)
         more_right(record)
     assert all(isinstance(error, ServerUnreachableError) for error in record.errors)
-    assert f"(process {before}) was killed, most likely by Android; what helps: termux-wake-lock" in served.log
+    assert (
+        f"(process {before}) was killed, most likely by Android; what helps: termux-wake-lock"
+        in served.log
+    )
 
 
 @pytest.mark.parametrize("by", [90 * 86_400, -90 * 86_400])
@@ -207,10 +268,16 @@ def test_clock_jump(serve_on, by):
         client.open_pairing()
         waiting = client.async_predict("petals", FLOWER, wait=30)
         served.phone.begin(jump)
-        assert waiting.result()["predictions"][0]["value"] == pytest.approx(WIDTH, abs=1e-3)
+        assert waiting.result()["predictions"][0]["value"] == pytest.approx(
+            WIDTH, abs=1e-3
+        )
         assert width(client, wait=30) == pytest.approx(WIDTH, abs=1e-3)
         more_right(record)
-        states = {entry["name"]: entry["state"] for entry in client.index() if entry["version"] == "tflite"}
+        states = {
+            entry["name"]: entry["state"]
+            for entry in client.index()
+            if entry["version"] == "tflite"
+        }
         assert states["digits"] == states["petals"] == "READY"
         assert client.pairing_state() == "open"
         last = client.statistics("petals", "tflite")[0]["last_inference"] / 1000
@@ -239,14 +306,27 @@ def test_squatter(serve_on):
             width(another)
         http, socket_port = (f"http://127.0.0.1:{served.ports[0]}", served.ports[1])
         automatic = AutomaticTransport(
-            SocketTransport(("127.0.0.1", socket_port), token, 60), HttpTransport(http, token, 60)
+            SocketTransport(("127.0.0.1", socket_port), token, 60),
+            HttpTransport(http, token, 60),
         )
-        with pytest.raises(NotOurServerError):  # and does not go on to hand the token over by HTTP
+        with pytest.raises(
+            NotOurServerError
+        ):  # and does not go on to hand the token over by HTTP
             automatic.send(Request("GET", "/v2"))
         automatic.close()
-        eventually(lambda: "Address already in use; stop what uses it or choose another with" in served.log)
+        eventually(
+            lambda: (
+                "Address already in use; stop what uses it or choose another with"
+                in served.log
+            )
+        )
         heard = b"".join(bytes(said) for said in hijacker.received)
-        assert heard and token.encode() not in heard and b"petals" not in heard and b"/v2" not in heard
+        assert (
+            heard
+            and token.encode() not in heard
+            and b"petals" not in heard
+            and b"/v2" not in heard
+        )
         served.phone.end(event)
         served.await_ready()
         assert width(client) == pytest.approx(WIDTH, abs=1e-3)
@@ -276,9 +356,18 @@ def test_a_hijacker_hears_everything_over_http(serve_on):
     [
         (PhoneEvent("earthquake"), "there is no event 'earthquake'"),
         (PhoneEvent("memory-presure"), "squatter; did you mean 'memory_pressure'?"),
-        (PhoneEvent("battery", options={"percnt": 1}), "it has percent, plugged, answers; did you mean 'percent'?"),
-        (PhoneEvent("freeze", options={"hard": 1}), "has no option 'hard'; it has none"),
-        (PhoneEvent("battery", options={"percent": 101}), "percent must be a number between 0 and 100, not 101"),
+        (
+            PhoneEvent("battery", options={"percnt": 1}),
+            "it has percent, plugged, answers; did you mean 'percent'?",
+        ),
+        (
+            PhoneEvent("freeze", options={"hard": 1}),
+            "has no option 'hard'; it has none",
+        ),
+        (
+            PhoneEvent("battery", options={"percent": 101}),
+            "percent must be a number between 0 and 100, not 101",
+        ),
         (PhoneEvent("battery", options={"percent": "8"}), "not '8'"),
         (PhoneEvent("thermal", options={"speed": 0}), "between 0.05 and 1"),
         (PhoneEvent("squatter", options={"ports": [70000]}), "a list of port numbers"),
@@ -296,7 +385,12 @@ def test_events_that_cannot_be(event, expected):
 def test_a_hijacker_cannot_take_ports_that_others_have(serve_on):
     """The event does not happen then, and the server comes back."""
     served = serve_on()
-    with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(EventError, match="cannot be taken"):
-        served.phone.begin(PhoneEvent("squatter", options={"ports": [other.getsockname()[1]]}))
+    with (
+        socket.create_server(("127.0.0.1", 0)) as other,
+        pytest.raises(EventError, match="cannot be taken"),
+    ):
+        served.phone.begin(
+            PhoneEvent("squatter", options={"ports": [other.getsockname()[1]]})
+        )
     assert not served.phone.under_way()
     served.await_ready()

@@ -46,13 +46,21 @@ def test_how_cores_are_laid_over_the_desktops(fast, slow, desktop, expected):
     assert bool(set(cores.fast) & set(cores.slow)) == (desktop == 1 and slow > 0)
 
 
-@given(st.integers(1, 16), st.integers(0, 16), st.sets(st.integers(0, 63), min_size=1, max_size=24))
+@given(
+    st.integers(1, 16),
+    st.integers(0, 16),
+    st.sets(st.integers(0, 63), min_size=1, max_size=24),
+)
 def test_every_phone_fits_every_desktop(fast, slow, desktop):
     listed = sorted(desktop)
     cores = map_cores(phone_with(fast, slow), listed)
     assert cores.fast and len(cores.fast) <= fast and len(cores.slow) <= slow
     assert bool(cores.slow) == bool(slow)
-    assert set(cores.all) <= desktop and set(cores.background) <= desktop and cores.background
+    assert (
+        set(cores.all) <= desktop
+        and set(cores.background) <= desktop
+        and cores.background
+    )
     assert len(listed) == 1 or not set(cores.fast) & set(cores.slow)
 
 
@@ -60,16 +68,37 @@ def test_knobs():
     changed = DEVICES["mid"].with_knobs(speed=0.1, fast_cores=None)
     assert (changed.speed, changed.fast_cores, changed.name) == (0.1, 4, "mid, changed")
     assert DEVICES["mid"].with_knobs(speed=None) == DEVICES["mid"]
-    for wrong in ({"speed": 0.0}, {"speed": 1.5}, {"fast_cores": 0}, {"memory_mb": 1}, {"slow_cores": -1}):
+    for wrong in (
+        {"speed": 0.0},
+        {"speed": 1.5},
+        {"fast_cores": 0},
+        {"memory_mb": 1},
+        {"slow_cores": -1},
+    ):
         with pytest.raises(ValueError, match="of a phone must lie between"):
             DEVICES["mid"].with_knobs(**wrong)
 
 
 def test_conditions_together():
     heat, low = Condition(speed=0.5, heat=80.0), Condition(battery={"percentage": 8})
-    both = combine([heat, Condition(speed=0.5, memory_mb=100), low, Condition(frozen=True, memory_mb=50, clock=3.0)])
-    assert (both.speed, both.heat, both.memory_mb, both.frozen, both.clock) == (0.25, 80.0, 50, True, 3.0)
-    assert both.battery == {"percentage": 8} and both.api_answers and not both.background
+    both = combine(
+        [
+            heat,
+            Condition(speed=0.5, memory_mb=100),
+            low,
+            Condition(frozen=True, memory_mb=50, clock=3.0),
+        ]
+    )
+    assert (both.speed, both.heat, both.memory_mb, both.frozen, both.clock) == (
+        0.25,
+        80.0,
+        50,
+        True,
+        3.0,
+    )
+    assert (
+        both.battery == {"percentage": 8} and both.api_answers and not both.background
+    )
     assert combine([]).speed == 1.0 and combine([]).memory_mb is None
 
 
@@ -102,7 +131,9 @@ def test_the_duty_cycle_stops_and_continues():
         assert sent.stopped
         after = len(sent.signals)
         cycle.set(0.5, True)
-        assert sent.signals[after:] == [signal.SIGSTOP]  # nothing else was sent in between
+        assert sent.signals[after:] == [
+            signal.SIGSTOP
+        ]  # nothing else was sent in between
     finally:
         cycle.close()
     pairs = list(zip(sent.signals, sent.signals[1:], strict=False))
@@ -139,7 +170,11 @@ def test_the_look(tmp_path):
     first, second, third, *_ = run_python(tmp_path / "phone", code).splitlines()
     files = tmp_path / "phone/data/data/com.termux/files"
     platform, state, temporary, memory = first.split()
-    assert (platform, state, temporary) == ("android", f"{files}/home/.local/state/x", f"{files}/usr/tmp")
+    assert (platform, state, temporary) == (
+        "android",
+        f"{files}/home/.local/state/x",
+        f"{files}/usr/tmp",
+    )
     assert int(memory) == QUICK.memory_mb * 10**6 // 1024 * 1024
     assert second.startswith(str(QUICK.fast_khz)) and "present" in second
     assert third == str(QUICK.api)
@@ -154,7 +189,8 @@ def test_settings_of_the_desktop_stay_there(tmp_path, monkeypatch):
     seen = run_python(tmp_path / "phone", code)
     assert seen == "['POCKETSERVE_SIMULATION', 'POCKETSERVE_TFJS_MODULES']\n"
     code = (
-        "from pocketserve.config import load_config; c = load_config({}); print(c.state_dir, c.token_file, c.http_port)"
+        "from pocketserve.config import load_config; c = load_config({}); "
+        "print(c.state_dir, c.token_file, c.http_port)"
     )
     home = tmp_path / "phone/data/data/com.termux/files/home/.local/state/pocketserve"
     assert run_python(tmp_path / "phone", code) == f"{home} {home / 'token'} 8470\n"
@@ -162,10 +198,17 @@ def test_settings_of_the_desktop_stay_there(tmp_path, monkeypatch):
 
 def test_a_sitecustomize_of_the_desktop_still_runs(tmp_path, monkeypatch):
     (tmp_path / "own").mkdir()
-    (tmp_path / "own/sitecustomize.py").write_text("import os; os.environ['SEEN'] = 'yes'")
-    path = os.pathsep.join(filter(None, [str(tmp_path / "own"), os.environ.get("PYTHONPATH", "")]))
+    (tmp_path / "own/sitecustomize.py").write_text(
+        "import os; os.environ['SEEN'] = 'yes'"
+    )
+    path = os.pathsep.join(
+        filter(None, [str(tmp_path / "own"), os.environ.get("PYTHONPATH", "")])
+    )
     monkeypatch.setenv("PYTHONPATH", path)
-    assert run_python(tmp_path / "phone", "import os; print(os.environ['SEEN'])") == "yes\n"
+    assert (
+        run_python(tmp_path / "phone", "import os; print(os.environ['SEEN'])")
+        == "yes\n"
+    )
 
 
 def test_the_clock_is_the_phones(tmp_path):
@@ -237,7 +280,13 @@ def test_it_dies_with_the_simulation(tmp_path):
         "print(phone.processes.pid, flush=True); os.kill(os.getpid(), 9)"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "phone")]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=60)
+    done = subprocess.run(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode == -9
     pid = int(done.stdout)
 
@@ -256,10 +305,26 @@ def test_what_is_hidden(tmp_path):
     """A folder and a file that the desktop has are not seen on the phone, where the system allows that."""
     (tmp_path / "there").mkdir()
     (tmp_path / "there/models").mkdir()
-    absent = [tmp_path / "there", Path("/proc/stat"), tmp_path / "phone", tmp_path / "never"]
-    with Phone(QUICK, tmp_path / "phone", output=tmp_path / "log", absent=absent) as phone:
+    absent = [
+        tmp_path / "there",
+        Path("/proc/stat"),
+        tmp_path / "phone",
+        tmp_path / "never",
+    ]
+    with Phone(
+        QUICK, tmp_path / "phone", output=tmp_path / "log", absent=absent
+    ) as phone:
         assert set(phone.covers) <= {str(tmp_path / "there"), "/proc/stat"}
-        phone.processes.start(["serve", str(tmp_path / "there/models"), "--http-port", "0", "--socket-port", "0"])
+        phone.processes.start(
+            [
+                "serve",
+                str(tmp_path / "there/models"),
+                "--http-port",
+                "0",
+                "--socket-port",
+                "0",
+            ]
+        )
         if str(tmp_path / "there") in phone.covers:
             assert phone.processes.wait(60) == 1
             assert "cannot be read" in (tmp_path / "log").read_text()
@@ -283,7 +348,9 @@ def test_children_in_sessions_of_their_own_share_its_fate(tmp_path, monkeypatch)
     shell = f"sleep 600 & echo $$ $! > {tmp_path / 'pids.new'}; mv {tmp_path / 'pids.new'} {tmp_path / 'pids'}; wait"
     begin = f"import subprocess; subprocess.Popen(['sh', '-c', {shell!r}], start_new_session=True)"
     (tmp_path / "own/sitecustomize.py").write_text(begin)
-    path = os.pathsep.join(filter(None, [str(tmp_path / "own"), os.environ.get("PYTHONPATH", "")]))
+    path = os.pathsep.join(
+        filter(None, [str(tmp_path / "own"), os.environ.get("PYTHONPATH", "")])
+    )
     monkeypatch.setenv("PYTHONPATH", path)
     with Phone(QUICK, tmp_path / "phone", output=tmp_path / "log") as phone:
         phone.processes.start(["serve", "--http-port", "0", "--socket-port", "0"])

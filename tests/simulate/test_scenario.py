@@ -33,9 +33,20 @@ def parse(text: str) -> Scenario:
 
 def test_what_is_left_out_has_a_default() -> None:
     scenario = parse(WHOLE)
-    assert (scenario.name, scenario.device, scenario.seconds, scenario.recovery) == ("s", "mid", 20, 2.0)
-    assert [(event.kind, event.at, event.seconds) for event in scenario.events] == [("freeze", 3, 2)]
-    assert scenario.streams == (Stream("a", "petals", 5, "socket", "", "tensors", 1, 4, 2.0, 5.0, 5.0, 0, False, ()),)
+    assert (scenario.name, scenario.device, scenario.seconds, scenario.recovery) == (
+        "s",
+        "mid",
+        20,
+        2.0,
+    )
+    assert [(event.kind, event.at, event.seconds) for event in scenario.events] == [
+        ("freeze", 3, 2)
+    ]
+    assert scenario.streams == (
+        Stream(
+            "a", "petals", 5, "socket", "", "tensors", 1, 4, 2.0, 5.0, 5.0, 0, False, ()
+        ),
+    )
     assert scenario.streams[0].max_call_s == 15
 
 
@@ -51,7 +62,9 @@ def test_everything_can_be_said() -> None:
     assert scenario.options == ("--queue-limit", "4")
     assert scenario.streams[0].allow == ("SUPERSEDED",)
     assert scenario.streams[0].reconnect == 0
-    assert [event.kind for event in scenario.events] == ["kill", "vanishing"], "by the time at which they begin"
+    assert [event.kind for event in scenario.events] == ["kill", "vanishing"], (
+        "by the time at which they begin"
+    )
 
 
 NO_DEVICE = "s.toml: device must be one of budget, mid, flagship"
@@ -73,16 +86,22 @@ MISTAKES = {
     f'seconds = 9\n{STREAM}allow = ["BUSY"]\n': "s.toml: streams[0].allow holds 'BUSY', which is no error code",
     WHOLE.replace("freeze", "freez"): f"{NO_KIND}, not 'freez'; did you mean 'freeze'?",
     WHOLE.replace("freeze", "flood"): f"{NO_KIND}, not 'flood'",
-    WHOLE.replace("at = 3", "at = 17"): "s.toml: events[0].seconds must end it by 18 s, so that there is time to see",
+    WHOLE.replace(
+        "at = 3", "at = 17"
+    ): "s.toml: events[0].seconds must end it by 18 s, so that there is time to see",
     WHOLE.replace("at = 3\n", ""): "s.toml: events[0].at is missing",
-    WHOLE.replace("freeze", "vanishing").replace("rate = 5", 'rate = 5\nask = "pictures"'): (
+    WHOLE.replace("freeze", "vanishing").replace(
+        "rate = 5", 'rate = 5\nask = "pictures"'
+    ): (
         "s.toml: events holds 'vanishing', which asks what a stream of tensors asks, and there is none"
     ),
-    f'{WHOLE}[[events]]\nkind = "squatter"\nat = 4\nseconds = 2\n'.replace("freeze", "squatter"): (
-        "s.toml: events holds two of kind 'squatter' at once"
-    ),
+    f'{WHOLE}[[events]]\nkind = "squatter"\nat = 4\nseconds = 2\n'.replace(
+        "freeze", "squatter"
+    ): ("s.toml: events holds two of kind 'squatter' at once"),
     f"{WHOLE}degrees = 4\n": "s.toml: events[0].kind 'freeze' cannot be: ",
-    f"{WHOLE}degrees = 4\n".replace("freeze", "vanishing"): "s.toml: unknown key events[0].degrees",
+    f"{WHOLE}degrees = 4\n".replace(
+        "freeze", "vanishing"
+    ): "s.toml: unknown key events[0].degrees",
 }
 
 
@@ -94,7 +113,10 @@ def test_a_mistake_is_named(text: str) -> None:
 
 
 VALUES = st.recursive(
-    st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
+    st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3),
     max_leaves=6,
 )
@@ -139,10 +161,15 @@ def test_any_file_is_read_or_refused(content: bytes) -> None:
 def test_a_file_that_is_too_large_or_missing(tmp_path: Path) -> None:
     large = tmp_path / "large.toml"
     large.write_bytes(b"#" * (MAX_FILE_BYTES + 1))
-    with pytest.raises(ScenarioError, match=r"large\.toml: a scenario has 65536 bytes at most"):
+    with pytest.raises(
+        ScenarioError, match=r"large\.toml: a scenario has 65536 bytes at most"
+    ):
         read_scenario(str(large))
     for name in (str(tmp_path / "none.toml"), "comute", "\0", str(tmp_path)):
-        with pytest.raises(ScenarioError, match=r"is no scenario file and none of camera-live, commute, worst-day"):
+        with pytest.raises(
+            ScenarioError,
+            match=r"is no scenario file and none of camera-live, commute, worst-day",
+        ):
             read_scenario(name)
 
 
@@ -153,7 +180,9 @@ def test_what_is_shipped_can_be_read(name: str) -> None:
     assert scenario.name == name
     assert scenario.description
     assert scenario.seconds <= 45
-    assert len({stream.client for stream in scenario.streams}) == 2, "over both transports"
+    assert len({stream.client for stream in scenario.streams}) == 2, (
+        "over both transports"
+    )
 
 
 def test_three_are_shipped() -> None:
@@ -162,7 +191,9 @@ def test_three_are_shipped() -> None:
 
 def test_the_documented_one_can_be_read() -> None:
     text = (ROOT / "docs" / "scenarios.md").read_text(encoding="utf-8")
-    (shown,) = re.findall(r"^```toml file=scenario.toml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    (shown,) = re.findall(
+        r"^```toml file=scenario.toml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL
+    )
     assert parse(shown).streams[0].allow == ("QUEUE_FULL",)
     for name in shipped():
         scenario = read_scenario(name)

@@ -50,7 +50,9 @@ seconds = 0.3
 
 
 def run(scenario: str, report: Path) -> dict:
-    code = run_scenario(argparse.Namespace(scenario=scenario, report=str(report), json=False))
+    code = run_scenario(
+        argparse.Namespace(scenario=scenario, report=str(report), json=False)
+    )
     content = json.loads((report / "report.json").read_text())
     broken = [promise for promise in content["promises"] if not promise["kept"]]
     assert broken == [], content["recoveries"]
@@ -73,7 +75,9 @@ def test_a_short_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_one_that_is_ended_in_a_freeze_leaves_nothing(tmp_path: Path, number: int) -> None:
+def test_one_that_is_ended_in_a_freeze_leaves_nothing(
+    tmp_path: Path, number: int
+) -> None:
     path, temporary = tmp_path / "frozen.toml", tmp_path / "temporary"
     temporary.mkdir()
     path.write_text(
@@ -82,7 +86,9 @@ def test_one_that_is_ended_in_a_freeze_leaves_nothing(tmp_path: Path, number: in
     )
     command = [sys.executable, "-m", "pocketserve", "simulate", "--scenario", str(path)]
     environment = {**os.environ, "TMPDIR": str(temporary)}
-    with subprocess.Popen(command, stderr=subprocess.PIPE, env=environment, text=True) as process:
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, env=environment, text=True
+    ) as process:
         assert process.stderr is not None
         assert any("freeze begins" in line for line in process.stderr)
         process.send_signal(number)
@@ -102,14 +108,33 @@ def test_those_that_are_shipped(tmp_path: Path) -> None:
         assert done.returncode == 0, f"{name}\n{done.stdout}\n{done.stderr}"
         content = json.loads((tmp_path / name / "report.json").read_text())
         assert all(promise["kept"] for promise in content["promises"])
-        assert len(content["recoveries"]) == len(content["events"]) == len(read_scenario(name).events)
+        assert (
+            len(content["recoveries"])
+            == len(content["events"])
+            == len(read_scenario(name).events)
+        )
 
 
 def run_patiently(name: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """The command, with a copy of a shipped scenario that allows ten seconds for each recovery."""
-    text = (resources.files("pocketserve_simulate.scenarios") / f"{name}.toml").read_text()
+    text = (
+        resources.files("pocketserve_simulate.scenarios") / f"{name}.toml"
+    ).read_text()
     longer = re.compile(r"^seconds = (\d+)$", re.MULTILINE)
     path = folder / f"{name}.toml"
-    path.write_text(longer.sub(lambda found: f"seconds = {int(found[1]) + 8}\nrecovery = 10", text, count=1))
-    command = [sys.executable, "-m", "pocketserve", "simulate", "--scenario", str(path), "--report", str(folder / name)]
+    path.write_text(
+        longer.sub(
+            lambda found: f"seconds = {int(found[1]) + 8}\nrecovery = 10", text, count=1
+        )
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "pocketserve",
+        "simulate",
+        "--scenario",
+        str(path),
+        "--report",
+        str(folder / name),
+    ]
     return subprocess.run(command, capture_output=True, text=True, timeout=240)

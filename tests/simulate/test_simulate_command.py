@@ -26,7 +26,13 @@ SIMULATE = [sys.executable, "-m", "pocketserve", "simulate"]
 
 
 def simulate(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*SIMULATE, *words], capture_output=True, text=True, timeout=90, stdin=subprocess.DEVNULL)
+    return subprocess.run(
+        [*SIMULATE, *words],
+        capture_output=True,
+        text=True,
+        timeout=90,
+        stdin=subprocess.DEVNULL,
+    )
 
 
 class Run:
@@ -34,12 +40,33 @@ class Run:
 
     def __init__(self, folder: Path, *words: str) -> None:
         self.ports = free_ports()
-        self.log, self.ready, self.phone = folder / "log", folder / "ready.json", folder / "phone"
-        serve = ["serve", str(MODELS), f"--http-port={self.ports[0]}", f"--socket-port={self.ports[1]}"]
-        command = [*SIMULATE, "--speed", "1", "--folder", str(self.phone), *words, "--", *serve]
+        self.log, self.ready, self.phone = (
+            folder / "log",
+            folder / "ready.json",
+            folder / "phone",
+        )
+        serve = [
+            "serve",
+            str(MODELS),
+            f"--http-port={self.ports[0]}",
+            f"--socket-port={self.ports[1]}",
+        ]
+        command = [
+            *SIMULATE,
+            "--speed",
+            "1",
+            "--folder",
+            str(self.phone),
+            *words,
+            "--",
+            *serve,
+        ]
         with self.log.open("wb") as output:
             self.process = subprocess.Popen(
-                [*command, f"--ready-file={self.ready}"], stdin=subprocess.PIPE, stdout=output, stderr=output
+                [*command, f"--ready-file={self.ready}"],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
             )
 
     def await_ready(self) -> None:
@@ -61,7 +88,11 @@ class Run:
         assert what in self.text, self.text
 
     def client(self, reconnect: float = 60.0) -> Client:
-        return Client(f"socket://127.0.0.1:{self.ports[1]}", token_file=self.state / "token", reconnect=reconnect)
+        return Client(
+            f"socket://127.0.0.1:{self.ports[1]}",
+            token_file=self.state / "token",
+            reconnect=reconnect,
+        )
 
     @property
     def state(self) -> Path:
@@ -90,12 +121,20 @@ def run(tmp_path: Path) -> Iterator[Callable[..., Run]]:
 
 def test_the_doctor_on_a_phone():
     """It finds Termux, the phone's cores and memory, and a battery; its exit code is passed on."""
-    done = simulate("--device", "budget", "--memory", "200M", "--", "doctor", str(MODELS), "--json")
-    findings = {finding["subject"]: finding["sentence"] for finding in json.loads(done.stdout)["findings"]}
+    done = simulate(
+        "--device", "budget", "--memory", "200M", "--", "doctor", str(MODELS), "--json"
+    )
+    findings = {
+        finding["subject"]: finding["sentence"]
+        for finding in json.loads(done.stdout)["findings"]
+    }
     assert "in Termux (android" in findings["python"]
     assert "GHz" in findings["cores"] and "the battery has 76 %" in findings["battery"]
     assert "Android will end the server" in findings["memory"]
-    assert "budget, changed: 2 fast and 6 slow cores" in done.stderr and "200 MB" in done.stderr
+    assert (
+        "budget, changed: 2 fast and 6 slow cores" in done.stderr
+        and "200 MB" in done.stderr
+    )
     assert simulate("--", "predict").returncode == 2
 
 
@@ -151,7 +190,10 @@ def test_typed_events(run):
             one.says(answer)
     one.type("quit")
     assert one.process.wait(60) == 0
-    assert "was killed, most likely by Android" in one.text and killed(one.state) is not None
+    assert (
+        "was killed, most likely by Android" in one.text
+        and killed(one.state) is not None
+    )
 
 
 def found(client: Client) -> bool:
@@ -172,7 +214,9 @@ def test_a_timeline_of_events(run):
         one.says(f"{event} begins, for 0.")
         one.says(f"{event} ends")
     with one.client() as client:
-        eventually(lambda: found(client))  # the new process may take longer to start than all of this
+        eventually(
+            lambda: found(client)
+        )  # the new process may take longer to start than all of this
         assert width(client) == pytest.approx(WIDTH, abs=1e-3)
     one.process.send_signal(signal.SIGINT)
     assert one.process.wait(60) == 0
@@ -193,7 +237,9 @@ def test_a_server_too_large_for_the_phone(run):
     """It is killed, and the run ends with 1 and says why."""
     one = run("--memory", "32M")
     eventually(lambda: one.ready.exists() or one.process.poll() is not None)
-    if one.process.poll() is None:  # the bare server fits, the runtime and a model do not
+    if (
+        one.process.poll() is None
+    ):  # the bare server fits, the runtime and a model do not
         with pytest.raises(ServerUnreachableError), one.client(0.0) as client:
             width(client)
     assert one.process.wait(60) == 1
@@ -204,12 +250,24 @@ def test_a_server_too_large_for_the_phone(run):
     ("words", "expected"),
     [
         ([], "name either a command, as in simulate -- serve models, or a scenario"),
-        (["--device", "brick", "--", "doctor"], "there is no device 'brick'; there are budget, mid, flagship"),
-        (["--device", "flagshp", "--", "doctor"], "mid, flagship; did you mean 'flagship'?"),
+        (
+            ["--device", "brick", "--", "doctor"],
+            "there is no device 'brick'; there are budget, mid, flagship",
+        ),
+        (
+            ["--device", "flagshp", "--", "doctor"],
+            "mid, flagship; did you mean 'flagship'?",
+        ),
         (["--events", "frezee@1", "--", "doctor"], "did you mean 'freeze'?"),
         (["--scenario", "comute"], "worst-day; did you mean 'commute'?"),
-        (["--speed", "2", "--", "doctor"], "speed of a phone must lie between 0.02 and 1, not 2.0"),
-        (["--memory", "much", "--", "doctor"], "--memory must be a size such as 700M, not 'much'"),
+        (
+            ["--speed", "2", "--", "doctor"],
+            "speed of a phone must lie between 0.02 and 1, not 2.0",
+        ),
+        (
+            ["--memory", "much", "--", "doctor"],
+            "--memory must be a size such as 700M, not 'much'",
+        ),
         (["--events", "nap@1", "--", "doctor"], "there is no event 'nap'"),
     ],
 )
@@ -220,8 +278,21 @@ def test_wrong_usage(capsys, words, expected):
 
 def test_nothing_is_left_behind(tmp_path):
     """The phone's folder goes with it unless one is named."""
-    environment = {**os.environ, "TMPDIR": str(tmp_path), "POCKETSERVE_TOKEN_FILE": str(tmp_path / "desktop")}
+    environment = {
+        **os.environ,
+        "TMPDIR": str(tmp_path),
+        "POCKETSERVE_TOKEN_FILE": str(tmp_path / "desktop"),
+    }
     command = [*SIMULATE, "--", "token"]
-    done = subprocess.run(command, env=environment, capture_output=True, timeout=60, stdin=subprocess.DEVNULL)
+    done = subprocess.run(
+        command,
+        env=environment,
+        capture_output=True,
+        timeout=60,
+        stdin=subprocess.DEVNULL,
+    )
     assert done.returncode == 0 and list(tmp_path.iterdir()) == []
-    assert re.search(rb"the phone has its own settings: .*POCKETSERVE_TOKEN_FILE.* stay on the desktop", done.stderr)
+    assert re.search(
+        rb"the phone has its own settings: .*POCKETSERVE_TOKEN_FILE.* stay on the desktop",
+        done.stderr,
+    )

@@ -8,7 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketserve_simulate.phone.events import KINDS, EventError, parse_events, parse_line
+from pocketserve_simulate.phone.events import (
+    KINDS,
+    EventError,
+    parse_events,
+    parse_line,
+)
 
 
 def test_a_timeline():
@@ -48,15 +53,24 @@ def test_typed_lines():
     assert parse_line("freeze").seconds == math.inf
     assert parse_line(" freeze  2.5 ").seconds == 2.5
     event = parse_line("battery 10 percent=5 plugged=1")
-    assert (event.seconds, dict(event.options)) == (10.0, {"percent": 5.0, "plugged": 1.0})
+    assert (event.seconds, dict(event.options)) == (
+        10.0,
+        {"percent": 5.0, "plugged": 1.0},
+    )
     assert dict(parse_line("thermal speed=0.2").options) == {"speed": 0.2}
     with pytest.raises(EventError, match="seconds must be"):
         parse_line("freeze soon")
 
 
-@given(st.text(max_size=60) | st.from_regex(r"[a-z_]{1,10}@[0-9.+:=a-z,@-]{0,30}", fullmatch=True))
+@given(
+    st.text(max_size=60)
+    | st.from_regex(r"[a-z_]{1,10}@[0-9.+:=a-z,@-]{0,30}", fullmatch=True)
+)
 def test_any_text_is_events_or_an_error(text):
-    for parse in (parse_events, lambda line: [parse_line(line)] if line.split() else []):
+    for parse in (
+        parse_events,
+        lambda line: [parse_line(line)] if line.split() else [],
+    ):
         try:
             events = parse(text)
         except EventError:

@@ -14,7 +14,13 @@ from pocketserve_client import Client
 from pocketserve_simulate.scenarios.misbehaving_clients import MisbehavingClient
 from pocketserve_simulate.scenarios.questions import Question, prepare_questions
 from pocketserve_simulate.scenarios.record import LOST, REFUSED, RIGHT, SILENT, WRONG
-from pocketserve_simulate.scenarios.scenario import NEVER_READS, VANISHING, ScenarioError, Stream, parse_scenario
+from pocketserve_simulate.scenarios.scenario import (
+    NEVER_READS,
+    VANISHING,
+    ScenarioError,
+    Stream,
+    parse_scenario,
+)
 from pocketserve_simulate.scenarios.traffic import App, ServerAddresses
 from ports import free_port
 
@@ -24,7 +30,9 @@ LIMIT_S = 120.0
 
 
 def stream(extra: str = "", model: str = "petals") -> Stream:
-    text = f'seconds = 9\n[[streams]]\nname = "a"\nmodel = "{model}"\nrate = 100\n{extra}'
+    text = (
+        f'seconds = 9\n[[streams]]\nname = "a"\nmodel = "{model}"\nrate = 100\n{extra}'
+    )
     return parse_scenario(text.encode(), "s.toml").streams[0]
 
 
@@ -39,12 +47,17 @@ STREAMS = {
 @pytest.fixture(scope="module")
 def questions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Question]]:
     return {
-        name: prepare_questions([each], MODELS, tmp_path_factory.mktemp("state"))["a"] for name, each in STREAMS.items()
+        name: prepare_questions([each], MODELS, tmp_path_factory.mktemp("state"))["a"]
+        for name, each in STREAMS.items()
     }
 
 
 def addresses(server: Server) -> ServerAddresses:
-    return ServerAddresses(server.url, f"socket://127.0.0.1:{server.socket_port}", server.log.with_name("token"))
+    return ServerAddresses(
+        server.url,
+        f"socket://127.0.0.1:{server.socket_port}",
+        server.log.with_name("token"),
+    )
 
 
 def run(app: App, count: int) -> App:
@@ -59,15 +72,21 @@ def run(app: App, count: int) -> App:
 
 
 @pytest.mark.parametrize("name", STREAMS)
-def test_right_answers(server: Server, questions: dict[str, list[Question]], name: str) -> None:
-    app = run(App(STREAMS[name], addresses(server), questions[name], time.monotonic()), 30)
+def test_right_answers(
+    server: Server, questions: dict[str, list[Question]], name: str
+) -> None:
+    app = run(
+        App(STREAMS[name], addresses(server), questions[name], time.monotonic()), 30
+    )
     assert {(s.outcome, s.code, s.detail) for s in app.samples} == {(RIGHT, "", "")}
     with Client(server.url, token_file=server.log.with_name("token")) as client:
         client.load("diabetes")
 
 
 @pytest.mark.parametrize("name", ["rows over the socket", "rows over HTTP", "pictures"])
-def test_an_answer_to_another_request_is_wrong(server: Server, questions: dict[str, list[Question]], name: str) -> None:
+def test_an_answer_to_another_request_is_wrong(
+    server: Server, questions: dict[str, list[Question]], name: str
+) -> None:
     """Each question has an answer of its own: exchanged ones do not pass."""
     mixed = [
         Question(one.inputs, one.picture, other.label, other.expected)
@@ -78,33 +97,63 @@ def test_an_answer_to_another_request_is_wrong(server: Server, questions: dict[s
 
 
 def test_questions_differ(questions: dict[str, list[Question]]) -> None:
-    assert {name: len(found) for name, found in questions.items() if len(found) < 10} == {}
+    assert {
+        name: len(found) for name, found in questions.items() if len(found) < 10
+    } == {}
     assert {question.label for question in questions["pictures"]} == set("0123456789")
     assert questions["rows over the socket"][0].expected["petal_width"].shape == (3, 1)
-    shifted = {"petal_width": questions["rows over the socket"][0].expected["petal_width"] + 0.01}
-    assert "another request's" in questions["rows over the socket"][0].check(("", shifted))
-    assert "shape" in questions["rows over the socket"][0].check(("", {"petal_width": np.zeros(3)}))
+    shifted = {
+        "petal_width": questions["rows over the socket"][0].expected["petal_width"]
+        + 0.01
+    }
+    assert "another request's" in questions["rows over the socket"][0].check(
+        ("", shifted)
+    )
+    assert "shape" in questions["rows over the socket"][0].check(
+        ("", {"petal_width": np.zeros(3)})
+    )
     assert "outputs" in questions["rows over the socket"][0].check(("", {}))
 
 
-def test_a_refusal_is_a_refusal(server: Server, questions: dict[str, list[Question]]) -> None:
-    app = run(App(stream('version = "none"\n'), addresses(server), questions["rows over the socket"], 0.0), 3)
-    assert {(s.outcome, s.code) for s in app.samples} == {(REFUSED, "VERSION_NOT_FOUND")}
+def test_a_refusal_is_a_refusal(
+    server: Server, questions: dict[str, list[Question]]
+) -> None:
+    app = run(
+        App(
+            stream('version = "none"\n'),
+            addresses(server),
+            questions["rows over the socket"],
+            0.0,
+        ),
+        3,
+    )
+    assert {(s.outcome, s.code) for s in app.samples} == {
+        (REFUSED, "VERSION_NOT_FOUND")
+    }
 
 
 @pytest.mark.parametrize("client", ["socket", "http"])
-def test_a_server_that_is_gone(new_server: StartServer, questions: dict[str, list[Question]], client: str) -> None:
+def test_a_server_that_is_gone(
+    new_server: StartServer, questions: dict[str, list[Question]], client: str
+) -> None:
     """The app is told so, each time."""
     server = new_server(MODELS)
     nowhere = addresses(server)
     server.stop()
     app = stream(f'client = "{client}"\nreconnect = 0.1\n')
-    found = run(App(app, nowhere, questions["rows over the socket"], time.monotonic()), 5)
+    found = run(
+        App(app, nowhere, questions["rows over the socket"], time.monotonic()), 5
+    )
     assert {s.outcome for s in found.samples} == {LOST}
-    assert all(s.code in ("NobodyListens", "ServerUnreachable") and "start it with" in s.detail for s in found.samples)
+    assert all(
+        s.code in ("NobodyListens", "ServerUnreachable") and "start it with" in s.detail
+        for s in found.samples
+    )
 
 
-def test_a_call_that_takes_too_long_is_silence(server: Server, questions: dict[str, list[Question]]) -> None:
+def test_a_call_that_takes_too_long_is_silence(
+    server: Server, questions: dict[str, list[Question]]
+) -> None:
     class Slow(Question):
         def ask(self, client: Client, stream: Stream) -> str:
             threading.Event().wait(stream.max_call_s + 0.6)
@@ -118,7 +167,9 @@ def test_a_call_that_takes_too_long_is_silence(server: Server, questions: dict[s
     assert found.skipped > 0, "what was due meanwhile was not sent"
 
 
-def test_a_call_that_never_ends_is_silence(server: Server, questions: dict[str, list[Question]]) -> None:
+def test_a_call_that_never_ends_is_silence(
+    server: Server, questions: dict[str, list[Question]]
+) -> None:
     """The report comes all the same, and counts it once."""
     called, let_go = threading.Event(), threading.Event()
 
@@ -141,7 +192,9 @@ def test_a_call_that_never_ends_is_silence(server: Server, questions: dict[str, 
     assert len(app.samples) == 1
 
 
-def test_a_forgotten_unload_is_noticed(server: Server, questions: dict[str, list[Question]]) -> None:
+def test_a_forgotten_unload_is_noticed(
+    server: Server, questions: dict[str, list[Question]]
+) -> None:
     """Somebody loads the model again behind the app's back, as a restart without a memory would."""
     where = addresses(server)
     app = App(STREAMS["loads"], where, questions["loads"], time.monotonic())
@@ -153,13 +206,19 @@ def test_a_forgotten_unload_is_noticed(server: Server, questions: dict[str, list
             client.load("diabetes")
         app.stop()
         client.load("diabetes")
-    assert {s.detail for s in app.samples if s.outcome == WRONG} == {"the model was unloaded, and answers again"}
+    assert {s.detail for s in app.samples if s.outcome == WRONG} == {
+        "the model was unloaded, and answers again"
+    }
 
 
 @pytest.mark.parametrize("kind", [VANISHING, NEVER_READS])
-def test_misbehaving_clients_harm_nobody_else(server: Server, questions: dict[str, list[Question]], kind: str) -> None:
+def test_misbehaving_clients_harm_nobody_else(
+    server: Server, questions: dict[str, list[Question]], kind: str
+) -> None:
     where = addresses(server)
-    misbehaving = MisbehavingClient(kind, where, "petals", questions["rows over the socket"][0])
+    misbehaving = MisbehavingClient(
+        kind, where, "petals", questions["rows over the socket"][0]
+    )
     misbehaving.start()
     name = "rows over the socket"
     app = App(STREAMS[name], where, questions[name], time.monotonic())
@@ -171,7 +230,9 @@ def test_misbehaving_clients_harm_nobody_else(server: Server, questions: dict[st
     assert misbehaving.requests > 3
 
 
-def test_a_misbehaving_client_goes_on_trying(tmp_path: Path, questions: dict[str, list[Question]]) -> None:
+def test_a_misbehaving_client_goes_on_trying(
+    tmp_path: Path, questions: dict[str, list[Question]]
+) -> None:
     (tmp_path / "token").write_text("a" * 64)
     port = free_port()
     where = ServerAddresses("", f"socket://127.0.0.1:{port}", tmp_path / "token")

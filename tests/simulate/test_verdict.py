@@ -12,17 +12,39 @@ from PIL import Image
 
 from pocketserve_simulate.phone.processes import ProcessExit
 from pocketserve_simulate.report import tables, to_json, write_report
-from pocketserve_simulate.scenarios.record import LOST, REFUSED, RIGHT, SILENT, WRONG, Life, PastEvent, Record, Sample
+from pocketserve_simulate.scenarios.record import (
+    LOST,
+    REFUSED,
+    RIGHT,
+    SILENT,
+    WRONG,
+    Life,
+    PastEvent,
+    Record,
+    Sample,
+)
 from pocketserve_simulate.scenarios.verdict import promises, recoveries
 from pocketserve_simulate.timeline import BAND, PALETTE, SILENCE, draw
 
 STREAMS = {
-    "keys": {"client": "socket", "model": "petals", "ask": "tensors", "allow": ["SUPERSEDED"]},
+    "keys": {
+        "client": "socket",
+        "model": "petals",
+        "ask": "tensors",
+        "allow": ["SUPERSEDED"],
+    },
     "settings": {"client": "http", "model": "diabetes", "ask": "loads", "allow": []},
 }
 
 
-def sample(sent: float, outcome: str = RIGHT, code: str = "", *, stream: str = "keys", took: float = 0.01) -> Sample:
+def sample(
+    sent: float,
+    outcome: str = RIGHT,
+    code: str = "",
+    *,
+    stream: str = "keys",
+    took: float = 0.01,
+) -> Sample:
     return Sample(stream, sent, sent + took, outcome, code)
 
 
@@ -69,12 +91,21 @@ def test_a_good_run_keeps_every_promise() -> None:
         ("freeze", 5.0, "settings"),
         ("kill", 11.0, "settings"),
     ]
-    assert [r.seconds for r in recoveries(GOOD)] == [pytest.approx(0.21), pytest.approx(1.31)]
+    assert [r.seconds for r in recoveries(GOOD)] == [
+        pytest.approx(0.21),
+        pytest.approx(1.31),
+    ]
 
 
 BREAKING: dict[str, tuple[Callable[[], Record], str]] = {
-    "wrong": (lambda: with_sample(sample(7, WRONG)), "every answer is right and belongs to its own request"),
-    "silent": (lambda: with_sample(sample(7, SILENT)), "every request ended in an answer or an error, in time"),
+    "wrong": (
+        lambda: with_sample(sample(7, WRONG)),
+        "every answer is right and belongs to its own request",
+    ),
+    "silent": (
+        lambda: with_sample(sample(7, SILENT)),
+        "every request ended in an answer or an error, in time",
+    ),
     "refused without reason": (
         lambda: with_sample(sample(8, REFUSED, "QUEUE_FULL")),
         "requests fail only during events and their aftermath",
@@ -83,7 +114,10 @@ BREAKING: dict[str, tuple[Callable[[], Record], str]] = {
         lambda: with_sample(sample(17, LOST, "ConnectionLost")),
         "requests fail only during events and their aftermath",
     ),
-    "forgotten": (lambda: with_sample(sample(7, WRONG, stream="settings")), "acknowledged loads and unloads hold"),
+    "forgotten": (
+        lambda: with_sample(sample(7, WRONG, stream="settings")),
+        "acknowledged loads and unloads hold",
+    ),
     "crash": (
         lambda: dataclasses.replace(GOOD, exits=[ProcessExit(7.0, -11, "")]),
         "no process of the server ended by itself",
@@ -97,7 +131,9 @@ BREAKING: dict[str, tuple[Callable[[], Record], str]] = {
         "every app has right answers again within 1 s",
     ),
     "never": (
-        lambda: dataclasses.replace(GOOD, samples=[s for s in GOOD.samples if s.sent < 12 or s.stream == "keys"]),
+        lambda: dataclasses.replace(
+            GOOD, samples=[s for s in GOOD.samples if s.sent < 12 or s.stream == "keys"]
+        ),
         "every app has right answers again within 2 s",
     ),
     "too few counted": (
@@ -108,7 +144,10 @@ BREAKING: dict[str, tuple[Callable[[], Record], str]] = {
         lambda: dataclasses.replace(GOOD, successes={"petals": 3}),
         "the server's counters agree with the apps",
     ),
-    "not counted": (lambda: dataclasses.replace(GOOD, successes=None), "the server's counters agree with the apps"),
+    "not counted": (
+        lambda: dataclasses.replace(GOOD, successes=None),
+        "the server's counters agree with the apps",
+    ),
 }
 
 
@@ -120,13 +159,23 @@ def test_a_broken_promise_is_seen(fault: str) -> None:
 
 def test_recovery_counts_from_the_end_of_what_silences_everybody() -> None:
     """Nobody can be answered while the server is frozen: another event's end within it proves nothing."""
-    events = [PastEvent("thermal", 2.0, 4.0), PastEvent("freeze", 3.0, 5.0), PastEvent("squatter", 4.5, 5.1)]
-    assert [r.since for r in recoveries(dataclasses.replace(GOOD, events=events))] == [5.1, 5.1, 5.1]
+    events = [
+        PastEvent("thermal", 2.0, 4.0),
+        PastEvent("freeze", 3.0, 5.0),
+        PastEvent("squatter", 4.5, 5.1),
+    ]
+    assert [r.since for r in recoveries(dataclasses.replace(GOOD, events=events))] == [
+        5.1,
+        5.1,
+        5.1,
+    ]
 
 
 def test_a_start_on_a_taken_port_is_no_crash() -> None:
     record = dataclasses.replace(
-        GOOD, events=[PastEvent("squatter", 3.0, 5.0)], exits=[ProcessExit(4.0, 1, "squatter")]
+        GOOD,
+        events=[PastEvent("squatter", 3.0, 5.0)],
+        exits=[ProcessExit(4.0, 1, "squatter")],
     )
     assert "no process of the server ended by itself" not in broken(record)
 
@@ -134,7 +183,9 @@ def test_a_start_on_a_taken_port_is_no_crash() -> None:
 def test_a_process_that_memory_pressure_ends_is_no_crash() -> None:
     pressed = [PastEvent("memory_pressure", 3.0, 5.0)]
     record = dataclasses.replace(
-        GOOD, events=pressed, exits=[ProcessExit(4.0, -9, "memory"), ProcessExit(5.5, -9, "memory")]
+        GOOD,
+        events=pressed,
+        exits=[ProcessExit(4.0, -9, "memory"), ProcessExit(5.5, -9, "memory")],
     )
     assert "no process of the server ended by itself" not in broken(record)
 
@@ -142,7 +193,11 @@ def test_a_process_that_memory_pressure_ends_is_no_crash() -> None:
 def test_the_report_is_the_record(tmp_path: Any) -> None:
     """The files hold every request and the picture."""
     written = write_report(GOOD, tmp_path / "new" / "folder", "a log")
-    assert [path.name for path in written] == ["report.json", "server.log", "timeline.png"]
+    assert [path.name for path in written] == [
+        "report.json",
+        "server.log",
+        "timeline.png",
+    ]
     content = json.loads(written[0].read_text())
     assert content["kept"]
     assert content["samples"]["sent"] == [s.sent for s in GOOD.samples]
@@ -152,15 +207,27 @@ def test_the_report_is_the_record(tmp_path: Any) -> None:
 
 def test_the_tables() -> None:
     streams, events, kept = tables(GOOD)
-    assert streams[1][0] == ["keys", "socket", "6", "4", "1", "1", "3", "500.0", "1600.0"]
+    assert streams[1][0] == [
+        "keys",
+        "socket",
+        "6",
+        "4",
+        "1",
+        "1",
+        "3",
+        "500.0",
+        "1600.0",
+    ]
     assert events[1] == [
         ["freeze", "3.0", "5.0", "0", "0.21", "settings"],
         ["kill", "10.0", "11.0", "1", "1.31", "settings"],
     ]
     assert {row[0] for row in kept[1]} == {"yes"}
-    assert ["NO", "no process of the server ended by itself", "exit code -11 at 7.0 s"] in tables(
-        BREAKING["crash"][0]()
-    )[2][1]
+    assert [
+        "NO",
+        "no process of the server ended by itself",
+        "exit code -11 at 7.0 s",
+    ] in tables(BREAKING["crash"][0]())[2][1]
     assert to_json(GOOD)["recoveries"][1]["slowest"] == "settings"
 
 
@@ -173,7 +240,9 @@ def test_the_picture_shows_events_apps_and_memory() -> None:
 
 def test_a_picture_of_nothing() -> None:
     """A run in which nobody was answered and nothing happened can be drawn, too."""
-    empty = dataclasses.replace(GOOD, events=[], samples=[], memory=[], lives=[], successes=None)
+    empty = dataclasses.replace(
+        GOOD, events=[], samples=[], memory=[], lives=[], successes=None
+    )
     assert draw(empty).size[0] == 1500
 
 

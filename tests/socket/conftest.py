@@ -81,7 +81,9 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 
 @pytest.fixture
-def slow(models_copy: Path, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
+def slow(
+    models_copy: Path, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Slow]:
     """A slow request to a server on ``models_copy``."""
     waiting_labels.install(monkeypatch)
     request = Slow(models_copy, pool)
@@ -110,11 +112,21 @@ class Local:
     """
 
     def __init__(
-        self, timeouts: Mapping[str, float] | None = None, event_loop: EventLoop | None = None, **settings: Any
+        self,
+        timeouts: Mapping[str, float] | None = None,
+        event_loop: EventLoop | None = None,
+        **settings: Any,
     ) -> None:
-        options = {"models_dir": MODELS, "state_dir": STATE, "socket_port": 0, "quarantine": False} | settings
+        options = {
+            "models_dir": MODELS,
+            "state_dir": STATE,
+            "socket_port": 0,
+            "quarantine": False,
+        } | settings
         self.service = Service(Config(**options))
-        self.server = SocketServer(self.service, TOKEN, Timeouts(**RESTLESS | (timeouts or {})), event_loop)
+        self.server = SocketServer(
+            self.service, TOKEN, Timeouts(**RESTLESS | (timeouts or {})), event_loop
+        )
         self.server.start()
 
     def connect(self, **options: Any) -> Framed:

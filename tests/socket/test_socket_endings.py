@@ -36,7 +36,9 @@ def test_half_a_close_still_gets_all_answers(peer):
     asked = [peer.ask(PETALS, NUMBERS) for _ in range(20)]
     peer.socket.shutdown(socket.SHUT_WR)
     answers = peer.answers(len(asked))
-    assert sorted(answers) == asked and {one.status for one in answers.values()} == {200}
+    assert sorted(answers) == asked and {one.status for one in answers.values()} == {
+        200
+    }
     with pytest.raises(ClosedError, match="without a word"):
         peer.next()
 
@@ -118,7 +120,9 @@ def test_one_that_waits_for_an_answer_is_not_idle(new_server, models_copy, slow,
 
 def big(peer: Framed) -> tuple[str, bytes]:
     """A request whose answer has some 10 MB."""
-    return "POST /v1/models/petals:predict", json.dumps({"instances": [[1, 2, 3]] * 300_000}).encode()
+    return "POST /v1/models/petals:predict", json.dumps(
+        {"instances": [[1, 2, 3]] * 300_000}
+    ).encode()
 
 
 def test_who_does_not_read_is_given_up(local, until):
@@ -126,7 +130,9 @@ def test_who_does_not_read_is_given_up(local, until):
     with server.connect(receive_buffer=4096) as peer:
         peer.ask(*big(peer))
         until(lambda: not server.server.connections)
-        with suppress(TimeoutError):  # a reset outside of a full window is dropped (RFC 5961, section 3.2)
+        with suppress(
+            TimeoutError
+        ):  # a reset outside of a full window is dropped (RFC 5961, section 3.2)
             assert peer.ends().frame is None
     with server.connect() as peer:
         assert peer.call(PETALS, NUMBERS).status == 200

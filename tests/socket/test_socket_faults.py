@@ -33,7 +33,11 @@ def header(
 def request(request_id: int, ext: bytes = b"") -> bytes:
     """A REQUEST with these extensions."""
     target = b"GET /v2"
-    return header(FrameType.REQUEST, request_id, target=len(target), ext=len(ext)) + target + ext
+    return (
+        header(FrameType.REQUEST, request_id, target=len(target), ext=len(ext))
+        + target
+        + ext
+    )
 
 
 REQUEST, PING, CANCEL = FrameType.REQUEST, FrameType.PING, FrameType.CANCEL
@@ -107,7 +111,10 @@ def test_a_fault_is_named_and_ends_the_connection(server, peer, fault, name):
     peer.send(FAULTS[fault][name])
     closed = peer.ends()
     assert closed.fault is fault, closed
-    assert set(closed.document) == {"error", "code"} and closed.document["code"] == fault.name
+    assert (
+        set(closed.document) == {"error", "code"}
+        and closed.document["code"] == fault.name
+    )
 
 
 @pytest.mark.parametrize(("fault", "name"), CASES, ids=str)
@@ -133,13 +140,25 @@ def test_optional_frames_of_unknown_types_are_passed_over(peer):
         header(0xFE, 7, 9, ext=4, text=2, body=3) + b"\x01\x02\x03\x04abc",
         header(0x81, body=65_536) + bytes(65_536),
     ]
-    peer.send(b"".join([*optional, request(1), *optional, request(5), encode_frame(Frame(PING, arg=3))]))
+    peer.send(
+        b"".join(
+            [
+                *optional,
+                request(1),
+                *optional,
+                request(5),
+                encode_frame(Frame(PING, arg=3)),
+            ]
+        )
+    )
     kinds = {peer.next().type for _ in range(3)}
     assert kinds == {FrameType.RESPONSE, FrameType.PONG}
 
 
 def test_an_error_from_the_client_ends_the_connection(peer):
-    peer.send(json_frame(FrameType.ERROR, b'{"error":"enough","code":"INTERNAL"}', arg=13))
+    peer.send(
+        json_frame(FrameType.ERROR, b'{"error":"enough","code":"INTERNAL"}', arg=13)
+    )
     assert peer.ends().frame is None
 
 

@@ -23,8 +23,15 @@ from pocketserve_wire.frames import Extension
 
 DIGITS, STREAM = "/predictions/digits", "/predictions/digits?stream=camera"
 ZEROS = f"[{','.join(['0'] * 64)}]".encode()
-FIVE, SIX = ((MODELS / "digits" / "samples" / f"{digit}.png").read_bytes() for digit in (5, 6))
-TENSOR = {"name": "image", "datatype": "FP32", "shape": [1, 8, 8, 1], "data": [0.0] * 64}
+FIVE, SIX = (
+    (MODELS / "digits" / "samples" / f"{digit}.png").read_bytes() for digit in (5, 6)
+)
+TENSOR = {
+    "name": "image",
+    "datatype": "FP32",
+    "shape": [1, 8, 8, 1],
+    "data": [0.0] * 64,
+}
 NOTE = (MODELS / "numbers" / "samples" / "note.jpg").read_bytes()
 
 Post = Callable[[str, bytes], Future[tuple[int, bytes]]]
@@ -39,7 +46,13 @@ class Pictures(HeldModel):
         before: is called before each is.
     """
 
-    def __init__(self, started: Any, pool: ThreadPoolExecutor, until: Until, patch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self,
+        started: Any,
+        pool: ThreadPoolExecutor,
+        until: Until,
+        patch: pytest.MonkeyPatch,
+    ) -> None:
         super().__init__(started, until, "digits")
         assert self.peer.call(f"POST {DIGITS}", ZEROS).status == 200
         self.hold(pool)
@@ -62,7 +75,9 @@ class Pictures(HeldModel):
 
 
 @pytest.fixture
-def pictures(local: Any, pool: ThreadPoolExecutor, until: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pictures]:
+def pictures(
+    local: Any, pool: ThreadPoolExecutor, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Pictures]:
     """A busy model for pictures."""
     one = Pictures(local(http_port=0), pool, until, monkeypatch)
     yield one
@@ -71,25 +86,33 @@ def pictures(local: Any, pool: ThreadPoolExecutor, until: Any, monkeypatch: pyte
 
 
 @pytest.fixture(params=["socket", "http"])
-def post(request: pytest.FixtureRequest, pictures: Pictures, pool: ThreadPoolExecutor) -> Iterator[Post]:
+def post(
+    request: pytest.FixtureRequest, pictures: Pictures, pool: ThreadPoolExecutor
+) -> Iterator[Post]:
     """Sends requests over each transport of one service."""
     if request.param == "socket":
 
         def call(path: str, body: bytes) -> tuple[int, bytes]:
             with pictures.connect() as peer:
                 answer = peer.call(f"POST {path}", body)
-            assert (Extension.RETRY_AFTER_MS in answer.ext) == (answer.code == "QUEUE_FULL")
+            assert (Extension.RETRY_AFTER_MS in answer.ext) == (
+                answer.code == "QUEUE_FULL"
+            )
             return answer.status, answer.body
 
         yield lambda path, body: pool.submit(call, path, body)
         return
     guard = Guard(None)
-    server = HttpServer(create_server_app(pictures.service, guard), pictures.service.config, guard)
+    server = HttpServer(
+        create_server_app(pictures.service, guard), pictures.service.config, guard
+    )
     thread = threading.Thread(target=server.run)
     thread.start()
 
     def send(path: str, body: bytes) -> tuple[int, bytes]:
-        answer = requests.post(f"http://127.0.0.1:{server.port}{path}", data=body, timeout=TIMEOUT_S)
+        answer = requests.post(
+            f"http://127.0.0.1:{server.port}{path}", data=body, timeout=TIMEOUT_S
+        )
         assert ("Retry-After" in answer.headers) == (answer.status_code == 429)
         return answer.status_code, answer.content
 
@@ -101,7 +124,9 @@ def post(request: pytest.FixtureRequest, pictures: Pictures, pool: ThreadPoolExe
         thread.join(TIMEOUT_S)
 
 
-def wait_in_queue(pictures: Pictures, post: Post, path: str, body: bytes) -> Future[tuple[int, bytes]]:
+def wait_in_queue(
+    pictures: Pictures, post: Post, path: str, body: bytes
+) -> Future[tuple[int, bytes]]:
     """Send a request, and return once it is in the queue."""
     before = pictures.queue.waiting
     future = post(path, body)
@@ -120,11 +145,16 @@ def test_a_frame_is_decoded_when_it_runs(pictures):
     frames = [ZEROS.replace(b"0", str(number).encode(), 1) for number in range(1, 6)]
     ids = [pictures.frame(frame) for frame in frames]
     gone = pictures.peer.answers(4)
-    assert sorted(gone) == ids[:-1] and {answer.code for answer in gone.values()} == {"SUPERSEDED"}
+    assert sorted(gone) == ids[:-1] and {answer.code for answer in gone.values()} == {
+        "SUPERSEDED"
+    }
     assert pictures.decoded == [] and pictures.queue.waiting == 1
     pictures.go()
     answer = pictures.peer.answer()
-    assert (answer.request_id, answer.status) == (ids[-1], 200) and pictures.decoded == frames[-1:]
+    assert (answer.request_id, answer.status) == (
+        ids[-1],
+        200,
+    ) and pictures.decoded == frames[-1:]
     timing = json.loads(answer.body)["timing_ms"]
     assert timing["pre"] > 0 and timing["infer"] > 0
 
@@ -140,13 +170,21 @@ def test_each_transport_replaces_a_frame_before_it_is_decoded(pictures, post):
 
 
 def test_frames_of_two_streams_share_a_session(pictures):
-    old = [pictures.send(lambda name=name: pictures.frame(ZEROS, name)) for name in ("left", "right")]
+    old = [
+        pictures.send(lambda name=name: pictures.frame(ZEROS, name))
+        for name in ("left", "right")
+    ]
     new = [pictures.frame(FIVE, "left"), pictures.frame(SIX, "right")]
     gone = pictures.peer.answers(2)
-    assert sorted(gone) == old and {answer.code for answer in gone.values()} == {"SUPERSEDED"}
+    assert sorted(gone) == old and {answer.code for answer in gone.values()} == {
+        "SUPERSEDED"
+    }
     pictures.go()
     answers = pictures.peer.answers(2)
-    assert [answers[one].document["predictions"][0]["label"] for one in new] == ["5", "6"]
+    assert [answers[one].document["predictions"][0]["label"] for one in new] == [
+        "5",
+        "6",
+    ]
     assert pictures.decoded == [FIVE, SIX]
 
 
@@ -154,7 +192,11 @@ def test_a_frame_at_fault_is_told_so_and_the_next_one_runs(pictures):
     bad = pictures.send(lambda: pictures.frame(b"[1, 2]"))
     pictures.go()
     answer = pictures.peer.answer()
-    assert (answer.request_id, answer.status, answer.code) == (bad, 400, "INVALID_INPUT")
+    assert (answer.request_id, answer.status, answer.code) == (
+        bad,
+        400,
+        "INVALID_INPUT",
+    )
     assert pictures.peer.call(f"POST {STREAM}", ZEROS).status == 200
 
 
@@ -164,9 +206,16 @@ def test_a_frame_without_memory_to_decode_it_holds_nobody_up(pictures, post):
     reservation = budget.acquire(budget.size, pytest.fail)
     try:
         frame = wait_in_queue(pictures, post, STREAM, FIVE)
-        tensors = wait_in_queue(pictures, post, "/v2/models/digits/infer", json.dumps({"inputs": [TENSOR]}).encode())
+        tensors = wait_in_queue(
+            pictures,
+            post,
+            "/v2/models/digits/infer",
+            json.dumps({"inputs": [TENSOR]}).encode(),
+        )
         pictures.go()
-        assert code(frame) == (429, "QUEUE_FULL") and tensors.result(TIMEOUT_S)[0] == 200
+        assert (
+            code(frame) == (429, "QUEUE_FULL") and tensors.result(TIMEOUT_S)[0] == 200
+        )
         assert pictures.decoded == [] and pictures.ended("refused") == 1
     finally:
         budget.release(reservation)
@@ -188,7 +237,10 @@ def test_a_frame_is_cancelled_while_it_is_decoded(pictures):
     pictures.peer.ping(1)  # so it was read
     go_on.set()
     answer = pictures.peer.answer()
-    assert (answer.request_id, answer.code) == (frame, "CANCELLED") and pictures.decoded == []
+    assert (answer.request_id, answer.code) == (
+        frame,
+        "CANCELLED",
+    ) and pictures.decoded == []
     assert pictures.ended("cancelled") == 1
     assert pictures.peer.call(f"POST {STREAM}", FIVE).status == 200
 
@@ -196,7 +248,9 @@ def test_a_frame_is_cancelled_while_it_is_decoded(pictures):
 def test_a_deadline_passes_while_a_frame_is_decoded(pictures, post, monkeypatch):
     with monkeypatch.context() as clock:
         late = SimpleNamespace(monotonic=lambda: math.inf)
-        pictures.before = lambda: clock.setattr("pocketserve.engine.scheduling.options.time", late)
+        pictures.before = lambda: clock.setattr(
+            "pocketserve.engine.scheduling.options.time", late
+        )
         frame = wait_in_queue(pictures, post, STREAM, FIVE)
         pictures.go()
         assert code(frame) == (504, "DEADLINE_EXCEEDED") and pictures.decoded == []

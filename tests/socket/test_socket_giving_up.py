@@ -16,10 +16,17 @@ def test_a_request_that_waits_is_cancelled_at_once(new_server, models_copy, slow
         waiting, patient = (peer.ask(slow.target, slow.body) for _ in range(2))
         peer.cancel(waiting)
         answer = peer.answer()
-        assert (answer.request_id, answer.status, answer.code) == (waiting, 499, "CANCELLED")
+        assert (answer.request_id, answer.status, answer.code) == (
+            waiting,
+            499,
+            "CANCELLED",
+        )
         slow.finish()
         answers = peer.answers(2)
-        assert {one: answers[one].status for one in answers} == {loading: 200, patient: 200}
+        assert {one: answers[one].status for one in answers} == {
+            loading: 200,
+            patient: 200,
+        }
         peer.cancel(waiting)  # over by now
         assert peer.call(slow.target, slow.body).status == 200
 
@@ -31,7 +38,11 @@ def test_a_request_that_waits_ends_with_its_deadline(new_server, models_copy, sl
         slow.begun()
         hurried = peer.ask(slow.target, slow.body, arg=30)
         answer = peer.answer()
-        assert (answer.request_id, answer.status, answer.code) == (hurried, 504, "DEADLINE_EXCEEDED")
+        assert (answer.request_id, answer.status, answer.code) == (
+            hurried,
+            504,
+            "DEADLINE_EXCEEDED",
+        )
         slow.finish()
         answer = peer.answer()
         assert (answer.request_id, answer.status) == (loading, 200)

@@ -56,7 +56,10 @@ def test_the_server_is_silent_until_hello_is_whole(stranger):
 
 def test_a_handshake_byte_by_byte(server):
     with Framed(server.socket_port, server.token, greet=False) as connection:
-        whole, connection.send = connection.send, lambda data: [whole(data[i : i + 1]) for i in range(len(data))]
+        whole, connection.send = (
+            connection.send,
+            lambda data: [whole(data[i : i + 1]) for i in range(len(data))],
+        )
         connection.greet()
         assert connection.call("GET /v2").status == 200
 
@@ -112,7 +115,8 @@ def wrong_answers(server) -> dict[str, object]:
     other = ClientHandshake(b"x" * 43, secrets.token_bytes(16), 4096)
     token = ClientHandshake(server.token.encode(), secrets.token_bytes(16), 4096)
     challenge = Frame(
-        FrameType.CHALLENGE, body=json.dumps({"v": 1, "nonce": "5e" * 16, "auth": "hmac-sha256"}).encode()
+        FrameType.CHALLENGE,
+        body=json.dumps({"v": 1, "nonce": "5e" * 16, "auth": "hmac-sha256"}).encode(),
     )
     return {
         "another token": other.answer_challenge(challenge),
@@ -155,11 +159,16 @@ def test_an_answer_is_worth_nothing_on_another_connection(server):
         refused(second, ConnectionFault.UNAUTHORIZED)
 
 
-def test_a_server_without_a_token_says_so_and_asks_for_no_proof(new_server, models_copy):
+def test_a_server_without_a_token_says_so_and_asks_for_no_proof(
+    new_server, models_copy
+):
     server = new_server(models_copy, "--no-auth")
     with Framed(server.socket_port, None, greet=False) as connection:
         connection.send(hello())
-        assert json.loads(bytes(connection.frame(FrameType.CHALLENGE).body))["auth"] == "none"
+        assert (
+            json.loads(bytes(connection.frame(FrameType.CHALLENGE).body))["auth"]
+            == "none"
+        )
         connection.send(document(FrameType.AUTH, {}))
         assert "proof" not in json.loads(bytes(connection.frame(FrameType.READY).body))
         assert connection.socket.fileno() > 0
@@ -168,19 +177,46 @@ def test_a_server_without_a_token_says_so_and_asks_for_no_proof(new_server, mode
 
 
 BEFORE_READY = {
-    "a request": (encode_frame(Frame(FrameType.REQUEST, 1, target=b"GET /v2")), ConnectionFault.UNEXPECTED_FRAME),
+    "a request": (
+        encode_frame(Frame(FrameType.REQUEST, 1, target=b"GET /v2")),
+        ConnectionFault.UNEXPECTED_FRAME,
+    ),
     "ping": (encode_frame(Frame(FrameType.PING)), ConnectionFault.UNEXPECTED_FRAME),
-    "cancel": (encode_frame(Frame(FrameType.CANCEL, 1)), ConnectionFault.UNEXPECTED_FRAME),
-    "auth": (HEADER.pack(b"OI", FrameType.AUTH, 0, 0, 0, 0, 0, 50, 50), ConnectionFault.UNEXPECTED_FRAME),
+    "cancel": (
+        encode_frame(Frame(FrameType.CANCEL, 1)),
+        ConnectionFault.UNEXPECTED_FRAME,
+    ),
+    "auth": (
+        HEADER.pack(b"OI", FrameType.AUTH, 0, 0, 0, 0, 0, 50, 50),
+        ConnectionFault.UNEXPECTED_FRAME,
+    ),
     "ready": (document(FrameType.READY, {}), ConnectionFault.UNEXPECTED_FRAME),
     "challenge": (document(FrameType.CHALLENGE, {}), ConnectionFault.UNEXPECTED_FRAME),
     "goaway": (json_frame(FrameType.GOAWAY, b"{}"), ConnectionFault.UNEXPECTED_FRAME),
-    "optional": (HEADER.pack(b"OI", 0x80, 0, 0, 0, 0, 0, 0, 0), ConnectionFault.UNEXPECTED_FRAME),
-    "unknown": (HEADER.pack(b"OI", 0x05, 0, 0, 0, 0, 0, 0, 0), ConnectionFault.UNKNOWN_FRAME),
-    "too large": (HEADER.pack(b"OI", 1, 0, 0, 0, 0, 0, 4073, 4073), ConnectionFault.FRAME_TOO_LARGE),
-    "huge": (HEADER.pack(b"OI", 1, 0, 0, 0, 0, 0, 2**32 - 1, 2**32 - 1), ConnectionFault.FRAME_TOO_LARGE),
-    "extensions": (HEADER.pack(b"OI", 1, 0, 0, 0, 0, 3, 0, 0), ConnectionFault.BAD_FRAME),
-    "an id": (HEADER.pack(b"OI", 1, 0, 1, 0, 0, 0, 0, 0), ConnectionFault.BAD_REQUEST_ID),
+    "optional": (
+        HEADER.pack(b"OI", 0x80, 0, 0, 0, 0, 0, 0, 0),
+        ConnectionFault.UNEXPECTED_FRAME,
+    ),
+    "unknown": (
+        HEADER.pack(b"OI", 0x05, 0, 0, 0, 0, 0, 0, 0),
+        ConnectionFault.UNKNOWN_FRAME,
+    ),
+    "too large": (
+        HEADER.pack(b"OI", 1, 0, 0, 0, 0, 0, 4073, 4073),
+        ConnectionFault.FRAME_TOO_LARGE,
+    ),
+    "huge": (
+        HEADER.pack(b"OI", 1, 0, 0, 0, 0, 0, 2**32 - 1, 2**32 - 1),
+        ConnectionFault.FRAME_TOO_LARGE,
+    ),
+    "extensions": (
+        HEADER.pack(b"OI", 1, 0, 0, 0, 0, 3, 0, 0),
+        ConnectionFault.BAD_FRAME,
+    ),
+    "an id": (
+        HEADER.pack(b"OI", 1, 0, 1, 0, 0, 0, 0, 0),
+        ConnectionFault.BAD_REQUEST_ID,
+    ),
     "one wrong byte": (b"X", ConnectionFault.BAD_MARK),
     "a wrong second byte": (b"Ox", ConnectionFault.BAD_MARK),
     "TLS": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", ConnectionFault.BAD_MARK),
@@ -204,20 +240,30 @@ def test_hello_twice(stranger):
 
 
 def test_an_error_from_a_stranger_ends_it(stranger):
-    stranger.send(json_frame(FrameType.ERROR, b'{"error":"no","code":"UNAUTHORIZED"}', arg=6))
+    stranger.send(
+        json_frame(FrameType.ERROR, b'{"error":"no","code":"UNAUTHORIZED"}', arg=6)
+    )
     assert stranger.ends().frame is None
 
 
-@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "HEAD", "DELETE", "OPTIONS", "PATCH", "CONNECT", "TRACE"])
+@pytest.mark.parametrize(
+    "method",
+    ["GET", "POST", "PUT", "HEAD", "DELETE", "OPTIONS", "PATCH", "CONNECT", "TRACE"],
+)
 def test_http_on_the_wrong_port_is_told_so(server, method):
     with socket.create_connection(("127.0.0.1", server.socket_port), 120) as connection:
         connection.sendall(method[:2].encode())
-        connection.sendall(f"{method[2:]} /v2 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+        connection.sendall(
+            f"{method[2:]} /v2 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
+        )
         received = b""
         while data := connection.recv(65536):
             received += data
     head, _, text = received.partition(b"\r\n\r\n")
-    assert head.startswith(b"HTTP/1.1 400 Bad Request\r\n") and b"Connection: close" in head
+    assert (
+        head.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+        and b"Connection: close" in head
+    )
     assert f"Content-Length: {len(text)}".encode() in head
     assert text.count(b"\n") == 1 and b"socket port" in text
 
@@ -246,7 +292,10 @@ def test_drops_of_bytes_do_not_buy_time(local, until):
 
 
 def test_the_oldest_stranger_gives_way(server):
-    crowd = [Framed(server.socket_port, server.token, greet=False) for _ in range(MAX_HANDSHAKES)]
+    crowd = [
+        Framed(server.socket_port, server.token, greet=False)
+        for _ in range(MAX_HANDSHAKES)
+    ]
     try:
         with server.connect() as connection:
             assert connection.call("GET /v2").status == 200
@@ -291,7 +340,24 @@ def test_the_socket_port_can_be_taken(server, tmp_path):
     from subprocess import run
     from sys import executable
 
-    command = [executable, "-m", "pocketserve", "serve", "--http-port", "0", "--socket-port", str(server.socket_port)]
-    done = run([*command, "--token-file", str(tmp_path / "t")], capture_output=True, text=True, timeout=60)
+    command = [
+        executable,
+        "-m",
+        "pocketserve",
+        "serve",
+        "--http-port",
+        "0",
+        "--socket-port",
+        str(server.socket_port),
+    ]
+    done = run(
+        [*command, "--token-file", str(tmp_path / "t")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode == 1
-    assert f"cannot listen on 127.0.0.1:{server.socket_port}" in done.stderr and "--socket-port" in done.stderr
+    assert (
+        f"cannot listen on 127.0.0.1:{server.socket_port}" in done.stderr
+        and "--socket-port" in done.stderr
+    )

@@ -19,7 +19,9 @@ from pocketserve_wire.frame_decoder import FrameDecoder
 from pocketserve_wire.frames import Frame, FrameType, encode_head
 
 MIB = 1024 * 1024
-HEAD = encode_head(Frame(FrameType.REQUEST, request_id=1, target=b"POST /predictions/petals"), 8 * MIB)
+HEAD = encode_head(
+    Frame(FrameType.REQUEST, request_id=1, target=b"POST /predictions/petals"), 8 * MIB
+)
 
 
 @pytest.fixture
@@ -54,7 +56,9 @@ def test_a_lost_connection_leaves_nothing(local, until, end, body):
         until(lambda: server.server.connections == 1)
         connection = weakref.ref(*server.server._connections)
         decoder = weakref.ref(connection()._reader.decoder)
-        with contextlib.suppress(ConnectionError):  # the time for the body is short for the one that stays
+        with contextlib.suppress(
+            ConnectionError
+        ):  # the time for the body is short for the one that stays
             peer.send(HEAD + body)
         end(peer)
     until(lambda: connection() is None and decoder() is None)
@@ -65,13 +69,23 @@ def test_bodies_on_their_way_are_counted_over_all_connections(local, until):
     server = local({"quiet": 2.0}, max_body_bytes=MIB, socket_bytes_inflight=MIB)
     target = "POST /predictions/petals"
     with contextlib.ExitStack() as stack:
-        *others, last = [stack.enter_context(server.connect()) for _ in range(INCOMING + 1)]
+        *others, last = [
+            stack.enter_context(server.connect()) for _ in range(INCOMING + 1)
+        ]
         whole = [other.write(target, bytes(MIB)) for other in others]
         for other, frame in zip(others, whole, strict=True):
             other.send(frame[:100])
-        until(lambda: not server.server.incoming.acquire(1) or server.server.incoming.release(1))
+        until(
+            lambda: (
+                not server.server.incoming.acquire(1)
+                or server.server.incoming.release(1)
+            )
+        )
         refused = last.call(target, bytes(MIB // 2))
-        assert (refused.status, refused.code) == (429, "QUEUE_FULL") and "all connections" in refused.document["error"]
+        assert (refused.status, refused.code) == (
+            429,
+            "QUEUE_FULL",
+        ) and "all connections" in refused.document["error"]
         assert last.call(target, b"[5.1,3.5,1.4]").status == 200
         others[0].send(whole[0][100:])
         assert others[0].answer().status == 400
@@ -89,23 +103,37 @@ class Echo:
 
     def run(self, arrays: Any, signature: str | None = None) -> Any:
         """As a session's own."""
-        return {spec.name: array for spec, array in zip(self._session.outputs, arrays.values(), strict=True)}
+        return {
+            spec.name: array
+            for spec, array in zip(self._session.outputs, arrays.values(), strict=True)
+        }
 
 
 def test_answers_that_wait_are_not_written_over_by_what_comes(local):
     started = local(queue_limit=64, batching=False)
     with started.connect(receive_buffer=4096) as peer:
-        assert peer.call("POST /predictions/digits", f"[{','.join(['0'] * 64)}]".encode()).status == 200
+        assert (
+            peer.call(
+                "POST /predictions/digits", f"[{','.join(['0'] * 64)}]".encode()
+            ).status
+            == 200
+        )
         idle = started.service.engine.running("digits", "tflite").queue._entries.idle
         idle[0] = Echo(idle[0])
         size, rows = 64 * 4, 2000
         tensor = {"name": "image", "datatype": "FP32", "shape": [rows, 8, 8, 1]}
         tensor["parameters"] = {"binary_data_size": rows * size}
-        head = json.dumps({"parameters": {"binary_data_output": True}, "inputs": [tensor]}).encode()
+        head = json.dumps(
+            {"parameters": {"binary_data_output": True}, "inputs": [tensor]}
+        ).encode()
         asked = {}
         for number in range(24):
             data = struct.pack("<f", number) * (rows * 64)
-            asked[peer.ask("POST /v2/models/digits/infer", head + data, json_length=len(head))] = data
+            asked[
+                peer.ask(
+                    "POST /v2/models/digits/infer", head + data, json_length=len(head)
+                )
+            ] = data
         for request_id, answer in peer.answers(len(asked)).items():
             assert answer.status == 200
             assert answer.body[answer.json_length :] == asked[request_id]
@@ -114,11 +142,17 @@ def test_answers_that_wait_are_not_written_over_by_what_comes(local):
 def test_the_memory_of_a_body_is_used_for_the_next_of_its_size(local, monkeypatch):
     reused, find = [], FrameDecoder._reusable
     monkeypatch.setattr(
-        FrameDecoder, "_reusable", lambda self, size: reused.append((memory := find(self, size)) is not None) or memory
+        FrameDecoder,
+        "_reusable",
+        lambda self, size: (
+            reused.append((memory := find(self, size)) is not None) or memory
+        ),
     )
     with local().connect() as peer:
         for _ in range(4):
-            answer = peer.call("POST /v2/models/nobody/infer", b"{}" + bytes(300_000), json_length=2)
+            answer = peer.call(
+                "POST /v2/models/nobody/infer", b"{}" + bytes(300_000), json_length=2
+            )
             assert answer.code == "MODEL_NOT_FOUND"
     assert reused == [False, True, True, True]
 
@@ -129,8 +163,20 @@ def test_answers_that_wait_come_before_the_end(local, until):
         sent = [peer.ask("GET /openapi.json") for _ in range(60)]
         until(lambda: started.server.connections == 1)
         [connection] = started.server._connections
-        until(lambda: connection._inflight.last_id == sent[-1] and not len(connection._inflight))
+        until(
+            lambda: (
+                connection._inflight.last_id == sent[-1]
+                and not len(connection._inflight)
+            )
+        )
         started.server.drain()
         frames = [peer.next() for _ in range(len(sent) + 1)]
-        assert sorted(frame.request_id for frame in frames if frame.type == FrameType.RESPONSE) == sent
-        assert [frame.arg for frame in frames if frame.type == FrameType.GOAWAY] == [GoAwayReason.SHUTTING_DOWN]
+        assert (
+            sorted(
+                frame.request_id for frame in frames if frame.type == FrameType.RESPONSE
+            )
+            == sent
+        )
+        assert [frame.arg for frame in frames if frame.type == FrameType.GOAWAY] == [
+            GoAwayReason.SHUTTING_DOWN
+        ]

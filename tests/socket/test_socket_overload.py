@@ -18,7 +18,12 @@ from pocketserve.transports.socket.server import INCOMING
 from pocketserve_wire.frames import Frame, FrameType, encode_frame
 
 TARGET = "POST /v2/models/petals/infer"
-TENSOR = {"name": "features", "datatype": "FP32", "shape": [1, 3], "data": [5.8, 3.0, 4.3]}
+TENSOR = {
+    "name": "features",
+    "datatype": "FP32",
+    "shape": [1, 3],
+    "data": [5.8, 3.0, 4.3],
+}
 
 
 def body(**parameters: object) -> bytes:
@@ -36,7 +41,10 @@ class Busy(HeldModel):
 
     def wait(self, count: int, **parameters: object) -> list[int]:
         """Send requests that have to wait, one after the other; their ids."""
-        return [self.send(lambda: self.peer.ask(TARGET, body(**parameters))) for _ in range(count)]
+        return [
+            self.send(lambda: self.peer.ask(TARGET, body(**parameters)))
+            for _ in range(count)
+        ]
 
 
 @pytest.fixture
@@ -50,7 +58,9 @@ def busy(local: Any, pool: ThreadPoolExecutor, until: Any) -> Iterator[Busy]:
 
 def test_a_full_queue_refuses_without_a_thread(busy):
     waiting = busy.wait(2)
-    assert busy.peer.call(TARGET, body()).code == "QUEUE_FULL"  # the thread that reads while the others wait
+    assert (
+        busy.peer.call(TARGET, body()).code == "QUEUE_FULL"
+    )  # the thread that reads while the others wait
     threads = threading.active_count()
     for number in range(50):
         refused = busy.peer.call(TARGET, body())
@@ -59,14 +69,18 @@ def test_a_full_queue_refuses_without_a_thread(busy):
     assert threading.active_count() <= threads
     busy.go()
     answers = busy.peer.answers(2)
-    assert sorted(answers) == waiting and {answer.status for answer in answers.values()} == {200}
+    assert sorted(answers) == waiting and {
+        answer.status for answer in answers.values()
+    } == {200}
     assert busy.peer.call(TARGET, body()).status == 200
 
 
 @pytest.mark.parametrize("spelled", ["priority", "\\u0070riority"])
 def test_a_request_that_may_have_a_place_all_the_same_is_read(busy, spelled):
     _, last = busy.wait(2)
-    urgent = busy.peer.ask(TARGET, body(priority=1).replace(b"priority", spelled.encode()))
+    urgent = busy.peer.ask(
+        TARGET, body(priority=1).replace(b"priority", spelled.encode())
+    )
     evicted = busy.peer.answer()
     assert (evicted.request_id, evicted.code) == (last, "QUEUE_FULL")
     busy.go()
@@ -75,8 +89,13 @@ def test_a_request_that_may_have_a_place_all_the_same_is_read(busy, spelled):
 
 def test_an_unknown_model_is_still_unknown(busy):
     busy.wait(2)
-    assert busy.peer.call("POST /v2/models/nobody/infer", body()).code == "MODEL_NOT_FOUND"
-    assert busy.peer.call("POST /v2/models/petals/versions/9/infer", body()).code == "VERSION_NOT_FOUND"
+    assert (
+        busy.peer.call("POST /v2/models/nobody/infer", body()).code == "MODEL_NOT_FOUND"
+    )
+    assert (
+        busy.peer.call("POST /v2/models/petals/versions/9/infer", body()).code
+        == "VERSION_NOT_FOUND"
+    )
     assert busy.peer.call("GET /v2/models/petals").status == 200
 
 
@@ -100,18 +119,25 @@ def test_a_burst_of_different_streams_is_kept_apart(busy):
     busy.wait(1, stream="a")
     names = ["a", "b", "a", "b", "b"]
     ids = [busy.peer.last_id + 1 + index for index in range(len(names))]
-    busy.peer.send(b"".join(busy.peer.write(TARGET, body(stream=name)) for name in names))
+    busy.peer.send(
+        b"".join(busy.peer.write(TARGET, body(stream=name)) for name in names)
+    )
     gone = busy.peer.answers(4)
     assert {answer.code for answer in gone.values()} == {"SUPERSEDED"}
     busy.go()
     left = busy.peer.answers(2)
     assert sorted([*gone, *left]) == [ids[0] - 1, *ids]
-    assert set(left) == {ids[2], ids[4]} and {answer.status for answer in left.values()} == {200}
+    assert set(left) == {ids[2], ids[4]} and {
+        answer.status for answer in left.values()
+    } == {200}
 
 
 def test_a_newer_request_with_a_fault_takes_nobody_s_place(busy):
     [oldest] = busy.wait(1, stream="camera")
-    sound, faulty = body(stream="camera"), body(stream="camera").replace(b"[1, 3]", b"[3, 1]")
+    sound, faulty = (
+        body(stream="camera"),
+        body(stream="camera").replace(b"[1, 3]", b"[3, 1]"),
+    )
     ids = [busy.peer.last_id + 1, busy.peer.last_id + 2]
     busy.peer.send(busy.peer.write(TARGET, sound) + busy.peer.write(TARGET, faulty))
     assert {number: answer.code for number, answer in busy.peer.answers(2).items()} == {
@@ -142,16 +168,31 @@ def test_a_service_that_drains_says_so_whatever_waits(busy):
 def test_what_comes_among_refused_requests_is_answered(busy):
     waiting = busy.wait(2)
     assert busy.peer.call(TARGET, body()).code == "QUEUE_FULL"
-    large = body()[:-1] + b" " * 100_000 + b"}"  # not seen in one look, and too long to be refused before it is read
+    large = (
+        body()[:-1] + b" " * 100_000 + b"}"
+    )  # not seen in one look, and too long to be refused before it is read
     frames = [busy.peer.write(TARGET, body()), busy.peer.write("GET /v2/models/petals")]
     frames += [busy.peer.write(TARGET, large), busy.peer.write(TARGET, body())]
-    frames += [encode_frame(Frame(FrameType.PING, arg=7)), busy.peer.write(TARGET, body())]
+    frames += [
+        encode_frame(Frame(FrameType.PING, arg=7)),
+        busy.peer.write(TARGET, body()),
+    ]
     busy.peer.send(b"".join(frames))
     found = [busy.peer.next() for _ in range(6)]
     assert [frame.arg for frame in found if frame.type == FrameType.PONG] == [7]
-    status = {frame.request_id: frame.arg for frame in found if frame.type == FrameType.RESPONSE}
+    status = {
+        frame.request_id: frame.arg
+        for frame in found
+        if frame.type == FrameType.RESPONSE
+    }
     first = waiting[-1] + 2
-    assert status == {first: 429, first + 1: 200, first + 2: 429, first + 3: 429, first + 4: 429}
+    assert status == {
+        first: 429,
+        first + 1: 200,
+        first + 2: 429,
+        first + 3: 429,
+        first + 4: 429,
+    }
     busy.peer.cancel(waiting[1])
     assert busy.peer.answer().code == "CANCELLED"
     assert busy.peer.ask(TARGET, body())  # there is a place again
@@ -177,7 +218,11 @@ class Camera:
     """A connection whose one request of a stream runs until the test lets it end."""
 
     def __init__(self, started: Any) -> None:
-        self.service, self.server, self.peer = started.service, started.server, started.connect()
+        self.service, self.server, self.peer = (
+            started.service,
+            started.server,
+            started.connect(),
+        )
         assert self.peer.call(TARGET, body()).status == 200
         self.queue: ModelQueue = self.service.engine.running("petals", "tflite").queue
         idle = self.queue._entries.idle
@@ -206,22 +251,41 @@ def camera(local: Any) -> Iterator[Camera]:
 def test_the_newest_of_a_stream_waits_without_a_thread(camera):
     ids = [camera.frame() for _ in range(9)]
     gone = camera.peer.answers(8)
-    assert sorted(gone) == ids[:-1] and {answer.code for answer in gone.values()} == {"SUPERSEDED"}
+    assert sorted(gone) == ids[:-1] and {answer.code for answer in gone.values()} == {
+        "SUPERSEDED"
+    }
     assert camera.queue.waiting == 1
-    assert camera.service.engine.statistics("petals", "tflite").unanswered["superseded"].count == 8
+    assert (
+        camera.service.engine.statistics("petals", "tflite")
+        .unanswered["superseded"]
+        .count
+        == 8
+    )
     camera.end(2)
     answers = camera.peer.answers(2)
-    assert sorted(answers) == [camera.running, ids[-1]] and {answer.status for answer in answers.values()} == {200}
+    assert sorted(answers) == [camera.running, ids[-1]] and {
+        answer.status for answer in answers.values()
+    } == {200}
     camera.end()
     assert camera.peer.call(TARGET, body()).status == 200
 
 
 def test_large_frames_of_a_stream_are_replaced_too(camera):
-    tensor = {"name": "features", "datatype": "FP32", "shape": [25_000, 3], "parameters": {"binary_data_size": 300_000}}
+    tensor = {
+        "name": "features",
+        "datatype": "FP32",
+        "shape": [25_000, 3],
+        "parameters": {"binary_data_size": 300_000},
+    }
     head = json.dumps({"inputs": [tensor], "parameters": {"stream": "camera"}}).encode()
-    ids = [camera.peer.ask(TARGET, head + bytes(300_000), json_length=len(head)) for _ in range(5)]
+    ids = [
+        camera.peer.ask(TARGET, head + bytes(300_000), json_length=len(head))
+        for _ in range(5)
+    ]
     gone = camera.peer.answers(4)
-    assert sorted(gone) == ids[:-1] and {answer.code for answer in gone.values()} == {"SUPERSEDED"}
+    assert sorted(gone) == ids[:-1] and {answer.code for answer in gone.values()} == {
+        "SUPERSEDED"
+    }
     newest = camera.frame()
     assert camera.peer.answer().request_id == ids[-1]
     assert camera.server.incoming.acquire(
@@ -249,7 +313,12 @@ def test_a_waiting_request_can_be_cancelled(camera):
     camera.peer.cancel(kept)
     cancelled = camera.peer.answer()
     assert (cancelled.request_id, cancelled.code) == (kept, "CANCELLED")
-    assert camera.service.engine.statistics("petals", "tflite").unanswered["cancelled"].count == 1
+    assert (
+        camera.service.engine.statistics("petals", "tflite")
+        .unanswered["cancelled"]
+        .count
+        == 1
+    )
     camera.end()
     assert camera.peer.answer().request_id == camera.running
 

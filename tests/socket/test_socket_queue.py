@@ -30,17 +30,26 @@ DIABETES = "POST /v2/models/diabetes/infer"
 
 
 def body(
-    number: int = 0, *, name: str = "features", rows: int = 1, width: int = 3, **parameters: Any
+    number: int = 0,
+    *,
+    name: str = "features",
+    rows: int = 1,
+    width: int = 3,
+    **parameters: Any,
 ) -> tuple[bytes, int]:
     """A request with raw tensors, whose answer tells it from others, and the length of its JSON."""
     values = np.full((rows, width), 0.25 * (number % 32), np.float32)
-    request = InferRequest(inputs=[to_tensor(name, values)], parameters=parameters, binary_output=True)
+    request = InferRequest(
+        inputs=[to_tensor(name, values)], parameters=parameters, binary_output=True
+    )
     encoded = oip.encode_infer_request(request)
     assert encoded.json_length is not None
     return b"".join(encoded.chunks), encoded.json_length
 
 
-def ask(peer: Framed, number: int = 0, target: str = TARGET, *, arg: int = 0, **options: Any) -> int:
+def ask(
+    peer: Framed, number: int = 0, target: str = TARGET, *, arg: int = 0, **options: Any
+) -> int:
     """Send such a request; its id."""
     content, json_length = body(number, **options)
     return peer.ask(target, content, json_length=json_length, arg=arg)
@@ -49,7 +58,9 @@ def ask(peer: Framed, number: int = 0, target: str = TARGET, *, arg: int = 0, **
 def tensor(answer: Answer) -> Any:
     """The first output."""
     assert answer.status == 200, answer.body
-    return to_array(oip.decode_infer_response(answer.body, answer.json_length).outputs[0])
+    return to_array(
+        oip.decode_infer_response(answer.body, answer.json_length).outputs[0]
+    )
 
 
 class Session:
@@ -84,7 +95,11 @@ class Crowd(HeldModel):
     def __init__(self, started: Any, pool: ThreadPoolExecutor, until: Until) -> None:
         super().__init__(started, until)
         large = {"rows": SMALL_BODY // 12 + 1}
-        for kind in ({}, {"priority": 1}, large) * 2:  # kinds of requests that are known from then on
+        for kind in (
+            {},
+            {"priority": 1},
+            large,
+        ) * 2:  # kinds of requests that are known from then on
             ask(self.peer, **kind)
             assert self.peer.answer().status == 200
         idle = self.service.engine.running("petals", "tflite").queue._entries.idle
@@ -120,9 +135,13 @@ def test_those_who_wait_in_a_long_line_hold_no_thread_and_get_their_own_answers(
     with crowd.connect() as other:
         first = crowd.join(crowd.peer, 1)
         threads = threading.active_count()
-        mine = {first: 1} | {crowd.join(crowd.peer, number): number for number in range(2, 9)}
+        mine = {first: 1} | {
+            crowd.join(crowd.peer, number): number for number in range(2, 9)
+        }
         theirs = {crowd.join(other, number): number for number in range(9, 17)}
-        assert threading.active_count() <= threads + 2  # one that reads each connection, and the other's
+        assert (
+            threading.active_count() <= threads + 2
+        )  # one that reads each connection, and the other's
         crowd.go()
         answers = crowd.peer.answers(len(crowd.waiters) + len(mine))
         got = {number: tensor(answers[sent]) for sent, number in mine.items()}
@@ -187,7 +206,9 @@ def test_nothing_is_left_of_those_who_waited_in_vain(crowd):
         assert crowd.peer.answer().code == "DEADLINE_EXCEEDED"
         for number in range(4):
             ask(crowd.peer, number, stream="camera")
-        assert {answer.code for answer in crowd.peer.answers(3).values()} == {"SUPERSEDED"}
+        assert {answer.code for answer in crowd.peer.answers(3).values()} == {
+            "SUPERSEDED"
+        }
         crowd.until(lambda: count_entries() == before + 1)
     finally:
         gc.enable()
@@ -210,7 +231,9 @@ def test_who_leaves_gives_up_what_waits(crowd):
     with crowd.connect() as other:
         for number in range(4):
             crowd.join(other, number)
-        other.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        other.socket.setsockopt(
+            socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+        )
     crowd.until(lambda: crowd.queue.waiting == WAITERS)
     crowd.until(lambda: crowd.server.connections == 1)
     crowd.until(lambda: crowd.ended("cancelled") == 4)
@@ -222,7 +245,9 @@ def test_who_has_sent_everything_still_gets_the_answers(crowd):
         other.socket.shutdown(socket.SHUT_WR)
         crowd.go()
         answers = other.answers(4)
-        assert sorted(answers) == sent and {answer.status for answer in answers.values()} == {200}
+        assert sorted(answers) == sent and {
+            answer.status for answer in answers.values()
+        } == {200}
         assert other.ends().frame is None
     crowd.until(lambda: crowd.server.connections == 1)
 
@@ -246,15 +271,26 @@ def test_a_server_that_shuts_down_answers_those_who_wait(crowd, pool):
     crowd.until(lambda: crowd.service.draining)
     crowd.go()
     frames = [crowd.peer.next() for _ in range(WAITERS + len(sent) + 2)]
-    status = {frame.request_id: frame.arg for frame in frames if frame.type == FrameType.RESPONSE}
-    assert status.pop(late) == 503 and set(status.values()) == {200} and set(sent) <= set(status)
+    status = {
+        frame.request_id: frame.arg
+        for frame in frames
+        if frame.type == FrameType.RESPONSE
+    }
+    assert (
+        status.pop(late) == 503
+        and set(status.values()) == {200}
+        and set(sent) <= set(status)
+    )
     assert drained.result(TIMEOUT_S) and crowd.server.wait(TIMEOUT_S)
 
 
 @pytest.mark.parametrize("fault", [RuntimeError, SystemExit])
 def test_a_run_that_fails_costs_nobody_else_their_answer(one_by_one, fault):
     sent = [one_by_one.join(one_by_one.peer) for _ in range(9)]
-    one_by_one.session.faults = {WAITERS + 3: fault("no more"), WAITERS + 6: fault("again")}
+    one_by_one.session.faults = {
+        WAITERS + 3: fault("no more"),
+        WAITERS + 6: fault("again"),
+    }
     one_by_one.go()
     one_by_one.until(lambda: one_by_one.handle.users == 0)
     assert one_by_one.session.runs == WAITERS + 9
@@ -279,22 +315,32 @@ def test_requests_of_two_models_alternate(one_by_one):
             ask(other, parameters, DIABETES, width=10)
             assert other.answer().status == 200
         mine = [crowd.join(crowd.peer, number) for number in range(6)]
-        crowd.service.engine._scheduler.resize(1)  # one run at a time, whichever model's
+        crowd.service.engine._scheduler.resize(
+            1
+        )  # one run at a time, whichever model's
         queue = crowd.service.engine.running("diabetes", "tflite").queue
         theirs = []
         for number in range(WAITERS + 6):
             theirs.append(ask(other, number, DIABETES, width=10))
             crowd.until(lambda number=number: queue.waiting == number + 1)
         crowd.go()
-        assert {answer.status for answer in other.answers(len(theirs)).values()} == {200}
-        assert {answer.status for answer in crowd.peer.answers(WAITERS + len(mine)).values()} == {200}
+        assert {answer.status for answer in other.answers(len(theirs)).values()} == {
+            200
+        }
+        assert {
+            answer.status for answer in crowd.peer.answers(WAITERS + len(mine)).values()
+        } == {200}
 
 
-def test_a_connection_whose_last_answers_had_no_thread_is_closed_once_it_is_idle(local, pool, until):
+def test_a_connection_whose_last_answers_had_no_thread_is_closed_once_it_is_idle(
+    local, pool, until
+):
     crowd = Crowd(local({"quiet": 0.1}, queue_limit=24, socket_idle=3), pool, until)
     with contextlib.closing(crowd.peer), crowd.connect() as other:
         sent = crowd.join(other)
-        [connection] = [one for one in crowd.server._connections if one._inflight.last_id == sent]
+        [connection] = [
+            one for one in crowd.server._connections if one._inflight.last_id == sent
+        ]
         until(lambda: connection._released)
         crowd.go()
         assert other.answer().request_id == sent
@@ -309,7 +355,10 @@ def test_runs_are_made_when_no_thread_can_be_had(local, pool, until, monkeypatch
     workers = started.server.workers
     workers._idle_s = 0.01
     crowd = Crowd(started, pool, until)
-    sent = [crowd.join(crowd.peer, **kind) for kind in [{"priority": 1}, {}, {"rows": SMALL_BODY // 12 + 1}] * 3]
+    sent = [
+        crowd.join(crowd.peer, **kind)
+        for kind in [{"priority": 1}, {}, {"rows": SMALL_BODY // 12 + 1}] * 3
+    ]
     until(lambda: workers.count == 0)
 
     def none_left(thread: threading.Thread) -> None:
@@ -323,13 +372,17 @@ def test_runs_are_made_when_no_thread_can_be_had(local, pool, until, monkeypatch
     with contextlib.closing(crowd.peer) as peer:
         crowd.go()
         answers = peer.answers(WAITERS + len(sent))
-        assert {answer.status for answer in answers.values()} == {200} and set(sent) < set(answers)
+        assert {answer.status for answer in answers.values()} == {200} and set(
+            sent
+        ) < set(answers)
         until(lambda: crowd.handle.users == 0)
         monkeypatch.undo()
 
 
 def test_many_runs_on_one_thread_are_no_tower_of_calls(local, pool, until):
-    crowd = Crowd(local(queue_limit=400, socket_inflight=420, batching=False), pool, until)
+    crowd = Crowd(
+        local(queue_limit=400, socket_inflight=420, batching=False), pool, until
+    )
     with contextlib.closing(crowd.peer) as peer:
         sent = [crowd.join(peer) for _ in range(300)]
         crowd.server.workers._maximum = 2

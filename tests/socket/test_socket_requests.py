@@ -8,7 +8,13 @@ import struct
 import pytest
 
 from framed import Framed
-from pocketserve_wire.frames import Extension, Frame, FrameType, encode_frame, encode_retry_after
+from pocketserve_wire.frames import (
+    Extension,
+    Frame,
+    FrameType,
+    encode_frame,
+    encode_retry_after,
+)
 
 NUMBERS = b"[5.1, 3.5, 1.4]"
 PETALS = "POST /predictions/petals"
@@ -17,7 +23,11 @@ MIB = 1024 * 1024
 
 def test_a_request_is_answered(peer):
     answer = peer.call(PETALS, NUMBERS)
-    assert answer.status == 200 and answer.json_length == len(answer.body) and not answer.ext
+    assert (
+        answer.status == 200
+        and answer.json_length == len(answer.body)
+        and not answer.ext
+    )
     assert answer.document["predictions"][0]["name"] == "petal_width"
 
 
@@ -28,13 +38,17 @@ def test_what_the_server_allows_is_said_in_ready(peer):
 
 
 def test_many_requests_at_once_each_get_their_own_answer(peer):
-    rows = {number: json.dumps([float(number), 1.0, 1.0]).encode() for number in range(24)}
+    rows = {
+        number: json.dumps([float(number), 1.0, 1.0]).encode() for number in range(24)
+    }
     frames = [peer.write(PETALS, row) for row in rows.values()]
     peer.send(b"".join(frames))
     together = peer.answers(len(rows))
     for request_id, row in zip(sorted(together), rows.values(), strict=True):
         alone = peer.call(PETALS, row).document["predictions"]
-        assert together[request_id].document["predictions"][0]["value"] == pytest.approx(alone[0]["value"], rel=1e-5)
+        assert together[request_id].document["predictions"][0][
+            "value"
+        ] == pytest.approx(alone[0]["value"], rel=1e-5)
 
 
 def test_a_request_byte_by_byte(peer):
@@ -55,7 +69,10 @@ def test_bodies_of_every_size_arrive_whole(peer):
         assert answer.status == 200
 
 
-@pytest.mark.parametrize("target", ["GET", "GET v2", "GET /v2 HTTP/1.1", "get /v2", "GET http://a/v2", " ", "\x00"])
+@pytest.mark.parametrize(
+    "target",
+    ["GET", "GET v2", "GET /v2 HTTP/1.1", "get /v2", "GET http://a/v2", " ", "\x00"],
+)
 def test_a_malformed_target_is_the_requests_fault_alone(peer, target):
     answer = peer.call(target)
     assert (answer.status, answer.code) == (400, "INVALID_REQUEST")
@@ -69,8 +86,15 @@ def test_head_is_answered_without_a_body(peer):
 
 def test_content_types(peer):
     metrics = peer.call("GET /metrics")
-    assert metrics.ext[Extension.CONTENT_TYPE].startswith(b"text/plain") and metrics.json_length == 0
-    request = {"inputs": [{"name": "features", "datatype": "FP32", "shape": [1, 3], "data": [1, 2, 3]}]}
+    assert (
+        metrics.ext[Extension.CONTENT_TYPE].startswith(b"text/plain")
+        and metrics.json_length == 0
+    )
+    request = {
+        "inputs": [
+            {"name": "features", "datatype": "FP32", "shape": [1, 3], "data": [1, 2, 3]}
+        ]
+    }
     request["parameters"] = {"binary_data_output": True}
     binary = peer.call("POST /v2/models/petals/infer", json.dumps(request).encode())
     assert not binary.ext and 0 < binary.json_length == len(binary.body) - 4
@@ -150,8 +174,12 @@ def test_more_requests_than_allowed_are_refused_at_once(new_server, models_copy,
         assert peer.call(PETALS, NUMBERS).status == 200
 
 
-def test_bodies_over_what_is_allowed_together_are_refused(new_server, models_copy, slow):
-    server = new_server(models_copy, "--max-body-bytes", "100000", "--socket-bytes-inflight", "100000")
+def test_bodies_over_what_is_allowed_together_are_refused(
+    new_server, models_copy, slow
+):
+    server = new_server(
+        models_copy, "--max-body-bytes", "100000", "--socket-bytes-inflight", "100000"
+    )
     with server.connect() as peer:
         running = peer.ask(slow.target, slow.body.ljust(60_000))
         slow.begun()
@@ -174,7 +202,11 @@ def test_a_body_over_the_limit_is_read_and_refused(new_server, models_copy):
         assert peer.call(PETALS, NUMBERS).status == 200
         peer.ask(PETALS, b"", json_length=0)
         assert peer.answer().status == 400
-        peer.send(peer.write(PETALS, NUMBERS)[:20] + struct.pack("<I", 100_000 + MIB + 1) + b"x" * 50)
+        peer.send(
+            peer.write(PETALS, NUMBERS)[:20]
+            + struct.pack("<I", 100_000 + MIB + 1)
+            + b"x" * 50
+        )
         assert peer.ends().document["code"] == "FRAME_TOO_LARGE"
 
 
@@ -193,8 +225,16 @@ def test_all_connections_share_the_bound_on_requests(new_server, models_copy, sl
                 peer.ask(slow.target, slow.body)
         slow.begun()
         slow.finish()
-        statuses = [answer.status for peer in (first, second) for answer in peer.answers(4).values()]
-        assert len(statuses) == 8 and set(statuses) <= {200, 429} and statuses.count(200) >= 2
+        statuses = [
+            answer.status
+            for peer in (first, second)
+            for answer in peer.answers(4).values()
+        ]
+        assert (
+            len(statuses) == 8
+            and set(statuses) <= {200, 429}
+            and statuses.count(200) >= 2
+        )
 
 
 # --- Servers of other sorts

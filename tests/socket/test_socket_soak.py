@@ -65,7 +65,9 @@ def leave(peer: Framed, manner: float) -> None:
         while peer.socket.recv(1 << 16):
             pass
     elif manner < 0.8:
-        peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        peer.socket.setsockopt(
+            socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+        )
 
 
 def held(server) -> tuple[int, int]:
@@ -89,7 +91,9 @@ class GoodClient(threading.Thread):
         try:
             with self._server.connect() as peer:
                 while not self.ends.wait(0.01):
-                    assert peer.call("POST /predictions/petals", b"[1,2,3]").status == 200
+                    assert (
+                        peer.call("POST /predictions/petals", b"[1,2,3]").status == 200
+                    )
                     peer.ping(self.answers)
                     self.answers += 1
         except BaseException as failure:
@@ -120,5 +124,8 @@ def test_hostile_frames(new_server, models_copy, until):
     assert held(server)[1] <= memory + MORE_MEMORY
     until(lambda: len(os.listdir(threads)) <= 12)
     assert "Traceback" not in server.log.read_text()
-    note("hostile frames", f"{sent}: alive, {good.answers} answers to a good client meanwhile")
+    note(
+        "hostile frames",
+        f"{sent}: alive, {good.answers} answers to a good client meanwhile",
+    )
     assert server.stop() == 0

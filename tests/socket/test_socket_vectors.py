@@ -20,8 +20,14 @@ from wire.wire_vectors import Vector, load
 TIMEOUT_S = 120.0
 MAX = 2**26
 BAD = [v for v in load("invalid", "frames") if v.facts["receiver"] == "server"]
-GOOD = [v for v in load("valid", "frames") if v.facts["receiver"] == "server" and v.facts["state"] == "ready"]
-HELLOS = [v for v in load("invalid", "handshake") if v.facts["refused_frame"] == "HELLO"]
+GOOD = [
+    v
+    for v in load("valid", "frames")
+    if v.facts["receiver"] == "server" and v.facts["state"] == "ready"
+]
+HELLOS = [
+    v for v in load("invalid", "handshake") if v.facts["refused_frame"] == "HELLO"
+]
 
 pytestmark = pytest.mark.live
 
@@ -35,7 +41,9 @@ class Peer:
 
     def __init__(self, server: Server) -> None:
         self.token = server.token
-        self.socket = socket.create_connection(("127.0.0.1", server.ready["socket"]["port"]), TIMEOUT_S)
+        self.socket = socket.create_connection(
+            ("127.0.0.1", server.ready["socket"]["port"]), TIMEOUT_S
+        )
         self.decoder = FrameDecoder(ALLOWED[Role.CLIENT, HandshakeState.HELLO], MAX)
         self.received = b""
 
@@ -81,7 +89,9 @@ def peer(server: Server) -> Iterator[Peer]:
     connected.socket.close()
 
 
-@pytest.mark.parametrize("vector", [v for v in BAD if v.facts["max_body"] == MAX], ids=str)
+@pytest.mark.parametrize(
+    "vector", [v for v in BAD if v.facts["max_body"] == MAX], ids=str
+)
 def test_faults_end_the_connection(vector: Vector, peer: Peer) -> None:
     """The right reason is the last thing that the server says."""
     peer.reach(vector.facts.get("awaits"))
@@ -104,11 +114,16 @@ def test_bad_hellos(vector: Vector, peer: Peer) -> None:
 
 
 @pytest.mark.parametrize(
-    "vector", [v for v in load("invalid", "handshake") if v.facts["refused_frame"] == "AUTH"], ids=str
+    "vector",
+    [v for v in load("invalid", "handshake") if v.facts["refused_frame"] == "AUTH"],
+    ids=str,
 )
 def test_bad_auths(vector: Vector, peer: Peer) -> None:
     """No proof that was made elsewhere is good here."""
-    hello, auth = bytes.fromhex(vector.facts["hello"]), bytes.fromhex(vector.facts["auth"])
+    hello, auth = (
+        bytes.fromhex(vector.facts["hello"]),
+        bytes.fromhex(vector.facts["auth"]),
+    )
     peer.socket.sendall(hello)
     assert peer.frame().type == FrameType.CHALLENGE
     peer.decoder.allowed = ALLOWED[Role.CLIENT, HandshakeState.AUTH]
@@ -117,7 +132,9 @@ def test_bad_auths(vector: Vector, peer: Peer) -> None:
     assert (error.type, error.arg) == (FrameType.ERROR, vector.facts["reason"])
 
 
-@pytest.mark.parametrize("vector", [v for v in GOOD if v.facts["max_body"] == MAX], ids=str)
+@pytest.mark.parametrize(
+    "vector", [v for v in GOOD if v.facts["max_body"] == MAX], ids=str
+)
 def test_good_frames_do_not_end_it(vector: Vector, peer: Peer) -> None:
     """Each REQUEST gets one RESPONSE with its id, each PING its PONG; then a PING is still answered."""
     peer.reach(None)
@@ -130,21 +147,36 @@ def test_good_frames_do_not_end_it(vector: Vector, peer: Peer) -> None:
     asked = sorted(frame["request_id"] for frame in sent if frame["name"] == "REQUEST")
     pings = [frame["arg"] for frame in sent if frame["name"] == "PING"]
     found = [peer.frame() for _ in range(len(asked) + len(pings) + 1)]
-    assert sorted(frame.request_id for frame in found if frame.type == FrameType.RESPONSE) == asked
-    assert [frame.arg for frame in found if frame.type == FrameType.PONG] == [*pings, 424_242]
+    assert (
+        sorted(frame.request_id for frame in found if frame.type == FrameType.RESPONSE)
+        == asked
+    )
+    assert [frame.arg for frame in found if frame.type == FrameType.PONG] == [
+        *pings,
+        424_242,
+    ]
 
 
 @pytest.mark.parametrize("step", [1, 2**20], ids=["byte by byte", "whole"])
 @pytest.mark.parametrize("vector", load("invalid", "request"), ids=str)
-def test_errors_of_requests(vector: Vector, step: int, server: Server, new_server: StartServer) -> None:
+def test_errors_of_requests(
+    vector: Vector, step: int, server: Server, new_server: StartServer
+) -> None:
     """Every request of the vector is answered as it says, and the last one shows that the connection lives."""
     maximum = vector.facts["max_body"]
-    peer = Peer(server if maximum == MAX else new_server(MODELS, "--max-body-bytes", str(maximum)))
+    peer = Peer(
+        server
+        if maximum == MAX
+        else new_server(MODELS, "--max-body-bytes", str(maximum))
+    )
     peer.reach(None)
     peer.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     for start in range(0, len(vector.data), step):
         peer.socket.sendall(vector.data[start : start + step])
-    answers = {frame.request_id: frame for frame in (peer.frame() for _ in vector.facts["answers"])}
+    answers = {
+        frame.request_id: frame
+        for frame in (peer.frame() for _ in vector.facts["answers"])
+    }
     for wanted in vector.facts["answers"]:
         frame = answers[wanted["request_id"]]
         assert frame.arg == wanted["status"], bytes(frame.body)

@@ -85,7 +85,9 @@ def test_times_come_in_order_even_if_set_while_it_sleeps(running):
     assert soon.told.acquire(timeout=120) and late.told.acquire(timeout=120)
     assert begun + 0.05 <= soon.events[0] <= late.events[0]
     assert late.events[0] >= begun + 0.2
-    assert not never.events or forgotten >= begun + 0.15  # its time had come before it was taken back
+    assert (
+        not never.events or forgotten >= begun + 0.15
+    )  # its time had come before it was taken back
 
 
 def test_calls_are_made_on_its_thread_and_refused_after_its_end(event_loop):
@@ -93,7 +95,9 @@ def test_calls_are_made_on_its_thread_and_refused_after_its_end(event_loop):
     thread.start()
     seen: list[threading.Thread] = []
     done = threading.Event()
-    assert event_loop.call(lambda: (seen.append(threading.current_thread()), done.set()))
+    assert event_loop.call(
+        lambda: (seen.append(threading.current_thread()), done.set())
+    )
     assert done.wait(120)
     assert seen == [thread]
     event_loop.stop()
@@ -129,4 +133,6 @@ def test_a_server_without_epoll(local):
 
 
 def test_this_system_has_epoll():
-    assert hasattr(select, "epoll") == isinstance(best_poller(), getattr(select, "epoll", ()))
+    assert hasattr(select, "epoll") == isinstance(
+        best_poller(), getattr(select, "epoll", ())
+    )

@@ -62,7 +62,10 @@ WORDS = [word for text in _LANGUAGES for word in text.split()]
 def corpus() -> list[str]:
     """Two thousand sentences of no sense."""
     draw = random.Random(7)
-    return [" ".join(draw.choices(WORDS, k=draw.randint(3, 9))) + draw.choice(".?!") for _ in range(2000)]
+    return [
+        " ".join(draw.choices(WORDS, k=draw.randint(3, 9))) + draw.choice(".?!")
+        for _ in range(2000)
+    ]
 
 
 TEXTS = [
@@ -160,7 +163,10 @@ def _processor(content: bytes) -> Any:
 def by_library(content: bytes, text: str) -> list[list[int]]:
     """Tokens with their places in characters."""
     found = _processor(content).encode(text, return_type="offset_mapping")
-    return [[number, *place] for number, place in zip(found["ids"], found["offsets"], strict=True)]
+    return [
+        [number, *place]
+        for number, place in zip(found["ids"], found["offsets"], strict=True)
+    ]
 
 
 if __name__ == "__main__":
@@ -168,7 +174,10 @@ if __name__ == "__main__":
 
     import sentencepiece
 
-    made: dict[str, Any] = {"library": f"sentencepiece {sentencepiece.__version__}", "tokens": {}}
+    made: dict[str, Any] = {
+        "library": f"sentencepiece {sentencepiece.__version__}",
+        "tokens": {},
+    }
     for name, arguments in MODELS.items():
         with tempfile.TemporaryDirectory() as folder:
             content = _kept(name, train(Path(folder), name, arguments))

@@ -19,13 +19,22 @@ SAMPLES = 3200
 def signal() -> Any:
     """A fifth of a second, float32: a chirp that swells, a steady tone, a click, and silence at the end."""
     t = np.arange(SAMPLES) / RATE
-    sound = 0.6 * t / t[-1] * np.sin(2 * np.pi * (200 * t + 15_000 * t**2)) + 0.1 * np.cos(2 * np.pi * 3333.3 * t)
+    sound = 0.6 * t / t[-1] * np.sin(
+        2 * np.pi * (200 * t + 15_000 * t**2)
+    ) + 0.1 * np.cos(2 * np.pi * 3333.3 * t)
     sound[1000] += 0.7
     sound[-600:] = 0.0
     return sound.astype(np.float32)
 
 
-WHISPER = {"n_fft": 400, "hop_length": 160, "pad_mode": "reflect", "n_mels": 80, "log": "log10", "top_db": 80}
+WHISPER = {
+    "n_fft": 400,
+    "hop_length": 160,
+    "pad_mode": "reflect",
+    "n_mels": 80,
+    "log": "log10",
+    "top_db": 80,
+}
 LIBROSA: dict[str, dict[str, Any]] = {
     "mel": {"n_fft": 512, "hop_length": 160, "n_mels": 40, "log": "none"},
     "htk, magnitudes, short window": {
@@ -64,7 +73,9 @@ def by_librosa(name: str, table: dict[str, Any]) -> Any:
     if "preemphasis" in table:
         sound = librosa.effects.preemphasis(sound, coef=table["preemphasis"], zi=[0.0])
     stft = {
-        key: table[key] for key in ("n_fft", "hop_length", "win_length", "window", "center", "pad_mode") if key in table
+        key: table[key]
+        for key in ("n_fft", "hop_length", "win_length", "window", "center", "pad_mode")
+        if key in table
     }
     power = table.get("power", 2)
     if table.get("kind") == "linear":
@@ -81,7 +92,9 @@ def by_librosa(name: str, table: dict[str, Any]) -> Any:
         **stft,
     )
     if table.get("kind") == "mfcc":
-        return librosa.feature.mfcc(S=librosa.power_to_db(mel), n_mfcc=table["n_mfcc"]).T
+        return librosa.feature.mfcc(
+            S=librosa.power_to_db(mel), n_mfcc=table["n_mfcc"]
+        ).T
     if table.get("log") == "db":
         return librosa.power_to_db(mel, ref=np.max).T
     if name == "whisper":  # as its authors write it, with librosa's spectrogram
@@ -94,11 +107,15 @@ def by_tensorflow(name: str, table: dict[str, Any]) -> Any:
     """[frames, bins] by ``tf.signal``."""
     import tensorflow as tf
 
-    stft = tf.signal.stft(signal(), table["win_length"], table["hop_length"], table.get("n_fft"))
+    stft = tf.signal.stft(
+        signal(), table["win_length"], table["hop_length"], table.get("n_fft")
+    )
     magnitude = tf.abs(stft)
     if name == "keywords":
         return magnitude.numpy()
-    weights = tf.signal.linear_to_mel_weight_matrix(64, table["n_fft"] // 2 + 1, RATE, 125.0, 7500.0)
+    weights = tf.signal.linear_to_mel_weight_matrix(
+        64, table["n_fft"] // 2 + 1, RATE, 125.0, 7500.0
+    )
     return tf.math.log(tf.matmul(magnitude, weights) + 0.001).numpy()
 
 
@@ -106,6 +123,11 @@ if __name__ == "__main__":
     library = sys.argv[1]
     made = {"librosa": by_librosa, "tensorflow": by_tensorflow}[library]
     version = __import__(library).__version__
-    found = {name: np.asarray(made(name, table), np.float32) for name, table in CASES[library].items()}
-    np.savez_compressed(DATA / f"spectrogram_{library}.npz", version=np.array(version), **found)
+    found = {
+        name: np.asarray(made(name, table), np.float32)
+        for name, table in CASES[library].items()
+    }
+    np.savez_compressed(
+        DATA / f"spectrogram_{library}.npz", version=np.array(version), **found
+    )
     print(library, version, {name: array.shape for name, array in found.items()})

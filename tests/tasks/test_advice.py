@@ -18,9 +18,14 @@ TOKENS = TensorSpec("input_ids", "INT64", (-1, -1))
 ROW = TensorSpec("x", "FP32", (-1, 4))
 SOUND = TensorSpec("input_values", "FP32", (-1, -1))
 BERT: dict[str, Any] = {
-    "config.json": {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "no", "1": "yes"}}
+    "config.json": {
+        "architectures": ["BertForSequenceClassification"],
+        "id2label": {"0": "no", "1": "yes"},
+    }
 }
-ADVICE: dict[str, tuple[TensorSpec, Mapping[str, tuple[int, ...]], Mapping[str, Any], str]] = {
+ADVICE: dict[
+    str, tuple[TensorSpec, Mapping[str, tuple[int, ...]], Mapping[str, Any], str]
+] = {
     "a picture": (
         PICTURE,
         {"y": (1, 5)},
@@ -43,29 +48,71 @@ ADVICE: dict[str, tuple[TensorSpec, Mapping[str, tuple[int, ...]], Mapping[str, 
         *(TOKENS, {"y": (-1, 3)}, {"vocab.txt": "a"}),
         'a tokenizer lies beside it, and it answers few scores: write task = "text-classification"',
     ),
-    "starts and ends": (TOKENS, {"a": (-1, -1), "b": (-1, -1)}, {"tokenizer.json": {}}, '"question-answering"'),
-    "vectors of tokens": (TOKENS, {"y": (-1, -1, 384)}, {"spiece.model": "x"}, '"text-embedding"'),
-    "sounds, by the input": (SOUND, {"logits": (-1, 2)}, BERT, '"audio-classification"'),
-    "sounds, by the type": (
-        *(ROW, {"logits": (-1, 2)}, {"config.json": {**BERT["config.json"], "model_type": "hubert"}}),
+    "starts and ends": (
+        TOKENS,
+        {"a": (-1, -1), "b": (-1, -1)},
+        {"tokenizer.json": {}},
+        '"question-answering"',
+    ),
+    "vectors of tokens": (
+        TOKENS,
+        {"y": (-1, -1, 384)},
+        {"spiece.model": "x"},
+        '"text-embedding"',
+    ),
+    "sounds, by the input": (
+        SOUND,
+        {"logits": (-1, 2)},
+        BERT,
         '"audio-classification"',
     ),
-    "scikit-learn's map": (ROW, {"label": (-1,), "p.keys": (3,), "p.values": (-1, 3)}, {}, '"tabular-classification"'),
-    "scikit-learn's array": (ROW, {"label": (-1,), "probabilities": (-1, 3)}, {}, '"tabular-classification"'),
+    "sounds, by the type": (
+        *(
+            ROW,
+            {"logits": (-1, 2)},
+            {"config.json": {**BERT["config.json"], "model_type": "hubert"}},
+        ),
+        '"audio-classification"',
+    ),
+    "scikit-learn's map": (
+        ROW,
+        {"label": (-1,), "p.keys": (3,), "p.values": (-1, 3)},
+        {},
+        '"tabular-classification"',
+    ),
+    "scikit-learn's array": (
+        ROW,
+        {"label": (-1,), "probabilities": (-1, 3)},
+        {},
+        '"tabular-classification"',
+    ),
 }
 NONE: dict[str, tuple[TensorSpec, Mapping[str, tuple[int, ...]], Mapping[str, Any]]] = {
     "a picture in, a picture out": (PICTURE, {"y": PICTURE.shape}, {}),
     "one score and no labels": (PICTURE, {"y": (1, 1)}, {}),
     "a row in, a row out": (ROW, {"y": (-1, 2)}, {}),
-    "another architecture": (TOKENS, {"y": (-1, -1, 9)}, {"config.json": {"architectures": ["BertForMaskedLM"]}}),
+    "another architecture": (
+        TOKENS,
+        {"y": (-1, -1, 9)},
+        {"config.json": {"architectures": ["BertForMaskedLM"]}},
+    ),
     "a tag a token": (TOKENS, {"y": (-1, -1, 9)}, {"vocab.txt": "a"}),
     "a row beside a tokenizer": (ROW, {"y": (-1, 3)}, {"vocab.txt": "a"}),
-    "no architecture": (TOKENS, {"y": (-1, 2)}, {"config.json": {"architectures": [5]}}),
+    "no architecture": (
+        TOKENS,
+        {"y": (-1, 2)},
+        {"config.json": {"architectures": [5]}},
+    ),
     "a broken configuration": (TOKENS, {"y": (-1, 2)}, {"config.json": "{"}),
 }
 
 
-def served(folder: Path, image: TensorSpec, outputs: Mapping[str, tuple[int, ...]], files: Mapping[str, Any]) -> Any:
+def served(
+    folder: Path,
+    image: TensorSpec,
+    outputs: Mapping[str, tuple[int, ...]],
+    files: Mapping[str, Any],
+) -> Any:
     """The task of such a model."""
     (folder / "m" / "1_Pooling").mkdir(parents=True)
     return select_task(facts(folder, outputs, files=files, image=image))
@@ -100,7 +147,14 @@ def test_a_file_without_a_folder_of_its_own(tmp_path: Path) -> None:
     """A manifest beside it would be no one's."""
     model = facts(tmp_path, {"y": (1, 5)})
     (bare,) = [
-        select_task(type(model)(model.entry._replace(folder=tmp_path), model.version, model.inputs, model.outputs))
+        select_task(
+            type(model)(
+                model.entry._replace(folder=tmp_path),
+                model.version,
+                model.inputs,
+                model.outputs,
+            )
+        )
     ]
     assert getattr(bare, "advice", "").endswith(
         "into a model.toml beside the file, in a folder of their own, or: pocketserve init m"

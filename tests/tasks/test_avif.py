@@ -18,14 +18,20 @@ from pocketserve_wire import ApiError
 image = pytest.importorskip("PIL.Image", reason="pictures need Pillow")
 features = pytest.importorskip("PIL.features", reason="pictures need Pillow")
 
-with_avif = pytest.mark.skipif(not features.check("avif"), reason="this Pillow has no libavif")
+with_avif = pytest.mark.skipif(
+    not features.check("avif"), reason="this Pillow has no libavif"
+)
 SHAPE = PictureShape(32, 24, 3)
 LIMIT = 64_000_000
 
 
 def picture(width: int = 64, height: int = 48, mode: str = "RGB") -> Any:
     """A picture whose halves differ."""
-    colours = {"RGB": ((200, 40, 40), (40, 40, 200)), "RGBA": ((200, 40, 40, 255), (0, 0, 0, 0)), "L": (220, 30)}[mode]
+    colours = {
+        "RGB": ((200, 40, 40), (40, 40, 200)),
+        "RGBA": ((200, 40, 40, 255), (0, 0, 0, 0)),
+        "L": (220, 30),
+    }[mode]
     whole = image.new(mode, (width, height), colours[0])
     whole.paste(colours[1], (width // 2, 0, width, height))
     return whole
@@ -61,7 +67,8 @@ def test_a_turned_avif_is_upright() -> None:
 
 @with_avif
 @pytest.mark.parametrize(
-    ("size", "mode"), [((64, 48), "RGB"), ((301, 200), "RGBA"), ((1, 1), "L"), ((4100, 20), "RGB")]
+    ("size", "mode"),
+    [((64, 48), "RGB"), ((301, 200), "RGBA"), ((1, 1), "L"), ((4100, 20), "RGB")],
 )
 def test_sizes_are_those_of_the_streams(size: tuple[int, int], mode: str) -> None:
     assert set(frame_sizes(file_of(picture(*size, mode)))) == {size}
@@ -70,13 +77,17 @@ def test_sizes_are_those_of_the_streams(size: tuple[int, int], mode: str) -> Non
 @with_avif
 def test_a_large_avif_is_refused_before_it_is_decoded() -> None:
     body = file_of(picture(640, 480))
-    with pytest.raises(ApiError, match=r"640x480 pixels; the limit is 100000 \(max_image_pixels\)"):
+    with pytest.raises(
+        ApiError, match=r"640x480 pixels; the limit is 100000 \(max_image_pixels\)"
+    ):
         read(body, 100_000)
 
 
 @with_avif
 def test_an_animation_is_refused() -> None:
-    body = file_of(picture(), save_all=True, append_images=[picture(mode="L").convert("RGB")])
+    body = file_of(
+        picture(), save_all=True, append_images=[picture(mode="L").convert("RGB")]
+    )
     with pytest.raises(ApiError, match="animated AVIF is not read"):
         read(body)
 
@@ -98,22 +109,43 @@ def stream(width: int, height: int, *, reduced: bool = True) -> bytes:
     if reduced:
         header = bits((0, 3), (1, 1), (1, 1), (8, 5), *size_fields)
     else:
-        header = bits((0, 3), (1, 1), (0, 1), (0, 1), (0, 1), (0, 5), (0, 12), (8, 5), (1, 1), *size_fields)
+        header = bits(
+            (0, 3),
+            (1, 1),
+            (0, 1),
+            (0, 1),
+            (0, 1),
+            (0, 5),
+            (0, 12),
+            (8, 5),
+            (1, 1),
+            *size_fields,
+        )
     return bytes([1 << 3 | 2, len(header)]) + header
 
 
 def crafted(*streams: bytes, extent: int | None = None) -> memoryview:
     """An AVIF file of these streams, without what a decoder needs beside them."""
     data = b"".join(streams)
-    entries = [box(b"infe", b"\2\0\0\0" + number.to_bytes(2, "big") + b"\0\0av01\0") for number in range(len(streams))]
+    entries = [
+        box(b"infe", b"\2\0\0\0" + number.to_bytes(2, "big") + b"\0\0av01\0")
+        for number in range(len(streams))
+    ]
     info = box(b"iinf", bytes(4) + len(streams).to_bytes(2, "big") + b"".join(entries))
     places = b""
     at = 0
     for number, content in enumerate(streams):
         size = len(content) if extent is None else extent
-        places += number.to_bytes(2, "big") + b"\0\1\0\0\0\1" + at.to_bytes(4, "big") + size.to_bytes(4, "big")
+        places += (
+            number.to_bytes(2, "big")
+            + b"\0\1\0\0\0\1"
+            + at.to_bytes(4, "big")
+            + size.to_bytes(4, "big")
+        )
         at += len(content)
-    location = box(b"iloc", b"\1\0\0\0\x44\0" + len(streams).to_bytes(2, "big") + places)
+    location = box(
+        b"iloc", b"\1\0\0\0\x44\0" + len(streams).to_bytes(2, "big") + places
+    )
     meta = box(b"meta", bytes(4) + info + location + box(b"idat", data))
     return memoryview(box(b"ftyp", b"avif\0\0\0\0avifmif1") + meta)
 
@@ -155,7 +187,12 @@ def test_a_header_that_announces_more_pixels_than_the_stream() -> None:
     """libavif would scale the picture up."""
     body = bytes(file_of(picture()))
     at = body.index(b"ispe") + 8
-    changed = body[:at] + (4000).to_bytes(4, "big") + (3000).to_bytes(4, "big") + body[at + 8 :]
+    changed = (
+        body[:at]
+        + (4000).to_bytes(4, "big")
+        + (3000).to_bytes(4, "big")
+        + body[at + 8 :]
+    )
     with pytest.raises(ApiError, match="announces more pixels than it has"):
         read(memoryview(changed))
 
@@ -169,7 +206,11 @@ def test_cut_off_files() -> None:
 
 
 @with_avif
-@given(st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), min_size=1, max_size=8))
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 400), st.integers(0, 255)), min_size=1, max_size=8
+    )
+)
 @settings(derandomize=True, deadline=None, database=None, max_examples=150)
 def test_damaged_files(changes: list[tuple[int, int]]) -> None:
     """Each is read or refused, and none costs more than it says."""
@@ -187,7 +228,9 @@ def test_damaged_files(changes: list[tuple[int, int]]) -> None:
 
 def test_without_libavif_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(features, "check", lambda name: False)
-    with pytest.raises(ApiError, match=r"AVIF pictures need Pillow 11\.3 or newer .* or send a JPEG"):
+    with pytest.raises(
+        ApiError, match=r"AVIF pictures need Pillow 11\.3 or newer .* or send a JPEG"
+    ):
         read(crafted(stream(10, 10)))
 
 

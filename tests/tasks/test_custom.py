@@ -52,7 +52,9 @@ def model_with(folder: Path, code: str, manifest: str = "") -> Path:
     version = scan(folder / "models")["mine"].versions["tflite"]
     spec = runtime_for(version.format).open(ModelSource(version.path)).inputs[0]
     shape = tuple(1 if dim < 0 else dim for dim in spec.shape)
-    (own / "task.py").write_text(code.replace("NAME", repr(spec.name)).replace("SHAPE", repr(shape)))
+    (own / "task.py").write_text(
+        code.replace("NAME", repr(spec.name)).replace("SHAPE", repr(shape))
+    )
     if manifest:
         (own / "model.toml").write_text(manifest)
     return trust_all(folder / "models")
@@ -61,13 +63,21 @@ def model_with(folder: Path, code: str, manifest: str = "") -> Path:
 def test_its_functions_are_called(new_server: StartServer, tmp_path: Path) -> None:
     """Input and answer go through the file, and numbers of NumPy become JSON."""
     server = new_server(model_with(tmp_path, WORDS))
-    answer = server.call("POST", "/predictions/mine?top_k=2&width=3", data=b"four").json()
+    answer = server.call(
+        "POST", "/predictions/mine?top_k=2&width=3", data=b"four"
+    ).json()
     assert answer["task"] == "custom"
     (entry,) = answer["predictions"]
-    assert entry["top_k"] == 2 and isinstance(entry["sum"], float) and isinstance(entry["first"], list)
+    assert (
+        entry["top_k"] == 2
+        and isinstance(entry["sum"], float)
+        and isinstance(entry["first"], list)
+    )
     card = server.call("GET", "/v2/models/mine").json()["card"]
     assert (card["accepts"], card["parameters"]) == (["file"], {})
-    once = server.call("POST", "/predictions/mine", data=b"twelve chars").json()["predictions"][0]
+    once = server.call("POST", "/predictions/mine", data=b"twelve chars").json()[
+        "predictions"
+    ][0]
     assert once["sum"] == entry["sum"] and once["top_k"] is None
 
 
@@ -84,13 +94,19 @@ def test_its_faults_are_told(new_server: StartServer, tmp_path: Path) -> None:
     assert (failed.status_code, failed.json()["code"]) == (500, "INFERENCE_FAILED")
     assert "answer() in task.py failed: ValueError" in failed.json()["error"]
     picture = server.call("POST", "/predictions/mine?annotate=png", data=b"hey")
-    assert picture.json()["code"] == "INVALID_PARAMETER" and "custom" in picture.json()["error"]
+    assert (
+        picture.json()["code"] == "INVALID_PARAMETER"
+        and "custom" in picture.json()["error"]
+    )
 
 
 MISTAKES: dict[str, tuple[str, str]] = {
     "another name": ("prepare", "{'y': np.zeros(SHAPE)}"),
     "an input is missing": ("prepare", "{}"),
-    "an input is missing in the second run": ("prepare", "Prepared([{NAME: np.zeros(SHAPE, np.float32)}, {}])"),
+    "an input is missing in the second run": (
+        "prepare",
+        "Prepared([{NAME: np.zeros(SHAPE, np.float32)}, {}])",
+    ),
     "another shape": ("prepare", "{NAME: np.zeros((*SHAPE, 2), np.float32)}"),
     "another datatype": ("prepare", "{NAME: np.zeros(SHAPE, np.int64)}"),
     "no runs": ("prepare", "Prepared([])"),
@@ -112,7 +128,11 @@ MISTAKES: dict[str, tuple[str, str]] = {
 def test_mistakes_are_told(new_server: StartServer, tmp_path: Path, case: str) -> None:
     """What the file returns is checked at once: the fault is its own, and the text says which function's."""
     name, result = MISTAKES[case]
-    given = {"prepare": "{NAME: np.zeros(SHAPE, np.float32)}", "answer": "[]", name: result}
+    given = {
+        "prepare": "{NAME: np.zeros(SHAPE, np.float32)}",
+        "answer": "[]",
+        name: result,
+    }
     code = (
         "import numpy as np\nfrom pocketserve.tasks.base import Prepared\nLOOP = {}\nLOOP['a'] = LOOP\n"
         f"def prepare(body, hints):\n    return {given['prepare']}\n"
@@ -120,37 +140,61 @@ def test_mistakes_are_told(new_server: StartServer, tmp_path: Path, case: str) -
     )
     server = new_server(model_with(tmp_path, code))
     failed = server.call("POST", "/predictions/mine", data=b"x")
-    assert (failed.status_code, failed.json()["code"]) == (500, "INFERENCE_FAILED"), failed.text
+    assert (failed.status_code, failed.json()["code"]) == (500, "INFERENCE_FAILED"), (
+        failed.text
+    )
     assert f"{name}() in task.py returned" in failed.json()["error"]
     with server.connect() as framed:
-        assert json.loads(framed.call("POST /predictions/mine", b"x").body) == failed.json()
+        assert (
+            json.loads(framed.call("POST /predictions/mine", b"x").body)
+            == failed.json()
+        )
 
 
-def test_inputs_that_callers_send_stay_theirs(new_server: StartServer, tmp_path: Path) -> None:
+def test_inputs_that_callers_send_stay_theirs(
+    new_server: StartServer, tmp_path: Path
+) -> None:
     """A file with ``answer`` alone leaves the input to the caller, and the blame for it."""
-    server = new_server(model_with(tmp_path, "def answer(outputs, options, context):\n    return []\n"))
+    server = new_server(
+        model_with(tmp_path, "def answer(outputs, options, context):\n    return []\n")
+    )
     for body in (b"{}", b'{"y": [1]}', b"[[[[[1]]]]]"):
         refused = server.call("POST", "/predictions/mine", data=body)
-        assert refused.status_code == 400 and refused.json()["code"].startswith("INVALID"), refused.text
+        assert refused.status_code == 400 and refused.json()["code"].startswith(
+            "INVALID"
+        ), refused.text
 
 
 @pytest.mark.parametrize(
     ("code", "part"),
-    [("x = 1", "neither prepare"), ("1 / 0", "ZeroDivisionError"), ("def prepare(", "SyntaxError")],
+    [
+        ("x = 1", "neither prepare"),
+        ("1 / 0", "ZeroDivisionError"),
+        ("def prepare(", "SyntaxError"),
+    ],
 )
-def test_files_that_are_refused(new_server: StartServer, tmp_path: Path, code: str, part: str) -> None:
+def test_files_that_are_refused(
+    new_server: StartServer, tmp_path: Path, code: str, part: str
+) -> None:
     """A file that fails, or defines nothing, makes the model unavailable with the reason."""
-    answer = new_server(model_with(tmp_path, code)).call("POST", "/predictions/mine", data=b"x")
+    answer = new_server(model_with(tmp_path, code)).call(
+        "POST", "/predictions/mine", data=b"x"
+    )
     assert answer.status_code == 503 and part in answer.json()["error"]
 
 
 @pytest.mark.skipif(os.name != "posix", reason="POSIX modes")
-def test_code_that_others_may_write_is_not_run(new_server: StartServer, tmp_path: Path) -> None:
+def test_code_that_others_may_write_is_not_run(
+    new_server: StartServer, tmp_path: Path
+) -> None:
     """The rule of model.py."""
     models = model_with(tmp_path, WORDS)
     (models / "mine" / "task.py").chmod(0o666)
     answer = new_server(models).call("POST", "/predictions/mine", data=b"x")
-    assert answer.status_code == 503 and "can be written by every user" in answer.json()["error"]
+    assert (
+        answer.status_code == 503
+        and "can be written by every user" in answer.json()["error"]
+    )
 
 
 def test_a_missing_file(new_server: StartServer, tmp_path: Path) -> None:
@@ -158,7 +202,9 @@ def test_a_missing_file(new_server: StartServer, tmp_path: Path) -> None:
     models = model_with(tmp_path, WORDS, 'task = "custom"\n')
     (models / "mine" / "task.py").unlink()
     answer = new_server(models).call("POST", "/predictions/mine", data=b"x")
-    assert answer.status_code == 503 and "needs a file task.py" in answer.json()["error"]
+    assert (
+        answer.status_code == 503 and "needs a file task.py" in answer.json()["error"]
+    )
 
 
 # The same over the Open Inference Protocol
@@ -167,13 +213,22 @@ def test_a_missing_file(new_server: StartServer, tmp_path: Path) -> None:
 def over_oip(server: Any, model: str, body: bytes, **parameters: Any) -> Any:
     """The answer to raw bytes that travel as one binary BYTES tensor, as tritonclient sends them."""
     request = oip.InferRequest(
-        inputs=[Tensor("input", "BYTES", (1,), [body])], parameters={"task": True, **parameters}, binary_output=True
+        inputs=[Tensor("input", "BYTES", (1,), [body])],
+        parameters={"task": True, **parameters},
+        binary_output=True,
     )
     encoded = oip.encode_infer_request(request)
     headers = {"Inference-Header-Content-Length": str(encoded.json_length)}
-    answer = server.call("POST", f"/v2/models/{model}/infer", data=b"".join(encoded.chunks), headers=headers)
+    answer = server.call(
+        "POST",
+        f"/v2/models/{model}/infer",
+        data=b"".join(encoded.chunks),
+        headers=headers,
+    )
     length = int(answer.headers["Inference-Header-Content-Length"])
-    return json.loads(oip.decode_infer_response(answer.content, length).outputs[0].data[0])
+    return json.loads(
+        oip.decode_infer_response(answer.content, length).outputs[0].data[0]
+    )
 
 
 def test_raw_input_over_the_open_inference_protocol(server: Any) -> None:
@@ -181,7 +236,10 @@ def test_raw_input_over_the_open_inference_protocol(server: Any) -> None:
     body = (ROOT / "models" / "digits" / "samples" / "7.png").read_bytes()
     answer = over_oip(server, "digits", body, top_k=2)
     plain = server.call("POST", "/predictions/digits?top_k=2", data=body).json()
-    assert answer["predictions"] == plain["predictions"] and answer["task"] == plain["task"]
+    assert (
+        answer["predictions"] == plain["predictions"]
+        and answer["task"] == plain["task"]
+    )
     text = json.dumps(np.arange(64).tolist())
     document = {
         "parameters": {"task": True},
@@ -189,19 +247,31 @@ def test_raw_input_over_the_open_inference_protocol(server: Any) -> None:
     }
     response = server.call("POST", "/v2/models/digits/infer", json=document).json()
     (output,) = response["outputs"]
-    assert (output["name"], output["datatype"], output["shape"]) == ("answer", "BYTES", [1])
+    assert (output["name"], output["datatype"], output["shape"]) == (
+        "answer",
+        "BYTES",
+        [1],
+    )
     assert json.loads(output["data"][0])["model"] == "digits"
 
 
 def test_a_drawing_over_the_open_inference_protocol(server: Any) -> None:
     """The PNG file as binary; as JSON, which cannot carry it, it is refused with the way out."""
     body = (ROOT / "models" / "digits" / "samples" / "7.png").read_bytes()
-    request = oip.InferRequest([Tensor("x", "BYTES", (1,), [body])], parameters={"task": True, "annotate": "png"})
+    request = oip.InferRequest(
+        [Tensor("x", "BYTES", (1,), [body])],
+        parameters={"task": True, "annotate": "png"},
+    )
     for binary in (True, False):
         request.binary_output = binary
         encoded = oip.encode_infer_request(request)
         headers = {"Inference-Header-Content-Length": str(encoded.json_length)}
-        answer = server.call("POST", "/v2/models/digits/infer", data=b"".join(encoded.chunks), headers=headers)
+        answer = server.call(
+            "POST",
+            "/v2/models/digits/infer",
+            data=b"".join(encoded.chunks),
+            headers=headers,
+        )
         if binary:
             length = int(answer.headers["Inference-Header-Content-Length"])
             (output,) = oip.decode_infer_response(answer.content, length).outputs
@@ -216,7 +286,10 @@ BYTES = {"name": "x", "datatype": "BYTES", "shape": [1], "data": ["[1]"]}
 @pytest.mark.parametrize(
     ("change", "code"),
     [
-        ({"parameters": {"task": 1}}, "INVALID_REQUEST"),  # another server's parameter, and so a tensor request
+        (
+            {"parameters": {"task": 1}},
+            "INVALID_REQUEST",
+        ),  # another server's parameter, and so a tensor request
         ({"parameters": {"task": True, "tpo_k": 1}}, "INVALID_PARAMETER"),
         ({"parameters": {"task": True, "top_k": 0}}, "INVALID_PARAMETER"),
         ({"parameters": {"task": True, "content_type": 3}}, "INVALID_PARAMETER"),
@@ -230,7 +303,9 @@ BYTES = {"name": "x", "datatype": "BYTES", "shape": [1], "data": ["[1]"]}
         ({}, "INVALID_INPUT"),
     ],
 )
-def test_task_requests_that_are_refused(server: Any, change: dict[str, Any], code: str) -> None:
+def test_task_requests_that_are_refused(
+    server: Any, change: dict[str, Any], code: str
+) -> None:
     """Each fault has the code that it has elsewhere."""
     document = {"parameters": {"task": True}, "inputs": [BYTES], **change}
     answer = server.call("POST", "/v2/models/digits/infer", json=document)

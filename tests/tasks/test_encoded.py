@@ -64,7 +64,9 @@ def test_each_length_of_padding(size: int) -> None:
     ],
 )
 def test_what_is_no_base64(text: str) -> None:
-    with pytest.raises(ApiError, match=r"^it is (not base64|a data URL without base64)") as caught:
+    with pytest.raises(
+        ApiError, match=r"^it is (not base64|a data URL without base64)"
+    ) as caught:
         decode_file(text, "it")
     assert caught.value.code is ErrorCode.INVALID_INPUT
 
@@ -112,7 +114,10 @@ def test_other_json(value: Any) -> None:
 
 values = st.recursive(
     st.none() | st.booleans() | st.floats() | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(["b64", "x", "inputs", "k"]), inner),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.sampled_from(["b64", "x", "inputs", "k"]), inner)
+    ),
     max_leaves=12,
 )
 

@@ -30,7 +30,12 @@ from vision_models import picture
 TEST_MODELS = ROOT / "tests" / "models"
 PICTURES = {"digits", "shapes", "poses"}
 TEXT = b"the cat sat on the mat"
-QUESTION = json.dumps({"question": "where does the tram stop?", "context": "The tram stops at the station."}).encode()
+QUESTION = json.dumps(
+    {
+        "question": "where does the tram stop?",
+        "context": "The tram stops at the station.",
+    }
+).encode()
 SAMPLES = {
     "petals": (b"[5.1, 3.5, 1.4]", "rows"),
     "digits": ((MODELS / "digits" / "samples" / "7.png").read_bytes(), "picture"),
@@ -51,7 +56,11 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     for name in SAMPLES:
         parent = MODELS if (MODELS / name).exists() else TEST_MODELS
         shutil.copytree(parent / name, folder / name)
-    settings = {"models_dir": folder, "state_dir": tmp_path_factory.mktemp("state"), "quarantine": False}
+    settings = {
+        "models_dir": folder,
+        "state_dir": tmp_path_factory.mktemp("state"),
+        "quarantine": False,
+    }
     running = Service(load_config(settings, environ={}))
     yield running
     running.close()
@@ -60,7 +69,9 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 def card_of(service: Service, name: str) -> dict[str, Any]:
     """A model's card, as JSON carries it."""
     with service.running(name, None) as (entry, handle):
-        card: dict[str, Any] = json.loads(json.dumps(describe_model(entry, handle)["card"], allow_nan=False))
+        card: dict[str, Any] = json.loads(
+            json.dumps(describe_model(entry, handle)["card"], allow_nan=False)
+        )
     return card
 
 
@@ -69,7 +80,9 @@ def answer_of(service: Service, name: str, query: dict[str, Any]) -> list[Any]:
     extra = RAW_SOUND if name == "tones" else {}
     texts = {key: str(value) for key, value in {**query, **extra}.items()}
     request = ApiRequest({"model": name}, texts, memoryview(SAMPLES[name][0]))
-    entries: list[Any] = predictions.document(predictions.ask(service, request))["predictions"]
+    entries: list[Any] = predictions.document(predictions.ask(service, request))[
+        "predictions"
+    ]
     return entries
 
 
@@ -77,7 +90,10 @@ def answer_of(service: Service, name: str, query: dict[str, Any]) -> list[Any]:
 def test_the_first_kind_is_what_the_model_takes(service: Service, name: str) -> None:
     """The sample is of that kind, and is answered."""
     card = card_of(service, name)
-    assert card["accepts"][0] == SAMPLES[name][1] and set(card["accepts"]) <= ACCEPTED.keys()
+    assert (
+        card["accepts"][0] == SAMPLES[name][1]
+        and set(card["accepts"]) <= ACCEPTED.keys()
+    )
     assert isinstance(answer_of(service, name, {}), list)
 
 
@@ -85,7 +101,11 @@ def test_the_first_kind_is_what_the_model_takes(service: Service, name: str) -> 
 def test_defaults_are_those_that_hold(service: Service, name: str) -> None:
     """A request that names each default is answered as one that names none."""
     parameters = card_of(service, name)["parameters"]
-    defaults = {key: schema["default"] for key, schema in parameters.items() if "default" in schema}
+    defaults = {
+        key: schema["default"]
+        for key, schema in parameters.items()
+        if "default" in schema
+    }
     raw = {"rotation", "format"}  # they need a raw frame, or say that there is a header
     query = {key: value for key, value in defaults.items() if key not in raw}
     assert answer_of(service, name, query) == answer_of(service, name, {})
@@ -98,7 +118,13 @@ def test_schemas_say_what_is_refused(service: Service, name: str) -> None:
     """A number outside of the range, and a text that is no choice, are refused by the model that names them."""
     for key, schema in card_of(service, name)["parameters"].items():
         assert schema["description"]
-        outside = [schema["maximum"] + 1] if "maximum" in schema else ["no such choice"] if "enum" in schema else []
+        outside = (
+            [schema["maximum"] + 1]
+            if "maximum" in schema
+            else ["no such choice"]
+            if "enum" in schema
+            else []
+        )
         for value in outside:
             if key == "format" and name == "tones":
                 continue  # the sample is raw: its own format is named
@@ -115,8 +141,14 @@ def test_every_parameter_belongs_to_a_task(service: Service) -> None:
 
 def test_the_parameters_of_a_task_are_its_own(service: Service) -> None:
     """A sound has a rate and no width; a table that is a regression has no parameter."""
-    tones, shapes = (card_of(service, name)["parameters"] for name in ("tones", "shapes"))
-    assert {"rate", "pool"} <= tones.keys() and "width" not in tones and tones["rate"]["default"] == 16_000
+    tones, shapes = (
+        card_of(service, name)["parameters"] for name in ("tones", "shapes")
+    )
+    assert (
+        {"rate", "pool"} <= tones.keys()
+        and "width" not in tones
+        and tones["rate"]["default"] == 16_000
+    )
     assert "pcm16" in tones["format"]["enum"] and "nv21" in shapes["format"]["enum"]
     assert tones["language"]["examples"] == ["de"] and "language" not in shapes
     assert "rate" not in shapes and 0 <= shapes["iou"]["default"] <= 1
@@ -153,9 +185,14 @@ def test_columns_of_texts(tmp_path: Path) -> None:
         ({"minimum": [1, 5], "maximum": [2, 4]}, "must not be above"),
     ],
 )
-def test_ranges_that_do_not_fit(tmp_path: Path, features: dict[str, Any], text: str) -> None:
+def test_ranges_that_do_not_fit(
+    tmp_path: Path, features: dict[str, Any], text: str
+) -> None:
     """They are the manifest's fault."""
-    manifest = {"task": "tabular-regression", "features": {"names": ["a", "b"], **features}}
+    manifest = {
+        "task": "tabular-regression",
+        "features": {"names": ["a", "b"], **features},
+    }
     with pytest.raises(ModelLoadError, match=text):
         task_of(tmp_path, [TensorSpec("x", "FP32", (-1, 2))], {"y": (-1, 1)}, manifest)
 
@@ -163,7 +200,9 @@ def test_ranges_that_do_not_fit(tmp_path: Path, features: dict[str, Any], text: 
 def test_values_outside_of_the_range_are_answered(service: Service) -> None:
     """It is a hint for forms."""
     request = ApiRequest({"model": "petals"}, {}, memoryview(b"[50, 40, 30]"))
-    assert predictions.document(predictions.ask(service, request))["predictions"][0]["value"]
+    assert predictions.document(predictions.ask(service, request))["predictions"][0][
+        "value"
+    ]
 
 
 def test_skeleton(service: Service) -> None:
@@ -184,4 +223,7 @@ def test_a_threshold_that_is_no_number() -> None:
 def test_tensors_of_several_inputs(tmp_path: Path) -> None:
     """A model without a task takes tensors, and no parameters."""
     inputs = [TensorSpec("a", "FP32", (1,)), TensorSpec("b", "FP32", (1,))]
-    assert task_of(tmp_path, inputs, {"y": (1,)}).form().facts() == {"accepts": ["tensors"], "parameters": {}}
+    assert task_of(tmp_path, inputs, {"y": (1,)}).form().facts() == {
+        "accepts": ["tensors"],
+        "parameters": {},
+    }

@@ -30,15 +30,24 @@ def hints(form: str, width: int = WIDTH, height: int = HEIGHT, **values: Any) ->
 def read_frame(body: memoryview, hints: Hints, *, halved: bool = False) -> Any:
     """The pixels of a frame, upright."""
     image = frames.read_frame(body, hints, halved=halved)
-    return np.asarray(strips.upright(image, image.mode, frames.ORIENTATIONS[hints.values.get("rotation", 0)]))
+    return np.asarray(
+        strips.upright(
+            image, image.mode, frames.ORIENTATIONS[hints.values.get("rotation", 0)]
+        )
+    )
 
 
 def to_rgb(y: Any, u: Any, v: Any) -> Any:
     """The colours of a frame of these planes."""
-    return read_frame(memoryview(bytes(y) + bytes(u) + bytes(v)), hints("yuv420", y.shape[1], y.shape[0]))
+    return read_frame(
+        memoryview(bytes(y) + bytes(u) + bytes(v)),
+        hints("yuv420", y.shape[1], y.shape[0]),
+    )
 
 
-def planes(seed: int = 7, width: int = WIDTH, height: int = HEIGHT) -> tuple[Any, Any, Any]:
+def planes(
+    seed: int = 7, width: int = WIDTH, height: int = HEIGHT
+) -> tuple[Any, Any, Any]:
     """Random Y, U and V."""
     random = np.random.default_rng(seed)
     shapes = ((height, width), (height // 2, width // 2), (height // 2, width // 2))
@@ -61,16 +70,24 @@ def spread(plane: Any, step: int) -> Any:
 
 def reference(y: Any, u: Any, v: Any) -> Any:
     """The JFIF formulas in floating point."""
-    blue, red = (np.kron(plane.astype(float) - 128, np.ones((2, 2))) for plane in (u, v))
+    blue, red = (
+        np.kron(plane.astype(float) - 128, np.ones((2, 2))) for plane in (u, v)
+    )
     luma = y.astype(float)
-    rgb = [luma + 1.402 * red, luma - 0.344136 * blue - 0.714136 * red, luma + 1.772 * blue]
+    rgb = [
+        luma + 1.402 * red,
+        luma - 0.344136 * blue - 0.714136 * red,
+        luma + 1.772 * blue,
+    ]
     return np.clip(np.rint(np.stack(rgb, axis=-1)), 0, 255)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_colours(seed: int) -> None:
     """Whole-number arithmetic is within one step of the formulas."""
-    assert np.abs(to_rgb(*planes(seed)).astype(int) - reference(*planes(seed))).max() <= 1
+    assert (
+        np.abs(to_rgb(*planes(seed)).astype(int) - reference(*planes(seed))).max() <= 1
+    )
 
 
 def test_known_colours() -> None:
@@ -82,7 +99,10 @@ def test_known_colours() -> None:
         (150, 44, 21): (0, 255, 1),
         (29, 255, 107): (0, 0, 254),
     }.items():
-        y, u, v = (np.full((2, 2) if index == 0 else (1, 1), value, np.uint8) for index, value in enumerate(triple))
+        y, u, v = (
+            np.full((2, 2) if index == 0 else (1, 1), value, np.uint8)
+            for index, value in enumerate(triple)
+        )
         assert np.abs(to_rgb(y, u, v)[0, 0].astype(int) - colour).max() <= 1
 
 
@@ -91,12 +111,19 @@ def test_nv21() -> None:
     y, u, v = planes()
     both = np.stack([v, u], axis=-1).reshape(HEIGHT // 2, WIDTH)
     wanted = to_rgb(y, u, v)
-    assert (read_frame(memoryview(bytes(y) + bytes(both)), hints("nv21")) == wanted).all()
+    assert (
+        read_frame(memoryview(bytes(y) + bytes(both)), hints("nv21")) == wanted
+    ).all()
     for last in (True, False):
         body = padded(y, 12) + padded(both, 12, last=last)
-        assert (read_frame(memoryview(body), hints("nv21", row_stride=12)) == wanted).all()
+        assert (
+            read_frame(memoryview(body), hints("nv21", row_stride=12)) == wanted
+        ).all()
     body = padded(y, 12) + padded(both, 10)
-    assert (read_frame(memoryview(body), hints("nv21", row_stride=12, uv_row_stride=10)) == wanted).all()
+    assert (
+        read_frame(memoryview(body), hints("nv21", row_stride=12, uv_row_stride=10))
+        == wanted
+    ).all()
 
 
 @SETTINGS
@@ -107,14 +134,20 @@ def test_nv21() -> None:
     more=st.tuples(st.integers(0, 5), st.integers(0, 5)),
     last=st.booleans(),
 )
-def test_yuv420(data: Any, half: tuple[int, int], step: int, more: tuple[int, int], last: bool) -> None:
+def test_yuv420(
+    data: Any, half: tuple[int, int], step: int, more: tuple[int, int], last: bool
+) -> None:
     """Three planes with any strides, as Android's Image gives them."""
     width, height = 2 * half[0], 2 * half[1]
     y, u, v = planes(data.draw(st.integers(0, 99)), width, height)
     used = (half[0] - 1) * step + 1
     row, uv_row = width + more[0], used + more[1]
-    body = padded(y, row) + b"".join(padded(spread(plane, step), uv_row, last=last) for plane in (u, v))
-    said = hints("yuv420", width, height, row_stride=row, uv_row_stride=uv_row, pixel_stride=step)
+    body = padded(y, row) + b"".join(
+        padded(spread(plane, step), uv_row, last=last) for plane in (u, v)
+    )
+    said = hints(
+        "yuv420", width, height, row_stride=row, uv_row_stride=uv_row, pixel_stride=step
+    )
     assert (read_frame(memoryview(body), said) == to_rgb(y, u, v)).all()
 
 
@@ -126,7 +159,9 @@ def test_packed_formats() -> None:
         wanted = pixels[..., 0] if channels == 1 else pixels[..., :3]
         assert (read_frame(memoryview(pixels.tobytes()), hints(form)) == wanted).all()
         body = padded(pixels.reshape(HEIGHT, -1), 50)
-        assert (read_frame(memoryview(body), hints(form, row_stride=50)) == wanted).all()
+        assert (
+            read_frame(memoryview(body), hints(form, row_stride=50)) == wanted
+        ).all()
 
 
 @pytest.mark.parametrize("rotation", [0, 90, 180, 270])
@@ -145,7 +180,9 @@ def test_a_frame_goes_into_a_model() -> None:
     frame = np.zeros((20, 40, 3), np.uint8)
     frame[:, :20] = 200
     said = hints("rgb", 40, 20, rotation=90)
-    pixels, placement = read_picture(memoryview(frame.tobytes()), PictureShape(4, 8, 3), ImageOptions(), 10**6, said)
+    pixels, placement = read_picture(
+        memoryview(frame.tobytes()), PictureShape(4, 8, 3), ImageOptions(), 10**6, said
+    )
     assert placement.picture == (20, 40)
     assert (pixels[:3] == 200).all() and (pixels[5:] == 0).all()
 
@@ -154,31 +191,96 @@ def test_a_frame_goes_into_a_model() -> None:
 def test_a_large_frame_is_halved(rotation: int) -> None:
     """It gives the pixels that its whole would give, to a few steps, and the same placement."""
     image = pytest.importorskip("PIL.Image")
-    soft = image.fromarray(np.random.default_rng(3).integers(0, 256, (6, 8), np.uint8)).resize((64, 48))
+    soft = image.fromarray(
+        np.random.default_rng(3).integers(0, 256, (6, 8), np.uint8)
+    ).resize((64, 48))
     y = np.asarray(soft)
     u, v = (np.asarray(soft.resize((32, 24)).rotate(turn)) for turn in (0, 180))
-    body = memoryview(bytes(y) + bytes(np.ascontiguousarray(u)) + bytes(np.ascontiguousarray(v)))
+    body = memoryview(
+        bytes(y) + bytes(np.ascontiguousarray(u)) + bytes(np.ascontiguousarray(v))
+    )
     said = hints("yuv420", 64, 48, rotation=rotation)
-    whole = np.asarray(image.fromarray(read_frame(body, said)).resize((8, 6), image.Resampling.BILINEAR))
-    pixels, placement = read_picture(body, PictureShape(8, 6, 3), ImageOptions(), 10**6, said)
+    whole = np.asarray(
+        image.fromarray(read_frame(body, said)).resize(
+            (8, 6), image.Resampling.BILINEAR
+        )
+    )
+    pixels, placement = read_picture(
+        body, PictureShape(8, 6, 3), ImageOptions(), 10**6, said
+    )
     assert placement.picture == ((48, 64) if rotation % 180 else (64, 48))
     assert np.abs(pixels.astype(int) - whole).max() <= 8
     assert read_frame(body, said, halved=True).shape[0] == placement.picture[1] // 2
 
 
 REFUSED: dict[str, tuple[Hints, int, ErrorCode, str]] = {
-    "unknown format": (hints("nv12"), 72, ErrorCode.INVALID_PARAMETER, "format must be one of"),
-    "no size": (Hints(values={"format": "rgb"}), 72, ErrorCode.INVALID_PARAMETER, "width and height"),
-    "a size without format": (Hints(values={"width": 8}), 72, ErrorCode.INVALID_PARAMETER, "width needs format"),
-    "odd width": (hints("nv21", 7), 72, ErrorCode.INVALID_PARAMETER, "even width and height"),
-    "odd height": (hints("yuv420", 8, 5), 72, ErrorCode.INVALID_PARAMETER, "even width and height"),
-    "one byte less": (hints("nv21"), 71, ErrorCode.INVALID_INPUT, "has 72 bytes, the body has 71"),
-    "one byte more": (hints("yuv420"), 73, ErrorCode.INVALID_INPUT, "has 72 bytes, the body has 73"),
+    "unknown format": (
+        hints("nv12"),
+        72,
+        ErrorCode.INVALID_PARAMETER,
+        "format must be one of",
+    ),
+    "no size": (
+        Hints(values={"format": "rgb"}),
+        72,
+        ErrorCode.INVALID_PARAMETER,
+        "width and height",
+    ),
+    "a size without format": (
+        Hints(values={"width": 8}),
+        72,
+        ErrorCode.INVALID_PARAMETER,
+        "width needs format",
+    ),
+    "odd width": (
+        hints("nv21", 7),
+        72,
+        ErrorCode.INVALID_PARAMETER,
+        "even width and height",
+    ),
+    "odd height": (
+        hints("yuv420", 8, 5),
+        72,
+        ErrorCode.INVALID_PARAMETER,
+        "even width and height",
+    ),
+    "one byte less": (
+        hints("nv21"),
+        71,
+        ErrorCode.INVALID_INPUT,
+        "has 72 bytes, the body has 71",
+    ),
+    "one byte more": (
+        hints("yuv420"),
+        73,
+        ErrorCode.INVALID_INPUT,
+        "has 72 bytes, the body has 73",
+    ),
     "too little rgb": (hints("rgb"), 143, ErrorCode.INVALID_INPUT, "has 144 bytes"),
-    "a short stride": (hints("rgb", row_stride=23), 144, ErrorCode.INVALID_PARAMETER, "a row has 24 bytes"),
-    "a short colour stride": (hints("yuv420", uv_row_stride=3), 72, ErrorCode.INVALID_PARAMETER, "a row has 4"),
-    "between two lengths": (hints("rgb", row_stride=30), 176, ErrorCode.INVALID_INPUT, "has 174 or 180 bytes"),
-    "too many pixels": (hints("gray", 60_000, 60_000), 10, ErrorCode.INVALID_INPUT, "limit is 1000000"),
+    "a short stride": (
+        hints("rgb", row_stride=23),
+        144,
+        ErrorCode.INVALID_PARAMETER,
+        "a row has 24 bytes",
+    ),
+    "a short colour stride": (
+        hints("yuv420", uv_row_stride=3),
+        72,
+        ErrorCode.INVALID_PARAMETER,
+        "a row has 4",
+    ),
+    "between two lengths": (
+        hints("rgb", row_stride=30),
+        176,
+        ErrorCode.INVALID_INPUT,
+        "has 174 or 180 bytes",
+    ),
+    "too many pixels": (
+        hints("gray", 60_000, 60_000),
+        10,
+        ErrorCode.INVALID_INPUT,
+        "limit is 1000000",
+    ),
 }
 
 

@@ -30,8 +30,16 @@ def placements(draw: st.DrawFn) -> Any:
     picture, size = draw(SIZES), draw(SIZES)
     region = None
     if draw(st.booleans()):
-        left, top = draw(st.integers(0, picture[0] - 1)), draw(st.integers(0, picture[1] - 1))
-        region = Area(left, top, draw(st.integers(1, picture[0] - left)), draw(st.integers(1, picture[1] - top)))
+        left, top = (
+            draw(st.integers(0, picture[0] - 1)),
+            draw(st.integers(0, picture[1] - 1)),
+        )
+        region = Area(
+            left,
+            top,
+            draw(st.integers(1, picture[0] - left)),
+            draw(st.integers(1, picture[1] - top)),
+        )
     return place(picture, size, draw(WAYS), region, draw(st.floats(0.1, 1.0)))
 
 
@@ -42,7 +50,9 @@ def test_there_and_back(placement: Any, data: st.DataObject) -> None:
     numbers = st.floats(-1e4, 1e4)
     points = np.array([[data.draw(numbers), data.draw(numbers)] for _ in range(3)])
     back = placement._replace(source=placement.target, target=placement.source)
-    np.testing.assert_allclose(placement.to_picture(back.to_picture(points)), points, rtol=1e-9, atol=1e-6)
+    np.testing.assert_allclose(
+        placement.to_picture(back.to_picture(points)), points, rtol=1e-9, atol=1e-6
+    )
 
 
 @SETTINGS
@@ -55,13 +65,19 @@ def test_the_parts_fit(placement: Any) -> None:
     assert source.y + source.height <= placement.picture[1] + 1e-6
     assert target.x >= 0 and target.x + target.width <= placement.input[0]
     assert target.y >= 0 and target.y + target.height <= placement.input[1]
-    corners = np.array([[target.x, target.y], [target.x + target.width, target.y + target.height]])
+    corners = np.array(
+        [[target.x, target.y], [target.x + target.width, target.y + target.height]]
+    )
     wanted = [[source.x, source.y], [source.x + source.width, source.y + source.height]]
-    np.testing.assert_allclose(placement.to_picture(corners), wanted, rtol=1e-9, atol=1e-6)
+    np.testing.assert_allclose(
+        placement.to_picture(corners), wanted, rtol=1e-9, atol=1e-6
+    )
 
 
 @SETTINGS
-@given(placement=placements(), box=st.lists(st.floats(-1e5, 1e5), min_size=4, max_size=4))
+@given(
+    placement=placements(), box=st.lists(st.floats(-1e5, 1e5), min_size=4, max_size=4)
+)
 def test_boxes_stay_on_the_picture(placement: Any, box: list[float]) -> None:
     """Whatever a model says, a box ends at the picture's edges."""
     (found,) = placement.boxes_to_picture(np.array([box]))
@@ -72,11 +88,18 @@ def test_proportions() -> None:
     """Crop and letterbox keep a square square."""
     for how in ("crop", "letterbox"):
         placement = place((4000, 3000), (224, 224), how)
-        scales = (placement.source.width / placement.target.width, placement.source.height / placement.target.height)
+        scales = (
+            placement.source.width / placement.target.width,
+            placement.source.height / placement.target.height,
+        )
         assert scales[0] == pytest.approx(scales[1], rel=0.01)
-    assert place((4000, 3000), (224, 224), "crop", crop_fraction=0.875).source == Area(687.5, 187.5, 2625, 2625)
+    assert place((4000, 3000), (224, 224), "crop", crop_fraction=0.875).source == Area(
+        687.5, 187.5, 2625, 2625
+    )
     assert place((4000, 3000), (224, 224), "letterbox").target == Area(0, 28, 224, 168)
-    assert place((3, 2), (3, 2), "stretch").to_picture(np.array([1.5, 2.0])).tolist() == [1.5, 2.0]
+    assert place((3, 2), (3, 2), "stretch").to_picture(
+        np.array([1.5, 2.0])
+    ).tolist() == [1.5, 2.0]
 
 
 # Against the pixels: a white dot is found where the placement says
@@ -99,7 +122,9 @@ TO_STORED = {1: None, 2: 0, 3: 3, 4: 1, 5: 5, 6: 2, 7: 6, 8: 4}
 @pytest.mark.parametrize("how", ["stretch", "crop", "letterbox"])
 @pytest.mark.parametrize("orientation", TO_STORED)
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
-def test_a_dot_is_where_it_is_said_to_be(kind: str, orientation: int, how: str, region: str | None) -> None:
+def test_a_dot_is_where_it_is_said_to_be(
+    kind: str, orientation: int, how: str, region: str | None
+) -> None:
     """For every orientation, way of resizing and region, also where the decoder scales down."""
     upright = Image.new("RGB", (1600, 1200))
     upright.paste((255, 255, 255), (560, 360, 680, 480))  # its middle is at 620, 420
@@ -107,7 +132,9 @@ def test_a_dot_is_where_it_is_said_to_be(kind: str, orientation: int, how: str, 
     stored = upright if code is None else upright.transpose(Image.Transpose(code))
     hints = Hints(values={"region": region} if region else {})
     body = memoryview(saved(stored, kind, orientation))
-    pixels, placement = read_picture(body, PictureShape(320, 200, 3), ImageOptions(resize=how), 10**7, hints)
+    pixels, placement = read_picture(
+        body, PictureShape(320, 200, 3), ImageOptions(resize=how), 10**7, hints
+    )
     rows, columns = np.nonzero(pixels[..., 0] > 127)
     center = np.array([columns.mean() + 0.5, rows.mean() + 0.5])
     np.testing.assert_allclose(placement.to_picture(center), [620, 420], atol=4)
@@ -115,13 +142,30 @@ def test_a_dot_is_where_it_is_said_to_be(kind: str, orientation: int, how: str, 
 
 
 @pytest.mark.parametrize(
-    "region", ["", "1,2,3", "a,b,c,d", "nan,0,5,5", "0,0,0,5", "0,0,5,-5", "40,0,5,5", "-9,0,5,5", "1,2,3,4,5"]
+    "region",
+    [
+        "",
+        "1,2,3",
+        "a,b,c,d",
+        "nan,0,5,5",
+        "0,0,0,5",
+        "0,0,5,-5",
+        "40,0,5,5",
+        "-9,0,5,5",
+        "1,2,3,4,5",
+    ],
 )
 def test_regions_that_are_refused(region: str) -> None:
     """Four numbers of an area on the picture, nothing else."""
     body = memoryview(saved(Image.new("RGB", (40, 30)), "PNG", 1))
     with pytest.raises(ApiError) as caught:
-        read_picture(body, PictureShape(8, 8, 3), ImageOptions(), 10**6, Hints(values={"region": region}))
+        read_picture(
+            body,
+            PictureShape(8, 8, 3),
+            ImageOptions(),
+            10**6,
+            Hints(values={"region": region}),
+        )
     assert caught.value.code is ErrorCode.INVALID_PARAMETER
 
 
@@ -131,5 +175,7 @@ def test_a_region_is_all_that_counts() -> None:
     image.paste((0, 0, 255), (10, 10, 40, 30))
     body = memoryview(saved(image, "PNG", 1))
     hints = Hints(values={"region": "10,10,99,99"})
-    pixels, placement = read_picture(body, PictureShape(8, 8, 3), ImageOptions(), 10**6, hints)
+    pixels, placement = read_picture(
+        body, PictureShape(8, 8, 3), ImageOptions(), 10**6, hints
+    )
     assert (pixels == (0, 0, 255)).all() and placement.source == Area(10, 10, 30, 20)

@@ -23,15 +23,22 @@ RED, BLUE = (255, 0, 0), (0, 0, 255)
 START = b"\0\0\0\x18ftypheic" + bytes(100)
 
 
-def read(body: bytes, width: int = 8, height: int = 4, max_pixels: int = 1_000_000) -> Array:
+def read(
+    body: bytes, width: int = 8, height: int = 4, max_pixels: int = 1_000_000
+) -> Array:
     """The pixels that a model would get."""
-    return read_picture(memoryview(body), PictureShape(width, height, 3), ImageOptions(), max_pixels)[0]
+    return read_picture(
+        memoryview(body), PictureShape(width, height, 3), ImageOptions(), max_pixels
+    )[0]
 
 
 def test_without_its_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sentence says what to install; the bytes of the file's start suffice to know."""
     monkeypatch.setitem(sys.modules, "pillow_heif", None)
-    with pytest.raises(ApiError, match=r"HEIC pictures need pillow-heif: pip install 'pocketserve\[heic\]'") as caught:
+    with pytest.raises(
+        ApiError,
+        match=r"HEIC pictures need pillow-heif: pip install 'pocketserve\[heic\]'",
+    ) as caught:
         read(START)
     assert caught.value.code is ErrorCode.INVALID_INPUT
 
@@ -41,7 +48,10 @@ def test_with_an_older_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
     old: Any = type(sys)("pillow_heif")
     old.libheif_version = lambda: "1.21.2"
     monkeypatch.setitem(sys.modules, "pillow_heif", old)
-    with pytest.raises(ApiError, match=r"libheif 1\.23 or newer, and this is 1\.21\.2: pip install --upgrade"):
+    with pytest.raises(
+        ApiError,
+        match=r"libheif 1\.23 or newer, and this is 1\.21\.2: pip install --upgrade",
+    ):
         read(START)
 
 
@@ -92,7 +102,16 @@ def test_grey(heif: Any) -> None:
     assert np.abs(pixels.astype(int) - 77).max() <= 3
 
 
-TURNS = {1: (0, 0), 2: (0, 3), 3: (1, 3), 4: (1, 0), 5: (0, 0), 6: (0, 1), 7: (3, 1), 8: (3, 0)}
+TURNS = {
+    1: (0, 0),
+    2: (0, 3),
+    3: (1, 3),
+    4: (1, 0),
+    5: (0, 0),
+    6: (0, 1),
+    7: (3, 1),
+    8: (3, 0),
+}
 
 
 @pytest.mark.heic
@@ -134,7 +153,9 @@ def test_cut_files(heif: Any, part: float) -> None:
     body = heic(Image.effect_noise((128, 128), 60).convert("RGB"))
     with pytest.raises(ApiError) as caught:
         read(body[: int(len(body) * part)])
-    assert caught.value.code is ErrorCode.INVALID_INPUT and len(caught.value.message) < 300
+    assert (
+        caught.value.code is ErrorCode.INVALID_INPUT and len(caught.value.message) < 300
+    )
 
 
 @pytest.mark.heic

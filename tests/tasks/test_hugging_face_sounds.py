@@ -17,18 +17,36 @@ from text_models import task_of
 
 SAMPLES = TensorSpec("input_values", "FP32", (-1, -1))
 MASK = TensorSpec("attention_mask", "INT64", (-1, -1))
-WAV2VEC2 = {"architectures": ["HubertForSequenceClassification"], "model_type": "hubert"}
-AST = {"architectures": ["ASTForAudioClassification"], "model_type": "audio-spectrogram-transformer"}
+WAV2VEC2 = {
+    "architectures": ["HubertForSequenceClassification"],
+    "model_type": "hubert",
+}
+AST = {
+    "architectures": ["ASTForAudioClassification"],
+    "model_type": "audio-spectrogram-transformer",
+}
 LOGITS = {"logits": (1, 2)}
 
 
-def audio_task(folder: Path, config: Any, preprocessor: Mapping[str, Any], *specs: TensorSpec) -> Any:
+def audio_task(
+    folder: Path, config: Any, preprocessor: Mapping[str, Any], *specs: TensorSpec
+) -> Any:
     """The task of a model without a manifest."""
-    return task_of(folder, specs, LOGITS, {}, {"config.json": config, "preprocessor_config.json": dict(preprocessor)})
+    return task_of(
+        folder,
+        specs,
+        LOGITS,
+        {},
+        {"config.json": config, "preprocessor_config.json": dict(preprocessor)},
+    )
 
 
 def test_a_quiet_tone_is_normalised_and_its_mask_is_ones(tmp_path: Path) -> None:
-    settings = {"feature_extractor_type": "Wav2Vec2FeatureExtractor", "sampling_rate": 16000, "do_normalize": True}
+    settings = {
+        "feature_extractor_type": "Wav2Vec2FeatureExtractor",
+        "sampling_rate": 16000,
+        "do_normalize": True,
+    }
     task = audio_task(tmp_path, WAV2VEC2, settings, SAMPLES, MASK)
     assert task.name == "audio-classification"
     run = task.prepare(memoryview(wav(tone(0.5) * 0.01))).runs[0]
@@ -47,15 +65,30 @@ def test_the_mask_of_a_fixed_window_ends_with_the_sound(tmp_path: Path) -> None:
 
 
 def test_one_softmax_over_the_logits(tmp_path: Path) -> None:
-    task = audio_task(tmp_path, WAV2VEC2, {"feature_extractor_type": "Wav2Vec2FeatureExtractor"}, SAMPLES)
+    task = audio_task(
+        tmp_path,
+        WAV2VEC2,
+        {"feature_extractor_type": "Wav2Vec2FeatureExtractor"},
+        SAMPLES,
+    )
     prepared = task.prepare(memoryview(wav(tone(0.1))))
-    answer = task.answer([{"logits": np.array([[2.0, 0.0]], np.float32)}], AnswerOptions(), prepared.context)
+    answer = task.answer(
+        [{"logits": np.array([[2.0, 0.0]], np.float32)}],
+        AnswerOptions(),
+        prepared.context,
+    )
     assert answer[0]["score"] == pytest.approx(1 / (1 + np.exp(-2)))
 
 
-def test_a_filter_bank_is_filled_with_zeros_before_it_is_normalised(tmp_path: Path) -> None:
+def test_a_filter_bank_is_filled_with_zeros_before_it_is_normalised(
+    tmp_path: Path,
+) -> None:
     settings = {
-        **{"feature_extractor_type": "ASTFeatureExtractor", "num_mel_bins": 16, "max_length": 20},
+        **{
+            "feature_extractor_type": "ASTFeatureExtractor",
+            "num_mel_bins": 16,
+            "max_length": 20,
+        },
         **{"mean": -4.0, "std": 2.0},
     }
     features = TensorSpec("input_values", "FP32", (-1, 20, 16))
@@ -66,13 +99,21 @@ def test_a_filter_bank_is_filled_with_zeros_before_it_is_normalised(tmp_path: Pa
     frames = 1 + (1600 - 400) // 160
     floor = (np.log(1.192092955078125e-07) + 4) / 4
     assert values[0, :frames] == pytest.approx(np.full((frames, 16), floor), abs=1e-4)
-    assert values[0, frames:] == pytest.approx(np.full((20 - frames, 16), 1.0), abs=1e-6)
+    assert values[0, frames:] == pytest.approx(
+        np.full((20 - frames, 16), 1.0), abs=1e-6
+    )
 
 
 REFUSED: dict[str, Mapping[str, Any]] = {
     "feature_extractor_type": {"feature_extractor_type": "ClapFeatureExtractor"},
-    "sampling_rate": {"feature_extractor_type": "Wav2Vec2FeatureExtractor", "sampling_rate": "fast"},
-    "padding_side": {"feature_extractor_type": "Wav2Vec2FeatureExtractor", "padding_side": "left"},
+    "sampling_rate": {
+        "feature_extractor_type": "Wav2Vec2FeatureExtractor",
+        "sampling_rate": "fast",
+    },
+    "padding_side": {
+        "feature_extractor_type": "Wav2Vec2FeatureExtractor",
+        "padding_side": "left",
+    },
 }
 
 
@@ -87,14 +128,24 @@ CLAP = {"feature_extractor_type": "ClapFeatureExtractor", "sampling_rate": 48000
 ENCODEC = {"feature_extractor_type": "EncodecFeatureExtractor", "sampling_rate": 24000}
 
 
-def described_task(folder: Path, preprocessor: Mapping[str, Any], spec: TensorSpec, **tables: Any) -> Any:
+def described_task(
+    folder: Path, preprocessor: Mapping[str, Any], spec: TensorSpec, **tables: Any
+) -> Any:
     """The task of a model whose manifest describes its input."""
     manifest = {"task": "audio-classification", **tables}
-    return task_of(folder, [spec], LOGITS, manifest, {"preprocessor_config.json": dict(preprocessor)})
+    return task_of(
+        folder,
+        [spec],
+        LOGITS,
+        manifest,
+        {"preprocessor_config.json": dict(preprocessor)},
+    )
 
 
 @pytest.mark.parametrize("audio", [{}, {"sample_rate": 48000}], ids=str)
-def test_a_spectrogram_of_the_manifest_replaces_an_unsupported_extractor(tmp_path: Path, audio: Any) -> None:
+def test_a_spectrogram_of_the_manifest_replaces_an_unsupported_extractor(
+    tmp_path: Path, audio: Any
+) -> None:
     spectrogram = {"win_length": 1024, "hop_length": 480, "n_mels": 16}
     spec = TensorSpec("input_features", "FP32", (1, 1, 20, 16))
     task = described_task(tmp_path, CLAP, spec, audio=audio, spectrogram=spectrogram)
@@ -103,20 +154,31 @@ def test_a_spectrogram_of_the_manifest_replaces_an_unsupported_extractor(tmp_pat
 
 
 @pytest.mark.parametrize("shape", [(-1, 1, -1), (1, 1, 2400), (-1, -1)], ids=str)
-def test_the_rate_of_the_manifest_suffices_for_samples(tmp_path: Path, shape: tuple[int, ...]) -> None:
-    task = described_task(tmp_path, ENCODEC, TensorSpec("input_values", "FP32", shape), audio={"sample_rate": 24000})
+def test_the_rate_of_the_manifest_suffices_for_samples(
+    tmp_path: Path, shape: tuple[int, ...]
+) -> None:
+    task = described_task(
+        tmp_path,
+        ENCODEC,
+        TensorSpec("input_values", "FP32", shape),
+        audio={"sample_rate": 24000},
+    )
     run = task.prepare(memoryview(wav(tone(0.1)))).runs[0]
     assert run["input_values"].shape == (1,) * (len(shape) - 1) + (2400,)
 
 
 @pytest.mark.parametrize(
-    ("shape", "audio"), [((-1, 1, 1001, 64), {"sample_rate": 48000}), ((-1, -1), {})], ids=("spectrogram", "no rate")
+    ("shape", "audio"),
+    [((-1, 1, 1001, 64), {"sample_rate": 48000}), ((-1, -1), {})],
+    ids=("spectrogram", "no rate"),
 )
 def test_an_unsupported_extractor_is_named_if_the_manifest_leaves_a_gap(
     tmp_path: Path, shape: tuple[int, ...], audio: Any
 ) -> None:
     with pytest.raises(MetadataError, match="ClapFeatureExtractor"):
-        described_task(tmp_path, CLAP, TensorSpec("input_features", "FP32", shape), audio=audio)
+        described_task(
+            tmp_path, CLAP, TensorSpec("input_features", "FP32", shape), audio=audio
+        )
 
 
 def test_the_rate_of_the_manifest_keeps_a_supported_extractor(tmp_path: Path) -> None:

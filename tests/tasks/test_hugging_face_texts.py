@@ -18,7 +18,10 @@ from pocketserve.tasks.model_facts import MetadataError
 from pocketserve.tasks.text.encoders import longest_first
 from pocketserve.tasks.text.hugging_face.added_tokens import AddedToken, added_token
 from pocketserve.tasks.text.hugging_face.lengths import token_limit
-from pocketserve.tasks.text.hugging_face.post_processor import UnsupportedProcessorError, special_of
+from pocketserve.tasks.text.hugging_face.post_processor import (
+    UnsupportedProcessorError,
+    special_of,
+)
 from pocketserve.tasks.text.tokens import Special
 from pocketserve.tasks.text.wordpiece import WordPiece
 from pocketserve_wire import ApiError, ErrorCode
@@ -32,9 +35,14 @@ TEXT = {"task": "text-classification"}
 # Activations
 
 
-def score_of(folder: Path, config: Mapping[str, Any], logits: list[float], **table: Any) -> list[float]:
+def score_of(
+    folder: Path, config: Mapping[str, Any], logits: list[float], **table: Any
+) -> list[float]:
     """The scores of logits, in their order."""
-    files = {"vocab.txt": VOCAB, "config.json": {"architectures": ["BertForSequenceClassification"], **config}}
+    files = {
+        "vocab.txt": VOCAB,
+        "config.json": {"architectures": ["BertForSequenceClassification"], **config},
+    }
     manifest = {**TEXT, **({"classification": table} if table else {})}
     task = task_of(folder, bert_inputs(), {"logits": (1, len(logits))}, manifest, files)
     entries = task.answer([{"logits": np.array([logits], np.float32)}], AnswerOptions())
@@ -43,25 +51,45 @@ def score_of(folder: Path, config: Mapping[str, Any], logits: list[float], **tab
 
 
 SIGMOID_2 = 1 / (1 + np.exp(-2))
-ACTIVATIONS: dict[str, tuple[dict[str, Any], list[float], dict[str, Any], list[float]]] = {
+ACTIVATIONS: dict[
+    str, tuple[dict[str, Any], list[float], dict[str, Any], list[float]]
+] = {
     "two logits": ({}, [2, 0], {}, [SIGMOID_2, 1 - SIGMOID_2]),
     "one logit": ({}, [2], {}, [SIGMOID_2]),
     "one logit, regression": ({"problem_type": "regression"}, [2], {}, [2]),
     "two logits, regression": ({"problem_type": "regression"}, [2, 5], {}, [2, 5]),
-    "several labels": ({"problem_type": "multi_label_classification"}, [2, 0], {}, [SIGMOID_2, 0.5]),
-    "a single label, said": ({"problem_type": "single_label_classification"}, [2, 0], {}, [SIGMOID_2, 1 - SIGMOID_2]),
+    "several labels": (
+        {"problem_type": "multi_label_classification"},
+        [2, 0],
+        {},
+        [SIGMOID_2, 0.5],
+    ),
+    "a single label, said": (
+        {"problem_type": "single_label_classification"},
+        [2, 0],
+        {},
+        [SIGMOID_2, 1 - SIGMOID_2],
+    ),
     "another class": ({"architectures": ["BertModel"]}, [2, 0], {}, [2, 0]),
     "a threshold leaves the activation": ({}, [2, 0], {"threshold": 0.5}, [SIGMOID_2]),
     "an offset leaves the activation": ({}, [2], {"label_offset": 0}, [SIGMOID_2]),
     "the manifest decides": ({}, [2], {"activation": "none"}, [2]),
     "CrossEncoder without activation": (
-        {"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}},
+        {
+            "sentence_transformers": {
+                "activation_fn": "torch.nn.modules.linear.Identity"
+            }
+        },
         [2],
         {},
         [2],
     ),
     "function_to_apply": (
-        {"task_specific_params": {"text-classification": {"function_to_apply": "none"}}},
+        {
+            "task_specific_params": {
+                "text-classification": {"function_to_apply": "none"}
+            }
+        },
         [2],
         {},
         [2],
@@ -79,7 +107,11 @@ def test_activations(tmp_path: Path, case: str) -> None:
     "config",
     [
         {"sentence_transformers": {"activation_fn": "mine.Activation"}},
-        {"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.GELU"}},
+        {
+            "sentence_transformers": {
+                "activation_fn": "torch.nn.modules.activation.GELU"
+            }
+        },
         {"function_to_apply": "cube"},
     ],
     ids=str,
@@ -93,15 +125,39 @@ def test_other_activations_are_named(tmp_path: Path, config: dict[str, Any]) -> 
 
 LENGTHS: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
     "BERT": ({"model_type": "bert", "max_position_embeddings": 256}, {}, 256),
-    "RoBERTa": ({"model_type": "roberta", "max_position_embeddings": 514, "pad_token_id": 1}, {}, 512),
-    "XLM-R without padding": ({"model_type": "xlm-roberta", "max_position_embeddings": 514}, {}, 512),
-    "MPNet": ({"model_type": "mpnet", "max_position_embeddings": 514, "pad_token_id": 1}, {}, 512),
-    "Longformer": ({"model_type": "longformer", "max_position_embeddings": 4098, "pad_token_id": 1}, {}, 4096),
+    "RoBERTa": (
+        {"model_type": "roberta", "max_position_embeddings": 514, "pad_token_id": 1},
+        {},
+        512,
+    ),
+    "XLM-R without padding": (
+        {"model_type": "xlm-roberta", "max_position_embeddings": 514},
+        {},
+        512,
+    ),
+    "MPNet": (
+        {"model_type": "mpnet", "max_position_embeddings": 514, "pad_token_id": 1},
+        {},
+        512,
+    ),
+    "Longformer": (
+        {
+            "model_type": "longformer",
+            "max_position_embeddings": 4098,
+            "pad_token_id": 1,
+        },
+        {},
+        4096,
+    ),
     "BigBird": ({"model_type": "big_bird", "max_position_embeddings": 4096}, {}, 4096),
     "GPT-2": ({"model_type": "gpt2", "n_positions": 1024}, {}, 1024),
     "T5": ({"model_type": "t5", "n_positions": 128}, {}, 512),
     "DeBERTa V3": (
-        {"model_type": "deberta-v2", "max_position_embeddings": 64, "position_biased_input": False},
+        {
+            "model_type": "deberta-v2",
+            "max_position_embeddings": 64,
+            "position_biased_input": False,
+        },
         {},
         512,
     ),
@@ -111,7 +167,11 @@ LENGTHS: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
         {"model_max_length": 10**30},
         256,
     ),
-    "model_max_length": ({"model_type": "bert", "max_position_embeddings": 256}, {"model_max_length": 128}, 128),
+    "model_max_length": (
+        {"model_type": "bert", "max_position_embeddings": 256},
+        {"model_max_length": 128},
+        128,
+    ),
     "nothing": ({}, {}, 512),
 }
 
@@ -120,7 +180,10 @@ LENGTHS: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
 def test_lengths(tmp_path: Path, case: str) -> None:
     config, tokenizer, expected = LENGTHS[case]
     files = {"config.json": config, "tokenizer_config.json": tokenizer}
-    assert token_limit(model(tmp_path, bert_inputs(), {"logits": (1, 2)}, TEXT, files)) == expected
+    assert (
+        token_limit(model(tmp_path, bert_inputs(), {"logits": (1, 2)}, TEXT, files))
+        == expected
+    )
 
 
 # Pairs
@@ -128,14 +191,19 @@ def test_lengths(tmp_path: Path, case: str) -> None:
 
 def test_pairs_are_cut_as_the_library_cuts_them() -> None:
     tokenizers = pytest.importorskip("tokenizers")
-    library = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1, "[UNK]": 2}, "[UNK]"))
+    library = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({"a": 0, "b": 1, "[UNK]": 2}, "[UNK]")
+    )
     library.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     for room in range(1, 12):
         library.enable_truncation(room)
         for first in range(8):
             for second in range(8):
                 ids = library.encode("a " * first, "b " * second).ids
-                assert longest_first(first, second, room) == (ids.count(0), ids.count(1))
+                assert longest_first(first, second, room) == (
+                    ids.count(0),
+                    ids.count(1),
+                )
 
 
 def arrays_of(
@@ -157,21 +225,33 @@ def test_a_pair_has_types_and_padding(tmp_path: Path) -> None:
 
 
 def test_padding_and_cutting_at_the_left(tmp_path: Path) -> None:
-    sides = {"padding_side": "left", "truncation_side": "left", "pad_token": "[MASK]", "pad_token_type_id": 3}
+    sides = {
+        "padding_side": "left",
+        "truncation_side": "left",
+        "pad_token": "[MASK]",
+        "pad_token_type_id": 3,
+    }
     files = {"tokenizer_config.json": sides}
     arrays = arrays_of(tmp_path, "good", 5, files)
-    assert arrays["input_ids"] == [NUMBERS[word] for word in ("[MASK]", "[MASK]", "[CLS]", "good", "[SEP]")]
+    assert arrays["input_ids"] == [
+        NUMBERS[word] for word in ("[MASK]", "[MASK]", "[CLS]", "good", "[SEP]")
+    ]
     assert arrays["attention_mask"] == [0, 0, 1, 1, 1]
     assert arrays["token_type_ids"] == [3, 3, 0, 0, 0]
     cut = arrays_of(tmp_path, "good bad great film", 4, files)
-    assert cut["input_ids"] == [NUMBERS[word] for word in ("[CLS]", "great", "film", "[SEP]")]
+    assert cut["input_ids"] == [
+        NUMBERS[word] for word in ("[CLS]", "great", "film", "[SEP]")
+    ]
 
 
 FIXED_LENGTHS: dict[str, tuple[dict[str, Any], int]] = {
     "max_seq_length": ({"sentence_bert_config.json": {"max_seq_length": 8}}, 8),
     "model_max_length": ({"tokenizer_config.json": {"model_max_length": 8}}, 8),
     "limits above the size": (
-        {"sentence_bert_config.json": {"max_seq_length": 512}, "tokenizer_config.json": {"model_max_length": 512}},
+        {
+            "sentence_bert_config.json": {"max_seq_length": 512},
+            "tokenizer_config.json": {"model_max_length": 512},
+        },
         64,
     ),
     "no limit": ({}, 64),
@@ -179,7 +259,9 @@ FIXED_LENGTHS: dict[str, tuple[dict[str, Any], int]] = {
 
 
 @pytest.mark.parametrize("case", FIXED_LENGTHS)
-def test_a_fixed_size_input_is_padded_beyond_the_listed_limit(tmp_path: Path, case: str) -> None:
+def test_a_fixed_size_input_is_padded_beyond_the_listed_limit(
+    tmp_path: Path, case: str
+) -> None:
     files, tokens = FIXED_LENGTHS[case]
     arrays = arrays_of(tmp_path, "good " * 100, 64, files)
     words = ["[CLS]", *["good"] * (tokens - 2), "[SEP]", *["[PAD]"] * (64 - tokens)]
@@ -193,23 +275,35 @@ def test_a_fixed_size_input_above_the_default_length_is_filled(tmp_path: Path) -
 
 
 def template(*parts: tuple[str, int]) -> list[dict[str, Any]]:
-    return [{"Sequence" if name in "AB" else "SpecialToken": {"id": name, "type_id": kind}} for name, kind in parts]
+    return [
+        {"Sequence" if name in "AB" else "SpecialToken": {"id": name, "type_id": kind}}
+        for name, kind in parts
+    ]
 
 
 XLNET = {
     "type": "TemplateProcessing",
     "single": template(("A", 0), ("<sep>", 0), ("<cls>", 2)),
     "pair": template(("A", 0), ("<sep>", 0), ("B", 1), ("<sep>", 1), ("<cls>", 2)),
-    "special_tokens": {name: {"id": name, "ids": [number]} for number, name in enumerate(("<sep>", "<cls>"), 4)},
+    "special_tokens": {
+        name: {"id": name, "ids": [number]}
+        for number, name in enumerate(("<sep>", "<cls>"), 4)
+    },
 }
 PROCESSORS: dict[str, tuple[Any, Special]] = {
     "none": (None, Special(pair_types=(0, 0))),
-    "BERT": ({"type": "BertProcessing", "cls": ["a", 1], "sep": ["b", 2]}, Special((1,), (2,), (2,))),
+    "BERT": (
+        {"type": "BertProcessing", "cls": ["a", 1], "sep": ["b", 2]},
+        Special((1,), (2,), (2,)),
+    ),
     "RoBERTa": (
         {"type": "RobertaProcessing", "cls": ["a", 1], "sep": ["b", 2]},
         Special((1,), (2, 2), (2,), pair_types=(0,) * 6),
     ),
-    "XLNet": (XLNET, Special((), (4,), (4, 5), single_types=(0, 0, 2), pair_types=(0, 0, 1, 1, 2))),
+    "XLNet": (
+        XLNET,
+        Special((), (4,), (4, 5), single_types=(0, 0, 2), pair_types=(0, 0, 1, 1, 2)),
+    ),
     "in a sequence": (
         {"type": "Sequence", "processors": [{"type": "ByteLevel"}, XLNET]},
         Special((), (4,), (4, 5), single_types=(0, 0, 2), pair_types=(0, 0, 1, 1, 2)),
@@ -245,7 +339,9 @@ DEFAULT_PAIR = template(("A", 0), ("B", 1))
 BERT_TEMPLATE = {
     "type": "TemplateProcessing",
     "single": template(("[CLS]", 0), ("A", 0), ("[SEP]", 0)),
-    "special_tokens": {name: {"id": name, "ids": [NUMBERS[name]]} for name in ("[CLS]", "[SEP]")},
+    "special_tokens": {
+        name: {"id": name, "ids": [NUMBERS[name]]} for name in ("[CLS]", "[SEP]")
+    },
 }
 
 
@@ -261,8 +357,14 @@ def tokenizer_json(**post_processor: Any) -> dict[str, Any]:
 
 OTHER_PAIRS: dict[str, tuple[Any, str]] = {
     "the default pair": ({"pair": DEFAULT_PAIR}, "pair begins or ends unlike"),
-    "texts in another order": ({"pair": template(("[CLS]", 0), ("B", 0), ("A", 0))}, "pair has its texts in another"),
-    "an unknown token": ({"pair": template(("<x>", 0), ("A", 0), ("B", 0))}, "special_tokens lacks '<x>'"),
+    "texts in another order": (
+        {"pair": template(("[CLS]", 0), ("B", 0), ("A", 0))},
+        "pair has its texts in another",
+    ),
+    "an unknown token": (
+        {"pair": template(("<x>", 0), ("A", 0), ("B", 0))},
+        "special_tokens lacks '<x>'",
+    ),
     "no pair": ({}, "has no template"),
 }
 
@@ -272,7 +374,9 @@ def test_other_pair_templates_refuse_pairs_alone(tmp_path: Path, case: str) -> N
     parts, fault = OTHER_PAIRS[case]
     files = {"tokenizer.json": tokenizer_json(**parts)}
     arrays = arrays_of(tmp_path, "good film", files=files)
-    assert arrays["input_ids"] == [NUMBERS[word] for word in ("[CLS]", "good", "film", "[SEP]")]
+    assert arrays["input_ids"] == [
+        NUMBERS[word] for word in ("[CLS]", "good", "film", "[SEP]")
+    ]
     with pytest.raises(ApiError, match=fault) as refused:
         arrays_of(tmp_path, {"text": "good", "text_pair": "bad"}, files=files)
     assert refused.value.code == ErrorCode.INVALID_INPUT
@@ -285,20 +389,35 @@ def test_other_pair_templates_refuse_question_answering(tmp_path: Path) -> None:
         task_of(tmp_path, bert_inputs(), names, {"task": "question-answering"}, files)
 
 
-def test_the_librarys_template_without_a_pair_encodes_single_texts(tmp_path: Path) -> None:
+def test_the_librarys_template_without_a_pair_encodes_single_texts(
+    tmp_path: Path,
+) -> None:
     library = pytest.importorskip("tokenizers")
     made = library.Tokenizer(library.models.WordLevel(NUMBERS, "[UNK]"))
     made.pre_tokenizer = library.pre_tokenizers.Whitespace()
     specials = [(name, NUMBERS[name]) for name in ("[CLS]", "[SEP]")]
-    made.post_processor = library.processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=specials)
-    arrays = arrays_of(tmp_path, "good film", files={"tokenizer.json": json.loads(made.to_str())})
+    made.post_processor = library.processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=specials
+    )
+    arrays = arrays_of(
+        tmp_path, "good film", files={"tokenizer.json": json.loads(made.to_str())}
+    )
     assert arrays["input_ids"] == made.encode("good film").ids
 
 
-def test_a_missing_library_is_named_with_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_named_with_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    pipeline = {"normalizer": {"type": "BertNormalizer"}, "pre_tokenizer": {"type": "ByteLevel"}, "model": {}}
-    with pytest.raises(ModelLoadError, match=r"pre_tokenizer.type = 'ByteLevel'.*pip install 'pocketserve\[text\]'"):
+    pipeline = {
+        "normalizer": {"type": "BertNormalizer"},
+        "pre_tokenizer": {"type": "ByteLevel"},
+        "model": {},
+    }
+    with pytest.raises(
+        ModelLoadError,
+        match=r"pre_tokenizer.type = 'ByteLevel'.*pip install 'pocketserve\[text\]'",
+    ):
         arrays_of(tmp_path, "good", files={"tokenizer.json": pipeline})
 
 
@@ -329,22 +448,35 @@ ADDED_TEXTS = (
 @pytest.mark.parametrize("text", ADDED_TEXTS)
 def test_added_tokens_are_those_of_the_library(text: str) -> None:
     tokenizers = pytest.importorskip("tokenizers")
-    vocabulary = {**NUMBERS, **{f"unused{number}": number for number in range(len(NUMBERS), 500)}}
-    library = tokenizers.Tokenizer(tokenizers.models.WordPiece(vocabulary, unk_token="[UNK]"))
+    vocabulary = {
+        **NUMBERS,
+        **{f"unused{number}": number for number in range(len(NUMBERS), 500)},
+    }
+    library = tokenizers.Tokenizer(
+        tokenizers.models.WordPiece(vocabulary, unk_token="[UNK]")
+    )
     library.normalizer = tokenizers.normalizers.BertNormalizer()
     library.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
     for token in ADDED:
         flags = token._asdict()
         del flags["number"]
         library.add_tokens([tokenizers.AddedToken(**flags)])
-    ours = WordPiece(vocabulary, Special(unknown=NUMBERS["[UNK]"]), lower_case=True, added=ADDED)
+    ours = WordPiece(
+        vocabulary, Special(unknown=NUMBERS["[UNK]"]), lower_case=True, added=ADDED
+    )
     encoded = library.encode(text, add_special_tokens=False)
     assert [token.number for token in ours.tokens(text)] == encoded.ids
 
 
 @pytest.mark.parametrize(
     "entry",
-    [None, {"id": -1, "content": "a"}, {"id": 1, "content": ""}, {"id": True, "content": "a"}, {"id": 1, "content": 5}],
+    [
+        None,
+        {"id": -1, "content": "a"},
+        {"id": 1, "content": ""},
+        {"id": True, "content": "a"},
+        {"id": 1, "content": 5},
+    ],
     ids=str,
 )
 def test_other_entries_are_no_tokens(entry: Any) -> None:
@@ -352,7 +484,11 @@ def test_other_entries_are_no_tokens(entry: Any) -> None:
 
 
 def test_special_tokens_of_a_text_stay_text(tmp_path: Path) -> None:
-    listed = {"added_tokens_decoder": {str(NUMBERS["[SEP]"]): {"content": "[SEP]", "special": True}}}
+    listed = {
+        "added_tokens_decoder": {
+            str(NUMBERS["[SEP]"]): {"content": "[SEP]", "special": True}
+        }
+    }
     arrays = arrays_of(tmp_path, "[SEP]", files={"tokenizer_config.json": listed})
     assert arrays["input_ids"].count(NUMBERS["[SEP]"]) == 1
 
@@ -361,15 +497,28 @@ def test_special_tokens_of_a_text_stay_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "path"), [("Router", "1_Router"), ("LSTM", "1_LSTM"), ("Dense", "9_Dense"), ("WordEmbeddings", "0_Words")]
+    ("kind", "path"),
+    [
+        ("Router", "1_Router"),
+        ("LSTM", "1_LSTM"),
+        ("Dense", "9_Dense"),
+        ("WordEmbeddings", "0_Words"),
+    ],
 )
 def test_other_modules_are_named(tmp_path: Path, kind: str, path: str) -> None:
     (tmp_path / "m").mkdir()
-    listed = [{"type": "sentence_transformers.models.Transformer", "path": ""}, {"type": f"x.{kind}", "path": path}]
+    listed = [
+        {"type": "sentence_transformers.models.Transformer", "path": ""},
+        {"type": f"x.{kind}", "path": path},
+    ]
     (tmp_path / "m" / "modules.json").write_text(json.dumps(listed))
     with pytest.raises(ModelLoadError, match=kind):
         task_of(
-            tmp_path, bert_inputs(), {"last_hidden_state": (1, -1, 2)}, {"task": "text-embedding"}, {"vocab.txt": VOCAB}
+            tmp_path,
+            bert_inputs(),
+            {"last_hidden_state": (1, -1, 2)},
+            {"task": "text-embedding"},
+            {"vocab.txt": VOCAB},
         )
 
 
@@ -379,9 +528,18 @@ def test_a_dense_layer_with_a_long_header_is_refused(tmp_path: Path) -> None:
     empty = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
     header = json.dumps({str(number): empty for number in range(2000)}).encode()
     (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
-    files = {"vocab.txt": VOCAB, "modules.json": json.dumps([{"type": "x.Dense", "path": "2_Dense"}])}
+    files = {
+        "vocab.txt": VOCAB,
+        "modules.json": json.dumps([{"type": "x.Dense", "path": "2_Dense"}]),
+    }
     with pytest.raises(MetadataError, match="at most 65536 are read"):
-        task_of(tmp_path, bert_inputs(), {"last_hidden_state": (1, -1, 2)}, {"task": "text-embedding"}, files)
+        task_of(
+            tmp_path,
+            bert_inputs(),
+            {"last_hidden_state": (1, -1, 2)},
+            {"task": "text-embedding"},
+            files,
+        )
 
 
 # Question answering
@@ -394,6 +552,13 @@ def test_no_answer_is_among_the_answers(tmp_path: Path) -> None:
     prepared = task.prepare(memoryview(b'{"question": "who", "context": "good film"}'))
     row = np.zeros((1, 6), np.float32)
     row[0, 0] = 5  # [CLS], which stands for "no answer"
-    best = task.answer([{"start_logits": row, "end_logits": row}], AnswerOptions(), prepared.context)[0]
+    best = task.answer(
+        [{"start_logits": row, "end_logits": row}], AnswerOptions(), prepared.context
+    )[0]
     likelihood = float(np.exp(5) / (np.exp(5) + 2))
-    assert best == {"answer": "", "start": 0, "end": 0, "score": pytest.approx(likelihood**2)}
+    assert best == {
+        "answer": "",
+        "start": 0,
+        "end": 0,
+        "score": pytest.approx(likelihood**2),
+    }

@@ -37,7 +37,9 @@ def task(
     """A task for pictures of 4x2 pixels."""
     spec = TensorSpec("image", datatype, shape, quantization)
     ranking = Ranking(output, Labels(labels), ClassificationOptions())
-    return ImageClassification(PictureInput(spec, ImageOptions(**options), 1000), ranking)
+    return ImageClassification(
+        PictureInput(spec, ImageOptions(**options), 1000), ranking
+    )
 
 
 def picture() -> memoryview:
@@ -90,16 +92,28 @@ def test_floats_from_0_to_1() -> None:
         (["a", "b"], 3, 0, "the model has 2 labels for 3 classes, so that"),
         (["a"], 3, 0, "the model has 1 label for 3 classes"),
         (["none", "a", "b", "c"], 3, 0, "the model has 4 labels for 3 classes"),
-        (["a", "b", "c"], 3, 1, "the model has 3 labels for 3 classes with label_offset = 1"),
+        (
+            ["a", "b", "c"],
+            3,
+            1,
+            "the model has 3 labels for 3 classes with label_offset = 1",
+        ),
     ],
 )
-def test_labels_that_are_not_as_many_as_the_classes(names: list[str], classes: int, offset: int, told: str) -> None:
+def test_labels_that_are_not_as_many_as_the_classes(
+    names: list[str], classes: int, offset: int, told: str
+) -> None:
     said = mismatch(Labels(names), classes, offset)
     assert said.startswith(told) and bool(said) is bool(told)
 
 
 @pytest.mark.parametrize(
-    ("mean", "std"), [((127.5,), (127.5,)), ((10.0, 20.0, 30.0), (1.0, 2.0, 4.0)), ((5.0,), (1.0, 2.0, 4.0))]
+    ("mean", "std"),
+    [
+        ((127.5,), (127.5,)),
+        ((10.0, 20.0, 30.0), (1.0, 2.0, 4.0)),
+        ((5.0,), (1.0, 2.0, 4.0)),
+    ],
 )
 def test_mean_and_std(mean: tuple[float, ...], std: tuple[float, ...]) -> None:
     """One number for all channels, or one per channel."""
@@ -122,7 +136,9 @@ def test_channels_first() -> None:
 
 def test_a_quantised_input() -> None:
     """Real numbers are quantised with the tensor's own scale, rounded and saturated."""
-    array = prepared(datatype="INT8", quantization=Quantization(0.5, -3), mean=(100.0,), std=(1.0,))
+    array = prepared(
+        datatype="INT8", quantization=Quantization(0.5, -3), mean=(100.0,), std=(1.0,)
+    )
     assert array.dtype == np.int8
     assert (array[0] == np.clip(np.rint((PIXELS - 100.0) / 0.5) - 3, -128, 127)).all()
 
@@ -145,11 +161,20 @@ def npy(array: Array) -> memoryview:
 
 INPUTS: dict[str, dict[str, Any]] = {
     "floats": {},
-    "channels first": {"shape": (1, 3, 2, 4), "mean": (10.0, 20.0, 30.0), "std": (1.0, 2.0, 4.0)},
+    "channels first": {
+        "shape": (1, 3, 2, 4),
+        "mean": (10.0, 20.0, 30.0),
+        "std": (1.0, 2.0, 4.0),
+    },
     "free batch": {"shape": (-1, 3, 2, 4)},
     "free size": {"shape": (-1, -1, -1, 3), "size": (4, 2)},
     "UINT8, blue first": {"datatype": "UINT8", "color": "bgr"},
-    "quantised": {"datatype": "INT8", "quantization": Quantization(0.5, -3), "mean": (100.0,), "std": (1.0,)},
+    "quantised": {
+        "datatype": "INT8",
+        "quantization": Quantization(0.5, -3),
+        "mean": (100.0,),
+        "std": (1.0,),
+    },
     "grey, inverted": {"shape": (1, 2, 4, 1), "invert": "always"},
     "another size": {"shape": (1, 7, 5, 3), "resize": "letterbox"},
 }
@@ -157,7 +182,9 @@ PICTURES: dict[str, Array] = {
     "RGB": PIXELS,
     "grey": PIXELS[..., 0],
     "RGBA": np.dstack([PIXELS, PIXELS[..., 0]]),
-    "large": np.arange(20 * 30 * 3, dtype=np.uint32).astype(np.uint8).reshape(20, 30, 3),
+    "large": np.arange(20 * 30 * 3, dtype=np.uint32)
+    .astype(np.uint8)
+    .reshape(20, 30, 3),
 }
 
 
@@ -167,13 +194,21 @@ def test_an_array_of_pixels_is_the_picture(case: str, kind: str) -> None:
     """uint8 [height, width, channels], alone or as a batch of one, gives what its PNG file gives, drawing included."""
     asked, pixels, file = task(**INPUTS[case]), PICTURES[kind], io.BytesIO()
     Image.fromarray(pixels).save(file, "PNG")
-    expected, context = (one := asked.prepare(file.getbuffer())).runs[0]["image"], one.context
-    sent = [pixels, np.asfortranarray(pixels)] + ([pixels[..., np.newaxis]] if pixels.ndim == 2 else [pixels[None]])
+    expected, context = (
+        (one := asked.prepare(file.getbuffer())).runs[0]["image"],
+        one.context,
+    )
+    sent = [pixels, np.asfortranarray(pixels)] + (
+        [pixels[..., np.newaxis]] if pixels.ndim == 2 else [pixels[None]]
+    )
     for array in sent[: 2 if array_is_the_tensor(asked, pixels) else 3]:
         found = asked.prepare(npy(array))
         assert found.context == context
         np.testing.assert_array_equal(found.runs[0]["image"], expected)
-    drawn = [asked.annotate(body, NO_HINTS, [], [], context) for body in (file.getbuffer(), npy(pixels))]
+    drawn = [
+        asked.annotate(body, NO_HINTS, [], [], context)
+        for body in (file.getbuffer(), npy(pixels))
+    ]
     assert drawn[0] == drawn[1]
 
 
@@ -195,21 +230,37 @@ def test_an_array_of_the_tensors_own_kind_is_the_tensor() -> None:
     [
         ({"shape": (-1, 3, 2, 4)}, np.zeros((2, 4, 3), np.float32), "FP32 [2, 4, 3]"),
         ({"shape": (-1, 3, 2, 4)}, np.zeros((3, 2, 4), np.int16), "INT16 [3, 2, 4]"),
-        ({"shape": (-1, 2, 4, 3)}, np.zeros((2, 2, 4, 3), np.float32), "FP32 [2, 2, 4, 3]"),
-        ({"shape": (-1, 2, 4, 3)}, np.zeros((2, 2, 4, 3), np.uint8), "UINT8 [2, 2, 4, 3]"),
+        (
+            {"shape": (-1, 2, 4, 3)},
+            np.zeros((2, 2, 4, 3), np.float32),
+            "FP32 [2, 2, 4, 3]",
+        ),
+        (
+            {"shape": (-1, 2, 4, 3)},
+            np.zeros((2, 2, 4, 3), np.uint8),
+            "UINT8 [2, 2, 4, 3]",
+        ),
         ({"shape": (-1, 3, 2, 5)}, np.zeros((3, 2, 5), np.uint8), "UINT8 [3, 2, 5]"),
         ({"shape": (-1, 3, 2, 4)}, np.zeros((3, 2, 4), np.int64), "INT64 [3, 2, 4]"),
         ({"shape": (-1, 2, 4, 1)}, np.zeros((1, 8), np.uint8), "UINT8 [1, 8]"),
         ({"shape": (-1, 2, 4, 1)}, np.zeros((8, 1), np.uint8), "UINT8 [8, 1]"),
-        ({"shape": (-1, -1, -1, 3), "size": (4, 2)}, np.zeros((1, 3, 3, 3), np.float32), "FP32 [1, 3, 3, 3]"),
+        (
+            {"shape": (-1, -1, -1, 3), "size": (4, 2)},
+            np.zeros((1, 3, 3, 3), np.float32),
+            "FP32 [1, 3, 3, 3]",
+        ),
     ],
 )
-def test_arrays_that_a_model_would_misread(options: dict[str, Any], array: Array, got: str) -> None:
+def test_arrays_that_a_model_would_misread(
+    options: dict[str, Any], array: Array, got: str
+) -> None:
     """Other layouts, whole numbers for real ones, rows, batches of which only the first picture would be answered."""
     with pytest.raises(ApiError) as caught:
         task(**options).prepare(npy(array))
     assert caught.value.code is ErrorCode.INVALID_INPUT
-    assert caught.value.message.endswith(f"got {got}; send a picture as its file or as UINT8 [height, width, 3]")
+    assert caught.value.message.endswith(
+        f"got {got}; send a picture as its file or as UINT8 [height, width, 3]"
+    )
     assert caught.value.message.startswith("input 'image': expected FP32 [1, ")
 
 
@@ -246,9 +297,15 @@ def test_too_many_pixels() -> None:
 # Answers
 
 
-def answer(scores: Any, top_k: int = 5, threshold: float = 0.0, **options: Any) -> list[tuple[str, int, float]]:
+def answer(
+    scores: Any, top_k: int = 5, threshold: float = 0.0, **options: Any
+) -> list[tuple[str, int, float]]:
     """What a caller gets for one row of scores."""
-    outputs = {"scores": scores if isinstance(scores, np.ndarray) else np.array([scores], np.float32)}
+    outputs = {
+        "scores": scores
+        if isinstance(scores, np.ndarray)
+        else np.array([scores], np.float32)
+    }
     entries = task(**options).answer([outputs], AnswerOptions(top_k, threshold))
     json.dumps(entries, allow_nan=False)
     return [(entry["label"], entry["index"], entry["score"]) for entry in entries]
@@ -256,16 +313,26 @@ def answer(scores: Any, top_k: int = 5, threshold: float = 0.0, **options: Any) 
 
 def test_best_first() -> None:
     """The best class stands first."""
-    assert answer([0.25, 0.5, 0.125, 0.0]) == [("b", 1, 0.5), ("a", 0, 0.25), ("c", 2, 0.125), ("d", 3, 0.0)]
+    assert answer([0.25, 0.5, 0.125, 0.0]) == [
+        ("b", 1, 0.5),
+        ("a", 0, 0.25),
+        ("c", 2, 0.125),
+        ("d", 3, 0.0),
+    ]
 
 
-@pytest.mark.parametrize(("top_k", "count"), [(0, 0), (1, 1), (3, 3), (4, 4), (1000, 4)])
+@pytest.mark.parametrize(
+    ("top_k", "count"), [(0, 0), (1, 1), (3, 3), (4, 4), (1000, 4)]
+)
 def test_top_k(top_k: int, count: int) -> None:
     """At most as many entries as asked for, and never more than there are classes."""
     assert len(answer([0.25, 0.5, 0.125, 0.0], top_k)) == count
 
 
-@pytest.mark.parametrize(("threshold", "found"), [(0.0, "bacd"), (0.125, "bac"), (0.13, "ba"), (0.5, "b"), (0.6, "")])
+@pytest.mark.parametrize(
+    ("threshold", "found"),
+    [(0.0, "bacd"), (0.125, "bac"), (0.13, "ba"), (0.5, "b"), (0.6, "")],
+)
 def test_threshold(threshold: float, found: str) -> None:
     """A score equal to the threshold is still answered; none may be left."""
     entries = answer([0.25, 0.5, 0.125, 0.0], threshold=threshold)
@@ -289,16 +356,33 @@ def test_scores_that_are_no_numbers(scores: list[float], found: list[int]) -> No
 
 def test_missing_labels() -> None:
     """Where no name is known, the class's number stands for it; blanks around names are cut."""
-    assert [label for label, _, _ in answer([4, 3, 2, 1], labels=(" a ", "b\r"))] == ["a", "b", "2", "3"]
-    assert [label for label, _, _ in answer([4, 3, 2, 1], labels=())] == ["0", "1", "2", "3"]
+    assert [label for label, _, _ in answer([4, 3, 2, 1], labels=(" a ", "b\r"))] == [
+        "a",
+        "b",
+        "2",
+        "3",
+    ]
+    assert [label for label, _, _ in answer([4, 3, 2, 1], labels=())] == [
+        "0",
+        "1",
+        "2",
+        "3",
+    ]
 
 
-@pytest.mark.parametrize(("dtype", "datatype", "zero"), [(np.uint8, "UINT8", 0), (np.int8, "INT8", -128)])
+@pytest.mark.parametrize(
+    ("dtype", "datatype", "zero"), [(np.uint8, "UINT8", 0), (np.int8, "INT8", -128)]
+)
 def test_quantised_scores(dtype: Any, datatype: str, zero: int) -> None:
     """Stored integers become real scores."""
     output = TensorSpec("scores", datatype, (1, 4), Quantization(1 / 256, zero))
     stored = (np.array([[0, 64, 192, 128]]) + zero).astype(dtype)
-    assert answer(stored, output=output) == [("c", 2, 0.75), ("d", 3, 0.5), ("b", 1, 0.25), ("a", 0, 0.0)]
+    assert answer(stored, output=output) == [
+        ("c", 2, 0.75),
+        ("d", 3, 0.5),
+        ("b", 1, 0.25),
+        ("a", 0, 0.0),
+    ]
 
 
 def test_scores_that_are_already_real() -> None:
@@ -317,7 +401,10 @@ def test_shapes_of_scores(shape: tuple[int, ...]) -> None:
 def test_one_score_for_two_labels() -> None:
     """It is the second one's probability, as in all classifiers."""
     output = TensorSpec("scores", "FP32", (1, 1))
-    assert answer([0.75], labels=("no", "yes"), output=output) == [("yes", 1, 0.75), ("no", 0, 0.25)]
+    assert answer([0.75], labels=("no", "yes"), output=output) == [
+        ("yes", 1, 0.75),
+        ("no", 0, 0.25),
+    ]
 
 
 def test_only_the_first_row_counts() -> None:

@@ -20,7 +20,10 @@ from vision_models import facts, picture
 
 PROCESSOR = "preprocessor_config.json"
 OPEN = TensorSpec("pixel_values", "FP32", (-1, -1, -1, -1))
-DETR_PROCESSOR = {"image_processor_type": "DetrImageProcessor", "size": {"shortest_edge": 40, "longest_edge": 80}}
+DETR_PROCESSOR = {
+    "image_processor_type": "DetrImageProcessor",
+    "size": {"shortest_edge": 40, "longest_edge": 80},
+}
 NAMES = {"0": "cat", "1": "dog"}
 
 
@@ -33,7 +36,11 @@ NAMES = {"0": "cat", "1": "dog"}
         (Sizing(shortest=32), (64, 33), (62, 32)),
         (Sizing(shortest=40, longest=80), (100, 80), (50, 40)),
         (Sizing(shortest=40, longest=80), (400, 100), (80, 20)),
-        (Sizing(shortest=40, longest=80), (100, 333), (24, 79)),  # the library has 79.99… rounded down
+        (
+            Sizing(shortest=40, longest=80),
+            (100, 333),
+            (24, 79),
+        ),  # the library has 79.99… rounded down
         (Sizing(shortest=40, longest=80, multiple=16), (400, 100), (80, 16)),
         (Sizing(within=(60, 60)), (120, 30), (60, 15)),
         (Sizing(), (37, 21), (37, 21)),
@@ -41,22 +48,56 @@ NAMES = {"0": "cat", "1": "dog"}
         (Sizing(within=(8, 8)), (1, 900), (1, 8)),
     ],
 )
-def test_the_size_after_scaling(sizing: Sizing, photo: tuple[int, int], scaled: tuple[int, int]) -> None:
+def test_the_size_after_scaling(
+    sizing: Sizing, photo: tuple[int, int], scaled: tuple[int, int]
+) -> None:
     assert sizing.scaled(photo) == scaled
 
 
 @pytest.mark.parametrize(
     ("sizing", "photo", "source", "target"),
     [
-        (Sizing(shortest=40, crop=(32, 32)), (100, 50), Area(30, 5, 40, 40), Area(0, 0, 32, 32)),
-        (Sizing(exact=(8, 8), crop=(12, 12)), (80, 80), Area(0, 0, 80, 80), Area(2, 2, 8, 8)),
-        (Sizing(shortest=10, longest=20, pad=(32, 32)), (40, 20), Area(0, 0, 40, 20), Area(0, 0, 20, 10)),
-        (Sizing((8, 8), cut=(0.5, 0.5)), (40, 20), Area(15, 5, 10, 10), Area(0, 0, 8, 8)),
-        (Sizing(exact=(11, 11), crop=(8, 8)), (11, 11), Area(1, 1, 8, 8), Area(0, 0, 8, 8)),
-        (Sizing(exact=(11, 11), crop=(8, 8), rounds=True), (11, 11), Area(2, 2, 8, 8), Area(0, 0, 8, 8)),
+        (
+            Sizing(shortest=40, crop=(32, 32)),
+            (100, 50),
+            Area(30, 5, 40, 40),
+            Area(0, 0, 32, 32),
+        ),
+        (
+            Sizing(exact=(8, 8), crop=(12, 12)),
+            (80, 80),
+            Area(0, 0, 80, 80),
+            Area(2, 2, 8, 8),
+        ),
+        (
+            Sizing(shortest=10, longest=20, pad=(32, 32)),
+            (40, 20),
+            Area(0, 0, 40, 20),
+            Area(0, 0, 20, 10),
+        ),
+        (
+            Sizing((8, 8), cut=(0.5, 0.5)),
+            (40, 20),
+            Area(15, 5, 10, 10),
+            Area(0, 0, 8, 8),
+        ),
+        (
+            Sizing(exact=(11, 11), crop=(8, 8)),
+            (11, 11),
+            Area(1, 1, 8, 8),
+            Area(0, 0, 8, 8),
+        ),
+        (
+            Sizing(exact=(11, 11), crop=(8, 8), rounds=True),
+            (11, 11),
+            Area(2, 2, 8, 8),
+            Area(0, 0, 8, 8),
+        ),
     ],
 )
-def test_the_placement_of_a_processor(sizing: Sizing, photo: tuple[int, int], source: Area, target: Area) -> None:
+def test_the_placement_of_a_processor(
+    sizing: Sizing, photo: tuple[int, int], source: Area, target: Area
+) -> None:
     placement = place_sized(photo, sizing)
 
     assert placement.source == pytest.approx(source)
@@ -64,7 +105,9 @@ def test_the_placement_of_a_processor(sizing: Sizing, photo: tuple[int, int], so
 
 
 def test_a_region_is_placed_as_a_picture_of_its_own() -> None:
-    placement = place_sized((200, 100), Sizing(shortest=20, crop=(20, 20)), Area(100, 0, 80, 40))
+    placement = place_sized(
+        (200, 100), Sizing(shortest=20, crop=(20, 20)), Area(100, 0, 80, 40)
+    )
 
     assert placement.source == pytest.approx(Area(120, 0, 40, 40))
 
@@ -72,8 +115,16 @@ def test_a_region_is_placed_as_a_picture_of_its_own() -> None:
 # Free axes
 
 
-def classifier(folder: Path, spec: TensorSpec, config: dict[str, Any], processor: dict[str, Any]) -> ModelFacts:
-    files = {"config.json": {"architectures": ["XForImageClassification"], "id2label": NAMES, **config}}
+def classifier(
+    folder: Path, spec: TensorSpec, config: dict[str, Any], processor: dict[str, Any]
+) -> ModelFacts:
+    files = {
+        "config.json": {
+            "architectures": ["XForImageClassification"],
+            "id2label": NAMES,
+            **config,
+        }
+    }
     if processor:
         files[PROCESSOR] = processor
     return facts(folder, {"logits": (-1, 2)}, files=files, image=spec)
@@ -84,37 +135,67 @@ def classifier(folder: Path, spec: TensorSpec, config: dict[str, Any], processor
     [
         ({"num_channels": 3}, {"size": {"height": 32, "width": 48}}, (1, 3, 32, 48)),
         ({"num_channels": 1}, {"size": {"height": 32, "width": 48}}, (1, 1, 32, 48)),
-        ({}, {"size": {"height": 32, "width": 48}, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}, (1, 3, 32, 48)),
+        (
+            {},
+            {
+                "size": {"height": 32, "width": 48},
+                "image_mean": [0.5] * 3,
+                "image_std": [0.5] * 3,
+            },
+            (1, 3, 32, 48),
+        ),
         ({}, {"size": 40}, (1, 3, 40, 40)),
     ],
 )
 def test_an_input_that_leaves_all_sizes_open(
-    tmp_path: Path, config: dict[str, Any], processor: dict[str, Any], shape: tuple[int, ...]
+    tmp_path: Path,
+    config: dict[str, Any],
+    processor: dict[str, Any],
+    shape: tuple[int, ...],
 ) -> None:
     model = classifier(tmp_path, OPEN, config, processor)
 
     assert select_task(model).name == "image-classification"
-    assert picture_input(model, "image-classification").read(picture(90, 70))[0].shape == shape
+    assert (
+        picture_input(model, "image-classification").read(picture(90, 70))[0].shape
+        == shape
+    )
 
 
 def test_a_channel_order_for_a_model_of_one_channel(tmp_path: Path) -> None:
     processor = {"size": 32, "do_flip_channel_order": True}
     model = classifier(tmp_path, TensorSpec("x", "FP32", (1, 1, 32, 32)), {}, processor)
 
-    assert picture_input(model, "image-classification").read(picture(40, 40))[0].shape == (1, 1, 32, 32)
+    assert picture_input(model, "image-classification").read(picture(40, 40))[
+        0
+    ].shape == (1, 1, 32, 32)
 
 
 @pytest.mark.parametrize(
     ("processor", "words"),
     [
-        (DETR_PROCESSOR, "scaled to a shorter side of 40 and a longer one of at most 80 RGB"),
-        ({"image_processor_type": "LevitImageProcessor"}, "scaled to a shorter side of 256, cropped to 224x224 RGB"),
-        ({"image_processor_type": "PerceiverImageProcessor"}, "cropped to its middle and scaled RGB"),
+        (
+            DETR_PROCESSOR,
+            "scaled to a shorter side of 40 and a longer one of at most 80 RGB",
+        ),
+        (
+            {"image_processor_type": "LevitImageProcessor"},
+            "scaled to a shorter side of 256, cropped to 224x224 RGB",
+        ),
+        (
+            {"image_processor_type": "PerceiverImageProcessor"},
+            "cropped to its middle and scaled RGB",
+        ),
         ({"size": {"max_height": 30, "max_width": 40}}, "scaled to fit into 40x30 RGB"),
-        ({"image_processor_type": "DeiTImageProcessor"}, "stretched to 256x256, cropped to 224x224 RGB"),
+        (
+            {"image_processor_type": "DeiTImageProcessor"},
+            "stretched to 256x256, cropped to 224x224 RGB",
+        ),
     ],
 )
-def test_the_preprocessing_in_words(tmp_path: Path, processor: dict[str, Any], words: str) -> None:
+def test_the_preprocessing_in_words(
+    tmp_path: Path, processor: dict[str, Any], words: str
+) -> None:
     model = classifier(tmp_path, OPEN, {}, processor)
 
     assert words in picture_input(model, "image-classification").describe()
@@ -123,10 +204,14 @@ def test_the_preprocessing_in_words(tmp_path: Path, processor: dict[str, Any], w
 def test_open_channels_with_a_size_in_the_manifest(tmp_path: Path) -> None:
     """The way out that the refusal names is one."""
     with pytest.raises(ModelLoadError, match=r"set width and height in \[image\]"):
-        picture_input(facts(tmp_path, {"logits": (-1, 2)}, image=OPEN), "image-classification")
+        picture_input(
+            facts(tmp_path, {"logits": (-1, 2)}, image=OPEN), "image-classification"
+        )
     manifest = {"image": {"width": 24, "height": 20}}
 
-    array, _ = picture_input(facts(tmp_path, {"logits": (-1, 2)}, manifest, image=OPEN), "x").read(picture(90, 70))
+    array, _ = picture_input(
+        facts(tmp_path, {"logits": (-1, 2)}, manifest, image=OPEN), "x"
+    ).read(picture(90, 70))
 
     assert array.shape == (1, 3, 20, 24)
 
@@ -136,17 +221,29 @@ def test_a_size_that_the_input_cannot_take(tmp_path: Path) -> None:
     manifest = {"image": {"width": 24, "height": 20}}
 
     with pytest.raises(ModelLoadError, match=r"correct width and height in \[image\]"):
-        picture_input(facts(tmp_path, {"logits": (-1, 2)}, manifest, image=spec), "image-classification")
+        picture_input(
+            facts(tmp_path, {"logits": (-1, 2)}, manifest, image=spec),
+            "image-classification",
+        )
 
 
-@pytest.mark.parametrize(("shape", "first"), [((-1, -1, 32, 32), True), ((-1, 32, 32, -1), False)])
-def test_open_channels_beside_fixed_sizes(tmp_path: Path, shape: tuple[int, ...], first: bool) -> None:
-    model = classifier(tmp_path, TensorSpec("x", "FP32", shape), {"num_channels": 3}, {})
+@pytest.mark.parametrize(
+    ("shape", "first"), [((-1, -1, 32, 32), True), ((-1, 32, 32, -1), False)]
+)
+def test_open_channels_beside_fixed_sizes(
+    tmp_path: Path, shape: tuple[int, ...], first: bool
+) -> None:
+    model = classifier(
+        tmp_path, TensorSpec("x", "FP32", shape), {"num_channels": 3}, {}
+    )
 
     assert picture_input(model, "image-classification").channels_first == first
 
 
-@pytest.mark.parametrize(("name", "count"), [("ViTImageProcessor", 0), ("ViTFeatureExtractor", 0), ("MyProcessor", 1)])
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [("ViTImageProcessor", 0), ("ViTFeatureExtractor", 0), ("MyProcessor", 1)],
+)
 def test_an_unknown_processor_is_noted(tmp_path: Path, name: str, count: int) -> None:
     model = classifier(tmp_path, OPEN, {}, {"image_processor_type": name, "size": 32})
 
@@ -159,13 +256,26 @@ def test_an_unknown_processor_is_noted(tmp_path: Path, name: str, count: int) ->
 
 
 def detector(
-    folder: Path, logits: int, model_type: str | None, manifest: dict[str, Any] | None = None, spec: TensorSpec = OPEN
+    folder: Path,
+    logits: int,
+    model_type: str | None,
+    manifest: dict[str, Any] | None = None,
+    spec: TensorSpec = OPEN,
 ) -> ModelFacts:
-    config: dict[str, Any] = {"architectures": ["XForObjectDetection"], "id2label": NAMES}
+    config: dict[str, Any] = {
+        "architectures": ["XForObjectDetection"],
+        "id2label": NAMES,
+    }
     if model_type is not None:
         config["model_type"] = model_type
     files = {"config.json": config, PROCESSOR: DETR_PROCESSOR}
-    return facts(folder, {"logits": (1, 2, logits), "pred_boxes": (1, 2, 4)}, manifest, files, spec)
+    return facts(
+        folder,
+        {"logits": (1, 2, logits), "pred_boxes": (1, 2, 4)},
+        manifest,
+        files,
+        spec,
+    )
 
 
 def outputs(logits: list[list[float]]) -> list[dict[str, Array]]:
@@ -187,11 +297,17 @@ def outputs(logits: list[list[float]]) -> list[dict[str, Array]]:
         (None, [[0, 4, 0], [0, 0, 4]], ["dog"]),
     ],
 )
-def test_logits_of_a_detector(tmp_path: Path, model_type: str, logits: list[list[float]], expected: list[str]) -> None:
+def test_logits_of_a_detector(
+    tmp_path: Path, model_type: str, logits: list[list[float]], expected: list[str]
+) -> None:
     """A "no object" class is told from a sigmoid by the model type, else by the number of logits."""
     task: Any = select_task(detector(tmp_path, len(logits[0]), model_type))
 
-    answer = task.answer(outputs(logits), AnswerOptions(threshold=0.5), task.prepare(picture(60, 60)).context)
+    answer = task.answer(
+        outputs(logits),
+        AnswerOptions(threshold=0.5),
+        task.prepare(picture(60, 60)).context,
+    )
 
     assert [entry["label"] for entry in answer] == expected
 
@@ -203,7 +319,10 @@ def test_a_detector_of_unknown_kind_is_served_as_tensors(tmp_path: Path) -> None
     assert "2 labels" in task.problem
     assert "[detection] activation" in task.problem
     manifest = {"task": "object-detection", "detection": {"activation": "sigmoid"}}
-    assert select_task(detector(tmp_path, 7, "new_detr", manifest)).name == "object-detection"
+    assert (
+        select_task(detector(tmp_path, 7, "new_detr", manifest)).name
+        == "object-detection"
+    )
 
 
 def test_boxes_of_an_input_of_varying_size(tmp_path: Path) -> None:
@@ -212,7 +331,9 @@ def test_boxes_of_an_input_of_varying_size(tmp_path: Path) -> None:
     prepared = task.prepare(picture(400, 100))
 
     assert prepared.runs[0]["pixel_values"].shape == (1, 3, 20, 80)
-    (entry,) = task.answer(outputs([[-4, 4], [-4, -4]]), AnswerOptions(), prepared.context)
+    (entry,) = task.answer(
+        outputs([[-4, 4], [-4, -4]]), AnswerOptions(), prepared.context
+    )
     assert entry["box"] == {"x": 100, "y": 25, "width": 200, "height": 50}
 
 
@@ -222,7 +343,9 @@ def test_a_detector_of_fixed_size_stretches_the_picture(tmp_path: Path) -> None:
     prepared = task.prepare(picture(400, 100))
 
     assert prepared.runs[0]["pixel_values"].shape == (1, 3, 64, 64)
-    (entry,) = task.answer(outputs([[-4, 4], [-4, -4]]), AnswerOptions(), prepared.context)
+    (entry,) = task.answer(
+        outputs([[-4, 4], [-4, -4]]), AnswerOptions(), prepared.context
+    )
     assert entry["box"] == {"x": 100, "y": 25, "width": 200, "height": 50}
 
 
@@ -231,7 +354,12 @@ def test_a_picture_too_long_for_the_memory_is_refused(tmp_path: Path) -> None:
     model = facts(
         tmp_path,
         {"logits": (-1, 2)},
-        files={PROCESSOR: {"image_processor_type": "BitImageProcessor", "do_center_crop": False}},
+        files={
+            PROCESSOR: {
+                "image_processor_type": "BitImageProcessor",
+                "do_center_crop": False,
+            }
+        },
         image=OPEN,
     )
 
@@ -246,7 +374,9 @@ def test_numbers_of_an_input_of_varying_size(tmp_path: Path) -> None:
     prepared = task.prepare(memoryview(str(rows).encode()))
 
     assert prepared.runs[0]["pixel_values"].shape == (1, 3, 10, 20)
-    (entry,) = task.answer(outputs([[-4, 4], [-4, -4]]), AnswerOptions(), prepared.context)
+    (entry,) = task.answer(
+        outputs([[-4, 4], [-4, -4]]), AnswerOptions(), prepared.context
+    )
     assert entry["box"] == {"x": 5, "y": 2.5, "width": 10, "height": 5}
 
 
@@ -255,12 +385,20 @@ def test_numbers_of_an_input_of_varying_size(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("shape", "expected"),
-    [((-1, 64, 64), (1, 64, 64)), ((-1, -1, -1), (1, 20, 80)), ((1, 20, 80), (1, 20, 80))],
+    [
+        ((-1, 64, 64), (1, 64, 64)),
+        ((-1, -1, -1), (1, 20, 80)),
+        ((1, 20, 80), (1, 20, 80)),
+    ],
 )
-def test_a_mask_is_filled_with_ones(tmp_path: Path, shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
+def test_a_mask_is_filled_with_ones(
+    tmp_path: Path, shape: tuple[int, ...], expected: tuple[int, ...]
+) -> None:
     model = detector(tmp_path, 3, "detr")
     mask = TensorSpec("pixel_mask", "INT64", shape)
-    both = ModelFacts(model.entry, model.version, (*model.inputs, mask), model.outputs, {}, 10**7)
+    both = ModelFacts(
+        model.entry, model.version, (*model.inputs, mask), model.outputs, {}, 10**7
+    )
 
     assert takes_picture(both)
     runs = select_task(both).prepare(picture(400, 100)).runs
@@ -271,12 +409,27 @@ def test_a_mask_is_filled_with_ones(tmp_path: Path, shape: tuple[int, ...], expe
 
 
 def test_padding_is_zero_and_masked(tmp_path: Path) -> None:
-    processor = {**DETR_PROCESSOR, "do_pad": True, "pad_size": {"height": 64, "width": 96}}
-    config = {"architectures": ["XForObjectDetection"], "id2label": NAMES, "model_type": "detr"}
+    processor = {
+        **DETR_PROCESSOR,
+        "do_pad": True,
+        "pad_size": {"height": 64, "width": 96},
+    }
+    config = {
+        "architectures": ["XForObjectDetection"],
+        "id2label": NAMES,
+        "model_type": "detr",
+    }
     shapes = {"logits": (1, 2, 3), "pred_boxes": (1, 2, 4)}
-    model = facts(tmp_path, shapes, files={"config.json": config, PROCESSOR: processor}, image=OPEN)
+    model = facts(
+        tmp_path,
+        shapes,
+        files={"config.json": config, PROCESSOR: processor},
+        image=OPEN,
+    )
     mask = TensorSpec("pixel_mask", "INT64", (-1, -1, -1))
-    both = ModelFacts(model.entry, model.version, (*model.inputs, mask), model.outputs, {}, 10**7)
+    both = ModelFacts(
+        model.entry, model.version, (*model.inputs, mask), model.outputs, {}, 10**7
+    )
 
     (run,) = select_task(both).prepare(picture(400, 100)).runs
 
@@ -290,22 +443,36 @@ def test_padding_is_zero_and_masked(tmp_path: Path) -> None:
 # Segmenters
 
 
-def segmenter(folder: Path, shapes: dict[str, tuple[int, ...]], config: dict[str, Any], count: int) -> Any:
+def segmenter(
+    folder: Path, shapes: dict[str, tuple[int, ...]], config: dict[str, Any], count: int
+) -> Any:
     names = {str(number): f"class {number}" for number in range(count)}
-    files = {"config.json": {"id2label": names, **config}, PROCESSOR: {"size": {"height": 64, "width": 64}}}
+    files = {
+        "config.json": {"id2label": names, **config},
+        PROCESSOR: {"size": {"height": 64, "width": 64}},
+    }
     return select_task(facts(folder, shapes, files=files, image=OPEN))
 
 
 @pytest.mark.parametrize("shape", [(1, 40, 16, 16), (-1, 40, -1, -1), (-1, -1, -1, -1)])
-def test_a_map_with_more_classes_than_rows(tmp_path: Path, shape: tuple[int, ...]) -> None:
+def test_a_map_with_more_classes_than_rows(
+    tmp_path: Path, shape: tuple[int, ...]
+) -> None:
     """SegFormer has 150 classes, and 128 rows and columns."""
-    task = segmenter(tmp_path, {"logits": shape}, {"architectures": ["XForSemanticSegmentation"]}, 40)
+    task = segmenter(
+        tmp_path, {"logits": shape}, {"architectures": ["XForSemanticSegmentation"]}, 40
+    )
     scores = np.zeros((1, 40, 16, 16), np.float32)
     scores[0, 7, :, :12] = scores[0, 39, :, 12:] = 1
 
-    answer = task.answer([{"logits": scores}], AnswerOptions(), task.prepare(picture(50, 50)).context)
+    answer = task.answer(
+        [{"logits": scores}], AnswerOptions(), task.prepare(picture(50, 50)).context
+    )
 
-    assert [(entry["label"], entry["share"]) for entry in answer] == [("class 7", 0.75), ("class 39", 0.25)]
+    assert [(entry["label"], entry["share"]) for entry in answer] == [
+        ("class 7", 0.75),
+        ("class 39", 0.25),
+    ]
 
 
 def test_a_map_is_told_by_its_labels(tmp_path: Path) -> None:
@@ -317,7 +484,9 @@ def test_a_map_is_told_by_its_labels(tmp_path: Path) -> None:
         scores[0, 7] = 1 if shape[1] == 40 else 0
         scores[0, :, :, 7] = scores[0, :, :, 7] if shape[1] == 40 else 1
 
-        answer = task.answer([{"map": scores}], AnswerOptions(), task.prepare(picture(50, 50)).context)
+        answer = task.answer(
+            [{"map": scores}], AnswerOptions(), task.prepare(picture(50, 50)).context
+        )
 
         assert answer[0]["label"] == "class 7"
 
@@ -325,7 +494,9 @@ def test_a_map_is_told_by_its_labels(tmp_path: Path) -> None:
 def test_masks_of_queries(tmp_path: Path) -> None:
     """MaskFormer's masks are weighted by their classes; the last class is "no object"."""
     shapes = {"class_queries_logits": (-1, 3, 3), "masks_queries_logits": (-1, 3, 8, 8)}
-    task = segmenter(tmp_path, shapes, {"architectures": ["MaskFormerForInstanceSegmentation"]}, 2)
+    task = segmenter(
+        tmp_path, shapes, {"architectures": ["MaskFormerForInstanceSegmentation"]}, 2
+    )
     classes = np.array([[[9, 0, 0], [0, 9, 0], [0, 0, 9]]], np.float32)
     masks = np.full((1, 3, 8, 8), -9, np.float32)
     masks[0, 0, :, :2] = masks[0, 1, :, 2:] = masks[0, 2] = 9
@@ -333,18 +504,33 @@ def test_masks_of_queries(tmp_path: Path) -> None:
     runs = [{"class_queries_logits": classes, "masks_queries_logits": masks}]
     answer = task.answer(runs, AnswerOptions(), task.prepare(picture(50, 50)).context)
 
-    assert [(entry["label"], entry["share"]) for entry in answer] == [("class 1", 0.75), ("class 0", 0.25)]
+    assert [(entry["label"], entry["share"]) for entry in answer] == [
+        ("class 1", 0.75),
+        ("class 0", 0.25),
+    ]
 
 
 # Several outputs of a classifier
 
 
-def ranked(folder: Path, shapes: dict[str, tuple[int, ...]], manifest: dict[str, Any]) -> str:
+def ranked(
+    folder: Path, shapes: dict[str, tuple[int, ...]], manifest: dict[str, Any]
+) -> str:
     """Return the label of the answer if each output's last class is the best."""
     task: Any = select_task(
-        facts(folder, shapes, {"task": "image-classification", **manifest}, {"labels.txt": "red\ngreen\nblue\n"})
+        facts(
+            folder,
+            shapes,
+            {"task": "image-classification", **manifest},
+            {"labels.txt": "red\ngreen\nblue\n"},
+        )
     )
-    runs = [{name: np.arange(shape[-1], dtype=np.float32)[None] for name, shape in shapes.items()}]
+    runs = [
+        {
+            name: np.arange(shape[-1], dtype=np.float32)[None]
+            for name, shape in shapes.items()
+        }
+    ]
     label: str = task.answer(runs, AnswerOptions(), None)[0]["label"]
     return label
 
@@ -366,7 +552,10 @@ def test_the_output_with_the_scores(
 
 def test_further_outputs_of_a_library_classifier(tmp_path: Path) -> None:
     """DeiT with a teacher gives the scores of both heads beside their mean."""
-    config = {"architectures": ["DeiTForImageClassificationWithTeacher"], "id2label": NAMES}
+    config = {
+        "architectures": ["DeiTForImageClassificationWithTeacher"],
+        "id2label": NAMES,
+    }
     shapes = {"cls_logits": (-1, 2), "distillation_logits": (-1, 2), "logits": (-1, 2)}
     task: Any = select_task(facts(tmp_path, shapes, files={"config.json": config}))
     runs = [{name: np.zeros((1, 2), np.float32) for name in shapes}]

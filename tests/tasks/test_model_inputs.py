@@ -36,7 +36,9 @@ PEOPLE = [
 def save(path: Path, graph: Any) -> None:
     """Write a model of one graph."""
     path.parent.mkdir(parents=True)
-    made = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 13)], ir_version=8)
+    made = onnx.helper.make_model(
+        graph, opset_imports=[onnx.helper.make_opsetid("", 13)], ir_version=8
+    )
     path.write_bytes(made.SerializeToString())
 
 
@@ -44,18 +46,26 @@ def remembering(path: Path) -> None:
     """A classifier of grey pictures [1, 4, 6] with a state: scores are the means of its columns, and its state."""
     helper, kind = onnx.helper, onnx.TensorProto.FLOAT
     shapes = {"image": [1, 4, 6], "before": [1, 6], "scores": [1, 6], "after": [1, 6]}
-    ends = {name: helper.make_tensor_value_info(name, kind, shape) for name, shape in shapes.items()}
+    ends = {
+        name: helper.make_tensor_value_info(name, kind, shape)
+        for name, shape in shapes.items()
+    }
     nodes = [
         helper.make_node("ReduceMean", ["image"], ["means"], axes=[1], keepdims=0),
         helper.make_node("Add", ["means", "before"], ["scores"]),
         helper.make_node("Identity", ["scores"], ["after"]),
     ]
-    both = [ends["before"], ends["image"]], [ends["scores"], ends["after"]]  # the state comes first
+    both = (
+        [ends["before"], ends["image"]],
+        [ends["scores"], ends["after"]],
+    )  # the state comes first
     save(path, helper.make_graph(nodes, "remembering", *both))
     path.with_name("model.toml").write_text(
         'task = "image-classification"\nlabels = "labels.txt"\n[state.feedback]\nbefore = "after"\n'
     )
-    path.with_name("labels.txt").write_text("".join(f"column {number}\n" for number in range(6)))
+    path.with_name("labels.txt").write_text(
+        "".join(f"column {number}\n" for number in range(6))
+    )
 
 
 def by_column(path: Path) -> None:
@@ -88,7 +98,11 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture(params=["http", "socket"])
 def client(request: pytest.FixtureRequest, served: Server) -> Iterator[Client]:
     """A client of each transport."""
-    url = served.url if request.param == "http" else f"socket://127.0.0.1:{served.socket_port}"
+    url = (
+        served.url
+        if request.param == "http"
+        else f"socket://127.0.0.1:{served.socket_port}"
+    )
     with Client(url, served.token) as connected:
         yield connected
 
@@ -99,11 +113,19 @@ def test_a_picture_without_channels_beside_a_state(client: Client) -> None:
     pixels[:, 2] = 255
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "PNG")
-    sent = [file.getvalue(), pixels, pixels[None], np.float32(pixels) / 255, np.float32(pixels)[None] / 255]
+    sent = [
+        file.getvalue(),
+        pixels,
+        pixels[None],
+        np.float32(pixels) / 255,
+        np.float32(pixels)[None] / 255,
+    ]
     for data in sent + sent:
         best = client.predict("remembering", data)["predictions"][0]
         assert best == {"label": "column 2", "index": 2, "score": 1.0}
-    with pytest.raises(ServerError, match=r"expected FP32 \[1, 4, 6\], got FP32 \[2, 4, 6\]"):
+    with pytest.raises(
+        ServerError, match=r"expected FP32 \[1, 4, 6\], got FP32 \[2, 4, 6\]"
+    ):
         client.predict("remembering", np.zeros((2, 4, 6), np.float32))
 
 
@@ -111,16 +133,29 @@ def test_an_input_for_each_column(client: Client) -> None:
     """Rows, names, CSV and arrays are shared out to the inputs."""
     expected = [(0, 0.5, 0), (0, 0.0, 1), (1, 7.0, 1), (1, 0.25, 0)]
     rows = [{"a": 0.5, "b": 0}, {"b": 7, "a": 0.25}]
-    for data in (rows, [[0.5, 0], [0.25, 7]], [0.5, 0, 0.25, 7], "0.5,0\n0.25,7", "b,a\n0,0.5\n7,0.25"):
+    for data in (
+        rows,
+        [[0.5, 0], [0.25, 7]],
+        [0.5, 0, 0.25, 7],
+        "0.5,0\n0.25,7",
+        "b,a\n0,0.5\n7,0.25",
+    ):
         answer = client.predict("columns", data)["predictions"]
-        assert sorted((one["row"], one["score"], one["index"]) for one in answer) == sorted(expected)
+        assert sorted(
+            (one["row"], one["score"], one["index"]) for one in answer
+        ) == sorted(expected)
     (first, _) = client.predict("columns", np.array([[3, 4]], np.int64))["predictions"]
     assert (first["index"], first["score"]) == (1, 4.0)
 
 
 def table(folder: Path, specs: list[TensorSpec], **features: Any) -> Rows:
     """The rows of a model with these inputs."""
-    return rows_of(model(folder, specs, {"y": (-1, 2)}, {"features": features} if features else {}), "t")
+    return rows_of(
+        model(
+            folder, specs, {"y": (-1, 2)}, {"features": features} if features else {}
+        ),
+        "t",
+    )
 
 
 @pytest.mark.parametrize(
@@ -143,11 +178,17 @@ def test_columns_of_several_datatypes(tmp_path: Path, body: bytes) -> None:
 
 def test_features_name_columns(tmp_path: Path) -> None:
     """In their own order where they are the inputs' names, else in the inputs'."""
-    found = table(tmp_path, PEOPLE, names=["pay", "city", "age"]).read(memoryview(b'[2.5, "Bonn", 41]'))[0]
+    found = table(tmp_path, PEOPLE, names=["pay", "city", "age"]).read(
+        memoryview(b'[2.5, "Bonn", 41]')
+    )[0]
     assert (found["age"].tolist(), found["pay"].tolist()) == ([[41]], [2.5])
-    found = table(tmp_path, PEOPLE, names=["x", "y", "z"]).read(memoryview(b'{"z": 2.5, "x": 41, "y": "Bonn"}'))[0]
+    found = table(tmp_path, PEOPLE, names=["x", "y", "z"]).read(
+        memoryview(b'{"z": 2.5, "x": 41, "y": "Bonn"}')
+    )[0]
     assert (found["age"].tolist(), found["pay"].tolist()) == ([[41]], [2.5])
-    with pytest.raises(ModelLoadError, match=r"features.names has 2, the model takes 3"):
+    with pytest.raises(
+        ModelLoadError, match=r"features.names has 2, the model takes 3"
+    ):
         table(tmp_path, PEOPLE, names=["x", "y"])
 
 
@@ -155,7 +196,10 @@ def test_features_name_columns(tmp_path: Path) -> None:
     ("body", "said"),
     [
         (b"[]", "got JSON of shape"),
-        (b'[41, "Bonn"]', "2 values do not make a whole row; the model takes 3: age, city, pay"),
+        (
+            b'[41, "Bonn"]',
+            "2 values do not make a whole row; the model takes 3: age, city, pay",
+        ),
         (b'[[41, "Bonn", 1.5], 7]', "row 1 is no array, others are"),
         (b'[[41, "Bonn", [1.5]]]', "got JSON of shape"),
         (b'{"age": 41, "city": "Bonn"}', "feature 'pay' is missing"),
@@ -173,16 +217,24 @@ def test_columns_that_are_refused(tmp_path: Path, body: bytes, said: str) -> Non
 
 def test_an_array_for_columns(tmp_path: Path) -> None:
     """Of the shape [rows, columns]; its datatype must suit each input."""
-    rows = table(tmp_path, [TensorSpec("a", "FP32", (-1, 1)), TensorSpec("b", "FP64", (-1,))])
+    rows = table(
+        tmp_path, [TensorSpec("a", "FP32", (-1, 1)), TensorSpec("b", "FP64", (-1,))]
+    )
     file = io.BytesIO()
     np.save(file, np.array([[1, 2], [3, 4]]))
-    assert {name: array.tolist() for name, array in rows.read(file.getbuffer())[0].items()} == {
+    assert {
+        name: array.tolist() for name, array in rows.read(file.getbuffer())[0].items()
+    } == {
         "a": [[1], [3]],
         "b": [2, 4],
     }
-    with pytest.raises(ApiError, match=r"input 'city': expected BYTES \[-1, 1\], got INT64 \[2, 1\]"):
+    with pytest.raises(
+        ApiError, match=r"input 'city': expected BYTES \[-1, 1\], got INT64 \[2, 1\]"
+    ):
         table(tmp_path, PEOPLE[1:]).read(file.getbuffer())
-    with pytest.raises(ApiError, match=r"input 'row': expected INT64 \[-1, 3\], got INT64 \[2, 2\]"):
+    with pytest.raises(
+        ApiError, match=r"input 'row': expected INT64 \[-1, 3\], got INT64 \[2, 2\]"
+    ):
         table(tmp_path, PEOPLE).read(file.getbuffer())
 
 
@@ -194,10 +246,21 @@ def test_a_detector_with_a_state(tmp_path: Path) -> None:
         TensorSpec("c", "FP32", (1, 8)),
     ]
     outputs = {"rows": (1, 6, 20), "h2": (1, 8), "c2": (1, 8)}
-    manifest = {"task": "object-detection", "detection": {"format": "yolov8", "boxes": "rows"}}
-    with pytest.raises(ModelLoadError, match=r"needs one input, the model has 3: 'h', 'image', 'c'; name .*feedback"):
+    manifest = {
+        "task": "object-detection",
+        "detection": {"format": "yolov8", "boxes": "rows"},
+    }
+    with pytest.raises(
+        ModelLoadError,
+        match=r"needs one input, the model has 3: 'h', 'image', 'c'; name .*feedback",
+    ):
         task_of(tmp_path, inputs, outputs, manifest)
-    task = task_of(tmp_path, inputs, outputs, manifest | {"state": {"feedback": {"h": "h2", "c": "c2"}}})
+    task = task_of(
+        tmp_path,
+        inputs,
+        outputs,
+        manifest | {"state": {"feedback": {"h": "h2", "c": "c2"}}},
+    )
     assert list(task.prepare(picture()).runs[0]) == ["image"]
 
 

@@ -21,18 +21,27 @@ from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks import arrays
 from pocketserve.tasks.base import AnswerOptions
 from pocketserve.tasks.tabular import tables
-from pocketserve.tasks.tabular.tabular_regression import RegressionTarget, TabularRegression
+from pocketserve.tasks.tabular.tabular_regression import (
+    RegressionTarget,
+    TabularRegression,
+)
 from pocketserve.tasks.tensors import Tensors
 from pocketserve.tensors import Array, Quantization, TensorSpec
 from pocketserve_wire import ApiError, ErrorCode
 from text_models import task_of
 
 SETTINGS = settings(derandomize=True, deadline=None, database=None, max_examples=100)
-INPUT, TENSOR, MALFORMED = ErrorCode.INVALID_INPUT, ErrorCode.INVALID_TENSOR, ErrorCode.MALFORMED_JSON
+INPUT, TENSOR, MALFORMED = (
+    ErrorCode.INVALID_INPUT,
+    ErrorCode.INVALID_TENSOR,
+    ErrorCode.MALFORMED_JSON,
+)
 OPTIONS = AnswerOptions()
 
 
-def spec(datatype: str = "FP32", shape: tuple[int, ...] = (-1, 3), **options: Any) -> TensorSpec:
+def spec(
+    datatype: str = "FP32", shape: tuple[int, ...] = (-1, 3), **options: Any
+) -> TensorSpec:
     """A model's input."""
     return TensorSpec("x", datatype, shape, **options)
 
@@ -44,7 +53,9 @@ def npy(array: Any, **options: Any) -> bytes:
     return file.getvalue()
 
 
-def npy_header(header: str, content: bytes = b"", version: bytes = b"\x01\x00") -> bytes:
+def npy_header(
+    header: str, content: bytes = b"", version: bytes = b"\x01\x00"
+) -> bytes:
     """An .npy file with any text where the header belongs."""
     text = header.encode("latin-1") + b"\n"
     return arrays.NPY_MAGIC + version + struct.pack("<H", len(text)) + text + content
@@ -53,7 +64,9 @@ def npy_header(header: str, content: bytes = b"", version: bytes = b"\x01\x00") 
 # Tabular regression
 
 FEATURES = ("age", "bmi", "bp")
-ROWS: TabularRegression = TabularRegression(tables.Rows(spec(), FEATURES), [RegressionTarget("progression", "points")])
+ROWS: TabularRegression = TabularRegression(
+    tables.Rows(spec(), FEATURES), [RegressionTarget("progression", "points")]
+)
 
 
 def rows(body: Any, task: TabularRegression = ROWS) -> list[Any]:
@@ -70,11 +83,17 @@ GOOD_ROWS: dict[str, tuple[Any, list[list[float]]]] = {
     "rows": ([[1, 2, 3], [4, 5, 6]], [[1, 2, 3], [4, 5, 6]]),
     "two rows in one list": ([1, 2, 3, 4, 5, 6], [[1, 2, 3], [4, 5, 6]]),
     "an object, in any order": ({"bp": 3, "age": 1, "bmi": 2}, [[1, 2, 3]]),
-    "objects": ([{"age": 1, "bmi": 2, "bp": 3}, {"bp": 6, "bmi": 5, "age": 4}], [[1, 2, 3], [4, 5, 6]]),
+    "objects": (
+        [{"age": 1, "bmi": 2, "bp": 3}, {"bp": 6, "bmi": 5, "age": 4}],
+        [[1, 2, 3], [4, 5, 6]],
+    ),
     "spaces in front": (b" \r\n\t[1, 2, 3]", [[1, 2, 3]]),
     "a line of CSV": (b"1, 2.5, -3", [[1, 2.5, -3]]),
     "lines of CSV": (b"1,2,3\r\n4,5,6\r\n", [[1, 2, 3], [4, 5, 6]]),
-    "CSV with names, in any order": (b"bp,age,bmi\n3,1,2\n6,4,5", [[1, 2, 3], [4, 5, 6]]),
+    "CSV with names, in any order": (
+        b"bp,age,bmi\n3,1,2\n6,4,5",
+        [[1, 2, 3], [4, 5, 6]],
+    ),
     ".npy row": (npy([1.0, 2.0, 3.0]), [[1, 2, 3]]),
     ".npy rows of integers": (npy([[1, 2, 3], [4, 5, 6]]), [[1, 2, 3], [4, 5, 6]]),
 }
@@ -87,7 +106,9 @@ def test_rows(case: str) -> None:
     assert rows(body) == expected
 
 
-@pytest.mark.parametrize("body", [b"[NaN, 1, 2]", b"[null, 1, 2]", b'{"age": NaN, "bmi": 1, "bp": 2}'])
+@pytest.mark.parametrize(
+    "body", [b"[NaN, 1, 2]", b"[null, 1, 2]", b'{"age": NaN, "bmi": 1, "bp": 2}']
+)
 def test_missing_numbers(body: bytes) -> None:
     """NaN and null reach the model as NaN: some models are trained with gaps."""
     ((first, *rest),) = rows(body)
@@ -102,48 +123,122 @@ BAD_ROWS: dict[str, tuple[Any, ErrorCode, str]] = {
     "duplicate feature": (b'{"age":1,"age":1}', MALFORMED, "'age'"),
     "no values": (b"[]", INPUT, r"expected FP32 \[-1, 3\], got JSON of shape \[0\]"),
     "a number": (b"5", INPUT, "row 0 has 1 value;"),
-    "a number beyond all": (b"[1e400, 2, 3]", TENSOR, r"data\[0\] is beyond 1.8e308, which is too large for FP32"),
+    "a number beyond all": (
+        b"[1e400, 2, 3]",
+        TENSOR,
+        r"data\[0\] is beyond 1.8e308, which is too large for FP32",
+    ),
     "CSV with a number beyond all": (b"1e400,2,3", INPUT, "send a JSON array"),
-    "CSV with a named number beyond all": (b"age,bmi,bp\n1,-1e400,3", INPUT, "row 0: feature 'bmi' is no number"),
+    "CSV with a named number beyond all": (
+        b"age,bmi,bp\n1,-1e400,3",
+        INPUT,
+        "row 0: feature 'bmi' is no number",
+    ),
     "a CSV line of three and one of two": (b"1,2,3\n4,5", INPUT, "row 1 has 2 values"),
-    "CSV with a missing feature": (b"age,bp\n1,2", INPUT, "row 0: feature 'bmi' is missing"),
-    "decimal commas": (b"5,1;3,5;1,4", INPUT, "lines of CSV; numbers have a decimal point, 5.1 and not 5,1"),
-    "decimal commas in quotes": (b'"5,1","3,5","1,4"\n', INPUT, "numbers have a decimal point, 5.1 and not 5,1"),
-    "decimal commas and tabs": (b"5,1\t3,5\t1,4\r\n", INPUT, "numbers have a decimal point, 5.1 and not 5,1"),
+    "CSV with a missing feature": (
+        b"age,bp\n1,2",
+        INPUT,
+        "row 0: feature 'bmi' is missing",
+    ),
+    "decimal commas": (
+        b"5,1;3,5;1,4",
+        INPUT,
+        "lines of CSV; numbers have a decimal point, 5.1 and not 5,1",
+    ),
+    "decimal commas in quotes": (
+        b'"5,1","3,5","1,4"\n',
+        INPUT,
+        "numbers have a decimal point, 5.1 and not 5,1",
+    ),
+    "decimal commas and tabs": (
+        b"5,1\t3,5\t1,4\r\n",
+        INPUT,
+        "numbers have a decimal point, 5.1 and not 5,1",
+    ),
     "decimal commas and commas": (
         b"5,1,3,5,1,4",
         INPUT,
         "row 0 has 6 values; the model takes 3: age, bmi, bp; numbers ",
     ),
-    "decimal commas in rows": ([[5, 1, 3, 5, 1, 4]], INPUT, "age, bmi, bp; numbers have a decimal point"),
-    "decimal commas by name": (b'age,bmi,bp\n1,2,"3,5"', INPUT, "row 0: feature 'bp' is no number; numbers have a"),
+    "decimal commas in rows": (
+        [[5, 1, 3, 5, 1, 4]],
+        INPUT,
+        "age, bmi, bp; numbers have a decimal point",
+    ),
+    "decimal commas by name": (
+        b'age,bmi,bp\n1,2,"3,5"',
+        INPUT,
+        "row 0: feature 'bp' is no number; numbers have a",
+    ),
     "decimal commas as texts": (
         {"age": "5,1", "bmi": 1, "bp": 1},
         INPUT,
         "feature 'age' is a text, '5,1'; numbers have",
     ),
-    "semicolons": (b"5.1;3.5;1.4", INPUT, "lines of CSV; separate the numbers by commas, not by semicolons"),
-    "CSV with words": (b"age,bmi,bp\n1,2,high", INPUT, "row 0: feature 'bp' is no number"),
-    "CSV with a short line": (b"age,bmi,bp\n1,2", INPUT, "row 0 has 2 values; the line of names has 3"),
-    "four values": ([1, 2, 3, 4], INPUT, "4 values do not make a whole row; the model takes 3: age, bmi, bp"),
+    "semicolons": (
+        b"5.1;3.5;1.4",
+        INPUT,
+        "lines of CSV; separate the numbers by commas, not by semicolons",
+    ),
+    "CSV with words": (
+        b"age,bmi,bp\n1,2,high",
+        INPUT,
+        "row 0: feature 'bp' is no number",
+    ),
+    "CSV with a short line": (
+        b"age,bmi,bp\n1,2",
+        INPUT,
+        "row 0 has 2 values; the line of names has 3",
+    ),
+    "four values": (
+        [1, 2, 3, 4],
+        INPUT,
+        "4 values do not make a whole row; the model takes 3: age, bmi, bp",
+    ),
     "short row": ([[1, 2, 3], [4, 5]], INPUT, "row 1 has 2 values; the model takes 3"),
-    "rows that only fit together": ([[1, 2], [3, 4, 5, 6]], INPUT, "row 0 has 2 values"),
+    "rows that only fit together": (
+        [[1, 2], [3, 4, 5, 6]],
+        INPUT,
+        "row 0 has 2 values",
+    ),
     "an empty row": ([[], [1, 2, 3]], INPUT, "row 0 has 0 values"),
-    "unknown feature": ({"age": 1, "bmi": 2, "bp": 3, "s1": 4}, INPUT, "unknown feature 's1'; the model takes age"),
+    "unknown feature": (
+        {"age": 1, "bmi": 2, "bp": 3, "s1": 4},
+        INPUT,
+        "unknown feature 's1'; the model takes age",
+    ),
     "missing feature": ({"age": 1, "bp": 3}, INPUT, "row 0: feature 'bmi' is missing"),
-    "missing in the second": ([dict.fromkeys(FEATURES, 1), {}], INPUT, "row 1: feature 'age' is missing"),
-    "objects and lists": ([dict.fromkeys(FEATURES, 1), [1, 2, 3]], INPUT, "row 1 is an array"),
+    "missing in the second": (
+        [dict.fromkeys(FEATURES, 1), {}],
+        INPUT,
+        "row 1: feature 'age' is missing",
+    ),
+    "objects and lists": (
+        [dict.fromkeys(FEATURES, 1), [1, 2, 3]],
+        INPUT,
+        "row 1 is an array",
+    ),
     "text as a number": ({"age": "1", "bmi": 2, "bp": 3}, TENSOR, "takes numbers"),
     "a boolean": ([True, 2, 3], TENSOR, "takes numbers"),
-    "a list as a number": ({"age": [1, 2], "bmi": 2, "bp": 3}, TENSOR, "not rectangular"),
+    "a list as a number": (
+        {"age": [1, 2], "bmi": 2, "bp": 3},
+        TENSOR,
+        "not rectangular",
+    ),
     "an object as a number": ({"age": {}, "bmi": 2, "bp": 3}, TENSOR, "takes numbers"),
     "too large": ([1e300, 2, 3], TENSOR, "too large for FP32"),
-    ".npy of the wrong size": (npy([1.0, 2.0]), INPUT, r"expected FP32 \[-1, 3\], got FP64 \[2\]"),
+    ".npy of the wrong size": (
+        npy([1.0, 2.0]),
+        INPUT,
+        r"expected FP32 \[-1, 3\], got FP64 \[2\]",
+    ),
     ".npy of text": (npy(["1", "2", "3"]), INPUT, "expected FP32"),
 }
 
 
-def test_long_csv_is_counted_before_it_is_split(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_csv_is_counted_before_it_is_split(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Cells and lines have limits of their own."""
     monkeypatch.setattr(tables, "MAX_CELLS", 20)
     monkeypatch.setattr(tables, "MAX_ROWS", 4)
@@ -178,7 +273,11 @@ def test_rows_that_are_refused(case: str) -> None:
 
 
 def test_infinity_by_its_name() -> None:
-    for body in (b"[Infinity, 1, -Infinity]", b"inf,1,-inf", b"age,bmi,bp\nInfinity,1,-Infinity"):
+    for body in (
+        b"[Infinity, 1, -Infinity]",
+        b"inf,1,-inf",
+        b"age,bmi,bp\nInfinity,1,-Infinity",
+    ):
         assert rows(body) == [[math.inf, 1, -math.inf]]
 
 
@@ -191,16 +290,24 @@ def test_features_without_names() -> None:
 
 
 def test_features_that_are_texts_may_look_like_numbers() -> None:
-    task = TabularRegression(tables.Rows(spec("BYTES"), FEATURES), [RegressionTarget("y")])
-    (array,) = task.prepare(memoryview(b'{"age": "5,1", "bmi": "1", "bp": "high"}')).runs[0].values()
+    task = TabularRegression(
+        tables.Rows(spec("BYTES"), FEATURES), [RegressionTarget("y")]
+    )
+    (array,) = (
+        task.prepare(memoryview(b'{"age": "5,1", "bmi": "1", "bp": "high"}'))
+        .runs[0]
+        .values()
+    )
     assert array.tolist() == [[b"5,1", b"1", b"high"]]
 
 
 def test_the_features_are_told_with_their_units() -> None:
-    told = TabularRegression(tables.Rows(spec(), FEATURES, ("years", "", "mmHg")), [RegressionTarget("y")]).describe()[
-        "input"
-    ]
-    assert told.endswith("or lines of CSV; the features are age (years), bmi, bp (mmHg)")
+    told = TabularRegression(
+        tables.Rows(spec(), FEATURES, ("years", "", "mmHg")), [RegressionTarget("y")]
+    ).describe()["input"]
+    assert told.endswith(
+        "or lines of CSV; the features are age (years), bmi, bp (mmHg)"
+    )
     assert ROWS.describe()["input"].endswith("; the features are age, bmi, bp")
     assert tables.Rows(spec(), ()).describe().endswith("or lines of CSV")
     many = tables.Rows(spec(), [f"f{number}" for number in range(1000)]).describe()
@@ -208,19 +315,30 @@ def test_the_features_are_told_with_their_units() -> None:
 
 
 def test_units_that_are_not_one_for_each_name(tmp_path: Path) -> None:
-    manifest = {"task": "tabular-regression", "features": {"names": ["a", "b"], "units": ["m"]}}
-    with pytest.raises(ModelLoadError, match=r"features.units has 1, features.names has 2"):
+    manifest = {
+        "task": "tabular-regression",
+        "features": {"names": ["a", "b"], "units": ["m"]},
+    }
+    with pytest.raises(
+        ModelLoadError, match=r"features.units has 1, features.names has 2"
+    ):
         task_of(tmp_path, [TensorSpec("x", "FP32", (-1, 2))], {"y": (-1, 1)}, manifest)
     manifest["features"] = {"names": ["a", "b"], "units": ["m", "s"]}
-    task = task_of(tmp_path, [TensorSpec("x", "FP32", (-1, 2))], {"y": (-1, 1)}, manifest)
+    task = task_of(
+        tmp_path, [TensorSpec("x", "FP32", (-1, 2))], {"y": (-1, 1)}, manifest
+    )
     assert "the features are a (m), b (s)" in task.describe()["input"]
 
 
 def test_a_model_for_one_row() -> None:
     """A model that is fixed to one row takes one."""
-    task = TabularRegression(tables.Rows(spec(shape=(1, 3)), FEATURES), [RegressionTarget("y")])
+    task = TabularRegression(
+        tables.Rows(spec(shape=(1, 3)), FEATURES), [RegressionTarget("y")]
+    )
     assert rows([[1, 2, 3]], task) == [[1, 2, 3]]
-    with pytest.raises(ApiError, match=r"expected FP32 \[1, 3\], got JSON of shape \[2, 3\]"):
+    with pytest.raises(
+        ApiError, match=r"expected FP32 \[1, 3\], got JSON of shape \[2, 3\]"
+    ):
         rows([[1, 2, 3], [4, 5, 6]], task)
 
 
@@ -233,7 +351,9 @@ def test_predictions(shape: tuple[int, ...]) -> None:
         {"row": 1, "name": "progression", "value": -2.0, "unit": "points"},
     ]
     unnamed = TabularRegression(tables.Rows(spec(), ()), [RegressionTarget("y")])
-    assert unnamed.answer([{"out": np.float32([1.5])}], OPTIONS, 1) == [{"name": "y", "value": 1.5}]
+    assert unnamed.answer([{"out": np.float32([1.5])}], OPTIONS, 1) == [
+        {"name": "y", "value": 1.5}
+    ]
 
 
 # Plain tensors
@@ -255,28 +375,53 @@ TWO = Tensors([TensorSpec("a", "FP32", (2,)), TensorSpec("b", "INT32", (-1,))])
 def test_a_single_tensor(body: bytes) -> None:
     """One input may be sent bare, by its name, or as a file."""
     prepared = ONE.prepare(memoryview(body)).runs[0]
-    assert {name: array.tolist() for name, array in prepared.items()} == {"x": [[1, 2], [3, 4]]}
+    assert {name: array.tolist() for name, array in prepared.items()} == {
+        "x": [[1, 2], [3, 4]]
+    }
 
 
 def test_tensors_by_name() -> None:
     """Several inputs are sent by name; each has its own datatype, and a number is a list of one."""
     prepared = TWO.prepare(memoryview(b'{"b": 7, "a": [0.5, 1]}')).runs[0]
-    assert {name: array.tolist() for name, array in prepared.items()} == {"a": [0.5, 1], "b": [7]}
+    assert {name: array.tolist() for name, array in prepared.items()} == {
+        "a": [0.5, 1],
+        "b": [7],
+    }
     assert [array.dtype for array in prepared.values()] == [np.float32, np.int32]
 
 
 BAD_TENSORS: dict[str, tuple[Tensors, bytes, ErrorCode, str]] = {
     "empty": (ONE, b"", INPUT, "takes numbers"),
     "a picture": (ONE, b"\x89PNG\r\n\x1a\n", INPUT, "give it a task"),
-    "three values": (ONE, b"[1, 2, 3]", INPUT, r"expected FP32 \[2, 2\], got JSON of shape \[3\]"),
+    "three values": (
+        ONE,
+        b"[1, 2, 3]",
+        INPUT,
+        r"expected FP32 \[2, 2\], got JSON of shape \[3\]",
+    ),
     "nested otherwise": (ONE, b"[[[1], [2, [3]]], 4]", TENSOR, "not rectangular"),
     "another shape": (ONE, b"[[1, 2, 3, 4]]", INPUT, r"got JSON of shape \[1, 4\]"),
     "broken JSON": (ONE, b"[1, 2, 3, 4]]", MALFORMED, "JSON"),
     "wrong type": (ONE, b'[1, 2, 3, "4"]', TENSOR, "takes numbers"),
-    "unknown name": (ONE, b'{"y": [1, 2, 3, 4]}', INPUT, "unknown input 'y'; the model takes 'x'"),
+    "unknown name": (
+        ONE,
+        b'{"y": [1, 2, 3, 4]}',
+        INPUT,
+        "unknown input 'y'; the model takes 'x'",
+    ),
     "missing name": (TWO, b'{"a": [1, 2]}', INPUT, "input 'b' is missing"),
-    "integer with a fraction": (TWO, b'{"a": [1, 2], "b": [1.5]}', TENSOR, "INT32 takes integers"),
-    "no name for two inputs": (TWO, b"[1, 2]", INPUT, "takes 2 inputs; send a JSON object with 'a', 'b'"),
+    "integer with a fraction": (
+        TWO,
+        b'{"a": [1, 2], "b": [1.5]}',
+        TENSOR,
+        "INT32 takes integers",
+    ),
+    "no name for two inputs": (
+        TWO,
+        b"[1, 2]",
+        INPUT,
+        "takes 2 inputs; send a JSON object with 'a', 'b'",
+    ),
     ".npy for two inputs": (TWO, npy([1.0, 2.0]), INPUT, "takes 2 inputs"),
 }
 
@@ -292,7 +437,10 @@ def test_tensors_that_are_refused(case: str) -> None:
 
 def test_outputs_are_answered_whole() -> None:
     """Every output with its name, datatype and shape; the options for classes do not apply."""
-    outputs = {"y": np.array([[0.5], [2]], np.float32), "t": np.array([b"a", b"\xc3\xa9"], object)}
+    outputs = {
+        "y": np.array([[0.5], [2]], np.float32),
+        "t": np.array([b"a", b"\xc3\xa9"], object),
+    }
     assert ONE.answer([outputs], AnswerOptions(top_k=1, threshold=9)) == [
         {"name": "y", "datatype": "FP32", "shape": [2, 1], "data": [0.5, 2.0]},
         {"name": "t", "datatype": "BYTES", "shape": [2], "data": ["a", "é"]},
@@ -310,14 +458,23 @@ def test_outputs_without_a_json_form() -> None:
 
 @pytest.mark.parametrize(
     "array",
-    [np.float32(1.5), np.zeros((0, 3), np.int8), np.arange(6, dtype=">f4").reshape(2, 3), np.array([[True, False]])],
+    [
+        np.float32(1.5),
+        np.zeros((0, 3), np.int8),
+        np.arange(6, dtype=">f4").reshape(2, 3),
+        np.array([[True, False]]),
+    ],
     ids=["scalar", "empty", "big-endian", "bool"],
 )
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_npy_files(array: Any, order: Any) -> None:
     """Any order of bytes and dimensions is read, and the result is contiguous."""
     read = arrays.read_npy(memoryview(npy(np.asarray(array, order=order))))
-    assert (read == array).all() and read.shape == np.shape(array) and read.flags.c_contiguous
+    assert (
+        (read == array).all()
+        and read.shape == np.shape(array)
+        and read.flags.c_contiguous
+    )
 
 
 class Trap:
@@ -343,16 +500,26 @@ BAD_NPY = {
     "open bracket": npy_header("("),
     "open quote": npy_header("'"),
     "thousands of signs": npy_header("-" * 9000 + "1"),
-    "warnings of Python's parser": npy_header("{'descr': '<f4', 'fortran_order': False, 'shape': (1if 1 else 1,)}"),
+    "warnings of Python's parser": npy_header(
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (1if 1 else 1,)}"
+    ),
     "a tensor of 4 GB": npy_header(HUGE % ("<f4", 10**9), bytes(12)),
     "more than one": npy([1.0]) + npy([2.0]),
-    "a key twice": npy_header("{'descr': '<f4', 'descr': '<f4', 'shape': (1,)}", bytes(4)),
+    "a key twice": npy_header(
+        "{'descr': '<f4', 'descr': '<f4', 'shape': (1,)}", bytes(4)
+    ),
     "a large header": npy_header((HUGE % ("<f4", 1)).ljust(2000), bytes(4)),
-    "other words": npy_header("{'descr': False, 'fortran_order': '<f4', 'shape': True}", bytes(4)),
+    "other words": npy_header(
+        "{'descr': False, 'fortran_order': '<f4', 'shape': True}", bytes(4)
+    ),
     "thousands of brackets": npy_header("(" * 9000),
     "empty descr": npy_header("{'descr': (), 'fortran_order': False, 'shape': (1,)}"),
-    "unknown descr": npy_header("{'descr': 'what', 'fortran_order': False, 'shape': (1,)}"),
-    "shape of text": npy_header("{'descr': '<f4', 'fortran_order': False, 'shape': ('1',)}"),
+    "unknown descr": npy_header(
+        "{'descr': 'what', 'fortran_order': False, 'shape': (1,)}"
+    ),
+    "shape of text": npy_header(
+        "{'descr': '<f4', 'fortran_order': False, 'shape': ('1',)}"
+    ),
     "negative shape": npy_header(HUGE % ("<f4", "-1")),
     "shape of 10^18": npy_header(HUGE % ("<f8", 10**18)),
     "shape of 2^62 x 4": npy_header(HUGE % ("<f4", "4611686018427387904, 4")),
@@ -441,7 +608,9 @@ FITS: list[tuple[TensorSpec, Array, tuple[int, ...], str]] = [
 
 
 @pytest.mark.parametrize(("wanted", "array", "shape", "dtype"), FITS)
-def test_arrays_that_fit(wanted: TensorSpec, array: Array, shape: tuple[int, ...], dtype: str) -> None:
+def test_arrays_that_fit(
+    wanted: TensorSpec, array: Array, shape: tuple[int, ...], dtype: str
+) -> None:
     """Values are kept, the type becomes the model's, and the size of one variable dimension follows."""
     fitted = arrays.fit_array(array, wanted)
     assert (fitted.shape, fitted.dtype) == (shape, dtype)
@@ -453,12 +622,20 @@ MISFITS: list[tuple[TensorSpec, Array, str]] = [
     (spec(), np.zeros(0, np.float32), r"got FP32 \[0\]"),
     (spec(), np.zeros((3, 2), np.float32), r"got FP32 \[3, 2\]"),
     (spec(), np.zeros((1, 2, 3), np.float32), r"got FP32 \[1, 2, 3\]"),
-    (spec(), np.zeros((1, 3), np.uint8), r"got UINT8 \[1, 3\]; send a picture as its file"),
+    (
+        spec(),
+        np.zeros((1, 3), np.uint8),
+        r"got UINT8 \[1, 3\]; send a picture as its file",
+    ),
     (spec(), np.zeros((1, 3), np.int16), r"got INT16 \[1, 3\]"),
     (spec(), np.zeros((1, 3), bool), r"got BOOL \[1, 3\]"),
     (spec("BF16"), np.zeros((1, 3), np.uint8), "got UINT8"),
     (spec(shape=(-1, 3, -1)), np.zeros(6, np.float32), r"got FP32 \[6\]"),
-    (spec(shape=(2, 3)), np.zeros(3, np.float32), r"expected FP32 \[2, 3\], got FP32 \[3\]"),
+    (
+        spec(shape=(2, 3)),
+        np.zeros(3, np.float32),
+        r"expected FP32 \[2, 3\], got FP32 \[3\]",
+    ),
     (spec("INT32"), np.zeros(3, np.float32), "expected INT32 .*, got FP32"),
     (spec("UINT8"), np.array([1, 2, 3]), "expected UINT8 .*, got INT64"),
     (spec("INT8"), np.array([1, 2, 300]), "do not fit INT8"),
@@ -470,7 +647,11 @@ MISFITS: list[tuple[TensorSpec, Array, str]] = [
     (spec("BOOL"), np.array([1, 0, 2], np.uint8), "expected BOOL"),
     (spec("BF16"), np.array([1, 2, 3], np.float32), "expected BF16"),
     (spec(), np.array(["1", "2", "3"]), "expected FP32 .*, got BYTES"),
-    (spec(**QUANTISED), np.array([1, 2, 3]), r"expected INT8 or FP32 \[-1, 3\], got INT64"),
+    (
+        spec(**QUANTISED),
+        np.array([1, 2, 3]),
+        r"expected INT8 or FP32 \[-1, 3\], got INT64",
+    ),
 ]
 
 
@@ -501,7 +682,9 @@ def test_arrays_that_do_not_fit(wanted: TensorSpec, array: Array, part: str) -> 
         (spec(**QUANTISED), [0.5, 1000, -1e30], (1, 3)),
     ],
 )
-def test_values_that_fit(wanted: TensorSpec, values: Any, shape: tuple[int, ...]) -> None:
+def test_values_that_fit(
+    wanted: TensorSpec, values: Any, shape: tuple[int, ...]
+) -> None:
     """JSON values keep the shape of their nesting; a quantised input takes real numbers."""
     fitted = arrays.fit_values(values, wanted)
     assert fitted.shape == shape
@@ -527,7 +710,9 @@ def test_values_that_fit(wanted: TensorSpec, values: Any, shape: tuple[int, ...]
         (spec(shape=(1,)), True, TENSOR),
     ],
 )
-def test_values_that_do_not_fit(wanted: TensorSpec, values: Any, code: ErrorCode) -> None:
+def test_values_that_do_not_fit(
+    wanted: TensorSpec, values: Any, code: ErrorCode
+) -> None:
     """Wrong counts are a fault of the input, wrong elements one of the tensor."""
     with pytest.raises(ApiError) as caught:
         arrays.fit_values(values, wanted)
@@ -539,14 +724,22 @@ SHAPES = st.lists(SIZES, max_size=4).map(tuple)
 
 
 @SETTINGS
-@given(sent=SHAPES, wanted=st.lists(st.one_of(SIZES, st.just(-1)), max_size=4).map(tuple), as_json=st.booleans())
-def test_no_array_runs_in_another_shape(sent: tuple[int, ...], wanted: tuple[int, ...], as_json: bool) -> None:
+@given(
+    sent=SHAPES,
+    wanted=st.lists(st.one_of(SIZES, st.just(-1)), max_size=4).map(tuple),
+    as_json=st.booleans(),
+)
+def test_no_array_runs_in_another_shape(
+    sent: tuple[int, ...], wanted: tuple[int, ...], as_json: bool
+) -> None:
     """Whatever is sent for whatever model is refused, or it is what the model gets: each element stays in its place."""
     array = np.arange(math.prod(sent), dtype=np.float32).reshape(sent)
     body = json.dumps(array.tolist()).encode() if as_json else npy(array)
     task, expected = Tensors([spec(shape=wanted)]), got_shape(sent, wanted)
     if expected is None:
-        with pytest.raises(ApiError, match=re.escape(f"expected FP32 {list(wanted)}, got")):
+        with pytest.raises(
+            ApiError, match=re.escape(f"expected FP32 {list(wanted)}, got")
+        ):
             task.prepare(memoryview(body))
         return
     got = task.prepare(memoryview(body)).runs[0]["x"]
@@ -558,21 +751,45 @@ def got_shape(sent: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[int, ...]
     """The rule in other words: of all shapes that the model takes, the one that is the same array, if there is one."""
     sizes = [[*range(1, 257)] if dim < 0 else [dim] for dim in wanted]
     if len(sent) < 2 and wanted.count(-1) > 1:
-        sizes = [[1, *sent][-2:] if dim < 0 else [dim] for dim in wanted]  # only a batch of one is left
-        taken = {(1, *sent)} & set(itertools.product(*sizes)) if wanted[0] in (1, -1) else set()
+        sizes = [
+            [1, *sent][-2:] if dim < 0 else [dim] for dim in wanted
+        ]  # only a batch of one is left
+        taken = (
+            {(1, *sent)} & set(itertools.product(*sizes))
+            if wanted[0] in (1, -1)
+            else set()
+        )
     elif len(sent) < 2:
-        taken = {shape for shape in itertools.product(*sizes) if math.prod(shape) == math.prod(sent)}
+        taken = {
+            shape
+            for shape in itertools.product(*sizes)
+            if math.prod(shape) == math.prod(sent)
+        }
     elif -1 in wanted:
         same = {sent} | ({(1, *sent)} if wanted[0] in (1, -1) else set())
-        taken = {s for s in same if len(s) == len(wanted) and all(w in (-1, g) for w, g in zip(wanted, s, strict=True))}
+        taken = {
+            s
+            for s in same
+            if len(s) == len(wanted)
+            and all(w in (-1, g) for w, g in zip(wanted, s, strict=True))
+        }
     else:
-        taken = {wanted} if [d for d in sent if d > 1] == [d for d in wanted if d > 1] else set()
+        taken = (
+            {wanted}
+            if [d for d in sent if d > 1] == [d for d in wanted if d > 1]
+            else set()
+        )
     assert len(taken) < 2
     return next(iter(taken), None)
 
 
 @SETTINGS
-@given(body=st.one_of(st.binary(max_size=60), st.binary(max_size=60).map(lambda rest: arrays.NPY_MAGIC + rest)))
+@given(
+    body=st.one_of(
+        st.binary(max_size=60),
+        st.binary(max_size=60).map(lambda rest: arrays.NPY_MAGIC + rest),
+    )
+)
 @pytest.mark.filterwarnings("ignore")
 def test_random_bodies(body: bytes) -> None:
     """Random bytes raise nothing but ApiError in any task for numbers."""
@@ -590,53 +807,96 @@ def test_random_bodies(body: bytes) -> None:
 
 def test_rows_to_classes(tmp_path: Path) -> None:
     """Each row gets its classes; a single row's entries bear no number."""
-    manifest = {"task": "tabular-classification", "labels": "l.txt", "features": {"names": ["a", "b"]}}
+    manifest = {
+        "task": "tabular-classification",
+        "labels": "l.txt",
+        "features": {"names": ["a", "b"]},
+    }
     files = {"l.txt": "red\ngreen\n"}
     outputs = {"label": (-1,), "probabilities": (-1, 2)}
-    task = task_of(tmp_path, [TensorSpec("x", "FP32", (-1, 2))], outputs, manifest, files)
+    task = task_of(
+        tmp_path, [TensorSpec("x", "FP32", (-1, 2))], outputs, manifest, files
+    )
     two = task.prepare(memoryview(b"b,a\n2,1\n4,3"))
     assert two.runs[0]["x"].tolist() == [[1, 2], [3, 4]]
     scores = {"probabilities": np.array([[0.2, 0.8], [0.7, 0.3]], np.float32)}
     found = task.answer([scores], AnswerOptions(top_k=1), two.context)
     assert [(e["row"], e["label"]) for e in found] == [(0, "green"), (1, "red")]
     one = task.prepare(memoryview(b'{"a": 1, "b": 2}'))
-    best = task.answer([{"probabilities": scores["probabilities"][:1]}], AnswerOptions(threshold=0.5), one.context)
+    best = task.answer(
+        [{"probabilities": scores["probabilities"][:1]}],
+        AnswerOptions(threshold=0.5),
+        one.context,
+    )
     assert best == [{"label": "green", "index": 1, "score": pytest.approx(0.8)}]
 
 
 def test_classes_that_the_model_names_with_every_run(tmp_path: Path) -> None:
     """scikit-learn's classifiers in ONNX give their probabilities as maps by class."""
     inputs = [TensorSpec("x", "FP32", (-1, 2))]
-    outputs = {"output_label": (-1,), "output_probability.keys": (2,), "output_probability.values": (-1, 2)}
+    outputs = {
+        "output_label": (-1,),
+        "output_probability.keys": (2,),
+        "output_probability.values": (-1, 2),
+    }
     task = task_of(tmp_path, inputs, outputs, {"task": "tabular-classification"}, {})
     run = {"output_probability.values": np.array([[0.2, 0.8]], np.float32)}
-    for keys, names in ((np.array([b"no", "grün".encode()], object), ["grün", "no"]), (np.array([4, 7]), ["7", "4"])):
-        found = task.answer([run | {"output_probability.keys": keys}], AnswerOptions(), 1)
+    for keys, names in (
+        (np.array([b"no", "grün".encode()], object), ["grün", "no"]),
+        (np.array([4, 7]), ["7", "4"]),
+    ):
+        found = task.answer(
+            [run | {"output_probability.keys": keys}], AnswerOptions(), 1
+        )
         assert [entry["label"] for entry in found] == names
 
 
 def test_labels_of_the_manifest_come_before_those_of_a_run(tmp_path: Path) -> None:
     inputs = [TensorSpec("x", "FP32", (-1, 2))]
     manifest = {"task": "tabular-classification", "labels": "l.txt"}
-    task = task_of(tmp_path, inputs, {"p.keys": (2,), "p.values": (-1, 2)}, manifest, {"l.txt": "red\ngreen\n"})
+    task = task_of(
+        tmp_path,
+        inputs,
+        {"p.keys": (2,), "p.values": (-1, 2)},
+        manifest,
+        {"l.txt": "red\ngreen\n"},
+    )
     run = {"p.keys": np.array([0, 1]), "p.values": np.array([[0.2, 0.8]], np.float32)}
-    assert [entry["label"] for entry in task.answer([run], AnswerOptions(), 1)] == ["green", "red"]
+    assert [entry["label"] for entry in task.answer([run], AnswerOptions(), 1)] == [
+        "green",
+        "red",
+    ]
 
 
 def test_several_outputs_of_which_none_can_be_meant(tmp_path: Path) -> None:
     inputs = [TensorSpec("x", "FP32", (-1, 2))]
-    with pytest.raises(ModelLoadError, match=r"3 outputs \(label, cat, dog\); name one as scores, in \[\[outputs\]\]"):
-        task_of(tmp_path, inputs, dict.fromkeys(("label", "cat", "dog"), (-1,)), {"task": "tabular-classification"}, {})
+    with pytest.raises(
+        ModelLoadError,
+        match=r"3 outputs \(label, cat, dog\); name one as scores, in \[\[outputs\]\]",
+    ):
+        task_of(
+            tmp_path,
+            inputs,
+            dict.fromkeys(("label", "cat", "dog"), (-1,)),
+            {"task": "tabular-classification"},
+            {},
+        )
 
 
 TITLES = {"l.txt": "\nAlien\nBrazil\nCube\nDune\nEd Wood\n"}
 
 
-def recommender(folder: Path, ids: Any = None, outputs: Any = None, user: bool = False, **items: Any) -> Any:
+def recommender(
+    folder: Path, ids: Any = None, outputs: Any = None, user: bool = False, **items: Any
+) -> Any:
     """A model of five items; 0 is padding."""
     specs = [ids or TensorSpec("history", "INT32", (1, 4))]
     specs += [TensorSpec("user_id", "INT64", (1,))] if user else []
-    manifest = {"task": "recommendation", "labels": "l.txt", "items": {"padding": 0, **items}}
+    manifest = {
+        "task": "recommendation",
+        "labels": "l.txt",
+        "items": {"padding": 0, **items},
+    }
     return task_of(folder, specs, outputs or {"scores": (1, 6)}, manifest, TITLES)
 
 
@@ -644,27 +904,52 @@ def test_items(tmp_path: Path) -> None:
     """By number or title; the last ones that fit; what was seen and the padding are left out of the answer."""
     task = recommender(tmp_path)
     prepared = task.prepare(memoryview(b'[1, "brazil"]'))
-    assert prepared.runs[0]["history"].tolist() == [[1, 2, 0, 0]] and prepared.runs[0]["history"].dtype == np.int32
+    assert (
+        prepared.runs[0]["history"].tolist() == [[1, 2, 0, 0]]
+        and prepared.runs[0]["history"].dtype == np.int32
+    )
     scores = {"scores": np.array([[0.9, 0.8, 0.7, 0.1, 0.6, 0.2]], np.float32)}
     found = task.answer([scores], AnswerOptions(top_k=2), prepared.context)
     assert [(e["label"], e["index"]) for e in found] == [("Dune", 4), ("Ed Wood", 5)]
-    assert len(task.answer([scores], AnswerOptions(threshold=0.5), prepared.context)) == 1
+    assert (
+        len(task.answer([scores], AnswerOptions(threshold=0.5), prepared.context)) == 1
+    )
     left = recommender(tmp_path, pad="left", exclude_seen=False)
-    assert left.prepare(memoryview(b"[1,2,3,4,5]")).runs[0]["history"].tolist() == [[2, 3, 4, 5]]
-    assert left.prepare(memoryview(b"[3]")).runs[0]["history"].tolist() == [[0, 0, 0, 3]]
-    assert [e["index"] for e in left.answer([scores], AnswerOptions(top_k=1), frozenset({1}))] == [1]
+    assert left.prepare(memoryview(b"[1,2,3,4,5]")).runs[0]["history"].tolist() == [
+        [2, 3, 4, 5]
+    ]
+    assert left.prepare(memoryview(b"[3]")).runs[0]["history"].tolist() == [
+        [0, 0, 0, 3]
+    ]
+    assert [
+        e["index"]
+        for e in left.answer([scores], AnswerOptions(top_k=1), frozenset({1}))
+    ] == [1]
 
 
 def test_items_that_the_model_ranks_itself(tmp_path: Path) -> None:
     """Two outputs, one of which holds numbers of items."""
     facts_outputs = {"ids": (1, 3), "scores": (1, 3)}
     task = recommender(
-        tmp_path, TensorSpec("history", "INT32", (-1,)), facts_outputs, user=True, output="scores", ids_output="ids"
+        tmp_path,
+        TensorSpec("history", "INT32", (-1,)),
+        facts_outputs,
+        user=True,
+        output="scores",
+        ids_output="ids",
     )
     prepared = task.prepare(memoryview(b'{"items": [1, 5], "user": 7}'))
-    assert {name: a.tolist() for name, a in prepared.runs[0].items()} == {"history": [1, 5], "user_id": [7]}
-    outputs = {"ids": np.array([[3, 5, 4]]), "scores": np.array([[0.5, 0.9, 0.7]], np.float32)}
-    assert [e["label"] for e in task.answer([outputs], AnswerOptions(), prepared.context)] == ["Dune", "Cube"]
+    assert {name: a.tolist() for name, a in prepared.runs[0].items()} == {
+        "history": [1, 5],
+        "user_id": [7],
+    }
+    outputs = {
+        "ids": np.array([[3, 5, 4]]),
+        "scores": np.array([[0.5, 0.9, 0.7]], np.float32),
+    }
+    assert [
+        e["label"] for e in task.answer([outputs], AnswerOptions(), prepared.context)
+    ] == ["Dune", "Cube"]
 
 
 BAD_ITEMS = {

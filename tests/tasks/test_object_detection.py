@@ -18,7 +18,13 @@ from pocketserve.tasks.base import AnswerOptions
 from pocketserve.tasks.model_facts import properties_of
 from pocketserve.tasks.selection import select_task
 from pocketserve.tasks.vision import object_detection
-from pocketserve.tasks.vision.boxes import decode_anchors, generate_anchors, overlap, suppress, to_corners
+from pocketserve.tasks.vision.boxes import (
+    decode_anchors,
+    generate_anchors,
+    overlap,
+    suppress,
+    to_corners,
+)
 from pocketserve.tasks.vision.detection_options import AnchorOptions
 from pocketserve_wire import ApiError, ErrorCode
 from vision_models import facts, picture
@@ -26,16 +32,22 @@ from vision_models import facts, picture
 pytest.importorskip("PIL.Image", reason="pictures need Pillow")
 SETTINGS = settings(derandomize=True, deadline=None, database=None, max_examples=80)
 
-CORNERS = np.array([[0.1, 0.2, 0.5, 0.6], [0.4, 0.5, 0.9, 0.8], [0.11, 0.2, 0.5, 0.61], [0, 0, 1, 1]])
+CORNERS = np.array(
+    [[0.1, 0.2, 0.5, 0.6], [0.4, 0.5, 0.9, 0.8], [0.11, 0.2, 0.5, 0.61], [0, 0, 1, 1]]
+)
 """Left, top, right, bottom as ratios; the third is the first again, a little moved; the last is nothing."""
 SCORES = np.array([[0.9, 0.05], [0.1, 0.8], [0.7, 0.0], [0.01, 0.02]])
 LOGITS = np.log(SCORES.clip(1e-6) / (1 - SCORES.clip(1e-6)))
 YXYX = CORNERS[:, [1, 0, 3, 2]]
-CENTER = np.concatenate([(CORNERS[:, :2] + CORNERS[:, 2:]) / 2, CORNERS[:, 2:] - CORNERS[:, :2]], axis=1)
+CENTER = np.concatenate(
+    [(CORNERS[:, :2] + CORNERS[:, 2:]) / 2, CORNERS[:, 2:] - CORNERS[:, :2]], axis=1
+)
 PIXELS = np.array([200, 100, 200, 100])
 WANTED = [("a", 0, 0.9, (40, 80, 160, 160)), ("b", 1, 0.8, (160, 200, 200, 120))]
 """On a picture of 400 x 400."""
-ANCHORS = np.array([[0.5, 0.5, 0.4, 0.2], [0.3, 0.3, 0.5, 0.5], [0.5, 0.5, 1, 1], [0.2, 0.2, 0.2, 0.2]])
+ANCHORS = np.array(
+    [[0.5, 0.5, 0.4, 0.2], [0.3, 0.3, 0.5, 0.5], [0.5, 0.5, 1, 1], [0.2, 0.2, 0.2, 0.2]]
+)
 RAW = np.concatenate(
     [
         (CENTER[:, [1, 0]] - ANCHORS[:, :2]) / ANCHORS[:, 2:] * 10,
@@ -46,18 +58,30 @@ RAW = np.concatenate(
 ROWS5 = np.concatenate([CENTER * PIXELS, np.ones((4, 1)), SCORES], axis=1)
 ROWS8 = np.concatenate([CENTER * PIXELS, SCORES], axis=1).T
 KEPT = [0, 1]
-ROWS10 = np.concatenate([CORNERS * PIXELS, SCORES.max(1)[:, None], SCORES.argmax(1)[:, None]], axis=1)[KEPT]
+ROWS10 = np.concatenate(
+    [CORNERS * PIXELS, SCORES.max(1)[:, None], SCORES.argmax(1)[:, None]], axis=1
+)[KEPT]
 EMPTY = np.log(1 - SCORES.sum(axis=1, keepdims=True).clip(max=0.999))
 
 Arrays = dict[str, Any]
 LAYOUTS: dict[str, tuple[dict[str, Any], Arrays]] = {
     "the operator": (
         {},
-        {"p": YXYX[KEPT], "p:1": np.array([0.0, 1.0]), "p:2": np.array([0.9, 0.8]), "p:3": np.array(2.0)},
+        {
+            "p": YXYX[KEPT],
+            "p:1": np.array([0.0, 1.0]),
+            "p:2": np.array([0.9, 0.8]),
+            "p:3": np.array(2.0),
+        },
     ),
     "TensorFlow 2": (
         {},
-        {"s:0": np.array([0.9, 0.8]), "s:1": YXYX[KEPT], "s:2": np.array(2.0), "s:3": np.array([0.0, 1.0])},
+        {
+            "s:0": np.array([0.9, 0.8]),
+            "s:1": YXYX[KEPT],
+            "s:2": np.array(2.0),
+            "s:3": np.array([0.0, 1.0]),
+        },
     ),
     "told by names": (
         {},
@@ -83,49 +107,101 @@ LAYOUTS: dict[str, tuple[dict[str, Any], Arrays]] = {
     ),
     "torchvision": (
         {"format": "postprocess", "box_type": "boundaries"},
-        {"boxes": CORNERS[KEPT] * PIXELS, "labels": np.array([0.0, 1.0]), "scores": np.array([0.9, 0.8])},
+        {
+            "boxes": CORNERS[KEPT] * PIXELS,
+            "labels": np.array([0.0, 1.0]),
+            "scores": np.array([0.9, 0.8]),
+        },
     ),
     "told by numbers": (
         {},
-        {"p": YXYX[KEPT], "p:1": np.array([0.9, 0.8]), "p:2": np.array([0.0, 1.0]), "p:3": np.array(2.0)},
+        {
+            "p": YXYX[KEPT],
+            "p:1": np.array([0.9, 0.8]),
+            "p:2": np.array([0.0, 1.0]),
+            "p:3": np.array(2.0),
+        },
     ),
     "count cuts": (
         {},
-        {"p": YXYX, "p:1": np.array([0.0, 1, 0, 0]), "p:2": np.array([0.9, 0.8, 0.7, 0.6]), "p:3": np.array(2.0)},
+        {
+            "p": YXYX,
+            "p:1": np.array([0.0, 1, 0, 0]),
+            "p:2": np.array([0.9, 0.8, 0.7, 0.6]),
+            "p:3": np.array(2.0),
+        },
     ),
     "yolov5": ({"format": "yolov5"}, {"o": ROWS5}),
-    "yolov5 ratios": ({"format": "yolov5"}, {"o": ROWS5 / np.array([*PIXELS, 1, 1, 1])}),
+    "yolov5 ratios": (
+        {"format": "yolov5"},
+        {"o": ROWS5 / np.array([*PIXELS, 1, 1, 1])},
+    ),
     "yolov8": ({"format": "yolov8"}, {"o": ROWS8}),
-    "yolov8 ratios": ({"format": "yolov8", "coordinates": "ratio"}, {"o": ROWS8 / np.array([[*PIXELS, 1, 1]]).T}),
+    "yolov8 ratios": (
+        {"format": "yolov8", "coordinates": "ratio"},
+        {"o": ROWS8 / np.array([[*PIXELS, 1, 1]]).T},
+    ),
     "yolov10": ({"format": "yolov10"}, {"o": ROWS10}),
-    "finished boxes": ({"format": "ssd", "box_type": "boundaries"}, {"scores": SCORES, "boxes": CORNERS}),
-    "centers": ({"format": "ssd", "box_type": "center"}, {"boxes": CENTER, "scores": SCORES}),
+    "finished boxes": (
+        {"format": "ssd", "box_type": "boundaries"},
+        {"scores": SCORES, "boxes": CORNERS},
+    ),
+    "centers": (
+        {"format": "ssd", "box_type": "center"},
+        {"boxes": CENTER, "scores": SCORES},
+    ),
     "upper left": (
         {"format": "ssd", "box_type": "upper_left", "box_order": [1, 0, 3, 2]},
-        {"scores": SCORES, "boxes": np.concatenate([CORNERS[:, :2], CENTER[:, 2:]], axis=1)[:, [1, 0, 3, 2]]},
-    ),
-    "raw": ({"format": "ssd", "activation": "sigmoid", "anchors_file": "a.csv"}, {"boxes": RAW, "scores": LOGITS}),
-    "raw, linear": (
-        {"format": "ssd", "anchors_file": "a.csv", "exponential": False, "box_scale": [10, 10, 5, 5]},
         {
-            "boxes": np.concatenate([RAW[:, :2], CENTER[:, [3, 2]] / ANCHORS[:, 2:] * 5], axis=1),
+            "scores": SCORES,
+            "boxes": np.concatenate([CORNERS[:, :2], CENTER[:, 2:]], axis=1)[
+                :, [1, 0, 3, 2]
+            ],
+        },
+    ),
+    "raw": (
+        {"format": "ssd", "activation": "sigmoid", "anchors_file": "a.csv"},
+        {"boxes": RAW, "scores": LOGITS},
+    ),
+    "raw, linear": (
+        {
+            "format": "ssd",
+            "anchors_file": "a.csv",
+            "exponential": False,
+            "box_scale": [10, 10, 5, 5],
+        },
+        {
+            "boxes": np.concatenate(
+                [RAW[:, :2], CENTER[:, [3, 2]] / ANCHORS[:, 2:] * 5], axis=1
+            ),
             "scores": SCORES,
         },
     ),
     "with a background": (
         {"format": "ssd", "background": True, "box_type": "boundaries"},
-        {"boxes": CORNERS, "scores": np.concatenate([1 - SCORES.sum(1, keepdims=True), SCORES], axis=1)},
+        {
+            "boxes": CORNERS,
+            "scores": np.concatenate(
+                [1 - SCORES.sum(1, keepdims=True), SCORES], axis=1
+            ),
+        },
     ),
     "detr": (
         {"format": "detr"},
-        {"pred_boxes": CENTER[KEPT], "logits": np.concatenate([np.log(SCORES.clip(1e-6)), EMPTY], axis=1)[KEPT]},
+        {
+            "pred_boxes": CENTER[KEPT],
+            "logits": np.concatenate([np.log(SCORES.clip(1e-6)), EMPTY], axis=1)[KEPT],
+        },
     ),
 }
 
 
 def shaped(arrays: Arrays) -> Arrays:
     """Outputs as models give them: float32, with the batch in front."""
-    return {name: np.asarray(array, np.float32)[np.newaxis] for name, array in arrays.items()}
+    return {
+        name: np.asarray(array, np.float32)[np.newaxis]
+        for name, array in arrays.items()
+    }
 
 
 def detector(folder: Path, case: str, **more: Any) -> tuple[Any, Arrays]:
@@ -148,7 +224,10 @@ def boxes_of(entries: list[dict[str, Any]]) -> list[Any]:
             entry["label"],
             entry["index"],
             pytest.approx(entry["score"], abs=0.06),
-            tuple(pytest.approx(entry["box"][key], abs=0.1) for key in ("x", "y", "width", "height")),
+            tuple(
+                pytest.approx(entry["box"][key], abs=0.1)
+                for key in ("x", "y", "width", "height")
+            ),
         )
         for entry in entries
     ]
@@ -176,18 +255,34 @@ def test_what_a_caller_may_ask(tmp_path: Path) -> None:
     task, outputs = detector(tmp_path, "yolov8")
     context = task.prepare(picture()).context
 
-    def count(top_k: int | None = None, threshold: float | None = None, **values: Any) -> int:
-        return len(task.answer([outputs], AnswerOptions(top_k, threshold, values=values), context))
+    def count(
+        top_k: int | None = None, threshold: float | None = None, **values: Any
+    ) -> int:
+        return len(
+            task.answer(
+                [outputs], AnswerOptions(top_k, threshold, values=values), context
+            )
+        )
 
-    assert [count(), count(top_k=1), count(threshold=0.85), count(threshold=0.95)] == [2, 1, 1, 0]
+    assert [count(), count(top_k=1), count(threshold=0.85), count(threshold=0.95)] == [
+        2,
+        1,
+        1,
+        0,
+    ]
     assert [count(iou=1.0), count(iou=0.5), count(iou=0.0)] == [3, 2, 2]
     operator, outputs = detector(tmp_path, "count cuts")
-    assert len(operator.answer([outputs], AnswerOptions(values={"iou": 0.0}), context)) == 2
+    assert (
+        len(operator.answer([outputs], AnswerOptions(values={"iou": 0.0}), context))
+        == 2
+    )
 
 
 def test_ways_of_resizing(tmp_path: Path) -> None:
     """A letterbox's bars are taken off again; a crop's box lies in the part that was seen."""
-    corners = np.array([[0.25, 0.0, 0.75, 1.0]])  # the part of a 200 x 100 input that a square picture fills
+    corners = np.array(
+        [[0.25, 0.0, 0.75, 1.0]]
+    )  # the part of a 200 x 100 input that a square picture fills
     for how, wanted in (
         ("letterbox", (0, 0, 400, 400)),
         ("crop", (100, 100, 200, 200)),
@@ -198,9 +293,13 @@ def test_ways_of_resizing(tmp_path: Path) -> None:
             "image": {"resize": how},
             "detection": {"format": "ssd", "box_type": "boundaries"},
         }
-        task = select_task(facts(tmp_path, {"boxes": (1, 1, 4), "scores": (1, 1, 1)}, manifest))
+        task = select_task(
+            facts(tmp_path, {"boxes": (1, 1, 4), "scores": (1, 1, 1)}, manifest)
+        )
         outputs = shaped({"boxes": corners, "scores": np.array([[0.9]])})
-        (entry,) = task.answer([outputs], AnswerOptions(), task.prepare(picture()).context)
+        (entry,) = task.answer(
+            [outputs], AnswerOptions(), task.prepare(picture()).context
+        )
         assert tuple(entry["box"].values()) == wanted, how
 
 
@@ -226,8 +325,16 @@ FAULTS: dict[str, tuple[dict[str, Any], dict[str, tuple[int, ...]], str]] = {
         {"boxes": (1, 4, 4)},
         "names 'x'; the model has 'boxes'",
     ),
-    "no scores": ({"format": "ssd"}, {"boxes": (1, 4, 4)}, "detection.scores must name"),
-    "no table": ({"format": "yolov8"}, {"o": (1, 84)}, "needs an output of three dimensions"),
+    "no scores": (
+        {"format": "ssd"},
+        {"boxes": (1, 4, 4)},
+        "detection.scores must name",
+    ),
+    "no table": (
+        {"format": "yolov8"},
+        {"o": (1, 84)},
+        "needs an output of three dimensions",
+    ),
     "no anchors": (
         {"format": "ssd", "anchors_file": "b.csv"},
         {"boxes": (1, 4, 4), "scores": (1, 4, 2)},
@@ -241,13 +348,18 @@ def test_manifests_that_do_not_fit(tmp_path: Path, case: str) -> None:
     """Each fault names the key."""
     options, shapes, part = FAULTS[case]
     with pytest.raises(ModelLoadError, match=part):
-        select_task(facts(tmp_path, shapes, {"task": "object-detection", "detection": options}))
+        select_task(
+            facts(tmp_path, shapes, {"task": "object-detection", "detection": options})
+        )
 
 
 def test_anchors_behind_a_link(tmp_path: Path) -> None:
     """A link in the model's folder may name the file; one that leads out of it is told as that."""
     outputs = {"boxes": (1, 4, 4), "scores": (1, 4, 2)}
-    manifest = {"task": "object-detection", "detection": {"format": "ssd", "anchors_file": "link.csv"}}
+    manifest = {
+        "task": "object-detection",
+        "detection": {"format": "ssd", "anchors_file": "link.csv"},
+    }
     (tmp_path / "out.csv").write_text("1,2,3,4")
     model = facts(tmp_path, outputs, manifest, {"in.csv": "1,2,3,4"})
     link = tmp_path / "m" / "link.csv"
@@ -257,7 +369,8 @@ def test_anchors_behind_a_link(tmp_path: Path) -> None:
         link.unlink()
         link.symlink_to(target)
         with pytest.raises(
-            ModelLoadError, match=r"link\.csv cannot be used: it is a link that leaves the model's folder"
+            ModelLoadError,
+            match=r"link\.csv cannot be used: it is a link that leaves the model's folder",
         ):
             select_task(facts(tmp_path, outputs, manifest))
 
@@ -273,13 +386,27 @@ def test_outputs_that_do_not_fit(tmp_path: Path) -> None:
 
 def test_what_files_say(tmp_path: Path) -> None:
     """Ultralytics' exports and Hugging Face's folders need no manifest."""
-    properties = {"task": "detect", "stride": "32", "imgsz": "[100, 200]", "names": "{0: 'a', 1: 'b'}"}
+    properties = {
+        "task": "detect",
+        "stride": "32",
+        "imgsz": "[100, 200]",
+        "names": "{0: 'a', 1: 'b'}",
+    }
     outputs = shaped({"o": ROWS8})
     task = select_task(facts(tmp_path, {"o": (1, 6, 4)}, properties=properties))
-    assert task.name == "object-detection" and "fit between bars" in task.describe()["preprocessing"]
+    assert (
+        task.name == "object-detection"
+        and "fit between bars" in task.describe()["preprocessing"]
+    )
     prepared = task.prepare(picture(400, 200))
-    assert [entry["label"] for entry in task.answer([outputs], AnswerOptions(), prepared.context)] == ["a", "b"]
-    config = {"architectures": ["DetrForObjectDetection"], "id2label": {"0": "a", "1": "b"}}
+    assert [
+        entry["label"]
+        for entry in task.answer([outputs], AnswerOptions(), prepared.context)
+    ] == ["a", "b"]
+    config = {
+        "architectures": ["DetrForObjectDetection"],
+        "id2label": {"0": "a", "1": "b"},
+    }
     outputs = shaped(LAYOUTS["detr"][1])
     shapes = {name: array.shape for name, array in outputs.items()}
     task = select_task(facts(tmp_path, shapes, files={"config.json": config}))
@@ -327,18 +454,26 @@ def test_suppression(boxes: list[Any], limit: float, data: st.DataObject) -> Non
     assert kept == sorted(kept) and kept[0] == 0
     for index in range(len(boxes)):
         better = [k for k in kept if k < index and classes[k] == classes[index]]
-        crossing = any(overlap(corners[k], corners[index : index + 1])[0] > limit for k in better)
+        crossing = any(
+            overlap(corners[k], corners[index : index + 1])[0] > limit for k in better
+        )
         assert crossing == (index not in kept)
 
 
 @SETTINGS
-@given(boxes=BOXES, order=st.permutations([0, 1, 2, 3]), kind=st.sampled_from(["boundaries", "upper_left", "center"]))
+@given(
+    boxes=BOXES,
+    order=st.permutations([0, 1, 2, 3]),
+    kind=st.sampled_from(["boundaries", "upper_left", "center"]),
+)
 def test_types_and_orders(boxes: list[Any], order: list[int], kind: str) -> None:
     """Any type in any order of the numbers gives the same corners."""
     plain = np.array(boxes)
     mixed = np.empty_like(plain)
     mixed[:, order] = plain
-    np.testing.assert_array_equal(to_corners(mixed, kind, tuple(order)), to_corners(plain, kind))
+    np.testing.assert_array_equal(
+        to_corners(mixed, kind, tuple(order)), to_corners(plain, kind)
+    )
 
 
 def test_generated_anchors() -> None:
@@ -347,17 +482,27 @@ def test_generated_anchors() -> None:
     anchors = generate_anchors(options, 300, 300)
     assert anchors.shape == (19 * 19 * 3 + (100 + 25 + 9 + 4 + 1) * 6, 4)
     np.testing.assert_allclose(anchors[0], [0.5 / 19, 0.5 / 19, 0.1, 0.1])
-    np.testing.assert_allclose(anchors[1], [0.5 / 19, 0.5 / 19, 0.2 / 2**0.5, 0.2 * 2**0.5])
-    np.testing.assert_allclose(anchors[-1], [0.5, 0.5, (0.95 * 1.0) ** 0.5, (0.95 * 1.0) ** 0.5])
+    np.testing.assert_allclose(
+        anchors[1], [0.5 / 19, 0.5 / 19, 0.2 / 2**0.5, 0.2 * 2**0.5]
+    )
+    np.testing.assert_allclose(
+        anchors[-1], [0.5, 0.5, (0.95 * 1.0) ** 0.5, (0.95 * 1.0) ** 0.5]
+    )
     fixed = generate_anchors(
-        AnchorOptions((8, 16), aspect_ratios=(1.0,), reduce_lowest=False, fixed_size=True), 128, 128
+        AnchorOptions(
+            (8, 16), aspect_ratios=(1.0,), reduce_lowest=False, fixed_size=True
+        ),
+        128,
+        128,
     )
     assert fixed.shape == (256 * 2 + 64 * 2, 4) and (fixed[:, 2:] == 1).all()
 
 
 def test_decoding_undoes_encoding() -> None:
     """Offsets from anchors give the boxes they were made of."""
-    np.testing.assert_allclose(decode_anchors(RAW, ANCHORS, (10, 10, 5, 5), True), CORNERS, atol=1e-12)
+    np.testing.assert_allclose(
+        decode_anchors(RAW, ANCHORS, (10, 10, 5, 5), True), CORNERS, atol=1e-12
+    )
 
 
 def test_its_name() -> None:

@@ -67,8 +67,13 @@ def test_values_that_are_refused(name: str, given: Any) -> None:
 
 def test_what_they_become() -> None:
     """Both directions of a task see all values; names of the interface are left to it."""
-    hints, options = hints_and_options({"top_k": "2", "width": "7", "version": "x"}, "image/png")
-    assert hints.content_type == "image/png" and hints.values == options.values == {"top_k": 2, "width": 7}
+    hints, options = hints_and_options(
+        {"top_k": "2", "width": "7", "version": "x"}, "image/png"
+    )
+    assert hints.content_type == "image/png" and hints.values == options.values == {
+        "top_k": 2,
+        "width": 7,
+    }
     assert (options.top_k, options.threshold, options.language) == (2, None, None)
 
 
@@ -76,5 +81,6 @@ def test_the_table() -> None:
     """Names are unique, and each parameter has a schema and a sentence."""
     assert len(set(NAMES)) == len(PARAMETERS)
     assert all(
-        parameter.schema()["type"] == parameter.kind and parameter.text.endswith(".") for parameter in PARAMETERS
+        parameter.schema()["type"] == parameter.kind and parameter.text.endswith(".")
+        for parameter in PARAMETERS
     )

@@ -32,7 +32,12 @@ DIGITS = Path(__file__).resolve().parents[2] / "models" / "digits" / "samples"
 
 
 def read(
-    body: bytes, width: int = 2, height: int = 2, channels: int = 3, max_pixels: int = MAX_PIXELS, **options: Any
+    body: bytes,
+    width: int = 2,
+    height: int = 2,
+    channels: int = 3,
+    max_pixels: int = MAX_PIXELS,
+    **options: Any,
 ) -> Array:
     """The pixels that a model would get."""
     shape = PictureShape(width, height, channels)
@@ -68,7 +73,9 @@ FORMATS: dict[str, tuple[str, dict[str, Any]]] = {
 def test_formats(case: str) -> None:
     """Each format in its usual colour modes arrives as RGB of the wanted size."""
     mode, options = FORMATS[case]
-    pixels = read(saved(two_halves(mode), case.split()[0], **options), width=8, height=4)
+    pixels = read(
+        saved(two_halves(mode), case.split()[0], **options), width=8, height=4
+    )
     assert (pixels.shape, pixels.dtype) == ((4, 8, 3), np.uint8)
     assert near(pixels[2, 1], RED) and near(pixels[2, 6], BLUE)
 
@@ -89,7 +96,12 @@ def test_a_file_is_not_copied(case: str) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "message"),
-    [("TIFF", "TIFF is not"), ("PPM", "PPM is not"), ("ICO", "ICO is not"), ("TGA", "JPEG, PNG, WEBP, BMP, GIF, AVIF")],
+    [
+        ("TIFF", "TIFF is not"),
+        ("PPM", "PPM is not"),
+        ("ICO", "ICO is not"),
+        ("TGA", "JPEG, PNG, WEBP, BMP, GIF, AVIF"),
+    ],
 )
 def test_formats_that_are_not_read(kind: str, message: str) -> None:
     """Only the formats that phones and browsers make are opened; fewer decoders, fewer faults."""
@@ -115,19 +127,29 @@ def test_a_progressive_jpeg_counts_whole() -> None:
     assert near(read(body, width=100, height=50, max_pixels=1_280_000)[25, 10], RED)
 
 
-DEEP_OR_TRANSPARENT = ["RGBA", "LA", "I;16", "P with a transparent colour", "RGB with a transparent colour"]
+DEEP_OR_TRANSPARENT = [
+    "RGBA",
+    "LA",
+    "I;16",
+    "P with a transparent colour",
+    "RGB with a transparent colour",
+]
 
 
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("case", DEEP_OR_TRANSPARENT)
-def test_strips_do_not_show(case: str, channels: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strips_do_not_show(
+    case: str, channels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Converting in strips saves memory and changes no pixel, also where the last strip is shorter."""
     noise = np.random.default_rng(1).integers(0, 256, (11, 5, 4), np.uint8)
     mode = case.split()[0]
     if mode == "I;16":
         image = Image.fromarray(noise[..., :2].copy().view(np.uint16)[..., 0])
     else:
-        image = Image.fromarray(noise).convert("RGB" if mode == "P" else mode).convert(mode)
+        image = (
+            Image.fromarray(noise).convert("RGB" if mode == "P" else mode).convert(mode)
+        )
     body = (
         saved(image, transparency=3 if mode == "P" else tuple(noise[0, 0, :3].tolist()))
         if " " in case
@@ -148,7 +170,10 @@ def in_scans(width: int, height: int) -> bytes:
     return bytes(body[: body.index(b"\xff\xda")]) + scan + bytes(200) + b"\xff\xd9"
 
 
-@pytest.mark.parametrize("noise", [b"", b"\0junk", b"\xff\0\xff\xd0", b"\xff\xff\xff", b"\xff\xfe\0\x04\xff\xda"])
+@pytest.mark.parametrize(
+    "noise",
+    [b"", b"\0junk", b"\xff\0\xff\xd0", b"\xff\xff\xff", b"\xff\xfe\0\x04\xff\xda"],
+)
 def test_a_jpeg_in_several_scans_counts_whole(noise: bytes) -> None:
     """Its decoder holds all coefficients, too; found whatever stands between the segments."""
     body = in_scans(1600, 800)
@@ -171,7 +196,9 @@ BEFORE: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("case", BEFORE)
-def test_a_gif_is_measured_before_it_is_opened(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gif_is_measured_before_it_is_opened(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The frame may be larger than the screen, and opening the file would already allocate for it."""
     small = gif_of((8, 8), (9, 30), BEFORE[case])
     assert size_to_hold(small) == Image.open(io.BytesIO(small)).size == (9, 30)
@@ -181,7 +208,13 @@ def test_a_gif_is_measured_before_it_is_opened(case: str, monkeypatch: pytest.Mo
             read(gif_of(screen, frame, BEFORE[case]))
 
 
-@pytest.mark.parametrize("body", [gif_of((8, 8), (8, 8), bytes(1 << 17)), b"\xff\xd8" + b"\xff\xfe\0\x02" * (1 << 17)])
+@pytest.mark.parametrize(
+    "body",
+    [
+        gif_of((8, 8), (8, 8), bytes(1 << 17)),
+        b"\xff\xd8" + b"\xff\xfe\0\x02" * (1 << 17),
+    ],
+)
 def test_endless_blocks(body: bytes) -> None:
     """The walk to the first picture is bounded."""
     with pytest.raises(ApiError, match="in front of the picture"):
@@ -190,7 +223,13 @@ def test_endless_blocks(body: bytes) -> None:
 
 @SETTINGS
 @given(
-    st.sampled_from([b"GIF89a", b"\xff\xd8\xff", *(b"RIFF....WEBP" + kind for kind in (b"VP8 ", b"VP8L", b"VP8X"))]),
+    st.sampled_from(
+        [
+            b"GIF89a",
+            b"\xff\xd8\xff",
+            *(b"RIFF....WEBP" + kind for kind in (b"VP8 ", b"VP8L", b"VP8X")),
+        ]
+    ),
     st.binary(max_size=200),
 )
 def test_headers_of_any_bytes(start: bytes, rest: bytes) -> None:
@@ -200,7 +239,10 @@ def test_headers_of_any_bytes(start: bytes, rest: bytes) -> None:
 
 def test_several_jpegs_in_one_file() -> None:
     """Many phones write MPO: a JPEG with more behind it. The first counts, and is scaled by its decoder too."""
-    first, second = two_halves(width=1600, height=800), Image.new("RGB", (1600, 800), WHITE)
+    first, second = (
+        two_halves(width=1600, height=800),
+        Image.new("RGB", (1600, 800), WHITE),
+    )
     body = saved(first, "MPO", save_all=True, append_images=[second], quality=95)
     assert near(read(body, width=100, height=50, max_pixels=100_000)[25, 10], RED)
 
@@ -208,10 +250,22 @@ def test_several_jpegs_in_one_file() -> None:
 def test_the_first_frame_of_a_gif() -> None:
     """Of an animation the first frame counts."""
     frames = [Image.new("RGB", (4, 4), colour) for colour in (RED, BLUE)]
-    assert near(read(saved(frames[0], "GIF", save_all=True, append_images=frames[1:]))[0, 0], RED)
+    assert near(
+        read(saved(frames[0], "GIF", save_all=True, append_images=frames[1:]))[0, 0],
+        RED,
+    )
 
 
-ORIENTATIONS = {1: (0, 0), 2: (0, 3), 3: (1, 3), 4: (1, 0), 5: (0, 0), 6: (0, 1), 7: (3, 1), 8: (3, 0)}
+ORIENTATIONS = {
+    1: (0, 0),
+    2: (0, 3),
+    3: (1, 3),
+    4: (1, 0),
+    5: (0, 0),
+    6: (0, 1),
+    7: (3, 1),
+    8: (3, 0),
+}
 
 
 @pytest.mark.parametrize("orientation", ORIENTATIONS)
@@ -223,10 +277,20 @@ def test_orientation(kind: str, orientation: int) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation
     turned = orientation >= 5
-    options = {"lossless": True} if kind == "WEBP" else {"quality": 95} if kind == "JPEG" else {}
-    pixels = read(saved(stored, kind, exif=exif, **options), *((2, 4) if turned else (4, 2)))
+    options = (
+        {"lossless": True}
+        if kind == "WEBP"
+        else {"quality": 95}
+        if kind == "JPEG"
+        else {}
+    )
+    pixels = read(
+        saved(stored, kind, exif=exif, **options), *((2, 4) if turned else (4, 2))
+    )
     is_red = pixels[:, :, 0].astype(int) > pixels[:, :, 2]
-    assert [tuple(place) for place in np.argwhere(is_red)] == [ORIENTATIONS[orientation]]
+    assert [tuple(place) for place in np.argwhere(is_red)] == [
+        ORIENTATIONS[orientation]
+    ]
 
 
 def test_alpha_lies_on_white() -> None:
@@ -260,7 +324,11 @@ def test_a_transparent_palette_entry(kind: str) -> None:
 
 @pytest.mark.parametrize(
     ("values", "grey"),
-    [([0, 257, 32896, 65535], [0, 1, 128, 255]), ([0, 100, 200, 255], [0, 0, 1, 1]), ([0] * 4, [0] * 4)],
+    [
+        ([0, 257, 32896, 65535], [0, 1, 128, 255]),
+        ([0, 100, 200, 255], [0, 0, 1, 1]),
+        ([0] * 4, [0] * 4),
+    ],
     ids=["whole range", "dark", "black"],
 )
 @pytest.mark.parametrize("channels", [1, 3])
@@ -275,31 +343,51 @@ def test_one_bit(channels: int) -> None:
     """Black and white are 0 and 255."""
     image = Image.new("1", (2, 2), 0)
     image.putpixel((1, 0), 1)
-    assert read(saved(image), channels=channels)[:, :, -1].tolist() == [[0, 255], [0, 0]]
+    assert read(saved(image), channels=channels)[:, :, -1].tolist() == [
+        [0, 255],
+        [0, 0],
+    ]
 
 
 def test_grey_for_a_colour_model_and_back() -> None:
     """Grey becomes three equal channels, and colour becomes its luminance."""
     pixels = read(saved(Image.new("L", (3, 3), 77)))
     assert (pixels == 77).all() and pixels.shape == (2, 2, 3)
-    assert read(saved(Image.new("RGB", (3, 3), RED)), channels=1).reshape(-1).tolist() == [76] * 4
+    assert (
+        read(saved(Image.new("RGB", (3, 3), RED)), channels=1).reshape(-1).tolist()
+        == [76] * 4
+    )
 
 
 def columns(how: str, image: Any) -> list[str]:
     """The colours along the middle row of a square of 8."""
     middle = read(saved(image), width=8, height=8, resize=how)[4]
     names = {RED: "r", BLUE: "b", (0, 0, 0): "."}
-    return [next((name for colour, name in names.items() if near(pixel, colour)), "?") for pixel in middle]
+    return [
+        next((name for colour, name in names.items() if near(pixel, colour)), "?")
+        for pixel in middle
+    ]
 
 
 def test_ways_of_resizing() -> None:
     """Of a wide picture, stretch keeps all of it, crop its middle, letterbox all of it between black bars."""
     wide = Image.new("RGB", (160, 80), BLUE)
     wide.paste(RED, (0, 0, 40, 80))  # the quarter that crop loses
-    assert columns("stretch", wide)[0] == "r" and columns("stretch", wide)[3:] == ["b"] * 5
+    assert (
+        columns("stretch", wide)[0] == "r" and columns("stretch", wide)[3:] == ["b"] * 5
+    )
     assert columns("crop", wide)[1:] == ["b"] * 7
     boxed = read(saved(wide), width=8, height=8, resize="letterbox")
-    assert [bool((row == 0).all()) for row in boxed] == [True, True, False, False, False, False, True, True]
+    assert [bool((row == 0).all()) for row in boxed] == [
+        True,
+        True,
+        False,
+        False,
+        False,
+        False,
+        True,
+        True,
+    ]
     assert near(boxed[4, 0], RED)
 
 
@@ -307,7 +395,9 @@ def test_ways_of_resizing() -> None:
 @pytest.mark.parametrize("size", [(1, 1), (1, 300), (300, 1), (5, 7)])
 def test_extreme_proportions(how: str, size: tuple[int, int]) -> None:
     """A picture of any proportions fills the wanted size."""
-    assert read(saved(Image.new("RGB", size, RED)), width=5, height=7, resize=how).shape == (7, 5, 3)
+    assert read(
+        saved(Image.new("RGB", size, RED)), width=5, height=7, resize=how
+    ).shape == (7, 5, 3)
 
 
 def test_the_right_size_is_left_alone() -> None:
@@ -318,7 +408,14 @@ def test_the_right_size_is_left_alone() -> None:
 
 @pytest.mark.parametrize(
     ("when", "ground", "ink"),
-    [("never", 200, 0), ("always", 200, 0), ("always", 20, 255), ("auto", 200, 0), ("auto", 20, 255), ("auto", 128, 0)],
+    [
+        ("never", 200, 0),
+        ("always", 200, 0),
+        ("always", 20, 255),
+        ("auto", 200, 0),
+        ("auto", 20, 255),
+        ("auto", 128, 0),
+    ],
 )
 def test_inverting(when: str, ground: int, ink: int) -> None:
     """Light ground is turned dark, always or when the border is light."""
@@ -326,13 +423,17 @@ def test_inverting(when: str, ground: int, ink: int) -> None:
     image.paste(ink, (2, 2, 4, 4))
     pixels = read(saved(image), width=6, height=6, channels=1, invert=when)
     turned = when == "always" or (when == "auto" and ground >= 128)
-    assert (pixels[0, 0, 0], pixels[2, 2, 0]) == ((255 - ground, 255 - ink) if turned else (ground, ink))
+    assert (pixels[0, 0, 0], pixels[2, 2, 0]) == (
+        (255 - ground, 255 - ink) if turned else (ground, ink)
+    )
 
 
 # What is no picture
 
 
-@pytest.mark.parametrize("size", [(30_000, 30_000), (2**31 - 1, 2**31 - 1), (1_000_001, 1)])
+@pytest.mark.parametrize(
+    "size", [(30_000, 30_000), (2**31 - 1, 2**31 - 1), (1_000_001, 1)]
+)
 def test_huge_pictures_are_refused_undecoded(size: tuple[int, int]) -> None:
     """The announced size is compared with the limit before any pixel is decoded: these files hold none."""
     with pytest.raises(ApiError, match="limit is 1000000") as caught:
@@ -344,10 +445,14 @@ def test_huge_pictures_are_refused_undecoded(size: tuple[int, int]) -> None:
 def test_bombs_of_every_format(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A few bytes that claim a quarter of a thousand megapixels are refused by what they claim, not decoded."""
     if case.startswith(("GIF", "WEBP", "JPEG")):
-        monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("opened, which allocates"))
+        monkeypatch.setattr(
+            Image, "open", lambda *_, **__: pytest.fail("opened, which allocates")
+        )
     body = bombs()[case]
     assert len(body) < 2000
-    with pytest.raises(ApiError, match=f"{CLAIMED}x{CLAIMED} pixels; the limit is 64000000") as caught:
+    with pytest.raises(
+        ApiError, match=f"{CLAIMED}x{CLAIMED} pixels; the limit is 64000000"
+    ) as caught:
         read(body, max_pixels=64_000_000)
     assert caught.value.code is ErrorCode.INVALID_INPUT
 
@@ -382,14 +487,23 @@ print(most() - before)
 def test_bombs_take_no_memory() -> None:
     """The process never even reserves what they claim: the smallest of them would be 245 MiB."""
     code = MEASURE.format(paths=[str(Path(__file__).resolve().parents[1])])
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 64 * 1024  # KiB
 
 
 @pytest.mark.parametrize("size", [(1, 1), (37, 1000), (1000, 37)])
 @pytest.mark.parametrize(
-    "options", [{}, {"lossless": True}, {"exif": b"Exif\0\0MM\0*\0\0\0\x08\0\0\0\0"}, {"save_all": True}], ids=str
+    "options",
+    [
+        {},
+        {"lossless": True},
+        {"exif": b"Exif\0\0MM\0*\0\0\0\x08\0\0\0\0"},
+        {"save_all": True},
+    ],
+    ids=str,
 )
 def test_the_canvas_of_a_webp(size: tuple[int, int], options: dict[str, Any]) -> None:
     """What the header tells is what Pillow would allocate."""

@@ -13,7 +13,14 @@ from pocketserve.tasks.audio.resampling import resample
 from sounds import tone
 
 SETTINGS = settings(derandomize=True, deadline=None, database=None, max_examples=60)
-RATES = [(44_100, 16_000), (48_000, 16_000), (8_000, 16_000), (22_050, 16_000), (11_025, 44_100), (44_101, 16_000)]
+RATES = [
+    (44_100, 16_000),
+    (48_000, 16_000),
+    (8_000, 16_000),
+    (22_050, 16_000),
+    (11_025, 44_100),
+    (44_101, 16_000),
+]
 EDGE_S = 0.02
 
 
@@ -32,10 +39,14 @@ def test_tones(rate: int, wanted: int) -> None:
         assert abs(len(found) - len(expected)) <= 1 and found.dtype == np.float32
         count = min(len(found), len(expected))
         difference = middle(found[:count], wanted) - middle(expected[:count], wanted)
-        assert np.abs(difference).max() < (1e-4 if rate % 25 == 0 else 0.05)  # odd ratios are approximated
+        assert np.abs(difference).max() < (
+            1e-4 if rate % 25 == 0 else 0.05
+        )  # odd ratios are approximated
 
 
-@pytest.mark.parametrize(("rate", "wanted"), [(44_100, 16_000), (48_000, 8_000), (192_000, 16_000)])
+@pytest.mark.parametrize(
+    ("rate", "wanted"), [(44_100, 16_000), (48_000, 8_000), (192_000, 16_000)]
+)
 def test_no_aliases(rate: int, wanted: int) -> None:
     """What lies above the new rate's limit is at least 60 dB down, instead of coming back as another tone."""
     for frequency in (0.56 * wanted, 0.8 * wanted, 0.45 * rate):
@@ -45,7 +56,9 @@ def test_no_aliases(rate: int, wanted: int) -> None:
 
 def test_a_constant_stays_constant() -> None:
     """To the last digit: no ripple from phase to phase."""
-    found = middle(resample(np.full((4410, 1), 0.25, np.float32), 44_100, 16_000), 16_000)
+    found = middle(
+        resample(np.full((4410, 1), 0.25, np.float32), 44_100, 16_000), 16_000
+    )
     np.testing.assert_allclose(found, 0.25, rtol=1e-6)
 
 
@@ -54,7 +67,9 @@ def test_scipy_says_the_same(rate: int, wanted: int) -> None:
     """On noise below both limits the two filters agree."""
     signal = pytest.importorskip("scipy.signal", reason="the comparison needs SciPy")
     noise = np.random.default_rng(0).normal(size=rate // 2)
-    low = signal.sosfiltfilt(signal.butter(8, 0.3 * min(rate, wanted), fs=rate, output="sos"), noise)
+    low = signal.sosfiltfilt(
+        signal.butter(8, 0.3 * min(rate, wanted), fs=rate, output="sos"), noise
+    )
     found = resample(low[:, None].astype(np.float32), rate, wanted)[:, 0]
     expected = signal.resample_poly(low, wanted, rate, window=("kaiser", 9.0))
     assert len(found) == len(expected)
@@ -62,14 +77,24 @@ def test_scipy_says_the_same(rate: int, wanted: int) -> None:
     assert np.abs(found - expected)[cut:-cut].max() < 0.02 * np.abs(low).max()
 
 
-@given(st.integers(1, 400), st.sampled_from([1000, 8000, 11_025, 44_100, 44_101, 767_999]), st.integers(1, 3))
+@given(
+    st.integers(1, 400),
+    st.sampled_from([1000, 8000, 11_025, 44_100, 44_101, 767_999]),
+    st.integers(1, 3),
+)
 @SETTINGS
 def test_length_and_channels(count: int, rate: int, channels: int) -> None:
     """Any length at any rate: as long in seconds as before, every channel like the first, nothing but numbers."""
-    samples = np.repeat(np.linspace(-1, 1, count, dtype=np.float32)[:, None], channels, axis=1)
+    samples = np.repeat(
+        np.linspace(-1, 1, count, dtype=np.float32)[:, None], channels, axis=1
+    )
     found = resample(samples, rate, 16_000)
     assert found.shape == (-(-count * 16_000 // rate), channels)
-    assert np.isfinite(found).all() and (found == found[:, :1]).all() and np.abs(found).max() < 1.5
+    assert (
+        np.isfinite(found).all()
+        and (found == found[:, :1]).all()
+        and np.abs(found).max() < 1.5
+    )
 
 
 def test_the_same_rate_changes_nothing() -> None:

@@ -38,7 +38,16 @@ from pocketserve.tasks.text.tokenizers import sentencepiece_of
 from pocketserve.tasks.text.tokens import Special
 from pocketserve.tensors import TensorSpec
 from pocketserve_wire import ApiError, ErrorCode
-from tasks.sentencepiece_vectors import DATA, FILE, MODELS, RULES, TEXTS, WORDS, by_library, train
+from tasks.sentencepiece_vectors import (
+    DATA,
+    FILE,
+    MODELS,
+    RULES,
+    TEXTS,
+    WORDS,
+    by_library,
+    train,
+)
 from text_models import bert_inputs, model, task_of
 
 SETTINGS = settings(derandomize=True, deadline=None, database=None, max_examples=150)
@@ -54,14 +63,24 @@ def content_of(name: str) -> bytes:
 
 def tokens(content: bytes, text: str) -> list[list[int]]:
     """By our own code: number, first character, behind the last."""
-    return [list(token) for token in SentencePiece(read_model(content), Special()).tokens(text)]
+    return [
+        list(token)
+        for token in SentencePiece(read_model(content), Special()).tokens(text)
+    ]
 
 
 LETTERS = st.sampled_from(
-    [*"ablmp thelig\t\n\u2581éüßпривет東京あ🙂ﬁ…½\u00ad\u200b12.\uff21\ufffd\x00", *RULES, "e\u0301\u0301", "<mask>"]
+    [
+        *"ablmp thelig\t\n\u2581éüßпривет東京あ🙂ﬁ…½\u00ad\u200b12.\uff21\ufffd\x00",
+        *RULES,
+        "e\u0301\u0301",
+        "<mask>",
+    ]
 )
 SENTENCES = st.one_of(
-    st.lists(st.one_of(LETTERS, st.sampled_from(WORDS), st.just(" ")), max_size=30).map("".join),
+    st.lists(st.one_of(LETTERS, st.sampled_from(WORDS), st.just(" ")), max_size=30).map(
+        "".join
+    ),
     st.text(max_size=30),
 )
 
@@ -83,7 +102,11 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     made = {name: content_of(name) for name in MODELS}
     folder = tmp_path_factory.mktemp("sentencepiece")
     for rules, kind in FULL.items():
-        made[rules] = train(folder, rules, {"model_type": kind, "vocab_size": 300, "normalization_rule_name": rules})
+        made[rules] = train(
+            folder,
+            rules,
+            {"model_type": kind, "vocab_size": 300, "normalization_rule_name": rules},
+        )
     return made
 
 
@@ -102,15 +125,22 @@ def test_any_text_beside_the_library(library: dict[str, bytes], name: str) -> No
 
 
 @pytest.mark.parametrize("name", FULL)
-def test_every_character_beside_the_library(library: dict[str, bytes], name: str) -> None:
+def test_every_character_beside_the_library(
+    library: dict[str, bytes], name: str
+) -> None:
     """What the rules make of each of the first 128 thousand, a thousand at a time; and of all Hangul in parts."""
     content = library[name]
     ours = SentencePiece(read_model(content), Special())
     chars = [chr(code) for code in range(0x20000) if not 0xD800 <= code < 0xE000]
     for start in range(0, len(chars), 1000):
         text = "a".join(chars[start : start + 1000])
-        assert [list(token) for token in ours.tokens(text)] == by_library(content, text), hex(ord(chars[start]))
-    parts = "".join(chr(0x1100 + n % 19) + chr(0x1161 + n % 21) + chr(0x11A8 + n % 27) for n in range(3000))
+        assert [list(token) for token in ours.tokens(text)] == by_library(
+            content, text
+        ), hex(ord(chars[start]))
+    parts = "".join(
+        chr(0x1100 + n % 19) + chr(0x1161 + n % 21) + chr(0x11A8 + n % 27)
+        for n in range(3000)
+    )
     assert [list(token) for token in ours.tokens(parts)] == by_library(content, parts)
 
 
@@ -124,14 +154,18 @@ def test_places_are_in_order(name: str, text: str) -> None:
     read = read_model(content_of(name))
     found = list(SentencePiece(read, Special()).tokens(text))
     assert all(0 <= token.start <= token.end <= len(text) for token in found)
-    assert all(one.end <= two.end and one.start <= two.start for one, two in pairwise(found))
+    assert all(
+        one.end <= two.end and one.start <= two.start for one, two in pairwise(found)
+    )
     assert all(0 <= token.number < len(read.pieces) for token in found)
 
 
 def test_half_of_a_pair() -> None:
     """A lone surrogate, which JSON can spell, is a character that nobody knows."""
     for name in MODELS:
-        assert tokens(content_of(name), "a\ud800b") == tokens(content_of(name), "a\ufffdb")
+        assert tokens(content_of(name), "a\ud800b") == tokens(
+            content_of(name), "a\ufffdb"
+        )
 
 
 @given(st.binary(max_size=200))
@@ -142,7 +176,10 @@ def test_any_bytes_are_a_model_or_refused(content: bytes) -> None:
         read_model(content)
 
 
-@given(st.sampled_from([*MODELS]), st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), min_size=1, max_size=20))
+@given(
+    st.sampled_from([*MODELS]),
+    st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), min_size=1, max_size=20),
+)
 @settings(SETTINGS, max_examples=400)
 def test_damaged_models(name: str, changes: list[tuple[float, int]]) -> None:
     """Whatever is changed in a file, it is refused or gives tokens; rules that lead astray end."""
@@ -175,14 +212,32 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     "a text": (b"<unk>\n<s>\n", "no SentencePiece model"),
     "a zip file": (b"PK\x03\x04" + bytes(100), "no SentencePiece model"),
     "cut off": (content_of("unigram")[:900], "no SentencePiece model"),
-    "a piece twice": (content_of("unigram") + b"\x0a\x05\x0a\x03\xe2\x96\x81", "stands in it twice"),
+    "a piece twice": (
+        content_of("unigram") + b"\x0a\x05\x0a\x03\xe2\x96\x81",
+        "stands in it twice",
+    ),
     "an empty piece": (b"\x0a\x02\x0a\x00", "a piece has 0 characters"),
-    "a long piece": (b"\x0a\x85\x01\x0a\x82\x01" + b"a" * 130, "a piece has 130 characters"),
-    "no finite score": (b"\x0a\x08\x0a\x01a\x15" + struct.pack("<f", np.inf), "no finite score"),
+    "a long piece": (
+        b"\x0a\x85\x01\x0a\x82\x01" + b"a" * 130,
+        "a piece has 130 characters",
+    ),
+    "no finite score": (
+        b"\x0a\x08\x0a\x01a\x15" + struct.pack("<f", np.inf),
+        "no finite score",
+    ),
     "an unknown type": (b"\x0a\x05\x0a\x01a\x18\x09", "is of unknown type 9"),
-    "an unknown kind": (content_of("unigram") + b"\x12\x02\x18\x05", r"its type is 5; known are .* \(1 to 4\)"),
-    "no pieces for bytes": (content_of("unigram") + b"\x12\x03\x98\x02\x01", "has no piece for each byte"),
-    "rules that are none": (content_of("unigram") + b"\x1a\x04\x12\x02ab", "rules of normalisation are damaged"),
+    "an unknown kind": (
+        content_of("unigram") + b"\x12\x02\x18\x05",
+        r"its type is 5; known are .* \(1 to 4\)",
+    ),
+    "no pieces for bytes": (
+        content_of("unigram") + b"\x12\x03\x98\x02\x01",
+        "has no piece for each byte",
+    ),
+    "rules that are none": (
+        content_of("unigram") + b"\x1a\x04\x12\x02ab",
+        "rules of normalisation are damaged",
+    ),
 }
 
 
@@ -190,7 +245,9 @@ REFUSED: dict[str, tuple[bytes, str]] = {
 def test_what_is_refused(case: str) -> None:
     """One sentence that says why."""
     content, text = REFUSED[case]
-    with pytest.raises(ModelLoadError, match=rf"tokenizer x\.model cannot be used: .*{text}"):
+    with pytest.raises(
+        ModelLoadError, match=rf"tokenizer x\.model cannot be used: .*{text}"
+    ):
         sentencepiece_of(content, "x.model", TextOptions())
 
 
@@ -234,7 +291,10 @@ def test_nobody_waits_any_more(name: str) -> None:
     assert whole.asked > len(text) // CHECK_INTERVAL
     assert list(ours.tokens(text)) == found
     for last in (0, 1, whole.asked // 2, whole.asked - 1):
-        with cancellation_scope(Counting(last)), pytest.raises(ApiError, match="given up"):
+        with (
+            cancellation_scope(Counting(last)),
+            pytest.raises(ApiError, match="given up"),
+        ):
             list(ours.tokens(text))
 
 
@@ -243,14 +303,22 @@ def test_no_more_is_read_than_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None
     ours = SentencePiece(read_model(content_of("unigram")), Special())
     text = "turn on the lamp please "
     monkeypatch.setattr(charsmap, "MAX_NORMALIZED", 100)
-    assert list(islice(ours.tokens(text * 1000), 8)) == list(islice(ours.tokens(text * 3), 8))
+    assert list(islice(ours.tokens(text * 1000), 8)) == list(
+        islice(ours.tokens(text * 3), 8)
+    )
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_long_texts(name: str) -> None:
     """Texts without a space, or of one letter, take no longer than others: 100,000 characters of each kind end."""
     ours = SentencePiece(read_model(content_of(name)), Special())
-    for text in ("a" * 100_000, " " * 100_000, "the lamp " * 11_000, "\u2581" * 100_000, "<mask>" * 10_000):
+    for text in (
+        "a" * 100_000,
+        " " * 100_000,
+        "the lamp " * 11_000,
+        "\u2581" * 100_000,
+        "<mask>" * 10_000,
+    ):
         assert all(token.end <= len(text) for token in ours.tokens(text))
 
 
@@ -271,7 +339,9 @@ def described(
 ) -> Any:
     """The task of a TFLite file whose metadata has this tokenizer, with the file in the archive at its end."""
     folder.mkdir(exist_ok=True)
-    inputs = [TensorSpec(f"serving_default_{name}:0", "INT32", (1, 8)) for name in names]
+    inputs = [
+        TensorSpec(f"serving_default_{name}:0", "INT32", (1, 8)) for name in names
+    ]
     facts = model(folder, inputs, {"Identity": (1, 2)}, manifest)
     path = folder / "m" / "m.tflite"
     with zipfile.ZipFile(path, "w") as archive:
@@ -282,7 +352,9 @@ def described(
     facts = dataclasses.replace(facts, version=version)
     outputs = (TensorMetadata("probability", associated_files=(LABELS,)),)
     tensors = tuple(TensorMetadata(name) for name in names)
-    facts.__dict__["metadata"] = ModelMetadata(inputs=tensors, outputs=outputs, input_process_units=(unit,))
+    facts.__dict__["metadata"] = ModelMetadata(
+        inputs=tensors, outputs=outputs, input_process_units=(unit,)
+    )
     return select_task(facts)
 
 
@@ -292,33 +364,53 @@ def test_out_of_the_files_metadata(tmp_path: Path) -> None:
     task = described(tmp_path, unit, ["ids", "mask", "segment_ids"])
     assert task.name == "text-classification"
     run = task.prepare(memoryview(b"Turn ON the lamp.")).runs[0]
-    ids, mask = (run[f"serving_default_{name}:0"][0].tolist() for name in ("ids", "mask"))
+    ids, mask = (
+        run[f"serving_default_{name}:0"][0].tolist() for name in ("ids", "mask")
+    )
     words = "[CLS] ▁turn"
-    assert ids[:2] == [NUMBERS[piece] for piece in words.split()] and NUMBERS["[SEP]"] in ids
+    assert (
+        ids[:2] == [NUMBERS[piece] for piece in words.split()]
+        and NUMBERS["[SEP]"] in ids
+    )
     assert ids[sum(mask) :] == [NUMBERS["<pad>"]] * (8 - sum(mask))
 
 
 NAMED = SentencePieceTokenizer((AssociatedFile("30k.model"),), ())
 UNUSABLE: dict[str, tuple[SentencePieceTokenizer, bytes, str]] = {
-    "no file": (SentencePieceTokenizer((), ()), b"", "names a tokenizer, but no file of it"),
+    "no file": (
+        SentencePieceTokenizer((), ()),
+        b"",
+        "names a tokenizer, but no file of it",
+    ),
     "a file that is not there": (
         SentencePieceTokenizer((AssociatedFile("other.model"),), ()),
         b"",
         r"vocabulary cannot be read.*other\.model",
     ),
-    "an unknown kind": (NAMED, content_of("unigram") + b"\x12\x02\x18\x05", "known are unigram, BPE"),
+    "an unknown kind": (
+        NAMED,
+        content_of("unigram") + b"\x12\x02\x18\x05",
+        "known are unigram, BPE",
+    ),
     "cut off": (NAMED, content_of("unigram")[:900], "no SentencePiece model"),
 }
 
 
 @pytest.mark.parametrize("case", UNUSABLE)
-def test_a_tokenizer_that_cannot_be_used(case: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_tokenizer_that_cannot_be_used(
+    case: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """A model from a hub stays usable as tensors, with a warning; an owner who asked for the task is told why not."""
     unit, content, why = UNUSABLE[case]
     task = described(tmp_path / "hub", unit, ["ids"], content)
     assert task.name == "tensors" and re.search(why, task.problem)
-    assert re.search(f"served as tensors, not as text-classification: .*{why}", caplog.text)
-    manifests: list[dict[str, Any]] = [{"task": "text-classification"}, {"text": {"lower_case": True}}]
+    assert re.search(
+        f"served as tensors, not as text-classification: .*{why}", caplog.text
+    )
+    manifests: list[dict[str, Any]] = [
+        {"task": "text-classification"},
+        {"text": {"lower_case": True}},
+    ]
     for number, manifest in enumerate(manifests):
         with pytest.raises(ModelLoadError, match=why):
             described(tmp_path / str(number), unit, ["ids"], content, manifest)
@@ -329,8 +421,15 @@ def ids_by(folder: Path, file: str, text: str, **table: Any) -> list[int]:
     (folder / "m").mkdir(parents=True)
     (folder / "m" / "spiece.model").write_bytes(content_of(file))
     options = {"tokenizer": "sentencepiece", **table}
-    task = task_of(folder, bert_inputs()[:1], {"y": (1, 2)}, {"task": "text-classification", "text": options})
-    found: list[int] = task.prepare(memoryview(text.encode())).runs[0]["input_ids"][0].tolist()
+    task = task_of(
+        folder,
+        bert_inputs()[:1],
+        {"y": (1, 2)},
+        {"task": "text-classification", "text": options},
+    )
+    found: list[int] = (
+        task.prepare(memoryview(text.encode())).runs[0]["input_ids"][0].tolist()
+    )
     return found
 
 
@@ -338,16 +437,27 @@ def test_out_of_a_manifest(tmp_path: Path) -> None:
     """The file beside the model, and whether its pieces for beginning and end stand around a text."""
     bare = [token[0] for token in tokens(content_of("unigram"), "the lamp")]
     assert ids_by(tmp_path / "1", "unigram", "the lamp") == bare
-    assert ids_by(tmp_path / "2", "unigram", "the lamp", add_bos=True, add_eos=True) == [1, *bare, 2]
+    assert ids_by(
+        tmp_path / "2", "unigram", "the lamp", add_bos=True, add_eos=True
+    ) == [1, *bare, 2]
     assert ids_by(tmp_path / "3", "unigram", "the lamp", add_eos=True) == [*bare, 2]
     assert ids_by(tmp_path / "4", "unigram", "THE lamp", lower_case=True) == bare
     assert ids_by(tmp_path / "5", "unigram", "THE lamp") != bare
     albert = [token[0] for token in tokens(content_of("albert"), "the lamp")]
-    assert ids_by(tmp_path / "6", "albert", "The LAMP") == [NUMBERS["[CLS]"], *albert, NUMBERS["[SEP]"]]
+    assert ids_by(tmp_path / "6", "albert", "The LAMP") == [
+        NUMBERS["[CLS]"],
+        *albert,
+        NUMBERS["[SEP]"],
+    ]
     assert ids_by(tmp_path / "7", "albert", "the lamp", add_eos=False) == albert
-    with pytest.raises(ModelLoadError, match=r"text\.add_bos is true, but the tokenizer has no such piece"):
+    with pytest.raises(
+        ModelLoadError,
+        match=r"text\.add_bos is true, but the tokenizer has no such piece",
+    ):
         ids_by(tmp_path / "8", "albert", "the lamp", add_bos=True)
-    with pytest.raises(ModelLoadError, match=r"text\.vocabulary x\.model is not beside the model"):
+    with pytest.raises(
+        ModelLoadError, match=r"text\.vocabulary x\.model is not beside the model"
+    ):
         ids_by(tmp_path / "9", "albert", "the lamp", vocabulary="x.model")
 
 
@@ -361,10 +471,14 @@ def test_answers_begin_with_a_letter(tmp_path: Path) -> None:
     asked = {"question": "what", "context": "please turn on  the lamp"}
     context = task.prepare(memoryview(json.dumps(asked).encode())).context
     ((_, _, front),) = context[2]
-    place = front + next(n for n, token in enumerate(context[1]) if token.number == NUMBERS["▁lamp"])
+    place = front + next(
+        n for n, token in enumerate(context[1]) if token.number == NUMBERS["▁lamp"]
+    )
     logits = np.zeros((1, 40), np.float32)
     logits[0, place] = 9.0
-    best = task.answer([{"end_logits": logits, "start_logits": logits}], AnswerOptions(1), context)[0]
+    best = task.answer(
+        [{"end_logits": logits, "start_logits": logits}], AnswerOptions(1), context
+    )[0]
     assert (best["answer"], best["start"], best["end"]) == ("lamp", 20, 24)
 
 
@@ -373,22 +487,51 @@ def test_a_served_model(new_server: StartServer, tmp_path: Path) -> None:
     """Over HTTP and the socket: a text gives what its tokens give."""
     own = tmp_path / "models" / "pieces"
     own.mkdir(parents=True)
-    (own / "pieces.tflite").write_bytes((ROOT / "tests" / "models" / "phrases" / "phrases.tflite").read_bytes())
+    (own / "pieces.tflite").write_bytes(
+        (ROOT / "tests" / "models" / "phrases" / "phrases.tflite").read_bytes()
+    )
     (own / "spiece.model").write_bytes(content_of("albert"))
-    (own / "model.toml").write_text('task = "text-embedding"\n[text]\ntokenizer = "sentencepiece"\npooling = "mean"\n')
+    (own / "model.toml").write_text(
+        'task = "text-embedding"\n[text]\ntokenizer = "sentencepiece"\npooling = "mean"\n'
+    )
     server = new_server(tmp_path / "models")
     text = "turn on the größe lamp"
     answer = server.call("POST", "/predictions/pieces", data=text.encode())
     assert answer.status_code == 200, answer.text
     found = answer.json()["predictions"]
     with server.connect() as framed:
-        assert json.loads(framed.call("POST /predictions/pieces", text.encode()).body)["predictions"] == found
-    ids = [NUMBERS["[CLS]"], *(token[0] for token in tokens(content_of("albert"), text)), NUMBERS["[SEP]"]]
-    row = {"name": "input_ids", "datatype": "INT32", "shape": [1, 16], "data": ids + [0] * (16 - len(ids))}
-    outputs = server.call("POST", "/v2/models/pieces/infer", json={"inputs": [row]}).json()["outputs"]
+        assert (
+            json.loads(framed.call("POST /predictions/pieces", text.encode()).body)[
+                "predictions"
+            ]
+            == found
+        )
+    ids = [
+        NUMBERS["[CLS]"],
+        *(token[0] for token in tokens(content_of("albert"), text)),
+        NUMBERS["[SEP]"],
+    ]
+    row = {
+        "name": "input_ids",
+        "datatype": "INT32",
+        "shape": [1, 16],
+        "data": ids + [0] * (16 - len(ids)),
+    }
+    outputs = server.call(
+        "POST", "/v2/models/pieces/infer", json={"inputs": [row]}
+    ).json()["outputs"]
     pooled = np.reshape(outputs[0]["data"], (16, -1))[: len(ids)].mean(axis=0)
-    np.testing.assert_allclose(found[0]["embedding"], pooled / np.linalg.norm(pooled), rtol=1e-4)
-    for wrong, part in ((b"", "text is empty"), (b"\xff", "not UTF-8"), (b"a" * 200_001, "the limit is 200000")):
+    np.testing.assert_allclose(
+        found[0]["embedding"], pooled / np.linalg.norm(pooled), rtol=1e-4
+    )
+    for wrong, part in (
+        (b"", "text is empty"),
+        (b"\xff", "not UTF-8"),
+        (b"a" * 200_001, "the limit is 200000"),
+    ):
         refused = server.call("POST", "/predictions/pieces", data=wrong)
         assert refused.status_code == 400 and part in refused.json()["error"]
-    assert server.call("POST", "/predictions/pieces", data=b"lamp " * 20_000).status_code == 200
+    assert (
+        server.call("POST", "/predictions/pieces", data=b"lamp " * 20_000).status_code
+        == 200
+    )

@@ -27,7 +27,9 @@ SECOND = tone()
 LABELS = {"l.txt": "quiet\nloud\nother\n"}
 
 
-def classifier(folder: Path, shape: tuple[int, ...] = (1, 4000), kind: str = "FP32", **audio: Any) -> Any:
+def classifier(
+    folder: Path, shape: tuple[int, ...] = (1, 4000), kind: str = "FP32", **audio: Any
+) -> Any:
     """A classifier with three classes."""
     spec = TensorSpec("x", kind, shape, audio.pop("quantization", None))
     table = {"sample_rate": RATE, **audio}
@@ -37,7 +39,10 @@ def classifier(folder: Path, shape: tuple[int, ...] = (1, 4000), kind: str = "FP
 
 def arrays(task: Any, body: bytes, **values: Any) -> list[Any]:
     """The input of each run."""
-    return [next(iter(run.values())) for run in task.prepare(memoryview(body), Hints(values=values)).runs]
+    return [
+        next(iter(run.values()))
+        for run in task.prepare(memoryview(body), Hints(values=values)).runs
+    ]
 
 
 def npy(array: Any) -> bytes:
@@ -65,7 +70,10 @@ WRAPPED: dict[str, tuple[bytes, dict[str, Any]]] = {
     "npy of two channels": (npy(tone(channels=2)), {}),
     "npy of 16-bit integers": (npy((SECOND[:, 0] * 32767).astype(np.int16)), {}),
     "JSON": (json.dumps(SECOND[:, 0].tolist()).encode(), {}),
-    "JSON of 16-bit integers": (json.dumps((SECOND[:, 0] * 32767).astype(int).tolist()).encode(), {}),
+    "JSON of 16-bit integers": (
+        json.dumps((SECOND[:, 0] * 32767).astype(int).tolist()).encode(),
+        {},
+    ),
 }
 
 
@@ -86,8 +94,20 @@ SHAPES: dict[str, tuple[tuple[int, ...], str, dict[str, Any], tuple[int, ...], s
     "a channel behind": ((1, 4000, 1), "FP32", {}, (1, 4000, 1), "float32"),
     "a channel in front": ((1, 1, 4000), "FP32", {}, (1, 1, 4000), "float32"),
     "16-bit integers": ((1, 4000), "INT16", {}, (1, 4000), "int16"),
-    "reals of 16-bit size": ((1, 4000), "FP32", {"scale": "int16"}, (1, 4000), "float32"),
-    "quantised": ((1, 4000), "INT8", {"quantization": Quantization(1 / 128, 0)}, (1, 4000), "float32"),
+    "reals of 16-bit size": (
+        (1, 4000),
+        "FP32",
+        {"scale": "int16"},
+        (1, 4000),
+        "float32",
+    ),
+    "quantised": (
+        (1, 4000),
+        "INT8",
+        {"quantization": Quantization(1 / 128, 0)},
+        (1, 4000),
+        "float32",
+    ),
     "half": ((1, 4000), "FP16", {}, (1, 4000), "float16"),
     "open": ((-1,), "FP32", {}, (16_000,), "float32"),
     "open row": ((1, -1), "FP32", {}, (1, 16_000), "float32"),
@@ -111,11 +131,17 @@ def test_hop_context_and_padding(tmp_path: Path) -> None:
     ramp = (np.arange(1000) / 2000)[:, None]
     body = wav(ramp, bits=32, floating=True)
     for pad, last in (("zeros", [0.45, 0]), ("repeat", [0.45, 0.45])):
-        found = arrays(classifier(tmp_path, (1, 410), window=400, hop=300, context=10, pad=pad), body)
+        found = arrays(
+            classifier(tmp_path, (1, 410), window=400, hop=300, context=10, pad=pad),
+            body,
+        )
         assert len(found) == 3 and found[0][0, :10].tolist() == [0] * 10
         np.testing.assert_allclose(found[1][0, :11], ramp[290:301, 0], atol=1e-6)
         np.testing.assert_allclose(found[2][0, 10:], ramp[600:1000, 0], atol=1e-6)
-        short = arrays(classifier(tmp_path, (1, 800), pad=pad), wav(ramp[900:], bits=32, floating=True))
+        short = arrays(
+            classifier(tmp_path, (1, 800), pad=pad),
+            wav(ramp[900:], bits=32, floating=True),
+        )
         assert len(short) == 1
         np.testing.assert_allclose([short[0][0, 0], short[0][0, 100]], last, atol=1e-6)
     assert len(arrays(classifier(tmp_path, (1, 400), pad="drop"), body)) == 2
@@ -124,9 +150,15 @@ def test_hop_context_and_padding(tmp_path: Path) -> None:
 
 def test_normalisation(tmp_path: Path) -> None:
     """Mean 0 and deviation 1, or the peak at 1; silence stays silence."""
-    zero_mean = arrays(classifier(tmp_path, (1, -1), normalize="zero-mean"), wav(SECOND + 0.2))[0]
-    assert zero_mean.mean() == pytest.approx(0, abs=1e-3) and zero_mean.std() == pytest.approx(1, abs=1e-3)
-    assert np.abs(arrays(classifier(tmp_path, (1, -1), normalize="peak"), wav(SECOND))[0]).max() == pytest.approx(1)
+    zero_mean = arrays(
+        classifier(tmp_path, (1, -1), normalize="zero-mean"), wav(SECOND + 0.2)
+    )[0]
+    assert zero_mean.mean() == pytest.approx(
+        0, abs=1e-3
+    ) and zero_mean.std() == pytest.approx(1, abs=1e-3)
+    assert np.abs(
+        arrays(classifier(tmp_path, (1, -1), normalize="peak"), wav(SECOND))[0]
+    ).max() == pytest.approx(1)
     for how in ("zero-mean", "peak", "none"):
         assert not arrays(classifier(tmp_path, normalize=how), wav(SECOND * 0))[0].any()
 
@@ -145,19 +177,43 @@ BAD: dict[str, tuple[bytes, dict[str, Any], str]] = {
     "JSON of a huge integer": (b"[1" + b"0" * 400 + b"]", {}, "numbers from -1 to 1"),
     "JSON of no numbers": (b"[NaN]", {}, "no numbers"),
     "nothing in JSON": (b"[]", {}, "holds no samples"),
-    "npy of words": (npy(np.array(["a"])), {}, "must hold real numbers from -1 to 1 or 16-bit integers"),
+    "npy of words": (
+        npy(np.array(["a"])),
+        {},
+        "must hold real numbers from -1 to 1 or 16-bit integers",
+    ),
     "npy of a cube": (npy(np.zeros((2, 2, 2))), {}, r"got float64 \[2, 2, 2\]"),
-    "channels in front": (npy(np.zeros((2, 4000))), {}, r"\[samples, channels\], got float64 \[2, 4000\]"),
-    "npy of 8-bit integers": (npy(np.zeros(9, np.int8)), {}, "16-bit integers, .*, got int8"),
+    "channels in front": (
+        npy(np.zeros((2, 4000))),
+        {},
+        r"\[samples, channels\], got float64 \[2, 4000\]",
+    ),
+    "npy of 8-bit integers": (
+        npy(np.zeros(9, np.int8)),
+        {},
+        "16-bit integers, .*, got int8",
+    ),
     "npy of bytes": (npy(np.zeros(9, np.uint8)), {}, r"got uint8 \[9\]"),
-    "npy of 32-bit integers": (npy(np.array([0, 2**20], np.int32)), {}, "16-bit integers, .*, got int32 with others"),
+    "npy of 32-bit integers": (
+        npy(np.array([0, 2**20], np.int32)),
+        {},
+        "16-bit integers, .*, got int32 with others",
+    ),
     "npy of 16-bit samples as reals": (
         npy(SECOND[:, 0] * 32767),
         {},
         "from -1 to 1 or 16-bit integers, .*, got float64",
     ),
-    "JSON of 32-bit integers": (b"[0, 100000]", {}, "16-bit integers, .*, got int64 with others"),
-    "JSON of 16-bit samples as reals": (b"[0.5, 1000]", {}, "from -1 to 1 or 16-bit integers, .*, got float64"),
+    "JSON of 32-bit integers": (
+        b"[0, 100000]",
+        {},
+        "16-bit integers, .*, got int64 with others",
+    ),
+    "JSON of 16-bit samples as reals": (
+        b"[0.5, 1000]",
+        {},
+        "from -1 to 1 or 16-bit integers, .*, got float64",
+    ),
 }
 
 
@@ -170,7 +226,9 @@ def test_bad_sounds(tmp_path: Path, case: str) -> None:
     assert caught.value.code in (ErrorCode.INVALID_INPUT, ErrorCode.INVALID_PARAMETER)
 
 
-def answer(task: Any, rows: list[list[float]], spans: list[tuple[float, float]], **options: Any) -> Any:
+def answer(
+    task: Any, rows: list[list[float]], spans: list[tuple[float, float]], **options: Any
+) -> Any:
     """The answer to one run a window."""
     values = {"pool": options.pop("pool")} if "pool" in options else {}
     runs = [{"scores": np.array([row], np.float32)} for row in rows]
@@ -186,53 +244,83 @@ def test_pooling(tmp_path: Path) -> None:
         ("quiet", 0.3),
         ("other", 0.1),
     ]
-    assert [(e["label"], round(e["score"], 3)) for e in answer(task, rows, spans, pool="max", top_k=1)] == [
-        ("quiet", 0.9)
-    ]
+    assert [
+        (e["label"], round(e["score"], 3))
+        for e in answer(task, rows, spans, pool="max", top_k=1)
+    ] == [("quiet", 0.9)]
     found = answer(task, rows, spans, pool="none", threshold=0.5)
-    assert [(e["start"], e["end"], e["label"]) for e in found] == [(0.0, 0.3, "loud"), (0.3, 0.4, "quiet")]
+    assert [(e["start"], e["end"], e["label"]) for e in found] == [
+        (0.0, 0.3, "loud"),
+        (0.3, 0.4, "quiet"),
+    ]
 
 
 def test_several_rows_of_one_run(tmp_path: Path) -> None:
     """A model that cuts the windows itself answers a row each."""
     task = classifier(tmp_path, (-1,))
     runs = [{"scores": np.array([[0.2, 0.7, 0.1], [0.6, 0.3, 0.1]], np.float32)}]
-    found = task.answer(runs, AnswerOptions(values={"pool": "none"}, top_k=1), [(0.0, 2.0)])
-    assert [(e["start"], e["end"], e["label"]) for e in found] == [(0.0, 1.0, "loud"), (1.0, 2.0, "quiet")]
+    found = task.answer(
+        runs, AnswerOptions(values={"pool": "none"}, top_k=1), [(0.0, 2.0)]
+    )
+    assert [(e["start"], e["end"], e["label"]) for e in found] == [
+        (0.0, 1.0, "loud"),
+        (1.0, 2.0, "quiet"),
+    ]
 
 
 # Voice activity
 
 STATE = {"state": {"feedback": {"h": "hn"}}}
-SPECS = [TensorSpec("x", "FP32", (-1, -1)), TensorSpec("h", "FP32", (1, 4)), TensorSpec("sr", "INT64", ())]
+SPECS = [
+    TensorSpec("x", "FP32", (-1, -1)),
+    TensorSpec("h", "FP32", (1, 4)),
+    TensorSpec("sr", "INT64", ()),
+]
 
 
 def detector(folder: Path, **audio: Any) -> Any:
     """A model that takes 512 samples, its state and the rate."""
     table = {"sample_rate": RATE, "window": 512, **audio}
-    return task_of(folder, SPECS, {"p": (1, 1), "hn": (1, 4)}, {"task": "voice-activity", "audio": table, **STATE})
+    return task_of(
+        folder,
+        SPECS,
+        {"p": (1, 1), "hn": (1, 4)},
+        {"task": "voice-activity", "audio": table, **STATE},
+    )
 
 
 def test_chained_runs(tmp_path: Path) -> None:
     """All windows in order, the rate in each, the state left to the server."""
     prepared = detector(tmp_path, context=64).prepare(memoryview(wav(SECOND)))
     assert prepared.chained and len(prepared.runs) == 32
-    assert {name: a.shape for name, a in prepared.runs[0].items()} == {"x": (1, 576), "sr": ()}
+    assert {name: a.shape for name, a in prepared.runs[0].items()} == {
+        "x": (1, 576),
+        "sr": (),
+    }
     assert prepared.runs[0]["sr"] == RATE and prepared.runs[0]["sr"].dtype == np.int64
-    np.testing.assert_array_equal(prepared.runs[1]["x"][0, :64], prepared.runs[0]["x"][0, -64:])
+    np.testing.assert_array_equal(
+        prepared.runs[1]["x"][0, :64], prepared.runs[0]["x"][0, -64:]
+    )
 
 
-def segments(task: Any, scores: list[float], **options: Any) -> list[tuple[float, float]]:
+def segments(
+    task: Any, scores: list[float], **options: Any
+) -> list[tuple[float, float]]:
     """The stretches that are found in such probabilities, one a window of 0.032 s."""
     context = task.prepare(memoryview(wav(np.zeros((512 * len(scores), 1))))).context
     runs = [{"p": np.array([[score]], np.float32)} for score in scores]
-    return [(entry["start"], entry["end"]) for entry in task.answer(runs, AnswerOptions(**options), context)]
+    return [
+        (entry["start"], entry["end"])
+        for entry in task.answer(runs, AnswerOptions(**options), context)
+    ]
 
 
 def test_segments(tmp_path: Path) -> None:
     """Short sounds and short pauses are passed over; both ends get some room."""
     task = detector(tmp_path, min_speech=0.1, min_silence=0.1, speech_pad=0.02)
-    speech = [0.0] * 10 + [0.9] * 10 + [0.1] + [0.9] * 10 + [0.0] * 10 + [0.9] + [0.0] * 5
+    speech = (
+        [0.0] * 10 + [0.9] * 10 + [0.1] + [0.9] * 10 + [0.0] * 10 + [0.9] + [0.0] * 5
+    )
     assert segments(task, speech) == [(0.3, 1.012)]
     assert segments(task, [0.9] * 10) == [(0.0, 0.32)]
     assert segments(task, [0.1] * 10) == []
@@ -260,13 +348,18 @@ def test_pieces_are_in_order_and_speech(scores: list[float], silence: int) -> No
     inside = {n for first, last in pieces for n in range(first, last)}
     assert all(first < last for first, last in pieces)
     assert all(one[1] + silence <= two[0] for one, two in itertools.pairwise(pieces))
-    assert all(scores[first] >= 0.5 and scores[last - 1] >= 0.35 for first, last in pieces)
+    assert all(
+        scores[first] >= 0.5 and scores[last - 1] >= 0.35 for first, last in pieces
+    )
     assert {n for n, score in enumerate(scores) if score >= 0.5} <= inside
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no rate": ({"sample_rate": None}, "needs audio.sample_rate"),
-    "no such input": ({"input": "y"}, "audio.input names 'y'; the model has 'x', 'h', 'sr'"),
+    "no such input": (
+        {"input": "y"},
+        "audio.input names 'y'; the model has 'x', 'h', 'sr'",
+    ),
     "no window": ({"window": None}, "needs audio.window"),
     "no such output": ({"output": "q"}, "audio.output may be p, hn"),
 }
@@ -276,7 +369,11 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 def test_manifests_that_do_not_fit(tmp_path: Path, case: str) -> None:
     """The error names the key."""
     change, text = WRONG[case]
-    audio = {key: v for key, v in {"sample_rate": RATE, "window": 512, **change}.items() if v is not None}
+    audio = {
+        key: v
+        for key, v in {"sample_rate": RATE, "window": 512, **change}.items()
+        if v is not None
+    }
     manifest = {"task": "voice-activity", "audio": audio, **STATE}
     with pytest.raises(ModelLoadError, match=text):
         task_of(tmp_path, SPECS, {"p": (1, 1), "hn": (1, 4)}, manifest)
@@ -293,7 +390,10 @@ def test_state_must_be_declared(tmp_path: Path) -> None:
 def test_fixed_inputs_are_not_for_samples(tmp_path: Path) -> None:
     """The server fills them, also those that usually get the rate or a mask."""
     names = ("h", "sr", "attention_mask")
-    specs = [TensorSpec("x", "FP32", (-1, -1)), *(TensorSpec(name, "FP32", (1, 4)) for name in names)]
+    specs = [
+        TensorSpec("x", "FP32", (-1, -1)),
+        *(TensorSpec(name, "FP32", (1, 4)) for name in names),
+    ]
     manifest = {
         **{"task": "voice-activity", "audio": {"sample_rate": RATE, "window": 512}},
         "fixed_inputs": dict.fromkeys(names, 0),
@@ -304,19 +404,30 @@ def test_fixed_inputs_are_not_for_samples(tmp_path: Path) -> None:
 
 def test_keys_of_one_version(tmp_path: Path) -> None:
     """A version may want another context than the rest."""
-    task = detector(tmp_path, versions={"onnx": {"context": 8}, "torchscript": {"context": 9}})
+    task = detector(
+        tmp_path, versions={"onnx": {"context": 8}, "torchscript": {"context": 9}}
+    )
     assert task.prepare(memoryview(wav(SECOND))).runs[0]["x"].shape == (1, 520)
 
 
 FILES = {
-    "MPEG-4 (m4a, mp4)": (b"\0\0\0\x20ftypM4A \0\0\0\0", b"\0\0\0\x18ftypmp42", b"\0\0\0\x18ftypisom"),
+    "MPEG-4 (m4a, mp4)": (
+        b"\0\0\0\x20ftypM4A \0\0\0\0",
+        b"\0\0\0\x18ftypmp42",
+        b"\0\0\0\x18ftypisom",
+    ),
     "3GP": (b"\0\0\0\x18ftyp3gp4", b"\0\0\0\x18ftyp3g2a"),
     "QuickTime": (b"\0\0\0\x14ftypqt  ",),
     "AMR": (b"#!AMR\n", b"#!AMR-WB\n"),
     "WebM or Matroska": (b"\x1a\x45\xdf\xa3\x9f\x42\x86\x81\x01",),
     "Ogg (Opus)": (b"OggS\0\x02" + bytes(22) + b"OpusHead",),
     "Ogg": (b"OggS\0\x02" + bytes(22) + b"\x01vorbis",),
-    "MP3": (b"ID3\x03\0", b"\xff\xfb\x90\x64", b"\xff\xf3\x40\xc4", b"\xff\xe3\x18\xc4"),
+    "MP3": (
+        b"ID3\x03\0",
+        b"\xff\xfb\x90\x64",
+        b"\xff\xf3\x40\xc4",
+        b"\xff\xe3\x18\xc4",
+    ),
     "AAC": (b"\xff\xf1\x50\x80", b"\xff\xf9\x50\x80", b"ADIF"),
     "FLAC": (b"fLaC\0\0\0\x22",),
     "CAF": (b"caff\0\x01\0\0",),
@@ -325,13 +436,26 @@ FILES = {
 }
 
 
-@pytest.mark.parametrize(("kind", "start"), [(kind, start) for kind, starts in FILES.items() for start in starts])
+@pytest.mark.parametrize(
+    ("kind", "start"),
+    [(kind, start) for kind, starts in FILES.items() for start in starts],
+)
 def test_sounds_of_phones_are_refused_by_name(kind: str, start: bytes) -> None:
     assert container_of(memoryview(start + bytes(200))) == kind
 
 
 @pytest.mark.parametrize(
-    "start", [b"", b"\xff", b"\xff\xd8\xff\xe0", b"\x89PNG", b"RIFF\0\0\0\0WAVE", b"hello", b"ID", b"\xff\xff\xff"]
+    "start",
+    [
+        b"",
+        b"\xff",
+        b"\xff\xd8\xff\xe0",
+        b"\x89PNG",
+        b"RIFF\0\0\0\0WAVE",
+        b"hello",
+        b"ID",
+        b"\xff\xff\xff",
+    ],
 )
 def test_no_sounds_of_phones(start: bytes) -> None:
     assert container_of(memoryview(start)) == ""

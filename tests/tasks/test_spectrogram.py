@@ -14,7 +14,12 @@ from pocketserve.repository.manifest import ManifestError, parse_manifest
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks.audio import sounds as module
 from pocketserve.tasks.audio.options import SpectrogramOptions
-from pocketserve.tasks.audio.spectrogram import Spectrogram, cosines, feature_layout, mel_filters
+from pocketserve.tasks.audio.spectrogram import (
+    Spectrogram,
+    cosines,
+    feature_layout,
+    mel_filters,
+)
 from pocketserve.tasks.base import Hints
 from pocketserve.tensors import Quantization, TensorSpec
 from pocketserve_wire import ApiError
@@ -46,7 +51,9 @@ def test_the_same_as_other_libraries(library: str, name: str) -> None:
         wanted = data[name]
     found = spectrogram(**CASES[library][name]).features(signal())
     assert found.dtype == np.float32 and found.shape == wanted.shape
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=TOLERANCE[library] * np.abs(wanted).max())
+    np.testing.assert_allclose(
+        found, wanted, rtol=0, atol=TOLERANCE[library] * np.abs(wanted).max()
+    )
 
 
 # Properties
@@ -62,18 +69,25 @@ def test_the_same_as_other_libraries(library: str, name: str) -> None:
     st.sampled_from(["n_fft", "win_length"]),
 )
 @SETTINGS
-def test_any_length(samples: int, n_fft: int, less: int, hop: int, center: bool, pad: str, frame: str) -> None:
+def test_any_length(
+    samples: int, n_fft: int, less: int, hop: int, center: bool, pad: str, frame: str
+) -> None:
     """Frames are as many as was said, finite, of silence too; the fewest samples for them are that, and no fewer do."""
     made = spectrogram(
         n_fft=n_fft, win_length=max(2, n_fft - less), hop_length=hop, center=center, pad_mode=pad, frame_length=frame,
         kind="linear",
     )  # fmt: skip
     found = made.features(np.sin(np.arange(samples, dtype=np.float32)))
-    assert found.shape == (made.count(samples), n_fft // 2 + 1) and np.isfinite(found).all()
+    assert (
+        found.shape == (made.count(samples), n_fft // 2 + 1)
+        and np.isfinite(found).all()
+    )
     assert np.isfinite(made.features(np.zeros(samples, np.float32))).all()
     fewest = made.samples(found.shape[0])
     assert made.count(fewest) == found.shape[0]
-    assert found.shape[0] == 1 or (fewest <= samples and made.count(fewest - 1) < found.shape[0])
+    assert found.shape[0] == 1 or (
+        fewest <= samples and made.count(fewest - 1) < found.shape[0]
+    )
 
 
 @given(st.floats(0.01, 8))
@@ -84,21 +98,38 @@ def test_loudness(gain: float) -> None:
         ({"log": "none"}, lambda x: x * gain**2),
         ({"log": "none", "power": 1}, lambda x: x * gain),
         ({"log": "db", "log_floor": 1e-30}, lambda x: x + 20 * np.log10(gain)),
-        ({"log": "db", "log_floor": 1e-30, "power": 1}, lambda x: x + 20 * np.log10(gain)),
+        (
+            {"log": "db", "log_floor": 1e-30, "power": 1},
+            lambda x: x + 20 * np.log10(gain),
+        ),
     ):
         made = spectrogram(**SMALL, **table)
         sound = signal()[:2000]
         wanted = expected(made.features(sound))
         # The product is rounded to single precision, which shows in the quietest bands.
         found = made.features(sound * np.float32(gain))
-        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-3 * np.abs(wanted).max())
+        np.testing.assert_allclose(
+            found, wanted, rtol=1e-4, atol=1e-3 * np.abs(wanted).max()
+        )
 
 
-@given(st.integers(1, 100), st.floats(0, 3000), st.floats(500, 5000), st.sampled_from(["htk", "slaney"]))
+@given(
+    st.integers(1, 100),
+    st.floats(0, 3000),
+    st.floats(500, 5000),
+    st.sampled_from(["htk", "slaney"]),
+)
 @SETTINGS
 def test_filters(bands: int, low: float, width: float, scale: str) -> None:
     """Weights are never negative; each band's peak lies above the one before; outside of the range is nothing."""
-    table = {"n_fft": 4096, "hop_length": 1, "n_mels": bands, "f_min": low, "f_max": low + width, "mel_scale": scale}
+    table = {
+        "n_fft": 4096,
+        "hop_length": 1,
+        "n_mels": bands,
+        "f_min": low,
+        "f_max": low + width,
+        "mel_scale": scale,
+    }
     weights = mel_filters(options(table), RATE)
     hertz = np.arange(2049) * (RATE / 4096)
     assert weights.shape == (2049, bands) and (weights >= 0).all()
@@ -110,10 +141,14 @@ def test_filters(bands: int, low: float, width: float, scale: str) -> None:
 def test_a_tone_is_in_its_band() -> None:
     """The loudest bin and the loudest band are those of the tone's frequency."""
     sound = tone(frequency=1000.0)[:, 0].astype(np.float32)
-    linear = spectrogram(kind="linear", n_fft=512, hop_length=512, center=False).features(sound)
+    linear = spectrogram(
+        kind="linear", n_fft=512, hop_length=512, center=False
+    ).features(sound)
     assert set(linear.argmax(axis=1)) == {32}
     weights = mel_filters(options(SMALL), RATE)
-    assert set(spectrogram(**SMALL).features(sound)[1:-1].argmax(axis=1)) == {int(weights[16].argmax())}
+    assert set(spectrogram(**SMALL).features(sound)[1:-1].argmax(axis=1)) == {
+        int(weights[16].argmax())
+    }
 
 
 def test_cosines_turn_without_stretching() -> None:
@@ -135,7 +170,9 @@ def test_normalisation() -> None:
     """By the window, by the bin, by numbers of the manifest; and the range below the largest value."""
     sound = signal()[:2500]
     every = spectrogram(**SMALL, normalize="all").features(sound)
-    assert every.mean() == pytest.approx(0, abs=1e-5) and every.std() == pytest.approx(1, abs=1e-3)
+    assert every.mean() == pytest.approx(0, abs=1e-5) and every.std() == pytest.approx(
+        1, abs=1e-3
+    )
     per_bin = spectrogram(**SMALL, normalize="per-bin").features(sound)
     np.testing.assert_allclose(per_bin.mean(axis=0), 0, atol=1e-5)
     plain = spectrogram(**SMALL).features(sound)
@@ -144,7 +181,9 @@ def test_normalisation() -> None:
     np.testing.assert_allclose(own, (plain - mean) / std, rtol=1e-5, atol=1e-5)
     for log, unit in (("db", 1.0), ("log10", 0.1), ("natural", np.log(10) / 10)):
         for power in (1, 2):
-            logarithmic = spectrogram(**SMALL, log=log, top_db=30, power=power).features(sound)
+            logarithmic = spectrogram(
+                **SMALL, log=log, top_db=30, power=power
+            ).features(sound)
             span = float(logarithmic.max() - logarithmic.min())
             half = 2 if power == 1 and log != "db" else 1
             assert span == pytest.approx(30 * unit / half, rel=1e-5)
@@ -166,7 +205,12 @@ PLACED: dict[str, tuple[tuple[int, ...], dict[str, Any], tuple[int, ...], bool]]
     "frames, number said as well": ((1, 26, 20), {"frames": 26}, (1, 26, 20), False),
     "open batch and frames": ((-1, -1, 20), {}, (1, 126, 20), False),
     "all open": ((-1, 1, -1, -1), {}, (1, 1, 126, 20), False),
-    "all open, layout said": ((-1, 1, -1, -1), {"layout": "bins-frames"}, (1, 1, 20, 126), True),
+    "all open, layout said": (
+        (-1, 1, -1, -1),
+        {"layout": "bins-frames"},
+        (1, 1, 20, 126),
+        True,
+    ),
     "one dimension": ((520,), {}, (520,), False),
     "one dimension in a row": ((1, 520), {}, (1, 520), False),
     "square, layout said": ((1, 20, 20), {"layout": "bins-frames"}, (1, 20, 20), True),
@@ -182,35 +226,75 @@ def test_places_in_the_input(tmp_path: Path, case: str) -> None:
     found = inputs(task, wav(tone(), bits=32, floating=True))
     assert {a.shape for a in found} == {expected} and found[0].dtype == np.float32
     sound = tone()[:, 0].astype(np.float32)
-    first = spectrogram(**SMALL, **{k: v for k, v in table.items() if k != "frames"}).features(sound)
-    inner = found[0].reshape(-1, first.shape[1]) if not swapped else found[0].reshape(first.shape[1], -1).T
+    first = spectrogram(
+        **SMALL, **{k: v for k, v in table.items() if k != "frames"}
+    ).features(sound)
+    inner = (
+        found[0].reshape(-1, first.shape[1])
+        if not swapped
+        else found[0].reshape(first.shape[1], -1).T
+    )
     # The end of a window is padded, unlike the middle of a sound.
     np.testing.assert_allclose(inner[:15], first[:15], atol=1e-3)
 
 
-def classifier(folder: Path, shape: tuple[int, ...], datatype: str = "FP32", **table: Any) -> Any:
+def classifier(
+    folder: Path, shape: tuple[int, ...], datatype: str = "FP32", **table: Any
+) -> Any:
     """A classifier that takes a spectrogram."""
-    spec = TensorSpec("x", datatype, shape, table.pop("quantization", None), open=table.pop("open", False))
+    spec = TensorSpec(
+        "x",
+        datatype,
+        shape,
+        table.pop("quantization", None),
+        open=table.pop("open", False),
+    )
     audio = {"sample_rate": RATE, **table.pop("audio", {})}
     labels = {"l.txt": "quiet\nloud\nother\n"}
-    manifest = {"task": "audio-classification", "labels": "l.txt", "audio": audio, "spectrogram": {**SMALL, **table}}
+    manifest = {
+        "task": "audio-classification",
+        "labels": "l.txt",
+        "audio": audio,
+        "spectrogram": {**SMALL, **table},
+    }
     return task_of(folder, [spec], {"scores": (1, 3)}, manifest, labels)
 
 
 def inputs(task: Any, body: bytes, **values: Any) -> list[Any]:
     """The input of each run."""
-    return [next(iter(run.values())) for run in task.prepare(memoryview(body), Hints(values=values)).runs]
+    return [
+        next(iter(run.values()))
+        for run in task.prepare(memoryview(body), Hints(values=values)).runs
+    ]
 
 
 def test_windows(tmp_path: Path) -> None:
     """A longer window than the frames need loses the frames at its end; windows may overlap."""
     fewest = 25 * 128
-    assert len(inputs(classifier(tmp_path, (1, 26, 20)), wav(tone()))) == -(-RATE // fewest)
-    assert len(inputs(classifier(tmp_path, (1, 26, 20), audio={"window": 8000}), wav(tone()))) == 2
-    assert len(inputs(classifier(tmp_path, (1, 26, 20), audio={"hop": 800}), wav(tone()))) == 17
-    chunks = inputs(classifier(tmp_path, (1, -1, 20), audio={"window": 1280}), wav(tone()))
+    assert len(inputs(classifier(tmp_path, (1, 26, 20)), wav(tone()))) == -(
+        -RATE // fewest
+    )
+    assert (
+        len(
+            inputs(
+                classifier(tmp_path, (1, 26, 20), audio={"window": 8000}), wav(tone())
+            )
+        )
+        == 2
+    )
+    assert (
+        len(inputs(classifier(tmp_path, (1, 26, 20), audio={"hop": 800}), wav(tone())))
+        == 17
+    )
+    chunks = inputs(
+        classifier(tmp_path, (1, -1, 20), audio={"window": 1280}), wav(tone())
+    )
     assert {a.shape for a in chunks} == {(1, 11, 20)} and len(chunks) == 13
-    assert inputs(classifier(tmp_path, (1,), open=True), wav(tone()))[0].shape == (1, 126, 20)
+    assert inputs(classifier(tmp_path, (1,), open=True), wav(tone()))[0].shape == (
+        1,
+        126,
+        20,
+    )
 
 
 def test_kinds_of_inputs(tmp_path: Path) -> None:
@@ -218,14 +302,28 @@ def test_kinds_of_inputs(tmp_path: Path) -> None:
     loud = wav(tone())
     real = inputs(classifier(tmp_path, (1, 26, 20)), loud)[0]
     small = inputs(classifier(tmp_path, (1, 26, 20), "INT8"), loud)[0]
-    assert small.dtype == np.int8 and np.array_equal(small, np.clip(np.rint(real), -128, 127))
-    assert inputs(classifier(tmp_path, (1, 26, 20), "INT8", quantization=Quantization(0.1, 0)), loud)[0].dtype == "f4"
-    sixteen = inputs(classifier(tmp_path, (1, 26, 20), audio={"scale": "int16"}, log="none"), loud)[0]
+    assert small.dtype == np.int8 and np.array_equal(
+        small, np.clip(np.rint(real), -128, 127)
+    )
+    assert (
+        inputs(
+            classifier(
+                tmp_path, (1, 26, 20), "INT8", quantization=Quantization(0.1, 0)
+            ),
+            loud,
+        )[0].dtype
+        == "f4"
+    )
+    sixteen = inputs(
+        classifier(tmp_path, (1, 26, 20), audio={"scale": "int16"}, log="none"), loud
+    )[0]
     plain = inputs(classifier(tmp_path, (1, 26, 20), log="none"), loud)[0]
     np.testing.assert_allclose(sixteen, plain * 32768.0**2, rtol=1e-4)
 
 
-def test_sounds_that_are_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sounds_that_are_too_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Refused by their number of features, before any is made."""
     monkeypatch.setattr(module, "MAX_FEATURES", 100 * 20)
     monkeypatch.setattr(module, "MAX_PREPARED", 2 * 26 * 128)
@@ -234,7 +332,9 @@ def test_sounds_that_are_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             inputs(classifier(tmp_path, shape), wav(tone()))
 
 
-def test_what_is_worked_on_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_worked_on_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One coefficient of many bands is refused by the bands, and a window of the manifest's by its own length."""
     monkeypatch.setattr(module, "MAX_FEATURES", 100 * 20)
     monkeypatch.setattr(module, "MAX_PREPARED", 1 << 26)
@@ -246,28 +346,54 @@ def test_what_is_worked_on_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_the_card_says_so(tmp_path: Path) -> None:
     """What happens to a sound, in words."""
     said = classifier(tmp_path, (1, 26, 20)).describe()["preprocessing"]
-    assert said.endswith("windows of 3200 samples; log-mel spectrogram of 20 bins, every 128 samples")
+    assert said.endswith(
+        "windows of 3200 samples; log-mel spectrogram of 20 bins, every 128 samples"
+    )
 
 
 UNFIT: dict[str, tuple[tuple[int, ...], dict[str, Any], str]] = {
-    "other bins": ((1, 26, 40), {}, r"shape \[1, 26, 40\] of input 'x' has no place for 20 bins"),
+    "other bins": (
+        (1, 26, 40),
+        {},
+        r"shape \[1, 26, 40\] of input 'x' has no place for 20 bins",
+    ),
     "square": ((1, 20, 20), {}, "fits both ways: say spectrogram.layout"),
-    "the other layout": ((1, 26, 20), {"layout": "bins-frames"}, "no place for 20 bins"),
+    "the other layout": (
+        (1, 26, 20),
+        {"layout": "bins-frames"},
+        "no place for 20 bins",
+    ),
     "two channels": ((1, 26, 20), {"audio": {"channels": 2}}, "is of one channel"),
-    "above half the rate": ((1, 26, 20), {"f_max": 9000}, r"f_max is above half the sampling rate, 8000 Hz"),
-    "no room below half the rate": ((1, 26, 20), {"f_min": 8000}, "f_min leaves no room for 20 bands below 8000 Hz"),
+    "above half the rate": (
+        (1, 26, 20),
+        {"f_max": 9000},
+        r"f_max is above half the sampling rate, 8000 Hz",
+    ),
+    "no room below half the rate": (
+        (1, 26, 20),
+        {"f_min": 8000},
+        "f_min leaves no room for 20 bands below 8000 Hz",
+    ),
     "bands on one spot": (
         (1, 26, 1024),
         {"f_min": 7999.9999999999, "f_max": 8000, "n_mels": 1024},
         "f_min leaves no room for 1024 bands",
     ),
-    "a short window": ((1, 26, 20), {"audio": {"window": 1000}}, "26 frames, which are 3200 samples"),
+    "a short window": (
+        (1, 26, 20),
+        {"audio": {"window": 1000}},
+        "26 frames, which are 3200 samples",
+    ),
     "other frames": (
         (1, 26, 20),
         {"frames": 25},
         r"spectrogram\.frames is 25, but shape \[1, 26, 20\] of input 'x' takes 26 frames of 20 bins",
     ),
-    "other frames in one dimension": ((1, 520), {"frames": 27}, "frames is 27, but .* takes 26 frames"),
+    "other frames in one dimension": (
+        (1, 520),
+        {"frames": 27},
+        "frames is 27, but .* takes 26 frames",
+    ),
     "three axes": ((2, 26, 20), {}, "no place for 20 bins"),
 }
 
@@ -283,11 +409,23 @@ def test_models_that_do_not_fit(tmp_path: Path, case: str) -> None:
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no hop": ({"n_fft": 256}, "spectrogram.hop_length is missing"),
     "no length": ({"hop_length": 128}, "spectrogram.win_length is missing"),
-    "a window over the FFT": ({**SMALL, "win_length": 400}, "n_fft is 256, less than win_length, 400"),
-    "an empty range": ({**SMALL, "f_min": 500, "f_max": 400}, "f_max must be above f_min, 500"),
-    "many coefficients": ({**SMALL, "kind": "mfcc", "n_mfcc": 21}, "n_mfcc is 21, more than n_mels, 20"),
+    "a window over the FFT": (
+        {**SMALL, "win_length": 400},
+        "n_fft is 256, less than win_length, 400",
+    ),
+    "an empty range": (
+        {**SMALL, "f_min": 500, "f_max": 400},
+        "f_max must be above f_min, 500",
+    ),
+    "many coefficients": (
+        {**SMALL, "kind": "mfcc", "n_mfcc": 21},
+        "n_mfcc is 21, more than n_mels, 20",
+    ),
     "no floor": ({**SMALL, "log_floor": 0}, "silence has no logarithm"),
-    "means of another number": ({**SMALL, "mean": [1, 2]}, "mean has 2 numbers; give one, or one for each of 20 bins"),
+    "means of another number": (
+        {**SMALL, "mean": [1, 2]},
+        "mean has 2 numbers; give one, or one for each of 20 bins",
+    ),
     "no deviation": ({**SMALL, "std": 0}, "one per bin and none of them 0"),
     "a spelling": ({**SMALL, "hop_len": 1}, "did you mean 'hop_length'"),
     "a huge FFT": ({"n_fft": 1 << 17, "hop_length": 1}, "n_fft must be a whole number"),
@@ -302,14 +440,24 @@ def test_manifests_that_are_wrong(case: str) -> None:
         options(table)
 
 
-@given(st.lists(st.sampled_from([-1, 1, 2, 20, 26]), min_size=1, max_size=4), st.sampled_from([None, 0, 1]))
+@given(
+    st.lists(st.sampled_from([-1, 1, 2, 20, 26]), min_size=1, max_size=4),
+    st.sampled_from([None, 0, 1]),
+)
 @SETTINGS
 def test_any_shape(shape: list[int], layout: int | None) -> None:
     """A layout that was found makes arrays that the input takes."""
-    table = {**SMALL, **({} if layout is None else {"layout": ("frames-bins", "bins-frames")[layout]})}
+    table = {
+        **SMALL,
+        **(
+            {} if layout is None else {"layout": ("frames-bins", "bins-frames")[layout]}
+        ),
+    }
     spec = TensorSpec("x", "FP32", tuple(shape))
     try:
         place = feature_layout(spec, options(table))
     except ModelLoadError:
         return
-    assert spec.accepts(place.arrange(np.zeros((place.frames or 7, 20), np.float32)).shape)
+    assert spec.accepts(
+        place.arrange(np.zeros((place.frames or 7, 20), np.float32)).shape
+    )

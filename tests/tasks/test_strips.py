@@ -15,14 +15,25 @@ from pocketserve.tasks.base import Hints
 from pocketserve.tasks.cancellation import cancellation_scope
 from pocketserve.tasks.vision import strips
 from pocketserve.tasks.vision.frames import read_frame
-from pocketserve.tasks.vision.pictures import UNSTOPPABLE_PIXELS, PictureShape, read_picture, read_whole
+from pocketserve.tasks.vision.pictures import (
+    UNSTOPPABLE_PIXELS,
+    PictureShape,
+    read_picture,
+    read_whole,
+)
 from pocketserve.tasks.vision.preprocessing import ImageOptions
 from pocketserve_wire import ApiError, ErrorCode
 
 Image = pytest.importorskip("PIL.Image", reason="pictures need Pillow")
 
 FILTERS = ("nearest", "bilinear", "bicubic", "lanczos")
-SIZES = [((90, 70), (31, 12)), ((90, 70), (200, 33)), ((7, 160), (40, 41)), ((160, 7), (9, 30)), ((60, 60), (61, 60))]
+SIZES = [
+    ((90, 70), (31, 12)),
+    ((90, 70), (200, 33)),
+    ((7, 160), (40, 41)),
+    ((160, 7), (9, 30)),
+    ((60, 60), (61, 60)),
+]
 
 
 def noise(size: tuple[int, int], mode: str) -> Any:
@@ -55,22 +66,33 @@ def test_scaling_in_strips_is_pillows_scaling(
     filter_name: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    image, box = noise(size, mode), tuple(share * side for share, side in zip(part, size * 2, strict=True))
+    image, box = (
+        noise(size, mode),
+        tuple(share * side for share, side in zip(part, size * 2, strict=True)),
+    )
     whole = image.resize(wanted, Image.Resampling[filter_name.upper()], box)
     monkeypatch.setattr(strips, "STRIP_PIXELS", 500)
-    assert np.array_equal(np.asarray(strips.resize(image, wanted, filter_name, box)), np.asarray(whole))
+    assert np.array_equal(
+        np.asarray(strips.resize(image, wanted, filter_name, box)), np.asarray(whole)
+    )
 
 
 @pytest.mark.parametrize("orientation", range(2, 9))
-def test_turning_in_strips_is_pillows_turning(orientation: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_turning_in_strips_is_pillows_turning(
+    orientation: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen = noise((23, 31), "RGB")
     turned = Image.open(io.BytesIO(rotated(seen, orientation, "PNG")))
     monkeypatch.setattr(strips, "STRIP_PIXELS", 50)
-    assert np.array_equal(np.asarray(strips.upright(turned, "RGB", orientation)), np.asarray(seen))
+    assert np.array_equal(
+        np.asarray(strips.upright(turned, "RGB", orientation)), np.asarray(seen)
+    )
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "P", "RGBA", "CMYK"])
-def test_converting_in_strips_is_pillows_converting(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_converting_in_strips_is_pillows_converting(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     image = noise((23, 31), mode)
     whole = np.asarray(strips.upright(image, "RGB", 1))
     monkeypatch.setattr(strips, "STRIP_PIXELS", 50)
@@ -81,11 +103,15 @@ def test_converting_in_strips_is_pillows_converting(mode: str, monkeypatch: pyte
 def test_a_part_cut_out_in_strips_is_pillows(monkeypatch: pytest.MonkeyPatch) -> None:
     image, box = noise((40, 50), "RGB"), (3, 7, 38, 49)
     monkeypatch.setattr(strips, "STRIP_PIXELS", 50)
-    assert np.array_equal(np.asarray(strips.crop(image, box)), np.asarray(image.crop(box)))
+    assert np.array_equal(
+        np.asarray(strips.crop(image, box)), np.asarray(image.crop(box))
+    )
 
 
 @pytest.mark.parametrize("kind", ["turned", "see-through", "palette", "deep", "plain"])
-def test_every_step_asks_for_every_strip(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_step_asks_for_every_strip(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Given up at any of the questions, a picture costs no more than one strip."""
     side, strip = 64, 256
     image = noise((side, side), "RGB")
@@ -93,7 +119,9 @@ def test_every_step_asks_for_every_strip(kind: str, monkeypatch: pytest.MonkeyPa
         "turned": lambda: rotated(image, 6, "PNG"),
         "see-through": lambda: saved(noise((side, side), "RGBA")),
         "palette": lambda: saved(image.quantize(64), "GIF"),
-        "deep": lambda: saved(Image.fromarray(np.asarray(image.convert("L")).astype(np.uint16) * 257)),
+        "deep": lambda: saved(
+            Image.fromarray(np.asarray(image.convert("L")).astype(np.uint16) * 257)
+        ),
         "plain": lambda: saved(image),
     }[kind]()
     shape = PictureShape(8, 8, 3)
@@ -104,7 +132,10 @@ def test_every_step_asks_for_every_strip(kind: str, monkeypatch: pytest.MonkeyPa
     steps = 1 if kind == "plain" else 2
     assert asked.count >= steps * side * side // strip
     for until in range(1, asked.count + 1):
-        with cancellation_scope(Asked(until)), pytest.raises(ApiError, match="given up"):
+        with (
+            cancellation_scope(Asked(until)),
+            pytest.raises(ApiError, match="given up"),
+        ):
             read_picture(memoryview(file), shape, ImageOptions(), 10_000)
 
 
@@ -119,7 +150,9 @@ def test_a_picture_to_draw_on_asks_as_well(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_png_that_unpacks_a_thousandfold_is_taken_in_small_blocks() -> None:
     file, asked = saved(Image.new("RGB", (4000, 4000))), Asked()
     with cancellation_scope(asked):
-        read_picture(memoryview(file), PictureShape(8, 8, 3), ImageOptions(), 20_000_000)
+        read_picture(
+            memoryview(file), PictureShape(8, 8, 3), ImageOptions(), 20_000_000
+        )
     assert asked.count >= len(file) // 8192 + 16
 
 
@@ -129,24 +162,36 @@ def test_a_webp_that_nothing_could_stop_is_refused() -> None:
     side = 4097
     assert side * side > UNSTOPPABLE_PIXELS
     file[21:25] = ((side - 1) | (side - 1) << 14).to_bytes(4, "little")
-    with pytest.raises(ApiError, match="the WebP has 4097x4097 pixels; the limit is 16777216"):
-        read_picture(memoryview(bytes(file)), PictureShape(8, 8, 3), ImageOptions(), 64_000_000)
+    with pytest.raises(
+        ApiError, match="the WebP has 4097x4097 pixels; the limit is 16777216"
+    ):
+        read_picture(
+            memoryview(bytes(file)), PictureShape(8, 8, 3), ImageOptions(), 64_000_000
+        )
 
 
 @pytest.mark.parametrize("form", ["nv21", "yuv420", "rgba", "rgb", "gray"])
 @pytest.mark.parametrize("halved", [False, True])
-def test_frames_are_read_in_strips(form: str, halved: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frames_are_read_in_strips(
+    form: str, halved: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     width, height = 10, 14
     size = width * height
     body = np.random.default_rng(4).integers(
-        0, 256, {"rgba": 4 * size, "rgb": 3 * size, "gray": size}.get(form, size * 3 // 2), np.uint8
+        0,
+        256,
+        {"rgba": 4 * size, "rgb": 3 * size, "gray": size}.get(form, size * 3 // 2),
+        np.uint8,
     )
     hints = Hints(values={"format": form, "width": width, "height": height})
     asked = Asked()
     whole = np.asarray(read_frame(memoryview(body.tobytes()), hints, halved=halved))
     monkeypatch.setattr(strips, "STRIP_PIXELS", 2 * height)
     with cancellation_scope(asked):
-        assert np.array_equal(np.asarray(read_frame(memoryview(body.tobytes()), hints, halved=halved)), whole)
+        assert np.array_equal(
+            np.asarray(read_frame(memoryview(body.tobytes()), hints, halved=halved)),
+            whole,
+        )
     assert asked.count >= 3
 
 
@@ -154,13 +199,20 @@ def test_frames_are_read_in_strips(form: str, halved: bool, monkeypatch: pytest.
 def test_a_frame_of_an_odd_number_of_rows(height: int) -> None:
     body = np.arange(5 * height, dtype=np.uint8)
     hints = Hints(values={"format": "gray", "width": 5, "height": height})
-    assert np.array_equal(read_frame(memoryview(body.tobytes()), hints), body.reshape(height, 5))
+    assert np.array_equal(
+        read_frame(memoryview(body.tobytes()), hints), body.reshape(height, 5)
+    )
 
 
 def test_a_sound_is_decoded_and_a_long_filter_run_in_blocks() -> None:
     asked = Asked()
     with cancellation_scope(asked):
-        decode(memoryview(bytes(4 * BLOCK_FRAMES)), SampleFormat(PCM, 1, 48_000, 1), 10**6, mono=True)
+        decode(
+            memoryview(bytes(4 * BLOCK_FRAMES)),
+            SampleFormat(PCM, 1, 48_000, 1),
+            10**6,
+            mono=True,
+        )
     assert asked.count == 4
     with cancellation_scope(asked):
         resample(np.zeros((1 << 18, 1), np.float32), 768_000, 1000)

@@ -33,18 +33,28 @@ X3 = ("X", "f", ["n", 3])
 Port = tuple[str, str, list[Any]]
 
 
-def node(kind: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any) -> Any:
+def node(
+    kind: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any
+) -> Any:
     """A node, in the domain that has its operator."""
     domain = attributes.pop("domain", "")
     return onnx.helper.make_node(kind, inputs, outputs, domain=domain, **attributes)
 
 
-def ml(kind: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any) -> Any:
+def ml(
+    kind: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any
+) -> Any:
     """A node of ``ai.onnx.ml``."""
     return node(kind, inputs, outputs, domain=ML, **attributes)
 
 
-def save(path: Path, nodes: Sequence[Any], inputs: Sequence[Port], outputs: Sequence[Any], **constants: Any) -> Path:
+def save(
+    path: Path,
+    nodes: Sequence[Any],
+    inputs: Sequence[Port],
+    outputs: Sequence[Any],
+    **constants: Any,
+) -> Path:
     """Write a model; an output that is no port is a ``ValueInfoProto``."""
     path.parent.mkdir(parents=True, exist_ok=True)
 
@@ -54,21 +64,34 @@ def save(path: Path, nodes: Sequence[Any], inputs: Sequence[Port], outputs: Sequ
         name, kind, shape = port
         return onnx.helper.make_tensor_value_info(name, KINDS[kind], shape)
 
-    tensors = [onnx.numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
-    graph = onnx.helper.make_graph(nodes, "g", list(map(info, inputs)), list(map(info, outputs)), tensors)
+    tensors = [
+        onnx.numpy_helper.from_array(np.asarray(value), name)
+        for name, value in constants.items()
+    ]
+    graph = onnx.helper.make_graph(
+        nodes, "g", list(map(info, inputs)), list(map(info, outputs)), tensors
+    )
     opsets = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid(ML, 3)]
-    onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8), str(path))
+    onnx.save(
+        onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8), str(path)
+    )
     return path
 
 
-def ask(path: Path, body: Any, manifest: str = CLASSIFIER, **query: str) -> list[dict[str, Any]]:
+def ask(
+    path: Path, body: Any, manifest: str = CLASSIFIER, **query: str
+) -> list[dict[str, Any]]:
     """What the server answers."""
     (path.parent / "model.toml").write_text(manifest)
     service, name, _ = open_local(str(path), None)
     try:
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
-        request = ApiRequest(path={"model": name}, query=query, body=memoryview(content))
-        answer: list[dict[str, Any]] = predictions.document(predictions.ask(service, request))["predictions"]
+        request = ApiRequest(
+            path={"model": name}, query=query, body=memoryview(content)
+        )
+        answer: list[dict[str, Any]] = predictions.document(
+            predictions.ask(service, request)
+        )["predictions"]
         return answer
     finally:
         service.close()
@@ -82,10 +105,14 @@ def labels_of(answer: Sequence[dict[str, Any]]) -> list[str]:
 # Names in the graph
 
 
-def linear(path: Path, classes: Sequence[Any], after: Sequence[Any] = (), label: str = "label") -> Path:
+def linear(
+    path: Path, classes: Sequence[Any], after: Sequence[Any] = (), label: str = "label"
+) -> Path:
     """A linear classifier whose scores are the row itself."""
     is_text = isinstance(classes[0], str)
-    attribute = {"classlabels_strings" if is_text else "classlabels_ints": list(classes)}
+    attribute = {
+        "classlabels_strings" if is_text else "classlabels_ints": list(classes)
+    }
     classifier = ml(
         "LinearClassifier",
         ["X"],
@@ -110,7 +137,10 @@ def gathered(path: Path, classes: Any, kind: str, cast: bool = False) -> Path:
         node("Gather", ["classes", "number"], [end]),
     ]
     if cast:
-        nodes += [node("Cast", ["picked"], ["wide"], to=7), node("Reshape", ["wide", "flat"], ["label"])]
+        nodes += [
+            node("Cast", ["picked"], ["wide"], to=7),
+            node("Reshape", ["wide", "flat"], ["label"]),
+        ]
     outputs = [("label", kind, ["n"]), ("probabilities", "f", ["n", 3])]
     return save(path, nodes, [X3], outputs, classes=classes, flat=np.array([-1]))
 
@@ -119,25 +149,44 @@ GRAPHS: dict[str, tuple[Callable[[Path], Path], list[str]]] = {
     "classlabels_ints": (lambda path: linear(path, [10, 20, 30]), ["30", "20", "10"]),
     "classlabels from one": (lambda path: linear(path, [1, 2, 3]), ["3", "2", "1"]),
     "negative classes": (lambda path: linear(path, [-1, 0, 1]), ["1", "0", "-1"]),
-    "classlabels_strings": (lambda path: linear(path, ["b", "a", "ö"]), ["ö", "a", "b"]),
+    "classlabels_strings": (
+        lambda path: linear(path, ["b", "a", "ö"]),
+        ["ö", "a", "b"],
+    ),
     "after a cast": (
-        lambda path: linear(path, [10, 20, 30], [node("Cast", ["raw"], ["label"], to=7)]),
+        lambda path: linear(
+            path, [10, 20, 30], [node("Cast", ["raw"], ["label"], to=7)]
+        ),
         ["30", "20", "10"],
     ),
     "after a label encoder": (
         lambda path: linear(
             path,
             [0, 1, 2],
-            [ml("LabelEncoder", ["raw"], ["label"], keys_int64s=[0, 1, 2], values_int64s=[7, 8, 9])],
+            [
+                ml(
+                    "LabelEncoder",
+                    ["raw"],
+                    ["label"],
+                    keys_int64s=[0, 1, 2],
+                    values_int64s=[7, 8, 9],
+                )
+            ],
         ),
         ["9", "8", "7"],
     ),
-    "a constant list": (lambda path: gathered(path, np.array([10, 20, 30]), "i"), ["30", "20", "10"]),
+    "a constant list": (
+        lambda path: gathered(path, np.array([10, 20, 30]), "i"),
+        ["30", "20", "10"],
+    ),
     "a constant list of int32": (
         lambda path: gathered(path, np.array([1, 2, 3], np.int32), "i", cast=True),
         ["3", "2", "1"],
     ),
-    "a constant list of texts": (lambda path: gathered(path, np.array(["x", "y", "z"], object), "s"), ["z", "y", "x"]),
+    "a constant list of texts": (
+        lambda path: gathered(path, np.array(["x", "y", "z"], object), "s"),
+        ["z", "y", "x"],
+    ),
 }
 
 
@@ -168,9 +217,12 @@ def test_the_manifest_comes_before_the_graph(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("classes", "expected"), [([0, 1, 2], ["high", "middle", "low"]), (["a", "b", "c"], ["c", "b", "a"])]
+    ("classes", "expected"),
+    [([0, 1, 2], ["high", "middle", "low"]), (["a", "b", "c"], ["c", "b", "a"])],
 )
-def test_a_label_file_names_numbers_only(tmp_path: Path, classes: list[Any], expected: list[str]) -> None:
+def test_a_label_file_names_numbers_only(
+    tmp_path: Path, classes: list[Any], expected: list[str]
+) -> None:
     path = linear(tmp_path / "m" / "m.onnx", classes)
     (path.parent / "labels.txt").write_text("low\nmiddle\nhigh\n")
 
@@ -203,7 +255,10 @@ def test_an_unknown_column_is_never_a_class(tmp_path: Path) -> None:
 
     answer = ask(path, [[1, 2, 9], [9, 2, 1]])
 
-    assert [(entry["row"], entry["label"]) for entry in answer] == [(0, "30"), (1, "10")]
+    assert [(entry["row"], entry["label"]) for entry in answer] == [
+        (0, "30"),
+        (1, "10"),
+    ]
     assert all(entry["score"] > 0.9 for entry in answer)
 
 
@@ -219,17 +274,28 @@ def test_outliers_have_their_own_labels_and_scores(tmp_path: Path) -> None:
 
     answer = ask(path, [[9, 0, 0], [0, 0, 0]])
 
-    assert [(entry["label"], entry["score"]) for entry in answer] == [("-1", -8.0), ("1", 1.0)]
-    named = ask(path, [[9, 0, 0], [0, 0, 0]], f'{CLASSIFIER}labels = ["outlier", "inlier"]\n')
+    assert [(entry["label"], entry["score"]) for entry in answer] == [
+        ("-1", -8.0),
+        ("1", 1.0),
+    ]
+    named = ask(
+        path, [[9, 0, 0], [0, 0, 0]], f'{CLASSIFIER}labels = ["outlier", "inlier"]\n'
+    )
     assert labels_of(named) == ["outlier", "inlier"]
 
 
 def test_the_advice_for_tables_of_classes_works(tmp_path: Path) -> None:
-    nodes = [node("Identity", ["X"], ["scores"]), node("ArgMin", ["X"], ["label"], axis=1, keepdims=0)]
+    nodes = [
+        node("Identity", ["X"], ["scores"]),
+        node("ArgMin", ["X"], ["label"], axis=1, keepdims=0),
+    ]
     outputs = [("label", "i", ["n"]), ("scores", "f", ["n", 3])]
     path = save(tmp_path / "m" / "m.onnx", nodes, [X3], outputs)
 
-    with pytest.raises(ApiError, match='it answers labels with their scores: write task = "tabular-classification"'):
+    with pytest.raises(
+        ApiError,
+        match='it answers labels with their scores: write task = "tabular-classification"',
+    ):
         ask(path, "a text", "")
     assert labels_of(ask(path, [3, 1, 2], CLASSIFIER))[0] == "1"
 
@@ -243,7 +309,9 @@ def test_the_winner_of_the_model_comes_first(tmp_path: Path) -> None:
         node("Gather", ["classes", "number"], ["label"]),
     ]
     outputs = [("label", "i", ["n"]), ("probabilities", "f", ["n", 3])]
-    path = save(tmp_path / "m" / "m.onnx", nodes, [X3], outputs, classes=np.array([10, 20, 30]))
+    path = save(
+        tmp_path / "m" / "m.onnx", nodes, [X3], outputs, classes=np.array([10, 20, 30])
+    )
 
     answer = ask(path, [1, 2, 3])
 
@@ -252,13 +320,20 @@ def test_the_winner_of_the_model_comes_first(tmp_path: Path) -> None:
 
 
 def test_clusters_are_ordered_by_distance(tmp_path: Path) -> None:
-    nodes = [node("Identity", ["X"], ["scores"]), node("ArgMin", ["X"], ["label"], axis=1, keepdims=0)]
+    nodes = [
+        node("Identity", ["X"], ["scores"]),
+        node("ArgMin", ["X"], ["label"], axis=1, keepdims=0),
+    ]
     outputs = [("label", "i", ["n"]), ("scores", "f", ["n", 3])]
     path = save(tmp_path / "m" / "m.onnx", nodes, [X3], outputs)
 
     answer = ask(path, [3, 1, 2])
 
-    assert [(entry["label"], entry["score"]) for entry in answer] == [("1", 1.0), ("2", 2.0), ("0", 3.0)]
+    assert [(entry["label"], entry["score"]) for entry in answer] == [
+        ("1", 1.0),
+        ("2", 2.0),
+        ("0", 3.0),
+    ]
 
 
 def test_a_column_for_each_class(tmp_path: Path) -> None:
@@ -269,8 +344,18 @@ def test_a_column_for_each_class(tmp_path: Path) -> None:
         node("Mul", ["number", "ten"], ["tens"]),
         node("Add", ["tens", "ten"], ["output_label"]),
     ]
-    outputs = [("output_label", "i", ["n"]), *((name, "f", ["n", 1]) for name in ("i10", "i20", "i30"))]
-    path = save(tmp_path / "m" / "m.onnx", nodes, [X3], outputs, ten=np.int64(10), sizes=np.array([1, 1, 1]))
+    outputs = [
+        ("output_label", "i", ["n"]),
+        *((name, "f", ["n", 1]) for name in ("i10", "i20", "i30")),
+    ]
+    path = save(
+        tmp_path / "m" / "m.onnx",
+        nodes,
+        [X3],
+        outputs,
+        ten=np.int64(10),
+        sizes=np.array([1, 1, 1]),
+    )
 
     answer = ask(path, [[1, 2, 3], [6, 5, 4]])
 
@@ -283,10 +368,14 @@ def test_a_column_for_each_class(tmp_path: Path) -> None:
 def zip_map(path: Path, classes: Sequence[Any]) -> Path:
     """Scores as a map by class."""
     is_text = isinstance(classes[0], str)
-    attribute = {"classlabels_strings" if is_text else "classlabels_int64s": list(classes)}
+    attribute = {
+        "classlabels_strings" if is_text else "classlabels_int64s": list(classes)
+    }
     key = KINDS["s" if is_text else "i"]
     value = onnx.helper.make_tensor_type_proto(KINDS["f"], [])
-    sequence = onnx.helper.make_sequence_type_proto(onnx.helper.make_map_type_proto(key, value))
+    sequence = onnx.helper.make_sequence_type_proto(
+        onnx.helper.make_map_type_proto(key, value)
+    )
     nodes = [
         node("ArgMax", ["X"], ["number"], axis=1, keepdims=0),
         node("Gather", ["classes", "number"], ["label"]),
@@ -344,8 +433,14 @@ def test_other_integers_are_no_classes(tmp_path: Path) -> None:
         node("Gather", ["classes", "number"], ["label"]),
         node("Cast", ["X"], ["leaf"], to=7),
     ]
-    outputs = [("label", "i", ["n"]), ("probabilities", "f", ["n", 3]), ("leaf", "i", ["n", 3])]
-    path = save(tmp_path / "m" / "m.onnx", nodes, [X3], outputs, classes=np.array([10, 20, 30]))
+    outputs = [
+        ("label", "i", ["n"]),
+        ("probabilities", "f", ["n", 3]),
+        ("leaf", "i", ["n", 3]),
+    ]
+    path = save(
+        tmp_path / "m" / "m.onnx", nodes, [X3], outputs, classes=np.array([10, 20, 30])
+    )
 
     assert labels_of(ask(path, [1, 3, 2])) == ["20", "30", "10"]
 
@@ -356,7 +451,11 @@ def test_a_model_with_winners_only(tmp_path: Path) -> None:
         node("Gather", ["classes", "number"], ["label"]),
     ]
     path = save(
-        tmp_path / "m" / "m.onnx", nodes, [X3], [("label", "s", ["n"])], classes=np.array(["x", "y", "z"], object)
+        tmp_path / "m" / "m.onnx",
+        nodes,
+        [X3],
+        [("label", "s", ["n"])],
+        classes=np.array(["x", "y", "z"], object),
     )
 
     assert ask(path, [1, 3, 2]) == [{"label": "y", "index": 1}]
@@ -369,20 +468,33 @@ def test_several_targets_of_one_output(tmp_path: Path) -> None:
     """Winners [rows, targets] and scores [targets, rows, classes], as of scikit-learn's forests."""
     nodes = [
         node("Neg", ["X"], ["minus"]),
-        *(node("ArgMax", [source], [f"{source}_n"], axis=1, keepdims=1) for source in ("X", "minus")),
-        *(node("Gather", [f"classes_{source}", f"{source}_n"], [f"{source}_l"]) for source in ("X", "minus")),
+        *(
+            node("ArgMax", [source], [f"{source}_n"], axis=1, keepdims=1)
+            for source in ("X", "minus")
+        ),
+        *(
+            node("Gather", [f"classes_{source}", f"{source}_n"], [f"{source}_l"])
+            for source in ("X", "minus")
+        ),
         node("Concat", ["X_l", "minus_l"], ["label"], axis=1),
         node("Unsqueeze", ["X", "zero"], ["X_p"]),
         node("Unsqueeze", ["minus", "zero"], ["minus_p"]),
         node("Concat", ["X_p", "minus_p"], ["probabilities"], axis=0),
     ]
     outputs = [("label", "i", ["n", 2]), ("probabilities", "f", [2, "n", 3])]
-    constants = {"classes_X": np.array([10, 20, 30]), "classes_minus": np.array([7, 8, 9]), "zero": np.array([0])}
+    constants = {
+        "classes_X": np.array([10, 20, 30]),
+        "classes_minus": np.array([7, 8, 9]),
+        "zero": np.array([0]),
+    }
     path = save(tmp_path / "m" / "m.onnx", nodes, [X3], outputs, **constants)
 
     answer = ask(path, [[1, 2, 3], [6, 5, 4]], top_k="1")
 
-    assert [(entry["row"], entry["name"], entry["label"], entry["score"]) for entry in answer] == [
+    assert [
+        (entry["row"], entry["name"], entry["label"], entry["score"])
+        for entry in answer
+    ] == [
         *((0, "label[0]", "30", 3.0), (0, "label[1]", "7", -1.0)),
         *((1, "label[0]", "10", 6.0), (1, "label[1]", "9", -4.0)),
     ]
@@ -403,12 +515,18 @@ def test_several_outputs_of_winners(tmp_path: Path) -> None:
         *(("colour", "s", ["n"]), ("colour_scores", "f", ["n", 3])),
         *(("size", "i", ["n"]), ("size_scores", "f", ["n", 3])),
     ]
-    constants = {"colours": np.array(["red", "green", "blue"], object), "sizes": np.array([36, 38, 40])}
+    constants = {
+        "colours": np.array(["red", "green", "blue"], object),
+        "sizes": np.array([36, 38, 40]),
+    }
     path = save(tmp_path / "m" / "m.onnx", nodes, [X3], outputs, **constants)
 
     answer = ask(path, [1, 2, 3], top_k="1")
 
-    assert [(entry["name"], entry["label"]) for entry in answer] == [("colour", "blue"), ("size", "36")]
+    assert [(entry["name"], entry["label"]) for entry in answer] == [
+        ("colour", "blue"),
+        ("size", "36"),
+    ]
 
 
 # Regressions
@@ -418,22 +536,35 @@ def matrix(path: Path) -> Path:
     """Three targets of two features."""
     weights = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
     nodes = [node("MatMul", ["X", "W"], ["variable"])]
-    return save(path, nodes, [("X", "f", ["n", 2])], [("variable", "f", ["n", 3])], W=weights)
+    return save(
+        path, nodes, [("X", "f", ["n", 2])], [("variable", "f", ["n", 3])], W=weights
+    )
 
 
 def test_rows_by_feature_name(tmp_path: Path) -> None:
     """JSON and CSV reach the columns of a model with an input for each, texts too."""
     nodes = [
         node("Cast", ["age"], ["age_f"], to=1),
-        ml("LabelEncoder", ["city"], ["city_f"], keys_strings=["oslo", "rome"], values_floats=[0.0, 10.0]),
+        ml(
+            "LabelEncoder",
+            ["city"],
+            ["city_f"],
+            keys_strings=["oslo", "rome"],
+            values_floats=[0.0, 10.0],
+        ),
         node("Add", ["age_f", "city_f"], ["variable"]),
     ]
     inputs = [("age", "i", ["n", 1]), ("city", "s", ["n", 1])]
     path = save(tmp_path / "m" / "m.onnx", nodes, inputs, [("variable", "f", ["n", 1])])
 
-    assert ask(path, {"city": "rome", "age": 3}, REGRESSION) == [{"name": "variable", "value": 13.0}]
+    assert ask(path, {"city": "rome", "age": 3}, REGRESSION) == [
+        {"name": "variable", "value": 13.0}
+    ]
     rows = [{"city": "rome", "age": 3}, {"city": "oslo", "age": 4}]
-    expected = [{"row": 0, "name": "variable", "value": 13.0}, {"row": 1, "name": "variable", "value": 4.0}]
+    expected = [
+        {"row": 0, "name": "variable", "value": 13.0},
+        {"row": 1, "name": "variable", "value": 4.0},
+    ]
     assert ask(path, rows, REGRESSION) == expected
     assert ask(path, b"city,age\nrome,3\noslo,4\n", REGRESSION) == expected
 
@@ -448,7 +579,9 @@ def test_values_by_row_and_target(tmp_path: Path) -> None:
         for row in range(2)
         for column in range(3)
     ]
-    manifest = f'{REGRESSION}[target]\nnames = ["a", "b", "c"]\nunits = ["m", "s", ""]\n'
+    manifest = (
+        f'{REGRESSION}[target]\nnames = ["a", "b", "c"]\nunits = ["m", "s", ""]\n'
+    )
     assert ask(path, [0, 1], manifest) == [
         {"name": "a", "value": 4.0, "unit": "m"},
         {"name": "b", "value": 5.0, "unit": "s"},
@@ -457,7 +590,10 @@ def test_values_by_row_and_target(tmp_path: Path) -> None:
 
 
 def test_several_outputs_of_values(tmp_path: Path) -> None:
-    nodes = [node("ReduceSum", ["X"], ["sum"], keepdims=0), node("ReduceMax", ["X"], ["most"], axes=[1])]
+    nodes = [
+        node("ReduceSum", ["X"], ["sum"], keepdims=0),
+        node("ReduceMax", ["X"], ["most"], axes=[1]),
+    ]
     nodes[0].input.append("axis")
     outputs = [("sum", "f", ["n"]), ("most", "f", ["n", 1])]
     path = save(tmp_path / "m" / "m.onnx", nodes, [X3], outputs, axis=np.array([1]))
@@ -474,7 +610,10 @@ def test_several_outputs_of_values(tmp_path: Path) -> None:
     ("target", "message"),
     [
         ('names = ["a", "b"]', "target.names has 2, the model answers 3"),
-        ('names = ["a", "b", "c"]\nunits = ["m"]', "target.units has 1, target.names has 3"),
+        (
+            'names = ["a", "b", "c"]\nunits = ["m"]',
+            "target.units has 1, target.names has 3",
+        ),
         ('name = "a"\nnames = ["a", "b", "c"]', "use names for several targets"),
     ],
 )
@@ -501,8 +640,12 @@ def test_the_reader_names_outputs(tmp_path: Path) -> None:
 def test_a_cycle_and_a_long_chain_end(tmp_path: Path) -> None:
     """A file may claim anything; the walk has a limit of steps."""
     nodes = [node("Identity", ["b"], ["a"]), node("Identity", ["a"], ["b"])]
-    nodes += [node("Identity", [f"c{number + 1}"], [f"c{number}"]) for number in range(5000)]
-    path = save(tmp_path / "m.onnx", nodes, [X3], [("a", "i", ["n"]), ("c0", "i", ["n"])])
+    nodes += [
+        node("Identity", [f"c{number + 1}"], [f"c{number}"]) for number in range(5000)
+    ]
+    path = save(
+        tmp_path / "m.onnx", nodes, [X3], [("a", "i", ["n"]), ("c0", "i", ["n"])]
+    )
 
     assert read_class_outputs(path) == {}
 
@@ -511,21 +654,47 @@ def test_the_names_of_a_file_are_bounded_together(tmp_path: Path) -> None:
     """Outputs may share a list of names, but many large lists would fill the memory."""
     names = ["a" * (1 << 19), "b"]
     outputs = [(f"y{number}", "s", ["n"]) for number in range(20)]
-    shared = [ml("LinearClassifier", ["X"], ["label", "p"], coefficients=[0.0] * 6, classlabels_strings=names)]
+    shared = [
+        ml(
+            "LinearClassifier",
+            ["X"],
+            ["label", "p"],
+            coefficients=[0.0] * 6,
+            classlabels_strings=names,
+        )
+    ]
     shared += [node("Identity", ["label"], [name]) for name, _, _ in outputs]
-    own = [node("ArrayFeatureExtractor", [f"names{number}", "X"], [f"y{number}"]) for number in range(20)]
+    own = [
+        node("ArrayFeatureExtractor", [f"names{number}", "X"], [f"y{number}"])
+        for number in range(20)
+    ]
     constants = {f"names{number}": np.array(names, object) for number in range(20)}
 
-    class_outputs = read_class_outputs(save(tmp_path / "shared.onnx", shared, [X3], outputs))
+    class_outputs = read_class_outputs(
+        save(tmp_path / "shared.onnx", shared, [X3], outputs)
+    )
 
-    assert class_outputs == {name: ClassOutput((tuple(names),)) for name, _, _ in outputs}
+    assert class_outputs == {
+        name: ClassOutput((tuple(names),)) for name, _, _ in outputs
+    }
     with pytest.raises(DamagedFileError, match="too many classes"):
         read_class_outputs(save(tmp_path / "own.onnx", own, [X3], outputs, **constants))
 
 
 def test_targets_that_double_at_each_node_end(tmp_path: Path) -> None:
-    nodes = [ml("LinearClassifier", ["X"], ["c0", "p"], coefficients=[0.0] * 6, classlabels_strings=["a", "b"])]
-    nodes += [node("Concat", [f"c{number}"] * 2, [f"c{number + 1}"], axis=0) for number in range(60)]
+    nodes = [
+        ml(
+            "LinearClassifier",
+            ["X"],
+            ["c0", "p"],
+            coefficients=[0.0] * 6,
+            classlabels_strings=["a", "b"],
+        )
+    ]
+    nodes += [
+        node("Concat", [f"c{number}"] * 2, [f"c{number + 1}"], axis=0)
+        for number in range(60)
+    ]
     path = save(tmp_path / "m.onnx", nodes, [X3], [("c60", "s", ["n"])])
 
     assert read_class_outputs(path) == {}

@@ -41,7 +41,9 @@ FILES = {
 THREE = [TensorSpec(f"serving_default_input_{n}:0", "INT32", (1, 8)) for n in range(3)]
 
 
-def task_of(folder: Path, inputs: list[TensorSpec], outputs: Any, metadata: ModelMetadata) -> Any:
+def task_of(
+    folder: Path, inputs: list[TensorSpec], outputs: Any, metadata: ModelMetadata
+) -> Any:
     """The task of a TFLite file that has this metadata, and these files in the archive at its end."""
     facts = model(folder, inputs, outputs)
     path = folder / "m" / "m.tflite"
@@ -55,38 +57,59 @@ def task_of(folder: Path, inputs: list[TensorSpec], outputs: Any, metadata: Mode
     return select_task(facts)
 
 
-def described(inputs: list[str], outputs: list[TensorMetadata], unit: ProcessUnit) -> ModelMetadata:
+def described(
+    inputs: list[str], outputs: list[TensorMetadata], unit: ProcessUnit
+) -> ModelMetadata:
     """Metadata with a tokenizer for all inputs."""
     tensors = tuple(TensorMetadata(name) for name in inputs)
-    return ModelMetadata(inputs=tensors, outputs=tuple(outputs), input_process_units=(unit,))
+    return ModelMetadata(
+        inputs=tensors, outputs=tuple(outputs), input_process_units=(unit,)
+    )
 
 
 def test_a_bert_classifier(tmp_path: Path) -> None:
     """Inputs whose own names say nothing are told by their names in the metadata; labels in two languages."""
     outputs = [TensorMetadata("probability", associated_files=(ENGLISH, GERMAN))]
-    metadata = described(["ids", "segment_ids", "mask"], outputs, BertTokenizer((VOCAB,)))
+    metadata = described(
+        ["ids", "segment_ids", "mask"], outputs, BertTokenizer((VOCAB,))
+    )
     task = task_of(tmp_path, THREE, {"Identity": (1, 2)}, metadata)
     assert task.name == "text-classification"
     run = task.prepare(memoryview(b"good film")).runs[0]
     ids, types, mask = (run[spec.name][0].tolist() for spec in THREE)
-    assert ids[:4] == [VOCABULARY.index(word) for word in ("[CLS]", "good", "film", "[SEP]")]
+    assert ids[:4] == [
+        VOCABULARY.index(word) for word in ("[CLS]", "good", "film", "[SEP]")
+    ]
     assert types == [0] * 8 and mask == [1] * 4 + [0] * 4
     scores = [{"Identity": np.array([[0.2, 0.8]], np.float32)}]
     assert task.answer(scores, AnswerOptions(1), False)[0]["label"] == "good"
-    assert task.answer(scores, AnswerOptions(1, language="de-CH"), False)[0]["label"] == "gut"
+    assert (
+        task.answer(scores, AnswerOptions(1, language="de-CH"), False)[0]["label"]
+        == "gut"
+    )
 
 
 def test_a_reader(tmp_path: Path) -> None:
     """Start and end are told by the outputs' names in the metadata, in whatever order."""
     outputs = [TensorMetadata("end_logits"), TensorMetadata("start_logits")]
-    metadata = described(["ids", "mask", "segment_ids"], outputs, BertTokenizer((VOCAB,)))
+    metadata = described(
+        ["ids", "mask", "segment_ids"], outputs, BertTokenizer((VOCAB,))
+    )
     inputs = [spec._replace(shape=(1, 16)) for spec in THREE]
-    task = task_of(tmp_path, inputs, {"Identity": (1, 16), "Identity_1": (1, 16)}, metadata)
+    task = task_of(
+        tmp_path, inputs, {"Identity": (1, 16), "Identity_1": (1, 16)}, metadata
+    )
     assert task.name == "question-answering"
-    asked = task.prepare(memoryview(json.dumps({"question": "who?", "context": "good film, bad song"}).encode()))
+    asked = task.prepare(
+        memoryview(
+            json.dumps({"question": "who?", "context": "good film, bad song"}).encode()
+        )
+    )
     end, start = np.zeros((1, 16)), np.zeros((1, 16))
     end[0, 5], start[0, 4] = 9, 9
-    best = task.answer([{"Identity": end, "Identity_1": start}], AnswerOptions(1), asked.context)[0]
+    best = task.answer(
+        [{"Identity": end, "Identity_1": start}], AnswerOptions(1), asked.context
+    )[0]
     assert best["answer"] == "good film"
 
 
@@ -97,18 +120,25 @@ def test_words_by_a_delimiter(tmp_path: Path) -> None:
     outputs = (TensorMetadata("probability", associated_files=(LABELS,)),)
     metadata = ModelMetadata(inputs=(tensor,), outputs=outputs)
     task = task_of(tmp_path, THREE[:1], {"Identity": (1, 2)}, metadata)
-    assert task.prepare(memoryview("good, new film…".encode())).runs[0][THREE[0].name].tolist() == [
-        [1, 3, 2, 4, 0, 0, 0, 0]
-    ]
+    assert task.prepare(memoryview("good, new film…".encode())).runs[0][
+        THREE[0].name
+    ].tolist() == [[1, 3, 2, 4, 0, 0, 0, 0]]
 
 
 def test_a_sound_with_its_rate(tmp_path: Path) -> None:
     """Rate and channels come from the metadata; without labels nothing is guessed."""
-    sound = TensorMetadata("audio_clip", content=Content("audio", AudioProperties(8000, 1)))
-    labelled = ModelMetadata(inputs=(sound,), outputs=(TensorMetadata("scores", associated_files=(LABELS,)),))
+    sound = TensorMetadata(
+        "audio_clip", content=Content("audio", AudioProperties(8000, 1))
+    )
+    labelled = ModelMetadata(
+        inputs=(sound,), outputs=(TensorMetadata("scores", associated_files=(LABELS,)),)
+    )
     inputs = [TensorSpec("x", "FP32", (1, 4000))]
     task = task_of(tmp_path, inputs, {"y": (1, 2)}, labelled)
-    assert task.name == "audio-classification" and "8000 Hz" in task.describe()["preprocessing"]
+    assert (
+        task.name == "audio-classification"
+        and "8000 Hz" in task.describe()["preprocessing"]
+    )
     bare = ModelMetadata(inputs=(sound,), outputs=(TensorMetadata("scores"),))
     assert task_of(tmp_path, inputs, {"y": (1, 2)}, bare).name == "tensors"
 
@@ -116,6 +146,12 @@ def test_a_sound_with_its_rate(tmp_path: Path) -> None:
 def test_a_vocabulary_that_is_not_there(tmp_path: Path) -> None:
     """The model is served as tensors; the reason names the file."""
     outputs = [TensorMetadata("probability", associated_files=(LABELS,))]
-    metadata = described(["ids", "mask", "segment_ids"], outputs, BertTokenizer((AssociatedFile("v.txt"),)))
+    metadata = described(
+        ["ids", "mask", "segment_ids"],
+        outputs,
+        BertTokenizer((AssociatedFile("v.txt"),)),
+    )
     task = task_of(tmp_path, THREE, {"Identity": (1, 2)}, metadata)
-    assert task.name == "tensors" and re.search(r"vocabulary cannot be read.*v\.txt", task.problem)
+    assert task.name == "tensors" and re.search(
+        r"vocabulary cannot be read.*v\.txt", task.problem
+    )

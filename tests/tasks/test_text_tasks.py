@@ -24,7 +24,10 @@ from pocketserve_wire import ApiError, ErrorCode, strict_json
 from text_models import VOCABULARY, bert_inputs, model, task_of
 
 SETTINGS = settings(derandomize=True, deadline=None, database=None, max_examples=200)
-FILES: Mapping[str, Any] = {"vocab.txt": "\n".join(VOCABULARY) + "\n", "l.txt": "bad\ngood\n"}
+FILES: Mapping[str, Any] = {
+    "vocab.txt": "\n".join(VOCABULARY) + "\n",
+    "l.txt": "bad\ngood\n",
+}
 NUMBER = {word: number for number, word in enumerate(VOCABULARY)}
 
 
@@ -99,7 +102,11 @@ REFUSED: dict[str, tuple[bytes, str, str]] = {
     ),
     "lists of texts": (b'[["a"], ["b"]]', "", "JSON for this model is a text"),
     "another name": (b'{"review": "good"}', "", "JSON for this model is a text"),
-    "more than a text": (b'{"text": "good", "top_k": 1}', "", "JSON for this model is a text"),
+    "more than a text": (
+        b'{"text": "good", "top_k": 1}',
+        "",
+        "JSON for this model is a text",
+    ),
     "a text that is a number": (b'{"text": 5}', "", "JSON for this model is a text"),
     "broken JSON": (b"[1", "application/json", "JSON"),
 }
@@ -128,7 +135,17 @@ def test_any_bytes_are_a_text_or_refused(body: bytes, content_type: str) -> None
 
 # Delimiters
 
-GOOD = [r"[^\w']+", r"[^\w\']+", r"\s+", r" ", r"\W+", r"[\s,.;]+", r"([^a-z]+)", r"\s+|[,.!?]", r"\.|-"]
+GOOD = [
+    r"[^\w']+",
+    r"[^\w\']+",
+    r"\s+",
+    r" ",
+    r"\W+",
+    r"[\s,.;]+",
+    r"([^a-z]+)",
+    r"\s+|[,.!?]",
+    r"\.|-",
+]
 EVIL = [
     r"[[:alpha:]]+",
     r"[a--b]",
@@ -184,14 +201,22 @@ def arrays(task: Any, body: bytes) -> Any:
 def test_a_bert_classifier(tmp_path: Path, kind: str) -> None:
     """Three inputs by their names, filled to the model's length, special tokens around the text."""
     task = task_of(
-        tmp_path, bert_inputs(8, kind), {"logits": (1, 2)}, {"task": "text-classification", "labels": "l.txt"}, FILES
+        tmp_path,
+        bert_inputs(8, kind),
+        {"logits": (1, 2)},
+        {"task": "text-classification", "labels": "l.txt"},
+        FILES,
     )
     found = arrays(task, b"The films, who?")
-    assert {name: (a.shape, a.dtype.name) for name, a in found.items()} == dict.fromkeys(
+    assert {
+        name: (a.shape, a.dtype.name) for name, a in found.items()
+    } == dict.fromkeys(
         ("input_ids", "attention_mask", "token_type_ids"), ((1, 8), kind.lower())
     )
     assert found["input_ids"].tolist() == [numbers("[CLS] the film ##s , who ? [SEP]")]
-    assert arrays(task, b"good")["attention_mask"].tolist() == [[1, 1, 1, 0, 0, 0, 0, 0]]
+    assert arrays(task, b"good")["attention_mask"].tolist() == [
+        [1, 1, 1, 0, 0, 0, 0, 0]
+    ]
     long = arrays(task, b"good film " * 50)["input_ids"][0].tolist()
     assert long == numbers("[CLS] good film good film good film [SEP]")
 
@@ -211,27 +236,61 @@ def test_a_hugging_face_folder(tmp_path: Path) -> None:
         "architectures": ["BertForSequenceClassification"],
         "id2label": {"0": "NEGATIVE", "1": "POSITIVE"},
     }
-    files = {"vocab.txt": FILES["vocab.txt"], "config.json": config, "tokenizer_config.json": {"do_lower_case": False}}
-    task = task_of(tmp_path, bert_inputs(), {"logits": (1, 2)}, {"task": "text-classification"}, files)
+    files = {
+        "vocab.txt": FILES["vocab.txt"],
+        "config.json": config,
+        "tokenizer_config.json": {"do_lower_case": False},
+    }
+    task = task_of(
+        tmp_path,
+        bert_inputs(),
+        {"logits": (1, 2)},
+        {"task": "text-classification"},
+        files,
+    )
     assert arrays(task, b"Good")["input_ids"].tolist() == [numbers("[CLS] [UNK] [SEP]")]
-    found = task.answer([{"logits": np.array([[0.0, np.log(3)]])}], AnswerOptions(), False)
-    assert [(e["label"], round(e["score"], 6)) for e in found] == [("POSITIVE", 0.75), ("NEGATIVE", 0.25)]
+    found = task.answer(
+        [{"logits": np.array([[0.0, np.log(3)]])}], AnswerOptions(), False
+    )
+    assert [(e["label"], round(e["score"], 6)) for e in found] == [
+        ("POSITIVE", 0.75),
+        ("NEGATIVE", 0.25),
+    ]
 
 
 def test_languages(tmp_path: Path) -> None:
     """Labels in the request's language; an unknown one falls back."""
-    manifest = {"task": "text-classification", "labels": "l.txt", "translations": {"de": "de.txt"}}
-    task = task_of(tmp_path, bert_inputs(), {"y": (1, 2)}, manifest, {**FILES, "de.txt": "schlecht\ngut\n"})
+    manifest = {
+        "task": "text-classification",
+        "labels": "l.txt",
+        "translations": {"de": "de.txt"},
+    }
+    task = task_of(
+        tmp_path,
+        bert_inputs(),
+        {"y": (1, 2)},
+        manifest,
+        {**FILES, "de.txt": "schlecht\ngut\n"},
+    )
     scores = [{"y": np.array([[0.1, 0.9]])}]
-    found = [task.answer(scores, AnswerOptions(1, language=tag), False)[0]["label"] for tag in ("de-AT", "fr", None)]
+    found = [
+        task.answer(scores, AnswerOptions(1, language=tag), False)[0]["label"]
+        for tag in ("de-AT", "fr", None)
+    ]
     assert found == ["gut", "good", "good"]
 
 
 def test_one_number_for_two_labels(tmp_path: Path) -> None:
     """The probability of the second."""
-    manifest = {"task": "text-classification", "labels": "l.txt", "classification": {"activation": "sigmoid"}}
+    manifest = {
+        "task": "text-classification",
+        "labels": "l.txt",
+        "classification": {"activation": "sigmoid"},
+    }
     task = task_of(tmp_path, bert_inputs(), {"y": (1, 1)}, manifest, FILES)
-    found = task.answer([{"y": np.array([[0.0]])}, {"y": np.array([[9.0]])}], AnswerOptions(1), True)
+    found = task.answer(
+        [{"y": np.array([[0.0]])}, {"y": np.array([[9.0]])}], AnswerOptions(1), True
+    )
     assert [(e["input"], e["label"]) for e in found] == [(0, "bad"), (1, "good")]
 
 
@@ -245,23 +304,60 @@ def test_a_model_that_reads_by_itself(tmp_path: Path) -> None:
         FILES,
     )
     assert arrays(task, "größe".encode())["text"].tolist() == ["größe".encode()]
-    assert arrays(task, b'["a\\ud800b"]')["text"].tolist() == ["a\ufffdb".encode()]  # half of a character
+    assert arrays(task, b'["a\\ud800b"]')["text"].tolist() == [
+        "a\ufffdb".encode()
+    ]  # half of a character
 
 
 WRONG: dict[str, tuple[list[TensorSpec], dict[str, Any], dict[str, Any], str]] = {
-    "no tokenizer": (bert_inputs(), {}, {}, "put its tokenizer.json or vocab.txt beside it"),
-    "no such file": (bert_inputs(), {"vocabulary": "v.txt"}, FILES, "v.txt is not beside the model"),
-    "no vocabulary of BERT": (bert_inputs(), {}, {"vocab.txt": "a\nb\n"}, r"has no \[CLS\]"),
+    "no tokenizer": (
+        bert_inputs(),
+        {},
+        {},
+        "put its tokenizer.json or vocab.txt beside it",
+    ),
+    "no such file": (
+        bert_inputs(),
+        {"vocabulary": "v.txt"},
+        FILES,
+        "v.txt is not beside the model",
+    ),
+    "no vocabulary of BERT": (
+        bert_inputs(),
+        {},
+        {"vocab.txt": "a\nb\n"},
+        r"has no \[CLS\]",
+    ),
     "an input of no known role": (
         [*bert_inputs(), TensorSpec("pixels", "FP32", (1, 8))],
         {},
         FILES,
         "say with text.ids",
     ),
-    "no such input": (bert_inputs(), {"ids": "x"}, FILES, "text.ids names 'x'; the model has 'input_ids'"),
-    "no tokenizer.json": (bert_inputs(), {"tokenizer": "huggingface"}, FILES, "no tokenizer.json beside the model"),
-    "a broken tokenizer.json": (bert_inputs(), {}, {"tokenizer.json": "{"}, "tokenizer.json beside the model cannot"),
-    "an evil delimiter": (bert_inputs(), {"tokenizer": "regex", "delimiter": "(a+)+"}, FILES, "delimiter"),
+    "no such input": (
+        bert_inputs(),
+        {"ids": "x"},
+        FILES,
+        "text.ids names 'x'; the model has 'input_ids'",
+    ),
+    "no tokenizer.json": (
+        bert_inputs(),
+        {"tokenizer": "huggingface"},
+        FILES,
+        "no tokenizer.json beside the model",
+    ),
+    "a broken tokenizer.json": (
+        bert_inputs(),
+        {},
+        {"tokenizer.json": "{"},
+        "tokenizer.json beside the model cannot",
+    ),
+    "an evil delimiter": (
+        bert_inputs(),
+        {"tokenizer": "regex", "delimiter": "(a+)+"},
+        FILES,
+        "delimiter",
+    ),
     "no such output": (bert_inputs(), {"output": "z"}, FILES, "text.output names 'z'"),
 }
 
@@ -271,38 +367,76 @@ def test_models_that_do_not_fit(tmp_path: Path, case: str) -> None:
     """The error says what to add."""
     inputs, table, files, text = WRONG[case]
     with pytest.raises(ModelLoadError, match=text):
-        task_of(tmp_path, inputs, {"y": (1, 2)}, {"task": "text-classification", "text": table}, files)
+        task_of(
+            tmp_path,
+            inputs,
+            {"y": (1, 2)},
+            {"task": "text-classification", "text": table},
+            files,
+        )
 
 
 def test_any_tokenizer_json(tmp_path: Path) -> None:
     """What is not BERT's goes through the library, with the same special tokens around it."""
     library = pytest.importorskip("tokenizers", reason="needs the tokenizers library")
-    made = library.Tokenizer(library.models.WordLevel({"<s>": 0, "</s>": 1, "<unk>": 2, "<pad>": 3, "hi": 4}, "<unk>"))
+    made = library.Tokenizer(
+        library.models.WordLevel(
+            {"<s>": 0, "</s>": 1, "<unk>": 2, "<pad>": 3, "hi": 4}, "<unk>"
+        )
+    )
     made.pre_tokenizer = library.pre_tokenizers.Whitespace()
     made.post_processor = library.processors.TemplateProcessing(
-        single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 1)]
+        single="<s> $A </s>",
+        pair="<s> $A </s> </s> $B </s>",
+        special_tokens=[("<s>", 0), ("</s>", 1)],
     )
-    facts = model(tmp_path, bert_inputs(), {"y": (1, 2)}, files={"tokenizer.json": json.loads(made.to_str())})
+    facts = model(
+        tmp_path,
+        bert_inputs(),
+        {"y": (1, 2)},
+        files={"tokenizer.json": json.loads(made.to_str())},
+    )
     tokenizer = tokenizer_of(facts, TextOptions())
     special = tokenizer.special
-    assert (special.first, special.middle, special.last, special.pad, special.unknown) == ((0,), (1, 1), (1,), 3, 2)
-    assert [tuple(token) for token in tokenizer.tokens("hi you")] == [(4, 0, 2), (2, 3, 6)]
+    assert (
+        special.first,
+        special.middle,
+        special.last,
+        special.pad,
+        special.unknown,
+    ) == ((0,), (1, 1), (1,), 3, 2)
+    assert [tuple(token) for token in tokenizer.tokens("hi you")] == [
+        (4, 0, 2),
+        (2, 3, 6),
+    ]
 
 
 # Question answering
 
-ASK = {"question": "who was it?", "context": "The capital of France is Paris, it is great."}
+ASK = {
+    "question": "who was it?",
+    "context": "The capital of France is Paris, it is great.",
+}
 
 
 def reader(folder: Path, length: int = 40, **table: Any) -> Any:
     """A model for questions."""
     outputs = {"end_logits": (1, length), "start_logits": (1, length)}
-    return task_of(folder, bert_inputs(length), outputs, {"task": "question-answering", "text": table}, FILES)
+    return task_of(
+        folder,
+        bert_inputs(length),
+        outputs,
+        {"task": "question-answering", "text": table},
+        FILES,
+    )
 
 
 def logits(length: int, start: int, end: int) -> dict[str, Any]:
     """Outputs that are sure of one span."""
-    found = {name: np.zeros((1, length), np.float32) for name in ("start_logits", "end_logits")}
+    found = {
+        name: np.zeros((1, length), np.float32)
+        for name in ("start_logits", "end_logits")
+    }
     found["start_logits"][0, start] = found["end_logits"][0, end] = 9.0
     return found
 
@@ -311,10 +445,14 @@ def test_answers(tmp_path: Path) -> None:
     """The question, the context, and a place in it in characters."""
     task = reader(tmp_path)
     prepared = task.prepare(memoryview(json.dumps(ASK).encode()))
-    words = "[CLS] who was it ? [SEP] the capital of france is paris , it is great . [SEP]"
+    words = (
+        "[CLS] who was it ? [SEP] the capital of france is paris , it is great . [SEP]"
+    )
     count = len(words.split())
     assert prepared.runs[0]["input_ids"][0, :count].tolist() == numbers(words)
-    assert prepared.runs[0]["token_type_ids"][0].tolist() == [0] * 6 + [1] * (count - 6) + [0] * (40 - count)
+    assert prepared.runs[0]["token_type_ids"][0].tolist() == [0] * 6 + [1] * (
+        count - 6
+    ) + [0] * (40 - count)
     found = task.answer([logits(40, 9, 11)], AnswerOptions(top_k=2), prepared.context)
     assert {key: found[0][key] for key in ("answer", "start", "end")} == {
         "answer": "France is Paris",
@@ -322,7 +460,12 @@ def test_answers(tmp_path: Path) -> None:
         "end": 30,
     }
     assert len(found) == 2 and 0.9 < found[0]["score"] <= 1 and found[1]["score"] < 0.01
-    assert task.answer([logits(40, 9, 11)], AnswerOptions(threshold=0.99999), prepared.context) == []
+    assert (
+        task.answer(
+            [logits(40, 9, 11)], AnswerOptions(threshold=0.99999), prepared.context
+        )
+        == []
+    )
 
 
 def test_no_answer(tmp_path: Path) -> None:
@@ -331,7 +474,9 @@ def test_no_answer(tmp_path: Path) -> None:
     context = task.prepare(memoryview(json.dumps(ASK).encode())).context
     assert task.answer([logits(40, 0, 0)], AnswerOptions(), context)[0]["score"] < 0.01
     backwards = task.answer([logits(40, 11, 9)], AnswerOptions(), context)
-    assert all(entry["start"] < entry["end"] and entry["score"] < 0.01 for entry in backwards)
+    assert all(
+        entry["start"] < entry["end"] and entry["score"] < 0.01 for entry in backwards
+    )
 
 
 @pytest.mark.parametrize("count", [1, 2, 14, 15, 16, 29, 30, 31, 100, 400])
@@ -340,7 +485,9 @@ def test_windows_cover_long_contexts(tmp_path: Path, count: int, stride: int) ->
     """Every token is in a window, neighbours share some, and places stay those of the whole text."""
     task = reader(tmp_path, 20, stride=stride)
     text = " ".join(["paris"] * count)
-    prepared = task.prepare(memoryview(json.dumps({"question": "who ?", "context": text}).encode()))
+    prepared = task.prepare(
+        memoryview(json.dumps({"question": "who ?", "context": text}).encode())
+    )
     covered: set[int] = set()
     for first, size, front in prepared.context[2]:
         assert 0 < size <= 20 - 5 and front == 4
@@ -348,7 +495,9 @@ def test_windows_cover_long_contexts(tmp_path: Path, count: int, stride: int) ->
     assert covered == set(range(count))
     last = len(prepared.runs) - 1
     first, size, front = prepared.context[2][last]
-    outputs = [logits(20, 0, 0)] * last + [logits(20, front + size - 1, front + size - 1)]
+    outputs = [logits(20, 0, 0)] * last + [
+        logits(20, front + size - 1, front + size - 1)
+    ]
     best = task.answer(outputs, AnswerOptions(top_k=1), prepared.context)[0]
     assert best["end"] == len(text) and best["answer"] == "paris"
 
@@ -359,9 +508,18 @@ BAD_QUESTIONS = {
     "no context": (b'{"question": "who"}', "text 'context' is missing"),
     "a number": (b'{"question": 1, "context": "a"}', "text 'question' is missing"),
     "an empty context": (b'{"question": "who", "context": " "}', "text is empty"),
-    "something else": (b'{"question": "who", "context": "a", "x": 1}', "unknown key 'x'"),
-    "a long question": (json.dumps({"question": "who " * 30, "context": "a"}).encode(), "question has 30 tokens"),
-    "a question of nothing": (b'{"question": "\\u200b", "context": "a"}', "question has 0 tokens"),
+    "something else": (
+        b'{"question": "who", "context": "a", "x": 1}',
+        "unknown key 'x'",
+    ),
+    "a long question": (
+        json.dumps({"question": "who " * 30, "context": "a"}).encode(),
+        "question has 30 tokens",
+    ),
+    "a question of nothing": (
+        b'{"question": "\\u200b", "context": "a"}',
+        "question has 0 tokens",
+    ),
 }
 
 
@@ -376,20 +534,32 @@ def test_bad_questions(tmp_path: Path, case: str) -> None:
 def test_a_context_without_tokens(tmp_path: Path) -> None:
     """Nothing to read is no answer, and no fault."""
     task = reader(tmp_path)
-    prepared = task.prepare(memoryview(json.dumps({"question": "who?", "context": "\u200b"}).encode()))
+    prepared = task.prepare(
+        memoryview(json.dumps({"question": "who?", "context": "\u200b"}).encode())
+    )
     assert task.answer([logits(40, 0, 0)], AnswerOptions(), prepared.context) == []
 
 
 # Embedding
 
 
-def embedder(folder: Path, shape: tuple[int, ...] = (1, 8, 2), files: Any = None, **table: Any) -> Any:
+def embedder(
+    folder: Path, shape: tuple[int, ...] = (1, 8, 2), files: Any = None, **table: Any
+) -> Any:
     """A model for vectors of two numbers."""
     manifest = {"task": "text-embedding", "text": table}
-    return task_of(folder, bert_inputs(8), {"last_hidden_state": shape}, manifest, {**FILES, **(files or {})})
+    return task_of(
+        folder,
+        bert_inputs(8),
+        {"last_hidden_state": shape},
+        manifest,
+        {**FILES, **(files or {})},
+    )
 
 
-TOKENS = np.array([[[3, 0], [0, 4], [3, 0], [100, 100], [0, 0], [0, 0], [0, 0], [0, 0]]], np.float32)
+TOKENS = np.array(
+    [[[3, 0], [0, 4], [3, 0], [100, 100], [0, 0], [0, 0], [0, 0], [0, 0]]], np.float32
+)
 
 
 @pytest.mark.parametrize(
@@ -403,27 +573,43 @@ TOKENS = np.array([[[3, 0], [0, 4], [3, 0], [100, 100], [0, 0], [0, 0], [0, 0], 
     ],
     ids=str,
 )
-def test_pooling(tmp_path: Path, table: dict[str, Any], files: dict[str, Any], expected: list[float]) -> None:
+def test_pooling(
+    tmp_path: Path, table: dict[str, Any], files: dict[str, Any], expected: list[float]
+) -> None:
     """Over the tokens of the text: padding has no part in it."""
     (tmp_path / "m" / "1_Pooling").mkdir(parents=True)
     for name, content in files.items():
         (tmp_path / "m" / name / "config.json").write_text(json.dumps(content))
     task = embedder(tmp_path, **table)
     prepared = task.prepare(memoryview(b"good"))
-    found = task.answer([{"last_hidden_state": TOKENS}], AnswerOptions(), prepared.context)
+    found = task.answer(
+        [{"last_hidden_state": TOKENS}], AnswerOptions(), prepared.context
+    )
     assert found == [{"index": 0, "embedding": pytest.approx(expected, rel=1e-4)}]
 
 
 def test_a_list_and_a_query(tmp_path: Path) -> None:
     """Vectors in the order of the texts; with a query, the texts by their cosine."""
     task = embedder(tmp_path, (1, 2))
-    outputs = [{"last_hidden_state": np.array([row], np.float32)} for row in ([2, 0], [0, 5], [3, 3])]
+    outputs = [
+        {"last_hidden_state": np.array([row], np.float32)}
+        for row in ([2, 0], [0, 5], [3, 3])
+    ]
     several = task.prepare(memoryview(b'["a", "b", "c"]'))
-    assert [e["index"] for e in task.answer(outputs, AnswerOptions(), several.context)] == [0, 1, 2]
+    assert [
+        e["index"] for e in task.answer(outputs, AnswerOptions(), several.context)
+    ] == [0, 1, 2]
     compared = task.prepare(memoryview(b'{"query": "a", "texts": ["b", "c"]}'))
     assert len(compared.runs) == 3
     found = task.answer(outputs, AnswerOptions(), compared.context)
-    assert [(e["index"], round(e["score"], 4)) for e in found] == [(1, 0.7071), (0, 0.0)]
-    assert len(task.answer(outputs, AnswerOptions(threshold=0.5), compared.context)) == 1
+    assert [(e["index"], round(e["score"], 4)) for e in found] == [
+        (1, 0.7071),
+        (0, 0.0),
+    ]
+    assert (
+        len(task.answer(outputs, AnswerOptions(threshold=0.5), compared.context)) == 1
+    )
     silent = [{"last_hidden_state": np.zeros((1, 2), np.float32)}] * 3
-    assert [e["score"] for e in task.answer(silent, AnswerOptions(), compared.context)] == [0, 0]
+    assert [
+        e["score"] for e in task.answer(silent, AnswerOptions(), compared.context)
+    ] == [0, 0]

@@ -22,8 +22,12 @@ WIDTH, HEIGHT = 64, 32
 def detector(path: Path) -> None:
     """A file as Ultralytics exports it: two boxes that never change, and scores that follow the picture's red."""
     helper, numpy_helper = onnx.helper, onnx.numpy_helper
-    boxes = np.array([[16, 48, 8], [16, 16, 8], [16, 16, 4], [8, 8, 4]], np.float32)[None]
-    image = helper.make_tensor_value_info("images", onnx.TensorProto.FLOAT, [1, 3, HEIGHT, WIDTH])
+    boxes = np.array([[16, 48, 8], [16, 16, 8], [16, 16, 4], [8, 8, 4]], np.float32)[
+        None
+    ]
+    image = helper.make_tensor_value_info(
+        "images", onnx.TensorProto.FLOAT, [1, 3, HEIGHT, WIDTH]
+    )
     output = helper.make_tensor_value_info("output0", onnx.TensorProto.FLOAT, [1, 6, 3])
     factors = np.array([[0.9, 0.1, 0.0], [0.0, 0.8, 0.0]], np.float32)[None]
     nodes = [
@@ -34,11 +38,23 @@ def detector(path: Path) -> None:
         helper.make_node("Concat", ["boxes", "scores"], ["output0"], axis=1),
     ]
     constants: dict[str, Any] = {"boxes": boxes, "factors": factors}
-    constants |= {name: np.array([value]) for name, value in {"zero": 0, "one": 1, "axis": 1, "last": 3}.items()}
-    weights = [numpy_helper.from_array(array, name) for name, array in constants.items()]
+    constants |= {
+        name: np.array([value])
+        for name, value in {"zero": 0, "one": 1, "axis": 1, "last": 3}.items()
+    }
+    weights = [
+        numpy_helper.from_array(array, name) for name, array in constants.items()
+    ]
     graph = helper.make_graph(nodes, "detector", [image], [output], weights)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    said = {"task": "detect", "stride": "32", "imgsz": f"[{HEIGHT}, {WIDTH}]", "names": "{0: 'left', 1: 'right'}"}
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8
+    )
+    said = {
+        "task": "detect",
+        "stride": "32",
+        "imgsz": f"[{HEIGHT}, {WIDTH}]",
+        "names": "{0: 'left', 1: 'right'}",
+    }
     helper.set_model_props(model, said)
     path.write_bytes(model.SerializeToString())
 
@@ -71,8 +87,13 @@ LEFT, RIGHT = entry("left", 0, 0.9, 80), entry("right", 1, 0.8, 400)
 def test_a_file_that_says_what_it_is(server: Any) -> None:
     """Task, size, normalisation, letterbox and labels come from the file; boxes are the picture's."""
     answer = server.call("POST", "/predictions/toy", data=red(640, 320)).json()
-    assert (answer["task"], answer["predictions"]) == ("object-detection", [LEFT, RIGHT])
-    square = server.call("POST", "/predictions/toy", data=red(320, 320)).json()["predictions"]
+    assert (answer["task"], answer["predictions"]) == (
+        "object-detection",
+        [LEFT, RIGHT],
+    )
+    square = server.call("POST", "/predictions/toy", data=red(320, 320)).json()[
+        "predictions"
+    ]
     # Between bars of 16 pixels on either side; the left box lies half on a bar.
     assert [one["box"] for one in square] == [
         {"x": 0, "y": 120, "width": 80, "height": 80},
@@ -85,22 +106,39 @@ def test_a_frame_and_a_drawing(server: Any) -> None:
     frame = np.zeros((640, 320, 3), np.uint8)
     frame[..., 0] = 255
     query = "?format=rgb&width=320&height=640&rotation=90"
-    answer = server.call("POST", f"/predictions/toy{query}", data=frame.tobytes()).json()
+    answer = server.call(
+        "POST", f"/predictions/toy{query}", data=frame.tobytes()
+    ).json()
     assert answer["predictions"] == [LEFT, RIGHT]
-    drawn = server.call("POST", f"/predictions/toy{query}&annotate=png", data=frame.tobytes())
+    drawn = server.call(
+        "POST", f"/predictions/toy{query}&annotate=png", data=frame.tobytes()
+    )
     assert drawn.headers["Content-Type"] == "image/png"
-    as_jpeg = server.call("POST", f"/predictions/toy{query}&annotate=jpeg", data=frame.tobytes())
-    assert as_jpeg.headers["Content-Type"] == "image/jpeg" and as_jpeg.content.startswith(b"\xff\xd8\xff")
+    as_jpeg = server.call(
+        "POST", f"/predictions/toy{query}&annotate=jpeg", data=frame.tobytes()
+    )
+    assert as_jpeg.headers[
+        "Content-Type"
+    ] == "image/jpeg" and as_jpeg.content.startswith(b"\xff\xd8\xff")
     pixels = np.asarray(Image.open(io.BytesIO(drawn.content)))
     assert pixels.shape == (320, 640, 3)
     plain = (pixels == (255, 0, 0)).all(axis=-1)
-    assert plain[160, 160] and not plain[118:123, 230].all() and not plain[160, 236:242].all()
+    assert (
+        plain[160, 160]
+        and not plain[118:123, 230].all()
+        and not plain[160, 236:242].all()
+    )
 
 
 def test_region_and_card(server: Any) -> None:
     """A region moves the boxes; the card says what was read from the file."""
-    found = server.call("POST", "/predictions/toy?region=320,0,320,160", data=red(640, 320)).json()["predictions"]
+    found = server.call(
+        "POST", "/predictions/toy?region=320,0,320,160", data=red(640, 320)
+    ).json()["predictions"]
     assert found[0]["box"] == {"x": 360, "y": 60, "width": 80, "height": 40}
     card = server.call("GET", "/v2/models/toy").json()["card"]
     assert card["first_labels"] == ["left", "right"]
-    assert card["preprocessing"] == "turned upright, scaled to fit between bars to 64x32 RGB, pixel / 255 as FP32"
+    assert (
+        card["preprocessing"]
+        == "turned upright, scaled to fit between bars to 64x32 RGB, pixel / 255 as FP32"
+    )

@@ -44,10 +44,18 @@ MAPS: dict[str, tuple[Any, dict[str, Any]]] = {
 
 
 def segmenter(
-    folder: Path, array: Any, options: dict[str, Any], labels: str = "ground\nleft\ntop\n", **image: Any
+    folder: Path,
+    array: Any,
+    options: dict[str, Any],
+    labels: str = "ground\nleft\ntop\n",
+    **image: Any,
 ) -> Any:
     """The task for a map."""
-    manifest: dict[str, Any] = {"task": "image-segmentation", "segmentation": options, "labels": "l.txt"}
+    manifest: dict[str, Any] = {
+        "task": "image-segmentation",
+        "segmentation": options,
+        "labels": "l.txt",
+    }
     if image:
         manifest["image"] = image
     return select_task(facts(folder, {"map": array.shape}, manifest, {"l.txt": labels}))
@@ -59,9 +67,13 @@ def test_maps(tmp_path: Path, case: str) -> None:
     array, options = MAPS[case]
     task = segmenter(tmp_path, array, options)
     context = task.prepare(picture()).context
-    found = task.answer([{"map": array}], AnswerOptions(values={"mask": "png"}), context)
+    found = task.answer(
+        [{"map": array}], AnswerOptions(values={"mask": "png"}), context
+    )
     assert isinstance(found, ExtendedAnswer)
-    assert [(e["label"], e["index"], e["pixels"], e["share"]) for e in found.entries] == [
+    assert [
+        (e["label"], e["index"], e["pixels"], e["share"]) for e in found.entries
+    ] == [
         ("ground", 0, 130, 0.65),
         ("left", 1, 50, 0.25),
         ("top", 2, 20, 0.1),
@@ -69,36 +81,57 @@ def test_maps(tmp_path: Path, case: str) -> None:
     mask = np.asarray(Image.open(io.BytesIO(base64.b64decode(found.more["mask"]))))
     assert (mask == CLASSES).all()
     assert found.more["mask_box"] == {"x": 0, "y": 0, "width": 400, "height": 400}
-    assert task.answer([{"map": array}], AnswerOptions(top_k=1, threshold=0.2), context) == found.entries[:1]
-    assert len(task.answer([{"map": array}], AnswerOptions(threshold=0.2), context)) == 2
+    assert (
+        task.answer([{"map": array}], AnswerOptions(top_k=1, threshold=0.2), context)
+        == found.entries[:1]
+    )
+    assert (
+        len(task.answer([{"map": array}], AnswerOptions(threshold=0.2), context)) == 2
+    )
     json.dumps(found.entries, allow_nan=False)
 
 
 @pytest.mark.parametrize(
-    ("options", "high"), [({}, 0.6), ({"threshold": 0.1}, 0.2), ({"activation": "sigmoid"}, 0.5)], ids=str
+    ("options", "high"),
+    [({}, 0.6), ({"threshold": 0.1}, 0.2), ({"activation": "sigmoid"}, 0.5)],
+    ids=str,
 )
-def test_a_map_of_one_channel(tmp_path: Path, options: dict[str, Any], high: float) -> None:
+def test_a_map_of_one_channel(
+    tmp_path: Path, options: dict[str, Any], high: float
+) -> None:
     """Above the threshold is class 1; logits go through a sigmoid first."""
     array = np.where(CLASSES == 1, high, -0.1)[None, ..., None].astype(np.float32)
     task = segmenter(tmp_path, array, options)
-    found = task.answer([{"map": array}], AnswerOptions(), task.prepare(picture()).context)
+    found = task.answer(
+        [{"map": array}], AnswerOptions(), task.prepare(picture()).context
+    )
     assert [(entry["index"], entry["pixels"]) for entry in found] == [(0, 150), (1, 50)]
 
 
 @pytest.mark.parametrize(
     ("labels", "names"),
-    [("horse", ["background", "horse"]), ("ground\nhorse", ["ground", "horse"]), ("", ["0", "1"])],
+    [
+        ("horse", ["background", "horse"]),
+        ("ground\nhorse", ["ground", "horse"]),
+        ("", ["0", "1"]),
+    ],
 )
 @pytest.mark.parametrize("shape", [(1, 10, 20, 1), (1, 1, 10, 20), (1, 10, 20)])
-def test_the_names_of_one_channel(tmp_path: Path, labels: str, names: list[str], shape: tuple[int, ...]) -> None:
+def test_the_names_of_one_channel(
+    tmp_path: Path, labels: str, names: list[str], shape: tuple[int, ...]
+) -> None:
     """A single name is the object's, not the background's, and the background is not drawn."""
     photo = picture(800, 800)  # smaller ones are drawn larger
     array = np.where(CLASSES == 1, 0.9, 0.1).reshape(shape).astype(np.float32)
     task = segmenter(tmp_path, array, {}, labels)
     context = task.prepare(photo).context
     found = task.answer([{"map": array}], AnswerOptions(), context)
-    assert [(entry["index"], entry["label"]) for entry in found] == list(enumerate(names))
-    image = Image.open(io.BytesIO(task.annotate(photo, NO_HINTS, [{"map": array}], found, context)))
+    assert [(entry["index"], entry["label"]) for entry in found] == list(
+        enumerate(names)
+    )
+    image = Image.open(
+        io.BytesIO(task.annotate(photo, NO_HINTS, [{"map": array}], found, context))
+    )
     plain = Image.open(io.BytesIO(bytes(photo))).convert("RGB")
     drawn = np.asarray(image)[: plain.height, : plain.width] != np.asarray(plain)
     assert drawn[300, 600].any() == (names[0] == "ground")
@@ -110,9 +143,16 @@ def test_bars_do_not_count(tmp_path: Path) -> None:
     bars[:, :, 5:15] = 1
     task = segmenter(tmp_path, bars, {}, resize="letterbox")
     context = task.prepare(picture()).context
-    assert [(e["index"], e["share"]) for e in task.answer([{"map": bars}], AnswerOptions(), context)] == [(1, 1.0)]
+    assert [
+        (e["index"], e["share"])
+        for e in task.answer([{"map": bars}], AnswerOptions(), context)
+    ] == [(1, 1.0)]
     task = segmenter(tmp_path, bars, {}, resize="crop")
-    found = task.answer([{"map": bars}], AnswerOptions(values={"mask": "png"}), task.prepare(picture()).context)
+    found = task.answer(
+        [{"map": bars}],
+        AnswerOptions(values={"mask": "png"}),
+        task.prepare(picture()).context,
+    )
     assert found.more["mask_box"] == {"x": 0, "y": 100, "width": 400, "height": 200}
 
 
@@ -120,7 +160,11 @@ def test_many_classes(tmp_path: Path) -> None:
     """Beyond 256 classes the mask has 16 bits."""
     array = np.array([[[0, 300], [300, 65535]]])
     task = segmenter(tmp_path, array, {})
-    found = task.answer([{"map": array}], AnswerOptions(values={"mask": "png"}), task.prepare(picture()).context)
+    found = task.answer(
+        [{"map": array}],
+        AnswerOptions(values={"mask": "png"}),
+        task.prepare(picture()).context,
+    )
     mask = np.asarray(Image.open(io.BytesIO(base64.b64decode(found.more["mask"]))))
     assert mask.tolist() == array[0].tolist()
 
@@ -128,18 +172,30 @@ def test_many_classes(tmp_path: Path) -> None:
 def test_names_of_the_map(tmp_path: Path) -> None:
     """The manifest's name is one that an output has itself; else that of a signature, where it means one output."""
     aliases = {"first": ("second", "scores", "map"), "second": ("first", "scores")}
-    outputs = tuple(TensorSpec(name, "FP32", (1, 8, 8, 3), aliases=aliases[name]) for name in aliases)
+    outputs = tuple(
+        TensorSpec(name, "FP32", (1, 8, 8, 3), aliases=aliases[name])
+        for name in aliases
+    )
 
     def segmenter_of(name: str) -> Any:
         manifest = {"task": "image-segmentation", "segmentation": {"output": name}}
-        return select_task(dataclasses.replace(facts(tmp_path, {}, manifest), outputs=outputs))
+        return select_task(
+            dataclasses.replace(facts(tmp_path, {}, manifest), outputs=outputs)
+        )
 
     for name, own in {"first": "first", "second": "second", "map": "first"}.items():
         task = segmenter_of(name)
-        assert task.answer([{own: SCORES[None]}], AnswerOptions(), task.prepare(picture()).context)
-    with pytest.raises(ModelLoadError, match=r"'scores', another name of several; the model has 'first', 'second'"):
+        assert task.answer(
+            [{own: SCORES[None]}], AnswerOptions(), task.prepare(picture()).context
+        )
+    with pytest.raises(
+        ModelLoadError,
+        match=r"'scores', another name of several; the model has 'first', 'second'",
+    ):
         segmenter_of("scores")
-    with pytest.raises(ModelLoadError, match=r"names 'none'; the model has 'first', 'second'"):
+    with pytest.raises(
+        ModelLoadError, match=r"names 'none'; the model has 'first', 'second'"
+    ):
         segmenter_of("none")
 
 
@@ -147,7 +203,10 @@ def test_labels_tell_a_segmenter(tmp_path: Path) -> None:
     """As many names as channels are certain; without names, a map is a map."""
     shapes = {"map": (1, 50, 100, 3)}
     assert (
-        select_task(facts(tmp_path, shapes, {"labels": "l.txt"}, {"l.txt": "a\nb\nc\n"})).name == "image-segmentation"
+        select_task(
+            facts(tmp_path, shapes, {"labels": "l.txt"}, {"l.txt": "a\nb\nc\n"})
+        ).name
+        == "image-segmentation"
     )
     assert select_task(facts(tmp_path, shapes)).name == "tensors"
 
@@ -155,7 +214,11 @@ def test_labels_tell_a_segmenter(tmp_path: Path) -> None:
 def test_labels_of_a_model_without_a_task(tmp_path: Path) -> None:
     """They are for whoever asks for classes of an output; what cannot be read is told only where it is asked for."""
     shapes = {"a": (1, 2), "b": (1, 2)}
-    assert list(select_task(facts(tmp_path, shapes, {"labels": "l.txt"}, {"l.txt": "no\nyes\n"})).labels) == [
+    assert list(
+        select_task(
+            facts(tmp_path, shapes, {"labels": "l.txt"}, {"l.txt": "no\nyes\n"})
+        ).labels
+    ) == [
         "no",
         "yes",
     ]
@@ -172,7 +235,10 @@ def movenet(points: Any) -> Any:
     return np.asarray(points, np.float32)[:, [1, 0, 2]][None, None]
 
 
-BODY = np.stack([np.linspace(0.25, 0.75, 17), np.linspace(0.1, 0.9, 17), np.linspace(0.9, 0.5, 17)], axis=1)
+BODY = np.stack(
+    [np.linspace(0.25, 0.75, 17), np.linspace(0.1, 0.9, 17), np.linspace(0.9, 0.5, 17)],
+    axis=1,
+)
 
 
 STRETCHED = {"task": "pose-estimation", "image": {"resize": "stretch"}}
@@ -182,22 +248,35 @@ def check_body(entry: dict[str, Any], tolerance: float = 0.01) -> None:
     """The body on a picture of 400 x 400 that filled the input."""
     points = entry["keypoints"]
     assert [point["label"] for point in points] == list(COCO)
-    np.testing.assert_allclose([point["x"] for point in points], 400 * BODY[:, 0], atol=tolerance)
-    np.testing.assert_allclose([point["y"] for point in points], 400 * BODY[:, 1], atol=tolerance)
+    np.testing.assert_allclose(
+        [point["x"] for point in points], 400 * BODY[:, 0], atol=tolerance
+    )
+    np.testing.assert_allclose(
+        [point["y"] for point in points], 400 * BODY[:, 1], atol=tolerance
+    )
     box = entry["box"]
-    np.testing.assert_allclose([box["x"], box["y"], box["width"], box["height"]], [100, 40, 200, 320], atol=tolerance)
+    np.testing.assert_allclose(
+        [box["x"], box["y"], box["width"], box["height"]],
+        [100, 40, 200, 320],
+        atol=tolerance,
+    )
 
 
 def test_movenet(tmp_path: Path) -> None:
     """Told by its output's shape; it takes pixels from 0 to 255 between bars, as its authors say."""
     plain = select_task(facts(tmp_path, {"o": (1, 1, 17, 3)}))
-    assert "scaled to fit between bars to 200x100 RGB, pixel / 1" in plain.describe()["preprocessing"]
+    assert (
+        "scaled to fit between bars to 200x100 RGB, pixel / 1"
+        in plain.describe()["preprocessing"]
+    )
     task = select_task(facts(tmp_path, {"o": (1, 1, 17, 3)}, STRETCHED))
     context = task.prepare(picture()).context
     (entry,) = task.answer([{"o": movenet(BODY)}], AnswerOptions(), context)
     assert entry["score"] == pytest.approx(0.7) and task.name == "pose-estimation"
     check_body(entry)
-    assert task.answer([{"o": movenet(BODY)}], AnswerOptions(threshold=0.8), context) == []
+    assert (
+        task.answer([{"o": movenet(BODY)}], AnswerOptions(threshold=0.8), context) == []
+    )
 
 
 def test_several_bodies(tmp_path: Path) -> None:
@@ -215,7 +294,10 @@ def test_several_bodies(tmp_path: Path) -> None:
 @pytest.mark.parametrize("swapped", [False, True])
 def test_posenet(tmp_path: Path, swapped: bool) -> None:
     """The hottest cell and its offset; which output is which is told from the channels."""
-    heat, offsets = np.full((1, 5, 9, 17), -8.0, np.float32), np.zeros((1, 5, 9, 34), np.float32)
+    heat, offsets = (
+        np.full((1, 5, 9, 17), -8.0, np.float32),
+        np.zeros((1, 5, 9, 34), np.float32),
+    )
     places = BODY[:, :2] * np.array([200, 100])
     cells = np.rint(places / np.array([199 / 8, 99 / 4])).astype(int)
     for number, ((x, y), (column, row)) in enumerate(zip(places, cells, strict=True)):
@@ -223,7 +305,9 @@ def test_posenet(tmp_path: Path, swapped: bool) -> None:
         offsets[0, row, column, number] = y - row * 99 / 4
         offsets[0, row, column, 17 + number] = x - column * 199 / 8
     arrays = {"h": heat, "o": offsets}
-    shapes = {name: arrays[name].shape for name in (("o", "h") if swapped else ("h", "o"))}
+    shapes = {
+        name: arrays[name].shape for name in (("o", "h") if swapped else ("h", "o"))
+    }
     task = select_task(facts(tmp_path, shapes))
     (entry,) = task.answer([arrays], AnswerOptions(), task.prepare(picture()).context)
     check_body(entry, 0.1)
@@ -232,9 +316,14 @@ def test_posenet(tmp_path: Path, swapped: bool) -> None:
 
 def test_names_of_points(tmp_path: Path) -> None:
     """A hand has other points than a body."""
-    manifest = {"task": "pose-estimation", "pose": {"keypoints": ["wrist", "tip"], "skeleton": [[0, 1]]}}
+    manifest = {
+        "task": "pose-estimation",
+        "pose": {"keypoints": ["wrist", "tip"], "skeleton": [[0, 1]]},
+    }
     task = select_task(facts(tmp_path, {"o": (1, 1, 2, 3)}, manifest))
-    (entry,) = task.answer([{"o": movenet(BODY[:2])}], AnswerOptions(), task.prepare(picture()).context)
+    (entry,) = task.answer(
+        [{"o": movenet(BODY[:2])}], AnswerOptions(), task.prepare(picture()).context
+    )
     assert [point["label"] for point in entry["keypoints"]] == ["wrist", "tip"]
 
 
@@ -243,13 +332,21 @@ def test_names_of_points(tmp_path: Path) -> None:
     [
         ({"o": (1, 17)}, {}, "needs \\[pose\\] format"),
         ({"h": (1, 5, 9, 17)}, {"format": "posenet"}, "needs heat maps"),
-        ({"h": (1, 5, 9, 17), "o": (1, 5, 9, 34)}, {"format": "posenet", "offsets": "x"}, "names 'x'"),
+        (
+            {"h": (1, 5, 9, 17), "o": (1, 5, 9, 34)},
+            {"format": "posenet", "offsets": "x"},
+            "names 'x'",
+        ),
     ],
 )
-def test_poses_that_do_not_fit(tmp_path: Path, shapes: Any, options: Any, part: str) -> None:
+def test_poses_that_do_not_fit(
+    tmp_path: Path, shapes: Any, options: Any, part: str
+) -> None:
     """Each fault names the key."""
     with pytest.raises(ModelLoadError, match=part):
-        select_task(facts(tmp_path, shapes, {"task": "pose-estimation", "pose": options}))
+        select_task(
+            facts(tmp_path, shapes, {"task": "pose-estimation", "pose": options})
+        )
 
 
 # Drawings
@@ -261,7 +358,9 @@ def drawn(task: Any, outputs: dict[str, Any], width: int, height: int) -> Any:
     context = task.prepare(body).context
     answer = task.answer([outputs], AnswerOptions(threshold=0.0), context)
     entries = answer.entries if isinstance(answer, ExtendedAnswer) else answer
-    return Image.open(io.BytesIO(task.annotate(body, hints, [outputs], entries, context)))
+    return Image.open(
+        io.BytesIO(task.annotate(body, hints, [outputs], entries, context))
+    )
 
 
 SIZES = [(1, 1), (3, 2000), (28, 28), (640, 480), (4000, 3000)]
@@ -270,15 +369,29 @@ SIZES = [(1, 1), (3, 2000), (28, 28), (640, 480), (4000, 3000)]
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_drawings_of_any_size(tmp_path: Path, size: tuple[int, int]) -> None:
     """A thumbnail is enlarged, a photo reduced, and every task draws on both."""
-    boxes = {"boxes": np.array([[[0.0, 0, 1, 1], [0.2, 0.2, 0.4, 0.3]]]), "scores": np.array([[[0.9], [0.8]]])}
-    detection = {"task": "object-detection", "detection": {"format": "ssd", "box_type": "boundaries"}}
+    boxes = {
+        "boxes": np.array([[[0.0, 0, 1, 1], [0.2, 0.2, 0.4, 0.3]]]),
+        "scores": np.array([[[0.9], [0.8]]]),
+    }
+    detection = {
+        "task": "object-detection",
+        "detection": {"format": "ssd", "box_type": "boundaries"},
+    }
     bars = {"task": "image-classification", "labels": "l.txt"}
     long = {"l.txt": "a name that is longer than any picture is wide " * 5 + "\nb\n"}
     tasks: list[tuple[Any, dict[str, Any]]] = [
-        (select_task(facts(tmp_path, {"boxes": (1, 2, 4), "scores": (1, 2, 1)}, detection)), boxes),
+        (
+            select_task(
+                facts(tmp_path, {"boxes": (1, 2, 4), "scores": (1, 2, 1)}, detection)
+            ),
+            boxes,
+        ),
         (segmenter(tmp_path, SCORES[None], {}), {"map": SCORES[None]}),
         (select_task(facts(tmp_path, {"o": (1, 1, 17, 3)})), {"o": movenet(BODY)}),
-        (select_task(facts(tmp_path, {"s": (1, 2)}, bars, long)), {"s": np.array([[0.7, -3.5]], np.float32)}),
+        (
+            select_task(facts(tmp_path, {"s": (1, 2)}, bars, long)),
+            {"s": np.array([[0.7, -3.5]], np.float32)},
+        ),
     ]
     for task, outputs in tasks:
         image = drawn(task, outputs, *size)
@@ -288,11 +401,15 @@ def test_drawings_of_any_size(tmp_path: Path, size: tuple[int, int]) -> None:
 
 def test_a_drawing_as_jpeg_is_the_same_picture(tmp_path: Path) -> None:
     task = select_task(facts(tmp_path, {"s": (1, 2)}, {"task": "image-classification"}))
-    body, scores = picture(1600, 1200, "JPEG"), {"s": np.array([[0.7, 0.3]], np.float32)}
+    body, scores = (
+        picture(1600, 1200, "JPEG"),
+        {"s": np.array([[0.7, 0.3]], np.float32)},
+    )
     context = task.prepare(body).context
     answer = task.answer([scores], AnswerOptions(), context)
     files = [
-        task.annotate(body, Hints(values={"annotate": kind}), [scores], answer, context) for kind in ("png", "jpeg")
+        task.annotate(body, Hints(values={"annotate": kind}), [scores], answer, context)
+        for kind in ("png", "jpeg")
     ]
     png, jpeg = (Image.open(io.BytesIO(file)) for file in files)
     assert (png.format, jpeg.format) == ("PNG", "JPEG") and png.size == jpeg.size
@@ -301,12 +418,16 @@ def test_a_drawing_as_jpeg_is_the_same_picture(tmp_path: Path) -> None:
 
 def test_many_bars(tmp_path: Path) -> None:
     """Ten thousand classes make no picture of gigabytes."""
-    task = select_task(facts(tmp_path, {"s": (1, 10_000)}, {"task": "image-classification"}))
+    task = select_task(
+        facts(tmp_path, {"s": (1, 10_000)}, {"task": "image-classification"})
+    )
     body = picture(1600, 1200, "JPEG")
     context = task.prepare(body).context
     outputs = {"s": np.linspace(1, 0, 10_000, dtype=np.float32)[None]}
     entries = task.answer([outputs], AnswerOptions(top_k=10_000), context)
-    image = Image.open(io.BytesIO(task.annotate(body, Hints(), [outputs], entries, context)))
+    image = Image.open(
+        io.BytesIO(task.annotate(body, Hints(), [outputs], entries, context))
+    )
     assert len(entries) == 10_000 and image.height < 8000
 
 
@@ -330,21 +451,42 @@ VIT = {
     "image_std": [0.5, 0.25, 0.5],
     "resample": 3,
 }
-RESNET = {**VIT, "size": {"shortest_edge": 256}, "do_center_crop": True, "crop_size": {"height": 224, "width": 224}}
+RESNET = {
+    **VIT,
+    "size": {"shortest_edge": 256},
+    "do_center_crop": True,
+    "crop_size": {"height": 224, "width": 224},
+}
 TIMM = {
-    "pretrained_cfg": {"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5], "crop_pct": 0.9, "interpolation": "bicubic"}
+    "pretrained_cfg": {
+        "mean": [0.5, 0.5, 0.5],
+        "std": [0.5, 0.5, 0.5],
+        "crop_pct": 0.9,
+        "interpolation": "bicubic",
+    }
 }
 GREY = tuple([127.5] * 3)
 SAID: dict[str, tuple[dict[str, Any], dict[str, str], ImageOptions]] = {
     "ViT": (
         {"preprocessor_config.json": VIT},
         {},
-        ImageOptions(mean=GREY, std=(127.5, 63.75, 127.5), resample="bicubic", size=(200, 100)),
+        ImageOptions(
+            mean=GREY, std=(127.5, 63.75, 127.5), resample="bicubic", size=(200, 100)
+        ),
     ),
     "ResNet": (
         {"preprocessor_config.json": RESNET},
         {},
-        ImageOptions(None, "crop", GREY, (127.5, 63.75, 127.5), "never", "bicubic", 0.875, size=(224, 224)),
+        ImageOptions(
+            None,
+            "crop",
+            GREY,
+            (127.5, 63.75, 127.5),
+            "never",
+            "bicubic",
+            0.875,
+            size=(224, 224),
+        ),
     ),
     "no normalisation": (
         {"preprocessor_config.json": {**VIT, "do_normalize": False, "resample": 2}},
@@ -352,19 +494,39 @@ SAID: dict[str, tuple[dict[str, Any], dict[str, str], ImageOptions]] = {
         ImageOptions(mean=(0.0,), std=(255.0,), resample="bilinear", size=(200, 100)),
     ),
     "no rescaling": (
-        {"preprocessor_config.json": {**VIT, "do_rescale": False, "do_normalize": False, "size": 64}},
+        {
+            "preprocessor_config.json": {
+                **VIT,
+                "do_rescale": False,
+                "do_normalize": False,
+                "size": 64,
+            }
+        },
         {},
         ImageOptions(mean=(0.0,), std=(1.0,), resample="bicubic", size=(64, 64)),
     ),
-    "timm": ({"config.json": TIMM}, {}, ImageOptions(None, "crop", GREY, GREY, "never", "bicubic", 0.9)),
+    "timm": (
+        {"config.json": TIMM},
+        {},
+        ImageOptions(None, "crop", GREY, GREY, "never", "bicubic", 0.9),
+    ),
     "Ultralytics": (
         {},
         {"names": "{0: 'a'}", "stride": "32", "task": "detect", "imgsz": "[320, 640]"},
-        ImageOptions(mean=(0.0,), std=(255.0,), resize="letterbox", fill=(114.0,), size=(640, 320)),
+        ImageOptions(
+            mean=(0.0,),
+            std=(255.0,),
+            resize="letterbox",
+            fill=(114.0,),
+            size=(640, 320),
+        ),
     ),
     "Custom Vision": (
         {},
-        {"Image.BitmapPixelFormat": "Bgr8", "Image.NominalPixelRange": "NominalRange_0_255"},
+        {
+            "Image.BitmapPixelFormat": "Bgr8",
+            "Image.NominalPixelRange": "NominalRange_0_255",
+        },
         ImageOptions("bgr", mean=(0.0,), std=(1.0,)),
     ),
     "nothing": ({}, {}, ImageOptions()),
@@ -384,7 +546,9 @@ def test_timm_scores_get_softmax_unless_the_manifest_says_otherwise(
     tmp_path: Path, options: dict[str, Any], wanted: str
 ) -> None:
     config = {"label_names": ["a", "b"], **TIMM}
-    model = facts(tmp_path, {"s": (1, 2)}, {"classification": options}, {"config.json": config})
+    model = facts(
+        tmp_path, {"s": (1, 2)}, {"classification": options}, {"config.json": config}
+    )
     task = select_task(model)
     context = task.prepare(picture()).context
     scores = np.array([[1.0, 3.0]], np.float32)
@@ -396,49 +560,81 @@ def test_timm_scores_get_softmax_unless_the_manifest_says_otherwise(
         "sigmoid": 1 / (1 + np.exp(-logits)),
         "none": logits,
     }
-    assert [entry["score"] for entry in entries] == pytest.approx(activated[wanted][::-1].tolist())
+    assert [entry["score"] for entry in entries] == pytest.approx(
+        activated[wanted][::-1].tolist()
+    )
 
 
 @pytest.mark.parametrize("case", SAID)
 def test_preprocessing_that_files_name(tmp_path: Path, case: str) -> None:
     """Each maker's file becomes the same few options."""
     files, properties, wanted = SAID[case]
-    found = image_options(facts(tmp_path, {"s": (1, 2)}, files=files, properties=properties))
+    found = image_options(
+        facts(tmp_path, {"s": (1, 2)}, files=files, properties=properties)
+    )
     for key in ("mean", "std"):
         mine, theirs = getattr(found, key), getattr(wanted, key)
         assert (mine is None and theirs is None) or mine == pytest.approx(theirs)
     rest = ("color", "resize", "invert", "resample", "fill", "size")
-    assert [getattr(found, key) for key in rest] == [getattr(wanted, key) for key in rest]
+    assert [getattr(found, key) for key in rest] == [
+        getattr(wanted, key) for key in rest
+    ]
     assert found.crop_fraction == pytest.approx(wanted.crop_fraction)
 
 
 def test_the_manifest_comes_first(tmp_path: Path) -> None:
     """Key by key; but half of a normalisation is completed, and a way of resizing stands alone."""
     manifest = {"image": {"resize": "letterbox", "mean": 0, "std": 1}}
-    found = image_options(facts(tmp_path, {"s": (1, 2)}, manifest, {"preprocessor_config.json": RESNET}))
-    assert (found.resize, found.crop_fraction, found.mean, found.std) == ("letterbox", None, (0.0,), (1.0,))
+    found = image_options(
+        facts(tmp_path, {"s": (1, 2)}, manifest, {"preprocessor_config.json": RESNET})
+    )
+    assert (found.resize, found.crop_fraction, found.mean, found.std) == (
+        "letterbox",
+        None,
+        (0.0,),
+        (1.0,),
+    )
     assert found.resample == "bicubic"
 
 
 @pytest.mark.parametrize(
-    "content", ["{", "[1]", '{"image_mean": ["a"], "image_std": [1]}', '{"image_mean": [1], "image_std": [0]}']
+    "content",
+    [
+        "{",
+        "[1]",
+        '{"image_mean": ["a"], "image_std": [1]}',
+        '{"image_mean": [1], "image_std": [0]}',
+    ],
 )
 def test_files_that_cannot_be_used(tmp_path: Path, content: str) -> None:
     """A damaged file is named, not passed over."""
     with pytest.raises(ModelLoadError, match="beside the model"):
-        image_options(facts(tmp_path, {"s": (1, 2)}, files={"preprocessor_config.json": content}))
+        image_options(
+            facts(tmp_path, {"s": (1, 2)}, files={"preprocessor_config.json": content})
+        )
 
 
 def test_a_classifier_of_hugging_face(tmp_path: Path) -> None:
     """Names and logits: no manifest is needed."""
-    config = {"architectures": ["ViTForImageClassification"], "id2label": {"1": "dog", "0": "cat"}}
-    task = select_task(facts(tmp_path, {"logits": (-1, 2)}, files={"config.json": config}))
-    (best, _) = task.answer([{"logits": np.array([[0.0, np.log(3)]], np.float32)}], AnswerOptions(), None)
+    config = {
+        "architectures": ["ViTForImageClassification"],
+        "id2label": {"1": "dog", "0": "cat"},
+    }
+    task = select_task(
+        facts(tmp_path, {"logits": (-1, 2)}, files={"config.json": config})
+    )
+    (best, _) = task.answer(
+        [{"logits": np.array([[0.0, np.log(3)]], np.float32)}], AnswerOptions(), None
+    )
     assert best == {"label": "dog", "index": 1, "score": pytest.approx(0.75)}
 
 
 NAMED: dict[str, tuple[dict[str, Any], dict[str, str], list[str]]] = {
-    "id2label": ({"config.json": {"id2label": {"2": "c", "0": "a"}}}, {}, ["a", "", "c"]),
+    "id2label": (
+        {"config.json": {"id2label": {"2": "c", "0": "a"}}},
+        {},
+        ["a", "", "c"],
+    ),
     "label_names": ({"config.json": {"label_names": ["a", "b"]}}, {}, ["a", "b"]),
     "a list instead": ({"config.json": {"id2label": ["a"]}}, {}, []),
     "huge numbers": ({"config.json": {"id2label": {"999999999": "a"}}}, {}, []),
@@ -453,7 +649,14 @@ NAMED: dict[str, tuple[dict[str, Any], dict[str, str], list[str]]] = {
 def test_where_labels_come_from(tmp_path: Path, case: str) -> None:
     """Each maker's place for names."""
     files, properties, wanted = NAMED[case]
-    assert list(find_labels(facts(tmp_path, {"s": (1, 2)}, files=files, properties=properties)).names) == wanted
+    assert (
+        list(
+            find_labels(
+                facts(tmp_path, {"s": (1, 2)}, files=files, properties=properties)
+            ).names
+        )
+        == wanted
+    )
 
 
 @pytest.mark.parametrize("name", ["l.txt", ["cat"]])
@@ -469,9 +672,19 @@ def test_languages(tmp_path: Path, name: str | list[str]) -> None:
 
 def test_calibration() -> None:
     """scale / (1 + exp(-(slope * t(score) + offset))); classes without parameters get the default."""
-    rows = np.array([[1.0, 2.0, -1.0, -np.inf], [np.nan, np.nan, np.nan, -np.inf], [0.9, 1.0, 0.0, 0.5]])
+    rows = np.array(
+        [
+            [1.0, 2.0, -1.0, -np.inf],
+            [np.nan, np.nan, np.nan, -np.inf],
+            [0.9, 1.0, 0.0, 0.5],
+        ]
+    )
     scores = np.array([0.25, 0.9, 0.4, 0.7])
-    for kind, moved in (("identity", 0.25), ("log", np.log(0.25)), ("inverse_logistic", np.log(0.25 / 0.75))):
+    for kind, moved in (
+        ("identity", 0.25),
+        ("log", np.log(0.25)),
+        ("inverse_logistic", np.log(0.25 / 0.75)),
+    ):
         found = Calibration(rows, kind, 0.125).apply(scores)
         assert found[0] == pytest.approx(1 / (1 + np.exp(-(2 * moved - 1))))
         assert found[1:].tolist() == [0.125, 0.125, 0.125]
@@ -505,21 +718,34 @@ def test_an_input_of_open_size(tmp_path: Path) -> None:
 ANY_TASK: dict[str, tuple[dict[str, Any], dict[str, tuple[int, ...]]]] = {
     "classes": ({"task": "image-classification"}, {"a": (1, 3)}),
     "operator": ({}, {"a": (1, 5, 4), "b": (1, 5), "c": (1, 5), "d": (1,)}),
-    "yolov5": ({"task": "object-detection", "detection": {"format": "yolov5"}}, {"a": (1, 8, 7)}),
-    "yolov8": ({"task": "object-detection", "detection": {"format": "yolov8"}}, {"a": (1, 7, 8)}),
-    "ssd": ({"task": "object-detection", "detection": {"format": "ssd"}}, {"a": (1, 5, 4), "b": (1, 5, 3)}),
+    "yolov5": (
+        {"task": "object-detection", "detection": {"format": "yolov5"}},
+        {"a": (1, 8, 7)},
+    ),
+    "yolov8": (
+        {"task": "object-detection", "detection": {"format": "yolov8"}},
+        {"a": (1, 7, 8)},
+    ),
+    "ssd": (
+        {"task": "object-detection", "detection": {"format": "ssd"}},
+        {"a": (1, 5, 4), "b": (1, 5, 3)},
+    ),
     "map": ({"task": "image-segmentation"}, {"a": (1, 4, 6, 3)}),
     "movenet": ({"task": "pose-estimation"}, {"a": (1, 1, 17, 3)}),
     "posenet": ({"task": "pose-estimation"}, {"a": (1, 3, 3, 17), "b": (1, 3, 3, 34)}),
 }
 NUMBERS = st.one_of(
-    st.floats(width=32), st.floats(-2, 2, width=32), st.sampled_from([0.0, 1.0, np.nan, np.inf, -np.inf, 1e38])
+    st.floats(width=32),
+    st.floats(-2, 2, width=32),
+    st.sampled_from([0.0, 1.0, np.nan, np.inf, -np.inf, 1e38]),
 )
 
 
 @settings(derandomize=True, deadline=None, database=None, max_examples=40)
 @given(data=st.data(), case=st.sampled_from(sorted(ANY_TASK)))
-def test_outputs_of_any_kind(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, case: str) -> None:
+def test_outputs_of_any_kind(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, case: str
+) -> None:
     """Whatever numbers a model gives, the answer is valid JSON with finite boxes, or an error of the model's."""
     manifest, shapes = ANY_TASK[case]
     task = select_task(facts(tmp_path_factory.mktemp("any"), shapes, manifest))

@@ -16,11 +16,15 @@ from pocketserve.tasks.text.options import TextOptions
 from pocketserve.tasks.text.tokenizers import tokenizer_of
 from text_models import VOCABULARY, bert_inputs, model
 
-library = pytest.importorskip("tokenizers", reason="the comparison needs the tokenizers library")
+library = pytest.importorskip(
+    "tokenizers", reason="the comparison needs the tokenizers library"
+)
 
 SETTINGS = settings(derandomize=True, deadline=None, database=None, max_examples=400)
 
-CORPUS: list[str] = json.loads((Path(__file__).parent / "data" / "scripts.json").read_text(encoding="utf-8"))
+CORPUS: list[str] = json.loads(
+    (Path(__file__).parent / "data" / "scripts.json").read_text(encoding="utf-8")
+)
 
 NEWER = {0x1734, 0x1885, 0x1886, 0x11938, 0x166D, 0x111C9, 0x8E2, 0x890, 0x891, 0x110CD}
 """Characters whose kind has changed since the Unicode version that the library was built with."""
@@ -28,7 +32,11 @@ NEWER = {0x1734, 0x1885, 0x1886, 0x11938, 0x166D, 0x111C9, 0x8E2, 0x890, 0x891, 
 
 def pipeline(**rules: Any) -> Any:
     """The library's BERT pipeline on our vocabulary."""
-    made = library.Tokenizer(library.models.WordPiece({w: n for n, w in enumerate(VOCABULARY)}, unk_token="[UNK]"))
+    made = library.Tokenizer(
+        library.models.WordPiece(
+            {w: n for n, w in enumerate(VOCABULARY)}, unk_token="[UNK]"
+        )
+    )
     made.normalizer = library.normalizers.BertNormalizer(**rules)
     made.pre_tokenizer = library.pre_tokenizers.BertPreTokenizer()
     return made
@@ -45,11 +53,18 @@ RULES: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module", params=RULES, ids=str)
-def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
+def pair(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Any, Any]:
     """The library and our own code, both from the same ``tokenizer.json``."""
     made = pipeline(**RULES[request.param])
     folder: Path = tmp_path_factory.mktemp("tokenizer")
-    facts = model(folder, bert_inputs(), {"y": (1, 2)}, files={"tokenizer.json": json.loads(made.to_str())})
+    facts = model(
+        folder,
+        bert_inputs(),
+        {"y": (1, 2)},
+        files={"tokenizer.json": json.loads(made.to_str())},
+    )
     own = tokenizer_of(facts, TextOptions())
     assert type(own).__name__ == "WordPiece"
     return made, own
@@ -70,7 +85,12 @@ def test_corpus(pair: tuple[Any, Any], line: str) -> None:
     assert own == expected
 
 
-@given(st.text(st.sampled_from("".join(VOCABULARY).replace("#", "") + " \t\n.,ÄéñÅ中国я#'"), max_size=60))
+@given(
+    st.text(
+        st.sampled_from("".join(VOCABULARY).replace("#", "") + " \t\n.,ÄéñÅ中国я#'"),
+        max_size=60,
+    )
+)
 @SETTINGS
 def test_texts_of_known_letters(text: str) -> None:
     """Texts that the vocabulary can spell."""
@@ -102,7 +122,10 @@ def _uncased() -> tuple[Any, Any]:
         from pocketserve.tasks.text.wordpiece import WordPiece
 
         vocabulary = {word: number for number, word in enumerate(VOCABULARY)}
-        _CACHE["pair"] = made, WordPiece(vocabulary, Special((2,), (3,), (3,), 0, 1), lower_case=True)
+        _CACHE["pair"] = (
+            made,
+            WordPiece(vocabulary, Special((2,), (3,), (3,), 0, 1), lower_case=True),
+        )
     return _CACHE["pair"]
 
 
@@ -124,4 +147,6 @@ def test_every_character() -> None:
 
 def _word(text: str) -> list[str]:
     tokenizer = _uncased()[1]
-    return [word for word, _ in tokenizer._split(tokenizer._characters(text, 0, len(text)))]
+    return [
+        word for word, _ in tokenizer._split(tokenizer._characters(text, 0, len(text)))
+    ]

@@ -14,7 +14,12 @@ import pytest
 
 from pocketserve.tasks.base import NO_HINTS, AnswerOptions
 from pocketserve.tasks.selection import select_task
-from pocketserve.tasks.vision.yolo.rows import RowReader, corners_of, mask_inside, suppress_rotated
+from pocketserve.tasks.vision.yolo.rows import (
+    RowReader,
+    corners_of,
+    mask_inside,
+    suppress_rotated,
+)
 from pocketserve.tensors import Array, TensorSpec
 from vision_models import facts, picture
 
@@ -36,9 +41,17 @@ def answer(
     Args:
         shapes: of the outputs as the model file declares them; None for their real ones.
     """
-    properties = {"task": task, "stride": "32", "imgsz": "[64, 64]", "names": NAMES, **more}
+    properties = {
+        "task": task,
+        "stride": "32",
+        "imgsz": "[64, 64]",
+        "names": NAMES,
+        **more,
+    }
     shapes = shapes or {name: array.shape for name, array in outputs.items()}
-    model = select_task(facts(folder, shapes, manifest, image=IMAGE, properties=properties))
+    model = select_task(
+        facts(folder, shapes, manifest, image=IMAGE, properties=properties)
+    )
     prepared = model.prepare(picture(128, 64))
     values = options or {}
     return list(model.answer([outputs], AnswerOptions(values=values), prepared.context))
@@ -66,10 +79,17 @@ def mask_of(entry: Mapping[str, Any]) -> Array:
 
 
 def test_rotated_boxes_have_corners(tmp_path: Path) -> None:
-    (entry,) = answer(tmp_path, "obb", {"rows": raw([[32, 32, 20, 10, 0.1, 0.9, math.pi / 2]])})
+    (entry,) = answer(
+        tmp_path, "obb", {"rows": raw([[32, 32, 20, 10, 0.1, 0.9, math.pi / 2]])}
+    )
 
     assert (entry["label"], entry["score"]) == ("plane", pytest.approx(0.9))
-    assert {(point["x"], point["y"]) for point in entry["corners"]} == {(54, 12), (74, 12), (54, 52), (74, 52)}
+    assert {(point["x"], point["y"]) for point in entry["corners"]} == {
+        (54, 12),
+        (74, 12),
+        (54, 52),
+        (74, 52),
+    }
     assert entry["box"] == {"x": 54, "y": 12, "width": 20, "height": 40}
 
 
@@ -86,27 +106,46 @@ def test_a_model_that_drops_boxes_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shape", [(1, 40, 6), (1, -1, -1)])
-def test_boxes_of_a_model_that_drops_them_itself_have_open_shapes(tmp_path: Path, shape: tuple[int, ...]) -> None:
+def test_boxes_of_a_model_that_drops_them_itself_have_open_shapes(
+    tmp_path: Path, shape: tuple[int, ...]
+) -> None:
     """Only the metadata says so if the output's shape is open."""
     row = [22, 27, 42, 37, 0.9, 1]
-    entries = answer(tmp_path, "detect", {"rows": final([row, row])}, shapes={"rows": shape}, end2end="True")
+    entries = answer(
+        tmp_path,
+        "detect",
+        {"rows": final([row, row])},
+        shapes={"rows": shape},
+        end2end="True",
+    )
 
     assert len(entries) == 2
     assert entries[0]["label"] == "plane"
     assert entries[0]["box"] == {"x": 44, "y": 22, "width": 40, "height": 20}
 
 
-def test_the_overlap_of_a_manifest_holds_for_a_model_that_drops_boxes_itself(tmp_path: Path) -> None:
+def test_the_overlap_of_a_manifest_holds_for_a_model_that_drops_boxes_itself(
+    tmp_path: Path,
+) -> None:
     row = [32, 32, 20, 10, 0.9, 1, 0.0]
-    manifest = {"task": "object-detection", "detection": {"format": "yolov8-obb", "iou": 0.5}}
+    manifest = {
+        "task": "object-detection",
+        "detection": {"format": "yolov8-obb", "iou": 0.5},
+    }
 
-    assert len(answer(tmp_path, "obb", {"rows": final([row, row])}, manifest=manifest)) == 1
+    assert (
+        len(answer(tmp_path, "obb", {"rows": final([row, row])}, manifest=manifest))
+        == 1
+    )
 
 
 def test_an_overlap_of_zero_in_a_manifest_is_not_the_default(tmp_path: Path) -> None:
     left, right = [30, 32, 20, 10, 0.9, 0, 0], [40, 32, 20, 10, 0.8, 0, 0]
     outputs = {"rows": raw([left, right])}
-    manifest = {"task": "object-detection", "detection": {"format": "yolov8-obb", "iou": 0}}
+    manifest = {
+        "task": "object-detection",
+        "detection": {"format": "yolov8-obb", "iou": 0},
+    }
 
     assert len(answer(tmp_path, "obb", outputs)) == 2
     assert len(answer(tmp_path, "obb", outputs, manifest=manifest)) == 1
@@ -122,7 +161,11 @@ def test_masks_are_sent_when_they_are_asked_for(tmp_path: Path) -> None:
     (entry,) = answer(tmp_path, "segment", outputs, {"mask": "png"})
 
     assert set(entry) - set(plain) == {"mask", "mask_box"}
-    assert entry["box"] == entry["mask_box"] == {"x": 32, "y": 16, "width": 64, "height": 32}
+    assert (
+        entry["box"]
+        == entry["mask_box"]
+        == {"x": 32, "y": 16, "width": 64, "height": 32}
+    )
     mask = mask_of(entry)
     assert mask.shape == (16, 32)
     assert mask[:, :15].all()
@@ -139,15 +182,25 @@ def test_prototypes_in_both_orders(tmp_path: Path, axis: int) -> None:
 
 
 def test_a_mask_leaves_the_bars_out(tmp_path: Path) -> None:
-    outputs = {"rows": raw([[32, 32, 64, 64, 0.9, 0, 1]]), "masks": np.ones((1, 1, 16, 16), np.float32)}
+    outputs = {
+        "rows": raw([[32, 32, 64, 64, 0.9, 0, 1]]),
+        "masks": np.ones((1, 1, 16, 16), np.float32),
+    }
     (entry,) = answer(tmp_path, "segment", outputs, {"mask": "png"})
 
     assert entry["mask_box"] == {"x": 0, "y": 0, "width": 128, "height": 64}
 
 
 def test_without_prototypes_it_answers_as_tensors(tmp_path: Path) -> None:
-    properties = {"task": "segment", "stride": "32", "imgsz": "[64, 64]", "names": NAMES}
-    task = select_task(facts(tmp_path, {"rows": (1, 38, 40)}, image=IMAGE, properties=properties))
+    properties = {
+        "task": "segment",
+        "stride": "32",
+        "imgsz": "[64, 64]",
+        "names": NAMES,
+    }
+    task = select_task(
+        facts(tmp_path, {"rows": (1, 38, 40)}, image=IMAGE, properties=properties)
+    )
 
     assert task.name == "tensors"
     assert "masks" in task.problem  # type: ignore[attr-defined]
@@ -167,15 +220,28 @@ def test_key_points(tmp_path: Path) -> None:
 
 
 def test_key_points_without_scores(tmp_path: Path) -> None:
-    (entry,) = answer(tmp_path, "pose", {"rows": raw([[32, 32, 20, 10, 0.9, 0, 24, 32]])}, kpt_shape="[1, 2]")
+    (entry,) = answer(
+        tmp_path,
+        "pose",
+        {"rows": raw([[32, 32, 20, 10, 0.9, 0, 24, 32]])},
+        kpt_shape="[1, 2]",
+    )
 
-    assert entry["keypoints"] == [{"label": "0", "index": 0, "x": 48, "y": 32, "score": pytest.approx(0.9)}]
+    assert entry["keypoints"] == [
+        {"label": "0", "index": 0, "x": 48, "y": 32, "score": pytest.approx(0.9)}
+    ]
 
 
 def test_key_points_of_a_model_that_drops_boxes_itself(tmp_path: Path) -> None:
     """Its boxes are from corner to corner."""
     row = [22, 27, 42, 37, 0.9, 1, 24, 32, 0.5]
-    entries = answer(tmp_path, "pose", {"rows": final([row, row])}, kpt_shape="[1, 3]", end2end="True")
+    entries = answer(
+        tmp_path,
+        "pose",
+        {"rows": final([row, row])},
+        kpt_shape="[1, 3]",
+        end2end="True",
+    )
 
     assert len(entries) == 2
     assert entries[0]["box"] == {"x": 44, "y": 22, "width": 40, "height": 20}
@@ -183,8 +249,15 @@ def test_key_points_of_a_model_that_drops_boxes_itself(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shape", ["[0, 3]", "[1, 9]", "'x'", "[100000000, 3]", "("])
 def test_odd_shapes_of_key_points_are_ignored(tmp_path: Path, shape: str) -> None:
-    properties = {"task": "pose", "stride": "32", "names": "{0: 'person'}", "kpt_shape": shape}
-    task = select_task(facts(tmp_path, {"rows": (1, 56, 40)}, image=IMAGE, properties=properties))
+    properties = {
+        "task": "pose",
+        "stride": "32",
+        "names": "{0: 'person'}",
+        "kpt_shape": shape,
+    }
+    task = select_task(
+        facts(tmp_path, {"rows": (1, 56, 40)}, image=IMAGE, properties=properties)
+    )
 
     assert len(task.form().keypoints) == 17  # type: ignore[attr-defined]
 
@@ -203,7 +276,10 @@ def test_ratios_and_pixels_are_the_same_box() -> None:
     pixels = raw([[32, 16, 20, 10, 0.9, 0, 0]], 2)
     ratios = raw([[0.5, 0.25, 0.3125, 0.15625, 0.9, 0, 0]], 2)
 
-    assert np.allclose(reader.read(pixels, (64, 64), 0.5).boxes, reader.read(ratios, (64, 64), 0.5).boxes)
+    assert np.allclose(
+        reader.read(pixels, (64, 64), 0.5).boxes,
+        reader.read(ratios, (64, 64), 0.5).boxes,
+    )
 
 
 def test_rows_that_are_no_numbers_are_dropped() -> None:
@@ -231,13 +307,20 @@ def test_a_rotated_box_suppresses_its_like_of_the_same_class_alone() -> None:
 def test_corners_of_a_box_that_is_not_rotated() -> None:
     corners = corners_of(np.array([[10, 20, 4, 2.0]]), np.array([0.0]))
 
-    assert sorted(map(tuple, corners[0].tolist())) == [(8, 19), (8, 21), (12, 19), (12, 21)]
+    assert sorted(map(tuple, corners[0].tolist())) == [
+        (8, 19),
+        (8, 21),
+        (12, 19),
+        (12, 21),
+    ]
 
 
 def test_a_mask_is_interpolated_between_the_centers_of_cells() -> None:
     prototypes = np.array([[[1.0, -1.0]]])
 
-    assert mask_inside(np.array([1.0]), prototypes, (8, 1), (0, 0, 8, 1)).tolist() == [[True] * 4 + [False] * 4]
+    assert mask_inside(np.array([1.0]), prototypes, (8, 1), (0, 0, 8, 1)).tolist() == [
+        [True] * 4 + [False] * 4
+    ]
 
 
 @pytest.mark.parametrize("task", ["obb", "segment"])
@@ -247,7 +330,9 @@ def test_the_answer_is_drawn(tmp_path: Path, task: str) -> None:
         outputs["masks"] = np.ones((1, 1, 16, 16), np.float32)
     properties = {"task": task, "stride": "32", "imgsz": "[64, 64]", "names": NAMES}
     shapes = {name: array.shape for name, array in outputs.items()}
-    model: Any = select_task(facts(tmp_path, shapes, image=IMAGE, properties=properties))
+    model: Any = select_task(
+        facts(tmp_path, shapes, image=IMAGE, properties=properties)
+    )
     context = model.prepare(picture(128, 64)).context
     entries = model.answer([outputs], AnswerOptions(), context)
     drawn = model.annotate(picture(128, 64), NO_HINTS, [outputs], entries, context)

@@ -35,22 +35,31 @@ def echo(path: Path, datatype: str, shape: tuple[int | str, ...]) -> None:
     helper = onnx.helper
     kind = getattr(onnx.TensorProto, datatype)
     ends = [helper.make_tensor_value_info(name, kind, shape) for name in "xy"]
-    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "echo", ends[:1], ends[1:])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    graph = helper.make_graph(
+        [helper.make_node("Identity", ["x"], ["y"])], "echo", ends[:1], ends[1:]
+    )
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8
+    )
     path.write_bytes(model.SerializeToString())
 
 
 def pair(path: Path, rows: tuple[str | None, str | None]) -> None:
     """A model that adds two inputs of any number of rows, which the file calls so."""
     helper, kind = onnx.helper, onnx.TensorProto.FLOAT
-    ends = [helper.make_tensor_value_info(name, kind, [size, 4]) for name, size in zip("ab", rows, strict=True)]
+    ends = [
+        helper.make_tensor_value_info(name, kind, [size, 4])
+        for name, size in zip("ab", rows, strict=True)
+    ]
     graph = helper.make_graph(
         [helper.make_node("Add", ["a", "b"], ["y"])],
         "pair",
         ends,
         [helper.make_tensor_value_info("y", kind, [None, 4])],
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8
+    )
     path.write_bytes(model.SerializeToString())
 
 
@@ -60,7 +69,11 @@ def echoes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("echoes")
     for name, (datatype, shape) in ECHOES.items():
         echo(folder / f"{name}.onnx", datatype, shape)
-    for name, rows in {"same": ("batch", "batch"), "table": ("batch", "entries"), "unnamed": (None, None)}.items():
+    for name, rows in {
+        "same": ("batch", "batch"),
+        "table": ("batch", "entries"),
+        "unnamed": (None, None),
+    }.items():
         pair(folder / f"{name}.onnx", rows)
     (folder / "digits").mkdir()
     for name in ("digits.tflite", "model.toml", "labels.txt"):
@@ -73,7 +86,11 @@ def echoes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture(scope="module", params=["http", "socket"])
 def client(request: pytest.FixtureRequest, echoes: Server) -> Iterator[Client]:
     """A client of each transport."""
-    url = echoes.url if request.param == "http" else f"socket://127.0.0.1:{echoes.socket_port}"
+    url = (
+        echoes.url
+        if request.param == "http"
+        else f"socket://127.0.0.1:{echoes.socket_port}"
+    )
     with Client(url, echoes.token) as connected:
         yield connected
 
@@ -94,11 +111,20 @@ def outcome(client: Client, model: str, data: Any) -> Any:
     max_examples=40,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-@given(model=st.sampled_from([*ECHOES]), shape=st.lists(st.sampled_from([1, 2, 3, 4, 5, 9, 18]), max_size=4))
-def test_no_array_runs_in_another_shape(client: Client, model: str, shape: list[int]) -> None:
+@given(
+    model=st.sampled_from([*ECHOES]),
+    shape=st.lists(st.sampled_from([1, 2, 3, 4, 5, 9, 18]), max_size=4),
+)
+def test_no_array_runs_in_another_shape(
+    client: Client, model: str, shape: list[int]
+) -> None:
     """A model has what was sent, with a batch of one or as rows of a flat list at most; JSON and .npy alike."""
     datatype, own = ECHOES[model]
-    array = np.arange(np.prod(shape)).reshape(shape).astype(np.int64 if datatype == "INT64" else np.float32)
+    array = (
+        np.arange(np.prod(shape))
+        .reshape(shape)
+        .astype(np.int64 if datatype == "INT64" else np.float32)
+    )
     as_npy, as_json = (outcome(client, model, data) for data in (array, array.tolist()))
     if isinstance(as_npy, str):
         assert (
@@ -109,7 +135,9 @@ def test_no_array_runs_in_another_shape(client: Client, model: str, shape: list[
         )
         return
     np.testing.assert_array_equal(as_npy, as_json)
-    kept = [dim for dim in as_npy.shape if dim != 1] == [dim for dim in shape if dim != 1]
+    kept = [dim for dim in as_npy.shape if dim != 1] == [
+        dim for dim in shape if dim != 1
+    ]
     assert kept or (len(shape) == 1 and sum(isinstance(dim, str) for dim in own) == 1)
     assert as_npy.reshape(-1).tolist() == array.reshape(-1).tolist()
 
@@ -119,10 +147,17 @@ def test_no_array_runs_in_another_shape(client: Client, model: str, shape: list[
     [
         *[("tokens", (2, 12)), ("tokens", (1, 2, 9)), ("tokens", (3, 6))],
         *[("anything", (2, 9, 1, 1)), ("anything", (12,)), ("sequence", (2, 1, 5))],
-        *[("pictures", (4, 4, 3)), ("pictures", (2, 3, 16)), ("fixed", (3, 2)), ("fixed", (2, 2, 3))],
+        *[
+            ("pictures", (4, 4, 3)),
+            ("pictures", (2, 3, 16)),
+            ("fixed", (3, 2)),
+            ("fixed", (2, 2, 3)),
+        ],
     ],
 )
-def test_what_was_run_in_another_shape(client: Client, model: str, shape: tuple[int, ...]) -> None:
+def test_what_was_run_in_another_shape(
+    client: Client, model: str, shape: tuple[int, ...]
+) -> None:
     """As many elements are not the same array."""
     array = np.zeros(shape, np.int64 if model == "tokens" else np.float32)
     for data in (array, array.tolist()):
@@ -138,8 +173,9 @@ def test_a_gru_keeps_its_rows(client: Client) -> None:
 def test_pixels_are_no_real_numbers(client: Client) -> None:
     """A model without a picture task refuses uint8; one with such a task takes it for the picture that it is."""
     pixels = np.zeros((3, 4, 4), np.uint8)
-    assert "expected FP32 [-1, 3, 4, 4], got UINT8 [3, 4, 4]; send a picture as its file" in outcome(
-        client, "pictures", pixels
+    assert (
+        "expected FP32 [-1, 3, 4, 4], got UINT8 [3, 4, 4]; send a picture as its file"
+        in outcome(client, "pictures", pixels)
     )
 
 
@@ -148,13 +184,21 @@ def test_inputs_of_unequal_batch(client: Client) -> None:
     two, one = np.ones((2, 4), np.float32), np.ones((1, 4), np.float32)
     for _ in range(2):  # the second request is of a known kind
         for first, second in ((two, one), (one, two)):
-            with pytest.raises(ServerError, match=r"input 'b' has \d rows?, input 'a' has \d; .*, 'batch'") as caught:
+            with pytest.raises(
+                ServerError,
+                match=r"input 'b' has \d rows?, input 'a' has \d; .*, 'batch'",
+            ) as caught:
                 client.infer("same", {"a": first, "b": second})
             assert caught.value.code == "INVALID_TENSOR"
             for model in ("table", "unnamed"):
-                assert client.infer(model, {"a": first, "b": second})["y"].shape == (2, 4)
+                assert client.infer(model, {"a": first, "b": second})["y"].shape == (
+                    2,
+                    4,
+                )
         assert client.infer("same", {"b": two, "a": two})["y"].tolist() == [[2] * 4] * 2
-        assert client.predict("same", {"a": one.tolist(), "b": one.tolist()})["predictions"][0]["shape"] == [1, 4]
+        assert client.predict("same", {"a": one.tolist(), "b": one.tolist()})[
+            "predictions"
+        ][0]["shape"] == [1, 4]
 
 
 @pytest.mark.parametrize("number", ["1e400", "-1e400", "1" + "0" * 400 + ".5"])
@@ -164,7 +208,9 @@ def test_a_number_beyond_all_datatypes(client: Client, number: str) -> None:
         with pytest.raises(ServerError, match="too large for FP32") as caught:
             client.predict("anything", body)
         assert caught.value.code == "INVALID_TENSOR"
-    assert client.predict("anything", "[[[-Infinity]]]")["predictions"][0]["data"] == [None]
+    assert client.predict("anything", "[[[-Infinity]]]")["predictions"][0]["data"] == [
+        None
+    ]
 
 
 def test_a_photo_for_the_digits(client: Client) -> None:
@@ -175,20 +221,33 @@ def test_a_photo_for_the_digits(client: Client) -> None:
     image = pil.fromarray(pixels)
     file = io.BytesIO()
     image.save(file, "PNG")
-    answers = [client.predict("digits", data)["predictions"] for data in (file.getvalue(), pixels, pixels[None], image)]
+    answers = [
+        client.predict("digits", data)["predictions"]
+        for data in (file.getvalue(), pixels, pixels[None], image)
+    ]
     assert answers[0] and all(answer == answers[0] for answer in answers)
-    drawn = [client.predict("digits", data, annotate="png") for data in (file.getvalue(), pixels)]
+    drawn = [
+        client.predict("digits", data, annotate="png")
+        for data in (file.getvalue(), pixels)
+    ]
     assert drawn[0] == drawn[1]
 
 
 def test_pillow_images_of_every_mode(client: Client) -> None:
     """What a PNG cannot hold is converted; what has no known white is refused; EXIF data turn it upright."""
     pil = pytest.importorskip("PIL.Image", reason="pictures need Pillow")
-    seven = pil.open(MODELS / "digits" / "samples" / "7.png").convert("RGB").resize((40, 60))
+    seven = (
+        pil.open(MODELS / "digits" / "samples" / "7.png")
+        .convert("RGB")
+        .resize((40, 60))
+    )
     expected = client.predict("digits", seven)["predictions"][0]
     assert expected["label"] == "7"
     for mode in ("L", "RGBA", "P", "1", "CMYK", "YCbCr", "LAB", "HSV"):
-        assert client.predict("digits", seven.convert(mode))["predictions"][0]["label"] == "7"
+        assert (
+            client.predict("digits", seven.convert(mode))["predictions"][0]["label"]
+            == "7"
+        )
     for mode in ("F", "I"):
         with pytest.raises(TypeError, match=f"mode {mode} has no known white"):
             client.predict("digits", seven.convert("L").convert(mode))

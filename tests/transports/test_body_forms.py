@@ -35,12 +35,18 @@ FORM = "application/x-www-form-urlencoded"
 JSON = "application/json"
 TEXT = "text/plain;charset=UTF-8"  # what fetch says of a string
 LAMP = "switch the lamp on"
-QUESTION = {"question": "where does anna live?", "context": "ben likes tea. anna lives in oslo."}
+QUESTION = {
+    "question": "where does anna live?",
+    "context": "ben likes tea. anna lives in oslo.",
+}
 
 
 def tone() -> bytes:
     """A second of 440 Hz as a WAV file."""
-    samples = [round(20000 * math.sin(2 * math.pi * 440 * index / 16000)) for index in range(16000)]
+    samples = [
+        round(20000 * math.sin(2 * math.pi * 440 * index / 16000))
+        for index in range(16000)
+    ]
     file = io.BytesIO()
     with wave.open(file, "wb") as writer:
         writer.setnchannels(1)
@@ -62,7 +68,10 @@ def npy(values: Any) -> bytes:
 
 def multipart(boundary: str, *parts: tuple[str, bytes]) -> bytes:
     """A form of parts with these headers."""
-    pieces = [f"--{boundary}\r\n{head}\r\n\r\n".encode() + content + b"\r\n" for head, content in parts]
+    pieces = [
+        f"--{boundary}\r\n{head}\r\n\r\n".encode() + content + b"\r\n"
+        for head, content in parts
+    ]
     return b"".join(pieces) + f"--{boundary}--\r\n".encode()
 
 
@@ -111,16 +120,30 @@ REFERENCES = {
     "seven and three": (
         "/predictions/digits?top_k=1",
         JSON,
-        json.dumps([{"b64": SEVEN_64.decode()}, {"b64": base64.b64encode(THREE).decode()}]).encode(),
+        json.dumps(
+            [{"b64": SEVEN_64.decode()}, {"b64": base64.b64encode(THREE).decode()}]
+        ).encode(),
     ),
     "tone": ("/predictions/tones?top_k=1", "audio/wav", TONE),
     "text": ("/predictions/phrases", JSON, json.dumps({"text": LAMP}).encode()),
-    "texts": ("/predictions/phrases", JSON, json.dumps({"texts": [LAMP, "play a song"]}).encode()),
-    "query": ("/predictions/phrases", JSON, json.dumps({"query": LAMP, "texts": [LAMP, "play a song"]}).encode()),
+    "texts": (
+        "/predictions/phrases",
+        JSON,
+        json.dumps({"texts": [LAMP, "play a song"]}).encode(),
+    ),
+    "query": (
+        "/predictions/phrases",
+        JSON,
+        json.dumps({"query": LAMP, "texts": [LAMP, "play a song"]}).encode(),
+    ),
     "question": ("/predictions/answers?top_k=1", JSON, json.dumps(QUESTION).encode()),
     "row": ("/predictions/petals", JSON, b"[5.1, 3.5, 1.4]"),
     "rows": ("/predictions/petals", JSON, b"[[5.1, 3.5, 1.4], [6.0, 2.9, 4.5]]"),
-    "gap": ("/predictions/petals", JSON, b'{"sepal_length": 5.1, "sepal_width": null, "petal_length": 1.4}'),
+    "gap": (
+        "/predictions/petals",
+        JSON,
+        b'{"sepal_length": 5.1, "sepal_width": null, "petal_length": 1.4}',
+    ),
     "items": ("/predictions/shelf?top_k=2", JSON, b'[3, "Wild Herbs"]'),
     "sum": ("/predictions/sum", JSON, b'{"a": [[1, 2]], "b": [[10, 20]]}'),
 }
@@ -131,9 +154,19 @@ PHRASES, PETALS = "/predictions/phrases", "/predictions/petals"
 CASES = [
     # Pictures and sounds in JSON
     Case("Node fetch {b64}", ONE, JSON, b'{"b64":"%b"}' % SEVEN_64, "seven"),
-    Case("Node fetch {data: data URL}", ONE, JSON, b'{"data":"%b"}' % SEVEN_URL, "seven"),
-    Case("Node fetch {image: data URL}", ONE, JSON, b'{"image":"%b"}' % SEVEN_URL, "seven"),
-    Case("Node fetch {image: base64}", ONE, JSON, b'{"image":"%b"}' % SEVEN_64, "seven"),
+    Case(
+        "Node fetch {data: data URL}", ONE, JSON, b'{"data":"%b"}' % SEVEN_URL, "seven"
+    ),
+    Case(
+        "Node fetch {image: data URL}",
+        ONE,
+        JSON,
+        b'{"image":"%b"}' % SEVEN_URL,
+        "seven",
+    ),
+    Case(
+        "Node fetch {image: base64}", ONE, JSON, b'{"image":"%b"}' % SEVEN_64, "seven"
+    ),
     Case("Node fetch JSON as text", ONE, TEXT, b'{"image":"%b"}' % SEVEN_64, "seven"),
     Case("Node fetch data URL as text", ONE, TEXT, SEVEN_URL, "seven"),
     Case("Node fetch base64 as a JSON text", ONE, JSON, b'"%b"' % SEVEN_64, "seven"),
@@ -145,14 +178,25 @@ CASES = [
         "seven",
     ),
     Case(
-        ".NET base64 with line breaks", ONE, "application/json; charset=utf-8", b'{"b64":"%b"}' % SEVEN_LINES, "seven"
+        ".NET base64 with line breaks",
+        ONE,
+        "application/json; charset=utf-8",
+        b'{"b64":"%b"}' % SEVEN_LINES,
+        "seven",
     ),
-    Case(".NET JSON with a byte order mark", ONE, JSON, b'\xef\xbb\xbf{"b64":"%b"}' % SEVEN_64, "seven"),
+    Case(
+        ".NET JSON with a byte order mark",
+        ONE,
+        JSON,
+        b'\xef\xbb\xbf{"b64":"%b"}' % SEVEN_64,
+        "seven",
+    ),
     Case(
         "TorchServe client {instances: [{data}, {data}]}",
         ONE,
         JSON,
-        b'{"instances":[{"data":"%b"},{"data":"%b"}]}' % (SEVEN_64, base64.b64encode(THREE)),
+        b'{"instances":[{"data":"%b"},{"data":"%b"}]}'
+        % (SEVEN_64, base64.b64encode(THREE)),
         "seven and three",
     ),
     Case(
@@ -190,8 +234,20 @@ CASES = [
         b'{"b64":"%b"}' % base64.b64encode(TONE[44:]),
         "tone",
     ),
-    Case("Node wrong base64", DIGITS, JSON, b'{"b64":"%b*"}' % SEVEN_64, error="the picture is not base64"),
-    Case("Node base64 cut off", DIGITS, JSON, b'{"b64":"aGVsb"}', error="the picture is not base64"),
+    Case(
+        "Node wrong base64",
+        DIGITS,
+        JSON,
+        b'{"b64":"%b*"}' % SEVEN_64,
+        error="the picture is not base64",
+    ),
+    Case(
+        "Node base64 cut off",
+        DIGITS,
+        JSON,
+        b'{"b64":"aGVsb"}',
+        error="the picture is not base64",
+    ),
     Case(
         "Node data URL without base64",
         DIGITS,
@@ -207,9 +263,19 @@ CASES = [
         error="'top_k', parameters belong into the query",
     ),
     Case(
-        "Node address instead of a file", DIGITS, JSON, b'{"url":"https://example.com/a.png"}', error='{"b64": "..."}'
+        "Node address instead of a file",
+        DIGITS,
+        JSON,
+        b'{"url":"https://example.com/a.png"}',
+        error='{"b64": "..."}',
     ),
-    Case("Node number instead of a file", DIGITS, JSON, b'{"image":7}', error='{"b64": "..."}: got a number'),
+    Case(
+        "Node number instead of a file",
+        DIGITS,
+        JSON,
+        b'{"image":7}',
+        error='{"b64": "..."}: got a number',
+    ),
     Case(
         "Node no picture in the base64",
         DIGITS,
@@ -219,7 +285,13 @@ CASES = [
     ),
     Case("Node empty list", DIGITS, JSON, b'{"instances":[]}', error="1 to 64 files"),
     # Files and fields in forms
-    Case("undici FormData file", ONE, form_of(UNDICI), multipart(UNDICI, (file("file"), SEVEN)), "seven"),
+    Case(
+        "undici FormData file",
+        ONE,
+        form_of(UNDICI),
+        multipart(UNDICI, (file("file"), SEVEN)),
+        "seven",
+    ),
     Case(
         "undici FormData file and field",
         DIGITS,
@@ -238,7 +310,9 @@ CASES = [
         "browser with an unfilled file field",
         ONE,
         form_of(CURL),
-        multipart(CURL, (file("a"), SEVEN), (file("b", "", "application/octet-stream"), b"")),
+        multipart(
+            CURL, (file("a"), SEVEN), (file("b", "", "application/octet-stream"), b"")
+        ),
         "seven",
     ),
     Case(
@@ -254,8 +328,14 @@ CASES = [
         f'multipart/form-data; boundary="{DOTNET}"',
         multipart(
             DOTNET,
-            ("Content-Type: text/plain; charset=utf-8\r\nContent-Disposition: form-data; name=top_k", b"1"),
-            ("Content-Disposition: form-data; name=file; filename=7.png; filename*=utf-8''7.png", SEVEN),
+            (
+                "Content-Type: text/plain; charset=utf-8\r\nContent-Disposition: form-data; name=top_k",
+                b"1",
+            ),
+            (
+                "Content-Disposition: form-data; name=file; filename=7.png; filename*=utf-8''7.png",
+                SEVEN,
+            ),
         ),
         "seven",
     ),
@@ -276,7 +356,10 @@ CASES = [
         form_of(OKHTTP),
         multipart(
             OKHTTP,
-            (f"{field('top_k')}\r\nContent-Transfer-Encoding: binary\r\nContent-Type: text/plain; charset=utf-8", b"1"),
+            (
+                f"{field('top_k')}\r\nContent-Transfer-Encoding: binary\r\nContent-Type: text/plain; charset=utf-8",
+                b"1",
+            ),
             (file("image"), SEVEN),
         ),
         "seven",
@@ -288,7 +371,10 @@ CASES = [
         multipart(
             DART,
             ('content-disposition: form-data; name="top_k"', b"1"),
-            ('content-type: image/png\r\ncontent-disposition: form-data; name="file"; filename="7.png"', SEVEN),
+            (
+                'content-type: image/png\r\ncontent-disposition: form-data; name="file"; filename="7.png"',
+                SEVEN,
+            ),
         ),
         "seven",
     ),
@@ -298,7 +384,10 @@ CASES = [
         f'multipart/form-data; boundary="{UNITY}"',
         multipart(
             UNITY,
-            ('Content-Type: text/plain; charset="utf-8"\r\nContent-disposition: form-data; name="top_k"', b"1"),
+            (
+                'Content-Type: text/plain; charset="utf-8"\r\nContent-disposition: form-data; name="top_k"',
+                b"1",
+            ),
             (
                 "Content-Type: application/octet-stream\r\n"
                 'Content-disposition: form-data; name="file"; filename="7.png"',
@@ -314,7 +403,13 @@ CASES = [
         multipart(CURL, (f"{field('x')}\r\nContent-Type: image/png", SEVEN)),
         "seven",
     ),
-    Case("curl -F data=<photo", ONE, form_of(CURL), multipart(CURL, (field("data"), SEVEN)), "seven"),
+    Case(
+        "curl -F data=<photo",
+        ONE,
+        form_of(CURL),
+        multipart(CURL, (field("data"), SEVEN)),
+        "seven",
+    ),
     Case(
         "FormData with a data URL",
         DIGITS,
@@ -336,7 +431,13 @@ CASES = [
         multipart(CURL, (file("image"), SEVEN), (field("top_k"), b"many")),
         error="parameter top_k must be a whole number",
     ),
-    Case("form with fields only", DIGITS, form_of(CURL), multipart(CURL, (field("top_k"), b"1")), error="no file"),
+    Case(
+        "form with fields only",
+        DIGITS,
+        form_of(CURL),
+        multipart(CURL, (field("top_k"), b"1")),
+        error="no file",
+    ),
     Case(
         "form and query with one parameter",
         ONE,
@@ -348,17 +449,30 @@ CASES = [
         "form with priority",
         DIGITS,
         form_of(CURL),
-        multipart(CURL, (file("image"), SEVEN), (field("priority"), b"5"), (field("top_k"), b"1")),
+        multipart(
+            CURL,
+            (file("image"), SEVEN),
+            (field("priority"), b"5"),
+            (field("top_k"), b"1"),
+        ),
         "seven",
     ),
     Case(
         "requests image=base64",
         DIGITS,
         FORM,
-        b"image=" + SEVEN_64.replace(b"+", b"%2B").replace(b"/", b"%2F").replace(b"=", b"%3D") + b"&top_k=1",
+        b"image="
+        + SEVEN_64.replace(b"+", b"%2B").replace(b"/", b"%2F").replace(b"=", b"%3D")
+        + b"&top_k=1",
         "seven",
     ),
-    Case("curl -d image=base64 without encoding", ONE, FORM, b"image=" + SEVEN_64, "seven"),
+    Case(
+        "curl -d image=base64 without encoding",
+        ONE,
+        FORM,
+        b"image=" + SEVEN_64,
+        "seven",
+    ),
     Case("curl --data-binary @photo", ONE, FORM, SEVEN, "seven"),
     # Text
     Case(
@@ -368,8 +482,20 @@ CASES = [
         b"text=switch+the+lamp+on",
         "text",
     ),
-    Case("requests data={'text': ...}", PHRASES, FORM, b"text=switch%20the%20lamp%20on", "text"),
-    Case("axios texts[]", PHRASES, FORM, b"texts%5B%5D=switch+the+lamp+on&texts%5B%5D=play+a+song", "texts"),
+    Case(
+        "requests data={'text': ...}",
+        PHRASES,
+        FORM,
+        b"text=switch%20the%20lamp%20on",
+        "text",
+    ),
+    Case(
+        "axios texts[]",
+        PHRASES,
+        FORM,
+        b"texts%5B%5D=switch+the+lamp+on&texts%5B%5D=play+a+song",
+        "texts",
+    ),
     Case(
         "URLSearchParams query and texts",
         PHRASES,
@@ -382,7 +508,10 @@ CASES = [
         PHRASES,
         form_of(UNDICI),
         multipart(
-            UNDICI, (field("query"), LAMP.encode()), (field("texts"), LAMP.encode()), (field("texts"), b"play a song")
+            UNDICI,
+            (field("query"), LAMP.encode()),
+            (field("texts"), LAMP.encode()),
+            (field("texts"), b"play a song"),
         ),
         "query",
     ),
@@ -393,7 +522,13 @@ CASES = [
         b"question=where%20does%20anna%20live%3F&context=ben%20likes%20tea.%20anna%20lives%20in%20oslo.&top_k=1",
         "question",
     ),
-    Case("fetch JSON.stringify({text})", PHRASES, TEXT, json.dumps({"text": LAMP}).encode(), "text"),
+    Case(
+        "fetch JSON.stringify({text})",
+        PHRASES,
+        TEXT,
+        json.dumps({"text": LAMP}).encode(),
+        "text",
+    ),
     Case(
         "fetch JSON.stringify({query, texts})",
         PHRASES,
@@ -409,7 +544,13 @@ CASES = [
         "text",
     ),
     Case("curl -d plain text", PHRASES, FORM, LAMP.encode(), "text"),
-    Case("FormData one text", PHRASES, form_of(UNDICI), multipart(UNDICI, (field("text"), LAMP.encode())), "text"),
+    Case(
+        "FormData one text",
+        PHRASES,
+        form_of(UNDICI),
+        multipart(UNDICI, (field("text"), LAMP.encode())),
+        "text",
+    ),
     Case(
         "FormData two text files",
         PHRASES,
@@ -421,16 +562,37 @@ CASES = [
         ),
         "texts",
     ),
-    Case("text with an unencoded &", PHRASES, FORM, b"text=salt & pepper", error="unknown form field ' pepper'"),
-    Case("question without context", "/predictions/answers", FORM, b"question=where", error="'context' is missing"),
+    Case(
+        "text with an unencoded &",
+        PHRASES,
+        FORM,
+        b"text=salt & pepper",
+        error="unknown form field ' pepper'",
+    ),
+    Case(
+        "question without context",
+        "/predictions/answers",
+        FORM,
+        b"question=where",
+        error="'context' is missing",
+    ),
     # Tables and items
-    Case("URLSearchParams features", PETALS, FORM, b"petal_length=1.4&sepal_length=5.1&sepal_width=3.5", "row"),
+    Case(
+        "URLSearchParams features",
+        PETALS,
+        FORM,
+        b"petal_length=1.4&sepal_length=5.1&sepal_width=3.5",
+        "row",
+    ),
     Case(
         "Unity WWWForm features",
         PETALS,
         f'multipart/form-data; boundary="{UNITY}"',
         multipart(
-            UNITY, (field("sepal_length"), b"5.1"), (field("sepal_width"), b"3.5"), (field("petal_length"), b"1.4")
+            UNITY,
+            (field("sepal_length"), b"5.1"),
+            (field("sepal_width"), b"3.5"),
+            (field("petal_length"), b"1.4"),
         ),
         "row",
     ),
@@ -441,17 +603,37 @@ CASES = [
         b"sepal_length=5.1&sepal_width=3.5&petal_length=1.4&sepal_length=6.0&sepal_width=2.9&petal_length=4.5",
         "rows",
     ),
-    Case("an empty field is a gap", PETALS, FORM, b"sepal_length=5.1&sepal_width=&petal_length=1.4", "gap"),
-    Case("JSON row with a byte order mark", PETALS, JSON, b"\xef\xbb\xbf[5.1, 3.5, 1.4]", "row"),
+    Case(
+        "an empty field is a gap",
+        PETALS,
+        FORM,
+        b"sepal_length=5.1&sepal_width=&petal_length=1.4",
+        "gap",
+    ),
+    Case(
+        "JSON row with a byte order mark",
+        PETALS,
+        JSON,
+        b"\xef\xbb\xbf[5.1, 3.5, 1.4]",
+        "row",
+    ),
     Case(
         "CSV file in a form",
         PETALS,
         form_of(CURL),
-        multipart(CURL, (file("table", "rows.csv", "text/csv"), b"5.1,3.5,1.4\n6.0,2.9,4.5\n")),
+        multipart(
+            CURL, (file("table", "rows.csv", "text/csv"), b"5.1,3.5,1.4\n6.0,2.9,4.5\n")
+        ),
         "rows",
     ),
     Case("curl -d numbers", PETALS, FORM, b"5.1,3.5,1.4", "row"),
-    Case("feature is missing", PETALS, FORM, b"sepal_length=5.1&sepal_width=3.5", error="petal_length"),
+    Case(
+        "feature is missing",
+        PETALS,
+        FORM,
+        b"sepal_length=5.1&sepal_width=3.5",
+        error="petal_length",
+    ),
     Case(
         "unknown feature",
         PETALS,
@@ -466,7 +648,13 @@ CASES = [
         b"sepal_length=5,1&sepal_width=3.5&petal_length=1.4",
         error="decimal point",
     ),
-    Case("items", "/predictions/shelf", FORM, b"items=3&items=Wild+Herbs&top_k=2", "items"),
+    Case(
+        "items",
+        "/predictions/shelf",
+        FORM,
+        b"items=3&items=Wild+Herbs&top_k=2",
+        "items",
+    ),
     Case(
         "items as JSON",
         "/predictions/shelf",
@@ -510,10 +698,16 @@ CASES = [
 def add_model(path: Path) -> None:
     """Write an ONNX model with two inputs: y = a + b."""
     helper, kind = onnx.helper, onnx.TensorProto.FLOAT
-    inputs = [helper.make_tensor_value_info(name, kind, ["n", 2]) for name in ("a", "b")]
+    inputs = [
+        helper.make_tensor_value_info(name, kind, ["n", 2]) for name in ("a", "b")
+    ]
     output = helper.make_tensor_value_info("y", kind, ["n", 2])
-    graph = helper.make_graph([helper.make_node("Add", ["a", "b"], ["y"])], "sum", inputs, [output])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    graph = helper.make_graph(
+        [helper.make_node("Add", ["a", "b"], ["y"])], "sum", inputs, [output]
+    )
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8
+    )
     path.parent.mkdir(parents=True)
     path.write_bytes(model.SerializeToString())
 
@@ -543,7 +737,10 @@ def ask(request: pytest.FixtureRequest, served: Server) -> Iterator[Ask]:
     """Send a body; returns the status and the document, which must be JSON without NaN."""
 
     def over_http(path: str, content_type: str, body: bytes) -> tuple[int, Any]:
-        headers = {"Authorization": f"Bearer {served.token}", "Content-Type": content_type}
+        headers = {
+            "Authorization": f"Bearer {served.token}",
+            "Content-Type": content_type,
+        }
         plain.request("POST", path, body, headers)
         answer = plain.getresponse()
         return answer.status, strict(answer.read())
@@ -582,11 +779,18 @@ def test_a_body(ask: Ask, case: Case) -> None:
     assert document["predictions"] == expected["predictions"]
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c.content_type.startswith(("multipart", FORM))], ids=str)
+@pytest.mark.parametrize(
+    "case",
+    [c for c in CASES if c.content_type.startswith(("multipart", FORM))],
+    ids=str,
+)
 def test_a_form_in_chunks(served: Server, case: Case) -> None:
     """HTTP clients that don't know the length send chunks."""
     plain = http.client.HTTPConnection("127.0.0.1", served.port, timeout=TIMEOUT_S)
-    headers = {"Authorization": f"Bearer {served.token}", "Content-Type": case.content_type}
+    headers = {
+        "Authorization": f"Bearer {served.token}",
+        "Content-Type": case.content_type,
+    }
     plain.request("POST", case.path, iter([case.body[:50], case.body[50:]]), headers)
     answer = plain.getresponse()
     document = json.loads(answer.read())
@@ -625,17 +829,29 @@ def test_too_many_files(ask: Ask) -> None:
     ("values", "predictions"),
     [
         ({"instances": [{"b64": SEVEN_64.decode()}]}, 1),
-        ({"instances": [{"image": {"b64": SEVEN_64.decode()}}, {"image": {"b64": SEVEN_64.decode()}}]}, 2),
+        (
+            {
+                "instances": [
+                    {"image": {"b64": SEVEN_64.decode()}},
+                    {"image": {"b64": SEVEN_64.decode()}},
+                ]
+            },
+            2,
+        ),
         ({"instances": [SEVEN_URL.decode()]}, 1),
         ({"inputs": {"image": {"b64": SEVEN_64.decode()}}}, 0),
     ],
 )
 def test_pictures_over_v1(ask: Ask, values: Any, predictions: int) -> None:
     """The answer has one list of entries for each instance."""
-    status, document = ask("/v1/models/digits:predict?top_k=1", JSON, json.dumps(values).encode())
+    status, document = ask(
+        "/v1/models/digits:predict?top_k=1", JSON, json.dumps(values).encode()
+    )
     assert status == 200, document
     answers = document["predictions"] if predictions else [document["outputs"]]
-    assert [[entry["label"] for entry in answer] for answer in answers] == [["7"]] * (predictions or 1)
+    assert [[entry["label"] for entry in answer] for answer in answers] == [["7"]] * (
+        predictions or 1
+    )
 
 
 def test_tensors_of_a_picture_model_over_v1(ask: Ask) -> None:
@@ -645,9 +861,13 @@ def test_tensors_of_a_picture_model_over_v1(ask: Ask) -> None:
     assert status == 200 and len(document["predictions"][0]) == 10
 
 
-@pytest.mark.parametrize("values", [{"instances": [{"b64": "*"}]}, {"instances": [{"image": {"b64": "*"}}]}])
+@pytest.mark.parametrize(
+    "values", [{"instances": [{"b64": "*"}]}, {"instances": [{"image": {"b64": "*"}}]}]
+)
 def test_wrong_base64_over_v1(ask: Ask, values: Any) -> None:
-    status, document = ask("/v1/models/digits:predict", JSON, json.dumps(values).encode())
+    status, document = ask(
+        "/v1/models/digits:predict", JSON, json.dumps(values).encode()
+    )
     assert status == 400 and document["error"] == "the picture is not base64"
 
 
@@ -655,23 +875,38 @@ ROW = {"sepal_length": 5.1, "sepal_width": 3.5, "petal_length": 1.4}
 
 
 def test_rows_by_feature_over_v1(ask: Ask) -> None:
-    _, plain = ask("/v1/models/petals:predict", JSON, b'{"instances": [[5.1, 3.5, 1.4], [5.1, 3.5, 1.4]]}')
-    status, rows = ask("/v1/models/petals:predict", JSON, json.dumps({"instances": [ROW, ROW]}).encode())
+    _, plain = ask(
+        "/v1/models/petals:predict",
+        JSON,
+        b'{"instances": [[5.1, 3.5, 1.4], [5.1, 3.5, 1.4]]}',
+    )
+    status, rows = ask(
+        "/v1/models/petals:predict",
+        JSON,
+        json.dumps({"instances": [ROW, ROW]}).encode(),
+    )
     assert status == 200 and rows == plain
     columns = {name: [value, value] for name, value in ROW.items()}
-    status, by_column = ask("/v1/models/petals:predict", JSON, json.dumps({"inputs": columns}).encode())
+    status, by_column = ask(
+        "/v1/models/petals:predict", JSON, json.dumps({"inputs": columns}).encode()
+    )
     assert status == 200 and by_column["outputs"] == plain["predictions"]
 
 
 @pytest.mark.parametrize(
     ("row", "fault"),
     [
-        ({"sepal_length": 5.1, "sepal_width": 3.5}, "feature 'petal_length' is missing"),
+        (
+            {"sepal_length": 5.1, "sepal_width": 3.5},
+            "feature 'petal_length' is missing",
+        ),
         ({**ROW, "colour": 1}, "unknown feature 'colour'"),
     ],
 )
 def test_wrong_features_over_v1(ask: Ask, row: Any, fault: str) -> None:
-    status, document = ask("/v1/models/petals:predict", JSON, json.dumps({"instances": [row]}).encode())
+    status, document = ask(
+        "/v1/models/petals:predict", JSON, json.dumps({"instances": [row]}).encode()
+    )
     assert status == 400 and fault in document["error"]
 
 
@@ -690,8 +925,15 @@ def columns_of(rows: int, datatype: str = "FP64", **more: Any) -> bytes:
 @pytest.mark.parametrize("datatype", ["FP32", "FP64", "INT64"])
 def test_a_tensor_for_each_feature(ask: Ask, datatype: str) -> None:
     row = [5, 4, 1] if datatype == "INT64" else list(ROW.values())
-    matrix = {"name": "features", "shape": [2, 3], "datatype": "FP32", "data": [row, row]}
-    _, plain = ask("/v2/models/petals/infer", JSON, json.dumps({"inputs": [matrix]}).encode())
+    matrix = {
+        "name": "features",
+        "shape": [2, 3],
+        "datatype": "FP32",
+        "data": [row, row],
+    }
+    _, plain = ask(
+        "/v2/models/petals/infer", JSON, json.dumps({"inputs": [matrix]}).encode()
+    )
     for _ in range(2):  # the second request must not meet a cached one of other tensors
         status, document = ask("/v2/models/petals/infer", JSON, columns_of(2, datatype))
         assert status == 200 and document["outputs"] == plain["outputs"], document
@@ -701,16 +943,35 @@ def test_wrong_tensors_for_features(ask: Ask) -> None:
     status, document = ask("/v2/models/petals/infer", JSON, columns_of(1, colour=1.0))
     assert status == 400 and "unknown feature 'colour'" in document["error"]
     text = {"name": "sepal_length", "shape": [1], "datatype": "BYTES", "data": ["5"]}
-    inputs = [{"name": n, "shape": [1], "datatype": "FP32", "data": [1]} for n in ("sepal_width", "petal_length")]
-    status, document = ask("/v2/models/petals/infer", JSON, json.dumps({"inputs": [text, *inputs]}).encode())
+    inputs = [
+        {"name": n, "shape": [1], "datatype": "FP32", "data": [1]}
+        for n in ("sepal_width", "petal_length")
+    ]
+    status, document = ask(
+        "/v2/models/petals/infer",
+        JSON,
+        json.dumps({"inputs": [text, *inputs]}).encode(),
+    )
     assert status == 400 and "BYTES does not fit the model's FP32" in document["error"]
 
 
-def oip_task(data: list[str], model: str = "digits", request: Any = None, **tensor: Any) -> tuple[str, str, bytes]:
+def oip_task(
+    data: list[str], model: str = "digits", request: Any = None, **tensor: Any
+) -> tuple[str, str, bytes]:
     """Raw input over the Open Inference Protocol."""
-    item = {"name": "image", "shape": [len(data)], "datatype": "BYTES", "data": data, **tensor}
+    item = {
+        "name": "image",
+        "shape": [len(data)],
+        "datatype": "BYTES",
+        "data": data,
+        **tensor,
+    }
     parameters = {"task": True, "top_k": 1, **(request or {})}
-    return f"/v2/models/{model}/infer", JSON, json.dumps({"parameters": parameters, "inputs": [item]}).encode()
+    return (
+        f"/v2/models/{model}/infer",
+        JSON,
+        json.dumps({"parameters": parameters, "inputs": [item]}).encode(),
+    )
 
 
 @pytest.mark.parametrize(
@@ -720,7 +981,10 @@ def oip_task(data: list[str], model: str = "digits", request: Any = None, **tens
         oip_task([SEVEN_64.decode()], request={"content_type": "base64"}),
         oip_task([SEVEN_URL.decode()]),
         oip_task([json.dumps({"b64": SEVEN_64.decode()})]),
-        oip_task([SEVEN_64.decode(), base64.b64encode(THREE).decode()], parameters={"content_type": "base64"}),
+        oip_task(
+            [SEVEN_64.decode(), base64.b64encode(THREE).decode()],
+            parameters={"content_type": "base64"},
+        ),
     ],
 )
 def test_base64_of_mlserver(ask: Ask, sent: tuple[str, str, bytes]) -> None:
@@ -739,4 +1003,7 @@ def test_several_texts_over_oip(ask: Ask) -> None:
     status, document = ask(*oip_task([LAMP, "play a song"], model="phrases"))
     assert status == 200, document
     _, expected = ask(*REFERENCES["texts"])
-    assert strict(document["outputs"][0]["data"][0].encode())["predictions"] == expected["predictions"]
+    assert (
+        strict(document["outputs"][0]["data"][0].encode())["predictions"]
+        == expected["predictions"]
+    )

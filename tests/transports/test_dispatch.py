@@ -29,7 +29,9 @@ METHODS = ["GET", "POST", "PUT", "HEAD", "OPTIONS", "DELETE"]
 @pytest.fixture(scope="module")
 def flask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MapAdapter]:
     """Flask's own router."""
-    service = Service(Config(models_dir=MODELS, state_dir=tmp_path_factory.mktemp("state")))
+    service = Service(
+        Config(models_dir=MODELS, state_dir=tmp_path_factory.mktemp("state"))
+    )
     yield create_app(service, Guard(None)).url_map.bind("127.0.0.1")
     service.close()
 
@@ -66,10 +68,27 @@ def kept_of(calls: Callable[[int], object]) -> int:
 
 def test_long_paths_are_not_kept():
     """Neither those of strangers, over HTTP, nor targets on the socket."""
-    assert kept_of(lambda number: dispatch.match("GET", f"/v2/models/{'a' * 30_000}{number}")) < 500_000
-    assert kept_of(lambda number: dispatch.match("GET", f"{'/' * (30_000 + number)}v2")) < 500_000
-    assert kept_of(lambda number: _read_target(f"GET /v2/models/{'a' * 30_000}{number}".encode())) < 500_000
-    assert dispatch.match("GET", "/v2/models/a") is dispatch.match("GET", "/v2/models/a")
+    assert (
+        kept_of(
+            lambda number: dispatch.match("GET", f"/v2/models/{'a' * 30_000}{number}")
+        )
+        < 500_000
+    )
+    assert (
+        kept_of(lambda number: dispatch.match("GET", f"{'/' * (30_000 + number)}v2"))
+        < 500_000
+    )
+    assert (
+        kept_of(
+            lambda number: _read_target(
+                f"GET /v2/models/{'a' * 30_000}{number}".encode()
+            )
+        )
+        < 500_000
+    )
+    assert dispatch.match("GET", "/v2/models/a") is dispatch.match(
+        "GET", "/v2/models/a"
+    )
 
 
 def test_spellings_of_a_version_are_not_kept(tmp_path):
@@ -78,20 +97,32 @@ def test_spellings_of_a_version_are_not_kept(tmp_path):
     (models / "petals" / "1").mkdir(parents=True)
     shutil.copy(MODELS / "petals" / "petals.tflite", models / "petals" / "1")
     service = Service(Config(models_dir=models, state_dir=tmp_path / "state"))
-    for spelling in (None, "1", "01", "0001", "\N{FULLWIDTH DIGIT ONE}", "\N{BENGALI DIGIT ZERO}1"):
+    for spelling in (
+        None,
+        "1",
+        "01",
+        "0001",
+        "\N{FULLWIDTH DIGIT ONE}",
+        "\N{BENGALI DIGIT ZERO}1",
+    ):
         assert service.status("petals", spelling).version == "1"
         assert service._find("petals", spelling) is service.engine.record("petals", "1")
     assert set(service._targets[1]) == {("petals", None), ("petals", "1")}
     service.close()
 
 
-@given(words=st.lists(st.sampled_from(WORDS.split()), max_size=7), method=st.sampled_from(METHODS))
+@given(
+    words=st.lists(st.sampled_from(WORDS.split()), max_size=7),
+    method=st.sampled_from(METHODS),
+)
 def test_both_routers_agree(flask, words, method):
     path = dispatch.decode_path("".join(words)) or "/"
     assert dispatched(method, path) == routed(flask, method, path)
 
 
-@pytest.mark.parametrize("route", dispatch.ROUTES, ids=lambda route: f"{route.method} {route.pattern}")
+@pytest.mark.parametrize(
+    "route", dispatch.ROUTES, ids=lambda route: f"{route.method} {route.pattern}"
+)
 def test_every_route_is_found(flask, route):
     path = route.pattern.replace("{model}", "m").replace("{version}", "v")
     assert dispatch.match(route.method, path).route is route
@@ -102,7 +133,10 @@ def test_every_route_is_found(flask, route):
     ("target", "parts"),
     [
         (b"GET /v2", ("GET", "/v2", "")),
-        (b"POST /predictions/a%20b?top_k=3&x", ("POST", "/predictions/a b", "top_k=3&x")),
+        (
+            b"POST /predictions/a%20b?top_k=3&x",
+            ("POST", "/predictions/a b", "top_k=3&x"),
+        ),
         (b"GET /a%3Fb?c?d", ("GET", "/a?b", "c?d")),
         (b"GET /%ff", ("GET", "/\ufffd", "")),
     ],
@@ -140,6 +174,11 @@ def test_targets_that_are_none(target):
 
 def test_queries():
     assert dispatch.parse_query("") == {}
-    assert dispatch.parse_query("a=1&b=&c&d=%20+%C3%A9") == {"a": "1", "b": "", "c": "", "d": "  é"}
+    assert dispatch.parse_query("a=1&b=&c&d=%20+%C3%A9") == {
+        "a": "1",
+        "b": "",
+        "c": "",
+        "d": "  é",
+    }
     with pytest.raises(ApiError, match="'a' is given twice"):
         dispatch.parse_query("a=1&b=2&a=1")

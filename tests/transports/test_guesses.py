@@ -30,12 +30,20 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("transport", ["http", "socket"])
-def test_defaults_that_no_file_states_are_in_the_answer(new_server: StartServer, folder: Path, transport: str) -> None:
+def test_defaults_that_no_file_states_are_in_the_answer(
+    new_server: StartServer, folder: Path, transport: str
+) -> None:
     server = new_server(folder)
-    url = server.url if transport == "http" else f"socket://127.0.0.1:{server.socket_port}"
+    url = (
+        server.url
+        if transport == "http"
+        else f"socket://127.0.0.1:{server.socket_port}"
+    )
     with Client(url, server.token) as client:
         guessed = client.predict("guessed", plain_picture())
-        (folder / "guessed" / "model.toml").write_text("[image]\nmean = 127.5\nstd = 127.5\n")
+        (folder / "guessed" / "model.toml").write_text(
+            "[image]\nmean = 127.5\nstd = 127.5\n"
+        )
         client.load("guessed")
         stated = client.predict("guessed", plain_picture())
         metadata = client.model_metadata("guessed")
@@ -47,9 +55,15 @@ def test_defaults_that_no_file_states_are_in_the_answer(new_server: StartServer,
 
 
 @pytest.mark.parametrize("transport", ["http", "socket"])
-def test_advice_that_was_followed_is_not_given_again(new_server: StartServer, folder: Path, transport: str) -> None:
+def test_advice_that_was_followed_is_not_given_again(
+    new_server: StartServer, folder: Path, transport: str
+) -> None:
     server = new_server(folder)
-    url = server.url if transport == "http" else f"socket://127.0.0.1:{server.socket_port}"
+    url = (
+        server.url
+        if transport == "http"
+        else f"socket://127.0.0.1:{server.socket_port}"
+    )
     with Client(url, server.token) as client:
         with pytest.raises(ServerError, match='write task = "image-classification"'):
             client.predict("plain", plain_picture())
@@ -57,7 +71,9 @@ def test_advice_that_was_followed_is_not_given_again(new_server: StartServer, fo
         path.write_text('task = "object-detection"\n')
         with pytest.raises(ServerError, match="failed to load"):
             client.load("plain")
-        with pytest.raises(ServerError, match=r"model\.toml has a fault: .*; the old one serves on") as caught:
+        with pytest.raises(
+            ServerError, match=r"model\.toml has a fault: .*; the old one serves on"
+        ) as caught:
             client.predict("plain", plain_picture())
         assert "write task" not in str(caught.value)
         assert str(caught.value).count("model.toml") == 1

@@ -24,11 +24,21 @@ Ask = Callable[..., tuple[int, Any]]
 def half_plus_two(path: Path, name: str, width: int = 1, rows: int | str = "n") -> None:
     """TensorFlow Serving's first example: x / 2 + 2."""
     helper, kind = onnx.helper, onnx.TensorProto.FLOAT
-    ends = [helper.make_tensor_value_info(end, kind, [rows, width]) for end in (name, "y")]
-    values = [helper.make_tensor(key, kind, [], [value]) for key, value in (("half", 0.5), ("two", 2.0))]
-    nodes = [helper.make_node("Mul", [name, "half"], ["z"]), helper.make_node("Add", ["z", "two"], ["y"])]
+    ends = [
+        helper.make_tensor_value_info(end, kind, [rows, width]) for end in (name, "y")
+    ]
+    values = [
+        helper.make_tensor(key, kind, [], [value])
+        for key, value in (("half", 0.5), ("two", 2.0))
+    ]
+    nodes = [
+        helper.make_node("Mul", [name, "half"], ["z"]),
+        helper.make_node("Add", ["z", "two"], ["y"]),
+    ]
     graph = helper.make_graph(nodes, "half_plus_two", ends[:1], ends[1:], values)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8
+    )
     path.parent.mkdir(parents=True)
     path.write_bytes(model.SerializeToString())
 
@@ -53,16 +63,26 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def ask(request: pytest.FixtureRequest, served: Server) -> Iterator[Ask]:
     """Send a request; returns the status and the document."""
 
-    def over_http(method: str, path: str, body: Any = b"", content_type: str = "") -> tuple[int, Any]:
-        headers = {"Authorization": f"Bearer {served.token}"} | ({"Content-Type": content_type} if content_type else {})
-        plain.request(method, path, body if isinstance(body, bytes) else json.dumps(body), headers)
+    def over_http(
+        method: str, path: str, body: Any = b"", content_type: str = ""
+    ) -> tuple[int, Any]:
+        headers = {"Authorization": f"Bearer {served.token}"} | (
+            {"Content-Type": content_type} if content_type else {}
+        )
+        plain.request(
+            method, path, body if isinstance(body, bytes) else json.dumps(body), headers
+        )
         answer = plain.getresponse()
         return answer.status, json.loads(answer.read())
 
-    def over_socket(method: str, path: str, body: Any = b"", content_type: str = "") -> tuple[int, Any]:
+    def over_socket(
+        method: str, path: str, body: Any = b"", content_type: str = ""
+    ) -> tuple[int, Any]:
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         more = {"ext": {2: content_type.encode()}} if content_type else {}
-        answer = framed.call(f"{method} {path}", content, json_length=len(content), **more)
+        answer = framed.call(
+            f"{method} {path}", content, json_length=len(content), **more
+        )
         return answer.status, json.loads(answer.body)
 
     plain = http.client.HTTPConnection("127.0.0.1", served.port, timeout=60)
@@ -91,7 +111,9 @@ def test_single_values_as_rows(ask: Ask, body: Any, answer: Any) -> None:
     assert ask("POST", "/v1/models/half_plus_two:predict", body) == (200, answer)
 
 
-@pytest.mark.parametrize("body", [{"instances": [1.0, 2.0]}, {"inputs": 1.0}, {"instances": [[[1.0, 2.0]]]}])
+@pytest.mark.parametrize(
+    "body", [{"instances": [1.0, 2.0]}, {"inputs": 1.0}, {"instances": [[[1.0, 2.0]]]}]
+)
 def test_values_that_are_no_rows(ask: Ask, body: Any) -> None:
     status, document = ask("POST", "/v1/models/wide:predict", body)
     assert (status, document["code"]) == (400, "INVALID_TENSOR")
@@ -102,9 +124,14 @@ def test_values_that_are_no_rows(ask: Ask, body: Any) -> None:
 def test_a_version_with_zeros_in_front(ask: Ask, version: str) -> None:
     """The folder 00000123 holds version 123."""
     path = f"/v1/models/half_plus_two/versions/{version}"
-    assert ask("POST", f"{path}:predict", {"instances": [1.0]}) == (200, {"predictions": [2.5]})
+    assert ask("POST", f"{path}:predict", {"instances": [1.0]}) == (
+        200,
+        {"predictions": [2.5]},
+    )
     status, document = ask("GET", "/v1/models/half_plus_two")
-    assert status == 200 and [one["version"] for one in document["model_version_status"]] == ["123"]
+    assert status == 200 and [
+        one["version"] for one in document["model_version_status"]
+    ] == ["123"]
     assert ask("GET", f"/v2/models/half_plus_two/versions/{version}/ready")[0] == 200
 
 
@@ -112,19 +139,35 @@ def test_a_version_with_zeros_in_front(ask: Ask, version: str) -> None:
 @pytest.mark.parametrize("version", ["", "/versions/123"])
 def test_what_is_not_offered(ask: Ask, verb: str, version: str) -> None:
     status, document = ask("POST", f"/v1/models/half_plus_two{version}:{verb}", {})
-    assert (status, document["code"]) == (501, "NOT_IMPLEMENTED") and ":predict" in document["error"]
+    assert (status, document["code"]) == (
+        501,
+        "NOT_IMPLEMENTED",
+    ) and ":predict" in document["error"]
 
 
 def test_cloud_events(ask: Ask) -> None:
     event = {"specversion": "1.0", "data": {"instances": [1.0]}}
-    status, document = ask("POST", "/v1/models/half_plus_two:predict", event, "application/cloudevents+json")
-    assert (status, document["code"]) == (501, "NOT_IMPLEMENTED") and "plain JSON" in document["error"]
+    status, document = ask(
+        "POST",
+        "/v1/models/half_plus_two:predict",
+        event,
+        "application/cloudevents+json",
+    )
+    assert (status, document["code"]) == (
+        501,
+        "NOT_IMPLEMENTED",
+    ) and "plain JSON" in document["error"]
 
 
 def test_cloud_events_in_binary_mode(served: Server) -> None:
     """The event is in headers, and the body is its data."""
     event = {"ce-specversion": "1.0", "ce-id": "1", "ce-source": "a", "ce-type": "b"}
-    answer = served.call("POST", "/v1/models/half_plus_two:predict", json={"instances": [1.0]}, headers=event)
+    answer = served.call(
+        "POST",
+        "/v1/models/half_plus_two:predict",
+        json={"instances": [1.0]},
+        headers=event,
+    )
     assert (answer.status_code, answer.json()["code"]) == (501, "NOT_IMPLEMENTED")
 
 
@@ -140,7 +183,9 @@ def item(name: str = "x") -> dict[str, Any]:
 def test_a_region_has_the_name_of_a_tensor(ask: Ask, verb: str) -> None:
     """As perf_analyzer asks for them."""
     method = "POST" if verb == "register" else "GET"
-    status, document = ask(method, f"/v2/systemsharedmemory/region/serving_default_x:0/{verb}", {})
+    status, document = ask(
+        method, f"/v2/systemsharedmemory/region/serving_default_x:0/{verb}", {}
+    )
     assert (status, document["code"]) == (501, "NOT_IMPLEMENTED")
 
 
@@ -150,10 +195,17 @@ def test_a_batch_that_the_file_fixes_to_one(ask: Ask) -> None:
     assert (status, config["max_batch_size"]) == (200, 1)
     assert config["input"][0]["dims"] == config["output"][0]["dims"] == [3]
     three = {"name": "x", "datatype": "FP32", "shape": [1, 3], "data": [1, 3, 2]}
-    body = {"inputs": [three], "outputs": [{"name": "y", "parameters": {"classification": 2}}]}
+    body = {
+        "inputs": [three],
+        "outputs": [{"name": "y", "parameters": {"classification": 2}}],
+    }
     status, document = ask("POST", "/v2/models/one/infer", body)
     (output,) = document["outputs"]
-    assert (status, output["shape"], output["data"]) == (200, [1, 2], ["3.500000:1", "3.000000:2"])
+    assert (status, output["shape"], output["data"]) == (
+        200,
+        [1, 2],
+        ["3.500000:1", "3.000000:2"],
+    )
 
 
 def test_every_entry_of_the_index_has_a_reason(ask: Ask) -> None:
@@ -165,14 +217,30 @@ def test_every_entry_of_the_index_has_a_reason(ask: Ask) -> None:
 @pytest.mark.parametrize(
     "parameters",
     [
-        *({"task": "translate"}, {"task": 7}, {"task": False}, {"stream": True}, {"stream": 1}),
-        *({"signature_name": "any"}, {"signature_name": 5}, {"temperature": 0.5, "model": "x"}),
+        *(
+            {"task": "translate"},
+            {"task": 7},
+            {"task": False},
+            {"stream": True},
+            {"stream": 1},
+        ),
+        *(
+            {"signature_name": "any"},
+            {"signature_name": 5},
+            {"temperature": 0.5, "model": "x"},
+        ),
     ],
 )
-def test_parameters_that_mean_something_elsewhere(ask: Ask, parameters: dict[str, Any]) -> None:
+def test_parameters_that_mean_something_elsewhere(
+    ask: Ask, parameters: dict[str, Any]
+) -> None:
     """Triton passes any name on to its backend; what is no value of ours changes nothing."""
     for _ in range(2):  # the second is of a known kind
-        status, document = ask("POST", "/v2/models/half_plus_two/infer", {"inputs": [item()], "parameters": parameters})
+        status, document = ask(
+            "POST",
+            "/v2/models/half_plus_two/infer",
+            {"inputs": [item()], "parameters": parameters},
+        )
         assert status == 200 and document["outputs"][0]["data"] == [2.5]
 
 
@@ -180,9 +248,15 @@ def test_long_names_of_tensors(ask: Ask) -> None:
     """What the metadata lists can be sent, and asked for."""
     (given,) = ask("GET", "/v2/models/long")[1]["inputs"]
     assert given["name"] == LONG and len(LONG) > 600
-    status, document = ask("POST", "/v2/models/long/infer", {"inputs": [item(LONG)], "outputs": [{"name": "y"}]})
+    status, document = ask(
+        "POST",
+        "/v2/models/long/infer",
+        {"inputs": [item(LONG)], "outputs": [{"name": "y"}]},
+    )
     assert status == 200 and document["outputs"][0]["data"] == [2.5]
-    status, document = ask("POST", "/v2/models/long/infer", {"inputs": [item("n" * 4097)]})
+    status, document = ask(
+        "POST", "/v2/models/long/infer", {"inputs": [item("n" * 4097)]}
+    )
     assert status == 400 and "1 to 4096 characters" in document["error"]
 
 
@@ -198,23 +272,43 @@ def test_a_version_in_the_path(ask: Ask) -> None:
     status, document = ask("POST", "/predictions/digits/tflite?top_k=1", SEVEN)
     assert status == 200 and document["predictions"][0]["label"] == "7"
     assert ask("PUT", "/predictions/digits/tflite?version=tflite", SEVEN)[0] == 200
-    assert ask("POST", "/predictions/digits/nothing", SEVEN)[1]["code"] == "VERSION_NOT_FOUND"
-    assert ask("POST", "/predictions/digits/tflite?version=onnx", SEVEN)[1]["code"] == "INVALID_PARAMETER"
-
-
-def form(*parts: bytes, boundary: str = "--d9c", end: bytes = b"--\r\n", headers: bytes = b"") -> bytes:
-    """A form of these files, as curl writes it."""
-    head = b'Content-Disposition: form-data; name="data"; filename="a.png"\r\n' + headers + b"\r\n"
-    return b"".join(b"--%b\r\n%b%b\r\n" % (boundary.encode(), head, part) for part in parts) + (
-        b"--%b%b" % (boundary.encode(), end)
+    assert (
+        ask("POST", "/predictions/digits/nothing", SEVEN)[1]["code"]
+        == "VERSION_NOT_FOUND"
+    )
+    assert (
+        ask("POST", "/predictions/digits/tflite?version=onnx", SEVEN)[1]["code"]
+        == "INVALID_PARAMETER"
     )
 
 
-@pytest.mark.parametrize("kind", ["multipart/form-data; boundary=--d9c", 'Multipart/Form-Data; boundary="--d9c"; a=b'])
+def form(
+    *parts: bytes, boundary: str = "--d9c", end: bytes = b"--\r\n", headers: bytes = b""
+) -> bytes:
+    """A form of these files, as curl writes it."""
+    head = (
+        b'Content-Disposition: form-data; name="data"; filename="a.png"\r\n'
+        + headers
+        + b"\r\n"
+    )
+    return b"".join(
+        b"--%b\r\n%b%b\r\n" % (boundary.encode(), head, part) for part in parts
+    ) + (b"--%b%b" % (boundary.encode(), end))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "multipart/form-data; boundary=--d9c",
+        'Multipart/Form-Data; boundary="--d9c"; a=b',
+    ],
+)
 @pytest.mark.parametrize("headers", [b"", b"Content-Type: image/png\r\n"])
 def test_a_file_in_a_form(ask: Ask, kind: str, headers: bytes) -> None:
     """curl -F data=@7.png."""
-    status, document = ask("POST", "/predictions/digits", form(SEVEN, headers=headers), kind)
+    status, document = ask(
+        "POST", "/predictions/digits", form(SEVEN, headers=headers), kind
+    )
     assert status == 200 and document["predictions"][0]["label"] == "7"
 
 
@@ -227,11 +321,16 @@ def test_a_file_in_a_form(ask: Ask, kind: str, headers: bytes) -> None:
         (b"", "the form cannot be read"),
         (b"----d9c\r\n", "the form cannot be read"),
         (b"----d9c\r\nA: b\r\n" + b"a" * 9000 + b"\r\n\r\n", "the form cannot be read"),
-        (form(b"aGVsbG8=", headers=b"Content-Transfer-Encoding: base64\r\n"), "the form encodes its part"),
+        (
+            form(b"aGVsbG8=", headers=b"Content-Transfer-Encoding: base64\r\n"),
+            "the form encodes its part",
+        ),
         (form(SEVEN, boundary="other"), "the form cannot be read"),
         (form(b""), "the body is empty"),
     ],
 )
 def test_forms_that_are_refused(ask: Ask, body: bytes, said: str) -> None:
-    status, document = ask("POST", "/predictions/digits", body, "multipart/form-data; boundary=--d9c")
+    status, document = ask(
+        "POST", "/predictions/digits", body, "multipart/form-data; boundary=--d9c"
+    )
     assert status == 400 and document["error"].startswith(said), document

@@ -35,7 +35,10 @@ class Told(logging.Handler):
 def test_a_port_that_stays_taken_is_an_error(wait: float) -> None:
     with socket.create_server(("127.0.0.1", 0)) as squatter:
         port = squatter.getsockname()[1]
-        with pytest.raises(PortTakenError, match=f"cannot listen on 127.0.0.1:{port}: .*; stop what uses it or .* --p"):
+        with pytest.raises(
+            PortTakenError,
+            match=f"cannot listen on 127.0.0.1:{port}: .*; stop what uses it or .* --p",
+        ):
             listen("127.0.0.1", port, "--port", wait)
 
 
@@ -55,17 +58,26 @@ def test_a_port_that_becomes_free_is_taken() -> None:
             assert listener.getsockname()[1] == port
     finally:
         logger.removeHandler(told)
-    assert told.texts == [f"another program has 127.0.0.1:{port}; waiting for it for 60 s"]
+    assert told.texts == [
+        f"another program has 127.0.0.1:{port}; waiting for it for 60 s"
+    ]
 
 
 @pytest.mark.live
 @pytest.mark.parametrize("which", ["--http-port", "--socket-port"])
-def test_a_server_waits_for_its_ports(new_server: StartServer, tmp_path: Path, which: str) -> None:
+def test_a_server_waits_for_its_ports(
+    new_server: StartServer, tmp_path: Path, which: str
+) -> None:
     """It answers there as soon as the other program has left."""
     log = tmp_path / "server-0" / "server.log"
-    with ThreadPoolExecutor(1) as pool, socket.create_server(("127.0.0.1", 0)) as squatter:
+    with (
+        ThreadPoolExecutor(1) as pool,
+        socket.create_server(("127.0.0.1", 0)) as squatter,
+    ):
         port = squatter.getsockname()[1]
-        starting = pool.submit(new_server, MODELS, which, str(port), "--port-wait", "60")
+        starting = pool.submit(
+            new_server, MODELS, which, str(port), "--port-wait", "60"
+        )
         deadline, pace = time.monotonic() + LIMIT_S, threading.Event()
         while "waiting for it" not in (log.read_text() if log.exists() else ""):
             assert time.monotonic() < deadline
@@ -76,8 +88,12 @@ def test_a_server_waits_for_its_ports(new_server: StartServer, tmp_path: Path, w
     assert server.call("GET", "/v2/health/ready").status_code == 200
 
 
-@pytest.mark.parametrize(("files", "allowed"), [(1024, 512), (128, 38), (64, 1), (10, 1)])
-def test_connections_leave_room_for_other_files(files: int, allowed: int, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("files", "allowed"), [(1024, 512), (128, 38), (64, 1), (10, 1)]
+)
+def test_connections_leave_room_for_other_files(
+    files: int, allowed: int, caplog: pytest.LogCaptureFixture
+) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
     try:

@@ -22,7 +22,11 @@ import requests
 
 from conftest import MODELS, Server, StartServer
 from pocketserve.cli.log_output import JsonLogFormatter, LogFormatter, LogHandler
-from pocketserve.transports.request_log import STRANGERS_A_SECOND, RequestLog, read_trace_id
+from pocketserve.transports.request_log import (
+    STRANGERS_A_SECOND,
+    RequestLog,
+    read_trace_id,
+)
 from pocketserve_client import Client
 from pocketserve_client.errors import ServerError
 
@@ -31,7 +35,11 @@ SECRET = "the-words-of-a-caller"
 
 def fields(server: Server) -> list[dict[str, Any]]:
     """The documents of a server's log that tell of requests."""
-    documents = [json.loads(line) for line in server.log.read_text().splitlines() if line.startswith("{")]
+    documents = [
+        json.loads(line)
+        for line in server.log.read_text().splitlines()
+        if line.startswith("{")
+    ]
     return [document for document in documents if "transport" in document]
 
 
@@ -58,14 +66,20 @@ def ask(server: Server, url: str) -> None:
                 client.predict(name, body, parameters=parameters)
 
 
-def test_each_request_of_both_transports_has_a_line_and_no_secret_is_in_it(new_server: StartServer) -> None:
+def test_each_request_of_both_transports_has_a_line_and_no_secret_is_in_it(
+    new_server: StartServer,
+) -> None:
     server = new_server(MODELS, "--request-log", "on", "--log-format", "json")
     ask(server, server.url)
     ask(server, f"socket://127.0.0.1:{server.socket_port}")
     server.stop()
     lines = fields(server)
     for transport in ("http", "socket"):
-        own = [line for line in lines if line["transport"] == transport and line["method"] == "POST"]
+        own = [
+            line
+            for line in lines
+            if line["transport"] == transport and line["method"] == "POST"
+        ]
         asked = [(line["path"], line["model"], line["status"]) for line in own]
         cut = f"{str(server.token)[:16]}..."
         assert asked == [
@@ -76,8 +90,13 @@ def test_each_request_of_both_transports_has_a_line_and_no_secret_is_in_it(new_s
         ]
         assert own[0]["bytes_in"] == len("[5.1,3.5,1.4]")
         assert own[0]["bytes_out"] > 100
-        assert all(line["ms"] > 0 and line["level"] == "info" and line["time"].endswith("Z") for line in own)
-        assert own[0]["message"].startswith(f"{transport} POST /predictions/petals 200 petals ")
+        assert all(
+            line["ms"] > 0 and line["level"] == "info" and line["time"].endswith("Z")
+            for line in own
+        )
+        assert own[0]["message"].startswith(
+            f"{transport} POST /predictions/petals 200 petals "
+        )
     text = server.log.read_text()
     assert SECRET not in text
     assert str(server.token) not in text
@@ -89,20 +108,31 @@ PARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
 
 
 @pytest.mark.parametrize("form", ["json", "text"])
-def test_ids_of_a_request_are_logged_and_answered(new_server: StartServer, form: str) -> None:
+def test_ids_of_a_request_are_logged_and_answered(
+    new_server: StartServer, form: str
+) -> None:
     server = new_server(MODELS, "--request-log", "on", "--log-format", form)
     headers = {"X-Request-Id": "order-7/a:b", "traceparent": PARENT}
     for number in range(2):  # the second request is compiled
         body = {"id": f"infer-{number}", "inputs": [ROW]}
-        answer = server.call("POST", "/v2/models/petals/infer", json=body, headers=headers)
+        answer = server.call(
+            "POST", "/v2/models/petals/infer", json=body, headers=headers
+        )
         assert answer.headers["X-Request-Id"] == "order-7/a:b"
         assert answer.json()["id"] == f"infer-{number}"
     refused = server.call("POST", "/predictions/nothing", data=b"[1]", headers=headers)
-    assert refused.status_code == 404 and refused.headers["X-Request-Id"] == "order-7/a:b"
-    large = server.session.post(f"{server.url}/v2/models/petals/infer", data=b" " * 5000, headers=headers)
+    assert (
+        refused.status_code == 404 and refused.headers["X-Request-Id"] == "order-7/a:b"
+    )
+    large = server.session.post(
+        f"{server.url}/v2/models/petals/infer", data=b" " * 5000, headers=headers
+    )
     assert large.status_code == 401 and large.headers["X-Request-Id"] == "order-7/a:b"
     with server.connect() as connection:
-        connection.call("POST /v2/models/petals/infer", json.dumps({"id": "by socket", "inputs": [ROW]}).encode())
+        connection.call(
+            "POST /v2/models/petals/infer",
+            json.dumps({"id": "by socket", "inputs": [ROW]}).encode(),
+        )
     server.stop()
     log = server.log.read_text()
     if form == "text":
@@ -110,7 +140,9 @@ def test_ids_of_a_request_are_logged_and_answered(new_server: StartServer, form:
         assert "B out, id by%20socket" in log
         return
     lines = [line for line in fields(server) if line["method"] == "POST"]
-    ids = [(line.get("request_id"), line.get("trace_id"), line.get("id")) for line in lines]
+    ids = [
+        (line.get("request_id"), line.get("trace_id"), line.get("id")) for line in lines
+    ]
     own = ("order-7/a:b", TRACE)
     assert ids == [
         (*own, "infer-0"),
@@ -128,7 +160,15 @@ def test_request_ids_that_are_not_repeated(server: Server, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "x", f"00-{TRACE}", PARENT.upper(), f"00-{TRACE[:-1]}-00f067aa0ba902b7-01", PARENT + "\n"]
+    "text",
+    [
+        "",
+        "x",
+        f"00-{TRACE}",
+        PARENT.upper(),
+        f"00-{TRACE[:-1]}-00f067aa0ba902b7-01",
+        PARENT + "\n",
+    ],
 )
 def test_traces_that_are_not_logged(text: str) -> None:
     assert read_trace_id(PARENT) == TRACE
@@ -136,8 +176,19 @@ def test_traces_that_are_not_logged(text: str) -> None:
 
 
 def test_refusals_without_the_token_have_lines(new_server: StartServer) -> None:
-    server = new_server(MODELS, "--request-log", "on", "--log-format", "json", "--max-body-bytes", "1024")
-    server.session.get(f"{server.url}/v2/models?key={SECRET}", headers={"Authorization": f"Bearer {SECRET}"})
+    server = new_server(
+        MODELS,
+        "--request-log",
+        "on",
+        "--log-format",
+        "json",
+        "--max-body-bytes",
+        "1024",
+    )
+    server.session.get(
+        f"{server.url}/v2/models?key={SECRET}",
+        headers={"Authorization": f"Bearer {SECRET}"},
+    )
     server.call("GET", "/nowhere/a%0Ab")
     server.call("POST", "/predictions/petals", data=b" " * 2000)
     server.session.head(f"{server.url}/v2/health/live")
@@ -149,7 +200,10 @@ def test_refusals_without_the_token_have_lines(new_server: StartServer) -> None:
     ):
         client.index()
     server.stop()
-    assert [(line["transport"], line["method"], line["path"], line["status"]) for line in fields(server)] == [
+    assert [
+        (line["transport"], line["method"], line["path"], line["status"])
+        for line in fields(server)
+    ] == [
         ("http", "GET", "/v2/models", 401),
         ("http", "GET", "/nowhere/a%0Ab", 404),
         ("http", "POST", "/predictions/petals", 413),
@@ -161,8 +215,13 @@ def test_refusals_without_the_token_have_lines(new_server: StartServer) -> None:
     assert SECRET not in server.log.read_text()
 
 
-@pytest.mark.parametrize("options", [["--request-log", "off"], ["--request-log=on", "--log-level=warning"], []])
-def test_without_a_terminal_and_switched_off_there_are_none(new_server: StartServer, options: list[str]) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [["--request-log", "off"], ["--request-log=on", "--log-level=warning"], []],
+)
+def test_without_a_terminal_and_switched_off_there_are_none(
+    new_server: StartServer, options: list[str]
+) -> None:
     server = new_server(MODELS, *options)
     ask(server, server.url)
     assert "/predictions" not in server.log.read_text()
@@ -172,7 +231,9 @@ def read_until(terminal: int, end: str) -> str:
     """What is printed on a terminal, up to some words."""
     text, deadline = "", time.monotonic() + 120
     while end not in text:
-        ready, _, _ = select.select([terminal], [], [], max(0.0, deadline - time.monotonic()))
+        ready, _, _ = select.select(
+            [terminal], [], [], max(0.0, deadline - time.monotonic())
+        )
         assert ready, text
         text += os.read(terminal, 4096).decode()
     return text
@@ -191,8 +252,14 @@ def test_on_a_terminal_requests_are_listed(tmp_path: Path) -> None:
 
 def test_no_request_waits_for_a_log_that_nobody_reads(tmp_path: Path) -> None:
     reader, writer = os.pipe()
-    with serving(tmp_path, writer, "--request-log", "on"), requests.Session() as session:
-        url = re.search(r"http://127\.0\.0\.1:\d+", read_until(reader, "the socket protocol is spoken at"))
+    with (
+        serving(tmp_path, writer, "--request-log", "on"),
+        requests.Session() as session,
+    ):
+        url = re.search(
+            r"http://127\.0\.0\.1:\d+",
+            read_until(reader, "the socket protocol is spoken at"),
+        )
         assert url is not None
         fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 4096)
         for _ in range(60):
@@ -201,7 +268,9 @@ def test_no_request_waits_for_a_log_that_nobody_reads(tmp_path: Path) -> None:
         session.get(f"{url[0]}/v2/models", timeout=120)
         text += read_until(reader, " B out")
     os.close(reader)
-    missing = re.search(r"WARNING (\d+) lines are missing here: nobody read standard error\n", text)
+    missing = re.search(
+        r"WARNING (\d+) lines are missing here: nobody read standard error\n", text
+    )
     assert missing is not None
     assert int(missing[1]) + text.count(" GET /v2/models ") >= 60
 
@@ -227,9 +296,27 @@ def test_long_lines_are_cut_where_there_is_no_room() -> None:
 def serving(tmp_path: Path, log: int, *options: str) -> Iterator[None]:
     """A server that writes its log to a descriptor, which is closed here."""
     environment = {**os.environ, "POCKETSERVE_STATE_DIR": str(tmp_path)}
-    ports = ("--http-port", "0", "--socket-port", "0", "--ready-file", str(tmp_path / "ready"), "--no-auth")
-    command = [sys.executable, "-m", "pocketserve", "serve", str(MODELS), *ports, *options]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log, env=environment)
+    ports = (
+        "--http-port",
+        "0",
+        "--socket-port",
+        "0",
+        "--ready-file",
+        str(tmp_path / "ready"),
+        "--no-auth",
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "pocketserve",
+        "serve",
+        str(MODELS),
+        *ports,
+        *options,
+    ]
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=log, env=environment
+    )
     os.close(log)
     try:
         yield
@@ -238,7 +325,9 @@ def serving(tmp_path: Path, log: int, *options: str) -> Iterator[None]:
         process.wait(120)
 
 
-def test_lines_of_text_and_no_debugging_of_other_packages(new_server: StartServer) -> None:
+def test_lines_of_text_and_no_debugging_of_other_packages(
+    new_server: StartServer,
+) -> None:
     server = new_server(MODELS, "--request-log", "on", "--log-level", "debug")
     picture = (MODELS / "digits/samples/7.png").read_bytes()
     answer = server.call("POST", "/predictions/digits", data=picture)
@@ -250,11 +339,15 @@ def test_lines_of_text_and_no_debugging_of_other_packages(new_server: StartServe
     assert "STREAM" not in text
 
 
-def test_requests_without_the_token_cannot_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_requests_without_the_token_cannot_fill_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.INFO)
     log = RequestLog()
     sizes = {"started": time.monotonic(), "bytes_in": 0, "bytes_out": 0}
-    log._second = 1 << 40  # no second ends while the test runs: this one began in the future
+    log._second = (
+        1 << 40
+    )  # no second ends while the test runs: this one began in the future
     for _ in range(STRANGERS_A_SECOND + 5):
         log._has_room(1 << 40)
     assert not log._has_room(1 << 40)
@@ -269,7 +362,13 @@ def test_a_document_keeps_a_traceback_in_its_line() -> None:
         raise ValueError("two\nlines")
     except ValueError as error:
         record = logging.LogRecord(
-            "name", logging.ERROR, "file", 1, "failed: %s", ("a\x1b",), (ValueError, error, None)
+            "name",
+            logging.ERROR,
+            "file",
+            1,
+            "failed: %s",
+            ("a\x1b",),
+            (ValueError, error, None),
         )
     text = JsonLogFormatter().format(record)
     assert "\n" not in text

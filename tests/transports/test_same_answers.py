@@ -82,12 +82,22 @@ def over_socket(connection: Framed, case: Case) -> Said:
     split = len(case.body) if case.split is None else case.split
     answer = connection.call(f"{case.method} {case.path}", case.body, json_length=split)
     whole = answer.json_length == len(answer.body)
-    kind = answer.ext.get(2, b"application/json" if whole else b"application/octet-stream").decode()
+    kind = answer.ext.get(
+        2, b"application/json" if whole else b"application/octet-stream"
+    ).decode()
     length = answer.json_length if kind == "application/octet-stream" else None
     return Said(answer.status, kind, length, answer.body, 1 in answer.ext)
 
 
-TIMES = {"timing_ms", "last_inference", "ns", "count", "inference_count", "execution_count", "batch_stats"}
+TIMES = {
+    "timing_ms",
+    "last_inference",
+    "ns",
+    "count",
+    "inference_count",
+    "execution_count",
+    "batch_stats",
+}
 TIMES |= {"remaining_s", "ticket"}
 
 
@@ -95,7 +105,11 @@ def timeless(value: Any) -> Any:
     """A document without what counts, takes time or is random: a pairing code, which no fault's code looks like."""
     if isinstance(value, dict):
         kept = {key: item for key, item in value.items() if key not in TIMES}
-        return {key: timeless(item) for key, item in kept.items() if not (key == "code" and str(item).isdecimal())}
+        return {
+            key: timeless(item)
+            for key, item in kept.items()
+            if not (key == "code" and str(item).isdecimal())
+        }
     return [timeless(item) for item in value] if isinstance(value, list) else value
 
 
@@ -105,10 +119,20 @@ def comparable(said: Said) -> Any:
     if said.json_length is not None:
         head, tail = said.body[: said.json_length], said.body[said.json_length :]
     if said.content_type.startswith("text/plain"):
-        content: Any = sorted({line.partition("{")[0].split()[0] for line in head.decode().splitlines()} - {"#"})
+        content: Any = sorted(
+            {line.partition("{")[0].split()[0] for line in head.decode().splitlines()}
+            - {"#"}
+        )
     else:
         content = timeless(json.loads(head)) if head else None
-    return said.status, said.content_type, said.json_length, said.retry_after, content, tail
+    return (
+        said.status,
+        said.content_type,
+        said.json_length,
+        said.retry_after,
+        content,
+        tail,
+    )
 
 
 def infer(header: dict[str, Any] | bytes, raw: bytes = b"") -> tuple[bytes, int]:
@@ -119,7 +143,12 @@ def infer(header: dict[str, Any] | bytes, raw: bytes = b"") -> tuple[bytes, int]
 
 def tensor(**changes: Any) -> dict[str, Any]:
     """A request for the petals model with one thing changed."""
-    one = {"name": "features", "datatype": "FP32", "shape": [1, 3], "data": [5.1, 3.5, 1.4]}
+    one = {
+        "name": "features",
+        "datatype": "FP32",
+        "shape": [1, 3],
+        "data": [5.1, 3.5, 1.4],
+    }
     one |= changes
     return {"inputs": [{key: value for key, value in one.items() if value is not None}]}
 
@@ -134,7 +163,8 @@ INFERENCES: dict[str, tuple[dict[str, Any] | bytes, bytes]] = {
     "an id": (tensor() | {"id": "é \u2028 7"}, b""),
     "binary out": (tensor() | {"parameters": {"binary_data_output": True}}, b""),
     "one output in binary": (
-        tensor() | {"outputs": [{"name": "petal_width", "parameters": {"binary_data": True}}]},
+        tensor()
+        | {"outputs": [{"name": "petal_width", "parameters": {"binary_data": True}}]},
         b"",
     ),
     "an output that is not there": (tensor() | {"outputs": [{"name": "nothing"}]}, b""),
@@ -147,7 +177,10 @@ INFERENCES: dict[str, tuple[dict[str, Any] | bytes, bytes]] = {
     "no data": (tensor(data=None), b""),
     "texts": (tensor(data=["a", "b", "c"]), b""),
     "too few": (tensor(data=[1, 2]), b""),
-    "nan": (b'{"inputs":[{"name":"features","datatype":"FP32","shape":[1,3],"data":[NaN,1,2]}]}', b""),
+    "nan": (
+        b'{"inputs":[{"name":"features","datatype":"FP32","shape":[1,3],"data":[NaN,1,2]}]}',
+        b"",
+    ),
     "timeout 0": (tensor() | {"parameters": {"timeout": 0}}, b""),
     "timeout text": (tensor() | {"parameters": {"timeout": "1"}}, b""),
     "not json": (b"{", b""),
@@ -178,16 +211,38 @@ def inference_cases() -> Iterator[Case]:
         body, split = infer(header, raw)
         yield Case(f"infer: {name}", "POST", PETALS, body, split)
     body, split = infer(BINARY | {"parameters": {"binary_data_output": True}}, RAW)
-    yield Case("infer: by version", "POST", "/v2/models/petals/versions/tflite/infer", body, split, status=200)
+    yield Case(
+        "infer: by version",
+        "POST",
+        "/v2/models/petals/versions/tflite/infer",
+        body,
+        split,
+        status=200,
+    )
     yield Case("infer: no body", "POST", PETALS)
     yield Case("infer: unknown model", "POST", "/v2/models/nothing/infer", b"{")
-    yield Case("infer: unknown version", "POST", "/v2/models/petals/versions/9/infer", b"{}")
+    yield Case(
+        "infer: unknown version", "POST", "/v2/models/petals/versions/9/infer", b"{}"
+    )
 
 
 def raw_cases() -> Iterator[Case]:
     predictions = "/predictions/petals"
-    for query in ("", "?top_k=1", "?threshold=0.5", "?version=tflite", "?timeout_ms=5000", "?"):
-        yield Case(f"raw: {query or 'plain'}", "POST", predictions + query, b"[1,2,3]", status=200)
+    for query in (
+        "",
+        "?top_k=1",
+        "?threshold=0.5",
+        "?version=tflite",
+        "?timeout_ms=5000",
+        "?",
+    ):
+        yield Case(
+            f"raw: {query or 'plain'}",
+            "POST",
+            predictions + query,
+            b"[1,2,3]",
+            status=200,
+        )
     for query in (
         "?top_k=0",
         "?top_k=x",
@@ -199,15 +254,42 @@ def raw_cases() -> Iterator[Case]:
     ):
         yield Case(f"raw: {query}", "POST", predictions + query, b"[1,2,3]")
     yield Case("raw: put", "PUT", predictions, b"[1,2,3]", status=200)
-    yield Case("raw: a picture", "POST", "/predictions/digits?top_k=2", PICTURE, status=200)
-    yield Case("raw: half a picture", "POST", "/predictions/digits", PICTURE[: len(PICTURE) // 2])
-    for name, body in (("nothing", b""), ("rubbish", b"\x00\xff" * 50), ("json", b'{"a":1}'), ("text", b"hello")):
+    yield Case(
+        "raw: a picture", "POST", "/predictions/digits?top_k=2", PICTURE, status=200
+    )
+    yield Case(
+        "raw: half a picture",
+        "POST",
+        "/predictions/digits",
+        PICTURE[: len(PICTURE) // 2],
+    )
+    for name, body in (
+        ("nothing", b""),
+        ("rubbish", b"\x00\xff" * 50),
+        ("json", b'{"a":1}'),
+        ("text", b"hello"),
+    ):
         yield Case(f"raw: {name}", "POST", predictions, body)
-    yield Case("raw: too many values", "POST", predictions, b"[" + b"0," * MAX_JSON_SCALARS + b"0]", status=400)
+    yield Case(
+        "raw: too many values",
+        "POST",
+        predictions,
+        b"[" + b"0," * MAX_JSON_SCALARS + b"0]",
+        status=400,
+    )
     served = "/v1/models/petals:predict"
-    yield Case("v1: rows", "POST", served, b'{"instances":[[1,2,3],[4,5,6]]}', status=200)
+    yield Case(
+        "v1: rows", "POST", served, b'{"instances":[[1,2,3],[4,5,6]]}', status=200
+    )
     yield Case("v1: columns", "POST", served, b'{"inputs":[[1,2,3]]}', status=200)
-    for body in (b"", b"{}", b"[]", b'{"instances":[]}', b'{"instances":[[1]]}', b'{"instances":1,"inputs":2}'):
+    for body in (
+        b"",
+        b"{}",
+        b"[]",
+        b'{"instances":[]}',
+        b'{"instances":[[1]]}',
+        b'{"instances":1,"inputs":2}',
+    ):
         yield Case(f"v1: {body.decode() or 'nothing'}", "POST", served, body)
 
 
@@ -216,8 +298,17 @@ LOAD, UNLOAD = f"{DIABETES}/load", f"{DIABETES}/unload"
 
 
 def control_cases() -> Iterator[Case]:
-    for body in (b"", b"{}", b'{"ready":true}', b'{"ready":1}', b"[", b'{"ready":true,"ready":true}'):
-        yield Case(f"index: {body.decode() or 'nothing'}", "POST", "/v2/repository/index", body)
+    for body in (
+        b"",
+        b"{}",
+        b'{"ready":true}',
+        b'{"ready":1}',
+        b"[",
+        b'{"ready":true,"ready":true}',
+    ):
+        yield Case(
+            f"index: {body.decode() or 'nothing'}", "POST", "/v2/repository/index", body
+        )
     for verb in ("load", "unload"):
         for body in (b'{"parameters":1}', b'{"parameters":{"config":"x"}}', b"nope"):
             yield Case(f"{verb}: {body.decode()}", "POST", f"{DIABETES}/{verb}", body)
@@ -264,7 +355,12 @@ def path_cases() -> Iterator[Case]:
         if "unload" not in path:
             yield Case(f"route: {route.method} {path}", route.method, path)
         unknown = route.pattern.replace("{model}", "nothing").replace("{version}", "9")
-        yield Case(f"unknown: {route.method} {unknown}", route.method, unknown, b"{}" if route.method != "GET" else b"")
+        yield Case(
+            f"unknown: {route.method} {unknown}",
+            route.method,
+            unknown,
+            b"{}" if route.method != "GET" else b"",
+        )
         for method in ("DELETE", "PATCH", "OPTIONS", "HEAD"):
             yield Case(f"method: {method} {path}", method, path)
 
@@ -277,11 +373,15 @@ CASES = [*inference_cases(), *raw_cases(), *control_cases(), *path_cases()]
 def test_both_transports_answer_alike(both, case):
     plain, framed, token = both
     first, second = over_http(plain, token, case), over_socket(framed, case)
-    if case.path == UNLOAD:  # other tests use the server, too, and another process may have the case that would load it
+    if (
+        case.path == UNLOAD
+    ):  # other tests use the server, too, and another process may have the case that would load it
         assert framed.call(f"POST {LOAD}").status == 200
     if case.method == "HEAD":
         # HTTP cannot send the body of an error here; the socket can, and does.
-        assert first.status == second.status and (second.status != 200 or second.body == b"")
+        assert first.status == second.status and (
+            second.status != 200 or second.body == b""
+        )
         return
     assert comparable(second) == comparable(first)
     if case.status is not None:
@@ -292,5 +392,11 @@ def test_both_transports_answer_alike(both, case):
 
 def test_the_cases_cover_every_route():
     asked = {(case.method, case.path.partition("?")[0]) for case in CASES}
-    wanted = {(r.method, r.pattern.replace("{model}", "petals").replace("{version}", "tflite")) for r in ROUTES}
+    wanted = {
+        (
+            r.method,
+            r.pattern.replace("{model}", "petals").replace("{version}", "tflite"),
+        )
+        for r in ROUTES
+    }
     assert {one for one in wanted - asked if "unload" not in one[1]} == set()

@@ -35,7 +35,11 @@ def sums(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="module", params=["http", "socket"])
 def client(request: pytest.FixtureRequest, sums: Server) -> Iterator[Client]:
-    url = sums.url if request.param == "http" else f"socket://127.0.0.1:{sums.socket_port}"
+    url = (
+        sums.url
+        if request.param == "http"
+        else f"socket://127.0.0.1:{sums.socket_port}"
+    )
     with Client(url, sums.token) as connected:
         yield connected
 
@@ -53,7 +57,10 @@ def x(value: float) -> dict[str, Any]:
 
 def test_steps_share_a_state(client: Client) -> None:
     """Tensors and raw input may take turns; two sequences and requests of none do not hear of each other."""
-    with client.sequence("sum") as first, client.sequence("sum", sequence_id="b") as second:
+    with (
+        client.sequence("sum") as first,
+        client.sequence("sum", sequence_id="b") as second,
+    ):
         assert total(first.infer(x(1))) == 1
         assert total(second.predict([10, 0])) == 10
         assert total(first.predict([2, 0], parameters={"priority": 1})) == 3
@@ -86,9 +93,23 @@ def test_the_first_step_may_fail(client: Client) -> None:
 
 def test_a_last_step_by_hand(client: Client) -> None:
     """As a program without this client does it, by query parameters."""
-    assert total(client.predict("sum", [1, 0], parameters={"sequence_id": 3, "sequence_start": True})) == 1
+    assert (
+        total(
+            client.predict(
+                "sum", [1, 0], parameters={"sequence_id": 3, "sequence_start": True}
+            )
+        )
+        == 1
+    )
     assert total(client.infer("sum", x(1), parameters={"sequence_id": 3})) == 2
-    assert total(client.predict("sum", [1, 0], parameters={"sequence_id": "3", "sequence_end": "true"})) == 3
+    assert (
+        total(
+            client.predict(
+                "sum", [1, 0], parameters={"sequence_id": "3", "sequence_end": "true"}
+            )
+        )
+        == 3
+    )
     with pytest.raises(ServerError, match="is not open"):
         client.predict("sum", [1, 0], parameters={"sequence_id": 3})
 
@@ -97,7 +118,9 @@ def test_a_sound_in_pieces(client: Client) -> None:
     """Windows of a piece go on where the last piece ended: a microphone is heard without end."""
     loud, pool = np.full(8, 1 / 64, np.float64), {"pool": "none"}
     with client.sequence("voice") as pieces:
-        answers = [pieces.predict(loud, parameters=pool)["predictions"] for _ in range(3)]
+        answers = [
+            pieces.predict(loud, parameters=pool)["predictions"] for _ in range(3)
+        ]
     scores = [entry["score"] for answer in answers for entry in answer]
     assert scores == pytest.approx([k / 16 for k in range(1, 7)], abs=1e-5)
     (alone, _) = client.predict("voice", loud, parameters=pool)["predictions"]
@@ -107,12 +130,17 @@ def test_a_sound_in_pieces(client: Client) -> None:
 @pytest.mark.parametrize(
     ("parameters", "reason"),
     [
-        ({"sequence_id": "a" * 257}, "sequence_id must be an integer from 0 or a short string"),
+        (
+            {"sequence_id": "a" * 257},
+            "sequence_id must be an integer from 0 or a short string",
+        ),
         ({"sequence_id": 4, "sequence_start": "yes"}, "must be true or false"),
         ({"sequence_id": 4, "sequence_start": "1"}, "must be true or false"),
     ],
 )
-def test_bad_parameters(client: Client, parameters: dict[str, Any], reason: str) -> None:
+def test_bad_parameters(
+    client: Client, parameters: dict[str, Any], reason: str
+) -> None:
     with pytest.raises(ServerError, match=reason) as caught:
         client.predict("sum", [1, 0], parameters=parameters)
     assert caught.value.code == "INVALID_PARAMETER"
@@ -123,5 +151,7 @@ def test_raw_input_over_the_open_inference_protocol(client: Client) -> None:
     data = np.array([b"[1, 0]"], object)
     marks = {"task": True, "sequence_id": "oip"}
     for step in ({"sequence_start": True}, {}, {"sequence_end": True}):
-        (answer,) = client.infer("sum", {"raw": data}, parameters={**marks, **step})["answer"]
+        (answer,) = client.infer("sum", {"raw": data}, parameters={**marks, **step})[
+            "answer"
+        ]
     assert b'"data": [3.0]' in answer or b'"data":[3.0]' in answer

@@ -29,7 +29,9 @@ def stateful(new_server: StartServer, tmp_path: Path) -> Server:
 def body(value: float, **parameters: Any) -> bytes:
     """A step of sequence 1."""
     tensor = {"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [value]}
-    return json.dumps({"inputs": [tensor], "parameters": {"sequence_id": 1, **parameters}}).encode()
+    return json.dumps(
+        {"inputs": [tensor], "parameters": {"sequence_id": 1, **parameters}}
+    ).encode()
 
 
 class App:
@@ -37,7 +39,9 @@ class App:
 
     def __init__(self, server: Server, transport: str, token: str | None) -> None:
         self._server, self._token = server, token
-        self._framed = Framed(server.socket_port, token) if transport == "socket" else None
+        self._framed = (
+            Framed(server.socket_port, token) if transport == "socket" else None
+        )
 
     def step(self, value: float, **parameters: Any) -> Any:
         """The state after one step, or the code of the error."""
@@ -48,7 +52,9 @@ class App:
         else:
             headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
             url = f"{self._server.url}/v2/models/sum/infer"
-            answer = requests.post(url, content, headers=headers, timeout=CALL_TIMEOUT_S).json()
+            answer = requests.post(
+                url, content, headers=headers, timeout=CALL_TIMEOUT_S
+            ).json()
         if "code" in answer:
             return answer["code"]
         return {output["name"]: output["data"][0] for output in answer["outputs"]}["y"]
@@ -68,7 +74,12 @@ def apps(stateful: Server, tmp_path: Path) -> Iterator[dict[tuple[str, str], App
         tokens[name] = add_token(file, name, 3600.0)
     bearer = {"Authorization": f"Bearer {tokens['b']}"}
     # The server checks the file once a second.
-    await_that(lambda: requests.get(f"{stateful.url}/v2", headers=bearer, timeout=60).status_code == 200)
+    await_that(
+        lambda: (
+            requests.get(f"{stateful.url}/v2", headers=bearer, timeout=60).status_code
+            == 200
+        )
+    )
     clients = {
         (name, transport): App(stateful, transport, token)
         for name, token in tokens.items()
@@ -80,7 +91,9 @@ def apps(stateful: Server, tmp_path: Path) -> Iterator[dict[tuple[str, str], App
 
 
 @pytest.mark.parametrize("transport", ["http", "socket"])
-def test_two_apps_with_the_same_id_do_not_meet(apps: dict[tuple[str, str], App], transport: str) -> None:
+def test_two_apps_with_the_same_id_do_not_meet(
+    apps: dict[tuple[str, str], App], transport: str
+) -> None:
     names = ("own", "a", "b")
     for factor, name in enumerate(names, 1):
         assert apps[name, transport].step(factor, sequence_start=True) == factor
@@ -91,19 +104,25 @@ def test_two_apps_with_the_same_id_do_not_meet(apps: dict[tuple[str, str], App],
     assert apps["b", transport].step(1) == 34 and apps["own", transport].step(1) == 12
 
 
-def test_one_token_has_one_state_over_both_transports(apps: dict[tuple[str, str], App]) -> None:
+def test_one_token_has_one_state_over_both_transports(
+    apps: dict[tuple[str, str], App],
+) -> None:
     for name in ("own", "a"):
         assert apps[name, "http"].step(1, sequence_start=True) == 1
         assert apps[name, "socket"].step(2) == 3
         assert apps[name, "http"].step(3) == 6
 
 
-def test_without_tokens_all_clients_have_one_identity(new_server: StartServer, tmp_path: Path) -> None:
+def test_without_tokens_all_clients_have_one_identity(
+    new_server: StartServer, tmp_path: Path
+) -> None:
     folder = tmp_path / "models" / "sum"
     folder.mkdir(parents=True)
     running_sum(folder / "sum.onnx", 1)
     (folder / "model.toml").write_text(FEEDBACK)
-    server = new_server(folder.parent, "--no-auth", "--state-dir", str(tmp_path / "state"))
+    server = new_server(
+        folder.parent, "--no-auth", "--state-dir", str(tmp_path / "state")
+    )
     one, two = App(server, "http", None), App(server, "socket", None)
     assert one.step(1, sequence_start=True) == 1 and two.step(2) == 3
     two.close()

@@ -21,12 +21,17 @@ Answers = Counter[tuple[str, str, str, str]]
 def read(server: Server, path: str = "/metrics") -> tuple[Answers, dict[str, float]]:
     """Answers by transport, method, route and status; open connections by transport."""
     answer = server.call("GET", path)
-    assert answer.status_code == 200 and answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+    assert answer.status_code == 200 and answer.headers["Content-Type"].startswith(
+        "text/plain; version=0.0.4"
+    )
     answers, opened = Counter(), {}
     for family in text_string_to_metric_families(answer.text):
         for one in family.samples:
             if one.name == "pocketserve_responses_total":
-                key = tuple(one.labels[name] for name in ("transport", "method", "route", "status"))
+                key = tuple(
+                    one.labels[name]
+                    for name in ("transport", "method", "route", "status")
+                )
                 answers[key] = int(one.value)
             elif one.name == "pocketserve_open_connections":
                 opened[one.labels["transport"]] = one.value
@@ -56,7 +61,12 @@ def test_answers_are_counted_by_route_and_status(new_server: StartServer) -> Non
     ]:
         assert server.call("POST", path, data=body).status_code == status
     assert server.call("HEAD", "/v2/health/live").status_code == 200
-    assert server.call("POST", INFER, headers={"Content-Encoding": "br"}, data=b"{").status_code == 415
+    assert (
+        server.call(
+            "POST", INFER, headers={"Content-Encoding": "br"}, data=b"{"
+        ).status_code
+        == 415
+    )
     with server.connect() as framed:
         assert framed.call(f"POST {INFER}", b"{").status == 400
         assert framed.call("GET /nothing/here").status == 404
@@ -81,18 +91,39 @@ def test_answers_are_counted_by_route_and_status(new_server: StartServer) -> Non
     until(lambda: read(server)[1]["socket"] == 0)
 
 
-def test_strangers_are_counted_and_add_no_series_of_their_own(new_server: StartServer) -> None:
+def test_strangers_are_counted_and_add_no_series_of_their_own(
+    new_server: StartServer,
+) -> None:
     """Whatever paths, methods and hosts they make up."""
     server = new_server(MODELS)
     host = b"Host: 127.0.0.1\r\n\r\n"
     for number in range(30):
         assert say(server, b"GET /v2/models/m%d HTTP/1.1\r\n" % number + host) == b"401"
-        assert say(server, b"M%d /predictions/m%d HTTP/1.1\r\n" % (number, number) + host) == b"401"
-        assert say(server, b"POST /v2/models/petals/infer HTTP/1.1\r\n" + host) == b"401"
-        assert say(server, b"GET / HTTP/1.1\r\nHost: h%d.example\r\n\r\n" % number) == b"403"
-        assert say(server, b"GET /%d HTTP/2.%d\r\n" % (number, number % 10) + host) == b"505"
-        assert say(server, b"POST /%d HTTP/1.1\r\nContent-Length: 5000\r\n" % number + host) == b"401"
-        assert say(server, b"GET /v2/health/live?a=%d HTTP/1.1\r\n" % number + host) == b"200"
+        assert (
+            say(server, b"M%d /predictions/m%d HTTP/1.1\r\n" % (number, number) + host)
+            == b"401"
+        )
+        assert (
+            say(server, b"POST /v2/models/petals/infer HTTP/1.1\r\n" + host) == b"401"
+        )
+        assert (
+            say(server, b"GET / HTTP/1.1\r\nHost: h%d.example\r\n\r\n" % number)
+            == b"403"
+        )
+        assert (
+            say(server, b"GET /%d HTTP/2.%d\r\n" % (number, number % 10) + host)
+            == b"505"
+        )
+        assert (
+            say(
+                server, b"POST /%d HTTP/1.1\r\nContent-Length: 5000\r\n" % number + host
+            )
+            == b"401"
+        )
+        assert (
+            say(server, b"GET /v2/health/live?a=%d HTTP/1.1\r\n" % number + host)
+            == b"200"
+        )
     assert read(server)[0] == {
         ("http", "", "", "401"): 120,
         ("http", "", "", "403"): 30,

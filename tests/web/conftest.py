@@ -31,10 +31,14 @@ def playwright() -> Iterator[Playwright]:
 
 
 @pytest.fixture(scope="session")
-def chromium(playwright: Playwright, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+def chromium(
+    playwright: Playwright, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Browser]:
     """Chromium, whose camera shows a seven and whose microphone hears a tone."""
     folder = tmp_path_factory.mktemp("media")
-    (folder / "seven.mjpeg").write_bytes(two_frames((MODELS / "digits" / "samples" / "7.png").read_bytes()))
+    (folder / "seven.mjpeg").write_bytes(
+        two_frames((MODELS / "digits" / "samples" / "7.png").read_bytes())
+    )
     (folder / "tone.wav").write_bytes(wav(tone(5.0)))
     files = (
         f"--use-file-for-fake-video-capture={folder / 'seven.mjpeg'}",
@@ -64,7 +68,9 @@ def page_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     ]:
         copy_folder(folder, models / folder.name)
     (models / "plain").mkdir()
-    (models / "plain" / "plain.tflite").write_bytes((MODELS / "petals" / "petals.tflite").read_bytes())
+    (models / "plain" / "plain.tflite").write_bytes(
+        (MODELS / "petals" / "petals.tflite").read_bytes()
+    )
     running = start_server(tmp_path_factory.mktemp("page-server"), models)
     yield running
     assert running.stop() == 0

@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from browsing import FAKE_DEVICES, IN_BOTH, Visit, choose, come_to_rest, launch, pass_frames, ticket, visit
+from browsing import (
+    FAKE_DEVICES,
+    IN_BOTH,
+    Visit,
+    choose,
+    come_to_rest,
+    launch,
+    pass_frames,
+    ticket,
+    visit,
+)
 from conftest import MODELS, Server, StartServer, start_server
 from firefox import Firefox
 from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
@@ -43,7 +53,9 @@ CODES = {
 def frail_server(models_copy: Path, new_server: StartServer) -> Server:
     """A server of this test alone, which it may stop, on a port that a second one can take."""
     options = ("--http-port", str(free_port()), "--max-body-bytes", "100000")
-    return new_server(models_copy, *options, environment={"POCKETSERVE_TFJS_MODULES": os.devnull})
+    return new_server(
+        models_copy, *options, environment={"POCKETSERVE_TFJS_MODULES": os.devnull}
+    )
 
 
 @pytest.fixture
@@ -95,12 +107,16 @@ def test_ticket_is_good_once(browser: Browser, page_server: Server) -> None:
         here.page.wait_for_selector("article")
         with visit(browser, page_server, locale="en-US") as late:
             late.page.goto(address)
-            late.page.wait_for_selector(".problem:has-text('This address was used before')")
+            late.page.wait_for_selector(
+                ".problem:has-text('This address was used before')"
+            )
             assert late.page.url == f"{page_server.url}/"
 
 
 @IN_BOTH
-def test_stopped_and_started_again(guest: Visit, models_copy: Path, tmp_path: Path) -> None:
+def test_stopped_and_started_again(
+    guest: Visit, models_copy: Path, tmp_path: Path
+) -> None:
     """The page says so, and asks for the token again, which it has not kept: then the part that was open is there."""
     ask_seven(guest)
     guest.best("7")
@@ -180,7 +196,10 @@ def test_refusals_are_told(visited: Visit, code: str) -> None:
     visited.page.route(
         "**/predictions/**",
         lambda route: route.fulfill(
-            status=status, body=body, headers={"Retry-After": "7"}, content_type="application/json"
+            status=status,
+            body=body,
+            headers={"Retry-After": "7"},
+            content_type="application/json",
         ),
     )
     ask_seven(visited)
@@ -198,7 +217,9 @@ def test_superseded_frames_are_no_failure(visited: Visit) -> None:
     def refuse_every_second(route: object) -> None:
         answered.append(1)
         if len(answered) % 2:
-            body = json.dumps({"error": "A newer request took its place.", "code": "SUPERSEDED"})
+            body = json.dumps(
+                {"error": "A newer request took its place.", "code": "SUPERSEDED"}
+            )
             route.fulfill(status=409, body=body, content_type="application/json")  # type: ignore[attr-defined]
         else:
             route.continue_()  # type: ignore[attr-defined]
@@ -225,14 +246,24 @@ def test_unload_load_and_reload(guest: Visit) -> None:
 
 
 @IN_BOTH
-def test_release_from_quarantine(browser: Browser, models_copy: Path, new_server: StartServer, tmp_path: Path) -> None:
+def test_release_from_quarantine(
+    browser: Browser, models_copy: Path, new_server: StartServer, tmp_path: Path
+) -> None:
     """A file whose trial ended badly is shown with the reason; released from the page it is tried anew, and answers."""
     state = tmp_path / "state"
     state.mkdir()
     model = scan(models_copy)["petals"]
     key = Quarantine(state, TrialLimits()).key(model, model.versions["tflite"])
     (state / "verdicts.json").write_text(
-        json.dumps({key: {"ok": False, "reason": "it crashed its framework", "version": HASH_VERSION}})
+        json.dumps(
+            {
+                key: {
+                    "ok": False,
+                    "reason": "it crashed its framework",
+                    "version": HASH_VERSION,
+                }
+            }
+        )
     )
     server = new_server(models_copy, environment={"POCKETSERVE_STATE_DIR": str(state)})
     with visit(browser, server) as here:
@@ -241,7 +272,9 @@ def test_release_from_quarantine(browser: Browser, models_copy: Path, new_server
         here.page.click(f"{card} button:text-is('Load')")
         here.page.wait_for_selector(f"{card} .chip.quarantine")
         here.page.click(f"{card} .reasons summary")
-        assert "in quarantine: it crashed its framework" in here.page.inner_text(f"{card} .reasons")
+        assert "in quarantine: it crashed its framework" in here.page.inner_text(
+            f"{card} .reasons"
+        )
         here.page.click(f"{card} button:text-is('Release and try again')")
         here.page.wait_for_selector(f"{card} .chip.loaded")
         here.open_model("petals")
@@ -251,7 +284,9 @@ def test_release_from_quarantine(browser: Browser, models_copy: Path, new_server
 
 @IN_BOTH
 @pytest.mark.parametrize("ticketed", [False, True])
-def test_server_without_a_token(browser: Browser, models_copy: Path, new_server: StartServer, ticketed: bool) -> None:
+def test_server_without_a_token(
+    browser: Browser, models_copy: Path, new_server: StartServer, ticketed: bool
+) -> None:
     """It lets everybody in, and so does its page: by the plain address, and by one with a ticket."""
     server = new_server(models_copy, "--no-auth")
     with visit(browser, server) as here:
@@ -267,7 +302,9 @@ def test_server_without_a_token(browser: Browser, models_copy: Path, new_server:
 def test_unavailable_versions_are_grouped_by_framework(guest: Visit) -> None:
     reasons = guest.page.locator("article[data-model=digits] .reasons")
     reasons.locator("summary").click()
-    assert "npm install" in reasons.inner_text()  # of TensorFlow.js, which this server does not find anywhere
+    assert (
+        "npm install" in reasons.inner_text()
+    )  # of TensorFlow.js, which this server does not find anywhere
 
 
 @pytest.mark.parametrize(
@@ -275,7 +312,9 @@ def test_unavailable_versions_are_grouped_by_framework(guest: Visit) -> None:
     [((FAKE_DEVICES[0],), "NotAllowedError"), ((FAKE_DEVICES[1],), "NotFoundError")],
     ids=["refused", "none"],
 )
-def test_no_camera(playwright: Playwright, page_server: Server, arguments: tuple[str, ...], code: str) -> None:
+def test_no_camera(
+    playwright: Playwright, page_server: Server, arguments: tuple[str, ...], code: str
+) -> None:
     browser = launch(playwright, *arguments)
     try:
         with visit(browser, page_server, locale="en-US") as here:
@@ -289,10 +328,15 @@ def test_no_camera(playwright: Playwright, page_server: Server, arguments: tuple
 
 @pytest.mark.parametrize(
     ("name", "value", "code"),
-    [("permissions.default.camera", 2, "NotAllowedError"), ("media.navigator.streams.fake", False, "NotFoundError")],
+    [
+        ("permissions.default.camera", 2, "NotAllowedError"),
+        ("media.navigator.streams.fake", False, "NotFoundError"),
+    ],
     ids=["refused", "none"],
 )
-def test_no_camera_in_firefox(page_server: Server, name: str, value: bool | int, code: str) -> None:
+def test_no_camera_in_firefox(
+    page_server: Server, name: str, value: bool | int, code: str
+) -> None:
     asked = {"media.navigator.permission.disabled": False}
     with visit(Firefox({**asked, name: value}), page_server) as here:
         here.enter()
@@ -304,7 +348,9 @@ def test_no_camera_in_firefox(page_server: Server, name: str, value: bool | int,
 @IN_BOTH
 def test_address_that_is_not_secure(visited: Visit) -> None:
     """As at an address of the network: there is no camera, and the page says why."""
-    visited.page.evaluate("Object.defineProperty(window, 'isSecureContext', {value: false})")
+    visited.page.evaluate(
+        "Object.defineProperty(window, 'isSecureContext', {value: false})"
+    )
     visited.open_model("digits", "camera")
     visited.page.click("text=Start the camera")
     assert "http://127.0.0.1" in visited.problem("insecure")
@@ -335,7 +381,9 @@ def test_two_tabs_have_sessions_of_their_own(visited: Visit) -> None:
     second = visited.page.context.new_page()
     second.goto(visited.server.url)
     second.wait_for_selector("#token")
-    second.evaluate("ticket => { location.hash = `ticket=${ticket}` }", ticket(visited.server))
+    second.evaluate(
+        "ticket => { location.hash = `ticket=${ticket}` }", ticket(visited.server)
+    )
     second.wait_for_selector("article")
     assert second.url == f"{visited.server.url}/"
     ask_seven(visited)

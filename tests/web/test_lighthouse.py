@@ -38,13 +38,26 @@ def scores(address: str, folder: Path) -> dict[str, float]:
         f"--chrome-flags={FLAGS}",
         "--no-enable-error-reporting",
     ]
-    command += ["--only-categories=accessibility,best-practices", "--output=json", f"--output-path={report}"]
+    command += [
+        "--only-categories=accessibility,best-practices",
+        "--output=json",
+        f"--output-path={report}",
+    ]
     environment = {**os.environ, "CHROME_PATH": str(tool().provide("chromium"))}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    done = subprocess.run(
+        command,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     told = json.loads(report.read_text("utf-8"))
     lacking = [
-        (audit["title"], audit.get("details")) for audit in told["audits"].values() if audit["score"] not in (None, 1)
+        (audit["title"], audit.get("details"))
+        for audit in told["audits"].values()
+        if audit["score"] not in (None, 1)
     ]
     assert lacking == [], lacking
     return {name: category["score"] for name, category in told["categories"].items()}
@@ -58,8 +71,14 @@ def test_visit_by_a_ticket(page_server: Server, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("part", ["try/numbers", "compare/digits", "activity"])
 def test_part(open_server: Server, tmp_path: Path, part: str) -> None:
-    assert scores(f"{open_server.url}/#{part}", tmp_path) == {"accessibility": 1, "best-practices": 1}
+    assert scores(f"{open_server.url}/#{part}", tmp_path) == {
+        "accessibility": 1,
+        "best-practices": 1,
+    }
 
 
 def test_form_for_the_token(page_server: Server, tmp_path: Path) -> None:
-    assert scores(page_server.url, tmp_path) == {"accessibility": 1, "best-practices": 1}
+    assert scores(page_server.url, tmp_path) == {
+        "accessibility": 1,
+        "best-practices": 1,
+    }

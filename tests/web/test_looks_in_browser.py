@@ -25,8 +25,18 @@ pytestmark = [pytest.mark.browser, pytest.mark.live]
 Visitor = Callable[..., AbstractContextManager[Visit]]
 SHOTS = ROOT / "build" / "web"
 PHONE, DESKTOP = {"width": 320, "height": 640}, {"width": 1200, "height": 800}
-GREEK = {"models": "Μοντέλα", "try": "Δοκιμή", "compare": "Σύγκριση", "activity": "Λειτουργία"}
-ENGLISH = {"models": "Models", "try": "Try", "compare": "Compare", "activity": "Activity"}
+GREEK = {
+    "models": "Μοντέλα",
+    "try": "Δοκιμή",
+    "compare": "Σύγκριση",
+    "activity": "Λειτουργία",
+}
+ENGLISH = {
+    "models": "Models",
+    "try": "Try",
+    "compare": "Compare",
+    "activity": "Activity",
+}
 
 LOOKS = {
     "phone-light-en": (PHONE, "light", "en-US"),
@@ -40,12 +50,17 @@ def check(visited: Visit, name: str, width: int) -> None:
     """Nothing lies beyond the screen's side, axe finds no fault; the picture is kept to be looked at."""
     from axe_playwright_python.sync_playwright import Axe
 
-    filled, seen = visited.page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+    filled, seen = visited.page.evaluate(
+        "[document.documentElement.scrollWidth, innerWidth]"
+    )
     assert filled <= seen == width
     SHOTS.mkdir(parents=True, exist_ok=True)
     visited.page.screenshot(path=SHOTS / f"{name}.png", full_page=True)
     faults = Axe().run(visited.page).response["violations"]
-    assert [(fault["id"], [node["html"][:200] for node in fault["nodes"]]) for fault in faults] == []
+    assert [
+        (fault["id"], [node["html"][:200] for node in fault["nodes"]])
+        for fault in faults
+    ] == []
 
 
 @IN_BOTH
@@ -89,9 +104,17 @@ def _use(here: Visit, part: str) -> None:
 
 @pytest.mark.parametrize(
     ("model", "kind"),
-    [("petals", None), ("tones", "microphone"), ("answers", None), ("digits", "drawing"), ("plain", None)],
+    [
+        ("petals", None),
+        ("tones", "microphone"),
+        ("answers", None),
+        ("digits", "drawing"),
+        ("plain", None),
+    ],
 )
-def test_every_form_is_accessible(visitor: Visitor, model: str, kind: str | None) -> None:
+def test_every_form_is_accessible(
+    visitor: Visitor, model: str, kind: str | None
+) -> None:
     with visitor(viewport=PHONE) as here:
         here.enter()
         here.open_model(model, kind)
@@ -129,7 +152,9 @@ def test_status_speaks_once_a_second(visited: Visit) -> None:
         return heard }"""
     )
     assert spoken[-1][1] == "label 29" and len(spoken) <= 3
-    assert all(later[0] - earlier[0] > 900 for earlier, later in itertools.pairwise(spoken))
+    assert all(
+        later[0] - earlier[0] > 900 for earlier, later in itertools.pairwise(spoken)
+    )
 
 
 def test_answers_move_nothing(visited: Visit) -> None:
@@ -141,17 +166,23 @@ def test_answers_move_nothing(visited: Visit) -> None:
         """() => { window.moved = 0; new PerformanceObserver(list => {
         for (const entry of list.getEntries()) window.moved += entry.value }).observe({ type: 'layout-shift' }) }"""
     )
-    answers = "() => Number(document.querySelector('.tempo').textContent.split(' ')[0]) > 0"
+    answers = (
+        "() => Number(document.querySelector('.tempo').textContent.split(' ')[0]) > 0"
+    )
     visited.page.wait_for_function(answers)
     pass_frames(visited, 90)
     assert visited.page.evaluate("window.moved") < 0.02
     visited.page.click("text=Stop")
 
 
-def test_labels_are_text(browser: Browser, models_copy: Path, new_server: StartServer) -> None:
+def test_labels_are_text(
+    browser: Browser, models_copy: Path, new_server: StartServer
+) -> None:
     """Markup in a model's labels is shown as it is written."""
     label = "<img src=x onerror=alert(1)>"
-    (models_copy / "digits" / "labels.txt").write_text("".join(f"{number} {label}\n" for number in range(10)))
+    (models_copy / "digits" / "labels.txt").write_text(
+        "".join(f"{number} {label}\n" for number in range(10))
+    )
     server = new_server(models_copy)
     with visit(browser, server, locale="en-US") as here:
         here.enter()
@@ -162,7 +193,9 @@ def test_labels_are_text(browser: Browser, models_copy: Path, new_server: StartS
 
 
 @pytest.mark.parametrize("language", ["curl", "python"])
-def test_requests_to_take_along_work(visited: Visit, language: str, tmp_path: Path) -> None:
+def test_requests_to_take_along_work(
+    visited: Visit, language: str, tmp_path: Path
+) -> None:
     """What the page shows answers as the page was answered; the token is not in it."""
     visited.open_model("digits", "picture")
     choose(visited, MODELS / "digits" / "samples" / "7.png")
@@ -176,9 +209,18 @@ def test_requests_to_take_along_work(visited: Visit, language: str, tmp_path: Pa
         if language == "curl"
         else [sys.executable, "-c", text]
     )
-    surroundings = {**os.environ, "POCKETSERVE_TOKEN": token, "PYTHONPATH": os.pathsep.join(sys.path)}
+    surroundings = {
+        **os.environ,
+        "POCKETSERVE_TOKEN": token,
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
     done = subprocess.run(
-        command, cwd=MODELS / "digits" / "samples", env=surroundings, capture_output=True, text=True, timeout=60
+        command,
+        cwd=MODELS / "digits" / "samples",
+        env=surroundings,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert '"7"' in done.stdout.replace("'", '"'), done.stderr
 
@@ -190,4 +232,8 @@ def test_requests_for_apps_name_what_was_asked(visited: Visit, language: str) ->
     visited.best("cm")
     visited.press(f"[data-language={language}]")
     text = visited.page.inner_text(".snippet")
-    assert 'predict("petals"' in text and "sepal_length" in text and f"httpPort({visited.server.port})" in text
+    assert (
+        'predict("petals"' in text
+        and "sepal_length" in text
+        and f"httpPort({visited.server.port})" in text
+    )

@@ -15,22 +15,37 @@ from places import ROOT
 
 WEB = ROOT / "server" / "pocketserve" / "web"
 LARGEST_GZIP_BYTES = 60_000
-OWN = [path for path in sorted(WEB.rglob("*")) if path.is_file() and "vendor" not in path.relative_to(WEB).parts]
+OWN = [
+    path
+    for path in sorted(WEB.rglob("*"))
+    if path.is_file() and "vendor" not in path.relative_to(WEB).parts
+]
 SCRIPTS = [path for path in OWN if path.suffix == ".js"]
 IMPORT = re.compile(r'from "([^"]+)"')
-KEY = re.compile(r'\bt\((?:"([^"]+)"|\w+ \? "([^"]+)" : "([^"]+)"|chosen\.copied \? "([^"]+)" : "([^"]+)")')
+KEY = re.compile(
+    r'\bt\((?:"([^"]+)"|\w+ \? "([^"]+)" : "([^"]+)"|chosen\.copied \? "([^"]+)" : "([^"]+)")'
+)
 
 
 def words() -> dict[str, list[str]]:
     """The page's table of texts."""
-    table = (WEB / "words.js").read_text("utf-8").partition("const TABLE = ")[2].partition(",\n};")[0]
+    table = (
+        (WEB / "words.js")
+        .read_text("utf-8")
+        .partition("const TABLE = ")[2]
+        .partition(",\n};")[0]
+    )
     texts: dict[str, list[str]] = json.loads(table + "}")
     return texts
 
 
 def test_all_of_it_is_small() -> None:
     """What a first visit fetches, each file compressed on its own."""
-    served = [path for path in WEB.rglob("*") if path.is_file() and path.name not in ("LICENSE", "SHA256SUMS")]
+    served = [
+        path
+        for path in WEB.rglob("*")
+        if path.is_file() and path.name not in ("LICENSE", "SHA256SUMS")
+    ]
     sizes = {path: len(gzip.compress(path.read_bytes(), 9)) for path in served}
     assert sum(sizes.values()) <= LARGEST_GZIP_BYTES, sizes
 
@@ -40,10 +55,20 @@ def test_script_is_whole(script: Path) -> None:
     """Every import exists; nothing makes markup out of texts; no other address is named."""
     source = script.read_text("utf-8")
     for name in IMPORT.findall(source):
-        target = WEB / name.removeprefix("/web/") if name.startswith("/web/") else script.parent / name
+        target = (
+            WEB / name.removeprefix("/web/")
+            if name.startswith("/web/")
+            else script.parent / name
+        )
         assert target.resolve().is_file(), name
-    assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|\beval\b|new Function|style=", source)
-    assert set(re.findall(r"https?://[\w.]*\w", source)) <= {"http://127.0.0.1", "http://localhost"}
+    assert not re.search(
+        r"innerHTML|outerHTML|insertAdjacent|document\.write|\beval\b|new Function|style=",
+        source,
+    )
+    assert set(re.findall(r"https?://[\w.]*\w", source)) <= {
+        "http://127.0.0.1",
+        "http://localhost",
+    }
     assert source.startswith("// ") and max(map(len, source.splitlines())) <= 300
 
 
@@ -52,7 +77,9 @@ def test_scripts_parse() -> None:
     if node is None:
         pytest.fail("node is missing: install nodejs, which checks the page's scripts")
     for script in SCRIPTS:
-        done = subprocess.run([node, "--check", str(script)], capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            [node, "--check", str(script)], capture_output=True, text=True, timeout=60
+        )
         assert done.returncode == 0, done.stderr
 
 
@@ -66,11 +93,19 @@ def test_page_names_its_own_files_only() -> None:
 
 def test_each_text_is_there_in_both_languages() -> None:
     table = words()
-    used = {key for script in SCRIPTS for found in KEY.findall(script.read_text("utf-8")) for key in found if key}
+    used = {
+        key
+        for script in SCRIPTS
+        for found in KEY.findall(script.read_text("utf-8"))
+        for key in found
+        if key
+    }
     assert used <= set(table) and len(used) > 60
     for key, texts in table.items():
         assert len(texts) == 2 and bool(texts[0]) == bool(texts[1]), key
-        assert set(re.findall(r"\{\w+\}", texts[0])) == set(re.findall(r"\{\w+\}", texts[1])), key
+        assert set(re.findall(r"\{\w+\}", texts[0])) == set(
+            re.findall(r"\{\w+\}", texts[1])
+        ), key
     for key in table:
         if key.startswith(("fault.", "media.")) and key.endswith(".title"):
             assert key.removesuffix("title") + "help" in table

@@ -38,8 +38,12 @@ def run_module(path: str, script: str, folder: Path, more: str = "") -> Any:
     if node is None:
         pytest.fail("node is missing: install nodejs, which runs the page's modules")
     file = folder / "module.mjs"
-    file.write_text(STAND_INS + more + IMPORTS.sub("", (WEB / path).read_text("utf-8")) + script)
-    done = subprocess.run([node, str(file)], capture_output=True, text=True, timeout=60, check=False)
+    file.write_text(
+        STAND_INS + more + IMPORTS.sub("", (WEB / path).read_text("utf-8")) + script
+    )
+    done = subprocess.run(
+        [node, str(file)], capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -75,7 +79,11 @@ def test_every_version_is_asked(tmp_path: Path) -> None:
     waiting[0].answer(); await settle();
     waiting[1].fail(); const last = await asked;
     console.log(JSON.stringify([compared.results.get("1").answer.of, compared.results.get("2").failure, last]));"""
-    assert run_module("parts/compare.js", script, tmp_path) == ["A", {"code": "of A"}, {"code": "of A"}]
+    assert run_module("parts/compare.js", script, tmp_path) == [
+        "A",
+        {"code": "of A"},
+        {"code": "of A"},
+    ]
 
 
 def test_late_stream_is_ended(tmp_path: Path) -> None:

@@ -42,7 +42,9 @@ def test_animals_have_boxes(guest: Visit, assets: Path) -> None:
     guest.open_model("coco_ssd_mobilenet_v1_1.0_quant", "picture")
     choose(guest, assets / "inputs" / "images" / "cats_and_dogs.jpg")
     guest.page.wait_for_selector(".bars .swatch")
-    names = {name.strip() for name in guest.page.locator(".bars .name").all_inner_texts()}
+    names = {
+        name.strip() for name in guest.page.locator(".bars .name").all_inner_texts()
+    }
     assert {"cat", "dog"} & names
     wait_for_overlay(guest, 1000)
 

@@ -24,7 +24,9 @@ pytestmark = [
 ]
 
 DIGITS = MODELS / "digits" / "samples"
-CONTEXT = "ben likes tea. anna lives in oslo. carla works as a pilot. ben lives in rome."
+CONTEXT = (
+    "ben likes tea. anna lives in oslo. carla works as a pilot. ben lives in rome."
+)
 
 
 @pytest.mark.parametrize("digit", ["3", "7"])
@@ -32,7 +34,9 @@ def test_picture(visited: Visit, digit: str) -> None:
     visited.open_model("digits", "picture")
     choose(visited, DIGITS / f"{digit}.png")
     visited.best(digit)
-    visited.page.wait_for_selector(f"[role=status]:text-is('{digit}')", state="attached")
+    visited.page.wait_for_selector(
+        f"[role=status]:text-is('{digit}')", state="attached"
+    )
 
 
 def test_pasted_and_dropped(visited: Visit) -> None:
@@ -43,7 +47,9 @@ def test_pasted_and_dropped(visited: Visit) -> None:
         const event = Object.assign(new Event(kind, {bubbles: true}), {clipboardData: files, dataTransfer: files});
         (kind === 'paste' ? window : document.querySelector('.drop')).dispatchEvent(event) }"""
     for kind, digit in (("paste", "4"), ("drop", "1")):
-        visited.page.evaluate(give, [list((DIGITS / f"{digit}.png").read_bytes()), kind])
+        visited.page.evaluate(
+            give, [list((DIGITS / f"{digit}.png").read_bytes()), kind]
+        )
         visited.best(digit)
 
 
@@ -65,7 +71,9 @@ def test_live_camera(visited: Visit, browser: Browser | Firefox) -> None:
     """The newest frame at a time; it stops with the button, and nothing is asked any more."""
     visited.open_model("digits", "camera")
     visited.page.click("text=Start the camera")
-    visited.best("" if isinstance(browser, Firefox) else "7")  # Firefox's camera has a picture of its own
+    visited.best(
+        "" if isinstance(browser, Firefox) else "7"
+    )  # Firefox's camera has a picture of its own
     visited.page.wait_for_function(
         "() => /\\d+ frames\\/s · [\\d.,]+ ms/.test(document.querySelector('.tempo')?.textContent)"
     )
@@ -115,7 +123,11 @@ def test_petals_form(visited: Visit) -> None:
     """Names, units and usual ranges are the model's own; the answer has its unit."""
     visited.open_model("petals")
     assert "usually 4.3 to 7.9" in visited.page.inner_text(".fields")
-    for name, value in (("sepal_length", "5.1"), ("sepal_width", "3.5"), ("petal_length", "1.4")):
+    for name, value in (
+        ("sepal_length", "5.1"),
+        ("sepal_width", "3.5"),
+        ("petal_length", "1.4"),
+    ):
         visited.page.fill(f"input[name={name}]", value)
     visited.page.click("form .primary >> nth=0")
     assert "cm" in visited.best("0.2266")
@@ -124,10 +136,14 @@ def test_petals_form(visited: Visit) -> None:
 def test_diabetes_form(visited: Visit) -> None:
     row = [59.0, 2, 32.1, 101.0, 157.0, 93.2, 38.0, 4.0, 4.8598, 87.0]
     visited.open_model("diabetes")
-    for field, value in zip(visited.page.locator("form >> nth=0 >> input").all(), row, strict=True):
+    for field, value in zip(
+        visited.page.locator("form >> nth=0 >> input").all(), row, strict=True
+    ):
         field.fill(str(value))
     visited.page.click("form .primary >> nth=0")
-    answer = visited.server.call("POST", "/predictions/diabetes", json=row).json()["predictions"][0]["value"]
+    answer = visited.server.call("POST", "/predictions/diabetes", json=row).json()[
+        "predictions"
+    ][0]["value"]
     visited.best(f"{answer:.4g}")
 
 
@@ -184,7 +200,9 @@ def test_recommendation(visited: Visit) -> None:
     visited.open_model("shelf")
     visited.page.fill("[name=items]", "Wild Herbs\nGrowing Roses")
     visited.page.click("form .primary")
-    asked = visited.server.call("POST", "/predictions/shelf", json=["Wild Herbs", "Growing Roses"])
+    asked = visited.server.call(
+        "POST", "/predictions/shelf", json=["Wild Herbs", "Growing Roses"]
+    )
     visited.best(asked.json()["predictions"][0]["label"])
 
 
@@ -210,7 +228,10 @@ def test_tensors(visited: Visit, tmp_path: Path) -> None:
 
 def _new_numbers(visited: Visit, before: str) -> None:
     """Wait until the answer is another one."""
-    visited.page.wait_for_function("old => !document.querySelector('.numbers')?.textContent.includes(old)", arg=before)
+    visited.page.wait_for_function(
+        "old => !document.querySelector('.numbers')?.textContent.includes(old)",
+        arg=before,
+    )
 
 
 def test_options_are_sent(visited: Visit) -> None:
@@ -220,7 +241,9 @@ def test_options_are_sent(visited: Visit) -> None:
     visited.page.click("summary:has-text('Options')")
     visited.page.fill("label:has-text('top_k') input", "2")
     visited.page.keyboard.press("Tab")
-    visited.page.wait_for_function("() => document.querySelectorAll('.bars li').length === 2")
+    visited.page.wait_for_function(
+        "() => document.querySelectorAll('.bars li').length === 2"
+    )
     assert "top_k=2" in visited.page.inner_text(".snippet")
 
 
@@ -229,20 +252,32 @@ def test_versions_side_by_side(visited: Visit) -> None:
     visited.page.click("[data-kind=picture]")
     choose(visited, DIGITS / "7.png")
     visited.page.wait_for_selector("section[data-version] >> text=same first answer")
-    assert visited.page.locator("section[data-version] .best").all_inner_texts()[0].startswith("7")
+    assert (
+        visited.page.locator("section[data-version] .best")
+        .all_inner_texts()[0]
+        .startswith("7")
+    )
     assert visited.page.locator("section[data-version]").count() == 2
 
 
-def test_versions_on_the_live_camera(visited: Visit, browser: Browser | Firefox) -> None:
+def test_versions_on_the_live_camera(
+    visited: Visit, browser: Browser | Firefox
+) -> None:
     """Each frame goes to both versions; times and agreement stand beside the answers until the camera is stopped."""
     visited.go("compare/digits")
     visited.press("[data-kind=camera]")
     visited.page.click("text=Start the camera")
     digit = "" if isinstance(browser, Firefox) else "7"
     for side in range(2):
-        visited.page.wait_for_selector(f"section[data-version] >> nth={side} >> .best:has-text('{digit}')")
-    visited.page.wait_for_selector("section[data-version] >> nth=1 >> text=first answer")
-    visited.page.wait_for_function("() => / · /.test(document.querySelector('.tempo').textContent)")
+        visited.page.wait_for_selector(
+            f"section[data-version] >> nth={side} >> .best:has-text('{digit}')"
+        )
+    visited.page.wait_for_selector(
+        "section[data-version] >> nth=1 >> text=first answer"
+    )
+    visited.page.wait_for_function(
+        "() => / · /.test(document.querySelector('.tempo').textContent)"
+    )
     visited.page.click("text=Stop")
     visited.page.wait_for_selector("text=Start the camera")
     come_to_rest(visited)

@@ -14,7 +14,9 @@ from places import ROOT
 
 def load_tool() -> ModuleType:
     """Return ``tools/vendor.py`` as a module."""
-    spec = importlib.util.spec_from_file_location("vendor_tool", ROOT / "tools" / "vendor.py")
+    spec = importlib.util.spec_from_file_location(
+        "vendor_tool", ROOT / "tools" / "vendor.py"
+    )
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -29,7 +31,9 @@ def test_files_are_the_pinned_ones() -> None:
 
 
 @pytest.mark.parametrize("fault", ["changed", "missing", "more"])
-def test_a_difference_is_told(fault: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_difference_is_told(
+    fault: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = tmp_path / "vendor"
     shutil.copytree(tool.FOLDER, folder)
     file = folder / "lit-html" / "lit-html.js"
@@ -55,4 +59,6 @@ def test_every_library_has_its_licence() -> None:
     for name, package in tool.packages().items():
         text = (tool.FOLDER / name / "LICENSE").read_text("utf-8")
         assert words[package["licence"]] in text
-        assert "dist" not in {part for file in package["files"].values() for part in Path(file).parts}
+        assert "dist" not in {
+            part for file in package["files"].values() for part in Path(file).parts
+        }

@@ -42,14 +42,18 @@ def server_of(vector: Vector) -> ServerHandshake:
     """The server's half with the vector's key and nonce."""
     facts = vector.facts
     limits = ConnectionLimits(**facts["limits"])
-    return ServerHandshake(key(facts["server_key"]), bytes.fromhex(facts["server_nonce"]), limits)
+    return ServerHandshake(
+        key(facts["server_key"]), bytes.fromhex(facts["server_nonce"]), limits
+    )
 
 
 def client_of(vector: Vector) -> ClientHandshake:
     """The client's half, as if it had sent the vector's HELLO."""
     facts = vector.facts
     nonce = bytes.fromhex(facts["client_nonce"])
-    client = ClientHandshake(key(facts["client_key"]), nonce, facts["client_max_frame"], facts["client_name"])
+    client = ClientHandshake(
+        key(facts["client_key"]), nonce, facts["client_max_frame"], facts["client_name"]
+    )
     if facts.get("byte_exact"):
         assert client.hello.hex() == facts["hello"]
     client.hello = bytes.fromhex(facts["hello"])
@@ -58,7 +62,9 @@ def client_of(vector: Vector) -> ClientHandshake:
 
 def frame(vector: Vector, name: str) -> Frame:
     """One frame of a vector, decoded where it is awaited."""
-    (found,) = feed(FrameDecoder(AWAITS[name], 4096), bytes.fromhex(vector.facts[name.lower()]))
+    (found,) = feed(
+        FrameDecoder(AWAITS[name], 4096), bytes.fromhex(vector.facts[name.lower()])
+    )
     return found
 
 
@@ -79,8 +85,13 @@ def test_server_accepts(vector: Vector) -> None:
 def test_client_accepts(vector: Vector) -> None:
     """The client answers with the vector's AUTH and learns the limits."""
     client = client_of(vector)
-    assert client.answer_challenge(frame(vector, "CHALLENGE")).hex() == vector.facts["auth"]
-    assert client.accept_ready(frame(vector, "READY")) == ConnectionLimits(**vector.facts["limits"])
+    assert (
+        client.answer_challenge(frame(vector, "CHALLENGE")).hex()
+        == vector.facts["auth"]
+    )
+    assert client.accept_ready(frame(vector, "READY")) == ConnectionLimits(
+        **vector.facts["limits"]
+    )
 
 
 @pytest.mark.parametrize("more", [{"proof": "0" * 64}, {"proof": 7}, {"proof": None}])
@@ -103,7 +114,9 @@ def test_the_servers_name_is_not_needed(server: object) -> None:
     client.answer_challenge(frame(vector, "CHALLENGE"))
     content = vector.facts["limits"] | {"server": server}
     body = dumps({name: value for name, value in content.items() if value is not ...})
-    assert client.accept_ready(Frame(FrameType.READY, body=bytearray(body))).server == ""
+    assert (
+        client.accept_ready(Frame(FrameType.READY, body=bytearray(body))).server == ""
+    )
 
 
 @pytest.mark.parametrize("vector", [*GOOD, *BAD], ids=str)
@@ -114,7 +127,9 @@ def test_proofs(vector: Vector) -> None:
     assert vector.data.hex() == "".join(facts[name] for name in names)
     if "transcript" not in facts:
         return
-    hashed = transcript(bytes.fromhex(facts["hello"]), bytes.fromhex(facts["challenge"]))
+    hashed = transcript(
+        bytes.fromhex(facts["hello"]), bytes.fromhex(facts["challenge"])
+    )
     assert hashed.hex() == facts["transcript"]
     client, server = key(facts["client_key"]), key(facts["server_key"])
     assert facts.get("client_proof") == (client and client_proof(client, hashed))
@@ -138,23 +153,42 @@ def test_refused(vector: Vector) -> None:
                 step(frame(vector, name))
             break
         step(frame(vector, name))
-    assert (caught.value.fault.name, int(caught.value.fault)) == (facts["code"], facts["reason"])
+    assert (caught.value.fault.name, int(caught.value.fault)) == (
+        facts["code"],
+        facts["reason"],
+    )
     assert caught.value.message.strip()
 
 
 def test_golden_values() -> None:
     """The worked example, written down before there was any code."""
     (golden,) = [vector for vector in GOOD if vector.name == "handshake_golden"]
-    assert golden.facts["hello"][:48] == "4f4901000000000000000000000000004b0000004b000000"
-    assert golden.facts["challenge"][:48] == "4f4902000000000000000000000000004700000047000000"
-    assert golden.facts["transcript"] == "407bafc917bce6fedb1ef4e09a84f8bf3dd62d4675adc4c455cad85de3f0e484"
-    assert golden.facts["client_proof"] == "ab6825554945d6acf70f125a2dff7360804f37400c7da3ac6d00c76d86da8f8e"
-    assert golden.facts["server_proof"] == "0691646e8181041393b16b32a95222e2cece4f85092bbf40b067619ac19ee389"
+    assert (
+        golden.facts["hello"][:48] == "4f4901000000000000000000000000004b0000004b000000"
+    )
+    assert (
+        golden.facts["challenge"][:48]
+        == "4f4902000000000000000000000000004700000047000000"
+    )
+    assert (
+        golden.facts["transcript"]
+        == "407bafc917bce6fedb1ef4e09a84f8bf3dd62d4675adc4c455cad85de3f0e484"
+    )
+    assert (
+        golden.facts["client_proof"]
+        == "ab6825554945d6acf70f125a2dff7360804f37400c7da3ac6d00c76d86da8f8e"
+    )
+    assert (
+        golden.facts["server_proof"]
+        == "0691646e8181041393b16b32a95222e2cece4f85092bbf40b067619ac19ee389"
+    )
 
 
 def hello(**changes: Any) -> Frame:
     """A HELLO with changes."""
-    body = json.dumps({"v": [1, 1], "nonce": "c0" * 16, "max_frame": LEAST_MAX_FRAME} | changes).encode()
+    body = json.dumps(
+        {"v": [1, 1], "nonce": "c0" * 16, "max_frame": LEAST_MAX_FRAME} | changes
+    ).encode()
     return Frame(FrameType.HELLO, json_length=len(body), body=body)
 
 
@@ -168,7 +202,9 @@ def test_the_supported_range_is_told() -> None:
 
 def test_all_wrong_proofs_get_the_same_answer() -> None:
     """A stranger learns nothing from the text."""
-    texts = {step_of(vector) for vector in BAD if vector.facts["refused_frame"] == "AUTH"} - {None}
+    texts = {
+        step_of(vector) for vector in BAD if vector.facts["refused_frame"] == "AUTH"
+    } - {None}
     assert len(texts) == 1
 
 
@@ -178,28 +214,45 @@ def step_of(vector: Vector) -> bytes | None:
     server.answer_hello(frame(vector, "HELLO"))
     with pytest.raises(ConnectionFaultError) as caught:
         server.answer_auth(frame(vector, "AUTH"))
-    return caught.value.body() if caught.value.fault is ConnectionFault.UNAUTHORIZED else None
+    return (
+        caught.value.body()
+        if caught.value.fault is ConnectionFault.UNAUTHORIZED
+        else None
+    )
 
 
 @pytest.mark.parametrize("half", ["server", "client"])
 def test_steps_cannot_be_skipped_or_repeated(half: str) -> None:
     """A proof over no transcript would be good for every connection."""
     proof = json.dumps({"proof": client_proof(b"k", b""), "max_frame": 1}).encode()
-    last = Frame(FrameType.AUTH if half == "server" else FrameType.READY, json_length=len(proof), body=proof)
+    last = Frame(
+        FrameType.AUTH if half == "server" else FrameType.READY,
+        json_length=len(proof),
+        body=proof,
+    )
     server = ServerHandshake(b"k", bytes(16), LIMITS)
     client = ClientHandshake(b"k", bytes(16), LEAST_MAX_FRAME)
     with pytest.raises(ConnectionFaultError) as caught:
         (server.answer_auth if half == "server" else client.accept_ready)(last)
     assert caught.value.fault is ConnectionFault.UNEXPECTED_FRAME
     first = hello()
-    (challenge,) = feed(FrameDecoder(ALLOWED[Role.CLIENT, HandshakeState.HELLO], 1), server.answer_hello(first))
+    (challenge,) = feed(
+        FrameDecoder(ALLOWED[Role.CLIENT, HandshakeState.HELLO], 1),
+        server.answer_hello(first),
+    )
     client.answer_challenge(challenge)
-    again = (server.answer_hello, first) if half == "server" else (client.answer_challenge, challenge)
+    again = (
+        (server.answer_hello, first)
+        if half == "server"
+        else (client.answer_challenge, challenge)
+    )
     with pytest.raises(ConnectionFaultError) as caught:
         again[0](again[1])
     assert caught.value.fault is ConnectionFault.UNEXPECTED_FRAME
 
 
-@pytest.mark.parametrize("name", ["camera/2.1", "a" * 99, "two\nlines", "gr\u00fcn", 7, None])
+@pytest.mark.parametrize(
+    "name", ["camera/2.1", "a" * 99, "two\nlines", "gr\u00fcn", 7, None]
+)
 def test_a_clients_name_is_never_a_fault(name: object) -> None:
     assert ServerHandshake(None, bytes(16), LIMITS).answer_hello(hello(client=name))

@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 
 from framed import encode_header, feed
 from pocketserve_wire.errors import ConnectionFault, ConnectionFaultError
-from pocketserve_wire.frame_decoder import ALIGNMENT, ALLOWED, BUFFER_BYTES, FrameDecoder, HandshakeState, Role
+from pocketserve_wire.frame_decoder import (
+    ALIGNMENT,
+    ALLOWED,
+    BUFFER_BYTES,
+    FrameDecoder,
+    HandshakeState,
+    Role,
+)
 from pocketserve_wire.frames import (
     CRITICAL,
     HEADER_BYTES,
@@ -48,17 +55,26 @@ STATES = {
 u32 = st.integers(0, 2**32 - 1)
 ids = st.integers(1, 2**32 - 1)
 exts = st.dictionaries(
-    st.integers(0, 255).filter(lambda tag: tag not in iter(Extension)), st.binary(max_size=20), max_size=4
+    st.integers(0, 255).filter(lambda tag: tag not in iter(Extension)),
+    st.binary(max_size=20),
+    max_size=4,
 )
 known_exts = st.fixed_dictionaries(
-    {}, optional={1: st.binary(min_size=4, max_size=4), 2: st.text("ab/+; ", min_size=1, max_size=128).map(str.encode)}
+    {},
+    optional={
+        1: st.binary(min_size=4, max_size=4),
+        2: st.text("ab/+; ", min_size=1, max_size=128).map(str.encode),
+    },
 )
 
 
 @st.composite
 def frames(draw: st.DrawFn) -> Frame:
     """Any frame that a server may read after READY, or a client."""
-    ready = ALLOWED[Role.SERVER, HandshakeState.READY] | ALLOWED[Role.CLIENT, HandshakeState.READY]
+    ready = (
+        ALLOWED[Role.SERVER, HandshakeState.READY]
+        | ALLOWED[Role.CLIENT, HandshakeState.READY]
+    )
     kind = draw(st.sampled_from(sorted(ready)))
     if kind in (FrameType.PING, FrameType.PONG):
         return Frame(kind, arg=draw(u32))
@@ -68,10 +84,14 @@ def frames(draw: st.DrawFn) -> Frame:
     ext = draw(exts) | draw(known_exts)
     if kind in (FrameType.GOAWAY, FrameType.ERROR):
         request_id = draw(u32) if kind is FrameType.GOAWAY else 0
-        return Frame(kind, request_id, draw(u32), ext=ext, json_length=len(body), body=body)
+        return Frame(
+            kind, request_id, draw(u32), ext=ext, json_length=len(body), body=body
+        )
     json_length = draw(st.integers(0, len(body)))
     if kind is FrameType.RESPONSE:
-        return Frame(kind, draw(ids), draw(st.integers(200, 599)), b"", ext, json_length, body)
+        return Frame(
+            kind, draw(ids), draw(st.integers(200, 599)), b"", ext, json_length, body
+        )
     target = draw(st.binary(min_size=1, max_size=1024))
     return Frame(kind, draw(ids), draw(u32), target, ext, json_length, body)
 
@@ -93,18 +113,38 @@ def test_random_frames_round_trip(frame: Frame, cuts: list[int]) -> None:
     data = encode_frame(frame)
     bounds = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     decoder = decoder_for(frame)
-    found = [f for start, end in itertools.pairwise(bounds) for f in feed(decoder, data[start:end])]
+    found = [
+        f
+        for start, end in itertools.pairwise(bounds)
+        for f in feed(decoder, data[start:end])
+    ]
     (one,) = found
-    assert (one.type, one.request_id, one.arg, one.target) == (frame.type, frame.request_id, frame.arg, frame.target)
+    assert (one.type, one.request_id, one.arg, one.target) == (
+        frame.type,
+        frame.request_id,
+        frame.arg,
+        frame.target,
+    )
     assert list(one.ext.items()) == list(frame.ext.items())
-    assert (one.json_length, bytes(one.body), one.discarded) == (frame.json_length, frame.body, False)
+    assert (one.json_length, bytes(one.body), one.discarded) == (
+        frame.json_length,
+        frame.body,
+        False,
+    )
     assert encode_frame(one) == data
     assert encode_head(frame, len(frame.body)) + frame.body == data
 
 
 @SETTINGS
-@given(st.sampled_from(sorted(STATES)), st.booleans(), st.binary(max_size=200), st.integers(0, 30))
-def test_noise_is_a_fault_or_nothing(state: str, listens: bool, noise: bytes, kept: int) -> None:
+@given(
+    st.sampled_from(sorted(STATES)),
+    st.booleans(),
+    st.binary(max_size=200),
+    st.integers(0, 30),
+)
+def test_noise_is_a_fault_or_nothing(
+    state: str, listens: bool, noise: bytes, kept: int
+) -> None:
     """Random bytes, some behind the start of a good header, never raise anything else."""
     start = encode_header(Header(FrameType.REQUEST, 1, 0, 5, 3, 2, 9))[:kept]
     decoder = FrameDecoder(STATES[state], MAX, listens=listens)
@@ -124,14 +164,21 @@ def test_noise_as_extensions(data: bytes) -> None:
 def test_mutated_vectors() -> None:
     """200,000 damaged frames: each is read or refused with a fault, and nothing else happens."""
     chance = random.Random(20260101)
-    vectors = [v for folder in ("valid", "invalid") for v in load(folder, "frames") if len(v.data) < 400]
+    vectors = [
+        v
+        for folder in ("valid", "invalid")
+        for v in load(folder, "frames")
+        if len(v.data) < 400
+    ]
     outcomes = dict.fromkeys(["read", "refused", "waiting"], 0)
     for number in range(200_000):
         vector = vectors[number % len(vectors)]
         data = bytearray(vector.data)
         for _ in range(chance.randint(1, 3)):
             position = chance.randrange(min(len(data), 64))
-            data[position] = chance.choice((0, 1, 0x7F, 0x80, 0xFF, data[position] ^ (1 << chance.randrange(8))))
+            data[position] = chance.choice(
+                (0, 1, 0x7F, 0x80, 0xFF, data[position] ^ (1 << chance.randrange(8)))
+            )
         decoder = vector.decoder()
         try:
             outcomes["read" if feed(decoder, data) else "waiting"] += 1
@@ -144,7 +191,9 @@ def test_mutated_vectors() -> None:
 def test_memory_follows_what_has_come_not_what_was_announced(announced: int) -> None:
     """64 MiB announced and ten bytes sent take a first step of 1 MiB; later steps add 4 MiB or a quarter."""
     decoder = FrameDecoder(ALLOWED[Role.SERVER, HandshakeState.READY], announced)
-    head = encode_header(Header(FrameType.REQUEST, 1, 0, 6, 0, 0, announced)) + b"GET /x"
+    head = (
+        encode_header(Header(FrameType.REQUEST, 1, 0, 6, 0, 0, announced)) + b"GET /x"
+    )
     tracemalloc.start()
     try:
         assert feed(decoder, head + bytes(10)) == []
@@ -159,7 +208,9 @@ def test_memory_follows_what_has_come_not_what_was_announced(announced: int) -> 
             decoder.received(count)
             assert decoder.next() is None or sent + count == announced
             sent += count
-            most = tracemalloc.get_traced_memory()[1]  # at any time: no copy was made beside the body either
+            most = tracemalloc.get_traced_memory()[
+                1
+            ]  # at any time: no copy was made beside the body either
             step = max(FIRST_BODY_BYTES, min(sent, max(GROWTH_BYTES, sent // 4)))
             # The allocator of bytearrays may itself take an eighth more.
             assert most <= 1.125 * (sent + step) + 2 * BUFFER_BYTES
@@ -184,7 +235,9 @@ def test_a_stranger_reserves_nothing() -> None:
 
 def test_thrown_away_bodies_take_no_memory() -> None:
     """A body that is not admitted is read into the same buffer over and over."""
-    decoder = FrameDecoder(ALLOWED[Role.SERVER, HandshakeState.READY], MAX, lambda header: False)
+    decoder = FrameDecoder(
+        ALLOWED[Role.SERVER, HandshakeState.READY], MAX, lambda header: False
+    )
     head = encode_header(Header(FrameType.REQUEST, 1, 0, 6, 0, 0, 16 * MIB)) + b"GET /x"
     feed(decoder, head)
     piece = bytes(MIB)
@@ -201,7 +254,9 @@ def test_thrown_away_bodies_take_no_memory() -> None:
 def test_large_bodies_arrive_whole() -> None:
     """A body that is given memory in four steps, cut at odd places."""
     body = np.random.default_rng(1).bytes(5 * MIB + 3)
-    data = encode_frame(Frame(FrameType.RESPONSE, 9, 200, ext={2: b"image/png"}, body=body))
+    data = encode_frame(
+        Frame(FrameType.RESPONSE, 9, 200, ext={2: b"image/png"}, body=body)
+    )
     decoder = FrameDecoder(ALLOWED[Role.CLIENT, HandshakeState.READY], MAX)
     pieces = [data[start : start + 70_001] for start in range(0, len(data), 70_001)]
     (frame,) = [frame for piece in pieces for frame in feed(decoder, piece)]
@@ -211,10 +266,15 @@ def test_large_bodies_arrive_whole() -> None:
 @pytest.mark.parametrize("target_length", range(1, 18))
 @pytest.mark.parametrize("ext", [{}, {9: b"abc"}], ids=["no ext", "ext"])
 @pytest.mark.parametrize("size", [64, 2 * MIB], ids=["short", "long"])
-def test_bodies_are_aligned(target_length: int, ext: dict[int, bytes], size: int) -> None:
+def test_bodies_are_aligned(
+    target_length: int, ext: dict[int, bytes], size: int
+) -> None:
     """Raw tensors that start at a multiple of 8 in the body do so in memory, as over HTTP."""
     frame = Frame(FrameType.REQUEST, 1, 0, b"x" * target_length, ext, 0, bytes(size))
-    for pieces in ([encode_frame(frame)], [encode_frame(frame)[:30], encode_frame(frame)[30:]]):
+    for pieces in (
+        [encode_frame(frame)],
+        [encode_frame(frame)[:30], encode_frame(frame)[30:]],
+    ):
         decoder = FrameDecoder(ALLOWED[Role.SERVER, HandshakeState.READY], MAX)
         (found,) = [f for piece in pieces for f in feed(decoder, piece)]
         assert np.frombuffer(found.body, np.uint8).ctypes.data % ALIGNMENT == 0
@@ -225,16 +285,26 @@ def test_bodies_are_aligned(target_length: int, ext: dict[int, bytes], size: int
 def test_a_full_buffer_that_ends_within_a_header(step: int) -> None:
     """24 does not divide 65,536: the start of a header moves to the buffer's front."""
     count = 3 * BUFFER_BYTES // HEADER_BYTES
-    data = b"".join(encode_frame(Frame(FrameType.PING, arg=number)) for number in range(count))
+    data = b"".join(
+        encode_frame(Frame(FrameType.PING, arg=number)) for number in range(count)
+    )
     decoder = FrameDecoder(ALLOWED[Role.CLIENT, HandshakeState.READY], MAX)
-    found = [frame.arg for start in range(0, len(data), step) for frame in feed(decoder, data[start : start + step])]
+    found = [
+        frame.arg
+        for start in range(0, len(data), step)
+        for frame in feed(decoder, data[start : start + step])
+    ]
     assert found == list(range(count))
 
 
 def test_bodies_do_not_share_memory() -> None:
     """A frame that is kept stays as it was while later ones are read."""
-    first = encode_frame(Frame(FrameType.RESPONSE, 1, 200, body=b"first", json_length=5))
-    second = encode_frame(Frame(FrameType.RESPONSE, 2, 200, body=b"SECND", json_length=5))
+    first = encode_frame(
+        Frame(FrameType.RESPONSE, 1, 200, body=b"first", json_length=5)
+    )
+    second = encode_frame(
+        Frame(FrameType.RESPONSE, 2, 200, body=b"SECND", json_length=5)
+    )
     decoder = FrameDecoder(ALLOWED[Role.CLIENT, HandshakeState.READY], MAX)
     kept = feed(decoder, first + second)
     feed(decoder, second * 3000)
@@ -262,7 +332,11 @@ def test_the_end_of_a_frame_is_known() -> None:
         feed(decoder, bytes([byte]))
         states.append((decoder.mid_frame, decoder.buffered))
     header = [(True, True)] * (HEADER_BYTES - 1)
-    assert states == [*header, *[(True, False)] * (len(data) - len(header) - 1), (False, False)]
+    assert states == [
+        *header,
+        *[(True, False)] * (len(data) - len(header) - 1),
+        (False, False),
+    ]
 
 
 def test_what_is_asked_about_a_header() -> None:
@@ -274,20 +348,31 @@ def test_what_is_asked_about_a_header() -> None:
         return header.request_id != 2
 
     decoder = FrameDecoder(ALLOWED[Role.SERVER, HandshakeState.READY], MAX, admit)
-    data = [encode_frame(Frame(FrameType.REQUEST, number, 0, b"GET /", body=b"abc")) for number in (1, 2, 3)]
+    data = [
+        encode_frame(Frame(FrameType.REQUEST, number, 0, b"GET /", body=b"abc"))
+        for number in (1, 2, 3)
+    ]
     ping = encode_frame(Frame(FrameType.PING))
     feed(decoder, data[0][:HEADER_BYTES])
     assert seen == [1]
     rest = feed(decoder, data[0][HEADER_BYTES:] + ping + b"".join(data[1:]) + ping)
     assert seen == [1, 2, 3]
-    assert [summary(frame)["discarded"] for frame in rest] == [False, False, True, False, False]
+    assert [summary(frame)["discarded"] for frame in rest] == [
+        False,
+        False,
+        True,
+        False,
+        False,
+    ]
 
 
 @pytest.mark.parametrize("milliseconds", [0, 1, 2**31, 2**32 - 1])
 def test_retry_after(milliseconds: int) -> None:
     """The number survives the way, and what does not fit is cut down."""
     assert int.from_bytes(encode_retry_after(milliseconds), "little") == milliseconds
-    assert encode_retry_after(2**40) == encode_retry_after(2**32 - 1) == bytes([255] * 4)
+    assert (
+        encode_retry_after(2**40) == encode_retry_after(2**32 - 1) == bytes([255] * 4)
+    )
     assert encode_retry_after(-5) == bytes(4)
 
 
@@ -305,8 +390,15 @@ def test_the_fast_way_for_requests_checks_the_same() -> None:
         for ext in (0, MAX_EXT_BYTES, MAX_EXT_BYTES + 1):
             for request_id in (0, 1):
                 for json_length in (4, 5):
-                    header = Header(FrameType.REQUEST, request_id, 0, target, ext, json_length, 4)
-                    good = 1 <= target <= 1024 and ext <= MAX_EXT_BYTES and request_id > 0 and json_length <= 4
+                    header = Header(
+                        FrameType.REQUEST, request_id, 0, target, ext, json_length, 4
+                    )
+                    good = (
+                        1 <= target <= 1024
+                        and ext <= MAX_EXT_BYTES
+                        and request_id > 0
+                        and json_length <= 4
+                    )
                     try:
                         assert parse_header(encode_header(header)) == header and good
                     except ConnectionFaultError:

@@ -27,7 +27,10 @@ PONG = encode_header(Header(FrameType.PONG, 0, 77, 0, 0, 0, 0))
 
 def expected(vector: Vector) -> list[dict[str, object]]:
     """What the vector's frames look like, without what is said of their bodies."""
-    return [{key: value for key, value in frame.items() if key != "tensors"} for frame in vector.facts["frames"]]
+    return [
+        {key: value for key, value in frame.items() if key != "tensors"}
+        for frame in vector.facts["frames"]
+    ]
 
 
 def feed_all(decoder: FrameDecoder, pieces: Iterable[bytes]) -> list[Frame]:
@@ -55,7 +58,11 @@ def test_there_are_enough_and_none_is_large() -> None:
 
 def test_every_fault_that_bytes_can_cause_has_vectors() -> None:
     """Faults of time and of load have no bytes of their own."""
-    codes = {vector.facts["code"] for kind in ("frames", "handshake") for vector in load("invalid", kind)}
+    codes = {
+        vector.facts["code"]
+        for kind in ("frames", "handshake")
+        for vector in load("invalid", kind)
+    }
     by_circumstances = {"TIMEOUT", "TOO_MANY_CONNECTIONS", "SLOW_READER", "INTERNAL"}
     assert codes == {fault.name for fault in ConnectionFault} - by_circumstances
 
@@ -72,7 +79,9 @@ def test_valid_in_pieces(vector: Vector, step: int) -> None:
     assert not decoder.mid_frame
 
 
-@pytest.mark.parametrize("vector", [v for v in GOOD if v.facts["state"] == "ready"], ids=str)
+@pytest.mark.parametrize(
+    "vector", [v for v in GOOD if v.facts["state"] == "ready"], ids=str
+)
 def test_valid_with_more_behind(vector: Vector) -> None:
     """A frame ends where it ends: another frame and the start of a third do not disturb it."""
     decoder = vector.decoder()
@@ -87,37 +96,58 @@ def test_valid_with_more_behind(vector: Vector) -> None:
 def test_valid_in_random_pieces_one_behind_the_other(data: st.DataObject) -> None:
     """Vectors of control frames and answers, in a row and cut anywhere."""
     candidates = [
-        v for v in GOOD if v.facts["receiver"] == "client" and v.facts["state"] == "ready" and len(v.data) < 8192
+        v
+        for v in GOOD
+        if v.facts["receiver"] == "client"
+        and v.facts["state"] == "ready"
+        and len(v.data) < 8192
     ]
     chosen = data.draw(st.lists(st.sampled_from(candidates), min_size=2, max_size=4))
     stream = b"".join(vector.data for vector in chosen)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
-    pieces = [stream[start:end] for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
+    pieces = [
+        stream[start:end]
+        for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)
+    ]
     frames = feed_all(chosen[0].decoder(), pieces)
-    assert [{**summary(f), "max": 0} for f in frames] == [{**e, "max": 0} for v in chosen for e in expected(v)]
+    assert [{**summary(f), "max": 0} for f in frames] == [
+        {**e, "max": 0} for v in chosen for e in expected(v)
+    ]
 
 
 @pytest.mark.parametrize("vector", [v for v in GOOD if v.facts["canonical"]], ids=str)
 def test_valid_backwards(vector: Vector) -> None:
     """Encoding what was decoded gives the very same bytes."""
-    assert b"".join(encode_frame(frame) for frame in feed(vector.decoder(), vector.data)) == vector.data
+    assert (
+        b"".join(encode_frame(frame) for frame in feed(vector.decoder(), vector.data))
+        == vector.data
+    )
 
 
 @pytest.mark.parametrize(
     ("vector", "number"),
-    [(v, n) for v in GOOD for n, frame in enumerate(v.facts["frames"]) if "tensors" in frame],
+    [
+        (v, n)
+        for v in GOOD
+        for n, frame in enumerate(v.facts["frames"])
+        if "tensors" in frame
+    ],
     ids=lambda value: str(value),
 )
 def test_tensors_of_inference_bodies(vector: Vector, number: int) -> None:
     """The codec of bodies finds the tensors that the vectors describe, bit for bit."""
     frame = feed(vector.decoder(), vector.data)[number]
-    decode = decode_infer_request if frame.type == FrameType.REQUEST else decode_infer_response
+    decode = (
+        decode_infer_request
+        if frame.type == FrameType.REQUEST
+        else decode_infer_response
+    )
     message = decode(frame.body, frame.json_length)
     tensors = message.inputs if frame.type == FrameType.REQUEST else message.outputs  # type: ignore[union-attr]
     wanted = vector.facts["frames"][number]["tensors"]
-    assert [(t.name, t.datatype, list(t.shape), bytes(to_raw(t)).hex()) for t in tensors] == [
-        (t["name"], t["datatype"], t["shape"], t["raw"]) for t in wanted
-    ]
+    assert [
+        (t.name, t.datatype, list(t.shape), bytes(to_raw(t)).hex()) for t in tensors
+    ] == [(t["name"], t["datatype"], t["shape"], t["raw"]) for t in wanted]
 
 
 def test_every_datatype_goes_both_ways() -> None:
@@ -129,11 +159,17 @@ def test_every_datatype_goes_both_ways() -> None:
         for tensor in frame.get("tensors", ())
     }
     for direction in ("REQUEST", "RESPONSE"):
-        assert {datatype for way, datatype, raw in seen if way == direction and raw} == set(DATATYPES)
-        assert {d for way, d, raw in seen if way == direction and not raw} == set(DATATYPES) - {"FP16", "BF16"}
+        assert {
+            datatype for way, datatype, raw in seen if way == direction and raw
+        } == set(DATATYPES)
+        assert {d for way, d, raw in seen if way == direction and not raw} == set(
+            DATATYPES
+        ) - {"FP16", "BF16"}
 
 
-def until_fault(decoder: FrameDecoder, pieces: list[bytes]) -> tuple[list[Frame], ConnectionFaultError, int]:
+def until_fault(
+    decoder: FrameDecoder, pieces: list[bytes]
+) -> tuple[list[Frame], ConnectionFaultError, int]:
     """The frames that a connection takes out before the fault, the fault, and how many pieces it took."""
     frames = []
     for number, piece in enumerate(pieces, 1):
@@ -157,7 +193,10 @@ def until_fault(decoder: FrameDecoder, pieces: list[bytes]) -> tuple[list[Frame]
 def test_invalid_in_pieces(vector: Vector, step: int) -> None:
     """The frames in front of the fault are found, then the fault, at whatever pace the bytes come."""
     frames, error, _ = until_fault(vector.decoder(), split(vector.data, step))
-    assert (error.fault.name, int(error.fault)) == (vector.facts["code"], vector.facts["reason"])
+    assert (error.fault.name, int(error.fault)) == (
+        vector.facts["code"],
+        vector.facts["reason"],
+    )
     assert isinstance(error, HttpPeerError) == vector.facts["http"]
     assert len(frames) == vector.facts["good_frames"]
 
@@ -170,9 +209,13 @@ def test_invalid_with_more_behind(vector: Vector) -> None:
     assert caught.value.fault.name == vector.facts["code"]
 
 
-@pytest.mark.parametrize("vector", [v for v in BAD if v.facts["code"] != "BAD_MARK"], ids=str)
+@pytest.mark.parametrize(
+    "vector", [v for v in BAD if v.facts["code"] != "BAD_MARK"], ids=str
+)
 def test_when_a_fault_is_seen(vector: Vector) -> None:
     """Faults of the header need no more than the header; broken extensions need the whole frame."""
     _, _, taken = until_fault(vector.decoder(), split(vector.data, 1))
     last_header = vector.data.rindex(b"OI", 0, len(vector.data) - 22)
-    assert taken == (len(vector.data) if vector.facts["needs_all"] else last_header + 24)
+    assert taken == (
+        len(vector.data) if vector.facts["needs_all"] else last_header + 24
+    )

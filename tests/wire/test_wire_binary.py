@@ -9,10 +9,19 @@ import pytest
 
 from pocketserve.tensors import to_array
 from pocketserve_wire import ApiError, ErrorCode, Tensor
-from pocketserve_wire.oip import InferRequest, encode_infer_request, parse_json_length, raw_input
+from pocketserve_wire.oip import (
+    InferRequest,
+    encode_infer_request,
+    parse_json_length,
+    raw_input,
+)
 from wire.wire_bodies import decode, refusal, request, with_binary
 
-TENSOR, REQUEST, HEADER = ErrorCode.INVALID_TENSOR, ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_HEADER
+TENSOR, REQUEST, HEADER = (
+    ErrorCode.INVALID_TENSOR,
+    ErrorCode.INVALID_REQUEST,
+    ErrorCode.INVALID_HEADER,
+)
 EIGHT = bytes(8)
 BOOLS = {"datatype": "BOOL", "shape": [2]}
 TEXTS = {"datatype": "BYTES", "shape": [2]}
@@ -30,7 +39,10 @@ CASES = {
     "four bytes over": (with_binary(bytes(12)), TENSOR),
     "announces more than follows": (sized(8, EIGHT[:4]), TENSOR),
     "bytes behind the last tensor": (sized(8, bytes(9)), REQUEST),
-    "bytes behind a JSON tensor": (with_binary(EIGHT, {"data": [1, 2], "parameters": {}}), REQUEST),
+    "bytes behind a JSON tensor": (
+        with_binary(EIGHT, {"data": [1, 2], "parameters": {}}),
+        REQUEST,
+    ),
     "size negative": (sized(-1), TENSOR),
     "size true": (sized(True), TENSOR),
     "size 8.0": (sized(8.0), TENSOR),
@@ -50,13 +62,22 @@ CASES = {
     "BOOL 2": (with_binary(b"\1\2", BOOLS), TENSOR),
     "BOOL 255": (with_binary(b"\xff\0", BOOLS), TENSOR),
     "BYTES": (with_binary(struct.pack("<I2sI", 2, b"ab", 0), TEXTS), None),
-    "BYTES element overruns": (with_binary(struct.pack("<I2sI", 2, b"ab", 1), TEXTS), TENSOR),
-    "BYTES element says 2^32-1": (with_binary(struct.pack("<II", 2**32 - 1, 0), TEXTS), TENSOR),
+    "BYTES element overruns": (
+        with_binary(struct.pack("<I2sI", 2, b"ab", 1), TEXTS),
+        TENSOR,
+    ),
+    "BYTES element says 2^32-1": (
+        with_binary(struct.pack("<II", 2**32 - 1, 0), TEXTS),
+        TENSOR,
+    ),
     "BYTES length cut": (with_binary(struct.pack("<I2sH", 2, b"ab", 0), TEXTS), TENSOR),
     "BYTES leftover": (with_binary(struct.pack("<III", 0, 0, 0), TEXTS), TENSOR),
     "BYTES one element short": (with_binary(struct.pack("<I", 0), TEXTS), TENSOR),
     "BYTES none of [0]": (with_binary(b"", TEXTS | {"shape": [0]}), None),
-    "BYTES 2^31-1 elements": (with_binary(EIGHT, TEXTS | {"shape": [2**31 - 1]}), TENSOR),
+    "BYTES 2^31-1 elements": (
+        with_binary(EIGHT, TEXTS | {"shape": [2**31 - 1]}),
+        TENSOR,
+    ),
 }
 
 
@@ -70,7 +91,9 @@ def test_sizes(case: str) -> None:
 def test_a_bytes_element_of_70000() -> None:
     """Lengths have 32 bits, not 16."""
     element = bytes(range(256)) * 273 + b"\xff" * 112
-    body, length = with_binary(struct.pack("<I", 70_000) + element + struct.pack("<I", 0), TEXTS)
+    body, length = with_binary(
+        struct.pack("<I", 70_000) + element + struct.pack("<I", 0), TEXTS
+    )
     assert decode(body, length).inputs[0].data == [element, b""]
 
 
@@ -125,7 +148,9 @@ def test_the_padding_counts_in_the_length() -> None:
 @pytest.mark.parametrize("length", [None, "whole"])
 def test_an_empty_input_with_and_without_the_header(length: str | None) -> None:
     """kserve sends a binary input of size 0 without the header; with it, it is the same request."""
-    body = request({"data": ..., "shape": [0, 2], "parameters": {"binary_data_size": 0}})
+    body = request(
+        {"data": ..., "shape": [0, 2], "parameters": {"binary_data_size": 0}}
+    )
     (tensor,) = decode(body, len(body) if length else None).inputs
     assert (tensor.shape, bytes(tensor.data)) == ((0, 2), b"")
 
@@ -155,7 +180,9 @@ RAW = [
 
 
 @pytest.mark.parametrize(("datatype", "shape", "body", "expected"), RAW)
-def test_raw_bodies(datatype: str, shape: list[int], body: bytes, expected: tuple[int, ...] | None) -> None:
+def test_raw_bodies(
+    datatype: str, shape: list[int], body: bytes, expected: tuple[int, ...] | None
+) -> None:
     """The size of one variable dimension follows from the body's; two cannot be told apart."""
     if expected is None:
         with pytest.raises(ApiError) as caught:
@@ -166,7 +193,9 @@ def test_raw_bodies(datatype: str, shape: list[int], body: bytes, expected: tupl
     assert (tensor.shape, bytes(tensor.data)) == (expected, body)
 
 
-@pytest.mark.parametrize(("shape", "expected"), [([-1], (1,)), ([1], (1,)), ([], (1,)), ([-1, 1], (1, 1))])
+@pytest.mark.parametrize(
+    ("shape", "expected"), [([-1], (1,)), ([1], (1,)), ([], (1,)), ([-1, 1], (1, 1))]
+)
 def test_raw_bodies_of_bytes(shape: list[int], expected: tuple[int, ...]) -> None:
     """As in Triton, a BYTES body is exactly one element, without a length in front."""
     tensor = raw_input(memoryview(b"\x05\0\0\0hello"), "x", "BYTES", shape)
@@ -201,7 +230,11 @@ def test_arrays_share_the_body(as_array: object) -> None:
     array = as_array(decode(body, length).inputs[0])
     assert array.__array_interface__["data"][0] == address(body) + length
     assert np.shares_memory(array, np.frombuffer(body, np.uint8))
-    assert (array.shape, array.dtype, array.flags.writeable) == ((1, 224, 224, 3), np.uint8, False)
+    assert (array.shape, array.dtype, array.flags.writeable) == (
+        (1, 224, 224, 3),
+        np.uint8,
+        False,
+    )
 
 
 def test_encoding_passes_the_tensors_memory_on() -> None:
@@ -220,7 +253,11 @@ def test_arrays_at_odd_addresses(offset: int) -> None:
     header, _ = with_binary(b"", item | {"parameters": {"binary_data_size": 32}})
     header += b" " * offset
     (tensor,) = decode(header + raw, len(header)).inputs
-    assert np.asarray(tensor).tolist() == to_array(tensor).tolist() == [1.5, -0.0, 2.0, -3.25]
+    assert (
+        np.asarray(tensor).tolist()
+        == to_array(tensor).tolist()
+        == [1.5, -0.0, 2.0, -3.25]
+    )
 
 
 def test_bytes_tensors_have_no_buffer() -> None:
@@ -228,4 +265,8 @@ def test_bytes_tensors_have_no_buffer() -> None:
     tensor = Tensor("x", "BYTES", (2, 1), [b"a", b"\xff\0"])
     assert not hasattr(tensor, "__array_interface__")
     array = to_array(tensor)
-    assert (array.dtype, array.shape, array.reshape(-1).tolist()) == (object, (2, 1), [b"a", b"\xff\0"])
+    assert (array.dtype, array.shape, array.reshape(-1).tolist()) == (
+        object,
+        (2, 1),
+        [b"a", b"\xff\0"],
+    )

@@ -17,7 +17,11 @@ PLAIN = request()
 def nested(depth: int, *kinds: str) -> bytes:
     """A request with an unknown member that makes the document that deep (the top object counts)."""
     levels = [kinds[level % len(kinds)] for level in range(depth - 1)]
-    inner = "".join(levels) + "1" + "".join("]" if level == "[" else "}" for level in reversed(levels))
+    inner = (
+        "".join(levels)
+        + "1"
+        + "".join("]" if level == "[" else "}" for level in reversed(levels))
+    )
     return PLAIN[:-1] + f', "extra": {inner}}}'.encode()
 
 
@@ -27,7 +31,10 @@ DOCUMENTS = {
     "byte order mark": (b"\xef\xbb\xbf" + PLAIN, MALFORMED),
     "not UTF-8": (PLAIN.replace(b'"x"', b'"\xff"'), MALFORMED),
     "UTF-8 cut in a character": (PLAIN[:-1] + b', "a": "\xc3', MALFORMED),
-    "surrogates encoded as UTF-8": (PLAIN.replace(b'"x"', b'"\xed\xa0\x80"'), MALFORMED),
+    "surrogates encoded as UTF-8": (
+        PLAIN.replace(b'"x"', b'"\xed\xa0\x80"'),
+        MALFORMED,
+    ),
     "UTF-16": (PLAIN.decode().encode("utf-16-le"), MALFORMED),
     "cut short": (PLAIN[:-1], MALFORMED),
     "trailing spaces": (PLAIN + b" \t\r\n" * 3, None),
@@ -44,8 +51,14 @@ DOCUMENTS = {
     "top is null": (b"null", MALFORMED),
     "top is NaN": (b"NaN", MALFORMED),
     "duplicate key": (b'{"inputs": [], "inputs": []}', MALFORMED),
-    "duplicate key inside": (PLAIN.replace(b'"name": "x"', b'"name": "x", "name": "y"'), MALFORMED),
-    "duplicate key, escaped": (b'{"id": "a", "\\u0069d": "b", "inputs": []}', MALFORMED),
+    "duplicate key inside": (
+        PLAIN.replace(b'"name": "x"', b'"name": "x", "name": "y"'),
+        MALFORMED,
+    ),
+    "duplicate key, escaped": (
+        b'{"id": "a", "\\u0069d": "b", "inputs": []}',
+        MALFORMED,
+    ),
     "raw control character": (PLAIN.replace(b'"x"', b'"\x01"'), MALFORMED),
     "leading zero": (document("INT32", "[01]"), MALFORMED),
     "plus sign": (document("INT32", "[+1]"), MALFORMED),
@@ -53,7 +66,10 @@ DOCUMENTS = {
     "nan in small letters": (document("FP32", "[nan]"), MALFORMED),
     "5,000 digits": (document("INT64", "[" + "9" * 5000 + "]"), MALFORMED),
     "unknown members": (request(extra={"a": [None]}, model_name="other"), None),
-    "escaped and raw text beyond ASCII": (PLAIN.replace(b'"x"', '"é\\u00e9\\ud83d\\ude00"'.encode()), None),
+    "escaped and raw text beyond ASCII": (
+        PLAIN.replace(b'"x"', '"é\\u00e9\\ud83d\\ude00"'.encode()),
+        None,
+    ),
 }
 
 
@@ -65,7 +81,15 @@ def test_documents(case: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("depth", "code"), [(4, None), (99, None), (100, None), (101, MALFORMED), (102, MALFORMED), (5000, MALFORMED)]
+    ("depth", "code"),
+    [
+        (4, None),
+        (99, None),
+        (100, None),
+        (101, MALFORMED),
+        (102, MALFORMED),
+        (5000, MALFORMED),
+    ],
 )
 @pytest.mark.parametrize("kinds", [("[",), ('{"k":',), ('{"k":', "["), ("[", '{"k":')])
 def test_depth(depth: int, code: ErrorCode | None, kinds: tuple[str, ...]) -> None:
@@ -79,7 +103,10 @@ def test_thousands_of_open_brackets(brackets: str) -> None:
     assert refusal(brackets.encode()) == MALFORMED
 
 
-@pytest.mark.parametrize(("levels", "code"), [(97, None), (98, MALFORMED), (900, MALFORMED), (5000, MALFORMED)])
+@pytest.mark.parametrize(
+    ("levels", "code"),
+    [(97, None), (98, MALFORMED), (900, MALFORMED), (5000, MALFORMED)],
+)
 def test_deep_data(levels: int, code: ErrorCode | None) -> None:
     """Data may nest until the whole document is 100 deep: the tensor itself lies in three containers."""
     assert refusal(document("FP32", "[" * levels + "1" + "]" * levels)) == code
@@ -92,14 +119,28 @@ def test_wide_documents_are_not_deep() -> None:
 
 
 TOO_MANY: dict[str, tuple[bytes, bytes, bytes, int, str]] = {
-    "numbers": (b"[", b"0,", b"0]", limits.MAX_JSON_SCALARS, "8388609 values, the limit is 8388608"),
+    "numbers": (
+        b"[",
+        b"0,",
+        b"0]",
+        limits.MAX_JSON_SCALARS,
+        "8388609 values, the limit is 8388608",
+    ),
     "texts": (b"[", b'"",', b'""]', limits.MAX_JSON_STRINGS, "2000001 texts and names"),
-    "arrays": (b"", b"[],", b"[]", limits.MAX_JSON_CONTAINERS, "2000001 arrays and objects"),
+    "arrays": (
+        b"",
+        b"[],",
+        b"[]",
+        limits.MAX_JSON_CONTAINERS,
+        "2000001 arrays and objects",
+    ),
 }
 
 
 @pytest.mark.parametrize("case", TOO_MANY)
-def test_documents_with_too_many_parts(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documents_with_too_many_parts(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They are refused before anything is parsed, with the way out; one part fewer is parsed."""
     parsed: list[int] = []
     monkeypatch.setattr(json, "loads", lambda text, **_: parsed.append(len(text)))
@@ -131,9 +172,18 @@ REQUESTS = {
     "parameter is an array": (request(parameters={"a": [1]}), PARAMETER),
     "parameter's name of 256": (request(parameters={"a" * 256: 1}), None),
     "parameter's name of 257": (request(parameters={"a" * 257: 1}), PARAMETER),
-    "binary_data_output is 1": (request(parameters={"binary_data_output": 1}), PARAMETER),
-    'binary_data_output is "true"': (request(parameters={"binary_data_output": "true"}), PARAMETER),
-    "sequence and priority parameters": (request(parameters={"sequence_id": 2**64 - 1, "priority": 0}), None),
+    "binary_data_output is 1": (
+        request(parameters={"binary_data_output": 1}),
+        PARAMETER,
+    ),
+    'binary_data_output is "true"': (
+        request(parameters={"binary_data_output": "true"}),
+        PARAMETER,
+    ),
+    "sequence and priority parameters": (
+        request(parameters={"sequence_id": 2**64 - 1, "priority": 0}),
+        None,
+    ),
     "inputs absent": (request(inputs=...), REQUEST),
     "inputs null": (request(inputs=None), REQUEST),
     "inputs is an object": (request(inputs={}), REQUEST),
@@ -164,12 +214,31 @@ REQUESTS = {
     "an output is a string": (request(outputs=["y"]), REQUEST),
     "an output without a name": (request(outputs=[{}]), REQUEST),
     "NUL in an output's name": (request(outputs=[{"name": "\0"}]), REQUEST),
-    "duplicate output names": (request(outputs=[{"name": "y"}, {"name": "y"}]), REQUEST),
-    "257 outputs": (request(outputs=[{"name": str(index)} for index in range(257)]), REQUEST),
-    "binary_data is 1": (request(outputs=[{"name": "y", "parameters": {"binary_data": 1}}]), PARAMETER),
-    "binary_data is null": (request(outputs=[{"name": "y", "parameters": {"binary_data": None}}]), PARAMETER),
+    "duplicate output names": (
+        request(outputs=[{"name": "y"}, {"name": "y"}]),
+        REQUEST,
+    ),
+    "257 outputs": (
+        request(outputs=[{"name": str(index)} for index in range(257)]),
+        REQUEST,
+    ),
+    "binary_data is 1": (
+        request(outputs=[{"name": "y", "parameters": {"binary_data": 1}}]),
+        PARAMETER,
+    ),
+    "binary_data is null": (
+        request(outputs=[{"name": "y", "parameters": {"binary_data": None}}]),
+        PARAMETER,
+    ),
 }
-CLASSIFICATIONS = {0: None, 1: None, 2**31 - 1: None, 2**31: PARAMETER, -1: PARAMETER, "3": PARAMETER}
+CLASSIFICATIONS = {
+    0: None,
+    1: None,
+    2**31 - 1: None,
+    2**31: PARAMETER,
+    -1: PARAMETER,
+    "3": PARAMETER,
+}
 CLASSIFICATIONS |= {1.5: PARAMETER, None: PARAMETER}
 
 
@@ -191,20 +260,35 @@ def test_absent_and_null_members_mean_the_same() -> None:
     """Null parameters, outputs and ids decode to what absent ones do."""
     empty = decode(request(id=None, parameters=None, outputs=None))
     absent = decode(request())
-    assert (empty.id, empty.parameters, empty.outputs) == (absent.id, absent.parameters, absent.outputs) == ("", {}, [])
+    assert (
+        (empty.id, empty.parameters, empty.outputs)
+        == (absent.id, absent.parameters, absent.outputs)
+        == ("", {}, [])
+    )
 
 
 def test_flags_are_taken_out_of_the_parameters() -> None:
     """What steers the encoding is not left among the parameters that a model could see."""
-    asked = [{"name": "y", "parameters": {"binary_data": True, "classification": 2, "own": 1}}, {"name": "z"}]
-    got = decode(request(parameters={"binary_data_output": True, "own": 2}, outputs=asked))
+    asked = [
+        {
+            "name": "y",
+            "parameters": {"binary_data": True, "classification": 2, "own": 1},
+        },
+        {"name": "z"},
+    ]
+    got = decode(
+        request(parameters={"binary_data_output": True, "own": 2}, outputs=asked)
+    )
     assert (got.binary_output, got.parameters) == (True, {"own": 2})
     y, z = got.outputs
     assert (y.binary, y.classification, y.parameters) == (True, 2, {"own": 1})
     assert (z.binary, z.classification, z.parameters) == (False, 0, {})
 
 
-@pytest.mark.parametrize(("body", "part"), [(b"[1]", "an array"), (b"3", "a number"), (b"false", "a boolean")])
+@pytest.mark.parametrize(
+    ("body", "part"),
+    [(b"[1]", "an array"), (b"3", "a number"), (b"false", "a boolean")],
+)
 def test_errors_name_what_was_found(body: bytes, part: str) -> None:
     """A wrong type at the top is called by its JSON name."""
     with pytest.raises(ApiError, match=part):

@@ -11,7 +11,11 @@ from hypothesis import strategies as st
 
 from pocketserve_wire import ApiError, ErrorCode
 from pocketserve_wire.errors import code_named
-from pocketserve_wire.oip import decode_infer_request, decode_infer_response, parse_json_length
+from pocketserve_wire.oip import (
+    decode_infer_request,
+    decode_infer_response,
+    parse_json_length,
+)
 from wire.wire_bodies import SETTINGS, names, request, with_binary
 
 
@@ -25,18 +29,31 @@ def test_every_code_has_an_error_status(code: ErrorCode) -> None:
 
 def test_names_and_values_are_unique() -> None:
     """Codes that share a status are still different codes, not aliases."""
-    assert len(ErrorCode.__members__) == len(list(ErrorCode)) == len({code.value for code in ErrorCode})
+    assert (
+        len(ErrorCode.__members__)
+        == len(list(ErrorCode))
+        == len({code.value for code in ErrorCode})
+    )
     assert ErrorCode.MALFORMED_JSON is not ErrorCode.INVALID_TENSOR
 
 
 def test_only_passing_states_are_worth_a_retry() -> None:
     """The same request may be sent again only when waiting can help."""
     retryable = {code.name for code in ErrorCode if code.retryable}
-    passing = {"QUEUE_FULL", "MODEL_NOT_READY", "MEMORY_BUDGET", "LOW_POWER", "SHUTTING_DOWN", "DEADLINE_EXCEEDED"}
+    passing = {
+        "QUEUE_FULL",
+        "MODEL_NOT_READY",
+        "MEMORY_BUDGET",
+        "LOW_POWER",
+        "SHUTTING_DOWN",
+        "DEADLINE_EXCEEDED",
+    }
     assert retryable == passing
 
 
-@pytest.mark.parametrize("message", ["plain", "é \U0001f600", 'quote " \\ \n', "half \ud800", "\0"])
+@pytest.mark.parametrize(
+    "message", ["plain", "é \U0001f600", 'quote " \\ \n', "half \ud800", "\0"]
+)
 def test_the_body_is_ascii_json(message: str) -> None:
     """Whatever the message quotes, every client can read the body."""
     body = ApiError(ErrorCode.INVALID_TENSOR, message).body()
@@ -44,7 +61,9 @@ def test_the_body_is_ascii_json(message: str) -> None:
     assert json.loads(body) == {"error": message, "code": "INVALID_TENSOR"}
 
 
-@pytest.mark.parametrize("name", ["", "invalid_tensor", "OTHER", None, 400, ["INTERNAL"]])
+@pytest.mark.parametrize(
+    "name", ["", "invalid_tensor", "OTHER", None, 400, ["INTERNAL"]]
+)
 def test_unknown_names(name: object) -> None:
     """A code of a later version is none of this one's."""
     assert code_named(name) is None
@@ -63,16 +82,24 @@ def nothing_else_raised(body: bytes, json_length: int | None) -> None:
 
 def seeds() -> list[bytes]:
     """Valid bodies to damage."""
-    binary, _ = with_binary(struct.pack("<ff", 1.5, -2), {"datatype": "FP32"}, id="7", outputs=[{"name": "y"}])
+    binary, _ = with_binary(
+        struct.pack("<ff", 1.5, -2),
+        {"datatype": "FP32"},
+        id="7",
+        outputs=[{"name": "y"}],
+    )
     texts, _ = with_binary(struct.pack("<I2sI", 2, b"ab", 0), {"datatype": "BYTES"})
     response = (
-        b'{"model_name":"m","model_version":"1","outputs":[{"name":"y","datatype":"INT8","shape":[1],"data":[1]}]}'
+        b'{"model_name":"m","model_version":"1","outputs":[{"name":"y",'
+        b'"datatype":"INT8","shape":[1],"data":[1]}]}'
     )
     return [request(parameters={"a": 1}), binary, texts, response]
 
 
 @SETTINGS
-@given(body=st.binary(max_size=200), json_length=st.one_of(st.none(), st.integers(0, 220)))
+@given(
+    body=st.binary(max_size=200), json_length=st.one_of(st.none(), st.integers(0, 220))
+)
 def test_random_bytes(body: bytes, json_length: int | None) -> None:
     """Random bodies raise nothing but ApiError."""
     nothing_else_raised(body, json_length)
@@ -85,26 +112,71 @@ def test_damaged_bodies(data: st.DataObject) -> None:
     body = bytearray(data.draw(st.sampled_from(seeds())))
     for _ in range(data.draw(st.integers(1, 5))):
         start = data.draw(st.integers(0, len(body)))
-        tokens = st.sampled_from([b"null", b"-1", b"1e999", b"[", b"]", b"{}", b'"', b",", b"\xff", b"2147483648", b""])
-        body[start : start + data.draw(st.integers(0, 8))] = data.draw(st.one_of(tokens, st.binary(max_size=4)))
-    nothing_else_raised(bytes(body), data.draw(st.one_of(st.none(), st.integers(0, len(body)))))
+        tokens = st.sampled_from(
+            [
+                b"null",
+                b"-1",
+                b"1e999",
+                b"[",
+                b"]",
+                b"{}",
+                b'"',
+                b",",
+                b"\xff",
+                b"2147483648",
+                b"",
+            ]
+        )
+        body[start : start + data.draw(st.integers(0, 8))] = data.draw(
+            st.one_of(tokens, st.binary(max_size=4))
+        )
+    nothing_else_raised(
+        bytes(body), data.draw(st.one_of(st.none(), st.integers(0, len(body))))
+    )
 
 
 anything = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=4), st.just(2**64)),
-    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(names, inner, max_size=3)),
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        st.floats(),
+        st.text(max_size=4),
+        st.just(2**64),
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4), st.dictionaries(names, inner, max_size=3)
+    ),
     max_leaves=8,
 )
-KEYS = ["name", "datatype", "shape", "data", "parameters", "id", "inputs", "outputs", "model_name", "model_version"]
+KEYS = [
+    "name",
+    "datatype",
+    "shape",
+    "data",
+    "parameters",
+    "id",
+    "inputs",
+    "outputs",
+    "model_name",
+    "model_version",
+]
 
 
 @SETTINGS
-@given(top=st.dictionaries(st.sampled_from(KEYS), anything), item=st.dictionaries(st.sampled_from(KEYS), anything))
+@given(
+    top=st.dictionaries(st.sampled_from(KEYS), anything),
+    item=st.dictionaries(st.sampled_from(KEYS), anything),
+)
 def test_members_of_any_type(top: dict[str, object], item: dict[str, object]) -> None:
     """Every member may hold any JSON value: it is accepted or refused, never a crash."""
-    nothing_else_raised(json.dumps({"inputs": [item], "outputs": [item]} | top).encode(), None)
+    nothing_else_raised(
+        json.dumps({"inputs": [item], "outputs": [item]} | top).encode(), None
+    )
     nothing_else_raised(request(item), None)
-    nothing_else_raised(request({"parameters": item}, outputs=[{"name": "y", "parameters": item}]), None)
+    nothing_else_raised(
+        request({"parameters": item}, outputs=[{"name": "y", "parameters": item}]), None
+    )
 
 
 @SETTINGS
@@ -116,4 +188,6 @@ def test_header_texts(text: str, length: int) -> None:
         outcome = parse_json_length(text, length)
     except ApiError as error:
         outcome = error.code
-    assert outcome is ErrorCode.INVALID_HEADER or (isinstance(outcome, int) and 0 <= outcome <= length)
+    assert outcome is ErrorCode.INVALID_HEADER or (
+        isinstance(outcome, int) and 0 <= outcome <= length
+    )

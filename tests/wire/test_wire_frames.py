@@ -32,7 +32,11 @@ MAX_BODY = 1 << 20
 Outcome = tuple[list[Frame], object]
 
 
-def decode(data: bytes, sizes: list[int], allowed: frozenset = ALLOWED[Role.SERVER, HandshakeState.READY]) -> Outcome:
+def decode(
+    data: bytes,
+    sizes: list[int],
+    allowed: frozenset = ALLOWED[Role.SERVER, HandshakeState.READY],
+) -> Outcome:
     """Feed bytes in pieces; the frames, and the fault that ended it."""
     decoder = FrameDecoder(allowed, MAX_BODY)
     frames: list[Frame] = []
@@ -61,10 +65,15 @@ def test_hostile_bytes_give_frames_or_one_fault(seed):
     for _ in range(50):
         data = b"".join(hostile.connection(25))
         whole = decode(data, [len(data)])
-        for sizes in ([1] * len(data), [pieces.randint(1, 200) for _ in range(len(data))]):
+        for sizes in (
+            [1] * len(data),
+            [pieces.randint(1, 200) for _ in range(len(data))],
+        ):
             frames, end = decode(data, sizes)
             assert end == whole[1]
-            assert [(one.type, bytes(one.body)) for one in frames] == [(one.type, bytes(one.body)) for one in whole[0]]
+            assert [(one.type, bytes(one.body)) for one in frames] == [
+                (one.type, bytes(one.body)) for one in whole[0]
+            ]
         for frame in whole[0]:
             assert len(frame.target) <= MAX_TARGET_BYTES and len(frame.body) <= MAX_BODY
             assert sum(map(len, frame.ext.values())) <= MAX_EXT_BYTES
@@ -74,32 +83,52 @@ def test_hostile_handshakes():
     hostile = Hostile(7)
     for _ in range(2000):
         data = b"".join(hostile.greeting())
-        frames, _ = decode(data, [len(data)], ALLOWED[Role.SERVER, HandshakeState.HELLO])
+        frames, _ = decode(
+            data, [len(data)], ALLOWED[Role.SERVER, HandshakeState.HELLO]
+        )
         assert all(len(frame.body) <= 4096 - HEADER_BYTES for frame in frames)
 
 
 def test_memory_grows_with_what_came_and_not_with_what_was_said():
     decoder = FrameDecoder(ALLOWED[Role.SERVER, HandshakeState.READY], 2**31)
-    feed(decoder, bytes.fromhex("4f491000010000000000000007000000000000000000ff3f") + b"GET /v2")
+    feed(
+        decoder,
+        bytes.fromhex("4f491000010000000000000007000000000000000000ff3f") + b"GET /v2",
+    )
     assert len(decoder.buffer()) <= 1 << 20
 
 
 def request(number: int, target: bytes, body: bytes, json_length: int) -> bytes:
-    return encode_frame(Frame(FrameType.REQUEST, number, 0, target, {}, json_length, body))
+    return encode_frame(
+        Frame(FrameType.REQUEST, number, 0, target, {}, json_length, body)
+    )
 
 
-@given(st.lists(st.sampled_from([b"GET /", b"GET /a", b"GET /b", b"GET /ab", b"POST /a"]), max_size=8), st.booleans())
+@given(
+    st.lists(
+        st.sampled_from([b"GET /", b"GET /a", b"GET /b", b"GET /ab", b"POST /a"]),
+        max_size=8,
+    ),
+    st.booleans(),
+)
 def test_a_target_is_its_own_frame_s(targets, with_ext):
     ext = {Extension.CONTENT_TYPE: b"a/b"} if with_ext else {}
-    frames = [Frame(FrameType.REQUEST, number, 0, target, ext, body=b"/") for number, target in enumerate(targets, 1)]
+    frames = [
+        Frame(FrameType.REQUEST, number, 0, target, ext, body=b"/")
+        for number, target in enumerate(targets, 1)
+    ]
     decoder = FrameDecoder(ALLOWED[Role.SERVER, HandshakeState.READY], MAX_BODY)
     taken = feed(decoder, b"".join(map(encode_frame, frames)))
-    assert [(one.target, one.ext, bytes(one.body)) for one in taken] == [(target, ext, b"/") for target in targets]
+    assert [(one.target, one.ext, bytes(one.body)) for one in taken] == [
+        (target, ext, b"/") for target in targets
+    ]
 
 
 def long_request(number: int, fill: int, size: int = 100_000) -> bytes:
     body = bytes([fill]) * size
-    return encode_frame(Frame(FrameType.REQUEST, number, target=b"POST /v2/models/m/infer", body=body))
+    return encode_frame(
+        Frame(FrameType.REQUEST, number, target=b"POST /v2/models/m/infer", body=body)
+    )
 
 
 def where(body: memoryview) -> int:
@@ -124,7 +153,9 @@ def test_a_long_body_lies_where_the_last_one_lay():
     assert len(places) == 1
 
 
-@pytest.mark.parametrize("look", [lambda body: body, lambda body: np.frombuffer(body, np.uint8)[10:20]])
+@pytest.mark.parametrize(
+    "look", [lambda body: body, lambda body: np.frombuffer(body, np.uint8)[10:20]]
+)
 def test_a_body_that_is_looked_at_stays_what_it_is(look: Callable[[memoryview], Any]):
     decoder = kept()
     (frame,) = feed(decoder, long_request(1, 1))

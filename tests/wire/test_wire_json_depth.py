@@ -15,7 +15,9 @@ from pocketserve_wire.strict_json import depth_of
 TEXTS = st.text(alphabet='[]{}"\\/:,\n\té€😀a', max_size=6)
 VALUES = st.recursive(
     st.none() | st.integers() | TEXTS,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4)
+    ),
     max_leaves=12,
 )
 
@@ -24,17 +26,29 @@ def depth(value: Any) -> int:
     """As the parser nests."""
     if not isinstance(value, list | dict):
         return 0
-    return 1 + max((depth(child) for child in (value if isinstance(value, list) else value.values())), default=0)
+    return 1 + max(
+        (
+            depth(child)
+            for child in (value if isinstance(value, list) else value.values())
+        ),
+        default=0,
+    )
 
 
 @given(VALUES, st.booleans(), st.sampled_from([None, 1]))
-def test_it_is_as_deep_as_what_the_parser_makes(value: Any, ascii_only: bool, indent: int | None) -> None:
-    assert depth_of(json.dumps(value, ensure_ascii=ascii_only, indent=indent).encode()) == depth(value)
+def test_it_is_as_deep_as_what_the_parser_makes(
+    value: Any, ascii_only: bool, indent: int | None
+) -> None:
+    assert depth_of(
+        json.dumps(value, ensure_ascii=ascii_only, indent=indent).encode()
+    ) == depth(value)
 
 
 @given(VALUES, st.integers(0, 20), st.binary(max_size=20))
 @example(None, 0, b"]")
-def test_what_stands_before_a_fault_is_counted(value: Any, levels: int, rest: bytes) -> None:
+def test_what_stands_before_a_fault_is_counted(
+    value: Any, levels: int, rest: bytes
+) -> None:
     """A parser that reads from the left is at least as deep there before it finds out."""
     start = b"[" * levels + json.dumps(value).encode()
     assert depth_of(start + b", " + rest) >= levels + depth(value)
@@ -69,5 +83,11 @@ print(refused)
 
 def test_a_small_stack_is_enough() -> None:
     """The parser's own limit may lie beyond what a thread's stack holds: that would be a crash."""
-    done = subprocess.run([sys.executable, "-c", DEEP], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", DEEP],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert (done.returncode, done.stdout.strip()) == (0, str(["MALFORMED_JSON"] * 4))

@@ -24,7 +24,16 @@ from pocketserve_wire.oip import (
     encode_infer_response,
 )
 from pocketserve_wire.tensor import from_json_values, from_raw, to_json_values, to_raw
-from wire.wire_bodies import FIXED, JSON_TYPES, SETTINGS, decode, names, parameters, same, tensors
+from wire.wire_bodies import (
+    FIXED,
+    JSON_TYPES,
+    SETTINGS,
+    decode,
+    names,
+    parameters,
+    same,
+    tensors,
+)
 
 ANY = [*FIXED, "BYTES"]
 
@@ -39,13 +48,17 @@ def whole(body: EncodedBody) -> bytes:
 def through_json(tensor: Tensor) -> Tensor:
     """A tensor written as JSON text and read again."""
     text = strict_json.dumps(to_json_values(tensor))
-    data = from_json_values(strict_json.loads(text), DATATYPES[tensor.datatype], tensor.shape, "x")
+    data = from_json_values(
+        strict_json.loads(text), DATATYPES[tensor.datatype], tensor.shape, "x"
+    )
     return Tensor(tensor.name, tensor.datatype, tensor.shape, data, tensor.parameters)
 
 
 def through_raw(tensor: Tensor) -> Tensor:
     """A tensor written as raw bytes and read again."""
-    data = from_raw(memoryview(bytes(to_raw(tensor))), DATATYPES[tensor.datatype], tensor.shape, "x")
+    data = from_raw(
+        memoryview(bytes(to_raw(tensor))), DATATYPES[tensor.datatype], tensor.shape, "x"
+    )
     return Tensor(tensor.name, tensor.datatype, tensor.shape, data, tensor.parameters)
 
 
@@ -68,8 +81,28 @@ def test_raw_bytes_keep_every_bit(datatype: str, data: st.DataObject) -> None:
 
 
 SPECIAL: dict[str, list[Any]] = {
-    "FP32": [0.0, -0.0, 1e-45, -1.1754942e-38, 3.4028234663852886e38, math.inf, -math.inf, math.nan, 0.1],
-    "FP64": [0.0, -0.0, 5e-324, -2.2250738585072e-308, 1.7976931348623157e308, math.inf, -math.inf, math.nan, 0.1],
+    "FP32": [
+        0.0,
+        -0.0,
+        1e-45,
+        -1.1754942e-38,
+        3.4028234663852886e38,
+        math.inf,
+        -math.inf,
+        math.nan,
+        0.1,
+    ],
+    "FP64": [
+        0.0,
+        -0.0,
+        5e-324,
+        -2.2250738585072e-308,
+        1.7976931348623157e308,
+        math.inf,
+        -math.inf,
+        math.nan,
+        0.1,
+    ],
     "UINT64": [0, 2**63 - 1, 2**63, 2**63 + 1, 2**64 - 1],
     "INT64": [-(2**63), -1, 0, 2**53 + 1, 2**63 - 1],
 }
@@ -94,7 +127,11 @@ def test_a_float_is_printed_as_the_double_of_the_same_value() -> None:
 def test_scalars_and_empty_tensors(datatype: str, shape: tuple[int, ...]) -> None:
     """Shape [] holds one element and a zero dimension none, in both forms."""
     count = math.prod(shape)
-    data: Any = [b"t"] * count if datatype == "BYTES" else memoryview(bytes(count * DATATYPES[datatype].itemsize))
+    data: Any = (
+        [b"t"] * count
+        if datatype == "BYTES"
+        else memoryview(bytes(count * DATATYPES[datatype].itemsize))
+    )
     tensor = Tensor("x", datatype, shape, data)
     assert same(through_json(tensor), tensor)
     assert same(through_raw(tensor), tensor)
@@ -108,9 +145,14 @@ def requests(draw: st.DrawFn, datatypes: list[str], *, text: bool) -> InferReque
     asked = draw(st.lists(names, max_size=3, unique=True))
     own = parameters("binary_data", "classification")
     return InferRequest(
-        inputs=[draw(tensors(datatypes=datatypes, text=text, name=name)) for name in unique],
+        inputs=[
+            draw(tensors(datatypes=datatypes, text=text, name=name)) for name in unique
+        ],
         outputs=[
-            RequestedOutput(name, draw(st.booleans()), draw(st.integers(0, 2**31 - 1)), draw(own)) for name in asked
+            RequestedOutput(
+                name, draw(st.booleans()), draw(st.integers(0, 2**31 - 1)), draw(own)
+            )
+            for name in asked
         ],
         id=draw(st.text(st.characters(exclude_categories=["Cs"]), max_size=12)),
         parameters=draw(parameters("binary_data_output")),
@@ -122,9 +164,16 @@ def check_request(sent: InferRequest, *, binary: bool) -> None:
     """Encode, decode and compare."""
     body = encode_infer_request(sent, binary=binary)
     got = decode_infer_request(whole(body), body.json_length)
-    assert [same(a, b, nan_bits=binary) for a, b in zip(got.inputs, sent.inputs, strict=True)].count(False) == 0
+    assert [
+        same(a, b, nan_bits=binary)
+        for a, b in zip(got.inputs, sent.inputs, strict=True)
+    ].count(False) == 0
     assert got.outputs == sent.outputs
-    assert (got.id, got.parameters, got.binary_output) == (sent.id, sent.parameters, sent.binary_output)
+    assert (got.id, got.parameters, got.binary_output) == (
+        sent.id,
+        sent.parameters,
+        sent.binary_output,
+    )
     assert got.raw is None
 
 
@@ -148,33 +197,51 @@ def responses(draw: st.DrawFn) -> tuple[InferResponse, dict[str, bool]]:
     unique = draw(st.lists(names, max_size=4, unique=True))
     binary = {name: draw(st.booleans()) for name in unique}
     outputs = [
-        draw(tensors(datatypes=ANY if binary[name] else [*JSON_TYPES, "BYTES"], text=not binary[name], name=name))
+        draw(
+            tensors(
+                datatypes=ANY if binary[name] else [*JSON_TYPES, "BYTES"],
+                text=not binary[name],
+                name=name,
+            )
+        )
         for name in unique
     ]
-    sent = InferResponse(draw(names), draw(names), outputs, id=draw(names), parameters=draw(parameters()))
+    sent = InferResponse(
+        draw(names), draw(names), outputs, id=draw(names), parameters=draw(parameters())
+    )
     return sent, binary
 
 
 @SETTINGS
 @given(case=responses())
-def test_responses_that_mix_json_and_binary(case: tuple[InferResponse, dict[str, bool]]) -> None:
+def test_responses_that_mix_json_and_binary(
+    case: tuple[InferResponse, dict[str, bool]],
+) -> None:
     """Each output comes back in its place, whichever form it was asked for."""
     sent, binary = case
     body = encode_infer_response(sent, binary)
     got = decode_infer_response(whole(body), body.json_length)
     for mine, theirs in zip(got.outputs, sent.outputs, strict=True):
         assert same(mine, theirs, nan_bits=binary[theirs.name])
-    assert (got.model_name, got.model_version, got.id) == (sent.model_name, sent.model_version, sent.id)
+    assert (got.model_name, got.model_version, got.id) == (
+        sent.model_name,
+        sent.model_version,
+        sent.id,
+    )
     assert got.parameters == sent.parameters
 
 
 @SETTINGS
 @given(case=responses())
-def test_raw_tensors_start_at_a_multiple_of_eight(case: tuple[InferResponse, dict[str, bool]]) -> None:
+def test_raw_tensors_start_at_a_multiple_of_eight(
+    case: tuple[InferResponse, dict[str, bool]],
+) -> None:
     """The JSON part is padded with spaces, which count in its length; without raw bytes no length is announced."""
     sent, binary = case
     body = encode_infer_response(sent, binary)
-    has_raw = any(to_raw(tensor).nbytes for tensor in sent.outputs if binary[tensor.name])
+    has_raw = any(
+        to_raw(tensor).nbytes for tensor in sent.outputs if binary[tensor.name]
+    )
     assert (body.json_length is not None) == has_raw
     assert len(body.chunks[0]) == (body.json_length or body.length)
     assert (body.json_length or 0) % 8 == 0
@@ -184,9 +251,19 @@ def test_raw_tensors_start_at_a_multiple_of_eight(case: tuple[InferResponse, dic
 def test_one_request_mixes_json_and_binary() -> None:
     """Raw tensors follow in the order of those inputs that have binary_data_size; JSON inputs stand between."""
     inputs = [
-        {"name": "a", "datatype": "INT16", "shape": [2], "parameters": {"binary_data_size": 4}},
+        {
+            "name": "a",
+            "datatype": "INT16",
+            "shape": [2],
+            "parameters": {"binary_data_size": 4},
+        },
         {"name": "b", "datatype": "FP32", "shape": [1], "data": [0.5]},
-        {"name": "c", "datatype": "BYTES", "shape": [2], "parameters": {"binary_data_size": 11, "k": "v"}},
+        {
+            "name": "c",
+            "datatype": "BYTES",
+            "shape": [2],
+            "parameters": {"binary_data_size": 11, "k": "v"},
+        },
         {"name": "d", "datatype": "BYTES", "shape": [1], "data": ["é"]},
     ]
     header = json.dumps({"inputs": inputs}).encode()
@@ -200,16 +277,27 @@ def test_one_request_mixes_json_and_binary() -> None:
 
 def test_the_answer_of_empty_outputs_is_plain_json() -> None:
     """When every binary output has size 0 there is no header length; the sizes are still announced."""
-    outputs = [Tensor("y", "FP32", (0, 4), memoryview(b"")), Tensor("t", "BYTES", (0,), [])]
-    body = encode_infer_response(InferResponse("m", "1", outputs), {"y": True, "t": True})
+    outputs = [
+        Tensor("y", "FP32", (0, 4), memoryview(b"")),
+        Tensor("t", "BYTES", (0,), []),
+    ]
+    body = encode_infer_response(
+        InferResponse("m", "1", outputs), {"y": True, "t": True}
+    )
     assert body.json_length is None
     answered = json.loads(whole(body))["outputs"]
-    assert [(output["parameters"], "data" in output) for output in answered] == [({"binary_data_size": 0}, False)] * 2
-    assert [tensor.shape for tensor in decode_infer_response(whole(body), None).outputs] == [(0, 4), (0,)]
+    assert [(output["parameters"], "data" in output) for output in answered] == [
+        ({"binary_data_size": 0}, False)
+    ] * 2
+    assert [
+        tensor.shape for tensor in decode_infer_response(whole(body), None).outputs
+    ] == [(0, 4), (0,)]
 
 
 def test_a_response_without_id_and_with_null_version() -> None:
     """kserve answers model_version null; an absent id stays absent."""
-    got = decode_infer_response(b'{"model_name":"m","model_version":null,"outputs":[]}', None)
+    got = decode_infer_response(
+        b'{"model_name":"m","model_version":null,"outputs":[]}', None
+    )
     assert (got.model_version, got.id, got.outputs) == ("", "", [])
     assert b'"id"' not in whole(encode_infer_response(InferResponse("m", "1", []), {}))

@@ -20,7 +20,9 @@ from pocketserve_wire.oip import (
 from pocketserve_wire.templates import MAX_TEMPLATES, TemplateCache
 
 
-def tensor(first: int = 0, shape: tuple[int, ...] = (2, 3), datatype: str = "INT8") -> Tensor:
+def tensor(
+    first: int = 0, shape: tuple[int, ...] = (2, 3), datatype: str = "INT8"
+) -> Tensor:
     """Return a tensor of one byte an element, whose values count from ``first``."""
     count = shape[0] * shape[1]
     return Tensor("x", datatype, shape, memoryview(bytes(range(first, first + count))))
@@ -51,19 +53,38 @@ def test_a_second_request_has_its_own_bytes() -> None:
         InferRequest([tensor()], parameters={"priority": True}),
         InferRequest([tensor()], [RequestedOutput("y", binary=True)]),
         InferRequest([tensor()], [RequestedOutput("y", binary=True, classification=2)]),
-        InferRequest([tensor()], [RequestedOutput("y", binary=True, parameters={"k": 1})]),
+        InferRequest(
+            [tensor()], [RequestedOutput("y", binary=True, parameters={"k": 1})]
+        ),
         InferRequest([dataclasses.replace(tensor(), parameters={"k": 1})]),
     ],
-    ids=["shape", "datatype", "binary", "id", "number", "flag", "output", "classes", "output-own", "own"],
+    ids=[
+        "shape",
+        "datatype",
+        "binary",
+        "id",
+        "number",
+        "flag",
+        "output",
+        "classes",
+        "output-own",
+        "own",
+    ],
 )
 def test_requests_that_differ_in_one_thing(other: InferRequest) -> None:
     """None gets the JSON part of another one."""
     plain = InferRequest([tensor()])
     for request in (plain, other, plain, other):
         got = decode_infer_request(*written(request))
-        assert (got.inputs, got.outputs, got.parameters) == (request.inputs, request.outputs, request.parameters)
+        assert (got.inputs, got.outputs, got.parameters) == (
+            request.inputs,
+            request.outputs,
+            request.parameters,
+        )
         assert (got.id, got.binary_output) == (request.id, request.binary_output)
-        assert [type(value) for value in got.parameters.values()] == [type(v) for v in request.parameters.values()]
+        assert [type(value) for value in got.parameters.values()] == [
+            type(v) for v in request.parameters.values()
+        ]
 
 
 def test_a_second_response_has_its_own_bytes_and_parameters() -> None:
@@ -73,19 +94,31 @@ def test_a_second_response_has_its_own_bytes_and_parameters() -> None:
     ]}  # fmt: skip
     text = json.dumps(header).encode()
     first = decode_infer_response(text + b"\1\2", len(text))
-    assert isinstance(first.parameters, dict) and isinstance(first.outputs[0].parameters, dict)
+    assert isinstance(first.parameters, dict) and isinstance(
+        first.outputs[0].parameters, dict
+    )
     first.parameters.clear()
     first.outputs[0].parameters.clear()
     first.outputs.clear()
     second = decode_infer_response(text + b"\3\4", len(text))
-    assert second == InferResponse("m", "1", [Tensor("y", "INT8", (2,), memoryview(b"\3\4"), {"k": "v"})], "", {"a": 1})
+    assert second == InferResponse(
+        "m",
+        "1",
+        [Tensor("y", "INT8", (2,), memoryview(b"\3\4"), {"k": "v"})],
+        "",
+        {"a": 1},
+    )
 
 
 def test_elements_are_checked_each_time() -> None:
     """The bytes of a BOOL may be 0 or 1 in every answer, and a body must be as long as its tensors."""
-    body = encode_infer_response(InferResponse("m", "1", [Tensor("y", "BOOL", (1,), memoryview(b"\1"))]), True)
+    body = encode_infer_response(
+        InferResponse("m", "1", [Tensor("y", "BOOL", (1,), memoryview(b"\1"))]), True
+    )
     text = bytes(body.chunks[0])
-    assert bytes(decode_infer_response(text + b"\0", len(text)).outputs[0].data) == b"\0"
+    assert (
+        bytes(decode_infer_response(text + b"\0", len(text)).outputs[0].data) == b"\0"
+    )
     for wrong in (b"\2", b"", b"\1\1"):
         with pytest.raises(ApiError):
             decode_infer_response(text + wrong, len(text))

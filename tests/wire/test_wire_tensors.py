@@ -117,7 +117,9 @@ def test_null_is_nan(datatype: str, data: str) -> None:
     assert math.isnan(value)
 
 
-@pytest.mark.parametrize("data", ["[[1,2],[3,4]]", "[1,2,3,4]", "[[[1]],[[2,3]],4]", "[[],[1,2,3,4],[]]"])
+@pytest.mark.parametrize(
+    "data", ["[[1,2],[3,4]]", "[1,2,3,4]", "[[[1]],[[2,3]],4]", "[[],[1,2,3,4],[]]"]
+)
 @pytest.mark.parametrize("shape", ["[4]", "[2,2]", "[1,4]", "[1,1,4,1]"])
 def test_nesting_does_not_matter(data: str, shape: str) -> None:
     """As in Triton, data of any nesting is flattened and only the count is compared."""
@@ -172,7 +174,10 @@ def test_shapes(shape: str) -> None:
         ("[0,2147483647]", None),
         ("[0,2147483648]", TENSOR),
         ("[0,9223372036854775808]", TENSOR),
-        ("[0,2147483647,2147483647,2147483647]", TENSOR),  # NumPy cannot make it, although it is empty
+        (
+            "[0,2147483647,2147483647,2147483647]",
+            TENSOR,
+        ),  # NumPy cannot make it, although it is empty
         ("[0,-1]", TENSOR),
     ],
 )
@@ -198,7 +203,11 @@ def test_data_absent_or_null(data: object) -> None:
         ("UINT8", "[1, 300]", r"data\[1\] is 300, but UINT8 holds 0 to 255"),
         ("INT32", "[1.0, 2]", r"data\[0\] is 1.0, but INT32 takes integers"),
         ("BOOL", "[true, 1]", r"data\[1\] is 1, but BOOL takes true or false"),
-        ("FP64", "[Infinity, 1e400]", r"data\[1\] is beyond 1.8e308, which is too large for FP64"),
+        (
+            "FP64",
+            "[Infinity, 1e400]",
+            r"data\[1\] is beyond 1.8e308, which is too large for FP64",
+        ),
         ("FP32", "[1e300, 0]", r"data\[0\] is 1e\+300, which is too large"),
         ("INT8", "[0, null]", r"data\[1\] is null"),
         ("INT8", "[NaN, 0]", r"data\[0\] is NaN"),

@@ -19,25 +19,44 @@ SETTINGS = settings(derandomize=True, deadline=None, database=None, max_examples
 FIXED = [name for name in DATATYPES if name != "BYTES"]
 JSON_TYPES = [name for name in FIXED if name not in ("FP16", "BF16")]
 
-names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=12)
-values = st.one_of(st.text(max_size=8), st.integers(-(2**70), 2**70), st.floats(allow_nan=False), st.booleans())
+names = st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters="\0"),
+    min_size=1,
+    max_size=12,
+)
+values = st.one_of(
+    st.text(max_size=8),
+    st.integers(-(2**70), 2**70),
+    st.floats(allow_nan=False),
+    st.booleans(),
+)
 shapes = st.lists(st.integers(0, 3), max_size=4).map(tuple)
 
 
 def parameters(*reserved: str) -> st.SearchStrategy[dict[str, Any]]:
     """Parameter objects without the keys that steer the encoding."""
-    return st.dictionaries(names.filter(lambda name: name not in reserved), values, max_size=3)
+    return st.dictionaries(
+        names.filter(lambda name: name not in reserved), values, max_size=3
+    )
 
 
 @st.composite
-def tensors(draw: st.DrawFn, *, datatypes: list[str], text: bool = False, name: str | None = None) -> Tensor:
+def tensors(
+    draw: st.DrawFn,
+    *,
+    datatypes: list[str],
+    text: bool = False,
+    name: str | None = None,
+) -> Tensor:
     """Tensors of any shape and content; ``text`` keeps BYTES elements to what JSON can hold."""
     datatype, shape = draw(st.sampled_from(datatypes)), draw(shapes)
     own_name = name if name is not None else draw(names)
     own_parameters = draw(parameters("binary_data_size"))
     count = math.prod(shape)
     if datatype == "BYTES":
-        characters = st.text(st.characters(exclude_categories=["Cs"]), max_size=6).map(str.encode)
+        characters = st.text(st.characters(exclude_categories=["Cs"]), max_size=6).map(
+            str.encode
+        )
         element = characters if text else st.binary(max_size=6)
         data: Any = draw(st.lists(element, min_size=count, max_size=count))
         return Tensor(own_name, datatype, shape, data, own_parameters)
@@ -55,9 +74,14 @@ def same(left: Tensor, right: Tensor, *, nan_bits: bool = True) -> bool:
         return False
     if left.datatype == "BYTES" or nan_bits or left.datatype not in ("FP32", "FP64"):
         return list(left.data) == list(right.data)
-    arrays = [np.frombuffer(t.data, DATATYPES[t.datatype].typestr) for t in (left, right)]
+    arrays = [
+        np.frombuffer(t.data, DATATYPES[t.datatype].typestr) for t in (left, right)
+    ]
     numbers = [array[~np.isnan(array)].tobytes() for array in arrays]
-    return bool((np.isnan(arrays[0]) == np.isnan(arrays[1])).all()) and numbers[0] == numbers[1]
+    return (
+        bool((np.isnan(arrays[0]) == np.isnan(arrays[1])).all())
+        and numbers[0] == numbers[1]
+    )
 
 
 def document(datatype: str, data: str, shape: str = "[1]") -> bytes:
@@ -68,12 +92,20 @@ def document(datatype: str, data: str, shape: str = "[1]") -> bytes:
 
 def request(item: dict[str, Any] | None = None, **members: Any) -> bytes:
     """A valid request of one FP32 input, with changes; a value of ``...`` takes the member away."""
-    tensor = {"name": "x", "datatype": "FP32", "shape": [2], "data": [1, 2]} | (item or {})
-    whole = {"inputs": [{key: value for key, value in tensor.items() if value is not ...}]} | members
-    return json.dumps({key: value for key, value in whole.items() if value is not ...}).encode()
+    tensor = {"name": "x", "datatype": "FP32", "shape": [2], "data": [1, 2]} | (
+        item or {}
+    )
+    whole = {
+        "inputs": [{key: value for key, value in tensor.items() if value is not ...}]
+    } | members
+    return json.dumps(
+        {key: value for key, value in whole.items() if value is not ...}
+    ).encode()
 
 
-def with_binary(raw: bytes, item: dict[str, Any] | None = None, **members: Any) -> tuple[bytes, int]:
+def with_binary(
+    raw: bytes, item: dict[str, Any] | None = None, **members: Any
+) -> tuple[bytes, int]:
     """A request whose input is binary (unless ``item`` says otherwise), and the length of its JSON part."""
     binary = {"data": ..., "parameters": {"binary_data_size": len(raw)}}
     header = request(binary | (item or {}), **members)

@@ -28,9 +28,15 @@ class Vector:
     def decoder(self) -> FrameDecoder:
         """A decoder that reads what this vector's receiver would read."""
         awaits, server = self.facts.get("awaits"), self.facts["receiver"] == "server"
-        allowed = ALLOWED[Role.SERVER, HandshakeState.READY] if server else ALLOWED[Role.CLIENT, HandshakeState.READY]
+        allowed = (
+            ALLOWED[Role.SERVER, HandshakeState.READY]
+            if server
+            else ALLOWED[Role.CLIENT, HandshakeState.READY]
+        )
         if awaits is not None:
-            [allowed] = [types for types in ALLOWED.values() if FrameType[awaits] in types]
+            [allowed] = [
+                types for types in ALLOWED.values() if FrameType[awaits] in types
+            ]
         maximum: int = self.facts["max_body"]
         if not server:
             return FrameDecoder(allowed, maximum)
@@ -52,7 +58,9 @@ def load(folder: str, kind: str) -> list[Vector]:
     for path in sorted((FOLDER / folder).glob("*.json")):
         facts = json.loads(path.read_text(encoding="ascii"))
         if facts["kind"] == kind:
-            found.append(Vector(path.stem, path.with_suffix(".bin").read_bytes(), facts))
+            found.append(
+                Vector(path.stem, path.with_suffix(".bin").read_bytes(), facts)
+            )
     return found
 
 

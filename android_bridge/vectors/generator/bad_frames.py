@@ -8,7 +8,17 @@ from __future__ import annotations
 from typing import Any
 
 from .good_frames import LIVE, get, ok
-from .wire import MAX_U32, MIB, TYPES, Piece, Vector, compact, extensions, fault_vector, raw_frame
+from .wire import (
+    MAX_U32,
+    MIB,
+    TYPES,
+    Piece,
+    Vector,
+    compact,
+    extensions,
+    fault_vector,
+    raw_frame,
+)
 
 BODY = compact({"error": "x", "code": "X"})
 OPPOSITE = {
@@ -39,32 +49,69 @@ def frame(kind: str, **changes: Any) -> bytes:
     return raw_frame(TYPES[kind], **(usual | changes))
 
 
-def bad(name: str, description: str, code: str, kind: str, rule: str = "header", **changes: Any) -> Vector:
+def bad(
+    name: str,
+    description: str,
+    code: str,
+    kind: str,
+    rule: str = "header",
+    **changes: Any,
+) -> Vector:
     """A frame of a type with changes, to the side that such frames are for, in the state where it would be right."""
     awaits = kind if kind in ("HELLO", "CHALLENGE", "AUTH", "READY") else None
-    return fault_vector(name, description, rule, OPPOSITE[kind], code, frame(kind, **changes), awaits=awaits)
+    return fault_vector(
+        name,
+        description,
+        rule,
+        OPPOSITE[kind],
+        code,
+        frame(kind, **changes),
+        awaits=awaits,
+    )
 
 
 def vectors() -> list[Vector]:
     """All vectors of this file."""
-    return [*marks(), *types(), *fields(), *lengths(), *ids(), *states(), *sizes(), *tlvs(), *order()]
+    return [
+        *marks(),
+        *types(),
+        *fields(),
+        *lengths(),
+        *ids(),
+        *states(),
+        *sizes(),
+        *tlvs(),
+        *order(),
+    ]
 
 
 def marks() -> list[Vector]:
     """First bytes that are no frame."""
 
     def mark(name: str, description: str, data: bytes, **more: Any) -> Vector:
-        return fault_vector(f"mark_{name}", description, "mark", "server", "BAD_MARK", data, **more)
+        return fault_vector(
+            f"mark_{name}", description, "mark", "server", "BAD_MARK", data, **more
+        )
 
     def http(name: str, line: bytes) -> Vector:
-        text = f"The peer speaks HTTP ({line.split()[0].decode()}); it is told so in HTTP."
-        return mark(f"http_{name}", text, line + b"\r\nHost: x\r\n\r\n", awaits="HELLO", http=True)
+        text = (
+            f"The peer speaks HTTP ({line.split()[0].decode()}); it is told so in HTTP."
+        )
+        return mark(
+            f"http_{name}",
+            text,
+            line + b"\r\nHost: x\r\n\r\n",
+            awaits="HELLO",
+            http=True,
+        )
 
     return [
         mark("first_byte", "One byte is enough to see it.", b"N"),
         mark("second_byte", "The first byte is right.", b"OX"),
         mark(
-            "swapped", "The mark in the other order: a peer that writes big-endian numbers.", b"IO" + frame("PING")[2:]
+            "swapped",
+            "The mark in the other order: a peer that writes big-endian numbers.",
+            b"IO" + frame("PING")[2:],
         ),
         mark("zeros", "24 zeros.", bytes(24)),
         mark("lower_case", "oi.", raw_frame(0x30, mark=b"oi")),
@@ -74,16 +121,35 @@ def marks() -> list[Vector]:
             get(1).wire() + get(2).wire() + b"\0" + get(3).wire(),
             good=2,
         ),
-        mark("tls", "A TLS ClientHello.", bytes.fromhex("16030100c8010000c40303"), awaits="HELLO"),
-        mark("http2", "The preface of HTTP/2.", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", awaits="HELLO"),
+        mark(
+            "tls",
+            "A TLS ClientHello.",
+            bytes.fromhex("16030100c8010000c40303"),
+            awaits="HELLO",
+        ),
+        mark(
+            "http2",
+            "The preface of HTTP/2.",
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+            awaits="HELLO",
+        ),
         mark(
             "http_lower_case",
             "Methods are capital letters: this is no HTTP.",
             b"get / HTTP/1.1\r\n\r\n",
             awaits="HELLO",
         ),
-        mark("http_without_space", "GETX is no method.", b"GETX / HTTP/1.1\r\n\r\n", awaits="HELLO"),
-        mark("http_after_ready", "HTTP is only told from noise at the very beginning.", b"GET / HTTP/1.1\r\n\r\n"),
+        mark(
+            "http_without_space",
+            "GETX is no method.",
+            b"GETX / HTTP/1.1\r\n\r\n",
+            awaits="HELLO",
+        ),
+        mark(
+            "http_after_ready",
+            "HTTP is only told from noise at the very beginning.",
+            b"GET / HTTP/1.1\r\n\r\n",
+        ),
         http("get", b"GET / HTTP/1.1"),
         http("post", b"POST /v2/models/m/infer HTTP/1.1"),
         http("put", b"PUT /predictions/m HTTP/1.1"),
@@ -117,8 +183,19 @@ def types() -> list[Vector]:
         (0x42, "client"),
         (0x7F, "server"),
     ):
-        text = f"Type 0x{number:02x} is not known, and below 0x80 it may not be skipped."
-        found.append(fault_vector(f"type_{number:02x}", text, "types", receiver, "UNKNOWN_FRAME", raw_frame(number)))
+        text = (
+            f"Type 0x{number:02x} is not known, and below 0x80 it may not be skipped."
+        )
+        found.append(
+            fault_vector(
+                f"type_{number:02x}",
+                text,
+                "types",
+                receiver,
+                "UNKNOWN_FRAME",
+                raw_frame(number),
+            )
+        )
     return [
         *found,
         fault_vector(
@@ -149,23 +226,63 @@ def fields() -> list[Vector]:
         bad("flags_hello", "In the handshake too.", "BAD_FRAME", "HELLO", flags=2),
         bad("flags_ping", "In a frame without body.", "BAD_FRAME", "PING", flags=0xFF),
         fault_vector(
-            "flags_skipped", "In a frame that is skipped.", "skipping", "server", "BAD_FRAME", raw_frame(0x80, flags=1)
+            "flags_skipped",
+            "In a frame that is skipped.",
+            "skipping",
+            "server",
+            "BAD_FRAME",
+            raw_frame(0x80, flags=1),
         ),
     ]
     for kind in ("HELLO", "CHALLENGE", "AUTH", "READY", "CANCEL"):
-        found.append(bad(f"arg_{kind.lower()}", f"arg must be 0 in {kind}.", "BAD_FRAME", kind, arg=1))
+        found.append(
+            bad(
+                f"arg_{kind.lower()}",
+                f"arg must be 0 in {kind}.",
+                "BAD_FRAME",
+                kind,
+                arg=1,
+            )
+        )
     for status in (0, 101, 199, 600, 2**31, MAX_U32):
         text = f"{status} is no status."
-        found.append(bad(f"status_{status}", text, "BAD_FRAME", "RESPONSE", "response", arg=status))
+        found.append(
+            bad(
+                f"status_{status}",
+                text,
+                "BAD_FRAME",
+                "RESPONSE",
+                "response",
+                arg=status,
+            )
+        )
     return found
 
 
 def lengths() -> list[Vector]:
     """Lengths that do not go with the type or with each other."""
     found = [
-        bad("target_empty", "A REQUEST without a target.", "BAD_FRAME", "REQUEST", target=b""),
-        bad("target_1025", "One byte over the longest target.", "BAD_FRAME", "REQUEST", target=b"GET /" + b"a" * 1020),
-        bad("target_65535", "The largest number of the field.", "BAD_FRAME", "REQUEST", target_length=65_535),
+        bad(
+            "target_empty",
+            "A REQUEST without a target.",
+            "BAD_FRAME",
+            "REQUEST",
+            target=b"",
+        ),
+        bad(
+            "target_1025",
+            "One byte over the longest target.",
+            "BAD_FRAME",
+            "REQUEST",
+            target=b"GET /" + b"a" * 1020,
+        ),
+        bad(
+            "target_65535",
+            "The largest number of the field.",
+            "BAD_FRAME",
+            "REQUEST",
+            target_length=65_535,
+        ),
         bad(
             "ext_4097",
             "One byte over the longest extensions.",
@@ -173,9 +290,28 @@ def lengths() -> list[Vector]:
             "REQUEST",
             ext=extensions([(9, bytes(4094))]),
         ),
-        bad("ext_65535", "The largest number of the field.", "BAD_FRAME", "RESPONSE", ext_length=65_535),
-        bad("json_over_body", "json_len is one over body_len.", "BAD_FRAME", "REQUEST", body=b"{}", json_length=3),
-        bad("json_without_body", "JSON, but no body.", "BAD_FRAME", "RESPONSE", json_length=1),
+        bad(
+            "ext_65535",
+            "The largest number of the field.",
+            "BAD_FRAME",
+            "RESPONSE",
+            ext_length=65_535,
+        ),
+        bad(
+            "json_over_body",
+            "json_len is one over body_len.",
+            "BAD_FRAME",
+            "REQUEST",
+            body=b"{}",
+            json_length=3,
+        ),
+        bad(
+            "json_without_body",
+            "JSON, but no body.",
+            "BAD_FRAME",
+            "RESPONSE",
+            json_length=1,
+        ),
         bad(
             "json_largest",
             "json_len 2^32-1: as a negative int it would be below body_len.",
@@ -185,16 +321,59 @@ def lengths() -> list[Vector]:
             json_length=MAX_U32,
         ),
     ]
-    for kind in ("HELLO", "CHALLENGE", "AUTH", "READY", "RESPONSE", "CANCEL", "PING", "PONG", "GOAWAY", "ERROR"):
-        found.append(bad(f"target_in_{kind.lower()}", f"{kind} has no target.", "BAD_FRAME", kind, target=b"x"))
+    for kind in (
+        "HELLO",
+        "CHALLENGE",
+        "AUTH",
+        "READY",
+        "RESPONSE",
+        "CANCEL",
+        "PING",
+        "PONG",
+        "GOAWAY",
+        "ERROR",
+    ):
+        found.append(
+            bad(
+                f"target_in_{kind.lower()}",
+                f"{kind} has no target.",
+                "BAD_FRAME",
+                kind,
+                target=b"x",
+            )
+        )
     for kind in ("HELLO", "CHALLENGE", "AUTH", "READY", "CANCEL", "PING", "PONG"):
         text = f"{kind} has no extensions."
-        found.append(bad(f"ext_in_{kind.lower()}", text, "BAD_FRAME", kind, ext=extensions([(9, b"")])))
+        found.append(
+            bad(
+                f"ext_in_{kind.lower()}",
+                text,
+                "BAD_FRAME",
+                kind,
+                ext=extensions([(9, b"")]),
+            )
+        )
     for kind in ("CANCEL", "PING", "PONG"):
-        found.append(bad(f"body_in_{kind.lower()}", f"{kind} has no body.", "BAD_FRAME", kind, body=b"{}"))
+        found.append(
+            bad(
+                f"body_in_{kind.lower()}",
+                f"{kind} has no body.",
+                "BAD_FRAME",
+                kind,
+                body=b"{}",
+            )
+        )
     for kind in ONLY_JSON:
         text = f"The whole body of {kind} is JSON, so json_len must equal body_len."
-        found.append(bad(f"json_short_in_{kind.lower()}", text, "BAD_FRAME", kind, json_length=len(BODY) - 1))
+        found.append(
+            bad(
+                f"json_short_in_{kind.lower()}",
+                text,
+                "BAD_FRAME",
+                kind,
+                json_length=len(BODY) - 1,
+            )
+        )
     skipped = {
         "target": raw_frame(0x80, target=b"x"),
         "ext_4097": raw_frame(0x80, ext=bytes(4097)),
@@ -202,14 +381,24 @@ def lengths() -> list[Vector]:
     }
     for name, data in skipped.items():
         text = "Frames that are skipped keep the rules of lengths, too."
-        found.append(fault_vector(f"skipped_{name}", text, "skipping", "client", "BAD_FRAME", data))
+        found.append(
+            fault_vector(
+                f"skipped_{name}", text, "skipping", "client", "BAD_FRAME", data
+            )
+        )
     for receiver in ("server", "client"):
         awaits = "AUTH" if receiver == "server" else "READY"
         data = frame("ERROR", ext=extensions([(9, b"")]))
         text = "Before READY an ERROR has no extensions either."
         found.append(
             fault_vector(
-                f"ext_in_error_before_ready_{receiver}", text, "handshake", receiver, "BAD_FRAME", data, awaits=awaits
+                f"ext_in_error_before_ready_{receiver}",
+                text,
+                "handshake",
+                receiver,
+                "BAD_FRAME",
+                data,
+                awaits=awaits,
             )
         )
     return found
@@ -220,24 +409,53 @@ def ids() -> list[Vector]:
     found = []
     for kind in ("REQUEST", "RESPONSE", "CANCEL"):
         text = f"{kind} belongs to a request."
-        found.append(bad(f"id_0_in_{kind.lower()}", text, "BAD_REQUEST_ID", kind, "request", request_id=0))
+        found.append(
+            bad(
+                f"id_0_in_{kind.lower()}",
+                text,
+                "BAD_REQUEST_ID",
+                kind,
+                "request",
+                request_id=0,
+            )
+        )
     for kind in ("HELLO", "CHALLENGE", "AUTH", "READY", "PING", "PONG", "ERROR"):
         text = f"{kind} belongs to the connection."
-        found.append(bad(f"id_in_{kind.lower()}", text, "BAD_REQUEST_ID", kind, request_id=1))
+        found.append(
+            bad(f"id_in_{kind.lower()}", text, "BAD_REQUEST_ID", kind, request_id=1)
+        )
 
     def rows(name: str, description: str, *numbers: int) -> Vector:
         data = b"".join(get(number).wire() for number in numbers)
         good = len(numbers) - 1
-        return fault_vector(f"id_{name}", description, "request", "server", "BAD_REQUEST_ID", data, good=good)
+        return fault_vector(
+            f"id_{name}",
+            description,
+            "request",
+            "server",
+            "BAD_REQUEST_ID",
+            data,
+            good=good,
+        )
 
     long = Piece("REQUEST", 4, 0, LIVE, body=bytes(4097), json_length=0).wire()
     return [
         *found,
         rows("repeated", "The same id again.", 1, 1),
         rows("decreasing", "5, then 4.", 5, 4),
-        rows("after_largest", "2^32-1 is the last one: a new connection is needed.", MAX_U32, 1),
+        rows(
+            "after_largest",
+            "2^32-1 is the last one: a new connection is needed.",
+            MAX_U32,
+            1,
+        ),
         rows("largest_repeated", "As signed numbers, -1 again.", MAX_U32, MAX_U32),
-        rows("decreasing_across_sign", "2^31, then 2^31-1: signed numbers would increase.", 2**31, 2**31 - 1),
+        rows(
+            "decreasing_across_sign",
+            "2^31, then 2^31-1: signed numbers would increase.",
+            2**31,
+            2**31 - 1,
+        ),
         rows("gap_then_back", "Gaps may not be filled later.", 1, 3, 2),
         fault_vector(
             "id_of_discarded_repeated",
@@ -261,9 +479,29 @@ def states() -> list[Vector]:
             when = f"while {awaits} is awaited" if awaits else "after READY"
             name = f"unexpected_{kind.lower()}_{'awaiting_' + awaits.lower() if awaits else 'to_' + receiver}"
             text = f"{kind} may not come to a {receiver} {when}."
-            found.append(fault_vector(name, text, "life", receiver, "UNEXPECTED_FRAME", frame(kind), awaits=awaits))
+            found.append(
+                fault_vector(
+                    name,
+                    text,
+                    "life",
+                    receiver,
+                    "UNEXPECTED_FRAME",
+                    frame(kind),
+                    awaits=awaits,
+                )
+            )
 
-    wrong("server", "HELLO", "CHALLENGE", "AUTH", "REQUEST", "CANCEL", "PING", "PONG", "GOAWAY")
+    wrong(
+        "server",
+        "HELLO",
+        "CHALLENGE",
+        "AUTH",
+        "REQUEST",
+        "CANCEL",
+        "PING",
+        "PONG",
+        "GOAWAY",
+    )
     wrong("server", "AUTH", "HELLO", "READY", "REQUEST", "RESPONSE", "PING")
     wrong("client", "CHALLENGE", "HELLO", "READY", "RESPONSE", "PING", "GOAWAY")
     wrong("client", "READY", "CHALLENGE", "AUTH", "RESPONSE", "PONG", "GOAWAY")
@@ -300,8 +538,18 @@ def states() -> list[Vector]:
 def sizes() -> list[Vector]:
     """Bodies over a limit; the header is enough to see it."""
 
-    def large(name: str, description: str, receiver: str, data: bytes, **more: Any) -> Vector:
-        return fault_vector(f"too_large_{name}", description, "limits", receiver, "FRAME_TOO_LARGE", data, **more)
+    def large(
+        name: str, description: str, receiver: str, data: bytes, **more: Any
+    ) -> Vector:
+        return fault_vector(
+            f"too_large_{name}",
+            description,
+            "limits",
+            receiver,
+            "FRAME_TOO_LARGE",
+            data,
+            **more,
+        )
 
     over = {"json_length": 0}
     hello = frame("HELLO", body=BODY + b" " * (4073 - len(BODY)))
@@ -332,7 +580,12 @@ def sizes() -> list[Vector]:
             frame("RESPONSE", body_length=4097, **over),
             max_body=4096,
         ),
-        large("response_sign_bit", "2^31 bytes.", "client", frame("RESPONSE", body_length=2**31, json_length=2**31)),
+        large(
+            "response_sign_bit",
+            "2^31 bytes.",
+            "client",
+            frame("RESPONSE", body_length=2**31, json_length=2**31),
+        ),
         large("hello", "4,097 bytes with the header.", "server", hello, awaits="HELLO"),
         large(
             "auth_announced",
@@ -362,10 +615,23 @@ def sizes() -> list[Vector]:
             frame("ERROR", body=b" " * 4073),
             awaits="CHALLENGE",
         ),
-        large("goaway", "65,537 bytes.", "client", frame("GOAWAY", body=b"", body_length=65_537, json_length=65_537)),
-        large("error", "65,537 bytes.", "client", frame("ERROR", body=b"", body_length=65_537, json_length=65_537)),
         large(
-            "skipped", "65,537 bytes of an unknown type.", "server", raw_frame(0x80, body_length=65_537, json_length=0)
+            "goaway",
+            "65,537 bytes.",
+            "client",
+            frame("GOAWAY", body=b"", body_length=65_537, json_length=65_537),
+        ),
+        large(
+            "error",
+            "65,537 bytes.",
+            "client",
+            frame("ERROR", body=b"", body_length=65_537, json_length=65_537),
+        ),
+        large(
+            "skipped",
+            "65,537 bytes of an unknown type.",
+            "server",
+            raw_frame(0x80, body_length=65_537, json_length=0),
         ),
     ]
 
@@ -375,37 +641,79 @@ def tlvs() -> list[Vector]:
     cases = {
         "one_byte": ("A tag without a length.", b"\x09"),
         "two_bytes": ("Half a length.", b"\x09\x00"),
-        "second_cut": ("A good one, then half of another.", extensions([(9, b"x")]) + b"\x0a\x01"),
+        "second_cut": (
+            "A good one, then half of another.",
+            extensions([(9, b"x")]) + b"\x0a\x01",
+        ),
         "value_overruns": ("The value is one byte short.", b"\x09\x02\x00x"),
-        "value_largest": ("A value of 65,535 bytes that is not there.", b"\x09\xff\xff"),
-        "value_reaches_into_body": ("The value would end in the body.", b"\x09\x04\x00x"),
-        "tag_twice": ("A known tag twice, with the same value.", extensions([(2, b"a/b"), (2, b"a/b")])),
-        "unknown_tag_twice": ("An unknown tag twice.", extensions([(9, b""), (8, b""), (9, b"x")])),
+        "value_largest": (
+            "A value of 65,535 bytes that is not there.",
+            b"\x09\xff\xff",
+        ),
+        "value_reaches_into_body": (
+            "The value would end in the body.",
+            b"\x09\x04\x00x",
+        ),
+        "tag_twice": (
+            "A known tag twice, with the same value.",
+            extensions([(2, b"a/b"), (2, b"a/b")]),
+        ),
+        "unknown_tag_twice": (
+            "An unknown tag twice.",
+            extensions([(9, b""), (8, b""), (9, b"x")]),
+        ),
         "critical_tag_twice": (
             "An unknown critical tag twice: broken comes before unknown.",
             extensions([(0x89, b""), (0x89, b"")]),
         ),
-        "retry_after_3_bytes": ("A number of three bytes.", extensions([(1, bytes(3))])),
+        "retry_after_3_bytes": (
+            "A number of three bytes.",
+            extensions([(1, bytes(3))]),
+        ),
         "retry_after_5_bytes": ("A number of five bytes.", extensions([(1, bytes(5))])),
         "retry_after_empty": ("No number.", extensions([(1, b"")])),
         "content_type_empty": ("No media type.", extensions([(2, b"")])),
         "content_type_129": ("One byte too long.", extensions([(2, b"a" * 129)])),
-        "content_type_not_ascii": ("A byte beyond ASCII.", extensions([(2, b"text/\xe9")])),
+        "content_type_not_ascii": (
+            "A byte beyond ASCII.",
+            extensions([(2, b"text/\xe9")]),
+        ),
         "content_type_line_break": (
             "A line break, which would split a header of HTTP.",
             extensions([(2, b"a/b\r\nX: y")]),
         ),
-        "content_type_delete": ("The character 7f does not print.", extensions([(2, b"a\x7f")])),
+        "content_type_delete": (
+            "The character 7f does not print.",
+            extensions([(2, b"a\x7f")]),
+        ),
     }
     found = []
     for name, (text, ext) in cases.items():
         data = frame("REQUEST", ext=ext, body=b"{}")
-        found.append(fault_vector(f"tlv_{name}", text, "extensions", "server", "BAD_FRAME", data, needs_all=True))
+        found.append(
+            fault_vector(
+                f"tlv_{name}",
+                text,
+                "extensions",
+                "server",
+                "BAD_FRAME",
+                data,
+                needs_all=True,
+            )
+        )
     for kind in ("RESPONSE", "GOAWAY", "ERROR"):
         data = frame(kind, ext=b"\x09\x05\x00abc")
         text = f"Broken extensions in {kind}."
         found.append(
-            fault_vector(f"tlv_in_{kind.lower()}", text, "extensions", "client", "BAD_FRAME", data, needs_all=True)
+            fault_vector(
+                f"tlv_in_{kind.lower()}",
+                text,
+                "extensions",
+                "client",
+                "BAD_FRAME",
+                data,
+                needs_all=True,
+            )
         )
     return found
 
@@ -413,14 +721,48 @@ def tlvs() -> list[Vector]:
 def order() -> list[Vector]:
     """Frames with two faults: the check that comes first names the code."""
 
-    def first(name: str, description: str, code: str, receiver: str, data: bytes, **more: Any) -> Vector:
-        return fault_vector(f"order_{name}", description, "order-of-checks", receiver, code, data, **more)
+    def first(
+        name: str, description: str, code: str, receiver: str, data: bytes, **more: Any
+    ) -> Vector:
+        return fault_vector(
+            f"order_{name}",
+            description,
+            "order-of-checks",
+            receiver,
+            code,
+            data,
+            **more,
+        )
 
     return [
-        first("mark_type", "Mark before type.", "BAD_MARK", "server", raw_frame(0x7F, mark=b"OJ")),
-        first("type_flags", "Type before flags.", "UNKNOWN_FRAME", "server", raw_frame(0x7F, flags=1)),
-        first("flags_id", "Flags before request_id.", "BAD_FRAME", "server", frame("REQUEST", flags=1, request_id=0)),
-        first("id_arg", "request_id before arg.", "BAD_REQUEST_ID", "server", frame("CANCEL", request_id=0, arg=1)),
+        first(
+            "mark_type",
+            "Mark before type.",
+            "BAD_MARK",
+            "server",
+            raw_frame(0x7F, mark=b"OJ"),
+        ),
+        first(
+            "type_flags",
+            "Type before flags.",
+            "UNKNOWN_FRAME",
+            "server",
+            raw_frame(0x7F, flags=1),
+        ),
+        first(
+            "flags_id",
+            "Flags before request_id.",
+            "BAD_FRAME",
+            "server",
+            frame("REQUEST", flags=1, request_id=0),
+        ),
+        first(
+            "id_arg",
+            "request_id before arg.",
+            "BAD_REQUEST_ID",
+            "server",
+            frame("CANCEL", request_id=0, arg=1),
+        ),
         first(
             "id_target",
             "request_id before target_len.",
@@ -433,7 +775,13 @@ def order() -> list[Vector]:
             "target_len before the size.",
             "BAD_FRAME",
             "server",
-            frame("REQUEST", target_length=0, target=b"", body_length=MAX_U32, json_length=0),
+            frame(
+                "REQUEST",
+                target_length=0,
+                target=b"",
+                body_length=MAX_U32,
+                json_length=0,
+            ),
         ),
         first(
             "json_size",
@@ -442,7 +790,13 @@ def order() -> list[Vector]:
             "client",
             frame("GOAWAY", body=b"", json_length=0, body_length=65_537),
         ),
-        first("lengths_state", "Lengths before the state.", "BAD_FRAME", "server", frame("RESPONSE", target=b"x")),
+        first(
+            "lengths_state",
+            "Lengths before the state.",
+            "BAD_FRAME",
+            "server",
+            frame("RESPONSE", target=b"x"),
+        ),
         first(
             "size_state",
             "The size of a notice before the state.",
@@ -450,7 +804,13 @@ def order() -> list[Vector]:
             "server",
             frame("GOAWAY", body=b"", json_length=65_537, body_length=65_537),
         ),
-        first("id_state", "request_id before the state.", "BAD_REQUEST_ID", "client", frame("REQUEST", request_id=0)),
+        first(
+            "id_state",
+            "request_id before the state.",
+            "BAD_REQUEST_ID",
+            "client",
+            frame("REQUEST", request_id=0),
+        ),
         first(
             "state_size",
             "The state before the size of the body.",

@@ -7,7 +7,16 @@ from __future__ import annotations
 
 import struct
 
-from .wire import MAX_U32, Piece, Vector, compact, error_body, extensions, frames_vector, raw_frame
+from .wire import (
+    MAX_U32,
+    Piece,
+    Vector,
+    compact,
+    error_body,
+    extensions,
+    frames_vector,
+    raw_frame,
+)
 
 LIVE = "GET /v2/health/live"
 GOLDEN_TARGET = "POST /v2/models/m/infer"
@@ -20,8 +29,17 @@ GOLDEN_ANSWER = (
     b'"parameters":{"binary_data_size":8}}]}'
 )
 TWO_FLOATS = struct.pack("<2f", 1.0, 2.0)
-GOLDEN_REQUEST = Piece("REQUEST", 1, 5000, GOLDEN_TARGET, body=GOLDEN_JSON + TWO_FLOATS, json_length=len(GOLDEN_JSON))
-GOLDEN_RESPONSE = Piece("RESPONSE", 1, 200, body=GOLDEN_ANSWER + TWO_FLOATS, json_length=len(GOLDEN_ANSWER))
+GOLDEN_REQUEST = Piece(
+    "REQUEST",
+    1,
+    5000,
+    GOLDEN_TARGET,
+    body=GOLDEN_JSON + TWO_FLOATS,
+    json_length=len(GOLDEN_JSON),
+)
+GOLDEN_RESPONSE = Piece(
+    "RESPONSE", 1, 200, body=GOLDEN_ANSWER + TWO_FLOATS, json_length=len(GOLDEN_ANSWER)
+)
 CONTENT_TYPE, RETRY_AFTER = 2, 1
 
 
@@ -40,14 +58,30 @@ def ok(request_id: int, body: bytes = b'{"live":true}') -> Piece:
     return Piece("RESPONSE", request_id, 200, body=body)
 
 
-def failed(request_id: int, status: int, code: str, text: str, ext: list[tuple[int, bytes]] | None = None) -> Piece:
+def failed(
+    request_id: int,
+    status: int,
+    code: str,
+    text: str,
+    ext: list[tuple[int, bytes]] | None = None,
+) -> Piece:
     """A RESPONSE that says what went wrong."""
-    return Piece("RESPONSE", request_id, status, ext=ext or [], body=error_body(text, code))
+    return Piece(
+        "RESPONSE", request_id, status, ext=ext or [], body=error_body(text, code)
+    )
 
 
 def vectors() -> list[Vector]:
     """All vectors of this file."""
-    return [*requests(), *bodies(), *request_extensions(), *responses(), *control(), *streams(), *skipped()]
+    return [
+        *requests(),
+        *bodies(),
+        *request_extensions(),
+        *responses(),
+        *control(),
+        *streams(),
+        *skipped(),
+    ]
 
 
 def requests() -> list[Vector]:
@@ -58,23 +92,45 @@ def requests() -> list[Vector]:
 
     long_target = "GET /" + "a" * (1024 - 5)
     return [
-        server("request_infer", "An inference request: 134 bytes of JSON, 8 of raw tensor, 5 s left.", GOLDEN_REQUEST),
-        server("request_without_body", "A GET: no body, json_len 0, no deadline.", get(1)),
         server(
-            "request_id_largest", "request_id 2^32-1 is an id like any other: a negative int in Java.", get(MAX_U32)
+            "request_infer",
+            "An inference request: 134 bytes of JSON, 8 of raw tensor, 5 s left.",
+            GOLDEN_REQUEST,
         ),
-        server("request_id_sign_bit", "request_id 2^31: the first one that Java's int calls negative.", get(2**31)),
+        server(
+            "request_without_body", "A GET: no body, json_len 0, no deadline.", get(1)
+        ),
+        server(
+            "request_id_largest",
+            "request_id 2^32-1 is an id like any other: a negative int in Java.",
+            get(MAX_U32),
+        ),
+        server(
+            "request_id_sign_bit",
+            "request_id 2^31: the first one that Java's int calls negative.",
+            get(2**31),
+        ),
         server(
             "request_ids_with_gaps",
             "Ids only have to increase, as unsigned numbers, across the sign bit too.",
             *[get(number) for number in (1, 5, 2**31 - 1, 2**31, MAX_U32)],
         ),
-        server("request_deadline_largest", "2^32-1 ms are left: a negative int in Java.", get(1, arg=MAX_U32)),
+        server(
+            "request_deadline_largest",
+            "2^32-1 ms are left: a negative int in Java.",
+            get(1, arg=MAX_U32),
+        ),
         server("request_deadline_1", "1 ms is left.", get(1, arg=1)),
         server(
-            "request_target_1_byte", "The shortest target; that it is no good one is answered with 400.", get(1, "G")
+            "request_target_1_byte",
+            "The shortest target; that it is no good one is answered with 400.",
+            get(1, "G"),
         ),
-        server("request_target_1023_bytes", "One byte less than the longest target.", get(1, long_target[:-1])),
+        server(
+            "request_target_1023_bytes",
+            "One byte less than the longest target.",
+            get(1, long_target[:-1]),
+        ),
         server("request_target_1024_bytes", "The longest target.", get(1, long_target)),
         server(
             "request_target_percent_encoded",
@@ -102,14 +158,34 @@ def bodies() -> list[Vector]:
 
     def sized(request_id: int, size: int, *, discarded: bool = False) -> Piece:
         target = "POST /predictions/digits"
-        return Piece("REQUEST", request_id, 0, target, body=bytes(size), json_length=0, discarded=discarded)
+        return Piece(
+            "REQUEST",
+            request_id,
+            0,
+            target,
+            body=bytes(size),
+            json_length=0,
+            discarded=discarded,
+        )
 
     def server(name: str, description: str, *parts: Piece) -> Vector:
-        return frames_vector(name, description, "bodies", "server", list(parts), max_body=limit)
+        return frames_vector(
+            name, description, "bodies", "server", list(parts), max_body=limit
+        )
 
-    odd_ext = Piece("REQUEST", 1, 0, LIVE, ext=[(RETRY_AFTER, b"\0")], body=bytes(limit + 1), discarded=True)
+    odd_ext = Piece(
+        "REQUEST",
+        1,
+        0,
+        LIVE,
+        ext=[(RETRY_AFTER, b"\0")],
+        body=bytes(limit + 1),
+        discarded=True,
+    )
     return [
-        server("body_1_below_limit", "One byte less than max_frame.", sized(1, limit - 1)),
+        server(
+            "body_1_below_limit", "One byte less than max_frame.", sized(1, limit - 1)
+        ),
         server("body_at_limit", "As long as max_frame.", sized(1, limit)),
         server(
             "body_1_above_limit",
@@ -124,7 +200,9 @@ def bodies() -> list[Vector]:
             sized(2, 16),
         ),
         server(
-            "body_discarded_unchecked", "What is thrown away is not looked at: these extensions are broken.", odd_ext
+            "body_discarded_unchecked",
+            "What is thrown away is not looked at: these extensions are broken.",
+            odd_ext,
         ),
         frames_vector(
             "body_json_with_spaces",
@@ -147,14 +225,33 @@ def bodies() -> list[Vector]:
             "A body of raw UTF-8: lengths count bytes, not characters.",
             "bodies",
             "server",
-            [Piece("REQUEST", 1, 0, "POST /predictions/words", body="grüß dich 😀".encode(), json_length=0)],
+            [
+                Piece(
+                    "REQUEST",
+                    1,
+                    0,
+                    "POST /predictions/words",
+                    body="grüß dich 😀".encode(),
+                    json_length=0,
+                )
+            ],
         ),
         frames_vector(
             "body_looks_like_a_frame",
             "A body of frame marks and headers is a body: nothing is searched for within it.",
             "bodies",
             "server",
-            [Piece("REQUEST", 1, 0, "POST /predictions/words", body=b"OI" * 8 + get(7).wire(), json_length=0), get(2)],
+            [
+                Piece(
+                    "REQUEST",
+                    1,
+                    0,
+                    "POST /predictions/words",
+                    body=b"OI" * 8 + get(7).wire(),
+                    json_length=0,
+                ),
+                get(2),
+            ],
         ),
     ]
 
@@ -163,22 +260,50 @@ def request_extensions() -> list[Vector]:
     """Extensions of a REQUEST."""
 
     def server(name: str, description: str, *ext: tuple[int, bytes]) -> Vector:
-        piece = Piece("REQUEST", 1, 0, "POST /predictions/digits", ext=list(ext), body=b"\xff\xd8\xff", json_length=0)
+        piece = Piece(
+            "REQUEST",
+            1,
+            0,
+            "POST /predictions/digits",
+            ext=list(ext),
+            body=b"\xff\xd8\xff",
+            json_length=0,
+        )
         return frames_vector(name, description, "extensions", "server", [piece])
 
     return [
-        server("ext_content_type", "The body's media type.", (CONTENT_TYPE, b"image/jpeg")),
-        server("ext_content_type_1_byte", "The shortest content_type.", (CONTENT_TYPE, b"x")),
-        server("ext_content_type_128_bytes", "The longest content_type.", (CONTENT_TYPE, b"a/" + b"b" * 126)),
+        server(
+            "ext_content_type", "The body's media type.", (CONTENT_TYPE, b"image/jpeg")
+        ),
+        server(
+            "ext_content_type_1_byte",
+            "The shortest content_type.",
+            (CONTENT_TYPE, b"x"),
+        ),
+        server(
+            "ext_content_type_128_bytes",
+            "The longest content_type.",
+            (CONTENT_TYPE, b"a/" + b"b" * 126),
+        ),
         server(
             "ext_content_type_spaces",
             "Every printable character may come.",
             (CONTENT_TYPE, b'text/plain; charset="utf-8" ~'),
         ),
-        server("ext_unknown", "An unknown tag without bit 7 is ignored.", (0x7F, b"whatever")),
-        server("ext_unknown_empty", "A value may be empty; tag 0 is an unknown one.", (0, b"")),
         server(
-            "ext_unknown_critical", "Bit 7: must be understood. The frame is good, the answer is 501.", (0x83, b"x")
+            "ext_unknown",
+            "An unknown tag without bit 7 is ignored.",
+            (0x7F, b"whatever"),
+        ),
+        server(
+            "ext_unknown_empty",
+            "A value may be empty; tag 0 is an unknown one.",
+            (0, b""),
+        ),
+        server(
+            "ext_unknown_critical",
+            "Bit 7: must be understood. The frame is good, the answer is 501.",
+            (0x83, b"x"),
         ),
         server(
             "ext_tag_is_the_whole_byte",
@@ -192,7 +317,11 @@ def request_extensions() -> list[Vector]:
             (CONTENT_TYPE, b"image/png"),
             (RETRY_AFTER, u32(5)),
         ),
-        server("ext_4095_bytes", "One byte less than the longest extensions.", (9, bytes(4092))),
+        server(
+            "ext_4095_bytes",
+            "One byte less than the longest extensions.",
+            (9, bytes(4092)),
+        ),
         server("ext_4096_bytes", "The longest extensions.", (9, bytes(4093))),
         server(
             "ext_many",
@@ -206,8 +335,21 @@ def responses() -> list[Vector]:
     """RESPONSE frames."""
     limit = 4096
 
-    def client(name: str, description: str, *parts: Piece, rule: str = "response", most: int | None = None) -> Vector:
-        return frames_vector(name, description, rule, "client", list(parts), **({"max_body": most} if most else {}))
+    def client(
+        name: str,
+        description: str,
+        *parts: Piece,
+        rule: str = "response",
+        most: int | None = None,
+    ) -> Vector:
+        return frames_vector(
+            name,
+            description,
+            rule,
+            "client",
+            list(parts),
+            **({"max_body": most} if most else {}),
+        )
 
     def answer(size: int) -> Piece:
         return Piece("RESPONSE", 1, 200, body=bytes(size), json_length=0)
@@ -223,11 +365,23 @@ def responses() -> list[Vector]:
         client(
             "response_429",
             "Full: try again in 250 ms.",
-            failed(1, 429, "QUEUE_FULL", "too many requests under way", [(RETRY_AFTER, u32(250))]),
+            failed(
+                1,
+                429,
+                "QUEUE_FULL",
+                "too many requests under way",
+                [(RETRY_AFTER, u32(250))],
+            ),
         ),
-        client("response_413", "Too long a body.", failed(1, 413, "BODY_TOO_LARGE", "the body exceeds 67108864 bytes")),
         client(
-            "response_499", "What a CANCEL may lead to.", failed(1, 499, "CANCELLED", "the caller gave the request up")
+            "response_413",
+            "Too long a body.",
+            failed(1, 413, "BODY_TOO_LARGE", "the body exceeds 67108864 bytes"),
+        ),
+        client(
+            "response_499",
+            "What a CANCEL may lead to.",
+            failed(1, 499, "CANCELLED", "the caller gave the request up"),
         ),
         client(
             "response_501",
@@ -235,7 +389,9 @@ def responses() -> list[Vector]:
             failed(1, 501, "NOT_IMPLEMENTED", "unknown extension 0x83"),
         ),
         client(
-            "response_504", "The deadline passed.", failed(1, 504, "DEADLINE_EXCEEDED", "the turn did not come in time")
+            "response_504",
+            "The deadline passed.",
+            failed(1, 504, "DEADLINE_EXCEEDED", "the turn did not come in time"),
         ),
         client("response_status_lowest", "200 is the lowest status.", ok(1)),
         client(
@@ -248,13 +404,26 @@ def responses() -> list[Vector]:
         client(
             "response_text",
             "A body that is no JSON says what it is.",
-            Piece("RESPONSE", 1, 200, ext=[(CONTENT_TYPE, b"text/plain; version=0.0.4")], body=text, json_length=0),
+            Piece(
+                "RESPONSE",
+                1,
+                200,
+                ext=[(CONTENT_TYPE, b"text/plain; version=0.0.4")],
+                body=text,
+                json_length=0,
+            ),
             rule="extensions",
         ),
         client(
             "response_retry_after_largest",
             "2^32-1 ms: a negative int in Java.",
-            failed(1, 503, "MODEL_NOT_READY", "the model is being loaded", [(RETRY_AFTER, u32(MAX_U32))]),
+            failed(
+                1,
+                503,
+                "MODEL_NOT_READY",
+                "the model is being loaded",
+                [(RETRY_AFTER, u32(MAX_U32))],
+            ),
             rule="extensions",
         ),
         client(
@@ -265,7 +434,11 @@ def responses() -> list[Vector]:
                 503,
                 "SHUTTING_DOWN",
                 "going",
-                [(CONTENT_TYPE, b"application/json"), (40, b"?"), (RETRY_AFTER, u32(0))],
+                [
+                    (CONTENT_TYPE, b"application/json"),
+                    (40, b"?"),
+                    (RETRY_AFTER, u32(0)),
+                ],
             ),
             rule="extensions",
         ),
@@ -277,10 +450,26 @@ def responses() -> list[Vector]:
             rule="extensions",
         ),
         client(
-            "responses_out_of_order", "Answers come as they are done.", ok(3), ok(1), failed(2, 500, "INTERNAL", "no")
+            "responses_out_of_order",
+            "Answers come as they are done.",
+            ok(3),
+            ok(1),
+            failed(2, 500, "INTERNAL", "no"),
         ),
-        client("response_at_limit", "As long as the client's max_frame.", answer(limit), rule="bodies", most=limit),
-        client("response_1_below_limit", "One byte less.", answer(limit - 1), rule="bodies", most=limit),
+        client(
+            "response_at_limit",
+            "As long as the client's max_frame.",
+            answer(limit),
+            rule="bodies",
+            most=limit,
+        ),
+        client(
+            "response_1_below_limit",
+            "One byte less.",
+            answer(limit - 1),
+            rule="bodies",
+            most=limit,
+        ),
         client(
             "response_128_kib",
             "Longer than a receive buffer of 64 KiB, nearly 128 KiB in all.",
@@ -295,9 +484,15 @@ def control() -> list[Vector]:
     """CANCEL, PING, PONG, GOAWAY, ERROR."""
     going = error_body("the server is shutting down", "SHUTTING_DOWN")
     found = [
-        frames_vector("cancel", "Give request 1 up.", "cancel", "server", [Piece("CANCEL", 1)]),
         frames_vector(
-            "cancel_unknown_id", "An id that was never used: ignored.", "cancel", "server", [Piece("CANCEL", MAX_U32)]
+            "cancel", "Give request 1 up.", "cancel", "server", [Piece("CANCEL", 1)]
+        ),
+        frames_vector(
+            "cancel_unknown_id",
+            "An id that was never used: ignored.",
+            "cancel",
+            "server",
+            [Piece("CANCEL", MAX_U32)],
         ),
         frames_vector(
             "goaway_shutting_down",
@@ -314,7 +509,11 @@ def control() -> list[Vector]:
             [Piece("GOAWAY", 0, 2, body=error_body("no frame for 300 s", "IDLE"))],
         ),
         frames_vector(
-            "goaway_empty", "The body may be empty: arg decides.", "goaway", "client", [Piece("GOAWAY", MAX_U32, 1)]
+            "goaway_empty",
+            "The body may be empty: arg decides.",
+            "goaway",
+            "client",
+            [Piece("GOAWAY", MAX_U32, 1)],
         ),
         frames_vector(
             "goaway_unknown_reason",
@@ -359,7 +558,9 @@ def control() -> list[Vector]:
             "client",
             [Piece("ERROR", 0, 2, body=b"\xff{")],
         ),
-        frames_vector("error_empty", "No body.", "error", "client", [Piece("ERROR", 0, 12)]),
+        frames_vector(
+            "error_empty", "No body.", "error", "client", [Piece("ERROR", 0, 12)]
+        ),
         frames_vector(
             "error_unknown_reason",
             "A reason of a later version is taken like INTERNAL.",
@@ -376,7 +577,13 @@ def control() -> list[Vector]:
             max_body=4096,
         ),
     ]
-    for number, code in ((1, "BAD_MARK"), (2, "BAD_FRAME"), (5, "BAD_REQUEST_ID"), (8, "TIMEOUT"), (12, "SLOW_READER")):
+    for number, code in (
+        (1, "BAD_MARK"),
+        (2, "BAD_FRAME"),
+        (5, "BAD_REQUEST_ID"),
+        (8, "TIMEOUT"),
+        (12, "SLOW_READER"),
+    ):
         body = error_body("why the connection ends", code)
         found.append(
             frames_vector(
@@ -421,7 +628,14 @@ def streams() -> list[Vector]:
             "Frames of every type that a client sends, without a gap.",
             "life",
             "server",
-            [get(1), GOLDEN_REQUEST_2, Piece("CANCEL", 1), Piece("PING", 0, 9), Piece("PONG", 0, 8), get(3)],
+            [
+                get(1),
+                GOLDEN_REQUEST_2,
+                Piece("CANCEL", 1),
+                Piece("PING", 0, 9),
+                Piece("PONG", 0, 8),
+                get(3),
+            ],
         ),
         frames_vector(
             "stream_to_client",
@@ -448,12 +662,26 @@ def streams() -> list[Vector]:
     ]
 
 
-GOLDEN_REQUEST_2 = Piece("REQUEST", 2, 5000, GOLDEN_TARGET, body=GOLDEN_JSON + TWO_FLOATS, json_length=len(GOLDEN_JSON))
+GOLDEN_REQUEST_2 = Piece(
+    "REQUEST",
+    2,
+    5000,
+    GOLDEN_TARGET,
+    body=GOLDEN_JSON + TWO_FLOATS,
+    json_length=len(GOLDEN_JSON),
+)
 
 
 def skipped() -> list[Vector]:
     """Frames of unknown types that may be passed over."""
-    odd = raw_frame(0xFF, request_id=MAX_U32, arg=MAX_U32, ext=extensions([(0x81, b"")]), body=b"[1]xyz", json_length=3)
+    odd = raw_frame(
+        0xFF,
+        request_id=MAX_U32,
+        arg=MAX_U32,
+        ext=extensions([(0x81, b"")]),
+        body=b"[1]xyz",
+        json_length=3,
+    )
     broken = raw_frame(0x90, ext=b"\1", body=compact({}))
     most = raw_frame(0x80, ext=bytes(4096), body=bytes(65_536), json_length=0)
     return [
@@ -487,6 +715,10 @@ def skipped() -> list[Vector]:
             max_body=4096,
         ),
         frames_vector(
-            "skip_only", "Nothing but skipped frames: no frame, no fault.", "skipping", "server", [raw_frame(0x80), odd]
+            "skip_only",
+            "Nothing but skipped frames: no frame, no fault.",
+            "skipping",
+            "server",
+            [raw_frame(0x80), odd],
         ),
     ]

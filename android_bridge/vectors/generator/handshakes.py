@@ -10,7 +10,16 @@ import hmac
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .wire import DEFAULT_MAX_BODY, MAX_U32, REASONS, Piece, Vector, compact, error_body, frames_vector
+from .wire import (
+    DEFAULT_MAX_BODY,
+    MAX_U32,
+    REASONS,
+    Piece,
+    Vector,
+    compact,
+    error_body,
+    frames_vector,
+)
 
 KEY = bytes(range(32))
 TOKEN = b"0f1e2d3c4b5a69788796a5b4c3d2e1f00f1e2d3c4b5a69788796a5b4c3d2e1f0"
@@ -22,14 +31,20 @@ LIMITS = {
     "idle_ms": 300_000,
     "server": "pocketserve/0.1.0",
 }
-OFFER: dict[str, Any] = {"v": [1, 1], "nonce": CLIENT_NONCE, "max_frame": DEFAULT_MAX_BODY}
+OFFER: dict[str, Any] = {
+    "v": [1, 1],
+    "nonce": CLIENT_NONCE,
+    "max_frame": DEFAULT_MAX_BODY,
+}
 CHOICE: dict[str, Any] = {"v": 1, "nonce": SERVER_NONCE, "auth": "hmac-sha256"}
 ORDER = ("HELLO", "CHALLENGE", "AUTH", "READY")
 
 
 def prove(key: bytes, side: str, transcript: bytes) -> str:
     """The proof of ``client`` or ``server``."""
-    return hmac.new(key, b"OI1 " + side.encode() + b"\0" + transcript, hashlib.sha256).hexdigest()
+    return hmac.new(
+        key, b"OI1 " + side.encode() + b"\0" + transcript, hashlib.sha256
+    ).hexdigest()
 
 
 @dataclass
@@ -61,23 +76,35 @@ class Talk:
             "HELLO": self.hello,
             "CHALLENGE": challenge,
             "AUTH": compact(proof) if self.auth is None else self.auth,
-            "READY": compact(answer | self.limits) if self.ready is None else self.ready,
+            "READY": compact(answer | self.limits)
+            if self.ready is None
+            else self.ready,
         }
 
     def transcript(self, challenge: bytes) -> bytes:
         """SHA-256 of the first two frames."""
-        frames = Piece("HELLO", body=self.hello).wire() + Piece("CHALLENGE", body=challenge).wire()
+        frames = (
+            Piece("HELLO", body=self.hello).wire()
+            + Piece("CHALLENGE", body=challenge).wire()
+        )
         return hashlib.sha256(frames).digest()
 
     def proofs(self, challenge: bytes) -> tuple[str, str]:
         """The proofs of client and server, each with its own key."""
         hashed = self.transcript(challenge)
-        return prove(self.client_key or b"", "client", hashed), prove(self.server_key or b"", "server", hashed)
+        return prove(self.client_key or b"", "client", hashed), prove(
+            self.server_key or b"", "server", hashed
+        )
 
-    def document(self, description: str, rule: str, until: str = "READY") -> tuple[bytes, dict[str, Any]]:
+    def document(
+        self, description: str, rule: str, until: str = "READY"
+    ) -> tuple[bytes, dict[str, Any]]:
         """What NAME.bin and NAME.json hold of the frames up to one of them."""
         bodies = self.bodies()
-        frames = {name: Piece(name, body=bodies[name]).wire() for name in ORDER[: ORDER.index(until) + 1]}
+        frames = {
+            name: Piece(name, body=bodies[name]).wire()
+            for name in ORDER[: ORDER.index(until) + 1]
+        }
         facts: dict[str, Any] = {
             "kind": "handshake",
             "description": description,
@@ -99,17 +126,38 @@ class Talk:
         return b"".join(frames.values()), facts
 
 
-def good(name: str, description: str, talk: Talk, *, exact: bool = True, rule: str = "handshake") -> Vector:
+def good(
+    name: str,
+    description: str,
+    talk: Talk,
+    *,
+    exact: bool = True,
+    rule: str = "handshake",
+) -> Vector:
     """A handshake that both sides accept."""
     data, facts = talk.document(description, rule)
     return Vector("valid", f"handshake_{name}", data, facts | {"byte_exact": exact})
 
 
-def refused(name: str, description: str, talk: Talk, frame: str, code: str, *, rule: str = "handshake") -> Vector:
+def refused(
+    name: str,
+    description: str,
+    talk: Talk,
+    frame: str,
+    code: str,
+    *,
+    rule: str = "handshake",
+) -> Vector:
     """A handshake of which one frame is refused."""
     data, facts = talk.document(description, rule, frame)
     side = "server" if frame in ("HELLO", "AUTH") else "client"
-    facts |= {"byte_exact": False, "refused_by": side, "refused_frame": frame, "code": code, "reason": REASONS[code]}
+    facts |= {
+        "byte_exact": False,
+        "refused_by": side,
+        "refused_frame": frame,
+        "code": code,
+        "reason": REASONS[code],
+    }
     return Vector("invalid", f"handshake_{frame.lower()}_{name}", data, facts)
 
 
@@ -120,7 +168,14 @@ def leniently(vector: Vector) -> Vector:
 
 def vectors() -> list[Vector]:
     """All vectors of this file."""
-    return [*accepted(), *single_frames(), *bad_hellos(), *bad_challenges(), *bad_auths(), *bad_readies()]
+    return [
+        *accepted(),
+        *single_frames(),
+        *bad_hellos(),
+        *bad_challenges(),
+        *bad_auths(),
+        *bad_readies(),
+    ]
 
 
 def accepted() -> list[Vector]:
@@ -133,25 +188,61 @@ def accepted() -> list[Vector]:
         "idle_ms": MAX_U32,
         "server": "s",
     }
-    least = {"max_frame": 1, "max_inflight": 1, "max_bytes_inflight": 1, "idle_ms": 1, "server": ""}
+    least = {
+        "max_frame": 1,
+        "max_inflight": 1,
+        "max_bytes_inflight": 1,
+        "idle_ms": 1,
+        "server": "",
+    }
     spelt = f'{{ "nonce" : "{CLIENT_NONCE}",\n\t"\\u0076":[1 , 1],"max_frame": 67108864 }}\r\n'.encode()
-    stranger = Talk(hello=compact(OFFER | {"lang": {"deep": [1, None, True, "gr\u00fc\u00df"]}, "client": 7}))
+    stranger = Talk(
+        hello=compact(
+            OFFER | {"lang": {"deep": [1, None, True, "gr\u00fc\u00df"]}, "client": 7}
+        )
+    )
     deepest = compact(OFFER)[:-1] + b',"more":' + b"[" * 99 + b"]" * 99 + b"}"
     ranged = Talk(hello=compact(OFFER | {"v": [0, MAX_U32]}))
     with_more = Talk(challenge=compact(CHOICE | {"hint": "new"}))
     chatty = replace(
-        with_more, ready=compact({"proof": with_more.proofs(with_more.challenge or b"")[1], **LIMITS, "color": "red"})
+        with_more,
+        ready=compact(
+            {
+                "proof": with_more.proofs(with_more.challenge or b"")[1],
+                **LIMITS,
+                "color": "red",
+            }
+        ),
     )
     return [
-        good("golden", "The worked example of the document: a key of the bytes 0 to 31.", Talk()),
-        good("token", "The key is the token's text in ASCII, not what its digits stand for.", Talk(TOKEN, TOKEN)),
-        good("without_token", "A server with --no-auth and a client without a token: no proofs.", open_talk),
+        good(
+            "golden",
+            "The worked example of the document: a key of the bytes 0 to 31.",
+            Talk(),
+        ),
+        good(
+            "token",
+            "The key is the token's text in ASCII, not what its digits stand for.",
+            Talk(TOKEN, TOKEN),
+        ),
+        good(
+            "without_token",
+            "A server with --no-auth and a client without a token: no proofs.",
+            open_talk,
+        ),
         good(
             "with_name",
             "The client says what it is.",
-            Talk(hello=compact(OFFER | {"client": "camera/2.1"}), client_name="camera/2.1"),
+            Talk(
+                hello=compact(OFFER | {"client": "camera/2.1"}),
+                client_name="camera/2.1",
+            ),
         ),
-        good("largest_limits", "Limits of 2^32-1: in Java they do not fit an int.", Talk(limits=largest)),
+        good(
+            "largest_limits",
+            "Limits of 2^32-1: in Java they do not fit an int.",
+            Talk(limits=largest),
+        ),
         good("least_limits", "Limits of 1.", Talk(limits=least)),
         good(
             "least_max_frame",
@@ -161,7 +252,9 @@ def accepted() -> list[Vector]:
         good(
             "largest_max_frame",
             "The largest.",
-            Talk(hello=compact(OFFER | {"max_frame": MAX_U32}), client_max_frame=MAX_U32),
+            Talk(
+                hello=compact(OFFER | {"max_frame": MAX_U32}), client_max_frame=MAX_U32
+            ),
         ),
         good(
             "spaces_and_order",
@@ -175,10 +268,24 @@ def accepted() -> list[Vector]:
             stranger,
             exact=False,
         ),
-        good("deepest", "JSON may be 100 deep: the object, and 99 arrays in it.", Talk(hello=deepest), exact=False),
-        good("unknown_members_of_server", "The same in the server's frames.", chatty, exact=False),
         good(
-            "range_of_versions", "Version 1 lies within what the client offers.", ranged, exact=False, rule="versions"
+            "deepest",
+            "JSON may be 100 deep: the object, and 99 arrays in it.",
+            Talk(hello=deepest),
+            exact=False,
+        ),
+        good(
+            "unknown_members_of_server",
+            "The same in the server's frames.",
+            chatty,
+            exact=False,
+        ),
+        good(
+            "range_of_versions",
+            "Version 1 lies within what the client offers.",
+            ranged,
+            exact=False,
+            rule="versions",
         ),
     ]
 
@@ -188,14 +295,31 @@ def single_frames() -> list[Vector]:
     talk = Talk()
     bodies = talk.bodies()
     most = compact(OFFER) + b" " * (4072 - len(compact(OFFER)))
-    version = error_body("this server speaks version 1 only, not 2 to 3", "UNSUPPORTED_VERSION", v=[1, 1])
-    receivers = {"HELLO": "server", "CHALLENGE": "client", "AUTH": "server", "READY": "client"}
+    version = error_body(
+        "this server speaks version 1 only, not 2 to 3", "UNSUPPORTED_VERSION", v=[1, 1]
+    )
+    receivers = {
+        "HELLO": "server",
+        "CHALLENGE": "client",
+        "AUTH": "server",
+        "READY": "client",
+    }
 
-    def one(name: str, description: str, awaits: str, piece: Piece, rule: str = "handshake") -> Vector:
-        return frames_vector(name, description, rule, receivers[awaits], [piece], awaits=awaits)
+    def one(
+        name: str, description: str, awaits: str, piece: Piece, rule: str = "handshake"
+    ) -> Vector:
+        return frames_vector(
+            name, description, rule, receivers[awaits], [piece], awaits=awaits
+        )
 
     found = [
-        one(name.lower(), f"{name} of the worked example.", name, Piece(name, body=bodies[name])) for name in ORDER
+        one(
+            name.lower(),
+            f"{name} of the worked example.",
+            name,
+            Piece(name, body=bodies[name]),
+        )
+        for name in ORDER
     ]
     return [
         *found,
@@ -205,8 +329,18 @@ def single_frames() -> list[Vector]:
             "HELLO",
             Piece("HELLO", body=most),
         ),
-        one("challenge_4096_bytes", "The same towards the client.", "CHALLENGE", Piece("CHALLENGE", body=most)),
-        one("hello_empty", "The frame is good; its empty body is refused when it is read.", "HELLO", Piece("HELLO")),
+        one(
+            "challenge_4096_bytes",
+            "The same towards the client.",
+            "CHALLENGE",
+            Piece("CHALLENGE", body=most),
+        ),
+        one(
+            "hello_empty",
+            "The frame is good; its empty body is refused when it is read.",
+            "HELLO",
+            Piece("HELLO"),
+        ),
         one(
             "error_unsupported_version",
             "What the server speaks instead.",
@@ -244,7 +378,12 @@ def single_frames() -> list[Vector]:
 def bad_hellos() -> list[Vector]:
     """What the server refuses first."""
 
-    def bad(name: str, description: str, body: bytes | dict[str, Any], code: str = "BAD_HANDSHAKE") -> Vector:
+    def bad(
+        name: str,
+        description: str,
+        body: bytes | dict[str, Any],
+        code: str = "BAD_HANDSHAKE",
+    ) -> Vector:
         content = body if isinstance(body, bytes) else compact(OFFER | body)
         rule = "versions" if code == "UNSUPPORTED_VERSION" else "handshake-json"
         return refused(name, description, Talk(hello=content), "HELLO", code, rule=rule)
@@ -262,19 +401,45 @@ def bad_hellos() -> list[Vector]:
         bad("not_json", "Text.", b"hello"),
         bad("array", "An array instead of an object.", b"[" + plain + b"]"),
         bad("bom", "A byte order mark.", b"\xef\xbb\xbf" + plain),
-        bad("not_utf8", "A byte that UTF-8 does not have.", plain.replace(b"}", b',"client":"\xff"}')),
+        bad(
+            "not_utf8",
+            "A byte that UTF-8 does not have.",
+            plain.replace(b"}", b',"client":"\xff"}'),
+        ),
         bad("utf16", "UTF-16.", plain.decode().encode("utf-16-le")),
         bad("cut", "The closing brace is missing.", plain[:-1]),
         bad("trailing_text", "Something behind the object.", plain + b"x"),
         bad("two_objects", "Two objects.", plain + plain),
-        bad("trailing_comma", "A comma before the closing brace, which some parsers let pass.", plain[:-1] + b",}"),
-        bad("single_quotes", "Single quotes, which some parsers let pass.", plain.replace(b'"', b"'")),
-        bad("unquoted_key", "A key without quotes, which some parsers let pass.", plain.replace(b'"v"', b"v")),
+        bad(
+            "trailing_comma",
+            "A comma before the closing brace, which some parsers let pass.",
+            plain[:-1] + b",}",
+        ),
+        bad(
+            "single_quotes",
+            "Single quotes, which some parsers let pass.",
+            plain.replace(b'"', b"'"),
+        ),
+        bad(
+            "unquoted_key",
+            "A key without quotes, which some parsers let pass.",
+            plain.replace(b'"v"', b"v"),
+        ),
         bad("comment", "A comment, which some parsers let pass.", b"/* hi */" + plain),
-        bad("control_character", "A raw line break in a text.", also('"client":"a\nb"')),
+        bad(
+            "control_character", "A raw line break in a text.", also('"client":"a\nb"')
+        ),
         bad("duplicate_key", "A key twice, with the same value.", also('"v":[1,1]')),
-        bad("duplicate_key_escaped", "The same key twice, once in escapes.", also('"\\u0076":[1,1]')),
-        bad("duplicate_key_nested", "A key twice in an object that nobody reads.", also('"more":{"a":1,"a":2}')),
+        bad(
+            "duplicate_key_escaped",
+            "The same key twice, once in escapes.",
+            also('"\\u0076":[1,1]'),
+        ),
+        bad(
+            "duplicate_key_nested",
+            "A key twice in an object that nobody reads.",
+            also('"more":{"a":1,"a":2}'),
+        ),
         bad(
             "too_deep",
             "Arrays within arrays, 101 deep with the object around them.",
@@ -310,18 +475,32 @@ def bad_hellos() -> list[Vector]:
             "A line break behind 32 digits, which a careless pattern lets pass.",
             {"nonce": CLIENT_NONCE + "\n"},
         ),
-        bad("nonce_other_digits", "Digits of another script.", {"nonce": "\u0660" * 32}),
+        bad(
+            "nonce_other_digits", "Digits of another script.", {"nonce": "\u0660" * 32}
+        ),
         bad("nonce_number", "A number.", {"nonce": 10**31}),
         bad("max_frame_missing", "No max_frame.", without("max_frame")),
         bad("max_frame_4095", "One below the least.", {"max_frame": 4095}),
         bad("max_frame_0", "0.", {"max_frame": 0}),
-        bad("max_frame_negative", "-1, which a careless reader takes for 2^32-1.", {"max_frame": -1}),
+        bad(
+            "max_frame_negative",
+            "-1, which a careless reader takes for 2^32-1.",
+            {"max_frame": -1},
+        ),
         bad("max_frame_too_large", "2^32.", {"max_frame": 2**32}),
         bad("max_frame_float", "A number with a point.", {"max_frame": 67108864.0}),
         bad("max_frame_text", "A text.", {"max_frame": "67108864"}),
         bad("max_frame_true", "true.", {"max_frame": True}),
-        bad("max_frame_exponent", "1e6 is no whole number here.", plain.replace(b"67108864", b"1e6")),
-        bad("max_frame_leading_zero", "A leading zero is no JSON.", plain.replace(b"67108864", b"067108864")),
+        bad(
+            "max_frame_exponent",
+            "1e6 is no whole number here.",
+            plain.replace(b"67108864", b"1e6"),
+        ),
+        bad(
+            "max_frame_leading_zero",
+            "A leading zero is no JSON.",
+            plain.replace(b"67108864", b"067108864"),
+        ),
     ]
 
 
@@ -329,11 +508,24 @@ def bad_challenges() -> list[Vector]:
     """What the client refuses before it has proven anything."""
 
     def bad(
-        name: str, description: str, change: bytes | dict[str, Any], code: str = "BAD_HANDSHAKE", **talk: Any
+        name: str,
+        description: str,
+        change: bytes | dict[str, Any],
+        code: str = "BAD_HANDSHAKE",
+        **talk: Any,
     ) -> Vector:
         content = change if isinstance(change, bytes) else compact(CHOICE | change)
-        rule = {"UNAUTHORIZED": "downgrade", "UNSUPPORTED_VERSION": "versions"}.get(code, "handshake-json")
-        return refused(name, description, Talk(challenge=content, **talk), "CHALLENGE", code, rule=rule)
+        rule = {"UNAUTHORIZED": "downgrade", "UNSUPPORTED_VERSION": "versions"}.get(
+            code, "handshake-json"
+        )
+        return refused(
+            name,
+            description,
+            Talk(challenge=content, **talk),
+            "CHALLENGE",
+            code,
+            rule=rule,
+        )
 
     def without(member: str) -> bytes:
         return compact({key: value for key, value in CHOICE.items() if key != member})
@@ -348,13 +540,30 @@ def bad_challenges() -> list[Vector]:
             {"auth": "none"},
             "UNAUTHORIZED",
         ),
-        leniently(bad("downgrade_duplicate", "Both kinds of auth under one key.", downgrade)),
-        bad("token_needed", "A token is asked for that the client lacks.", {}, "UNAUTHORIZED", client_key=None),
+        leniently(
+            bad("downgrade_duplicate", "Both kinds of auth under one key.", downgrade)
+        ),
+        bad(
+            "token_needed",
+            "A token is asked for that the client lacks.",
+            {},
+            "UNAUTHORIZED",
+            client_key=None,
+        ),
         bad("auth_missing", "No auth.", without("auth")),
-        bad("auth_unknown", "A kind of auth that was never agreed on.", {"auth": "hmac-md5"}),
+        bad(
+            "auth_unknown",
+            "A kind of auth that was never agreed on.",
+            {"auth": "hmac-md5"},
+        ),
         bad("auth_upper_case", "Names are exact.", {"auth": "HMAC-SHA256"}),
         bad("auth_list", "A list.", {"auth": ["hmac-sha256"]}),
-        bad("v_newer", "A version that was not offered.", {"v": 2}, "UNSUPPORTED_VERSION"),
+        bad(
+            "v_newer",
+            "A version that was not offered.",
+            {"v": 2},
+            "UNSUPPORTED_VERSION",
+        ),
         bad("v_0", "Another one.", {"v": 0}, "UNSUPPORTED_VERSION"),
         bad("v_missing", "No version.", without("v")),
         bad("v_text", "A text.", {"v": "1"}),
@@ -373,15 +582,30 @@ def bad_auths() -> list[Vector]:
     changed = Talk(hello=compact(OFFER | {"max_frame": 4096}))
 
     def bad(
-        name: str, description: str, body: bytes | object, code: str = "UNAUTHORIZED", talk: Talk | None = None
+        name: str,
+        description: str,
+        body: bytes | object,
+        code: str = "UNAUTHORIZED",
+        talk: Talk | None = None,
     ) -> Vector:
         content = body if isinstance(body, bytes) else compact({"proof": body})
         rule = "proofs" if code == "UNAUTHORIZED" else "handshake-json"
-        return refused(name, description, replace(talk or Talk(), auth=content), "AUTH", code, rule=rule)
+        return refused(
+            name,
+            description,
+            replace(talk or Talk(), auth=content),
+            "AUTH",
+            code,
+            rule=rule,
+        )
 
     return [
         bad("proof_missing", "No proof.", b"{}"),
-        bad("proof_wrong", "One bit is wrong.", right[:-1] + format(int(right[-1], 16) ^ 1, "x")),
+        bad(
+            "proof_wrong",
+            "One bit is wrong.",
+            right[:-1] + format(int(right[-1], 16) ^ 1, "x"),
+        ),
         bad(
             "proof_other_key",
             "The proof of another token.",
@@ -395,8 +619,17 @@ def bad_auths() -> list[Vector]:
             talk=Talk(TOKEN, TOKEN),
         ),
         bad("proof_of_server", "The server's own proof.", prove(KEY, "server", hashed)),
-        bad("proof_replayed", "A good proof of another connection.", prove(KEY, "client", elsewhere)),
-        bad("hello_was_changed", "Somebody in between lowered max_frame in HELLO.", right, talk=changed),
+        bad(
+            "proof_replayed",
+            "A good proof of another connection.",
+            prove(KEY, "client", elsewhere),
+        ),
+        bad(
+            "hello_was_changed",
+            "Somebody in between lowered max_frame in HELLO.",
+            right,
+            talk=changed,
+        ),
         bad("proof_upper_case", "Capital letters.", right.upper()),
         bad("proof_short", "62 digits.", right[:-2]),
         bad("proof_long", "A digit too many.", right + "0"),
@@ -427,17 +660,39 @@ def bad_readies() -> list[Vector]:
         code: str = "BAD_HANDSHAKE",
         talk: Talk | None = None,
     ) -> Vector:
-        everything = {"proof": right, **LIMITS} | (change if isinstance(change, dict) else {})
+        everything = {"proof": right, **LIMITS} | (
+            change if isinstance(change, dict) else {}
+        )
         content = (
-            change if isinstance(change, bytes) else compact({k: v for k, v in everything.items() if v is not ...})
+            change
+            if isinstance(change, bytes)
+            else compact({k: v for k, v in everything.items() if v is not ...})
         )
         rule = "proofs" if code == "UNAUTHORIZED" else "handshake-json"
-        return refused(name, description, replace(talk or Talk(), ready=content), "READY", code, rule=rule)
+        return refused(
+            name,
+            description,
+            replace(talk or Talk(), ready=content),
+            "READY",
+            code,
+            rule=rule,
+        )
 
     found = [
         bad("empty", "No JSON.", b""),
-        leniently(bad("duplicate_key", "A limit twice.", compact({"proof": right, **LIMITS})[:-1] + b',"idle_ms":1}')),
-        bad("proof_missing", "A squatter that accepts every client.", {"proof": ...}, "UNAUTHORIZED"),
+        leniently(
+            bad(
+                "duplicate_key",
+                "A limit twice.",
+                compact({"proof": right, **LIMITS})[:-1] + b',"idle_ms":1}',
+            )
+        ),
+        bad(
+            "proof_missing",
+            "A squatter that accepts every client.",
+            {"proof": ...},
+            "UNAUTHORIZED",
+        ),
         bad(
             "proof_wrong",
             "One bit is wrong.",
@@ -457,7 +712,12 @@ def bad_readies() -> list[Vector]:
             "UNAUTHORIZED",
             Talk(server_key=TOKEN),
         ),
-        bad("proof_upper_case", "Capital letters.", {"proof": right.upper()}, "UNAUTHORIZED"),
+        bad(
+            "proof_upper_case",
+            "Capital letters.",
+            {"proof": right.upper()},
+            "UNAUTHORIZED",
+        ),
         bad("proof_number", "A number.", {"proof": 0}, "UNAUTHORIZED"),
         bad(
             "proof_before_limits",

@@ -47,7 +47,9 @@ class Sample:
         return head + f'"data":{self.values}}}'
 
 
-def body(key: str, samples: list[Sample], *, before: str = "", pad: bool = True) -> tuple[bytes, int]:
+def body(
+    key: str, samples: list[Sample], *, before: str = "", pad: bool = True
+) -> tuple[bytes, int]:
     """An inference body, and the length of its JSON part; padded so that raw bytes start at a multiple of 8."""
     members = ",".join(sample.member() for sample in samples)
     text = f'{{{before}"{key}":[{members}]}}'.encode()
@@ -57,19 +59,38 @@ def body(key: str, samples: list[Sample], *, before: str = "", pad: bool = True)
     return text + raw, len(text)
 
 
-def request(samples: list[Sample], *, before: str = "", pad: bool = True, request_id: int = 1) -> Piece:
+def request(
+    samples: list[Sample], *, before: str = "", pad: bool = True, request_id: int = 1
+) -> Piece:
     """An inference REQUEST."""
     content, json_length = body("inputs", samples, before=before, pad=pad)
     tensors = [sample.expected() for sample in samples]
-    return Piece("REQUEST", request_id, 0, INFER, body=content, json_length=json_length, tensors=tensors)
+    return Piece(
+        "REQUEST",
+        request_id,
+        0,
+        INFER,
+        body=content,
+        json_length=json_length,
+        tensors=tensors,
+    )
 
 
-def response(samples: list[Sample], *, before: str = "", pad: bool = True, request_id: int = 1) -> Piece:
+def response(
+    samples: list[Sample], *, before: str = "", pad: bool = True, request_id: int = 1
+) -> Piece:
     """An inference RESPONSE."""
     before = before or '"model_name":"m","model_version":"1",'
     content, json_length = body("outputs", samples, before=before, pad=pad)
     tensors = [sample.expected() for sample in samples]
-    return Piece("RESPONSE", request_id, 200, body=content, json_length=json_length, tensors=tensors)
+    return Piece(
+        "RESPONSE",
+        request_id,
+        200,
+        body=content,
+        json_length=json_length,
+        tensors=tensors,
+    )
 
 
 def strings(*elements: bytes) -> bytes:
@@ -79,19 +100,38 @@ def strings(*elements: bytes) -> bytes:
 
 def integers(code: str, bits: int) -> tuple[bytes, str, int]:
     """The extremes of an integer type: raw, JSON, count."""
-    low, high = (0, 2**bits - 1) if code.isupper() else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    low, high = (
+        (0, 2**bits - 1)
+        if code.isupper()
+        else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    )
     values = [low, high, 1]
-    return struct.pack(f"<3{code}", *values), json.dumps(values, separators=(",", ":")), 3
+    return (
+        struct.pack(f"<3{code}", *values),
+        json.dumps(values, separators=(",", ":")),
+        3,
+    )
 
 
 def floats(code: str, least: float, most: float) -> tuple[bytes, str, int]:
     """Minus zero, a subnormal number, the largest and a third: raw, JSON, count."""
-    values = [-0.0, least, most, struct.unpack(f"<{code}", struct.pack(f"<{code}", 1 / 3))[0]]
-    return struct.pack(f"<4{code}", *values), json.dumps(values, separators=(",", ":")), 4
+    values = [
+        -0.0,
+        least,
+        most,
+        struct.unpack(f"<{code}", struct.pack(f"<{code}", 1 / 3))[0],
+    ]
+    return (
+        struct.pack(f"<4{code}", *values),
+        json.dumps(values, separators=(",", ":")),
+        4,
+    )
 
 
 HALF = struct.pack("<5e", -0.0, 2.0**-24, 65504.0, -1.5, math.inf)
-BRAIN = b"".join(struct.pack("<f", value)[2:] for value in (-0.0, 1.0, -2.5, math.inf, 3.0e38))
+BRAIN = b"".join(
+    struct.pack("<f", value)[2:] for value in (-0.0, 1.0, -2.5, math.inf, 3.0e38)
+)
 
 # datatype -> raw bytes, the same as JSON (None: it has no JSON form), number of elements
 DATATYPES: dict[str, tuple[bytes, str | None, int]] = {
@@ -129,11 +169,29 @@ def vectors() -> list[Vector]:
     """All vectors of this file."""
     found = []
     for datatype in DATATYPES:
-        forms = "raw bytes and JSON values" if DATATYPES[datatype][1] else "raw bytes, its only form"
+        forms = (
+            "raw bytes and JSON values"
+            if DATATYPES[datatype][1]
+            else "raw bytes, its only form"
+        )
         name, what = datatype.lower(), f"{datatype} as {forms}, extreme values included"
         samples = samples_of(datatype)
-        found.append(_of(f"infer_request_{name}", f"An inference request: {what}.", "server", request(samples)))
-        found.append(_of(f"infer_response_{name}", f"An inference answer: {what}.", "client", response(samples)))
+        found.append(
+            _of(
+                f"infer_request_{name}",
+                f"An inference request: {what}.",
+                "server",
+                request(samples),
+            )
+        )
+        found.append(
+            _of(
+                f"infer_response_{name}",
+                f"An inference answer: {what}.",
+                "client",
+                response(samples),
+            )
+        )
     return found + _shapes() + _texts()
 
 
@@ -206,7 +264,9 @@ def _texts() -> list[Vector]:
     not_numbers = struct.pack("<3I", 0x7FC00000, 0x7F800000, 0xFF800000)
     nulls = struct.pack("<If", 0x7FC00000, 1.0)
     sample = Sample("x", "FP32", [1], struct.pack("<f", 1.0))
-    named = Sample("gr\u00f6\u00dfe \U0001f600", "FP32", [1], struct.pack("<f", 1.0), "[1.0]")
+    named = Sample(
+        "gr\u00f6\u00dfe \U0001f600", "FP32", [1], struct.pack("<f", 1.0), "[1.0]"
+    )
     with_id = (
         r'"id":"caf\u00e9 \ud83d\ude00 \"q\" \\ \/",'
         '"parameters":{"sequence_id":18446744073709551615,"sequence_start":true},'
@@ -222,14 +282,24 @@ def _texts() -> list[Vector]:
             "infer_response_nan_tokens",
             "NaN and infinities are bare tokens in an answer, which plain JSON parsers refuse; raw bytes avoid them.",
             "client",
-            response([Sample("x", "FP32", [3], not_numbers, "[NaN,Infinity,-Infinity]")]),
+            response(
+                [Sample("x", "FP32", [3], not_numbers, "[NaN,Infinity,-Infinity]")]
+            ),
         ),
         _of(
             "infer_request_number_forms",
             "Numbers of FP64 in all spellings of JSON; integers are numbers too.",
             "server",
             request(
-                [Sample("x", "FP64", [4], struct.pack("<4d", 1.0, -10.0, 0.0025, 150.0), "[1,-10.0,2.5e-3,1.5E+2]")]
+                [
+                    Sample(
+                        "x",
+                        "FP64",
+                        [4],
+                        struct.pack("<4d", 1.0, -10.0, 0.0025, 150.0),
+                        "[1,-10.0,2.5e-3,1.5E+2]",
+                    )
+                ]
             ),
         ),
         _of(
@@ -255,7 +325,8 @@ def _texts() -> list[Vector]:
             "The same kinds of characters, not escaped: JSON is UTF-8, and lengths count bytes.",
             "client",
             response(
-                [sample], before='"id":"caf\u00e9 \U0001f600","model_name":"gr\u00f6\u00dfe","model_version":"1",'
+                [sample],
+                before='"id":"caf\u00e9 \U0001f600","model_name":"gr\u00f6\u00dfe","model_version":"1",',
             ),
         ),
     ]

@@ -39,12 +39,27 @@ class Asked:
         )
 
 
-def vector(name: str, description: str, rule: str, *asked: Asked, max_body: int = DEFAULT_MAX_BODY) -> Vector:
+def vector(
+    name: str,
+    description: str,
+    rule: str,
+    *asked: Asked,
+    max_body: int = DEFAULT_MAX_BODY,
+) -> Vector:
     """Some requests, and a last one that is good."""
     everything = [*asked, Asked(LIVE.encode(), 200, "")]
     data = b"".join(one.wire(number) for number, one in enumerate(everything, 1))
-    answers = [{"request_id": n, "status": one.status, "code": one.code} for n, one in enumerate(everything, 1)]
-    facts = {"kind": "request", "description": description, "rule": rule, "max_body": max_body, "answers": answers}
+    answers = [
+        {"request_id": n, "status": one.status, "code": one.code}
+        for n, one in enumerate(everything, 1)
+    ]
+    facts = {
+        "kind": "request",
+        "description": description,
+        "rule": rule,
+        "max_body": max_body,
+        "answers": answers,
+    }
     return Vector("invalid", f"request_{name}", data, facts)
 
 
@@ -62,18 +77,41 @@ def targets() -> list[Vector]:
 
     return [
         bad("without_space", "No space.", b"GET", b"GET/v2"),
-        bad("two_spaces", "Two spaces, and a space in the path.", b"GET  /v2", b"GET /v2 ", b"GET /v2/models/a b"),
+        bad(
+            "two_spaces",
+            "Two spaces, and a space in the path.",
+            b"GET  /v2",
+            b"GET /v2 ",
+            b"GET /v2/models/a b",
+        ),
         bad("http_version", "A whole request line.", b"GET /v2 HTTP/1.1"),
         bad("no_method", "No method.", b" /v2", b"/v2"),
-        bad("lower_case_method", "Methods are capital letters.", b"get /v2", b"Get /v2"),
+        bad(
+            "lower_case_method", "Methods are capital letters.", b"get /v2", b"Get /v2"
+        ),
         bad("no_path", "Nothing behind the space.", b"GET "),
-        bad("no_slash", "A path that does not begin with a slash.", b"GET v2", b"GET ?x=1"),
+        bad(
+            "no_slash",
+            "A path that does not begin with a slash.",
+            b"GET v2",
+            b"GET ?x=1",
+        ),
         bad("with_host", "The form that proxies use.", b"GET http://127.0.0.1/v2"),
         bad("asterisk", "The form that OPTIONS may use in HTTP.", b"OPTIONS *"),
         bad("fragment", "A fragment is the client's own affair.", b"GET /v2#top"),
-        bad("not_ascii", "UTF-8 that is not percent-encoded.", "GET /v2/models/größe".encode()),
+        bad(
+            "not_ascii",
+            "UTF-8 that is not percent-encoded.",
+            "GET /v2/models/größe".encode(),
+        ),
         bad("invalid_utf8", "A byte that UTF-8 does not have.", b"GET /v2/models/\xff"),
-        bad("control_character", "A tab, a line break, a zero.", b"GET /v2\t", b"GET /v2\r\nX: y", b"GET /v2\0"),
+        bad(
+            "control_character",
+            "A tab, a line break, a zero.",
+            b"GET /v2\t",
+            b"GET /v2\r\nX: y",
+            b"GET /v2\0",
+        ),
         bad("all_zeros", "1,024 zeros.", bytes(1024)),
         vector(
             "target_unknown",
@@ -114,7 +152,9 @@ def targets() -> list[Vector]:
 def documents() -> list[Vector]:
     """JSON that is none, or not what a route wants."""
 
-    def bad(name: str, description: str, *bodies: bytes, code: str = "MALFORMED_JSON") -> Vector:
+    def bad(
+        name: str, description: str, *bodies: bytes, code: str = "MALFORMED_JSON"
+    ) -> Vector:
         asked = [Asked(INFER, 400, code, body) for body in bodies]
         return vector(f"json_{name}", description, "bodies", *asked)
 
@@ -124,7 +164,11 @@ def documents() -> list[Vector]:
         bad("empty", "json_len and body_len are 0: an empty document.", b""),
         bad("broken", "No JSON.", b"hello", b"{", good[:-1], good + b"x"),
         bad("bom", "A byte order mark.", b"\xef\xbb\xbf" + good),
-        bad("not_utf8", "A byte that UTF-8 does not have.", good.replace(b"features", b"\xff")),
+        bad(
+            "not_utf8",
+            "A byte that UTF-8 does not have.",
+            good.replace(b"features", b"\xff"),
+        ),
         bad("utf16", "UTF-16.", good.decode().encode("utf-16-le")),
         bad(
             "duplicate_key",
@@ -150,7 +194,12 @@ def documents() -> list[Vector]:
             b'{"inputs":[3]}',
             code="INVALID_REQUEST",
         ),
-        bad("id", "An id that is no text.", good[:-1] + b',"id":7}', code="INVALID_REQUEST"),
+        bad(
+            "id",
+            "An id that is no text.",
+            good[:-1] + b',"id":7}',
+            code="INVALID_REQUEST",
+        ),
         bad(
             "half_a_surrogate",
             "A name that is no Unicode text.",
@@ -171,21 +220,46 @@ def tensors() -> list[Vector]:
     """Tensors that do not add up."""
 
     def infer(item: dict[str, object], raw: bytes = b"") -> tuple[bytes, int]:
-        usual = {"name": "features", "shape": [1, 3], "datatype": "FP32", "data": [1, 2, 3]}
-        text = compact({"inputs": [{key: value for key, value in (usual | item).items() if value is not ...}]})
+        usual = {
+            "name": "features",
+            "shape": [1, 3],
+            "datatype": "FP32",
+            "data": [1, 2, 3],
+        }
+        text = compact(
+            {
+                "inputs": [
+                    {
+                        key: value
+                        for key, value in (usual | item).items()
+                        if value is not ...
+                    }
+                ]
+            }
+        )
         return text + raw, len(text)
 
-    def bad(name: str, description: str, *bodies: tuple[bytes, int], code: str = "INVALID_TENSOR") -> Vector:
+    def bad(
+        name: str,
+        description: str,
+        *bodies: tuple[bytes, int],
+        code: str = "INVALID_TENSOR",
+    ) -> Vector:
         asked = [Asked(INFER, 400, code, body, length) for body, length in bodies]
         return vector(f"tensor_{name}", description, "bodies", *asked)
 
     def raw(size: object, data: bytes, **item: object) -> tuple[bytes, int]:
-        return infer({"data": ..., "parameters": {"binary_data_size": size}} | item, data)
+        return infer(
+            {"data": ..., "parameters": {"binary_data_size": size}} | item, data
+        )
 
     twelve = struct.pack("<3f", 1, 2, 3)
     return [
         bad(
-            "datatype", "No such datatype; names are exact.", infer({"datatype": "fp32"}), infer({"datatype": "FLOAT"})
+            "datatype",
+            "No such datatype; names are exact.",
+            infer({"datatype": "fp32"}),
+            infer({"datatype": "FLOAT"}),
         ),
         bad(
             "shape",
@@ -218,8 +292,17 @@ def tensors() -> list[Vector]:
             raw(-1, b""),
         ),
         bad("short", "Fewer raw bytes than announced.", raw(12, bytes(11))),
-        bad("left_over", "A byte behind the last tensor.", raw(12, bytes(13)), code="INVALID_REQUEST"),
-        bad("both", "Data and raw bytes.", infer({"parameters": {"binary_data_size": 12}}, twelve)),
+        bad(
+            "left_over",
+            "A byte behind the last tensor.",
+            raw(12, bytes(13)),
+            code="INVALID_REQUEST",
+        ),
+        bad(
+            "both",
+            "Data and raw bytes.",
+            infer({"parameters": {"binary_data_size": 12}}, twelve),
+        ),
         bad("neither", "Neither.", infer({"data": ...})),
         bad("bool", "A BOOL of 2.", raw(3, b"\0\1\2", datatype="BOOL")),
         bad(
@@ -229,7 +312,11 @@ def tensors() -> list[Vector]:
             raw(13, strings(b"", b"", b"") + b"\0", datatype="BYTES"),
         ),
         bad("half_as_json", "FP16 has no JSON form.", infer({"datatype": "FP16"})),
-        bad("raw_body", "json_len 0: the body's length must fit the only input.", (bytes(13), 0)),
+        bad(
+            "raw_body",
+            "json_len 0: the body's length must fit the only input.",
+            (bytes(13), 0),
+        ),
     ]
 
 
@@ -241,8 +328,15 @@ def others() -> list[Vector]:
             "critical_extension",
             "An unknown extension that must be understood.",
             "extensions",
-            Asked(LIVE.encode(), 501, "NOT_IMPLEMENTED", ext=extensions([(0x83, b"x")])),
-            Asked(LIVE.encode(), 501, "NOT_IMPLEMENTED", ext=extensions([(2, b"a/b"), (0x82, b"")])),
+            Asked(
+                LIVE.encode(), 501, "NOT_IMPLEMENTED", ext=extensions([(0x83, b"x")])
+            ),
+            Asked(
+                LIVE.encode(),
+                501,
+                "NOT_IMPLEMENTED",
+                ext=extensions([(2, b"a/b"), (0x82, b"")]),
+            ),
         ),
         vector(
             "body_too_large",

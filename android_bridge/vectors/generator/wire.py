@@ -104,8 +104,12 @@ class Piece:
             "request_id": self.request_id,
             "arg": self.arg,
             "target": "" if self.discarded else self.target,
-            "ext": [] if self.discarded else [{"tag": tag, "value": value.hex()} for tag, value in self.ext],
-            "json_length": len(self.body) if self.json_length is None else self.json_length,
+            "ext": []
+            if self.discarded
+            else [{"tag": tag, "value": value.hex()} for tag, value in self.ext],
+            "json_length": len(self.body)
+            if self.json_length is None
+            else self.json_length,
             "body_length": len(body),
             "body_sha256": hashlib.sha256(body).hexdigest(),
             "discarded": self.discarded,
@@ -173,9 +177,15 @@ def frames_vector(
 ) -> Vector:
     """A valid vector of frames; parts that are bytes are frames to be skipped."""
     pieces = [part for part in parts if isinstance(part, Piece)]
-    document: dict[str, Any] = {"kind": "frames", "description": description, "rule": rule}
+    document: dict[str, Any] = {
+        "kind": "frames",
+        "description": description,
+        "rule": rule,
+    }
     document |= _state(receiver, awaits, max_body)
-    document["canonical"] = len(pieces) == len(parts) and not any(piece.discarded for piece in pieces)
+    document["canonical"] = len(pieces) == len(parts) and not any(
+        piece.discarded for piece in pieces
+    )
     document["frames"] = [piece.expected() for piece in pieces]
     data = b"".join(part.wire() if isinstance(part, Piece) else part for part in parts)
     return Vector("valid", name, data, document)
@@ -196,14 +206,27 @@ def fault_vector(
     http: bool = False,
 ) -> Vector:
     """An invalid vector of frames: ``good`` frames, then the fault."""
-    document: dict[str, Any] = {"kind": "frames", "description": description, "rule": rule}
+    document: dict[str, Any] = {
+        "kind": "frames",
+        "description": description,
+        "rule": rule,
+    }
     document |= _state(receiver, awaits, max_body)
-    document |= {"code": code, "reason": REASONS[code], "good_frames": good, "needs_all": needs_all, "http": http}
+    document |= {
+        "code": code,
+        "reason": REASONS[code],
+        "good_frames": good,
+        "needs_all": needs_all,
+        "http": http,
+    }
     return Vector("invalid", name, data, document)
 
 
 def _state(receiver: str, awaits: str | None, max_body: int) -> dict[str, Any]:
-    state: dict[str, Any] = {"receiver": receiver, "state": "handshake" if awaits else "ready"}
+    state: dict[str, Any] = {
+        "receiver": receiver,
+        "state": "handshake" if awaits else "ready",
+    }
     if awaits:
         state["awaits"] = awaits
     return state | {"max_body": max_body}

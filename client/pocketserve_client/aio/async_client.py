@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from pathlib import Path
 from typing import Any, Literal, TypeVar, overload
 
@@ -91,19 +98,29 @@ class AsyncClient:
         self, model: str, version: str | None = None, *, timeout: float | None = None
     ) -> dict[str, Any]:
         """Return inputs, outputs and versions of a model."""
-        return await self._run(lambda: self._client.model_metadata(model, version, timeout=timeout))
+        return await self._run(
+            lambda: self._client.model_metadata(model, version, timeout=timeout)
+        )
 
-    async def model_interface(self, model: str, version: str | None = None) -> dict[str, Any]:
+    async def model_interface(
+        self, model: str, version: str | None = None
+    ) -> dict[str, Any]:
         """Return tensors, calls, labels and the fingerprint of a model."""
         return await self._run(lambda: self._client.model_interface(model, version))
 
-    async def statistics(self, model: str | None = None, version: str | None = None) -> list[dict[str, Any]]:
+    async def statistics(
+        self, model: str | None = None, version: str | None = None
+    ) -> list[dict[str, Any]]:
         """Return counters of one version, one model or all models."""
         return await self._run(lambda: self._client.statistics(model, version))
 
-    async def load(self, model: str, *, release: bool = False, timeout: float | None = None) -> None:
+    async def load(
+        self, model: str, *, release: bool = False, timeout: float | None = None
+    ) -> None:
         """Load a model, or load it anew after its files have changed."""
-        await self._run(lambda: self._client.load(model, release=release, timeout=timeout))
+        await self._run(
+            lambda: self._client.load(model, release=release, timeout=timeout)
+        )
 
     async def unload(self, model: str) -> None:
         """Stop serving a model until it is loaded again."""
@@ -215,8 +232,15 @@ class AsyncClient:
     async def predict(self, model: str, data: RawInput | Files, **options: Any) -> Any:
         """Send raw input, get a labelled answer; for a list of files, a list of answers."""
         if not is_list_of_files(data):
-            return await self._call(lambda: self._client.async_predict(model, data, **options))
-        return [answer async for answer in self.stream(model, data, at_once=FILES_AT_ONCE, **options)]
+            return await self._call(
+                lambda: self._client.async_predict(model, data, **options)
+            )
+        return [
+            answer
+            async for answer in self.stream(
+                model, data, at_once=FILES_AT_ONCE, **options
+            )
+        ]
 
     async def stream(
         self,
@@ -241,7 +265,9 @@ class AsyncClient:
             async for data in _iterate(inputs):
                 if len(tasks) >= at_once:
                     yield await tasks.popleft()
-                tasks.append(asyncio.create_task(self._predict_one(model, data, options)))
+                tasks.append(
+                    asyncio.create_task(self._predict_one(model, data, options))
+                )
             while tasks:
                 yield await tasks.popleft()
         finally:
@@ -249,13 +275,23 @@ class AsyncClient:
                 task.cancel()
 
     def sequence(
-        self, model: str, *, sequence_id: int | str | None = None, version: str | None = None
+        self,
+        model: str,
+        *,
+        sequence_id: int | str | None = None,
+        version: str | None = None,
     ) -> AsyncModelSequence:
         """Return a sequence of requests to a model with a memory, to be used with ``async with``."""
-        return AsyncModelSequence(self._client.sequence(model, sequence_id=sequence_id, version=version))
+        return AsyncModelSequence(
+            self._client.sequence(model, sequence_id=sequence_id, version=version)
+        )
 
-    async def _predict_one(self, model: str, data: RawInput, options: Mapping[str, Any]) -> Any:
-        return await self._call(lambda: self._client.async_predict(model, data, **options))
+    async def _predict_one(
+        self, model: str, data: RawInput, options: Mapping[str, Any]
+    ) -> Any:
+        return await self._call(
+            lambda: self._client.async_predict(model, data, **options)
+        )
 
     async def _run(self, function: Callable[[], T]) -> T:
         await self._slots.acquire()
@@ -287,7 +323,9 @@ class AsyncModelSequence:
     async def __aexit__(self, *error: object) -> None:
         await self.close()
 
-    async def infer(self, inputs: Mapping[str, npt.ArrayLike], **options: Any) -> Mapping[str, Any]:
+    async def infer(
+        self, inputs: Mapping[str, npt.ArrayLike], **options: Any
+    ) -> Mapping[str, Any]:
         """Send the tensors of the next step."""
         return await self._run(lambda: self._sequence.infer(inputs, **options))
 
@@ -311,7 +349,9 @@ def _cancel_call(started: asyncio.Future[Call[Any]]) -> None:
         run_in_thread(started.result().cancel)
 
 
-async def _iterate(inputs: Iterable[RawInput] | AsyncIterable[RawInput]) -> AsyncIterator[RawInput]:
+async def _iterate(
+    inputs: Iterable[RawInput] | AsyncIterable[RawInput],
+) -> AsyncIterator[RawInput]:
     if isinstance(inputs, AsyncIterable):
         async for data in inputs:
             yield data

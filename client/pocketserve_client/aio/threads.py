@@ -46,7 +46,10 @@ async def run_to_its_end(function: Callable[[], T], release: Callable[[], None])
 
 
 def _hand_over(
-    loop: asyncio.AbstractEventLoop, setter: Callable[[Any], None], future: asyncio.Future[Any], value: Any
+    loop: asyncio.AbstractEventLoop,
+    setter: Callable[[Any], None],
+    future: asyncio.Future[Any],
+    value: Any,
 ) -> None:
     def set_unless_cancelled() -> None:
         if not future.done():

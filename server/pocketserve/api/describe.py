@@ -20,7 +20,10 @@ from pocketserve.tensors import spec_metadata
 from pocketserve_wire.addresses import HTTP_PORT, LOOPBACK
 
 SHOWN_LABELS = 5
-PLAIN = {"input": "numbers: a JSON array, an object of arrays by input name, or a .npy file", "example": "input.json"}
+PLAIN = {
+    "input": "numbers: a JSON array, an object of arrays by input name, or a .npy file",
+    "example": "input.json",
+}
 
 EXAMPLES = {
     "curl": """curl -H "Authorization: Bearer $(pocketserve token)" \\
@@ -38,7 +41,11 @@ with Client() as client:
 
 
 def describe_model(
-    entry: ModelEntry, running: ModelHandle, port: int = HTTP_PORT, local: str = "", note: str = ""
+    entry: ModelEntry,
+    running: ModelHandle,
+    port: int = HTTP_PORT,
+    local: str = "",
+    note: str = "",
 ) -> dict[str, Any]:
     """Return a model's metadata as ``GET /v2/models/NAME`` answers it: the protocol's own keys come first.
 
@@ -68,14 +75,22 @@ def describe_model(
         "signatures": ",".join(name for name in model.entry_points if name is not None),
         **{
             f"{table}_{key}": value
-            for table, values in (("evaluation", version.evaluation), ("provenance", _provenance(entry, version.name)))
+            for table, values in (
+                ("evaluation", version.evaluation),
+                ("provenance", _provenance(entry, version.name)),
+            )
             for key, value in values.items()
-            if isinstance(value, str | float) or (isinstance(value, int) and abs(value) < 2**63)
+            if isinstance(value, str | float)
+            or (isinstance(value, int) and abs(value) < 2**63)
         },
     }
     description: dict[str, Any] = {
         "name": entry.name,
-        "versions": [name for name in entry.versions if name not in entry.withheld or name == entry.default_version],
+        "versions": [
+            name
+            for name in entry.versions
+            if name not in entry.withheld or name == entry.default_version
+        ],
         "platform": model.platform,
         "inputs": [spec_metadata(spec) for spec in model.inputs.specs],
         "outputs": [spec_metadata(spec) for spec in model.shown_outputs.specs],
@@ -87,13 +102,20 @@ def describe_model(
     if problem := "; ".join(filter(None, problems)):
         metadata = {**metadata, "problem": problem}
     if model.unknown_keys:
-        metadata = {**metadata, "unknown_keys": {name: list(keys) for name, keys in model.unknown_keys.items()}}
+        metadata = {
+            **metadata,
+            "unknown_keys": {
+                name: list(keys) for name, keys in model.unknown_keys.items()
+            },
+        }
     if model.assumed:
         metadata = {**metadata, "assumed": list(model.assumed)}
     return description | ({"metadata": metadata} if metadata else {})
 
 
-def _card(model: LoadedModel, labels: Sequence[str], port: int, local: str) -> dict[str, Any]:
+def _card(
+    model: LoadedModel, labels: Sequence[str], port: int, local: str
+) -> dict[str, Any]:
     task = model.task
     texts: Mapping[str, str] = task.describe() if isinstance(task, Describer) else PLAIN
     file = example_file(model)
@@ -107,11 +129,17 @@ def _card(model: LoadedModel, labels: Sequence[str], port: int, local: str) -> d
     examples = {language: text.format(**parts) for language, text in EXAMPLES.items()}
     facts: dict[str, Any] = {
         "task": task.name,
-        **{key: texts[key] for key in ("input", "preprocessing", "answer") if key in texts},
+        **{
+            key: texts[key]
+            for key in ("input", "preprocessing", "answer")
+            if key in texts
+        },
         "advice": getattr(task, "advice", ""),
         "labels": len(labels),
         "first_labels": labels[:SHOWN_LABELS],
-        "examples": {"shell": f"pocketserve predict --local {local} {file}"} if local else examples,
+        "examples": {"shell": f"pocketserve predict --local {local} {file}"}
+        if local
+        else examples,
     }
     form = task.form().facts() if isinstance(task, FormProvider) else {}
     return {key: value for key, value in facts.items() if value} | form
@@ -119,7 +147,9 @@ def _card(model: LoadedModel, labels: Sequence[str], port: int, local: str) -> d
 
 def example_file(model: LoadedModel) -> str:
     """Return how a file that a model takes might be called."""
-    texts: Mapping[str, str] = model.task.describe() if isinstance(model.task, Describer) else PLAIN
+    texts: Mapping[str, str] = (
+        model.task.describe() if isinstance(model.task, Describer) else PLAIN
+    )
     return texts.get("example", PLAIN["example"])
 
 
@@ -141,7 +171,10 @@ def _file_metadata(model: LoadedModel) -> dict[str, Any]:
         return {"problem": str(error)}
     if metadata is None:
         return {}
-    texts = {key: getattr(metadata, key) for key in ("name", "description", "version", "author", "license")}
+    texts = {
+        key: getattr(metadata, key)
+        for key in ("name", "description", "version", "author", "license")
+    }
     tensors = {
         "inputs": [_tensor(tensor) for tensor in metadata.inputs],
         "outputs": [_tensor(tensor) for tensor in metadata.outputs],

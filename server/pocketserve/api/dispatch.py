@@ -14,7 +14,13 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote_to_bytes
 
-from pocketserve.api.messages import ApiRequest, ApiResponse, Route, error_response, load_handler
+from pocketserve.api.messages import (
+    ApiRequest,
+    ApiResponse,
+    Route,
+    error_response,
+    load_handler,
+)
 from pocketserve.api.routes import ROUTES
 from pocketserve.auth.guard import PAGE
 from pocketserve.engine.scheduling.cancellation import cancelled
@@ -81,7 +87,11 @@ def match(method: str, path: str) -> Target:
         ApiError: NOT_FOUND.
         MethodNotAllowedError: the path is known, but not with this method.
     """
-    return _match_cached(method, path) if len(path) <= LONGEST_REMEMBERED else _match(method, path)
+    return (
+        _match_cached(method, path)
+        if len(path) <= LONGEST_REMEMBERED
+        else _match(method, path)
+    )
 
 
 def _match(method: str, path: str) -> Target:
@@ -90,12 +100,17 @@ def _match(method: str, path: str) -> Target:
     if not candidates and path.endswith("/"):
         candidates = _candidates(path[:-1])
     if not candidates:
-        raise ApiError(ErrorCode.NOT_FOUND, "Not Found: no such path; GET /openapi.json lists all of them")
+        raise ApiError(
+            ErrorCode.NOT_FOUND,
+            "Not Found: no such path; GET /openapi.json lists all of them",
+        )
     for route, values in candidates:
         if route.method == ("GET" if method == "HEAD" else method):
             return Target(route, values, head=method == "HEAD")
     allowed = {route.method for route, _ in candidates}
-    raise MethodNotAllowedError(method, tuple(sorted(allowed | ({"HEAD"} if "GET" in allowed else set()))))
+    raise MethodNotAllowedError(
+        method, tuple(sorted(allowed | ({"HEAD"} if "GET" in allowed else set())))
+    )
 
 
 _match_cached = lru_cache(REMEMBERED)(_match)
@@ -103,7 +118,10 @@ _match_cached = lru_cache(REMEMBERED)(_match)
 
 def _candidates(path: str) -> list[tuple[Route, dict[str, str]]]:
     segments = path.split("/")
-    matches = [(route, _values(parts, segments)) for route, parts in _PATTERNS.get(len(segments), ())]
+    matches = [
+        (route, _values(parts, segments))
+        for route, parts in _PATTERNS.get(len(segments), ())
+    ]
     candidates = [(route, values) for route, values in matches if values is not None]
     # No model can be called as a literal segment.
     return [(route, values) for route, values in candidates if not values] or candidates
@@ -119,7 +137,11 @@ def _values(parts: list[PathPart], segments: list[str]) -> dict[str, str] | None
             continue
         value = segment.removesuffix(literal)
         # A colon ends a segment, because TF Serving's verbs follow one; regions have the names of tensors, x:0.
-        if not value or (":" in value and name != "region") or not segment.endswith(literal):
+        if (
+            not value
+            or (":" in value and name != "region")
+            or not segment.endswith(literal)
+        ):
             return None
         values[name] = value
     return values
@@ -149,7 +171,10 @@ def parse_query(query: str) -> dict[str, str]:
     values: dict[str, str] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name in values:
-            raise ApiError(ErrorCode.INVALID_PARAMETER, f"query parameter {name[:64]!r} is given twice")
+            raise ApiError(
+                ErrorCode.INVALID_PARAMETER,
+                f"query parameter {name[:64]!r} is given twice",
+            )
         values[name] = value
     return values
 
@@ -161,7 +186,9 @@ def split_target(target: bytes) -> tuple[str, str, str]:
         ApiError: INVALID_REQUEST unless it is a method, one space, and an ASCII path that begins with a slash.
     """
     method, space, rest = target.decode("latin-1").partition(" ")
-    printable = rest.isascii() and rest.isprintable() and " " not in rest and "#" not in rest
+    printable = (
+        rest.isascii() and rest.isprintable() and " " not in rest and "#" not in rest
+    )
     if not (space and _METHOD.fullmatch(method) and rest.startswith("/") and printable):
         raise ApiError(
             ErrorCode.INVALID_REQUEST,
@@ -182,8 +209,14 @@ def check_owner(route: Route | None, app: str | None) -> None:
     """
     if app is not None and route is not None and route.owner:
         if app == PAGE:
-            raise ApiError(ErrorCode.SESSION_REFUSED, "this takes the installation's own token, and no page's session")
-        raise ApiError(ErrorCode.UNAUTHORIZED, "this takes the installation's own token, and none of a single app")
+            raise ApiError(
+                ErrorCode.SESSION_REFUSED,
+                "this takes the installation's own token, and no page's session",
+            )
+        raise ApiError(
+            ErrorCode.UNAUTHORIZED,
+            "this takes the installation's own token, and none of a single app",
+        )
 
 
 def check_place(service: Service, route: Route) -> None:
@@ -198,7 +231,10 @@ def check_place(service: Service, route: Route) -> None:
 
 
 def start_request(
-    service: Service, route: Route, request: ApiRequest, on_response: Callable[[ApiResponse], None]
+    service: Service,
+    route: Route,
+    request: ApiRequest,
+    on_response: Callable[[ApiResponse], None],
 ) -> Job | None:
     """Answer a request; every fault becomes an answer, nothing is raised.
 
@@ -213,8 +249,12 @@ def start_request(
             raise cancelled()
         check_place(service, route)
         handler = load_handler(route.handler_name)
-        text_size = len(request.body) if request.json_length is None else request.json_length
-        if text_size <= SMALL_DOCUMENT or route.body == "raw":  # raw input is parsed by its task, which reserves memory
+        text_size = (
+            len(request.body) if request.json_length is None else request.json_length
+        )
+        if (
+            text_size <= SMALL_DOCUMENT or route.body == "raw"
+        ):  # raw input is parsed by its task, which reserves memory
             response = handler(service, request)
         else:
             with _room_to_parse(service, request):
@@ -226,19 +266,26 @@ def start_request(
         return None
     # Not with the call itself: the two would keep each other, and the request's body with them.
     assert response.respond is not None
-    return service.submit(response, functools.partial(_respond, response.respond, route, on_response))
+    return service.submit(
+        response, functools.partial(_respond, response.respond, route, on_response)
+    )
 
 
 def answer_request(service: Service, route: Route, request: ApiRequest) -> ApiResponse:
     """Answer a request on the calling thread; as :func:`start_request`."""
     executor = CallerExecutor()
     request.execute = executor.execute
-    response: ApiResponse = executor.wait(start_request(service, route, request, executor.done))
+    response: ApiResponse = executor.wait(
+        start_request(service, route, request, executor.done)
+    )
     return response
 
 
 def _respond(
-    encode: Callable[[Any], ApiResponse], route: Route, on_response: Callable[[ApiResponse], None], outcome: Any
+    encode: Callable[[Any], ApiResponse],
+    route: Route,
+    on_response: Callable[[ApiResponse], None],
+    outcome: Any,
 ) -> None:
     try:
         failed = isinstance(outcome, BaseException)
@@ -252,7 +299,9 @@ def _name(route: Route) -> str:
     return f"{route.method} {route.pattern}"
 
 
-def _room_to_parse(service: Service, request: ApiRequest) -> AbstractContextManager[None]:
+def _room_to_parse(
+    service: Service, request: ApiRequest
+) -> AbstractContextManager[None]:
     """Reserve memory for parsing the JSON or CSV of a request.
 
     Raises:
@@ -261,8 +310,12 @@ def _room_to_parse(service: Service, request: ApiRequest) -> AbstractContextMana
     text = bytes(request.body[: request.json_length])
     if not is_text(text):
         return nullcontext()
-    options = service.request_options({}, request.deadline, request.cancellation, request.received)
-    return byte_reservation(service.decode_budget, strict_json.parsed_bytes(text), options.check)
+    options = service.request_options(
+        {}, request.deadline, request.cancellation, request.received
+    )
+    return byte_reservation(
+        service.decode_budget, strict_json.parsed_bytes(text), options.check
+    )
 
 
 def failure(error: BaseException, action: str) -> ApiResponse:
@@ -278,5 +331,7 @@ def failure(error: BaseException, action: str) -> ApiResponse:
     if isinstance(error, ApiError):
         return error_response(error)
     log.error("unexpected error in %s", action, exc_info=error)
-    text = f"the server failed unexpectedly ({type(error).__name__}); its log says where"
+    text = (
+        f"the server failed unexpectedly ({type(error).__name__}); its log says where"
+    )
     return error_response(ApiError(ErrorCode.INTERNAL, text))

@@ -119,7 +119,9 @@ class Route:
 def load_handler(name: str) -> Handler:
     """Return the handler MODULE.FUNCTION of this package; a module is imported for its first request."""
     module, _, function = name.partition(".")
-    return cast(Handler, getattr(importlib.import_module(f"pocketserve.api.{module}"), function))
+    return cast(
+        Handler, getattr(importlib.import_module(f"pocketserve.api.{module}"), function)
+    )
 
 
 def json_response(value: Any) -> ApiResponse:
@@ -134,7 +136,12 @@ def error_response(error: ApiError) -> ApiResponse:
         headers["Retry-After"] = str(max(1, round(error.retry_after_s)))
     if error.status == 401:
         headers["WWW-Authenticate"] = 'Bearer realm="pocketserve"'
-    return ApiResponse(status=error.status, chunks=[error.body()], headers=headers, retry_after_s=error.retry_after_s)
+    return ApiResponse(
+        status=error.status,
+        chunks=[error.body()],
+        headers=headers,
+        retry_after_s=error.retry_after_s,
+    )
 
 
 def query_number(request: ApiRequest, name: str, high: float) -> float:
@@ -151,7 +158,10 @@ def query_number(request: ApiRequest, name: str, high: float) -> float:
     except ValueError:
         value = float("nan")
     if not 0 <= value <= high:
-        raise ApiError(ErrorCode.INVALID_PARAMETER, f"query parameter {name} must be a number from 0 to {high:g}")
+        raise ApiError(
+            ErrorCode.INVALID_PARAMETER,
+            f"query parameter {name} must be a number from 0 to {high:g}",
+        )
     return value
 
 
@@ -176,10 +186,19 @@ def inference_call(
         ApiError: INVALID_PARAMETER.
     """
     path, deadline, cancellation = request.path, request.deadline, request.cancellation
-    options = service.request_options(parameters, deadline, cancellation, request.received, request.owner)
+    options = service.request_options(
+        parameters, deadline, cancellation, request.received, request.owner
+    )
     version = path.get("version") if version is None else version
     return InferenceCall(
-        path["model"], version, payload, options, request.execute, respond, explain, request.keeps_thread
+        path["model"],
+        version,
+        payload,
+        options,
+        request.execute,
+        respond,
+        explain,
+        request.keeps_thread,
     )
 
 
@@ -199,8 +218,15 @@ def waiting_parameters(request: ApiRequest) -> dict[str, Any]:
     timeout_us = int(1000 * query_number(request, "timeout_ms", 86_400_000))
     priority = request.query.get("priority", "0")
     if not (priority.isascii() and priority.isdigit()) or len(priority) > 10:
-        raise ApiError(ErrorCode.INVALID_PARAMETER, "query parameter priority must be a whole number from 0")
-    values = {"timeout": timeout_us, "priority": int(priority), "stream": request.query.get("stream")}
+        raise ApiError(
+            ErrorCode.INVALID_PARAMETER,
+            "query parameter priority must be a whole number from 0",
+        )
+    values = {
+        "timeout": timeout_us,
+        "priority": int(priority),
+        "stream": request.query.get("stream"),
+    }
     return {name: value for name, value in values.items() if value or value == ""}
 
 
@@ -210,8 +236,14 @@ SEQUENCE_QUERY = ("sequence_id", "sequence_start", "sequence_end")
 
 def sequence_parameters(request: ApiRequest) -> dict[str, Any]:
     """Return what the query string says of a sequence, as the protocol's parameters, not checked yet."""
-    values: dict[str, Any] = {name: request.query[name] for name in SEQUENCE_QUERY if name in request.query}
-    values |= {name: FLAGS[text] for name, text in values.items() if text in FLAGS and name != "sequence_id"}
+    values: dict[str, Any] = {
+        name: request.query[name] for name in SEQUENCE_QUERY if name in request.query
+    }
+    values |= {
+        name: FLAGS[text]
+        for name, text in values.items()
+        if text in FLAGS and name != "sequence_id"
+    }
     if re.fullmatch(r"[0-9]{1,20}", values.get("sequence_id", "")):
         values["sequence_id"] = int(values["sequence_id"])
     return values
@@ -225,7 +257,9 @@ def refuse_unknown_query(request: ApiRequest, *names: str) -> None:
     """
     for name in request.query:
         if name not in names:
-            text = f"unknown query parameter {name[:64]!r}; known are {', '.join(names)}"
+            text = (
+                f"unknown query parameter {name[:64]!r}; known are {', '.join(names)}"
+            )
             raise ApiError(ErrorCode.INVALID_PARAMETER, text)
 
 
@@ -237,7 +271,9 @@ def expect_nothing(request: ApiRequest) -> None:
     """
     refuse_unknown_query(request)
     if len(request.body) and strict_json.loads(request.body[:MAX_NOTHING]) != {}:
-        raise ApiError(ErrorCode.INVALID_REQUEST, "this takes no body, or an empty JSON object")
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST, "this takes no body, or an empty JSON object"
+        )
 
 
 def not_offered(text: str, summary: str = "Not offered.") -> Handler:

@@ -33,8 +33,14 @@ def metrics(service: Service, request: ApiRequest) -> ApiResponse:
 
     registry = CollectorRegistry()
     # The second tells memory, processor time, open files and the start, where /proc has them.
-    registry.register(_Labelled([_Collector(service), ProcessCollector(registry=None)], service.replica))
-    return ApiResponse(content_type=CONTENT_TYPE_PLAIN_0_0_4, chunks=[generate_latest(registry)])
+    registry.register(
+        _Labelled(
+            [_Collector(service), ProcessCollector(registry=None)], service.replica
+        )
+    )
+    return ApiResponse(
+        content_type=CONTENT_TYPE_PLAIN_0_0_4, chunks=[generate_latest(registry)]
+    )
 
 
 class _Collector:
@@ -46,8 +52,13 @@ class _Collector:
     def collect(self) -> Iterator[Metric]:
         from prometheus_client import core
 
-        for kind, name, text, labels, samples in (*_of_server(self._service), *_of_versions(self._service)):
-            metric: Any = getattr(core, f"{kind}MetricFamily")(f"pocketserve_{name}", text, labels=labels)
+        for kind, name, text, labels, samples in (
+            *_of_server(self._service),
+            *_of_versions(self._service),
+        ):
+            metric: Any = getattr(core, f"{kind}MetricFamily")(
+                f"pocketserve_{name}", text, labels=labels
+            )
             for sample in samples:
                 metric.add_metric(*sample)
             yield metric
@@ -56,7 +67,9 @@ class _Collector:
 class _Labelled:
     """Names the worker on every sample: of several, a scrape reaches any."""
 
-    def __init__(self, collectors: Sequence[Collector], replica: Replica | None) -> None:
+    def __init__(
+        self, collectors: Sequence[Collector], replica: Replica | None
+    ) -> None:
         self._collectors = collectors
         self._labels = {} if replica is None else {"worker": replica.name}
 
@@ -64,7 +77,8 @@ class _Labelled:
         for collector in self._collectors:
             for metric in collector.collect():
                 metric.samples = [
-                    sample._replace(labels={**sample.labels, **self._labels}) for sample in metric.samples
+                    sample._replace(labels={**sample.labels, **self._labels})
+                    for sample in metric.samples
                 ]
                 yield metric
 
@@ -73,13 +87,23 @@ def _of_server(service: Service) -> Iterator[Row]:
     engine, power, traffic = service.engine, service.power, service.traffic
     yield "Gauge", "info", "The server", ["version"], [([__version__], 1)]
     values: list[tuple[str, str, float]] = [
-        ("models_memory_bytes", "Memory that loaded models hold, estimated", engine.memory_held()),
-        ("memory_budget_bytes", "Memory that they may hold together", engine.memory_budget),
+        (
+            "models_memory_bytes",
+            "Memory that loaded models hold, estimated",
+            engine.memory_held(),
+        ),
+        (
+            "memory_budget_bytes",
+            "Memory that they may hold together",
+            engine.memory_budget,
+        ),
         ("usable_cores", "Cores that it may use now", engine.usable_cores),
     ]
     reading = power.reading
     if reading is not None and reading.charge is not None:
-        values.append(("battery_charge_ratio", "Charge, last read", reading.charge / 100))
+        values.append(
+            ("battery_charge_ratio", "Charge, last read", reading.charge / 100)
+        )
     if reading is not None and reading.heat is not None:
         values.append(("battery_celsius", "Temperature, last read", reading.heat))
     for name, text, value in values:
@@ -87,31 +111,74 @@ def _of_server(service: Service) -> Iterator[Row]:
     reasons = [([reason], float(reason in power.reasons)) for reason in REASONS]
     text = "Whether there are fewer threads and no background requests, by reason"
     yield "Gauge", "low_power", text, ["reason"], reasons
-    connections = [([transport], count()) for transport, count in traffic.connections.items()]
-    yield "Gauge", "open_connections", "Connections that are open", ["transport"], connections
+    connections = [
+        ([transport], count()) for transport, count in traffic.connections.items()
+    ]
+    yield (
+        "Gauge",
+        "open_connections",
+        "Connections that are open",
+        ["transport"],
+        connections,
+    )
     answers = [([*map(str, labels)], count) for labels, count in traffic.answers()]
     text = "Answers; route is empty where none was reached or let in"
-    yield "Counter", "responses", text, ["transport", "method", "route", "status"], answers
+    yield (
+        "Counter",
+        "responses",
+        text,
+        ["transport", "method", "route", "status"],
+        answers,
+    )
 
 
 def _of_versions(service: Service) -> Iterator[Row]:
     used = list(_used(service))
     running = [(key, handle) for key, _, handle in used if handle is not None]
     # A model that is closed at this moment has no sessions.
-    opened = [(key, handle.model, handle.model.sessions) for key, handle in running if handle.model.sessions]
-    devices = [([*key, device_of(sessions), sessions[0].runtime], 1) for key, _, sessions in opened]
-    threads = [(key, model.threads) for key, model, _ in opened if not model.fixed_threads]
+    opened = [
+        (key, handle.model, handle.model.sessions)
+        for key, handle in running
+        if handle.model.sessions
+    ]
+    devices = [
+        ([*key, device_of(sessions), sessions[0].runtime], 1)
+        for key, _, sessions in opened
+    ]
+    threads = [
+        (key, model.threads) for key, model, _ in opened if not model.fixed_threads
+    ]
     loaded = [(key, float(handle is not None)) for key, _, handle in used]
-    waiting = [(key, float(handle.queue.waiting if handle is not None else 0)) for key, _, handle in used]
+    waiting = [
+        (key, float(handle.queue.waiting if handle is not None else 0))
+        for key, _, handle in used
+    ]
     yield "Gauge", "model_loaded", "Whether a version is in memory", VERSION, loaded
     yield "Gauge", "queue_length", "Requests in line", VERSION, waiting
     text = "1 for what really runs a version that is in memory"
     yield "Gauge", "model_device", text, [*VERSION, "device", "runtime"], devices
-    yield "Gauge", "model_threads", "Threads that one run of a version may use", VERSION, threads
+    yield (
+        "Gauge",
+        "model_threads",
+        "Threads that one run of a version may use",
+        VERSION,
+        threads,
+    )
     counters = [(key, each) for key, each, _ in used]
-    requests = [([*key, outcome], count) for key, each in counters for outcome, count in _outcomes(each).items()]
-    phases = [([*key, phase], ns / 1e9) for key, each in counters for phase, ns in each.phase_ns().items()]
-    times = [(key, each.latency_classes(), sum(each.phase_ns().values()) / 1e9) for key, each in counters]
+    requests = [
+        ([*key, outcome], count)
+        for key, each in counters
+        for outcome, count in _outcomes(each).items()
+    ]
+    phases = [
+        ([*key, phase], ns / 1e9)
+        for key, each in counters
+        for phase, ns in each.phase_ns().items()
+    ]
+    times = [
+        (key, each.latency_classes(), sum(each.phase_ns().values()) / 1e9)
+        for key, each in counters
+    ]
     loads = [([*key, "success"], each.loads.count) for key, each in counters]
     loads += [([*key, "failure"], each.failed_loads) for key, each in counters]
     load_s = [(key, each.loads.ns / 1e9) for key, each in counters]
@@ -127,16 +194,25 @@ def _of_versions(service: Service) -> Iterator[Row]:
     yield "Counter", "load_seconds", "Time spent loading", VERSION, load_s
 
 
-def _used(service: Service) -> Iterator[tuple[list[str], VersionStatistics, ModelHandle | None]]:
+def _used(
+    service: Service,
+) -> Iterator[tuple[list[str], VersionStatistics, ModelHandle | None]]:
     for status in service.statuses():
         if status.version:
             counters = service.engine.statistics(status.model, status.version)
             handle = service.engine.running(status.model, status.version)
-            if counters.last_inference_ms or counters.fail.count or counters.failed_loads or handle:
+            if (
+                counters.last_inference_ms
+                or counters.fail.count
+                or counters.failed_loads
+                or handle
+            ):
                 yield [status.model, status.version], counters, handle
 
 
 def _outcomes(counters: VersionStatistics) -> dict[str, int]:
-    unanswered = {outcome: duration.count for outcome, duration in counters.unanswered.items()}
+    unanswered = {
+        outcome: duration.count for outcome, duration in counters.unanswered.items()
+    }
     failures = max(0, counters.fail.count - sum(unanswered.values()))
     return {"success": counters.runs.count, **unanswered, "failure": failures}

@@ -15,7 +15,9 @@ from pocketserve.tasks.vision.picture_input import picture_shape
 from pocketserve.tensors import TensorSpec
 from pocketserve_wire import DATATYPES
 
-MAX_BATCH_SIZE = 1024  # rows of one request, for clients that ask; as many as ``max_batch`` may be
+MAX_BATCH_SIZE = (
+    1024  # rows of one request, for clients that ask; as many as ``max_batch`` may be
+)
 NO_FORMAT = "FORMAT_NONE"
 
 
@@ -32,9 +34,16 @@ def triton_config(entry: ModelEntry, running: ModelHandle) -> dict[str, Any]:
         "backend": format.triton or format.name,
         "version_policy": dict(entry.policy) or {"all": {}},
         "max_batch_size": rows,
-        "input": [_tensor(spec, rows) | {"format": _format(spec) if pictures else NO_FORMAT} for spec in inputs],
-        "output": [_tensor(spec, rows) | {"label_filename": labels} for spec in outputs],
-        "instance_group": [{"name": entry.name, "kind": "KIND_CPU", "count": len(model.sessions)}],
+        "input": [
+            _tensor(spec, rows) | {"format": _format(spec) if pictures else NO_FORMAT}
+            for spec in inputs
+        ],
+        "output": [
+            _tensor(spec, rows) | {"label_filename": labels} for spec in outputs
+        ],
+        "instance_group": [
+            {"name": entry.name, "kind": "KIND_CPU", "count": len(model.sessions)}
+        ],
         "default_model_filename": model.version.path.name,
         "parameters": {"runtime": {"string_value": model.runtime}},
     }
@@ -42,7 +51,10 @@ def triton_config(entry: ModelEntry, running: ModelHandle) -> dict[str, Any]:
         config["dynamic_batching"] = {}
     if running.sequences is not None:
         idle = int(entry.manifest.state.max_idle * 1e6)
-        config["sequence_batching"] = {"max_sequence_idle_microseconds": idle, "direct": {}}
+        config["sequence_batching"] = {
+            "max_sequence_idle_microseconds": idle,
+            "direct": {},
+        }
     return config
 
 
@@ -59,8 +71,14 @@ def max_batch_size(specs: Iterable[TensorSpec]) -> int:
 
 def _tensor(spec: TensorSpec, rows: int) -> dict[str, Any]:
     dims = list(spec.shape[1:] if rows else spec.shape)
-    tensor = {"name": spec.name, "data_type": DATATYPES[spec.datatype].protobuf_name, "dims": dims or [1]}
-    return tensor if dims else tensor | {"reshape": {"shape": []}}  # the protocol has no empty dims
+    tensor = {
+        "name": spec.name,
+        "data_type": DATATYPES[spec.datatype].protobuf_name,
+        "dims": dims or [1],
+    }
+    return (
+        tensor if dims else tensor | {"reshape": {"shape": []}}
+    )  # the protocol has no empty dims
 
 
 def _format(spec: TensorSpec) -> str:

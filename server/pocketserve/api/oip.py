@@ -23,7 +23,11 @@ from pocketserve.service import ModelStatus, Service
 from pocketserve_wire import ApiError, ErrorCode, oip, strict_json
 from pocketserve_wire.oip_fields import parse_parameters
 
-_INDEX_STATES = {State.LOADING: "LOADING", State.READY: "READY", State.ON_DEMAND: "READY"}
+_INDEX_STATES = {
+    State.LOADING: "LOADING",
+    State.READY: "READY",
+    State.ON_DEMAND: "READY",
+}
 
 
 def live(service: Service, request: ApiRequest) -> ApiResponse:
@@ -34,9 +38,15 @@ def live(service: Service, request: ApiRequest) -> ApiResponse:
 def ready(service: Service, request: ApiRequest) -> ApiResponse:
     """New requests are accepted, and what is to be loaded at start is loaded."""
     if service.draining:
-        raise ApiError(ErrorCode.SHUTTING_DOWN, "the server is shutting down", retry_after_s=1.0)
+        raise ApiError(
+            ErrorCode.SHUTTING_DOWN, "the server is shutting down", retry_after_s=1.0
+        )
     if service.starting:
-        raise ApiError(ErrorCode.MODEL_NOT_READY, "the models of --load are being loaded", retry_after_s=1.0)
+        raise ApiError(
+            ErrorCode.MODEL_NOT_READY,
+            "the models of --load are being loaded",
+            retry_after_s=1.0,
+        )
     return json_response({"live": True, "ready": True})
 
 
@@ -65,24 +75,39 @@ def model_metadata(service: Service, request: ApiRequest) -> ApiResponse:
     """Inputs, outputs, versions and what runs the model."""
     from pocketserve.api.describe import describe_model  # late: no inference needs it
 
-    with service.running(request.path["model"], request.path.get("version")) as (entry, running):
+    with service.running(request.path["model"], request.path.get("version")) as (
+        entry,
+        running,
+    ):
         note = service.note(entry, running.model.version.name)
-        return json_response(describe_model(entry, running, service.config.http_port, note=note))
+        return json_response(
+            describe_model(entry, running, service.config.http_port, note=note)
+        )
 
 
 def model_config(service: Service, request: ApiRequest) -> ApiResponse:
     """Triton's model configuration in its protobuf-JSON form, as far as it applies."""
-    from pocketserve.api.model_config import triton_config  # late: no inference needs it
+    from pocketserve.api.model_config import (
+        triton_config,
+    )  # late: no inference needs it
 
-    with service.running(request.path["model"], request.path.get("version")) as (entry, running):
+    with service.running(request.path["model"], request.path.get("version")) as (
+        entry,
+        running,
+    ):
         return json_response(triton_config(entry, running))
 
 
 def model_interface(service: Service, request: ApiRequest) -> ApiResponse:
     """Tensors, calls of the task, all labels and the fingerprint: what programs that ask the model are written from."""
-    from pocketserve.engine.interface import describe_interface  # late: no inference needs it
+    from pocketserve.engine.interface import (
+        describe_interface,
+    )  # late: no inference needs it
 
-    with service.running(request.path["model"], request.path.get("version")) as (_, running):
+    with service.running(request.path["model"], request.path.get("version")) as (
+        _,
+        running,
+    ):
         return json_response(describe_interface(running.model))
 
 
@@ -93,20 +118,43 @@ def infer(service: Service, request: ApiRequest) -> InferenceCall:
         ApiError: for every fault of the request.
     """
     template = oip.find_template(request.body, request.json_length)
-    if template is not None and template.all_raw and not request.query and "task" not in template.parameters:
+    if (
+        template is not None
+        and template.all_raw
+        and not request.query
+        and "task" not in template.parameters
+    ):
         request.client_id = template.id
-        return inference_call(service, request, EncodedPayload(template, request.body), template.parameters, _answer)
+        return inference_call(
+            service,
+            request,
+            EncodedPayload(template, request.body),
+            template.parameters,
+            _answer,
+        )
     service.require(request.path["model"], request.path.get("version"))
     decoded = oip.decode_infer_request(request.body, request.json_length)
     request.client_id = decoded.id
     # A raw body has no parameters of its own, so the query string may hold them.
-    parameters = decoded.parameters | waiting_parameters(request) if request.query else decoded.parameters
+    parameters = (
+        decoded.parameters | waiting_parameters(request)
+        if request.query
+        else decoded.parameters
+    )
     respond = partial(_encode, decoded)
-    if decoded.parameters.get("task") is True:  # any other value is some other server's parameter of this name
+    if (
+        decoded.parameters.get("task") is True
+    ):  # any other value is some other server's parameter of this name
         from pocketserve.api import tasks  # late: few ask for a task so
 
         payload, respond_to_task = tasks.payload_of(decoded)
-        return inference_call(service, request, payload, parameters, lambda result: respond(respond_to_task(result)))
+        return inference_call(
+            service,
+            request,
+            payload,
+            parameters,
+            lambda result: respond(respond_to_task(result)),
+        )
     return inference_call(service, request, TensorPayload(decoded), parameters, respond)
 
 
@@ -119,7 +167,9 @@ def _encode(request: oip.InferRequest, response: oip.InferResponse) -> ApiRespon
 
 def _answer(body: oip.EncodedBody) -> ApiResponse:
     chunks, json_length = body
-    return ApiResponse(200, JSON if json_length is None else OCTETS, chunks, json_length, True)
+    return ApiResponse(
+        200, JSON if json_length is None else OCTETS, chunks, json_length, True
+    )
 
 
 def statistics(service: Service, request: ApiRequest) -> ApiResponse:
@@ -130,8 +180,16 @@ def statistics(service: Service, request: ApiRequest) -> ApiResponse:
     elif "version" in request.path:
         statuses = [service.status(name, request.path["version"])]
     else:
-        statuses = [status for status in service.model_statuses(service.entry(name)) if status.version]
-        used = [status for status in statuses if service.engine.statistics(name, status.version).last_inference_ms]
+        statuses = [
+            status
+            for status in service.model_statuses(service.entry(name))
+            if status.version
+        ]
+        used = [
+            status
+            for status in statuses
+            if service.engine.statistics(name, status.version).last_inference_ms
+        ]
         # Clients of a single-version server expect one entry: versions that never ran are left out.
         statuses = used or [service.status(name, None)]
     entries = [_statistics_entry(service, status) for status in statuses]
@@ -148,11 +206,25 @@ def repository_index(service: Service, request: ApiRequest) -> ApiResponse:
             continue
         state = _INDEX_STATES.get(status.state, "UNAVAILABLE")
         # Triton and MLServer always have a reason, and their clients count on it.
-        entry = {"name": status.model, "version": status.version, "state": state, "reason": status.reason}
+        entry = {
+            "name": status.model,
+            "version": status.version,
+            "state": state,
+            "reason": status.reason,
+        }
         entries.append(entry | _listing(service, status))
     for name in () if only_ready else service.repository.models().misnamed:
-        name_text = name.encode("utf-8", "replace").decode()  # a file's name need not be UTF-8, JSON must
-        entries.append({"name": name_text, "version": "", "state": "UNAVAILABLE", "reason": name_fault(name_text)})
+        name_text = name.encode(
+            "utf-8", "replace"
+        ).decode()  # a file's name need not be UTF-8, JSON must
+        entries.append(
+            {
+                "name": name_text,
+                "version": "",
+                "state": "UNAVAILABLE",
+                "reason": name_fault(name_text),
+            }
+        )
     return json_response(entries)
 
 
@@ -171,7 +243,10 @@ def _listing(service: Service, status: ModelStatus) -> dict[str, Any]:
         "default": version.name == service.default_of(model),
         "loaded": running is not None,
         "file_bytes": file_bytes(version),
-        "task": (running.model.task.name if running is not None else model.manifest.task) or "",
+        "task": (
+            running.model.task.name if running is not None else model.manifest.task
+        )
+        or "",
     }
 
 
@@ -180,7 +255,9 @@ def repository_load(service: Service, request: ApiRequest) -> ApiResponse:
     parameters = dict(_body_parameters(request))
     release = parameters.pop("release", False)
     if not isinstance(release, bool):
-        raise ApiError(ErrorCode.INVALID_PARAMETER, "parameters.release must be true or false")
+        raise ApiError(
+            ErrorCode.INVALID_PARAMETER, "parameters.release must be true or false"
+        )
     if parameters:
         # A file or a configuration from the network would be code from a stranger.
         raise ApiError(
@@ -204,7 +281,9 @@ def repository_unload(service: Service, request: ApiRequest) -> ApiResponse:
 def _statistics_entry(service: Service, status: ModelStatus) -> dict[str, Any]:
     running = service.engine.running(status.model, status.version)
     memory_bytes = running.memory_bytes if running is not None else 0
-    return service.engine.statistics(status.model, status.version).to_json(status.model, status.version, memory_bytes)
+    return service.engine.statistics(status.model, status.version).to_json(
+        status.model, status.version, memory_bytes
+    )
 
 
 def _body_object(request: ApiRequest) -> dict[str, Any]:

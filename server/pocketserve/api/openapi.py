@@ -34,7 +34,10 @@ TEXT: Schema = {"type": "string"}
 COUNT: Schema = {"type": "integer", "minimum": 0}
 FLAG: Schema = {"type": "boolean"}
 ANYTHING: Schema = {"type": "object"}
-PARAMETERS: Schema = {"type": ["object", "null"], "additionalProperties": {"type": ["string", "number", "boolean"]}}
+PARAMETERS: Schema = {
+    "type": ["object", "null"],
+    "additionalProperties": {"type": ["string", "number", "boolean"]},
+}
 _NAME: Schema = {"type": "string", "minLength": 1, "maxLength": MAX_TENSOR_NAME_CHARS}
 
 
@@ -49,7 +52,14 @@ def _map(values: Schema) -> Schema:
 def _tensor(shape_minimum: int, **more: Schema) -> Schema:
     shape = _array({"type": "integer", "minimum": shape_minimum})
     required = ("name", "datatype", "shape")
-    return _object(required, name=_NAME, datatype=_choice(*DATATYPES), shape=shape, parameters=PARAMETERS, **more)
+    return _object(
+        required,
+        name=_NAME,
+        datatype=_choice(*DATATYPES),
+        shape=shape,
+        parameters=PARAMETERS,
+        **more,
+    )
 
 
 def _hexadecimal(length: int) -> Schema:
@@ -89,7 +99,10 @@ SCHEMAS: dict[str, Schema] = {
         id={"type": ["string", "null"], "maxLength": 256},
         parameters=PARAMETERS,
         inputs=_array(_reference("Tensor")),
-        outputs={"type": ["array", "null"], "items": _object(("name",), name=_NAME, parameters=PARAMETERS)},
+        outputs={
+            "type": ["array", "null"],
+            "items": _object(("name",), name=_NAME, parameters=PARAMETERS),
+        },
     ),
     "InferResponse": _object(
         ("model_name", "model_version", "outputs"),
@@ -109,7 +122,9 @@ SCHEMAS: dict[str, Schema] = {
         parameters=PARAMETERS,
         card=_object(
             ("task", "examples"),
-            **dict.fromkeys(("task", "input", "advice", "preprocessing", "answer"), TEXT),
+            **dict.fromkeys(
+                ("task", "input", "advice", "preprocessing", "answer"), TEXT
+            ),
             labels=COUNT,
             first_labels=_array(TEXT),
             examples=_map(TEXT),
@@ -117,16 +132,26 @@ SCHEMAS: dict[str, Schema] = {
             parameters=_map(ANYTHING),
             features=_array(_FEATURE),
             keypoints=_array(TEXT),
-            skeleton=_array({"type": "array", "items": COUNT, "minItems": 2, "maxItems": 2}),
+            skeleton=_array(
+                {"type": "array", "items": COUNT, "minItems": 2, "maxItems": 2}
+            ),
         ),
     ),
     "Statistics": _record(
         model_stats=_array(
             _object(
-                ("name", "version", "inference_count", "execution_count", "inference_stats"),
+                (
+                    "name",
+                    "version",
+                    "inference_count",
+                    "execution_count",
+                    "inference_stats",
+                ),
                 name=TEXT,
                 version=TEXT,
-                **dict.fromkeys(("last_inference", "inference_count", "execution_count"), COUNT),
+                **dict.fromkeys(
+                    ("last_inference", "inference_count", "execution_count"), COUNT
+                ),
                 inference_stats=_map(_record(count=COUNT, ns=COUNT)),
             )
         ),
@@ -143,13 +168,20 @@ SCHEMAS: dict[str, Schema] = {
 _BINARY: Schema = {"type": "string", "format": "binary"}
 
 # Hints alone: the bytes decide. Generators of clients know nothing to do with ``*/*``.
-_RAW_KINDS = ("application/octet-stream", "image/*", "audio/*", "text/*", "application/json")
+_RAW_KINDS = (
+    "application/octet-stream",
+    "image/*",
+    "audio/*",
+    "text/*",
+    "application/json",
+)
 
 REQUEST_BODIES: dict[str, Schema] = {
     "infer": {
         "required": True,
         "description": "JSON, or with the header Inference-Header-Content-Length JSON followed by raw tensors.",
-        "content": _json(_reference("InferRequest")) | {"application/octet-stream": {"schema": _BINARY}},
+        "content": _json(_reference("InferRequest"))
+        | {"application/octet-stream": {"schema": _BINARY}},
     },
     "raw": {
         "required": True,
@@ -175,14 +207,19 @@ REQUEST_BODIES: dict[str, Schema] = {
                     ("model", "query", "documents"),
                     model=TEXT,
                     query=TEXT,
-                    documents=_array({"anyOf": [TEXT, _object(("text",), text=TEXT)]}) | {"minItems": 1},
+                    documents=_array({"anyOf": [TEXT, _object(("text",), text=TEXT)]})
+                    | {"minItems": 1},
                     top_n={"type": "integer", "minimum": 1},
                     return_documents=FLAG,
                 ),
             ),
             ("web_session", True, _record(ticket=TEXT)),
             ("pairing_begin", True, _record(public=_hexadecimal(256))),
-            ("pairing_finish", True, _record(exchange=_hexadecimal(16), proof=_hexadecimal(32))),
+            (
+                "pairing_finish",
+                True,
+                _record(exchange=_hexadecimal(16), proof=_hexadecimal(32)),
+            ),
         )
     },
 }
@@ -190,12 +227,18 @@ REQUEST_BODIES: dict[str, Schema] = {
 ANSWERS: dict[str, Schema] = {
     "health": _object(("live",), live=FLAG, ready=FLAG),
     "server_metadata": _object(
-        ("name", "version", "extensions"), name=TEXT, version=TEXT, extensions=_array(TEXT), low_power=TEXT
+        ("name", "version", "extensions"),
+        name=TEXT,
+        version=TEXT,
+        extensions=_array(TEXT),
+        low_power=TEXT,
     ),
     "model_list": _record(models=_array(TEXT)),
     "model_metadata": _reference("ModelMetadata"),
     "model_ready": _record(name=TEXT, ready=FLAG),
-    "model_config": _object(("name", "platform", "input", "output"), name=TEXT, platform=TEXT),
+    "model_config": _object(
+        ("name", "platform", "input", "output"), name=TEXT, platform=TEXT
+    ),
     "model_interface": _object(
         ("name", "version", "fingerprint", "task", "inputs", "outputs", "calls"),
         **dict.fromkeys(("name", "version", "fingerprint", "task"), TEXT),
@@ -209,7 +252,9 @@ ANSWERS: dict[str, Schema] = {
     "index": _array(
         _object(
             ("name", "version", "state", "reason"),
-            **dict.fromkeys(("name", "version", "state", "reason", "task", "sha256", "worker"), TEXT),
+            **dict.fromkeys(
+                ("name", "version", "state", "reason", "task", "sha256", "worker"), TEXT
+            ),
             **dict.fromkeys(("default", "loaded"), FLAG),
             file_bytes=COUNT,
         )
@@ -243,8 +288,12 @@ ANSWERS: dict[str, Schema] = {
     ),
     "pairing_state": _record(**_PAIRING),
     "pairing_closed": _record(**_PAIRING),
-    "pairing_code": _record(code={"type": "string", "pattern": "^[0-9]{10}$"}, **_PAIRING),
-    "pairing_begun": _record(exchange=_hexadecimal(16), salt=_hexadecimal(16), public=_hexadecimal(256)),
+    "pairing_code": _record(
+        code={"type": "string", "pattern": "^[0-9]{10}$"}, **_PAIRING
+    ),
+    "pairing_begun": _record(
+        exchange=_hexadecimal(16), salt=_hexadecimal(16), public=_hexadecimal(256)
+    ),
     "pairing_done": _record(proof=_hexadecimal(32), token=TEXT),
     "metrics": TEXT,
     "openapi": ANYTHING,
@@ -252,39 +301,71 @@ ANSWERS: dict[str, Schema] = {
 _OTHER_TYPES: dict[str, dict[str, Schema]] = {
     "infer": {"application/octet-stream": _BINARY},
     "prediction": {"image/png": _BINARY, "image/jpeg": _BINARY},
-    "alive_or_page": {"text/html": TEXT | {"description": "The page, where Accept names text/html; HTTP only."}},
+    "alive_or_page": {
+        "text/html": TEXT
+        | {"description": "The page, where Accept names text/html; HTTP only."}
+    },
 }
 """Types that an answer may have beside JSON."""
 
 _WAITING: tuple[tuple[str, Schema, str], ...] = (
-    ("timeout_ms", {"type": "number", "minimum": 0, "maximum": 86_400_000}, "Longest wait for a turn."),
-    ("priority", {"type": "integer", "minimum": 0, "maximum": 2**32 - 1}, "1 goes first; 0, the default, is as 5."),
-    ("stream", {"type": "string", "maxLength": 128}, "A newer request of the same stream replaces one that waits."),
+    (
+        "timeout_ms",
+        {"type": "number", "minimum": 0, "maximum": 86_400_000},
+        "Longest wait for a turn.",
+    ),
+    (
+        "priority",
+        {"type": "integer", "minimum": 0, "maximum": 2**32 - 1},
+        "1 goes first; 0, the default, is as 5.",
+    ),
+    (
+        "stream",
+        {"type": "string", "maxLength": 128},
+        "A newer request of the same stream replaces one that waits.",
+    ),
 )
 _QUERY: dict[str, Sequence[tuple[str, Schema, str]]] = {
     "infer": _WAITING,
     "v1_predict": _WAITING,
     "rerank": _WAITING,
     "prediction": (
-        *((parameter.name, parameter.schema(), parameter.text) for parameter in parameters.PARAMETERS),
+        *(
+            (parameter.name, parameter.schema(), parameter.text)
+            for parameter in parameters.PARAMETERS
+        ),
         ("version", TEXT, "The version to ask; else the model's default."),
         *_WAITING,
-        ("sequence_id", {"type": "string", "maxLength": 256}, "The sequence that this is a step of."),
+        (
+            "sequence_id",
+            {"type": "string", "maxLength": 256},
+            "The sequence that this is a step of.",
+        ),
         ("sequence_start", FLAG, "It is the first step."),
         ("sequence_end", FLAG, "It is the last step."),
     ),
     "pairing_state": (
-        ("wait_ms", {"type": "number", "minimum": 0, "maximum": 2_000}, "Answer later, once pairing is not open."),
+        (
+            "wait_ms",
+            {"type": "number", "minimum": 0, "maximum": 2_000},
+            "Answer later, once pairing is not open.",
+        ),
     ),
 }
 
 
-def describe_routes(routes: Sequence[Route], port: int = HTTP_PORT, *, auth: bool = True) -> ApiResponse:
+def describe_routes(
+    routes: Sequence[Route], port: int = HTTP_PORT, *, auth: bool = True
+) -> ApiResponse:
     """Describe these routes of a server with that HTTP port; ``auth`` says that a token is asked for."""
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         paths.setdefault(route.pattern, {})[route.method.lower()] = _operation(route)
-    password = {"type": "http", "scheme": "basic", "description": "The token as the password."}
+    password = {
+        "type": "http",
+        "scheme": "basic",
+        "description": "The token as the password.",
+    }
     return json_response(
         {
             "openapi": "3.1.0",
@@ -298,7 +379,10 @@ def describe_routes(routes: Sequence[Route], port: int = HTTP_PORT, *, auth: boo
             "paths": paths,
             "components": {
                 "schemas": SCHEMAS,
-                "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}, "password": password},
+                "securitySchemes": {
+                    "token": {"type": "http", "scheme": "bearer"},
+                    "password": password,
+                },
             },
             "security": [{"token": []}, {"password": []}] if auth else [],
         }
@@ -307,20 +391,47 @@ def describe_routes(routes: Sequence[Route], port: int = HTTP_PORT, *, auth: boo
 
 def _operation(route: Route) -> dict[str, Any]:
     schema = ANSWERS[route.answer]
-    content = {"text/plain": {"schema": schema}} if route.answer == "metrics" else _json(schema)
-    content |= {content_type: {"schema": other} for content_type, other in _OTHER_TYPES.get(route.answer, {}).items()}
-    success = {} if route.answer == "not_offered" else {"200": {"description": "Done.", "content": content}}
-    fault = {"description": "The fault in words and its stable code.", "content": _json(_reference("Error"))}
+    content = (
+        {"text/plain": {"schema": schema}}
+        if route.answer == "metrics"
+        else _json(schema)
+    )
+    content |= {
+        content_type: {"schema": other}
+        for content_type, other in _OTHER_TYPES.get(route.answer, {}).items()
+    }
+    success = (
+        {}
+        if route.answer == "not_offered"
+        else {"200": {"description": "Done.", "content": content}}
+    )
+    fault = {
+        "description": "The fault in words and its stable code.",
+        "content": _json(_reference("Error")),
+    }
     operation: dict[str, Any] = {
         "operationId": f"{route.group}_{route.name}_{route.method.lower()}",
         "tags": [route.group],
-        "summary": (load_handler(route.handler_name).__doc__ or "").strip().splitlines()[0],
+        "summary": (load_handler(route.handler_name).__doc__ or "")
+        .strip()
+        .splitlines()[0],
         "responses": {**success, "default": fault},
     }
     in_path = re.findall(r"{(\w+)}", route.pattern)
-    parameters = [{"name": name, "in": "path", "required": True, "schema": TEXT} for name in in_path]
+    parameters = [
+        {"name": name, "in": "path", "required": True, "schema": TEXT}
+        for name in in_path
+    ]
     for name, kind, text in _QUERY.get(route.answer, ()):
-        parameters.append({"name": name, "in": "query", "required": False, "schema": kind, "description": text})
+        parameters.append(
+            {
+                "name": name,
+                "in": "query",
+                "required": False,
+                "schema": kind,
+                "description": text,
+            }
+        )
     if parameters:
         operation["parameters"] = parameters
     if route.body is not None:

@@ -19,7 +19,9 @@ from pocketserve_wire.oip_fields import bad_request
 from pocketserve_wire.pairing import EXCHANGE_BYTES, PROOF_BYTES, PUBLIC_BYTES
 
 MAX_BODY_BYTES = 4096
-MAX_WAIT_MS = 2_000  # short enough that callers who wait hold a thread for a moment only
+MAX_WAIT_MS = (
+    2_000  # short enough that callers who wait hold a thread for a moment only
+)
 
 
 def open_desk(service: Service, request: ApiRequest) -> ApiResponse:
@@ -47,7 +49,13 @@ def begin(service: Service, request: ApiRequest) -> ApiResponse:
     """An app begins the exchange with its public number."""
     public = _hexadecimal(request, public=PUBLIC_BYTES)["public"]
     identifier, salt, server_public = service.pairing.begin(public)
-    return json_response({"exchange": identifier.hex(), "salt": salt.hex(), "public": server_public.hex()})
+    return json_response(
+        {
+            "exchange": identifier.hex(),
+            "salt": salt.hex(),
+            "public": server_public.hex(),
+        }
+    )
 
 
 def finish(service: Service, request: ApiRequest) -> ApiResponse:
@@ -58,19 +66,33 @@ def finish(service: Service, request: ApiRequest) -> ApiResponse:
 
 
 def _answer(now: PairingState, **more: str) -> ApiResponse:
-    return json_response({**more, "state": now.state, "remaining_s": round(now.remaining_s, 3), "tries": now.tries})
+    return json_response(
+        {
+            **more,
+            "state": now.state,
+            "remaining_s": round(now.remaining_s, 3),
+            "tries": now.tries,
+        }
+    )
 
 
 def _hexadecimal(request: ApiRequest, **lengths: int) -> dict[str, bytes]:
     """The body's fields, each so many bytes in hexadecimal digits and nothing else."""
     refuse_unknown_query(request)
     if len(request.body) > MAX_BODY_BYTES:
-        raise ApiError(ErrorCode.BODY_TOO_LARGE, f"a pairing message has at most {MAX_BODY_BYTES} bytes")
+        raise ApiError(
+            ErrorCode.BODY_TOO_LARGE,
+            f"a pairing message has at most {MAX_BODY_BYTES} bytes",
+        )
     document = strict_json.loads(request.body)
     if not isinstance(document, dict) or document.keys() != lengths.keys():
         raise bad_request(f"the body must be a JSON object with {', '.join(lengths)}")
     for name, length in lengths.items():
         text = document[name]
-        if not isinstance(text, str) or not re.fullmatch(rf"[0-9a-fA-F]{{{2 * length}}}", text):
-            raise bad_request(f"{name} must be {length} bytes as {2 * length} hexadecimal digits")
+        if not isinstance(text, str) or not re.fullmatch(
+            rf"[0-9a-fA-F]{{{2 * length}}}", text
+        ):
+            raise bad_request(
+                f"{name} must be {length} bytes as {2 * length} hexadecimal digits"
+            )
     return {name: bytes.fromhex(document[name]) for name in lengths}

@@ -30,7 +30,9 @@ from pocketserve_wire import ApiError, ErrorCode, strict_json
 PNG, JPEG = "image/png", "image/jpeg"
 FORM = "multipart/form-data"
 REQUEST_FIELDS = ("version", *WAITING_QUERY, *SEQUENCE_QUERY)
-MAX_FIELD_BYTES = 1024  # of a form's field that is a parameter; longer ones are cut and then refused
+MAX_FIELD_BYTES = (
+    1024  # of a form's field that is a parameter; longer ones are cut and then refused
+)
 
 
 def predict(service: Service, request: ApiRequest) -> InferenceCall:
@@ -49,7 +51,9 @@ def ask(service: Service, request: ApiRequest) -> Prediction:
 
 
 def call_of(
-    service: Service, request: ApiRequest, respond: Callable[[Prediction], ApiResponse] | None = None
+    service: Service,
+    request: ApiRequest,
+    respond: Callable[[Prediction], ApiResponse] | None = None,
 ) -> InferenceCall:
     """Return the inference that a request of this interface asks for.
 
@@ -61,13 +65,21 @@ def call_of(
     if content_type[: len(FORM)].lower() == FORM:
         body, content_type = memoryview(b""), ""
         parts = _read_form(request)
-    refuse_unknown_query(request, *parameters.NAMES, "version", *WAITING_QUERY, *SEQUENCE_QUERY)
+    refuse_unknown_query(
+        request, *parameters.NAMES, "version", *WAITING_QUERY, *SEQUENCE_QUERY
+    )
     hints, options = parameters.hints_and_options(request.query, content_type)
     payload = RawPayload(body, options, hints, sequence_parameters(request), parts)
     version = _version(request)
     explain = partial(_explain, service, request)
     return inference_call(
-        service, request, payload, waiting_parameters(request), respond, version=version, explain=explain
+        service,
+        request,
+        payload,
+        waiting_parameters(request),
+        respond,
+        version=version,
+        explain=explain,
     )
 
 
@@ -82,10 +94,16 @@ def _read_form(request: ApiRequest) -> list[FormPart]:
             parts.append(part)
             continue
         if part.name in query:
-            raise ApiError(ErrorCode.INVALID_PARAMETER, f"parameter {part.name} is given twice")
-        query[part.name] = bytes(part.content[:MAX_FIELD_BYTES]).decode("utf-8", "replace")
+            raise ApiError(
+                ErrorCode.INVALID_PARAMETER, f"parameter {part.name} is given twice"
+            )
+        query[part.name] = bytes(part.content[:MAX_FIELD_BYTES]).decode(
+            "utf-8", "replace"
+        )
     if not parts:
-        raise ApiError(ErrorCode.INVALID_INPUT, "the form has no file and no field with input")
+        raise ApiError(
+            ErrorCode.INVALID_INPUT, "the form has no file and no field with input"
+        )
     request.query = query
     return parts
 
@@ -144,7 +162,10 @@ def _hint(request: ApiRequest, message: str) -> str:
     if not len(request.body):
         return "" if "body is empty" in message else "; the body is empty"
     kind = request.content_type.partition(";")[0].strip().lower()
-    if kind == "application/x-www-form-urlencoded" and bytes(request.body[:1]) not in (b"[", b"{"):
+    if kind == "application/x-www-form-urlencoded" and bytes(request.body[:1]) not in (
+        b"[",
+        b"{",
+    ):
         return "; if it was curl -d @FILE, that leaves out line ends: send the file with curl -T FILE"
     return ""
 
@@ -157,7 +178,12 @@ def encoded_document(prediction: Prediction) -> bytes:
 def document(prediction: Prediction) -> dict[str, Any]:
     """Return the answer's content, before it is encoded; times are in milliseconds."""
     timing = prediction.timing
-    phases = {"queue": timing.queue_ns, "pre": timing.input_ns, "infer": timing.infer_ns, "post": timing.output_ns}
+    phases = {
+        "queue": timing.queue_ns,
+        "pre": timing.input_ns,
+        "infer": timing.infer_ns,
+        "post": timing.output_ns,
+    }
     return {
         "model": prediction.model,
         "version": prediction.version,

@@ -50,9 +50,13 @@ def rerank(service: Service, request: ApiRequest) -> InferenceCall:
     refuse_unknown_query(request, *WAITING_QUERY)
     query = _read(strict_json.loads_object(request.body))
     if len(query.query) * len(query.documents) > service.config.max_body_bytes:
-        raise bad_request("'query' is too long for so many documents: it is paired with each of them")
+        raise bad_request(
+            "'query' is too long for so many documents: it is paired with each of them"
+        )
     service.require(query.model, None)
-    pairs = [{"text": query.query, "text_pair": document} for document in query.documents]
+    pairs = [
+        {"text": query.query, "text_pair": document} for document in query.documents
+    ]
     body = memoryview(strict_json.dumps(pairs))
     every_score = AnswerOptions(top_k=2, threshold=float("-inf"))
     payload = RawPayload(body, every_score, Hints(JSON, {"usage": True}))
@@ -66,14 +70,21 @@ def rerank(service: Service, request: ApiRequest) -> InferenceCall:
         keeps_thread=request.keeps_thread,
     )
     return inference_call(
-        service, of_model, payload, waiting_parameters(request), partial(_respond, query), explain=_explain
+        service,
+        of_model,
+        payload,
+        waiting_parameters(request),
+        partial(_respond, query),
+        explain=_explain,
     )
 
 
 def _read(content: dict[str, Any]) -> _Query:
     for key in content:
         if key not in _KEYS:
-            raise bad_request(f"unknown key {key!r:.80}; known are {', '.join(sorted(_KEYS))}")
+            raise bad_request(
+                f"unknown key {key!r:.80}; known are {', '.join(sorted(_KEYS))}"
+            )
     for key in ("model", "query"):
         text = content.get(key)
         if not isinstance(text, str) or not text.strip():
@@ -82,7 +93,9 @@ def _read(content: dict[str, Any]) -> _Query:
     if not isinstance(listed, list) or not listed:
         raise bad_request("'documents' must be a list of texts with at least one")
     if len(listed) > MAX_DOCUMENTS:
-        raise bad_request(f"'documents' has {len(listed)} texts, the limit is {MAX_DOCUMENTS}")
+        raise bad_request(
+            f"'documents' has {len(listed)} texts, the limit is {MAX_DOCUMENTS}"
+        )
     documents = [_document(entry) for entry in listed]
     top_n = content.get("top_n")
     if top_n is None:
@@ -98,7 +111,9 @@ def _read(content: dict[str, Any]) -> _Query:
 def _document(entry: Any) -> str:
     text = entry.get("text") if isinstance(entry, dict) else entry
     if not isinstance(text, str) or not text.strip():
-        raise bad_request('each document must be a text or {"text": "..."}, and not empty')
+        raise bad_request(
+            'each document must be a text or {"text": "..."}, and not empty'
+        )
     return text
 
 
@@ -113,7 +128,14 @@ def _respond(query: _Query, prediction: Prediction) -> ApiResponse:
         results.append(result)
     tokens = prediction.more.get("tokens", 0)
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-    return json_response({"model": prediction.model, "object": "list", "results": results, "usage": usage})
+    return json_response(
+        {
+            "model": prediction.model,
+            "object": "list",
+            "results": results,
+            "usage": usage,
+        }
+    )
 
 
 def _scores(prediction: Prediction, count: int) -> list[float]:
@@ -143,4 +165,7 @@ def _explain(error: ApiError) -> ApiError:
 
 
 def _no_reranker(model: str, reason: str) -> ApiError:
-    return ApiError(ErrorCode.INVALID_INPUT, f"model {model!r:.80} can't rerank: {reason}; {_TAKES_PAIRS}")
+    return ApiError(
+        ErrorCode.INVALID_INPUT,
+        f"model {model!r:.80} can't rerank: {reason}; {_TAKES_PAIRS}",
+    )

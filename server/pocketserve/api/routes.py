@@ -27,33 +27,93 @@ def _oip() -> list[Route]:
         # The protocol's own document writes this path with a slash, its text without.
         Route("GET", "/v2/", "oip.server_metadata", "oip", "server_metadata"),
         Route("GET", "/v2/models", "oip.list_models", "oip", "model_list"),
-        Route("GET", "/v2/models/stats", "oip.statistics", "oip", "statistics", label="_all"),
+        Route(
+            "GET",
+            "/v2/models/stats",
+            "oip.statistics",
+            "oip",
+            "statistics",
+            label="_all",
+        ),
     ]
     for base in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
         routes += [
             Route("GET", base, "oip.model_metadata", "oip", "model_metadata"),
             Route("GET", f"{base}/ready", "oip.model_ready", "oip", "model_ready"),
             Route("GET", f"{base}/config", "oip.model_config", "oip", "model_config"),
-            Route("GET", f"{base}/interface", "oip.model_interface", "oip", "model_interface"),
+            Route(
+                "GET",
+                f"{base}/interface",
+                "oip.model_interface",
+                "oip",
+                "model_interface",
+            ),
             Route("GET", f"{base}/stats", "oip.statistics", "oip", "statistics"),
-            Route("POST", f"{base}/infer", "oip.infer", "oip", "infer", body="infer", binary_tensors=True),
+            Route(
+                "POST",
+                f"{base}/infer",
+                "oip.infer",
+                "oip",
+                "infer",
+                body="infer",
+                binary_tensors=True,
+            ),
         ]
     model = "/v2/repository/models/{model}"
     return [
         *routes,
-        Route("POST", "/v2/repository/index", "oip.repository_index", "repository", "index", body="index"),
-        Route("POST", f"{model}/load", "oip.repository_load", "repository", "load", body="load", local=True),
-        Route("POST", f"{model}/unload", "oip.repository_unload", "repository", "unload", body="load", local=True),
+        Route(
+            "POST",
+            "/v2/repository/index",
+            "oip.repository_index",
+            "repository",
+            "index",
+            body="index",
+        ),
+        Route(
+            "POST",
+            f"{model}/load",
+            "oip.repository_load",
+            "repository",
+            "load",
+            body="load",
+            local=True,
+        ),
+        Route(
+            "POST",
+            f"{model}/unload",
+            "oip.repository_unload",
+            "repository",
+            "unload",
+            body="load",
+            local=True,
+        ),
     ]
 
 
 def _triton() -> list[Route]:
     routes: list[Route] = []
 
-    def add(methods: str, path: str, handler: str, label: str = "", answer: str = "not_offered") -> None:
+    def add(
+        methods: str,
+        path: str,
+        handler: str,
+        label: str = "",
+        answer: str = "not_offered",
+    ) -> None:
         for method in methods.split():
             body = "settings" if method == "POST" else None
-            routes.append(Route(method, path, f"triton.{handler}", "triton", answer, body=body, label=label))
+            routes.append(
+                Route(
+                    method,
+                    path,
+                    f"triton.{handler}",
+                    "triton",
+                    answer,
+                    body=body,
+                    label=label,
+                )
+            )
 
     add("GET POST", "/v2/trace/setting", "trace_setting")
     add("GET POST", "/v2/models/{model}/trace/setting", "trace_setting", "_model")
@@ -65,7 +125,13 @@ def _triton() -> list[Route]:
         add("GET", f"{region}/status", "region_status", label)
         add("POST", f"{region}/register", "register_region", label)
         add("POST", f"{region}/unregister", "unregister_region", label, "unregistered")
-        add("POST", f"{base}/unregister", "unregister_region", f"{label}_all", "unregistered")
+        add(
+            "POST",
+            f"{base}/unregister",
+            "unregister_region",
+            f"{label}_all",
+            "unregistered",
+        )
     return routes
 
 
@@ -77,10 +143,30 @@ def _tfserving() -> list[Route]:
     for base in ("/v1/models/{model}", "/v1/models/{model}/versions/{version}"):
         routes += [
             Route("GET", base, "tfserving.model_status", "tfserving", "model_status"),
-            Route("GET", f"{base}/metadata", "tfserving.v1_model_metadata", "tfserving", "signature_metadata"),
-            Route("POST", f"{base}:predict", "tfserving.v1_predict", "tfserving", "v1_predict", body="v1_predict"),
+            Route(
+                "GET",
+                f"{base}/metadata",
+                "tfserving.v1_model_metadata",
+                "tfserving",
+                "signature_metadata",
+            ),
+            Route(
+                "POST",
+                f"{base}:predict",
+                "tfserving.v1_predict",
+                "tfserving",
+                "v1_predict",
+                body="v1_predict",
+            ),
             *(
-                Route("POST", f"{base}:{verb}", f"tfserving.{verb}", "tfserving", "not_offered", body="settings")
+                Route(
+                    "POST",
+                    f"{base}:{verb}",
+                    f"tfserving.{verb}",
+                    "tfserving",
+                    "not_offered",
+                    body="settings",
+                )
                 for verb in ("classify", "regress", "explain")
             ),
         ]
@@ -89,13 +175,63 @@ def _tfserving() -> list[Route]:
 
 def _of_one_process() -> list[Route]:
     routes = [
-        Route("POST", "/pairing/open", "pairing.open_desk", "pairing", "pairing_code", body="nothing", owner=True),
-        Route("POST", "/pairing/close", "pairing.close_desk", "pairing", "pairing_closed", body="nothing", owner=True),
-        Route("GET", "/pairing", "pairing.state", "pairing", "pairing_state", owner=True),
-        Route("POST", "/pairing/begin", "pairing.begin", "pairing", "pairing_begun", body="pairing_begin", open=True),
-        Route("POST", "/pairing/finish", "pairing.finish", "pairing", "pairing_done", body="pairing_finish", open=True),
-        Route("POST", "/web/ticket", "web.ticket", "web", "web_ticket", body="nothing", owner=True),
-        Route("POST", "/web/session", "web.session", "web", "web_session", body="web_session", open=True),
+        Route(
+            "POST",
+            "/pairing/open",
+            "pairing.open_desk",
+            "pairing",
+            "pairing_code",
+            body="nothing",
+            owner=True,
+        ),
+        Route(
+            "POST",
+            "/pairing/close",
+            "pairing.close_desk",
+            "pairing",
+            "pairing_closed",
+            body="nothing",
+            owner=True,
+        ),
+        Route(
+            "GET", "/pairing", "pairing.state", "pairing", "pairing_state", owner=True
+        ),
+        Route(
+            "POST",
+            "/pairing/begin",
+            "pairing.begin",
+            "pairing",
+            "pairing_begun",
+            body="pairing_begin",
+            open=True,
+        ),
+        Route(
+            "POST",
+            "/pairing/finish",
+            "pairing.finish",
+            "pairing",
+            "pairing_done",
+            body="pairing_finish",
+            open=True,
+        ),
+        Route(
+            "POST",
+            "/web/ticket",
+            "web.ticket",
+            "web",
+            "web_ticket",
+            body="nothing",
+            owner=True,
+        ),
+        Route(
+            "POST",
+            "/web/session",
+            "web.session",
+            "web",
+            "web_session",
+            body="web_session",
+            open=True,
+        ),
     ]
     return [dataclasses.replace(route, local=True) for route in routes]
 
@@ -103,19 +239,36 @@ def _of_one_process() -> list[Route]:
 def _own() -> list[Route]:
     # curl -T, TorchServe's example, sends PUT; the version in the path and the health check are TorchServe's, too.
     predictions = [
-        Route(method, path, "predictions.predict", "predictions", "prediction", body="raw")
+        Route(
+            method, path, "predictions.predict", "predictions", "prediction", body="raw"
+        )
         for path in ("/predictions/{model}", "/predictions/{model}/{version}")
         for method in ("POST", "PUT")
     ]
     return [
         *predictions,
         Route("POST", "/v1/rerank", "rerank.rerank", "rerank", "rerank", body="rerank"),
-        Route("POST", "/rerank", "rerank.rerank", "rerank", "rerank", body="rerank", label="_short"),
+        Route(
+            "POST",
+            "/rerank",
+            "rerank.rerank",
+            "rerank",
+            "rerank",
+            body="rerank",
+            label="_short",
+        ),
         Route("GET", "/ping", "predictions.ping", "predictions", "alive", open=True),
         *_of_one_process(),
         Route("GET", "/metrics", "metrics.metrics", "metrics", "metrics"),
         # Where TensorFlow Serving has them.
-        Route("GET", "/monitoring/prometheus/metrics", "metrics.metrics", "metrics", "metrics", label="_monitoring"),
+        Route(
+            "GET",
+            "/monitoring/prometheus/metrics",
+            "metrics.metrics",
+            "metrics",
+            "metrics",
+            label="_monitoring",
+        ),
         Route("GET", "/openapi.json", "routes._openapi", "metrics", "openapi"),
     ]
 

@@ -22,12 +22,16 @@ BASE64 = "base64"
 OWN = ("task", "content_type", "timeout", "priority", "stream", *SEQUENCE_QUERY)
 
 
-def payload_of(request: InferRequest) -> tuple[RawPayload, Callable[[Prediction], InferResponse]]:
+def payload_of(
+    request: InferRequest,
+) -> tuple[RawPayload, Callable[[Prediction], InferResponse]]:
     """Return the raw input that a request holds, and what makes the protocol's answer of the task's."""
     values = dict(request.parameters)
     names = (*OWN, *parameters.NAMES)
     if unknown := [name for name in values if name not in names]:
-        raise bad_parameter(f"unknown parameter {unknown[0]!r:.64};", f"known are {', '.join(names)}")
+        raise bad_parameter(
+            f"unknown parameter {unknown[0]!r:.64};", f"known are {', '.join(names)}"
+        )
     content_type = values.get("content_type", "")
     if not isinstance(content_type, str):
         raise bad_parameter("parameters.content_type", "must be a text")
@@ -35,8 +39,12 @@ def payload_of(request: InferRequest) -> tuple[RawPayload, Callable[[Prediction]
     if is_base64:
         content_type = ""
     hints, options = parameters.hints_and_options(values, content_type)
-    if any(output.name != OUTPUT or output.classification for output in request.outputs):
-        raise bad_request(f"with parameters.task the only output is {OUTPUT!r}, without classification")
+    if any(
+        output.name != OUTPUT or output.classification for output in request.outputs
+    ):
+        raise bad_request(
+            f"with parameters.task the only output is {OUTPUT!r}, without classification"
+        )
     elements = _elements(request, is_base64)
     if len(elements) == 1:
         payload = RawPayload(elements[0], options, hints, values)
@@ -49,7 +57,10 @@ def payload_of(request: InferRequest) -> tuple[RawPayload, Callable[[Prediction]
 def _respond(request_id: str, prediction: Prediction) -> InferResponse:
     content = prediction.picture or encoded_document(prediction)
     return InferResponse(
-        prediction.model, prediction.version, [Tensor(OUTPUT, "BYTES", (1,), [content])], id=request_id
+        prediction.model,
+        prediction.version,
+        [Tensor(OUTPUT, "BYTES", (1,), [content])],
+        id=request_id,
     )
 
 
@@ -57,10 +68,15 @@ def _elements(request: InferRequest, is_base64: bool) -> list[memoryview]:
     """Return the raw inputs, decoded where MLServer's ``content_type`` says that they are base64."""
     tensors = request.inputs
     if len(tensors) != 1 or tensors[0].datatype != "BYTES":
-        raise bad_request("with parameters.task there must be one input of datatype BYTES")
+        raise bad_request(
+            "with parameters.task there must be one input of datatype BYTES"
+        )
     tensor, data = tensors[0], tensors[0].data
     assert not isinstance(data, memoryview)  # BYTES are a list
-    from pocketserve.tasks.encoded import MAX_INPUTS, decode_file  # late: few requests hold files
+    from pocketserve.tasks.encoded import (
+        MAX_INPUTS,
+        decode_file,
+    )  # late: few requests hold files
 
     if not 0 < len(data) <= MAX_INPUTS:
         fault = f"the input holds 1 to {MAX_INPUTS} elements, the raw bytes; it has {len(data)}"
@@ -68,4 +84,7 @@ def _elements(request: InferRequest, is_base64: bool) -> list[memoryview]:
     if not is_base64 and tensor.parameters.get("content_type") != BASE64:
         return [memoryview(element) for element in data]
     location = f"input {tensor.name!r}"
-    return [memoryview(decode_file(bytes(element).decode("latin-1"), location)) for element in data]
+    return [
+        memoryview(decode_file(bytes(element).decode("latin-1"), location))
+        for element in data
+    ]

@@ -24,7 +24,13 @@ from pocketserve.api.messages import (
 )
 from pocketserve.engine.bindings import Bindings
 from pocketserve.inference.call import InferenceCall
-from pocketserve.inference.payload import FormPart, Prediction, RawPayload, TensorPayload, media_of
+from pocketserve.inference.payload import (
+    FormPart,
+    Prediction,
+    RawPayload,
+    TensorPayload,
+    media_of,
+)
 from pocketserve.service import ModelStatus, Service
 from pocketserve.tasks import parameters
 from pocketserve.tasks.arrays import nested
@@ -34,7 +40,13 @@ from pocketserve_wire import DATATYPES, ApiError, ErrorCode, Tensor, oip, strict
 from pocketserve_wire.oip_fields import bad_parameter, bad_request
 from pocketserve_wire.tensor import from_json_values, invalid
 
-_DTYPES = {"FP16": "HALF", "BF16": "BFLOAT16", "FP32": "FLOAT", "FP64": "DOUBLE", "BYTES": "STRING"}
+_DTYPES = {
+    "FP16": "HALF",
+    "BF16": "BFLOAT16",
+    "FP32": "FLOAT",
+    "FP64": "DOUBLE",
+    "BYTES": "STRING",
+}
 _NOT_IN_JSON = ("FP16", "BF16", "UINT16")
 STEP = 1 << 14  # numbers that are texts at a time, of 128 bytes each
 DEFAULT_SIGNATURE = "serving_default"
@@ -56,26 +68,46 @@ def model_status(service: Service, request: ApiRequest) -> ApiResponse:
         entry = service.entry(name)
         statuses = service.model_statuses(entry)
         default = service.default_of(entry)
-        status = next((item for item in statuses if item.version == default), statuses[0])
+        status = next(
+            (item for item in statuses if item.version == default), statuses[0]
+        )
     else:
         status = service.status(name, version)
         # OpenVINO's client asks for the default version as 0 and wants a number back.
         statuses = [status._replace(version=version)]
     if not status.ready:
-        raise ApiError(ErrorCode.MODEL_NOT_READY, f"model {name!r} is not ready: {status.reason}")
-    return json_response({"name": name, "ready": True, "model_version_status": list(map(_version_status, statuses))})
+        raise ApiError(
+            ErrorCode.MODEL_NOT_READY, f"model {name!r} is not ready: {status.reason}"
+        )
+    return json_response(
+        {
+            "name": name,
+            "ready": True,
+            "model_version_status": list(map(_version_status, statuses)),
+        }
+    )
 
 
 def v1_model_metadata(service: Service, request: ApiRequest) -> ApiResponse:
     """The signature definitions."""
-    with service.running(request.path["model"], request.path.get("version")) as (entry, running):
+    with service.running(request.path["model"], request.path.get("version")) as (
+        entry,
+        running,
+    ):
         model = running.model
-    signatures = {name or DEFAULT_SIGNATURE: _signature_def(*points) for name, points in model.entry_points.items()}
+    signatures = {
+        name or DEFAULT_SIGNATURE: _signature_def(*points)
+        for name, points in model.entry_points.items()
+    }
     # The default entry point shows the names that callers use, whatever the file's own default is called.
     signatures[DEFAULT_SIGNATURE] = _signature_def(model.inputs, model.shown_outputs)
     return json_response(
         {
-            "model_spec": {"name": entry.name, "signature_name": "", "version": model.version.name},
+            "model_spec": {
+                "name": entry.name,
+                "signature_name": "",
+                "version": model.version.name,
+            },
             "metadata": {"signature_def": {"signature_def": signatures}},
         }
     )
@@ -90,40 +122,79 @@ def v1_predict(service: Service, request: ApiRequest) -> InferenceCall:
     """Row format (``instances``) or columnar format (``inputs``)."""
     service.require(request.path["model"], request.path.get("version"))
     if request.content_type.startswith("application/cloudevents"):
-        raise ApiError(ErrorCode.NOT_IMPLEMENTED, "CloudEvents are not read here; send their data as plain JSON")
+        raise ApiError(
+            ErrorCode.NOT_IMPLEMENTED,
+            "CloudEvents are not read here; send their data as plain JSON",
+        )
     document = strict_json.loads_object(request.body)
     signature = document.get("signature_name", DEFAULT_SIGNATURE)
     if not isinstance(signature, str):
-        raise bad_request(f"signature_name must be a string, not {strict_json.json_type(signature)}")
+        raise bad_request(
+            f"signature_name must be a string, not {strict_json.json_type(signature)}"
+        )
     key = None if signature in ("", DEFAULT_SIGNATURE) else signature
     waiting = waiting_parameters(request)
-    options = service.request_options(waiting, request.deadline, request.cancellation, request.received, request.owner)
-    with service.running(request.path["model"], request.path.get("version"), options) as (_, running):
-        points, optional, task = running.model.entry_points, running.model.optional_inputs, running.model.task
+    options = service.request_options(
+        waiting, request.deadline, request.cancellation, request.received, request.owner
+    )
+    with service.running(
+        request.path["model"], request.path.get("version"), options
+    ) as (_, running):
+        points, optional, task = (
+            running.model.entry_points,
+            running.model.optional_inputs,
+            running.model.task,
+        )
     if key not in points:
-        raise bad_parameter(f"signature_name {signature!r:.80}", "is not one of the model's")
+        raise bad_parameter(
+            f"signature_name {signature!r:.80}", "is not one of the model's"
+        )
     rows = "instances" in document
     if rows == ("inputs" in document):
-        raise bad_request(f"the body must have 'instances' or 'inputs', it has {'both' if rows else 'neither'}")
+        raise bad_request(
+            f"the body must have 'instances' or 'inputs', it has {'both' if rows else 'neither'}"
+        )
     bound = points[key][0]
-    required = [spec for spec in bound.specs if key is not None or spec.name not in optional]
+    required = [
+        spec for spec in bound.specs if key is not None or spec.name not in optional
+    ]
     values = document["instances" if rows else "inputs"]
     if key is None:
         media = media_of(task)
-        if media and _holds_text(values) and all(spec.datatype != "BYTES" for spec in bound.specs):
-            return _predict_files(service, request, values, media, [spec.name for spec in bound.specs], rows)
+        if (
+            media
+            and _holds_text(values)
+            and all(spec.datatype != "BYTES" for spec in bound.specs)
+        ):
+            return _predict_files(
+                service,
+                request,
+                values,
+                media,
+                [spec.name for spec in bound.specs],
+                rows,
+            )
         values = _by_feature(values, rows, bound, task)
     parse = _from_instances if rows else _from_inputs
     tensors = parse(values, bound, required)
     columns = [_as_column(tensor, bound.by_name[tensor.name][0]) for tensor in tensors]
     narrowed = any(new is not old for new, old in zip(columns, tensors, strict=True))
-    decoded = oip.InferRequest(inputs=columns, parameters={"signature_name": key} if key else {})
+    decoded = oip.InferRequest(
+        inputs=columns, parameters={"signature_name": key} if key else {}
+    )
     respond = partial(_respond, rows, narrowed)
-    return inference_call(service, request, TensorPayload(decoded, row_by_row=rows), waiting, respond)
+    return inference_call(
+        service, request, TensorPayload(decoded, row_by_row=rows), waiting, respond
+    )
 
 
 def _predict_files(
-    service: Service, request: ApiRequest, values: Any, media: str, names: list[str], rows: bool
+    service: Service,
+    request: ApiRequest,
+    values: Any,
+    media: str,
+    names: list[str],
+    rows: bool,
 ) -> InferenceCall:
     """Answer pictures or sounds in base64 by the model's task: a list of labelled entries for each file."""
     from pocketserve.tasks.encoded import files_in_json  # late: few requests hold files
@@ -135,7 +206,9 @@ def _predict_files(
     parts = [FormPart("", memoryview(content)) for content in files]
     payload = RawPayload(memoryview(b""), answer_options, hints, parts=parts)
     respond = partial(_respond_to_files, rows, is_list)
-    return inference_call(service, request, payload, waiting_parameters(request), respond)
+    return inference_call(
+        service, request, payload, waiting_parameters(request), respond
+    )
 
 
 def _respond_to_files(rows: bool, is_list: bool, prediction: Prediction) -> ApiResponse:
@@ -143,7 +216,9 @@ def _respond_to_files(rows: bool, is_list: bool, prediction: Prediction) -> ApiR
     if rows:
         answer = {"predictions": prediction.per_input}
     else:
-        answer = {"outputs": prediction.per_input if is_list else prediction.predictions}
+        answer = {
+            "outputs": prediction.per_input if is_list else prediction.predictions
+        }
     return ApiResponse(chunks=[strict_json.dumps(answer)], compressible=True)
 
 
@@ -159,27 +234,45 @@ def _by_feature(values: Any, rows: bool, bound: Bindings, task: Task) -> Any:
     first = values[0] if rows and isinstance(values, list) and values else values
     if not _is_named(first) or any(name in bound.by_name for name in first):
         return values
-    from pocketserve.inference.columns import matrix_features, rows_of_columns, rows_of_objects  # late, as above
+    from pocketserve.inference.columns import (
+        matrix_features,
+        rows_of_columns,
+        rows_of_objects,
+    )  # late, as above
 
     features = matrix_features(task, bound)
     if not features:
         return values
-    return rows_of_objects(values, features) if rows else rows_of_columns(values, features)
+    return (
+        rows_of_objects(values, features) if rows else rows_of_columns(values, features)
+    )
 
 
 def _respond(rows: bool, narrowed: bool, response: oip.InferResponse) -> ApiResponse:
-    tensors = [_without_column(tensor) if narrowed else tensor for tensor in response.outputs]
+    tensors = [
+        _without_column(tensor) if narrowed else tensor for tensor in response.outputs
+    ]
     outputs = {tensor.name: _to_values(tensor) for tensor in tensors}
     if rows:
         answer: dict[str, Any] = {"predictions": _as_rows(outputs, tensors)}
     else:
-        answer = {"outputs": next(iter(outputs.values())) if len(outputs) == 1 else outputs}
+        answer = {
+            "outputs": next(iter(outputs.values())) if len(outputs) == 1 else outputs
+        }
     return ApiResponse(chunks=[strict_json.dumps(answer)], compressible=True)
 
 
 def _version_status(status: ModelStatus) -> dict[str, Any]:
-    state, code, message = ("AVAILABLE", "OK", "") if status.ready else ("END", "UNAVAILABLE", status.reason)
-    return {"version": status.version, "state": state, "status": {"error_code": code, "error_message": message}}
+    state, code, message = (
+        ("AVAILABLE", "OK", "")
+        if status.ready
+        else ("END", "UNAVAILABLE", status.reason)
+    )
+    return {
+        "version": status.version,
+        "state": state,
+        "status": {"error_code": code, "error_message": message},
+    }
 
 
 def _signature_def(inputs: Bindings, outputs: Bindings) -> dict[str, Any]:
@@ -195,14 +288,18 @@ def _tensor_info(spec: TensorSpec, bound: Bindings) -> dict[str, Any]:
     return {
         "dtype": f"DT_{_DTYPES.get(spec.datatype, spec.datatype)}",
         "tensor_shape": {
-            "dim": [] if spec.open else [{"size": str(dim), "name": ""} for dim in spec.shape],
+            "dim": []
+            if spec.open
+            else [{"size": str(dim), "name": ""} for dim in spec.shape],
             "unknown_rank": spec.open,
         },
         "name": bound.by_name[spec.name][1],
     }
 
 
-def _from_instances(instances: Any, bound: Bindings, required: Sequence[TensorSpec]) -> list[Tensor]:
+def _from_instances(
+    instances: Any, bound: Bindings, required: Sequence[TensorSpec]
+) -> list[Tensor]:
     if not isinstance(instances, list) or not instances:
         raise bad_request("instances must be an array with at least one element")
     names = {spec.name for spec in bound.specs}
@@ -212,21 +309,35 @@ def _from_instances(instances: Any, bound: Bindings, required: Sequence[TensorSp
             names = first  # inputs that the server fills in may be left out, in all rows alike
         for index, row in enumerate(instances):
             if not isinstance(row, dict) or set(row) != names:
-                raise bad_request(f"instances[{index}] must be an object with the inputs {bound.names()}")
+                raise bad_request(
+                    f"instances[{index}] must be an object with the inputs {bound.names()}"
+                )
         columns = {name: [row[name] for row in instances] for name in names}
     elif len(required) == 1:
         columns = {required[0].name: instances}
     else:
         raise bad_request(f"instances must be objects with the inputs {bound.names()}")
-    return [_column(spec, columns[spec.name]) for spec in bound.specs if spec.name in columns]
+    return [
+        _column(spec, columns[spec.name])
+        for spec in bound.specs
+        if spec.name in columns
+    ]
 
 
-def _from_inputs(inputs: Any, bound: Bindings, required: Sequence[TensorSpec]) -> list[Tensor]:
+def _from_inputs(
+    inputs: Any, bound: Bindings, required: Sequence[TensorSpec]
+) -> list[Tensor]:
     if _is_named(inputs):
         missing = [spec.name for spec in required if spec.name not in inputs]
         if missing:
-            raise bad_request(f"inputs lacks {missing[0]!r}; the model takes {bound.names()}")
-        return [_column(spec, inputs[spec.name]) for spec in bound.specs if spec.name in inputs]
+            raise bad_request(
+                f"inputs lacks {missing[0]!r}; the model takes {bound.names()}"
+            )
+        return [
+            _column(spec, inputs[spec.name])
+            for spec in bound.specs
+            if spec.name in inputs
+        ]
     if len(required) != 1:
         raise bad_request(f"inputs must be an object with {bound.names()}")
     return [_column(required[0], inputs)]
@@ -252,13 +363,23 @@ def _column(spec: TensorSpec, values: Any) -> Tensor:
     """Parse nested values of an input; unlike in OIP, the nesting gives the shape and must be rectangular."""
     location = f"input {spec.name!r}"
     if spec.datatype in _NOT_IN_JSON:
-        raise ApiError(ErrorCode.NOT_IMPLEMENTED, f"{location}: {spec.datatype} cannot be sent in this API")
+        raise ApiError(
+            ErrorCode.NOT_IMPLEMENTED,
+            f"{location}: {spec.datatype} cannot be sent in this API",
+        )
     # A quantised input takes real numbers here: JSON callers know nothing of its scale.
     datatype = DATATYPES["FP32" if spec.quantization is not None else spec.datatype]
     shape, flat = nested(values, location)
     if datatype.name == "BYTES":
-        return Tensor(spec.name, "BYTES", shape, [_text(value, location) for value in flat])
-    return Tensor(spec.name, datatype.name, shape, from_json_values(flat, datatype, shape, location))
+        return Tensor(
+            spec.name, "BYTES", shape, [_text(value, location) for value in flat]
+        )
+    return Tensor(
+        spec.name,
+        datatype.name,
+        shape,
+        from_json_values(flat, datatype, shape, location),
+    )
 
 
 def _text(value: Any, location: str) -> bytes:
@@ -270,7 +391,10 @@ def _text(value: Any, location: str) -> bytes:
         except ValueError:
             raise invalid(location, "b64 does not hold base64") from None
     if not isinstance(value, str):
-        raise invalid(location, f"must be a string or {{'b64': ...}}, not {strict_json.json_type(value)}")
+        raise invalid(
+            location,
+            f"must be a string or {{'b64': ...}}, not {strict_json.json_type(value)}",
+        )
     try:
         return value.encode("utf-8")
     except UnicodeEncodeError:
@@ -280,16 +404,22 @@ def _text(value: Any, location: str) -> bytes:
 def _to_values(tensor: Tensor) -> Any:
     """Return nested lists; FP32 in the shortest decimal form that reads back as the same FP32."""
     if tensor.datatype in _NOT_IN_JSON:
-        text = f"output {tensor.name!r} is {tensor.datatype}, which this API cannot send"
+        text = (
+            f"output {tensor.name!r} is {tensor.datatype}, which this API cannot send"
+        )
         raise ApiError(ErrorCode.NOT_IMPLEMENTED, text)
     array = to_array(tensor)
     if array.dtype == object:
-        texts = [_encode_text(element, tensor.name) for element in array.reshape(-1).tolist()]
+        texts = [
+            _encode_text(element, tensor.name) for element in array.reshape(-1).tolist()
+        ]
         return np.array(texts, dtype=object).reshape(array.shape).tolist()
     if array.dtype == np.float32:
         exact, flat = np.empty(array.size), array.reshape(-1)
         for start in range(0, array.size, STEP):
-            exact[start : start + STEP] = flat[start : start + STEP].astype("U32").astype(np.float64)
+            exact[start : start + STEP] = (
+                flat[start : start + STEP].astype("U32").astype(np.float64)
+            )
         return exact.reshape(array.shape).tolist()
     return array.tolist()
 
@@ -303,8 +433,13 @@ def _encode_text(element: bytes, name: str) -> Any:
 def _as_rows(outputs: dict[str, Any], tensors: list[Tensor]) -> list[Any]:
     sizes = {tensor.shape[0] if tensor.shape else None for tensor in tensors}
     if len(sizes) != 1 or None in sizes:
-        raise bad_request("the outputs do not all have one row per instance; ask with 'inputs' instead")
+        raise bad_request(
+            "the outputs do not all have one row per instance; ask with 'inputs' instead"
+        )
     if len(outputs) == 1:
         rows: list[Any] = next(iter(outputs.values()))
         return rows
-    return [dict(zip(outputs, row, strict=True)) for row in zip(*outputs.values(), strict=True)]
+    return [
+        dict(zip(outputs, row, strict=True))
+        for row in zip(*outputs.values(), strict=True)
+    ]

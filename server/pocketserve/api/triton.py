@@ -11,9 +11,15 @@ from pocketserve_wire import strict_json
 from pocketserve_wire.oip_fields import NO_SHARED_MEMORY
 
 register_region = not_offered(NO_SHARED_MEMORY)
-region_status = not_offered(NO_SHARED_MEMORY, "One region of shared memory: there is none.")
-trace_setting = not_offered("requests are not traced; GET /v2/models/stats and /metrics tell times")
-logging_setting = not_offered("what is logged is set when the server starts: pocketserve serve --log-level")
+region_status = not_offered(
+    NO_SHARED_MEMORY, "One region of shared memory: there is none."
+)
+trace_setting = not_offered(
+    "requests are not traced; GET /v2/models/stats and /metrics tell times"
+)
+logging_setting = not_offered(
+    "what is logged is set when the server starts: pocketserve serve --log-level"
+)
 
 
 def memory_status(service: Service, request: ApiRequest) -> ApiResponse:

@@ -22,7 +22,9 @@ from pocketserve.state.json_store import file_stamp, replace_json
 from pocketserve_wire.files.plain_file import open_plain
 from pocketserve_wire.files.run_file import LATEST
 
-TOKEN_BYTES: Final = 64  # random bytes, 86 characters: more than HMAC-SHA256's block of 64
+TOKEN_BYTES: Final = (
+    64  # random bytes, 86 characters: more than HMAC-SHA256's block of 64
+)
 MAX_TOKENS: Final = 32  # the handshake names no token, so the server tries each
 
 MAX_FILE_BYTES: Final = 65_536
@@ -78,19 +80,30 @@ def read_tokens(path: Path) -> tuple[AppToken, ...]:
     except FileNotFoundError:
         return ()
     except OSError as error:
-        raise AppTokenError(f"the tokens of apps in {path} cannot be read: {error.strerror}") from None
+        raise AppTokenError(
+            f"the tokens of apps in {path} cannot be read: {error.strerror}"
+        ) from None
     if mode & 0o077:
-        raise AppTokenError(f"others can read the tokens of apps in {path}; run: chmod 600 {path}")
+        raise AppTokenError(
+            f"others can read the tokens of apps in {path}; run: chmod 600 {path}"
+        )
     try:
         if len(content) > MAX_FILE_BYTES:
             raise ValueError("it is too large")
         return tuple(map(_token_of, json.loads(content)["tokens"][:MAX_TOKENS]))
     except (ValueError, TypeError, KeyError, RecursionError):
-        raise AppTokenError(f"{path} holds no tokens of apps; delete it, and make them anew") from None
+        raise AppTokenError(
+            f"{path} holds no tokens of apps; delete it, and make them anew"
+        ) from None
 
 
 def _token_of(entry: Any) -> AppToken:
-    token = AppToken(str(entry["name"]), str(entry["sha256"]), float(entry["created"]), float(entry["expires"]))
+    token = AppToken(
+        str(entry["name"]),
+        str(entry["sha256"]),
+        float(entry["created"]),
+        float(entry["expires"]),
+    )
     if not (NAME.fullmatch(token.name) and _DIGEST.fullmatch(token.sha256)):
         raise ValueError("no name, or no hash")
     if not 0 <= token.created <= token.expires <= LATEST:
@@ -103,15 +116,29 @@ def add_token(path: Path, name: str, seconds: float, now: float | None = None) -
     import secrets  # late: a token is made once for an app
 
     if not NAME.fullmatch(name):
-        raise AppTokenError("a token's name has letters, digits, dots, hyphens and underscores, 64 at most")
-    token, created = secrets.token_urlsafe(TOKEN_BYTES), time.time() if now is None else now
+        raise AppTokenError(
+            "a token's name has letters, digits, dots, hyphens and underscores, 64 at most"
+        )
+    token, created = (
+        secrets.token_urlsafe(TOKEN_BYTES),
+        time.time() if now is None else now,
+    )
 
     def add(tokens: list[AppToken]) -> list[AppToken]:
         if any(other.name == name for other in tokens):
-            raise AppTokenError(f"there is a token called {name!r} already; take it back first: --revoke {name}")
+            raise AppTokenError(
+                f"there is a token called {name!r} already; take it back first: --revoke {name}"
+            )
         if len(tokens) >= MAX_TOKENS:
-            raise AppTokenError(f"there are {MAX_TOKENS} tokens of apps, and no more; take one back with --revoke NAME")
-        return [*tokens, AppToken(name, token_digest(token.encode("ascii")), created, created + seconds)]
+            raise AppTokenError(
+                f"there are {MAX_TOKENS} tokens of apps, and no more; take one back with --revoke NAME"
+            )
+        return [
+            *tokens,
+            AppToken(
+                name, token_digest(token.encode("ascii")), created, created + seconds
+            ),
+        ]
 
     _change(path, created, add)
     return token
@@ -123,17 +150,26 @@ def revoke_token(path: Path, name: str, now: float | None = None) -> None:
     def remove(tokens: list[AppToken]) -> list[AppToken]:
         remaining = [token for token in tokens if token.name != name]
         if len(remaining) == len(tokens):
-            raise AppTokenError(f"there is no token called {name!r}; `pocketserve token --list` names all")
+            raise AppTokenError(
+                f"there is no token called {name!r}; `pocketserve token --list` names all"
+            )
         return remaining
 
     _change(path, time.time() if now is None else now, remove)
 
 
-def _change(path: Path, now: float, change: Callable[[list[AppToken]], list[AppToken]], wait_s: float = WAIT_S) -> None:
+def _change(
+    path: Path,
+    now: float,
+    change: Callable[[list[AppToken]], list[AppToken]],
+    wait_s: float = WAIT_S,
+) -> None:
     """Change the file, one process at a time. What has expired goes, so that no clock brings it back."""
     with locked(path.parent, wait_s) as is_locked:
         if not is_locked:
-            raise AppTokenError(f"another program holds the tokens of apps in {path}; try again")
+            raise AppTokenError(
+                f"another program holds the tokens of apps in {path}; try again"
+            )
         before = list(read_tokens(path))
         after = change([token for token in before if now < token.expires])
         if after == before:
@@ -141,7 +177,9 @@ def _change(path: Path, now: float, change: Callable[[list[AppToken]], list[AppT
         try:
             replace_json(path, {"tokens": [token._asdict() for token in after]})
         except OSError as error:
-            raise AppTokenError(f"the tokens of apps in {path} cannot be changed: {error.strerror}") from None
+            raise AppTokenError(
+                f"the tokens of apps in {path} cannot be changed: {error.strerror}"
+            ) from None
 
 
 class AppTokens:
@@ -153,7 +191,10 @@ class AppTokens:
     """
 
     def __init__(
-        self, path: Path, wall: Callable[[], float] = time.time, clock: Callable[[], float] = time.monotonic
+        self,
+        path: Path,
+        wall: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._path = path
         self._wall, self._clock = wall, clock
@@ -190,7 +231,9 @@ class AppTokens:
 
     def _now(self) -> float:
         """Return the time of day, or what it would be by what has passed, whichever is later."""
-        latest, at = self._latest  # one pair: what has passed must not be added twice by two threads
+        latest, at = (
+            self._latest
+        )  # one pair: what has passed must not be added twice by two threads
         clock = self._clock()
         now = max(self._wall(), latest + clock - at)
         self._latest = now, clock
@@ -204,7 +247,9 @@ class AppTokens:
         if (stamp := file_stamp(self._path)) != self._stamp:
             self._stamp = stamp
             try:
-                self._by_digest = {token.sha256: token for token in read_tokens(self._path)}
+                self._by_digest = {
+                    token.sha256: token for token in read_tokens(self._path)
+                }
             except AppTokenError as error:
                 log.warning("%s; no token of an app is accepted", error)
                 self._by_digest = {}
@@ -212,7 +257,9 @@ class AppTokens:
             self._drop_expired(self._now())
 
     def _drop_expired(self, now: float) -> None:
-        good = {key: token for key, token in self._by_digest.items() if now < token.expires}
+        good = {
+            key: token for key, token in self._by_digest.items() if now < token.expires
+        }
         if len(good) < len(self._by_digest):
             self._by_digest = good
             with contextlib.suppress(AppTokenError):  # nothing is waited for

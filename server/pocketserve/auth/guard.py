@@ -46,11 +46,17 @@ def read_token(path: Path) -> str:
             mode = os.fstat(file.fileno()).st_mode
             text = file.read(1024).decode("ascii", errors="replace").strip()
     except OSError as error:
-        raise TokenFileError(f"the token file {path} cannot be read: {error.strerror}") from None
+        raise TokenFileError(
+            f"the token file {path} cannot be read: {error.strerror}"
+        ) from None
     if mode & 0o077:
-        raise TokenFileError(f"the token file {path} can be read by others; run: chmod 600 {path}")
+        raise TokenFileError(
+            f"the token file {path} can be read by others; run: chmod 600 {path}"
+        )
     if not _TOKEN.fullmatch(text):
-        raise TokenFileError(f"the token file {path} holds no token; delete it and start the server again")
+        raise TokenFileError(
+            f"the token file {path} holds no token; delete it and start the server again"
+        )
     return text
 
 
@@ -64,7 +70,9 @@ def ensure_token(path: Path) -> str:
         _wait_for_content(path)
         return read_token(path)
     except OSError as error:
-        raise TokenFileError(f"the token file {path} cannot be made: {error.strerror}") from None
+        raise TokenFileError(
+            f"the token file {path} cannot be made: {error.strerror}"
+        ) from None
     import secrets  # late: a token is made once for an installation
 
     token = secrets.token_urlsafe(TOKEN_BYTES)
@@ -109,9 +117,15 @@ class Guard:
         return self._token is None
 
     def _is_own_name(self, name: str) -> bool:
-        return name in self._hosts or is_loopback(name) or _FRESH_ORIGIN.fullmatch(name) is not None
+        return (
+            name in self._hosts
+            or is_loopback(name)
+            or _FRESH_ORIGIN.fullmatch(name) is not None
+        )
 
-    def check_source(self, host: str | None, origin: str | None, *, own_page: bool = False) -> None:
+    def check_source(
+        self, host: str | None, origin: str | None, *, own_page: bool = False
+    ) -> None:
         """Refuse what a foreign web page sent, with HOST_REFUSED or ORIGIN_REFUSED.
 
         Args:
@@ -126,7 +140,9 @@ class Guard:
         if origin not in self.origins:
             raise ApiError(ErrorCode.ORIGIN_REFUSED, refusal_of_origin(origin))
         if own_page:
-            raise ApiError(ErrorCode.ORIGIN_REFUSED, "this is for the server's own page only")
+            raise ApiError(
+                ErrorCode.ORIGIN_REFUSED, "this is for the server's own page only"
+            )
 
     def is_own_origin(self, host: str | None, origin: str) -> bool:
         """Return whether a page came from this server, by the Host header under which it asks."""

@@ -9,7 +9,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-PATTERN: Final = re.compile(r"[a-z][a-z0-9+.-]{0,31}://(?:\[[0-9a-f:.]{2,45}\]|[a-z0-9._-]{1,253})(?::\d{1,5})?")
+PATTERN: Final = re.compile(
+    r"[a-z][a-z0-9+.-]{0,31}://(?:\[[0-9a-f:.]{2,45}\]|[a-z0-9._-]{1,253})(?::\d{1,5})?"
+)
 """A scheme, a host and perhaps a port, as browsers send it; neither ``*`` nor ``null``."""
 
 METHODS: Final = "GET, HEAD, POST, PUT"
@@ -17,7 +19,9 @@ REQUEST_HEADERS: Final = (
     "Authorization, Content-Type, Content-Encoding, Inference-Header-Content-Length, X-Request-Id, traceparent, "
     "tracestate"
 )
-RESPONSE_HEADERS: Final = "Inference-Header-Content-Length, Retry-After, WWW-Authenticate, X-Request-Id"
+RESPONSE_HEADERS: Final = (
+    "Inference-Header-Content-Length, Retry-After, WWW-Authenticate, X-Request-Id"
+)
 MAX_AGE_S: Final = 600  # that a browser may reuse the answer to a preflight
 
 
@@ -47,7 +51,9 @@ class AllowedOrigins:
             headers["Access-Control-Expose-Headers"] = RESPONSE_HEADERS
         return headers
 
-    def preflight_headers(self, origin: str, environ: Mapping[str, object]) -> dict[str, str]:
+    def preflight_headers(
+        self, origin: str, environ: Mapping[str, object]
+    ) -> dict[str, str]:
         """Return the headers of the answer to a preflight of a listed origin."""
         headers = {
             "Access-Control-Allow-Origin": origin,

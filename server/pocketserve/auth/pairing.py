@@ -51,11 +51,18 @@ class PairingDesk:
         tries: wrong proofs that end an opening.
     """
 
-    def __init__(self, token: str | None, clock: Callable[[], float] = time.monotonic, tries: int = MAX_TRIES) -> None:
+    def __init__(
+        self,
+        token: str | None,
+        clock: Callable[[], float] = time.monotonic,
+        tries: int = MAX_TRIES,
+    ) -> None:
         self._token = token
         self._clock = clock
         self._tries = tries
-        self._checking = threading.Lock()  # one proof at a time: guesses of others take one core and share no try
+        self._checking = (
+            threading.Lock()
+        )  # one proof at a time: guesses of others take one core and share no try
         self._changed = threading.Condition()
         self._opening: _Opening | None = None
         self._ended = "closed"
@@ -63,7 +70,10 @@ class PairingDesk:
     def open(self) -> str:
         """Open the desk, or open it anew with another code; return the code."""
         if self._token is None:
-            raise ApiError(ErrorCode.INVALID_REQUEST, "this server asks for no token, so there is nothing to pair")
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST,
+                "this server asks for no token, so there is nothing to pair",
+            )
         import secrets  # late, as what follows: most servers never pair
 
         from pocketserve_wire.pairing import SALT_BYTES, ServerSecret, new_code
@@ -121,9 +131,13 @@ class PairingDesk:
         with self._checking:
             with self._changed:
                 opening = self._require_open()
-                exchange = opening.exchanges.pop(identifier, None)  # one proof per exchange
+                exchange = opening.exchanges.pop(
+                    identifier, None
+                )  # one proof per exchange
             if exchange is None:
-                text = "another app has interfered: it began pairing in between; try again"
+                text = (
+                    "another app has interfered: it began pairing in between; try again"
+                )
                 raise ApiError(ErrorCode.PAIRING_REFUSED, text)
             answer = exchange.finish(proof, token)
             with self._changed:
@@ -138,8 +152,12 @@ class PairingDesk:
                 raise ApiError(ErrorCode.PAIRING_REFUSED, text)
 
     def _require_open(self, opening: _Opening | None = None) -> _Opening:
-        if self._state().state != "open" or (opening is not None and opening is not self._opening):
-            text = "pairing is closed; run `pocketserve pair` and type the code it shows"
+        if self._state().state != "open" or (
+            opening is not None and opening is not self._opening
+        ):
+            text = (
+                "pairing is closed; run `pocketserve pair` and type the code it shows"
+            )
             raise ApiError(ErrorCode.PAIRING_CLOSED, text)
         assert self._opening is not None
         return self._opening

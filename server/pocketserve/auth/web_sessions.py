@@ -13,7 +13,9 @@ from typing import Any, Final
 from pocketserve.auth.app_tokens import token_digest
 from pocketserve_wire import ApiError, ErrorCode
 
-TICKET_S: Final = 60  # that a ticket is good for: a browser's slow start on a slow phone
+TICKET_S: Final = (
+    60  # that a ticket is good for: a browser's slow start on a slow phone
+)
 MAX_TICKETS: Final = 8  # at a time; the oldest gives way
 MAX_SESSIONS: Final = 8  # at a time; the oldest gives way
 RANDOM_BYTES: Final = 32  # of a ticket and of a session, as of the token
@@ -25,14 +27,18 @@ class WebSessions:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._tickets: dict[str, float] = {}  # ends by the clock, by hash; the oldest first
+        self._tickets: dict[
+            str, float
+        ] = {}  # ends by the clock, by hash; the oldest first
         self._sessions: dict[str, None] = {}  # hashes, the oldest first
 
     def issue(self) -> str:
         """Return a new ticket."""
         ticket, now = _random_text(), self._clock()
         with self._lock:
-            self._tickets = {digest: end for digest, end in self._tickets.items() if now < end}
+            self._tickets = {
+                digest: end for digest, end in self._tickets.items() if now < end
+            }
             self._tickets[_digest(ticket)] = now + TICKET_S
             _drop_oldest(self._tickets, MAX_TICKETS)
         return ticket

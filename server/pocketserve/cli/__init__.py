@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pocketserve import __version__
-from pocketserve.cli.output import NO_TERMINAL, give_up, plain_output, print_text, printable, terminal_columns
+from pocketserve.cli.output import (
+    NO_TERMINAL,
+    give_up,
+    plain_output,
+    print_text,
+    printable,
+    terminal_columns,
+)
 from pocketserve.engine.device.signals import tidy_end
 from pocketserve.messages import did_you_mean, near
 
@@ -47,18 +54,41 @@ COMMANDS = (
     "demo",
     "completion",
 )
-RUNNING = {name: f"pocketserve.cli.running.{name}" for name in ("open", "status", "stop", "service")}
-FOLDER = {name: f"pocketserve.cli.folder.{name}" for name in ("add", "remove", "rename", "init")}
+RUNNING = {
+    name: f"pocketserve.cli.running.{name}"
+    for name in ("open", "status", "stop", "service")
+}
+FOLDER = {
+    name: f"pocketserve.cli.folder.{name}"
+    for name in ("add", "remove", "rename", "init")
+}
 # Modules that are not in pocketserve.cli.commands.
 ELSEWHERE = {
-    **{"simulate": "pocketserve_simulate.cli", "completion": "pocketserve.cli.completion"},
+    **{
+        "simulate": "pocketserve_simulate.cli",
+        "completion": "pocketserve.cli.completion",
+    },
     **{name: f"pocketserve.scaleout.{name}" for name in ("export", "scale")},
     **RUNNING,
     **FOLDER,
 }
 OTHER_NAMES = {
-    **{"list": "models", "ps": "status", "ls": "models", "run": "predict", "show": "inspect", "info": "inspect"},
-    **{"pull": "add", "download": "add", "rm": "remove", "delete": "remove", "mv": "rename", "start": "serve"},
+    **{
+        "list": "models",
+        "ps": "status",
+        "ls": "models",
+        "run": "predict",
+        "show": "inspect",
+        "info": "inspect",
+    },
+    **{
+        "pull": "add",
+        "download": "add",
+        "rm": "remove",
+        "delete": "remove",
+        "mv": "rename",
+        "start": "serve",
+    },
 }
 """What other tools call a command of ours: Ollama and Docker, mostly."""
 
@@ -67,7 +97,10 @@ WAYS = {
         ("log", "logs"),
         "the log is what `pocketserve serve` prints; of a service, `pocketserve service status` says where it is",
     ),
-    **dict.fromkeys(("cp", "copy"), "`pocketserve add FOLDER/MODEL --name NEW` adds a copy of a model"),
+    **dict.fromkeys(
+        ("cp", "copy"),
+        "`pocketserve add FOLDER/MODEL --name NEW` adds a copy of a model",
+    ),
     "restart": "`pocketserve reload` reads the models folder again; `pocketserve stop` ends the server for a new start",
     "search": "look for models on https://huggingface.co/models; `pocketserve add hf:ORG/REPO` brings one here",
 }
@@ -75,15 +108,23 @@ WAYS = {
 
 WITHOUT_WORDS = {
     "stop": "it ends the whole server, and an idle model is unloaded by itself; `pocketserve status` shows all loaded",
-    **dict.fromkeys(("models", "status"), "`pocketserve inspect MODEL` shows one model"),
+    **dict.fromkeys(
+        ("models", "status"), "`pocketserve inspect MODEL` shows one model"
+    ),
 }
 """Commands that take no words behind them, as those of other tools do, and what to do instead."""
 
 EXIT_DONE, EXIT_FAILED, EXIT_USAGE = 0, 1, 2  # the last one by argparse, too
 BREAK = "\n    "
 NARROW = 60  # columns, as a phone has
-WITH_VALUE, FLAGS = ("--url", "--token-file"), ("--json", "--debug")  # options that may also stand before the command
-_FOR = {command: ", ".join(word for word in OTHER_NAMES if OTHER_NAMES[word] == command) for command in COMMANDS}
+WITH_VALUE, FLAGS = (
+    ("--url", "--token-file"),
+    ("--json", "--debug"),
+)  # options that may also stand before the command
+_FOR = {
+    command: ", ".join(word for word in OTHER_NAMES if OTHER_NAMES[word] == command)
+    for command in COMMANDS
+}
 EPILOG = (
     f"{', '.join((*WITH_VALUE, *FLAGS))} may stand before or after a command that has them. Other names: "
     f"{'; '.join(f'{words} for {command}' for command, words in _FOR.items() if words)}; help COMMAND; version."
@@ -105,19 +146,39 @@ class _Parser(argparse.ArgumentParser):
     """Takes options by their whole names only: ``--port`` is not ``--port-wait``."""
 
     def __init__(self, **options: Any) -> None:
-        width, has_options = _width(), " " in options["prog"]  # the list of commands has short words
-        column = 8 if has_options and width < NARROW else 24  # where texts begin, at most; longer words get a line
+        width, has_options = (
+            _width(),
+            " " in options["prog"],
+        )  # the list of commands has short words
+        column = (
+            8 if has_options and width < NARROW else 24
+        )  # where texts begin, at most; longer words get a line
         formatter = partial(HelpFormatter, width=width, max_help_position=column)
-        super().__init__(allow_abbrev=False, **{"formatter_class": formatter, **options})
+        super().__init__(
+            allow_abbrev=False, **{"formatter_class": formatter, **options}
+        )
 
     def error(self, message: str) -> NoReturn:
         """Exit with the fault, and with what may have been meant instead of an unknown command or choice."""
-        if wrong := re.match(r"argument (\S+): invalid choice: '(.*?)' \(choose from (.*)\)", message):
-            is_command, word, choices = wrong[1] == "COMMAND", wrong[2], wrong[3].replace("'", "").split(", ")
-            hint = did_you_mean(word, (*choices, *OTHER_NAMES, "version", "help") if is_command else choices)
+        if wrong := re.match(
+            r"argument (\S+): invalid choice: '(.*?)' \(choose from (.*)\)", message
+        ):
+            is_command, word, choices = (
+                wrong[1] == "COMMAND",
+                wrong[2],
+                wrong[3].replace("'", "").split(", "),
+            )
+            hint = did_you_mean(
+                word,
+                (*choices, *OTHER_NAMES, "version", "help") if is_command else choices,
+            )
             message = f"{message}{hint}"
             if is_command:
-                way = f"; {WAYS[word]}" if word in WAYS else hint or "; `pocketserve --help` lists the commands"
+                way = (
+                    f"; {WAYS[word]}"
+                    if word in WAYS
+                    else hint or "; `pocketserve --help` lists the commands"
+                )
                 message = f"there is no command {word!r}{way}"
         self.print_usage(sys.stderr)
         print_text(f"{self.prog}: error: {message}", stream=sys.stderr)
@@ -133,12 +194,16 @@ def _width() -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; without any, print which there are."""
-    words = _command_first(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    words = _command_first(sys.argv[1:] if arguments is None else arguments) or [
+        "--help"
+    ]
     try:
         with plain_output(), tidy_end():
             options, unknown = command_parser(words).parse_known_args(words)
             if unknown:
-                options.parser.error(f"unrecognized arguments: {' '.join(unknown)}{_advice(unknown, options.parser)}")
+                options.parser.error(
+                    f"unrecognized arguments: {' '.join(unknown)}{_advice(unknown, options.parser)}"
+                )
             return _run(options)
     except KeyboardInterrupt:
         return EXIT_FAILED
@@ -174,22 +239,34 @@ def _command_first(words: Sequence[str]) -> list[str]:
     if list(words[at:]) in (["version"], ["-v"]):
         return ["--version"]
     command = OTHER_NAMES.get(words[at], words[at]) if at < len(words) else ""
-    return [command, *words[:at], *words[at + 1 :]] if command in COMMANDS else list(words)
+    return (
+        [command, *words[:at], *words[at + 1 :]] if command in COMMANDS else list(words)
+    )
 
 
 def command_parser(words: Sequence[str]) -> argparse.ArgumentParser:
     """Return the parser of the command that these words begin with; of all commands if they name none."""
     parser = _Parser(
-        prog="pocketserve", description="Serves machine-learning models on the phone itself.", epilog=EPILOG
+        prog="pocketserve",
+        description="Serves machine-learning models on the phone itself.",
+        epilog=EPILOG,
     )
-    parser.add_argument("-V", "--version", action="version", version=f"pocketserve {__version__}")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)  # parsers of the same class
+    parser.add_argument(
+        "-V", "--version", action="version", version=f"pocketserve {__version__}"
+    )
+    commands = parser.add_subparsers(
+        metavar="COMMAND", required=True
+    )  # parsers of the same class
     first = next((word for word in words if not word.startswith("-")), None)
     # Only one command is imported: `serve` must not hold the client, nor `token` the server.
     for name in (first,) if first in COMMANDS else COMMANDS:
-        module = importlib.import_module(ELSEWHERE.get(name, f"pocketserve.cli.commands.{name}"))
+        module = importlib.import_module(
+            ELSEWHERE.get(name, f"pocketserve.cli.commands.{name}")
+        )
         command = module.add_parser(commands)
-        command.add_argument("--debug", action="store_true", help="show where an error came from")
+        command.add_argument(
+            "--debug", action="store_true", help="show where an error came from"
+        )
         command.set_defaults(run=module.run, parser=command)
         command.usage = _short_usage(command)
     return parser
@@ -199,7 +276,9 @@ def _short_usage(parser: argparse.ArgumentParser) -> str:
     """Return how a command is used without its options, which fill a phone's screen; help lists them below."""
     formatter = HelpFormatter(parser.prog, width=NO_TERMINAL)
     formatter.add_usage(None, parser._get_positional_actions(), [], prefix="")
-    words = formatter.format_help().strip().replace(parser.prog, "", 1).replace("%", "%%")
+    words = (
+        formatter.format_help().strip().replace(parser.prog, "", 1).replace("%", "%%")
+    )
     is_short = len(f"usage: {parser.prog} [options]{words}") <= _width() + 2
     return f"{parser.prog}{' ' if is_short else BREAK}[options]{words}"
 
@@ -212,10 +291,18 @@ def _advice(unknown: Sequence[str], parser: argparse.ArgumentParser) -> str:
     command = parser.prog.rpartition(" ")[2]
     if not unknown[0].startswith("-") and command in WITHOUT_WORDS:
         return f"; {WITHOUT_WORDS[command]}"
-    option = next((word.partition("=")[0] for word in unknown if word.startswith("--")), "")
-    names = sorted(name for name in parser._option_string_actions if name.startswith("--"))
-    alike = [name for name in names if option[2:] and name.endswith(option[1:])] or near(option, names)
-    alike = alike or [name for name in names if option[2:] and near(option[2:], name[2:].split("-"))]
+    option = next(
+        (word.partition("=")[0] for word in unknown if word.startswith("--")), ""
+    )
+    names = sorted(
+        name for name in parser._option_string_actions if name.startswith("--")
+    )
+    alike = [
+        name for name in names if option[2:] and name.endswith(option[1:])
+    ] or near(option, names)
+    alike = alike or [
+        name for name in names if option[2:] and near(option[2:], name[2:].split("-"))
+    ]
     guess = f" (did you mean {' or '.join(alike)}?)" if alike else ""
     return f"{guess}; `{parser.prog} --help` lists what it takes"
 
@@ -223,7 +310,9 @@ def _advice(unknown: Sequence[str], parser: argparse.ArgumentParser) -> str:
 def _sentence(error: Exception, token_file: Path | None) -> str:
     text = str(error).strip()
     if getattr(error, "code", None) == "UNAUTHORIZED":
-        from pocketserve.cli.token_file import token_variable_fault  # late: most commands end well
+        from pocketserve.cli.token_file import (
+            token_variable_fault,
+        )  # late: most commands end well
 
         fault = token_variable_fault() if token_file is None else None
         if fault is not None:

@@ -66,7 +66,9 @@ def run(options: argparse.Namespace) -> int:
         return 0
     *before, start = _whole_words(options.words[1:])
     for candidate in sorted(set(candidates(before))):
-        if candidate.startswith(start) and candidate.startswith("-") == start.startswith("-"):
+        if candidate.startswith(start) and candidate.startswith(
+            "-"
+        ) == start.startswith("-"):
             print(candidate)
     return 0
 
@@ -100,15 +102,24 @@ def _after(command: str, before: Sequence[str]) -> Iterable[str]:
             pending = pending if pending is not None and pending.nargs != 0 else None
         elif pending is not None:
             pending = pending if pending.nargs in ("*", "+") else None
-        elif positionals and isinstance(positionals[0].choices, Mapping):  # commands, or their actions
+        elif positionals and isinstance(
+            positionals[0].choices, Mapping
+        ):  # commands, or their actions
             parser = positionals[0].choices.get(word)
         elif positionals and positionals[0].nargs in (None, "?"):
             positionals = positionals[1:]
     if parser is not None:
-        positionals, options = parser._get_positional_actions(), parser._option_string_actions
+        positionals, options = (
+            parser._get_positional_actions(),
+            parser._option_string_actions,
+        )
     if pending is not None:
         return _values(pending)
-    names = (name for name, action in options.items() if name.startswith("--") and action.help != argparse.SUPPRESS)
+    names = (
+        name
+        for name, action in options.items()
+        if name.startswith("--") and action.help != argparse.SUPPRESS
+    )
     return (*names, *(_values(positionals[0]) if positionals else ()))
 
 
@@ -116,7 +127,11 @@ def _values(action: argparse.Action) -> Iterable[str]:
     """Return the values that an argument may have; nothing for files, numbers and text."""
     if action.choices is not None:
         return map(str, action.choices)
-    if isinstance(action.metavar, str) and "|" in action.metavar and action.metavar.islower():  # checked elsewhere
+    if (
+        isinstance(action.metavar, str)
+        and "|" in action.metavar
+        and action.metavar.islower()
+    ):  # checked elsewhere
         return action.metavar.split("|")
     return _model_names() if action.dest in MODEL_ARGUMENTS else ()
 
@@ -131,8 +146,14 @@ def _model_names() -> Iterator[str]:
     from pocketserve.state.run_lock import running_servers
 
     config = load_config({})
-    folders = {Path(run.models_dir) for run in running_servers(config.state_dir)} or {config.models_dir}
-    for path in (path for folder in folders for path in (folder.iterdir() if folder.is_dir() else [folder])):
+    folders = {Path(run.models_dir) for run in running_servers(config.state_dir)} or {
+        config.models_dir
+    }
+    for path in (
+        path
+        for folder in folders
+        for path in (folder.iterdir() if folder.is_dir() else [folder])
+    ):
         if path.name.startswith("."):
             continue
         if path.is_file() and _may_be_model(path.name):
@@ -146,7 +167,11 @@ def _may_be_model(name: str) -> bool:
     from pocketserve.runtimes.registry import format_of_name
 
     is_code = name.endswith(".py") and name != "model.py"
-    return name == "model.toml" or name.isdecimal() or (format_of_name(name) is not None and not is_code)
+    return (
+        name == "model.toml"
+        or name.isdecimal()
+        or (format_of_name(name) is not None and not is_code)
+    )
 
 
 def _whole_words(words: Sequence[str]) -> list[str]:

@@ -17,13 +17,24 @@ if TYPE_CHECKING:
 
 def add_connection_options(parser: argparse.ArgumentParser) -> None:
     """Add ``--url`` and ``--token-file``."""
-    parser.add_argument("--url", metavar="URL", help="http://… or socket://… [POCKETSERVE_URL, else this machine]")
-    parser.add_argument("--token-file", type=Path, metavar="PATH", help="where the server keeps its token")
+    parser.add_argument(
+        "--url",
+        metavar="URL",
+        help="http://… or socket://… [POCKETSERVE_URL, else this machine]",
+    )
+    parser.add_argument(
+        "--token-file",
+        type=Path,
+        metavar="PATH",
+        help="where the server keeps its token",
+    )
 
 
 def open_client(options: argparse.Namespace) -> Client:
     """Return a client as the options say."""
-    fault = token_file_fault(options.token_file) if options.token_file is not None else None
+    fault = (
+        token_file_fault(options.token_file) if options.token_file is not None else None
+    )
     if fault is not None:
         raise CommandError(fault)
     from pocketserve_client import Client  # late: --help needs no client
@@ -36,7 +47,13 @@ def reading_answers() -> Iterator[None]:
     """Turn what a foreign server's answer does to the code that reads it into a sentence."""
     try:
         yield
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+    except (
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        ArithmeticError,
+    ) as error:
         raise CommandError(
             "the answer is not one of a pocketserve server of this version; look at the address, or update the older "
             "of the two (--debug shows what is wrong with it)"

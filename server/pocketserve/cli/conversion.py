@@ -26,10 +26,24 @@ MAX_TIMEOUT_S = 86_400.0
 
 def add_common_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that both commands have."""
-    parser.add_argument("--name", metavar="NAME", help="what to call the new version [after what makes it]")
+    parser.add_argument(
+        "--name",
+        metavar="NAME",
+        help="what to call the new version [after what makes it]",
+    )
     add_folder_option(parser)
-    parser.add_argument("--timeout", type=float, default=1800.0, metavar="S", help="seconds for each tool [1800]")
-    parser.add_argument("--memory", metavar="SIZE", help="memory that a tool may take [nearly all that is free]")
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=1800.0,
+        metavar="S",
+        help="seconds for each tool [1800]",
+    )
+    parser.add_argument(
+        "--memory",
+        metavar="SIZE",
+        help="memory that a tool may take [nearly all that is free]",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -47,7 +61,9 @@ def process_limits(options: argparse.Namespace) -> ProcessLimits:
     try:
         memory = parse_bytes(options.memory) if options.memory else 0
     except ValueError:
-        raise CommandError(f"--memory must be a size such as 4G, not {options.memory!r}") from None
+        raise CommandError(
+            f"--memory must be a size such as 4G, not {options.memory!r}"
+        ) from None
     return ProcessLimits(options.timeout, memory)
 
 
@@ -71,7 +87,11 @@ def model_of(options: argparse.Namespace) -> tuple[ModelEntry, str | None, Confi
     finally:
         service.close()
     secure(config.state_dir)
-    return entry, version, dataclasses.replace(config, models_dir=locate(config.models_dir)[0])
+    return (
+        entry,
+        version,
+        dataclasses.replace(config, models_dir=locate(config.models_dir)[0]),
+    )
 
 
 def noting(progress: Progress) -> Callable[[str], None]:

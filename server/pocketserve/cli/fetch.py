@@ -13,12 +13,21 @@ from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import HTTPError
 
-from pocketserve_client.bounded import BoundedConnection, ExchangeLimits, answer_too_large
+from pocketserve_client.bounded import (
+    BoundedConnection,
+    ExchangeLimits,
+    answer_too_large,
+)
 from pocketserve_client.errors import NotOurServerError, ServerUnreachableError
 
 MAX_REDIRECTS: Final = 5
 PIECE_BYTES: Final = 1 << 20  # what is read of a body at a time
-FETCH_ERRORS: Final = (requests.RequestException, HTTPError, OSError, ValueError)  # of what is hardly HTTP, too
+FETCH_ERRORS: Final = (
+    requests.RequestException,
+    HTTPError,
+    OSError,
+    ValueError,
+)  # of what is hardly HTTP, too
 
 
 def fetch(url: str, seconds: float, max_bytes: int) -> bytes:
@@ -33,14 +42,23 @@ def fetch(url: str, seconds: float, max_bytes: int) -> bytes:
     exchange = ExchangeLimits()
     exchange.begin(seconds, max_bytes)
     try:
-        with bounded_session(exchange) as session, open_address(session, url, seconds) as response:
+        with (
+            bounded_session(exchange) as session,
+            open_address(session, url, seconds) as response,
+        ):
             if response.status_code != 200:
-                raise ServerUnreachableError(f"{url} cannot be fetched: it answers {response.status_code}")
+                raise ServerUnreachableError(
+                    f"{url} cannot be fetched: it answers {response.status_code}"
+                )
             return _read(response, max_bytes)
     except NotOurServerError:
-        raise ServerUnreachableError(f"{url} holds more than {max_bytes:,} bytes") from None
+        raise ServerUnreachableError(
+            f"{url} holds more than {max_bytes:,} bytes"
+        ) from None
     except FETCH_ERRORS as error:
-        raise ServerUnreachableError(f"{url} cannot be fetched: {innermost_reason(error)}") from None
+        raise ServerUnreachableError(
+            f"{url} cannot be fetched: {innermost_reason(error)}"
+        ) from None
 
 
 def bounded_session(exchange: ExchangeLimits) -> requests.Session:
@@ -55,7 +73,10 @@ def bounded_session(exchange: ExchangeLimits) -> requests.Session:
 
 
 def open_address(
-    session: requests.Session, url: str, seconds: float, headers: Callable[[str], Mapping[str, str]] = lambda url: {}
+    session: requests.Session,
+    url: str,
+    seconds: float,
+    headers: Callable[[str], Mapping[str, str]] = lambda url: {},
 ) -> requests.Response:
     """Return the response at an address, its body unread, once redirects are followed; never from HTTPS to HTTP.
 
@@ -67,15 +88,27 @@ def open_address(
     """
     start = url
     for _ in range(MAX_REDIRECTS + 1):
-        response = session.get(url, headers=headers(url), timeout=seconds, allow_redirects=False, stream=True)
+        response = session.get(
+            url,
+            headers=headers(url),
+            timeout=seconds,
+            allow_redirects=False,
+            stream=True,
+        )
         if not response.is_redirect:
             return response
         response.close()
-        onward = urljoin(url, response.headers["Location"])  # to HTTP only: the session knows no other schemes
+        onward = urljoin(
+            url, response.headers["Location"]
+        )  # to HTTP only: the session knows no other schemes
         if urlsplit(url).scheme == "https" and urlsplit(onward).scheme != "https":
-            raise ServerUnreachableError(f"{start} cannot be fetched: it leads to an address without HTTPS")
+            raise ServerUnreachableError(
+                f"{start} cannot be fetched: it leads to an address without HTTPS"
+            )
         url = onward
-    raise ServerUnreachableError(f"{start} cannot be fetched: more than {MAX_REDIRECTS} addresses lead to others")
+    raise ServerUnreachableError(
+        f"{start} cannot be fetched: more than {MAX_REDIRECTS} addresses lead to others"
+    )
 
 
 def _read(response: requests.Response, max_bytes: int) -> bytes:
@@ -96,7 +129,9 @@ class _BoundedAdapter(HTTPAdapter):
     def __init__(self, exchange: ExchangeLimits) -> None:
         super().__init__()
         self.poolmanager.pool_classes_by_scheme = {
-            scheme: type(pool.__name__, (pool,), {"ConnectionCls": _bounded(base, exchange)})
+            scheme: type(
+                pool.__name__, (pool,), {"ConnectionCls": _bounded(base, exchange)}
+            )
             for scheme, pool, base in (
                 ("http", HTTPConnectionPool, HTTPConnection),
                 ("https", HTTPSConnectionPool, HTTPSConnection),
@@ -117,7 +152,9 @@ def innermost_reason(error: BaseException) -> str:
     """Return the innermost reason: requests wraps the operating system's error several times."""
     while True:
         candidates = (getattr(error, "reason", None), *error.args[:1], error.__cause__)
-        inner = next((item for item in candidates if isinstance(item, BaseException)), None)
+        inner = next(
+            (item for item in candidates if isinstance(item, BaseException)), None
+        )
         if inner is None:
             return str(getattr(error, "strerror", None) or error)
         error = inner

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from pocketserve.service import Service
 
 # Where no log is set up, Python prints warnings: a load that failed, which the command itself tells as its error.
-logging.getLogger("pocketserve.engine.lifecycle.loader").addHandler(logging.NullHandler())
+logging.getLogger("pocketserve.engine.lifecycle.loader").addHandler(
+    logging.NullHandler()
+)
 
 
 @contextlib.contextmanager
@@ -33,7 +35,9 @@ def quiet_frameworks(options: argparse.Namespace) -> Iterator[None]:
         return
     with ExitStack() as stack:
         descriptor = os.dup(2)
-        own = stack.enter_context(open(descriptor, "w", buffering=1, errors="backslashreplace"))
+        own = stack.enter_context(
+            open(descriptor, "w", buffering=1, errors="backslashreplace")
+        )
         nowhere = stack.enter_context(open(os.devnull, "w"))
         if _writes_to_descriptor(sys.stderr):
             sys.stderr.flush()
@@ -56,7 +60,9 @@ def names_path(text: str) -> bool:
     return "/" in text or is_model_path(text)
 
 
-def open_local(model: str, models_dir: str | None, *, threads: int = 0) -> tuple[Service, str, str | None]:
+def open_local(
+    model: str, models_dir: str | None, *, threads: int = 0
+) -> tuple[Service, str, str | None]:
     """Return a service for one model, and its names, see :func:`~pocketserve.local.opening.open_model`.
 
     ConfigError or CommandError: the folder cannot be used, or the path is none of a model.

@@ -39,12 +39,17 @@ class LogHandler(logging.StreamHandler[TextIO]):
         try:
             text = f"{self.format(record)}\n"
             if self._left_out:
-                gap = logging.makeLogRecord({"levelno": logging.WARNING, "levelname": "WARNING", "msg": GAP})
+                gap = logging.makeLogRecord(
+                    {"levelno": logging.WARNING, "levelname": "WARNING", "msg": GAP}
+                )
                 gap.args = (self._left_out,)
                 text = "\n" * self._is_cut + f"{self.format(gap)}\n{text}"
             for start in range(0, len(text), CHUNK):
                 if self._may_wait and not self._room.poll(0):
-                    self._left_out, self._is_cut = self._left_out + 1, self._is_cut or start > 0
+                    self._left_out, self._is_cut = (
+                        self._left_out + 1,
+                        self._is_cut or start > 0,
+                    )
                     return
                 self.stream.write(text[start : start + CHUNK])
                 self.stream.flush()
@@ -62,7 +67,11 @@ class LogFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the record's line, and a traceback's."""
         first, *more = (printable(line) for line in super().format(record).split("\n"))
-        return "\n    ".join([first, *more]) if record.exc_info or record.stack_info else "\\n".join([first, *more])
+        return (
+            "\n    ".join([first, *more])
+            if record.exc_info or record.stack_info
+            else "\\n".join([first, *more])
+        )
 
 
 class JsonLogFormatter(logging.Formatter):
@@ -71,7 +80,8 @@ class JsonLogFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the record's line."""
         fields: dict[str, Any] = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03}Z",
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+            + f".{int(record.msecs):03}Z",
             "level": record.levelname.lower(),
             "message": record.getMessage(),
         }
@@ -85,22 +95,34 @@ class JsonLogFormatter(logging.Formatter):
 def _line_formatter() -> LogFormatter:
     """Return the formatter of lines; on a phone's terminal, the date would fill most of each."""
     is_narrow = terminal_columns(2) < NARROW
-    return LogFormatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S" if is_narrow else None)
+    return LogFormatter(
+        "%(asctime)s %(levelname)s %(message)s", "%H:%M:%S" if is_narrow else None
+    )
 
 
 def prepare_process(config: Config) -> None:
     """Set up what a process that serves has once: its log, with what is odd about the settings, and one variable."""
     # For what knows no settings, such as runtimes and the processes of trials: they look in the same folder.
     os.environ[STATE_VARIABLE] = str(config.state_dir.absolute())
-    handler = LogHandler(sys.stderr) if sys.stderr is not None else logging.NullHandler()
-    handler.setFormatter(JsonLogFormatter() if config.log_format == "json" else _line_formatter())
+    handler = (
+        LogHandler(sys.stderr) if sys.stderr is not None else logging.NullHandler()
+    )
+    handler.setFormatter(
+        JsonLogFormatter() if config.log_format == "json" else _line_formatter()
+    )
     level = config.log_level.upper()
     # Other packages' debugging is not for those who use this one: Pillow tells each chunk of a picture.
     logging.basicConfig(level="INFO" if level == "DEBUG" else level, handlers=[handler])
     logging.getLogger("pocketserve").setLevel(level)
     logging.captureWarnings(True)  # models can warn, in any words
     for name, similar in unknown_variables().items():
-        hint = f"did you mean {' or '.join(similar)}?" if similar else "docs/configuration.md lists them"
+        hint = (
+            f"did you mean {' or '.join(similar)}?"
+            if similar
+            else "docs/configuration.md lists them"
+        )
         logging.warning("%s is no setting and changes nothing; %s", name, hint)
     if not config.auth:
-        logging.warning("no token is asked for: every app on this device can use the server")
+        logging.warning(
+            "no token is asked for: every app on this device can use the server"
+        )

@@ -31,7 +31,11 @@ class Choice(NamedTuple):
     @property
     def changed(self) -> bool:
         """Return whether the best one should replace the current one."""
-        return self.best != self.current and self.gain >= MIN_GAIN and self.noise < MAX_CHANCE * self.gain
+        return (
+            self.best != self.current
+            and self.gain >= MIN_GAIN
+            and self.noise < MAX_CHANCE * self.gain
+        )
 
     @property
     def recommended(self) -> int:
@@ -46,16 +50,38 @@ def choose(times: Mapping[int, Sequence[float]], current: int) -> Choice:
         times: for each setting the time of each round, any unit; the settings took turns in each round.
         current: the setting that stays unless another one is better beyond the noise.
     """
-    best = min(times, key=lambda setting: (statistics.median(times[setting]), setting != current, setting))
+    best = min(
+        times,
+        key=lambda setting: (
+            statistics.median(times[setting]),
+            setting != current,
+            setting,
+        ),
+    )
     ratios = [new / old for new, old in zip(times[best], times[current], strict=True)]
     middle = statistics.median(ratios)
-    spread = 1.4826 * statistics.median(abs(ratio - middle) for ratio in ratios)  # of a normal distribution
-    error = 1.2533 * spread / len(ratios) ** 0.5  # a median varies a quarter more than a mean
-    return Choice(current, best, 1 - middle, SIGMAS * error if len(ratios) >= MIN_ROUNDS else 1.0, times)
+    spread = 1.4826 * statistics.median(
+        abs(ratio - middle) for ratio in ratios
+    )  # of a normal distribution
+    error = (
+        1.2533 * spread / len(ratios) ** 0.5
+    )  # a median varies a quarter more than a mean
+    return Choice(
+        current,
+        best,
+        1 - middle,
+        SIGMAS * error if len(ratios) >= MIN_ROUNDS else 1.0,
+        times,
+    )
 
 
 def interleave(
-    calls: Calls[Key], seconds: float, rounds: int, progress: Callable[[float], None], *, min_sample_s: float = 0.0
+    calls: Calls[Key],
+    seconds: float,
+    rounds: int,
+    progress: Callable[[float], None],
+    *,
+    min_sample_s: float = 0.0,
 ) -> dict[Key, list[float]]:
     """Return milliseconds of a call, by key and round. All take turns, in an order that rotates.
 
@@ -70,7 +96,9 @@ def interleave(
     if min_sample_s:
         for key, call in calls.items():
             call()
-            repeats[key] = max(1, int(min_sample_s / max(1e-6, min(_time(call, 1) for _ in range(3)))))
+            repeats[key] = max(
+                1, int(min_sample_s / max(1e-6, min(_time(call, 1) for _ in range(3))))
+            )
     times: dict[Key, list[float]] = {key: [] for key in calls}
     order = list(calls)
     for number in range(rounds):

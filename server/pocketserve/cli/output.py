@@ -52,7 +52,12 @@ def printable(text: str, keep: str = "") -> str:
     """
     if text.isprintable():
         return text
-    return "".join(char if char.isprintable() or char in SPACES or char in keep else repr(char)[1:-1] for char in text)
+    return "".join(
+        char
+        if char.isprintable() or char in SPACES or char in keep
+        else repr(char)[1:-1]
+        for char in text
+    )
 
 
 class PlainStream:
@@ -130,7 +135,12 @@ def print_control(sequence: str) -> None:
 def print_json(value: Any) -> None:
     """Print one JSON document, indented."""
     text, keep = json.dumps(value, indent=2, ensure_ascii=False), f"{SPACES}\n"
-    print("".join(char if char.isprintable() or char in keep else json.dumps(char)[1:-1] for char in text))
+    print(
+        "".join(
+            char if char.isprintable() or char in keep else json.dumps(char)[1:-1]
+            for char in text
+        )
+    )
 
 
 def terminal_columns(descriptor: int = 1) -> int:
@@ -153,7 +163,9 @@ def confirm(question: str) -> bool | None:
         return False
 
 
-def print_text(text: str, indent: str = "", *, mark: str = "", stream: TextIO | None = None) -> None:
+def print_text(
+    text: str, indent: str = "", *, mark: str = "", stream: TextIO | None = None
+) -> None:
     """Print lines, broken between words where the terminal is narrower; what follows a break is indented.
 
     What others wrote is to be made printable before: it must not begin lines.
@@ -173,7 +185,9 @@ def print_indented(text: str) -> None:
     print(_wrapped(printable(text), INDENT, INDENT, _columns(sys.stdout)))
 
 
-def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[str] = ()) -> None:
+def print_table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[str] = ()
+) -> None:
     """Print columns as wide as their widest cell: numbers to the right, the rest to the left.
 
     Where the terminal is too narrow for it, the last column is broken between words, or has lines of its own.
@@ -181,7 +195,10 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], spare: Seq
     Args:
         spare: names of columns that are left out where the terminal is too narrow, in this order.
     """
-    columns = [_aligned([printable(cell) for cell in cells]) for cells in zip(header, *rows, strict=True)]
+    columns = [
+        _aligned([printable(cell) for cell in cells])
+        for cells in zip(header, *rows, strict=True)
+    ]
     for name in spare:
         if sum(len(cells[0]) + 2 for cells in columns) - 2 > terminal_columns():
             columns = [cells for cells in columns if cells[0].strip() != name]
@@ -189,11 +206,18 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], spare: Seq
     room = terminal_columns() - indent
     for number, (*cells, last) in enumerate(zip(*columns, strict=True)):
         style = "" if number else BOLD
-        begin, last = "".join(f"{_paint(cell, sys.stdout, style)}  " for cell in cells), last.rstrip()
+        begin, last = (
+            "".join(f"{_paint(cell, sys.stdout, style)}  " for cell in cells),
+            last.rstrip(),
+        )
         if len(last) <= room:
-            _print_painted((begin + _paint(last, sys.stdout, style)).rstrip(), sys.stdout)
+            _print_painted(
+                (begin + _paint(last, sys.stdout, style)).rstrip(), sys.stdout
+            )
         elif room >= LEAST_ROOM:
-            _print_painted(begin + _wrapped(last, " " * indent, " " * indent)[indent:], sys.stdout)
+            _print_painted(
+                begin + _wrapped(last, " " * indent, " " * indent)[indent:], sys.stdout
+            )
         else:
             _print_painted(begin.rstrip(), sys.stdout)
             print(_wrapped(last.strip(), INDENT, INDENT))
@@ -201,22 +225,35 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], spare: Seq
 
 def _aligned(cells: Sequence[str]) -> list[str]:
     """Return the cells of a column, all of one width."""
-    width, values = max(map(len, cells)), [cell for cell in cells[1:] if cell not in ("", "-")]
+    width, values = (
+        max(map(len, cells)),
+        [cell for cell in cells[1:] if cell not in ("", "-")],
+    )
     is_number = values and all(re.fullmatch(NUMBER, cell) for cell in values)
     return [cell.rjust(width) if is_number else cell.ljust(width) for cell in cells]
 
 
 def print_wide_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table; where it is wider than the terminal, in parts one below the other, each with the first column."""
-    widths = [max(len(printable(row[column])) for row in (header, *rows)) for column in range(len(header))]
+    widths = [
+        max(len(printable(row[column])) for row in (header, *rows))
+        for column in range(len(header))
+    ]
     parts: list[list[int]] = [[0]]
     for column in range(1, len(header)):
-        if len(parts[-1]) > 1 and sum(widths[each] + 2 for each in (*parts[-1], column)) - 2 > terminal_columns():
+        if (
+            len(parts[-1]) > 1
+            and sum(widths[each] + 2 for each in (*parts[-1], column)) - 2
+            > terminal_columns()
+        ):
             parts.append([0])
         parts[-1].append(column)
     for number, part in enumerate(parts):
         print(end="\n" if number else "")
-        print_table([header[column] for column in part], [[row[column] for column in part] for row in rows])
+        print_table(
+            [header[column] for column in part],
+            [[row[column] for column in part] for row in rows],
+        )
 
 
 def print_facts(facts: Sequence[tuple[str, str]]) -> None:

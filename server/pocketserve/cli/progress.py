@@ -46,7 +46,11 @@ class Progress:
             while not over.wait(SECOND_S):
                 _draw(f"{time.monotonic() - began:.0f} s, {title}", share)
 
-        thread = threading.Thread(target=tick, name="pocketserve-progress", daemon=True) if _on_terminal() else None
+        thread = (
+            threading.Thread(target=tick, name="pocketserve-progress", daemon=True)
+            if _on_terminal()
+            else None
+        )
         try:
             if thread is not None:
                 thread.start()
@@ -71,8 +75,14 @@ def _on_terminal() -> bool:
 def _draw(title: str, share: float | None) -> None:
     """Draw one line that no terminal breaks; the bar is left out where there is no room for it."""
     end = "" if share is None else f" {share:4.0%}"
-    columns = terminal_columns(sys.stderr.fileno()) - len(end) - 1  # a letter in the last column may break the line
+    columns = (
+        terminal_columns(sys.stderr.fileno()) - len(end) - 1
+    )  # a letter in the last column may break the line
     title = printable(title)[:columns]
     room = min(BAR_WIDTH, columns - len(title) - len(" []"))
-    bar = "" if share is None or room < LEAST_BAR else f" [{('#' * round(room * share)).ljust(room)}]"
+    bar = (
+        ""
+        if share is None or room < LEAST_BAR
+        else f" [{('#' * round(room * share)).ljust(room)}]"
+    )
     print_control(f"{CLEAR_LINE}{title}{bar}{end}")

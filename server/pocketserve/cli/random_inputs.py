@@ -19,5 +19,7 @@ def random_inputs(specs: Any, seed: int = 0) -> dict[str, Array]:
     for spec in specs:
         shape = [max(1, size) for size in spec.shape]
         if math.prod(shape) > MAX_ELEMENTS:
-            raise CommandError(f"input {spec.name!r} of shape {shape} is too large to be measured with random values")
+            raise CommandError(
+                f"input {spec.name!r} of shape {shape} is too large to be measured with random values"
+            )
     return {spec.name: random_array(spec, random) for spec in specs}

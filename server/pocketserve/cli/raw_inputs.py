@@ -18,7 +18,9 @@ from pocketserve.cli import CommandError
 
 FETCH_S, MAX_FETCHED = 60.0, 64 << 20  # seconds and bytes for all of one picture
 MAX_NAME = 60  # characters of a text that stands for its input
-DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")  # several such words are fractions, not twice as many numbers
+DECIMAL_COMMA = re.compile(
+    r"[+-]?\d+,\d+"
+)  # several such words are fractions, not twice as many numbers
 
 
 class InputError(CommandError):
@@ -29,8 +31,12 @@ class NamedInput(NamedTuple):
     """An input with a name, one of perhaps several."""
 
     name: str  # as the answer to it is headed
-    read: Callable[[], bytes]  # returns the bytes to send; InputError or OSError where there are none
-    is_file: bool = True  # or an address; not words of the command line, nor standard input
+    read: Callable[
+        [], bytes
+    ]  # returns the bytes to send; InputError or OSError where there are none
+    is_file: bool = (
+        True  # or an address; not words of the command line, nor standard input
+    )
 
 
 def read_inputs(words: Sequence[str]) -> list[NamedInput]:
@@ -43,11 +49,19 @@ def read_inputs(words: Sequence[str]) -> list[NamedInput]:
         return [NamedInput("-", _standard_input, is_file=False)]
     sources = [_sources(word) for word in words]
     if not any(source is not None for source in sources):
-        return [NamedInput(" ".join(words)[:MAX_NAME], partial(bytes, _values(words)), is_file=False)]
+        return [
+            NamedInput(
+                " ".join(words)[:MAX_NAME],
+                partial(bytes, _values(words)),
+                is_file=False,
+            )
+        ]
     inputs = []
     for word, source in zip(words, sources, strict=True):
         if source is None:
-            raise CommandError(f"{word!r} is no file, folder or address of a picture, as other words of this line are")
+            raise CommandError(
+                f"{word!r} is no file, folder or address of a picture, as other words of this line are"
+            )
         inputs += source
     return inputs
 
@@ -63,16 +77,28 @@ def _sources(word: str) -> list[NamedInput] | None:
     if re.match(r"https?://\S+$", word, re.IGNORECASE):
         return [NamedInput(word, partial(_fetch, word))]
     if os.path.isdir(word):
-        paths = sorted(entry.path for entry in os.scandir(word) if entry.is_file() and not entry.name.startswith("."))
+        paths = sorted(
+            entry.path
+            for entry in os.scandir(word)
+            if entry.is_file() and not entry.name.startswith(".")
+        )
         if not paths:
             raise CommandError(f"the folder {word!r} holds no files")
     elif os.path.lexists(word):
         if not os.path.isfile(word):
-            raise CommandError(f"{word!r} is no regular file; name a file, or - for standard input")
+            raise CommandError(
+                f"{word!r} is no regular file; name a file, or - for standard input"
+            )
         paths = [word]
     else:  # a shell does that itself, where the pattern is not in quotes
-        is_pattern = any(sign in word for sign in "*?") and not word.startswith(("[", "{"))
-        paths = sorted(filter(os.path.isfile, glob.glob(word, recursive=True))) if is_pattern else []
+        is_pattern = any(sign in word for sign in "*?") and not word.startswith(
+            ("[", "{")
+        )
+        paths = (
+            sorted(filter(os.path.isfile, glob.glob(word, recursive=True)))
+            if is_pattern
+            else []
+        )
         if is_pattern and not paths and not re.search(r"\s", word):
             raise CommandError(f"no file matches {word!r}")
     return [NamedInput(path, Path(path).read_bytes) for path in paths] or None
@@ -91,7 +117,9 @@ def _fetch(address: str) -> bytes:
 def _values(words: Sequence[str]) -> bytes:
     """Return numbers as a JSON array, and JSON or a text in quotes as it is."""
     if not any(words):
-        raise CommandError("the input is empty; name a file, numbers, or a sentence in quotes")
+        raise CommandError(
+            "the input is empty; name a file, numbers, or a sentence in quotes"
+        )
     text = ",".join(words).strip()
     if text.startswith(("[", "{")) or (len(words) == 1 and _is_json_text(text)):
         return text.encode()

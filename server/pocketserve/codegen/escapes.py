@@ -52,7 +52,11 @@ def comment(text: str, indent: int = 0) -> str:
     short = text if len(text) <= MAX_COMMENT else f"{text[:MAX_COMMENT]} ..."
     words = " ".join(short.split())
     escaped = "".join(
-        char if " " <= char <= "~" and char not in _MARKUP else f"&#{ord(char)};" for char in words if char > "\x1f"
+        char if " " <= char <= "~" and char not in _MARKUP else f"&#{ord(char)};"
+        for char in words
+        if char > "\x1f"
     )
-    lines = textwrap.wrap(escaped, COMMENT_WIDTH - indent, break_long_words=False, break_on_hyphens=False)
+    lines = textwrap.wrap(
+        escaped, COMMENT_WIDTH - indent, break_long_words=False, break_on_hyphens=False
+    )
     return f"\n{' ' * indent} * ".join(lines)

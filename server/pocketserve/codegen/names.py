@@ -40,14 +40,22 @@ class NameFaultError(ValueError):
 
 def _words(text: str) -> list[str]:
     """Return the words of a text in ASCII; letters without a relative there are left out."""
-    plain = unicodedata.normalize("NFKD", text[: 4 * MAX_IDENTIFIER]).encode("ascii", "ignore").decode("ascii")
+    plain = (
+        unicodedata.normalize("NFKD", text[: 4 * MAX_IDENTIFIER])
+        .encode("ascii", "ignore")
+        .decode("ascii")
+    )
     return re.findall(r"[A-Za-z0-9]+", plain)
 
 
 def camel_case(text: str, fallback: str) -> str:
     """Return a name of a variable, such as ``sepalLength``."""
     first, *more = _words(text) or [fallback]
-    name = first[:1].lower() + first[1:] + "".join(word[:1].upper() + word[1:] for word in more)
+    name = (
+        first[:1].lower()
+        + first[1:]
+        + "".join(word[:1].upper() + word[1:] for word in more)
+    )
     name = name if name[0].isalpha() else fallback + name
     name = name[:MAX_IDENTIFIER]
     return f"{name}Value" if name in RESERVED or name in MEMBERS else name
@@ -83,16 +91,24 @@ def distinct(names: Iterable[str]) -> list[str]:
 def check_class(name: str, entries: Iterable[str] = ()) -> str:
     """Return a class's name that somebody chose; NameFaultError where no class can be called so."""
     if not _CLASS_NAME.fullmatch(name):
-        raise NameFaultError(f"--class {name!r:.80} is no name of a class; it begins with a capital, such as Digits")
+        raise NameFaultError(
+            f"--class {name!r:.80} is no name of a class; it begins with a capital, such as Digits"
+        )
     if name in USED_CLASSES or name in entries:
-        raise NameFaultError(f"--class {name} is a name that the class itself uses; {name}Model is free")
+        raise NameFaultError(
+            f"--class {name} is a name that the class itself uses; {name}Model is free"
+        )
     return name
 
 
 def check_package(name: str) -> str:
     """Return a package's name; NameFaultError where none can be called so."""
     parts = name.split(".")
-    usable = all(_PACKAGE_PART.fullmatch(part) and part not in RESERVED for part in parts)
+    usable = all(
+        _PACKAGE_PART.fullmatch(part) and part not in RESERVED for part in parts
+    )
     if not usable or len(name) > MAX_PACKAGE or parts[0] == "java":
-        raise NameFaultError(f"--package {name!r:.80} is no name of a package; it is one such as com.example.app")
+        raise NameFaultError(
+            f"--package {name!r:.80} is no name of a package; it is one such as com.example.app"
+        )
     return name

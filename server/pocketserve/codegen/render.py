@@ -23,14 +23,26 @@ class ClassRequest(NamedTuple):
     language: str
     package: str
     class_name: str
-    version: str | None  # that the class is bound to; None for the one that answers by default
+    version: (
+        str | None
+    )  # that the class is bound to; None for the one that answers by default
 
     @property
     def command(self) -> str:
         """The command that makes the class again, on any machine."""
-        words = ["pocketserve", "codegen", self.model, "--language", self.language, "--package", self.package]
+        words = [
+            "pocketserve",
+            "codegen",
+            self.model,
+            "--language",
+            self.language,
+            "--package",
+            self.package,
+        ]
         words += ["--class", self.class_name]
-        return shlex.join(words + (["--version", self.version] if self.version is not None else []))
+        return shlex.join(
+            words + (["--version", self.version] if self.version is not None else [])
+        )
 
     @property
     def file_name(self) -> str:
@@ -63,10 +75,16 @@ def render_class(model: ModelView, request: ClassRequest) -> str:
     is_kotlin = request.language == "kotlin"
     string = kotlin_string if is_kotlin else java_string
     environment.filters |= {"string": string, "comment": comment, "capital": capital}
-    values = {"model": model, "request": request, "has_many_inputs": len(model.inputs) > MAX_PARAMETERS}
+    values = {
+        "model": model,
+        "request": request,
+        "has_many_inputs": len(model.inputs) > MAX_PARAMETERS,
+    }
     body = environment.get_template(f"{request.language}.j2").render(values)
     mentioned = set(re.findall(r"\w+", body)) - (_OF_KOTLIN if is_kotlin else set())
     imports = sorted(name for short, name in _IMPORTS.items() if short in mentioned)
     ending = "" if is_kotlin else ";"
-    head = environment.get_template("head.j2").render(values, generator=__version__, imports=imports, ending=ending)
+    head = environment.get_template("head.j2").render(
+        values, generator=__version__, imports=imports, ending=ending
+    )
     return head + body

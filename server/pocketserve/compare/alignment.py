@@ -15,7 +15,19 @@ SHAPE_SCORE = 0.25
 FUSED_SCORE = 0.35
 """What it is worth that one operator has its activation inside, and the other is the activation behind it."""
 
-ACTIVATIONS = ("relu", "clip", "sigmoid", "tanh", "hardswish", "elu", "prelu", "leakyrelu", "gelu", "silu", "logistic")
+ACTIVATIONS = (
+    "relu",
+    "clip",
+    "sigmoid",
+    "tanh",
+    "hardswish",
+    "elu",
+    "prelu",
+    "leakyrelu",
+    "gelu",
+    "silu",
+    "logistic",
+)
 LINEAR = frozenset({"dense", "fullyconnected", "gemm", "addmm", "matmul", "linear"})
 OPERATOR_SCORE = 0.1
 """What operators of one name are worth: of several that only rescale, the values correlate alike."""
@@ -53,8 +65,13 @@ class LayerPair(NamedTuple):
 def relative_difference(array: Array, reference: Array) -> float:
     """Return the norm of the difference as a share of the reference's norm; not finite where only one is."""
     if not (np.isfinite(array).all() and np.isfinite(reference).all()):
-        alike = (array == reference) | (np.isnan(array) & np.isnan(reference))  # such as the -inf of a mask
-        array, reference = (np.where(alike & ~np.isfinite(reference), 0.0, each) for each in (array, reference))
+        alike = (array == reference) | (
+            np.isnan(array) & np.isnan(reference)
+        )  # such as the -inf of a mask
+        array, reference = (
+            np.where(alike & ~np.isfinite(reference), 0.0, each)
+            for each in (array, reference)
+        )
         if not (np.isfinite(array).all() and np.isfinite(reference).all()):
             return float("inf")
     norm = float(np.linalg.norm(reference))
@@ -72,12 +89,22 @@ def align(first: Sequence[Layer], other: Sequence[Layer]) -> list[LayerPair]:
         own = _points(layer.array)
         for column, each in enumerate(views):
             if sorted(layer.array.shape[1:]) == sorted(each[0].shape[1:]):
-                fits = [place for place, view in enumerate(each) if view.shape == layer.array.shape]
-                values = [(_correlation(own, points[column][place]), -place) for place in fits]
+                fits = [
+                    place
+                    for place, view in enumerate(each)
+                    if view.shape == layer.array.shape
+                ]
+                values = [
+                    (_correlation(own, points[column][place]), -place) for place in fits
+                ]
                 if values:
                     best, place = max(values)
-                    bonus = OPERATOR_SCORE * _is_same_operator(layer.operator, other[column].operator)
-                    if _is_fused(first, row, other, column) or _is_fused(other, column, first, row):
+                    bonus = OPERATOR_SCORE * _is_same_operator(
+                        layer.operator, other[column].operator
+                    )
+                    if _is_fused(first, row, other, column) or _is_fused(
+                        other, column, first, row
+                    ):
                         bonus = FUSED_SCORE
                     scores[row, column] = SHAPE_SCORE + best + bonus
                     layouts[row, column] = -place
@@ -115,12 +142,20 @@ def _correlation(points: Array, other: Array) -> float:
     return max(0.0, float(points @ other))
 
 
-def _is_fused(layers: Sequence[Layer], place: int, following: Sequence[Layer], activation: int) -> bool:
+def _is_fused(
+    layers: Sequence[Layer], place: int, following: Sequence[Layer], activation: int
+) -> bool:
     """Return whether a layer has no activation behind it, and the other one is an activation behind its like."""
-    if _is_activation(layers[place]) or not activation or not _is_activation(following[activation]):
+    if (
+        _is_activation(layers[place])
+        or not activation
+        or not _is_activation(following[activation])
+    ):
         return False
     alone = place + 1 == len(layers) or not _is_activation(layers[place + 1])
-    return alone and _is_same_operator(layers[place].operator, following[activation - 1].operator)
+    return alone and _is_same_operator(
+        layers[place].operator, following[activation - 1].operator
+    )
 
 
 def _is_activation(layer: Layer) -> bool:
@@ -129,7 +164,10 @@ def _is_activation(layer: Layer) -> bool:
 
 def _is_same_operator(operator: str, other: str) -> bool:
     """Return whether names such as ``CONV_2D`` and ``Conv`` mean the same."""
-    names = sorted((operator.casefold().replace("_", ""), other.casefold().replace("_", "")), key=len)
+    names = sorted(
+        (operator.casefold().replace("_", ""), other.casefold().replace("_", "")),
+        key=len,
+    )
     return names[1].startswith(names[0]) or set(names) <= LINEAR
 
 
@@ -139,8 +177,14 @@ def _best_path(scores: Array) -> Iterator[tuple[int, int]]:
     best = np.zeros((rows + 1, columns + 1))
     for row in range(rows - 1, -1, -1):
         for column in range(columns - 1, -1, -1):
-            paired = scores[row, column] + best[row + 1, column + 1] if scores[row, column] else 0.0
-            best[row, column] = max(paired, best[row + 1, column], best[row, column + 1])
+            paired = (
+                scores[row, column] + best[row + 1, column + 1]
+                if scores[row, column]
+                else 0.0
+            )
+            best[row, column] = max(
+                paired, best[row + 1, column], best[row, column + 1]
+            )
     row = column = 0
     while row < rows and column < columns:
         score = scores[row, column]

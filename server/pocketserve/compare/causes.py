@@ -24,7 +24,10 @@ MAX_CHANNELS = 16
 FIT_ROUNDS = 15
 LEAST_VALUES, LEAST_SEEN = 8, 0.1
 """Of a channel, values that a scale and a shift are fitted to; and the share of all that no ReLU has cut off."""
-IMAGENET_MEAN, IMAGENET_STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
+IMAGENET_MEAN, IMAGENET_STD = (
+    np.array([0.485, 0.456, 0.406]),
+    np.array([0.229, 0.224, 0.225]),
+)
 PIXEL_MEANS = np.array([123.675, 116.28, 103.53])
 CONVENTIONS: Mapping[str, tuple[Array | float, Array | float]] = {
     "0 to 1": (1.0, 0.0),
@@ -69,10 +72,14 @@ def overflow(pair: LayerPair) -> Cause | None:
     ):
         if not_finite.any():
             part = (
-                f"{not_finite.sum():,} of {not_finite.size:,} numbers of {name}'s {layer.operator} {layer.name[:60]!r}"
+                f"{not_finite.sum():,} of {not_finite.size:,} numbers "
+                f"of {name}'s {layer.operator} {layer.name[:60]!r}"
             )
             reason = "they exceed what its type holds, as half floats do beyond 65,504"
-            return Cause("overflow", f"{part} are infinite or NaN where the other version's are finite: {reason}")
+            return Cause(
+                "overflow",
+                f"{part} are infinite or NaN where the other version's are finite: {reason}",
+            )
     return None
 
 
@@ -108,7 +115,9 @@ def explain(
     checks: list[Callable[[], Cause | None]] = [
         lambda: _replaced_activation(pair, before, bound),
         lambda: _activation(pair, bound),
-        lambda: _missing_activation(before, skipped, bound) if before is not None else None,
+        lambda: (
+            _missing_activation(before, skipped, bound) if before is not None else None
+        ),
         lambda: _cut_range(pair, bound),
         lambda: _coarse_steps(pair),
         lambda: _order(pair, bound),
@@ -135,32 +144,58 @@ def _activation(pair: LayerPair, bound: float) -> Cause | None:
     if relative_difference(b, a) <= 2 * bound:
         return None
     if (name := _fitting(a, b, bound)) is not None:
-        return Cause("activation", f"B has a {name} in {pair.other.name[:60]!r} that A does not have there")
+        return Cause(
+            "activation",
+            f"B has a {name} in {pair.other.name[:60]!r} that A does not have there",
+        )
     if (name := _fitting(b, a, bound)) is not None:
-        return Cause("activation", f"the {name} of A's {pair.first.name[:60]!r} is missing in B")
+        return Cause(
+            "activation", f"the {name} of A's {pair.first.name[:60]!r} is missing in B"
+        )
     return None
 
 
 def _fitting(values: Array, results: Array, bound: float) -> str | None:
     """Return the plainest activation that makes results of values about as well as the best one does."""
-    differences = {name: relative_difference(function(values), results) for name, function in ACTIVATIONS.items()}
+    differences = {
+        name: relative_difference(function(values), results)
+        for name, function in ACTIVATIONS.items()
+    }
     best = min(differences.values())
-    return next(name for name, each in differences.items() if each <= 1.2 * best + 1e-6) if best <= bound else None
+    return (
+        next(name for name, each in differences.items() if each <= 1.2 * best + 1e-6)
+        if best <= bound
+        else None
+    )
 
 
-def _replaced_activation(pair: LayerPair, before: LayerPair | None, bound: float) -> Cause | None:
+def _replaced_activation(
+    pair: LayerPair, before: LayerPair | None, bound: float
+) -> Cause | None:
     """Look for two different activations of the same values."""
     a, b = pair.first.array, pair.array
     if before is None or before.first.array.shape != a.shape:
         return None
-    results = {name: function(before.first.array) for name, function in ACTIVATIONS.items()}
-    own, other = (
-        min(results, key=lambda name, layer=layer: relative_difference(results[name], layer))  # type: ignore[misc]
-        for layer in (a, b)
-    )
-    if own == other or max(relative_difference(results[own], a), relative_difference(results[other], b)) > bound / 2:
+    results = {
+        name: function(before.first.array) for name, function in ACTIVATIONS.items()
+    }
+
+    def nearest(layer: np.ndarray) -> str:
+        return min(results, key=lambda name: relative_difference(results[name], layer))
+
+    own = nearest(a)
+    other = nearest(b)
+    if (
+        own == other
+        or max(
+            relative_difference(results[own], a), relative_difference(results[other], b)
+        )
+        > bound / 2
+    ):
         return None
-    return Cause("activation", f"A has a {own} in {pair.first.name[:60]!r} where B has a {other}")
+    return Cause(
+        "activation", f"A has a {own} in {pair.first.name[:60]!r} where B has a {other}"
+    )
 
 
 def _missing_activation(
@@ -171,9 +206,18 @@ def _missing_activation(
         base = before.first.array if owner == "A" else before.other.array
         for layer in layers:
             for name, function in ACTIVATIONS.items():
-                changes = layer.array.shape == base.shape and relative_difference(layer.array, base) > bound
-                if changes and relative_difference(function(base), layer.array) <= bound:
-                    return Cause("activation", f"the {name} of {owner}'s {layer.name[:60]!r} is missing in {lacking}")
+                changes = (
+                    layer.array.shape == base.shape
+                    and relative_difference(layer.array, base) > bound
+                )
+                if (
+                    changes
+                    and relative_difference(function(base), layer.array) <= bound
+                ):
+                    return Cause(
+                        "activation",
+                        f"the {name} of {owner}'s {layer.name[:60]!r} is missing in {lacking}",
+                    )
     return None
 
 
@@ -182,7 +226,11 @@ def _cut_range(pair: LayerPair, bound: float) -> Cause | None:
     a, b = pair.first.array, pair.array
     low, high = float(b.min()), float(b.max())
     outside = float(np.mean((a < low - 1e-6) | (a > high + 1e-6)))
-    if outside > 0.001 and low < high and relative_difference(np.clip(a, low, high), b) <= bound:
+    if (
+        outside > 0.001
+        and low < high
+        and relative_difference(np.clip(a, low, high), b) <= bound
+    ):
         return Cause(
             "calibration",
             f"B cuts {pair.other.name[:60]!r} off at {low:.4g} and {high:.4g}, where A reaches {a.min():.4g} to "
@@ -212,10 +260,19 @@ def _order(pair: LayerPair, bound: float) -> Cause | None:
     """Look for the same numbers in another order."""
     a, b = pair.first.array, pair.array
     for axis in range(1, a.ndim):
-        if a.ndim == 4 and a.shape[axis] in (3, 4) and relative_difference(_swapped(b, axis), a) <= bound:
-            return Cause("channels", "B has the channels in the opposite order (RGB and BGR)")
+        if (
+            a.ndim == 4
+            and a.shape[axis] in (3, 4)
+            and relative_difference(_swapped(b, axis), a) <= bound
+        ):
+            return Cause(
+                "channels", "B has the channels in the opposite order (RGB and BGR)"
+            )
     rows = len(a)
-    if relative_difference(np.sort(b.reshape(rows, -1)), np.sort(a.reshape(rows, -1))) <= bound / 10:
+    if (
+        relative_difference(np.sort(b.reshape(rows, -1)), np.sort(a.reshape(rows, -1)))
+        <= bound / 10
+    ):
         return Cause(
             "layout",
             f"{pair.other.name[:60]!r} of B has the same numbers as A in another order: an axis was swapped, or the "
@@ -231,12 +288,19 @@ def _affine_input(pair: LayerPair, bound: float) -> Cause | None:
     scale = b.std(axes) / np.maximum(a.std(axes), 1e-12)
     shift = b.mean(axes) - scale * a.mean(axes)
     if relative_difference(scale * a + shift, b) <= bound:
-        text = f"B's input is A's times {_numbers_text(scale)} plus {_numbers_text(shift)}"
-        return Cause("preprocessing", f"{text}: the versions' files tell the task different means and scales")
+        text = (
+            f"B's input is A's times {_numbers_text(scale)} plus {_numbers_text(shift)}"
+        )
+        return Cause(
+            "preprocessing",
+            f"{text}: the versions' files tell the task different means and scales",
+        )
     return None
 
 
-def _changed_input(pair: LayerPair, rerun: RunChanged, image: Array, bound: float) -> Cause | None:
+def _changed_input(
+    pair: LayerPair, rerun: RunChanged, image: Array, bound: float
+) -> Cause | None:
     """Run B on changed inputs: the change that makes it agree with A is what its input lacks."""
     a = pair.first.array
 
@@ -245,7 +309,10 @@ def _changed_input(pair: LayerPair, rerun: RunChanged, image: Array, bound: floa
 
     for axis, change in _channel_swaps(image):
         if agrees(change):
-            return Cause("channels", f"B expects the channels in the opposite order (RGB and BGR, axis {axis})")
+            return Cause(
+                "channels",
+                f"B expects the channels in the opposite order (RGB and BGR, axis {axis})",
+            )
     for axes, change in _turns(image):
         if agrees(change):
             return Cause("layout", f"B expects its input with the axes {axes} swapped")
@@ -272,7 +339,9 @@ def _swapped(x: Array, axis: int) -> Array:
 
 
 def _turns(image: Array) -> Iterator[tuple[str, Callable[[Array], Array]]]:
-    for axis, other in ((1, 2), (2, 3)) if image.ndim == 4 else ((1, 2),) if image.ndim == 3 else ():
+    for axis, other in (
+        ((1, 2), (2, 3)) if image.ndim == 4 else ((1, 2),) if image.ndim == 3 else ()
+    ):
         if image.shape[axis] == image.shape[other]:
             yield f"{axis} and {other}", lambda x, i=axis, j=other: np.swapaxes(x, i, j)  # type: ignore[misc]
     if image.ndim == 4:
@@ -294,29 +363,46 @@ def _read_as_channels_last(x: Array) -> Array:
 
 def _conventions(image: Array) -> Iterator[tuple[tuple[str, str], Array, Array]]:
     """Yield scale and shift from each usual input to each other one, along the axis of three channels."""
-    axis = next((axis for axis in (image.ndim - 1, 1) if image.ndim == 4 and image.shape[axis] == 3), None)
+    axis = next(
+        (
+            axis
+            for axis in (image.ndim - 1, 1)
+            if image.ndim == 4 and image.shape[axis] == 3
+        ),
+        None,
+    )
     for source, (scale, shift) in CONVENTIONS.items():
         for target, (new_scale, new_shift) in CONVENTIONS.items():
             factor = np.asarray(new_scale / np.asarray(scale))
             offset = np.asarray(new_shift - factor * shift)
-            if source == target or ((factor.size > 1 or offset.size > 1) and axis is None):
+            if source == target or (
+                (factor.size > 1 or offset.size > 1) and axis is None
+            ):
                 continue
             shape = [1] * image.ndim
             if axis is not None:
                 shape[axis] = 3
             spread = [
-                np.broadcast_to(part, (3,)).reshape(shape) if part.size > 1 else part for part in (factor, offset)
+                np.broadcast_to(part, (3,)).reshape(shape) if part.size > 1 else part
+                for part in (factor, offset)
             ]
             yield (source, target), spread[0], spread[1]
 
 
-def _fitted_input(a: Array, rerun: RunChanged, image: Array, bound: float) -> Cause | None:
+def _fitted_input(
+    a: Array, rerun: RunChanged, image: Array, bound: float
+) -> Cause | None:
     """Fit scale and shift of B's input, of all of it and then by channel, with Gauss and Newton's method."""
-    axis = next((axis for axis in (image.ndim - 1, 1) if 1 < image.shape[axis] <= MAX_CHANNELS), None)
+    axis = next(
+        (axis for axis in (image.ndim - 1, 1) if 1 < image.shape[axis] <= MAX_CHANNELS),
+        None,
+    )
     sizes = [1] if axis is None else [1, image.shape[axis]]
     start = np.array([1.0, 0.0])
     for size in sizes:
-        start = np.concatenate([np.broadcast_to(part, (size,)) for part in np.split(start, 2)])
+        start = np.concatenate(
+            [np.broadcast_to(part, (size,)) for part in np.split(start, 2)]
+        )
         shape = [1] * image.ndim
         if size > 1 and axis is not None:
             shape[axis] = size
@@ -336,7 +422,9 @@ def _fitted_input(a: Array, rerun: RunChanged, image: Array, bound: float) -> Ca
     return None
 
 
-def _gauss_newton(a: Array, layer: Callable[[Array], Array], parameters: Array) -> tuple[Array, float]:
+def _gauss_newton(
+    a: Array, layer: Callable[[Array], Array], parameters: Array
+) -> tuple[Array, float]:
     """Return the parameters with the least relative difference to ``a``, and that."""
     value = layer(parameters)
     best = parameters, relative_difference(value, a)
@@ -346,7 +434,9 @@ def _gauss_newton(a: Array, layer: Callable[[Array], Array], parameters: Array) 
             moved = parameters.copy()
             moved[place] += 0.02
             columns.append(((layer(moved) - value) / 0.02).reshape(-1))
-        step = np.linalg.lstsq(np.stack(columns, 1), (a - value).reshape(-1), rcond=1e-6)[0]
+        step = np.linalg.lstsq(
+            np.stack(columns, 1), (a - value).reshape(-1), rcond=1e-6
+        )[0]
         for share in (1.0, 0.5, 0.1):
             moved = best[0] + share * step
             value = layer(moved)
@@ -366,8 +456,12 @@ def _channel_factors(pair: LayerPair, bound: float) -> Cause | None:
     a, b = pair.first.array, pair.array
     for axis in {a.ndim - 1, 1} if a.ndim > 1 else ():
         channels = a.shape[axis]
-        columns = [np.moveaxis(array, axis, 0).reshape(channels, -1) for array in (a, b)]
-        if columns[0].shape[1] >= LEAST_VALUES and _explains_channels(columns[0], columns[1], bound):
+        columns = [
+            np.moveaxis(array, axis, 0).reshape(channels, -1) for array in (a, b)
+        ]
+        if columns[0].shape[1] >= LEAST_VALUES and _explains_channels(
+            columns[0], columns[1], bound
+        ):
             return Cause(
                 "weights",
                 f"each channel of B's {pair.other.name[:60]!r} is A's times one number plus another: a bias or a batch "
@@ -382,9 +476,13 @@ def _explains_channels(a: Array, b: Array, bound: float) -> bool:
     counts = np.maximum(uncut.sum(1, keepdims=True), 1)
     if uncut.mean() < LEAST_SEEN:
         return False
-    mean_a, mean_b = ((array * uncut).sum(1, keepdims=True) / counts for array in (a, b))
+    mean_a, mean_b = (
+        (array * uncut).sum(1, keepdims=True) / counts for array in (a, b)
+    )
     centred_a, centred_b = (a - mean_a) * uncut, (b - mean_b) * uncut
-    scale = (centred_a * centred_b).sum(1, keepdims=True) / np.maximum((centred_a**2).sum(1, keepdims=True), 1e-12)
+    scale = (centred_a * centred_b).sum(1, keepdims=True) / np.maximum(
+        (centred_a**2).sum(1, keepdims=True), 1e-12
+    )
     return relative_difference((scale * centred_a + mean_b) * uncut, b * uncut) <= bound
 
 

@@ -53,29 +53,51 @@ def panels_of(result: Mapping[str, Any]) -> list[BarPanel]:
             {name: number(run["value"]) for name, run in runs.items()},
             _intervals(runs),
         ),
-        _bytes_panel("File (less is better)", {name: facts["file_bytes"] for name, facts in versions.items()}),
+        _bytes_panel(
+            "File (less is better)",
+            {name: facts["file_bytes"] for name, facts in versions.items()},
+        ),
     ]
-    memory = {name: facts["memory_bytes"]["private"] for name, facts in versions.items()}
+    memory = {
+        name: facts["memory_bytes"]["private"] for name, facts in versions.items()
+    }
     if None not in memory.values():
         panels.append(_bytes_panel("Private memory (less is better)", memory))
-    scores = {name: facts["accuracy"] for name, facts in versions.items() if facts["accuracy"] is not None}
+    scores = {
+        name: facts["accuracy"]
+        for name, facts in versions.items()
+        if facts["accuracy"] is not None
+    }
     if scores:
         less = next(iter(scores.values()))["more_is_better"]
         title = f"{next(iter(scores.values()))['metric']}, 95 % interval ({'more' if less else 'less'} is better)"
-        texts = {name: score_text(score).partition(" ")[0] for name, score in scores.items()}
+        texts = {
+            name: score_text(score).partition(" ")[0] for name, score in scores.items()
+        }
         panels.append(
-            BarPanel(title, {name: score["value"] for name, score in scores.items()}, texts, _intervals(scores))
+            BarPanel(
+                title,
+                {name: score["value"] for name, score in scores.items()},
+                texts,
+                _intervals(scores),
+            )
         )
     return panels
 
 
 def _intervals(estimates: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
     """Return the ends of the intervals, of those estimates that have one."""
-    return {name: (each["low"], each["high"]) for name, each in estimates.items() if each["low"] is not None}
+    return {
+        name: (each["low"], each["high"])
+        for name, each in estimates.items()
+        if each["low"] is not None
+    }
 
 
 def _bytes_panel(title: str, sizes: Mapping[str, int]) -> BarPanel:
-    return BarPanel(title, sizes, {name: human_bytes(size) for name, size in sizes.items()}, {})
+    return BarPanel(
+        title, sizes, {name: human_bytes(size) for name, size in sizes.items()}, {}
+    )
 
 
 def shapes_of(result: Mapping[str, Any]) -> tuple[list[Shape], int]:
@@ -84,19 +106,34 @@ def shapes_of(result: Mapping[str, Any]) -> tuple[list[Shape], int]:
     for panel in panels_of(result):
         shapes.append(Shape(10, top + 24, text=panel.title, size=TEXT + 1))
         top += TITLE
-        largest = max([*panel.values.values(), *(high for _, high in panel.intervals.values())], default=0.0) or 1.0
+        largest = (
+            max(
+                [
+                    *panel.values.values(),
+                    *(high for _, high in panel.intervals.values()),
+                ],
+                default=0.0,
+            )
+            or 1.0
+        )
         for name, value in panel.values.items():
             colour = CHOSEN if name == recommended else PLAIN
             middle = top + ROW / 2
             shapes.append(Shape(LEFT - 10, middle + 5, text=_short(name), anchor="end"))
-            shapes.append(Shape(LEFT, top + 4, max(1.0, BAR * value / largest), ROW - 8, colour))
+            shapes.append(
+                Shape(LEFT, top + 4, max(1.0, BAR * value / largest), ROW - 8, colour)
+            )
             end = LEFT + BAR * value / largest
             if name in panel.intervals:
-                low, high = (LEFT + BAR * edge / largest for edge in panel.intervals[name])
+                low, high = (
+                    LEFT + BAR * edge / largest for edge in panel.intervals[name]
+                )
                 shapes.append(Shape(low, middle - 1, max(1.0, high - low), 2, LINE))
                 shapes += [Shape(edge, middle - 5, 2, 10, LINE) for edge in (low, high)]
                 end = max(end, high)
-            shapes.append(Shape(end + 10, middle + 5, text=panel.texts[name], colour=MUTED))
+            shapes.append(
+                Shape(end + 10, middle + 5, text=panel.texts[name], colour=MUTED)
+            )
             top += ROW
         top += GAP
     return shapes, math.ceil(top)
@@ -117,7 +154,9 @@ def svg_of(result: Mapping[str, Any]) -> str:
 def _svg(shape: Shape) -> str:
     if not shape.text:
         size = f'width="{shape.width:.1f}" height="{shape.height:.1f}"'
-        return f'<rect x="{shape.x:.1f}" y="{shape.y:.1f}" {size} fill="{shape.colour}"/>'
+        return (
+            f'<rect x="{shape.x:.1f}" y="{shape.y:.1f}" {size} fill="{shape.colour}"/>'
+        )
     place = f'x="{shape.x:.1f}" y="{shape.y:.1f}" font-size="{shape.size}" text-anchor="{shape.anchor}"'
     return f'<text {place} fill="{shape.colour}">{html.escape(shape.text)}</text>'
 
@@ -132,20 +171,29 @@ def write_png(result: Mapping[str, Any], path: Path) -> None:
     try:
         from PIL import Image, ImageDraw, ImageFont
     except ImportError:
-        raise CommandError("--png needs Pillow: pip install 'pocketserve[image]'; --html needs nothing") from None
+        raise CommandError(
+            "--png needs Pillow: pip install 'pocketserve[image]'; --html needs nothing"
+        ) from None
     shapes, height = shapes_of(result)
     lines = _wrapped(result["recommendation"]["sentences"], 78)
-    shapes += [Shape(10, height + 20 + 22 * line, text=text) for line, text in enumerate(lines)]
+    shapes += [
+        Shape(10, height + 20 + 22 * line, text=text) for line, text in enumerate(lines)
+    ]
     picture = Image.new("RGB", (WIDTH, height + 22 * len(lines) + 20), "white")
     canvas = ImageDraw.Draw(picture)
     for shape in shapes:
         if shape.text:
             font = ImageFont.load_default(shape.size)
             at = "rs" if shape.anchor == "end" else "ls"
-            canvas.text((shape.x, shape.y), printable(shape.text), shape.colour, font, anchor=at)
+            canvas.text(
+                (shape.x, shape.y), printable(shape.text), shape.colour, font, anchor=at
+            )
         else:
             right, bottom = shape.x + shape.width - 1, shape.y + shape.height - 1
-            canvas.rectangle((shape.x, shape.y, max(shape.x, right), max(shape.y, bottom)), shape.colour)
+            canvas.rectangle(
+                (shape.x, shape.y, max(shape.x, right), max(shape.y, bottom)),
+                shape.colour,
+            )
     picture.save(path, "PNG")
 
 

@@ -28,7 +28,20 @@ BOUND, QUANTIZED_BOUND = 0.02, 0.1
 STEP = 3.0
 """Rounding adds up from layer to layer; a difference so many times as large as before is something else."""
 
-RESCALING = frozenset({"mul", "add", "sub", "div", "transpose", "cast", "identity", "quantize", "dequantize", "neg"})
+RESCALING = frozenset(
+    {
+        "mul",
+        "add",
+        "sub",
+        "div",
+        "transpose",
+        "cast",
+        "identity",
+        "quantize",
+        "dequantize",
+        "neg",
+    }
+)
 MAX_SAMPLES = 8
 MAX_NUMBERS = 1 << 25
 """Of all layers and samples of a version: of a model with large layers, fewer samples are looked at."""
@@ -52,21 +65,32 @@ class _Subject(NamedTuple):
         """Run all samples, with the first input changed; return the layers, the input first."""
         runs = [self._run({**arrays}, change) for arrays in self.inputs[: self.limit]]
         names = [(layer.name, layer.operator, layer.quantized) for layer in runs[0]]
-        passing = {place for place in range(len(names) - 1) if _is_passing(*runs[0][place : place + 2])}
-        shapes = [{layer.array.shape for layer in column} for column in zip(*runs, strict=True)]
+        passing = {
+            place
+            for place in range(len(names) - 1)
+            if _is_passing(*runs[0][place : place + 2])
+        }
+        shapes = [
+            {layer.array.shape for layer in column}
+            for column in zip(*runs, strict=True)
+        ]
         return [
             Layer(name, operator, _stack([run[place].array for run in runs]), quantized)
             for place, (name, operator, quantized) in enumerate(names)
             if len(shapes[place]) == 1 and place not in passing
         ]
 
-    def _run(self, arrays: dict[str, Array], change: Callable[[Array], Array] | None) -> list[Layer]:
+    def _run(
+        self, arrays: dict[str, Array], change: Callable[[Array], Array] | None
+    ) -> list[Layer]:
         name = next(iter(arrays))
         if change is not None:
             arrays[name] = np.asarray(change(arrays[name]), arrays[name].dtype)
         bindings = self.model.inputs
         tensors = [to_tensor(key, array) for key, array in arrays.items()]
-        ready = collect(tensors, bindings, row_by_row=False, first_state=self.model.first_state)
+        ready = collect(
+            tensors, bindings, row_by_row=False, first_state=self.model.first_state
+        )
         outputs = self.run({**ready.state, **ready.arrays})
         real = _real(arrays[name], bindings.by_name[name][0])
         return [Layer(name, "input", real), *(Layer(*output) for output in outputs)]
@@ -74,8 +98,15 @@ class _Subject(NamedTuple):
     def image(self) -> Array | None:
         """Return the first input of all samples, [samples, ...]; None where it cannot be scaled or was not one row."""
         first = [next(iter(arrays.values())) for arrays in self.inputs[: self.limit]]
-        fits = all(array.dtype.kind == "f" and array.ndim > 1 and len(array) == 1 for array in first)
-        return np.concatenate(first) if fits and len({array.shape for array in first}) == 1 else None
+        fits = all(
+            array.dtype.kind == "f" and array.ndim > 1 and len(array) == 1
+            for array in first
+        )
+        return (
+            np.concatenate(first)
+            if fits and len({array.shape for array in first}) == 1
+            else None
+        )
 
 
 def compare_layers(plan: Plan, versions: Sequence[str]) -> dict[str, Any]:
@@ -87,7 +118,10 @@ def compare_layers(plan: Plan, versions: Sequence[str]) -> dict[str, Any]:
     """
     service, name, _ = open_local(plan.model, plan.models_dir, threads=plan.threads)
     try:
-        with service.running(name, versions[0]) as (entry, first), service.running(name, versions[1]) as (_, other):
+        with (
+            service.running(name, versions[0]) as (entry, first),
+            service.running(name, versions[1]) as (_, other),
+        ):
             samples = _samples(plan, entry.folder, facts_of(entry, first.model))
             subjects = [_subject(handle.model, samples) for handle in (first, other)]
             limit = min(subject.limit for subject in subjects)
@@ -99,21 +133,32 @@ def compare_layers(plan: Plan, versions: Sequence[str]) -> dict[str, Any]:
 
 def _samples(plan: Plan, folder: Any, facts: Facts) -> list[DataSample]:
     data = plan.data if plan.data is not None else folder / "samples"
-    return read_samples(data, facts, MAX_SAMPLES) if plan.data is not None or data.is_dir() else []
+    return (
+        read_samples(data, facts, MAX_SAMPLES)
+        if plan.data is not None or data.is_dir()
+        else []
+    )
 
 
 def _subject(model: LoadedModel, samples: Sequence[DataSample]) -> _Subject:
     version = model.version
     if version.format.layers is None:
-        formats = ", ".join(format.name for format in FORMATS if format.layers is not None)
+        formats = ", ".join(
+            format.name for format in FORMATS if format.layers is not None
+        )
         raise CommandError(
             f"{version.name!r} is {version.format.name}, which keeps its intermediate results to itself; "
             f"--layers reads {formats}"
         )
     if samples:
-        inputs = [dict(model.task.prepare(memoryview(sample.read())).runs[0]) for sample in samples]
+        inputs = [
+            dict(model.task.prepare(memoryview(sample.read())).runs[0])
+            for sample in samples
+        ]
     else:
-        inputs = [random_inputs(model.inputs.specs, seed) for seed in range(RANDOM_SAMPLES)]
+        inputs = [
+            random_inputs(model.inputs.specs, seed) for seed in range(RANDOM_SAMPLES)
+        ]
     subject = _Subject(model, version.format.layers(model.source), inputs, 1)
     size = sum(layer.array.size for layer in subject.layers())
     return subject._replace(limit=min(len(inputs), max(1, MAX_NUMBERS // size)))
@@ -124,7 +169,9 @@ def _compare(first: _Subject, other: _Subject) -> dict[str, Any]:
     pairs = align(*layers)
     quantized = any(layer.quantized for each in layers for layer in each)
     bound = QUANTIZED_BOUND if quantized else BOUND
-    differing = [place for place, pair in enumerate(pairs) if not pair.difference <= bound]  # NaN is beyond it
+    differing = [
+        place for place, pair in enumerate(pairs) if not pair.difference <= bound
+    ]  # NaN is beyond it
     cause = None
     if differing:
         step = _step(pairs, bound / (4 if quantized else 10))
@@ -165,18 +212,29 @@ def _origin(pairs: Sequence[LayerPair], place: int, bound: float) -> int:
 
 
 def _cause(
-    pairs: Sequence[LayerPair], place: int, layers: tuple[list[Layer], list[Layer]], other: _Subject, bound: float
+    pairs: Sequence[LayerPair],
+    place: int,
+    layers: tuple[list[Layer], list[Layer]],
+    other: _Subject,
+    bound: float,
 ) -> Cause:
     pair, before = pairs[place], pairs[place - 1] if place else None
     since = before.places if before is not None else (-1, -1)
-    skipped = (layers[0][since[0] + 1 : pair.places[0]], layers[1][since[1] + 1 : pair.places[1]])
+    skipped = (
+        layers[0][since[0] + 1 : pair.places[0]],
+        layers[1][since[1] + 1 : pair.places[1]],
+    )
     size = pairs[0].first.array.size
-    untouched = before is not None and all(earlier.first.array.size == size for earlier in pairs[:place])
+    untouched = before is not None and all(
+        earlier.first.array.size == size for earlier in pairs[:place]
+    )
 
     def rerun(change: Callable[[Array], Array]) -> Array:
         return list(layouts_of(other.layers(change)[pair.places[1]].array))[pair.view]
 
-    return explain(pair, before, skipped, bound, rerun if untouched else None, other.image())
+    return explain(
+        pair, before, skipped, bound, rerun if untouched else None, other.image()
+    )
 
 
 def _is_passing(layer: Layer, following: Layer) -> bool:
@@ -197,11 +255,17 @@ def _row(pair: LayerPair) -> dict[str, Any]:
 def _stack(arrays: Sequence[Array]) -> Array:
     """Return [samples, ...] in double precision, without axes of size 1."""
     stacked = np.stack(arrays).astype(np.float64)
-    return stacked.reshape(len(arrays), *(size for size in arrays[0].shape if size != 1))
+    return stacked.reshape(
+        len(arrays), *(size for size in arrays[0].shape if size != 1)
+    )
 
 
 def _real(array: Array, spec: Any) -> Array:
-    return dequantize(array, spec) if spec.quantization is not None and array.dtype.kind in "iu" else array
+    return (
+        dequantize(array, spec)
+        if spec.quantization is not None and array.dtype.kind in "iu"
+        else array
+    )
 
 
 def print_layers(result: Mapping[str, Any]) -> None:
@@ -209,11 +273,18 @@ def print_layers(result: Mapping[str, Any]) -> None:
     first_version, other_version = result["versions"]
     counts = [plural(count, "layer") for count in result["layers"]]
     pairs, first = result["pairs"], next(iter(result["first_differing"]), None)
-    print_text(f"{result['model']}: A is {first_version} ({counts[0]}), B is {other_version} ({counts[1]})")
-    print(f"{len(pairs) - 1} layers match; {plural(result['samples'], 'sample')}; bound {result['bound']:.0%}\n")
+    print_text(
+        f"{result['model']}: A is {first_version} ({counts[0]}), B is {other_version} ({counts[1]})"
+    )
+    print(
+        f"{len(pairs) - 1} layers match; {plural(result['samples'], 'sample')}; bound {result['bound']:.0%}\n"
+    )
     start = 0 if first is None else max(0, first - SHOWN_BEFORE)
     rows = pairs if first is None else pairs[start : first + SHOWN_AFTER]
-    print_table(["", "A", "B", "SHAPE", "DIFFERENCE"], [_cells(start + n, row, first) for n, row in enumerate(rows)])
+    print_table(
+        ["", "A", "B", "SHAPE", "DIFFERENCE"],
+        [_cells(start + n, row, first) for n, row in enumerate(rows)],
+    )
     if first is None and len(pairs) > 1:
         print("\nNo layer differs beyond the bound.")
     elif first is None:
@@ -228,6 +299,16 @@ def print_layers(result: Mapping[str, Any]) -> None:
 
 def _cells(number: int, row: Mapping[str, Any], first: int | None) -> list[str]:
     width = max(LEAST_CELL, min(MAX_CELL, (terminal_columns() - OTHER_CELLS) // 2))
-    names = [f"{row[key]['operator']} {row[key]['name']}"[:width] for key in ("first", "other")]
-    difference = "not finite" if row["difference"] is None else f"{row['difference']:.2%}"
-    return [str(number) if number != first else f"{number} >", *names, "x".join(map(str, row["shape"])), difference]
+    names = [
+        f"{row[key]['operator']} {row[key]['name']}"[:width]
+        for key in ("first", "other")
+    ]
+    difference = (
+        "not finite" if row["difference"] is None else f"{row['difference']:.2%}"
+    )
+    return [
+        str(number) if number != first else f"{number} >",
+        *names,
+        "x".join(map(str, row["shape"])),
+        difference,
+    ]

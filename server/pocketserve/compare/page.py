@@ -52,7 +52,9 @@ TIMES = ("VERSION", "RUN p50 ms", "p90", "p99", "ANSWER p50 ms", "p90", "p99")
 def page_of(result: Mapping[str, Any]) -> str:
     """Return the page's HTML; every name in it is escaped."""
     device, data = result["device"], result["data"]
-    content = plural(len(data["samples"]), "sample") if data["samples"] else "random numbers"
+    content = (
+        plural(len(data["samples"]), "sample") if data["samples"] else "random numbers"
+    )
     load = "?" if device["load"] is None else f"{device['load']:.1f}"
     facts = (
         f"{result['created']}; {device['machine']}, {plural(device['cores'], 'core')}, {device['system']}; load "
@@ -61,7 +63,8 @@ def page_of(result: Mapping[str, Any]) -> str:
     )
     title = _text(f"{result['model']}: versions compared")
     judgements = [
-        _judged(name, version, is_reference=name == result["reference"]) for name, version in result["versions"].items()
+        _judged(name, version, is_reference=name == result["reference"])
+        for name, version in result["versions"].items()
     ]
     return f"""<!doctype html>
 <html lang="en">
@@ -103,12 +106,20 @@ function save() {{
 def _times(name: str, facts: Mapping[str, Any]) -> list[str]:
     return [
         name,
-        *(with_interval(facts[key][share]) for key in ("run_ms", "answer_ms") for share in ("p50", "p90", "p99")),
+        *(
+            with_interval(facts[key][share])
+            for key in ("run_ms", "answer_ms")
+            for share in ("p50", "p90", "p99")
+        ),
     ]
 
 
 def _judged(name: str, facts: Mapping[str, Any], *, is_reference: bool) -> list[str]:
-    figures = ", ".join(f"{key} {text}" for key, text in figures_of(facts["accuracy"])) if facts["accuracy"] else ""
+    figures = (
+        ", ".join(f"{key} {text}" for key, text in figures_of(facts["accuracy"]))
+        if facts["accuracy"]
+        else ""
+    )
     return [
         name,
         f"{facts['device']}, {facts['runtime']}",
@@ -122,7 +133,10 @@ def _judged(name: str, facts: Mapping[str, Any], *, is_reference: bool) -> list[
 def _skipped(skipped: Mapping[str, str]) -> str:
     if not skipped:
         return ""
-    items = "".join(f"<li><b>{_text(name)}</b>: {_text(reason)}</li>" for name, reason in skipped.items())
+    items = "".join(
+        f"<li><b>{_text(name)}</b>: {_text(reason)}</li>"
+        for name, reason in skipped.items()
+    )
     return f"<h2>Not compared</h2><ul>{items}</ul>"
 
 
@@ -131,8 +145,12 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]], kind: str = "")
     lines = []
     for row in rows:
         mark = ' class="chosen"' if row[0].endswith(" *") else ""
-        lines.append(f"<tr{mark}>" + "".join(f"<td>{_text(cell)}</td>" for cell in row) + "</tr>")
-    return f'<div class="wide {kind}"><table><tr>{head}</tr>{"".join(lines)}</table></div>'
+        lines.append(
+            f"<tr{mark}>" + "".join(f"<td>{_text(cell)}</td>" for cell in row) + "</tr>"
+        )
+    return (
+        f'<div class="wide {kind}"><table><tr>{head}</tr>{"".join(lines)}</table></div>'
+    )
 
 
 def _text(text: str) -> str:

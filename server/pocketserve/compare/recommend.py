@@ -28,14 +28,28 @@ def recommend(result: Mapping[str, Any]) -> dict[str, Any]:
         result: as :func:`pocketserve.compare.session.compare_versions` makes it.
     """
     versions = result["versions"]
-    good = {name: facts for name, facts in versions.items() if not facts["test"]["worse"]}
+    good = {
+        name: facts for name, facts in versions.items() if not facts["test"]["worse"]
+    }
     if not good:
-        return {"version": None, "rule": RULE, "sentences": "No version answers as it should. Nothing is recommended."}
-    times = {name: [fmean(turn) for turn in facts["samples"]["run_ms"]] for name, facts in good.items()}
+        return {
+            "version": None,
+            "rule": RULE,
+            "sentences": "No version answers as it should. Nothing is recommended.",
+        }
+    times = {
+        name: [fmean(turn) for turn in facts["samples"]["run_ms"]]
+        for name, facts in good.items()
+    }
     fastest = min(good, key=lambda name: geometric_mean(times[name]))
     ratios = {name: time_ratio(times[name], times[fastest]) for name in good}
-    equal = [name for name, ratio in ratios.items() if ratio.value <= _same_speed(ratio)]
-    best = min(equal, key=lambda name: (good[name]["file_bytes"], name != result["default"], name))
+    equal = [
+        name for name, ratio in ratios.items() if ratio.value <= _same_speed(ratio)
+    ]
+    best = min(
+        equal,
+        key=lambda name: (good[name]["file_bytes"], name != result["default"], name),
+    )
     choices = {
         "version": best,
         "fastest": fastest,
@@ -54,14 +68,19 @@ def _same_speed(ratio: Estimate) -> float:
 def _most_accurate(versions: Mapping[str, Any], best: str) -> str | None:
     """Return the version with the best score, of equal ones the recommended one; None where there is no truth."""
     scores = {
-        name: facts["accuracy"]["value"] * (1 if facts["accuracy"]["more_is_better"] else -1)
+        name: facts["accuracy"]["value"]
+        * (1 if facts["accuracy"]["more_is_better"] else -1)
         for name, facts in versions.items()
         if facts["accuracy"] is not None
     }
     return max(scores, key=lambda name: (scores[name], name == best), default=None)
 
 
-def _sentences(result: Mapping[str, Any], choices: Mapping[str, Any], times: Mapping[str, list[float]]) -> str:
+def _sentences(
+    result: Mapping[str, Any],
+    choices: Mapping[str, Any],
+    times: Mapping[str, list[float]],
+) -> str:
     versions, best, default = result["versions"], choices["version"], result["default"]
     facts, fastest = versions[best], choices["fastest"]
     speed = f"its run takes {geometric_mean(times[best]):.3g} ms on average"
@@ -96,7 +115,11 @@ def _against(ratio: Estimate) -> str:
 
 
 def _second_sentence(result: Mapping[str, Any], choices: Mapping[str, Any]) -> str:
-    versions, best, reference = result["versions"], choices["version"], result["reference"]
+    versions, best, reference = (
+        result["versions"],
+        choices["version"],
+        result["reference"],
+    )
     facts = versions[best]
     test, is_reference = facts["test"], best == reference
     if is_reference:
@@ -105,7 +128,9 @@ def _second_sentence(result: Mapping[str, Any], choices: Mapping[str, Any]) -> s
         relation = "measurably better" if test.get("better") else "not measurably worse"
         head = f"It is {relation} than {reference} (p = {test['p']:.2g})"
     else:
-        head = f"Its answers are not measurably others than {reference}'s ({test['text']})"
+        head = (
+            f"Its answers are not measurably others than {reference}'s ({test['text']})"
+        )
     number = (facts["accuracy"] or facts["agreement"])["samples"]
     if not result["data"]["samples"]:
         count = plural(number, "made-up input")
@@ -115,7 +140,11 @@ def _second_sentence(result: Mapping[str, Any], choices: Mapping[str, Any]) -> s
         count = plural(number, "sample") + " without labels"
     accurate = choices["most_accurate"]
     extra = f", the most accurate is {accurate}" if accurate not in (None, best) else ""
-    smallest = f", the smallest is {choices['smallest']}" if choices["smallest"] != best else ""
+    smallest = (
+        f", the smallest is {choices['smallest']}"
+        if choices["smallest"] != best
+        else ""
+    )
     if test["name"].startswith("McNemar"):
         return f"{head}{smallest}{extra}, and {count} {_provable(number)}."
     return f"{head}{smallest}{extra}; {count}{'' if is_reference else ': ' + test['text']}."

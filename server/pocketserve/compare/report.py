@@ -12,7 +12,17 @@ from pocketserve.compare.statistics import LEAST_FOR_INTERVAL
 from pocketserve.messages import plural
 
 HEADER = (
-    *("VERSION", "FILE", "RUN p50 ms", "p90", "p99", "ANSWER p50 ms", "ANSWERS/s", "CPU ms", "LOAD ms"),
+    *(
+        "VERSION",
+        "FILE",
+        "RUN p50 ms",
+        "p90",
+        "p99",
+        "ANSWER p50 ms",
+        "ANSWERS/s",
+        "CPU ms",
+        "LOAD ms",
+    ),
     *("FIRST ms", "MEMORY", "PEAK", "SAME", "SCORE", "WORSE?"),
 )
 
@@ -21,7 +31,10 @@ def table_rows(result: Mapping[str, Any]) -> list[list[str]]:
     """Return a row of cells for each version, as :data:`HEADER` names them; the recommended one has a ``*``."""
     recommended = result["recommendation"]["version"]
     return [
-        [name + (" *" if name == recommended else ""), *_cells(facts, name == result["reference"])]
+        [
+            name + (" *" if name == recommended else ""),
+            *_cells(facts, name == result["reference"]),
+        ]
         for name, facts in result["versions"].items()
     ]
 
@@ -38,7 +51,10 @@ def _cells(facts: Mapping[str, Any], is_reference: bool) -> list[str]:
         number(facts["cpu_s"] * 1e3),
         number(facts["load_ms"]),
         number(facts["first_answer_ms"]),
-        *("?" if memory[kind] is None else human_bytes(memory[kind]) for kind in ("private", "peak")),
+        *(
+            "?" if memory[kind] is None else human_bytes(memory[kind])
+            for kind in ("private", "peak")
+        ),
         "reference" if is_reference else _agreement(facts["agreement"]),
         score_text(facts["accuracy"]),
         "" if is_reference else verdict(facts["test"]),
@@ -63,7 +79,9 @@ def _agreement(agreement: Mapping[str, Any] | None) -> str:
     if agreement is None:
         return "-"
     largest = agreement["largest_difference"]
-    return f"{agreement['share']['value']:.0%}, " + ("other count" if largest is None else f"±{largest:.1g}")
+    return f"{agreement['share']['value']:.0%}, " + (
+        "other count" if largest is None else f"±{largest:.1g}"
+    )
 
 
 def score_text(accuracy: Mapping[str, Any] | None) -> str:
@@ -78,17 +96,28 @@ def score_text(accuracy: Mapping[str, Any] | None) -> str:
 def verdict(test: Mapping[str, Any]) -> str:
     """Return whether a version is measurably worse, with the test's p."""
     p = f" (p = {test['p']:.2g})" if "p" in test else ""
-    return ("YES" if test["worse"] else "no, better" if test.get("better") else "no") + p
+    return (
+        "YES" if test["worse"] else "no, better" if test.get("better") else "no"
+    ) + p
 
 
 def print_report(result: Mapping[str, Any]) -> None:
     """Print the table, what was left out and why, and the recommendation."""
     data, device = result["data"], result["device"]
     samples = len(data["samples"])
-    content = f"{plural(samples, 'sample')}, {data['labelled']} with a label" if samples else "random numbers"
+    content = (
+        f"{plural(samples, 'sample')}, {data['labelled']} with a label"
+        if samples
+        else "random numbers"
+    )
     origin = f", {data['origin']}" if samples else ""
     print_text(printable(f"{result['model']}, {result['task']}; {content}{origin}"))
-    print(printable(f"{device['machine']}, {plural(device['cores'], 'core')}, {device['system']}"), end="\n\n")
+    print(
+        printable(
+            f"{device['machine']}, {plural(device['cores'], 'core')}, {device['system']}"
+        ),
+        end="\n\n",
+    )
     if warning := load_warning(device["load"]):
         print_text(warning)
     print_wide_table(HEADER, table_rows(result))
@@ -131,7 +160,10 @@ def score_with_interval(accuracy: Mapping[str, Any] | None) -> str:
 
 def interval_warning(result: Mapping[str, Any]) -> str:
     """Return a sentence where the times have no interval; empty otherwise."""
-    if all(facts["run_ms"]["p50"]["low"] is not None for facts in result["versions"].values()):
+    if all(
+        facts["run_ms"]["p50"]["low"] is not None
+        for facts in result["versions"].values()
+    ):
         return ""
     return (
         f"Times without an interval come from fewer than {LEAST_FOR_INTERVAL} turns: chance may explain their "
@@ -146,7 +178,9 @@ def print_skipped(skipped: Mapping[str, str]) -> None:
     reasons: dict[str, list[str]] = {}
     for name, reason in skipped.items():
         command = missing_command(reason)
-        reasons.setdefault(f"waiting for a framework: {command}" if command else reason, []).append(name)
+        reasons.setdefault(
+            f"waiting for a framework: {command}" if command else reason, []
+        ).append(name)
     for reason, names in reasons.items():
         print_text(printable(f"  {', '.join(names)}: {reason}"), indent=" " * 4)
 

@@ -54,7 +54,11 @@ class DataSample(NamedTuple):
 
     def read(self) -> bytes:
         """Return the bytes to send; OSError for a file that is gone or too large."""
-        return self.body if isinstance(self.body, bytes) else read_plain(self.body, MAX_FILE_BYTES)
+        return (
+            self.body
+            if isinstance(self.body, bytes)
+            else read_plain(self.body, MAX_FILE_BYTES)
+        )
 
 
 class Facts(NamedTuple):
@@ -74,7 +78,12 @@ class Facts(NamedTuple):
 def facts_of(entry: ModelEntry, model: LoadedModel) -> Facts:
     """Return what decides how data is read for a model."""
     labels = getattr(model.task, "labels", ())
-    return Facts(model.task.name, list(labels), list(entry.manifest.feature_names), entry.manifest.target_name)
+    return Facts(
+        model.task.name,
+        list(labels),
+        list(entry.manifest.feature_names),
+        entry.manifest.target_name,
+    )
 
 
 def read_samples(data: Path, facts: Facts, limit: int) -> list[DataSample]:
@@ -85,7 +94,9 @@ def read_samples(data: Path, facts: Facts, limit: int) -> list[DataSample]:
     """
     samples = select_samples(data, facts, limit)
     if facts.task.endswith("-classification"):
-        _check_classes([sample for sample in samples if sample.truth is not None], facts.labels)
+        _check_classes(
+            [sample for sample in samples if sample.truth is not None], facts.labels
+        )
         return samples
     return [_checked(sample, facts) for sample in samples]
 
@@ -100,7 +111,9 @@ def select_samples(data: Path, facts: Facts, limit: int) -> list[DataSample]:
         samples = list(_all_samples(data, facts))
     except OSError as error:
         raise SampleError(f"{error.filename}: {error.strerror}") from None
-    step = max(1.0, len(samples) / limit)  # sorted by folders, the first ones might all be of one class
+    step = max(
+        1.0, len(samples) / limit
+    )  # sorted by folders, the first ones might all be of one class
     return [samples[int(index * step)] for index in range(min(limit, len(samples)))]
 
 
@@ -113,12 +126,22 @@ def sample_files(data: Path) -> list[Path]:
     if data.is_file():
         return [data]
     if not data.is_dir():
-        raise SampleError(f"the samples {str(data)!r} are no file and no folder; name one that is there")
-    files = [path for path in sorted(data.rglob("*")) if path.is_file() and not _is_other(path.relative_to(data))]
+        raise SampleError(
+            f"the samples {str(data)!r} are no file and no folder; name one that is there"
+        )
+    files = [
+        path
+        for path in sorted(data.rglob("*"))
+        if path.is_file() and not _is_other(path.relative_to(data))
+    ]
     if not files:
-        raise SampleError(f"the folder {str(data)!r} holds no samples; docs/compare.md says what it may hold")
+        raise SampleError(
+            f"the folder {str(data)!r} holds no samples; docs/compare.md says what it may hold"
+        )
     if len(files) > MAX_FILES:
-        raise SampleError(f"{str(data)!r} holds {len(files):,} files; {MAX_FILES:,} are possible")
+        raise SampleError(
+            f"{str(data)!r} holds {len(files):,} files; {MAX_FILES:,} are possible"
+        )
     return files
 
 
@@ -127,7 +150,11 @@ def hash_samples(samples: Iterable[DataSample]) -> str:
     total = hashlib.sha256()
     for sample in samples:
         body = sample.body
-        total.update(bytes.fromhex(sha256_of(body)) if isinstance(body, Path) else hashlib.sha256(body).digest())
+        total.update(
+            bytes.fromhex(sha256_of(body))
+            if isinstance(body, Path)
+            else hashlib.sha256(body).digest()
+        )
     return total.hexdigest()
 
 
@@ -138,7 +165,11 @@ def _checked(sample: DataSample, facts: Facts) -> DataSample:
     if facts.task == "object-detection":
         problem = _box_problem(sample.truth, facts.labels)
     elif facts.task == "tabular-regression":
-        problem = "" if _is_finite(sample.truth) else f"the true value {sample.truth!r} is no finite number"
+        problem = (
+            ""
+            if _is_finite(sample.truth)
+            else f"the true value {sample.truth!r} is no finite number"
+        )
     elif facts.task == "image-segmentation":
         problem = _mask_problem(sample.truth)
     elif facts.task == "question-answering":
@@ -154,7 +185,9 @@ Classes = frozenset[Any]
 """A true class by its index; several ones where a model has classes of the same label."""
 
 
-def read_classes(truths: Sequence[Any], classes: Iterable[tuple[Any, str]]) -> list[Classes]:
+def read_classes(
+    truths: Sequence[Any], classes: Iterable[tuple[Any, str]]
+) -> list[Classes]:
     """Return the classes that truths mean, all of them read in one way; none for a truth that is no class.
 
     They are read as labels; where that explains more of them, as labels in other letters (capitals), or as the numbers
@@ -169,11 +202,19 @@ def read_classes(truths: Sequence[Any], classes: Iterable[tuple[Any, str]]) -> l
         labels.setdefault(label.strip(), set()).add(index)
         numbers.setdefault(str(index), set()).add(index)
     folded = Counter(map(str.casefold, labels))
-    letters = {label.casefold(): each for label, each in labels.items() if folded[label.casefold()] == 1}
+    letters = {
+        label.casefold(): each
+        for label, each in labels.items()
+        if folded[label.casefold()] == 1
+    }
     texts = [str(truth).strip() for truth in truths]
     readings = [
         [frozenset(table.get(text, ())) for text in keys]
-        for table, keys in ((labels, texts), (letters, [text.casefold() for text in texts]), (numbers, texts))
+        for table, keys in (
+            (labels, texts),
+            (letters, [text.casefold() for text in texts]),
+            (numbers, texts),
+        )
     ]
     return max(readings, key=lambda reading: sum(map(bool, reading)))
 
@@ -182,11 +223,18 @@ def _check_classes(samples: Sequence[DataSample], labels: Sequence[str]) -> None
     """Refuse a truth that is none of the classes, as far as there are labels."""
     for sample in samples:
         if not isinstance(sample.truth, str):
-            raise SampleError(f"{sample.name}: boxes are no class; name one in a column 'label'")
+            raise SampleError(
+                f"{sample.name}: boxes are no class; name one in a column 'label'"
+            )
     classes = read_classes([sample.truth for sample in samples], enumerate(labels))
-    wrong = next((sample for sample, each in zip(samples, classes, strict=True) if not each), None)
+    wrong = next(
+        (sample for sample, each in zip(samples, classes, strict=True) if not each),
+        None,
+    )
     if labels and wrong is not None:
-        raise SampleError(f"{wrong.name}: the label {wrong.truth!r} is none of the model's: {_listed(labels)}")
+        raise SampleError(
+            f"{wrong.name}: the label {wrong.truth!r} is none of the model's: {_listed(labels)}"
+        )
 
 
 def _box_problem(truth: Any, labels: Sequence[str]) -> str:
@@ -194,8 +242,14 @@ def _box_problem(truth: Any, labels: Sequence[str]) -> str:
         return f"it needs the columns {', '.join(BOX)}"
     for box in truth:
         if labels and box["label"] not in labels:
-            return f"the label {box['label']!r} is none of the model's: {_listed(labels)}"
-        if not all(_is_finite(box[key]) for key in BOX) or box["width"] < 0 or box["height"] < 0:
+            return (
+                f"the label {box['label']!r} is none of the model's: {_listed(labels)}"
+            )
+        if (
+            not all(_is_finite(box[key]) for key in BOX)
+            or box["width"] < 0
+            or box["height"] < 0
+        ):
             return f"the box of {box['label']!r} needs finite numbers, and none below 0 for its size"
     return ""
 
@@ -227,13 +281,19 @@ def _listed(labels: Sequence[str]) -> str:
 def _all_samples(data: Path, facts: Facts) -> Iterator[DataSample]:
     files = sample_files(data)
     listed = data / LABELS_FILE
-    tables = [listed] if listed.is_file() else [path for path in files if path.suffix.lower() == ".csv"]
+    tables = (
+        [listed]
+        if listed.is_file()
+        else [path for path in files if path.suffix.lower() == ".csv"]
+    )
     if listed.is_file() or len(tables) == len(files):
         for table in tables:
             yield from _of_table(table, facts)
     else:
         root = data if data.is_dir() else data.parent
-        yield from _of_files([path for path in files if path not in tables], root, facts)
+        yield from _of_files(
+            [path for path in files if path not in tables], root, facts
+        )
 
 
 def _of_files(files: Sequence[Path], root: Path, facts: Facts) -> Iterator[DataSample]:
@@ -246,46 +306,74 @@ def _of_files(files: Sequence[Path], root: Path, facts: Facts) -> Iterator[DataS
         truths = [_label_in(name.stem, facts.labels) for name in names]
         if None in truths:
             truths = [None] * len(names)
-    yield from (DataSample(str(name), path, truth) for name, path, truth in zip(names, files, truths, strict=True))
+    yield from (
+        DataSample(str(name), path, truth)
+        for name, path, truth in zip(names, files, truths, strict=True)
+    )
 
 
 def _is_other(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts) or path.suffix.lower() in _OTHER_SUFFIXES
+    return (
+        any(part.startswith(".") for part in path.parts)
+        or path.suffix.lower() in _OTHER_SUFFIXES
+    )
 
 
 def _label_in(stem: str, labels: Sequence[str]) -> str | None:
     """Return the label that a file's name is, or begins with before a separator: ``7``, ``7-b``, ``tabby cat_2``."""
-    candidates = [label for label in labels if re.fullmatch(rf"{re.escape(label)}([-_. ].*)?", stem, re.IGNORECASE)]
-    return max(candidates, key=lambda label: (len(label), stem.startswith(label)), default=None)
+    candidates = [
+        label
+        for label in labels
+        if re.fullmatch(rf"{re.escape(label)}([-_. ].*)?", stem, re.IGNORECASE)
+    ]
+    return max(
+        candidates, key=lambda label: (len(label), stem.startswith(label)), default=None
+    )
 
 
 def _of_table(path: Path, facts: Facts) -> Iterator[DataSample]:
     """Read a CSV file with a line of names; its column ``file``, ``text`` or else the features are the input."""
     try:
         text = path.read_text(encoding="utf-8-sig")
-        lines = [line for line in csv.reader(text.splitlines()) if any(cell.strip() for cell in line)]
+        lines = [
+            line
+            for line in csv.reader(text.splitlines())
+            if any(cell.strip() for cell in line)
+        ]
     except (UnicodeDecodeError, csv.Error) as error:
         raise SampleError(f"{path.name} is no CSV file in UTF-8: {error}") from None
     if lines and all(map(_is_finite, lines[0])):  # rows without a line of names
         lines = [[str(number) for number in range(1, len(lines[0]) + 1)], *lines]
     if len(lines) < 2:
-        raise SampleError(f"{path.name} needs a line of column names and a line for each sample")
+        raise SampleError(
+            f"{path.name} needs a line of column names and a line for each sample"
+        )
     head = [cell.strip() for cell in lines[0]]
-    uneven = next((number for number, line in enumerate(lines, 1) if len(line) != len(head)), None)
+    uneven = next(
+        (number for number, line in enumerate(lines, 1) if len(line) != len(head)), None
+    )
     if uneven is not None:
-        raise SampleError(f"{path.name}: line {uneven} has {len(lines[uneven - 1])} cells, the first {len(head)}")
+        raise SampleError(
+            f"{path.name}: line {uneven} has {len(lines[uneven - 1])} cells, the first {len(head)}"
+        )
     rows = [dict(zip(head, map(str.strip, line), strict=True)) for line in lines[1:]]
     if "file" in head:
         yield from _of_listed_files(path, rows)
     elif "text" in head or "question" in head:
         for number, row in enumerate(rows, 2):
-            body = json.dumps({key: row[key] for key in ("question", "context")}) if "question" in head else row["text"]
+            body = (
+                json.dumps({key: row[key] for key in ("question", "context")})
+                if "question" in head
+                else row["text"]
+            )
             yield DataSample(f"line {number}", body.encode(), _truth(row, path.parent))
     else:
         yield from _of_features(path, rows, head, facts)
 
 
-def _of_listed_files(path: Path, rows: Sequence[Mapping[str, str]]) -> Iterator[DataSample]:
+def _of_listed_files(
+    path: Path, rows: Sequence[Mapping[str, str]]
+) -> Iterator[DataSample]:
     """Yield one sample a file; several lines of a file are several boxes on its picture."""
     grouped: dict[str, list[Mapping[str, str]]] = {}
     for row in rows:
@@ -294,19 +382,33 @@ def _of_listed_files(path: Path, rows: Sequence[Mapping[str, str]]) -> Iterator[
         if not (path.parent / name).is_file():
             raise SampleError(f"{path.name} names {name!r}, which is not beside it")
         if set(BOX) <= lines[0].keys():
-            boxes = [{"label": line["label"], **{key: _number(path, line[key]) for key in BOX}} for line in lines]
-            yield DataSample(name, path.parent / name, [box for box in boxes if box["label"]])
+            boxes = [
+                {
+                    "label": line["label"],
+                    **{key: _number(path, line[key]) for key in BOX},
+                }
+                for line in lines
+            ]
+            yield DataSample(
+                name, path.parent / name, [box for box in boxes if box["label"]]
+            )
         else:
             yield DataSample(name, path.parent / name, _truth(lines[0], path.parent))
 
 
-def _of_features(path: Path, rows: Sequence[Mapping[str, str]], head: list[str], facts: Facts) -> Iterator[DataSample]:
+def _of_features(
+    path: Path, rows: Sequence[Mapping[str, str]], head: list[str], facts: Facts
+) -> Iterator[DataSample]:
     """Yield one sample a row; the truth is in the column named like the target, ``label`` or ``value``, or follows."""
     names = [name for name in facts.features if name in head]
     inputs = names if facts.features and len(names) == len(facts.features) else []
-    target = next((name for name in (facts.target, *TRUTHS) if name and name in head), None)
+    target = next(
+        (name for name in (facts.target, *TRUTHS) if name and name in head), None
+    )
     if target is None and len(facts.features) == len(head) - 1:
-        target = next(name for name in head if name not in names) if inputs else head[-1]
+        target = (
+            next(name for name in head if name not in names) if inputs else head[-1]
+        )
     inputs = inputs or [name for name in head if name != target]
     if facts.features and len(inputs) != len(facts.features):
         raise SampleError(
@@ -315,7 +417,9 @@ def _of_features(path: Path, rows: Sequence[Mapping[str, str]], head: list[str],
         )
     for number, row in enumerate(rows, 2):
         body = json.dumps([_number(path, row[name]) for name in inputs])
-        yield DataSample(f"line {number}", body.encode(), (row[target] or None) if target else None)
+        yield DataSample(
+            f"line {number}", body.encode(), (row[target] or None) if target else None
+        )
 
 
 def _truth(row: Mapping[str, str], folder: Path) -> Any:

@@ -45,7 +45,9 @@ class Measure(NamedTuple):
     truth_of: Callable[[Answer], Any]
     same_from: float | None
     binary: bool = False
-    overall: Callable[[Sequence[Answer], Sequence[Any]], dict[str, float]] = lambda answers, truths: {}
+    overall: Callable[[Sequence[Answer], Sequence[Any]], dict[str, float]] = (
+        lambda answers, truths: {}
+    )
 
 
 def measure_for(task: str) -> Measure:
@@ -84,16 +86,26 @@ def _class_of(entry: Mapping[str, Any]) -> Any:
     return entry.get("index", entry.get("label"))
 
 
-def _class_figures(answers: Sequence[Answer], truths: Sequence[Classes]) -> dict[str, float]:
+def _class_figures(
+    answers: Sequence[Answer], truths: Sequence[Classes]
+) -> dict[str, float]:
     entries = [answer.get("predictions") or [] for answer in answers]
     classes = max((len(each) for each in entries), default=0)
     figures = {}
     if classes > 5:
-        within = [any(_class_of(e) in truth for e in each[:5]) for each, truth in zip(entries, truths, strict=True)]
+        within = [
+            any(_class_of(e) in truth for e in each[:5])
+            for each, truth in zip(entries, truths, strict=True)
+        ]
         figures["top-5"] = float(np.mean(within))
     by_index = {index: truth for truth in truths for index in truth}
-    predicted = [by_index.get(index, frozenset([index])) for index in map(_class_of, map(_first, answers))]
-    hits = Counter(truth for truth, each in zip(truths, predicted, strict=True) if truth == each)
+    predicted = [
+        by_index.get(index, frozenset([index]))
+        for index in map(_class_of, map(_first, answers))
+    ]
+    hits = Counter(
+        truth for truth, each in zip(truths, predicted, strict=True) if truth == each
+    )
     number = Counter(truths) + Counter(predicted)
     figures["F1"] = float(np.mean([2 * hits[each] / number[each] for each in number]))
     return figures
@@ -136,9 +148,16 @@ def numbers_in(answer: Any) -> Array:
 def largest_difference(answer: Answer, reference: Answer) -> float:
     """Return how far two answers' numbers are apart; of classes, their scores."""
     entries, expected = answer.get("predictions"), reference.get("predictions")
-    if entries and expected and {"index", "score"} <= entries[0].keys() and "box" not in entries[0]:
+    if (
+        entries
+        and expected
+        and {"index", "score"} <= entries[0].keys()
+        and "box" not in entries[0]
+    ):
         by_index = {entry["index"]: entry["score"] for entry in entries}
-        scores = [(entry["score"], by_index.get(entry["index"], 0.0)) for entry in expected]
+        scores = [
+            (entry["score"], by_index.get(entry["index"], 0.0)) for entry in expected
+        ]
         return max(abs(float(score) - float(other)) for score, other in scores)
     return -_distance(answer, numbers_in(reference))
 
@@ -154,14 +173,25 @@ def _value_error(answer: Answer, truth: Any) -> float:
     return -abs(float(_first(answer)["value"]) - float(truth))
 
 
-def _value_figures(answers: Sequence[Answer], truths: Sequence[Any]) -> dict[str, float]:
-    errors = np.array([_value_error(answer, truth) for answer, truth in zip(answers, truths, strict=True)])
+def _value_figures(
+    answers: Sequence[Answer], truths: Sequence[Any]
+) -> dict[str, float]:
+    errors = np.array(
+        [
+            _value_error(answer, truth)
+            for answer, truth in zip(answers, truths, strict=True)
+        ]
+    )
     return {"root mean square error": float(np.sqrt(np.mean(errors**2)))}
 
 
 NUMBERS = Measure("largest difference", _distance, numbers_in, same_from=None)
 VALUES = Measure(
-    "mean absolute error", _value_error, lambda answer: _first(answer)["value"], same_from=None, overall=_value_figures
+    "mean absolute error",
+    _value_error,
+    lambda answer: _first(answer)["value"],
+    same_from=None,
+    overall=_value_figures,
 )
 
 
@@ -171,10 +201,16 @@ VALUES = Measure(
 BOXES = Measure(
     "F1 at IoU 0.5",
     lambda answer, truth: detections.f1(answer.get("predictions") or [], truth),
-    lambda answer: [{"label": e["label"], **e["box"]} for e in answer.get("predictions") or []],
+    lambda answer: [
+        {"label": e["label"], **e["box"]} for e in answer.get("predictions") or []
+    ],
     same_from=SAME_OVERLAP,
     overall=lambda answers, truths: detections.precision_figures(
-        [[*(answer.get("predictions") or []), *(answer.get("further") or [])] for answer in answers], truths
+        [
+            [*(answer.get("predictions") or []), *(answer.get("further") or [])]
+            for answer in answers
+        ],
+        truths,
     ),
 )
 
@@ -196,7 +232,9 @@ def _true_mask(truth: Any) -> Array:
     if isinstance(truth, np.ndarray):
         return truth
     with PIL.Image.open(truth) as picture:
-        return np.array(picture if picture.mode in ("P", "L", "I;16", "I") else picture.convert("L"))
+        return np.array(
+            picture if picture.mode in ("P", "L", "I;16", "I") else picture.convert("L")
+        )
 
 
 def _intersections(answer: Answer, truth: Any) -> tuple[Array, Array]:
@@ -206,9 +244,13 @@ def _intersections(answer: Answer, truth: Any) -> tuple[Array, Array]:
     predicted, actual = _mask_of(answer), _true_mask(truth)
     if predicted.shape != actual.shape:
         size = actual.shape[1], actual.shape[0]
-        predicted = np.array(PIL.Image.fromarray(predicted).resize(size, PIL.Image.Resampling.NEAREST))
+        predicted = np.array(
+            PIL.Image.fromarray(predicted).resize(size, PIL.Image.Resampling.NEAREST)
+        )
     judged = actual != IGNORED
-    classes = int(max(predicted[judged].max(initial=0), actual[judged].max(initial=0))) + 1
+    classes = (
+        int(max(predicted[judged].max(initial=0), actual[judged].max(initial=0))) + 1
+    )
     pairs = predicted[judged].astype(np.int64) * classes + actual[judged]
     table = np.bincount(pairs, minlength=classes * classes).reshape(classes, classes)
     shared = np.diagonal(table)
@@ -226,17 +268,25 @@ def _mask_figures(answers: Sequence[Answer], truths: Sequence[Any]) -> dict[str,
         for total, part in zip(counts, _intersections(answer, truth), strict=True):
             total[: len(part)] += part
     shared, union = counts
-    return {"IoU over all pixels": float(np.mean(shared[union > 0] / union[union > 0])) if union.any() else 1.0}
+    return {
+        "IoU over all pixels": float(np.mean(shared[union > 0] / union[union > 0]))
+        if union.any()
+        else 1.0
+    }
 
 
-MASKS = Measure("IoU", _mask_iou, _mask_of, same_from=SAME_OVERLAP, overall=_mask_figures)
+MASKS = Measure(
+    "IoU", _mask_iou, _mask_of, same_from=SAME_OVERLAP, overall=_mask_figures
+)
 
 
 # Texts
 
 
 def _words(text: Any) -> list[str]:
-    return "".join(char if char.isalnum() else " " for char in str(text).casefold()).split()
+    return "".join(
+        char if char.isalnum() else " " for char in str(text).casefold()
+    ).split()
 
 
 def _text_f1(answer: Answer, truth: Any) -> float:
@@ -248,7 +298,19 @@ def _text_f1(answer: Answer, truth: Any) -> float:
 
 def _text_figures(answers: Sequence[Answer], truths: Sequence[Any]) -> dict[str, float]:
     pairs = zip(answers, truths, strict=True)
-    return {"exact": float(np.mean([_words(_first(a).get("answer", "")) == _words(t) for a, t in pairs]))}
+    return {
+        "exact": float(
+            np.mean(
+                [_words(_first(a).get("answer", "")) == _words(t) for a, t in pairs]
+            )
+        )
+    }
 
 
-TEXTS = Measure("F1", _text_f1, lambda answer: _first(answer).get("answer", ""), same_from=1.0, overall=_text_figures)
+TEXTS = Measure(
+    "F1",
+    _text_f1,
+    lambda answer: _first(answer).get("answer", ""),
+    same_from=1.0,
+    overall=_text_figures,
+)

@@ -29,7 +29,12 @@ from pocketserve.engine.device.cores import usable_cores
 from pocketserve.messages import did_you_mean, excerpt
 from pocketserve.repository.scan import VersionEntry
 from pocketserve.runtimes.base import ModelLoadError, RuntimeMissingError
-from pocketserve.runtimes.devices import Options, device_name, devices_of, is_accelerated
+from pocketserve.runtimes.devices import (
+    Options,
+    device_name,
+    devices_of,
+    is_accelerated,
+)
 from pocketserve.runtimes.engines import engine_advice
 
 OPEN_TIMEOUT_S = 600.0
@@ -105,7 +110,13 @@ class VersionProcess:
     def __init__(self, job: Mapping[str, Any]) -> None:
         own_end, child_end = socket.socketpair()
         self._output = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the process
-        command = [sys.executable, "-m", "pocketserve.compare.worker", str(os.getpid()), str(child_end.fileno())]
+        command = [
+            sys.executable,
+            "-m",
+            "pocketserve.compare.worker",
+            str(os.getpid()),
+            str(child_end.fileno()),
+        ]
         with child_end:
             self._process = subprocess.Popen(
                 command,
@@ -117,14 +128,22 @@ class VersionProcess:
         self._pipe = Connection(own_end.detach())
         self.ask("begin", seconds=OPEN_TIMEOUT_S, job=job)
 
-    def ask(self, action: str, *arguments: Any, seconds: float, job: Mapping[str, Any] | None = None) -> Any:
+    def ask(
+        self,
+        action: str,
+        *arguments: Any,
+        seconds: float,
+        job: Mapping[str, Any] | None = None,
+    ) -> Any:
         """Have the process do something and return the result.
 
         Raises:
             VersionFailure: it says why it cannot, has ended, or takes too long.
         """
         try:
-            self._pipe.send_bytes(json.dumps({"do": action, "with": arguments, "job": job}).encode())
+            self._pipe.send_bytes(
+                json.dumps({"do": action, "with": arguments, "job": job}).encode()
+            )
             if not self._pipe.poll(seconds):
                 raise VersionFailure(f"it did not answer within {seconds:g} s")
             reply = json.loads(self._pipe.recv_bytes())
@@ -151,7 +170,9 @@ class VersionProcess:
         self._output.seek(max(0, self._output.seek(0, os.SEEK_END) - 2000))
         words = self._output.read().decode(errors="replace").strip().splitlines()
         ending = f"signal {-code}" if code < 0 else f"exit code {code}"
-        return f"its process ended with {ending}" + (f": {excerpt(words[-1], 200)}" if words else "")
+        return f"its process ended with {ending}" + (
+            f": {excerpt(words[-1], 200)}" if words else ""
+        )
 
 
 def compare_versions(plan: Plan, progress: Progress) -> dict[str, Any]:
@@ -166,9 +187,13 @@ def compare_versions(plan: Plan, progress: Progress) -> dict[str, Any]:
     samples, origin = _samples(plan, target, facts)
     reference = _reference(plan, target, runnable)
     with ExitStack() as stack:
-        measured, answers = _measure_all(plan, target, runnable, samples, stack, progress)
+        measured, answers = _measure_all(
+            plan, target, runnable, samples, stack, progress
+        )
     if reference not in answers:
-        raise CommandError(f"the reference version {reference!r} failed: {target.skipped[reference]}")
+        raise CommandError(
+            f"the reference version {reference!r} failed: {target.skipped[reference]}"
+        )
     truths = [sample.truth for sample in samples] or [None] * len(answers[reference])
     verdicts = judge(facts.task if samples else "tensors", answers, reference, truths)
     result = {
@@ -187,7 +212,12 @@ def compare_versions(plan: Plan, progress: Progress) -> dict[str, Any]:
             "labelled": sum(truth is not None for truth in truths),
         },
         "versions": {
-            name: {**target.candidates[name]._asdict(), **measured[name], **verdicts[name]} for name in measured
+            name: {
+                **target.candidates[name]._asdict(),
+                **measured[name],
+                **verdicts[name],
+            }
+            for name in measured
         },
         "skipped": target.skipped,
     }
@@ -199,24 +229,50 @@ def _find_target(plan: Plan) -> ComparedModel:
     try:
         entry = service.entry(name)
         statuses = {status.version: status for status in service.model_statuses(entry)}
-        reference = plan.reference.partition("@")[0] if plan.reference and plan.devices else plan.reference
+        reference = (
+            plan.reference.partition("@")[0]
+            if plan.reference and plan.devices
+            else plan.reference
+        )
         for version in (*plan.versions, *([reference] if reference else [])):
             if version not in statuses:
                 listed = ", ".join(entry.versions) or "none"
                 raise CommandError(
                     f"{name!r} has no version {version!r}; it has {listed}{did_you_mean(version, entry.versions)}"
                 )
-        selected = [version for version in entry.versions if not plan.versions or version in plan.versions]
-        skipped = {version: statuses[version].reason for version in selected if not statuses[version].ready}
+        selected = [
+            version
+            for version in entry.versions
+            if not plan.versions or version in plan.versions
+        ]
+        skipped = {
+            version: statuses[version].reason
+            for version in selected
+            if not statuses[version].ready
+        }
         ready = [version for version in selected if version not in skipped]
         if not ready:
-            raise CommandError(f"no version of {name!r} can be run here: {next(iter(skipped.values()), entry.problem)}")
-        default, candidates = entry.default_version, {version: Candidate(version) for version in ready}
+            raise CommandError(
+                f"no version of {name!r} can be run here: {next(iter(skipped.values()), entry.problem)}"
+            )
+        default, candidates = (
+            entry.default_version,
+            {version: Candidate(version) for version in ready},
+        )
         if plan.devices:
-            devices = {version: _devices(entry.versions[version], skipped) for version in ready}
+            devices = {
+                version: _devices(entry.versions[version], skipped) for version in ready
+            }
             candidates = _on_devices(plan.devices, devices, skipped)
             default = "@".join((default, *[*devices.get(default, ())][:1]))
-        return ComparedModel(name, entry.folder, str(service.config.models_dir), default, candidates, skipped)
+        return ComparedModel(
+            name,
+            entry.folder,
+            str(service.config.models_dir),
+            default,
+            candidates,
+            skipped,
+        )
     finally:
         service.close()
 
@@ -231,7 +287,9 @@ def _devices(version: VersionEntry, skipped: dict[str, str]) -> dict[str, Option
 
 
 def _on_devices(
-    wishes: Sequence[str], devices: Mapping[str, Mapping[str, Options]], skipped: dict[str, str]
+    wishes: Sequence[str],
+    devices: Mapping[str, Mapping[str, Options]],
+    skipped: dict[str, str],
 ) -> dict[str, Candidate]:
     """Return each version on each device that it has, as ``tflite@xnnpack``; other pairs are noted.
 
@@ -242,13 +300,17 @@ def _on_devices(
     Raises:
         CommandError: no version has one of the devices; the sentence names those that there are.
     """
-    present = {device_name(name): name for tables in devices.values() for name in tables}
+    present = {
+        device_name(name): name for tables in devices.values() for name in tables
+    }
     names = dict.fromkeys(present if "all" in wishes else map(device_name, wishes))
     for name in names:
         if name not in present:
             advice = engine_advice(name)
             hint = f": {advice}" if advice is not None else did_you_mean(name, present)
-            raise CommandError(f"no version runs here on {name!r}, only on {' or '.join(present.values())}{hint}")
+            raise CommandError(
+                f"no version runs here on {name!r}, only on {' or '.join(present.values())}{hint}"
+            )
     candidates = {}
     for version, tables in devices.items():
         for name in map(present.__getitem__, names):
@@ -266,18 +328,30 @@ def _reference(plan: Plan, target: ComparedModel, runnable: Sequence[str]) -> st
         if plan.reference in (None, name, target.candidates[name].version):
             return name
     reason = target.skipped.get(str(plan.reference), "add it to --versions")
-    raise CommandError(f"the reference version {plan.reference!r} is not compared: {reason}")
+    raise CommandError(
+        f"the reference version {plan.reference!r} is not compared: {reason}"
+    )
 
 
 def _job(plan: Plan, target: ComparedModel, name: str) -> dict[str, Any]:
     version, options = target.candidates[name]
     if options is not None and is_accelerated(options):
-        options = {**options, "required": True}  # the CPU would answer in its place, and be measured
-    job = {"model": target.name, "models_dir": target.models_dir, "version": version, "threads": plan.threads}
+        options = {
+            **options,
+            "required": True,
+        }  # the CPU would answer in its place, and be measured
+    job = {
+        "model": target.name,
+        "models_dir": target.models_dir,
+        "version": version,
+        "threads": plan.threads,
+    }
     return {**job, "options": options}
 
 
-def _try_all(plan: Plan, target: ComparedModel, progress: Progress) -> tuple[Facts, list[str]]:
+def _try_all(
+    plan: Plan, target: ComparedModel, progress: Progress
+) -> tuple[Facts, list[str]]:
     """Load each version once; return what the data must look like, and the versions that load.
 
     So the trial of an unseen file, and a cold disk, count for none of the measured loads.
@@ -293,7 +367,9 @@ def _try_all(plan: Plan, target: ComparedModel, progress: Progress) -> tuple[Fac
         facts = facts or Facts(*description["facts"])
         runnable.append(version)
     if facts is None:
-        raise CommandError(f"no version of {target.name!r} can be loaded: {next(iter(target.skipped.values()))}")
+        raise CommandError(
+            f"no version of {target.name!r} can be loaded: {next(iter(target.skipped.values()))}"
+        )
     return facts, runnable
 
 
@@ -305,7 +381,9 @@ def _open_once(job: Mapping[str, Any]) -> Any:
         process.close()
 
 
-def _samples(plan: Plan, target: ComparedModel, facts: Facts) -> tuple[list[DataSample], str]:
+def _samples(
+    plan: Plan, target: ComparedModel, facts: Facts
+) -> tuple[list[DataSample], str]:
     """Return the samples, and in words where they are from; none of them stands for random numbers."""
     if plan.data is not None:
         return read_samples(plan.data, facts, plan.limit), str(plan.data)
@@ -339,16 +417,29 @@ def _measure_all(
         processes[version] = process = VersionProcess(_job(plan, target, version))
         stack.callback(process.close)
         measured[version] = process.ask("open", seconds=OPEN_TIMEOUT_S)
-        count = process.ask("take", [_plain_sample(sample) for sample in samples], seconds=OPEN_TIMEOUT_S)
+        count = process.ask(
+            "take",
+            [_plain_sample(sample) for sample in samples],
+            seconds=OPEN_TIMEOUT_S,
+        )
         answers[version] = []
         while len(answers[version]) < count:
-            share = (versions.index(version) + len(answers[version]) / count) / len(versions)
+            share = (versions.index(version) + len(answers[version]) / count) / len(
+                versions
+            )
             progress("asking every sample", share)
-            reply = process.ask("answer", len(answers[version]), ANSWERS_AT_A_TIME, seconds=ANSWER_TIMEOUT_S)
+            reply = process.ask(
+                "answer",
+                len(answers[version]),
+                ANSWERS_AT_A_TIME,
+                seconds=ANSWER_TIMEOUT_S,
+            )
             measured[version].setdefault("first_answer_ms", reply["first_ms"])
             answers[version] += reply["answers"]
         if all("error" in answer for answer in answers[version]):
-            raise VersionFailure(f"it answers none of the samples: {answers[version][0]['error']}")
+            raise VersionFailure(
+                f"it answers none of the samples: {answers[version][0]['error']}"
+            )
 
     for version in versions:
         guarded(version, partial(start, version))
@@ -356,7 +447,10 @@ def _measure_all(
     for version in [version for version in versions if version in target.skipped]:
         measured.pop(version, None)
         answers.pop(version, None)
-    return {version: _summarize(facts, turns[version]) for version, facts in measured.items()}, answers
+    return {
+        version: _summarize(facts, turns[version])
+        for version, facts in measured.items()
+    }, answers
 
 
 def _take_turns(
@@ -366,24 +460,43 @@ def _take_turns(
     progress: Progress,
 ) -> dict[str, dict[str, Any]]:
     """Time the versions in turns, then with several callers at a time; return the samples of each."""
-    turns: dict[str, dict[str, Any]] = {name: {"turn": [], "throughput": []} for name in processes}
+    turns: dict[str, dict[str, Any]] = {
+        name: {"turn": [], "throughput": []} for name in processes
+    }
     callers = max(2, len(usable_cores()))
 
     def ask(version: str, action: str, *arguments: Any) -> Any:
-        work = partial(processes[version].ask, action, *arguments, seconds=ANSWER_TIMEOUT_S)
+        work = partial(
+            processes[version].ask, action, *arguments, seconds=ANSWER_TIMEOUT_S
+        )
         return guarded(version, work)
 
     def timed(version: str, action: str, *arguments: Any) -> None:
         turns[version][action].append(ask(version, action, *arguments))
 
     before = {version: ask(version, "memory") for version in processes}
-    calls = {version: partial(timed, version, "turn", TURN_S, TURN_SAMPLES) for version in processes}
+    calls = {
+        version: partial(timed, version, "turn", TURN_S, TURN_SAMPLES)
+        for version in processes
+    }
     interleave(calls, plan.seconds, MAX_ROUNDS, partial(progress, "measuring"))
     after = {version: ask(version, "memory") for version in processes}
-    calls = {version: partial(timed, version, "throughput", THROUGHPUT_S, callers) for version in processes}
-    interleave(calls, ANSWER_TIMEOUT_S, THROUGHPUT_ROUNDS, partial(progress, "several callers at a time"))
+    calls = {
+        version: partial(timed, version, "throughput", THROUGHPUT_S, callers)
+        for version in processes
+    }
+    interleave(
+        calls,
+        ANSWER_TIMEOUT_S,
+        THROUGHPUT_ROUNDS,
+        partial(progress, "several callers at a time"),
+    )
     for version in processes:
-        turns[version] |= {"memory_before": before[version], "memory": after[version], "callers": callers}
+        turns[version] |= {
+            "memory_before": before[version],
+            "memory": after[version],
+            "callers": callers,
+        }
     return turns
 
 
@@ -396,8 +509,14 @@ def _plain_sample(sample: DataSample) -> dict[str, str]:
 def _summarize(facts: dict[str, Any], turns: Mapping[str, Any]) -> dict[str, Any]:
     """Return a version's figures with the samples behind them."""
     timed, memory = turns["turn"], turns["memory"]
-    summary: dict[str, Any] = {key: facts[key] for key in ("format", "runtime", "device", "threads", "file_bytes")}
-    summary |= {"load_ms": facts["load_ms"], "first_answer_ms": facts["first_answer_ms"]}
+    summary: dict[str, Any] = {
+        key: facts[key]
+        for key in ("format", "runtime", "device", "threads", "file_bytes")
+    }
+    summary |= {
+        "load_ms": facts["load_ms"],
+        "first_answer_ms": facts["first_answer_ms"],
+    }
     samples = {}
     for key in ("run_ms", "answer_ms"):
         samples[key] = [[round(value, 6) for value in turn[key]] for turn in timed]
@@ -409,8 +528,13 @@ def _summarize(facts: dict[str, Any], turns: Mapping[str, Any]) -> dict[str, Any
     before = facts["memory_before"]
     return {
         **summary,
-        "cpu_s": sum(turn["cpu_s"] for turn in timed) / number + children / sum(turn["asked"] for turn in timed),
-        "throughput": {"answers_per_s": rates[len(rates) // 2], "callers": turns["callers"], "rates": rates},
+        "cpu_s": sum(turn["cpu_s"] for turn in timed) / number
+        + children / sum(turn["asked"] for turn in timed),
+        "throughput": {
+            "answers_per_s": rates[len(rates) // 2],
+            "callers": turns["callers"],
+            "rates": rates,
+        },
         "memory_bytes": {
             "private": _growth(memory, before, "private"),
             "peak": _growth(memory, {"peak": before.get("resident")}, "peak"),
@@ -419,7 +543,9 @@ def _summarize(facts: dict[str, Any], turns: Mapping[str, Any]) -> dict[str, Any
     }
 
 
-def _growth(after: Mapping[str, Any], before: Mapping[str, Any], key: str) -> int | None:
+def _growth(
+    after: Mapping[str, Any], before: Mapping[str, Any], key: str
+) -> int | None:
     if after.get(key) is None or before.get(key) is None:
         return None
     return int(after[key] - before[key])

@@ -30,7 +30,9 @@ class Estimate(NamedTuple):
     high: float | None
 
 
-def percentiles(turns: Sequence[Sequence[float]], shares: Sequence[float] = (0.5, 0.9, 0.99)) -> list[Estimate]:
+def percentiles(
+    turns: Sequence[Sequence[float]], shares: Sequence[float] = (0.5, 0.9, 0.99)
+) -> list[Estimate]:
     """Return percentiles of all samples, with intervals by the cluster bootstrap.
 
     Samples of one turn were taken one right after the other and resemble each other, so that whole turns are drawn with
@@ -50,7 +52,10 @@ def percentiles(turns: Sequence[Sequence[float]], shares: Sequence[float] = (0.5
     for row in drawn:
         picks = random.integers(0, len(filled), len(filled))
         row[:] = np.quantile(np.concatenate([filled[index] for index in picks]), shares)
-    return [Estimate(float(v), *_interval(column)) for v, column in zip(values, drawn.T, strict=True)]
+    return [
+        Estimate(float(v), *_interval(column))
+        for v, column in zip(values, drawn.T, strict=True)
+    ]
 
 
 def time_ratio(times: Sequence[float], reference: Sequence[float]) -> Estimate:
@@ -108,8 +113,14 @@ def paired_permutation(differences: Sequence[float]) -> tuple[Estimate, float]:
     values = np.asarray(differences, float)
     sums = np.abs(_signs(len(values)) @ values)
     observed = abs(float(values.sum()))
-    extreme_count = int(np.count_nonzero(sums >= observed - 1e-9 * float(np.abs(values).sum())))
-    p = extreme_count / len(sums) if len(values) <= MAX_EXACT else (1 + extreme_count) / (1 + len(sums))
+    extreme_count = int(
+        np.count_nonzero(sums >= observed - 1e-9 * float(np.abs(values).sum()))
+    )
+    p = (
+        extreme_count / len(sums)
+        if len(values) <= MAX_EXACT
+        else (1 + extreme_count) / (1 + len(sums))
+    )
     return bootstrap(values, np.mean), p
 
 
@@ -125,9 +136,15 @@ def wilson(successes: int, number: int) -> Estimate:
     z = 1.959964
     share = successes / number
     middle = (share + z * z / (2 * number)) / (1 + z * z / number)
-    half = z / (1 + z * z / number) * math.sqrt(share * (1 - share) / number + z * z / (4 * number * number))
+    half = (
+        z
+        / (1 + z * z / number)
+        * math.sqrt(share * (1 - share) / number + z * z / (4 * number * number))
+    )
     low, high = max(0.0, middle - half), min(1.0, middle + half)
-    return Estimate(share, min(low, share), max(high, share))  # which rounding may put outside
+    return Estimate(
+        share, min(low, share), max(high, share)
+    )  # which rounding may put outside
 
 
 def _geometric_mean(values: Array, axis: int) -> Array:

@@ -58,7 +58,9 @@ class Subject:
     """
 
     def __init__(self, job: dict[str, Any]) -> None:
-        self._service, self._name, _ = open_local(job["model"], job["models_dir"], threads=job["threads"])
+        self._service, self._name, _ = open_local(
+            job["model"], job["models_dir"], threads=job["threads"]
+        )
         self._version = job["version"]
         if job.get("options") is not None:
             self._replace_options(job["options"])
@@ -72,7 +74,9 @@ class Subject:
         models = self._service.repository.models()
         entry = models[self._name]
         version = entry.versions[self._version]._replace(options=options)
-        models.replace(entry._replace(versions={**entry.versions, self._version: version}))
+        models.replace(
+            entry._replace(versions={**entry.versions, self._version: version})
+        )
 
     def open(self) -> dict[str, Any]:
         """Load the version; return how long that took, what it holds, and what its data must look like."""
@@ -98,7 +102,9 @@ class Subject:
         if not samples:
             with self._service.running(self._name, self._version) as (_, handle):
                 specs = handle.model.inputs.specs
-            self._sources = [partial(_random, specs, seed) for seed in range(RANDOM_SAMPLES)]
+            self._sources = [
+                partial(_random, specs, seed) for seed in range(RANDOM_SAMPLES)
+            ]
         return len(self._sources)
 
     def answer(self, first: int, count: int) -> dict[str, Any]:
@@ -110,7 +116,11 @@ class Subject:
         first_ms = 0.0
         for source in self._sources[first : first + count]:
             payload = source()
-            whole = payload._replace(options=self._options()) if isinstance(payload, RawPayload) else payload
+            whole = (
+                payload._replace(options=self._options())
+                if isinstance(payload, RawPayload)
+                else payload
+            )
             began = time.perf_counter()
             try:
                 answers.append(_plain(self._ask(whole), self._threshold()))
@@ -138,7 +148,11 @@ class Subject:
             warming += 1
         runs: list[float] = []
         answers: list[float] = []
-        before, cpu, began = statistics.runs.infer_ns, time.process_time(), time.perf_counter()
+        before, cpu, began = (
+            statistics.runs.infer_ns,
+            time.process_time(),
+            time.perf_counter(),
+        )
         now = began
         while now - began < seconds and len(answers) < maximum:
             start = time.perf_counter()
@@ -150,7 +164,12 @@ class Subject:
             before = infer_ns
         used = time.process_time() - cpu
         self._slowest_s = max(answers) / 1e3
-        return {"run_ms": runs, "answer_ms": answers, "cpu_s": used, "asked": warming + len(answers)}
+        return {
+            "run_ms": runs,
+            "answer_ms": answers,
+            "cpu_s": used,
+            "asked": warming + len(answers),
+        }
 
     def throughput(self, seconds: float, callers: int) -> dict[str, Any]:
         """Have several callers ask at the same time; return answers and seconds."""
@@ -158,11 +177,15 @@ class Subject:
 
         def ask(caller: int) -> None:
             while time.perf_counter() < ends:
-                self._ask(self._payloads[(caller + counts[caller]) % len(self._payloads)])
+                self._ask(
+                    self._payloads[(caller + counts[caller]) % len(self._payloads)]
+                )
                 counts[caller] += 1
 
         began = time.perf_counter()
-        threads = [threading.Thread(target=ask, args=(caller,)) for caller in range(callers)]
+        threads = [
+            threading.Thread(target=ask, args=(caller,)) for caller in range(callers)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -179,7 +202,10 @@ class Subject:
 
     def _ask(self, payload: Payload) -> Any:
         options = self._service.request_options({})
-        return submit_and_wait(self._service.submit, InferenceCall(self._name, self._version, payload, options))
+        return submit_and_wait(
+            self._service.submit,
+            InferenceCall(self._name, self._version, payload, options),
+        )
 
     def _options(self) -> AnswerOptions:
         """Return what an answer must hold to be judged: all classes with scores, unsure detections, or the mask."""
@@ -187,21 +213,33 @@ class Subject:
         task = handle.model.task.name if handle is not None else ""
         every = ALL_ENTRIES if task.endswith("-classification") else None
         least = None if self._threshold() is None else LEAST_SCORE
-        return AnswerOptions(every, least, values={"mask": "png"} if task == "image-segmentation" else {})
+        return AnswerOptions(
+            every, least, values={"mask": "png"} if task == "image-segmentation" else {}
+        )
 
     def _threshold(self) -> float | None:
         """Return the least score of a detection that callers get; None where the model detects nothing."""
         handle = self._service.engine.running(self._name, self._version)
-        return getattr(handle.model.task, "threshold", None) if handle is not None else None
+        return (
+            getattr(handle.model.task, "threshold", None)
+            if handle is not None
+            else None
+        )
 
 
 def _read(sample: Mapping[str, str]) -> Payload:
-    body = Path(sample["path"]).read_bytes() if "path" in sample else sample["text"].encode()
+    body = (
+        Path(sample["path"]).read_bytes()
+        if "path" in sample
+        else sample["text"].encode()
+    )
     return RawPayload(memoryview(body), AnswerOptions())
 
 
 def _random(specs: Sequence[TensorSpec], seed: int) -> Payload:
-    tensors = [to_tensor(name, array) for name, array in random_inputs(specs, seed).items()]
+    tensors = [
+        to_tensor(name, array) for name, array in random_inputs(specs, seed).items()
+    ]
     return TensorPayload(InferRequest(inputs=tensors))
 
 
@@ -209,10 +247,19 @@ def _memory() -> dict[str, Any]:
     """Return bytes by kind, the peak of what was resident, and the CPU seconds of processes that were started."""
     own = os.getpid()
     children = descendants_of(own)
-    peak = sum(_number_after("VmHWM:", Path(f"/proc/{process}/status")) for process in (own, *children))
+    peak = sum(
+        _number_after("VmHWM:", Path(f"/proc/{process}/status"))
+        for process in (own, *children)
+    )
     # What a child took that has ended meanwhile stands with whoever waited for it: a total that never falls.
-    ticks = _ticks(own, slice(13, 15)) + sum(_ticks(process, slice(11, 15)) for process in children)
-    return {**(memory_of(own) or {}), "peak": 1024 * peak or None, "children_cpu_s": ticks / os.sysconf("SC_CLK_TCK")}
+    ticks = _ticks(own, slice(13, 15)) + sum(
+        _ticks(process, slice(11, 15)) for process in children
+    )
+    return {
+        **(memory_of(own) or {}),
+        "peak": 1024 * peak or None,
+        "children_cpu_s": ticks / os.sysconf("SC_CLK_TCK"),
+    }
 
 
 def _number_after(key: str, file: Path) -> int:
@@ -231,12 +278,20 @@ def _ticks(process: int, fields: slice) -> int:
         return 0
 
 
-def _plain(answer: Prediction | InferResponse, threshold: float | None) -> dict[str, Any]:
+def _plain(
+    answer: Prediction | InferResponse, threshold: float | None
+) -> dict[str, Any]:
     """Return an answer in JSON's own types; detections that callers do not get are ``further`` ones."""
     if isinstance(answer, Prediction) and threshold is not None:
         entries: list[Any] = list(answer.predictions)
-        place = sum(entry["score"] >= threshold for entry in entries)  # they come best first
-        return {"predictions": entries[:place], "further": entries[place:], **answer.more}
+        place = sum(
+            entry["score"] >= threshold for entry in entries
+        )  # they come best first
+        return {
+            "predictions": entries[:place],
+            "further": entries[place:],
+            **answer.more,
+        }
     if isinstance(answer, Prediction):
         return {"predictions": answer.predictions, **answer.more}
     outputs = []
@@ -244,8 +299,14 @@ def _plain(answer: Prediction | InferResponse, threshold: float | None) -> dict[
         array = to_array(tensor)
         values = array.reshape(-1)[:: max(1, -(-array.size // MAX_VALUES))]
         texts = array.dtype.kind == "O"
-        plain = [str(value) for value in values] if texts else np.asarray(values, np.float64).tolist()
-        outputs.append({"name": tensor.name, "shape": list(array.shape), "values": plain})
+        plain = (
+            [str(value) for value in values]
+            if texts
+            else np.asarray(values, np.float64).tolist()
+        )
+        outputs.append(
+            {"name": tensor.name, "shape": list(array.shape), "values": plain}
+        )
     return {"outputs": outputs}
 
 
@@ -263,9 +324,13 @@ def _serve(pipe: Connection) -> None:
             else:
                 result = getattr(subject, request["do"])(*request["with"])
             reply = {"result": result}
-        except Exception as error:  # a framework's too; the parent lists the version with it
+        except (
+            Exception
+        ) as error:  # a framework's too; the parent lists the version with it
             is_ours = type(error).__module__.startswith("pocketserve")
-            reply = {"error": str(error) if is_ours else f"{type(error).__name__}: {error}"}
+            reply = {
+                "error": str(error) if is_ours else f"{type(error).__name__}: {error}"
+            }
         pipe.send_bytes(json.dumps(reply).encode())
     if subject is not None:
         subject.close()

@@ -42,7 +42,9 @@ class LabelledArrays(NamedTuple):
 
     def rows(self, at: Array) -> LabelledArrays:
         """Return some of the samples."""
-        return LabelledArrays({name: array[at] for name, array in self.inputs.items()}, self.labels[at])
+        return LabelledArrays(
+            {name: array[at] for name, array in self.inputs.items()}, self.labels[at]
+        )
 
 
 def read_data(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -60,7 +62,11 @@ def read_data(document: Mapping[str, Any]) -> dict[str, Any]:
     """
     with served_model(document) as (_, entry, model):
         train = _read(entry, model, Path(document["data"]))
-        test = _read(entry, model, Path(document["test"])) if document.get("test") else None
+        test = (
+            _read(entry, model, Path(document["test"]))
+            if document.get("test")
+            else None
+        )
     if test is None:
         train, test = _split(train)
     folder = Path(document["folder"])
@@ -71,14 +77,20 @@ def read_data(document: Mapping[str, Any]) -> dict[str, Any]:
         for array in (*part.inputs.values(), part.labels):
             total.update(np.ascontiguousarray(array).tobytes())
     counts = {"train": len(train.labels), "test": len(test.labels)}
-    return {**counts, "rows": dict.fromkeys(train.inputs, True), "sha256": total.hexdigest()}
+    return {
+        **counts,
+        "rows": dict.fromkeys(train.inputs, True),
+        "sha256": total.hexdigest(),
+    }
 
 
 def _split(data: LabelledArrays) -> tuple[LabelledArrays, LabelledArrays]:
     """Return most of the samples to train on, and a quarter, chosen by chance, that training does not see."""
     count = len(data.labels)
     if count < LEAST_SAMPLES:
-        raise ConversionError(f"the data holds {count} samples; {LEAST_SAMPLES} are needed, and hundreds are better")
+        raise ConversionError(
+            f"the data holds {count} samples; {LEAST_SAMPLES} are needed, and hundreds are better"
+        )
     order = np.random.default_rng(0).permutation(count)
     tested = max(1, round(TEST_SHARE * count))
     return data.rows(np.sort(order[tested:])), data.rows(np.sort(order[:tested]))
@@ -87,7 +99,9 @@ def _split(data: LabelledArrays) -> tuple[LabelledArrays, LabelledArrays]:
 def _read(entry: ModelEntry, model: LoadedModel, path: Path) -> LabelledArrays:
     for spec in model.inputs.specs:
         if spec.datatype == "BYTES" or spec.open or spec.shape[:1] not in ((-1,), (1,)):
-            raise ConversionError(f"input {spec.name!r} does not take rows of numbers, which recipes train on")
+            raise ConversionError(
+                f"input {spec.name!r} does not take rows of numbers, which recipes train on"
+            )
     if path.suffix.lower() == ".npz":
         inputs, labels = _arrays(path)
     else:
@@ -103,18 +117,26 @@ def _arrays(path: Path) -> tuple[dict[str, Array], Array]:
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise ConversionError(f"{path.name} cannot be read: {excerpt(error)}") from None
     if LABELS not in arrays:
-        raise ConversionError(f"{path.name} has no array {LABELS!r} with a class or number for each sample")
+        raise ConversionError(
+            f"{path.name} has no array {LABELS!r} with a class or number for each sample"
+        )
     labels = arrays.pop(LABELS)
     if labels.dtype.kind in "iub" and labels.ndim == 1:
         if labels.size and labels.min() < 0:
-            raise ConversionError(f"{path.name}: the labels hold {labels.min()}; classes count from 0")
+            raise ConversionError(
+                f"{path.name}: the labels hold {labels.min()}; classes count from 0"
+            )
         return arrays, labels.astype(np.int64)
     if labels.dtype.kind == "f" and np.isfinite(labels).all():
         return arrays, labels.reshape(len(labels), -1).astype(np.float32)
-    raise ConversionError(f"{path.name}: the labels must be whole numbers of classes, one a sample, or finite floats")
+    raise ConversionError(
+        f"{path.name}: the labels must be whole numbers of classes, one a sample, or finite floats"
+    )
 
 
-def _prepared(entry: ModelEntry, model: LoadedModel, path: Path) -> tuple[dict[str, Array], Array]:
+def _prepared(
+    entry: ModelEntry, model: LoadedModel, path: Path
+) -> tuple[dict[str, Array], Array]:
     """Read a folder or CSV file as ``compare`` does, each sample through the model's task."""
     facts = facts_of(entry, model)
     samples = read_samples(path, facts, MAX_SAMPLES)
@@ -127,38 +149,56 @@ def _prepared(entry: ModelEntry, model: LoadedModel, path: Path) -> tuple[dict[s
     runs = [_run_of(model, sample) for sample in samples]
     inputs = {name: np.concatenate([run[name] for run in runs]) for name in runs[0]}
     if facts.task == "tabular-regression":
-        return inputs, np.array([[float(sample.truth)] for sample in samples], np.float32)
+        return inputs, np.array(
+            [[float(sample.truth)] for sample in samples], np.float32
+        )
     if not facts.task.endswith("-classification"):
-        raise ConversionError(f"recipes train classifiers and regressions, and this model's task is {facts.task}")
-    return inputs, np.array(_class_indices([sample.truth for sample in samples], facts.labels), np.int64)
+        raise ConversionError(
+            f"recipes train classifiers and regressions, and this model's task is {facts.task}"
+        )
+    return inputs, np.array(
+        _class_indices([sample.truth for sample in samples], facts.labels), np.int64
+    )
 
 
 def _run_of(model: LoadedModel, sample: DataSample) -> dict[str, Array]:
     try:
         runs = model.task.prepare(memoryview(sample.read())).runs
     except (ApiError, OSError, ValueError) as error:
-        raise ConversionError(f"{sample.name}: {excerpt(getattr(error, 'message', error))}") from None
+        raise ConversionError(
+            f"{sample.name}: {excerpt(getattr(error, 'message', error))}"
+        ) from None
     if len(runs) != 1 or any(len(array) != 1 for array in runs[0].values()):
-        raise ConversionError(f"{sample.name} becomes several inputs of the model; give each its own file and label")
+        raise ConversionError(
+            f"{sample.name} becomes several inputs of the model; give each its own file and label"
+        )
     return dict(runs[0])
 
 
 def _class_indices(truths: Sequence[Any], labels: Sequence[str]) -> list[int]:
     """Return the classes that truths mean: their labels, or their numbers."""
     numbers = sorted({str(truth).strip() for truth in truths})
-    names = list(enumerate(labels)) or [(int(text), text) for text in numbers if text.isdecimal()]
+    names = list(enumerate(labels)) or [
+        (int(text), text) for text in numbers if text.isdecimal()
+    ]
     classes = read_classes(truths, names)
     for truth, indices in zip(truths, classes, strict=True):
         if len(indices) != 1:
-            raise ConversionError(f"the label {truth!r} means {len(indices) or 'none'} of the model's classes")
+            raise ConversionError(
+                f"the label {truth!r} means {len(indices) or 'none'} of the model's classes"
+            )
     return [next(iter(indices)) for indices in classes]
 
 
-def _checked_inputs(model: LoadedModel, path: Path, inputs: Mapping[str, Array], count: int) -> dict[str, Array]:
+def _checked_inputs(
+    model: LoadedModel, path: Path, inputs: Mapping[str, Array], count: int
+) -> dict[str, Array]:
     """Return the arrays in the model's order and types."""
     specs = {spec.name: spec for spec in model.inputs.specs}
     if set(inputs) != set(specs):
-        raise ConversionError(f"{path.name} holds {', '.join(inputs) or 'nothing'}; the model takes {', '.join(specs)}")
+        raise ConversionError(
+            f"{path.name} holds {', '.join(inputs) or 'nothing'}; the model takes {', '.join(specs)}"
+        )
     checked: dict[str, Array] = {}
     for name, spec in specs.items():
         array = inputs[name]
@@ -167,9 +207,13 @@ def _checked_inputs(model: LoadedModel, path: Path, inputs: Mapping[str, Array],
                 f"{path.name}: array {name!r} has shape {list(array.shape)}; for {count} labels the model takes "
                 f"{[count, *spec.shape[1:]]}"
             )
-        checked[name] = np.ascontiguousarray(array, np.dtype(DATATYPES[spec.datatype].typestr))
+        checked[name] = np.ascontiguousarray(
+            array, np.dtype(DATATYPES[spec.datatype].typestr)
+        )
     if sum(array.nbytes for array in checked.values()) > MAX_BYTES:
-        raise ConversionError(f"{path.name} becomes more than {MAX_BYTES >> 30} GB of inputs; give a part of it")
+        raise ConversionError(
+            f"{path.name} becomes more than {MAX_BYTES >> 30} GB of inputs; give a part of it"
+        )
     return checked
 
 

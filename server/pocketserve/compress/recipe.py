@@ -68,7 +68,14 @@ class Recipe:
     def converter(self) -> Converter:
         """Return it as a converter, by which it is planned, run and limited."""
         module = "pocketserve.compress.tool"
-        return Converter(self.name, self.sources, "torchscript", module, packages=self.packages, fallback=self.fallback)
+        return Converter(
+            self.name,
+            self.sources,
+            "torchscript",
+            module,
+            packages=self.packages,
+            fallback=self.fallback,
+        )
 
 
 class Option(NamedTuple):
@@ -87,7 +94,9 @@ OPTIONS: Mapping[str, Option] = {
 }
 
 
-def checked_options(recipe: Recipe, options: Mapping[str, Number | None]) -> dict[str, Number]:
+def checked_options(
+    recipe: Recipe, options: Mapping[str, Number | None]
+) -> dict[str, Number]:
     """Return a recipe's options: the user's, and its defaults where the user gave none.
 
     Raises:
@@ -96,11 +105,15 @@ def checked_options(recipe: Recipe, options: Mapping[str, Number | None]) -> dic
     overrides = {name: value for name, value in options.items() if value is not None}
     for name, value in overrides.items():
         if name not in recipe.defaults:
-            takes = ", ".join(f"--{option}" for option in recipe.defaults) or "no options"
+            takes = (
+                ", ".join(f"--{option}" for option in recipe.defaults) or "no options"
+            )
             raise ConversionError(f"{recipe.name} takes no --{name}; it takes {takes}")
         option = OPTIONS[name]
         if not option.low <= value <= option.high:
-            raise ConversionError(f"--{name} must lie between {option.low} and {option.high}, not {value}")
+            raise ConversionError(
+                f"--{name} must lie between {option.low} and {option.high}, not {value}"
+            )
     return {**recipe.defaults, **overrides}
 
 

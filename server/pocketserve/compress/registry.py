@@ -25,7 +25,10 @@ MODULES: tuple[str, ...] = (
 @functools.cache
 def recipes() -> Mapping[str, Recipe]:
     """Return all recipes by name."""
-    loaded = (importlib.import_module(f"{__package__}.recipes.{name}").RECIPE for name in MODULES)
+    loaded = (
+        importlib.import_module(f"{__package__}.recipes.{name}").RECIPE
+        for name in MODULES
+    )
     return {recipe.name: recipe for recipe in loaded}
 
 
@@ -37,5 +40,7 @@ def recipe_named(name: str) -> Recipe:
     """
     if name not in recipes():
         listed = ", ".join(recipes())
-        raise ConversionError(f"{name!r} is no recipe{did_you_mean(name, list(recipes()))}; there are {listed}")
+        raise ConversionError(
+            f"{name!r} is no recipe{did_you_mean(name, list(recipes()))}; there are {listed}"
+        )
     return recipes()[name]

@@ -15,7 +15,12 @@ from pocketserve.compress.scores import Score, score_answers
 from pocketserve.convert.converter import ConversionError, Converter
 from pocketserve.convert.environments import Note, Tell
 from pocketserve.convert.process import Job, run_job
-from pocketserve.convert.run import Conversion, ConversionSettings, ModelConverter, Reference
+from pocketserve.convert.run import (
+    Conversion,
+    ConversionSettings,
+    ModelConverter,
+    Reference,
+)
 from pocketserve.convert.sample_run import load_arrays
 from pocketserve.convert.verify import Agreement
 from pocketserve.repository.files import files_below, version_files
@@ -76,7 +81,10 @@ class ModelCompressor(ModelConverter):
         note: Note,
     ) -> None:
         self._recipe, self._wishes = recipe, wishes
-        self._source, self._converter = _source_of(entry, recipe, settings.version), recipe.converter()
+        self._source, self._converter = (
+            _source_of(entry, recipe, settings.version),
+            recipe.converter(),
+        )
         settings = replace(
             settings,
             version=self._source.name,
@@ -98,12 +106,20 @@ class ModelCompressor(ModelConverter):
         """
         self._facts = self._read_data(self._converter)
         train = str(self._sets / "train.npz")
-        self._settings = replace(self._settings, options={**self._settings.options, "train": train})
+        self._settings = replace(
+            self._settings, options={**self._settings.options, "train": train}
+        )
         before = gzip_size(version_files(self._source))
         conversion = self.convert(KIND)
         assert self._scores is not None
-        after = gzip_size(files_below(conversion.path) if conversion.path.is_dir() else [conversion.path])
-        return Compression(conversion, *self._scores, (before, after), self._facts["train"])
+        after = gzip_size(
+            files_below(conversion.path)
+            if conversion.path.is_dir()
+            else [conversion.path]
+        )
+        return Compression(
+            conversion, *self._scores, (before, after), self._facts["train"]
+        )
 
     def _read_data(self, converter: Converter) -> Mapping[str, Any]:
         """Have the user's data read by the model's own task, in a process as the samples of a conversion are."""
@@ -111,18 +127,36 @@ class ModelCompressor(ModelConverter):
         python = Path(sys.executable) if missing is None else self._python(converter)
         self._sets = self._folder()
         paths = {"data": self._wishes.data, "test": self._wishes.test}
-        absolute = {name: None if path is None else str(path.absolute()) for name, path in paths.items()}
-        document = {**self._place_of(self._source), **absolute, "folder": str(self._sets)}
-        job = Job("reading the data", python, "pocketserve.compress.data", document, self._sets)
-        return run_job(job, self._settings.limits, lambda: self._tell("reading the data", 0.0))
+        absolute = {
+            name: None if path is None else str(path.absolute())
+            for name, path in paths.items()
+        }
+        document = {
+            **self._place_of(self._source),
+            **absolute,
+            "folder": str(self._sets),
+        }
+        job = Job(
+            "reading the data",
+            python,
+            "pocketserve.compress.data",
+            document,
+            self._sets,
+        )
+        return run_job(
+            job, self._settings.limits, lambda: self._tell("reading the data", 0.0)
+        )
 
     def _sample_request(self) -> dict[str, Any]:
         return {"arrays": str(self._sets / "test.npz"), "rows": self._facts["rows"]}
 
-    def _judge(self, agreement: Agreement, reference: Reference, outputs: Path, nearest: str) -> list[str]:
+    def _judge(
+        self, agreement: Agreement, reference: Reference, outputs: Path, nearest: str
+    ) -> list[str]:
         labels = load_labels(self._sets / "test.npz")
         before, after = (
-            score_answers(next(iter(load_arrays(path).values())), labels) for path in (reference.outputs, outputs)
+            score_answers(next(iter(load_arrays(path).values())), labels)
+            for path in (reference.outputs, outputs)
         )
         loss = after.loss_since(before)
         if not loss <= self._wishes.max_loss:
@@ -154,10 +188,21 @@ def _source_of(entry: ModelEntry, recipe: Recipe, version: str | None) -> Versio
         ConversionError: there is none.
     """
     versions = entry.versions.values() if version is None else [entry.versions[version]]
-    fits = (each for each in versions if each.format.name in recipe.sources and each.problem is None)
-    source = next(iter(sorted(fits, key=lambda each: recipe.sources.index(each.format.name))), None)
+    fits = (
+        each
+        for each in versions
+        if each.format.name in recipe.sources and each.problem is None
+    )
+    source = next(
+        iter(sorted(fits, key=lambda each: recipe.sources.index(each.format.name))),
+        None,
+    )
     if source is None:
-        owner = f"{entry.name} has no such version" if version is None else f"{version} is none"
+        owner = (
+            f"{entry.name} has no such version"
+            if version is None
+            else f"{version} is none"
+        )
         raise ConversionError(
             f"{recipe.name} takes an unconverted PyTorch model{' or TorchScript' if len(recipe.sources) > 1 else ''}, "
             f"and {owner}; `pocketserve convert` makes what is there smaller without training"
@@ -167,20 +212,30 @@ def _source_of(entry: ModelEntry, recipe: Recipe, version: str | None) -> Versio
 
 def _student_options(recipe: Recipe, wishes: CompressionSettings) -> dict[str, Any]:
     if recipe.takes_student != (wishes.student is not None):
-        fault = "needs --student FILE, a model.py with build()" if recipe.takes_student else "takes no --student"
+        fault = (
+            "needs --student FILE, a model.py with build()"
+            if recipe.takes_student
+            else "takes no --student"
+        )
         raise ConversionError(f"{recipe.name} {fault}")
     if wishes.student is None:
         return {}
     try:
         digest = hashlib.sha256(wishes.student.read_bytes()).hexdigest()
     except OSError as error:
-        raise ConversionError(f"the student {str(wishes.student)!r} cannot be read: {error.strerror}") from None
+        raise ConversionError(
+            f"the student {str(wishes.student)!r} cannot be read: {error.strerror}"
+        ) from None
     return {"student": str(wishes.student.absolute()), "student_trusted": [digest]}
 
 
 def _gentler(recipe: Recipe) -> str:
     """Return the options that lose less."""
-    ways = {"amount": "less --amount", "clusters": "more --clusters", "epochs": "more --epochs"}
+    ways = {
+        "amount": "less --amount",
+        "clusters": "more --clusters",
+        "epochs": "more --epochs",
+    }
     return ", ".join(way for name, way in ways.items() if name in recipe.defaults)
 
 

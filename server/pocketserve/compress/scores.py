@@ -46,6 +46,10 @@ def score_answers(answers: Array, labels: Array) -> Score:
             raise ConversionError(
                 f"the model answers {rows.shape[1]} numbers a sample, and the labels have {values.shape[1]}"
             )
-        return Score("mean absolute error", float(np.abs(rows.astype(np.float64) - values).mean()), len(labels))
+        return Score(
+            "mean absolute error",
+            float(np.abs(rows.astype(np.float64) - values).mean()),
+            len(labels),
+        )
     best = rows.argmax(axis=1) if rows.shape[1] > 1 else rows[:, 0] > 0.5
     return Score("accuracy", float((best == labels).mean()), len(labels))

@@ -7,7 +7,11 @@ from typing import Any
 
 from pocketserve.compress.recipe import load_data
 from pocketserve.compress.registry import recipe_named
-from pocketserve.convert.converter import ConversionError, ConversionOutcome, ConversionRequest
+from pocketserve.convert.converter import (
+    ConversionError,
+    ConversionOutcome,
+    ConversionRequest,
+)
 from pocketserve.convert.tools.pytorch import write_torchscript
 from pocketserve.convert.tools.sources.pytorch_source import PytorchModel, load_pytorch
 
@@ -27,15 +31,24 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
     names = tuple(example.name for example in model.examples)
     further: dict[str, Any] = {}
     if recipe.takes_student:
-        further = {"student": _student(torch, Path(request.options["student"]), request)}
+        further = {
+            "student": _student(torch, Path(request.options["student"]), request)
+        }
     options = {name: request.options[name] for name in recipe.defaults}
     data = load_data(Path(request.options["train"]), names)
     result = recipe.compress(model.module, data, **options, **further)
     compressed = PytorchModel(result.module, model.examples)
     is_program = isinstance(result.module, torch.jit.ScriptModule)
     with torch.inference_mode():
-        write_torchscript(torch, compressed, "torchscript" if is_program else "torch", request.output)
-    return ConversionOutcome("torch", torch.__version__, {"recipe": recipe.name, **options}, notes=result.notes)
+        write_torchscript(
+            torch, compressed, "torchscript" if is_program else "torch", request.output
+        )
+    return ConversionOutcome(
+        "torch",
+        torch.__version__,
+        {"recipe": recipe.name, **options},
+        notes=result.notes,
+    )
 
 
 def _student(torch: Any, path: Path, request: ConversionRequest) -> Any:
@@ -43,7 +56,12 @@ def _student(torch: Any, path: Path, request: ConversionRequest) -> Any:
     from pocketserve.runtimes.base import ModelLoadError, ModelSource
     from pocketserve.runtimes.torch.eager import build_module
 
-    source = ModelSource(path, options={}, trusted=frozenset(request.options["student_trusted"]), origin=path)
+    source = ModelSource(
+        path,
+        options={},
+        trusted=frozenset(request.options["student_trusted"]),
+        origin=path,
+    )
     try:
         return build_module(torch, source)
     except ModelLoadError as error:

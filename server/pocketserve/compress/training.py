@@ -62,7 +62,9 @@ def train(
 
     torch.manual_seed(0)
     loss = loss or (lambda inputs, answers, labels: label_loss(answers, labels))
-    optimizer = torch.optim.Adam([weight for weight in module.parameters() if weight.requires_grad], lr=rate)
+    optimizer = torch.optim.Adam(
+        [weight for weight in module.parameters() if weight.requires_grad], lr=rate
+    )
     steps = max(1, epochs * -(-len(data.labels) // BATCH))
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     module.train()
@@ -70,7 +72,9 @@ def train(
         for inputs, labels in batches(torch, data):
             value = loss(inputs, first_answer(module(*inputs)), labels)
             if not torch.isfinite(value):
-                raise ConversionError("training diverged: the loss is no finite number any more; give fewer --epochs")
+                raise ConversionError(
+                    "training diverged: the loss is no finite number any more; give fewer --epochs"
+                )
             optimizer.zero_grad()
             value.backward()
             optimizer.step()
@@ -79,7 +83,9 @@ def train(
     return module.eval()
 
 
-def batches(torch: Any, data: TrainingData, *, shuffled: bool = True) -> Iterator[tuple[tuple[Any, ...], Any]]:
+def batches(
+    torch: Any, data: TrainingData, *, shuffled: bool = True
+) -> Iterator[tuple[tuple[Any, ...], Any]]:
     """Yield inputs and labels of a batch each, as tensors; a rest of one row is left out, which batch norms refuse."""
     count = len(data.labels)
     order = torch.randperm(count) if shuffled else torch.arange(count)
@@ -114,9 +120,13 @@ def label_loss(answers: Any, labels: Any) -> Any:
         return functional.mse_loss(answers.reshape(labels.shape), labels)
     rows = answers.reshape(len(labels), -1)
     if rows.shape[1] == 1:
-        return functional.binary_cross_entropy(rows[:, 0].clamp(SMALLEST, 1 - SMALLEST), labels.to(rows.dtype))
+        return functional.binary_cross_entropy(
+            rows[:, 0].clamp(SMALLEST, 1 - SMALLEST), labels.to(rows.dtype)
+        )
     if int(labels.max()) >= rows.shape[1]:
-        raise ConversionError(f"the labels name class {int(labels.max())}, and the model has {rows.shape[1]} classes")
+        raise ConversionError(
+            f"the labels name class {int(labels.max())}, and the model has {rows.shape[1]} classes"
+        )
     return functional.nll_loss(log_probabilities(rows), labels)
 
 
@@ -124,5 +134,12 @@ def log_probabilities(rows: Any) -> Any:
     """Return the logarithms of the probabilities [samples, classes] that a model answers as such, or as logits."""
     import torch
 
-    are_probabilities = bool((rows.detach() >= 0).all() and ((rows.detach().sum(dim=1) - 1).abs() < 1e-3).all())
-    return rows.clamp_min(SMALLEST).log() if are_probabilities else torch.log_softmax(rows, dim=1)
+    are_probabilities = bool(
+        (rows.detach() >= 0).all()
+        and ((rows.detach().sum(dim=1) - 1).abs() < 1e-3).all()
+    )
+    return (
+        rows.clamp_min(SMALLEST).log()
+        if are_probabilities
+        else torch.log_softmax(rows, dim=1)
+    )

@@ -135,7 +135,9 @@ class ConversionRequest:
     def __post_init__(self) -> None:
         object.__setattr__(self, "title", self.title or self.source.name)
 
-    def refusal(self, tool: str, text: str, reason: str = "", nearest: str = "") -> ConversionError:
+    def refusal(
+        self, tool: str, text: str, reason: str = "", nearest: str = ""
+    ) -> ConversionError:
         """Return the error of a tool that cannot convert this; without a reason, its own text says why."""
         message = f"{tool} cannot convert {self.title}: {reason or excerpt(text)}"
         return ConversionError(message, detail=text, nearest=nearest)
@@ -155,7 +157,10 @@ class ConversionRequest:
         for key in ("source", "output", "weights", "samples"):
             values[key] = None if values[key] is None else Path(values[key])
         for key in ("inputs", "outputs"):
-            values[key] = tuple(SourceTensor(t["name"], t["datatype"], tuple(t["shape"])) for t in values[key])
+            values[key] = tuple(
+                SourceTensor(t["name"], t["datatype"], tuple(t["shape"]))
+                for t in values[key]
+            )
         return cls(**{**values, "trusted": tuple(values["trusted"])})
 
 

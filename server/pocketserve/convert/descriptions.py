@@ -34,14 +34,30 @@ def carry_description(source: Path, format: str, output: Path, kind: str) -> Non
         if format == kind == "tflite":
             _attach(output, _attached(source))
         elif format == "tflite" and kind == "onnx":
-            _add_properties(output, {**tflite_description.read_properties(source), **_in_texts(source)})
+            _add_properties(
+                output,
+                {**tflite_description.read_properties(source), **_in_texts(source)},
+            )
         elif format == "onnx" and kind == "onnx":
             _add_properties(output, onnx_description.read_onnx_texts(source))
         elif format == "onnx" and kind == "tflite":
             properties = onnx_description.read_onnx_texts(source)
-            _attach(output, [("metadata.json", json.dumps(properties).encode())] if properties else [])
-    except (DamagedFileError, BadZipFile, NotImplementedError, RuntimeError, ValueError) as error:
-        raise ConversionError(f"what {source.name} says of itself cannot be read: {error}") from error
+            _attach(
+                output,
+                [("metadata.json", json.dumps(properties).encode())]
+                if properties
+                else [],
+            )
+    except (
+        DamagedFileError,
+        BadZipFile,
+        NotImplementedError,
+        RuntimeError,
+        ValueError,
+    ) as error:
+        raise ConversionError(
+            f"what {source.name} says of itself cannot be read: {error}"
+        ) from error
 
 
 def _attached(source: Path) -> list[tuple[ZipInfo, bytes]]:
@@ -64,11 +80,19 @@ def _attach(output: Path, files: Sequence[tuple[str | ZipInfo, bytes]]) -> None:
 
 def _in_texts(source: Path) -> dict[str, str]:
     """Return a TFLite model's metadata, and the files that they name, as ONNX carries them."""
-    content, key = tflite_description.read_metadata_bytes(source), onnx_description.TFLITE_METADATA
+    content, key = (
+        tflite_description.read_metadata_bytes(source),
+        onnx_description.TFLITE_METADATA,
+    )
     if content is None:
         return {}
-    files = {f"{key}/{member.filename}": content for member, content in _attached(source)}
-    return {name: base64.b64encode(content).decode() for name, content in {key: content, **files}.items()}
+    files = {
+        f"{key}/{member.filename}": content for member, content in _attached(source)
+    }
+    return {
+        name: base64.b64encode(content).decode()
+        for name, content in {key: content, **files}.items()
+    }
 
 
 def _add_properties(output: Path, texts: Mapping[str, str]) -> None:
@@ -77,7 +101,9 @@ def _add_properties(output: Path, texts: Mapping[str, str]) -> None:
     with output.open("ab") as file:
         for name, text in texts.items():
             if name not in present:
-                entry = _field(1, name.encode()) + _field(2, text.encode(errors="surrogateescape"))
+                entry = _field(1, name.encode()) + _field(
+                    2, text.encode(errors="surrogateescape")
+                )
                 file.write(_field(14, entry))
 
 

@@ -70,14 +70,20 @@ class Environment:
     @property
     def modules(self) -> tuple[str, ...]:
         """The packages' names as imports spell them."""
-        return tuple(re.split(r"[=<>\[]", package)[0].replace("-", "_") for package in self.packages)
+        return tuple(
+            re.split(r"[=<>\[]", package)[0].replace("-", "_")
+            for package in self.packages
+        )
 
     @property
     def requirements(self) -> tuple[str, ...]:
         """All that pip is asked for."""
         names = {re.split(r"[=<>\[]", package)[0] for package in self.packages}
         common = {"numpy": "numpy==2.4.6", "pillow": "pillow==13.0.0"}
-        return (*self.packages, *(package for name, package in common.items() if name not in names))
+        return (
+            *self.packages,
+            *(package for name, package in common.items() if name not in names),
+        )
 
 
 _TORCH = ("torch==2.13.0", "torchao==0.18.0")
@@ -87,18 +93,56 @@ _LITERT = ("ai-edge-quantizer==0.10.0", "ai-edge-litert==2.3.0")
 _MB = 10**6
 
 _TABLE = (
-    Environment("pytorch", "PyTorch's own formats, and ONNX", (*_TORCH, *_ONNX, "onnxscript==0.7.2"), 1200 * _MB, 3),
-    Environment("torch-pruning", "structured pruning", ("torch==2.13.0", "torch-pruning==1.6.1"), 1000 * _MB, 3),
-    Environment("litert-torch", "PyTorch to TFLite", (*_TORCH, *_LITERT, "litert-torch==0.10.0"), 2240 * _MB, 4),
-    Environment("executorch", "PyTorch to ExecuTorch", (*_TORCH, "executorch==1.5.1"), 1600 * _MB, 4),
+    Environment(
+        "pytorch",
+        "PyTorch's own formats, and ONNX",
+        (*_TORCH, *_ONNX, "onnxscript==0.7.2"),
+        1200 * _MB,
+        3,
+    ),
+    Environment(
+        "torch-pruning",
+        "structured pruning",
+        ("torch==2.13.0", "torch-pruning==1.6.1"),
+        1000 * _MB,
+        3,
+    ),
+    Environment(
+        "litert-torch",
+        "PyTorch to TFLite",
+        (*_TORCH, *_LITERT, "litert-torch==0.10.0"),
+        2240 * _MB,
+        4,
+    ),
+    Environment(
+        "executorch",
+        "PyTorch to ExecuTorch",
+        (*_TORCH, "executorch==1.5.1"),
+        1600 * _MB,
+        4,
+    ),
     Environment("ai-edge-quantizer", "quantised TFLite", _LITERT, 370 * _MB, 1),
-    Environment("tensorflow", "Keras and SavedModel to TFLite", _TENSORFLOW, 1620 * _MB, 3),
-    Environment("tf2onnx", "Keras and SavedModel to ONNX", (*_TENSORFLOW, *_ONNX, "tf2onnx==1.17.0"), 1660 * _MB, 3),
+    Environment(
+        "tensorflow", "Keras and SavedModel to TFLite", _TENSORFLOW, 1620 * _MB, 3
+    ),
+    Environment(
+        "tf2onnx",
+        "Keras and SavedModel to ONNX",
+        (*_TENSORFLOW, *_ONNX, "tf2onnx==1.17.0"),
+        1660 * _MB,
+        3,
+    ),
     Environment(
         "tensorflowjs",
         "Keras and SavedModel to TensorFlow.js",
         # Newer files of ydf, which the tool brings, want a newer protobuf than this TensorFlow has.
-        ("tensorflowjs==4.22.0", "tensorflow==2.19.0", "tf_keras==2.19.0", "ydf==0.12.0", "numpy==2.1.3"),
+        (
+            "tensorflowjs==4.22.0",
+            "tensorflow==2.19.0",
+            "tf_keras==2.19.0",
+            "ydf==0.12.0",
+            "numpy==2.1.3",
+        ),
         3090 * _MB,
         5,
         newest=(3, 12),
@@ -109,14 +153,33 @@ _TABLE = (
         "ONNX to TFLite",
         # The tool names none of the packages that it imports.
         (
-            *(*_ONNX, *_TENSORFLOW, "onnx2tf==1.28.8", "tf_keras==2.21.0", "onnxsim==0.8.1"),
-            *("onnx_graphsurgeon==0.6.1", "sng4onnx==2.0.1", "ai-edge-litert==2.3.0", "psutil==7.2.2"),
+            *(
+                *_ONNX,
+                *_TENSORFLOW,
+                "onnx2tf==1.28.8",
+                "tf_keras==2.21.0",
+                "onnxsim==0.8.1",
+            ),
+            *(
+                "onnx_graphsurgeon==0.6.1",
+                "sng4onnx==2.0.1",
+                "ai-edge-litert==2.3.0",
+                "psutil==7.2.2",
+            ),
         ),
         2500 * _MB,
         4,
     ),
-    Environment("openvino", "OpenVINO", ("openvino==2026.4.1", "nncf==3.4.0"), 560 * _MB, 2),
-    Environment("coremltools", "PyTorch to CoreML", ("torch==2.13.0", "coremltools==9.0"), 1050 * _MB, 3),
+    Environment(
+        "openvino", "OpenVINO", ("openvino==2026.4.1", "nncf==3.4.0"), 560 * _MB, 2
+    ),
+    Environment(
+        "coremltools",
+        "PyTorch to CoreML",
+        ("torch==2.13.0", "coremltools==9.0"),
+        1050 * _MB,
+        3,
+    ),
     Environment("tract", "Tract", ("tract==0.23.9",), 140 * _MB, 1),
 )
 ENVIRONMENTS = {environment.name: environment for environment in _TABLE}
@@ -136,12 +199,17 @@ def python_of(environment: Environment, folder: Path) -> Path | None:
     except (OSError, ValueError):
         return None
     python = home / "bin" / "python"
-    return python if marker == list(environment.requirements) and python.exists() else None
+    return (
+        python if marker == list(environment.requirements) and python.exists() else None
+    )
 
 
 def describe(environment: Environment) -> str:
     """Return a sentence on what making an environment takes."""
-    size, time_taken = f"{environment.disk / 1e9:.1f} GB", f"about {environment.minutes} min"
+    size, time_taken = (
+        f"{environment.disk / 1e9:.1f} GB",
+        f"about {environment.minutes} min",
+    )
     return f"the environment {environment.name} ({environment.purpose}) takes {size} and {time_taken}"
 
 
@@ -162,7 +230,9 @@ def ensure(environment: Environment, folder: Path, tell: Tell, note: Note) -> Pa
     try:
         make_private_folder(folder)
         with _alone(folder / f"{environment.name}.lock", tell):
-            if (python := python_of(environment, folder)) is not None:  # another command has made it meanwhile
+            if (
+                python := python_of(environment, folder)
+            ) is not None:  # another command has made it meanwhile
                 return python
             _remove_rest(folder / environment.name)
             check_possible([environment], folder)
@@ -183,7 +253,9 @@ def _interpreter(environment: Environment) -> str:
     if older is not None:
         return older
     newest = ".".join(map(str, environment.newest))
-    raise ConversionError(f"the environment {environment.name} needs Python {newest} or older; install python{newest}")
+    raise ConversionError(
+        f"the environment {environment.name} needs Python {newest} or older; install python{newest}"
+    )
 
 
 def find_python(newest: tuple[int, int]) -> str | None:
@@ -198,7 +270,12 @@ def find_python(newest: tuple[int, int]) -> str | None:
 def _starts(python: str) -> bool:
     """Return whether a program runs code; pyenv's stand-ins for versions that are switched off do not."""
     try:
-        process = subprocess.run([python, "-c", ""], capture_output=True, timeout=START_TIMEOUT_S, check=False)
+        process = subprocess.run(
+            [python, "-c", ""],
+            capture_output=True,
+            timeout=START_TIMEOUT_S,
+            check=False,
+        )
     except (OSError, subprocess.TimeoutExpired):
         return False
     return process.returncode == 0
@@ -215,7 +292,9 @@ def _alone(path: Path, tell: Tell) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > ends:
-                    raise ConversionError(f"another command has been making {path.stem} for an hour; end it") from None
+                    raise ConversionError(
+                        f"another command has been making {path.stem} for an hour; end it"
+                    ) from None
                 tell(f"waiting for another command, which makes {path.stem}", 0.0)
                 time.sleep(POLL_S)
         yield
@@ -237,7 +316,11 @@ def check_possible(environments: Sequence[Environment], folder: Path) -> None:
     Raises:
         ConversionError: this is a phone, or the disk is too small; the sentence has what they take, and what is free.
     """
-    missing = [environment for environment in environments if python_of(environment, folder) is None]
+    missing = [
+        environment
+        for environment in environments
+        if python_of(environment, folder) is None
+    ]
     if not missing:
         return
     if system.platform() == "android":
@@ -245,7 +328,9 @@ def check_possible(environments: Sequence[Environment], folder: Path) -> None:
             f"the environment {missing[0].name} cannot be installed on a phone: convert on a desktop and copy the "
             "model's folder; `pocketserve convert --on-device` lists what a phone can do"
         )
-    free = shutil.disk_usage(next(path for path in (folder, *folder.parents) if os.path.isdir(path))).free
+    free = shutil.disk_usage(
+        next(path for path in (folder, *folder.parents) if os.path.isdir(path))
+    ).free
     if free < sum(environment.disk for environment in missing) + SPARE_BYTES:
         raise ConversionError(
             f"{' and '.join(map(describe, missing))}, but {free / 1e9:.1f} GB are free in {folder}; make room, or name "
@@ -257,33 +342,71 @@ def _make(environment: Environment, folder: Path, interpreter: str, tell: Tell) 
     home = folder / environment.name
     python = home / "bin" / "python"
     try:
-        _run([interpreter, "-m", "venv", "--without-pip", str(home)], environment, folder, tell)
+        _run(
+            [interpreter, "-m", "venv", "--without-pip", str(home)],
+            environment,
+            folder,
+            tell,
+        )
         # Not by venv, which keeps to itself what is wrong.
-        _run([str(python), "-Im", "ensurepip", "--default-pip"], environment, folder, tell)
-        pip = [str(python), "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]
-        pip += ["--retries", "2", "--progress-bar", "off", "--cache-dir", str(home / "cache")]
+        _run(
+            [str(python), "-Im", "ensurepip", "--default-pip"],
+            environment,
+            folder,
+            tell,
+        )
+        pip = [
+            str(python),
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-input",
+            "--disable-pip-version-check",
+        ]
+        pip += [
+            "--retries",
+            "2",
+            "--progress-bar",
+            "off",
+            "--cache-dir",
+            str(home / "cache"),
+        ]
         _run([*pip, *environment.requirements], environment, folder, tell)
         remove_tree(home / "cache")
-        (home / MARKER).write_text(json.dumps(environment.requirements), encoding="utf-8")
+        (home / MARKER).write_text(
+            json.dumps(environment.requirements), encoding="utf-8"
+        )
     except BaseException:
         remove_tree(home)
         raise
     return python
 
 
-def _run(command: list[str], environment: Environment, folder: Path, tell: Tell) -> None:
+def _run(
+    command: list[str], environment: Environment, folder: Path, tell: Tell
+) -> None:
     """Run one step; show how much of the disk it has taken of what the environment will take."""
     log = folder / f"{environment.name}.log"
     ends = time.monotonic() + 60 * max(30, 10 * environment.minutes)
     before = shutil.disk_usage(folder).free
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "POCKETSERVE_"))}
-    work = folder / environment.name / "tmp"  # where pip unpacks: its files go with the environment
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTHON", "POCKETSERVE_"))
+    }
+    work = (
+        folder / environment.name / "tmp"
+    )  # where pip unpacks: its files go with the environment
     work.mkdir(parents=True, exist_ok=True)
     log.unlink(missing_ok=True)  # of a command that was ended by signal 9
     with running_process(command, log, {**inherited, "TMPDIR": str(work)}) as process:
         while process.poll() is None and time.monotonic() < ends:
             used = before - shutil.disk_usage(folder).free
-            tell(f"making {environment.name}", min(0.99, max(0.0, used / environment.disk)))
+            tell(
+                f"making {environment.name}",
+                min(0.99, max(0.0, used / environment.disk)),
+            )
             _wait(process)
     remove_tree(work)
     text = log.read_text(encoding="utf-8", errors="replace")
@@ -299,7 +422,9 @@ def _wait(process: subprocess.Popen[bytes]) -> None:
         return
 
 
-def _failure(environment: Environment, text: str, *, timed_out: bool) -> ConversionError:
+def _failure(
+    environment: Environment, text: str, *, timed_out: bool
+) -> ConversionError:
     name = environment.name
     if timed_out:
         sentence = f"the environment {name} was not ready in time; try again on a faster network"
@@ -316,5 +441,12 @@ def _failure(environment: Environment, text: str, *, timed_out: bool) -> Convers
             "connect to a network and try again",
             detail=text,
         )
-    errors = [line for line in text.splitlines() if line.startswith("ERROR")] or text.splitlines()[-1:] or [""]
-    return ConversionError(f"pip could not install the environment {name}: {excerpt(errors[-1])}", detail=text)
+    errors = (
+        [line for line in text.splitlines() if line.startswith("ERROR")]
+        or text.splitlines()[-1:]
+        or [""]
+    )
+    return ConversionError(
+        f"pip could not install the environment {name}: {excerpt(errors[-1])}",
+        detail=text,
+    )

@@ -6,11 +6,25 @@ import importlib.util
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pocketserve.convert.converter import KINDS, QUANTIZE_MODES, ConversionError, Converter
+from pocketserve.convert.converter import (
+    KINDS,
+    QUANTIZE_MODES,
+    ConversionError,
+    Converter,
+)
 from pocketserve.messages import did_you_mean
 from pocketserve.runtimes.engines import engine_advice
 
-SOURCE_ORDER = ("torch", "keras", "savedmodel", "pt2", "torchscript", "onnx", "ptl", "tflite")
+SOURCE_ORDER = (
+    "torch",
+    "keras",
+    "savedmodel",
+    "pt2",
+    "torchscript",
+    "onnx",
+    "ptl",
+    "tflite",
+)
 """Formats that a conversion begins with, the one nearest to the training first."""
 
 TITLES = {
@@ -40,7 +54,9 @@ class Step(NamedTuple):
 Plan = tuple[Step, ...]
 
 
-def plans_for(format: str, kind: str, quantize: str, converters: Sequence[Converter]) -> list[Plan]:
+def plans_for(
+    format: str, kind: str, quantize: str, converters: Sequence[Converter]
+) -> list[Plan]:
     """Return the ways from a format to a kind, the best first: one step before two, then the converters' order.
 
     Raises:
@@ -50,7 +66,8 @@ def plans_for(format: str, kind: str, quantize: str, converters: Sequence[Conver
     chains = [
         (*first, *second)
         for middle in dict.fromkeys(converter.kind for converter in converters)
-        if (middle not in (format, kind) and format != kind) or (middle == kind and quantize != "none")
+        if (middle not in (format, kind) and format != kind)
+        or (middle == kind and quantize != "none")
         for first in _direct(format, middle, "none", converters)
         for second in _direct(middle, kind, quantize, converters)
     ]
@@ -60,53 +77,89 @@ def plans_for(format: str, kind: str, quantize: str, converters: Sequence[Conver
     return plans
 
 
-def milder_mode(format: str, kind: str, quantize: str, converters: Sequence[Converter]) -> str:
+def milder_mode(
+    format: str, kind: str, quantize: str, converters: Sequence[Converter]
+) -> str:
     """Return the option of the mode that loses less, needs no samples and has a way; empty where there is none."""
-    modes = ("fp16", "dynamic", "none") if quantize == "int16x8" else ("dynamic", "fp16", "none")
+    modes = (
+        ("fp16", "dynamic", "none")
+        if quantize == "int16x8"
+        else ("dynamic", "fp16", "none")
+    )
     milder = modes[modes.index(quantize) + 1 :] if quantize in modes else modes
     return next((f"--quantize {mode}" for mode in milder
                  if (format, mode) != (kind, "none") and _reaches(format, kind, mode, converters)), "")  # fmt: skip
 
 
-def _direct(format: str, kind: str, quantize: str, converters: Sequence[Converter]) -> list[Plan]:
+def _direct(
+    format: str, kind: str, quantize: str, converters: Sequence[Converter]
+) -> list[Plan]:
     return [
         (Step(converter, format, quantize),)
         for converter in converters
-        if format in converter.sources and kind == converter.kind and quantize in converter.quantize
+        if format in converter.sources
+        and kind == converter.kind
+        and quantize in converter.quantize
     ]
 
 
-def _refusal(format: str, kind: str, quantize: str, converters: Sequence[Converter]) -> ConversionError:
+def _refusal(
+    format: str, kind: str, quantize: str, converters: Sequence[Converter]
+) -> ConversionError:
     source, target = TITLES.get(format, format), TITLES.get(kind, kind)
-    modes = [mode for mode in QUANTIZE_MODES if mode != quantize and _reaches(format, kind, mode, converters)]
+    modes = [
+        mode
+        for mode in QUANTIZE_MODES
+        if mode != quantize and _reaches(format, kind, mode, converters)
+    ]
     if format == kind and quantize == "none":
         nearest = f"--quantize {' or '.join(modes)}" if modes else ""
         return ConversionError(f"it is {target} already", nearest=nearest)
     if modes:
-        message = f"no converter makes {target} from {source} with --quantize {quantize}"
+        message = (
+            f"no converter makes {target} from {source} with --quantize {quantize}"
+        )
         return ConversionError(message, nearest=f"--quantize {' or '.join(modes)}")
-    kinds = [other for other in KINDS if other not in (kind, format) and _reaches(format, other, quantize, converters)]
+    kinds = [
+        other
+        for other in KINDS
+        if other not in (kind, format) and _reaches(format, other, quantize, converters)
+    ]
     nearest = f"--to {' or '.join(kinds)}" if kinds else ""
-    return ConversionError(f"no converter makes {target} from {source}", nearest=nearest)
+    return ConversionError(
+        f"no converter makes {target} from {source}", nearest=nearest
+    )
 
 
-def _reaches(format: str, kind: str, quantize: str, converters: Sequence[Converter]) -> bool:
+def _reaches(
+    format: str, kind: str, quantize: str, converters: Sequence[Converter]
+) -> bool:
     if _direct(format, kind, quantize, converters):
         return True
-    middles = {c.kind for c in converters if format in c.sources and "none" in c.quantize} - {format}
+    middles = {
+        c.kind for c in converters if format in c.sources and "none" in c.quantize
+    } - {format}
     return any(_direct(middle, kind, quantize, converters) for middle in middles)
 
 
-def reachable_kinds(formats: Sequence[str], quantize: str, converters: Sequence[Converter]) -> list[str]:
+def reachable_kinds(
+    formats: Sequence[str], quantize: str, converters: Sequence[Converter]
+) -> list[str]:
     """Return the kinds that any of the formats can become, in the order of :data:`KINDS`."""
-    return [kind for kind in KINDS if any(_reaches(format, kind, quantize, converters) for format in formats)]
+    return [
+        kind
+        for kind in KINDS
+        if any(_reaches(format, kind, quantize, converters) for format in formats)
+    ]
 
 
 def environment_of(converter: Converter) -> str | None:
     """Return the environment that a converter needs here; None where it runs in the server's own."""
     if converter.environment is not None or converter.fallback is None:
         return converter.environment
-    installed = all(importlib.util.find_spec(package) is not None for package in converter.packages)
+    installed = all(
+        importlib.util.find_spec(package) is not None for package in converter.packages
+    )
     return None if installed else converter.fallback
 
 
@@ -128,8 +181,12 @@ def check_kinds(text: str) -> list[str]:
         if name not in KINDS:
             if (advice := engine_advice(name)) is not None:
                 raise ConversionError(f"{name!r} is no kind of file; {advice}")
-            hint = did_you_mean(name, KINDS) or f"; there are {', '.join(KINDS)}, and all"
+            hint = (
+                did_you_mean(name, KINDS) or f"; there are {', '.join(KINDS)}, and all"
+            )
             raise ConversionError(f"{name!r} is no kind of file{hint}")
     if not names:
-        raise ConversionError(f"--to names no kind; there are {', '.join(KINDS)}, and all")
+        raise ConversionError(
+            f"--to names no kind; there are {', '.join(KINDS)}, and all"
+        )
     return list(dict.fromkeys(names))

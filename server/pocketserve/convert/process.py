@@ -22,7 +22,13 @@ import pocketserve_wire
 from pocketserve.convert.converter import ConversionError
 from pocketserve.convert.tool_process import RESULT_NAME
 from pocketserve.engine.device.cores import available_memory
-from pocketserve.engine.device.processes import all_processes, descendants_of, end_session, signal_name, stat_fields
+from pocketserve.engine.device.processes import (
+    all_processes,
+    descendants_of,
+    end_session,
+    signal_name,
+    stat_fields,
+)
 from pocketserve.engine.device.signals import uninterrupted
 from pocketserve.messages import excerpt
 from pocketserve.runtimes.framework_import import FRAMEWORK_ENVIRONMENT
@@ -75,7 +81,9 @@ class Job(NamedTuple):
     folder: Path
 
 
-def run_job(job: Job, limits: ProcessLimits, tick: Callable[[], None] = lambda: None) -> dict[str, Any]:
+def run_job(
+    job: Job, limits: ProcessLimits, tick: Callable[[], None] = lambda: None
+) -> dict[str, Any]:
     """Run a process to its end and return its result.
 
     Args:
@@ -84,7 +92,9 @@ def run_job(job: Job, limits: ProcessLimits, tick: Callable[[], None] = lambda: 
     Raises:
         ConversionError: it refused, crashed, hung, or took more than it may; what it started has ended.
     """
-    (job.folder / REQUEST_NAME).write_text(json.dumps({**job.request, "parent": os.getpid()}, default=str), "utf-8")
+    (job.folder / REQUEST_NAME).write_text(
+        json.dumps({**job.request, "parent": os.getpid()}, default=str), "utf-8"
+    )
     log = job.folder / LOG_NAME
     command = [str(job.python), "-m", job.module, str(job.folder / REQUEST_NAME)]
     with running_process(command, log, _environment(job), job.folder) as process:
@@ -97,14 +107,20 @@ def run_job(job: Job, limits: ProcessLimits, tick: Callable[[], None] = lambda: 
 
 @contextmanager
 def running_process(
-    command: Sequence[str], log: Path, environment: Mapping[str, str], folder: Path | None = None
+    command: Sequence[str],
+    log: Path,
+    environment: Mapping[str, str],
+    folder: Path | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Start a process in a session of its own, which writes into a log; it and what it starts end with the block.
 
     Args:
         folder: where it runs; None stands for where this process does.
     """
-    with log.open("ab") as output, ExitStack() as stack:  # it appends, so that the log can be cut while it writes
+    with (
+        log.open("ab") as output,
+        ExitStack() as stack,
+    ):  # it appends, so that the log can be cut while it writes
         with uninterrupted():
             process = subprocess.Popen(
                 command,
@@ -121,22 +137,40 @@ def running_process(
 
 def _environment(job: Job) -> dict[str, str]:
     """Return the variables of a process: our packages, and in another environment nothing else of the server's."""
-    inherited = {n: v for n, v in os.environ.items() if not n.startswith(("POCKETSERVE_TOKEN", "PYTHON"))}
+    inherited = {
+        n: v
+        for n, v in os.environ.items()
+        if not n.startswith(("POCKETSERVE_TOKEN", "PYTHON"))
+    }
     if str(job.python) == sys.executable:
         path = os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))
     else:
-        packages = job.folder / "packages"  # not the folder they lie in, which may hold all of the server's
+        packages = (
+            job.folder / "packages"
+        )  # not the folder they lie in, which may hold all of the server's
         packages.mkdir(exist_ok=True)
         for package in (pocketserve, pocketserve_wire):
             link = packages / package.__name__
             if not link.is_symlink():
-                link.symlink_to(Path(str(package.__file__)).resolve().parent, target_is_directory=True)
+                link.symlink_to(
+                    Path(str(package.__file__)).resolve().parent,
+                    target_is_directory=True,
+                )
         path = str(packages)
-    own = {"TMPDIR": str(job.folder), "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+    own = {
+        "TMPDIR": str(job.folder),
+        "PYTHONPATH": path,
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     return {**FRAMEWORK_ENVIRONMENT, **inherited, **own}
 
 
-def _watch(process: subprocess.Popen[bytes], job: Job, limits: ProcessLimits, tick: Callable[[], None]) -> str | None:
+def _watch(
+    process: subprocess.Popen[bytes],
+    job: Job,
+    limits: ProcessLimits,
+    tick: Callable[[], None],
+) -> str | None:
     """Wait for the end; return a sentence on the limit that was broken, or None."""
     deadline, memory = time.monotonic() + limits.seconds, limits.memory_bytes()
     while True:
@@ -148,7 +182,11 @@ def _watch(process: subprocess.Popen[bytes], job: Job, limits: ProcessLimits, ti
         if time.monotonic() > deadline:
             return f"{job.title} did not finish within {limits.seconds:g} s; --timeout gives it more"
         if resident_bytes(process.pid) > memory:
-            way = "--memory gives it more" if limits.memory else "convert it on a machine that has more"
+            way = (
+                "--memory gives it more"
+                if limits.memory
+                else "convert it on a machine that has more"
+            )
             reason = f"it took more than {memory / 1e6:,.0f} MB of memory"
             return f"the model is too large for {job.title} here: {reason}; {way}"
 
@@ -173,7 +211,9 @@ def _cut(log: Path) -> None:
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """End the process, and whatever it started, also in sessions of their own."""
-    descendants = descendants_of(process.pid)  # they cannot be told from others once it has ended
+    descendants = descendants_of(
+        process.pid
+    )  # they cannot be told from others once it has ended
     end_session(process)
     for descendant in descendants:
         with suppress(ProcessLookupError, PermissionError):
@@ -192,7 +232,14 @@ def end_abandoned(folder: Path, prefix: str = "") -> None:
     for process in all_processes():
         with suppress(OSError):
             variables = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
-            place = next((v.removeprefix(b"TMPDIR=") for v in variables if v.startswith(b"TMPDIR=" + start)), None)
+            place = next(
+                (
+                    v.removeprefix(b"TMPDIR=")
+                    for v in variables
+                    if v.startswith(b"TMPDIR=" + start)
+                ),
+                None,
+            )
             if place is not None and not os.path.exists(place):
                 os.kill(process, signal.SIGKILL)
 
@@ -209,16 +256,26 @@ def resident_bytes(pid: int) -> int:
 def _result(job: Job, code: int, log: str) -> dict[str, Any]:
     """Return what the process has written; raise what it, or its end, says instead."""
     try:
-        result: dict[str, Any] = json.loads((job.folder / RESULT_NAME).read_text(encoding="utf-8"))
+        result: dict[str, Any] = json.loads(
+            (job.folder / RESULT_NAME).read_text(encoding="utf-8")
+        )
     except (OSError, ValueError):
         raise ConversionError(_end_of(job.title, code, log), detail=log) from None
     if result.get("ok"):
         return result
-    message, detail = str(result.get("message") or "it gave no reason"), str(result.get("detail") or "")
+    message, detail = (
+        str(result.get("message") or "it gave no reason"),
+        str(result.get("detail") or ""),
+    )
     if any(words in message or words in detail for words in NO_ROOM):
-        raise LimitError(f"the disk became full while {job.title} wrote; make room and try again", detail=detail)
+        raise LimitError(
+            f"the disk became full while {job.title} wrote; make room and try again",
+            detail=detail,
+        )
     text = f"{detail}\n{log}".strip()
-    raise ConversionError(message, detail=text, nearest=str(result.get("nearest") or ""))
+    raise ConversionError(
+        message, detail=text, nearest=str(result.get("nearest") or "")
+    )
 
 
 def _end_of(title: str, code: int, log: str) -> str:
@@ -230,7 +287,9 @@ def _end_of(title: str, code: int, log: str) -> str:
     if code < 0:
         return f"{title} crashed on this model ({signal_name(code)})"
     lines = log.strip().splitlines() or [""]
-    return f"{title} ended without a result (exit code {code}): {excerpt(lines[-1])}".rstrip(": ")
+    return f"{title} ended without a result (exit code {code}): {excerpt(lines[-1])}".rstrip(
+        ": "
+    )
 
 
 def _last(log: Path) -> str:

@@ -19,7 +19,11 @@ from pocketserve.convert.staging import copy_result
 from pocketserve.messages import excerpt
 from pocketserve.repository.files import version_files
 from pocketserve.repository.manifest import FILE_NAME, is_valid_name, read_manifest
-from pocketserve.repository.manifest_edit import Document, declare_versions, edit_manifest
+from pocketserve.repository.manifest_edit import (
+    Document,
+    declare_versions,
+    edit_manifest,
+)
 from pocketserve.repository.scan import ModelEntry
 from pocketserve.repository.toml_table import ManifestError
 from pocketserve.runtimes.base import ModelLoadError
@@ -47,10 +51,14 @@ class NewVersion(NamedTuple):
 
 def model_folder(entry: ModelEntry) -> Path:
     """Return the model's own folder; of a bare file, the one that :func:`publish` makes for it."""
-    return entry.folder if entry.folder.name == entry.name else entry.folder / entry.name
+    return (
+        entry.folder if entry.folder.name == entry.name else entry.folder / entry.name
+    )
 
 
-def choose_name(entry: ModelEntry, source: str, kind: str, quantize: str, wish: str | None = None) -> NewVersion:
+def choose_name(
+    entry: ModelEntry, source: str, kind: str, quantize: str, wish: str | None = None
+) -> NewVersion:
     """Return what a result is called: by its kind and quantisation; where that is taken, by its source as well.
 
     A version that an earlier conversion of the same source has made is replaced.
@@ -66,22 +74,44 @@ def choose_name(entry: ModelEntry, source: str, kind: str, quantize: str, wish: 
         name = f"{name}-from-{source}"
     name = name if wish is None else wish
     file_name = f"{entry.name}.{name}{KINDS[kind].suffix}"
-    if wish is not None and not (is_valid_name(wish) and len(file_name.encode()) <= MAX_FILE_NAME_BYTES):
+    if wish is not None and not (
+        is_valid_name(wish) and len(file_name.encode()) <= MAX_FILE_NAME_BYTES
+    ):
         fault = f"--name {excerpt(wish, 40)!r} cannot name a version: it becomes a part of URLs and of a file's name"
-        raise ConversionError(f"{fault}; use at most 128 letters, digits, dots and dashes")
+        raise ConversionError(
+            f"{fault}; use at most 128 letters, digits, dots and dashes"
+        )
     replaces = name in entry.versions
     if replaces and not _is_converted(entry, name):
-        raise ConversionError(f"the model has a version {name!r} that no conversion has made; name another with --name")
+        raise ConversionError(
+            f"the model has a version {name!r} that no conversion has made; name another with --name"
+        )
     if replaces:
-        return NewVersion(name, entry.versions[name].path.relative_to(entry.folder).as_posix(), replaces=True)
+        return NewVersion(
+            name,
+            entry.versions[name].path.relative_to(entry.folder).as_posix(),
+            replaces=True,
+        )
     suffix, home = KINDS[kind].suffix, model_folder(entry)
     rest = name.removeprefix(kind).lstrip("-")
     stem = entry.name if suffix else kind
-    names = (f"{stem}.{rest}{suffix}" if rest else f"{stem}{suffix}", f"{entry.name}.{name}{suffix}")
-    bare = {version.path.name for version in entry.versions.values()} if home != entry.folder else set()
-    file = next((file for file in names if not (home / file).exists() and file not in bare), None)
+    names = (
+        f"{stem}.{rest}{suffix}" if rest else f"{stem}{suffix}",
+        f"{entry.name}.{name}{suffix}",
+    )
+    bare = (
+        {version.path.name for version in entry.versions.values()}
+        if home != entry.folder
+        else set()
+    )
+    file = next(
+        (file for file in names if not (home / file).exists() and file not in bare),
+        None,
+    )
     if file is None:
-        raise ConversionError(f"{names[-1]} is there already and belongs to no version; remove it, or use --name")
+        raise ConversionError(
+            f"{names[-1]} is there already and belongs to no version; remove it, or use --name"
+        )
     return NewVersion(name, file)
 
 
@@ -115,7 +145,12 @@ def publish(
         _take_back(home)
         target, copied, old = _places(home, new.file)
         is_new = not any(home.iterdir())
-        journal = {"version": new.name, "file": new.file, "replaces": target.exists(), "folder": is_new}
+        journal = {
+            "version": new.name,
+            "file": new.file,
+            "replaces": target.exists(),
+            "folder": is_new,
+        }
         journal["provenance"] = provenance if listed else None
         try:
             (home / JOURNAL).write_text(json.dumps(journal), encoding="utf-8")
@@ -129,7 +164,12 @@ def publish(
                 os.replace(target, old)
             os.replace(copied, target)
             if listed:
-                edit_manifest(home, lambda document: _add_version(document, entry, source, new, provenance))
+                edit_manifest(
+                    home,
+                    lambda document: _add_version(
+                        document, entry, source, new, provenance
+                    ),
+                )
         except BaseException:  # also Ctrl-C: half a folder would hide the bare file
             _take_back(home)
             raise
@@ -145,7 +185,10 @@ def check_writable(entry: ModelEntry) -> None:
         ConversionError: the sentence has the system's reason.
     """
     home = model_folder(entry)
-    with _writing(home), tempfile.TemporaryFile(dir=home if home.is_dir() else home.parent):
+    with (
+        _writing(home),
+        tempfile.TemporaryFile(dir=home if home.is_dir() else home.parent),
+    ):
         return
 
 
@@ -156,8 +199,14 @@ def _writing(home: Path) -> Iterator[None]:
         yield
     except OSError as error:
         is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        way = "make room and try again" if is_full else "copy the model to where you may write, and convert it there"
-        raise ConversionError(f"{home} cannot be written: {error.strerror}; {way}") from None
+        way = (
+            "make room and try again"
+            if is_full
+            else "copy the model to where you may write, and convert it there"
+        )
+        raise ConversionError(
+            f"{home} cannot be written: {error.strerror}; {way}"
+        ) from None
     except (ManifestError, ModelLoadError) as error:
         raise ConversionError(str(error)) from None
 
@@ -175,7 +224,11 @@ def recover(entry: ModelEntry) -> bool:
 def _places(home: Path, file: str) -> tuple[Path, Path, Path]:
     """Return where a result goes, where it is copied to before, and where what it replaces waits."""
     target = home / file
-    return target, target.with_name(f"{PARTIAL_PREFIX}copy"), target.with_name(f"{PARTIAL_PREFIX}old")
+    return (
+        target,
+        target.with_name(f"{PARTIAL_PREFIX}copy"),
+        target.with_name(f"{PARTIAL_PREFIX}old"),
+    )
 
 
 def _take_back(home: Path) -> None:
@@ -236,7 +289,9 @@ def _alone(home: Path) -> Iterator[None]:
         descriptor = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             if not acquire_lock(descriptor, deadline) and time.monotonic() >= deadline:
-                raise ConversionError(f"another conversion has been writing to {home} for {LOCK_WAIT_S:g} s; try again")
+                raise ConversionError(
+                    f"another conversion has been writing to {home} for {LOCK_WAIT_S:g} s; try again"
+                )
             if home.exists() and os.path.samestat(os.fstat(descriptor), home.stat()):
                 yield
                 return
@@ -267,7 +322,11 @@ def _remove(path: Path) -> None:
 
 
 def _add_version(
-    document: Document, entry: ModelEntry, source: str, new: NewVersion, provenance: Mapping[str, Any]
+    document: Document,
+    entry: ModelEntry,
+    source: str,
+    new: NewVersion,
+    provenance: Mapping[str, Any],
 ) -> None:
     """Change a manifest: all versions that there are by name, the default one, and the new one with its provenance.
 
@@ -281,7 +340,10 @@ def _add_version(
         table.pop("sha256", None)  # of the file before
         _update(table, "provenance", provenance)
     else:
-        versions[new.name] = {"file": new.file, "provenance": copy.deepcopy(dict(provenance))}
+        versions[new.name] = {
+            "file": new.file,
+            "provenance": copy.deepcopy(dict(provenance)),
+        }
     audio = document.get("audio", {})
     if source in audio.get("versions", {}) and new.name not in audio["versions"]:
         audio["versions"][new.name] = copy.deepcopy(audio["versions"][source])

@@ -28,4 +28,8 @@ TOOLS: tuple[str, ...] = (
 def converters() -> tuple[Converter, ...]:
     """Return all converters, in the order of preference."""
     modules = (importlib.import_module(f"{__package__}.tools.{name}") for name in TOOLS)
-    return tuple(entry for module in modules for entry in getattr(module, "CONVERTERS", None) or (module.CONVERTER,))
+    return tuple(
+        entry
+        for module in modules
+        for entry in getattr(module, "CONVERTERS", None) or (module.CONVERTER,)
+    )

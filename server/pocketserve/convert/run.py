@@ -34,9 +34,29 @@ from pocketserve.convert.environments import (
     environments_folder,
     python_of,
 )
-from pocketserve.convert.plan import SOURCE_ORDER, TITLES, Plan, Step, environment_of, milder_mode, plans_for
-from pocketserve.convert.process import Job, LimitError, ProcessLimits, end_abandoned, run_job
-from pocketserve.convert.publish import NewVersion, check_writable, choose_name, publish, recover
+from pocketserve.convert.plan import (
+    SOURCE_ORDER,
+    TITLES,
+    Plan,
+    Step,
+    environment_of,
+    milder_mode,
+    plans_for,
+)
+from pocketserve.convert.process import (
+    Job,
+    LimitError,
+    ProcessLimits,
+    end_abandoned,
+    run_job,
+)
+from pocketserve.convert.publish import (
+    NewVersion,
+    check_writable,
+    choose_name,
+    publish,
+    recover,
+)
 from pocketserve.convert.registry import converters
 from pocketserve.convert.sample_run import load_arrays
 from pocketserve.convert.samples import FOLDER
@@ -61,7 +81,19 @@ MAX_REASONS = 3
 """Of samples that cannot be used; more would only hide what comes after them."""
 
 QUANTIZED_WORDS = frozenset(
-    ("int4", "int8", "uint8", "q4", "q8", "fp16", "float16", "half", "dynamic", "quant", "quantized")
+    (
+        "int4",
+        "int8",
+        "uint8",
+        "q4",
+        "q8",
+        "fp16",
+        "float16",
+        "half",
+        "dynamic",
+        "quant",
+        "quantized",
+    )
 )
 """What names of versions and files have in them whose weights are no longer those of the training."""
 
@@ -153,10 +185,17 @@ class ModelConverter:
         note: Note,
         tools: Sequence[Converter] | None = None,
     ) -> None:
-        self._entry, self._settings, self._tell, self._note = entry, settings, tell, note
+        self._entry, self._settings, self._tell, self._note = (
+            entry,
+            settings,
+            tell,
+            note,
+        )
         self._tools = converters() if tools is None else tools
         self._references: dict[str, Reference] = {}
-        self._middles: dict[tuple[str, Plan], tuple[ConversionRequest, ConversionOutcome]] = {}
+        self._middles: dict[
+            tuple[str, Plan], tuple[ConversionRequest, ConversionOutcome]
+        ] = {}
         if recover(entry):
             self._entry = scan(settings.models_dir)[entry.name]
         sweep(settings.state_dir, WORK_PREFIX)
@@ -183,12 +222,22 @@ class ModelConverter:
         source, plans = self._plans(kind)
         _check_runs_here(kind)
         trusted = _trusted_code(self._entry, source, self._settings.state_dir)
-        new = choose_name(self._entry, source.name, kind, self._settings.quantize, self._settings.name)
+        new = choose_name(
+            self._entry, source.name, kind, self._settings.quantize, self._settings.name
+        )
         self._check_samples(source, plans[0])
         check_writable(self._entry)
-        check_possible(_environments(plans[0]), environments_folder(self._settings.state_dir))
-        self._reference(source, self._python(plans[0][0].converter))  # an original that fails does so for all ways
-        ready = [plan for plan in plans[1:] if all(self._is_ready(step.converter) for step in plan)]
+        check_possible(
+            _environments(plans[0]), environments_folder(self._settings.state_dir)
+        )
+        self._reference(
+            source, self._python(plans[0][0].converter)
+        )  # an original that fails does so for all ways
+        ready = [
+            plan
+            for plan in plans[1:]
+            if all(self._is_ready(step.converter) for step in plan)
+        ]
         faults: list[ConversionError] = []
         for plan in (plans[0], *ready[:MAX_ALTERNATIVES]):
             if faults:
@@ -213,7 +262,9 @@ class ModelConverter:
             try:
                 return version, self._ways(version, kind)
             except ConversionError as error:
-                raise ConversionError(error.message, nearest=error.nearest or self._other_version(kind)) from None
+                raise ConversionError(
+                    error.message, nearest=error.nearest or self._other_version(kind)
+                ) from None
         choices: list[tuple[VersionEntry, list[Plan]]] = []
         refusals: list[ConversionError] = []
         for version in _originals(entry):
@@ -222,16 +273,31 @@ class ModelConverter:
             except ConversionError as error:
                 refusals.append(error)
         if not choices:
-            raise refusals[0] if refusals else ConversionError("the model has no version that can be read")
-        return min(choices, key=lambda choice: (*self._flaws(choice[0], choice[1][0]), *self._cost(choice[1][0])))
+            raise (
+                refusals[0]
+                if refusals
+                else ConversionError("the model has no version that can be read")
+            )
+        return min(
+            choices,
+            key=lambda choice: (
+                *self._flaws(choice[0], choice[1][0]),
+                *self._cost(choice[1][0]),
+            ),
+        )
 
     def _ways(self, version: VersionEntry, kind: str) -> list[Plan]:
         """Return the ways from a version to a kind, the best first; what cannot be had here comes last.
 
         So does a way whose first environment cannot run the original, where this installation cannot either.
         """
-        plans = plans_for(version.format.name, kind, self._settings.quantize, self._tools)
-        return sorted(plans, key=lambda plan: (self._is_out_of_reach(plan), _is_mute(version, plan)))
+        plans = plans_for(
+            version.format.name, kind, self._settings.quantize, self._tools
+        )
+        return sorted(
+            plans,
+            key=lambda plan: (self._is_out_of_reach(plan), _is_mute(version, plan)),
+        )
 
     def _other_version(self, kind: str) -> str:
         """Return the option of a version that has a way to a kind; empty where there is none."""
@@ -247,24 +313,36 @@ class ModelConverter:
 
     def _cost(self, plan: Plan) -> tuple[bool, bool, int]:
         """Return what a way costs: more than there is, gigabytes for an environment, then its steps."""
-        return self._is_out_of_reach(plan), not all(self._is_ready(step.converter) for step in plan), len(plan)
+        return (
+            self._is_out_of_reach(plan),
+            not all(self._is_ready(step.converter) for step in plan),
+            len(plan),
+        )
 
     def _is_out_of_reach(self, plan: Plan) -> bool:
         """Return whether the environments that a way still needs cannot be made here."""
         try:
-            check_possible(_environments(plan), environments_folder(self._settings.state_dir))
+            check_possible(
+                _environments(plan), environments_folder(self._settings.state_dir)
+            )
         except ConversionError:
             return True
         return False
 
     def _milder(self, source: VersionEntry, kind: str) -> str:
-        return milder_mode(source.format.name, kind, self._settings.quantize, self._tools)
+        return milder_mode(
+            source.format.name, kind, self._settings.quantize, self._tools
+        )
 
     def _check_samples(self, source: VersionEntry, plan: Plan) -> None:
         for step in plan:
             if step.quantize in step.converter.needs_samples and self._data() is None:
-                own = self._entry.folder.name == self._entry.name  # else the folder has other models, too
-                place = f", or put some into {self._entry.folder / FOLDER}" if own else ""
+                own = (
+                    self._entry.folder.name == self._entry.name
+                )  # else the folder has other models, too
+                place = (
+                    f", or put some into {self._entry.folder / FOLDER}" if own else ""
+                )
                 raise ConversionError(
                     f"--quantize {step.quantize} measures the ranges of numbers on samples, and there are none; give "
                     f"--samples FOLDER{place}",
@@ -279,7 +357,11 @@ class ModelConverter:
         """
         own = self._entry.folder / FOLDER
         data = self._settings.samples
-        if data is None and own.is_dir() and self._entry.folder.name == self._entry.name:
+        if (
+            data is None
+            and own.is_dir()
+            and self._entry.folder.name == self._entry.name
+        ):
             data = own
         if data is not None:
             try:
@@ -308,7 +390,9 @@ class ModelConverter:
         folder.mkdir()
         return folder
 
-    def _convert(self, source: VersionEntry, plan: Plan, new: NewVersion, trusted: frozenset[str]) -> Conversion:
+    def _convert(
+        self, source: VersionEntry, plan: Plan, new: NewVersion, trusted: frozenset[str]
+    ) -> Conversion:
         pythons = [self._python(step.converter) for step in plan]
         reference = self._reference(source, pythons[0])
         request = _first_request(source, reference, self._settings.options, trusted)
@@ -331,7 +415,12 @@ class ModelConverter:
         return self._publish(result, conversion)
 
     def _step(
-        self, source: VersionEntry, way: Plan, python: Path, before: ConversionRequest, name: str | None
+        self,
+        source: VersionEntry,
+        way: Plan,
+        python: Path,
+        before: ConversionRequest,
+        name: str | None,
     ) -> tuple[ConversionRequest, ConversionOutcome]:
         """Run the last step of a way; return its request and its outcome.
 
@@ -350,7 +439,9 @@ class ModelConverter:
             self._middles[source.name, way] = request, outcome
         return request, outcome
 
-    def _compare_answers(self, reference: Reference, answers: Path) -> tuple[verify.Agreement, list[str]]:
+    def _compare_answers(
+        self, reference: Reference, answers: Path
+    ) -> tuple[verify.Agreement, list[str]]:
         """Compare what a tool's own run answered with the original; return sentences on what is left open, too.
 
         Raises:
@@ -358,16 +449,26 @@ class ModelConverter:
         """
         facts, outputs = reference.facts, load_arrays(reference.outputs)
         is_random, count = bool(facts["random"]), int(facts["count"])
-        agreement = verify.compare_outputs(outputs, load_arrays(answers), facts["task"], count, random=is_random)
+        agreement = verify.compare_outputs(
+            outputs, load_arrays(answers), facts["task"], count, random=is_random
+        )
         verify.check_agreement(agreement, self._settings.quantize)
         return agreement, verify.doubts(agreement, self._settings.quantize)
 
-    def _run_tool(self, step: Step, python: Path, request: ConversionRequest) -> ConversionOutcome:
+    def _run_tool(
+        self, step: Step, python: Path, request: ConversionRequest
+    ) -> ConversionOutcome:
         title = f"{step.converter.name}: {step.format} to {step.converter.kind}"
         name = step.converter.module
         module = name if "." in name else f"pocketserve.convert.tools.{name}"
         document = {"module": module, "request": request.to_json()}
-        job = Job(step.converter.name, python, "pocketserve.convert.tool_process", document, request.output.parent)
+        job = Job(
+            step.converter.name,
+            python,
+            "pocketserve.convert.tool_process",
+            document,
+            request.output.parent,
+        )
         result = run_job(job, self._settings.limits, lambda: self._tell(title, 0.0))
         return ConversionOutcome.from_plain(result["outcome"])
 
@@ -377,18 +478,24 @@ class ModelConverter:
             return self._references[source.name]
         folder = self._folder()
         document = {**self._place_of(source), **self._sample_request()}
-        facts = self._run_samples(f"version {source.name}", source.format, python, document, folder)
+        facts = self._run_samples(
+            f"version {source.name}", source.format, python, document, folder
+        )
         reference = Reference(facts, folder / "inputs.npz", folder / "outputs.npz")
         for number, reason in enumerate(facts["skipped"][:MAX_REASONS], 1):
             self._note(
-                f"left out of the samples: {reason}" + (_more(facts["skipped"]) if number == MAX_REASONS else "")
+                f"left out of the samples: {reason}"
+                + (_more(facts["skipped"]) if number == MAX_REASONS else "")
             )
         return self._references.setdefault(source.name, reference)
 
     def _place_of(self, source: VersionEntry) -> dict[str, str]:
         """Return where a process finds the version to convert."""
         settings = self._settings
-        folders = {"models_dir": str(settings.models_dir.absolute()), "state_dir": str(settings.state_dir.absolute())}
+        folders = {
+            "models_dir": str(settings.models_dir.absolute()),
+            "state_dir": str(settings.state_dir.absolute()),
+        }
         return {**folders, "model": self._entry.name, "version": source.name}
 
     def _sample_request(self) -> dict[str, Any]:
@@ -397,7 +504,12 @@ class ModelConverter:
         return {"data": str(data.absolute()) if data is not None else ""}
 
     def _run_samples(
-        self, version: str, format: ModelFormat, python: Path, document: Mapping[str, Any], folder: Path
+        self,
+        version: str,
+        format: ModelFormat,
+        python: Path,
+        document: Mapping[str, Any],
+        folder: Path,
     ) -> Mapping[str, Any]:
         missing = missing_framework(format)
         if missing is None:
@@ -405,10 +517,20 @@ class ModelConverter:
         elif python == Path(sys.executable):
             raise ConversionError(missing)
         request = {**document, "folder": str(folder)}
-        job = Job(f"the run of {version}", python, "pocketserve.convert.sample_run", request, folder)
-        return run_job(job, self._settings.limits, lambda: self._tell(f"running {version}", 0.0))
+        job = Job(
+            f"the run of {version}",
+            python,
+            "pocketserve.convert.sample_run",
+            request,
+            folder,
+        )
+        return run_job(
+            job, self._settings.limits, lambda: self._tell(f"running {version}", 0.0)
+        )
 
-    def _verify(self, result: _Result, python: Path) -> tuple[Mapping[str, Any], verify.Agreement, list[str]]:
+    def _verify(
+        self, result: _Result, python: Path
+    ) -> tuple[Mapping[str, Any], verify.Agreement, list[str]]:
         """Load and run the result as a server would, and compare its answers with the original's.
 
         Returns:
@@ -417,7 +539,14 @@ class ModelConverter:
         reference, format = result.reference, format_named(result.kind)
         assert format is not None  # of every kind that is served
         folder = self._folder()
-        staged = stage(self._entry, result.source, result.output, format, folder, self._settings.state_dir)
+        staged = stage(
+            self._entry,
+            result.source,
+            result.output,
+            format,
+            folder,
+            self._settings.state_dir,
+        )
         document = {
             "models_dir": str(staged.models_dir),
             "state_dir": str(staged.state_dir),
@@ -426,12 +555,20 @@ class ModelConverter:
             "arrays": str(reference.inputs),
             "rows": reference.facts["rows"],
             "data": self._sample_request().get("data", ""),
-            "layouts": {name: layout for outcome in result.outcomes for name, layout in outcome.layouts.items()},
+            "layouts": {
+                name: layout
+                for outcome in result.outcomes
+                for name, layout in outcome.layouts.items()
+            },
         }
         try:
-            facts = self._run_samples(f"the new {format.name} version", format, python, document, folder)
+            facts = self._run_samples(
+                f"the new {format.name} version", format, python, document, folder
+            )
         except ConversionError as error:
-            raise ConversionError(f"the result cannot be served: {error.message}", detail=error.detail) from None
+            raise ConversionError(
+                f"the result cannot be served: {error.message}", detail=error.detail
+            ) from None
         _check_same_task(reference.facts, facts)
         agreement = verify.compare_outputs(
             load_arrays(reference.outputs),
@@ -441,9 +578,19 @@ class ModelConverter:
             random=bool(reference.facts["random"]),
         )
         nearest = self._milder(result.source, format.name)
-        return facts, agreement, self._judge(agreement, reference, folder / "outputs.npz", nearest)
+        return (
+            facts,
+            agreement,
+            self._judge(agreement, reference, folder / "outputs.npz", nearest),
+        )
 
-    def _judge(self, agreement: verify.Agreement, reference: Reference, outputs: Path, nearest: str) -> list[str]:
+    def _judge(
+        self,
+        agreement: verify.Agreement,
+        reference: Reference,
+        outputs: Path,
+        nearest: str,
+    ) -> list[str]:
         """Refuse a result that is not what the original is; return sentences on what is left open.
 
         Args:
@@ -470,15 +617,28 @@ class ModelConverter:
         }
         if facts["samples_sha256"]:
             provenance["samples_sha256"] = facts["samples_sha256"]
-        options = {key: value for outcome in result.outcomes for key, value in outcome.options.items()}
+        options = {
+            key: value
+            for outcome in result.outcomes
+            for key, value in outcome.options.items()
+        }
         if options:
             provenance["options"] = options
         if conversion.agreement is not None:
             provenance["difference"] = float(f"{conversion.agreement.error:.3g}")
         provenance |= self._measured()
         listed = KINDS[result.kind].served
-        path = publish(self._entry, conversion.source, result.output, result.new, provenance, listed=listed)
-        self._entry = scan(self._settings.models_dir)[self._entry.name]  # the next kind's name depends on this one's
+        path = publish(
+            self._entry,
+            conversion.source,
+            result.output,
+            result.new,
+            provenance,
+            listed=listed,
+        )
+        self._entry = scan(self._settings.models_dir)[
+            self._entry.name
+        ]  # the next kind's name depends on this one's
         return conversion._replace(path=path)
 
 
@@ -493,7 +653,11 @@ def _originals(entry: ModelEntry) -> list[VersionEntry]:
     def rank(version: VersionEntry) -> tuple[bool, int, bool]:
         options = entry.manifest.versions.get(version.name)
         derived = options is not None and options.is_converted
-        return derived, order.get(version.format.name, len(order)), version.name != entry.default_version
+        return (
+            derived,
+            order.get(version.format.name, len(order)),
+            version.name != entry.default_version,
+        )
 
     return sorted(usable, key=rank)
 
@@ -519,12 +683,20 @@ def _is_quantized(entry: ModelEntry, version: VersionEntry) -> bool:
 def _check_runs_here(kind: str) -> None:
     """Refuse, before anything is fetched, a kind whose result would want more than packages of Python, and has not."""
     format = format_named(kind)
-    if format is None or format.missing is None or (missing := format.missing()) is None:
+    if (
+        format is None
+        or format.missing is None
+        or (missing := format.missing()) is None
+    ):
         return
-    raise ConversionError(f"the result could not be run, and so not be checked: {missing}")
+    raise ConversionError(
+        f"the result could not be run, and so not be checked: {missing}"
+    )
 
 
-def _trusted_code(entry: ModelEntry, source: VersionEntry, state_dir: Path) -> frozenset[str]:
+def _trusted_code(
+    entry: ModelEntry, source: VersionEntry, state_dir: Path
+) -> frozenset[str]:
     """Return the hashes of a source's code; refuse what its owner has not allowed: converting it runs it."""
     try:
         return TrustStore(state_dir).check(entry, source)
@@ -533,7 +705,10 @@ def _trusted_code(entry: ModelEntry, source: VersionEntry, state_dir: Path) -> f
 
 
 def _first_request(
-    source: VersionEntry, reference: Reference, options: Mapping[str, Any], trusted: frozenset[str]
+    source: VersionEntry,
+    reference: Reference,
+    options: Mapping[str, Any],
+    trusted: frozenset[str],
 ) -> ConversionRequest:
     weights = source.options.get("weights")
     arguments = source.options.get("arguments")
@@ -553,16 +728,23 @@ def _first_request(
 
 
 def _tensors(values: Sequence[Mapping[str, Any]]) -> tuple[SourceTensor, ...]:
-    return tuple(SourceTensor(value["name"], value["datatype"], tuple(value["shape"])) for value in values)
+    return tuple(
+        SourceTensor(value["name"], value["datatype"], tuple(value["shape"]))
+        for value in values
+    )
 
 
-def _next_request(before: ConversionRequest, step: Step, output: Path) -> ConversionRequest:
+def _next_request(
+    before: ConversionRequest, step: Step, output: Path
+) -> ConversionRequest:
     """Return the request of a step: it reads what the step before it has written."""
     is_first = before.output == before.source
     return dataclasses.replace(
         before,
         source=before.source if is_first else before.output,
-        title=before.title if is_first else f"the {TITLES[step.format]} file made of {before.title}",
+        title=before.title
+        if is_first
+        else f"the {TITLES[step.format]} file made of {before.title}",
         format=step.format,
         output=output,
         kind=step.converter.kind,
@@ -572,12 +754,18 @@ def _next_request(before: ConversionRequest, step: Step, output: Path) -> Conver
 
 def _check_written(output: Path, converter: Converter) -> None:
     """Refuse a tool that ended well without a file, or with an empty one."""
-    files = [output] if output.is_file() else [path for path in output.rglob("*") if path.is_file()]
+    files = (
+        [output]
+        if output.is_file()
+        else [path for path in output.rglob("*") if path.is_file()]
+    )
     if not any(file.stat().st_size for file in files):
         raise ConversionError(f"{converter.name} ended well, but wrote nothing")
 
 
-def _check_smaller(request: ConversionRequest, outcome: ConversionOutcome, source: VersionEntry) -> None:
+def _check_smaller(
+    request: ConversionRequest, outcome: ConversionOutcome, source: VersionEntry
+) -> None:
     """Refuse a quantised file that is as large as what it was made of: its few weights are less than what is added.
 
     Code says nothing of the size of its weights.
@@ -585,10 +773,18 @@ def _check_smaller(request: ConversionRequest, outcome: ConversionOutcome, sourc
     before = outcome.float_bytes or _size(request.source)
     if request.source == source.path and not outcome.float_bytes:
         before = 0 if source.format.code is Code.MODULES else file_bytes(source)
-    if request.quantize == "none" or not before or _size(request.output) <= MAX_REMAINDER * before:
+    if (
+        request.quantize == "none"
+        or not before
+        or _size(request.output) <= MAX_REMAINDER * before
+    ):
         return
     is_there = source.format.name == request.kind
-    way = "use it as it is" if is_there else f"use it without --quantize {request.quantize}"
+    way = (
+        "use it as it is"
+        if is_there
+        else f"use it without --quantize {request.quantize}"
+    )
     raise ConversionError(f"{request.title} would not become smaller; {way}")
 
 
@@ -618,7 +814,11 @@ def _size(path: Path) -> int:
 
 def _conversion(result: _Result) -> Conversion:
     outcomes, kind = result.outcomes, result.kind
-    layouts = (f"its input {n!r} is {layout} now" for outcome in outcomes for n, layout in outcome.layouts.items())
+    layouts = (
+        f"its input {n!r} is {layout} now"
+        for outcome in outcomes
+        for n, layout in outcome.layouts.items()
+    )
     notes = (*(note for outcome in outcomes for note in outcome.notes), *layouts)
     return Conversion(
         kind=kind,
@@ -639,7 +839,11 @@ def _renamed(original: Mapping[str, Any], result: Mapping[str, Any]) -> list[str
     pairs = [(key, before["name"], after["name"])
              for key in ("inputs", "outputs")
              for before, after in zip(original[key], result[key], strict=False)]  # fmt: skip
-    return [f"its {key[:-1]} {before!r} is called {after!r} here" for key, before, after in pairs if before != after]
+    return [
+        f"its {key[:-1]} {before!r} is called {after!r} here"
+        for key, before, after in pairs
+        if before != after
+    ]
 
 
 def _environments(plan: Plan) -> list[Environment]:

@@ -62,7 +62,9 @@ def prepare_samples(model: LoadedModel, data: Sequence[DataSample]) -> Samples:
     size = 0
     for sample in data:
         if size > MAX_BYTES:
-            skipped.append(f"{plural(len(data) - len(used) - len(skipped), 'sample')}: those before take the memory")
+            skipped.append(
+                f"{plural(len(data) - len(used) - len(skipped), 'sample')}: those before take the memory"
+            )
             break
         try:
             added = _runs_of(model, sample)
@@ -73,7 +75,9 @@ def prepare_samples(model: LoadedModel, data: Sequence[DataSample]) -> Samples:
         used.append(sample)
         size += sum(array.nbytes for run in added for array in run.values())
     if not runs:
-        raise ConversionError(f"no sample can be used: {skipped[0] if skipped else 'there are none'}")
+        raise ConversionError(
+            f"no sample can be used: {skipped[0] if skipped else 'there are none'}"
+        )
     return _stacked(model, runs, skipped)._replace(used=tuple(used))
 
 
@@ -91,12 +95,19 @@ def random_samples(model: LoadedModel) -> Samples:
     """
     random = np.random.default_rng(0)
     specs = model.inputs.specs
-    if any(spec.open or math.prod(map(abs, spec.shape)) * RANDOM_SAMPLES > MAX_RANDOM_ELEMENTS for spec in specs):
+    if any(
+        spec.open
+        or math.prod(map(abs, spec.shape)) * RANDOM_SAMPLES > MAX_RANDOM_ELEMENTS
+        for spec in specs
+    ):
         raise ConversionError(
             "the model does not tell what it takes, so nothing can be made up to compare outputs on; give --samples, "
             "or declare [[inputs]] in model.toml"
         )
-    runs = [{spec.name: random_array(_plain_numbers(spec), random) for spec in specs} for _ in range(RANDOM_SAMPLES)]
+    runs = [
+        {spec.name: random_array(_plain_numbers(spec), random) for spec in specs}
+        for _ in range(RANDOM_SAMPLES)
+    ]
     return _stacked(model, runs, [])._replace(random=True)
 
 
@@ -121,25 +132,44 @@ def _read_npz(file: Path) -> Arrays:
     """
     entries = list(members(file, appended=True))
     if (size := sum(entry.size for entry in entries)) > MAX_BYTES:
-        raise ValueError(f"its arrays take {size / 1e9:.1f} GB, and {MAX_BYTES / 1e9:.1f} GB are possible")
-    contents = {entry.name: memoryview(read_member(file, entry, entry.size)) for entry in entries}
-    return {name.removesuffix(".npy"): read_npy(content) for name, content in contents.items()}
+        raise ValueError(
+            f"its arrays take {size / 1e9:.1f} GB, and {MAX_BYTES / 1e9:.1f} GB are possible"
+        )
+    contents = {
+        entry.name: memoryview(read_member(file, entry, entry.size))
+        for entry in entries
+    }
+    return {
+        name.removesuffix(".npy"): read_npy(content)
+        for name, content in contents.items()
+    }
 
 
 def _rows(model: LoadedModel, arrays: Arrays) -> list[Arrays]:
     """Check arrays against the model's inputs, and split those of several rows."""
     specs = {spec.name: spec for spec in model.inputs.specs}
     if unknown := set(arrays) - set(specs):
-        raise ValueError(f"it has an array {min(unknown)!r}, and the model takes {', '.join(map(repr, specs))}")
+        raise ValueError(
+            f"it has an array {min(unknown)!r}, and the model takes {', '.join(map(repr, specs))}"
+        )
     for name, array in arrays.items():
-        if not specs[name].open and not specs[name].accepts(array.shape, rows_free=_has_rows(specs[name])):
+        if not specs[name].open and not specs[name].accepts(
+            array.shape, rows_free=_has_rows(specs[name])
+        ):
             raise ValueError(
                 f"array {name!r} has shape {list(array.shape)}, and the model takes {list(specs[name].shape)}"
             )
     counts = {len(array) for name, array in arrays.items() if _has_rows(specs[name])}
-    if len(counts) != 1 or counts == {1} or not all(_has_rows(specs[name]) for name in arrays):
+    if (
+        len(counts) != 1
+        or counts == {1}
+        or not all(_has_rows(specs[name]) for name in arrays)
+    ):
         return [arrays]
-    return [{name: array[at : at + 1] for name, array in arrays.items()} for at in range(counts.pop())]
+    return [
+        {name: array[at : at + 1] for name, array in arrays.items()}
+        for at in range(counts.pop())
+    ]
 
 
 def _has_rows(spec: TensorSpec) -> bool:
@@ -148,7 +178,10 @@ def _has_rows(spec: TensorSpec) -> bool:
 
 def _stacked(model: LoadedModel, runs: Sequence[Arrays], skipped: list[str]) -> Samples:
     """Put the runs of one shape together; those of other shapes are left out, because a tool takes one."""
-    shapes = [tuple((name, array.shape) for name, array in sorted(run.items())) for run in runs]
+    shapes = [
+        tuple((name, array.shape) for name, array in sorted(run.items()))
+        for run in runs
+    ]
     common = max(dict.fromkeys(shapes), key=shapes.count)
     alike = [run for run, shape in zip(runs, shapes, strict=True) if shape == common]
     if len(alike) < len(runs):
@@ -161,7 +194,9 @@ def _stacked(model: LoadedModel, runs: Sequence[Arrays], skipped: list[str]) -> 
     specs = {spec.name: spec for spec in model.inputs.specs}
     rows = {name: _is_row(specs[name], array) for name, array in first.items()}
     arrays = {
-        name: (np.concatenate if rows[name] else np.stack)([run.get(name, first[name]) for run in spread])
+        name: (np.concatenate if rows[name] else np.stack)(
+            [run.get(name, first[name]) for run in spread]
+        )
         for name in first
     }
     return Samples(arrays, rows, count, tuple(skipped))
@@ -169,17 +204,30 @@ def _stacked(model: LoadedModel, runs: Sequence[Arrays], skipped: list[str]) -> 
 
 def _is_row(spec: TensorSpec, array: Array) -> bool:
     """Return whether a sample is one row of its input."""
-    return array.ndim > 0 and len(array) == 1 and (spec.open or spec.shape[:1] in ((-1,), (1,)))
+    return (
+        array.ndim > 0
+        and len(array) == 1
+        and (spec.open or spec.shape[:1] in ((-1,), (1,)))
+    )
 
 
 def _first_state(model: LoadedModel, arrays: Arrays) -> dict[str, Array]:
     """Return the zeros that a model with a memory begins with, by the callers' names."""
-    own_names = {spec.name: model.inputs.by_name[spec.name][1] for spec in model.inputs.specs}
-    missing = {name: own for name, own in own_names.items() if name not in arrays and own in model.first_state}
+    own_names = {
+        spec.name: model.inputs.by_name[spec.name][1] for spec in model.inputs.specs
+    }
+    missing = {
+        name: own
+        for name, own in own_names.items()
+        if name not in arrays and own in model.first_state
+    }
     return {name: model.first_state[own] for name, own in missing.items()}
 
 
 def one_sample(samples: Samples, at: int) -> dict[str, Array]:
     """Return the inputs of one sample."""
     rows = samples.rows
-    return {name: array[at : at + 1] if rows[name] else array[at] for name, array in samples.arrays.items()}
+    return {
+        name: array[at : at + 1] if rows[name] else array[at]
+        for name, array in samples.arrays.items()
+    }

@@ -27,7 +27,12 @@ class Staged(NamedTuple):
 
 
 def stage(
-    entry: ModelEntry, source: VersionEntry, result: Path, format: ModelFormat, folder: Path, state_dir: Path
+    entry: ModelEntry,
+    source: VersionEntry,
+    result: Path,
+    format: ModelFormat,
+    folder: Path,
+    state_dir: Path,
 ) -> Staged:
     """Lay a result out as the only version of its model, with the manifest and what else tells how it is asked.
 
@@ -48,7 +53,9 @@ def stage(
     version = staged.versions.get(format.name)
     if version is None or version.format.name != format.name:
         fault = "no model" if version is None else f"a {version.format.name} model"
-        raise ConversionError(f"the result is {staged.problem or fault}, and no {format.name} file")
+        raise ConversionError(
+            f"the result is {staged.problem or fault}, and no {format.name} file"
+        )
     _consent(entry, source, staged, version, own_state, state_dir)
     return Staged(models_dir, version.name, own_state)
 
@@ -64,9 +71,16 @@ def copy_result(result: Path, target: Path) -> None:
 def _copy_sides(entry: ModelEntry, source: VersionEntry, home: Path) -> None:
     """Copy what tells how the model is asked; not the code that only the source's own format runs."""
     for file in sidecar_files(entry, source):
-        if source.format.code is Code.MODULES and file.suffix == ".py" and not (file.parent / "task.py").exists():
+        if (
+            source.format.code is Code.MODULES
+            and file.suffix == ".py"
+            and not (file.parent / "task.py").exists()
+        ):
             continue
-        base = next((base for base in (entry.folder, source.path) if file.is_relative_to(base)), file.parent)
+        base = next(
+            (base for base in (entry.folder, source.path) if file.is_relative_to(base)),
+            file.parent,
+        )
         target = home / file.relative_to(base)
         target.parent.mkdir(parents=True, exist_ok=True)
         if not target.exists():
@@ -89,7 +103,12 @@ def _write_manifest(entry: ModelEntry, home: Path, version: str, file: str) -> N
 
 
 def _consent(
-    entry: ModelEntry, source: VersionEntry, staged: ModelEntry, version: VersionEntry, own_state: Path, state_dir: Path
+    entry: ModelEntry,
+    source: VersionEntry,
+    staged: ModelEntry,
+    version: VersionEntry,
+    own_state: Path,
+    state_dir: Path,
 ) -> None:
     try:
         trusted = TrustStore(state_dir).check(entry, source)

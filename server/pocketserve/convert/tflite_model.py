@@ -18,14 +18,24 @@ from pocketserve.formats.flatbuffer_tree import (
     read_tree,
 )
 from pocketserve.formats.flatbuffers import BUDGET, FlatBuffer
-from pocketserve.runtimes.tflite.check import TensorFlowOperatorError, check_tflite_graphs
+from pocketserve.runtimes.tflite.check import (
+    TensorFlowOperatorError,
+    check_tflite_graphs,
+)
 
 IDENTIFIER: Final = b"TFL3"
 
 FLOAT32, FLOAT16, INT8 = 0, 1, 9
 """TensorType."""
 
-DEPTHWISE_CONV_2D, DEQUANTIZE, CALL, CUSTOM, DELEGATE, BATCH_MATMUL = 4, 6, 31, 32, 51, 126
+DEPTHWISE_CONV_2D, DEQUANTIZE, CALL, CUSTOM, DELEGATE, BATCH_MATMUL = (
+    4,
+    6,
+    31,
+    32,
+    51,
+    126,
+)
 """BuiltinOperator."""
 
 _BYTES, _INT32, _INT64 = VectorField(), VectorField(4), VectorField(8)
@@ -40,8 +50,14 @@ _ARRAY: Final[Mapping[int, Mapping[int, SchemaField]]] = {
     2: _vectors(0, of=VectorField(2)),
     3: _vectors(0, of=_BYTES),
 }
-_DIMENSION: Final[Mapping[int, SchemaField]] = {3: UnionField(_ARRAY, 3), 5: UnionField(_ARRAY, 3)}
-_SPARSITY: Final[Mapping[int, SchemaField]] = {**_vectors(0, 1, of=_INT32), 2: TableField(_DIMENSION, 6, many=True)}
+_DIMENSION: Final[Mapping[int, SchemaField]] = {
+    3: UnionField(_ARRAY, 3),
+    5: UnionField(_ARRAY, 3),
+}
+_SPARSITY: Final[Mapping[int, SchemaField]] = {
+    **_vectors(0, 1, of=_INT32),
+    2: TableField(_DIMENSION, 6, many=True),
+}
 _QUANTIZATION_DETAILS: Final[Mapping[int, Mapping[int, SchemaField]]] = {
     1: {0: VectorField(1, 16)},
     2: _vectors(3, of=_INT32),
@@ -124,15 +140,23 @@ def read_tflite_model(path: Path) -> FlatNode:
         DamagedFileError: it is no whole TFLite model, or newer than this schema.
     """
     try:
-        check_tflite_graphs(path)  # so that every number of a tensor, buffer and operator is in its range
+        check_tflite_graphs(
+            path
+        )  # so that every number of a tensor, buffer and operator is in its range
         with path.open("rb") as file:
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # closed with the last vector
+            data = mmap.mmap(
+                file.fileno(), 0, access=mmap.ACCESS_READ
+            )  # closed with the last vector
     except (OSError, ValueError) as error:  # ValueError: it is empty
         raise DamagedFileError(str(error)) from error
     except TensorFlowOperatorError as error:
-        raise DamagedFileError(f"it has an operator that only TensorFlow runs, {error!s:.80}") from error
+        raise DamagedFileError(
+            f"it has an operator that only TensorFlow runs, {error!s:.80}"
+        ) from error
     view = memoryview(data)
-    model = read_tree(FlatBuffer(data, IDENTIFIER, BUDGET + len(data)), view, MODEL_FIELDS)
+    model = read_tree(
+        FlatBuffer(data, IDENTIFIER, BUDGET + len(data)), view, MODEL_FIELDS
+    )
     for buffer in model.nodes(4):
         offset, size = buffer.number(1, "Q"), buffer.number(2, "Q")
         if offset > 1:  # a model beyond 2 GB: its weights lie behind the description

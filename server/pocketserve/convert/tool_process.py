@@ -15,7 +15,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pocketserve.convert.converter import ConversionError, ConversionOutcome, ConversionRequest
+from pocketserve.convert.converter import (
+    ConversionError,
+    ConversionOutcome,
+    ConversionRequest,
+)
 from pocketserve.engine.device.processes import bind_to
 
 RESULT_NAME = "result.json"
@@ -35,7 +39,12 @@ def report(path: Path, work: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -
     try:
         result: dict[str, Any] = {"ok": True, **work(document)}
     except ConversionError as error:
-        result = {"ok": False, "message": error.message, "detail": error.detail, "nearest": error.nearest}
+        result = {
+            "ok": False,
+            "message": error.message,
+            "detail": error.detail,
+            "nearest": error.nearest,
+        }
     except MemoryError:
         result = {
             "ok": False,
@@ -45,13 +54,17 @@ def report(path: Path, work: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -
         words = " ".join(str(error).split())
         message = f"{type(error).__name__}: {words[:MAX_WORDS]}{' …' if len(words) > MAX_WORDS else ''}"
         result = {"ok": False, "message": message, "detail": traceback.format_exc()}
-    path.with_name(RESULT_NAME).write_text(json.dumps(result, default=str), encoding="utf-8")
+    path.with_name(RESULT_NAME).write_text(
+        json.dumps(result, default=str), encoding="utf-8"
+    )
     return 0 if result["ok"] else 1
 
 
 def _convert(document: Mapping[str, Any]) -> dict[str, Any]:
     request = ConversionRequest.from_json(document["request"])
-    outcome: ConversionOutcome = importlib.import_module(document["module"]).convert(request)
+    outcome: ConversionOutcome = importlib.import_module(document["module"]).convert(
+        request
+    )
     return {"outcome": dataclasses.asdict(outcome)}
 
 

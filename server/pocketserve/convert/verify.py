@@ -12,7 +12,12 @@ from pocketserve.convert.converter import ConversionError
 from pocketserve.tensors import Array
 
 CLASSIFIERS = frozenset(
-    {"image-classification", "audio-classification", "text-classification", "tabular-classification"}
+    {
+        "image-classification",
+        "audio-classification",
+        "text-classification",
+        "tabular-classification",
+    }
 )
 
 
@@ -65,7 +70,12 @@ class Agreement(NamedTuple):
 
 
 def compare_outputs(
-    original: Mapping[str, Array], result: Mapping[str, Array], task: str, count: int, *, random: bool
+    original: Mapping[str, Array],
+    result: Mapping[str, Array],
+    task: str,
+    count: int,
+    *,
+    random: bool,
 ) -> Agreement:
     """Compare the outputs of two versions on the same samples; an output's first axis counts them.
 
@@ -73,8 +83,13 @@ def compare_outputs(
         ConversionError: they have other outputs, or numbers where there are none.
     """
     pairs = _pairs(original, result)
-    by_channel = task not in CLASSIFIERS  # a class that is rarely likely has hardly a size
-    differences = [_difference(name, first, second, by_channel=by_channel) for name, first, second in pairs]
+    by_channel = (
+        task not in CLASSIFIERS
+    )  # a class that is rarely likely has hardly a size
+    differences = [
+        _difference(name, first, second, by_channel=by_channel)
+        for name, first, second in pairs
+    ]
     error, largest = (max(values) for values in zip(*differences, strict=True))
     agreed = None
     if task in CLASSIFIERS and not random:
@@ -83,44 +98,68 @@ def compare_outputs(
     return Agreement(error, largest, agreed, count)
 
 
-def _pairs(original: Mapping[str, Array], result: Mapping[str, Array]) -> Sequence[tuple[str, Array, Array]]:
+def _pairs(
+    original: Mapping[str, Array], result: Mapping[str, Array]
+) -> Sequence[tuple[str, Array, Array]]:
     """Return each output's name with both arrays: by name, else in the order of the models."""
     if len(original) != len(result):
-        raise ConversionError(f"the result has {len(result)} outputs, and the original {len(original)}")
+        raise ConversionError(
+            f"the result has {len(result)} outputs, and the original {len(original)}"
+        )
     if set(original) == set(result):
         return [(name, array, result[name]) for name, array in original.items()]
-    return [(name, array, other) for (name, array), other in zip(original.items(), result.values(), strict=True)]
+    return [
+        (name, array, other)
+        for (name, array), other in zip(original.items(), result.values(), strict=True)
+    ]
 
 
-def _difference(name: str, first: Array, second: Array, *, by_channel: bool) -> tuple[float, float]:
+def _difference(
+    name: str, first: Array, second: Array, *, by_channel: bool
+) -> tuple[float, float]:
     """Return the relative error, of the worst channel or of all at once, and the largest difference of one output."""
     if first.size != second.size:
         sizes = f"{list(second.shape[1:])}, and the original's {list(first.shape[1:])}"
         raise ConversionError(f"the result's output {name!r} has shape {sizes}")
     if first.dtype == object or second.dtype == object:
-        different = float(np.mean(first.reshape(-1) != second.reshape(-1))) if first.size else 0.0
+        different = (
+            float(np.mean(first.reshape(-1) != second.reshape(-1)))
+            if first.size
+            else 0.0
+        )
         return different, different
     a, b = (array.reshape(-1).astype(np.float64) for array in (first, second))
     finite = np.isfinite(a)
     if not np.isfinite(b[finite]).all():
-        raise ConversionError(f"the result's output {name!r} is not a number where the original's is")
+        raise ConversionError(
+            f"the result's output {name!r} is not a number where the original's is"
+        )
     if not finite.any():
         return 0.0, 0.0
     a, b = (np.where(finite, array, 0.0) for array in (a, b))
     size, peak = float(np.linalg.norm(a)) or 1.0, float(np.abs(a).max())
     error = float(np.linalg.norm(a - b)) / size
     channels = first.shape[-1]
-    if by_channel and peak and 1 < channels <= MAX_CHANNELS and a.size >= channels * LEAST_ROWS:
+    if (
+        by_channel
+        and peak
+        and 1 < channels <= MAX_CHANNELS
+        and a.size >= channels * LEAST_ROWS
+    ):
         rows, gaps = (array.reshape(-1, channels) for array in (a, a - b))
         signal_channels = np.abs(rows).max(axis=0) >= LEAST_PEAK * min(1.0, peak)
-        errors = np.linalg.norm(gaps[:, signal_channels], axis=0) / np.linalg.norm(rows[:, signal_channels], axis=0)
+        errors = np.linalg.norm(gaps[:, signal_channels], axis=0) / np.linalg.norm(
+            rows[:, signal_channels], axis=0
+        )
         error = max(error, float(errors.max(initial=0.0)))
     return error, float(np.abs(a - b).max())
 
 
 def _same_class(first: Array, second: Array) -> float | None:
     """Return the share of samples whose largest score is at the same place; of one score, on the same side of 0.5."""
-    a, b = (array.reshape(len(array), -1).astype(np.float64) for array in (first, second))
+    a, b = (
+        array.reshape(len(array), -1).astype(np.float64) for array in (first, second)
+    )
     if a.shape != b.shape or not a.size:
         return None
     if a.shape[1] == 1:

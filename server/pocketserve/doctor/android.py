@@ -24,8 +24,12 @@ SLEPT_S = 60.0
 RECENT_S = 86_400.0
 MANY_PROCESSES = 16
 PHANTOM_API = 31
-PHANTOM_FIX = "adb shell settings put global settings_enable_monitor_phantom_procs false"
-PHANTOM_FIX_12 = "adb shell device_config put activity_manager max_phantom_processes 2147483647"
+PHANTOM_FIX = (
+    "adb shell settings put global settings_enable_monitor_phantom_procs false"
+)
+PHANTOM_FIX_12 = (
+    "adb shell device_config put activity_manager max_phantom_processes 2147483647"
+)
 
 
 def on_android(device: Device) -> bool:
@@ -37,13 +41,32 @@ def check_wake_lock(device: Device, settings: Settings) -> Iterator[Finding]:
     """Look whether the device slept while a server ran: no program can ask for the wake lock itself."""
     if not on_android(device):
         return
-    runs = running_servers(settings.config.state_dir) if settings.config is not None else []
+    runs = (
+        running_servers(settings.config.state_dir)
+        if settings.config is not None
+        else []
+    )
     now = device.suspended
-    slept = max((now - run.suspended for run in runs if now is not None and run.suspended is not None), default=0.0)
+    slept = max(
+        (
+            now - run.suspended
+            for run in runs
+            if now is not None and run.suspended is not None
+        ),
+        default=0.0,
+    )
     if slept > SLEPT_S:
-        yield warning("wake lock", f"the phone slept {slept / 60:.0f} min while the server ran", "termux-wake-lock")
+        yield warning(
+            "wake lock",
+            f"the phone slept {slept / 60:.0f} min while the server ran",
+            "termux-wake-lock",
+        )
     elif device.termux and device.find_program("termux-wake-lock") is None:
-        yield warning("wake lock", "termux-wake-lock is missing: the phone may sleep", "pkg install termux-tools")
+        yield warning(
+            "wake lock",
+            "termux-wake-lock is missing: the phone may sleep",
+            "pkg install termux-tools",
+        )
     else:
         text = "Termux's notification says 'wake lock held' when it is; without it the phone sleeps"
         yield ok("wake lock", text, "termux-wake-lock")
@@ -54,8 +77,12 @@ def check_battery(device: Device, settings: Settings) -> Iterator[Finding]:
     if not device.termux:
         return
     if device.find_program(PROGRAM) is None:
-        fix = "pkg install termux-api, and the Termux:API app from where Termux came from"
-        yield ok("battery", "heat and charge are not known: Termux:API is not installed", fix)
+        fix = (
+            "pkg install termux-api, and the Termux:API app from where Termux came from"
+        )
+        yield ok(
+            "battery", "heat and charge are not known: Termux:API is not installed", fix
+        )
         return
     outcome = device.run([PROGRAM], BATTERY_TIMEOUT_S)
     reading = read_status(outcome.output)
@@ -65,38 +92,61 @@ def check_battery(device: Device, settings: Settings) -> Iterator[Finding]:
         yield warning("battery", f"{PROGRAM} {fault}", fix)
         return
     config = settings.config  # the limits are those of the server's low-power mode
-    low, hot = (config.low_battery, config.hot_battery) if config is not None else (LOW_PERCENT, HOT_C)
+    low, hot = (
+        (config.low_battery, config.hot_battery)
+        if config is not None
+        else (LOW_PERCENT, HOT_C)
+    )
     effect = "; the server uses fewer threads and refuses background requests"
     effect = effect if config is None or config.low_power == "auto" else ""
     reasons = reasons_for(reading, frozenset(), low, hot)
     if HEAT in reasons:
         fix = "let the phone cool down, out of its case and off the charger"
-        yield warning("battery", f"the battery is hot ({reading.heat:.0f} °C): the cores are slowed down{effect}", fix)
+        yield warning(
+            "battery",
+            f"the battery is hot ({reading.heat:.0f} °C): the cores are slowed down{effect}",
+            fix,
+        )
     if BATTERY in reasons:
         sentence = f"the battery is low ({reading.charge:.0f} %): Android stops background work{effect}"
         yield warning("battery", sentence, "plug it in")
     if not reasons:
         charge = "?" if reading.charge is None else f"{reading.charge:.0f}"
-        yield ok("battery", f"the battery has {charge} %" + (f" and {reading.heat:.0f} °C" if reading.heat else ""))
+        yield ok(
+            "battery",
+            f"the battery has {charge} %"
+            + (f" and {reading.heat:.0f} °C" if reading.heat else ""),
+        )
 
 
 def check_phantom_processes(device: Device) -> Iterator[Finding]:
     """Count processes: Android 12 and later end some when all apps together have more than 32."""
     if not device.termux:
         return
-    sdk = device.run(["getprop", "ro.build.version.sdk"], QUICK_TIMEOUT_S).output.strip()
+    sdk = device.run(
+        ["getprop", "ro.build.version.sdk"], QUICK_TIMEOUT_S
+    ).output.strip()
     api = int(sdk) if sdk.isdecimal() and len(sdk) < 4 else 0
     if api and api < PHANTOM_API:
         yield ok("processes", "this Android does not limit child processes")
         return
-    monitor = device.run(["settings", "get", "global", "settings_enable_monitor_phantom_procs"], QUICK_TIMEOUT_S)
+    monitor = device.run(
+        ["settings", "get", "global", "settings_enable_monitor_phantom_procs"],
+        QUICK_TIMEOUT_S,
+    )
     if monitor.output.strip() == "false":
         yield ok("processes", "Android's limit on child processes is switched off")
         return
-    count = sum(path.name.isdigit() for path in (device.root / "proc").iterdir())  # others' are hidden
+    count = sum(
+        path.name.isdigit() for path in (device.root / "proc").iterdir()
+    )  # others' are hidden
     fix = PHANTOM_FIX if api != PHANTOM_API else PHANTOM_FIX_12
     sentence = f"Termux has {count} processes; Android ends some when all apps together have more than 32"
-    yield warning("processes", sentence, fix) if count >= MANY_PROCESSES else ok("processes", sentence, fix)
+    yield (
+        warning("processes", sentence, fix)
+        if count >= MANY_PROCESSES
+        else ok("processes", sentence, fix)
+    )
 
 
 def check_last_run(device: Device, config: Config) -> Iterator[Finding]:

@@ -6,7 +6,16 @@ import threading
 import time
 from collections.abc import Mapping
 
-from pocketserve.doctor import android, hardware, models, packages, ports, python, server, token
+from pocketserve.doctor import (
+    android,
+    hardware,
+    models,
+    packages,
+    ports,
+    python,
+    server,
+    token,
+)
 from pocketserve.doctor.device import Device
 from pocketserve.doctor.finding import Check, Finding, warning
 from pocketserve.doctor.settings import Settings
@@ -14,7 +23,9 @@ from pocketserve.doctor.settings import Settings
 LIMIT_S = 15.0  # For everything together. The checks that start processes bound themselves to 10 s.
 
 
-def examine(device: Device, settings: Settings, limit: float = packages.LIMIT_S) -> list[Finding]:
+def examine(
+    device: Device, settings: Settings, limit: float = packages.LIMIT_S
+) -> list[Finding]:
     """Run every check."""
     checks: dict[str, Check] = {
         "python": lambda: python.check_python(device),
@@ -49,7 +60,12 @@ def run_checks(checks: Mapping[str, Check], limit: float) -> list[Finding]:
     deadline = time.monotonic() + limit
     results: dict[str, list[Finding]] = {}
     threads = {
-        subject: threading.Thread(target=_run, args=(subject, check, results), name=f"doctor-{subject}", daemon=True)
+        subject: threading.Thread(
+            target=_run,
+            args=(subject, check, results),
+            name=f"doctor-{subject}",
+            daemon=True,
+        )
         for subject, check in checks.items()
     }
     for thread in threads.values():
@@ -57,7 +73,13 @@ def run_checks(checks: Mapping[str, Check], limit: float) -> list[Finding]:
     findings: list[Finding] = []
     for subject, thread in threads.items():
         thread.join(max(0.0, deadline - time.monotonic()))
-        hung = [warning(subject, f"looking at it took longer than {limit:g} s", "pocketserve doctor --debug")]
+        hung = [
+            warning(
+                subject,
+                f"looking at it took longer than {limit:g} s",
+                "pocketserve doctor --debug",
+            )
+        ]
         findings += results.get(subject, hung)
     return findings
 

@@ -22,7 +22,9 @@ class Finding(NamedTuple):
     level: Level
     subject: str  # what was looked at, such as ``token``
     sentence: str  # the fact in plain words
-    fix: str = ""  # the command or step that mends it; with level OK, what could be added
+    fix: str = (
+        ""  # the command or step that mends it; with level OK, what could be added
+    )
 
 
 Check = Callable[[], Iterable[Finding]]

@@ -29,7 +29,10 @@ def check_cores(device: Device) -> Iterator[Finding]:
     speeds = {core: top_speed_khz(core, device.root / CPUS) for core in cores}
     groups = Counter(speed for speed in speeds.values() if speed is not None)
     text = (
-        ", ".join(f"{count} of {speed / 1e6:.1f} GHz" for speed, count in sorted(groups.items(), reverse=True))
+        ", ".join(
+            f"{count} of {speed / 1e6:.1f} GHz"
+            for speed, count in sorted(groups.items(), reverse=True)
+        )
         or "speeds unknown"
     )
     fast = count_fast(device.cores, speeds.get)
@@ -37,9 +40,16 @@ def check_cores(device: Device) -> Iterator[Finding]:
     usable = [speed for core in device.cores if (speed := speeds.get(core)) is not None]
     if groups and usable and max(usable) < max(groups):
         fix = "bring Termux to the front, and set its battery use to Unrestricted in Android's settings"
-        yield warning("cores", f"{sentence}, none of them a fastest one, for Termux is in the background", fix)
+        yield warning(
+            "cores",
+            f"{sentence}, none of them a fastest one, for Termux is in the background",
+            fix,
+        )
     else:
-        yield ok("cores", f"{sentence}, and one inference uses the {'fast one' if fast == 1 else f'{fast} fast ones'}")
+        yield ok(
+            "cores",
+            f"{sentence}, and one inference uses the {'fast one' if fast == 1 else f'{fast} fast ones'}",
+        )
 
 
 def check_memory(device: Device, settings: Settings) -> Iterator[Finding]:
@@ -47,17 +57,30 @@ def check_memory(device: Device, settings: Settings) -> Iterator[Finding]:
     available = readable_memory(device.root / "proc/meminfo")
     if available is None:
         fix = "export POCKETSERVE_MEMORY_BUDGET=512M"
-        yield warning("memory", "the system does not tell how much memory is available: 1.0 GB is assumed", fix)
+        yield warning(
+            "memory",
+            "the system does not tell how much memory is available: 1.0 GB is assumed",
+            fix,
+        )
         return
     budget = settings.config.memory_budget if settings.config is not None else 0
     sentence = f"{_size(available)} of memory are available"
     if budget > available:
         fix = f"export POCKETSERVE_MEMORY_BUDGET={available // 2 >> 20}Mi"
-        yield warning("memory", f"{sentence}, but the memory budget is {_size(budget)}", fix)
+        yield warning(
+            "memory", f"{sentence}, but the memory budget is {_size(budget)}", fix
+        )
     elif available < LITTLE_MEMORY:
-        yield warning("memory", f"only {sentence}: Android will end the server", "close other apps")
+        yield warning(
+            "memory",
+            f"only {sentence}: Android will end the server",
+            "close other apps",
+        )
     else:
-        yield ok("memory", f"{sentence}; loaded models may hold {_size(budget or available // 2)} together")
+        yield ok(
+            "memory",
+            f"{sentence}; loaded models may hold {_size(budget or available // 2)} together",
+        )
 
 
 def check_disk(device: Device, config: Config) -> Iterator[Finding]:
@@ -69,14 +92,21 @@ def check_disk(device: Device, config: Config) -> Iterator[Finding]:
         yield ok("disk", f"{_size(free)} are free in {folder}")
     else:
         fault = problem if free < NO_DISK else warning
-        yield fault("disk", f"only {_size(free)} are free in {folder}", "delete something: du -sh ~/* | sort -h")
+        yield fault(
+            "disk",
+            f"only {_size(free)} are free in {folder}",
+            "delete something: du -sh ~/* | sort -h",
+        )
 
 
 def check_clock(device: Device) -> Iterator[Finding]:
     """Check the clock: if it was never set, every download fails, and every date is wrong."""
     text = time.strftime("%Y-%m-%d %H:%M", time.gmtime(device.now))
     if device.now < OLDEST_TIME:
-        fix = device.command("set date and time to automatic in Android's settings", "timedatectl set-ntp true")
+        fix = device.command(
+            "set date and time to automatic in Android's settings",
+            "timedatectl set-ntp true",
+        )
         yield problem("clock", f"the clock is wrong: it shows {text}", fix)
     else:
         yield ok("clock", f"the clock shows {text} UTC")

@@ -34,24 +34,48 @@ def check_models(device: Device, config: Config, limit: float) -> Iterator[Findi
     outcome, answers = device.run_reporting(command, limit)
     if answers and "folder_error" in answers[0]:
         fix = f"mkdir -p {folder}" if not folder.exists() else f"chmod u+rx {folder}"
-        yield problem("models", f"the models folder {folder} cannot be read: {answers[0]['folder_error']}", fix)
+        yield problem(
+            "models",
+            f"the models folder {folder} cannot be read: {answers[0]['folder_error']}",
+            fix,
+        )
     elif answers:
-        is_served = any(run.models_dir == str(folder) for run in running_servers(config.state_dir))
+        is_served = any(
+            run.models_dir == str(folder) for run in running_servers(config.state_dir)
+        )
         yield from _models(device, folder, answers[0]["models"], is_served)
         yield from _quarantine(answers[1:], complete=outcome.code == 0)
     else:
-        reason = f"did not end within {limit:g} s" if outcome.timed_out else "failed; the packages above may be why"
-        yield warning("models", f"looking at the models folder {folder} {reason}", f"ls -l {folder}")
+        reason = (
+            f"did not end within {limit:g} s"
+            if outcome.timed_out
+            else "failed; the packages above may be why"
+        )
+        yield warning(
+            "models",
+            f"looking at the models folder {folder} {reason}",
+            f"ls -l {folder}",
+        )
 
 
-def _models(device: Device, folder: Path, models: Sequence[Mapping[str, Any]], is_served: bool) -> Iterator[Finding]:
+def _models(
+    device: Device, folder: Path, models: Sequence[Mapping[str, Any]], is_served: bool
+) -> Iterator[Finding]:
     if not models:
-        yield warning("models", f"the models folder {folder} is empty", f"cp MODEL.tflite {folder}/")
+        yield warning(
+            "models",
+            f"the models folder {folder} is empty",
+            f"cp MODEL.tflite {folder}/",
+        )
         return
     yield from [finding for model in models for finding in _faults(model)][:MAX_LISTED]
     if is_shared(device, folder):
         fix = f"cp -r {folder} ~/models && pocketserve serve ~/models"
-        yield warning("models", f"other apps can change the models in {folder}, so model.py files are refused", fix)
+        yield warning(
+            "models",
+            f"other apps can change the models in {folder}, so model.py files are refused",
+            fix,
+        )
     usable = sum(model["usable"] for model in models)
     sentence = f"{usable} of {plural(len(models), 'model')} in {folder} can be served"
     if is_served and usable < len(models):
@@ -63,18 +87,30 @@ def _models(device: Device, folder: Path, models: Sequence[Mapping[str, Any]], i
 
 def _faults(model: Mapping[str, Any]) -> Iterator[Finding]:
     for text in model["problems"]:
-        yield problem("models", f"{model['name']} has a fault: {text}", f"edit {model['file']}")
+        yield problem(
+            "models", f"{model['name']} has a fault: {text}", f"edit {model['file']}"
+        )
     if not model["problems"] and not model["usable"] and model["missing"]:
         reason, _, fix = model["missing"][0].partition(": ")
         yield problem("models", f"{model['name']} cannot be served: {reason}", fix)
 
 
-def _quarantine(answers: Sequence[Mapping[str, Any]], *, complete: bool) -> Iterator[Finding]:
-    count = next((answer["quarantined"] for answer in answers if "quarantined" in answer), 0)
+def _quarantine(
+    answers: Sequence[Mapping[str, Any]], *, complete: bool
+) -> Iterator[Finding]:
+    count = next(
+        (answer["quarantined"] for answer in answers if "quarantined" in answer), 0
+    )
     files = [answer for answer in answers if "name" in answer]
     for file in files[:MAX_LISTED]:
-        sentence = f"{file['name']} ({file['version']}) is in quarantine: {file['reason']}"
-        yield problem("quarantine", sentence, f"pocketserve inspect --release {shlex.quote(file['name'])}")
+        sentence = (
+            f"{file['name']} ({file['version']}) is in quarantine: {file['reason']}"
+        )
+        yield problem(
+            "quarantine",
+            sentence,
+            f"pocketserve inspect --release {shlex.quote(file['name'])}",
+        )
     if not files and count and not complete:
         text = f"{plural(count, 'file is', 'files are')} in quarantine; there was no time to find out which"
         yield warning("quarantine", text, "pocketserve models")
@@ -84,16 +120,26 @@ def _quarantine(answers: Sequence[Mapping[str, Any]], *, complete: bool) -> Iter
 
 def check_trials(device: Device, limit: float) -> Iterator[Finding]:
     """Confine a process as a trial is, and look what holds."""
-    outcome, _ = device.run_reporting(["-m", "pocketserve.quarantine.sandbox", "--probe"], limit)
+    outcome, _ = device.run_reporting(
+        ["-m", "pocketserve.quarantine.sandbox", "--probe"], limit
+    )
     try:
         probe = json.loads(outcome.output)
     except ValueError:
-        yield warning("trials", "whether trials are confined is not known: the process that looks failed", CARE)
+        yield warning(
+            "trials",
+            "whether trials are confined is not known: the process that looks failed",
+            CARE,
+        )
         return
     if probe["confined"]:
         yield ok("trials", f"trials of unseen files are confined: {probe['sentence']}")
     else:
-        yield warning("trials", f"trials of unseen files are not confined: {probe['sentence']}", CARE)
+        yield warning(
+            "trials",
+            f"trials of unseen files are not confined: {probe['sentence']}",
+            CARE,
+        )
 
 
 def main(models_dir: Path, state_dir: Path) -> None:
@@ -118,8 +164,16 @@ def _summary(entry: ModelEntry) -> dict[str, Any]:
     from pocketserve.repository.manifest import FILE_NAME
     from pocketserve.runtimes.registry import missing_framework
 
-    problems = [problem for problem in (entry.problem, *(v.problem for v in entry.versions.values())) if problem]
-    missing = [missing_framework(v.format) for v in entry.versions.values() if v.problem is None]
+    problems = [
+        problem
+        for problem in (entry.problem, *(v.problem for v in entry.versions.values()))
+        if problem
+    ]
+    missing = [
+        missing_framework(v.format)
+        for v in entry.versions.values()
+        if v.problem is None
+    ]
     return {
         "name": entry.name,
         "file": str(entry.folder / FILE_NAME),
@@ -149,7 +203,11 @@ def _quarantined(models: Models, state_dir: Path) -> Iterator[dict[str, Any]]:
                 except ModelLoadError:
                     continue
                 if key in bad:
-                    yield {"name": entry.name, "version": version.name, "reason": bad[key].reason}
+                    yield {
+                        "name": entry.name,
+                        "version": version.name,
+                        "reason": bad[key].reason,
+                    }
 
 
 if __name__ == "__main__":

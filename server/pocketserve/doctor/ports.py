@@ -20,11 +20,18 @@ LISTENING = "0A"
 
 def check_ports(device: Device, config: Config) -> Iterator[Finding]:
     """Bind each for a moment, as the server would."""
-    own = {port: run.pid for run in running_servers(config.state_dir) for port in run.ports}
-    ports = {"http": config.http_port} | ({"socket": config.socket_port} if config.socket else {})
+    own = {
+        port: run.pid for run in running_servers(config.state_dir) for port in run.ports
+    }
+    ports = {"http": config.http_port} | (
+        {"socket": config.socket_port} if config.socket else {}
+    )
     for name, port in ports.items():
         if port in own:
-            yield ok("ports", f"{name} port {port} is served by a running pocketserve (process {own[port]})")
+            yield ok(
+                "ports",
+                f"{name} port {port} is served by a running pocketserve (process {own[port]})",
+            )
         elif (code := _bind_error(config.host, port)) is None:
             yield ok("ports", f"{name} port {port} is free")
         else:
@@ -41,7 +48,11 @@ def _fault(device: Device, host: str, name: str, port: int, code: int) -> Findin
         return problem("ports", sentence, "pocketserve serve --host 127.0.0.1")
     holder = _holder(device, port)
     by = f" by {holder[1]} (process {holder[0]})" if holder else " by another app"
-    return problem("ports", f"{name} port {port} is taken{by}", f"kill {holder[0]}, or {other}" if holder else other)
+    return problem(
+        "ports",
+        f"{name} port {port} is taken{by}",
+        f"kill {holder[0]}, or {other}" if holder else other,
+    )
 
 
 def _bind_error(host: str, port: int) -> int | None:
@@ -60,7 +71,9 @@ def _bind_error(host: str, port: int) -> int | None:
 
 def _holder(device: Device, port: int) -> tuple[str, str] | None:
     """Return process and name of what listens on a port, if it is of the same user and the system tells."""
-    sockets = {name for name, number in listeners(device.read).items() if number == port}
+    sockets = {
+        name for name, number in listeners(device.read).items() if number == port
+    }
     for folder in sorted((device.root / "proc").glob("[0-9]*/fd")) if sockets else ():
         try:
             if any(os.readlink(entry) in sockets for entry in folder.iterdir()):
@@ -73,6 +86,12 @@ def _holder(device: Device, port: int) -> tuple[str, str] | None:
 
 def listeners(read: Callable[[str], str]) -> dict[str, int]:
     """Return the TCP ports that are listened on, by the socket's name in ``/proc/PID/fd``; ``read`` reads a file."""
-    rows = [line.split() for name in ("tcp", "tcp6") for line in read(f"proc/net/{name}").splitlines()[1:]]
+    rows = [
+        line.split()
+        for name in ("tcp", "tcp6")
+        for line in read(f"proc/net/{name}").splitlines()[1:]
+    ]
     listening = [row for row in rows if len(row) > 9 and row[3] == LISTENING]
-    return {f"socket:[{row[9]}]": int(row[1].rpartition(":")[2], 16) for row in listening}
+    return {
+        f"socket:[{row[9]}]": int(row[1].rpartition(":")[2], 16) for row in listening
+    }

@@ -30,8 +30,14 @@ def check_server(device: Device, settings: Settings) -> Iterator[Finding]:
         if fault is None:
             yield ok(SUBJECT, f"a server answers at {url} ({source})")
         else:
-            fix = f"pocketserve serve, or unset {VARIABLE}" if source == VARIABLE else "pocketserve serve"
-            yield warning(SUBJECT, f"no server runs at {url}, where {source} says: {fault}", fix)
+            fix = (
+                f"pocketserve serve, or unset {VARIABLE}"
+                if source == VARIABLE
+                else "pocketserve serve"
+            )
+            yield warning(
+                SUBJECT, f"no server runs at {url}, where {source} says: {fault}", fix
+            )
     elif config is not None and config.http_port:
         url = f"http://{Address(config.host, config.http_port).on_this_device()}"
         fault = _ask(url)
@@ -75,4 +81,8 @@ def _ask_http(host: str, port: int) -> str | None:
         page = live.read(MAX_ANSWER)
         if live.status != 200:
             return f"something else answers there, with status {live.status}"
-        return None if page[:1] == b"{" else "something else answers there, with a page of its own"
+        return (
+            None
+            if page[:1] == b"{"
+            else "something else answers there, with a page of its own"
+        )

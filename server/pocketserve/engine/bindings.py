@@ -16,33 +16,47 @@ class Bindings(NamedTuple):
     """Hold one direction's tensors."""
 
     specs: tuple[TensorSpec, ...]  # what callers see, in the model's order
-    by_name: Mapping[str, tuple[TensorSpec, str]]  # every accepted name -> (the spec, the session's own name)
+    by_name: Mapping[
+        str, tuple[TensorSpec, str]
+    ]  # every accepted name -> (the spec, the session's own name)
 
     def names(self) -> str:
         """The callers' names as a list for messages."""
         return ", ".join(repr(spec.name) for spec in self.specs)
 
 
-def bind_specs(actual: Sequence[TensorSpec], declared: Sequence[TensorSpec], direction: str) -> Bindings:
+def bind_specs(
+    actual: Sequence[TensorSpec], declared: Sequence[TensorSpec], direction: str
+) -> Bindings:
     """Match what a manifest declares, in any order, with a model's tensors; raise ModelLoadError if none fits."""
     renamed: dict[str, TensorSpec] = {}
     for position, spec in enumerate(declared):
         own = _find(actual, spec, position, len(declared))
         if own is None or own.name in renamed:
             names = ", ".join(repr(candidate.name) for candidate in actual) or "none"
-            raise ModelLoadError(f"the manifest declares {direction} {spec.name!r}, but the model has {names}")
+            raise ModelLoadError(
+                f"the manifest declares {direction} {spec.name!r}, but the model has {names}"
+            )
         renamed[own.name] = _merge(own, spec, direction)
     specs = tuple(renamed.get(spec.name, spec) for spec in actual)
     by_name: dict[str, tuple[TensorSpec, str]] = {}
     for spec, own in zip(specs, actual, strict=True):
-        by_name |= {name: (spec, own.name) for name in spec.aliases if name not in by_name}
+        by_name |= {
+            name: (spec, own.name) for name in spec.aliases if name not in by_name
+        }
     # A tensor's name comes before another one's alias, and the manifest's before the file's.
-    by_name |= {own.name: (spec, own.name) for spec, own in zip(specs, actual, strict=True)}
-    by_name |= {spec.name: (spec, own.name) for spec, own in zip(specs, actual, strict=True)}
+    by_name |= {
+        own.name: (spec, own.name) for spec, own in zip(specs, actual, strict=True)
+    }
+    by_name |= {
+        spec.name: (spec, own.name) for spec, own in zip(specs, actual, strict=True)
+    }
     return Bindings(specs, by_name)
 
 
-def _find(actual: Sequence[TensorSpec], spec: TensorSpec, position: int, count: int) -> TensorSpec | None:
+def _find(
+    actual: Sequence[TensorSpec], spec: TensorSpec, position: int, count: int
+) -> TensorSpec | None:
     """Return the tensor that a manifest means: the one of that name, else of that alias, else the one in that place."""
     for candidate in actual:
         if spec.name == candidate.name:
@@ -64,7 +78,13 @@ def _merge(own: TensorSpec, declared: TensorSpec, direction: str) -> TensorSpec:
     )
     if not fits:
         shapes = f"shape {list(declared.shape)}, but the model has {list(own.shape)}"
-        raise ModelLoadError(f"the manifest says {direction} {declared.name!r} has {shapes}")
+        raise ModelLoadError(
+            f"the manifest says {direction} {declared.name!r} has {shapes}"
+        )
     # A manifest may fix a dimension that the file leaves open, but cannot open one that the file fixes.
-    shape = tuple(a if a != -1 else b for a, b in zip(own.shape, declared.shape, strict=True))
-    return own._replace(name=declared.name, shape=shape, aliases=(*own.aliases, own.name))
+    shape = tuple(
+        a if a != -1 else b for a, b in zip(own.shape, declared.shape, strict=True)
+    )
+    return own._replace(
+        name=declared.name, shape=shape, aliases=(*own.aliases, own.name)
+    )

@@ -17,7 +17,14 @@ from pocketserve.engine.lifecycle.budget import Budget
 from pocketserve.engine.lifecycle.handle import EngineOptions, ModelHandle
 from pocketserve.engine.lifecycle.loader import ModelLoader
 from pocketserve.engine.lifecycle.reaper import Reaper
-from pocketserve.engine.lifecycle.state import Event, State, VersionRecord, VersionTable, close_all, detach
+from pocketserve.engine.lifecycle.state import (
+    Event,
+    State,
+    VersionRecord,
+    VersionTable,
+    close_all,
+    detach,
+)
 from pocketserve.engine.scheduling.cancellation import Cancellation
 from pocketserve.engine.scheduling.queue import Scheduler
 from pocketserve.engine.statistics import VersionStatistics
@@ -77,8 +84,13 @@ class Engine:
         self._scheduler = Scheduler(self._watch.runs_at_a_time, clock)
         self._clock = clock
         self._table = VersionTable(clock)
-        self._by_key, self._lock = self._table.by_key, self._table.lock  # at hand for every request
-        self._budget = Budget(self._table, options.memory_budget, available_memory, clock)
+        self._by_key, self._lock = (
+            self._table.by_key,
+            self._table.lock,
+        )  # at hand for every request
+        self._budget = Budget(
+            self._table, options.memory_budget, available_memory, clock
+        )
         self._loader = ModelLoader(
             self._table,
             self._budget,
@@ -94,7 +106,11 @@ class Engine:
         self._power.on_change = self._reaper.wake
 
     def use(
-        self, entry: ModelEntry, version: VersionEntry, deadline: float, cancellation: Cancellation | None = None
+        self,
+        entry: ModelEntry,
+        version: VersionEntry,
+        deadline: float,
+        cancellation: Cancellation | None = None,
     ) -> AbstractContextManager[ModelHandle]:
         """Hold a version for one request, loading it first where needed. It is not unloaded meanwhile.
 
@@ -128,9 +144,20 @@ class Engine:
             record = self._table.ensure((entry.name, version.name))
             self._table.await_loading(record, deadline)
             if self._table.closed:
-                raise ApiError(ErrorCode.SHUTTING_DOWN, "the server is shutting down", retry_after_s=1.0)
+                raise ApiError(
+                    ErrorCode.SHUTTING_DOWN,
+                    "the server is shutting down",
+                    retry_after_s=1.0,
+                )
             record.apply(Event.LOAD_STARTED)
-        self._loader.open(record, entry, version, deadline, replaces=replaces, keeps_sequences=keeps_sequences)
+        self._loader.open(
+            record,
+            entry,
+            version,
+            deadline,
+            replaces=replaces,
+            keeps_sequences=keeps_sequences,
+        )
         self._reaper.start()
 
     def trim(self, name: str, version: str) -> None:
@@ -177,7 +204,11 @@ class Engine:
     def failure(self, name: str, version: str) -> str | None:
         """Return why the last attempt to load a version failed, as long as nothing changed since."""
         record = self._by_key.get((name, version))
-        return record.error.message if record is not None and record.error is not None else None
+        return (
+            record.error.message
+            if record is not None and record.error is not None
+            else None
+        )
 
     def record(self, name: str, version: str) -> VersionRecord:
         """Return all that is known of a version; it stays the same one for good."""
@@ -229,7 +260,11 @@ class Engine:
         close_all(*closing)
 
     def acquire(
-        self, entry: ModelEntry, version: VersionEntry, deadline: float, cancellation: Cancellation | None
+        self,
+        entry: ModelEntry,
+        version: VersionEntry,
+        deadline: float,
+        cancellation: Cancellation | None,
     ) -> ModelHandle:
         """Return what :meth:`use` does at its start, for the one caller whose time counts; :meth:`release` ends it.
 
@@ -240,10 +275,16 @@ class Engine:
         while True:
             with self._lock:
                 record = self._by_key.get(key) or self._table.ensure(key)
-                if record.running is None:  # one that is being loaded anew serves on until the new one is there
+                if (
+                    record.running is None
+                ):  # one that is being loaded anew serves on until the new one is there
                     self._table.await_loading(record, deadline, cancellation)
                 if self._table.closed:
-                    raise ApiError(ErrorCode.SHUTTING_DOWN, "the server is shutting down", retry_after_s=1.0)
+                    raise ApiError(
+                        ErrorCode.SHUTTING_DOWN,
+                        "the server is shutting down",
+                        retry_after_s=1.0,
+                    )
                 if record.running is not None:
                     record.running.users += 1
                     return record.running
@@ -271,7 +312,9 @@ class Engine:
             if entry is None or version is None:
                 with self._lock:
                     if record.running is running and record.state is State.READY:
-                        closing.append(self._table.evict(key, "it is gone from the folder"))
+                        closing.append(
+                            self._table.evict(key, "it is gone from the folder")
+                        )
                 continue
             self._compare(record, running, entry, version)
         close_all(*closing)
@@ -283,11 +326,21 @@ class Engine:
         outdated = []
         for key, record, running in listed:
             version = entry.versions.get(key[1])
-            if key[0] == entry.name and version is not None and self._compare(record, running, entry, version):
+            if (
+                key[0] == entry.name
+                and version is not None
+                and self._compare(record, running, entry, version)
+            ):
                 outdated.append(version)
         return outdated
 
-    def _compare(self, record: VersionRecord, running: ModelHandle, entry: ModelEntry, version: VersionEntry) -> bool:
+    def _compare(
+        self,
+        record: VersionRecord,
+        running: ModelHandle,
+        entry: ModelEntry,
+        version: VersionEntry,
+    ) -> bool:
         """Mark a loaded version as outdated, or not, by comparing its files with those that it was loaded from."""
         now = fingerprint(entry, version)
         if now == running.fingerprint:
@@ -296,7 +349,9 @@ class Engine:
                 if record.running is running:
                     record.error = None  # the change was taken back
             return False
-        running.outdated = self._loader.stamp_of(entry, version) != record.failed_fingerprint
+        running.outdated = (
+            self._loader.stamp_of(entry, version) != record.failed_fingerprint
+        )
         return running.outdated
 
     def acquire_loaded(self, record: VersionRecord) -> ModelHandle | None:
@@ -316,11 +371,20 @@ class Engine:
     def can_be_tried(self, entry: ModelEntry, version: VersionEntry) -> bool:
         """Return whether loading a version may succeed: it was not unloaded, and has changed since it failed."""
         record = self._by_key.get((entry.name, version.name))
-        if record is None or record.state in (State.ON_DEMAND, State.LOADING, State.READY):
+        if record is None or record.state in (
+            State.ON_DEMAND,
+            State.LOADING,
+            State.READY,
+        ):
             return True
-        return record.state is State.FAILED and record.failed_fingerprint != self._loader.stamp_of(entry, version)
+        return (
+            record.state is State.FAILED
+            and record.failed_fingerprint != self._loader.stamp_of(entry, version)
+        )
 
-    def _refuse_unusable(self, record: VersionRecord, version: VersionEntry, entry: ModelEntry) -> None:
+    def _refuse_unusable(
+        self, record: VersionRecord, version: VersionEntry, entry: ModelEntry
+    ) -> None:
         if record.state is State.STOPPED:
             raise ApiError(
                 ErrorCode.MODEL_NOT_FOUND,
@@ -329,7 +393,9 @@ class Engine:
             )
         # A file that failed is tried again once it has changed, not on every request.
         error = record.error if record.state is State.FAILED else None
-        if error is not None and record.failed_fingerprint == self._loader.stamp_of(entry, version):
+        if error is not None and record.failed_fingerprint == self._loader.stamp_of(
+            entry, version
+        ):
             raise error.copy()
 
     def release(self, running: ModelHandle) -> None:

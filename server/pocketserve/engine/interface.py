@@ -27,7 +27,11 @@ def describe_interface(model: LoadedModel) -> dict[str, Any]:
     about = {
         "description": model.entry.manifest.description,
         "license": model.entry.manifest.license,
-        **{key: texts[key] for key in ("input", "preprocessing", "answer") if key in texts},
+        **{
+            key: texts[key]
+            for key in ("input", "preprocessing", "answer")
+            if key in texts
+        },
     }
     return {
         "name": model.entry.name,
@@ -35,7 +39,12 @@ def describe_interface(model: LoadedModel) -> dict[str, Any]:
         "fingerprint": fingerprint_of(model),
         **_contract(model),
         "calls": [
-            {"verb": call.verb, "takes": call.takes, "entry": call.entry, "fields": _fields(call.fields)}
+            {
+                "verb": call.verb,
+                "takes": call.takes,
+                "entry": call.entry,
+                "fields": _fields(call.fields),
+            }
             for call in task_named(task.name).calls
         ],
         "about": {key: value for key, value in about.items() if value},
@@ -47,7 +56,9 @@ def fingerprint_of(model: LoadedModel) -> str:
 
     Neither the model's name nor its version counts: two versions that are asked alike have the same one.
     """
-    text = json.dumps(_contract(model), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    text = json.dumps(
+        _contract(model), sort_keys=True, separators=(",", ":"), ensure_ascii=True
+    )
     return hashlib.sha256(text.encode("ascii")).hexdigest()[:FINGERPRINT_DIGITS]
 
 
@@ -57,7 +68,9 @@ def _contract(model: LoadedModel) -> dict[str, Any]:
     facts = task.structure() if isinstance(task, Structured) else {}
     return {
         "task": task.name,
-        "inputs": [_tensor(spec, optional=spec.name in optional) for spec in model.inputs.specs],
+        "inputs": [
+            _tensor(spec, optional=spec.name in optional) for spec in model.inputs.specs
+        ],
         "outputs": [_tensor(spec) for spec in model.outputs.specs],
         **{key: value for key, value in facts.items() if value},
     }
@@ -65,11 +78,22 @@ def _contract(model: LoadedModel) -> dict[str, Any]:
 
 def _tensor(spec: TensorSpec, *, optional: bool = False) -> dict[str, Any]:
     entry = dict(spec_metadata(spec))
-    return {**entry, "parameters": {**entry.get("parameters", {}), "optional": True}} if optional else entry
+    return (
+        {**entry, "parameters": {**entry.get("parameters", {}), "optional": True}}
+        if optional
+        else entry
+    )
 
 
 def _fields(fields: Sequence[AnswerField]) -> list[dict[str, Any]]:
     return [
-        {key: value for key, value in {**field._asdict(), "fields": _fields(field.fields)}.items() if value}
+        {
+            key: value
+            for key, value in {
+                **field._asdict(),
+                "fields": _fields(field.fields),
+            }.items()
+            if value
+        }
         for field in fields
     ]

@@ -18,7 +18,10 @@ from pocketserve_wire import ErrorCode
 
 MAX_BATCH_SIZES = 64  # batch sizes that are itemised; a caller who tries out thousands must not make the table grow
 
-LATENCY_BOUNDS_NS = tuple(int(ms * 1e6) for ms in (0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000))
+LATENCY_BOUNDS_NS = tuple(
+    int(ms * 1e6)
+    for ms in (0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000)
+)
 """Upper ends of the classes by which answered requests are counted, from a fast model's time to a patient user's."""
 
 UNANSWERED = {
@@ -40,7 +43,9 @@ class Timing(NamedTuple):
     output_ns: int
     rows: int = 1  # its own rows
     executions: int = 1  # runs of the model on its account; a batch counts for the request that led it
-    batch: int | None = None  # rows of the batch that it led; 0 for a request that was led; None for one that ran alone
+    batch: int | None = (
+        None  # rows of the batch that it led; 0 for a request that was led; None for one that ran alone
+    )
 
 
 @dataclass(slots=True)
@@ -71,7 +76,11 @@ class _Runs:
         return self.queue_ns + self.input_ns + self.infer_ns + self.output_ns
 
     def to_json(self) -> dict[str, dict[str, int]]:
-        phases = {"compute_input": self.input_ns, "compute_infer": self.infer_ns, "compute_output": self.output_ns}
+        phases = {
+            "compute_input": self.input_ns,
+            "compute_infer": self.infer_ns,
+            "compute_output": self.output_ns,
+        }
         return {phase: {"count": self.count, "ns": ns} for phase, ns in phases.items()}
 
 
@@ -84,8 +93,12 @@ class Traffic:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._answers: Counter[tuple[str, Any, int]] = Counter()
-        self.connections: dict[str, Callable[[], int]] = {}  # by transport; each that serves puts its own here
-        self.log_request: Callable[..., None] | None = None  # RequestLog.write; None where requests are not logged
+        self.connections: dict[
+            str, Callable[[], int]
+        ] = {}  # by transport; each that serves puts its own here
+        self.log_request: Callable[..., None] | None = (
+            None  # RequestLog.write; None where requests are not logged
+        )
 
     def count(self, transport: str, route: Any, status: int) -> None:
         """Count one answer; ``route`` is the dispatch table's, None for a request that reached none."""
@@ -97,7 +110,15 @@ class Traffic:
         with self._lock:
             answers = list(self._answers.items())
         return sorted(
-            ((transport, route.method if route else "", route.pattern if route else "", status), count)
+            (
+                (
+                    transport,
+                    route.method if route else "",
+                    route.pattern if route else "",
+                    status,
+                ),
+                count,
+            )
             for (transport, route, status), count in answers
         )
 
@@ -114,7 +135,9 @@ class VersionStatistics:
         self.latencies = [0] * (len(LATENCY_BOUNDS_NS) + 1)
         self.loads = _Duration()
         self.failed_loads = 0
-        self._other_runs = _Runs()  # requests that another one led, and batches of sizes that are not itemised
+        self._other_runs = (
+            _Runs()
+        )  # requests that another one led, and batches of sizes that are not itemised
 
     @property
     def runs(self) -> _Runs:
@@ -123,7 +146,15 @@ class VersionStatistics:
             return self._sum()
 
     def _sum(self) -> _Runs:
-        return _Runs(*map(sum, zip(*map(astuple, (self._other_runs, *self.batches.values())), strict=True)))
+        return _Runs(
+            *map(
+                sum,
+                zip(
+                    *map(astuple, (self._other_runs, *self.batches.values())),
+                    strict=True,
+                ),
+            )
+        )
 
     @property
     def inference_count(self) -> int:
@@ -140,7 +171,9 @@ class VersionStatistics:
         """Return when the last request was answered, as an epoch time; 0 when none was."""
         return int(self._last_inference_s * 1000)
 
-    def record_success(self, timing: tuple[int, int, int, int, int, int, int | None]) -> None:
+    def record_success(
+        self, timing: tuple[int, int, int, int, int, int, int | None]
+    ) -> None:
         """Count a request that was answered, from the fields of its :class:`Timing`."""
         queue_ns, input_ns, infer_ns, output_ns, rows, executions, batch = timing
         size = rows if batch is None else batch
@@ -155,7 +188,9 @@ class VersionStatistics:
             runs.infer_ns += infer_ns
             runs.output_ns += output_ns
             self.latencies[bisect_left(LATENCY_BOUNDS_NS, whole_ns)] += 1
-            self._last_inference_s = time.time()  # an epoch time for people, never used to compute
+            self._last_inference_s = (
+                time.time()
+            )  # an epoch time for people, never used to compute
 
     def _runs_of(self, size: int) -> _Runs:
         """Return the counters of a batch size that was not seen before; 0 is a request that another one led."""
@@ -168,7 +203,13 @@ class VersionStatistics:
         """Return answered requests by seconds, as Prometheus wants them: each class holds those before it."""
         with self._lock:
             counts = list(accumulate(self.latencies))
-        return list(zip([*(f"{ns / 1e9:g}" for ns in LATENCY_BOUNDS_NS), "+Inf"], counts, strict=True))
+        return list(
+            zip(
+                [*(f"{ns / 1e9:g}" for ns in LATENCY_BOUNDS_NS), "+Inf"],
+                counts,
+                strict=True,
+            )
+        )
 
     def record_load(self, ns: int, *, failed: bool = False) -> None:
         """Count a load, or one that failed."""
@@ -188,7 +229,10 @@ class VersionStatistics:
     def phase_ns(self) -> dict[str, int]:
         """Return nanoseconds of all successful requests together, by phase."""
         runs = self.runs
-        return {"queue": runs.queue_ns, **{phase: document["ns"] for phase, document in runs.to_json().items()}}
+        return {
+            "queue": runs.queue_ns,
+            **{phase: document["ns"] for phase, document in runs.to_json().items()},
+        }
 
     def to_json(self, name: str, version: str, memory_bytes: int) -> dict[str, Any]:
         """Return one entry of ``model_stats``."""
@@ -204,13 +248,21 @@ class VersionStatistics:
                 "inference_stats": {
                     "success": {"count": total.count, "ns": total.total_ns},
                     "fail": asdict(self.fail),
-                    **{name: asdict(duration) for name, duration in self.unanswered.items()},
+                    **{
+                        name: asdict(duration)
+                        for name, duration in self.unanswered.items()
+                    },
                     "queue": {"count": total.count, "ns": total.queue_ns},
                     **total.to_json(),
                     "cache_hit": never,
                     "cache_miss": never,
                 },
                 "response_stats": {},
-                "batch_stats": [{"batch_size": size, **runs.to_json()} for size, runs in sorted(self.batches.items())],
-                "memory_usage": [{"type": "CPU", "id": 0, "byte_size": memory_bytes}] if memory_bytes else [],
+                "batch_stats": [
+                    {"batch_size": size, **runs.to_json()}
+                    for size, runs in sorted(self.batches.items())
+                ],
+                "memory_usage": [{"type": "CPU", "id": 0, "byte_size": memory_bytes}]
+                if memory_bytes
+                else [],
             }

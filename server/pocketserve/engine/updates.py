@@ -21,12 +21,20 @@ MAX_REST_S = 5.0
 """Seconds that a request waits for files which are being written, where nothing older can answer."""
 
 MAX_CANDIDATES = 8  # versions that one request tries, the best first
-FIRST_RETRY_S, LAST_RETRY_S = 1.0, 60.0  # between loads that failed for a reason that may pass
+FIRST_RETRY_S, LAST_RETRY_S = (
+    1.0,
+    60.0,
+)  # between loads that failed for a reason that may pass
 SEQUENCE_LOOK_S = 0.5  # how often a change that waits for open sequences is checked
 MIN_PAUSE_S = 0.02  # between two steps, so that no fault makes the thread spin
 
 _FALL_BACK = frozenset(
-    {ErrorCode.MODEL_FAILED, ErrorCode.RUNTIME_MISSING, ErrorCode.MODEL_NOT_READY, ErrorCode.MEMORY_BUDGET}
+    {
+        ErrorCode.MODEL_FAILED,
+        ErrorCode.RUNTIME_MISSING,
+        ErrorCode.MODEL_NOT_READY,
+        ErrorCode.MEMORY_BUDGET,
+    }
 )
 """Errors of one version that another version of the model may not have."""
 
@@ -51,18 +59,32 @@ class Updates:
         longest_wait: seconds that a load in the background may wait for memory and for trials of other files.
     """
 
-    def __init__(self, repository: Repository, engine: Engine, resolve: Resolve, longest_wait: float) -> None:
+    def __init__(
+        self,
+        repository: Repository,
+        engine: Engine,
+        resolve: Resolve,
+        longest_wait: float,
+    ) -> None:
         self._repository, self._engine, self._resolve = repository, engine, resolve
         self._longest_wait = longest_wait
         self._changed = threading.Condition()  # guards all below
         self._is_closed = False
         self._active: set[str] = set()  # models with a thread
-        self._signalled: set[str] = set()  # those of them that may have changed since their thread last checked
+        self._signalled: set[str] = (
+            set()
+        )  # those of them that may have changed since their thread last checked
         self._paused: set[str] = set()
-        self._delays: dict[tuple[str, str], str] = {}  # by model and version, why its load is put off
+        self._delays: dict[
+            tuple[str, str], str
+        ] = {}  # by model and version, why its load is put off
 
     def acquire(
-        self, name: str, version: str | None, deadline: float, cancellation: Cancellation | None = None
+        self,
+        name: str,
+        version: str | None,
+        deadline: float,
+        cancellation: Cancellation | None = None,
     ) -> tuple[ModelEntry, ModelHandle]:
         """Load a version if needed, and hold it; where none is named, the best one that can be loaded.
 
@@ -82,7 +104,10 @@ class Updates:
             except ApiError as error:
                 if error.code not in _FALL_BACK:
                     raise
-                has_answered = self._repository.has_default(name) and candidate == entry.default_version
+                has_answered = (
+                    self._repository.has_default(name)
+                    and candidate == entry.default_version
+                )
                 if has_answered and error.code.retryable:
                     raise  # the reason may pass, and an older version must not take over for that
                 fault = fault or error
@@ -93,7 +118,13 @@ class Updates:
         assert fault is not None
         raise fault
 
-    def _acquire(self, name: str, version: str, deadline: float, cancellation: Cancellation | None) -> ModelHandle:
+    def _acquire(
+        self,
+        name: str,
+        version: str,
+        deadline: float,
+        cancellation: Cancellation | None,
+    ) -> ModelHandle:
         """Hold a version, loaded from files that have come to rest."""
         latest = min(deadline, time.monotonic() + MAX_REST_S)
         while True:
@@ -115,7 +146,9 @@ class Updates:
                 cancellation.check()
             self._pause(left + MIN_PAUSE_S)
 
-    def _resolve_exactly(self, name: str, version: str) -> tuple[ModelEntry, VersionEntry]:
+    def _resolve_exactly(
+        self, name: str, version: str
+    ) -> tuple[ModelEntry, VersionEntry]:
         """Return a version under its own name, also one that is no longer offered by its number."""
         entry, _ = self._resolve(name, None)
         exact = entry.versions.get(version)
@@ -124,7 +157,9 @@ class Updates:
     def _pause(self, seconds: float, name: str = "") -> None:
         """Wait, but not longer than until the server ends, or something is known to have changed of a model."""
         with self._changed:
-            self._changed.wait_for(lambda: self._is_closed or name in self._signalled, seconds)
+            self._changed.wait_for(
+                lambda: self._is_closed or name in self._signalled, seconds
+            )
 
     # In the background
 
@@ -155,10 +190,14 @@ class Updates:
             if self._is_closed or name in self._paused or self._next_step(name) is None:
                 return
             self._active.add(name)
-        thread = threading.Thread(target=self._run, args=(name,), name="pocketserve-update", daemon=True)
+        thread = threading.Thread(
+            target=self._run, args=(name,), name="pocketserve-update", daemon=True
+        )
         try:
             thread.start()
-        except RuntimeError as error:  # the system has no more; the next change or load tries again
+        except (
+            RuntimeError
+        ) as error:  # the system has no more; the next change or load tries again
             log.warning("the change of %s is not taken up for now: %s", name, error)
             with self._changed:
                 self._active.discard(name)
@@ -248,8 +287,12 @@ class Updates:
         if is_reload or self._engine.running(*key) is None:
             deadline = time.monotonic() + self._longest_wait
             replaces = None if is_reload else former
-            self._engine.load(entry, version, deadline, replaces=replaces, keeps_sequences=True)
-            return 0.0  # the next look compares the files once more before requests get it
+            self._engine.load(
+                entry, version, deadline, replaces=replaces, keeps_sequences=True
+            )
+            return (
+                0.0  # the next look compares the files once more before requests get it
+            )
         self._repository.set_default(*key)
         self._engine.trim(*key)
         log.info("%s: version %s answers by default now, after %s", *key, former)

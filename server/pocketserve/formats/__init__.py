@@ -35,6 +35,8 @@ def mapped(path: Path) -> Iterator[mmap.mmap]:
                 raise DamagedFileError(f"{path.name} is empty")
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except OSError as error:
-        raise DamagedFileError(f"{path.name} cannot be read: {error.strerror or error}") from error
+        raise DamagedFileError(
+            f"{path.name} cannot be read: {error.strerror or error}"
+        ) from error
     with data:
         yield data

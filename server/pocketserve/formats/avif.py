@@ -36,7 +36,9 @@ def is_avif(body: memoryview) -> bool:
     if start[4:8] != b"ftyp":
         return False
     brands = start[8 : min(int.from_bytes(start[:4], "big"), MAX_BRANDS)]
-    return any(brands[at : at + 4] in (b"avif", b"avis") for at in range(0, len(brands), 4))
+    return any(
+        brands[at : at + 4] in (b"avif", b"avis") for at in range(0, len(brands), 4)
+    )
 
 
 def frame_sizes(body: memoryview) -> list[tuple[int, int]]:
@@ -82,7 +84,9 @@ class _Reader:
         top = list(self._children(0, len(self._body)))
         kinds = [kind for kind, _, _ in top]
         if b"moov" in kinds or bytes(self._body[8:12]) == b"avis":
-            raise AvifError("animated AVIF is not read; send one picture as AVIF, JPEG or PNG")
+            raise AvifError(
+                "animated AVIF is not read; send one picture as AVIF, JPEG or PNG"
+            )
         if kinds.count(b"meta") != 1:
             raise _unreadable()
         _, start, end = top[kinds.index(b"meta")]
@@ -97,7 +101,10 @@ class _Reader:
         places = self._places(*parts[b"iloc"], parts.get(b"idat", (0, 0)))
         sizes: list[tuple[int, int]] = []
         for item in items:
-            data = b"".join(self._bytes(extent.start, extent.size) for extent in places.get(item, ()))
+            data = b"".join(
+                self._bytes(extent.start, extent.size)
+                for extent in places.get(item, ())
+            )
             sizes.extend(_stream_sizes(data))
         if not sizes:
             raise _unreadable()
@@ -136,11 +143,17 @@ class _Reader:
             raise _unreadable()
         return items
 
-    def _places(self, start: int, end: int, idat: tuple[int, int]) -> dict[int, list[Extent]]:
+    def _places(
+        self, start: int, end: int, idat: tuple[int, int]
+    ) -> dict[int, list[Extent]]:
         """Return where the data of each item is."""
         version = self._body[start]
         sizes = self._number(start + 4, 2)
-        offset_bytes, length_bytes, base_bytes = sizes >> 12, sizes >> 8 & 15, sizes >> 4 & 15
+        offset_bytes, length_bytes, base_bytes = (
+            sizes >> 12,
+            sizes >> 8 & 15,
+            sizes >> 4 & 15,
+        )
         index_bytes = sizes & 15 if version in (1, 2) else 0
         field_sizes = (index_bytes, offset_bytes, length_bytes)
         id_bytes = 4 if version == 2 else 2
@@ -173,7 +186,9 @@ class _Reader:
                 raise _unreadable()
         return places
 
-    def _extents(self, at: int, count: int, origin: int, field_sizes: tuple[int, int, int]) -> list[Extent]:
+    def _extents(
+        self, at: int, count: int, origin: int, field_sizes: tuple[int, int, int]
+    ) -> list[Extent]:
         """Return an item's pieces; ``field_sizes`` are the bytes of index, offset and length."""
         index_bytes, offset_bytes, length_bytes = field_sizes
         extents = []
@@ -262,4 +277,6 @@ def _skip_operating_points(bits: Bits) -> None:
 
 
 def _unreadable() -> AvifError:
-    return AvifError("the AVIF picture is damaged or of a kind that is not read here; send a JPEG or PNG")
+    return AvifError(
+        "the AVIF picture is damaged or of a kind that is not read here; send a JPEG or PNG"
+    )

@@ -72,7 +72,9 @@ _Part = TypeVar("_Part")
 class FlatVector:
     """A vector of numbers, or a text; ``data`` are its bytes without the count."""
 
-    def __init__(self, data: bytes | memoryview, itemsize: int = 1, alignment: int = 4) -> None:
+    def __init__(
+        self, data: bytes | memoryview, itemsize: int = 1, alignment: int = 4
+    ) -> None:
         self.data = data
         self.itemsize = itemsize
         self.alignment = max(alignment, itemsize, 4)
@@ -99,12 +101,19 @@ class FlatNode:
         at = self._slot(index)
         if at and at + struct.calcsize(f"<{code}") > len(self.inline):
             raise DamagedFileError("a field leads out of its table")
-        value: int = struct.unpack_from(f"<{code}", self.inline, at)[0] if at else default
+        value: int = (
+            struct.unpack_from(f"<{code}", self.inline, at)[0] if at else default
+        )
         return value
 
     def set_number(self, index: int, code: str, value: int) -> None:
         """Set an integer, also one that had its default."""
-        struct.pack_into(f"<{code}", self.inline, self._make_slot(index, struct.calcsize(f"<{code}")), value)
+        struct.pack_into(
+            f"<{code}",
+            self.inline,
+            self._make_slot(index, struct.calcsize(f"<{code}")),
+            value,
+        )
 
     def vector(self, index: int) -> FlatVector | None:
         """Return a vector of numbers or a text; None where there is none."""
@@ -114,7 +123,11 @@ class FlatNode:
     def text(self, index: int) -> str:
         """Return a text; empty where there is none."""
         vector = self.vector(index)
-        return "" if vector is None else bytes(vector.data).decode("utf-8", errors="replace")
+        return (
+            ""
+            if vector is None
+            else bytes(vector.data).decode("utf-8", errors="replace")
+        )
 
     def nodes(self, index: int) -> list[FlatNode]:
         """Return the tables of a vector, which may be changed in place; empty where there is none."""
@@ -172,7 +185,9 @@ class _TreeReader:
     def table(self, at: int, kind: TableField) -> FlatNode:
         node = self._node(at, kind.fields)
         if any(node.slots[kind.count :]):
-            raise DamagedFileError("it has a table with fields newer than what is known here")
+            raise DamagedFileError(
+                "it has a table with fields newer than what is known here"
+            )
         return node
 
     def _node(self, at: int, schema: Mapping[int, SchemaField]) -> FlatNode:
@@ -184,7 +199,11 @@ class _TreeReader:
         fields_size, size = buffer.number("H", fields), buffer.number("H", fields + 2)
         if fields_size < 4 or fields_size % 2 or size < 4:
             raise DamagedFileError("a table's field list has an impossible size")
-        slots = list(struct.unpack(f"<{fields_size // 2 - 2}H", buffer.slice(fields + 4, fields_size - 4)))
+        slots = list(
+            struct.unpack(
+                f"<{fields_size // 2 - 2}H", buffer.slice(fields + 4, fields_size - 4)
+            )
+        )
         if any(slot and not 4 <= slot < size for slot in slots):
             raise DamagedFileError("a field leads out of its table")
         node = FlatNode(bytearray(buffer.slice(at, size)), slots, {}, at % _PHASE)
@@ -194,20 +213,27 @@ class _TreeReader:
                 node.children[index] = self._child(at, node, index, kind)
         return node
 
-    def _child(self, at: int, node: FlatNode, index: int, kind: SchemaField) -> FlatChild:
+    def _child(
+        self, at: int, node: FlatNode, index: int, kind: SchemaField
+    ) -> FlatChild:
         target = self._buffer.follow(at + node.slots[index])
         if isinstance(kind, VectorField):
             return self._vector(target, kind)
         if isinstance(kind, UnionField):
             number = node.number(index - 1, "B")
             if number > kind.newest:
-                raise DamagedFileError(f"it has options of type {number}, which is newer than what is known here")
+                raise DamagedFileError(
+                    f"it has options of type {number}, which is newer than what is known here"
+                )
             return self._node(target, kind.types.get(number, _NUMBERS_ONLY))
         if not kind.many:
             return self.table(target, kind)
         offsets = self._vector(target, VectorField(4))
         count = len(offsets.data) // 4
-        return [self.table(self._buffer.follow(target + 4 + 4 * i), kind) for i in range(count)]
+        return [
+            self.table(self._buffer.follow(target + 4 + 4 * i), kind)
+            for i in range(count)
+        ]
 
     def _vector(self, at: int, kind: VectorField) -> FlatVector:
         key = (at, kind)
@@ -215,7 +241,9 @@ class _TreeReader:
             size = self._buffer.number("I", at) * kind.itemsize
             if at + 4 + size > len(self._view):
                 raise DamagedFileError(f"a vector claims {size} bytes")
-            self._vectors[key] = FlatVector(self._view[at + 4 : at + 4 + size], kind.itemsize, kind.alignment)
+            self._vectors[key] = FlatVector(
+                self._view[at + 4 : at + 4 + size], kind.itemsize, kind.alignment
+            )
         return self._vectors[key]
 
 
@@ -229,7 +257,9 @@ def write_tree(root: FlatNode, identifier: bytes, file: BinaryIO) -> int:
     """
     layout = _Layout(root)
     if layout.size > MAX_BYTES:
-        raise DamagedFileError(f"it would have {layout.size} bytes, and a FlatBuffer ends at {MAX_BYTES}")
+        raise DamagedFileError(
+            f"it would have {layout.size} bytes, and a FlatBuffer ends at {MAX_BYTES}"
+        )
     end = 0
     for at, piece in layout.pieces(identifier):
         file.write(bytes(at - end))
@@ -267,7 +297,10 @@ class _Layout:
                 yield at, struct.pack("<I", len(part.data) // part.itemsize)
                 yield at + 4, part.data
             else:
-                offsets = [self._positions[id(node)] - at - 4 - 4 * i for i, node in enumerate(part)]
+                offsets = [
+                    self._positions[id(node)] - at - 4 - 4 * i
+                    for i, node in enumerate(part)
+                ]
                 yield at, struct.pack(f"<{len(part) + 1}I", len(part), *offsets)
 
     def _place(self, part: FlatChild) -> None:
@@ -294,7 +327,9 @@ class _Layout:
         struct.pack_into("<i", content, 0, at - fields)
         for index, child in node.children.items():
             slot = node.slots[index]
-            struct.pack_into("<I", content, slot, self._positions[id(child)] - at - slot)
+            struct.pack_into(
+                "<I", content, slot, self._positions[id(child)] - at - slot
+            )
         return bytes(content)
 
 

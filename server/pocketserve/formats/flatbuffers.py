@@ -24,7 +24,9 @@ _T = TypeVar("_T")
 class FlatBuffer(BoundedReader):
     """A FlatBuffer. All methods raise ``DamagedFileError`` where an offset leads outside or the budget is spent."""
 
-    def __init__(self, data: bytes | mmap.mmap, identifier: bytes, budget: int = BUDGET) -> None:
+    def __init__(
+        self, data: bytes | mmap.mmap, identifier: bytes, budget: int = BUDGET
+    ) -> None:
         super().__init__(data, budget)
         if bytes(self.slice(4, 4)) != identifier:
             raise DamagedFileError(f"file identifier {identifier.decode()} is missing")
@@ -35,7 +37,9 @@ class FlatBuffer(BoundedReader):
 
     def number(self, code: str, at: int) -> int:
         """Return the integer at a position; ``code`` is one of struct's."""
-        value: int = struct.unpack(f"<{code}", self.slice(at, struct.calcsize(f"<{code}")))[0]
+        value: int = struct.unpack(
+            f"<{code}", self.slice(at, struct.calcsize(f"<{code}"))
+        )[0]
         return value
 
     def follow(self, at: int) -> int:
@@ -112,12 +116,18 @@ class FlatTable:
         """Return what ``read`` makes of each table in a vector of tables."""
         start, count = self._vector(number, 4, MAX_VECTOR)
         offsets = range(start, start + 4 * count, 4)
-        return tuple(read(FlatTable(self._buffer, self._buffer.follow(at))) for at in offsets)
+        return tuple(
+            read(FlatTable(self._buffer, self._buffer.follow(at))) for at in offsets
+        )
 
     def element(self, number: int, position: int) -> FlatTable | None:
         """Return a table out of a vector of tables; None where the vector is shorter."""
         start, count = self._vector(number, 4, len(self._buffer.data))
-        return FlatTable(self._buffer, self._buffer.follow(start + 4 * position)) if position < count else None
+        return (
+            FlatTable(self._buffer, self._buffer.follow(start + 4 * position))
+            if position < count
+            else None
+        )
 
     def _vector(self, number: int, itemsize: int, maximum: int) -> tuple[int, int]:
         """Return where a vector's elements begin, and their count, all of which lie inside."""
@@ -132,7 +142,11 @@ class FlatTable:
 
     def _field(self, number: int) -> int | None:
         slot = 4 + 2 * number
-        offset = self._buffer.number("H", self._fields + slot) if slot < self._fields_size else 0
+        offset = (
+            self._buffer.number("H", self._fields + slot)
+            if slot < self._fields_size
+            else 0
+        )
         return self._at + offset if offset else None
 
 

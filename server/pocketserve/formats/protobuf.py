@@ -16,9 +16,12 @@ Span = tuple[int, int]
 # Messages may hold millions of plain numbers, such as a forest's nodes: such runs are skipped in one go. These are the
 # tags of fields 1 to 15 with wire types 0 (varint), 5 (four bytes) and 1 (eight bytes). Possessive, so that no state is
 # kept for each number.
-_VARINT_TAGS, _FIXED32_TAGS, _FIXED64_TAGS = (re.escape(bytes(range(8 + kind, 128, 8))) for kind in (0, 5, 1))
+_VARINT_TAGS, _FIXED32_TAGS, _FIXED64_TAGS = (
+    re.escape(bytes(range(8 + kind, 128, 8))) for kind in (0, 5, 1)
+)
 _NUMBERS = re.compile(
-    b"(?:[%b][\x80-\xff]{0,9}[\x00-\x7f]|[%b].{4}|[%b].{8})++" % (_VARINT_TAGS, _FIXED32_TAGS, _FIXED64_TAGS),
+    b"(?:[%b][\x80-\xff]{0,9}[\x00-\x7f]|[%b].{4}|[%b].{8})++"
+    % (_VARINT_TAGS, _FIXED32_TAGS, _FIXED64_TAGS),
     re.DOTALL,
 )
 

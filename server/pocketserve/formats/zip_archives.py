@@ -17,7 +17,13 @@ from typing import BinaryIO, NamedTuple
 MAX_ENTRIES = 200_000
 MAX_DIRECTORY_BYTES = 64 * 1024 * 1024
 
-_END, _END64, _LOCATOR64, _ENTRY, _LOCAL = b"PK\5\6", b"PK\6\6", b"PK\6\7", b"PK\1\2", b"PK\3\4"
+_END, _END64, _LOCATOR64, _ENTRY, _LOCAL = (
+    b"PK\5\6",
+    b"PK\6\6",
+    b"PK\6\7",
+    b"PK\1\2",
+    b"PK\3\4",
+)
 _END_SIZE, _ENTRY_SIZE, _LOCAL_SIZE = 22, 46, 30
 _MAX_COMMENT = 0xFFFF
 _STORED, _DEFLATED = 0, 8
@@ -65,7 +71,9 @@ def members(path: Path, *, appended: bool = False) -> Iterator[Member]:
             if appended:
                 yield member._replace(offset=member.offset + shift)
             else:
-                yield member._replace(name=member.name.partition("/")[2] or member.name, crc=None)
+                yield member._replace(
+                    name=member.name.partition("/")[2] or member.name, crc=None
+                )
 
 
 def check_overlaps(entries: Iterable[Member]) -> None:
@@ -126,7 +134,15 @@ def _unpacked(file: BinaryIO, member: Member) -> Iterator[bytes]:
 
 
 _FOLDERS = ("data/aotinductor/", "code/", "data/")
-_FILES = frozenset({"bytecode.pkl", "constants.pkl", "data.pkl", "archive_format", "serialized_exported_program.json"})
+_FILES = frozenset(
+    {
+        "bytecode.pkl",
+        "constants.pkl",
+        "data.pkl",
+        "archive_format",
+        "serialized_exported_program.json",
+    }
+)
 
 _KINDS = (
     # Compiled packages come first: whatever else such a file holds, opening it would run native code.
@@ -144,7 +160,10 @@ def _marker(name: str) -> str:
     """Return the part of a member's name that tells the kind, or an empty text; so that the set of them stays small."""
     if name.startswith("models/") and name.endswith(".json"):
         return "models/"
-    return next((folder for folder in _FOLDERS if name.startswith(folder)), name if name in _FILES else "")
+    return next(
+        (folder for folder in _FOLDERS if name.startswith(folder)),
+        name if name in _FILES else "",
+    )
 
 
 def _directory(file: BinaryIO) -> tuple[int, int, int, int]:
@@ -181,7 +200,9 @@ def _directory64(file: BinaryIO, end: int) -> tuple[int, int, int, int]:
 
 def _entry(file: BinaryIO, left: int) -> tuple[Member, int]:
     head = _exactly(file, _ENTRY_SIZE)
-    flags, method, crc, packed, size, names, extras, comment, mode, offset = struct.unpack("<8xHH4xIIIHHH6xHI", head)
+    flags, method, crc, packed, size, names, extras, comment, mode, offset = (
+        struct.unpack("<8xHH4xIIIHHH6xHI", head)
+    )
     used = _ENTRY_SIZE + names + extras + comment
     if head[:4] != _ENTRY or used > left:
         raise BadZipError("its directory is damaged")
@@ -198,9 +219,14 @@ def _wide(extra: bytes, packed: int, size: int, offset: int) -> tuple[int, int, 
     while at + 4 <= len(extra):
         kind, length = struct.unpack_from("<HH", extra, at)
         if kind == 1:
-            wide = iter(struct.unpack_from(f"<{min(length, len(extra) - at - 4) // 8}Q", extra, at + 4))
+            wide = iter(
+                struct.unpack_from(
+                    f"<{min(length, len(extra) - at - 4) // 8}Q", extra, at + 4
+                )
+            )
             size, packed, offset = (
-                next(wide, value) if value == 0xFFFFFFFF else value for value in (size, packed, offset)
+                next(wide, value) if value == 0xFFFFFFFF else value
+                for value in (size, packed, offset)
             )
         at += 4 + length
     return packed, size, offset

@@ -40,7 +40,9 @@ class CallerExecutor:
         return self._outcome.pop()
 
 
-def submit_and_wait(submit: Callable[[InferenceCall, Done], Job | None], call: InferenceCall) -> Any:
+def submit_and_wait(
+    submit: Callable[[InferenceCall, Done], Job | None], call: InferenceCall
+) -> Any:
     """Answer one request on this thread, for commands and tests.
 
     Args:

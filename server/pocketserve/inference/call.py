@@ -62,7 +62,9 @@ class InferenceCall(QueueEntry):
         keeps_thread: bool = False,
     ) -> None:
         # To label, draw or write an answer as JSON takes too long for the next request to wait for it.
-        QueueEntry.__init__(self, options, execute, keeps_thread and type(payload) is EncodedPayload)
+        QueueEntry.__init__(
+            self, options, execute, keeps_thread and type(payload) is EncodedPayload
+        )
         self.model = model
         self.version = version
         self.payload = payload
@@ -84,7 +86,9 @@ class InferenceCall(QueueEntry):
         """
         self.handle = handle
         try:
-            operation, self.arrays = prepare_operation(handle, self.payload, self.options, budget)
+            operation, self.arrays = prepare_operation(
+                handle, self.payload, self.options, budget
+            )
             self._operation, self.signature = operation, operation.signature
             if operation.step is not None and handle.sequences is not None:
                 self._sequence = handle.sequences.enter(operation.step, self)
@@ -98,7 +102,11 @@ class InferenceCall(QueueEntry):
 
     def _submit_step(self) -> Job | None:
         """Submit a step to the queue of its sequence's own session."""
-        assert self.handle is not None and self.handle.sequences is not None and self._sequence is not None
+        assert (
+            self.handle is not None
+            and self.handle.sequences is not None
+            and self._sequence is not None
+        )
         try:
             queue = self.handle.sequences.queue_of(self._sequence)
         except BaseException as error:
@@ -153,6 +161,8 @@ class InferenceCall(QueueEntry):
     def _give_back(self, *, failed: bool) -> None:
         if self._sequence is not None:
             assert self.handle is not None and self.handle.sequences is not None
-            self.handle.sequences.leave(self._operation.step, self._sequence, self, failed=failed)
+            self.handle.sequences.leave(
+                self._operation.step, self._sequence, self, failed=failed
+            )
         if self.release is not None:
             self.release(self)

@@ -20,12 +20,18 @@ from pocketserve_wire import DATATYPES, ApiError, ErrorCode, Tensor
 def matrix_features(task: Task, bound: Bindings) -> list[str]:
     """Return the names of a matrix's columns; none where the model takes something else, or they have no names."""
     specs = bound.specs
-    if len(specs) != 1 or len(specs[0].shape) != 2 or not isinstance(task, FormProvider):
+    if (
+        len(specs) != 1
+        or len(specs[0].shape) != 2
+        or not isinstance(task, FormProvider)
+    ):
         return []
     return [feature.name for feature in task.form().features]
 
 
-def join_columns(tensors: Sequence[Tensor], bound: Bindings, task: Task) -> Sequence[Tensor]:
+def join_columns(
+    tensors: Sequence[Tensor], bound: Bindings, task: Task
+) -> Sequence[Tensor]:
     """Return one matrix in place of a tensor for each feature; other tensors are returned as they are.
 
     Raises:
@@ -40,7 +46,10 @@ def join_columns(tensors: Sequence[Tensor], bound: Bindings, task: Task) -> Sequ
     values = [_column(columns[name], spec) for name in features]
     lengths = {len(column) for column in values}
     if len(lengths) != 1:
-        raise ApiError(ErrorCode.INVALID_TENSOR, "the inputs of the features have different numbers of rows")
+        raise ApiError(
+            ErrorCode.INVALID_TENSOR,
+            "the inputs of the features have different numbers of rows",
+        )
     return [to_tensor(spec.name, np.stack(values, axis=1))]
 
 
@@ -60,7 +69,9 @@ def rows_of_objects(rows: Sequence[Any], features: Sequence[str]) -> list[list[A
     return matrix
 
 
-def rows_of_columns(columns: Mapping[str, Any], features: Sequence[str]) -> list[list[Any]]:
+def rows_of_columns(
+    columns: Mapping[str, Any], features: Sequence[str]
+) -> list[list[Any]]:
     """Return lists of values by feature name as rows in the model's order; a single value is a row of its own.
 
     Raises:
@@ -72,21 +83,31 @@ def rows_of_columns(columns: Mapping[str, Any], features: Sequence[str]) -> list
         values = columns[name]
         lists.append(values if isinstance(values, list) else [values])
     if len({len(values) for values in lists}) != 1:
-        raise ApiError(ErrorCode.INVALID_TENSOR, "the features have different numbers of values")
+        raise ApiError(
+            ErrorCode.INVALID_TENSOR, "the features have different numbers of values"
+        )
     return [list(row) for row in zip(*lists, strict=True)]
 
 
-def _check_names(names: Mapping[str, Any], features: Sequence[str], location: str) -> None:
+def _check_names(
+    names: Mapping[str, Any], features: Sequence[str], location: str
+) -> None:
     expected = dict.fromkeys(features)
     if names.keys() == expected.keys():
         return
     takes = f"the model takes {', '.join(features)}"
     for name in names:
         if name not in expected:
-            raise ApiError(ErrorCode.INVALID_REQUEST, f"{location}: unknown feature {name!r:.80}; {takes}")
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST,
+                f"{location}: unknown feature {name!r:.80}; {takes}",
+            )
     for name in features:
         if name not in names:
-            raise ApiError(ErrorCode.INVALID_REQUEST, f"{location}: feature {name!r:.80} is missing; {takes}")
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST,
+                f"{location}: feature {name!r:.80} is missing; {takes}",
+            )
 
 
 def _column(tensor: Tensor, spec: TensorSpec) -> Array:
@@ -98,7 +119,9 @@ def _column(tensor: Tensor, spec: TensorSpec) -> Array:
     datatype = "FP32" if spec.quantization is not None else spec.datatype
     target = np.dtype(DATATYPES[datatype].typestr)
     array = to_array(tensor)
-    fits = tensor.datatype not in ("BYTES", "BF16") and np.can_cast(array.dtype, target, "same_kind")
+    fits = tensor.datatype not in ("BYTES", "BF16") and np.can_cast(
+        array.dtype, target, "same_kind"
+    )
     if not fits or datatype == "BF16":
         text = f"{location}: {tensor.datatype} does not fit the model's {datatype}"
         raise ApiError(ErrorCode.INVALID_TENSOR, text)

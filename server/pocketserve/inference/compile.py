@@ -18,7 +18,13 @@ from pocketserve.inference.run import run_session
 from pocketserve.runtimes.base import Session
 from pocketserve.tensors import Array, TensorSpec, plain_memory, to_tensor
 from pocketserve_wire import DATATYPES
-from pocketserve_wire.oip import EncodedBody, InferResponse, RequestedOutput, RequestTemplate, encode_infer_response
+from pocketserve_wire.oip import (
+    EncodedBody,
+    InferResponse,
+    RequestedOutput,
+    RequestTemplate,
+    encode_infer_response,
+)
 from pocketserve_wire.tensor import element_count
 
 MAX_COMPILED: Final = 64
@@ -96,7 +102,10 @@ class CompiledRequest:
         return encoded
 
     def _encode(self, results: Mapping[str, Array]) -> EncodedBody:
-        outputs = [to_tensor(name, results[own], datatype) for name, own, datatype in self._outputs]
+        outputs = [
+            to_tensor(name, results[own], datatype)
+            for name, own, datatype in self._outputs
+        ]
         return encode_infer_response(self._response._replace(outputs=outputs), True)
 
 
@@ -118,11 +127,24 @@ def keep_compiled(
     if not template.all_raw or hasattr(handle.model.sessions[0], "reset"):
         return
     tensors = [
-        (inputs.by_name[name][1], np.dtype(DATATYPES[datatype].typestr), shape, element_count(shape), start)
+        (
+            inputs.by_name[name][1],
+            np.dtype(DATATYPES[datatype].typestr),
+            shape,
+            element_count(shape),
+            start,
+        )
         for name, datatype, shape, start, _, _ in template.inputs
     ]
-    names = [(output.name, own, "BF16" if spec.datatype == "BF16" else None) for output, (spec, own) in outputs]
-    response = InferResponse(handle.model.entry.name, handle.model.version.name, [], template.id)
+    names = [
+        (output.name, own, "BF16" if spec.datatype == "BF16" else None)
+        for output, (spec, own) in outputs
+    ]
+    response = InferResponse(
+        handle.model.entry.name, handle.model.version.name, [], template.id
+    )
     if len(handle.compiled) >= MAX_COMPILED:
         handle.compiled.clear()
-    handle.compiled[template] = CompiledRequest(signature, rows, tensors, names, response)
+    handle.compiled[template] = CompiledRequest(
+        signature, rows, tensors, names, response
+    )

@@ -11,7 +11,12 @@ from typing import Any
 from pocketserve.inference.accepted import JSON, Accepted, RawInputs, field_name
 from pocketserve.inference.payload import FormPart, RawInput, RawPayload
 from pocketserve.tasks import parameters
-from pocketserve.tasks.base import AnswerOptions, Hints, invalid_input, invalid_parameter
+from pocketserve.tasks.base import (
+    AnswerOptions,
+    Hints,
+    invalid_input,
+    invalid_parameter,
+)
 from pocketserve.tasks.cancellation import is_text
 from pocketserve.tasks.encoded import MAX_INPUTS, decode_file
 from pocketserve_wire import ApiError
@@ -19,7 +24,9 @@ from pocketserve_wire import ApiError
 LISTS = ("texts", "items")  # keys whose values are always lists
 
 
-def inputs_of_form(parts: Sequence[FormPart], accepted: Accepted, payload: RawPayload) -> RawInputs:
+def inputs_of_form(
+    parts: Sequence[FormPart], accepted: Accepted, payload: RawPayload
+) -> RawInputs:
     """Return the inputs in a form, and the options with its parameters.
 
     Raises:
@@ -27,11 +34,15 @@ def inputs_of_form(parts: Sequence[FormPart], accepted: Accepted, payload: RawPa
     """
     parts = [part for part in parts if not part.is_unfilled]
     hints, options = _with_parameters(parts, accepted, payload)
-    inputs = [part for part in parts if part.is_file or not _is_parameter(part, accepted)]
+    inputs = [
+        part for part in parts if part.is_file or not _is_parameter(part, accepted)
+    ]
     if not inputs:
         raise invalid_input("the form has no file and no field with input")
     lone = inputs[0]
-    if len(inputs) == 1 and (lone.is_file or field_name(lone.name) not in accepted.keys):
+    if len(inputs) == 1 and (
+        lone.is_file or field_name(lone.name) not in accepted.keys
+    ):
         return RawInputs([_raw(lone, hints)], options)
     for part in inputs:
         if not part.is_file and field_name(part.name) not in accepted.keys:
@@ -49,10 +60,16 @@ def inputs_of_form(parts: Sequence[FormPart], accepted: Accepted, payload: RawPa
 
 def _is_parameter(part: FormPart, accepted: Accepted) -> bool:
     """Return whether a field is a request parameter; the task's own keys go first."""
-    return not part.is_file and part.name in parameters.NAMES and part.name not in accepted.keys
+    return (
+        not part.is_file
+        and part.name in parameters.NAMES
+        and part.name not in accepted.keys
+    )
 
 
-def _with_parameters(parts: Sequence[FormPart], accepted: Accepted, payload: RawPayload) -> tuple[Hints, AnswerOptions]:
+def _with_parameters(
+    parts: Sequence[FormPart], accepted: Accepted, payload: RawPayload
+) -> tuple[Hints, AnswerOptions]:
     values: dict[str, Any] = dict(payload.hints.values)
     for part in parts:
         if not _is_parameter(part, accepted):
@@ -67,10 +84,14 @@ def _raw(part: FormPart, hints: Hints) -> RawInput:
     return RawInput(part.content, hints._replace(content_type=part.content_type))
 
 
-def _files(parts: Sequence[FormPart], accepted: Accepted, hints: Hints, options: AnswerOptions) -> RawInputs:
+def _files(
+    parts: Sequence[FormPart], accepted: Accepted, hints: Hints, options: AnswerOptions
+) -> RawInputs:
     """Return one input for each file, which a field may hold in base64."""
     if len(parts) > MAX_INPUTS:
-        raise invalid_input(f"the form has {len(parts)} files, the limit is {MAX_INPUTS}; send them in parts")
+        raise invalid_input(
+            f"the form has {len(parts)} files, the limit is {MAX_INPUTS}; send them in parts"
+        )
     inputs = []
     for part in parts:
         if part.is_file or not is_text(part.content):
@@ -86,7 +107,9 @@ def _rows(parts: Sequence[FormPart], hints: Hints, options: AnswerOptions) -> Ra
     columns: dict[str, list[str]] = {}
     for part in parts:
         if part.is_file:
-            raise invalid_input("send a table as one file, or its features as fields of the form, not both")
+            raise invalid_input(
+                "send a table as one file, or its features as fields of the form, not both"
+            )
         columns.setdefault(field_name(part.name), []).append(_text(part))
     counts = {len(values) for values in columns.values()}
     if len(counts) > 1:
@@ -99,20 +122,26 @@ def _rows(parts: Sequence[FormPart], hints: Hints, options: AnswerOptions) -> Ra
     return RawInputs([RawInput(memoryview(body), hints)], options)
 
 
-def _tensors(parts: Sequence[FormPart], accepted: Accepted, hints: Hints, options: AnswerOptions) -> RawInputs:
+def _tensors(
+    parts: Sequence[FormPart], accepted: Accepted, hints: Hints, options: AnswerOptions
+) -> RawInputs:
     """Return the contents by the names of the model's inputs."""
     contents: dict[str, memoryview] = {}
     takes = ", ".join(map(repr, accepted.input_names))
     for part in parts:
         if part.name not in accepted.keys:
-            raise invalid_input(f"unknown input {part.name[:64]!r} in the form; the model takes {takes}")
+            raise invalid_input(
+                f"unknown input {part.name[:64]!r} in the form; the model takes {takes}"
+            )
         if part.name in contents:
             raise invalid_input(f"the form has the input {part.name!r:.80} twice")
         contents[part.name] = part.content
     return RawInputs([RawInput(memoryview(b""), hints, contents)], options)
 
 
-def _object(parts: Sequence[FormPart], accepted: Accepted, hints: Hints, options: AnswerOptions) -> RawInputs:
+def _object(
+    parts: Sequence[FormPart], accepted: Accepted, hints: Hints, options: AnswerOptions
+) -> RawInputs:
     """Return fields, and files of text, as the JSON object that the task takes."""
     values: dict[str, list[Any]] = {}
     for part in parts:
@@ -122,7 +151,9 @@ def _object(parts: Sequence[FormPart], accepted: Accepted, hints: Hints, options
                 raise _unknown_field(part.name, accepted)
             name = "texts"
         value = _text(part)
-        values.setdefault(name, []).extend(_items(value) if name in ("items", "user") else [value])
+        values.setdefault(name, []).extend(
+            _items(value) if name in ("items", "user") else [value]
+        )
     if len(values.get("text", ())) > 1 and len(values) == 1:
         values = {"texts": values["text"]}
     content: dict[str, Any] = {}
@@ -131,7 +162,9 @@ def _object(parts: Sequence[FormPart], accepted: Accepted, hints: Hints, options
             raise invalid_input(f"the form has the field {name!r} twice")
         content[name] = entries if name in LISTS else entries[0]
     body = json.dumps(content).encode("ascii")
-    return RawInputs([RawInput(memoryview(body), hints._replace(content_type=JSON))], options)
+    return RawInputs(
+        [RawInput(memoryview(body), hints._replace(content_type=JSON))], options
+    )
 
 
 def _items(text: str) -> list[Any]:
@@ -155,5 +188,9 @@ def _text(part: FormPart) -> str:
 
 
 def _unknown_field(name: str, accepted: Accepted) -> ApiError:
-    accepted_names = ", ".join([*sorted(accepted.keys), *accepted.parameters][:MAX_INPUTS])
-    return invalid_input(f"unknown form field {name[:64]!r}; this model takes {accepted_names}")
+    accepted_names = ", ".join(
+        [*sorted(accepted.keys), *accepted.parameters][:MAX_INPUTS]
+    )
+    return invalid_input(
+        f"unknown form field {name[:64]!r}; this model takes {accepted_names}"
+    )

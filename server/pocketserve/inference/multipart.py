@@ -15,9 +15,13 @@ from pocketserve_wire.oip_fields import bad_request
 MAX_PART_HEADERS: Final = 8192
 MAX_PARTS: Final = 1024
 _BOUNDARY = re.compile(r'boundary=(?:"([^"]{1,70})"|([^\s;"]{1,70}))', re.IGNORECASE)
-_ENCODED = re.compile(rb"content-transfer-encoding:\s*(?:base64|quoted-printable)", re.IGNORECASE)
+_ENCODED = re.compile(
+    rb"content-transfer-encoding:\s*(?:base64|quoted-printable)", re.IGNORECASE
+)
 _TYPE = re.compile(rb"^content-type:[ \t]*([^\r\n]+)", re.IGNORECASE | re.MULTILINE)
-_DISPOSITION = re.compile(rb"^content-disposition:[ \t]*([^\r\n]+)", re.IGNORECASE | re.MULTILINE)
+_DISPOSITION = re.compile(
+    rb"^content-disposition:[ \t]*([^\r\n]+)", re.IGNORECASE | re.MULTILINE
+)
 _PARAMETER = re.compile(rb';[ \t]*([A-Za-z]+\*?)=(?:"((?:[^"\\]|\\.)*+)"?|([^\s;"]*))')
 _TEXT_TYPES = ("text/", "application/json")
 
@@ -48,7 +52,9 @@ def read_form(body: memoryview, content_type: str) -> list[FormPart]:
         end = content.find(b"\r\n" + delimiter, head_end + 2)
         if end < 0:
             raise _invalid_form("is cut off")
-        parts.append(_part(content[start:head_end], view[head_end + 4 : max(head_end + 4, end)]))
+        parts.append(
+            _part(content[start:head_end], view[head_end + 4 : max(head_end + 4, end)])
+        )
         start = end + 2 + len(delimiter)
     if content[start : start + 2] != b"--":
         raise _invalid_form("cannot be read")
@@ -69,10 +75,16 @@ def _part(headers: bytes, content: memoryview) -> FormPart:
     name = parameters.get(b"name", b"").decode("utf-8", "replace")
     has_filename = b"filename" in parameters or b"filename*" in parameters
     # Some programs leave the file's name out, and none writes such a type for a text field.
-    is_file = has_filename or (content_type != "" and not content_type.lower().startswith(_TEXT_TYPES))
+    is_file = has_filename or (
+        content_type != "" and not content_type.lower().startswith(_TEXT_TYPES)
+    )
     is_unfilled = is_file and not content and not parameters.get(b"filename")
-    return FormPart(name, content, content_type, is_file=is_file, is_unfilled=is_unfilled)
+    return FormPart(
+        name, content, content_type, is_file=is_file, is_unfilled=is_unfilled
+    )
 
 
 def _invalid_form(fault: str) -> ApiError:
-    return bad_request(f"the form {fault}: send files and fields as curl -F does, or one file by curl -T FILE")
+    return bad_request(
+        f"the form {fault}: send files and fields as curl -F does, or one file by curl -T FILE"
+    )

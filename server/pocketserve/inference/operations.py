@@ -28,10 +28,28 @@ from pocketserve.inference.payload import (
 )
 from pocketserve.inference.respond import output_tensor, task_outputs
 from pocketserve.inference.run import run_inputs, run_session, run_steps
-from pocketserve.inference.validate import Inputs, collect, raw_tensor, requested_outputs, signature_of
+from pocketserve.inference.validate import (
+    Inputs,
+    collect,
+    raw_tensor,
+    requested_outputs,
+    signature_of,
+)
 from pocketserve.runtimes.base import Session
-from pocketserve.tasks.base import Annotator, Answer, Arrays, ExtendedAnswer, Task, TensorForm
-from pocketserve.tasks.cancellation import BytePool, cancellation_scope, hold_document, hold_documents
+from pocketserve.tasks.base import (
+    Annotator,
+    Answer,
+    Arrays,
+    ExtendedAnswer,
+    Task,
+    TensorForm,
+)
+from pocketserve.tasks.cancellation import (
+    BytePool,
+    cancellation_scope,
+    hold_document,
+    hold_documents,
+)
 from pocketserve.tensors import Array, to_tensor
 from pocketserve_wire import ApiError, ErrorCode, Tensor
 from pocketserve_wire.oip import EncodedBody, InferResponse, encode_infer_response
@@ -41,7 +59,9 @@ if TYPE_CHECKING:
     from pocketserve.engine.lifecycle.sequences import SequenceStep
 
 SEQUENCE_PARAMETERS = frozenset({"sequence_id", "sequence_start", "sequence_end"})
-MAX_PREPARED_BYTES = 1 << 28  # of the tensors of a request with several raw inputs, which all wait for its turn
+MAX_PREPARED_BYTES = (
+    1 << 28
+)  # of the tensors of a request with several raw inputs, which all wait for its turn
 NO_INPUTS = Inputs({}, 0, False, False, {})  # of a request that only ends a sequence
 
 
@@ -62,8 +82,19 @@ class TensorOperation:
     prepare_ns = 0
     sequence: OpenSequence | None = None
 
-    def __init__(self, handle: ModelHandle, payload: TensorPayload, options: RequestOptions, encoded: bool) -> None:
-        self._handle, self._request, self._options, self._encoded = handle, payload.request, options, encoded
+    def __init__(
+        self,
+        handle: ModelHandle,
+        payload: TensorPayload,
+        options: RequestOptions,
+        encoded: bool,
+    ) -> None:
+        self._handle, self._request, self._options, self._encoded = (
+            handle,
+            payload.request,
+            options,
+            encoded,
+        )
         request, model = payload.request, handle.model
         self.signature = signature_of(request, handle)
         self._bindings, outputs = model.entry_points[self.signature]
@@ -72,22 +103,41 @@ class TensorOperation:
             tensors = [raw_tensor(request.raw, self._bindings)]
         self._is_joined = False
         if len(tensors) and tensors[0].name not in self._bindings.by_name:
-            from pocketserve.inference.columns import join_columns  # late: few requests have columns
+            from pocketserve.inference.columns import (
+                join_columns,
+            )  # late: few requests have columns
 
             columns = tensors
             tensors = join_columns(columns, self._bindings, model.task)
             self._is_joined = tensors is not columns
         self.step = step = _step_of(request.parameters, options.owner)
-        if step is not None and self.signature is not None and handle.sequences is not None:
-            raise ApiError(ErrorCode.INVALID_REQUEST, "sequences work with the default signature only")
+        if (
+            step is not None
+            and self.signature is not None
+            and handle.sequences is not None
+        ):
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST,
+                "sequences work with the default signature only",
+            )
         self._closes = step is not None and step.end and not tensors
-        self._outputs = [] if self._closes else requested_outputs(request.outputs, outputs)
+        self._outputs = (
+            [] if self._closes else requested_outputs(request.outputs, outputs)
+        )
         first_state = model.first_state if self.signature is None else {}
-        inputs = NO_INPUTS if self._closes else collect(tensors, self._bindings, payload.row_by_row, first_state)
+        inputs = (
+            NO_INPUTS
+            if self._closes
+            else collect(tensors, self._bindings, payload.row_by_row, first_state)
+        )
         self._inputs = inputs
         self.rows = inputs.rows
         self.executions = inputs.rows if inputs.row_by_row else 0
-        self.arrays = None if inputs.row_by_row or inputs.state or self.step is not None else inputs.arrays
+        self.arrays = (
+            None
+            if inputs.row_by_row or inputs.state or self.step is not None
+            else inputs.arrays
+        )
 
     def run(self, session: Session, _arrays: Arrays | None) -> dict[str, Array]:
         """Run the model, with its sequence's state where it has one; not for what only ends a sequence."""
@@ -95,9 +145,16 @@ class TensorOperation:
             return {}
         inputs, sequence = self._inputs, self.sequence
         if sequence is None:
-            return run_inputs(session, inputs, self.signature, self._options.cancellation)
-        outputs = run_session(session, {**inputs.state, **sequence.state, **inputs.arrays}, self.signature)
-        sequence.state = {name: outputs[output] for name, output in self._handle.model.feedback.items()}
+            return run_inputs(
+                session, inputs, self.signature, self._options.cancellation
+            )
+        outputs = run_session(
+            session, {**inputs.state, **sequence.state, **inputs.arrays}, self.signature
+        )
+        sequence.state = {
+            name: outputs[output]
+            for name, output in self._handle.model.feedback.items()
+        }
         return outputs
 
     def respond(self, result: Mapping[str, Array]) -> InferResponse | EncodedBody:
@@ -109,14 +166,23 @@ class TensorOperation:
             output_tensor(requested, spec, result[own], inputs.reals, labels, batch)
             for requested, (spec, own) in self._outputs
         ]
-        response = InferResponse(model.entry.name, model.version.name, outputs, id=request.id)
+        response = InferResponse(
+            model.entry.name, model.version.name, outputs, id=request.id
+        )
         if (
             request.template is not None
             and self.step is None
             and not self._is_joined
             and not (inputs.row_by_row or inputs.reals or inputs.state)
         ):
-            keep_compiled(self._handle, request.template, self.signature, inputs.rows, self._bindings, self._outputs)
+            keep_compiled(
+                self._handle,
+                request.template,
+                self.signature,
+                inputs.rows,
+                self._bindings,
+                self._outputs,
+            )
         return encode_infer_response(response, True) if self._encoded else response
 
 
@@ -150,9 +216,18 @@ class TaskOperation:
     sequence: OpenSequence | None = None
 
     def __init__(
-        self, handle: ModelHandle, payload: RawPayload, options: RequestOptions, budget: BytePool | None
+        self,
+        handle: ModelHandle,
+        payload: RawPayload,
+        options: RequestOptions,
+        budget: BytePool | None,
     ) -> None:
-        self._handle, self._payload, self._options, self._budget = handle, payload, options, budget
+        self._handle, self._payload, self._options, self._budget = (
+            handle,
+            payload,
+            options,
+            budget,
+        )
         self.step = _step_of(payload.parameters, options.owner)
         self._answer_options = payload.options
         self._is_list = False
@@ -162,13 +237,20 @@ class TaskOperation:
         self.rows, self.executions = 1, 0
         self._is_deferred = bool(options.stream) and self.step is None
         if not self._is_deferred:
-            handle.queue.check_room(options.rank, options.stream)  # decoding may cost more than the model
+            handle.queue.check_room(
+                options.rank, options.stream
+            )  # decoding may cost more than the model
             self._prepare()
 
     def _check_annotation(self) -> None:
         task = self._handle.model.task
-        if "annotate" in self._answer_options.values and not isinstance(task, Annotator):
-            raise ApiError(ErrorCode.INVALID_PARAMETER, f"annotate: the task {task.name} has no picture to draw on")
+        if "annotate" in self._answer_options.values and not isinstance(
+            task, Annotator
+        ):
+            raise ApiError(
+                ErrorCode.INVALID_PARAMETER,
+                f"annotate: the task {task.name} has no picture to draw on",
+            )
 
     def _prepare(self) -> None:
         """Decode the input; for a stream's when it runs, as a newer one may take its place until then."""
@@ -181,33 +263,59 @@ class TaskOperation:
         size = 0
         for source in sources:
             inputs.append(self._prepare_input(source))
-            size += sum(step.size for step in inputs[-1].steps) if len(sources) > 1 else 0
+            size += (
+                sum(step.size for step in inputs[-1].steps) if len(sources) > 1 else 0
+            )
             if size > MAX_PREPARED_BYTES:
-                raise ApiError(ErrorCode.INVALID_INPUT, "the inputs are too many for one request; send them in parts")
+                raise ApiError(
+                    ErrorCode.INVALID_INPUT,
+                    "the inputs are too many for one request; send them in parts",
+                )
         self._inputs = inputs
-        steps = inputs[0].steps if len(inputs) == 1 else [step for item in inputs for step in item.steps]
+        steps = (
+            inputs[0].steps
+            if len(inputs) == 1
+            else [step for item in inputs for step in item.steps]
+        )
         only = steps[0] if len(steps) == 1 else None
         plain = only is not None and not only.row_by_row
         chained = len(inputs) == 1 and inputs[0].chained
-        if self.step is not None and handle.sequences is not None and not (plain or chained):
+        if (
+            self.step is not None
+            and handle.sequences is not None
+            and not (plain or chained)
+        ):
             text = "a step of a sequence is one run of the model, and this input takes several; send it in parts"
             raise ApiError(ErrorCode.INVALID_REQUEST, text)
-        if only is not None and not (only.row_by_row or only.state) and self.step is None:
+        if (
+            only is not None
+            and not (only.row_by_row or only.state)
+            and self.step is None
+        ):
             self.arrays = only.arrays
         self.rows = sum(step.rows for step in steps)
-        self.executions = 0 if plain else sum(step.rows if step.row_by_row else 1 for step in steps)
+        self.executions = (
+            0 if plain else sum(step.rows if step.row_by_row else 1 for step in steps)
+        )
 
     def _read_sources(self) -> Sequence[RawInput]:
         """Return the inputs of a body in another program's form; its fields may hold parameters."""
-        from pocketserve.inference.raw_input import read_raw_inputs  # late: few requests need it
+        from pocketserve.inference.raw_input import (
+            read_raw_inputs,
+        )  # late: few requests need it
 
         task = self._handle.model.task
         names = [spec.name for spec in self._handle.model.inputs.specs]
         with self._scope():
-            inputs, self._answer_options, self._is_list = read_raw_inputs(self._payload, task, names)
+            inputs, self._answer_options, self._is_list = read_raw_inputs(
+                self._payload, task, names
+            )
         self._check_annotation()
         if self._is_list and "annotate" in self._answer_options.values:
-            raise ApiError(ErrorCode.INVALID_PARAMETER, "annotate takes one picture in a request, not several")
+            raise ApiError(
+                ErrorCode.INVALID_PARAMETER,
+                "annotate takes one picture in a request, not several",
+            )
         return inputs
 
     def _prepare_input(self, source: RawInput) -> PreparedInput:
@@ -215,7 +323,10 @@ class TaskOperation:
         with self._scope():
             if source.tensors:
                 if not isinstance(task, TensorForm):
-                    raise ApiError(ErrorCode.INVALID_INPUT, "this model takes no form with several fields")
+                    raise ApiError(
+                        ErrorCode.INVALID_INPUT,
+                        "this model takes no form with several fields",
+                    )
                 hold_documents(source.tensors.values())
                 prepared = task.prepare_tensors(source.tensors)
             else:
@@ -230,15 +341,22 @@ class TaskOperation:
 
     def _scope(self) -> cancellation_scope:
         # To wait for memory with the session in hand would hold up all other requests of the model.
-        return cancellation_scope(self._options.check, self._budget, waits=not self._is_deferred)
+        return cancellation_scope(
+            self._options.check, self._budget, waits=not self._is_deferred
+        )
 
     def _collect(self, arrays: Arrays) -> Inputs:
         model, bindings = self._handle.model, self._handle.model.inputs
         tensors = []
         for name, array in arrays.items():
-            bf16 = bindings.by_name[name][0].datatype == "BF16" and array.dtype == np.uint16
+            bf16 = (
+                bindings.by_name[name][0].datatype == "BF16"
+                and array.dtype == np.uint16
+            )
             tensors.append(to_tensor(name, array, "BF16" if bf16 else None))
-        return collect(tensors, bindings, row_by_row=True, first_state=model.first_state)
+        return collect(
+            tensors, bindings, row_by_row=True, first_state=model.first_state
+        )
 
     def run(self, session: Session, _arrays: Arrays | None) -> Any:
         """Run the model; return one run's outputs, or a list of those of all runs."""
@@ -250,7 +368,9 @@ class TaskOperation:
         inputs = self._inputs
         try:
             if len(inputs) == 1 and len(inputs[0].steps) == 1 and self.sequence is None:
-                return run_inputs(session, inputs[0].steps[0], None, self._options.cancellation)
+                return run_inputs(
+                    session, inputs[0].steps[0], None, self._options.cancellation
+                )
             results = []
             for item in inputs:
                 results.extend(self._run_steps(session, item))
@@ -259,10 +379,14 @@ class TaskOperation:
             _raise_fault_of_task(self._handle.model.task, error)
             raise
 
-    def _run_steps(self, session: Session, item: PreparedInput) -> list[dict[str, Array]]:
+    def _run_steps(
+        self, session: Session, item: PreparedInput
+    ) -> list[dict[str, Array]]:
         is_chain = item.chained or self.sequence is not None
         feedback = self._handle.model.feedback if is_chain else None
-        return run_steps(session, item.steps, feedback, self._options.cancellation, self.sequence)
+        return run_steps(
+            session, item.steps, feedback, self._options.cancellation, self.sequence
+        )
 
     def respond(self, result: Any) -> Prediction:
         """Return the labelled answer, with its picture where it is asked for."""
@@ -271,17 +395,25 @@ class TaskOperation:
             runs = self._task_outputs(results, self._inputs[0])
             entries, more = self._answer(runs, self._inputs[0])
             picture = self._annotate(runs, entries)
-            if picture is not None and self._answer_options.values["annotate"] == "both":
+            if (
+                picture is not None
+                and self._answer_options.values["annotate"] == "both"
+            ):
                 import base64  # late: few ask for a picture
 
-                more, picture = {**more, "picture": base64.b64encode(picture).decode()}, None
+                more, picture = (
+                    {**more, "picture": base64.b64encode(picture).decode()},
+                    None,
+                )
             return self._prediction(entries, more, picture)
         per_input: list[Answer] = []
         extras: dict[str, list[Any]] = {}
         start = 0
         for item in self._inputs:
             end = start + len(item.steps)
-            entries, more = self._answer(self._task_outputs(results[start:end], item), item)
+            entries, more = self._answer(
+                self._task_outputs(results[start:end], item), item
+            )
             per_input.append(entries)
             for name, value in more.items():
                 extras.setdefault(name, []).append(value)
@@ -308,26 +440,43 @@ class TaskOperation:
             per_input=per_input,
         )
 
-    def _task_outputs(self, results: Sequence[Mapping[str, Array]], item: PreparedInput) -> list[Arrays]:
+    def _task_outputs(
+        self, results: Sequence[Mapping[str, Array]], item: PreparedInput
+    ) -> list[Arrays]:
         pairs = zip(results, item.steps, strict=True)
-        return [task_outputs(self._handle, outputs, step.reals) for outputs, step in pairs]
+        return [
+            task_outputs(self._handle, outputs, step.reals) for outputs, step in pairs
+        ]
 
-    def _answer(self, runs: list[Arrays], item: PreparedInput) -> tuple[Answer, Mapping[str, Any]]:
+    def _answer(
+        self, runs: list[Arrays], item: PreparedInput
+    ) -> tuple[Answer, Mapping[str, Any]]:
         """Return the task's entries for one input, and what it answers beside them."""
         task = self._handle.model.task
         try:
             # A model's outputs may be no numbers; tasks leave those out themselves.
-            with np.errstate(all="ignore"), cancellation_scope(self._options.check, self._budget):
+            with (
+                np.errstate(all="ignore"),
+                cancellation_scope(self._options.check, self._budget),
+            ):
                 answer = task.answer(runs, self._answer_options, item.context)
         except (ValueError, TypeError, IndexError, KeyError) as error:
             reason = f"the outputs do not fit the task {task.name}: {str(error)[:300]}"
-            raise ApiError(ErrorCode.INFERENCE_FAILED, f"{reason}; see its model.toml") from error
-        return (answer.entries, answer.more) if isinstance(answer, ExtendedAnswer) else (answer, {})
+            raise ApiError(
+                ErrorCode.INFERENCE_FAILED, f"{reason}; see its model.toml"
+            ) from error
+        return (
+            (answer.entries, answer.more)
+            if isinstance(answer, ExtendedAnswer)
+            else (answer, {})
+        )
 
     def _annotate(self, runs: list[Arrays], entries: Answer) -> bytes | None:
         """Return the picture with the answer drawn on it; None where the request asks for none."""
         task = self._handle.model.task
-        if "annotate" not in self._answer_options.values or not isinstance(task, Annotator):
+        if "annotate" not in self._answer_options.values or not isinstance(
+            task, Annotator
+        ):
             return None
         item = self._inputs[0]
         hints = item.source.hints
@@ -347,7 +496,10 @@ Operation = CompiledRequest | TensorOperation | TaskOperation
 
 
 def prepare_operation(
-    handle: ModelHandle, payload: Payload, options: RequestOptions, budget: BytePool | None
+    handle: ModelHandle,
+    payload: Payload,
+    options: RequestOptions,
+    budget: BytePool | None,
 ) -> tuple[Operation, Arrays | None]:
     """Return what a call has to run, and its inputs by the session's names; None where they cannot be batched.
 
@@ -372,7 +524,9 @@ def prepare_operation(
 def _step_of(parameters: Mapping[str, Any], owner: str) -> SequenceStep | None:
     if SEQUENCE_PARAMETERS.isdisjoint(parameters):
         return None
-    from pocketserve.engine.lifecycle.sequences import read_step  # late: few models keep state
+    from pocketserve.engine.lifecycle.sequences import (
+        read_step,
+    )  # late: few models keep state
 
     return read_step(parameters, owner)
 

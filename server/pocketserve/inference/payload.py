@@ -11,7 +11,9 @@ from pocketserve_wire.oip import InferRequest, RequestTemplate
 
 URLENCODED: Final = "application/x-www-form-urlencoded"
 BOM: Final = b"\xef\xbb\xbf"
-_MEDIA_STARTS = frozenset((b"{", b"[", b'"', b"d", b"D", b"\xef", b" ", b"\t", b"\r", b"\n"))
+_MEDIA_STARTS = frozenset(
+    (b"{", b"[", b'"', b"d", b"D", b"\xef", b" ", b"\t", b"\r", b"\n")
+)
 
 
 class TensorPayload(NamedTuple):
@@ -89,7 +91,11 @@ def is_direct_input(payload: RawPayload, media: str) -> bool:
     content_type = payload.hints.content_type[: len(URLENCODED)].lower()
     if media:
         return start not in _MEDIA_STARTS and content_type != URLENCODED
-    return start != BOM[:1] and content_type != URLENCODED and not content_type.startswith("text/")
+    return (
+        start != BOM[:1]
+        and content_type != URLENCODED
+        and not content_type.startswith("text/")
+    )
 
 
 def media_of(task: Task) -> str:
@@ -108,7 +114,17 @@ class Prediction:
         per_input: the predictions of each input, where a request may have several.
     """
 
-    __slots__ = ("assumed", "model", "more", "per_input", "picture", "predictions", "task", "timing", "version")
+    __slots__ = (
+        "assumed",
+        "model",
+        "more",
+        "per_input",
+        "picture",
+        "predictions",
+        "task",
+        "timing",
+        "version",
+    )
 
     def __init__(
         self,

@@ -10,8 +10,20 @@ from collections.abc import Collection
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote_plus
 
-from pocketserve.inference.accepted import JSON, Accepted, RawInputs, accepted_by, field_name
-from pocketserve.inference.payload import BOM, URLENCODED, FormPart, RawInput, RawPayload
+from pocketserve.inference.accepted import (
+    JSON,
+    Accepted,
+    RawInputs,
+    accepted_by,
+    field_name,
+)
+from pocketserve.inference.payload import (
+    BOM,
+    URLENCODED,
+    FormPart,
+    RawInput,
+    RawPayload,
+)
 from pocketserve.tasks.base import Hints, Task, invalid_input
 from pocketserve.tasks.cancellation import hold_document
 from pocketserve.tasks.encoded import DATA_URL, decode_file, files_in_json, is_data_url
@@ -23,7 +35,9 @@ MAX_FIELD_NAME: Final = 1024  # bytes that may stand in front of the first "="
 _LIST_OF_FILES = re.compile(rb'\s*\[\s*["{]')
 
 
-def read_raw_inputs(payload: RawPayload, task: Task, input_names: Collection[str]) -> RawInputs:
+def read_raw_inputs(
+    payload: RawPayload, task: Task, input_names: Collection[str]
+) -> RawInputs:
     """Return the inputs in a request's body.
 
     Args:
@@ -44,13 +58,19 @@ def read_raw_inputs(payload: RawPayload, task: Task, input_names: Collection[str
         if fields:
             return inputs_of_form(fields, accepted, payload)
     is_raw_sample = "format" in hints.values and content_type != JSON
-    if "file" not in accepted.kinds and not is_raw_sample and bytes(body[: len(BOM)]) == BOM:
+    if (
+        "file" not in accepted.kinds
+        and not is_raw_sample
+        and bytes(body[: len(BOM)]) == BOM
+    ):
         body = body[len(BOM) :]
     if accepted.media and not is_raw_sample:
         files = _encoded_files(body, accepted)
         if files is not None:
             contents, is_list = files
-            inputs = [RawInput(memoryview(content), _untyped(hints)) for content in contents]
+            inputs = [
+                RawInput(memoryview(content), _untyped(hints)) for content in contents
+            ]
             return RawInputs(inputs, payload.options, is_list)
     if content_type.startswith("text/") and _is_task_object(body, accepted):
         hints = hints._replace(content_type=JSON)
@@ -62,7 +82,9 @@ def _untyped(hints: Hints) -> Hints:
     return hints._replace(content_type="")
 
 
-def _encoded_files(body: memoryview, accepted: Accepted) -> tuple[list[bytes], bool] | None:
+def _encoded_files(
+    body: memoryview, accepted: Accepted
+) -> tuple[list[bytes], bool] | None:
     """Return the files of a JSON document or data URL; None where the body is neither."""
     start = bytes(body[:64]).lstrip(b" \t\r\n")
     if start[: len(DATA_URL)].lower() == DATA_URL.encode():
@@ -83,7 +105,9 @@ def _decode_ascii(body: memoryview) -> str:
     try:
         return bytes(body).decode("ascii").strip()
     except UnicodeDecodeError:
-        raise invalid_input("the data URL holds characters that base64 does not have") from None
+        raise invalid_input(
+            "the data URL holds characters that base64 does not have"
+        ) from None
 
 
 def _is_task_object(body: memoryview, accepted: Accepted) -> bool:
@@ -132,6 +156,10 @@ def urlencoded_fields(body: memoryview, accepted: Accepted) -> list[FormPart]:
     fields = []
     for name, value in pairs:
         if accepted.media and (is_data_url(value) or field_name(name) in accepted.keys):
-            value = value.replace(" ", "+")  # a plus sign of base64 that was not percent-encoded
-        fields.append(FormPart(name, memoryview(value.encode("utf-8", "replace")), is_file=False))
+            value = value.replace(
+                " ", "+"
+            )  # a plus sign of base64 that was not percent-encoded
+        fields.append(
+            FormPart(name, memoryview(value.encode("utf-8", "replace")), is_file=False)
+        )
     return fields

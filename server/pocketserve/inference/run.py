@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from pocketserve.engine.lifecycle.sequences import Sequence as OpenSequence
 
 
-def run_session(session: Session, arrays: Mapping[str, Array], signature: str | None) -> dict[str, Array]:
+def run_session(
+    session: Session, arrays: Mapping[str, Array], signature: str | None
+) -> dict[str, Array]:
     """Run a session once.
 
     Raises:
@@ -29,15 +31,25 @@ def run_session(session: Session, arrays: Mapping[str, Array], signature: str | 
         return session.run(arrays, signature)
     except ApiError:
         raise
-    except ValueError as error:  # runtimes raise it where the input's shape or content is at fault
-        raise ApiError(ErrorCode.INVALID_TENSOR, f"the model cannot take this input: {str(error)[:500]}") from error
+    except (
+        ValueError
+    ) as error:  # runtimes raise it where the input's shape or content is at fault
+        raise ApiError(
+            ErrorCode.INVALID_TENSOR,
+            f"the model cannot take this input: {str(error)[:500]}",
+        ) from error
     except Exception as error:
         detail = f"{type(error).__name__}: {str(error).strip()[:500]}"
-        raise ApiError(ErrorCode.INFERENCE_FAILED, f"the model failed on this input: {detail}") from error
+        raise ApiError(
+            ErrorCode.INFERENCE_FAILED, f"the model failed on this input: {detail}"
+        ) from error
 
 
 def run_inputs(
-    session: Session, inputs: Inputs, signature: str | None, cancellation: Cancellation | None
+    session: Session,
+    inputs: Inputs,
+    signature: str | None,
+    cancellation: Cancellation | None,
 ) -> dict[str, Array]:
     """Run validated inputs, row by row where the model takes one row only.
 
@@ -46,14 +58,23 @@ def run_inputs(
     """
     if not inputs.row_by_row:
         reset(session)
-        return run_session(session, {**inputs.state, **inputs.arrays} if inputs.state else inputs.arrays, signature)
+        return run_session(
+            session,
+            {**inputs.state, **inputs.arrays} if inputs.state else inputs.arrays,
+            signature,
+        )
     runs = []
     for row in range(inputs.rows):
         _check(cancellation)
         reset(session)
-        single_row = {name: array[row : row + 1] for name, array in inputs.arrays.items()}
+        single_row = {
+            name: array[row : row + 1] for name, array in inputs.arrays.items()
+        }
         runs.append(run_session(session, {**inputs.state, **single_row}, signature))
-    return {name: np.concatenate([np.atleast_1d(run[name]) for run in runs]) for name in runs[0]}
+    return {
+        name: np.concatenate([np.atleast_1d(run[name]) for run in runs])
+        for name in runs[0]
+    }
 
 
 def run_steps(
@@ -82,7 +103,9 @@ def run_steps(
         _check(cancellation)
         if sequence is None and (index == 0 or feedback is None):
             reset(session)
-        results.append(run_session(session, {**step.state, **state, **step.arrays}, None))
+        results.append(
+            run_session(session, {**step.state, **state, **step.arrays}, None)
+        )
         state = {name: results[-1][output] for name, output in (feedback or {}).items()}
     if sequence is not None:
         sequence.state = state
@@ -99,4 +122,7 @@ def reset(session: Session) -> None:
 
 def _check(cancellation: Cancellation | None) -> None:
     if cancellation is not None and cancellation.cancelled:
-        raise ApiError(ErrorCode.CANCELLED, "the request was cancelled by its caller between two runs of the model")
+        raise ApiError(
+            ErrorCode.CANCELLED,
+            "the request was cancelled by its caller between two runs of the model",
+        )

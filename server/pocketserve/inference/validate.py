@@ -51,8 +51,16 @@ def signature_of(request: InferRequest, running: ModelHandle) -> str | None:
     if name is None or name == "" or len(running.model.entry_points) == 1:
         return None
     if name not in running.model.entry_points:
-        names = ", ".join(repr(point) for point in running.model.entry_points if point is not None) or "none"
-        raise ApiError(ErrorCode.INVALID_PARAMETER, f"unknown signature_name {name!r:.80}; the model has {names}")
+        names = (
+            ", ".join(
+                repr(point) for point in running.model.entry_points if point is not None
+            )
+            or "none"
+        )
+        raise ApiError(
+            ErrorCode.INVALID_PARAMETER,
+            f"unknown signature_name {name!r:.80}; the model has {names}",
+        )
     return str(name)
 
 
@@ -71,14 +79,19 @@ def raw_tensor(body: memoryview, bound: Bindings) -> Tensor:
     return raw_input(body, spec.name, spec.datatype, spec.shape)
 
 
-def requested_outputs(requested: Sequence[RequestedOutput], bound: Bindings) -> list[tuple[RequestedOutput, Bound]]:
+def requested_outputs(
+    requested: Sequence[RequestedOutput], bound: Bindings
+) -> list[tuple[RequestedOutput, Bound]]:
     """Return the outputs to answer, in the model's order or in the order asked for.
 
     Raises:
         ApiError: INVALID_REQUEST for one that the model does not have.
     """
     if not requested:
-        return [(RequestedOutput(spec.name), bound.by_name[spec.name]) for spec in bound.specs]
+        return [
+            (RequestedOutput(spec.name), bound.by_name[spec.name])
+            for spec in bound.specs
+        ]
     outputs = []
     for output in requested:
         if output.name not in bound.by_name:
@@ -90,7 +103,12 @@ def requested_outputs(requested: Sequence[RequestedOutput], bound: Bindings) -> 
     return outputs
 
 
-def collect(tensors: Sequence[Tensor], bound: Bindings, row_by_row: bool, first_state: Mapping[str, Array]) -> Inputs:
+def collect(
+    tensors: Sequence[Tensor],
+    bound: Bindings,
+    row_by_row: bool,
+    first_state: Mapping[str, Array],
+) -> Inputs:
     """Check the tensors against the model and give them the session's names.
 
     Raises:
@@ -105,7 +123,9 @@ def collect(tensors: Sequence[Tensor], bound: Bindings, row_by_row: bool, first_
             raise _bad_inputs(f"unexpected inference input {tensor.name!r}", bound)
         spec, own = bound.by_name[tensor.name]
         if own in arrays:
-            raise _bad_inputs(f"input {spec.name!r} is given twice under different names", bound)
+            raise _bad_inputs(
+                f"input {spec.name!r} is given twice under different names", bound
+            )
         split = row_by_row and _is_rows_for_one(spec, tensor.shape)
         check_against(spec, tensor, rows_free=split)
         array = to_array(tensor)
@@ -141,4 +161,6 @@ def _is_rows_for_one(spec: TensorSpec, shape: tuple[int, ...]) -> bool:
 
 
 def _bad_inputs(fault: str, bound: Bindings) -> ApiError:
-    return ApiError(ErrorCode.INVALID_REQUEST, f"{fault}; the model takes {bound.names()}")
+    return ApiError(
+        ErrorCode.INVALID_REQUEST, f"{fault}; the model takes {bound.names()}"
+    )

@@ -87,17 +87,28 @@ class LocalModel:
         Raises:
             pocketserve_wire.ApiError: the model cannot be loaded, or the input is none for it.
         """
-        from pocketserve.api import predictions  # late: opening a model needs none of it
+        from pocketserve.api import (
+            predictions,
+        )  # late: opening a model needs none of it
         from pocketserve.api.messages import ApiRequest
 
         drawn = "png" if annotate == "both" else annotate
-        values = {"version": self.version, "top_k": top_k, "threshold": threshold, "annotate": drawn}
+        values = {
+            "version": self.version,
+            "top_k": top_k,
+            "threshold": threshold,
+            "annotate": drawn,
+        }
         query = {}
         for key, value in {**values, **(parameters or {})}.items():
             if value is not None:
-                query[key] = str(value).lower() if isinstance(value, bool) else str(value)
+                query[key] = (
+                    str(value).lower() if isinstance(value, bool) else str(value)
+                )
         body = memoryview(raw_body(data))
-        request = ApiRequest(path={"model": self.name}, query=query, body=body, content_type=content_type)
+        request = ApiRequest(
+            path={"model": self.name}, query=query, body=body, content_type=content_type
+        )
         prediction = predictions.ask(self._service, request)
         picture = prediction.picture
         if picture is not None and annotate != "both":
@@ -111,12 +122,18 @@ class LocalModel:
 
 
 def open_for_program(
-    model: str | Path, *, version: str | None = None, models_dir: str | Path | None = None, threads: int = 0
+    model: str | Path,
+    *,
+    version: str | None = None,
+    models_dir: str | Path | None = None,
+    threads: int = 0,
 ) -> LocalModel:
     """Open a model in this process; see :func:`pocketserve.load`."""
     folder = None if models_dir is None else str(models_dir)
     text = str(model)
     if isinstance(model, Path) and "/" not in text:
-        text = os.path.join(".", text)  # a path, also where a model of that name is served
+        text = os.path.join(
+            ".", text
+        )  # a path, also where a model of that name is served
     service, name, own_version = open_model(text, folder, threads=threads)
     return LocalModel(service, name, version or own_version)

@@ -35,7 +35,10 @@ def served_folder(models_dir: str | None) -> Path:
     folder = config.models_dir.absolute()
     if models_dir is not None or variable_of("models_dir") in os.environ:
         return folder
-    served = {run.models_dir for run in running_servers(config.state_dir)} - {"", str(folder)}
+    served = {run.models_dir for run in running_servers(config.state_dir)} - {
+        "",
+        str(folder),
+    }
     if len(served) > 1:
         raise ModelPathError("several folders are served")
     return Path(*served) if served else folder
@@ -52,7 +55,11 @@ def is_model_path(text: str) -> bool:
 
 
 def open_model(
-    model: str, models_dir: str | None, *, threads: int = 0, note: Callable[[str], None] = log.warning
+    model: str,
+    models_dir: str | None,
+    *,
+    threads: int = 0,
+    note: Callable[[str], None] = log.warning,
 ) -> tuple[Service, str, str | None]:
     """Return a service for one model, the model's name in it, and the version that a path names, None if not certain.
 
@@ -66,10 +73,18 @@ def open_model(
         ConfigError, ModelPathError: the folder cannot be used, or the path is none of a model.
     """
     if not model or ("/" in model and not is_model_path(model)):
-        fault = "is no model file of a known kind" if Path(model).is_file() else "is no file or folder"
-        raise ModelPathError(f"{model!r} {fault}; name a model file, its folder, or a model of the models folder")
+        fault = (
+            "is no model file of a known kind"
+            if Path(model).is_file()
+            else "is no file or folder"
+        )
+        raise ModelPathError(
+            f"{model!r} {fault}; name a model file, its folder, or a model of the models folder"
+        )
     by_name = not is_model_path(model)
-    if by_name or (models_dir is not None and "/" not in model):  # whatever of that name lies in the working directory
+    if by_name or (
+        models_dir is not None and "/" not in model
+    ):  # whatever of that name lies in the working directory
         service = _service(str(served_folder(models_dir)), threads)
         if model in service.repository.models():
             return service, model, None
@@ -80,10 +95,14 @@ def open_model(
     from pocketserve.runtimes.registry import format_at  # late, as the service
 
     path = Path(os.path.abspath(model))
-    beside = _of_manifest(path, threads, note) if format_at(path) is not None else None  # a SavedModel is a folder, too
+    beside = (
+        _of_manifest(path, threads, note) if format_at(path) is not None else None
+    )  # a SavedModel is a folder, too
     if beside is not None:
         return beside
-    is_beside_manifest = (path.parent / "model.toml").is_file()  # the folder is that model's, not one of models
+    is_beside_manifest = (
+        path.parent / "model.toml"
+    ).is_file()  # the folder is that model's, not one of models
     service = _service(str(path if is_beside_manifest else path.parent), threads)
     models = service.repository.models()
     if path.is_dir():
@@ -91,13 +110,17 @@ def open_model(
             return service, path.name, _version_at(models[path.name], path)
     elif (names := _find(service, path, models.names)) is not None:
         return service, *names
-    elif path.name not in models.misnamed and ((other := models.get(path.stem)) is None or not other.versions):
+    elif path.name not in models.misnamed and (
+        (other := models.get(path.stem)) is None or not other.versions
+    ):
         return service, path.stem, None  # a request says why it is no model
     service.close()
     raise ModelPathError(_no_model(path, model))
 
 
-def _of_manifest(path: Path, threads: int, note: Callable[[str], None]) -> tuple[Service, str, str | None] | None:
+def _of_manifest(
+    path: Path, threads: int, note: Callable[[str], None]
+) -> tuple[Service, str, str | None] | None:
     """Open a file beside a manifest, which holds for the file; None where there is no manifest that lists it."""
     from pocketserve.repository.manifest import FILE_NAME  # late: --help needs no NumPy
 
@@ -113,9 +136,17 @@ def _of_manifest(path: Path, threads: int, note: Callable[[str], None]) -> tuple
             return service, *names
         entry = service.repository.models().get(folder.name)
         if entry is not None and entry.problem is not None:
-            return service, folder.name, None  # a request says what is wrong with the manifest
+            return (
+                service,
+                folder.name,
+                None,
+            )  # a request says what is wrong with the manifest
         service.close()
-        fault = f"{FILE_NAME} beside it does not list it" if entry else f"no model can be called {folder.name!r}"
+        fault = (
+            f"{FILE_NAME} beside it does not list it"
+            if entry
+            else f"no model can be called {folder.name!r}"
+        )
     note(f"{path.name} is opened by itself: {fault}")
     return None
 
@@ -153,8 +184,17 @@ def _service(models_dir: str, threads: int) -> Service:
     from pocketserve.service import Service  # late: most commands ask a server
 
     # What a command computes or measures on demand does not depend on the battery.
-    config = load_config({"models_dir": models_dir, "keep_alive": 0.0, "threads": threads, "low_power": "off"})
+    config = load_config(
+        {
+            "models_dir": models_dir,
+            "keep_alive": 0.0,
+            "threads": threads,
+            "low_power": "off",
+        }
+    )
     try:
         return Service(config)
     except OSError as error:
-        raise ModelPathError(f"the models folder {config.models_dir} cannot be read: {error.strerror}") from None
+        raise ModelPathError(
+            f"the models folder {config.models_dir} cannot be read: {error.strerror}"
+        ) from None

@@ -37,15 +37,35 @@ def own_server(models: Path, *options: str) -> Iterator[OwnServer]:
     """Start ``pocketserve serve`` on a models folder; it ends with the calling thread at latest."""
     with ExitStack() as stack:
         with uninterrupted():
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="pocketserve-"))
+            folder = stack.enter_context(
+                tempfile.TemporaryDirectory(prefix="pocketserve-")
+            )
             ready, token = Path(folder, "ready.json"), Path(folder, "token")
-            command = [sys.executable, "-m", "pocketserve.cli.parent_death", str(os.getpid()), "serve", str(models)]
+            command = [
+                sys.executable,
+                "-m",
+                "pocketserve.cli.parent_death",
+                str(os.getpid()),
+                "serve",
+                str(models),
+            ]
             command += ["--http-port", "0", "--socket-port", "0"]
-            command += ["--ready-file", str(ready), "--token-file", str(token), "--log-level", "warning", *options]
+            command += [
+                "--ready-file",
+                str(ready),
+                "--token-file",
+                str(token),
+                "--log-level",
+                "warning",
+                *options,
+            ]
             process = subprocess.Popen(command)
             stack.callback(_stop, process)
         listens = _await_ready(process, ready)
-        http, socket = (f"{name}://{listens[name]['host']}:{listens[name]['port']}" for name in ("http", "socket"))
+        http, socket = (
+            f"{name}://{listens[name]['host']}:{listens[name]['port']}"
+            for name in ("http", "socket")
+        )
         yield OwnServer(process.pid, http, socket, token)
 
 
@@ -68,5 +88,7 @@ def _await_ready(process: subprocess.Popen[bytes], ready: Path) -> Any:
             process.wait(0.02)
         except subprocess.TimeoutExpired:
             continue
-        raise OwnServerError("the server ended before it was ready; its message stands above")
+        raise OwnServerError(
+            "the server ended before it was ready; its message stands above"
+        )
     raise OwnServerError(f"the server was not ready within {START_TIMEOUT_S:g} s")

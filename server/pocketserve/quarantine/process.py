@@ -24,7 +24,12 @@ from pocketserve.quarantine.rules import rules_for
 from pocketserve.quarantine.trial import IMPORTED, serialize_request
 from pocketserve.quarantine.verdicts import Verdict
 from pocketserve.repository.scan import ModelEntry, VersionEntry
-from pocketserve.runtimes.base import TRIAL_VARIABLE, ModelLoadError, ModelSource, RuntimeMissingError
+from pocketserve.runtimes.base import (
+    TRIAL_VARIABLE,
+    ModelLoadError,
+    ModelSource,
+    RuntimeMissingError,
+)
 from pocketserve.runtimes.framework_import import FRAMEWORK_ENVIRONMENT
 from pocketserve.runtimes.model_format import ModelFormat
 from pocketserve.state.folder_lock import WorkFolder, locked
@@ -63,7 +68,10 @@ def run_trial(
         RuntimeMissingError, ModelLoadError: the framework is missing, or refused the file in good order. Neither is
             a verdict: another framework or manifest may change it.
     """
-    limits = {"data_limit": memory + HEADROOM_BYTES, "alarm": math.ceil(timeout) + ALARM_MARGIN_S}
+    limits = {
+        "data_limit": memory + HEADROOM_BYTES,
+        "alarm": math.ceil(timeout) + ALARM_MARGIN_S,
+    }
     request = serialize_request(entry, version, source, **limits)
     with contextlib.ExitStack() as stack:
         folder = _work_folder(state_dir)
@@ -71,7 +79,13 @@ def run_trial(
         rules = rules_for(entry, version, source, str(folder.path))
         try:
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "pocketserve.quarantine.sandbox", json.dumps(rules)],
+                [
+                    sys.executable,
+                    "-P",
+                    "-m",
+                    "pocketserve.quarantine.sandbox",
+                    json.dumps(rules),
+                ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,  # no file: on a full disk every model would seem to have ended its process
                 stderr=subprocess.DEVNULL,
@@ -80,7 +94,9 @@ def run_trial(
                 start_new_session=True,  # so that its own children end with it
             )
         except OSError as error:
-            _retry_later(f"a process for the file's trial cannot be had ({error.strerror})")
+            _retry_later(
+                f"a process for the file's trial cannot be had ({error.strerror})"
+            )
         assert process.stdin is not None and process.stdout is not None
         with process.stdin, process.stdout:
             try:
@@ -102,10 +118,16 @@ def run_trial(
 
 
 def _watch(
-    process: subprocess.Popen[bytes], pipe: IO[bytes], request: bytes, timeout: float, memory: int
+    process: subprocess.Popen[bytes],
+    pipe: IO[bytes],
+    request: bytes,
+    timeout: float,
+    memory: int,
 ) -> Verdict | None:
     """Hand the request over and wait for the end; return what breaking a limit means, or None."""
-    os.set_blocking(pipe.fileno(), False)  # a long one does not fit into the pipe before it is read
+    os.set_blocking(
+        pipe.fileno(), False
+    )  # a long one does not fit into the pipe before it is read
     deadline = time.monotonic() + timeout
     rest = memoryview(request)
     while True:
@@ -118,9 +140,15 @@ def _watch(
             return None
         except subprocess.TimeoutExpired:
             if time.monotonic() > deadline:
-                return Verdict(False, f"it did not finish loading and running within {timeout:g} s")
+                return Verdict(
+                    False, f"it did not finish loading and running within {timeout:g} s"
+                )
             if _resident_bytes(process.pid) > memory:
-                return Verdict(False, f"it took more than {memory // 2**20} MiB of memory", memory=memory)
+                return Verdict(
+                    False,
+                    f"it took more than {memory // 2**20} MiB of memory",
+                    memory=memory,
+                )
 
 
 def _answer(pipe: IO[bytes]) -> bytes:
@@ -136,7 +164,14 @@ def _check_framework(format: ModelFormat, timeout: float, *, timed_out: bool) ->
     """Blame a framework that is not imported here, and whose import ended the trial or did not end."""
     if not sys.modules.keys().isdisjoint(format.packages):
         return
-    package = next((name for name in format.packages if importlib.util.find_spec(name) is not None), format.name)
+    package = next(
+        (
+            name
+            for name in format.packages
+            if importlib.util.find_spec(name) is not None
+        ),
+        format.name,
+    )
     if timed_out:
         raise RuntimeMissingError(
             f"the import of {package} alone takes more than {timeout:g} s; try again when the device has "
@@ -148,7 +183,9 @@ def _check_framework(format: ModelFormat, timeout: float, *, timed_out: bool) ->
 
 
 def _retry_later(reason: str, seconds: int = 5) -> NoReturn:
-    raise ApiError(ErrorCode.MODEL_NOT_READY, f"{reason}; try again", retry_after_s=seconds) from None
+    raise ApiError(
+        ErrorCode.MODEL_NOT_READY, f"{reason}; try again", retry_after_s=seconds
+    ) from None
 
 
 def _check_resources() -> None:
@@ -183,8 +220,18 @@ def _environment(folder: str) -> dict[str, str]:
     # Relative entries of the path would mean something else in the trial's own folder.
     path = os.pathsep.join(map(os.path.abspath, sys.path))
     # No file is to learn the token, in whatever way it gets at its process's environment.
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("POCKETSERVE_TOKEN")}
-    return {**FRAMEWORK_ENVIRONMENT, **inherited, "TMPDIR": folder, "PYTHONPATH": path, TRIAL_VARIABLE: "1"}
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("POCKETSERVE_TOKEN")
+    }
+    return {
+        **FRAMEWORK_ENVIRONMENT,
+        **inherited,
+        "TMPDIR": folder,
+        "PYTHONPATH": path,
+        TRIAL_VARIABLE: "1",
+    }
 
 
 def _write(pipe: int, data: memoryview) -> int:
@@ -203,15 +250,22 @@ def _judge(exit_code: int, answer: bytes) -> Verdict:
         # Android ends child processes when it likes: that says nothing of the file.
         _retry_later("the system ended the file's trial", 1)
     if exit_code == -signal.SIGSYS:
-        return Verdict(False, "it made a system call that no model needs, and that ends its process (SIGSYS)")
-    if exit_code == -signal.SIGINT:  # from OpenBLAS, which has no threads: nobody else reaches the trial's session
+        return Verdict(
+            False,
+            "it made a system call that no model needs, and that ends its process (SIGSYS)",
+        )
+    if (
+        exit_code == -signal.SIGINT
+    ):  # from OpenBLAS, which has no threads: nobody else reaches the trial's session
         _retry_later("there were no threads to try the file")
     if exit_code < 0:
         return Verdict(False, f"it crashed its framework ({signal_name(exit_code)})")
     try:
         result = json.loads(answer)
     except ValueError:
-        return Verdict(False, f"its framework ended the process (exit code {exit_code})")
+        return Verdict(
+            False, f"its framework ended the process (exit code {exit_code})"
+        )
     outcome, reason = result["outcome"], result["reason"]
     if outcome == "starved":
         _retry_later(f"the file could not be tried ({reason})")
@@ -224,5 +278,7 @@ def _judge(exit_code: int, answer: bytes) -> Verdict:
 
 def _resident_bytes(pid: int) -> int:
     with contextlib.suppress(OSError, ValueError, IndexError):
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf(
+            "SC_PAGE_SIZE"
+        )
     return 0

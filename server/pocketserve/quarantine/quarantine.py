@@ -21,7 +21,13 @@ from pocketserve.engine.device.cores import available_memory
 from pocketserve.engine.device.processes import end_session
 from pocketserve.quarantine import TRIAL_PREFIX
 from pocketserve.quarantine.verdicts import Verdict, VerdictStore
-from pocketserve.repository.files import check_digest, content_digest, describe_hashes, stamp, version_files
+from pocketserve.repository.files import (
+    check_digest,
+    content_digest,
+    describe_hashes,
+    stamp,
+    version_files,
+)
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.repository.sidecar_files import sidecar_files, sidecar_hash
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
@@ -79,7 +85,9 @@ class Quarantine:
         content = content or content_digest(version)
         check_digest(version, content)
         key = self.key(entry, version, content, source.sides)
-        verdict = self._verdict(key) or self._try(key, entry, version, content, source, deadline)
+        verdict = self._verdict(key) or self._try(
+            key, entry, version, content, source, deadline
+        )
         if not verdict.ok:
             raise ModelLoadError(_in_quarantine(entry, verdict))
 
@@ -96,11 +104,18 @@ class Quarantine:
         return self._store.remove(self.key(entry, version))
 
     def key(
-        self, entry: ModelEntry, version: VersionEntry, content: str = "", sides: Mapping[Path, str] | None = None
+        self,
+        entry: ModelEntry,
+        version: VersionEntry,
+        content: str = "",
+        sides: Mapping[Path, str] | None = None,
     ) -> str:
         """Return the key of a verdict: the format, the content, and all else that decides how it is loaded and run."""
         hashes = self.sides(entry, version) if sides is None else sides
-        names = [(value, os.path.relpath(path, entry.folder)) for path, value in hashes.items()]
+        names = [
+            (value, os.path.relpath(path, entry.folder))
+            for path, value in hashes.items()
+        ]
         beside = describe_hashes(names).decode(errors="surrogateescape")
         return f"{version.format.name}:{content or content_digest(version)}:{_hash(entry, version, beside)}"
 
@@ -122,29 +137,56 @@ class Quarantine:
 
     def _holds(self, verdict: Verdict) -> bool:
         """Return whether a verdict counts still: one for want of memory does not once there is much more."""
-        return not verdict.memory or self._limits.memory_bytes() <= RETRY_FACTOR * verdict.memory
+        return (
+            not verdict.memory
+            or self._limits.memory_bytes() <= RETRY_FACTOR * verdict.memory
+        )
 
     def _try(
-        self, key: str, entry: ModelEntry, version: VersionEntry, content: str, source: ModelSource, deadline: float
+        self,
+        key: str,
+        entry: ModelEntry,
+        version: VersionEntry,
+        content: str,
+        source: ModelSource,
+        deadline: float,
     ) -> Verdict:
-        from pocketserve.quarantine.process import run_trial  # late: known files need no process
+        from pocketserve.quarantine.process import (
+            run_trial,
+        )  # late: known files need no process
 
-        if not self._trial.acquire(timeout=min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX)):
-            raise ApiError(ErrorCode.DEADLINE_EXCEEDED, "the request's timeout passed while another file was tried")
+        if not self._trial.acquire(
+            timeout=min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX)
+        ):
+            raise ApiError(
+                ErrorCode.DEADLINE_EXCEEDED,
+                "the request's timeout passed while another file was tried",
+            )
         try:
             if (earlier := self._verdict(key)) is not None:
                 return earlier
             started = time.monotonic()
             limits = self._limits.timeout, self._limits.memory_bytes()
             try:
-                verdict = run_trial(entry, version, source, self._state_dir, *limits, self._started)
+                verdict = run_trial(
+                    entry, version, source, self._state_dir, *limits, self._started
+                )
             finally:
                 self._process = None
-            log.info("tried %s in %.2f s: %s", version.path.name, time.monotonic() - started, verdict.reason or "good")
+            log.info(
+                "tried %s in %.2f s: %s",
+                version.path.name,
+                time.monotonic() - started,
+                verdict.reason or "good",
+            )
             if self.key(entry, version, content) != key:
-                raise ModelLoadError("its files changed while they were tried; load the model again")
+                raise ModelLoadError(
+                    "its files changed while they were tried; load the model again"
+                )
             if not verdict.ok:
-                verdict = verdict._replace(path=str(version.path), seen=_stamp(entry, version))
+                verdict = verdict._replace(
+                    path=str(version.path), seen=_stamp(entry, version)
+                )
             self._store.save(key, verdict)
             return verdict
         finally:
@@ -161,12 +203,18 @@ def _hash(entry: ModelEntry, version: VersionEntry, files: str) -> str:
     """Return the hash of a description of files, of the options, and of what decides in the manifest."""
     options = json.dumps(dict(version.options), sort_keys=True, default=str)
     delegate = version.options.get("delegate")
-    if isinstance(delegate, str):  # native code, which must not profit from a trial without it
+    if isinstance(
+        delegate, str
+    ):  # native code, which must not profit from a trial without it
         options += str(stamp([version.path.parent / delegate]))
     # By name: where the classes of sections stand in our code says nothing of the model.
-    sections = {kind.__name__: options for kind, options in entry.manifest.sections.items()}
+    sections = {
+        kind.__name__: options for kind, options in entry.manifest.sections.items()
+    }
     manifest = entry.manifest.of_one_version()._replace(sections=sections)  # type: ignore[arg-type]
-    return hashlib.sha256(f"{options}\n{manifest!r}\n{files}".encode(errors="surrogateescape")).hexdigest()
+    return hashlib.sha256(
+        f"{options}\n{manifest!r}\n{files}".encode(errors="surrogateescape")
+    ).hexdigest()
 
 
 def _in_quarantine(entry: ModelEntry, verdict: Verdict) -> str:

@@ -17,14 +17,57 @@ from pocketserve.runtimes.devices import is_accelerated
 from pocketserve.runtimes.tflite.delegates import find_library
 
 _SYSTEM: Final = (
-    *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt", "/nix/store", "/gnu/store", "/run/opengl-driver"),
-    *("/system", "/vendor", "/apex", "/product", "/odm", "/linkerconfig", "/dev/__properties__"),  # Android's
+    *(
+        "/usr",
+        "/bin",
+        "/sbin",
+        "/lib",
+        "/lib32",
+        "/lib64",
+        "/opt",
+        "/nix/store",
+        "/gnu/store",
+        "/run/opengl-driver",
+    ),
+    *(
+        "/system",
+        "/vendor",
+        "/apex",
+        "/product",
+        "/odm",
+        "/linkerconfig",
+        "/dev/__properties__",
+    ),  # Android's
 )
 _FACTS: Final = (
-    *("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/localtime", "/etc/nsswitch.conf"),
-    *("/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/version", "/proc/filesystems"),
-    *("/proc/sys/vm", "/proc/sys/kernel/osrelease", "/sys/devices", "/sys/fs/cgroup", "/sys/kernel/mm"),
-    *("/dev/urandom", "/dev/random", "/etc/ssl/openssl.cnf", "/etc/pki/tls/openssl.cnf"),
+    *(
+        "/etc/ld.so.cache",
+        "/etc/ld.so.conf",
+        "/etc/ld.so.conf.d",
+        "/etc/localtime",
+        "/etc/nsswitch.conf",
+    ),
+    *(
+        "/proc/self",
+        "/proc/cpuinfo",
+        "/proc/meminfo",
+        "/proc/stat",
+        "/proc/version",
+        "/proc/filesystems",
+    ),
+    *(
+        "/proc/sys/vm",
+        "/proc/sys/kernel/osrelease",
+        "/sys/devices",
+        "/sys/fs/cgroup",
+        "/sys/kernel/mm",
+    ),
+    *(
+        "/dev/urandom",
+        "/dev/random",
+        "/etc/ssl/openssl.cnf",
+        "/etc/pki/tls/openssl.cnf",
+    ),
 )
 """Nothing of other processes: their environments may hold tokens."""
 
@@ -32,22 +75,38 @@ _LOADER: Final = re.compile(rb"/[\w./-]*/(?:ld[\w.-]*\.so[\w.]*|linker(?:64)?)")
 """The program that starts another one, as that one's head names it."""
 
 
-def rules_for(entry: ModelEntry, version: VersionEntry, source: ModelSource, folder: str) -> dict[str, Any]:
+def rules_for(
+    entry: ModelEntry, version: VersionEntry, source: ModelSource, folder: str
+) -> dict[str, Any]:
     """Return the paths by right that :func:`~pocketserve.quarantine.sandbox.confine_files` allows a trial.
 
     Under ``processes`` stands whether it may start any: TensorFlow.js runs in Node. It may write to ``folder`` only.
     """
     needs_node = version.format.starts_processes
-    model = [source.path if source.path.is_dir() else source.path.parent, source.original, version.path]
+    model = [
+        source.path if source.path.is_dir() else source.path.parent,
+        source.original,
+        version.path,
+    ]
     model += sidecar_files(entry, version)
-    if name := source.options.get("delegate"):  # a library, which its owner may have anywhere
-        library = find_library(name, source.original.resolve().parent) if isinstance(name, str) else None
+    if name := source.options.get(
+        "delegate"
+    ):  # a library, which its owner may have anywhere
+        library = (
+            find_library(name, source.original.resolve().parent)
+            if isinstance(name, str)
+            else None
+        )
         model += [library] if library is not None else []
-    model += [entry.folder] if entry.folder.name == entry.name else []  # for a bare file it holds other models too
+    model += (
+        [entry.folder] if entry.folder.name == entry.name else []
+    )  # for a bare file it holds other models too
     python, listed = _python(folder)
     programs = [*_SYSTEM, *python]
     keras_home = os.environ.get("KERAS_HOME")
-    settings = [os.path.join(keras_home, "keras.json")] if keras_home else []  # read by the import of Keras
+    settings = (
+        [os.path.join(keras_home, "keras.json")] if keras_home else []
+    )  # read by the import of Keras
     readable = [*_FACTS, *settings, *map(str, model)]
     return {
         "read": [*readable, *_node_modules(), *programs] if needs_node else readable,
@@ -55,7 +114,11 @@ def rules_for(entry: ModelEntry, version: VersionEntry, source: ModelSource, fol
         "execute": list(_node()) if needs_node else programs,
         "list": listed,
         "write": [folder],
-        "device": ["/dev/null", "/dev/zero", *(["/dev"] if is_accelerated(version.options) else [])],
+        "device": [
+            "/dev/null",
+            "/dev/zero",
+            *(["/dev"] if is_accelerated(version.options) else []),
+        ],
         "processes": needs_node,
     }
 
@@ -65,25 +128,48 @@ def _python(folder: str) -> tuple[list[str], list[str]]:
 
     Where a whole home is on the path, as by ``python -m`` in it, just the packages that are in use count.
     """
-    private = [Path(os.path.realpath(path)) for path in (os.path.expanduser("~"), folder, "/root", "/home")]
+    private = [
+        Path(os.path.realpath(path))
+        for path in (os.path.expanduser("~"), folder, "/root", "/home")
+    ]
     libraries = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
     entries = [*map(os.path.abspath, filter(None, sys.path)), *filter(None, libraries)]
-    wide = [entry for entry in entries if any(path.is_relative_to(os.path.realpath(entry)) for path in private)]
+    wide = [
+        entry
+        for entry in entries
+        if any(path.is_relative_to(os.path.realpath(entry)) for path in private)
+    ]
     narrow = [entry for entry in entries if entry not in wide]
-    whole = [sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.realpath(sys.executable), *narrow]
+    whole = [
+        sys.prefix,
+        sys.base_prefix,
+        sys.exec_prefix,
+        os.path.realpath(sys.executable),
+        *narrow,
+    ]
     whole += [target for entry in narrow for target in _links_in(entry)]
     below, within = (tuple(f"{entry}/" for entry in paths) for paths in (wide, whole))
     files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
-    used = {file for file in files if isinstance(file, str) and file.startswith(below) and not file.startswith(within)}
+    used = {
+        file
+        for file in files
+        if isinstance(file, str)
+        and file.startswith(below)
+        and not file.startswith(within)
+    }
     packages = {_package(file, below) for file in used}
-    return [*whole, *sorted(packages)], [entry for entry in wide if any(p.startswith(f"{entry}/") for p in packages)]
+    return [*whole, *sorted(packages)], [
+        entry for entry in wide if any(p.startswith(f"{entry}/") for p in packages)
+    ]
 
 
 def _links_in(folder: str) -> Iterator[str]:
     """Yield where links in a folder lead: some installers link packages instead of copying them."""
     try:
         with os.scandir(folder) as items:
-            yield from (os.path.realpath(item.path) for item in items if item.is_symlink())
+            yield from (
+                os.path.realpath(item.path) for item in items if item.is_symlink()
+            )
     except OSError:  # a zip on the path, or nothing
         return
 

@@ -23,7 +23,12 @@ from pocketserve.quarantine.system_calls import architecture, build_filter
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 2, 4, 8
-_REMOVE, _MAKE_CHAR, _MAKE_BLOCK, _MAKE_OTHERS = 16 | 32, 64, 2048, 128 | 256 | 512 | 1024 | 4096
+_REMOVE, _MAKE_CHAR, _MAKE_BLOCK, _MAKE_OTHERS = (
+    16 | 32,
+    64,
+    2048,
+    128 | 256 | 512 | 1024 | 4096,
+)
 _REFER, _TRUNCATE, _IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
 _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
 """Rights that a rule on a file, not on a folder, may name."""
@@ -31,7 +36,13 @@ _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
 _READ: Final = _READ_FILE | _READ_DIR
 _WRITE: Final = _READ | _WRITE_FILE | _REMOVE | _MAKE_OTHERS | _REFER | _TRUNCATE
 _DEVICE: Final = _READ | _WRITE_FILE | _TRUNCATE | _IOCTL_DEV
-RIGHTS: Final = {"list": _READ_DIR, "read": _READ, "execute": _READ | _EXECUTE, "write": _WRITE, "device": _DEVICE}
+RIGHTS: Final = {
+    "list": _READ_DIR,
+    "read": _READ,
+    "execute": _READ | _EXECUTE,
+    "write": _WRITE,
+    "device": _DEVICE,
+}
 """What a list of rules allows below its paths."""
 
 _SET_NO_NEW_PRIVS, _ALL_THREADS = 38, 1
@@ -55,8 +66,16 @@ class Confinement(NamedTuple):
 
     def describe(self) -> str:
         """Return a text for the doctor: ``seccomp yes, Landlock ABI 3``."""
-        calls = f"seccomp no ({self.seccomp_fault})" if self.seccomp_fault else "seccomp yes"
-        files = f"Landlock no ({self.landlock_fault})" if self.landlock_fault else f"Landlock ABI {self.landlock}"
+        calls = (
+            f"seccomp no ({self.seccomp_fault})"
+            if self.seccomp_fault
+            else "seccomp yes"
+        )
+        files = (
+            f"Landlock no ({self.landlock_fault})"
+            if self.landlock_fault
+            else f"Landlock ABI {self.landlock}"
+        )
         return f"{calls}, {files}"
 
 
@@ -73,13 +92,18 @@ def confine_files(rules: Mapping[str, Sequence[str]]) -> tuple[int, str]:
             return 0, _FORBIDDEN
     if version < 1:
         missing = ctypes.get_errno() == errno.ENOSYS
-        return 0, "the kernel has none (it came with Linux 5.13)" if missing else _reason()
+        return (
+            0,
+            "the kernel has none (it came with Linux 5.13)" if missing else _reason(),
+        )
     handled = _EXECUTE | _WRITE | _MAKE_CHAR | _MAKE_BLOCK | _IOCTL_DEV
     for since, right in ((2, _REFER), (3, _TRUNCATE), (5, _IOCTL_DEV)):
         if version < since:
             handled &= ~right
     # Files; from version 4 on the network, and from 6 on signals and sockets of others.
-    attributes = struct.pack("<QQQ", handled, 3, 3)[: 24 if version >= 6 else 16 if version >= 4 else 8]
+    attributes = struct.pack("<QQQ", handled, 3, 3)[
+        : 24 if version >= 6 else 16 if version >= 4 else 8
+    ]
     ruleset = _system_call(_CREATE_RULESET, attributes, len(attributes), 0)
     if ruleset < 0:
         return 0, _reason()
@@ -101,10 +125,16 @@ def confine_calls(*, may_start_processes: bool = False) -> str:
     bits = 8 * ctypes.sizeof(ctypes.c_void_p)
     machine = architecture(os.uname().machine, bits)
     if machine is None:
-        return f"the system calls of {os.uname().machine} with {bits} bits are not known"
-    program = build_filter(machine, os.getpid(), may_start_processes=may_start_processes)
+        return (
+            f"the system calls of {os.uname().machine} with {bits} bits are not known"
+        )
+    program = build_filter(
+        machine, os.getpid(), may_start_processes=may_start_processes
+    )
     code = ctypes.create_string_buffer(program, len(program))
-    header = struct.pack("HxxxxxxP" if bits == 64 else "HxxP", len(program) // 8, ctypes.addressof(code))
+    header = struct.pack(
+        "HxxxxxxP" if bits == 64 else "HxxP", len(program) // 8, ctypes.addressof(code)
+    )
     if _forbid_new_rights():
         return _reason()
     with _trapped() as trapped:
@@ -148,7 +178,10 @@ def _system_call(number: int, *arguments: Any) -> int:
     function = ctypes.CDLL(None, use_errno=True).syscall
     function.restype = ctypes.c_long
     # A bare int would go as 32 bits, and the kernel would read the rest of the register.
-    values = (ctypes.c_long(value) if isinstance(value, int) else value for value in (number, *arguments))
+    values = (
+        ctypes.c_long(value) if isinstance(value, int) else value
+        for value in (number, *arguments)
+    )
     return int(function(*values))
 
 
@@ -172,14 +205,24 @@ def main(arguments: Sequence[str]) -> int:
     """Confine this process, then try a model; or print what confines a process on this device."""
     if arguments[0] == PROBE:
         confinement = probe_confinement()
-        print(json.dumps({"confined": confinement.confined, "sentence": confinement.describe()}))
+        print(
+            json.dumps(
+                {"confined": confinement.confined, "sentence": confinement.describe()}
+            )
+        )
         return 0
     rules = json.loads(arguments[0])
     may_start_processes = rules.pop("processes")
     version, fault = confine_files(rules)
-    from pocketserve.quarantine import trial  # from here on, nothing is imported unconfined
+    from pocketserve.quarantine import (
+        trial,
+    )  # from here on, nothing is imported unconfined
 
-    return trial.main(lambda: Confinement(version, fault, confine_calls(may_start_processes=may_start_processes)))
+    return trial.main(
+        lambda: Confinement(
+            version, fault, confine_calls(may_start_processes=may_start_processes)
+        )
+    )
 
 
 if __name__ == "__main__":

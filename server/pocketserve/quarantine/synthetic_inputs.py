@@ -19,13 +19,17 @@ _PIXEL: Final = "iVBORw0KGgoAAAANSUhEUgAAAAIAAAACCAAAAABX3VL4AAAADklEQVR42mNoaGB
 """A grey picture of 2 x 2 pixels, PNG."""
 
 _SOUND: Final = (
-    b"RIFF\x24\x10\0\0WAVEfmt \x10\0\0\0\1\0\1\0\x80\x3e\0\0\0\x7d\0\0\2\0\x10\0data\0\x10\0\0" + b"\0\x10\0\xf0" * 1024
+    b"RIFF\x24\x10\0\0WAVEfmt \x10\0\0\0\1\0\1\0\x80\x3e\0\0\0\x7d\0\0\2\0\x10\0data\0\x10\0\0"
+    + b"\0\x10\0\xf0" * 1024
 )
 """An eighth of a second at 16 kHz, WAV."""
 
 _BODIES: Final = {
     "text.txt": ("text/plain", b"a good text"),
-    "question.json": ("application/json", b'{"question": "who is it", "context": "it is a good text"}'),
+    "question.json": (
+        "application/json",
+        b'{"question": "who is it", "context": "it is a good text"}',
+    ),
     "photo.jpg": ("image/png", base64.b64decode(_PIXEL)),
     "sound.wav": ("audio/wav", _SOUND),
 }
@@ -43,9 +47,14 @@ def body_for(task: Task) -> tuple[memoryview, Hints] | None:
     return memoryview(body), Hints(content_type)
 
 
-def make_inputs(specs: Sequence[TensorSpec], fill: FillTensor) -> dict[str, Array] | None:
+def make_inputs(
+    specs: Sequence[TensorSpec], fill: FillTensor
+) -> dict[str, Array] | None:
     """Return inputs with variable dimensions as 1; None if the file does not say what it takes."""
-    if any(spec.open or math.prod(max(1, size) for size in spec.shape) > MAX_ELEMENTS for spec in specs):
+    if any(
+        spec.open or math.prod(max(1, size) for size in spec.shape) > MAX_ELEMENTS
+        for spec in specs
+    ):
         return None
     return {spec.name: fill(spec) for spec in specs}
 
@@ -72,4 +81,8 @@ def masks_of_ones(spec: TensorSpec) -> Array:
 def enlarged(spec: TensorSpec) -> TensorSpec:
     """Return a spec with its free dimensions larger than 1, but for the first, which mostly counts rows."""
     sizes = enumerate(spec.shape)
-    return spec._replace(shape=tuple(LARGE_DIMENSION if size == -1 and axis else size for axis, size in sizes))
+    return spec._replace(
+        shape=tuple(
+            LARGE_DIMENSION if size == -1 and axis else size for axis, size in sizes
+        )
+    )

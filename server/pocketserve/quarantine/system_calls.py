@@ -26,7 +26,11 @@ _ARM = Architecture(0x40000028, 2, 383)
 
 _REFUSED: Final[dict[str, tuple[int, int, int]]] = {
     # name: x86_64, aarch64, 32-bit arm; 0 where there is none
-    "socket": (41, 198, 281),  # no network, and no daemon of this machine; socketpair stays
+    "socket": (
+        41,
+        198,
+        281,
+    ),  # no network, and no daemon of this machine; socketpair stays
     "ptrace": (101, 117, 26),
     "process_vm_readv": (310, 270, 376),
     "process_vm_writev": (311, 271, 377),
@@ -148,7 +152,9 @@ ALLOW: Final = 0x7FFF0000
 KILL: Final = 0x80000000
 _ERROR: Final = 0x00050000
 REFUSE: Final = _ERROR | errno.EPERM
-_UNKNOWN: Final = _ERROR | 38  # ENOSYS: the C library then takes an older call, whose flags can be looked at
+_UNKNOWN: Final = (
+    _ERROR | 38
+)  # ENOSYS: the C library then takes an older call, whose flags can be looked at
 
 _X32: Final = 0x40000000
 
@@ -160,12 +166,19 @@ def architecture(machine: str, bits: int) -> Architecture | None:
     return _ARM if machine.startswith(("arm", "aarch64")) else None
 
 
-def build_filter(machine: Architecture, process: int, *, may_start_processes: bool) -> bytes:
+def build_filter(
+    machine: Architecture, process: int, *, may_start_processes: bool
+) -> bytes:
     """Build the filter of a process, which may send signals to itself only, or if it may start any, to processes."""
-    return b"".join(struct.pack("<HBBI", *step) for step in _program(machine, process, may_start_processes))
+    return b"".join(
+        struct.pack("<HBBI", *step)
+        for step in _program(machine, process, may_start_processes)
+    )
 
 
-def _program(machine: Architecture, process: int, may_start_processes: bool) -> Iterator[tuple[int, int, int, int]]:
+def _program(
+    machine: Architecture, process: int, may_start_processes: bool
+) -> Iterator[tuple[int, int, int, int]]:
     """Yield instructions: code, jumps if true and if false, operand."""
     yield _LOAD, 0, 0, _ARCH
     yield _EQUAL, 1, 0, machine.audit
@@ -174,15 +187,25 @@ def _program(machine: Architecture, process: int, may_start_processes: bool) -> 
     if machine is _X86_64:
         yield from ((_AT_LEAST, 0, 1, _X32), (_RETURN, 0, 0, _UNKNOWN))
     table = _REFUSED if may_start_processes else _REFUSED | _PROCESSES
-    for number in (*(numbers[machine.column] for numbers in table.values()), *_REFUSED_EVERYWHERE):
+    for number in (
+        *(numbers[machine.column] for numbers in table.values()),
+        *_REFUSED_EVERYWHERE,
+    ):
         if number:
             yield from ((_EQUAL, 0, 1, number), (_RETURN, 0, 0, REFUSE))
     for numbers in _SCHEDULING_OF_ITSELF.values():
         yield from _allow_for_itself(numbers[machine.column], process)
     if not may_start_processes:
         yield from ((_EQUAL, 0, 1, _CLONE3), (_RETURN, 0, 0, _UNKNOWN))
-        yield from ((_EQUAL, 0, 4, _CLONE[machine.column]), (_LOAD, 0, 0, _FIRST_ARGUMENT))
-        yield from ((_HAS_BITS, 0, 1, _CLONE_THREAD), (_RETURN, 0, 0, ALLOW), (_RETURN, 0, 0, REFUSE))
+        yield from (
+            (_EQUAL, 0, 4, _CLONE[machine.column]),
+            (_LOAD, 0, 0, _FIRST_ARGUMENT),
+        )
+        yield from (
+            (_HAS_BITS, 0, 1, _CLONE_THREAD),
+            (_RETURN, 0, 0, ALLOW),
+            (_RETURN, 0, 0, REFUSE),
+        )
         for numbers in _OF_ITSELF.values():
             yield from _allow_for_itself(numbers[machine.column], process)
     yield _RETURN, 0, 0, ALLOW

@@ -26,7 +26,12 @@ from pocketserve.inference.validate import collect
 from pocketserve.messages import excerpt
 from pocketserve.quarantine import synthetic_inputs as synthetic
 from pocketserve.repository.scan import ModelEntry, VersionEntry
-from pocketserve.runtimes.base import ModelLoadError, ModelSource, RuntimeMissingError, Session
+from pocketserve.runtimes.base import (
+    ModelLoadError,
+    ModelSource,
+    RuntimeMissingError,
+    Session,
+)
 from pocketserve.runtimes.framework_import import import_framework
 from pocketserve.runtimes.model_format import ModelFormat
 from pocketserve.runtimes.registry import runtime_for
@@ -37,7 +42,11 @@ if TYPE_CHECKING:
     from pocketserve.quarantine.sandbox import Confinement
 
 _SCARCE = (errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOSPC)
-_NO_THREADS = ("can't start new thread", "Resource temporarily unavailable", "pthread_create")
+_NO_THREADS = (
+    "can't start new thread",
+    "Resource temporarily unavailable",
+    "pthread_create",
+)
 """How Python, C and frameworks say that the device has nothing to spare."""
 
 IMPORTED = b"imported\n"
@@ -59,8 +68,15 @@ def main(confine: Callable[[], Confinement]) -> int:
     os.write(output, IMPORTED)
     confinement = confine()
     result = try_model(request["entry"], request["version"], request["source"])
-    forbidden = any(os.strerror(number) in result["reason"] for number in (errno.EPERM, errno.EACCES))
-    if result["outcome"] in ("rejected", "missing") and confinement.confined and forbidden:
+    forbidden = any(
+        os.strerror(number) in result["reason"]
+        for number in (errno.EPERM, errno.EACCES)
+    )
+    if (
+        result["outcome"] in ("rejected", "missing")
+        and confinement.confined
+        and forbidden
+    ):
         result["reason"] = (
             f"{result['reason'][:500]}; in its trial a file may use its own folder and libraries, but no other files, "
             "no network and no further process (`pocketserve serve --no-quarantine` has no trials)"
@@ -70,16 +86,24 @@ def main(confine: Callable[[], Confinement]) -> int:
     return 0
 
 
-def serialize_request(entry: ModelEntry, version: VersionEntry, source: ModelSource, **limits: int) -> bytes:
+def serialize_request(
+    entry: ModelEntry, version: VersionEntry, source: ModelSource, **limits: int
+) -> bytes:
     """Return what :func:`main` reads: just what the server has read, whatever the files hold by then."""
-    return pickle.dumps({"entry": entry, "version": version, "source": source, **limits})
+    return pickle.dumps(
+        {"entry": entry, "version": version, "source": source, **limits}
+    )
 
 
-def try_model(entry: ModelEntry, version: VersionEntry, source: ModelSource) -> dict[str, str]:
+def try_model(
+    entry: ModelEntry, version: VersionEntry, source: ModelSource
+) -> dict[str, str]:
     """Load, set up and run; return ``outcome`` (ok, missing, rejected, starved or nan_output), reason and runtime."""
     try:
         with contextlib.closing(runtime_for(version.format).open(source)) as session:
-            outcome, reason = _run(session, set_up(entry, version, session, MAX_PIXELS, source))
+            outcome, reason = _run(
+                session, set_up(entry, version, session, MAX_PIXELS, source)
+            )
             return {"outcome": outcome, "reason": reason, "runtime": session.runtime}
     except Exception as error:  # frameworks raise anything on a bad file
         return _failure(error)
@@ -106,7 +130,9 @@ def _failure(error: Exception) -> dict[str, str]:
     if _is_scarce(error) or any(text in str(error) for text in _NO_THREADS):
         return {"outcome": "starved", "reason": str(error)[:300], "runtime": ""}
     is_sentence = isinstance(error, RuntimeMissingError | ModelLoadError)
-    reason = str(error) if is_sentence else f"{type(error).__name__}: {excerpt(error, 500)}"
+    reason = (
+        str(error) if is_sentence else f"{type(error).__name__}: {excerpt(error, 500)}"
+    )
     outcome = "missing" if isinstance(error, RuntimeMissingError) else "rejected"
     return {"outcome": outcome, "reason": reason, "runtime": ""}
 
@@ -115,7 +141,9 @@ def _is_scarce(error: BaseException | None, levels: int = 3) -> bool:
     """Return whether the device had nothing to spare; readers of files put its errors into their own words, twice."""
     if error is None or levels == 0:
         return False
-    return (isinstance(error, OSError) and error.errno in _SCARCE) or _is_scarce(error.__cause__, levels - 1)
+    return (isinstance(error, OSError) and error.errno in _SCARCE) or _is_scarce(
+        error.__cause__, levels - 1
+    )
 
 
 def _run(session: Session, setup: Setup) -> tuple[str, str]:
@@ -130,20 +158,30 @@ def _run(session: Session, setup: Setup) -> tuple[str, str]:
         names &= by_task
     elif names and any(spec.datatype[0] in "IUB" for spec in specs):
         # Of zeros, a mean over a mask of zeros has no number; 1 may be beyond what other inputs take.
-        names &= _nan_outputs(session, specs, synthetic.integer_ones, synthetic.masks_of_ones)
+        names &= _nan_outputs(
+            session, specs, synthetic.integer_ones, synthetic.masks_of_ones
+        )
     if names and any(-1 in spec.shape[1:] for spec in specs):
         # Of a picture of one pixel some graphs have no numbers left, and are good all the same.
-        names &= _nan_outputs(session, [*map(synthetic.enlarged, specs)], synthetic.integer_ones)
+        names &= _nan_outputs(
+            session, [*map(synthetic.enlarged, specs)], synthetic.integer_ones
+        )
     if names:
         return "nan_output", (
             f"its output {min(names)!r:.300} is not a number throughout, whatever goes in; the file is probably "
             "damaged; if it is meant to be so, `pocketserve serve --no-quarantine` serves it"
         )
-    reason = f"its output {min(nan_for_zeros)!r:.300} is not a number where only zeros go in" if nan_for_zeros else ""
+    reason = (
+        f"its output {min(nan_for_zeros)!r:.300} is not a number where only zeros go in"
+        if nan_for_zeros
+        else ""
+    )
     return "ok", reason
 
 
-def _nan_outputs(session: Session, specs: Sequence[TensorSpec], *fills: synthetic.FillTensor) -> set[str]:
+def _nan_outputs(
+    session: Session, specs: Sequence[TensorSpec], *fills: synthetic.FillTensor
+) -> set[str]:
     """Return the outputs that are nothing but NaN for the first inputs that the model takes."""
     for fill in fills:
         inputs = synthetic.make_inputs(specs, fill)
@@ -164,10 +202,22 @@ def _nan_by_task(session: Session, setup: Setup) -> set[str] | None:
         results = []
         for run in prepared.runs[:MAX_RUNS]:
             tensors = [to_tensor(name, array) for name, array in run.items()]
-            checked = collect(tensors, inputs, row_by_row=True, first_state=setup.first_state)
+            checked = collect(
+                tensors, inputs, row_by_row=True, first_state=setup.first_state
+            )
             rows = slice(1) if checked.row_by_row else ...
-            results.append(session.run({**checked.state, **{name: a[rows] for name, a in checked.arrays.items()}}))
-        by_name: list[Any] = [{s.name: result[outputs.by_name[s.name][1]] for s in outputs.specs} for result in results]
+            results.append(
+                session.run(
+                    {
+                        **checked.state,
+                        **{name: a[rows] for name, a in checked.arrays.items()},
+                    }
+                )
+            )
+        by_name: list[Any] = [
+            {s.name: result[outputs.by_name[s.name][1]] for s in outputs.specs}
+            for result in results
+        ]
         with np.errstate(all="ignore"), contextlib.suppress(Exception):
             setup.task.answer(by_name, AnswerOptions(), prepared.context)
         return set.intersection(*map(_all_nan, results))
@@ -175,7 +225,11 @@ def _nan_by_task(session: Session, setup: Setup) -> set[str] | None:
 
 
 def _all_nan(outputs: Mapping[str, Array]) -> set[str]:
-    return {name for name, a in outputs.items() if a.dtype.kind == "f" and a.size and bool(np.isnan(a).all())}
+    return {
+        name
+        for name, a in outputs.items()
+        if a.dtype.kind == "f" and a.size and bool(np.isnan(a).all())
+    }
 
 
 def _limit(data_bytes: int) -> None:

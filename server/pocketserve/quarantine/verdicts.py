@@ -49,12 +49,24 @@ class VerdictStore:
         """Return the verdicts that keep a file, or what lies or lay at a path, from being loaded, by key."""
         place = None if path is None else str(path)
         verdicts = self._store.entries().items()
-        return {key: verdict for key, verdict in verdicts if not verdict.ok and place in (None, verdict.path)}
+        return {
+            key: verdict
+            for key, verdict in verdicts
+            if not verdict.ok and place in (None, verdict.path)
+        }
 
 
 def _parse(value: Any) -> Verdict:
     ok, memory = value["ok"], value.get("memory", 0)
-    if type(ok) is not bool or type(memory) is not int or value.get("version") != HASH_VERSION:
+    if (
+        type(ok) is not bool
+        or type(memory) is not int
+        or value.get("version") != HASH_VERSION
+    ):
         raise ValueError("a damaged verdict, or an old one")
-    texts = {name: str(value.get(name, "")) for name in ("reason", "runtime", "path", "seen")}
-    return Verdict(ok, texts["reason"], texts["runtime"], texts["path"], texts["seen"], memory)
+    texts = {
+        name: str(value.get(name, "")) for name in ("reason", "runtime", "path", "seen")
+    }
+    return Verdict(
+        ok, texts["reason"], texts["runtime"], texts["path"], texts["seen"], memory
+    )

@@ -41,18 +41,25 @@ def version_files(version: VersionEntry) -> list[Path]:
     weights = version.options.get("weights")
     if isinstance(weights, str):
         if not is_contained_name(weights):
-            raise ModelLoadError(f"weights must be a file in the model's folder, not {weights!r:.80}")
+            raise ModelLoadError(
+                f"weights must be a file in the model's folder, not {weights!r:.80}"
+            )
         files.append(path.parent / weights)
     if version.format.whole_folder:
         files += files_below(path.parent)
     if version.format.other_files is not None:
         real = Path(os.path.realpath(path))
-        files += [path.parent / name for name in _other_files(version.format.other_files, real, stamp([real]))]
+        files += [
+            path.parent / name
+            for name in _other_files(version.format.other_files, real, stamp([real]))
+        ]
     return list(dict.fromkeys(files))
 
 
 @functools.lru_cache(MAX_FILES)
-def _other_files(read: Callable[[Path], Iterable[str]], path: Path, _stamp: Stamp) -> tuple[str, ...]:
+def _other_files(
+    read: Callable[[Path], Iterable[str]], path: Path, _stamp: Stamp
+) -> tuple[str, ...]:
     return tuple(read(path))
 
 
@@ -64,7 +71,15 @@ def stamp(files: Sequence[Path]) -> Stamp:
             status = path.stat()
         except OSError:
             continue
-        entries.append((str(path), status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino))
+        entries.append(
+            (
+                str(path),
+                status.st_size,
+                status.st_mtime_ns,
+                status.st_ctime_ns,
+                status.st_ino,
+            )
+        )
     return tuple(entries)
 
 
@@ -75,7 +90,12 @@ def fingerprint(entry: ModelEntry, version: VersionEntry) -> object:
     """
     manifest = entry.manifest.of_one_version()
     try:
-        return version, manifest, stamp(version_files(version)), stamp(sidecar_files(entry, version))
+        return (
+            version,
+            manifest,
+            stamp(version_files(version)),
+            stamp(sidecar_files(entry, version)),
+        )
     except (ModelLoadError, OSError):
         return version, manifest
 
@@ -96,7 +116,9 @@ def file_bytes(version: VersionEntry) -> int:
 def hash_files(files: Sequence[Path], base: Path) -> str:
     """Return the SHA-256 of files: of one its own, of several that of their hashes and names relative to a base."""
     try:
-        return combine_hashes([(sha256_of(path), path.relative_to(base)) for path in files])
+        return combine_hashes(
+            [(sha256_of(path), path.relative_to(base)) for path in files]
+        )
     except OSError as error:
         raise read_error(error) from None
     except ValueError as error:
@@ -107,7 +129,9 @@ def combine_hashes(hashes: Sequence[tuple[str, Path]]) -> str:
     """Return what :func:`hash_files` makes of the files' own SHA-256 and their names relative to the base."""
     if len(hashes) == 1:
         return hashes[0][0]
-    return hashlib.sha256(describe_hashes([(value, name.as_posix()) for value, name in hashes])).hexdigest()
+    return hashlib.sha256(
+        describe_hashes([(value, name.as_posix()) for value, name in hashes])
+    ).hexdigest()
 
 
 def describe_hashes(hashes: Iterable[tuple[str, str]]) -> bytes:
@@ -128,7 +152,9 @@ def sha256_of(path: Path) -> str:
 def read_error(error: OSError) -> ModelLoadError:
     """Return the error for a file of a model that cannot be read."""
     name = Path(error.filename).name if error.filename else "one of them"
-    return ModelLoadError(f"the model's files cannot be read: {name}: {error.strerror or error}")
+    return ModelLoadError(
+        f"the model's files cannot be read: {name}: {error.strerror or error}"
+    )
 
 
 def base_of(version: VersionEntry) -> Path:
@@ -162,7 +188,9 @@ def files_below(folder: Path) -> list[Path]:
     """
     paths = sorted(folder.rglob("*"))
     if any(path.is_symlink() for path in paths):
-        raise ModelLoadError(f"the folder {folder.name} holds links; copy the files themselves into it")
+        raise ModelLoadError(
+            f"the folder {folder.name} holds links; copy the files themselves into it"
+        )
     for path in paths:
         if has_control_characters(path.name):
             raise ModelLoadError(
@@ -171,5 +199,7 @@ def files_below(folder: Path) -> list[Path]:
             )
     files = [path for path in paths if path.is_file()]
     if len(files) > MAX_FILES:
-        raise ModelLoadError(f"the folder {folder.name} holds {len(files)} files; a model has {MAX_FILES} at most")
+        raise ModelLoadError(
+            f"the folder {folder.name} holds {len(files)} files; a model has {MAX_FILES} at most"
+        )
     return files

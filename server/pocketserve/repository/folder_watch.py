@@ -45,8 +45,19 @@ _ATTRIBUTES, _CLOSED, _CREATED, _DELETED = 0x4, 0x8, 0x100, 0x200  # linux/inoti
 _MOVED_FROM, _MOVED_TO, _SELF_DELETED, _SELF_MOVED = 0x40, 0x80, 0x400, 0x800
 _ONLY_FOLDERS = 0x01000000
 _OVERFLOW = 0x4000
-_EVENT_HEAD = struct.Struct("=iIII")  # watch descriptor, mask, cookie, length of the name behind it
-_EVENTS = _ATTRIBUTES | _CLOSED | _CREATED | _DELETED | _MOVED_FROM | _MOVED_TO | _SELF_DELETED | _SELF_MOVED
+_EVENT_HEAD = struct.Struct(
+    "=iIII"
+)  # watch descriptor, mask, cookie, length of the name behind it
+_EVENTS = (
+    _ATTRIBUTES
+    | _CLOSED
+    | _CREATED
+    | _DELETED
+    | _MOVED_FROM
+    | _MOVED_TO
+    | _SELF_DELETED
+    | _SELF_MOVED
+)
 _MAX_EVENT_BYTES = 1 << 16
 
 log = logging.getLogger(__name__)
@@ -65,10 +76,14 @@ class FolderWatch:
         self._root, self._only, self._read = root, only, read
         self._reading = threading.Lock()
         self._reading_s = 0.0  # how long the last reading took
-        self._is_behind = False  # while it is read, and after that as long as the root is gone
+        self._is_behind = (
+            False  # while it is read, and after that as long as the root is gone
+        )
         self._read_at = time.monotonic()
         self._events = threading.Lock()  # guards what follows
-        self._tops: dict[int, str] = {}  # watch descriptor -> the entry of the root that the folder lies in
+        self._tops: dict[
+            int, str
+        ] = {}  # watch descriptor -> the entry of the root that the folder lies in
         self._unread = _Changes()
         self._has_unread = False
         self._being_read = _Changes()
@@ -83,11 +98,15 @@ class FolderWatch:
         if self._descriptor < 0 or self._thread is not None:
             return
         self._wake = os.pipe2(os.O_CLOEXEC)
-        thread = threading.Thread(target=self._follow, name="pocketserve-folder", daemon=True)
+        thread = threading.Thread(
+            target=self._follow, name="pocketserve-folder", daemon=True
+        )
         try:
             thread.start()
         except RuntimeError as error:  # the system has no more; requests find changes
-            log.warning("changes of the models folder are found by requests only: %s", error)
+            log.warning(
+                "changes of the models folder are found by requests only: %s", error
+            )
             return
         self._thread = thread
 
@@ -96,7 +115,9 @@ class FolderWatch:
         descriptor = self._descriptor
         if descriptor < 0:
             return time.monotonic() - self._read_at >= POLL_S
-        length = bytearray(4)  # not bytes, which fcntl tries to write to first, and makes a text of the fault
+        length = bytearray(
+            4
+        )  # not bytes, which fcntl tries to write to first, and makes a text of the fault
         try:
             fcntl.ioctl(descriptor, termios.FIONREAD, length)
         except OSError:  # the watch was closed meanwhile: the server ends
@@ -130,7 +151,9 @@ class FolderWatch:
         if not self._reading.acquire(blocking=False):
             return
         try:
-            threading.Thread(target=self._run_in_background, name="pocketserve-folder", daemon=True).start()
+            threading.Thread(
+                target=self._run_in_background, name="pocketserve-folder", daemon=True
+            ).start()
         except RuntimeError:  # no threads to spare: the next request tries again
             self._reading.release()
 
@@ -153,7 +176,9 @@ class FolderWatch:
 
         Raises what reading raises.
         """
-        if not self._reading.acquire(timeout=WAIT_S):  # what holds it up must not hold up who asks for a reading
+        if not self._reading.acquire(
+            timeout=WAIT_S
+        ):  # what holds it up must not hold up who asks for a reading
             self._read()
             return
         try:
@@ -172,7 +197,9 @@ class FolderWatch:
             os.close(self._wake[1])
         if self._thread is not None:
             self._thread.join(CLOSE_S)
-            if self._thread.is_alive():  # it reads a large folder; the descriptors end with the process
+            if (
+                self._thread.is_alive()
+            ):  # it reads a large folder; the descriptors end with the process
                 return
         if self._wake is not None:
             os.close(self._wake[0])
@@ -192,7 +219,9 @@ class FolderWatch:
             self._has_unread = False
 
     def _end_reading(self) -> None:
-        if not self._is_behind:  # else a reading has failed, and its changes are still to be read
+        if (
+            not self._is_behind
+        ):  # else a reading has failed, and its changes are still to be read
             with self._events:
                 self._being_read = _Changes()
         self._reading.release()
@@ -219,7 +248,10 @@ class FolderWatch:
             self._read()
             self._reading_s = time.monotonic() - began
         except OSError as error:
-            log.warning("the models folder cannot be read, and is served as it was: %s", error.strerror)
+            log.warning(
+                "the models folder cannot be read, and is served as it was: %s",
+                error.strerror,
+            )
             return False
         except ApiError:
             raise
@@ -314,7 +346,10 @@ class _Changes:
 
 
 def _warn_of_unwatched(number: int) -> None:
-    log.warning("only %d folders of models are watched; `pocketserve reload` reads the others", number)
+    log.warning(
+        "only %d folders of models are watched; `pocketserve reload` reads the others",
+        number,
+    )
 
 
 def _open_inotify() -> int:
@@ -322,7 +357,10 @@ def _open_inotify() -> int:
         return -1
     descriptor: int = _libc().inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
     if descriptor < 0:
-        log.warning("the models folder is not watched (%s); it is read once a second", os.strerror(ctypes.get_errno()))
+        log.warning(
+            "the models folder is not watched (%s); it is read once a second",
+            os.strerror(ctypes.get_errno()),
+        )
     return descriptor
 
 

@@ -35,22 +35,32 @@ def edit_manifest(folder: Path, change: Callable[[Document], object]) -> None:
     try:
         import tomlkit  # late: a server edits nothing
     except ImportError:
-        raise ManifestError(f"{FILE_NAME} is edited with tomlkit, which is missing; pip install tomlkit") from None
+        raise ManifestError(
+            f"{FILE_NAME} is edited with tomlkit, which is missing; pip install tomlkit"
+        ) from None
     if path.exists():
         read_manifest(path)
     try:
-        before = path.read_bytes().decode() if path.exists() else _carried_over(folder)  # keeps CRs
+        before = (
+            path.read_bytes().decode() if path.exists() else _carried_over(folder)
+        )  # keeps CRs
         intended = tomllib.loads(before, parse_float=_number)
         change(intended)
         parse_manifest(intended)
         document = tomlkit.parse(before)
         after = _changed(document, change)
         if after is None or tomllib.loads(after, parse_float=_number) != intended:
-            raise ManifestError(f"{path} is laid out in a way that no command can change; write [table] headers in it")
+            raise ManifestError(
+                f"{path} is laid out in a way that no command can change; write [table] headers in it"
+            )
         if before.count("\r\n") == before.count("\n") > 0:
-            after = re.sub(r"(?<!\r)\n", "\r\n", after)  # tomlkit ends new lines without the CR
+            after = re.sub(
+                r"(?<!\r)\n", "\r\n", after
+            )  # tomlkit ends new lines without the CR
         mode = path.stat().st_mode & 0o777 if path.exists() else 0o644
-        replace_file(Path(os.path.realpath(path)), after.encode(), mode, durable=True)  # of a link, its file changes
+        replace_file(
+            Path(os.path.realpath(path)), after.encode(), mode, durable=True
+        )  # of a link, its file changes
     except OSError as error:
         raise ManifestError(f"{path} cannot be written: {error.strerror}") from None
 
@@ -121,7 +131,11 @@ def use_table_headers(document: Document, name: str) -> None:
 
     if not isinstance(document, tomlkit.TOMLDocument) or name not in document:
         return
-    parts = [(key, item) for key, item in document.body if key is not None and key.key == name]
+    parts = [
+        (key, item)
+        for key, item in document.body
+        if key is not None and key.key == name
+    ]
     if not any(key.is_dotted() or isinstance(item, InlineTable) for key, item in parts):
         return
     tables = _headed(document[name])

@@ -21,7 +21,9 @@ def loading_stamp(entry: ModelEntry, version: VersionEntry) -> Stamp:
     return stamp(_files(entry, version))
 
 
-def unrest(entry: ModelEntry, version: VersionEntry, *, is_urgent: bool = False) -> float:
+def unrest(
+    entry: ModelEntry, version: VersionEntry, *, is_urgent: bool = False
+) -> float:
     """Return the seconds until the files of a version have been unchanged for QUIET_S; 0 if they have been.
 
     Args:
@@ -42,11 +44,17 @@ def _files(entry: ModelEntry, version: VersionEntry) -> list[Path]:
     except (ModelLoadError, OSError):
         files = [version.path]  # loading it says why
     if _has_own_folder(entry):
-        files += [path for path in (entry.folder / FILE_NAME, entry.folder / TRITON_CONFIG) if path.is_file()]
+        files += [
+            path
+            for path in (entry.folder / FILE_NAME, entry.folder / TRITON_CONFIG)
+            if path.is_file()
+        ]
     return list(dict.fromkeys(files))
 
 
-def _change_times(files: list[Path], entry: ModelEntry, version: VersionEntry) -> Iterator[float]:
+def _change_times(
+    files: list[Path], entry: ModelEntry, version: VersionEntry
+) -> Iterator[float]:
     """Yield when each file was last written, moved or linked; and when one was added to or removed from its folder."""
     for path in files:
         try:

@@ -10,7 +10,14 @@ from pathlib import Path
 
 from pocketserve.messages import SERVES_ON, listed
 from pocketserve.repository.folder_watch import FolderWatch
-from pocketserve.repository.scan import ModelEntry, Models, VersionEntry, locate, plain_number, scan
+from pocketserve.repository.scan import (
+    ModelEntry,
+    Models,
+    VersionEntry,
+    locate,
+    plain_number,
+    scan,
+)
 from pocketserve_wire import ApiError, ErrorCode
 
 MAX_COMPARED = 200  # names that a mistyped one is compared with, so that mistakes stay cheap in a large folder
@@ -35,8 +42,12 @@ class Repository:
         self._models = Models(self._root, self._only)
         self._scanning = threading.Lock()
         self._scans = 0
-        self._defaults: dict[str, str] = {}  # by model, the version that has answered requests that name none
-        self._publishing = threading.Lock()  # guards the defaults, and the index that is made with them
+        self._defaults: dict[
+            str, str
+        ] = {}  # by model, the version that has answered requests that name none
+        self._publishing = (
+            threading.Lock()
+        )  # guards the defaults, and the index that is made with them
 
     def refresh(self, loaded: Collection[str] = ()) -> None:
         """Scan the folder anew; the new index replaces the old one at once and whole.
@@ -50,7 +61,11 @@ class Repository:
         """
         scans = self._scans
         if not self._scanning.acquire(timeout=SCAN_WAIT_S):
-            raise ApiError(ErrorCode.QUEUE_FULL, "the models folder is still being read; try again", retry_after_s=1)
+            raise ApiError(
+                ErrorCode.QUEUE_FULL,
+                "the models folder is still being read; try again",
+                retry_after_s=1,
+            )
         try:
             if self._scans == scans:
                 self._scans += 1
@@ -70,7 +85,9 @@ class Repository:
         with self._publishing:
             if self._defaults.get(name) == version:
                 return
-            models = self._models.copy()  # callers that cache by index notice the change
+            models = (
+                self._models.copy()
+            )  # callers that cache by index notice the change
             if _set_default(models, name, version):
                 self._defaults[name] = version
                 self._models = models
@@ -82,7 +99,9 @@ class Repository:
     def watch(self, read: Callable[[], None]) -> FolderWatch:
         """Return a watch that has a function read the folder when it has changed since this call."""
         watch = FolderWatch(self._root, self._only, read)
-        self._models = Models(self._root, self._only)  # what changed before it was watched
+        self._models = Models(
+            self._root, self._only
+        )  # what changed before it was watched
         return watch
 
     def models(self) -> Models:
@@ -104,24 +123,37 @@ class Repository:
         for close in get_close_matches(name[:64], self._models.names[:MAX_COMPARED]):
             if close in self._models:
                 return f"did you mean {close!r}?"
-        first = list(islice(self._models, MAX_LISTED + 1))  # not all: counting them would read every model
+        first = list(
+            islice(self._models, MAX_LISTED + 1)
+        )  # not all: counting them would read every model
         if not first:
             return "the models folder is empty"
-        names = listed(first[:MAX_LISTED], MAX_LISTED) + (" and more" if len(first) > MAX_LISTED else "")
+        names = listed(first[:MAX_LISTED], MAX_LISTED) + (
+            " and more" if len(first) > MAX_LISTED else ""
+        )
         return f"there {'is' if len(first) == 1 else 'are'} {names}"
 
     @staticmethod
     def version(entry: ModelEntry, version: str | None) -> VersionEntry:
         """Return a version of a model; None, empty or "0" (OpenVINO clients) mean the default one."""
         name = version or entry.default_version
-        entries, other = entry.versions, entry.default_version if version == "0" else None
+        entries, other = (
+            entry.versions,
+            entry.default_version if version == "0" else None,
+        )
         variant = entries.get(name) or entries.get(other or plain_number(name))
         text = f"Request for unknown model: {entry.name!r} version {name[:128]!r}"
         if variant is None:
             available = [each for each in entries if each not in entry.withheld]
-            raise ApiError(ErrorCode.VERSION_NOT_FOUND, f"{text} is not found; it has {listed(available, MAX_LISTED)}")
+            raise ApiError(
+                ErrorCode.VERSION_NOT_FOUND,
+                f"{text} is not found; it has {listed(available, MAX_LISTED)}",
+            )
         if variant.name in entry.withheld and variant.name != entry.default_version:
-            raise ApiError(ErrorCode.VERSION_NOT_FOUND, f"{text} is not offered: {entry.withheld[variant.name]}")
+            raise ApiError(
+                ErrorCode.VERSION_NOT_FOUND,
+                f"{text} is not offered: {entry.withheld[variant.name]}",
+            )
         return variant
 
 

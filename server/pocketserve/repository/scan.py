@@ -9,9 +9,20 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pocketserve.repository.manifest import FILE_NAME, Manifest, VersionOptions, is_valid_name, read_manifest
+from pocketserve.repository.manifest import (
+    FILE_NAME,
+    Manifest,
+    VersionOptions,
+    is_valid_name,
+    read_manifest,
+)
 from pocketserve.repository.toml_table import ManifestError
-from pocketserve.repository.unsupported_files import PICKLES, advice, advice_for_content, advice_for_folder
+from pocketserve.repository.unsupported_files import (
+    PICKLES,
+    advice,
+    advice_for_content,
+    advice_for_folder,
+)
 from pocketserve.runtimes.model_files import failed_download
 from pocketserve.runtimes.model_format import ModelFormat
 from pocketserve.runtimes.registry import (
@@ -46,7 +57,9 @@ class VersionEntry(NamedTuple):
     path: Path
     options: Mapping[str, Any] = {}
     evaluation: Mapping[str, Any] = {}
-    problem: str | None = None  # why it cannot be served, known without opening it; None if nothing speaks against it
+    problem: str | None = (
+        None  # why it cannot be served, known without opening it; None if nothing speaks against it
+    )
     sha256: str | None = None
 
 
@@ -56,13 +69,23 @@ class ModelEntry(NamedTuple):
     name: str
     folder: Path  # where relative paths of the manifest start; for a bare file, the folder it lies in
     versions: Mapping[str, VersionEntry] = {}
-    default_version: str = ""  # answers requests that name no version; empty when there is none at all
+    default_version: str = (
+        ""  # answers requests that name no version; empty when there is none at all
+    )
     manifest: Manifest = Manifest()
-    problem: str | None = None  # a fault of the whole model; one that was loaded before keeps its versions
-    candidates: tuple[str, ...] = ()  # versions that may become the default one, the preferred one first
-    withheld: Mapping[str, str] = {}  # versions that its owner does not offer, with the reason
+    problem: str | None = (
+        None  # a fault of the whole model; one that was loaded before keeps its versions
+    )
+    candidates: tuple[
+        str, ...
+    ] = ()  # versions that may become the default one, the preferred one first
+    withheld: Mapping[
+        str, str
+    ] = {}  # versions that its owner does not offer, with the reason
     notes: tuple[str, ...] = ()  # about settings that are not used here
-    policy: Mapping[str, Any] = {}  # which versions are offered, in the JSON form of Triton's ``version_policy``
+    policy: Mapping[
+        str, Any
+    ] = {}  # which versions are offered, in the JSON form of Triton's ``version_policy``
 
 
 class TooManyVersions(Exception):
@@ -88,7 +111,11 @@ class Models(Mapping[str, ModelEntry]):
         self._unusable: dict[str, str] = {}
         self._entries: dict[str, ModelEntry | None] = {}
         # The folder around one model is not listed: it may hold anything, and Android's shared storage forbids it.
-        names = sorted(os.listdir(root)) if only is None else [only.relative_to(root).parts[0]] * only.exists()
+        names = (
+            sorted(os.listdir(root))
+            if only is None
+            else [only.relative_to(root).parts[0]] * only.exists()
+        )
         misnamed = []
         beside = frozenset(names)
         for name in names:
@@ -102,7 +129,11 @@ class Models(Mapping[str, ModelEntry]):
                     self._folders.add(name)
                 elif _holds_model(path):
                     misnamed.append(name)
-            elif format_of_name(name) is not None and not name.endswith(".py") and name not in MARKERS:
+            elif (
+                format_of_name(name) is not None
+                and not name.endswith(".py")
+                and name not in MARKERS
+            ):
                 if is_valid_name(name) and is_valid_name(stem_of(name)):
                     self._bare.setdefault(stem_of(name), []).append(path)
                 else:
@@ -116,8 +147,12 @@ class Models(Mapping[str, ModelEntry]):
                 else:
                     misnamed.append(name)
         # What may be a model: only reading tells of folders.
-        self.names = tuple(sorted(self._folders | set(self._bare) | set(self._unusable)))
-        self.misnamed = tuple(misnamed)  # what would be a model if it had a name for one
+        self.names = tuple(
+            sorted(self._folders | set(self._bare) | set(self._unusable))
+        )
+        self.misnamed = tuple(
+            misnamed
+        )  # what would be a model if it had a name for one
 
     def __getitem__(self, name: str) -> ModelEntry:
         entry = self._read(name)
@@ -133,9 +168,17 @@ class Models(Mapping[str, ModelEntry]):
 
     def present(self) -> list[str]:
         """Return the names of all models; no manifest is read, so that it is fit for a start."""
-        isfile = os.path.isfile  # unlike Path's, false, not an error, where the folder may not be entered
-        files = {name for name in self.names if name in self._bare or isfile(self._root / name / FILE_NAME)}
-        return [name for name in self.names if name in files or self._read(name) is not None]
+        isfile = (
+            os.path.isfile
+        )  # unlike Path's, false, not an error, where the folder may not be entered
+        files = {
+            name
+            for name in self.names
+            if name in self._bare or isfile(self._root / name / FILE_NAME)
+        }
+        return [
+            name for name in self.names if name in files or self._read(name) is not None
+        ]
 
     def copy(self) -> Models:
         """Return another index of the same models, which can be changed by itself."""
@@ -150,9 +193,15 @@ class Models(Mapping[str, ModelEntry]):
     def _read(self, name: str) -> ModelEntry | None:
         if name in self._entries:
             return self._entries[name]
-        if name not in self._folders and name not in self._bare and name not in self._unusable:
+        if (
+            name not in self._folders
+            and name not in self._bare
+            and name not in self._unusable
+        ):
             return None  # not cached: anybody may ask for anything
-        return self._entries.setdefault(name, self._scan(name))  # of two that read at the same time, the first counts
+        return self._entries.setdefault(
+            name, self._scan(name)
+        )  # of two that read at the same time, the first counts
 
     def _scan(self, name: str) -> ModelEntry | None:
         try:
@@ -168,14 +217,28 @@ class Models(Mapping[str, ModelEntry]):
             try:
                 model = _scan_folder(path, self._root)
             except OSError as error:  # one unreadable folder hides no other
-                problem = f"the folder {name} cannot be read: {error.strerror}; chmod u+rx it"
+                problem = (
+                    f"the folder {name} cannot be read: {error.strerror}; chmod u+rx it"
+                )
                 model = ModelEntry(name, path, problem=problem)
-        files = [path for path in self._bare.get(name, ()) if not path.is_dir()]  # as one may have become since
+        files = [
+            path for path in self._bare.get(name, ()) if not path.is_dir()
+        ]  # as one may have become since
         if model is None and files:  # a folder of the same name says more
-            model = _model(name, self._root, self._root, _versions_of_files(files, variant_from=name), Manifest())
+            model = _model(
+                name,
+                self._root,
+                self._root,
+                _versions_of_files(files, variant_from=name),
+                Manifest(),
+            )
         if model is None and name in self._unusable:
             model = ModelEntry(name, self._root, problem=self._unusable[name])
-        return model if model is None or self._only is None else _with_version_at(self._only, model)
+        return (
+            model
+            if model is None or self._only is None
+            else _with_version_at(self._only, model)
+        )
 
 
 def locate(path: Path) -> tuple[Path, Path | None]:
@@ -204,11 +267,17 @@ def _with_version_at(path: Path, model: ModelEntry) -> ModelEntry | None:
     """Return a model with the version alone that is a file; None if it has none there, whole for its folder."""
     if path.is_dir() or not model.versions:
         return model
-    versions = {name: version for name, version in model.versions.items() if version.path == path}
+    versions = {
+        name: version
+        for name, version in model.versions.items()
+        if version.path == path
+    }
     if not versions:
         return None
     default = next(iter(versions))
-    return model._replace(versions=versions, default_version=default, candidates=(default,), withheld={})
+    return model._replace(
+        versions=versions, default_version=default, candidates=(default,), withheld={}
+    )
 
 
 def _scan_folder(folder: Path, root: Path) -> ModelEntry | None:
@@ -220,16 +289,22 @@ def _scan_folder(folder: Path, root: Path) -> ModelEntry | None:
         except ManifestError as error:
             return ModelEntry(folder.name, folder, problem=f"{folder.name}/{error}")
     elif (config_path := folder / TRITON_CONFIG).exists():
-        from pocketserve.repository.triton_config import read_config  # late: few folders have one
+        from pocketserve.repository.triton_config import (
+            read_config,
+        )  # late: few folders have one
 
         config = read_config(config_path)
         if config.problem is not None:
-            return ModelEntry(folder.name, folder, problem=config.problem, notes=config.notes)
+            return ModelEntry(
+                folder.name, folder, problem=config.problem, notes=config.notes
+            )
         manifest = config.manifest()
     if manifest.versions:
         versions = _declared_versions(manifest, folder)
     else:
-        versions = _undeclared_versions(folder, config.file_name if config is not None else None)
+        versions = _undeclared_versions(
+            folder, config.file_name if config is not None else None
+        )
     if versions:
         entry = _model(folder.name, folder, root, versions, manifest)
         return entry if config is None else _with_config(entry, config)
@@ -241,7 +316,9 @@ def _scan_folder(folder: Path, root: Path) -> ModelEntry | None:
 
 
 def _declared_versions(manifest: Manifest, folder: Path) -> dict[str, VersionEntry]:
-    list_names = functools.cache(_names_in)  # a manifest may name thousands of files of one folder
+    list_names = functools.cache(
+        _names_in
+    )  # a manifest may name thousands of files of one folder
     versions = {}
     for name, options in manifest.versions.items():
         versions[name] = _declared_version(name, options, folder, list_names)
@@ -253,21 +330,37 @@ def _names_in(folder: Path) -> frozenset[str]:
 
 
 def _declared_version(
-    name: str, options: VersionOptions, folder: Path, list_names: Callable[[Path], frozenset[str]]
+    name: str,
+    options: VersionOptions,
+    folder: Path,
+    list_names: Callable[[Path], frozenset[str]],
 ) -> VersionEntry:
     path = folder / options.file
     kind, problem = format_at(path), None
     key = f"{folder.name}/{FILE_NAME}: versions.{name}.file"
     if not path.exists():
         problem = f"{key} names {options.file}, which does not exist; put it there"
-    elif kind is None and (reason := advice(path.name, list_names(path.parent))) is not None:
+    elif (
+        kind is None
+        and (reason := advice(path.name, list_names(path.parent))) is not None
+    ):
         problem = f"{key}: {reason[1]}"
     elif kind is None:
         problem = f"{key} is no model ({', '.join((*SUFFIXES, *MARKERS))})"
-    return VersionEntry(name, kind or FORMATS[0], path, options.options, options.evaluation, problem, options.sha256)
+    return VersionEntry(
+        name,
+        kind or FORMATS[0],
+        path,
+        options.options,
+        options.evaluation,
+        problem,
+        options.sha256,
+    )
 
 
-def _undeclared_versions(folder: Path, file_name: str | None = None) -> dict[str, VersionEntry]:
+def _undeclared_versions(
+    folder: Path, file_name: str | None = None
+) -> dict[str, VersionEntry]:
     """Return the versions of a folder whose manifest, if any, names none.
 
     Args:
@@ -277,7 +370,11 @@ def _undeclared_versions(folder: Path, file_name: str | None = None) -> dict[str
     if kind is not None:
         return {kind.name: VersionEntry(kind.name, kind, folder)}
     versions = _versions_of_files(_models_in(folder), variant_from=folder.name)
-    children = [child for child in sorted(folder.iterdir()) if child.is_dir() and not _leads_upwards(child)]
+    children = [
+        child
+        for child in sorted(folder.iterdir())
+        if child.is_dir() and not _leads_upwards(child)
+    ]
     for child in _newest_numbered(children):
         version = _numbered_version(child, file_name)
         if version is not None:
@@ -285,7 +382,12 @@ def _undeclared_versions(folder: Path, file_name: str | None = None) -> dict[str
     if versions:
         return versions
     # Hugging Face's layout: NAME/config.json, NAME/onnx/model.onnx.
-    inner = [path for child in children if format_named(child.name) for path in _models_in(child)]
+    inner = [
+        path
+        for child in children
+        if format_named(child.name)
+        for path in _models_in(child)
+    ]
     return _versions_of_files(inner, variant_from="model")
 
 
@@ -296,7 +398,9 @@ def _newest_numbered(folders: list[Path]) -> list[Path]:
     return numbered[-MAX_VERSIONS:]
 
 
-def _versions_of_files(paths: list[Path], *, variant_from: str) -> dict[str, VersionEntry]:
+def _versions_of_files(
+    paths: list[Path], *, variant_from: str
+) -> dict[str, VersionEntry]:
     """Return versions named after the kind; where a kind has several files, with what tells them apart."""
     if paths:
         _check_number_of_versions(paths[0].parent, len(paths))
@@ -313,15 +417,24 @@ def _versions_of_files(paths: list[Path], *, variant_from: str) -> dict[str, Ver
     versions: dict[str, VersionEntry] = {}
     for path, kind in kinds.items():
         variant = variants[path]
-        name = f"{kind.name}-{variant}" if variant and variant not in ("model", kind.name) else kind.name
+        name = (
+            f"{kind.name}-{variant}"
+            if variant and variant not in ("model", kind.name)
+            else kind.name
+        )
         if name in versions:  # such as m.h5 beside m.keras
             name = f"{kind.name}-{path.suffix[1:]}"
         if name in versions or not is_valid_name(name):
             name = f"{kind.name}-{len(versions) + 1}"
         versions[name] = VersionEntry(name, kind, path)
     for path in (path.with_suffix(suffix) for path in kinds for suffix in PICKLES):
-        if path.is_file() and (reason := advice(path.name)) is not None:  # its owner may wait for it
-            versions.setdefault(path.suffix[1:], VersionEntry(path.suffix[1:], FORMATS[-1], path, problem=reason[1]))
+        if (
+            path.is_file() and (reason := advice(path.name)) is not None
+        ):  # its owner may wait for it
+            versions.setdefault(
+                path.suffix[1:],
+                VersionEntry(path.suffix[1:], FORMATS[-1], path, problem=reason[1]),
+            )
     return versions
 
 
@@ -365,7 +478,11 @@ def _variants_of(paths: list[Path], model: str) -> dict[Path, str]:
 def _suffix(stem: str, base: str) -> str | None:
     """Return what a stem adds to another behind a separator; None where it does not begin with it."""
     rest = stem.removeprefix(base)
-    return rest.strip("._-") if stem.startswith(base) and (not rest or rest[0] in "._-") else None
+    return (
+        rest.strip("._-")
+        if stem.startswith(base) and (not rest or rest[0] in "._-")
+        else None
+    )
 
 
 def _numbered_version(folder: Path, file_name: str | None) -> VersionEntry | None:
@@ -387,13 +504,21 @@ def _numbered_version(folder: Path, file_name: str | None) -> VersionEntry | Non
 
 def plain_number(version: str) -> str:
     """Return a numbered version as TensorFlow Serving calls it: the folder ``00000123`` holds version 123."""
-    return str(int(version)) if version.isdecimal() and len(version) <= MAX_DIGITS else version
+    return (
+        str(int(version))
+        if version.isdecimal() and len(version) <= MAX_DIGITS
+        else version
+    )
 
 
 def _models_in(folder: Path) -> list[Path]:
     """Return model files and folders that are models, in a model's folder."""
     has_code = (folder / "model.py").is_file()
-    return [path for path in sorted(folder.iterdir()) if path.name[0] != "." and _is_model(path, has_code)]
+    return [
+        path
+        for path in sorted(folder.iterdir())
+        if path.name[0] != "." and _is_model(path, has_code)
+    ]
 
 
 def _is_model(path: Path, has_code: bool) -> bool:
@@ -410,7 +535,10 @@ def _is_model(path: Path, has_code: bool) -> bool:
 def _holds_model(folder: Path) -> bool:
     """Return whether a folder that is no model for its name has what makes one, directly in it."""
     try:
-        return any(name == FILE_NAME or format_of_name(name) is not None for name in os.listdir(folder))
+        return any(
+            name == FILE_NAME or format_of_name(name) is not None
+            for name in os.listdir(folder)
+        )
     except OSError:
         return False
 
@@ -421,16 +549,29 @@ def _problem_of(path: Path, root: Path) -> str | None:
     return failed_download(path) or advice_for_content(path)
 
 
-def _model(name: str, folder: Path, root: Path, versions: Mapping[str, VersionEntry], manifest: Manifest) -> ModelEntry:
-    versions = {key: v._replace(problem=v.problem or _problem_of(v.path, root)) for key, v in versions.items()}
+def _model(
+    name: str,
+    folder: Path,
+    root: Path,
+    versions: Mapping[str, VersionEntry],
+    manifest: Manifest,
+) -> ModelEntry:
+    versions = {
+        key: v._replace(problem=v.problem or _problem_of(v.path, root))
+        for key, v in versions.items()
+    }
     candidates = _candidates_of(versions, manifest.default_version)
     if candidates[0] not in versions:
         problem = f"{name}/{FILE_NAME}: default_version is {candidates[0]!r}, but the folder has {', '.join(versions)}"
         return ModelEntry(name, folder, manifest=manifest, problem=problem)
-    return ModelEntry(name, folder, versions, candidates[0], manifest, candidates=candidates)
+    return ModelEntry(
+        name, folder, versions, candidates[0], manifest, candidates=candidates
+    )
 
 
-def _candidates_of(versions: Mapping[str, VersionEntry], selected: str | None) -> tuple[str, ...]:
+def _candidates_of(
+    versions: Mapping[str, VersionEntry], selected: str | None
+) -> tuple[str, ...]:
     """Return the versions that may become the default one, the preferred one first.
 
     These are the one that the manifest names; else all numbers, the highest first; else the first kind of the
@@ -442,7 +583,17 @@ def _candidates_of(versions: Mapping[str, VersionEntry], selected: str | None) -
     if numbers:
         return tuple(sorted(numbers, key=int, reverse=True))
     order = {kind.name: rank for rank, kind in enumerate(FORMATS)}
-    return (min(versions, key=lambda v: (versions[v].problem is not None, order[versions[v].format.name], len(v), v)),)
+    return (
+        min(
+            versions,
+            key=lambda v: (
+                versions[v].problem is not None,
+                order[versions[v].format.name],
+                len(v),
+                v,
+            ),
+        ),
+    )
 
 
 def _with_config(entry: ModelEntry, config: TritonConfig) -> ModelEntry:
@@ -450,5 +601,12 @@ def _with_config(entry: ModelEntry, config: TritonConfig) -> ModelEntry:
     entry = entry._replace(notes=config.notes, policy=config.policy.to_json())
     withheld, candidates = config.policy.choose(entry.candidates)
     if not candidates:
-        return ModelEntry(entry.name, entry.folder, problem=next(iter(withheld.values())), notes=entry.notes)
-    return entry._replace(default_version=candidates[0], candidates=candidates, withheld=withheld)
+        return ModelEntry(
+            entry.name,
+            entry.folder,
+            problem=next(iter(withheld.values())),
+            notes=entry.notes,
+        )
+    return entry._replace(
+        default_version=candidates[0], candidates=candidates, withheld=withheld
+    )

@@ -17,7 +17,13 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from pocketserve.repository.files import base_of, combine_hashes, read_error, stamp, version_files
+from pocketserve.repository.files import (
+    base_of,
+    combine_hashes,
+    read_error,
+    stamp,
+    version_files,
+)
 from pocketserve.repository.scan import VersionEntry
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.state.folder_lock import WorkFolder, locked, sweep
@@ -42,7 +48,14 @@ class Snapshot:
         digest, size: of the content, as :func:`~pocketserve.repository.files.content_digest` has it, and in bytes.
     """
 
-    def __init__(self, remove: Callable[[], None], path: Path, copies: Sequence[Path], digest: str, size: int) -> None:
+    def __init__(
+        self,
+        remove: Callable[[], None],
+        path: Path,
+        copies: Sequence[Path],
+        digest: str,
+        size: int,
+    ) -> None:
         self.path = path
         self.digest = digest
         self.size = size
@@ -53,7 +66,9 @@ class Snapshot:
     def check(self) -> None:
         """Raise ModelLoadError if somebody wrote into the state folder."""
         if stamp(self._copies) != self._stamp:
-            raise ModelLoadError("its private copy in the state folder was changed; load the model again")
+            raise ModelLoadError(
+                "its private copy in the state folder was changed; load the model again"
+            )
 
     def close(self) -> None:
         """Remove the copy. What is mapped of it stays until it is unmapped."""
@@ -78,17 +93,25 @@ class SnapshotStore:
             files = version_files(version)
             originals = stamp(files)
             size = sum(entry[1] for entry in originals)
-            snapshot = self._copy(version, {path: _contained(path, folder) for path in files}, size)
+            snapshot = self._copy(
+                version, {path: _contained(path, folder) for path in files}, size
+            )
             if stamp(version_files(version)) == originals:
                 return snapshot
             snapshot.close()
         text = f"the files of {version.path.name} are being written; ask again once they are there"
         raise ApiError(ErrorCode.MODEL_NOT_READY, text, retry_after_s=1)
 
-    def _copy(self, version: VersionEntry, files: Mapping[Path, Path], size: int) -> Snapshot:
+    def _copy(
+        self, version: VersionEntry, files: Mapping[Path, Path], size: int
+    ) -> Snapshot:
         """Copy files, by what each is once links are followed, to the first folder that has room for them."""
         reasons = []
-        for make in (_make_temporary,) if self._folder is None else (self._make_in_state, _make_temporary):
+        for make in (
+            (_make_temporary,)
+            if self._folder is None
+            else (self._make_in_state, _make_temporary)
+        ):
             try:
                 with contextlib.ExitStack() as stack:
                     folder = make()
@@ -113,7 +136,11 @@ class SnapshotStore:
 
 def with_own_paths(text: str, version: VersionEntry) -> str:
     """Return a framework's words with the paths of the owner's files in place of those of the private copy."""
-    return re.sub(rf"/\S*?/({FOLDER}/|{_PREFIX})[0-9a-f]{{16}}(?=/)", lambda _: str(base_of(version).parent), text)
+    return re.sub(
+        rf"/\S*?/({FOLDER}/|{_PREFIX})[0-9a-f]{{16}}(?=/)",
+        lambda _: str(base_of(version).parent),
+        text,
+    )
 
 
 def _make_temporary() -> WorkFolder:
@@ -126,7 +153,9 @@ def _temporary_folder() -> Path:
     return Path(tempfile.gettempdir())
 
 
-def _fill(folder: Path, version: VersionEntry, files: Mapping[Path, Path], size: int) -> tuple[Path, list[Path], str]:
+def _fill(
+    folder: Path, version: VersionEntry, files: Mapping[Path, Path], size: int
+) -> tuple[Path, list[Path], str]:
     """Copy the files; return the version's path in the folder, all copies, and the digest of the content."""
     room = os.statvfs(folder)
     if room.f_bavail * room.f_frsize < size:
@@ -134,7 +163,10 @@ def _fill(folder: Path, version: VersionEntry, files: Mapping[Path, Path], size:
     base = base_of(version)
     target = folder / base.name
     names = [path.relative_to(base) for path in files]
-    hashes = [(_copy(real, target / name), name) for real, name in zip(files.values(), names, strict=True)]
+    hashes = [
+        (_copy(real, target / name), name)
+        for real, name in zip(files.values(), names, strict=True)
+    ]
     path = target if version.path == base else target / version.path.name
     return path, [target / name for name in names], combine_hashes(hashes)
 
@@ -143,7 +175,9 @@ def _contained(path: Path, folder: Path) -> Path:
     # Once, since links may change. Unlike resolve, it takes a link that leads to itself.
     resolved = Path(os.path.realpath(path))
     if not resolved.is_relative_to(os.path.realpath(folder)):
-        raise ModelLoadError(f"{path.name} is a link that leaves its folder; copy the file into it")
+        raise ModelLoadError(
+            f"{path.name} is a link that leaves its folder; copy the file into it"
+        )
     return resolved
 
 
@@ -156,19 +190,26 @@ def _copy(original: Path, target: Path) -> str:
     with source:
         make_private_folder(target.parent)
         digest = hashlib.sha256()
-        with open(os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o400), "r+b") as copy:
+        with open(
+            os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o400),
+            "r+b",
+        ) as copy:
             try:
                 fcntl.ioctl(copy, _FICLONE, source.fileno())
             except OSError:  # another file system, or one that cannot
                 pass
             else:
                 return hashlib.file_digest(copy, "sha256").hexdigest()
-            left = os.fstat(source.fileno()).st_size  # what grows meanwhile might have no end
+            left = os.fstat(
+                source.fileno()
+            ).st_size  # what grows meanwhile might have no end
             while left > 0:
                 try:
                     chunk = os.read(source.fileno(), min(left, CHUNK_BYTES))
                 except OSError as error:
-                    raise read_error(OSError(error.errno, error.strerror, str(original))) from None
+                    raise read_error(
+                        OSError(error.errno, error.strerror, str(original))
+                    ) from None
                 if not chunk:
                     break
                 digest.update(chunk)

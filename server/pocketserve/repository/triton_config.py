@@ -34,7 +34,9 @@ BACKENDS = frozenset({"onnxruntime", "pytorch", "tensorflow", "armnn_tflite"})
 PLATFORMS = frozenset({"onnxruntime_onnx", "pytorch_libtorch", "tensorflow_savedmodel"})
 """Triton's backends and platforms that run files of formats which are served here."""
 
-CHOOSING_PARAMETERS = frozenset({"TF_SIGNATURE_DEF", "TF_GRAPH_TAG", "TF_INIT_OPS_FILE"})
+CHOOSING_PARAMETERS = frozenset(
+    {"TF_SIGNATURE_DEF", "TF_GRAPH_TAG", "TF_INIT_OPS_FILE"}
+)
 """Parameters of backends that select the graph to run."""
 
 
@@ -70,7 +72,9 @@ class TritonConfig(NamedTuple):
         state = StateOptions(feedback=self.feedback)
         if self.max_idle is not None:
             state = state._replace(max_idle=self.max_idle)
-        manifest = Manifest(labels=self.labels, queue_limit=self.queue_limit, state=state)
+        manifest = Manifest(
+            labels=self.labels, queue_limit=self.queue_limit, state=state
+        )
         if self.max_batch == 0:
             return manifest._replace(batching=False)
         return manifest._replace(max_batch=self.max_batch)
@@ -101,14 +105,27 @@ class UnservedError(Exception):
 def _read(config: Message, source: str, notes: tuple[str, ...]) -> TritonConfig:
     _check_backend(config)
     _check_parameters(config)
-    reshape_notes = [_check_reshape(kind, tensor) for kind in ("input", "output") for tensor in _messages(config, kind)]
-    batching, sequences = _message_of(config, "dynamic_batching"), _message_of(config, "sequence_batching")
+    reshape_notes = [
+        _check_reshape(kind, tensor)
+        for kind in ("input", "output")
+        for tensor in _messages(config, kind)
+    ]
+    batching, sequences = (
+        _message_of(config, "dynamic_batching"),
+        _message_of(config, "sequence_batching"),
+    )
     max_batch = _number(config, "max_batch_size", 2**31 - 1)
-    queue_limit = _number(_message_of(batching, "default_queue_policy"), "max_queue_size", 2**32 - 1)
+    queue_limit = _number(
+        _message_of(batching, "default_queue_policy"), "max_queue_size", 2**32 - 1
+    )
     idle_us = _number(sequences, "max_sequence_idle_microseconds", 2**64 - 1)
     return TritonConfig(
         labels=_labels(config),
-        notes=(*notes, *(note for note in reshape_notes if note), *_parameter_notes(config)),
+        notes=(
+            *notes,
+            *(note for note in reshape_notes if note),
+            *_parameter_notes(config),
+        ),
         policy=_policy(_message_of(config, "version_policy"), source),
         file_name=_file_name(config),
         max_batch=None if max_batch is None else min(max_batch, MAX_ROWS),
@@ -135,7 +152,9 @@ def _check_backend(config: Message) -> None:
 def _check_parameters(config: Message) -> None:
     for name in _parameter_names(config):
         if name in CHOOSING_PARAMETERS:
-            raise UnservedError(f"the parameter {name} is not applied; model.toml has `signature` and `loader`")
+            raise UnservedError(
+                f"the parameter {name} is not applied; model.toml has `signature` and `loader`"
+            )
 
 
 def _parameter_names(config: Message) -> list[str]:
@@ -144,7 +163,10 @@ def _parameter_names(config: Message) -> list[str]:
 
 
 def _parameter_notes(config: Message) -> list[str]:
-    return [f"the parameter {name} is not used" for name in _parameter_names(config)[:MAX_NOTES]]
+    return [
+        f"the parameter {name} is not used"
+        for name in _parameter_names(config)[:MAX_NOTES]
+    ]
 
 
 def _check_reshape(kind: str, tensor: Message) -> str:
@@ -154,7 +176,9 @@ def _check_reshape(kind: str, tensor: Message) -> str:
         return ""
     shape = reshape.get("shape", []) if isinstance(reshape, dict) else []
     if len(shape) == len(tensor.get("dims", [])):
-        raise UnservedError(f"{kind}.reshape to as many dimensions is not applied; a model.toml serves it unchanged")
+        raise UnservedError(
+            f"{kind}.reshape to as many dimensions is not applied; a model.toml serves it unchanged"
+        )
     name = str(_last(tensor, "name"))[:40]
     return f"{kind}.reshape of {name!r} is not applied: the shape is {_as_text(shape)}, after a batch dimension if any"
 
@@ -168,14 +192,19 @@ def _labels(config: Message) -> str | None:
     names = [_last(output, "label_filename") for output in _messages(config, "output")]
     for name in names[1:]:
         if isinstance(name, str) and name:
-            raise UnservedError("output.label_filename is used for the first output only; a model.toml has `labels`")
+            raise UnservedError(
+                "output.label_filename is used for the first output only; a model.toml has `labels`"
+            )
     return names[0] if names and is_contained_name(names[0]) else None
 
 
 def _policy(message: Message, source: str) -> VersionPolicy:
     if "specific" in message:
         versions = _message_of(message, "specific").get("versions", [])[:MAX_NUMBERS]
-        return VersionPolicy(specific=tuple(str(_as_number(item, 2**63 - 1)) for item in versions), source=source)
+        return VersionPolicy(
+            specific=tuple(str(_as_number(item, 2**63 - 1)) for item in versions),
+            source=source,
+        )
     if "latest" in message:
         number = _number(_message_of(message, "latest"), "num_versions", 2**32 - 1)
         return VersionPolicy(latest=number or 1, source=source)
@@ -187,16 +216,23 @@ def _file_name(config: Message) -> str | None:
     if name in (None, ""):
         return None
     if not is_contained_name(name) or "/" in name:
-        raise UnservedError("default_model_filename must be a file in the folder of each version")
+        raise UnservedError(
+            "default_model_filename must be a file in the folder of each version"
+        )
     return str(name)
 
 
 def _feedback(sequences: Message) -> dict[str, str]:
     feedback = {}
     for state in _messages(sequences, "state"):
-        input_name, output_name = _last(state, "input_name"), _last(state, "output_name")
+        input_name, output_name = (
+            _last(state, "input_name"),
+            _last(state, "output_name"),
+        )
         if not (isinstance(input_name, str) and isinstance(output_name, str)):
-            raise UnservedError("sequence_batching.state must name an input and an output")
+            raise UnservedError(
+                "sequence_batching.state must name an input and an output"
+            )
         feedback[input_name] = output_name
     return feedback
 
@@ -216,7 +252,12 @@ def _number(message: Message, name: str, high: int) -> int | None:
 
 
 def _as_number(value: Any, high: int) -> int:
-    if not (isinstance(value, str) and value.isdecimal() and len(value) <= MAX_DIGITS and int(value) <= high):
+    if not (
+        isinstance(value, str)
+        and value.isdecimal()
+        and len(value) <= MAX_DIGITS
+        and int(value) <= high
+    ):
         raise ValueError(f"{str(value)[:40]!r} is no number from 0 to {high}")
     return int(value)
 
@@ -240,10 +281,15 @@ def _tokens(text: str) -> Iterator[tuple[str, str]]:
     while at < len(text):
         match = _TOKEN.match(text, at)
         if match is None:
-            raise TextFormatError(f"line {text.count(chr(10), 0, at) + 1} is no text of a protocol buffer")
+            raise TextFormatError(
+                f"line {text.count(chr(10), 0, at) + 1} is no text of a protocol buffer"
+            )
         at = match.end()
         if match.lastgroup is not None:
-            yield match.lastgroup, match[0][1:-1] if match.lastgroup == "text" else match[0]
+            yield (
+                match.lastgroup,
+                match[0][1:-1] if match.lastgroup == "text" else match[0],
+            )
 
 
 def _message(tokens: list[tuple[str, str]], depth: int) -> Message:
@@ -254,7 +300,9 @@ def _message(tokens: list[tuple[str, str]], depth: int) -> Message:
     while tokens and tokens[-1] != ("mark", "}"):
         kind, name = tokens.pop()
         if kind != "word":
-            raise TextFormatError(f"{name!r:.40} stands where a field's name is expected")
+            raise TextFormatError(
+                f"{name!r:.40} stands where a field's name is expected"
+            )
         _skip(tokens, ":")
         values = fields.setdefault(name, [])
         if _skip(tokens, "["):

@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-Message = dict[str, list[Any]]  # the fields of a message by name, each with its values in order
+Message = dict[
+    str, list[Any]
+]  # the fields of a message by name, each with its values in order
 
 MAX_NOTES: Final = 8  # sentences about one file
 _MAX_SHOWN = 80  # characters of an unknown field's name
@@ -33,7 +35,12 @@ class ConfigField(NamedTuple):
     text: str
 
 
-_A, _H, _N, _R = Treatment.APPLIED, Treatment.HARMLESS, Treatment.NAMED, Treatment.REFUSED
+_A, _H, _N, _R = (
+    Treatment.APPLIED,
+    Treatment.HARMLESS,
+    Treatment.NAMED,
+    Treatment.REFUSED,
+)
 
 FIELDS: Final = (
     ConfigField("name", _H, "is not read: a model is called like its folder"),
@@ -42,85 +49,199 @@ FIELDS: Final = (
     ConfigField("runtime", _H, "chooses between builds of a backend"),
     ConfigField("version_policy.latest.num_versions", _A, "offers the newest versions"),
     ConfigField("version_policy.all", _A, "offers all versions"),
-    ConfigField("version_policy.specific.versions", _A, "offers the versions that it names"),
-    ConfigField("max_batch_size", _A, "limits the rows that run together; 0 means no batching"),
+    ConfigField(
+        "version_policy.specific.versions", _A, "offers the versions that it names"
+    ),
+    ConfigField(
+        "max_batch_size", _A, "limits the rows that run together; 0 means no batching"
+    ),
     ConfigField("input.name", _H, "is not read: the model's own names count"),
     ConfigField("input.data_type", _H, "is not read: the model's own datatypes count"),
-    ConfigField("input.format", _H, "is not read: the server finds where the channels are"),
+    ConfigField(
+        "input.format", _H, "is not read: the server finds where the channels are"
+    ),
     ConfigField("input.dims", _H, "is not read: the model's own shapes count"),
-    ConfigField("input.reshape", _A, "is not applied; requests send the shape that it names"),
-    ConfigField("input.is_shape_tensor", _R, "is for TensorRT, which is not served here"),
-    ConfigField("input.allow_ragged_batch", _R, "joins inputs of several lengths, which is not supported"),
+    ConfigField(
+        "input.reshape", _A, "is not applied; requests send the shape that it names"
+    ),
+    ConfigField(
+        "input.is_shape_tensor", _R, "is for TensorRT, which is not served here"
+    ),
+    ConfigField(
+        "input.allow_ragged_batch",
+        _R,
+        "joins inputs of several lengths, which is not supported",
+    ),
     ConfigField("input.optional", _N, "is not applied; requests send every input"),
-    ConfigField("input.is_non_linear_format_io", _R, "is for TensorRT, which is not served here"),
+    ConfigField(
+        "input.is_non_linear_format_io", _R, "is for TensorRT, which is not served here"
+    ),
     ConfigField("output.name", _H, "is not read: the model's own names count"),
     ConfigField("output.data_type", _H, "is not read: the model's own datatypes count"),
     ConfigField("output.dims", _H, "is not read: the model's own shapes count"),
-    ConfigField("output.reshape", _A, "is not applied; answers have the shape that it names"),
+    ConfigField(
+        "output.reshape", _A, "is not applied; answers have the shape that it names"
+    ),
     ConfigField("output.label_filename", _A, "names the labels of the first output"),
-    ConfigField("output.is_shape_tensor", _R, "is for TensorRT, which is not served here"),
-    ConfigField("output.is_non_linear_format_io", _R, "is for TensorRT, which is not served here"),
-    ConfigField("batch_input", _R, "adds inputs that are made from a batch, which is not supported"),
-    ConfigField("batch_output", _R, "cuts an output by the inputs of a batch, which is not supported"),
+    ConfigField(
+        "output.is_shape_tensor", _R, "is for TensorRT, which is not served here"
+    ),
+    ConfigField(
+        "output.is_non_linear_format_io",
+        _R,
+        "is for TensorRT, which is not served here",
+    ),
+    ConfigField(
+        "batch_input",
+        _R,
+        "adds inputs that are made from a batch, which is not supported",
+    ),
+    ConfigField(
+        "batch_output",
+        _R,
+        "cuts an output by the inputs of a batch, which is not supported",
+    ),
     ConfigField("optimization", _H, "is about speed on a GPU or with another runtime"),
     ConfigField("dynamic_batching.preferred_batch_size", _H, "is about speed"),
-    ConfigField("dynamic_batching.max_queue_delay_microseconds", _H, "is about speed: no request waits for others"),
     ConfigField(
-        "dynamic_batching.preserve_ordering", _H, "is about the order of answers, which are matched by request"
+        "dynamic_batching.max_queue_delay_microseconds",
+        _H,
+        "is about speed: no request waits for others",
     ),
-    ConfigField("dynamic_batching.priority_levels", _H, "is about speed: requests name their priority"),
-    ConfigField("dynamic_batching.default_priority_level", _H, "is about speed: requests name their priority"),
-    ConfigField("dynamic_batching.default_queue_policy.timeout_action", _H, "is about requests that wait too long"),
     ConfigField(
-        "dynamic_batching.default_queue_policy.default_timeout_microseconds", _H, "is the server's setting here"
+        "dynamic_batching.preserve_ordering",
+        _H,
+        "is about the order of answers, which are matched by request",
     ),
-    ConfigField("dynamic_batching.default_queue_policy.allow_timeout_override", _H, "is always allowed here"),
-    ConfigField("dynamic_batching.default_queue_policy.max_queue_size", _A, "limits the requests that wait"),
-    ConfigField("dynamic_batching.priority_queue_policy", _H, "is about requests that wait too long"),
+    ConfigField(
+        "dynamic_batching.priority_levels",
+        _H,
+        "is about speed: requests name their priority",
+    ),
+    ConfigField(
+        "dynamic_batching.default_priority_level",
+        _H,
+        "is about speed: requests name their priority",
+    ),
+    ConfigField(
+        "dynamic_batching.default_queue_policy.timeout_action",
+        _H,
+        "is about requests that wait too long",
+    ),
+    ConfigField(
+        "dynamic_batching.default_queue_policy.default_timeout_microseconds",
+        _H,
+        "is the server's setting here",
+    ),
+    ConfigField(
+        "dynamic_batching.default_queue_policy.allow_timeout_override",
+        _H,
+        "is always allowed here",
+    ),
+    ConfigField(
+        "dynamic_batching.default_queue_policy.max_queue_size",
+        _A,
+        "limits the requests that wait",
+    ),
+    ConfigField(
+        "dynamic_batching.priority_queue_policy",
+        _H,
+        "is about requests that wait too long",
+    ),
     ConfigField("sequence_batching.direct", _H, "is about speed"),
     ConfigField("sequence_batching.oldest", _H, "is about speed"),
-    ConfigField("sequence_batching.max_sequence_idle_microseconds", _A, "is how long an idle sequence stays open"),
+    ConfigField(
+        "sequence_batching.max_sequence_idle_microseconds",
+        _A,
+        "is how long an idle sequence stays open",
+    ),
     ConfigField(
         "sequence_batching.control_input",
         _R,
         "asks for controls of sequences as inputs, which are not served; feed outputs back by [state] in a model.toml",
     ),
-    ConfigField("sequence_batching.state.input_name", _A, "takes the output of the step before"),
-    ConfigField("sequence_batching.state.output_name", _A, "is fed back to the next step"),
-    ConfigField("sequence_batching.state.data_type", _H, "is not read: the model's own datatypes count"),
-    ConfigField("sequence_batching.state.dims", _H, "is not read: the model's own shapes count"),
-    ConfigField("sequence_batching.state.initial_state.name", _H, "is a name for people"),
-    ConfigField("sequence_batching.state.initial_state.data_type", _H, "is not read: the model's own datatypes count"),
-    ConfigField("sequence_batching.state.initial_state.dims", _R, "gives the first state a shape; use [state.start]"),
-    ConfigField("sequence_batching.state.initial_state.zero_data", _H, "is how a sequence starts anyway"),
     ConfigField(
-        "sequence_batching.state.initial_state.data_file", _R, "fills the first state, which always is zeros here"
+        "sequence_batching.state.input_name", _A, "takes the output of the step before"
     ),
-    ConfigField("sequence_batching.state.use_same_buffer_for_input_output", _H, "is about speed"),
+    ConfigField(
+        "sequence_batching.state.output_name", _A, "is fed back to the next step"
+    ),
+    ConfigField(
+        "sequence_batching.state.data_type",
+        _H,
+        "is not read: the model's own datatypes count",
+    ),
+    ConfigField(
+        "sequence_batching.state.dims", _H, "is not read: the model's own shapes count"
+    ),
+    ConfigField(
+        "sequence_batching.state.initial_state.name", _H, "is a name for people"
+    ),
+    ConfigField(
+        "sequence_batching.state.initial_state.data_type",
+        _H,
+        "is not read: the model's own datatypes count",
+    ),
+    ConfigField(
+        "sequence_batching.state.initial_state.dims",
+        _R,
+        "gives the first state a shape; use [state.start]",
+    ),
+    ConfigField(
+        "sequence_batching.state.initial_state.zero_data",
+        _H,
+        "is how a sequence starts anyway",
+    ),
+    ConfigField(
+        "sequence_batching.state.initial_state.data_file",
+        _R,
+        "fills the first state, which always is zeros here",
+    ),
+    ConfigField(
+        "sequence_batching.state.use_same_buffer_for_input_output", _H, "is about speed"
+    ),
     ConfigField("sequence_batching.state.use_growable_memory", _H, "is about speed"),
-    ConfigField("sequence_batching.iterative_sequence", _R, "runs a request several times, which is not supported"),
     ConfigField(
-        "ensemble_scheduling", _R, "makes it one of the ensembles, which are not served; ask its models one by one"
+        "sequence_batching.iterative_sequence",
+        _R,
+        "runs a request several times, which is not supported",
     ),
-    ConfigField("instance_group", _H, "is about speed on Triton's devices; model.toml has `instances`"),
+    ConfigField(
+        "ensemble_scheduling",
+        _R,
+        "makes it one of the ensembles, which are not served; ask its models one by one",
+    ),
+    ConfigField(
+        "instance_group",
+        _H,
+        "is about speed on Triton's devices; model.toml has `instances`",
+    ),
     ConfigField("default_model_filename", _A, "is the file of each version"),
     ConfigField("cc_model_filenames", _H, "is for GPUs"),
     ConfigField("metric_tags", _H, "is about metrics"),
     ConfigField("parameters", _A, "are settings of a backend"),
     ConfigField("model_warmup", _H, "is about the first requests' speed"),
-    ConfigField("model_operations", _R, "loads custom operators, which is not supported"),
     ConfigField(
-        "model_transaction_policy.decoupled", _R, "gives a request any number of answers, which is not supported"
+        "model_operations", _R, "loads custom operators, which is not supported"
     ),
     ConfigField(
-        "model_repository_agents", _R, "changes the model's files before they are loaded, which is not supported"
+        "model_transaction_policy.decoupled",
+        _R,
+        "gives a request any number of answers, which is not supported",
+    ),
+    ConfigField(
+        "model_repository_agents",
+        _R,
+        "changes the model's files before they are loaded, which is not supported",
     ),
     ConfigField("response_cache", _H, "is about speed"),
     ConfigField("model_metrics", _H, "is about metrics"),
 )
 
 BY_PATH: Final = {field.path: field for field in FIELDS}
-_ABOVE: Final = frozenset(path[:at] for path in BY_PATH for at, letter in enumerate(path) if letter == ".")
+_ABOVE: Final = frozenset(
+    path[:at] for path in BY_PATH for at, letter in enumerate(path) if letter == "."
+)
 _NO_EFFECT: Final = frozenset({"", "0", "false", "False", "f"})
 """Values that a protocol buffer takes for a field that is missing."""
 
@@ -131,8 +252,12 @@ def check_fields(config: Message) -> tuple[str | None, tuple[str, ...]]:
     for path, values in _leaves(config, ""):
         field = BY_PATH.get(path)
         if field is None:
-            notes[f"{path[:_MAX_SHOWN]} is no field that this server knows, and is not used"] = None
-        elif field.treatment in (Treatment.REFUSED, Treatment.NAMED) and _has_effect(values):
+            notes[
+                f"{path[:_MAX_SHOWN]} is no field that this server knows, and is not used"
+            ] = None
+        elif field.treatment in (Treatment.REFUSED, Treatment.NAMED) and _has_effect(
+            values
+        ):
             sentence = f"{path} {field.text}"
             if field.treatment is Treatment.REFUSED:
                 return sentence, tuple(notes)[:MAX_NOTES]

@@ -50,17 +50,27 @@ _SUFFIXES = {
     "is an archive for TorchServe: unpack it as a zip and serve the model in it": ".mar",
     _OTHER_FORMAT: ".mnn .caffemodel .pdmodel .pdiparams .weights",
 }
-_ENDS = {suffix: words for words, suffixes in _SUFFIXES.items() for suffix in suffixes.split()}
+_ENDS = {
+    suffix: words
+    for words, suffixes in _SUFFIXES.items()
+    for suffix in suffixes.split()
+}
 _ADVICE = dict(sorted(_ENDS.items(), key=lambda item: -len(item[0])))
 """By the ends of names. Longer ends come first, as one may end on another."""
 
 _PAIRS = {
-    ".xml": ("is an OpenVINO model, which is not served: serve the model it was made from", ".bin"),
+    ".xml": (
+        "is an OpenVINO model, which is not served: serve the model it was made from",
+        ".bin",
+    ),
     ".param": (_OTHER_FORMAT, ".bin"),
 }
 """Ends that mean something only beside a file of the same name with the other end."""
 
-_COMMON = (_ARCHIVE, _UNFINISHED)  # advice for what lies in many a folder that has nothing to do with models
+_COMMON = (
+    _ARCHIVE,
+    _UNFINISHED,
+)  # advice for what lies in many a folder that has nothing to do with models
 
 
 def advice(file_name: str, beside: Set[str] = frozenset()) -> tuple[str, str] | None:
@@ -80,7 +90,11 @@ def advice(file_name: str, beside: Set[str] = frozenset()) -> tuple[str, str] | 
 def advice_for_content(path: Path) -> str | None:
     """Return why a PyTorch file is no model, by a few bytes or a zip's directory; None for other files."""
     kind = format_of_name(path.name)
-    words = NOT_MODELS.get(content_of(path) or "") if kind is not None and kind.zipped else None
+    words = (
+        NOT_MODELS.get(content_of(path) or "")
+        if kind is not None and kind.zipped
+        else None
+    )
     return None if words is None else f"{path.name} {words}"
 
 
@@ -91,18 +105,25 @@ def advice_for_folder(folder: str, names: Set[str]) -> str | None:
         return reason[1]
     visible = [name for name in sorted(names) if not name.startswith(".")]
     for name in (folder, *visible):
-        kind = format_of_name(name)  # a folder without any model file has none of these as files
+        kind = format_of_name(
+            name
+        )  # a folder without any model file has none of these as files
         if kind is not None and kind.name != "torch":
             return (
-                f"{name} is a folder, where a file is expected: put the model file itself there, or rename the folder"
+                f"{name} is a folder, where a file is expected: put "
+                f"the model file itself there, or rename the folder"
             )
     for name in visible:  # what Hugging Face's folders hold
-        if name.endswith(".safetensors") or (name.startswith("pytorch_model") and name.endswith(".bin")):
+        if name.endswith(".safetensors") or (
+            name.startswith("pytorch_model") and name.endswith(".bin")
+        ):
             return (
                 f"{folder} holds weights ({name}) without a model: add a model.py that builds it and a model.toml, or "
                 "export it as ONNX or TFLite"
             )
-    reasons = (reason[1] for name in visible if (reason := advice(name, names)) is not None)
+    reasons = (
+        reason[1] for name in visible if (reason := advice(name, names)) is not None
+    )
     text = next((text for text in reasons if not text.endswith(_COMMON)), None)
     return None if text is None else f"{folder}/{text}"
 
@@ -120,8 +141,12 @@ def file_fault(version: VersionEntry) -> str | None:
     if (words := failed_download(path)) is not None:
         return words
     try:
-        if not os.path.isfile(path):  # false for a link that leads to itself; a device is not even opened
-            raise FileNotFoundError(errno.ENOENT, "it is a link that leads nowhere, or no regular file")
+        if not os.path.isfile(
+            path
+        ):  # false for a link that leads to itself; a device is not even opened
+            raise FileNotFoundError(
+                errno.ENOENT, "it is a link that leads nowhere, or no regular file"
+            )
         with open_plain(path) as file:
             head = file.read(8)
     except OSError as error:

@@ -19,7 +19,9 @@ class VersionPolicy(NamedTuple):
     specific: tuple[str, ...] | None = None
     source: str = ""
 
-    def choose(self, candidates: Sequence[str]) -> tuple[dict[str, str], tuple[str, ...]]:
+    def choose(
+        self, candidates: Sequence[str]
+    ) -> tuple[dict[str, str], tuple[str, ...]]:
         """Return the versions that are withheld, with the reason, and those that may answer by default.
 
         A version that a newer one has pushed out of the latest may still do so, until a newer one can be loaded.
@@ -32,8 +34,12 @@ class VersionPolicy(NamedTuple):
             return {}, tuple(candidates)
         if self.specific is not None:
             available = [name for name in numbers if name in self.specific]
-            text = f"{self.source}: version_policy offers {_as_text(self.specific)} only"
-            return {name: text for name in numbers if name not in available}, tuple(available)
+            text = (
+                f"{self.source}: version_policy offers {_as_text(self.specific)} only"
+            )
+            return {name: text for name in numbers if name not in available}, tuple(
+                available
+            )
         if self.latest:
             text = f"{self.source}: version_policy offers the latest {self.latest} only"
             return dict.fromkeys(numbers[self.latest :], text), tuple(numbers)
@@ -42,7 +48,9 @@ class VersionPolicy(NamedTuple):
     def to_json(self) -> dict[str, Any]:
         """Return it in the JSON form of Triton's ``ModelVersionPolicy``."""
         if self.specific is not None:
-            return {"specific": {"versions": [int(version) for version in self.specific]}}
+            return {
+                "specific": {"versions": [int(version) for version in self.specific]}
+            }
         return {"latest": {"num_versions": self.latest}} if self.latest else {"all": {}}
 
 

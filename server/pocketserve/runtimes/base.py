@@ -25,13 +25,17 @@ class ModelSource(NamedTuple):
 
     path: Path  # the model file (for unconverted PyTorch: ``model.py``), in a private copy of the version's files
     threads: int = 1  # threads that one run may use
-    options: Mapping[str, Any] = {}  # the version's table in the manifest, checked against the runtime's own keys
+    options: Mapping[
+        str, Any
+    ] = {}  # the version's table in the manifest, checked against the runtime's own keys
     # inputs, outputs: specs from the manifest, for frameworks whose files do not say
     inputs: Sequence[TensorSpec] = ()
     outputs: Sequence[TensorSpec] = ()
     # SHA-256 of the code of this version that its owner trusts. Nothing else of it is run.
     trusted: frozenset[str] = frozenset()
-    origin: Path | None = None  # the owner's file that ``path`` is a copy of; None where it is no copy
+    origin: Path | None = (
+        None  # the owner's file that ``path`` is a copy of; None where it is no copy
+    )
     # SHA-256 of the files beside it that a task may read; None where they were not hashed
     sides: Mapping[Path, str] | None = None
 
@@ -44,7 +48,9 @@ class ModelSource(NamedTuple):
         """Return an option that is true or false."""
         value = self.options.get(option, default)
         if not isinstance(value, bool):
-            raise ModelLoadError(f"the option {option} is true or false, not {value!r:.100}")
+            raise ModelLoadError(
+                f"the option {option} is true or false, not {value!r:.100}"
+            )
         return value
 
 
@@ -61,12 +67,18 @@ class Session(Protocol):
     # inputs, outputs: the specs of the default entry point, in the model's order
     inputs: Sequence[TensorSpec]
     outputs: Sequence[TensorSpec]
-    signatures: Mapping[str, Signature]  # named entry points, empty where the format has none
+    signatures: Mapping[
+        str, Signature
+    ]  # named entry points, empty where the format has none
     runtime: str  # the framework with its version, such as ``ai-edge-litert 2.3.0``
     device: str  # what really runs it, such as ``cpu`` or the name of a delegate or execution provider
-    memory_bytes: int  # an estimate of what the instance holds: weights and working memory
+    memory_bytes: (
+        int  # an estimate of what the instance holds: weights and working memory
+    )
 
-    def run(self, inputs: Mapping[str, Array], signature: str | None = None) -> dict[str, Array]:
+    def run(
+        self, inputs: Mapping[str, Array], signature: str | None = None
+    ) -> dict[str, Array]:
         """Compute the outputs of one request by name, in arrays that own their memory.
 
         Args:
@@ -100,7 +112,9 @@ class Runtime(Protocol):
     """
 
     platform: str  # the name in OIP metadata, such as ``tensorflow_lite``
-    option_keys: frozenset[str]  # keys that a version's manifest table may have for this runtime
+    option_keys: frozenset[
+        str
+    ]  # keys that a version's manifest table may have for this runtime
 
     def open(self, source: ModelSource) -> Session:
         """Load a model.

@@ -35,6 +35,11 @@ def is_accelerated(options: Options) -> bool:
     return bool(options.keys() & {"delegate", "providers"})
 
 
-def current_first(devices: Mapping[str, Options], current: str, options: Options) -> dict[str, Options]:
+def current_first(
+    devices: Mapping[str, Options], current: str, options: Options
+) -> dict[str, Options]:
     """Return the devices with the one in front that a version's own options choose; they stay as they are."""
-    return {current: options, **{name: table for name, table in devices.items() if name != current}}
+    return {
+        current: options,
+        **{name: table for name, table in devices.items() if name != current},
+    }

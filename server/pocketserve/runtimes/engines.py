@@ -56,7 +56,10 @@ ENGINES = (
 def engine_advice(*words: object) -> str | None:
     """Return the sentence for what somebody wrote for an engine; None where no text of these names one."""
     names = {device_name(word) for word in words if isinstance(word, str)}
-    return next((engine.advice for engine in ENGINES if not names.isdisjoint(engine.words)), None)
+    return next(
+        (engine.advice for engine in ENGINES if not names.isdisjoint(engine.words)),
+        None,
+    )
 
 
 def engine_note(*words: object) -> str:

@@ -43,7 +43,11 @@ def import_framework(module: str) -> Any:
 
 
 def require_framework(
-    module: str, title: str, install: str, minimum: tuple[int, int] = (0, 0), needs: str = "__version__"
+    module: str,
+    title: str,
+    install: str,
+    minimum: tuple[int, int] = (0, 0),
+    needs: str = "__version__",
 ) -> Any:
     """Import the framework of a model.
 
@@ -62,10 +66,15 @@ def require_framework(
     except Exception as error:  # a native library that does not fit raises ImportError or OSError, among others
         fault = f"is installed but does not load ({first_line(error)[:200]})"
         # A missing module deeper down means: installed, but not complete.
-        if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
+        if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(
+            f"{error.name}."
+        ):
             fault = "is not installed"
         raise RuntimeMissingError(f"{title} {fault}; run: {install}") from error
-    if minimum > (0, 0) and tuple(map(int, re.findall(r"\d+", framework.__version__)[:2])) < minimum:
+    if (
+        minimum > (0, 0)
+        and tuple(map(int, re.findall(r"\d+", framework.__version__)[:2])) < minimum
+    ):
         raise RuntimeMissingError(
             f"{title} {framework.__version__} is too old to read model files safely; install {minimum[0]}.{minimum[1]} "
             f"or newer: {install.replace('install', 'install -U', 1)}"

@@ -27,7 +27,9 @@ class AssociatedFile(NamedTuple):
 
     name: str
     type: FileType = FileType.UNKNOWN
-    locale: str = ""  # a language such as ``en`` or ``en-US``; empty where the author gave none
+    locale: str = (
+        ""  # a language such as ``en`` or ``en-US``; empty where the author gave none
+    )
 
 
 class FeatureProperties(NamedTuple):
@@ -43,7 +45,9 @@ class ImageProperties(NamedTuple):
 class BoundingBoxProperties(NamedTuple):
     """A tensor of boxes."""
 
-    order: tuple[int, ...]  # positions of the four numbers in the type's usual order; empty means that order
+    order: tuple[
+        int, ...
+    ]  # positions of the four numbers in the type's usual order; empty means that order
     type: str  # ``boundaries``, ``upper_left``, ``center`` or ``unknown``
     coordinate_type: str  # ``ratio`` (0 to 1) or ``pixel``
 
@@ -55,7 +59,9 @@ class AudioProperties(NamedTuple):
     channels: int
 
 
-Properties = FeatureProperties | ImageProperties | BoundingBoxProperties | AudioProperties
+Properties = (
+    FeatureProperties | ImageProperties | BoundingBoxProperties | AudioProperties
+)
 
 
 class Content(NamedTuple):
@@ -106,7 +112,12 @@ class RegexTokenizer(NamedTuple):
 
 
 ProcessUnit = (
-    Normalization | ScoreCalibration | ScoreThresholding | BertTokenizer | SentencePieceTokenizer | RegexTokenizer
+    Normalization
+    | ScoreCalibration
+    | ScoreThresholding
+    | BertTokenizer
+    | SentencePieceTokenizer
+    | RegexTokenizer
 )
 
 
@@ -123,13 +134,19 @@ class TensorMetadata(NamedTuple):
     @property
     def normalization(self) -> Normalization | None:
         """The first normalisation among the process units."""
-        return next((unit for unit in self.process_units if isinstance(unit, Normalization)), None)
+        return next(
+            (unit for unit in self.process_units if isinstance(unit, Normalization)),
+            None,
+        )
 
     @property
     def label_files(self) -> list[AssociatedFile]:
         """The label files of the last axis; where there are none, those of the values."""
         kinds = (FileType.TENSOR_AXIS_LABELS, FileType.TENSOR_VALUE_LABELS)
-        by_kind = ([file for file in self.associated_files if file.type is kind] for kind in kinds)
+        by_kind = (
+            [file for file in self.associated_files if file.type is kind]
+            for kind in kinds
+        )
         return next(filter(None, by_kind), [])
 
 

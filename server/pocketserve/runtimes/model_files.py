@@ -38,14 +38,20 @@ def failed_download(path: Path) -> str | None:
     head = first_bytes(path, 64) or b""
     if head.startswith(b"version https://git-lfs.github.com/spec/"):
         return f"{path.name} is only a pointer of Git LFS: run git lfs pull in the clone, or download the file itself"
-    if b"<" in head and re.match(_PAGE, head, re.IGNORECASE):  # compiled for the first that may be one
-        return f"{path.name} is a web page instead of the model: download the file itself"
+    if b"<" in head and re.match(
+        _PAGE, head, re.IGNORECASE
+    ):  # compiled for the first that may be one
+        return (
+            f"{path.name} is a web page instead of the model: download the file itself"
+        )
     return None
 
 
 @contextmanager
 def file_errors(
-    name: str, fault: str = "is damaged or cut short", remedy: str = "copy the file again"
+    name: str,
+    fault: str = "is damaged or cut short",
+    remedy: str = "copy the file again",
 ) -> Iterator[None]:
     """Turn a ``DamagedFileError`` or ``OSError`` into a ``ModelLoadError`` that begins with a file's name."""
     try:
@@ -53,7 +59,9 @@ def file_errors(
     except DamagedFileError as error:
         raise ModelLoadError(f"{name} {fault} ({error}); {remedy}") from error
     except OSError as error:
-        raise ModelLoadError(f"{name} cannot be read: {error.strerror or error}") from error
+        raise ModelLoadError(
+            f"{name} cannot be read: {error.strerror or error}"
+        ) from error
 
 
 def file_size(path: Path) -> int:
@@ -70,7 +78,9 @@ def regular_size(path: Path) -> int:
     return status.st_size
 
 
-def weight_file(model: Path, title: str, name: Any, invalid_names: str) -> tuple[Path, int]:
+def weight_file(
+    model: Path, title: str, name: Any, invalid_names: str
+) -> tuple[Path, int]:
     """Return a file that a model names, and its size; it lies in the model's folder, once links are followed.
 
     The expression ``invalid_names`` finds names that mean no file of the folder to the format's framework.

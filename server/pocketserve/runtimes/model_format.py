@@ -39,7 +39,9 @@ class Requirement(NamedTuple):
     module: str  # what an import tries, in the package
     use: str  # what does not work without it
     pip: str  # its name for pip
-    termux: str = ""  # its package in Termux; empty if there is none, or pip brings it there, too
+    termux: str = (
+        ""  # its package in Termux; empty if there is none, or pip brings it there, too
+    )
 
 
 class ModelFormat(NamedTuple):
@@ -53,7 +55,9 @@ class ModelFormat(NamedTuple):
     magic: tuple[tuple[int, bytes], ...] = ()
     zipped: bool = False  # a file may be a zip archive, whose members tell it
     by_name: bool = False  # the name alone tells it, whatever the content
-    packages: tuple[str, ...] = ()  # Python packages of which one must be there, besides those that always are
+    packages: tuple[
+        str, ...
+    ] = ()  # Python packages of which one must be there, besides those that always are
     install: str = ""  # how to get one, on a desktop and in Termux
     # the same packages one by one, but for those that belong to another format
     frameworks: tuple[Requirement, ...] = ()
@@ -63,7 +67,9 @@ class ModelFormat(NamedTuple):
     own_threads: bool = False
     last_choice: bool = False  # never the default version where there is another
     code: Code = Code.NONE  # what of it runs as code
-    code_options: tuple[str, ...] = ()  # keys of a version's table that decide what code does
+    code_options: tuple[
+        str, ...
+    ] = ()  # keys of a version's table that decide what code does
     starts_processes: bool = False  # its trial may start further processes
     whole_folder: bool = False  # all files beside it belong to it
     # names of files beside it that it names. May raise ``ModelLoadError``.
@@ -80,5 +86,7 @@ class ModelFormat(NamedTuple):
     layers: Callable[[ModelSource], RunLayers] | None = None
     # devices that run a version here, by name, each with the options that choose it, the one that the given options
     # choose in front; None for the CPU alone
-    devices: Callable[[Mapping[str, Any]], Mapping[str, Mapping[str, Any]]] | None = None
+    devices: Callable[[Mapping[str, Any]], Mapping[str, Mapping[str, Any]]] | None = (
+        None
+    )
     triton: str = ""  # Triton's names of its backend

@@ -29,19 +29,45 @@ def _formats() -> Iterator[ModelFormat]:
         yield from importlib.import_module(f"{__package__}.{package}").FORMATS
 
 
-FORMATS: tuple[ModelFormat, ...] = tuple(sorted(_formats(), key=lambda format: format.last_choice))
+FORMATS: tuple[ModelFormat, ...] = tuple(
+    sorted(_formats(), key=lambda format: format.last_choice)
+)
 """All formats, in the order in which a default version is chosen when nothing else decides."""
 
 SUFFIXES = tuple(suffix for format in FORMATS for suffix in format.suffixes)
-FRAMEWORKS: tuple[Requirement, ...] = tuple(dict.fromkeys(f for format in FORMATS for f in format.frameworks))
+FRAMEWORKS: tuple[Requirement, ...] = tuple(
+    dict.fromkeys(f for format in FORMATS for f in format.frameworks)
+)
 """All frameworks that are Python packages."""
 
 MARKERS = {format.marker: format for format in FORMATS if format.marker is not None}
 
 NOT_MODELS = frozenset(
     (
-        *(".txt", ".md", ".json", ".toml", ".yaml", ".csv", ".npy", ".npz", ".py", ".pbtxt"),
-        *(".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".wav", ".mp3", ".mp4", ".pdf"),
+        *(
+            ".txt",
+            ".md",
+            ".json",
+            ".toml",
+            ".yaml",
+            ".csv",
+            ".npy",
+            ".npz",
+            ".py",
+            ".pbtxt",
+        ),
+        *(
+            ".png",
+            ".jpg",
+            ".jpeg",
+            ".webp",
+            ".gif",
+            ".bmp",
+            ".wav",
+            ".mp3",
+            ".mp4",
+            ".pdf",
+        ),
     )
 )
 """Endings of files that are no models, which a scan doesn't open."""
@@ -49,7 +75,9 @@ NOT_MODELS = frozenset(
 SURE_CONTENTS = ("tflite", "executorch", "torchscript")
 """Formats whose first bytes, or a zip's directory, belong to nothing but a model."""
 
-_PICKLES = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))  # what PyTorch saved before 1.6
+_PICKLES = tuple(
+    bytes((0x80, protocol)) for protocol in range(2, 6)
+)  # what PyTorch saved before 1.6
 
 
 def format_named(name: str) -> ModelFormat | None:
@@ -62,21 +90,35 @@ def format_of_name(file_name: str) -> ModelFormat | None:
     if file_name in MARKERS:
         return MARKERS[file_name]
     lower = file_name.lower()
-    return next((format for format in FORMATS if format.suffixes and lower.endswith(format.suffixes)), None)
+    return next(
+        (
+            format
+            for format in FORMATS
+            if format.suffixes and lower.endswith(format.suffixes)
+        ),
+        None,
+    )
 
 
 def stem_of(file_name: str) -> str:
     """Return a model file's name without what announces its format."""
     kind = format_of_name(file_name)
     suffixes = kind.suffixes if kind is not None else ()
-    suffix = next((suffix for suffix in suffixes if file_name.lower().endswith(suffix)), "")
-    return file_name.removesuffix(file_name[len(file_name) - len(suffix) :]) or file_name
+    suffix = next(
+        (suffix for suffix in suffixes if file_name.lower().endswith(suffix)), ""
+    )
+    return (
+        file_name.removesuffix(file_name[len(file_name) - len(suffix) :]) or file_name
+    )
 
 
 def format_at(path: Path) -> ModelFormat | None:
     """Return the format of a file or folder: what first bytes or a zip's directory tell, else what its name does."""
     if path.is_dir():
-        return next((format for marker, format in MARKERS.items() if (path / marker).is_file()), None)
+        return next(
+            (format for marker, format in MARKERS.items() if (path / marker).is_file()),
+            None,
+        )
     announced = format_of_name(path.name)
     if announced is None:
         return format_of_content(path)
@@ -133,13 +175,17 @@ def content_of(path: Path) -> str | None:
     if head is None:
         return None
     if head.startswith(b"PK\3\4"):
-        from pocketserve.formats.zip_archives import kind_of_zip  # late: most models are no archives
+        from pocketserve.formats.zip_archives import (
+            kind_of_zip,
+        )  # late: most models are no archives
 
         return kind_of_zip(path)
     if head.startswith(_PICKLES):
         return "state_dict"
     marks = ((format.name, *mark) for format in FORMATS for mark in format.magic)
-    return next((name for name, at, mark in marks if head[at : at + len(mark)] == mark), None)
+    return next(
+        (name for name, at, mark in marks if head[at : at + len(mark)] == mark), None
+    )
 
 
 @functools.cache
@@ -149,7 +195,9 @@ def missing_framework(format: ModelFormat) -> str | None:
         return format.missing()
     from importlib.util import find_spec  # late: not before the first model
 
-    if not format.packages or any(find_spec(package) is not None for package in format.packages):
+    if not format.packages or any(
+        find_spec(package) is not None for package in format.packages
+    ):
         return None
     return f"no framework for {format.name} models is installed: {format.install}"
 

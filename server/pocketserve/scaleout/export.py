@@ -22,8 +22,15 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "runs with this package. Each version is loaded once for its shapes; what is left out is listed with a reason.",
     )
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="the models folder")
-    parser.add_argument("target", type=Path, metavar="OUT", help="the folder to write, which must not exist yet")
-    parser.add_argument("--to", choices=("triton",), required=True, help="the server that is to take it")
+    parser.add_argument(
+        "target",
+        type=Path,
+        metavar="OUT",
+        help="the folder to write, which must not exist yet",
+    )
+    parser.add_argument(
+        "--to", choices=("triton",), required=True, help="the server that is to take it"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
@@ -41,7 +48,9 @@ def run(options: argparse.Namespace) -> int:
         try:
             service = Service(config)
         except OSError as error:
-            raise CommandError(f"the models folder {folder} cannot be read ({error.strerror})") from None
+            raise CommandError(
+                f"the models folder {folder} cannot be read ({error.strerror})"
+            ) from None
         try:
             rows = export_models(service, folder, options.target)
         finally:
@@ -51,7 +60,14 @@ def run(options: argparse.Namespace) -> int:
     else:
         print_table(
             ("MODEL", "VERSION", "IN TRITON"),
-            [(row.model, row.version, ", ".join(row.names) or f"left out: {row.reason}") for row in rows],
+            [
+                (
+                    row.model,
+                    row.version,
+                    ", ".join(row.names) or f"left out: {row.reason}",
+                )
+                for row in rows
+            ],
         )
         count = sum(len(row.names) for row in rows)
         print_text(f"{plural(count, 'model')} in {options.target}")

@@ -23,7 +23,9 @@ from pocketserve_wire.addresses import Address
 
 KEPT_OPEN_S = 75  # an idle connection; the clients' own pools keep theirs for a minute
 NO_SIGN_S = 300  # without which a worker counts as stuck; to import a framework may hold the interpreter for long
-CANNOT_START = 3  # gunicorn's own exit code of a worker that cannot start: it ends the others, too
+CANNOT_START = (
+    3  # gunicorn's own exit code of a worker that cannot start: it ends the others, too
+)
 
 
 def _settings() -> Config:
@@ -51,7 +53,9 @@ def on_starting(server: Any) -> None:
     """Refuse to go without the token where others can reach a port, which ``--bind`` may have changed."""
     for address in server.cfg.address:
         if not _CONFIG.auth and not _is_loopback(address):
-            sys.exit(f"pocketserve: POCKETSERVE_AUTH=0 works on loopback only; {address} can be reached by others")
+            sys.exit(
+                f"pocketserve: POCKETSERVE_AUTH=0 works on loopback only; {address} can be reached by others"
+            )
 
 
 def _is_loopback(address: Any) -> bool:
@@ -62,7 +66,14 @@ def when_ready(server: Any) -> None:
     """Show clients and ``pocketserve status`` whose the port is."""
     http = _http_address(server.LISTENERS)
     if http is not None:
-        _locks.append(RunLock(_CONFIG.state_dir, (http.port,), str(http), str(_CONFIG.models_dir.absolute())))
+        _locks.append(
+            RunLock(
+                _CONFIG.state_dir,
+                (http.port,),
+                str(http),
+                str(_CONFIG.models_dir.absolute()),
+            )
+        )
 
 
 def _http_address(listeners: Any) -> Address | None:
@@ -79,7 +90,9 @@ def post_worker_init(worker: Any) -> None:
         sys.exit(CANNOT_START)
     http = _http_address(worker.sockets)
     if _CONFIG.ready_file is not None and http is not None:
-        write_ready_file(_CONFIG.ready_file, _CONFIG, Endpoints(http, None), os.getppid())
+        write_ready_file(
+            _CONFIG.ready_file, _CONFIG, Endpoints(http, None), os.getppid()
+        )
 
 
 def worker_exit(server: Any, worker: Any) -> None:

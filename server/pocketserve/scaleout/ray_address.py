@@ -13,7 +13,9 @@ from pocketserve_wire.files.plain_file import read_plain
 
 AUTO = "auto"
 CONNECT_S = 1.0  # for each address
-_OWN_FILE = "ray-address"  # in the state folder, as long as `scale` runs a Ray of its own
+_OWN_FILE = (
+    "ray-address"  # in the state folder, as long as `scale` runs a Ray of its own
+)
 _RAY_FILE = "ray_current_cluster"  # written by `ray start --head`
 _MAX_BYTES = 256  # of an address in a file
 
@@ -52,7 +54,12 @@ def _addresses_here(state_dir: Path) -> Iterator[str]:
     """Yield addresses that a cluster of this machine may have: ours first, then in Ray's own order."""
     folder = Path(os.environ.get("RAY_TMPDIR", "/tmp"))
     files = (own_file(state_dir), folder / "ray" / _RAY_FILE, folder / _RAY_FILE)
-    texts = [_read(files[0]), os.environ.get("RAY_ADDRESS", ""), _read(files[1]), _read(files[2])]
+    texts = [
+        _read(files[0]),
+        os.environ.get("RAY_ADDRESS", ""),
+        _read(files[1]),
+        _read(files[2]),
+    ]
     for text in texts:
         if text not in ("", AUTO):
             yield text
@@ -68,6 +75,9 @@ def _answers(address: str) -> bool:
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         return False
-    with suppress(OSError, OverflowError), socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S):
+    with (
+        suppress(OSError, OverflowError),
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S),
+    ):
         return True
     return False

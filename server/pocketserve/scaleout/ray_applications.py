@@ -17,11 +17,15 @@ from pocketserve.server import StartError
 
 _NAME = "pocketserve"  # of the application at /, and the beginning of the others' names
 _ONGOING = 2  # requests of a replica from which another one is wanted
-_START_TIMEOUT_S = 900.0  # for models to be tried and loaded, and replicas to be replaced
+_START_TIMEOUT_S = (
+    900.0  # for models to be tried and loaded, and replicas to be replaced
+)
 _STUCK_S = 300.0  # for which a replica's threads may all be busy
 _POLL_S = 0.2
 _REASON = re.compile(r"pocketserve\.[\w.]*Error: (.+)")
-_LOST = re.compile(r"\b(ActorDiedError|ActorUnavailableError|WorkerCrashedError|NodeDiedError|RayActorError)\b")
+_LOST = re.compile(
+    r"\b(ActorDiedError|ActorUnavailableError|WorkerCrashedError|NodeDiedError|RayActorError)\b"
+)
 _FAILED = ("DEPLOY_FAILED", "UNHEALTHY")
 
 
@@ -45,13 +49,28 @@ def deploy_folder(config: Config, replicas: Replicas) -> list[str]:
     Raises:
         StartError: why a replica cannot start.
     """
-    slots, share = config.state_dir.absolute(), {"ray_actor_options": {"num_cpus": replicas.cpus}}
-    handle = _run(_NAME, "/", dataclasses.replace(config, sequences=False), slots, _several(replicas) | share)
+    slots, share = (
+        config.state_dir.absolute(),
+        {"ray_actor_options": {"num_cpus": replicas.cpus}},
+    )
+    handle = _run(
+        _NAME,
+        "/",
+        dataclasses.replace(config, sequences=False),
+        slots,
+        _several(replicas) | share,
+    )
     names: list[str] = handle.stateful_models.remote().result(timeout_s=_STUCK_S)
     for name in names:
         own = dataclasses.replace(config, load=(name,))
         # No surge: of two replicas each would miss steps. The old one has left when the new one is asked.
-        _run(f"{_NAME}-{name}", f"/v2/models/{name}", own, slots / "sequences" / name, {"num_replicas": 1, **share})
+        _run(
+            f"{_NAME}-{name}",
+            f"/v2/models/{name}",
+            own,
+            slots / "sequences" / name,
+            {"num_replicas": 1, **share},
+        )
     current = {_NAME, *(f"{_NAME}-{name}" for name in names)}
     for application in serve.status().applications.keys() - current:
         if application.startswith(f"{_NAME}-"):
@@ -64,10 +83,19 @@ def _several(replicas: Replicas) -> dict[str, Any]:
     if replicas.least == replicas.most:
         return {"num_replicas": replicas.least, **surge}
     bounds = {"min_replicas": replicas.least, "max_replicas": replicas.most}
-    return {"autoscaling_config": {**bounds, "target_ongoing_requests": _ONGOING, "upscale_delay_s": 1.0}, **surge}
+    return {
+        "autoscaling_config": {
+            **bounds,
+            "target_ongoing_requests": _ONGOING,
+            "upscale_delay_s": 1.0,
+        },
+        **surge,
+    }
 
 
-def _run(name: str, path: str, config: Config, slots: Path, options: dict[str, Any]) -> Any:
+def _run(
+    name: str, path: str, config: Config, slots: Path, options: dict[str, Any]
+) -> Any:
     deployment = serve.deployment(
         RayReplica,
         name="replica",
@@ -80,7 +108,9 @@ def _run(name: str, path: str, config: Config, slots: Path, options: dict[str, A
         max_constructor_retry_count=1,
         **options,
     )
-    target = serve.RunTarget(target=deployment.bind(config, slots), name=name, route_prefix=path)
+    target = serve.RunTarget(
+        target=deployment.bind(config, slots), name=name, route_prefix=path
+    )
     try:
         return _run_once(target, name)
     except ReplicaLostError:
@@ -103,7 +133,8 @@ def _wait(name: str) -> None:
             raise _fault(application)
         if time.monotonic() > deadline:
             text = (
-                f"replicas were not ready within {_START_TIMEOUT_S:g} s; does the cluster have processors for one more?"
+                f"replicas were not ready within {_START_TIMEOUT_S:g} "
+                f"s; does the cluster have processors for one more?"
             )
             raise StartError(text)
         time.sleep(_POLL_S)
@@ -111,7 +142,10 @@ def _wait(name: str) -> None:
 
 def _fault(application: Any) -> StartError:
     """Return our own error with its sentence out of Ray's traceback; else Ray's words."""
-    texts = [application.message, *(deployment.message for deployment in application.deployments.values())]
+    texts = [
+        application.message,
+        *(deployment.message for deployment in application.deployments.values()),
+    ]
     text = "\n".join(texts).strip()
     sentences = _REASON.findall(text)
     if sentences:

@@ -33,12 +33,16 @@ def local_cluster(config: Config, *, haproxy: bool) -> Iterator[str]:
     Args:
         haproxy: whether HAProxy takes the requests. It has two more ports, for figures, on all addresses.
     """
-    with tempfile.TemporaryDirectory(prefix="ps-", dir=_FOLDERS) as folder:  # only ours: Ray opens its own to everybody
+    with tempfile.TemporaryDirectory(
+        prefix="ps-", dir=_FOLDERS
+    ) as folder:  # only ours: Ray opens its own to everybody
         _use_token(config)
         _keep_to_loopback()
         if haproxy:
             _set_up_haproxy(Path(folder))
-        with _connection("local", include_dashboard=False, _temp_dir=f"{folder}/ray") as address:
+        with _connection(
+            "local", include_dashboard=False, _temp_dir=f"{folder}/ray"
+        ) as address:
             replace_file(own_file(config.state_dir), address.encode())
             try:
                 _start_serve(config)
@@ -84,7 +88,10 @@ def has_one_machine(address: str) -> bool:
     """Return whether the cluster that is connected consists of this machine alone."""
     import ray  # late, as below
 
-    return is_loopback(address.rpartition(":")[0]) and sum(node["Alive"] for node in ray.nodes()) == 1
+    return (
+        is_loopback(address.rpartition(":")[0])
+        and sum(node["Alive"] for node in ray.nodes()) == 1
+    )
 
 
 @contextlib.contextmanager
@@ -95,7 +102,9 @@ def _connection(address: str, **options: Any) -> Iterator[str]:
     own = signal.getsignal(signal.SIGTERM)
     try:
         with uninterrupted():
-            context = ray.init(address=address, configure_logging=False, log_to_driver=False, **options)
+            context = ray.init(
+                address=address, configure_logging=False, log_to_driver=False, **options
+            )
             signal.signal(signal.SIGTERM, own)
         yield str(context.address_info["gcs_address"])
     finally:
@@ -127,8 +136,14 @@ def _set_up_haproxy(folder: Path) -> None:
 def _start_serve(config: Config) -> None:
     from ray import serve  # late, as above
 
-    logging.getLogger("ray.serve").setLevel(logging.ERROR)  # the command says what is done
-    options = {"host": config.host, "port": config.http_port, "request_timeout_s": config.request_timeout}
+    logging.getLogger("ray.serve").setLevel(
+        logging.ERROR
+    )  # the command says what is done
+    options = {
+        "host": config.host,
+        "port": config.http_port,
+        "request_timeout_s": config.request_timeout,
+    }
     serve.start(proxy_location="EveryNode", http_options=options)
 
 

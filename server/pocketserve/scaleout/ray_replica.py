@@ -40,15 +40,23 @@ class RayReplica:
             _keep_to_loopback()
         if config.auth:
             read_token(config.token_file)  # no machine makes one of its own
-        self._pool = ThreadPoolExecutor(config.worker_threads, thread_name_prefix="pocketserve-ray")
-        self._process = ServingProcess(config, 1, slots, serve.get_replica_context().replica_id.unique_id)
+        self._pool = ThreadPoolExecutor(
+            config.worker_threads, thread_name_prefix="pocketserve-ray"
+        )
+        self._process = ServingProcess(
+            config, 1, slots, serve.get_replica_context().replica_id.unique_id
+        )
 
     async def __call__(self, request: Request) -> Response:
         """Answer a request of any kind; the model runs on a thread of the pool."""
         environ = environ_of(request)
-        body = await read_stream(request.stream(), environ, self._process.body_limit(environ))
+        body = await read_stream(
+            request.stream(), environ, self._process.body_limit(environ)
+        )
         environ["wsgi.input"] = BytesIO(body)
-        return await self._on_a_thread(functools.partial(answer, self._process, environ))
+        return await self._on_a_thread(
+            functools.partial(answer, self._process, environ)
+        )
 
     async def stateful_models(self) -> list[str]:
         """Return the loaded models that keep state between requests."""
@@ -71,7 +79,10 @@ class RayReplica:
 def environ_of(request: Request) -> Environ:
     """Return a request's head as WSGI's environ. Ray's path is the whole one, with an application's own prefix."""
     scope = request.scope
-    server, client = scope.get("server") or ("localhost", 80), scope.get("client") or ("",)
+    server, client = (
+        scope.get("server") or ("localhost", 80),
+        scope.get("client") or ("",),
+    )
     environ = {
         "REQUEST_METHOD": scope["method"],
         "SCRIPT_NAME": "",
@@ -95,7 +106,9 @@ def environ_of(request: Request) -> Environ:
     return environ
 
 
-async def read_stream(stream: AsyncIterable[bytes], environ: Environ, limit: int) -> bytearray:
+async def read_stream(
+    stream: AsyncIterable[bytes], environ: Environ, limit: int
+) -> bytearray:
     """Return a body, or as much of it as shows that it is too large: nothing where its length says so."""
     body, length = bytearray(), environ.get("CONTENT_LENGTH", "0")
     if length.isdecimal() and len(length) < 19 and int(length) <= limit:
@@ -112,7 +125,10 @@ def answer(process: ServingProcess, environ: Environ) -> Response:
 
     def start(status: str, headers: list[tuple[str, str]], *_error: object) -> None:
         response.status_code = int(status[:3])
-        response.raw_headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+        response.raw_headers = [
+            (name.lower().encode("latin-1"), value.encode("latin-1"))
+            for name, value in headers
+        ]
 
     response.body = b"".join(process.respond(environ, start))
     return response

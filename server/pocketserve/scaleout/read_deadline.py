@@ -24,8 +24,12 @@ class ReadDeadline:
         self._seconds = seconds
         self._changed = threading.Condition()
         # By thread, as a descriptor that was closed may be another connection's; the first one ends first.
-        self._deadlines: dict[int, tuple[int, float]] = {}  # descriptor and end by the monotonic clock
-        self._is_idle = True  # the watching thread waits for a connection, or has not started
+        self._deadlines: dict[
+            int, tuple[int, float]
+        ] = {}  # descriptor and end by the monotonic clock
+        self._is_idle = (
+            True  # the watching thread waits for a connection, or has not started
+        )
         self._thread: threading.Thread | None = None
 
     @contextmanager
@@ -34,9 +38,13 @@ class ReadDeadline:
 
         Within it another context of the same thread has the same deadline, and ends the watch.
         """
-        descriptor = connection.fileno()  # TLS gives the connection a new object, not a new descriptor
+        descriptor = (
+            connection.fileno()
+        )  # TLS gives the connection a new object, not a new descriptor
         with self._changed:
-            self._deadlines.setdefault(threading.get_ident(), (descriptor, time.monotonic() + self._seconds))
+            self._deadlines.setdefault(
+                threading.get_ident(), (descriptor, time.monotonic() + self._seconds)
+            )
             if self._is_idle:
                 self._wake()
         try:
@@ -48,7 +56,9 @@ class ReadDeadline:
     def _wake(self) -> None:
         self._is_idle = False
         if self._thread is None:
-            self._thread = threading.Thread(target=self._watch, name="pocketserve-read-deadline", daemon=True)
+            self._thread = threading.Thread(
+                target=self._watch, name="pocketserve-read-deadline", daemon=True
+            )
             self._thread.start()
         self._changed.notify()
 

@@ -34,14 +34,20 @@ def read_body(environ: Environ, limit: int) -> Body | BytesIO:
             return _read_to_end(stream, limit)
         if not int(length):
             return Body()
-        return _read_known(stream, int(length), environ.get("HTTP_INFERENCE_HEADER_CONTENT_LENGTH", ""))
+        return _read_known(
+            stream, int(length), environ.get("HTTP_INFERENCE_HEADER_CONTENT_LENGTH", "")
+        )
     except (OSError, EOFError):
-        raise ApiError(ErrorCode.INVALID_REQUEST, "the body did not arrive whole, or not in time") from None
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST, "the body did not arrive whole, or not in time"
+        ) from None
 
 
 def _read_known(stream: InputStream, length: int, json_length: str) -> Body:
     is_number = json_length.isdecimal() and len(json_length) < 20
-    body = ReceivedBody(length, int(json_length) if is_number else 0)  # unchecked: here it only aligns the memory
+    body = ReceivedBody(
+        length, int(json_length) if is_number else 0
+    )  # unchecked: here it only aligns the memory
     while not body.completed:
         data = stream.read(min(STEP, length - len(body)))
         if not data:
@@ -60,4 +66,6 @@ def _read_to_end(stream: InputStream, limit: int) -> BytesIO:
 
 
 def _too_large(limit: int) -> ApiError:
-    return ApiError(ErrorCode.BODY_TOO_LARGE, f"the body exceeds {limit} bytes (max_body_bytes)")
+    return ApiError(
+        ErrorCode.BODY_TOO_LARGE, f"the body exceeds {limit} bytes (max_body_bytes)"
+    )

@@ -31,13 +31,28 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "of `serve` are environment variables here, such as POCKETSERVE_HTTP_PORT.",
     )
     parser.add_argument(
-        "folder", type=Path, metavar="FOLDER", help="the models folder; at the same place on each machine"
+        "folder",
+        type=Path,
+        metavar="FOLDER",
+        help="the models folder; at the same place on each machine",
     )
     parser.add_argument(
-        "--replicas", type=_bounds, default=(1, 1), metavar="1..4", help="a number, or least and most [1]"
+        "--replicas",
+        type=_bounds,
+        default=(1, 1),
+        metavar="1..4",
+        help="a number, or least and most [1]",
     )
-    parser.add_argument("--address", metavar="HOST:PORT", help="a Ray cluster that runs, or auto, instead of one's own")
-    parser.add_argument("--haproxy", action="store_true", help="HAProxy takes the requests, many times faster")
+    parser.add_argument(
+        "--address",
+        metavar="HOST:PORT",
+        help="a Ray cluster that runs, or auto, instead of one's own",
+    )
+    parser.add_argument(
+        "--haproxy",
+        action="store_true",
+        help="HAProxy takes the requests, many times faster",
+    )
     return parser
 
 
@@ -46,7 +61,9 @@ def run(options: argparse.Namespace) -> int:
     if importlib.util.find_spec("ray") is None:
         raise CommandError("Ray is not installed; run: pip install 'pocketserve[ray]'")
     if options.address and options.haproxy:
-        raise CommandError("--haproxy is for a Ray of one's own; a cluster is started with RAY_SERVE_ENABLE_HA_PROXY=1")
+        raise CommandError(
+            "--haproxy is for a Ray of one's own; a cluster is started with RAY_SERVE_ENABLE_HA_PROXY=1"
+        )
     config = _settings(options.folder.absolute())
     from pocketserve.scaleout.ray_address import find_address
     from pocketserve.scaleout.ray_cluster import local_cluster, running_cluster
@@ -58,33 +75,50 @@ def run(options: argparse.Namespace) -> int:
         return EXIT_DONE
     with local_cluster(config, haproxy=options.haproxy) as address:
         _deploy(config, options.replicas, address)
-        print_text(f"to change what is served: pocketserve scale FOLDER --address {address}")
+        print_text(
+            f"to change what is served: pocketserve scale FOLDER --address {address}"
+        )
         _until_stopped(config)
     return EXIT_DONE
 
 
 def _bounds(text: str) -> tuple[int, int]:
     match = re.fullmatch(r"(\d{1,4})(?:\.\.(\d{1,4}))?", text)
-    if match is None or not 1 <= int(match[1]) <= int(match[2] or match[1]) <= _MAX_REPLICAS:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of replicas such as 2 or 1..4, up to {_MAX_REPLICAS}")
+    if (
+        match is None
+        or not 1 <= int(match[1]) <= int(match[2] or match[1]) <= _MAX_REPLICAS
+    ):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no number of replicas such as 2 or 1..4, up to {_MAX_REPLICAS}"
+        )
     return int(match[1]), int(match[2] or match[1])
 
 
 def _settings(folder: Path) -> Config:
     """Return the settings of a replica: all models are loaded before it is asked, unless some are named."""
-    from pocketserve.repository.repository import Repository  # late: --help needs no models
+    from pocketserve.repository.repository import (
+        Repository,
+    )  # late: --help needs no models
 
     config = load_config({"models_dir": folder})
     try:
         models = Repository(folder).models()
     except OSError as error:
-        raise CommandError(f"the models folder {folder} cannot be read ({error.strerror})") from None
+        raise CommandError(
+            f"the models folder {folder} cannot be read ({error.strerror})"
+        ) from None
     if not models:
-        raise CommandError(f"{folder} has no models; `pocketserve add` brings one there")
+        raise CommandError(
+            f"{folder} has no models; `pocketserve add` brings one there"
+        )
     if not config.http_port:
         raise CommandError("Ray needs a port; name one with POCKETSERVE_HTTP_PORT")
-    places = {name: getattr(config, name).absolute() for name in ("token_file", "state_dir")}
-    return dataclasses.replace(config, load=config.load or tuple(models), threads=config.threads or 1, **places)
+    places = {
+        name: getattr(config, name).absolute() for name in ("token_file", "state_dir")
+    }
+    return dataclasses.replace(
+        config, load=config.load or tuple(models), threads=config.threads or 1, **places
+    )
 
 
 def _deploy(config: Config, replicas: tuple[int, int], address: str) -> None:
@@ -99,10 +133,18 @@ def _deploy(config: Config, replicas: tuple[int, int], address: str) -> None:
     # Of a machine by itself nothing is reserved: no other one could be chosen.
     cpus = 0 if has_one_machine(address) else config.threads
     stateful = deploy_folder(config, Replicas(*replicas, cpus))
-    count = plural(replicas[1], "replica") if replicas[0] == replicas[1] else f"{replicas[0]} to {replicas[1]} replicas"
-    print_text(f"serving {config.models_dir} at http://{config.host}:{config.http_port} from {count}")
+    count = (
+        plural(replicas[1], "replica")
+        if replicas[0] == replicas[1]
+        else f"{replicas[0]} to {replicas[1]} replicas"
+    )
+    print_text(
+        f"serving {config.models_dir} at http://{config.host}:{config.http_port} from {count}"
+    )
     if stateful:
-        print_text(f"sequences of {listed(stateful, _MAX_NAMED)} are answered below /v2/models/, from one replica each")
+        print_text(
+            f"sequences of {listed(stateful, _MAX_NAMED)} are answered below /v2/models/, from one replica each"
+        )
 
 
 def _until_stopped(config: Config) -> None:

@@ -37,7 +37,9 @@ class ExportRow(NamedTuple):
 
     model: str
     version: str
-    names: tuple[str, ...]  # of the models that Triton has for it; empty where it is left out
+    names: tuple[
+        str, ...
+    ]  # of the models that Triton has for it; empty where it is left out
     reason: str = ""  # why it is left out
 
 
@@ -59,7 +61,10 @@ def export_models(service: Service, models_dir: Path, target: Path) -> list[Expo
     partial = target.with_name(f".{target.name}.{os.urandom(4).hex()}")
     partial.mkdir(parents=True)
     try:
-        rows = [_export(service, name, version, models_dir, partial) for name, version in _versions(service)]
+        rows = [
+            _export(service, name, version, models_dir, partial)
+            for name, version in _versions(service)
+        ]
         partial.rename(target)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
@@ -72,17 +77,24 @@ def _versions(service: Service) -> Iterator[tuple[str, str]]:
         yield status.model, status.version
 
 
-def _export(service: Service, name: str, version: str, models_dir: Path, folder: Path) -> ExportRow:
+def _export(
+    service: Service, name: str, version: str, models_dir: Path, folder: Path
+) -> ExportRow:
     try:
         with service.running(name, version) as (entry, handle):
-            names = (f"{name}.{version}", *((name,) if version == entry.default_version else ()))
+            names = (
+                f"{name}.{version}",
+                *((name,) if version == entry.default_version else ()),
+            )
             reason = _left_out(handle) or _unnameable(names, folder)
             if reason:
                 return ExportRow(name, version, (), reason)
             for triton_name in names:
                 (folder / triton_name / "1").mkdir(parents=True)
                 (folder / triton_name / "1" / "model.py").write_text(MODEL_CODE)
-                (folder / triton_name / CONFIG_FILE).write_text(config_text(triton_name, handle, models_dir))
+                (folder / triton_name / CONFIG_FILE).write_text(
+                    config_text(triton_name, handle, models_dir)
+                )
     except ApiError as error:
         return ExportRow(name, version, (), f"{error.code.name}: {error.message}")
     return ExportRow(name, version, names)
@@ -92,7 +104,9 @@ def _left_out(handle: ModelHandle) -> str:
     """Return why a loaded version cannot be a model of Triton's Python backend; empty where it can."""
     specs = (*handle.model.inputs.specs, *handle.model.outputs.specs)
     if handle.sequences is not None:
-        return "it keeps state between requests, which Triton would spread over processes"
+        return (
+            "it keeps state between requests, which Triton would spread over processes"
+        )
     if any(spec.open for spec in specs):
         return "its file does not tell shapes and datatypes, which Triton must know beforehand"
     if any(spec.datatype == "BF16" for spec in specs):
@@ -113,7 +127,11 @@ def _unnameable(names: Sequence[str], folder: Path) -> str:
 def config_text(name: str, handle: ModelHandle, models_dir: Path) -> str:
     """Return a model's ``config.pbtxt``, a ModelConfig of Triton's ``model_config.proto`` in text form."""
     model = handle.model
-    parameters = {"model": model.entry.name, "version": model.version.name, "models_dir": str(models_dir)}
+    parameters = {
+        "model": model.entry.name,
+        "version": model.version.name,
+        "models_dir": str(models_dir),
+    }
     lines = [
         f"name: {_quoted(name)}",
         'backend: "python"',
@@ -121,15 +139,24 @@ def config_text(name: str, handle: ModelHandle, models_dir: Path) -> str:
         *(line for spec in model.inputs.specs for line in _tensor("input", spec)),
         *(line for spec in model.outputs.specs for line in _tensor("output", spec)),
         "instance_group [ { kind: KIND_CPU count: 1 } ]",
-        *(f"parameters {{ key: {_quoted(key)} {_string(value)} }}" for key, value in parameters.items()),
+        *(
+            f"parameters {{ key: {_quoted(key)} {_string(value)} }}"
+            for key, value in parameters.items()
+        ),
     ]
     return "\n".join(lines) + "\n"
 
 
 def _tensor(kind: str, spec: TensorSpec) -> Sequence[str]:
-    dims = ", ".join(map(str, spec.shape or (1,)))  # Triton knows no scalars: theirs have one element in a row
+    dims = ", ".join(
+        map(str, spec.shape or (1,))
+    )  # Triton knows no scalars: theirs have one element in a row
     datatype = DATATYPES[spec.datatype].protobuf_name
-    return [f"{kind} [", f"  {{ name: {_quoted(spec.name)} data_type: {datatype} dims: [ {dims} ] }}", "]"]
+    return [
+        f"{kind} [",
+        f"  {{ name: {_quoted(spec.name)} data_type: {datatype} dims: [ {dims} ] }}",
+        "]",
+    ]
 
 
 def _string(value: str) -> str:
@@ -138,5 +165,8 @@ def _string(value: str) -> str:
 
 def _quoted(text: str) -> str:
     """Return a text as a string of a protocol buffer's text form: bytes beyond printable ASCII in octal."""
-    plain = (chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\{byte:03o}" for byte in os.fsencode(text))
+    plain = (
+        chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\{byte:03o}"
+        for byte in os.fsencode(text)
+    )
     return f'"{"".join(plain)}"'

@@ -53,7 +53,11 @@ class WorkerSlot:
         """Return whether no other worker lives. It is looked up each time: a master may start one at any time."""
         try:
             is_own = os.stat(self.folder).st_ino == os.fstat(self._descriptor).st_ino
-            folders = [self._parent / name for name in os.listdir(self._parent) if name != self.name]
+            folders = [
+                self._parent / name
+                for name in os.listdir(self._parent)
+                if name != self.name
+            ]
             return is_own and not any(_is_locked(folder) for folder in folders)
         except OSError:  # somebody removes folders: nobody knows
             return False
@@ -68,7 +72,9 @@ class WorkerSlot:
 def _is_locked(folder: Path) -> bool:
     descriptor = os.open(folder, _FLAGS)
     try:
-        return not _lock(descriptor, fcntl.LOCK_SH)  # shared: two that look must not take each other for a worker
+        return not _lock(
+            descriptor, fcntl.LOCK_SH
+        )  # shared: two that look must not take each other for a worker
     finally:
         os.close(descriptor)
 

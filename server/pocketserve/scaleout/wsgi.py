@@ -45,7 +45,13 @@ class ServingProcess:
         StartError, NoSlotError, StateFolderError, TokenFileError, ConfigError: it cannot start.
     """
 
-    def __init__(self, config: Config, processes: int = 1, slots: Path | None = None, name: str = "") -> None:
+    def __init__(
+        self,
+        config: Config,
+        processes: int = 1,
+        slots: Path | None = None,
+        name: str = "",
+    ) -> None:
         sys.setswitchinterval(SWITCH_S)
         prepare_process(config)
         secure(config.state_dir)
@@ -55,9 +61,13 @@ class ServingProcess:
         config = dataclasses.replace(config, threads=threads, socket=False)
         self._slot, self._config = slot, config
         self._read_deadline = ReadDeadline(config.request_timeout)
-        self._service = open_service(config, token, Replica(name or slot.name, slot.folder, slot.is_alone))
+        self._service = open_service(
+            config, token, Replica(name or slot.name, slot.folder, slot.is_alone)
+        )
         apps = AppTokens(path_of(config.token_file)) if config.auth else None
-        self._guard = Guard(token, config.allowed_hosts, apps, allowed_origins=config.allowed_origins)
+        self._guard = Guard(
+            token, config.allowed_hosts, apps, allowed_origins=config.allowed_origins
+        )
         self._app = create_server_app(self._service, self._guard)
         self._service.follow_folder()
         self._load()
@@ -69,14 +79,21 @@ class ServingProcess:
             except ApiError as error:
                 raise StartError(f"load {name}: {error.message}") from None
 
-    def respond(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+    def respond(
+        self, environ: Environ, start_response: StartResponse
+    ) -> Iterable[bytes]:
         """Answer a request, as WSGI asks for it."""
         try:
             body = self._read_body(environ)
         except ApiError as fault:
             environ["wsgi.input"] = Body()
-            status, headers, chunks = respond(self._service, self._guard, environ, fault)
-            start_response(status, [*headers.items(), ("Content-Length", str(sum(map(len, chunks))))])
+            status, headers, chunks = respond(
+                self._service, self._guard, environ, fault
+            )
+            start_response(
+                status,
+                [*headers.items(), ("Content-Length", str(sum(map(len, chunks))))],
+            )
             return _as_bytes(chunks)
         environ["wsgi.input"] = body
         return _as_bytes(self._app(environ, start_response))
@@ -89,7 +106,9 @@ class ServingProcess:
         limit, connection = self.body_limit(environ), environ.get("gunicorn.socket")
         if connection is None:
             return read_body(environ, limit)
-        connection.settimeout(self._config.request_timeout)  # of each piece, also of those that are sent
+        connection.settimeout(
+            self._config.request_timeout
+        )  # of each piece, also of those that are sent
         with self.receiving(connection):
             return read_body(environ, limit)
 
@@ -116,7 +135,9 @@ class ServingProcess:
 
     def close(self) -> None:
         """Unload every model, and give the worker's number back."""
-        self._service.drain(0)  # the engine in front of us has waited for those under way
+        self._service.drain(
+            0
+        )  # the engine in front of us has waited for those under way
         self._service.close()
         self._slot.close()
 

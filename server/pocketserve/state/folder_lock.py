@@ -51,9 +51,14 @@ def acquire_lock(descriptor: int, deadline: float) -> bool:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
         except OSError as error:
-            if error.errno not in (errno.EAGAIN, errno.EACCES) or time.monotonic() >= deadline:
+            if (
+                error.errno not in (errno.EAGAIN, errno.EACCES)
+                or time.monotonic() >= deadline
+            ):
                 return False
-        time.sleep(POLL_S)  # flock has no timeout, and a signal to interrupt it belongs to the main thread alone
+        time.sleep(
+            POLL_S
+        )  # flock has no timeout, and a signal to interrupt it belongs to the main thread alone
 
 
 class WorkFolder:
@@ -66,7 +71,9 @@ class WorkFolder:
         self.path = parent.resolve() / f"{prefix}{os.urandom(8).hex()}"
         self.path.mkdir(mode=0o700)
         self._descriptor = os.open(self.path, _FOLDER_FLAGS)
-        with suppress(OSError):  # a file system without locks: then nobody sweeps either
+        with suppress(
+            OSError
+        ):  # a file system without locks: then nobody sweeps either
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def remove(self) -> None:
@@ -84,16 +91,22 @@ def sweep(parent: Path, prefix: str = "") -> None:
             with suppress(OSError):
                 if entry.stat(follow_symlinks=False).st_uid != os.geteuid():
                     continue
-                if entry.is_dir(follow_symlinks=False) and entry.name.startswith(prefix):
+                if entry.is_dir(follow_symlinks=False) and entry.name.startswith(
+                    prefix
+                ):
                     _remove_ended(entry.path)
-                elif entry.is_file(follow_symlinks=False) and entry.name.endswith(PARTIAL_SUFFIX):
+                elif entry.is_file(follow_symlinks=False) and entry.name.endswith(
+                    PARTIAL_SUFFIX
+                ):
                     os.unlink(entry.path)
 
 
 def _remove_ended(folder: str) -> None:
     descriptor = os.open(folder, _FOLDER_FLAGS)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises OSError while its owner lives
+        fcntl.flock(
+            descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB
+        )  # raises OSError while its owner lives
         remove_tree(folder)
     finally:
         os.close(descriptor)
@@ -110,7 +123,9 @@ def remove_tree(folder: str | Path) -> None:
                 os.chmod(entry.path, 0o700)
                 for inner in [*os.scandir(entry.path)]:
                     if inner.is_dir(follow_symlinks=False):
-                        os.chmod(inner.path, 0o700)  # what may not be written to cannot be moved
+                        os.chmod(
+                            inner.path, 0o700
+                        )  # what may not be written to cannot be moved
                     os.rename(inner.path, os.path.join(folder, os.urandom(8).hex()))
                 os.rmdir(entry.path)
         os.rmdir(folder)

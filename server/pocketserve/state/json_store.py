@@ -50,9 +50,16 @@ class JsonStore(Generic[T]):
         """
         with self._lock, locked(self._path.parent):
             self._refresh()
-            rest = {key: entry for key, entry in self._entries.items() if key not in removed and key not in added}
+            rest = {
+                key: entry
+                for key, entry in self._entries.items()
+                if key not in removed and key not in added
+            }
             self._entries = dict([*rest.items(), *added.items()][-MAX_ENTRIES:])
-            replace_json(self._path, {key: entry._asdict() for key, entry in self._entries.items()})
+            replace_json(
+                self._path,
+                {key: entry._asdict() for key, entry in self._entries.items()},
+            )
             self._stamp = file_stamp(self._path)
 
     def _refresh(self) -> None:
@@ -87,7 +94,9 @@ def replace_json(path: Path, document: Any) -> None:
     replace_file(path, json.dumps(document).encode())
 
 
-def replace_file(path: Path, content: bytes, mode: int = 0o600, *, durable: bool = False) -> None:
+def replace_file(
+    path: Path, content: bytes, mode: int = 0o600, *, durable: bool = False
+) -> None:
     """Replace a file whole, or raise OSError and leave nothing behind.
 
     Its folder may be one that others write to: the name is random until then.

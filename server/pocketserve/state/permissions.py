@@ -23,7 +23,9 @@ def foreign_writer(*paths: Path) -> str | None:
     """
     real = [Path(os.path.realpath(path)) for path in paths]
     checked = dict.fromkeys(item for path in real for item in (path, *path.parents))
-    return next((fault for path in checked if (fault := other_writer(path)) is not None), None)
+    return next(
+        (fault for path in checked if (fault := other_writer(path)) is not None), None
+    )
 
 
 def other_writer(path: Path) -> str | None:
@@ -32,8 +34,14 @@ def other_writer(path: Path) -> str | None:
         status = path.stat()
     except OSError as error:
         return f"{path} cannot be looked at: {error.strerror}"
-    if status.st_uid not in (os.geteuid(), 0, *((_ANDROID_SYSTEM,) if sys.platform == "android" else ())):
-        return f"{path} belongs to another user; copy the model into a folder of your own"
+    if status.st_uid not in (
+        os.geteuid(),
+        0,
+        *((_ANDROID_SYSTEM,) if sys.platform == "android" else ()),
+    ):
+        return (
+            f"{path} belongs to another user; copy the model into a folder of your own"
+        )
     # Of a file the sticky bit means nothing.
     if stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX:
         return None
@@ -41,7 +49,11 @@ def other_writer(path: Path) -> str | None:
         return f"{path} can be written by every user; chmod go-w it"
     if status.st_mode & stat.S_IWGRP:
         name, is_private = _group(status.st_gid, status.st_uid)
-        return None if is_private else f"{path} can be written by the group {name}; chmod g-w it"
+        return (
+            None
+            if is_private
+            else f"{path} can be written by the group {name}; chmod g-w it"
+        )
     return None
 
 
@@ -90,9 +102,13 @@ def secure(folder: Path) -> None:
         return
     with contextlib.suppress(OSError):
         folder.chmod(stat.S_IMODE(status.st_mode) & 0o700)
-    if folder.stat().st_mode & others_write:  # Android's shared storage keeps its own modes
+    if (
+        folder.stat().st_mode & others_write
+    ):  # Android's shared storage keeps its own modes
         raise StateFolderError(
             f"others can write to the state folder {folder}, and so say which files are trusted; "
             "name a folder of your own, not on shared storage, with --state-dir"
         )
-    log.warning("others could write to the state folder %s; now its owner alone can", folder)
+    log.warning(
+        "others could write to the state folder %s; now its owner alone can", folder
+    )

@@ -24,7 +24,9 @@ KILLED_FILE = "last-killed.json"
 def suspended_seconds() -> float | None:
     """Return how long this device has slept since it was started."""
     try:
-        return time.clock_gettime(time.CLOCK_BOOTTIME) - time.clock_gettime(time.CLOCK_MONOTONIC)
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - time.clock_gettime(
+            time.CLOCK_MONOTONIC
+        )
     except (AttributeError, OSError):
         return None
 
@@ -44,16 +46,32 @@ class RunLock:
     at the host and port ``http``, while the file is locked. ``models_dir`` is what is served.
     """
 
-    def __init__(self, state_dir: Path, ports: tuple[int, ...], http: str = "", models_dir: str = "") -> None:
+    def __init__(
+        self,
+        state_dir: Path,
+        ports: tuple[int, ...],
+        http: str = "",
+        models_dir: str = "",
+    ) -> None:
         self._path = state_dir / FOLDER / f"{os.getpid()}.json"
         self._descriptor: int | None = None
         self._closing = threading.Lock()
-        run = Run(os.getpid(), time.time(), suspended_seconds(), boot_id(), ports, http, models_dir)
+        run = Run(
+            os.getpid(),
+            time.time(),
+            suspended_seconds(),
+            boot_id(),
+            ports,
+            http,
+            models_dir,
+        )
         partial = self._path.with_name(f".{self._path.name}")
         with contextlib.suppress(OSError):
             make_private_folder(self._path.parent)
             # Locked before it has its name, or another start might take its server for a dead one.
-            self._descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+            self._descriptor = os.open(
+                partial, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600
+            )
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.write(self._descriptor, json.dumps(run._asdict()).encode())
             os.replace(partial, self._path)

@@ -37,7 +37,9 @@ class UnloadedModels:
         self._path = state_dir / FOLDER / f"{port}.json" if port else None
         self._models = str(models_dir.absolute())
         self._lock = threading.Lock()
-        self.names = self._read()  # those that were unloaded when a server here was killed
+        self.names = (
+            self._read()
+        )  # those that were unloaded when a server here was killed
 
     def add(self, name: str) -> None:
         """Note that a model was unloaded. Returns once that is on file."""
@@ -65,9 +67,14 @@ class UnloadedModels:
             return
         try:
             make_private_folder(self._path.parent)
-            replace_json(self._path, {"models_dir": self._models, "names": sorted(names)})
+            replace_json(
+                self._path, {"models_dir": self._models, "names": sorted(names)}
+            )
         except OSError as error:
-            log.warning("which models are unloaded will be forgotten if the server is killed: %s", error.strerror)
+            log.warning(
+                "which models are unloaded will be forgotten if the server is killed: %s",
+                error.strerror,
+            )
 
     def _read(self) -> frozenset[str]:
         if self._path is None:

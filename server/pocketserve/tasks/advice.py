@@ -26,7 +26,16 @@ _ARCHITECTURES = {
 
 _SOUND_TYPES = frozenset(
     (
-        *("wav2vec2", "wav2vec2-bert", "wav2vec2-conformer", "hubert", "wavlm", "sew", "sew-d", "data2vec-audio"),
+        *(
+            "wav2vec2",
+            "wav2vec2-bert",
+            "wav2vec2-conformer",
+            "hubert",
+            "wavlm",
+            "sew",
+            "sew-d",
+            "data2vec-audio",
+        ),
         *("unispeech", "unispeech-sat", "whisper", "audio-spectrogram-transformer"),
     )
 )
@@ -45,8 +54,16 @@ def advice_of(facts: ModelFacts, labels: Sequence[str]) -> str:
     """
     sign, task = suggest_task(facts, labels)
     own_folder = facts.entry.folder.name == facts.entry.name
-    place = "model.toml" if own_folder else "a model.toml beside the file, in a folder of their own"
-    return f'{sign} write task = "{task}" into {place}, or: pocketserve init {quote(facts.entry.name)}' if task else ""
+    place = (
+        "model.toml"
+        if own_folder
+        else "a model.toml beside the file, in a folder of their own"
+    )
+    return (
+        f'{sign} write task = "{task}" into {place}, or: pocketserve init {quote(facts.entry.name)}'
+        if task
+        else ""
+    )
 
 
 def suggest_task(facts: ModelFacts, labels: Sequence[str]) -> tuple[str, str]:
@@ -66,9 +83,17 @@ def suggest_task(facts: ModelFacts, labels: Sequence[str]) -> tuple[str, str]:
     except ModelLoadError:
         return "", ""
     names = config.get("architectures")
-    name = names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
-    task = next((task for end, task in _ARCHITECTURES.items() if name.endswith(end)), "")
-    takes_sound = config.get("model_type") in _SOUND_TYPES or _SOUND_INPUTS & {spec.name for spec in facts.inputs}
+    name = (
+        names[0]
+        if isinstance(names, list) and names and isinstance(names[0], str)
+        else ""
+    )
+    task = next(
+        (task for end, task in _ARCHITECTURES.items() if name.endswith(end)), ""
+    )
+    takes_sound = config.get("model_type") in _SOUND_TYPES or _SOUND_INPUTS & {
+        spec.name for spec in facts.inputs
+    }
     if takes_sound and task.endswith("-classification"):
         task = "audio-classification"
     if task:
@@ -76,7 +101,10 @@ def suggest_task(facts: ModelFacts, labels: Sequence[str]) -> tuple[str, str]:
     if facts.beside("1_Pooling/config.json") is not None:
         return "it pools tokens, as embedders of sentences do:", "text-embedding"
     outputs = {spec.name for spec in facts.outputs}
-    if any(facts.beside(name) is not None for name in _TOKENIZERS) and (sign := _sign_of_text(facts))[1]:
+    if (
+        any(facts.beside(name) is not None for name in _TOKENIZERS)
+        and (sign := _sign_of_text(facts))[1]
+    ):
         return f"a tokenizer lies beside it, and {sign[0]}:", sign[1]
     is_map = any(output.endswith(".keys") for output in outputs)
     if outputs >= {"label", "probabilities"} or is_map or _is_table_of_classes(facts):
@@ -96,10 +124,15 @@ def _is_table_of_classes(facts: ModelFacts) -> bool:
 def _sign_of_text(facts: ModelFacts) -> tuple[str, str]:
     """Return what the outputs of a model of texts tell, and its task."""
     shapes = [spec.shape for spec in facts.outputs]
-    if not (facts.inputs and shapes) or not all(spec.datatype in ("INT32", "INT64") for spec in facts.inputs):
+    if not (facts.inputs and shapes) or not all(
+        spec.datatype in ("INT32", "INT64") for spec in facts.inputs
+    ):
         return "", ""
     if len(shapes) == 2 and shapes[0] == shapes[1] == facts.inputs[0].shape:
-        return "it answers two numbers a token, as starts and ends of answers are", "question-answering"
+        return (
+            "it answers two numbers a token, as starts and ends of answers are",
+            "question-answering",
+        )
     if len(shapes[0]) == 2 and 2 <= class_count(facts) <= MAX_TEXT_CLASSES:
         return "it answers few scores", "text-classification"
     if len(shapes) == 1 and len(shapes[0]) == 3 and shapes[0][2] >= MIN_VECTOR:

@@ -16,7 +16,9 @@ from pocketserve_wire.strict_json import json_type
 from pocketserve_wire.tensor import from_json_values, invalid
 
 NPY_MAGIC = b"\x93NUMPY"
-MAX_CONSTANT = 1 << 26  # elements of an input that always gets the same number, 256 MiB of FP32
+MAX_CONSTANT = (
+    1 << 26
+)  # elements of an input that always gets the same number, 256 MiB of FP32
 MAX_NPY_HEADER = 1024  # bytes: that of an array with 32 dimensions has less
 _NPY_ITEM = (
     rb"\s*['\"](descr|fortran_order|shape)['\"]\s*:"
@@ -56,12 +58,18 @@ def _npy_array(body: memoryview) -> Array:
     version = bytes(body[6:8])
     start = 10 if version == b"\1\0" else 12
     end = start + int.from_bytes(body[8:start], "little")
-    header = _NPY_HEADER.fullmatch(bytes(body[start:end])) if end - start <= MAX_NPY_HEADER else None
+    header = (
+        _NPY_HEADER.fullmatch(bytes(body[start:end]))
+        if end - start <= MAX_NPY_HEADER
+        else None
+    )
     if version not in (b"\1\0", b"\2\0", b"\3\0") or header is None:
         raise ValueError("its header is damaged, or it is no plain array")
     entries = dict(zip(header.groups()[::2], header.groups()[1::2], strict=True))
     dtype = np.dtype(entries[b"descr"][1:-1].decode("ascii"))
-    shape = tuple(int(size) for size in entries[b"shape"][1:-1].split(b",") if size.strip())
+    shape = tuple(
+        int(size) for size in entries[b"shape"][1:-1].split(b",") if size.strip()
+    )
     if dtype.hasobject:
         raise ValueError("it holds Python objects")
     datatype_of(dtype)
@@ -71,20 +79,33 @@ def _npy_array(body: memoryview) -> Array:
     if len(content) != size:
         raise ValueError(f"its header tells of {size} bytes, and {len(content)} follow")
     flat = np.frombuffer(content, dtype) if size else np.empty(0, dtype)
-    return np.array(flat.reshape(shape, order="F" if entries[b"fortran_order"] == b"True" else "C"), order="C")
+    return np.array(
+        flat.reshape(shape, order="F" if entries[b"fortran_order"] == b"True" else "C"),
+        order="C",
+    )
 
 
 def picture_in(array: Array) -> Array | None:
     """Return the pixels of an array that is one picture, uint8 [height, width] or [height, width, 3 or 4] (grey, RGB,
     RGBA), without a copy; None for what is no picture, such as a single row.
     """
-    if array.dtype != np.uint8 or 0 in array.shape or (array.ndim == 2 and 1 in array.shape):
+    if (
+        array.dtype != np.uint8
+        or 0 in array.shape
+        or (array.ndim == 2 and 1 in array.shape)
+    ):
         return None
-    if array.shape[:1] == (1,) and (array.ndim == 4 or (array.ndim == 3 and array.shape[2] not in (1, 3, 4))):
+    if array.shape[:1] == (1,) and (
+        array.ndim == 4 or (array.ndim == 3 and array.shape[2] not in (1, 3, 4))
+    ):
         array = array[0]
     if array.ndim == 3 and array.shape[2] == 1:
         array = array[..., 0]
-    return array if array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (3, 4)) else None
+    return (
+        array
+        if array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (3, 4))
+        else None
+    )
 
 
 def fit_values(values: Any, spec: TensorSpec) -> Array:
@@ -98,8 +119,20 @@ def fit_values(values: Any, spec: TensorSpec) -> Array:
     datatype = DATATYPES["FP32" if spec.quantization else spec.datatype]
     shape = fit_shape(sent, spec) if flat else None
     if shape is None:
-        raise _misfit(spec, f"JSON of shape {list(sent)}" if isinstance(values, list) else json_type(values))
-    return to_array(Tensor(spec.name, datatype.name, shape, from_json_values(flat, datatype, shape, owner)))
+        raise _misfit(
+            spec,
+            f"JSON of shape {list(sent)}"
+            if isinstance(values, list)
+            else json_type(values),
+        )
+    return to_array(
+        Tensor(
+            spec.name,
+            datatype.name,
+            shape,
+            from_json_values(flat, datatype, shape, owner),
+        )
+    )
 
 
 def constant(value: Any, spec: TensorSpec) -> Array:
@@ -115,7 +148,9 @@ def constant(value: Any, spec: TensorSpec) -> Array:
     shape = tuple(1 if size < 0 else size for size in spec.shape)
     count = math.prod(shape)
     if count > MAX_CONSTANT:
-        raise invalid_input(f"the input has {count:,} elements, and a fixed one may have {MAX_CONSTANT:,}")
+        raise invalid_input(
+            f"the input has {count:,} elements, and a fixed one may have {MAX_CONSTANT:,}"
+        )
     single = fit_values([value], spec._replace(shape=(1,), batch=""))
     return _stored(np.full(shape, single[0], single.dtype), spec)
 
@@ -140,15 +175,25 @@ def fit_array(array: Array, spec: TensorSpec, *, picture: bool = False) -> Array
     shape = fit_shape(array.shape, spec)
     pixels = picture and dtype.kind in "iu" and target.kind == "f"
     if shape is None or pixels or not _same_meaning(dtype, target, spec):
-        advice = "; send a picture as its file, or convert the array" if dtype == np.uint8 else ""
-        advice = "; send a picture as its file or as UINT8 [height, width, 3]" if picture else advice
+        advice = (
+            "; send a picture as its file, or convert the array"
+            if dtype == np.uint8
+            else ""
+        )
+        advice = (
+            "; send a picture as its file or as UINT8 [height, width, 3]"
+            if picture
+            else advice
+        )
         raise _misfit(spec, f"{datatype_of(dtype)} {list(array.shape)}{advice}")
     with np.errstate(over="ignore"):
         fitted = array.astype(target, copy=False)
     wrapped = target.kind in "iu" and not np.array_equal(fitted, array)
     overflowed = target.kind == "f" and np.isinf(fitted).sum() > np.isinf(array).sum()
     if wrapped or overflowed:
-        raise invalid_input(f"input {spec.name!r}: the array holds values that do not fit {spec.datatype}")
+        raise invalid_input(
+            f"input {spec.name!r}: the array holds values that do not fit {spec.datatype}"
+        )
     return fitted.reshape(shape)
 
 
@@ -164,10 +209,19 @@ def fit_shape(sent: tuple[int, ...], spec: TensorSpec) -> tuple[int, ...] | None
     if count and spec.shape[:1] in ((1,), (-1,)) and spec.accepts((1, *sent)):
         return (1, *sent)
     free = spec.shape.count(-1)
-    if not free and [dim for dim in sent if dim != 1] == [dim for dim in spec.shape if dim != 1]:
+    if not free and [dim for dim in sent if dim != 1] == [
+        dim for dim in spec.shape if dim != 1
+    ]:
         return spec.shape
     fixed = math.prod(dim for dim in spec.shape if dim >= 0)
-    if len(sent) > 1 or not count or free > 1 or not fixed or count % fixed or (count != fixed and not free):
+    if (
+        len(sent) > 1
+        or not count
+        or free > 1
+        or not fixed
+        or count % fixed
+        or (count != fixed and not free)
+    ):
         return None
     return tuple(count // fixed if dim < 0 else dim for dim in spec.shape)
 
@@ -187,13 +241,19 @@ def nested(values: Any, owner: str) -> tuple[tuple[int, ...], list[Any]]:
     for size in shape:
         if not all(isinstance(value, list) and len(value) == size for value in leaves):
             break
-        leaves = leaves[0] if len(leaves) == 1 else [item for value in leaves for item in value]
+        leaves = (
+            leaves[0]
+            if len(leaves) == 1
+            else [item for value in leaves for item in value]
+        )
     if any(isinstance(value, list) for value in leaves):
         raise invalid(owner, "the nested arrays are not rectangular")
     return tuple(shape), leaves
 
 
-def _same_meaning(dtype: np.dtype[Any], target: np.dtype[Any], spec: TensorSpec) -> bool:
+def _same_meaning(
+    dtype: np.dtype[Any], target: np.dtype[Any], spec: TensorSpec
+) -> bool:
     """Return whether numbers of one type mean the same in the other."""
     if dtype == target:
         return True
@@ -202,9 +262,13 @@ def _same_meaning(dtype: np.dtype[Any], target: np.dtype[Any], spec: TensorSpec)
     whole = dtype.kind in "iu"
     if spec.datatype == "BF16" or dtype.kind == "b" or (whole and spec.quantization):
         return False
-    return np.can_cast(dtype, target, "same_kind") and not (whole and target.kind == "f" and dtype.itemsize < 4)
+    return np.can_cast(dtype, target, "same_kind") and not (
+        whole and target.kind == "f" and dtype.itemsize < 4
+    )
 
 
 def _misfit(spec: TensorSpec, received: str) -> ApiError:
     also = " or FP32" if spec.quantization else ""
-    return invalid_input(f"input {spec.name!r}: expected {spec.datatype}{also} {list(spec.shape)}, got {received}")
+    return invalid_input(
+        f"input {spec.name!r}: expected {spec.datatype}{also} {list(spec.shape)}, got {received}"
+    )

@@ -30,16 +30,24 @@ class Hints(NamedTuple):
     """The caller's description of the raw input. The bytes themselves are believed first."""
 
     content_type: str = ""  # as sent, such as ``audio/wav``; often nothing or ``application/octet-stream``
-    values: Mapping[str, Any] = _NO_VALUES  # the request's parameters, checked, by name; see tasks/parameters.py
+    values: Mapping[str, Any] = (
+        _NO_VALUES  # the request's parameters, checked, by name; see tasks/parameters.py
+    )
 
 
 class AnswerOptions(NamedTuple):
     """The caller's wishes for the answer."""
 
     top_k: int | None = None  # entries at most; None leaves it to the task
-    threshold: float | None = None  # lowest score that is answered; None leaves it to the model
-    language: str | None = None  # of the labels, such as ``de`` or ``en-US``; None leaves it to the model
-    values: Mapping[str, Any] = _NO_VALUES  # all of the request's parameters, as in ``Hints``
+    threshold: float | None = (
+        None  # lowest score that is answered; None leaves it to the model
+    )
+    language: str | None = (
+        None  # of the labels, such as ``de`` or ``en-US``; None leaves it to the model
+    )
+    values: Mapping[str, Any] = (
+        _NO_VALUES  # all of the request's parameters, as in ``Hints``
+    )
 
 
 class Prepared(NamedTuple):
@@ -69,7 +77,9 @@ class Task(Protocol):
         """
         ...
 
-    def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer | ExtendedAnswer:
+    def answer(
+        self, runs: Runs, options: AnswerOptions, context: Any = None
+    ) -> Answer | ExtendedAnswer:
         """Return the labelled answer to the outputs of each run, best first where there is an order.
 
         The outputs are real numbers where the input was real.
@@ -81,7 +91,9 @@ class Task(Protocol):
 class Annotator(Protocol):
     """A task that can draw its answer: ``?annotate=png`` or ``jpeg``."""
 
-    def annotate(self, body: memoryview, hints: Hints, runs: Runs, answer: Answer, context: Any) -> bytes:
+    def annotate(
+        self, body: memoryview, hints: Hints, runs: Runs, answer: Answer, context: Any
+    ) -> bytes:
         """Return the input with the answer drawn on it, a JPEG file where ``hints`` ask for one, else PNG.
 
         Raises:
@@ -116,11 +128,19 @@ class TaskDefinition(NamedTuple):
     """All about a task that others need to know."""
 
     name: str  # as in a manifest's ``task``: the module's name, with dashes
-    fits: Callable[[ModelFacts], bool] | None  # whether a model without ``task`` certainly has it; None: never
-    create: Callable[[ModelFacts], Task]  # ``ModelLoadError`` where tensors or manifest do not fit
-    sections: tuple[Section, ...] = ()  # tables of the manifest that the task reads; others may read them as well
+    fits: (
+        Callable[[ModelFacts], bool] | None
+    )  # whether a model without ``task`` certainly has it; None: never
+    create: Callable[
+        [ModelFacts], Task
+    ]  # ``ModelLoadError`` where tensors or manifest do not fit
+    sections: tuple[
+        Section, ...
+    ] = ()  # tables of the manifest that the task reads; others may read them as well
     takes_pictures: bool = False  # the raw input is a picture
-    calls: tuple[TaskCall, ...] = ()  # of generated classes; empty where only the model's author knows the answer
+    calls: tuple[
+        TaskCall, ...
+    ] = ()  # of generated classes; empty where only the model's author knows the answer
 
 
 class AdvisedError(ApiError):

@@ -14,7 +14,9 @@ from typing import Final, Protocol, TypeVar
 from pocketserve_wire import ApiError, ErrorCode, strict_json
 
 T = TypeVar("T")
-SMALL_DOCUMENT = 64 * 1024  # bytes of JSON or CSV that are read without counting what they take
+SMALL_DOCUMENT = (
+    64 * 1024
+)  # bytes of JSON or CSV that are read without counting what they take
 SNIFFED_BYTES = 64  # tell a text from a picture, a sound or an array: those have bytes in front that no text has
 
 CHECK_INTERVAL: Final = 4096  # small items, such as characters, between two checkpoints: milliseconds on a phone
@@ -50,14 +52,25 @@ class cancellation_scope:
 
     __slots__ = ("_before", "_budget", "_check", "_waits")
 
-    def __init__(self, check: Callable[[], None], budget: BytePool | None = None, *, waits: bool = True) -> None:
+    def __init__(
+        self,
+        check: Callable[[], None],
+        budget: BytePool | None = None,
+        *,
+        waits: bool = True,
+    ) -> None:
         self._check = check
         self._budget = budget
         self._waits = waits
 
     def __enter__(self) -> None:
         self._before = _scope.check, _scope.budget, _scope.waits, _scope.reservation
-        _scope.check, _scope.budget, _scope.waits, _scope.reservation = self._check, self._budget, self._waits, None
+        _scope.check, _scope.budget, _scope.waits, _scope.reservation = (
+            self._check,
+            self._budget,
+            self._waits,
+            None,
+        )
 
     def __exit__(self, *raised: object) -> None:
         reservation = _scope.reservation
@@ -74,12 +87,16 @@ def hold_bytes(count: int) -> None:
         ApiError: QUEUE_FULL, in a scope that does not wait; what the scope's check raises.
     """
     if _scope.budget is not None and not _scope.reserved:
-        _scope.reservation = _scope.budget.acquire(count, checkpoint if _scope.waits else _refuse)
+        _scope.reservation = _scope.budget.acquire(
+            count, checkpoint if _scope.waits else _refuse
+        )
         _scope.reserved = True
 
 
 def _refuse() -> None:
-    text = "other requests hold the memory for decoding (decode_budget); try again later"
+    text = (
+        "other requests hold the memory for decoding (decode_budget); try again later"
+    )
     raise ApiError(ErrorCode.QUEUE_FULL, text, retry_after_s=0.1)
 
 
@@ -107,7 +124,9 @@ def is_text(body: memoryview | bytes) -> bool:
 
 
 @contextmanager
-def byte_reservation(budget: BytePool, count: int, check: Callable[[], None]) -> Iterator[None]:
+def byte_reservation(
+    budget: BytePool, count: int, check: Callable[[], None]
+) -> Iterator[None]:
     """Hold bytes of a budget; ``check`` is called while there is no room.
 
     Two requests that each wait for what the other holds would never end: so a nested block holds nothing more.
@@ -137,7 +156,9 @@ def cancellable(items: Iterable[T]) -> Iterator[T]:
         yield item
 
 
-def enumerate_cancellable(items: Iterable[T], interval: int = CHECK_INTERVAL) -> Iterator[tuple[int, T]]:
+def enumerate_cancellable(
+    items: Iterable[T], interval: int = CHECK_INTERVAL
+) -> Iterator[tuple[int, T]]:
     """Yield number and item, with a checkpoint before every ``interval``-th."""
     for number, item in enumerate(items):
         if number % interval == 0:

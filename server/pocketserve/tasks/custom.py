@@ -16,7 +16,16 @@ from typing import Any
 import numpy as np
 
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Hints, Prepared, Runs, TaskDefinition, invalid_input
+from pocketserve.tasks.base import (
+    NO_HINTS,
+    Answer,
+    AnswerOptions,
+    Hints,
+    Prepared,
+    Runs,
+    TaskDefinition,
+    invalid_input,
+)
 from pocketserve.tasks.form import Form
 from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.tensors import Tensors
@@ -26,7 +35,9 @@ from pocketserve_wire import ApiError, ErrorCode
 
 FILE_NAME = "task.py"
 
-MAX_BITS = 4096  # of an integer in an answer; Python refuses to write one of many more digits
+MAX_BITS = (
+    4096  # of an integer in an answer; Python refuses to write one of many more digits
+)
 
 
 def fits(facts: ModelFacts) -> bool:
@@ -47,10 +58,14 @@ class Custom:
     def __init__(self, facts: ModelFacts) -> None:
         path = facts.beside(FILE_NAME)
         if path is None:
-            raise ModelLoadError(f"model.toml: task custom needs a file {FILE_NAME} beside the model")
+            raise ModelLoadError(
+                f"model.toml: task custom needs a file {FILE_NAME} beside the model"
+            )
         with modules_beside(path, facts.trusted):
             module = run_file(path, facts.trusted)
-        self._prepare, self._answer = (getattr(module, name, None) for name in ("prepare", "answer"))
+        self._prepare, self._answer = (
+            getattr(module, name, None) for name in ("prepare", "answer")
+        )
         if not callable(self._prepare) and not callable(self._answer):
             raise ModelLoadError(
                 f"{FILE_NAME} defines neither prepare(body, hints) nor answer(outputs, options, context)"
@@ -58,7 +73,9 @@ class Custom:
         self.labels = [str(label) for label in getattr(module, "labels", ())]
         self.source = f"prepare() in {FILE_NAME}" if self._prepare is not None else ""
         self._plain = Tensors(facts.inputs, facts.filled_inputs)
-        self._inputs = [name for spec in facts.inputs for name in (spec.name, *spec.aliases)]
+        self._inputs = [
+            name for spec in facts.inputs for name in (spec.name, *spec.aliases)
+        ]
 
     def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
         if self._prepare is None:
@@ -67,8 +84,13 @@ class Custom:
         if not isinstance(prepared, Prepared):
             prepared = Prepared((prepared,))
         if not isinstance(prepared.runs, list | tuple) or not prepared.runs:
-            raise _fault("prepare", "returned no runs: Prepared takes a list of dicts of arrays by input name")
-        return prepared._replace(runs=tuple(self._checked(run) for run in prepared.runs))
+            raise _fault(
+                "prepare",
+                "returned no runs: Prepared takes a list of dicts of arrays by input name",
+            )
+        return prepared._replace(
+            runs=tuple(self._checked(run) for run in prepared.runs)
+        )
 
     def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
         """Return the owner's answer; a function gets one run's outputs bare, several as a list."""
@@ -77,12 +99,16 @@ class Custom:
         outputs = dict(runs[0]) if len(runs) == 1 else [dict(run) for run in runs]
         entries = _call("answer", self._answer, outputs, options, context)
         entries = [entries] if isinstance(entries, dict) else entries
-        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        if not isinstance(entries, list) or not all(
+            isinstance(entry, dict) for entry in entries
+        ):
             raise _fault("answer", "must return a list of dicts")
         try:
             plain: Answer = _plain_value(entries)
         except RecursionError:
-            raise _fault("answer", "returned values that nest too deeply, or hold themselves") from None
+            raise _fault(
+                "answer", "returned values that nest too deeply, or hold themselves"
+            ) from None
         return plain
 
     def form(self) -> Form:
@@ -91,18 +117,30 @@ class Custom:
 
     def _checked(self, run: Any) -> dict[str, Array]:
         if not isinstance(run, dict):
-            raise _fault("prepare", f"returned {type(run).__name__}, not a dict of arrays by input name")
+            raise _fault(
+                "prepare",
+                f"returned {type(run).__name__}, not a dict of arrays by input name",
+            )
         arrays = {}
         for key, value in run.items():
             name = str(key)
             if name not in self._inputs:
                 takes = ", ".join(map(repr, self._inputs))
-                raise _fault("prepare", f"returned an unknown input {name!r:.80}; the model takes {takes}")
+                raise _fault(
+                    "prepare",
+                    f"returned an unknown input {name!r:.80}; the model takes {takes}",
+                )
             try:
                 arrays[name] = np.asarray(value)
                 datatype_of(arrays[name].dtype)
-            except (ValueError, TypeError) as error:  # a ragged list; complex numbers, dates
-                raise _fault("prepare", f"returned no array for input {name!r}: {str(error)[:200]}") from None
+            except (
+                ValueError,
+                TypeError,
+            ) as error:  # a ragged list; complex numbers, dates
+                raise _fault(
+                    "prepare",
+                    f"returned no array for input {name!r}: {str(error)[:200]}",
+                ) from None
         return arrays
 
 
@@ -113,8 +151,12 @@ def _call(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
         raise
     except Exception as error:
         if name == "prepare" and isinstance(error, ValueError):
-            raise invalid_input(f"{FILE_NAME} refused this input: {str(error)[:300]}") from error
-        raise _fault(name, f"failed: {type(error).__name__}: {str(error)[:300]}") from error
+            raise invalid_input(
+                f"{FILE_NAME} refused this input: {str(error)[:300]}"
+            ) from error
+        raise _fault(
+            name, f"failed: {type(error).__name__}: {str(error)[:300]}"
+        ) from error
 
 
 def _fault(function: str, detail: str) -> ApiError:
@@ -132,7 +174,9 @@ def _plain_value(value: Any) -> Any:
     if isinstance(value, int):
         if value.bit_length() <= MAX_BITS:
             return value
-        raise _fault("answer", "returned an integer that is too large, which JSON cannot hold")
+        raise _fault(
+            "answer", "returned an integer that is too large, which JSON cannot hold"
+        )
     if value is None or isinstance(value, str | float):
         return value
     raise _fault("answer", f"returned a {type(value).__name__}, which JSON cannot hold")

@@ -17,7 +17,10 @@ from pocketserve_wire.strict_json import json_type
 DATA_URL: Final = "data:"
 MAX_URL_HEAD: Final = 256  # characters in front of a data URL's content
 MAX_INPUTS: Final = 64  # files in one request
-ENVELOPES: Final = ("instances", "inputs")  # keys that TensorFlow Serving's clients put around the files
+ENVELOPES: Final = (
+    "instances",
+    "inputs",
+)  # keys that TensorFlow Serving's clients put around the files
 MEDIA_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "picture": ("b64", "data", "file", "image", "picture"),
     "sound": ("b64", "data", "file", "audio", "sound"),
@@ -55,7 +58,9 @@ def decode_file(text: str, location: str) -> bytes:
         head, comma, content = text.partition(",")
         is_base64 = head[:MAX_URL_HEAD].rstrip().lower().endswith(";base64")
         if not comma or not is_base64 or len(head) > MAX_URL_HEAD:
-            raise invalid_input(f"{location} is a data URL without base64; send data:image/png;base64,... or the like")
+            raise invalid_input(
+                f"{location} is a data URL without base64; send data:image/png;base64,... or the like"
+            )
         if "%" in content:
             content = unquote(content)
     try:
@@ -69,7 +74,9 @@ def is_data_url(text: str) -> bool:
     return text[: len(DATA_URL)].lower() == DATA_URL
 
 
-def files_in_json(value: Any, media: str, names: Collection[str] = ()) -> tuple[list[bytes], bool]:
+def files_in_json(
+    value: Any, media: str, names: Collection[str] = ()
+) -> tuple[list[bytes], bool]:
     """Return the files in a JSON document, and whether it is a list of them.
 
     Args:
@@ -87,7 +94,9 @@ def files_in_json(value: Any, media: str, names: Collection[str] = ()) -> tuple[
     if not isinstance(value, list):
         return [_file(value, keys, media)], False
     if not 0 < len(value) <= MAX_INPUTS:
-        raise invalid_input(f"a request may have 1 to {MAX_INPUTS} files, and this one has {len(value)}")
+        raise invalid_input(
+            f"a request may have 1 to {MAX_INPUTS} files, and this one has {len(value)}"
+        )
     return [_file(item, keys, media) for item in value], True
 
 
@@ -103,7 +112,10 @@ def _unwrap(value: Any, keys: Collection[str], media: str) -> Any:
     while isinstance(value, dict):
         unknown = [key for key in value if key not in keys]
         if unknown:
-            raise _unreadable(f"unknown key {unknown[0]!r:.80}, parameters belong into the query", media)
+            raise _unreadable(
+                f"unknown key {unknown[0]!r:.80}, parameters belong into the query",
+                media,
+            )
         if len(value) != 1:
             raise _unreadable(f"got {len(value)} keys", media)
         (value,) = value.values()
@@ -111,4 +123,6 @@ def _unwrap(value: Any, keys: Collection[str], media: str) -> Any:
 
 
 def _unreadable(fault: str, media: str) -> ApiError:
-    return invalid_input(f'JSON for this model is a {media} in base64, {{"b64": "..."}}: {fault}')
+    return invalid_input(
+        f'JSON for this model is a {media} in base64, {{"b64": "..."}}: {fault}'
+    )

@@ -36,16 +36,24 @@ class Feature(NamedTuple):
         """Return what is known of the column, as JSON."""
         facts = {"name": self.name, "unit": self.unit, "type": self.kind}
         limits = {"minimum": self.minimum, "maximum": self.maximum}
-        return {key: value for key, value in {**facts, **limits}.items() if value is not None and value != ""}
+        return {
+            key: value
+            for key, value in {**facts, **limits}.items()
+            if value is not None and value != ""
+        }
 
 
 class Form(NamedTuple):
     """The raw input and the parameters that a model's task takes."""
 
     accepts: tuple[str, ...]  # keys of ``ACCEPTED``, the usual one first
-    parameters: tuple[Parameter, ...] = ()  # those that the task reads, with their defaults
+    parameters: tuple[
+        Parameter, ...
+    ] = ()  # those that the task reads, with their defaults
     features: Sequence[Feature] = ()  # of rows; empty where they have no names
-    keypoints: Sequence[str] = ()  # names of a body's points; empty for other tasks, and where they have none
+    keypoints: Sequence[
+        str
+    ] = ()  # names of a body's points; empty for other tasks, and where they have none
     skeleton: Sequence[tuple[int, int]] = ()  # pairs of keypoints that a drawing joins
 
     def facts(self) -> dict[str, Any]:
@@ -55,7 +63,10 @@ class Form(NamedTuple):
             "keypoints": list(self.keypoints),
             "skeleton": [list(pair) for pair in self.skeleton],
         }
-        parameters = {parameter.name: parameter.described_schema() for parameter in self.parameters}
+        parameters = {
+            parameter.name: parameter.described_schema()
+            for parameter in self.parameters
+        }
         filled = {key: value for key, value in facts.items() if value}
         return {"accepts": list(self.accepts), "parameters": parameters, **filled}
 

@@ -24,23 +24,36 @@ from pocketserve.tasks.parameters import Parameter, parameter
 from pocketserve.tensors import TensorSpec
 from pocketserve_wire.files.plain_file import lies_in
 
-MAX_LABELS_BYTES = 8 * 2**20  # of all languages together; 21,000 class names have 600 kB
+MAX_LABELS_BYTES = (
+    8 * 2**20
+)  # of all languages together; 21,000 class names have 600 kB
 MAX_SHIFT = 10_000  # classes that ``label_offset`` may put in front of the labels
 _TASKS_WITH_NAMELESS_ZERO = ("image-segmentation", "recommendation")
-_BOX_COLUMNS = {4, 6}  # of boxes, and of boxes with score and class, for any number of classes
+_BOX_COLUMNS = {
+    4,
+    6,
+}  # of boxes, and of boxes with score and class, for any number of classes
 _LABEL_BYTES = 65  # that a short text takes, and its entry in a list
 
 
 class Labels(NamedTuple):
     """Class names in one or several languages."""
 
-    names: Sequence[str] = ()  # by index, in the language that the model's author put first
-    translations: Mapping[str, Sequence[str]] = {}  # the same by language, such as ``de`` or ``en-US``
+    names: Sequence[
+        str
+    ] = ()  # by index, in the language that the model's author put first
+    translations: Mapping[
+        str, Sequence[str]
+    ] = {}  # the same by language, such as ``de`` or ``en-US``
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
         """Return the request parameter that chooses a language; none where there is one language."""
-        return (parameter("language", examples=tuple(self.translations)),) if self.translations else ()
+        return (
+            (parameter("language", examples=tuple(self.translations)),)
+            if self.translations
+            else ()
+        )
 
     def in_language(self, language: str | None) -> Sequence[str]:
         """Return the names in a language, its nearest relative, or else the first ones."""
@@ -62,8 +75,12 @@ def find_labels(facts: ModelFacts, output: int | None = None) -> Labels:
     labels: Labels | None = facts.cache.get(("labels", output))
     if labels is None:
         labels = facts.cache["labels", output] = _find(facts, output)
-        lists = {id(names): names for names in (labels.names, *labels.translations.values())}
-        weight = sum(_LABEL_BYTES * len(names) + sum(map(len, names)) for names in lists.values())
+        lists = {
+            id(names): names for names in (labels.names, *labels.translations.values())
+        }
+        weight = sum(
+            _LABEL_BYTES * len(names) + sum(map(len, names)) for names in lists.values()
+        )
         facts.weights["labels"] = max(weight, facts.weights.get("labels", 0))
     return labels
 
@@ -72,8 +89,14 @@ def _find(facts: ModelFacts, output: int | None) -> Labels:
     manifest = facts.manifest
     if manifest.labels is not None:
         sources = (manifest.labels, *manifest.translations.values())
-        files = _read_labels(facts, facts.entry.folder, [source for source in sources if isinstance(source, str)])
-        names, *translated = [files[source] if isinstance(source, str) else source for source in sources]
+        files = _read_labels(
+            facts,
+            facts.entry.folder,
+            [source for source in sources if isinstance(source, str)],
+        )
+        names, *translated = [
+            files[source] if isinstance(source, str) else source for source in sources
+        ]
         return Labels(names, dict(zip(manifest.translations, translated, strict=True)))
     labels = _of_metadata(facts, output)
     if labels.names:
@@ -90,7 +113,9 @@ def _of_file_beside(facts: ModelFacts) -> Sequence[str]:
         if path is None:
             continue
         try:
-            parsed = parse_labels(name, _checked(facts.read_tried(path, MAX_LABELS_BYTES)))
+            parsed = parse_labels(
+                name, _checked(facts.read_tried(path, MAX_LABELS_BYTES))
+            )
         except DamagedFileError as error:
             _add_note(facts, f"the model has no class names: {name} {error}")
         except OSError as error:
@@ -126,7 +151,9 @@ def _may_name_no_class_zero(facts: ModelFacts, names: int) -> bool:
     for options in manifest.sections.values():
         if getattr(options, "label_offset", 0) or getattr(options, "background", False):
             return True
-    if len(outputs) == 1 and (len(outputs[0].shape) == 4 or _is_integer_map(outputs[0])):
+    if len(outputs) == 1 and (
+        len(outputs[0].shape) == 4 or _is_integer_map(outputs[0])
+    ):
         return True
     columns = {output.shape[-1] for output in outputs if len(output.shape) == 3}
     # DETR has a last class "no object".
@@ -161,7 +188,9 @@ def _reason(error: OSError) -> str:
     return f"cannot be read: {error.strerror}"
 
 
-def _read_labels(facts: ModelFacts, folder: Path, names: Sequence[str]) -> dict[str, Sequence[str]]:
+def _read_labels(
+    facts: ModelFacts, folder: Path, names: Sequence[str]
+) -> dict[str, Sequence[str]]:
     """Read label files that the manifest names; each is read once.
 
     Raises:
@@ -171,13 +200,19 @@ def _read_labels(facts: ModelFacts, folder: Path, names: Sequence[str]) -> dict[
     for name in dict.fromkeys(names):
         path = folder / name
         if not lies_in(path, folder):
-            raise ModelLoadError(f"model.toml: labels names {name}, a link that leaves the model's folder")
+            raise ModelLoadError(
+                f"model.toml: labels names {name}, a link that leaves the model's folder"
+            )
         try:
-            contents[name] = facts.read_tried(path, MAX_LABELS_BYTES - sum(map(len, contents.values())))
+            contents[name] = facts.read_tried(
+                path, MAX_LABELS_BYTES - sum(map(len, contents.values()))
+            )
         except OSError as error:
             large = f"has, with the others, more than {MAX_LABELS_BYTES} bytes"
             reason = large if error.errno == errno.EFBIG else _reason(error)
-            raise ModelLoadError(f"model.toml: labels names {name}, which {reason}") from None
+            raise ModelLoadError(
+                f"model.toml: labels names {name}, which {reason}"
+            ) from None
     try:
         check_line_count(list(contents.values()))
     except DamagedFileError as error:
@@ -187,7 +222,9 @@ def _read_labels(facts: ModelFacts, folder: Path, names: Sequence[str]) -> dict[
         try:
             parsed = parse_labels(name, content)
         except DamagedFileError as error:
-            raise ModelLoadError(f"model.toml: labels names {name}, which {error}") from None
+            raise ModelLoadError(
+                f"model.toml: labels names {name}, which {error}"
+            ) from None
         if parsed.note:
             _add_note(facts, f"{name} {parsed.note}")
         labels[name] = _fitted(facts, name, parsed.names)
@@ -203,7 +240,9 @@ def answer_labels(names: Sequence[str], offset: int = 0) -> list[str]:
     """Return class names by the index of answers; empty where there are none."""
     if not names or offset < -MAX_SHIFT:
         return []
-    return [label_of(names, index + offset) for index in range(max(0, len(names) - offset))]
+    return [
+        label_of(names, index + offset) for index in range(max(0, len(names) - offset))
+    ]
 
 
 def mismatch(labels: Labels, classes: int, offset: int = 0) -> str:
@@ -211,7 +250,10 @@ def mismatch(labels: Labels, classes: int, offset: int = 0) -> str:
 
     One class tells nothing, since one score may stand for two classes. ``offset`` leads from classes to labels.
     """
-    count = max((number for number, name in enumerate(labels.names, 1) if name.strip()), default=0)
+    count = max(
+        (number for number, name in enumerate(labels.names, 1) if name.strip()),
+        default=0,
+    )
     # Blank labels at the end may be classes without a name, or none.
     if classes + offset in (len(labels.names), count) or not count or classes <= 1:
         return ""
@@ -223,15 +265,23 @@ def mismatch(labels: Labels, classes: int, offset: int = 0) -> str:
 
 
 def _of_metadata(facts: ModelFacts, output: int | None) -> Labels:
-    tensors = facts.metadata.outputs if output is None else (facts.output_metadata(output),)
+    tensors = (
+        facts.metadata.outputs if output is None else (facts.output_metadata(output),)
+    )
     try:
-        by_tensor = (labels_of_tensor(tensor, facts.associated_files) for tensor in tensors)
+        by_tensor = (
+            labels_of_tensor(tensor, facts.associated_files) for tensor in tensors
+        )
         return next((labels for labels in by_tensor if labels.names), Labels())
     except DamagedFileError:
-        return Labels()  # the model runs without them; `inspect` says what is wrong with the file
+        return (
+            Labels()
+        )  # the model runs without them; `inspect` says what is wrong with the file
 
 
-def labels_of_tensor(tensor: TensorMetadata, read: Callable[[Sequence[str], int], list[bytes]]) -> Labels:
+def labels_of_tensor(
+    tensor: TensorMetadata, read: Callable[[Sequence[str], int], list[bytes]]
+) -> Labels:
     """Return the labels that a tensor's metadata names; ``read`` returns associated files within a size.
 
     Raises:
@@ -250,8 +300,14 @@ def labels_of_tensor(tensor: TensorMetadata, read: Callable[[Sequence[str], int]
     check_line_count(contents)
     lines: dict[str, list[str]] = {}
     for name, content in zip(names, contents, strict=True):
-        text = content.decode("utf-8-sig", errors="replace")  # an empty line is the label of its index
-        lines[name] = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
+        text = content.decode(
+            "utf-8-sig", errors="replace"
+        )  # an empty line is the label of its index
+        lines[name] = (
+            [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
+            if text
+            else []
+        )
     return Labels(lines[first], {tag: lines[name] for tag, name in by_language.items()})
 
 
@@ -277,9 +333,17 @@ def _of_config(facts: ModelFacts) -> list[str]:
 def _by_number(names: object) -> list[str]:
     """Return a mapping from numbers to names as a list, gaps empty; nothing for anything else."""
     try:
-        numbered = {int(number): str(name) for number, name in names.items()} if isinstance(names, dict) else {}
+        numbered = (
+            {int(number): str(name) for number, name in names.items()}
+            if isinstance(names, dict)
+            else {}
+        )
     except (TypeError, ValueError):
         return []
-    if not numbered or min(numbered) < 0 or max(numbered) >= min(MAX_LABELS, 10 * len(numbered) + 100):
+    if (
+        not numbered
+        or min(numbered) < 0
+        or max(numbered) >= min(MAX_LABELS, 10 * len(numbered) + 100)
+    ):
         return []
     return [numbered.get(index, "") for index in range(max(numbered) + 1)]

@@ -14,7 +14,12 @@ from typing import Any
 from pocketserve.formats import DamagedFileError
 from pocketserve.repository.manifest import Manifest
 from pocketserve.repository.scan import ModelEntry, VersionEntry
-from pocketserve.repository.sidecar_files import TASK_FILE, folders_of, names_for, sidecar_files
+from pocketserve.repository.sidecar_files import (
+    TASK_FILE,
+    folders_of,
+    names_for,
+    sidecar_files,
+)
 from pocketserve.runtimes.base import ModelLoadError, Session
 from pocketserve.runtimes.metadata import ClassOutput, ModelMetadata, TensorMetadata
 from pocketserve.tensors import TensorSpec
@@ -23,8 +28,12 @@ from pocketserve_wire.files.plain_file import read_plain
 CONFIG = "config.json"
 PREPROCESSOR = "preprocessor_config.json"
 EXPORT_FILES = ("metadata.json", "signature.json", "labels.txt")
-MAX_LITERAL = 1 << 18  # characters of a text in Python's notation; reading one takes a hundred times its size
-MAX_JSON_BYTES = 4 * 2**20  # of a configuration beside a model; 21,000 class names are about 1 MB
+MAX_LITERAL = (
+    1 << 18
+)  # characters of a text in Python's notation; reading one takes a hundred times its size
+MAX_JSON_BYTES = (
+    4 * 2**20
+)  # of a configuration beside a model; 21,000 class names are about 1 MB
 
 
 class MetadataError(ModelLoadError):
@@ -37,17 +46,31 @@ class ModelFacts:
 
     entry: ModelEntry
     version: VersionEntry
-    inputs: tuple[TensorSpec, ...]  # of the default entry point, as callers see them, in the model's order
+    inputs: tuple[
+        TensorSpec, ...
+    ]  # of the default entry point, as callers see them, in the model's order
     outputs: tuple[TensorSpec, ...]
     properties: Mapping[str, str] = field(default_factory=dict)  # see ``properties_of``
     max_image_pixels: int = 64_000_000  # decoded size above which pictures are refused
-    opened: Path | None = None  # the copy of the version's file that was opened; None where it is no copy
+    opened: Path | None = (
+        None  # the copy of the version's file that was opened; None where it is no copy
+    )
     trusted: frozenset[str] = frozenset()  # SHA-256 of the code that may run
-    sides: Mapping[Path, str] | None = None  # SHA-256 of the files beside the model, as they were tried
-    weights: dict[str, int] = field(default_factory=dict)  # estimated bytes of labels and tokenizer, by name
-    cache: dict[object, Any] = field(default_factory=dict)  # what several parts of a task ask for
-    assumed: list[str] = field(default_factory=list)  # settings that no file states, such as ``pixels 0..1``
-    notes: list[str] = field(default_factory=list)  # faults of files beside the model that don't prevent serving
+    sides: Mapping[Path, str] | None = (
+        None  # SHA-256 of the files beside the model, as they were tried
+    )
+    weights: dict[str, int] = field(
+        default_factory=dict
+    )  # estimated bytes of labels and tokenizer, by name
+    cache: dict[object, Any] = field(
+        default_factory=dict
+    )  # what several parts of a task ask for
+    assumed: list[str] = field(
+        default_factory=list
+    )  # settings that no file states, such as ``pixels 0..1``
+    notes: list[str] = field(
+        default_factory=list
+    )  # faults of files beside the model that don't prevent serving
 
     @property
     def memory_bytes(self) -> int:
@@ -66,7 +89,9 @@ class ModelFacts:
         try:
             return (read and read(self.opened or self.version.path)) or ModelMetadata()
         except DamagedFileError:
-            return ModelMetadata()  # the model runs without it; `inspect` says what is wrong with it
+            return (
+                ModelMetadata()
+            )  # the model runs without it; `inspect` says what is wrong with it
 
     @functools.cached_property
     def class_outputs(self) -> Mapping[str, ClassOutput]:
@@ -83,7 +108,9 @@ class ModelFacts:
 
     def output_metadata(self, number: int) -> TensorMetadata:
         """Return an output's metadata; empty where there is none."""
-        return next(iter(self.metadata.outputs[number : number + 1]), TensorMetadata(""))
+        return next(
+            iter(self.metadata.outputs[number : number + 1]), TensorMetadata("")
+        )
 
     def associated_files(self, names: Sequence[str], limit: int) -> list[bytes]:
         """Read files that the metadata names, of at most ``limit`` bytes together; DamagedFileError if not."""
@@ -93,11 +120,17 @@ class ModelFacts:
 
     @functools.cached_property
     def _side_files(self) -> list[Path]:
-        return sidecar_files(self.entry, self.version) if self.sides is None else list(self.sides)
+        return (
+            sidecar_files(self.entry, self.version)
+            if self.sides is None
+            else list(self.sides)
+        )
 
     def beside(self, name: str) -> Path | None:
         """Return a sidecar file in the model's own folder or with its manifest; None where there is none."""
-        assert name in names_for(self.manifest), f"{name} is read, but counts for no verdict"
+        assert name in names_for(self.manifest), (
+            f"{name} is read, but counts for no verdict"
+        )
         paths = [folder / name for folder in folders_of(self.entry, self.version)]
         return next((path for path in paths if path in self._side_files), None)
 
@@ -106,13 +139,19 @@ class ModelFacts:
         try:
             return self.read_tried(path, limit)
         except OSError as error:
-            raise ModelLoadError(f"{path.name} beside the model cannot be read: {error.strerror}") from None
+            raise ModelLoadError(
+                f"{path.name} beside the model cannot be read: {error.strerror}"
+            ) from None
 
     def read_tried(self, path: Path, limit: int) -> bytes:
         """As :meth:`read_beside`, but OSError where the file cannot be read or is larger."""
         content = read_plain(path, limit)
-        if self.sides is not None and hashlib.sha256(content).hexdigest() != self.sides.get(path):
-            raise ModelLoadError(f"{path.name} changed while the model was loaded; load the model again")
+        if self.sides is not None and hashlib.sha256(
+            content
+        ).hexdigest() != self.sides.get(path):
+            raise ModelLoadError(
+                f"{path.name} changed while the model was loaded; load the model again"
+            )
         return content
 
     def json_beside(self, name: str) -> dict[str, Any]:
@@ -138,18 +177,26 @@ class ModelFacts:
         try:
             return json.loads(self.read_beside(path, MAX_JSON_BYTES).decode("utf-8"))
         except (ValueError, RecursionError) as error:
-            raise ModelLoadError(f"{name} beside the model cannot be read: {str(error)[:200]}") from None
+            raise ModelLoadError(
+                f"{name} beside the model cannot be read: {str(error)[:200]}"
+            ) from None
 
     @functools.cached_property
     def may_be_export(self) -> bool:
         """Return whether the file or those beside it could be an export of a tool that ``tasks/foreign`` knows."""
-        return bool(self.properties) or any(self.beside(name) is not None for name in EXPORT_FILES)
+        return bool(self.properties) or any(
+            self.beside(name) is not None for name in EXPORT_FILES
+        )
 
     @property
     def sent_inputs(self) -> tuple[TensorSpec, ...]:
         """The inputs that a request has: all but those that ``[state.feedback]`` and ``[fixed_inputs]`` fill."""
         names = self.filled_inputs
-        return tuple(spec for spec in self.inputs if not any(name in names for name in (spec.name, *spec.aliases)))
+        return tuple(
+            spec
+            for spec in self.inputs
+            if not any(name in names for name in (spec.name, *spec.aliases))
+        )
 
     @property
     def filled_inputs(self) -> frozenset[str]:
@@ -183,7 +230,9 @@ def named_tensor(specs: Sequence[TensorSpec], key: str, name: str) -> TensorSpec
 def properties_of(version: VersionEntry, session: Session) -> dict[str, str]:
     """Return a model file's texts about itself by name, values in Python's notation; empty where there are none."""
     read = version.format.properties
-    return dict(getattr(session, "properties", {}) if read is None else read(version.path))
+    return dict(
+        getattr(session, "properties", {}) if read is None else read(version.path)
+    )
 
 
 def task_file(entry: ModelEntry, version: VersionEntry) -> Path | None:

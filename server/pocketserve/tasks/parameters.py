@@ -22,7 +22,9 @@ class Parameter(NamedTuple):
     text: str  # one sentence for the interface's description
     low: float = -math.inf  # the range of a number
     high: float = math.inf
-    choices: tuple[Any, ...] = ()  # all values that there are; empty where any text or number in the range will do
+    choices: tuple[
+        Any, ...
+    ] = ()  # all values that there are; empty where any text or number in the range will do
     default: Any = None  # what a model's task takes where a request names none; None: nothing, or it depends
     examples: tuple[Any, ...] = ()  # some of the values that make a difference
 
@@ -32,7 +34,9 @@ class Parameter(NamedTuple):
             fits = isinstance(value, str) and len(value) <= MAX_TEXT
         else:
             value = _number(value)
-            fits = self.low <= value <= self.high and (self.kind == "number" or value.is_integer())
+            fits = self.low <= value <= self.high and (
+                self.kind == "number" or value.is_integer()
+            )
             value = int(value) if fits and self.kind == "integer" else value
         if not fits or (self.choices and value not in self.choices):
             raise invalid_parameter(f"parameter {self.name} must be {self._expected()}")
@@ -54,7 +58,9 @@ class Parameter(NamedTuple):
         if self.examples:
             more["examples"] = list(self.examples)
         # A model's file may hold any number as its threshold, and JSON has no infinity.
-        has_default = self.default is not None and (self.kind == "string" or math.isfinite(self.default))
+        has_default = self.default is not None and (
+            self.kind == "string" or math.isfinite(self.default)
+        )
         return self.schema() | more | ({"default": self.default} if has_default else {})
 
     def _expected(self) -> str:
@@ -63,22 +69,43 @@ class Parameter(NamedTuple):
         if self.kind == "string":
             return f"a text of at most {MAX_TEXT} characters"
         number = "a whole number" if self.kind == "integer" else "a number"
-        return f"{number} from {self.low:g} to {self.high:g}" if math.isfinite(self.high) else number
+        return (
+            f"{number} from {self.low:g} to {self.high:g}"
+            if math.isfinite(self.high)
+            else number
+        )
 
 
 PARAMETERS: tuple[Parameter, ...] = (
     Parameter("top_k", "integer", "Entries of the answer at most.", 1, 10_000),
     Parameter("threshold", "number", "Lowest score that is answered."),
-    Parameter("language", "string", "Of the labels or of the text, such as de or en-US."),
+    Parameter(
+        "language", "string", "Of the labels or of the text, such as de or en-US."
+    ),
     Parameter(
         "annotate",
         "string",
         "png or jpeg: answer the picture with the answer drawn on it. both: the answer, with that picture in base64.",
         choices=("png", "jpeg", "both"),
     ),
-    Parameter("mask", "string", "Segmentation: also answer the mask as a PNG in base64.", choices=("png",)),
-    Parameter("iou", "number", "Detection: overlap above which the weaker of two boxes is dropped.", 0, 1),
-    Parameter("region", "string", "Use this part of the picture only: x,y,width,height in pixels."),
+    Parameter(
+        "mask",
+        "string",
+        "Segmentation: also answer the mask as a PNG in base64.",
+        choices=("png",),
+    ),
+    Parameter(
+        "iou",
+        "number",
+        "Detection: overlap above which the weaker of two boxes is dropped.",
+        0,
+        1,
+    ),
+    Parameter(
+        "region",
+        "string",
+        "Use this part of the picture only: x,y,width,height in pixels.",
+    ),
     Parameter(
         "format",
         "string",
@@ -86,13 +113,41 @@ PARAMETERS: tuple[Parameter, ...] = (
     ),
     Parameter("rate", "integer", "Samples per second of raw sound.", 1000, 768_000),
     Parameter("channels", "integer", "Of raw sound, interleaved.", 1, 64),
-    Parameter("pool", "string", "Sound: over windows; none answers each.", choices=("mean", "max", "none")),
+    Parameter(
+        "pool",
+        "string",
+        "Sound: over windows; none answers each.",
+        choices=("mean", "max", "none"),
+    ),
     Parameter("width", "integer", "Of a raw camera frame, in pixels.", 1, 1 << 16),
     Parameter("height", "integer", "Of a raw camera frame, in pixels.", 1, 1 << 16),
-    Parameter("rotation", "integer", "Degrees clockwise that turn a raw frame upright.", choices=(0, 90, 180, 270)),
-    Parameter("row_stride", "integer", "Bytes from row to row of a raw frame's first plane.", 1, 1 << 18),
-    Parameter("uv_row_stride", "integer", "yuv420: bytes from row to row of the colour planes.", 1, 1 << 18),
-    Parameter("pixel_stride", "integer", "yuv420: bytes from value to value in the colour planes.", 1, 4),
+    Parameter(
+        "rotation",
+        "integer",
+        "Degrees clockwise that turn a raw frame upright.",
+        choices=(0, 90, 180, 270),
+    ),
+    Parameter(
+        "row_stride",
+        "integer",
+        "Bytes from row to row of a raw frame's first plane.",
+        1,
+        1 << 18,
+    ),
+    Parameter(
+        "uv_row_stride",
+        "integer",
+        "yuv420: bytes from row to row of the colour planes.",
+        1,
+        1 << 18,
+    ),
+    Parameter(
+        "pixel_stride",
+        "integer",
+        "yuv420: bytes from value to value in the colour planes.",
+        1,
+        4,
+    ),
 )
 
 _BY_NAME = {parameter.name: parameter for parameter in PARAMETERS}
@@ -104,15 +159,27 @@ def parameter(name: str, **more: Any) -> Parameter:
     return _BY_NAME[name]._replace(**more)
 
 
-def hints_and_options(query: Mapping[str, Any], content_type: str) -> tuple[Hints, AnswerOptions]:
+def hints_and_options(
+    query: Mapping[str, Any], content_type: str
+) -> tuple[Hints, AnswerOptions]:
     """Return what a request's parameters say of its input and of the answer; parameters of others are left out."""
-    values = {name: _BY_NAME[name].read(value) for name, value in query.items() if name in _BY_NAME}
-    options = AnswerOptions(values.get("top_k"), values.get("threshold"), values.get("language"), values)
+    values = {
+        name: _BY_NAME[name].read(value)
+        for name, value in query.items()
+        if name in _BY_NAME
+    }
+    options = AnswerOptions(
+        values.get("top_k"), values.get("threshold"), values.get("language"), values
+    )
     return Hints(content_type, values), options
 
 
 def _number(value: Any) -> float:
     try:
-        return math.nan if isinstance(value, bool) or not isinstance(value, str | int | float) else float(value)
+        return (
+            math.nan
+            if isinstance(value, bool) or not isinstance(value, str | int | float)
+            else float(value)
+        )
     except (ValueError, OverflowError):
         return math.nan

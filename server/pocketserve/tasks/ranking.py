@@ -55,12 +55,19 @@ class Ranking(NamedTuple):
         if not self.keys:
             return ()
         keys = run[self.keys].tolist()
-        return [key.decode(errors="replace") if isinstance(key, bytes) else str(key) for key in keys]
+        return [
+            key.decode(errors="replace") if isinstance(key, bytes) else str(key)
+            for key in keys
+        ]
 
     @property
     def problem(self) -> str:
         """The fault of the labels; empty if there is none."""
-        return mismatch(self.labels, self.spec.shape[-1] if self.spec.shape else 1, self.options.label_offset)
+        return mismatch(
+            self.labels,
+            self.spec.shape[-1] if self.spec.shape else 1,
+            self.options.label_offset,
+        )
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -70,7 +77,9 @@ class Ranking(NamedTuple):
     @property
     def score_parameters(self) -> tuple[Parameter, ...]:
         """Return those of :attr:`parameters` that choose entries by their score."""
-        return parameter("top_k", default=TOP_K), parameter("threshold", default=self.options.threshold)
+        return parameter("top_k", default=TOP_K), parameter(
+            "threshold", default=self.options.threshold
+        )
 
     def rows(self, array: Array) -> Array:
         """Return scores, float64 [rows, classes]; one number for two labels is the probability of the second."""
@@ -81,18 +90,31 @@ class Ranking(NamedTuple):
         if classes == 1 and len(self.labels.names) == 2:
             rows = np.concatenate([1 - rows, rows], axis=1)
         if self.calibration is not None:
-            rows = np.array([self.calibration.apply(row) for row in rows]).reshape(rows.shape)
+            rows = np.array([self.calibration.apply(row) for row in rows]).reshape(
+                rows.shape
+            )
         return rows
 
-    def best(self, row: Array, options: AnswerOptions, /, **more: Any) -> list[dict[str, Any]]:
+    def best(
+        self, row: Array, options: AnswerOptions, /, **more: Any
+    ) -> list[dict[str, Any]]:
         """Return ``{"label", "index", "score"}`` of the best classes, ties in order of the class; ``more`` in each."""
-        threshold = self.options.threshold if options.threshold is None else options.threshold
+        threshold = (
+            self.options.threshold if options.threshold is None else options.threshold
+        )
         floor = -np.inf if threshold is None else threshold
         names = self.labels.in_language(options.language)
         shift = self.options.label_offset
-        order = np.argsort(-row, kind="stable")[: TOP_K if options.top_k is None else options.top_k]
+        order = np.argsort(-row, kind="stable")[
+            : TOP_K if options.top_k is None else options.top_k
+        ]
         return [
-            {**more, "label": label_of(names, int(index) + shift), "index": int(index), "score": float(row[index])}
+            {
+                **more,
+                "label": label_of(names, int(index) + shift),
+                "index": int(index),
+                "score": float(row[index]),
+            }
             for index in order
             if row[index] >= floor and np.isfinite(row[index])
         ]
@@ -102,7 +124,9 @@ def ranking_of(facts: ModelFacts, name: str, task: str) -> Ranking:
     """Set up with the manifest's ``[classification]``, labels and what the files say of an output; see
     :func:`_output_number`.
     """
-    number = _output_number(facts, name or facts.manifest.section(ClassificationOptions).output, task)
+    number = _output_number(
+        facts, name or facts.manifest.section(ClassificationOptions).output, task
+    )
     metadata = facts.output_metadata(number)
     labels = find_labels(facts, number if metadata.associated_files else None)
     spec = facts.outputs[number]
@@ -120,7 +144,11 @@ def _names_in_graph(facts: ModelFacts, spec: TensorSpec) -> Sequence[str]:
     columns = spec.shape[-1] if spec.shape else 1
     for name in (spec.name, *spec.aliases, *facts.class_outputs):
         graph_output = facts.class_outputs.get(name)
-        if graph_output is not None and len(graph_output.targets) == 1 and len(graph_output.targets[0]) == columns:
+        if (
+            graph_output is not None
+            and len(graph_output.targets) == 1
+            and len(graph_output.targets[0]) == columns
+        ):
             return graph_output.targets[0]
     return ()
 
@@ -134,11 +162,16 @@ def _output_number(facts: ModelFacts, name: str, task: str) -> int:
     """Return which output holds the scores: the named one, the only one, else the one with labels or a usual name."""
     names = [spec.name for spec in facts.outputs]
     if name:
-        return facts.outputs.index(named_tensor(facts.outputs, _OUTPUT_KEYS.get(task, ""), name))
+        return facts.outputs.index(
+            named_tensor(facts.outputs, _OUTPUT_KEYS.get(task, ""), name)
+        )
     if len(names) == 1:
         return 0
     signs = (
-        [bool(facts.output_metadata(number).associated_files) for number in range(len(names))],
+        [
+            bool(facts.output_metadata(number).associated_files)
+            for number in range(len(names))
+        ],
         [is_score_name(output) for output in names],
         [bool(keys_of(facts, output)) for output in names],
     )
@@ -162,14 +195,24 @@ def keys_of(facts: ModelFacts, name: str) -> str:
     It is the keys of a map, or what sklearn-onnx writes with ``output_class_labels=True``.
     """
     names = [spec.name for spec in facts.outputs]
-    keys = name.removesuffix(".values") + ".keys" if name.endswith(".values") else "class_labels"
+    keys = (
+        name.removesuffix(".values") + ".keys"
+        if name.endswith(".values")
+        else "class_labels"
+    )
     return keys if keys in names else ""
 
 
-def _options(facts: ModelFacts, spec: TensorSpec, labels: int, task: str) -> ClassificationOptions:
+def _options(
+    facts: ModelFacts, spec: TensorSpec, labels: int, task: str
+) -> ClassificationOptions:
     """Complete the manifest's ``[classification]`` by the files beside the model, key by key."""
     options = facts.manifest.section(ClassificationOptions)
     if options.activation is not None:
         return options
     classes = spec.shape[-1] if spec.shape and not spec.open else -1
-    return options._replace(activation=configured_activation(facts, task, classes if classes > 0 else labels))
+    return options._replace(
+        activation=configured_activation(
+            facts, task, classes if classes > 0 else labels
+        )
+    )

@@ -8,7 +8,12 @@ import numpy as np
 
 from pocketserve.formats import DamagedFileError
 from pocketserve.repository.toml_table import Section, TomlTable
-from pocketserve.runtimes.metadata import FileType, ScoreCalibration, ScoreThresholding, TensorMetadata
+from pocketserve.runtimes.metadata import (
+    FileType,
+    ScoreCalibration,
+    ScoreThresholding,
+    TensorMetadata,
+)
 from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tensors import Array, TensorSpec, dequantize
 
@@ -25,7 +30,9 @@ class ClassificationOptions(NamedTuple):
     activation: Annotated[str | None, TomlTable.choice, ACTIVATIONS] = None
     label_offset: Annotated[int, TomlTable.integer, -1000, 1000] = 0
     threshold: Annotated[float | None, TomlTable.number, -1e30, 1e30] = None
-    output: Annotated[str, TomlTable.text] = ""  # with the scores; empty if the model's outputs show it
+    output: Annotated[str, TomlTable.text] = (
+        ""  # with the scores; empty if the model's outputs show it
+    )
 
 
 CLASSIFICATION = Section("classification", ClassificationOptions)
@@ -50,13 +57,19 @@ class Calibration(NamedTuple):
             bounded = np.clip(scores, _TINY, 1 - 1e-15)
             moved = np.log(bounded / (1 - bounded))
         usable = ~np.isnan(scale) & ~(scores < least)
-        calibrated: Array = np.where(usable, scale * sigmoid(slope * moved + offset), self.default)
+        calibrated: Array = np.where(
+            usable, scale * sigmoid(slope * moved + offset), self.default
+        )
         return np.where(np.isnan(scores), scores, calibrated)
 
 
 def real_values(array: Array, spec: TensorSpec) -> Array:
     """Return the real numbers that a quantised output's stored integers stand for; other outputs as they are."""
-    return dequantize(array, spec) if spec.quantization is not None and array.dtype.kind in "iu" else array
+    return (
+        dequantize(array, spec)
+        if spec.quantization is not None and array.dtype.kind in "iu"
+        else array
+    )
 
 
 def activate(scores: Array, activation: str | None) -> Array:
@@ -83,22 +96,40 @@ def softmax(values: Array) -> Array:
 
 def threshold_of(tensor: TensorMetadata) -> float | None:
     """Return the score below which the file's author would show nothing."""
-    return next((unit.threshold for unit in tensor.process_units if isinstance(unit, ScoreThresholding)), None)
+    return next(
+        (
+            unit.threshold
+            for unit in tensor.process_units
+            if isinstance(unit, ScoreThresholding)
+        ),
+        None,
+    )
 
 
 def calibration_of(facts: ModelFacts, output: int) -> Calibration | None:
     """Return the calibration of an output; None where the file has none that can be read."""
     tensor = facts.output_metadata(output)
-    unit = next((unit for unit in tensor.process_units if isinstance(unit, ScoreCalibration)), None)
+    unit = next(
+        (unit for unit in tensor.process_units if isinstance(unit, ScoreCalibration)),
+        None,
+    )
     kind = FileType.TENSOR_AXIS_SCORE_CALIBRATION
-    name = next((file.name for file in tensor.associated_files if file.type is kind), None)
+    name = next(
+        (file.name for file in tensor.associated_files if file.type is kind), None
+    )
     if unit is None or name is None:
         return None
     try:
         text = facts.associated_files([name], MAX_BYTES)[0].decode("utf-8")
-        return Calibration(_parse(text), unit.transformation, unit.default_score) if text else None
+        return (
+            Calibration(_parse(text), unit.transformation, unit.default_score)
+            if text
+            else None
+        )
     except (DamagedFileError, ValueError):
-        return None  # uncalibrated scores are better than none; `inspect` names the files
+        return (
+            None  # uncalibrated scores are better than none; `inspect` names the files
+        )
 
 
 def _parse(text: str) -> Array:
@@ -108,7 +139,9 @@ def _parse(text: str) -> Array:
         raise ValueError(f"a calibration of more than {MAX_CLASSES} classes")
     rows = []
     for line in lines:
-        row = [float(part) for part in line.split(",")] if line.strip() else [np.nan] * 3
+        row = (
+            [float(part) for part in line.split(",")] if line.strip() else [np.nan] * 3
+        )
         if len(row) not in (3, 4):
             raise ValueError("a calibration needs three or four numbers")
         rows.append([*row, -np.inf][:4])

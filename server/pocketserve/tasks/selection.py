@@ -23,12 +23,16 @@ def select_task(facts: ModelFacts) -> Task:
         ModelLoadError: the manifest names a task that does not fit the model's tensors.
     """
     if facts.manifest.task is None and facts.may_be_export:
-        from pocketserve.tasks.foreign.exports.properties import unsupported_export  # late: few models are exports
+        from pocketserve.tasks.foreign.exports.properties import (
+            unsupported_export,
+        )  # late: few models are exports
 
         reason = unsupported_export(facts)
         if reason:
             return tensors.create(facts, reason)
-    name = facts.manifest.task or next(n for n in TASK_NAMES if (fits := task_named(n).fits) and fits(facts))
+    name = facts.manifest.task or next(
+        n for n in TASK_NAMES if (fits := task_named(n).fits) and fits(facts)
+    )
     version = (facts.entry.name, facts.version.name)
     try:
         if name not in OWN_INPUT:
@@ -38,10 +42,14 @@ def select_task(facts: ModelFacts) -> Task:
         if facts.manifest.task is not None:
             raise
         facts.assumed.clear()
-        log.warning("%s, version %r, is served as tensors, not as %s: %s", *version, name, error)
+        log.warning(
+            "%s, version %r, is served as tensors, not as %s: %s", *version, name, error
+        )
         return tensors.create(facts, str(error))
     if isinstance(task, tensors.Tensors) and facts.manifest.task is None:
-        from pocketserve.tasks.advice import advice_of  # late: it imports tasks, which other models may not need
+        from pocketserve.tasks.advice import (
+            advice_of,
+        )  # late: it imports tasks, which other models may not need
 
         task.advice = advice_of(facts, task.labels)
     if (problem := getattr(task, "problem", "")) and name != tensors.TASK.name:

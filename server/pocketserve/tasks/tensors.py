@@ -59,18 +59,28 @@ class Tensors:
     name = "tensors"
 
     def __init__(
-        self, inputs: Sequence[TensorSpec], optional: Container[str] = (), labels: Sequence[str] = (), problem: str = ""
+        self,
+        inputs: Sequence[TensorSpec],
+        optional: Container[str] = (),
+        labels: Sequence[str] = (),
+        problem: str = "",
     ) -> None:
         self.labels = labels
         self.problem = problem
         self.advice = ""
         self._specs = {spec.name: spec for spec in inputs}
-        self._required = [spec for spec in inputs if not any(name in optional for name in (spec.name, *spec.aliases))]
+        self._required = [
+            spec
+            for spec in inputs
+            if not any(name in optional for name in (spec.name, *spec.aliases))
+        ]
 
     def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
         if arrays.is_npy(body):
             spec = self._single()
-            return Prepared([{spec.name: arrays.fit_array(arrays.read_npy(body), spec)}])
+            return Prepared(
+                [{spec.name: arrays.fit_array(arrays.read_npy(body), spec)}]
+            )
         if not arrays.looks_like_json(body):
             fault = "this model takes numbers: send a JSON array, an object of arrays by input name, or a .npy file"
             raise AdvisedError(fault, self.advice or self.problem or TASK_ADVICE)
@@ -94,9 +104,19 @@ class Tensors:
 
     def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
         """Return every output whole; ``top_k`` and ``threshold`` do not apply."""
-        tensors = [to_tensor(name, array) for outputs in runs for name, array in outputs.items()]
+        tensors = [
+            to_tensor(name, array)
+            for outputs in runs
+            for name, array in outputs.items()
+        ]
         return [
-            {"name": t.name, "datatype": t.datatype, "shape": list(t.shape), "data": to_json_values(t)} for t in tensors
+            {
+                "name": t.name,
+                "datatype": t.datatype,
+                "shape": list(t.shape),
+                "data": to_json_values(t),
+            }
+            for t in tensors
         ]
 
     def form(self) -> Form:
@@ -105,18 +125,32 @@ class Tensors:
 
     def _by_name(self, values: Mapping[str, object]) -> dict[str, Array]:
         self._check_names(values)
-        return {name: arrays.fit_values(values[name], spec) for name, spec in self._specs.items() if name in values}
+        return {
+            name: arrays.fit_values(values[name], spec)
+            for name, spec in self._specs.items()
+            if name in values
+        }
 
     def _check_names(self, values: Mapping[str, object]) -> None:
-        unknown = [f"unknown input {name!r}" for name in values if name not in self._specs]
-        missing = [f"input {spec.name!r} is missing" for spec in self._required if spec.name not in values]
+        unknown = [
+            f"unknown input {name!r}" for name in values if name not in self._specs
+        ]
+        missing = [
+            f"input {spec.name!r} is missing"
+            for spec in self._required
+            if spec.name not in values
+        ]
         if faults := unknown + missing:
-            raise invalid_input(f"{faults[0]}; the model takes {', '.join(map(repr, self._specs))}")
+            raise invalid_input(
+                f"{faults[0]}; the model takes {', '.join(map(repr, self._specs))}"
+            )
 
     def _single(self) -> TensorSpec:
         if len(self._required) != 1:
             names = ", ".join(repr(spec.name) for spec in self._required)
-            raise invalid_input(f"this model takes {len(self._required)} inputs; send a JSON object with {names}")
+            raise invalid_input(
+                f"this model takes {len(self._required)} inputs; send a JSON object with {names}"
+            )
         return self._required[0]
 
 

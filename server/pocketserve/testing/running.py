@@ -41,4 +41,6 @@ def running_server(folder: str | Path, *options: str) -> Iterator[RunningServer]
         own_server(Path(folder), "--state-dir", state, *options) as server,
     ):
         token = server.token_file.read_text(encoding="ascii").strip()
-        yield RunningServer(server.http, server.socket, token, server.token_file, server.pid)
+        yield RunningServer(
+            server.http, server.socket, token, server.token_file, server.pid
+        )

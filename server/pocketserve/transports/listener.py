@@ -41,9 +41,13 @@ def listen(host: str, port: int, option: str, wait: float = 0.0) -> socket.socke
             in_use = error.errno == errno.EADDRINUSE
             if not in_use or time.monotonic() >= deadline:
                 text = f"cannot listen on {host}:{port}: {error.strerror}; stop what uses it or choose another"
-                raise PortTakenError(f"{text} with {option}", busy_port=port if in_use else None) from None
+                raise PortTakenError(
+                    f"{text} with {option}", busy_port=port if in_use else None
+                ) from None
         if not warned:
-            log.warning("another program has %s:%d; waiting for it for %g s", host, port, wait)
+            log.warning(
+                "another program has %s:%d; waiting for it for %g s", host, port, wait
+            )
             warned = True
         time.sleep(min(LOOK_EVERY_S, max(0.0, deadline - time.monotonic())))
 
@@ -61,7 +65,8 @@ def affordable(maximum: int, share: float, setting: str) -> int:
     allowed = max(1, min(maximum, int((limit - RESERVED) * share)))
     if allowed < maximum:
         text = (
-            "%s is %d, not %d, since this process may open only %d files; `ulimit -n 1024` before the start allows more"
+            "%s is %d, not %d, since this process may open only %d "
+            "files; `ulimit -n 1024` before the start allows more"
         )
         log.warning(text, setting, allowed, maximum, limit)
     return allowed
@@ -73,7 +78,9 @@ def _bound(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
-        listener.listen(BACKLOG)  # at once: with SO_REUSEADDR another app could listen on a port that is only bound
+        listener.listen(
+            BACKLOG
+        )  # at once: with SO_REUSEADDR another app could listen on a port that is only bound
     except OSError:
         listener.close()
         raise

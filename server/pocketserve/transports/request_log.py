@@ -13,7 +13,8 @@ from urllib.parse import quote
 log = logging.getLogger(__name__)
 
 LINE: Final = (
-    "%(transport)s %(method)s %(path)s %(status)d %(model)s %(ms).1f ms, %(bytes_in)d B in, %(bytes_out)d B out"
+    "%(transport)s %(method)s %(path)s %(status)d %(model)s "
+    "%(ms).1f ms, %(bytes_in)d B in, %(bytes_out)d B out"
 )
 STRANGERS_A_SECOND: Final = 20
 """Lines for requests without the token: every app on the device can send those, and must not fill its storage."""
@@ -25,7 +26,9 @@ MAX_ID: Final = 128
 """Characters of an id that are shown."""
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:+/=@-]{1,128}")
-_TRACE_PARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.{0,256})?")
+_TRACE_PARENT = re.compile(
+    r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.{0,256})?"
+)
 _LONG_SEGMENT = re.compile("([^/]{16})[^/]{25,}")  # tokens have 43 letters
 _METHOD = re.compile("[A-Z]{1,16}")
 _SAFE = "/:@!$&'()*+,;=-._~"  # RFC 3986, section 3.3: what stands in a path as it is

@@ -26,9 +26,13 @@ def check_builder(version: VersionEntry) -> None:
     try:
         tree = ast.parse(read_plain(version.path, MAX_SOURCE_BYTES))
     except OSError as error:
-        raise ModelLoadError(f"{version.path.name} cannot be read: {error.strerror}") from None
+        raise ModelLoadError(
+            f"{version.path.name} cannot be read: {error.strerror}"
+        ) from None
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ModelLoadError(f"{version.path.name} is not Python that this server reads: {error}") from None
+        raise ModelLoadError(
+            f"{version.path.name} is not Python that this server reads: {error}"
+        ) from None
     names = set(_bound_names(tree.body))
     if name in names or "*" in names or "__getattr__" in names:
         return

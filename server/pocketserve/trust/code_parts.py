@@ -27,7 +27,9 @@ class CodePart(NamedTuple):
     name: str
     digest: str
     effect: str  # when it runs, for people
-    path: Path | None  # the file or folder; None for options, and for a library that the system's loader finds
+    path: (
+        Path | None
+    )  # the file or folder; None for options, and for a library that the system's loader finds
 
 
 def code_of(entry: ModelEntry, version: VersionEntry) -> list[CodePart]:
@@ -35,9 +37,17 @@ def code_of(entry: ModelEntry, version: VersionEntry) -> list[CodePart]:
     parts: list[CodePart] = []
     code, options = version.format.code, version.options
     if code is Code.MODULES:
-        parts += _modules(version.path, f"runs when version {version.name} is loaded, with the modules beside it")
+        parts += _modules(
+            version.path,
+            f"runs when version {version.name} is loaded, with the modules beside it",
+        )
     elif code is Code.FILE:
-        parts.append(_file(version.path, f"runs the code in it when version {version.name} is loaded"))
+        parts.append(
+            _file(
+                version.path,
+                f"runs the code in it when version {version.name} is loaded",
+            )
+        )
     elif options.get("trust") is True:
         parts.append(whole_version(version))
     if isinstance(name := options.get("delegate"), str):
@@ -45,23 +55,46 @@ def code_of(entry: ModelEntry, version: VersionEntry) -> list[CodePart]:
         effect = f"is native code that version {version.name} loads"
         if path is None:
             effect += ", where the system finds it"
-            parts.append(CodePart(f"library:{name}", name, library_digest(name), effect, None))
+            parts.append(
+                CodePart(f"library:{name}", name, library_digest(name), effect, None)
+            )
         elif path.exists():
             parts.append(_file(path, effect))
     task = task_file(entry, version)
     if task is not None:
         parts += _modules(task, "prepares inputs and answers, in the server")
-    if parts and (code_options := {key: options[key] for key in version.format.code_options if key in options}):
+    if parts and (
+        code_options := {
+            key: options[key] for key in version.format.code_options if key in options
+        }
+    ):
         text = json.dumps(code_options, sort_keys=True, default=str)
-        key, digest = f"{key_of(version.path)}#{version.name}", hashlib.sha256(text.encode()).hexdigest()
-        parts.append(CodePart(key, f"[versions.{version.name}]", digest, f"options for its code: {text}", None))
+        key, digest = (
+            f"{key_of(version.path)}#{version.name}",
+            hashlib.sha256(text.encode()).hexdigest(),
+        )
+        parts.append(
+            CodePart(
+                key,
+                f"[versions.{version.name}]",
+                digest,
+                f"options for its code: {text}",
+                None,
+            )
+        )
     return list({part.key: part for part in reversed(parts)}.values())[::-1]
 
 
 def whole_version(version: VersionEntry) -> CodePart:
     """Return a version whose format is data as code: its framework would let it act."""
     effect = f"may read and write files when version {version.name} is loaded or run"
-    return CodePart(key_of(version.path), version.path.name, content_digest(version), effect, version.path)
+    return CodePart(
+        key_of(version.path),
+        version.path.name,
+        content_digest(version),
+        effect,
+        version.path,
+    )
 
 
 def _modules(main: Path, effect: str) -> Iterator[CodePart]:
@@ -74,7 +107,11 @@ def _modules(main: Path, effect: str) -> Iterator[CodePart]:
         )
     yield _file(main, effect)
     for path in files:
-        yield _file(path, f"can be imported by {main.name}", path.relative_to(main.parent).as_posix())
+        yield _file(
+            path,
+            f"can be imported by {main.name}",
+            path.relative_to(main.parent).as_posix(),
+        )
 
 
 def _file(path: Path, effect: str, name: str = "") -> CodePart:

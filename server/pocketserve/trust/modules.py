@@ -22,7 +22,9 @@ from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.trust.verified_files import private_copy, read_code
 
 _importing = threading.RLock()  # two models may both have a ``helper.py``
-_folders: dict[str, Set[str]] = {}  # folders of models with code, without links; and what of each may run
+_folders: dict[
+    str, Set[str]
+] = {}  # folders of models with code, without links; and what of each may run
 
 _MAIN = "pocketserve_code_"
 
@@ -34,10 +36,14 @@ def run_file(path: Path, trusted: Set[str], original: Path | None = None) -> Mod
         original: the owner's file that this one is a copy of, as which it is run.
     """
     original = original or path
-    read_code(path, trusted, original)  # that a file is not trusted is no fault of the file's own
+    read_code(
+        path, trusted, original
+    )  # that a file is not trusted is no fault of the file's own
     # A name of its own per file: two models may both have a model.py.
     name = f"{_MAIN}{hashlib.sha256(os.fsencode(original)).hexdigest()[:16]}"
-    spec = importlib.util.spec_from_file_location(name, original, loader=_TrustedSource(trusted, name, path, original))
+    spec = importlib.util.spec_from_file_location(
+        name, original, loader=_TrustedSource(trusted, name, path, original)
+    )
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickling look their module up there
@@ -48,7 +54,9 @@ def run_file(path: Path, trusted: Set[str], original: Path | None = None) -> Mod
         if isinstance(error, KeyboardInterrupt):
             raise
         text = " ".join(f"{type(error).__name__}: {error}".split())
-        raise ModelLoadError(f"{path.name} failed when it was run: {text[:400]}") from error
+        raise ModelLoadError(
+            f"{path.name} failed when it was run: {text[:400]}"
+        ) from error
     return module
 
 
@@ -79,7 +87,9 @@ def modules_beside(path: Path, trusted: Set[str]) -> Iterator[None]:
 def _finder_in(folder: str) -> machinery.FileFinder:
     """Find modules in a model's folder; see :data:`sys.path_hooks`."""
     # The innermost counts: a models folder may itself be that of a model.
-    root = max((root for root in _folders if _lies_in(folder, root)), key=len, default=None)
+    root = max(
+        (root for root in _folders if _lies_in(folder, root)), key=len, default=None
+    )
     if root is None:
         raise ImportError("no folder of a model", path=folder)
     loaders = (
@@ -97,7 +107,9 @@ def _lies_in(folder: str, root: str) -> bool:
 def _free_names() -> None:
     """Forget the names of models' modules, so that no model gets those of another."""
     for name, module in list(sys.modules.items()):
-        is_model_code = isinstance(getattr(module, "__loader__", None), _TrustedSource | _TrustedLibrary)
+        is_model_code = isinstance(
+            getattr(module, "__loader__", None), _TrustedSource | _TrustedLibrary
+        )
         if is_model_code and not name.startswith(_MAIN):
             sys.modules.pop(name, None)
 
@@ -110,7 +122,10 @@ class _FolderFinder:
         self._thread = threading.get_ident()
 
     def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+        self,
+        name: str,
+        path: Sequence[str] | None = None,
+        target: ModuleType | None = None,
     ) -> machinery.ModuleSpec | None:
         """See :class:`importlib.abc.MetaPathFinder`. Modules of a package are found by the package's own path."""
         if threading.get_ident() != self._thread or path is not None:
@@ -122,7 +137,13 @@ class _FolderFinder:
 class _TrustedSource(machinery.SourceFileLoader):
     """Runs one trusted file as a module; nothing compiled beside it is used."""
 
-    def __init__(self, trusted: Set[str], name: str, path: Path | str, original: Path | None = None) -> None:
+    def __init__(
+        self,
+        trusted: Set[str],
+        name: str,
+        path: Path | str,
+        original: Path | None = None,
+    ) -> None:
         super().__init__(name, str(original or path))
         self._read = Path(path)
         self._trusted = trusted

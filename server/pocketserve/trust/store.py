@@ -49,7 +49,9 @@ class TrustStore:
         """
         parts: list[CodePart] = []
         if may_hold_code(entry, version):
-            from pocketserve.trust.code_parts import code_of  # late: most models hold none
+            from pocketserve.trust.code_parts import (
+                code_of,
+            )  # late: most models hold none
 
             parts = code_of(entry, version)
         embedded = set(embedded_code().values())
@@ -58,23 +60,39 @@ class TrustStore:
         for part in foreign:
             consent = consents.get(part.key)
             if consent is None or consent.digest != part.digest:
-                reason = "is code that is not trusted" if consent is None else "changed since it was trusted"
-                raise ModelLoadError(not_trusted(_folder(entry, version), f"{part.name} {reason}"))
+                reason = (
+                    "is code that is not trusted"
+                    if consent is None
+                    else "changed since it was trusted"
+                )
+                raise ModelLoadError(
+                    not_trusted(_folder(entry, version), f"{part.name} {reason}")
+                )
         check_writers(part.path for part in foreign)
         trusted = {part.digest for part in parts}
         consent = consents.get(key_of(version.path))
-        if consent is not None and consent.digest not in trusted and content_digest(version) == consent.digest:
+        if (
+            consent is not None
+            and consent.digest not in trusted
+            and content_digest(version) == consent.digest
+        ):
             check_writers([version.path])
             trusted.add(consent.digest)
         return frozenset(trusted)
 
     def known_reason(self, entry: ModelEntry, version: VersionEntry) -> str | None:
         """Return why code would not run, as far as that shows without reading it; else None."""
-        if not may_hold_code(entry, version) or f"{entry.name}/{version.path.name}" in embedded_code():
+        if (
+            not may_hold_code(entry, version)
+            or f"{entry.name}/{version.path.name}" in embedded_code()
+        ):
             return None
         consents = self._store.entries()
         paths = [version.path, _task_file(entry, version)]
-        if any(path is not None and key_of(path) in consents for path in paths) or "delegate" in version.options:
+        if (
+            any(path is not None and key_of(path) in consents for path in paths)
+            or "delegate" in version.options
+        ):
             return None
         return not_trusted(_folder(entry, version), "it holds code that is not trusted")
 
@@ -84,7 +102,12 @@ class TrustStore:
 
     def add(self, model: str, parts: Iterable[CodePart]) -> None:
         """Keep the owner's consent; raise OSError if the state folder cannot be written."""
-        self._store.change({part.key: Consent(part.digest, model, part.name, time.time()) for part in parts})
+        self._store.change(
+            {
+                part.key: Consent(part.digest, model, part.name, time.time())
+                for part in parts
+            }
+        )
 
     def remove(self, keys: Collection[str]) -> None:
         """Take consent back; raise OSError if the state folder cannot be written."""
@@ -93,7 +116,11 @@ class TrustStore:
     def consents_to(self, entry: ModelEntry) -> Mapping[str, Consent]:
         """Return the consents to what lies in a model's folder, by key."""
         folder = os.path.join(key_of(entry.folder), "")
-        return {key: consent for key, consent in self._store.entries().items() if key.startswith(folder)}
+        return {
+            key: consent
+            for key, consent in self._store.entries().items()
+            if key.startswith(folder)
+        }
 
 
 @functools.cache
@@ -114,7 +141,9 @@ def may_hold_code(entry: ModelEntry, version: VersionEntry) -> bool:
 
 
 def _task_file(entry: ModelEntry, version: VersionEntry) -> Path | None:
-    from pocketserve.tasks.model_facts import task_file  # late: a server that has loaded no model does not hold it
+    from pocketserve.tasks.model_facts import (
+        task_file,
+    )  # late: a server that has loaded no model does not hold it
 
     return task_file(entry, version)
 
@@ -136,4 +165,6 @@ def _parse(value: Any) -> Consent:
     if not isinstance(digest, str) or value.get("version") != HASH_VERSION:
         raise TypeError("a damaged consent, or an old one")
     seconds = float(given_at) if isinstance(given_at, int | float) else 0.0
-    return Consent(digest, str(value.get("model", "")), str(value.get("name", "")), seconds)
+    return Consent(
+        digest, str(value.get("model", "")), str(value.get("name", "")), seconds
+    )

@@ -31,7 +31,9 @@ def read_code(path: Path, trusted: Set[str], original: Path | None = None) -> by
     """
     content = read_regular(path)
     if hashlib.sha256(content).hexdigest() not in trusted:
-        raise ModelLoadError(not_trusted(original or path, f"{path.name} is code that is not trusted"))
+        raise ModelLoadError(
+            not_trusted(original or path, f"{path.name} is code that is not trusted")
+        )
     return content
 
 
@@ -41,10 +43,14 @@ def read_regular(path: Path) -> bytes:
         with open_plain(path) as file:
             size = os.fstat(file.fileno()).st_size
             if size > MAX_BYTES:
-                raise ModelLoadError(f"{path.name} is larger than {MAX_BYTES >> 30} GiB")
+                raise ModelLoadError(
+                    f"{path.name} is larger than {MAX_BYTES >> 30} GiB"
+                )
             return file.read(size)
     except OSError as error:
-        raise ModelLoadError(f"{path.name} cannot be read: {error.strerror or error}") from None
+        raise ModelLoadError(
+            f"{path.name} cannot be read: {error.strerror or error}"
+        ) from None
 
 
 def private_copy(path: Path, trusted: Set[str]) -> Path:
@@ -55,11 +61,15 @@ def private_copy(path: Path, trusted: Set[str]) -> Path:
             target = _copies() / hashlib.sha256(content).hexdigest() / path.name
             if not target.exists():
                 target.parent.mkdir(mode=0o700, exist_ok=True)
-                partial = target.with_name(f".{path.name}")  # where there is no room, half of it must not be run later
+                partial = target.with_name(
+                    f".{path.name}"
+                )  # where there is no room, half of it must not be run later
                 partial.write_bytes(content)
                 partial.replace(target)
     except OSError as error:
-        raise ModelLoadError(f"{path.name} cannot be copied to be loaded: {error.strerror or error}") from None
+        raise ModelLoadError(
+            f"{path.name} cannot be copied to be loaded: {error.strerror or error}"
+        ) from None
     return target
 
 

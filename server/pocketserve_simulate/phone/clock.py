@@ -30,7 +30,9 @@ def install() -> None:
     time.time_ns = lambda: true_time_ns() + round(float(offset[0]) * 1e9)
     for name in ("gmtime", "localtime", "ctime"):
         setattr(time, name, _WithNow(getattr(time, name)))
-    time.strftime = lambda form, moment=None: true_strftime(form, moment or time.localtime())
+    time.strftime = lambda form, moment=None: true_strftime(
+        form, moment or time.localtime()
+    )
 
 
 class _WithNow:

@@ -22,12 +22,16 @@ class DetachedChildren:
 
     def search(self, leader: int) -> None:
         """Find new ones below the leader of the group. It reads the tree of processes: too much for every signal."""
-        self.send(0)  # forgets those that have ended, whose ids may be those of new ones
+        self.send(
+            0
+        )  # forgets those that have ended, whose ids may be those of new ones
         for pid in descendants(leader) - self._descriptors.keys():
             with contextlib.suppress(OSError):
                 if len(self._descriptors) < MAX and os.getpgid(pid) != leader:
                     self._descriptors[pid] = os.pidfd_open(pid)
-                    if pid not in descendants(leader):  # another process has the id by now
+                    if pid not in descendants(
+                        leader
+                    ):  # another process has the id by now
                         os.close(self._descriptors.pop(pid))
 
     def send(self, number: int) -> None:
@@ -56,7 +60,11 @@ def descendants(pid: int) -> set[int]:
 
 
 def _children(pid: int) -> Iterator[int]:
-    with contextlib.suppress(OSError):  # it may end meanwhile, which Path.glob does not bear before 3.13
+    with contextlib.suppress(
+        OSError
+    ):  # it may end meanwhile, which Path.glob does not bear before 3.13
         for thread in os.listdir(f"/proc/{pid}/task"):
             with contextlib.suppress(OSError, ValueError):
-                yield from map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
+                yield from map(
+                    int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split()
+                )

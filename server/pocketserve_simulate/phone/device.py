@@ -6,7 +6,9 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-BACKGROUND_CORES = 2  # what a Pixel 2 leaves to the background (BOINC issues 2549 and 2594 on GitHub)
+BACKGROUND_CORES = (
+    2  # what a Pixel 2 leaves to the background (BOINC issues 2549 and 2594 on GitHub)
+)
 _RANGES = {
     "fast_cores": (1, 64),
     "slow_cores": (0, 64),
@@ -33,12 +35,17 @@ class PhoneModel:
     def __post_init__(self) -> None:
         for name, (low, high) in _RANGES.items():
             if not low <= getattr(self, name) <= high:
-                raise ValueError(f"{name} of a phone must lie between {low:g} and {high:g}, not {getattr(self, name)}")
+                raise ValueError(
+                    f"{name} of a phone must lie between {low:g} and {high:g}, not {getattr(self, name)}"
+                )
 
     def with_knobs(self, **fields: float | None) -> PhoneModel:
         """Return this phone with single fields changed; None leaves one as it is."""
         changes = {name: value for name, value in fields.items() if value is not None}
-        return dataclasses.replace(self, name=f"{self.name}, changed" if changes else self.name, **changes)  # type: ignore[arg-type]
+        if not changes:
+            return self
+        name = f"{self.name}, changed"
+        return dataclasses.replace(self, name=name, **changes)  # type: ignore[arg-type]
 
 
 # The numbers of cores are those of common chips of each class (2 Cortex-A75 or -A76 and 6 Cortex-A55; 4 and 4; 1 + 4
@@ -79,5 +86,11 @@ def map_cores(model: PhoneModel, desktop: Sequence[int]) -> CoreMap:
     fast = model.fast_cores
     if total > count:
         fast = max(1, min(count - (model.slow_cores > 0), round(count * fast / total)))
-    slow = desktop[fast : fast + model.slow_cores] if fast < count else desktop[-1:] if model.slow_cores else ()
+    slow = (
+        desktop[fast : fast + model.slow_cores]
+        if fast < count
+        else desktop[-1:]
+        if model.slow_cores
+        else ()
+    )
     return CoreMap(tuple(desktop[:fast]), tuple(slow))

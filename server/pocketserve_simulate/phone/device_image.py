@@ -19,7 +19,9 @@ from pocketserve_simulate.phone.events import Condition
 APP = "data/data/com.termux/files"
 TERMUX_VERSION = "0.118.3"
 DESKTOP_ONLY = ("TMP", "TEMP", "DISPLAY", "WAYLAND_DISPLAY", "DBUS_SESSION_BUS_ADDRESS")
-PACKAGES = ("POCKETSERVE_TFJS_MODULES",)  # variables of ours about the desktop's packages, not its own server
+PACKAGES = (
+    "POCKETSERVE_TFJS_MODULES",
+)  # variables of ours about the desktop's packages, not its own server
 COOL_C = 31.0
 BATTERY = {  # printed by ``termux-battery-status``; the fields of Termux:API's BatteryStatusAPI
     "present": True,
@@ -85,12 +87,18 @@ class DeviceImage:
         excluded = {*DESKTOP_ONLY, *desktop_settings(desktop)}
         path = [str(self._site), *filter(None, [desktop.get("PYTHONPATH")])]
         return {
-            **{name: value for name, value in desktop.items() if name not in excluded and name[:4] != "XDG_"},
+            **{
+                name: value
+                for name, value in desktop.items()
+                if name not in excluded and name[:4] != "XDG_"
+            },
             VARIABLE: str(self.folder),
             "ANDROID_DATA": "/data",
             "ANDROID_ROOT": "/system",
             "HOME": str(self.home),
-            "PATH": os.pathsep.join([str(self.prefix / "bin"), desktop.get("PATH", os.defpath)]),
+            "PATH": os.pathsep.join(
+                [str(self.prefix / "bin"), desktop.get("PATH", os.defpath)]
+            ),
             "PREFIX": str(self.prefix),
             "PYTHONPATH": os.pathsep.join(path),
             "PYTHONUSERBASE": site.getuserbase(),  # HOME would lead elsewhere
@@ -102,13 +110,23 @@ class DeviceImage:
         """Show battery, heat and wall clock as they are under a condition."""
         if self.is_guest:
             return
-        _replace(self.folder / "battery.json", json.dumps({**BATTERY, **condition.battery}, indent=2) + "\n")
+        _replace(
+            self.folder / "battery.json",
+            json.dumps({**BATTERY, **condition.battery}, indent=2) + "\n",
+        )
         hangs = self.folder / "battery-hangs"
         hangs.unlink(missing_ok=True) if condition.api_answers else hangs.touch()
         degrees = COOL_C if condition.heat is None else condition.heat
-        _replace(self.root / "sys/class/thermal/thermal_zone0/temp", f"{round(degrees * 1000)}\n")
-        with open(os.open(self.folder / "clock", os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
-            file.write(struct.pack("d", condition.clock))  # in place, since it is read through a mapping
+        _replace(
+            self.root / "sys/class/thermal/thermal_zone0/temp",
+            f"{round(degrees * 1000)}\n",
+        )
+        with open(
+            os.open(self.folder / "clock", os.O_WRONLY | os.O_CREAT, 0o600), "wb"
+        ) as file:
+            file.write(
+                struct.pack("d", condition.clock)
+            )  # in place, since it is read through a mapping
 
     def set_memory(self, available: int) -> None:
         """Show so many bytes as available in ``/proc/meminfo``."""
@@ -136,7 +154,11 @@ class DeviceImage:
                 (proc / name).symlink_to(f"/proc/{name}")
         for core in cores.all:
             khz = self._model.fast_khz if core in cores.fast else self._model.slow_khz
-            _replace(self.root / f"sys/devices/system/cpu/cpu{core}/cpufreq/cpuinfo_max_freq", f"{khz}\n")
+            _replace(
+                self.root
+                / f"sys/devices/system/cpu/cpu{core}/cpufreq/cpuinfo_max_freq",
+                f"{khz}\n",
+            )
         _replace(self.root / "sys/class/thermal/thermal_zone0/type", "cpu\n")
         self.list_process(None)
 
@@ -158,7 +180,11 @@ class DeviceImage:
 
 def desktop_settings(desktop: Mapping[str, str]) -> list[str]:
     """Return the variables of ours that stay on the desktop."""
-    return sorted(name for name in desktop if name.startswith(PREFIX) and name not in (*PACKAGES, VARIABLE))
+    return sorted(
+        name
+        for name in desktop
+        if name.startswith(PREFIX) and name not in (*PACKAGES, VARIABLE)
+    )
 
 
 def _replace(path: Path, content: str) -> None:

@@ -19,14 +19,22 @@ libc = ctypes.CDLL(None, use_errno=True)
 def main() -> None:
     """Prepare this process and become the command."""
     specification = json.loads(sys.argv[1])
-    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # nobody else would wake it when it is stopped
-    if os.getppid() != specification["parent"]:  # the simulation was killed before this was asked for
+    libc.prctl(
+        PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0
+    )  # nobody else would wake it when it is stopped
+    if (
+        os.getppid() != specification["parent"]
+    ):  # the simulation was killed before this was asked for
         os._exit(1)
     if specification["ready"] is not None:
         os.write(specification["ready"], b"1")  # from here on it may be stopped
         os.close(specification["ready"])
     covers = specification["hide"]
-    masked = [path for path in covers if _mount(covers[path], path, MS_BIND)] if covers and _unshare_mounts() else []
+    masked = (
+        [path for path in covers if _mount(covers[path], path, MS_BIND)]
+        if covers and _unshare_mounts()
+        else []
+    )
     if len(sys.argv) == 2:
         print(json.dumps(masked))
         return
@@ -40,14 +48,21 @@ def _unshare_mounts() -> bool:
     if libc.unshare(CLONE_NEWNS) != 0:
         if libc.unshare(CLONE_NEWNS | CLONE_NEWUSER) != 0:
             return False
-        for name, line in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+        for name, line in (
+            ("setgroups", "deny"),
+            ("uid_map", f"{user} {user} 1"),
+            ("gid_map", f"{group} {group} 1"),
+        ):
             with open(f"/proc/self/{name}", "w") as file:
                 file.write(line)
     return _mount("none", "/", MS_REC | MS_PRIVATE)
 
 
 def _mount(source: str, target: str, flags: int) -> bool:
-    return bool(libc.mount(source.encode(), target.encode(), None, ctypes.c_ulong(flags), None) == 0)
+    return bool(
+        libc.mount(source.encode(), target.encode(), None, ctypes.c_ulong(flags), None)
+        == 0
+    )
 
 
 if __name__ == "__main__":

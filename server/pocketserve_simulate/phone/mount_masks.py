@@ -14,9 +14,13 @@ ABSENT = (Path("/tmp"), Path("/proc/stat"))
 PROBE_TIMEOUT_S = 20.0
 
 
-def launcher(cores: Sequence[int], covers: dict[str, str], ready: int | None = None) -> list[str]:
+def launcher(
+    cores: Sequence[int], covers: dict[str, str], ready: int | None = None
+) -> list[str]:
     """Return the start of a command line that runs the rest of it on the phone; see ``launch.py``."""
-    specification = json.dumps({"parent": os.getpid(), "cores": list(cores), "hide": covers, "ready": ready})
+    specification = json.dumps(
+        {"parent": os.getpid(), "cores": list(cores), "hide": covers, "ready": ready}
+    )
     return [sys.executable, "-I", "-S", str(LAUNCH), specification]
 
 
@@ -25,20 +29,33 @@ def find_covers(folder: Path, absent: Iterable[Path] = ABSENT) -> dict[str, str]
 
     A path stays in sight if something that the phone needs lies in it, or if the system does not allow it.
     """
-    required = [folder, Path.cwd(), Path(sys.prefix), Path(sys.base_prefix), *map(Path, filter(None, sys.path))]
+    required = [
+        folder,
+        Path.cwd(),
+        Path(sys.prefix),
+        Path(sys.base_prefix),
+        *map(Path, filter(None, sys.path)),
+    ]
     resolved = [path.resolve() for path in required]
     covers = {}
     for path in absent:
-        if path.exists() and not any(each.is_relative_to(path.resolve()) for each in resolved):
+        if path.exists() and not any(
+            each.is_relative_to(path.resolve()) for each in resolved
+        ):
             cover = folder / ("no-folder" if path.is_dir() else "no-file")
             # The super-user reads the file all the same, as empty.
-            cover.mkdir(mode=0o500, exist_ok=True) if path.is_dir() else cover.touch(mode=0o000)
+            cover.mkdir(mode=0o500, exist_ok=True) if path.is_dir() else cover.touch(
+                mode=0o000
+            )
             covers[str(path)] = str(cover)
     if not covers:
         return {}
     try:
         output = subprocess.check_output(
-            launcher([0], covers), stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, timeout=PROBE_TIMEOUT_S
+            launcher([0], covers),
+            stderr=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL,
+            timeout=PROBE_TIMEOUT_S,
         )
         return {path: covers[path] for path in json.loads(output)}
     except (OSError, ValueError, subprocess.SubprocessError):

@@ -12,7 +12,14 @@ from typing import IO, Any
 from pocketserve.engine.device.cores import usable_cores
 from pocketserve_simulate.phone.device import PhoneModel, map_cores
 from pocketserve_simulate.phone.device_image import DeviceImage
-from pocketserve_simulate.phone.events import KINDS, Condition, EventError, PhoneEvent, check_event, combine
+from pocketserve_simulate.phone.events import (
+    KINDS,
+    Condition,
+    EventError,
+    PhoneEvent,
+    check_event,
+    combine,
+)
 from pocketserve_simulate.phone.mount_masks import ABSENT, find_covers, launcher
 from pocketserve_simulate.phone.port_hijacker import PortHijacker
 from pocketserve_simulate.phone.processes import Processes
@@ -74,8 +81,12 @@ class Phone:
     def summary(self) -> str:
         """Return the phone in one sentence, and what stands for it here."""
         model, cores = self.model, self.cores
-        fast, slow = (", ".join(map(str, listed)) for listed in (cores.fast, cores.slow))
-        mapping = f"fast ones run on desktop core {fast}" + (f", slow ones on {slow}" if slow else "")
+        fast, slow = (
+            ", ".join(map(str, listed)) for listed in (cores.fast, cores.slow)
+        )
+        mapping = f"fast ones run on desktop core {fast}" + (
+            f", slow ones on {slow}" if slow else ""
+        )
         return (
             f"{model.name}: {model.fast_cores} fast and {model.slow_cores} slow cores ({mapping}), "
             f"{model.speed:.0%} of a desktop core's time each, {model.memory_mb} MB for processes, "
@@ -86,7 +97,9 @@ class Phone:
     def memory_bytes(self) -> int | None:
         """Return what the process holds in memory (``VmRSS``); None without one, or where the system does not tell."""
         with contextlib.suppress(OSError, ValueError, IndexError):
-            for line in Path(f"/proc/{self.processes.pid}/status").read_text().splitlines():
+            for line in (
+                Path(f"/proc/{self.processes.pid}/status").read_text().splitlines()
+            ):
                 if line.startswith("VmRSS:"):
                     return int(line.split()[1]) * 1024
         return None
@@ -124,7 +137,11 @@ class Phone:
     def speed(self) -> float:
         """Share of the time that the processes run now."""
         condition = self._condition()
-        return self.model.speed * condition.speed * (self.model.slow_speed if condition.background else 1.0)
+        return (
+            self.model.speed
+            * condition.speed
+            * (self.model.slow_speed if condition.background else 1.0)
+        )
 
     def close(self) -> None:
         """End what is under way and the process: first politely, then by signal 9."""
@@ -150,7 +167,9 @@ class Phone:
         try:
             hijacker = PortHijacker(ports, self._host)
         except OSError as error:
-            raise EventError(f"the ports {ports} cannot be taken: {error.strerror}") from None
+            raise EventError(
+                f"the ports {ports} cannot be taken: {error.strerror}"
+            ) from None
         else:
             self.processes.excuse = "squatter"
             return hijacker

@@ -23,10 +23,20 @@ MAX_CONNECTIONS = 256
 JOIN_S = 5.0
 HTTP_METHODS = (b"GET ", b"POST ", b"PUT ", b"HEAD ", b"DELETE ", b"OPTIONS ")
 
-CHALLENGE = json_frame(FrameType.CHALLENGE, dumps({"v": VERSION, "nonce": "5a" * NONCE_BYTES, "auth": AUTH_HMAC}))
-_LIMITS = {"max_frame": 1 << 20, "max_inflight": 8, "max_bytes_inflight": 1 << 20, "idle_ms": 60_000}
+CHALLENGE = json_frame(
+    FrameType.CHALLENGE,
+    dumps({"v": VERSION, "nonce": "5a" * NONCE_BYTES, "auth": AUTH_HMAC}),
+)
+_LIMITS = {
+    "max_frame": 1 << 20,
+    "max_inflight": 8,
+    "max_bytes_inflight": 1 << 20,
+    "idle_ms": 60_000,
+}
 # The best that can be said without the token:
-READY = json_frame(FrameType.READY, dumps({"proof": "0" * 64, **_LIMITS, "server": "pocketserve"}))
+READY = json_frame(
+    FrameType.READY, dumps({"proof": "0" * 64, **_LIMITS, "server": "pocketserve"})
+)
 
 
 class PortHijacker:
@@ -39,10 +49,15 @@ class PortHijacker:
         self.received: list[bytearray] = []
         self._closing: Future[None] = Future()
         with contextlib.ExitStack() as stack:
-            listeners = [stack.enter_context(socket.create_server((host, port))) for port in ports]
+            listeners = [
+                stack.enter_context(socket.create_server((host, port)))
+                for port in ports
+            ]
             stack.pop_all()
         work = self._serve(listeners)
-        self._thread = threading.Thread(target=asyncio.run, args=[work], name="simulate-port-hijacker", daemon=True)
+        self._thread = threading.Thread(
+            target=asyncio.run, args=[work], name="simulate-port-hijacker", daemon=True
+        )
         self._thread.start()
 
     def close(self) -> None:
@@ -51,12 +66,17 @@ class PortHijacker:
         self._thread.join(JOIN_S)
 
     async def _serve(self, listeners: Sequence[socket.socket]) -> None:
-        servers = [await asyncio.start_server(self._answer, sock=listener) for listener in listeners]
+        servers = [
+            await asyncio.start_server(self._answer, sock=listener)
+            for listener in listeners
+        ]
         await asyncio.wrap_future(self._closing)
         for server in servers:
             server.close()
 
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _answer(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         received = bytearray()
         with contextlib.suppress(OSError), contextlib.closing(writer):
             if len(self.received) < MAX_CONNECTIONS:

@@ -19,7 +19,9 @@ from pocketserve_simulate.phone.detached_children import DetachedChildren
 from pocketserve_simulate.phone.port_hijacker import listening_ports
 
 WATCH_S = 0.2
-RESTART_S = 1.0  # the pause of runit's ``runsv`` between two starts of a service that ends
+RESTART_S = (
+    1.0  # the pause of runit's ``runsv`` between two starts of a service that ends
+)
 SPAWN_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 8.0  # more than the 5 s that a server may take to drain
 
@@ -62,11 +64,18 @@ class Processes:
         watch: Callable[[], None],
         started: Callable[[int | None], None],
     ) -> None:
-        self.changed = threading.Condition(threading.RLock())  # the lock of the phone, notified of every change
+        self.changed = threading.Condition(
+            threading.RLock()
+        )  # the lock of the phone, notified of every change
         self.starts: list[tuple[float, int]] = []  # monotonic time and id
         self.exits: list[ProcessExit] = []
         self.excuse = ""  # cause of starts that fail from now on
-        self._launcher, self._env, self._output, self._stdin = launcher, env, output, stdin
+        self._launcher, self._env, self._output, self._stdin = (
+            launcher,
+            env,
+            output,
+            stdin,
+        )
         self._watch, self._started = watch, started
         self._process: subprocess.Popen[bytes] | None = None
         self._arguments: list[str] | None = None
@@ -75,9 +84,13 @@ class Processes:
         self._supervised = False
         self._closed = self._ended = False
         self._detached = DetachedChildren()
-        self._reaping = threading.Lock()  # the innermost: a process id is valid until the process is reaped
+        self._reaping = (
+            threading.Lock()
+        )  # the innermost: a process id is valid until the process is reaped
         # Starts every process, because one dies with the thread that started it.
-        self._keeper = threading.Thread(target=self._keep, name="simulate-phone", daemon=True)
+        self._keeper = threading.Thread(
+            target=self._keep, name="simulate-phone", daemon=True
+        )
 
     def open(self) -> None:
         """Begin to watch."""
@@ -87,11 +100,21 @@ class Processes:
         """Run ``pocketserve ARGUMENTS…``; returns once the process is there, not once it is ready."""
         with self.changed:
             if self._closed or self.pid is not None:
-                raise PhoneError("the phone is closed" if self._closed else "the phone runs a command already")
-            self._arguments, self._supervised, before = list(arguments), False, len(self.starts)
+                raise PhoneError(
+                    "the phone is closed"
+                    if self._closed
+                    else "the phone runs a command already"
+                )
+            self._arguments, self._supervised, before = (
+                list(arguments),
+                False,
+                len(self.starts),
+            )
             self._start_at = time.monotonic()
             self.changed.notify_all()
-            if not self.changed.wait_for(lambda: len(self.starts) > before, SPAWN_TIMEOUT_S):
+            if not self.changed.wait_for(
+                lambda: len(self.starts) > before, SPAWN_TIMEOUT_S
+            ):
                 raise PhoneError("the command cannot be started")
 
     def revive(self) -> None:
@@ -118,7 +141,9 @@ class Processes:
     def wait(self, timeout: float) -> int | None:
         """Wait until nothing runs and nothing is to be started; returns the last exit code, None when time is over."""
         with self.changed:
-            ended = self.changed.wait_for(lambda: self.pid is None and self._start_at is None, timeout)
+            ended = self.changed.wait_for(
+                lambda: self.pid is None and self._start_at is None, timeout
+            )
             return self.exits[-1].code if ended and self.exits else None
 
     @property
@@ -144,7 +169,9 @@ class Processes:
             if process is None or process.returncode is not None:
                 return
             if number == signal.SIGKILL:
-                self._detached.search(process.pid)  # once it is dead, its children are nobody's
+                self._detached.search(
+                    process.pid
+                )  # once it is dead, its children are nobody's
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, number)  # it leads a session of its own
             if number in (signal.SIGSTOP, signal.SIGCONT, signal.SIGKILL):
@@ -182,15 +209,22 @@ class Processes:
         if process is None:
             return
         with self._reaping:
-            if os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            if (
+                os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                is None
+            ):
                 return
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)  # what it started; before its id may be somebody else's
+                os.killpg(
+                    process.pid, signal.SIGKILL
+                )  # what it started; before its id may be somebody else's
             self._detached.send(signal.SIGKILL)
             self._detached.forget()
             process.wait()
         cause = self._cause or (self._failing_cause if process.returncode > 0 else "")
-        self.exits.append(ProcessExit(time.monotonic(), process.returncode, cause, process.pid))
+        self.exits.append(
+            ProcessExit(time.monotonic(), process.returncode, cause, process.pid)
+        )
         self._process, self._cause = None, ""
         self._started(None)
         if self._supervised and process.returncode != 0:
@@ -221,10 +255,20 @@ class Processes:
         ready, says_ready = os.pipe()
         with contextlib.ExitStack() as stack:
             stack.callback(os.close, ready)
-            file = stack.enter_context(self._output.open("ab")) if self._output is not None else None
+            file = (
+                stack.enter_context(self._output.open("ab"))
+                if self._output is not None
+                else None
+            )
             try:
                 process = subprocess.Popen(
-                    [*self._launcher(says_ready), sys.executable, "-m", "pocketserve", *self._arguments],
+                    [
+                        *self._launcher(says_ready),
+                        sys.executable,
+                        "-m",
+                        "pocketserve",
+                        *self._arguments,
+                    ],
                     stdin=self._stdin,
                     stdout=file,
                     stderr=file,
@@ -237,7 +281,9 @@ class Processes:
                 return
             finally:
                 os.close(says_ready)
-            select.select([ready], [], [], SPAWN_TIMEOUT_S)  # stopped before that, it could outlive this process
+            select.select(
+                [ready], [], [], SPAWN_TIMEOUT_S
+            )  # stopped before that, it could outlive this process
             self._process = process
             self.starts.append((time.monotonic(), process.pid))
             self._started(process.pid)

@@ -23,7 +23,9 @@ class DutyCycle:
         self._changed = threading.Condition()
         self._speed = 1.0
         self._frozen = self._closed = False
-        self._thread = threading.Thread(target=self._run, name="simulate-duty-cycle", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name="simulate-duty-cycle", daemon=True
+        )
         self._thread.start()
 
     def set(self, speed: float, frozen: bool) -> None:
@@ -54,10 +56,14 @@ class DutyCycle:
                     self._changed.wait()
                     continue
                 self._send(signal.SIGSTOP)
-                self._changed.wait_for(self._idle, max(SHORTEST_S, PERIOD_S * (1.0 - self._speed)))
+                self._changed.wait_for(
+                    self._idle, max(SHORTEST_S, PERIOD_S * (1.0 - self._speed))
+                )
                 if not self._frozen:
                     self._send(signal.SIGCONT)
-                self._changed.wait_for(self._idle, max(SHORTEST_S, PERIOD_S * self._speed))
+                self._changed.wait_for(
+                    self._idle, max(SHORTEST_S, PERIOD_S * self._speed)
+                )
 
     def _idle(self) -> bool:
         return self._closed or self._frozen or self._speed >= 1.0

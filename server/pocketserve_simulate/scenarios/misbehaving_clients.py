@@ -30,15 +30,22 @@ RESET: Final = struct.pack("ii", 1, 0)
 class MisbehavingClient:
     """Misbehaves from :meth:`start` to :meth:`stop`; ``requests`` counts those that it has sent, whole or in part."""
 
-    def __init__(self, kind: str, addresses: ServerAddresses, model: str, question: Question) -> None:
+    def __init__(
+        self, kind: str, addresses: ServerAddresses, model: str, question: Question
+    ) -> None:
         self.kind = kind
         self.requests = 0
         url = urlsplit(addresses.socket)
         self._address = (str(url.hostname), int(url.port or 0))
-        self._key = addresses.token_file.read_text(encoding="ascii").strip().encode("ascii")
+        self._key = (
+            addresses.token_file.read_text(encoding="ascii").strip().encode("ascii")
+        )
         self._model, self._question = model, question
         self._stopping = threading.Event()
-        work: Callable[[], None] = {VANISHING: self._vanish, NEVER_READS: self._never_read}[kind]
+        work: Callable[[], None] = {
+            VANISHING: self._vanish,
+            NEVER_READS: self._never_read,
+        }[kind]
         self._thread = threading.Thread(target=work, name=kind)
 
     def start(self) -> None:
@@ -56,14 +63,18 @@ class MisbehavingClient:
         while not self._stopping.wait(VANISH_EVERY_S):
             with self._connected() as connection:
                 if connection is not None:
-                    self._send(connection, request[: -10 if self.requests % 2 else None])
+                    self._send(
+                        connection, request[: -10 if self.requests % 2 else None]
+                    )
                     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
 
     def _never_read(self) -> None:
         """Ask on several connections for as long as the server takes it, and read nothing."""
         with contextlib.ExitStack() as stack:
             sent: dict[socket.socket, int] = {}
-            while not self._stopping.wait(RETRY_S if len(sent) < DEAF_CONNECTIONS else VANISH_EVERY_S):
+            while not self._stopping.wait(
+                RETRY_S if len(sent) < DEAF_CONNECTIONS else VANISH_EVERY_S
+            ):
                 if len(sent) < DEAF_CONNECTIONS:
                     connection = stack.enter_context(self._connected())
                     if connection is not None:
@@ -71,7 +82,11 @@ class MisbehavingClient:
                 for connection in list(sent):
                     sent[connection] += 1
                     # Few bytes that ask for many: what is not read must be kept somewhere.
-                    frame = Frame(FrameType.REQUEST, request_id=sent[connection], target=b"GET /openapi.json")
+                    frame = Frame(
+                        FrameType.REQUEST,
+                        request_id=sent[connection],
+                        target=b"GET /openapi.json",
+                    )
                     if not self._send(connection, encode_frame(frame)):
                         del sent[connection]
 
@@ -79,7 +94,9 @@ class MisbehavingClient:
     def _connected(self) -> Iterator[socket.socket | None]:
         """Give a connection whose handshake is done; None where there is no server now."""
         try:
-            connection, _, _ = handshake.open_connection(self._address, self._key, CONNECT_TIMEOUT_S, MAX_ANSWER_BYTES)
+            connection, _, _ = handshake.open_connection(
+                self._address, self._key, CONNECT_TIMEOUT_S, MAX_ANSWER_BYTES
+            )
         except PocketserveError:
             yield None
             return
@@ -105,4 +122,12 @@ def _infer_request(model: str, question: Question) -> bytes:
     content = b"".join(body.chunks)
     length = body.json_length if body.json_length is not None else len(content)
     target = f"POST /v2/models/{model}/infer".encode("ascii")
-    return encode_frame(Frame(FrameType.REQUEST, request_id=1, target=target, json_length=length, body=content))
+    return encode_frame(
+        Frame(
+            FrameType.REQUEST,
+            request_id=1,
+            target=target,
+            json_length=length,
+            body=content,
+        )
+    )

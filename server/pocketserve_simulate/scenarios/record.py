@@ -66,17 +66,26 @@ class Record:
     streams: Mapping[str, Mapping[str, Any]]  # by name, what the scenario says of them
     events: list[PastEvent]
     samples: list[Sample]
-    memory: list[tuple[float, int | None]]  # second and resident bytes of the server, None while there is no server
+    memory: list[
+        tuple[float, int | None]
+    ]  # second and resident bytes of the server, None while there is no server
     lives: list[Life]
     exits: list[ProcessExit]
-    skipped: Mapping[str, int]  # by stream, requests that were due while all its threads were waiting
-    successes: Mapping[str, int] | None  # by model, what the last server has counted; None: not known
+    skipped: Mapping[
+        str, int
+    ]  # by stream, requests that were due while all its threads were waiting
+    successes: (
+        Mapping[str, int] | None
+    )  # by model, what the last server has counted; None: not known
     strangers: int  # requests that misbehaving clients have sent
     machine: Mapping[str, Any]
 
     def to_json(self) -> dict[str, Any]:
         """Return everything, with the samples as columns."""
-        columns = {name: [getattr(s, name) for s in self.samples] for name in Sample.__dataclass_fields__}
+        columns = {
+            name: [getattr(s, name) for s in self.samples]
+            for name in Sample.__dataclass_fields__
+        }
         return {**asdict(self), "samples": columns}
 
     def is_allowed(self, sample: Sample) -> bool:

@@ -20,7 +20,12 @@ from pocketserve_simulate.phone.phone import Phone
 from pocketserve_simulate.scenarios.misbehaving_clients import MisbehavingClient
 from pocketserve_simulate.scenarios.questions import Question, prepare_questions
 from pocketserve_simulate.scenarios.record import Life, PastEvent, Record
-from pocketserve_simulate.scenarios.scenario import DISTURBANCES, TENSORS, Scenario, ScenarioError
+from pocketserve_simulate.scenarios.scenario import (
+    DISTURBANCES,
+    TENSORS,
+    Scenario,
+    ScenarioError,
+)
 from pocketserve_simulate.scenarios.traffic import App, ServerAddresses
 from pocketserve_wire.addresses import LOOPBACK
 
@@ -32,18 +37,46 @@ POLL_S: Final = 0.1
 class Simulation:
     """A run of a scenario; ``folder`` is an empty one, for the phone, the server's state and its token."""
 
-    def __init__(self, scenario: Scenario, models: Path, folder: Path, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, scenario: Scenario, models: Path, folder: Path, say: Callable[[str], None]
+    ) -> None:
         self._scenario = scenario
         self._models = models
         self._folder = folder
         self._say = say
-        self._log, self._ready, token = folder / "server.log", folder / "ready.json", folder / "token"
+        self._log, self._ready, token = (
+            folder / "server.log",
+            folder / "ready.json",
+            folder / "token",
+        )
         http_port, socket_port = _free_ports()
-        self._arguments = ["serve", str(models), "--http-port", str(http_port), "--socket-port", str(socket_port)]
-        self._arguments += ["--ready-file", str(self._ready), "--token-file", str(token)]
-        self._arguments += ["--state-dir", str(folder / "state"), "--log-level", "warning", *scenario.options]
+        self._arguments = [
+            "serve",
+            str(models),
+            "--http-port",
+            str(http_port),
+            "--socket-port",
+            str(socket_port),
+        ]
+        self._arguments += [
+            "--ready-file",
+            str(self._ready),
+            "--token-file",
+            str(token),
+        ]
+        self._arguments += [
+            "--state-dir",
+            str(folder / "state"),
+            "--log-level",
+            "warning",
+            *scenario.options,
+        ]
         self._arguments += ["--load", *scenario.load] if scenario.load else []
-        self._addresses = ServerAddresses(f"http://{LOOPBACK}:{http_port}", f"socket://{LOOPBACK}:{socket_port}", token)
+        self._addresses = ServerAddresses(
+            f"http://{LOOPBACK}:{http_port}",
+            f"socket://{LOOPBACK}:{socket_port}",
+            token,
+        )
         self._questions: Mapping[str, list[Question]] = {}
         self._misbehaving: list[MisbehavingClient] = []
         self._begin = 0.0
@@ -51,7 +84,9 @@ class Simulation:
     def run(self) -> Record:
         """Run it to its end; ScenarioError if the server cannot be started, or not be asked."""
         self._say("asking beforehand for the right answers")
-        self._questions = prepare_questions(self._scenario.streams, self._models, self._folder / "state")
+        self._questions = prepare_questions(
+            self._scenario.streams, self._models, self._folder / "state"
+        )
         model, folder = DEVICES[self._scenario.device], self._folder / "phone"
         memory: list[tuple[float, int | None]] = []
         observe = lambda resident: memory.append((time.monotonic(), resident))  # noqa: E731
@@ -77,7 +112,10 @@ class Simulation:
     def _play(self, phone: Phone, memory: list[tuple[float, int | None]]) -> Record:
         self._begin = begin = time.monotonic()
         scenario = self._scenario
-        apps = [App(stream, self._addresses, self._questions[stream.name], begin) for stream in scenario.streams]
+        apps = [
+            App(stream, self._addresses, self._questions[stream.name], begin)
+            for stream in scenario.streams
+        ]
         with contextlib.ExitStack() as stack:
             for app in apps:
                 app.start()
@@ -90,12 +128,22 @@ class Simulation:
             device=scenario.device,
             seconds=scenario.seconds,
             recovery=scenario.recovery,
-            streams={stream.name: dataclasses.asdict(stream) for stream in scenario.streams},
+            streams={
+                stream.name: dataclasses.asdict(stream) for stream in scenario.streams
+            },
             events=events,
-            samples=sorted((sample for app in apps for sample in app.samples), key=lambda sample: sample.sent),
+            samples=sorted(
+                (sample for app in apps for sample in app.samples),
+                key=lambda sample: sample.sent,
+            ),
             memory=[(at - begin, resident) for at, resident in memory if at >= begin],
-            lives=[Life(pid, max(0.0, at - begin)) for at, pid in phone.processes.starts],
-            exits=[dataclasses.replace(item, at=item.at - begin) for item in phone.processes.exits],
+            lives=[
+                Life(pid, max(0.0, at - begin)) for at, pid in phone.processes.starts
+            ],
+            exits=[
+                dataclasses.replace(item, at=item.at - begin)
+                for item in phone.processes.exits
+            ],
             skipped={app.stream.name: app.skipped for app in apps},
             successes=self._successes(),
             strangers=sum(client.requests for client in self._misbehaving),
@@ -117,10 +165,16 @@ class Simulation:
             self._say(f"{now:5.1f} s  {event.kind} {'begins' if begins else 'is over'}")
             if begins:
                 beginnings[event] = now
-                self._start_misbehaving(event) if event.kind in DISTURBANCES else phone.begin(event)
+                self._start_misbehaving(
+                    event
+                ) if event.kind in DISTURBANCES else phone.begin(event)
             else:
-                past.append(PastEvent(event.kind, beginnings[event], now, event.options))
-                self._stop_misbehaving(event.kind) if event.kind in DISTURBANCES else phone.end(event)
+                past.append(
+                    PastEvent(event.kind, beginnings[event], now, event.options)
+                )
+                self._stop_misbehaving(
+                    event.kind
+                ) if event.kind in DISTURBANCES else phone.end(event)
         self._sleep_until(self._scenario.seconds)
         return sorted(past, key=lambda event: event.begun)
 
@@ -128,8 +182,12 @@ class Simulation:
         time.sleep(max(0.0, self._begin + second - time.monotonic()))
 
     def _start_misbehaving(self, event: PhoneEvent) -> None:
-        stream = next(stream for stream in self._scenario.streams if stream.ask == TENSORS)
-        client = MisbehavingClient(event.kind, self._addresses, stream.model, self._questions[stream.name][0])
+        stream = next(
+            stream for stream in self._scenario.streams if stream.ask == TENSORS
+        )
+        client = MisbehavingClient(
+            event.kind, self._addresses, stream.model, self._questions[stream.name][0]
+        )
         self._misbehaving.append(client)
         client.start()
 
@@ -143,7 +201,9 @@ class Simulation:
         """Return by model how many requests the server says it has answered; None if it cannot be asked."""
         counts: dict[str, int] = {}
         try:
-            with self._addresses.open("http", STATISTICS_TIMEOUT_S, STATISTICS_TIMEOUT_S) as client:
+            with self._addresses.open(
+                "http", STATISTICS_TIMEOUT_S, STATISTICS_TIMEOUT_S
+            ) as client:
                 for entry in client.statistics():
                     count = int(entry["inference_stats"]["success"]["count"])
                     counts[entry["name"]] = counts.get(entry["name"], 0) + count
@@ -154,7 +214,10 @@ class Simulation:
 
 def _free_ports() -> tuple[int, int]:
     """Return two ports that nobody listens on: a server that is started again must come back where it was."""
-    with socket.create_server((LOOPBACK, 0)) as first, socket.create_server((LOOPBACK, 0)) as second:
+    with (
+        socket.create_server((LOOPBACK, 0)) as first,
+        socket.create_server((LOOPBACK, 0)) as second,
+    ):
         return first.getsockname()[1], second.getsockname()[1]
 
 
@@ -165,4 +228,11 @@ def _moments(scenario: Scenario) -> list[tuple[float, bool, PhoneEvent]]:
     """
     moments = [(event.at, True, event) for event in scenario.events]
     moments += [(event.at + event.seconds, False, event) for event in scenario.events]
-    return sorted(moments, key=lambda moment: (moment[0], not moment[1] and not moment[2].seconds, moment[1]))
+    return sorted(
+        moments,
+        key=lambda moment: (
+            moment[0],
+            not moment[1] and not moment[2].seconds,
+            moment[1],
+        ),
+    )

@@ -11,16 +11,27 @@ from typing import Annotated, Any, Final, NamedTuple
 from pocketserve.messages import did_you_mean
 from pocketserve.repository.toml_table import ManifestError, TomlTable, declared_values
 from pocketserve_simulate.phone.device import DEVICES
-from pocketserve_simulate.phone.events import KINDS, MAX_EVENTS, EventError, PhoneEvent, check_event
+from pocketserve_simulate.phone.events import (
+    KINDS,
+    MAX_EVENTS,
+    EventError,
+    PhoneEvent,
+    check_event,
+)
 from pocketserve_wire.errors import code_named
 
-SHIPPED: Final = Path(__file__).parent  # the folder of the scenarios that come with the program
+SHIPPED: Final = Path(
+    __file__
+).parent  # the folder of the scenarios that come with the program
 MAX_FILE_BYTES: Final = 65_536
 MAX_SECONDS: Final = 3_600.0
 MAX_STREAMS: Final = 16
 
 VANISHING, NEVER_READS = "vanishing", "never_reads"
-DISTURBANCES: Final = (VANISHING, NEVER_READS)  # events that other apps bring; all others happen to the phone
+DISTURBANCES: Final = (
+    VANISHING,
+    NEVER_READS,
+)  # events that other apps bring; all others happen to the phone
 TENSORS, PICTURES, LOADS = "tensors", "pictures", "loads"
 
 
@@ -81,9 +92,13 @@ def read_scenario(name: str) -> Scenario:
             content = file.read(MAX_FILE_BYTES + 1)
     except (OSError, ValueError):
         names = f"{', '.join(shipped())}{did_you_mean(name, shipped())}"
-        raise ScenarioError(f"{name!r} is no scenario file and none of {names}") from None
+        raise ScenarioError(
+            f"{name!r} is no scenario file and none of {names}"
+        ) from None
     if len(content) > MAX_FILE_BYTES:
-        raise ScenarioError(f"{path.name}: a scenario has {MAX_FILE_BYTES} bytes at most")
+        raise ScenarioError(
+            f"{path.name}: a scenario has {MAX_FILE_BYTES} bytes at most"
+        )
     return parse_scenario(content, path.name)
 
 
@@ -91,7 +106,12 @@ def parse_scenario(content: bytes, file_name: str) -> Scenario:
     """Parse and check a scenario; ScenarioError names the key that is wrong and what it must be."""
     try:
         values = tomllib.loads(content.decode())
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
+    except (
+        UnicodeDecodeError,
+        tomllib.TOMLDecodeError,
+        RecursionError,
+        ValueError,
+    ) as error:
         raise ScenarioError(f"{file_name}: not a TOML file ({error})") from None
     try:
         return _scenario(TomlTable(values, file_name, ""), Path(file_name).stem)
@@ -109,18 +129,26 @@ def _scenario(table: TomlTable, name: str) -> Scenario:
     if twins := [name for name in names if names.count(name) > 1]:
         raise table.fault("streams", f"holds two called {twins[0]!r}")
     latest_end = scenario.seconds - scenario.recovery
-    events = [_event(entry, latest_end) for entry in _tables(table, "events", 0, MAX_EVENTS)]
+    events = [
+        _event(entry, latest_end) for entry in _tables(table, "events", 0, MAX_EVENTS)
+    ]
     events.sort(key=lambda event: event.at)
     disturbances = [event.kind for event in events if event.kind in DISTURBANCES]
     if disturbances and all(stream.ask != TENSORS for stream in streams):
         raise table.fault(
-            "events", f"holds {disturbances[0]!r}, which asks what a stream of tensors asks, and there is none"
+            "events",
+            f"holds {disturbances[0]!r}, which asks what a stream of tensors asks, and there is none",
         )
     squatters = [event for event in events if event.kind == "squatter"]
     if any(later.at < event.at + event.seconds for event, later in pairwise(squatters)):
-        raise table.fault("events", "holds two of kind 'squatter' at once, and a port goes to one only")
+        raise table.fault(
+            "events",
+            "holds two of kind 'squatter' at once, and a port goes to one only",
+        )
     table.refuse_rest()
-    return replace(scenario, options=options, load=load, streams=streams, events=tuple(events))
+    return replace(
+        scenario, options=options, load=load, streams=streams, events=tuple(events)
+    )
 
 
 def _stream(table: TomlTable) -> Stream:
@@ -128,7 +156,8 @@ def _stream(table: TomlTable) -> Stream:
     for code in stream.allow:
         if code_named(code) is None:
             raise table.fault(
-                "allow", f"holds {code!r}, which is no error code of the server (docs/http.md lists them)"
+                "allow",
+                f"holds {code!r}, which is no error code of the server (docs/http.md lists them)",
             )
     table.refuse_rest()
     return stream
@@ -143,7 +172,10 @@ class _Span(NamedTuple):
 def _event(table: TomlTable, latest_end: float) -> PhoneEvent:
     kind, at, seconds = _Span(**_values(_Span, table, *_Span._fields))
     if at + seconds > latest_end:
-        raise table.fault("seconds", f"must end it by {latest_end:g} s, so that there is time to see the recovery")
+        raise table.fault(
+            "seconds",
+            f"must end it by {latest_end:g} s, so that there is time to see the recovery",
+        )
     if kind in DISTURBANCES:
         table.refuse_rest()
         return PhoneEvent(kind, at, seconds)
@@ -166,5 +198,8 @@ def _values(options: type, table: TomlTable, *required: str) -> dict[str, Any]:
 def _tables(table: TomlTable, key: str, minimum: int, maximum: int) -> list[TomlTable]:
     entries = table.tables(key)
     if not minimum <= len(entries) <= maximum:
-        raise table.fault(key, f"must be {minimum} to {maximum} tables ([[{key}]]), not {len(entries)}")
+        raise table.fault(
+            key,
+            f"must be {minimum} to {maximum} tables ([[{key}]]), not {len(entries)}",
+        )
     return entries

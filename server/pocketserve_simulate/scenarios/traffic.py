@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from pocketserve_client import Client, ServerError, ServerUnreachableError
-from pocketserve_simulate.scenarios.record import LOST, REFUSED, RIGHT, SILENT, WRONG, Sample
+from pocketserve_simulate.scenarios.record import (
+    LOST,
+    REFUSED,
+    RIGHT,
+    SILENT,
+    WRONG,
+    Sample,
+)
 from pocketserve_simulate.scenarios.scenario import LOADS, Stream
 from pocketserve_wire.errors import code_named
 
@@ -30,7 +37,9 @@ class ServerAddresses:
     def open(self, transport: str, timeout: float, reconnect: float) -> Client:
         """Return a client as an app would have it."""
         url = self.http if transport == "http" else self.socket
-        return Client(url, token_file=self.token_file, timeout=timeout, reconnect=reconnect)
+        return Client(
+            url, token_file=self.token_file, timeout=timeout, reconnect=reconnect
+        )
 
 
 class Askable(Protocol):
@@ -43,12 +52,20 @@ class Askable(Protocol):
 class App:
     """Sends one stream's requests, from as many threads as it may have requests under way."""
 
-    def __init__(self, stream: Stream, addresses: ServerAddresses, questions: Sequence[Askable], begin: float) -> None:
+    def __init__(
+        self,
+        stream: Stream,
+        addresses: ServerAddresses,
+        questions: Sequence[Askable],
+        begin: float,
+    ) -> None:
         self.stream = stream
         self.samples: list[Sample] = []
         self.skipped = 0
         loads = stream.ask == LOADS
-        self._questions: Sequence[Askable] = [LoadsAndUnloads(questions)] if loads else questions
+        self._questions: Sequence[Askable] = (
+            [LoadsAndUnloads(questions)] if loads else questions
+        )
         self._begin = begin
         self._client = addresses.open(stream.client, stream.timeout, stream.reconnect)
         self._stopping = threading.Event()
@@ -56,7 +73,9 @@ class App:
         self._next = 0
         self._under_way: dict[int, float] = {}  # by thread: when its request was sent
         count = 1 if loads else stream.parallel
-        self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(count)]
+        self._threads = [
+            threading.Thread(target=self._work, daemon=True) for _ in range(count)
+        ]
 
     def start(self) -> None:
         """Begin to ask."""
@@ -80,10 +99,15 @@ class App:
             if self._stopping.wait(max(0.0, due - time.monotonic())):
                 return
             self._under_way[threading.get_ident()] = sent = time.monotonic()
-            outcome, code, detail = self._ask(self._questions[number % len(self._questions)])
+            outcome, code, detail = self._ask(
+                self._questions[number % len(self._questions)]
+            )
             took = time.monotonic() - sent
             if took > self.stream.max_call_s + SLACK_S:
-                outcome, detail = SILENT, f"ended after {took:.1f} s as {outcome} {code}"
+                outcome, detail = (
+                    SILENT,
+                    f"ended after {took:.1f} s as {outcome} {code}",
+                )
             self._record(threading.get_ident(), outcome, code, detail)
 
     def _record(self, thread: int, outcome: str, code: str, detail: str) -> None:
@@ -91,7 +115,11 @@ class App:
         sent = self._under_way.pop(thread, None)
         if sent is not None:
             ended = time.monotonic() - self._begin
-            self.samples.append(Sample(self.stream.name, sent - self._begin, ended, outcome, code, detail))
+            self.samples.append(
+                Sample(
+                    self.stream.name, sent - self._begin, ended, outcome, code, detail
+                )
+            )
 
     def _next_request(self) -> tuple[int, float]:
         """Return number and time of the next request; those whose time is over are skipped."""
@@ -107,7 +135,11 @@ class App:
         try:
             wrong = question.ask(self._client, self.stream)
         except ServerError as error:
-            return (REFUSED if code_named(error.code) else WRONG), error.code, str(error)
+            return (
+                (REFUSED if code_named(error.code) else WRONG),
+                error.code,
+                str(error),
+            )
         except ServerUnreachableError as error:
             return LOST, type(error).__name__.removesuffix("Error"), str(error)
         except Exception as error:  # what no app expects from the client: the report must show it, not lose a thread
@@ -136,9 +168,15 @@ class LoadsAndUnloads:
             self._loaded = load
             return ""
         try:
-            wrong = self._questions[self._steps % len(self._questions)].ask(client, stream)
+            wrong = self._questions[self._steps % len(self._questions)].ask(
+                client, stream
+            )
         except ServerError as error:
             if error.code != UNLOADED:
                 raise
             return "the model was loaded, and is not any more" if self._loaded else ""
-        return "the model was unloaded, and answers again" if self._loaded is False else wrong
+        return (
+            "the model was unloaded, and answers again"
+            if self._loaded is False
+            else wrong
+        )

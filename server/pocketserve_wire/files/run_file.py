@@ -20,8 +20,13 @@ from pocketserve_wire.addresses import LOOPBACK
 FOLDER: Final = "runs"
 MAX_FILE_BYTES: Final = 32_768  # a path may have 4,096 bytes, each written with six
 MAX_FILES: Final = 64
-LATEST: Final = 253_402_300_799.0  # the end of the year 9999, the last that Python can format
-HOSTS_OF_LOOPBACK: Final = (LOOPBACK, "0.0.0.0")  # addresses whose listener has the port on 127.0.0.1
+LATEST: Final = (
+    253_402_300_799.0  # the end of the year 9999, the last that Python can format
+)
+HOSTS_OF_LOOPBACK: Final = (
+    LOOPBACK,
+    "0.0.0.0",
+)  # addresses whose listener has the port on 127.0.0.1
 
 
 class Run(NamedTuple):
@@ -29,7 +34,9 @@ class Run(NamedTuple):
 
     pid: int
     started: float  # seconds since 1970
-    suspended: float | None = None  # seconds that the device had slept between its start and the run's, if known
+    suspended: float | None = (
+        None  # seconds that the device had slept between its start and the run's, if known
+    )
     boot: str = ""  # identifies the device's start; empty if unknown
     ports: tuple[int, ...] = ()
     http: str = ""  # host and port, such as ``127.0.0.1:8470``
@@ -50,21 +57,33 @@ def http_server(state_dir: Path, port: int) -> Run | None:
     The same answer before and after connecting proves that the server had the port in between.
     """
     addresses = [f"{host}:{port}" for host in HOSTS_OF_LOOPBACK]
-    return next((run for _, run, locked in runs(state_dir) if locked and run.http in addresses), None)
+    return next(
+        (run for _, run, locked in runs(state_dir) if locked and run.http in addresses),
+        None,
+    )
 
 
 def read_run(path: Path) -> tuple[Run, bool] | None:
     """Return a file's run, and whether a server has locked it; None for none, or where others could have written it."""
     try:
         # Neither a link nor a FIFO that nobody writes to may lead away or hold up.
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+        descriptor = os.open(
+            path,
+            os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0),
+        )
     except OSError:
         return None
     try:
         status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
+        if (
+            not stat.S_ISREG(status.st_mode)
+            or status.st_uid != os.geteuid()
+            or status.st_mode & 0o022
+        ):
             return None
-        return _run_of(json.loads(os.read(descriptor, MAX_FILE_BYTES))), _is_locked(descriptor)
+        return _run_of(json.loads(os.read(descriptor, MAX_FILE_BYTES))), _is_locked(
+            descriptor
+        )
     except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
     finally:

@@ -35,7 +35,9 @@ def pictures(client: Client, inputs: Path) -> Lines:
     """Everything that is asked with a picture."""
 
     def ask(model: str, file: str, **options: Any) -> list[dict[str, Any]]:
-        entries: list[dict[str, Any]] = client.predict(model, inputs / file, parameters=options)["predictions"]
+        entries: list[dict[str, Any]] = client.predict(
+            model, inputs / file, parameters=options
+        )["predictions"]
         return entries
 
     def first_score(file: str, **options: Any) -> list[list[Any]]:
@@ -45,16 +47,35 @@ def pictures(client: Client, inputs: Path) -> Lines:
     bodies = ask("poses", "person.png")
     points = [one["keypoints"] for one in bodies]
     return {
-        "digits": [[True, e["label"], e["label"], e["index"], e["score"]] for e in digits],
+        "digits": [
+            [True, e["label"], e["label"], e["index"], e["score"]] for e in digits
+        ],
         "digits best": [["LABEL_7"]],
         "digits nv21": first_score("frame.nv21", format="nv21", rotation=90),
         "digits planes": first_score("frame.nv21", format="nv21", rotation=90),
         "digits rgba": first_score("frame.rgba", format="rgba"),
-        "numbers": [[e["label"], e["index"], e["score"], box(e)] for e in ask("numbers", "page.jpg")],
-        "shapes": [[e["label"].upper(), e["score"], box(e)] for e in ask("shapes", "drawing.png")],
-        "ground": [[e["label"].upper(), e["share"], e["pixels"]] for e in ask("ground", "drawing.png")],
+        "numbers": [
+            [e["label"], e["index"], e["score"], box(e)]
+            for e in ask("numbers", "page.jpg")
+        ],
+        "shapes": [
+            [e["label"].upper(), e["score"], box(e)]
+            for e in ask("shapes", "drawing.png")
+        ],
+        "ground": [
+            [e["label"].upper(), e["share"], e["pixels"]]
+            for e in ask("ground", "drawing.png")
+        ],
         "poses": [
-            [e["score"], box(e), len(p), p[0]["label"].upper().replace(" ", "_"), p[0]["x"], p[0]["y"], p[0]["score"]]
+            [
+                e["score"],
+                box(e),
+                len(p),
+                p[0]["label"].upper().replace(" ", "_"),
+                p[0]["x"],
+                p[0]["y"],
+                p[0]["score"],
+            ]
             for e, p in zip(bodies, points, strict=True)
         ],
     }
@@ -68,17 +89,31 @@ def others(client: Client, inputs: Path) -> Lines:
         entries: list[dict[str, Any]] = client.predict(model, body)["predictions"]
         return entries
 
-    petals, rows = ask("petals", [5.1, 3.5, 1.4])[0], ask("petals", [[5.1, 3.5, 1.4], [6, 3, 5]])
+    petals, rows = (
+        ask("petals", [5.1, 3.5, 1.4])[0],
+        ask("petals", [[5.1, 3.5, 1.4], [6, 3, 5]]),
+    )
     moods = ask("mood", ["a film", "σ"])
     span = ask("answers", {"question": "where does anna live?", "context": CONTEXT})[0]
-    match = ask("phrases", {"query": "switch the lamp on", "texts": ["play a song", "turn on the light"]})[0]
+    match = ask(
+        "phrases",
+        {"query": "switch the lamp on", "texts": ["play a song", "turn on the light"]},
+    )[0]
     sound = ask("tones", (inputs / "tone.wav").read_bytes())
     hostile = ask("hostile", ROWS)
     return {
         "petals": [[petals["value"], "petal_width", "cm", 5.1]],
         "petals rows": [[rows[1]["value"]]],
-        "diabetes": [[ask("diabetes", [59, 2, 32.1, 101, 157, 93.2, 38, 4, 4.8598, 87])[0]["value"]]],
-        "hostile": [[label_text(e["index"]), e["label"], e["score"], e["row"]] for e in hostile],
+        "diabetes": [
+            [
+                ask("diabetes", [59, 2, 32.1, 101, 157, 93.2, 38, 4, 4.8598, 87])[0][
+                    "value"
+                ]
+            ]
+        ],
+        "hostile": [
+            [label_text(e["index"]), e["label"], e["score"], e["row"]] for e in hostile
+        ],
         "hostile outside": [[True]],
         "mood": [[e["label"].upper(), e["score"], e["input"]] for e in moods],
         "mood one": [[ask("mood", ['a "film"'])[0]["label"].upper()]],
@@ -100,18 +135,42 @@ def tensors(client: Client) -> Lines:
     """Everything that is asked with tensors."""
     image = np.repeat(np.array([0, 1], np.float32), 64).reshape(2, 8, 8, 1)
     name = client.model_metadata("plain")["inputs"][0]["name"]
-    plain = client.infer("plain", {name: np.array([[5.1, 3.5, 1.4], [6, 3, 5]], np.float32)})
+    plain = client.infer(
+        "plain", {name: np.array([[5.1, 3.5, 1.4], [6, 3, 5]], np.float32)}
+    )
     wide: dict[str, list[Any]] = {
-        **{"FLOAT": [1, 2, 3, 4, 5, 6], "DOUBLE": [0.5, -1], "FLOAT16": [1, -2], "INT8": [-1, 127]},
-        **{"INT16": [-300, 300], "INT32": [-70000, 70000], "INT64": [-(2**40), 2**40], "UINT8": [-1, 1]},
-        **{"UINT16": [65535, 1], "UINT32": [2**32 - 1, 1], "UINT64": [1, 2], "BOOL": [True, False]},
+        **{
+            "FLOAT": [1, 2, 3, 4, 5, 6],
+            "DOUBLE": [0.5, -1],
+            "FLOAT16": [1, -2],
+            "INT8": [-1, 127],
+        },
+        **{
+            "INT16": [-300, 300],
+            "INT32": [-70000, 70000],
+            "INT64": [-(2**40), 2**40],
+            "UINT8": [-1, 1],
+        },
+        **{
+            "UINT16": [65535, 1],
+            "UINT32": [2**32 - 1, 1],
+            "UINT64": [1, 2],
+            "BOOL": [True, False],
+        },
         "STRING": ["σ", "b"],
     }
     assert wide.keys() == DATATYPES.keys()
     return {
-        "digits infer": [[client.infer("digits", {"image": image})["scores"].reshape(-1).tolist(), [2, 10]]],
+        "digits infer": [
+            [
+                client.infer("digits", {"image": image})["scores"].reshape(-1).tolist(),
+                [2, 10],
+            ]
+        ],
         "digits length": [
-            ["image takes [-1, 8, 8, 1], -1 being any size; 65 elements of shape [1, 8, 8, 1] do not fill it"]
+            [
+                "image takes [-1, 8, 8, 1], -1 being any size; 65 elements of shape [1, 8, 8, 1] do not fill it"
+            ]
         ],
         "plain": [[next(iter(plain.values())).reshape(-1).tolist()]],
         "wide": [list(wide.values())],
@@ -125,7 +184,9 @@ def check(printed: str, expected: Lines) -> None:
         name, _, values = line.partition("\t")
         lines[name].append(json.loads(values))
     labels = lines.pop("hostile label")
-    assert [text for _, text in labels] == [label_text(i) for i in range(len(HOSTILE_LABELS))]
+    assert [text for _, text in labels] == [
+        label_text(i) for i in range(len(HOSTILE_LABELS))
+    ]
     assert len({name for name, _ in labels}) == len(labels)
     assert lines.keys() == expected.keys()
     for name, rows in expected.items():
@@ -137,4 +198,6 @@ def near(value: Any) -> Any:
     """The value, real numbers with the rounding of text and of single precision."""
     if isinstance(value, list):
         return [near(one) for one in value]
-    return pytest.approx(value, rel=1e-6, abs=1e-9) if isinstance(value, float) else value
+    return (
+        pytest.approx(value, rel=1e-6, abs=1e-9) if isinstance(value, float) else value
+    )

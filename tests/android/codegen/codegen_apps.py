@@ -29,19 +29,60 @@ class App:
     java: Path
     path: str
 
-    def command(self, main: str, inputs: Path, transport: str, server: Server, token: Path | None = None) -> list[str]:
+    def command(
+        self,
+        main: str,
+        inputs: Path,
+        transport: str,
+        server: Server,
+        token: Path | None = None,
+    ) -> list[str]:
         """How to start it."""
-        where = [transport.upper(), str(server.socket_port), str(server.port), str(token or server.ready["token_file"])]
-        return [str(self.java), "-cp", self.path, f"com.example.app.{main}", str(inputs), *where]
+        where = [
+            transport.upper(),
+            str(server.socket_port),
+            str(server.port),
+            str(token or server.ready["token_file"]),
+        ]
+        return [
+            str(self.java),
+            "-cp",
+            self.path,
+            f"com.example.app.{main}",
+            str(inputs),
+            *where,
+        ]
 
 
-def generate(server: Server, language: str, folder: Path, models: Sequence[str] = ()) -> list[Path]:
+def generate(
+    server: Server, language: str, folder: Path, models: Sequence[str] = ()
+) -> list[Path]:
     """Write a class for each of these models of a server, or for every one."""
     with Client(server.url, server.token) as client:
         names = set(models) or {entry["name"] for entry in client.index()}
-    where = ["--url", server.url, "--token-file", server.ready["token_file"], "--output", str(folder)]
+    where = [
+        "--url",
+        server.url,
+        "--token-file",
+        server.ready["token_file"],
+        "--output",
+        str(folder),
+    ]
     for name in sorted(names):
-        assert main(["codegen", name, "--package", "com.example.app", "--language", language, *where]) == 0
+        assert (
+            main(
+                [
+                    "codegen",
+                    name,
+                    "--package",
+                    "com.example.app",
+                    "--language",
+                    language,
+                    *where,
+                ]
+            )
+            == 0
+        )
     files = sorted((folder / "com/example/app").iterdir())
     assert len(files) == len(names)
     return files
@@ -50,11 +91,20 @@ def generate(server: Server, language: str, folder: Path, models: Sequence[str] 
 def run(command: list[object], **options: Any) -> None:
     """Run a tool; what it says is the message of the failure."""
     words = [str(part) for part in command]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S, check=False, **options)
+    done = subprocess.run(
+        words,
+        capture_output=True,
+        text=True,
+        timeout=COMPILE_TIMEOUT_S,
+        check=False,
+        **options,
+    )
     assert done.returncode == 0, f"{done.stdout}{done.stderr}"[-4000:]
 
 
-def compile_programs(toolchain: Any, target: Path, sources: list[Path], *path: Path) -> Path:
+def compile_programs(
+    toolchain: Any, target: Path, sources: list[Path], *path: Path
+) -> Path:
     """Compile programs, which read files in a way that Android 6 does not have."""
     run([toolchain.javac, "-cp", class_path(*path), "-d", target, *sources])
     return target
@@ -65,7 +115,9 @@ def class_path(*parts: object) -> str:
     return os.pathsep.join(map(str, parts))
 
 
-def compile_java(toolchain: Any, library: Path, target: Path, sources: list[Path]) -> Path:
+def compile_java(
+    toolchain: Any, library: Path, target: Path, sources: list[Path]
+) -> Path:
     """Compile generated classes as an app would: Java 8, and the classes of Android 6 alone. ASCII is all they are."""
     command = [
         toolchain.javac,
@@ -78,22 +130,60 @@ def compile_java(toolchain: Any, library: Path, target: Path, sources: list[Path
         "-target",
         "8",
     ]
-    run([*command, "-bootclasspath", toolchain.android_jar, "-cp", library, "-d", target, *sources])
+    run(
+        [
+            *command,
+            "-bootclasspath",
+            toolchain.android_jar,
+            "-cp",
+            library,
+            "-d",
+            target,
+            *sources,
+        ]
+    )
     return target
 
 
 def dexed(toolchain: Any, folder: Path, *parts: Path) -> Path:
     """Classes and jars after a way through Android's bytecode."""
     dex, back = folder / "classes.dex", folder / "dexed.jar"
-    translator = [toolchain.java, "-cp", toolchain.dx_jar, "com.android.dx.command.Main"]
+    translator = [
+        toolchain.java,
+        "-cp",
+        toolchain.dx_jar,
+        "com.android.dx.command.Main",
+    ]
     run([*translator, "--dex", "--min-sdk-version=23", f"--output={dex}", *parts])
     run([toolchain.enjarify, "--force", "-o", back, dex])
     return back
 
 
-def compile_kotlin(toolchain: Any, app_tools: Any, library: Path, target: Path, sources: list[Path]) -> Path:
+def compile_kotlin(
+    toolchain: Any, app_tools: Any, library: Path, target: Path, sources: list[Path]
+) -> Path:
     """Compile as an app would: Android 6's class library says what there is."""
-    seen = os.pathsep.join([str(library), app_tools.kotlin_libraries, str(toolchain.android_jar)])
-    command = [toolchain.java, "-cp", app_tools.kotlin, "org.jetbrains.kotlin.cli.jvm.K2JVMCompiler", "-Werror"]
-    run([*command, "-no-jdk", "-no-stdlib", "-no-reflect", "-cp", seen, "-d", target, *sources])
+    seen = os.pathsep.join(
+        [str(library), app_tools.kotlin_libraries, str(toolchain.android_jar)]
+    )
+    command = [
+        toolchain.java,
+        "-cp",
+        app_tools.kotlin,
+        "org.jetbrains.kotlin.cli.jvm.K2JVMCompiler",
+        "-Werror",
+    ]
+    run(
+        [
+            *command,
+            "-no-jdk",
+            "-no-stdlib",
+            "-no-reflect",
+            "-cp",
+            seen,
+            "-d",
+            target,
+            *sources,
+        ]
+    )
     return target

@@ -54,29 +54,52 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def kotlin(
-    toolchain: Any, app_tools: Any, library: Path, live: Server, tmp_path_factory: pytest.TempPathFactory
+    toolchain: Any,
+    app_tools: Any,
+    library: Path,
+    live: Server,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> App:
     """The programs in Kotlin."""
     folder = tmp_path_factory.mktemp("kotlin")
-    sources = [*generate(live, "kotlin", folder / "src"), *sorted(PROGRAMS.glob("*.kt"))]
+    sources = [
+        *generate(live, "kotlin", folder / "src"),
+        *sorted(PROGRAMS.glob("*.kt")),
+    ]
     classes = compile_kotlin(toolchain, app_tools, library, folder / "classes", sources)
-    return App(toolchain.java, class_path(classes, library, app_tools.kotlin_libraries, toolchain.json_jar))
+    return App(
+        toolchain.java,
+        class_path(classes, library, app_tools.kotlin_libraries, toolchain.json_jar),
+    )
 
 
 @pytest.fixture(scope="module")
 def apps(
-    toolchain: Any, library: Path, live: Server, kotlin: App, tmp_path_factory: pytest.TempPathFactory
+    toolchain: Any,
+    library: Path,
+    live: Server,
+    kotlin: App,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> dict[str, App]:
     """The programs in Kotlin, in Java, and in Java after a way through dex."""
     folder = tmp_path_factory.mktemp("java")
-    classes = compile_java(toolchain, library, folder / "classes", generate(live, "java", folder / "src"))
+    classes = compile_java(
+        toolchain, library, folder / "classes", generate(live, "java", folder / "src")
+    )
     programs = compile_programs(
-        toolchain, folder / "programs", sorted(PROGRAMS.glob("*.java")), classes, library, toolchain.json_jar
+        toolchain,
+        folder / "programs",
+        sorted(PROGRAMS.glob("*.java")),
+        classes,
+        library,
+        toolchain.json_jar,
     )
     back = dexed(toolchain, folder, library, classes)
     return {
         "kotlin": kotlin,
-        "java": App(toolchain.java, class_path(programs, classes, library, toolchain.json_jar)),
+        "java": App(
+            toolchain.java, class_path(programs, classes, library, toolchain.json_jar)
+        ),
         "dexed": App(toolchain.java, class_path(programs, back, toolchain.json_jar)),
     }
 
@@ -111,10 +134,17 @@ def expected(live: Server, inputs: Path) -> Lines:
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("form", FORMS)
 def test_the_same_answers_as_the_python_client(
-    apps: dict[str, App], form: str, transport: str, live: Server, inputs: Path, expected: Lines
+    apps: dict[str, App],
+    form: str,
+    transport: str,
+    live: Server,
+    inputs: Path,
+    expected: Lines,
 ) -> None:
     command = apps[form].command("Ask", inputs, transport, live)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
     assert done.returncode == 0, done.stderr
     check(done.stdout, expected)
 
@@ -123,7 +153,9 @@ def test_the_same_answers_as_the_python_client(
 def led(app: App, *arguments: Any) -> Iterator[Any]:
     """The program that asks the digits whenever it is told, and says what came of it."""
     command = app.command("Faults", *arguments)
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     try:
 
         def tell(word: str) -> str:
@@ -137,7 +169,9 @@ def led(app: App, *arguments: Any) -> Iterator[Any]:
         process.communicate(timeout=60)
 
 
-NO_TOKEN = "the server does not know this token; take the one that `pocketserve token` prints"
+NO_TOKEN = (
+    "the server does not know this token; take the one that `pocketserve token` prints"
+)
 START = "; is the server running? Start it with `pocketserve serve` "
 AGAIN = "generate the class again: pocketserve codegen digits --language {} --package com.example.app --class Digits"
 
@@ -145,7 +179,12 @@ AGAIN = "generate the class again: pocketserve codegen digits --language {} --pa
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("form", FORMS)
 def test_each_fault_has_its_code_and_sentence(
-    apps: dict[str, App], form: str, transport: str, inputs: Path, new_server: StartServer, tmp_path: Path
+    apps: dict[str, App],
+    form: str,
+    transport: str,
+    inputs: Path,
+    new_server: StartServer,
+    tmp_path: Path,
 ) -> None:
     """A model that changes after the first call, and before it; one that goes; a wrong token; a server that ends."""
     models = tmp_path / "models"
@@ -154,18 +193,30 @@ def test_each_fault_has_its_code_and_sentence(
     server = new_server(models)
     with led(apps[form], inputs, transport, server) as tell:
         assert tell("ask") == "7"
-        (models / "digits/labels.txt").write_text("zero\n" + "\n".join("123456789") + "\n")
+        (models / "digits/labels.txt").write_text(
+            "zero\n" + "\n".join("123456789") + "\n"
+        )
         assert tell("ask") == "7"  # what was checked stays so
-        assert server.call("POST", "/v2/repository/models/digits/load").status_code == 200
+        assert (
+            server.call("POST", "/v2/repository/models/digits/load").status_code == 200
+        )
         again = AGAIN.format("kotlin" if form == "kotlin" else "java")
-        assert tell("check") == f"MODEL_CHANGED: model 'digits' is not the one that this class was made from; {again}"
+        assert (
+            tell("check")
+            == f"MODEL_CHANGED: model 'digits' is not the one that this class was made from; {again}"
+        )
         assert tell("ask").startswith("MODEL_CHANGED: ")
         shutil.rmtree(models / "digits")
-        assert tell("ask").startswith("MODEL_NOT_FOUND: Request for unknown model: 'digits' is not found")
+        assert tell("ask").startswith(
+            "MODEL_NOT_FOUND: Request for unknown model: 'digits' is not found"
+        )
         (wrong := tmp_path / "wrong").write_text("0" * 43)
         with led(apps[form], inputs, transport, server, wrong) as stranger:
             assert stranger("ask") == f"TOKEN_UNKNOWN: {NO_TOKEN}"
     assert server.stop() == 0
     with led(apps[form], inputs, transport, server) as tell:
         answer = tell("ask")
-        assert answer.startswith("SERVER_UNREACHABLE: nothing answers at ") and START in answer
+        assert (
+            answer.startswith("SERVER_UNREACHABLE: nothing answers at ")
+            and START in answer
+        )

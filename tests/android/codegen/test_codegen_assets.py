@@ -35,18 +35,29 @@ from .codegen_apps import (
 pytestmark = [pytest.mark.java, pytest.mark.live, pytest.mark.assets]
 
 TRANSPORTS = ("socket", "http")
-CLASSIFIERS = ("mobilenet_v1_0.25_224_float_metadata", "mobilenet_v1_0.25_224_quant", "mobilenet_v2_1.0_224_quant")
+CLASSIFIERS = (
+    "mobilenet_v1_0.25_224_float_metadata",
+    "mobilenet_v1_0.25_224_quant",
+    "mobilenet_v2_1.0_224_quant",
+)
 
 
 @pytest.fixture(scope="module")
-def apps(toolchain: Any, library: Path, asset_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def apps(
+    toolchain: Any,
+    library: Path,
+    asset_server: Server,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Any:
     """The program on the classes as they are, and after a way through dex."""
     folder = tmp_path_factory.mktemp("public")
     sources = generate(asset_server, "java", folder / "src")
     assert len(sources) >= 10
     classes = compile_java(toolchain, library, folder / "classes", sources)
     program, json_jar = [PROGRAMS / "assets" / "Public.java"], toolchain.json_jar
-    programs = compile_programs(toolchain, folder / "programs", program, classes, library, json_jar)
+    programs = compile_programs(
+        toolchain, folder / "programs", program, classes, library, json_jar
+    )
     back = dexed(toolchain, folder, library, classes)
     return {
         "java": App(toolchain.java, class_path(programs, classes, library, json_jar)),
@@ -56,13 +67,23 @@ def apps(toolchain: Any, library: Path, asset_server: Server, tmp_path_factory: 
 
 @pytest.fixture(scope="module")
 def kotlin(
-    toolchain: Any, app_tools: Any, library: Path, asset_server: Server, tmp_path_factory: pytest.TempPathFactory
+    toolchain: Any,
+    app_tools: Any,
+    library: Path,
+    asset_server: Server,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> App:
     """The program in Kotlin, whose compiler takes minutes for labels by the thousand."""
     folder = tmp_path_factory.mktemp("public-kotlin")
-    sources = [*generate(asset_server, "kotlin", folder / "src"), PROGRAMS / "assets" / "Public.kt"]
+    sources = [
+        *generate(asset_server, "kotlin", folder / "src"),
+        PROGRAMS / "assets" / "Public.kt",
+    ]
     classes = compile_kotlin(toolchain, app_tools, library, folder / "classes", sources)
-    return App(toolchain.java, class_path(classes, library, app_tools.kotlin_libraries, toolchain.json_jar))
+    return App(
+        toolchain.java,
+        class_path(classes, library, app_tools.kotlin_libraries, toolchain.json_jar),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -88,42 +109,79 @@ def expected(asset_server: Server, inputs: Path) -> dict[str, list[list[Any]]]:
 
         def tensor(model: str, values: Any, output: int = 0) -> list[list[Any]]:
             name = client.model_metadata(model)["inputs"][0]["name"]
-            return [[list(client.infer(model, {name: values}).values())[output].reshape(-1).tolist()[:500]]]
+            return [
+                [
+                    list(client.infer(model, {name: values}).values())[output]
+                    .reshape(-1)
+                    .tolist()[:500]
+                ]
+            ]
 
-        photo, detector, mask = inputs / "photo", "coco_ssd_mobilenet_v1_1.0_quant", "deeplabv3"
+        photo, detector, mask = (
+            inputs / "photo",
+            "coco_ssd_mobilenet_v1_1.0_quant",
+            "deeplabv3",
+        )
         ramp = (np.arange(43844) % 64 / 64).astype(np.float32)
         yamnet = "yamnet_audio_classifier_with_metadata"
         return {
             **{model: ranked(model, photo) for model in CLASSIFIERS},
-            detector: [[e["label"], e["index"], e["score"], *box(e)] for e in ask(detector, photo)],
-            mask: [[e["label"], e["index"], e["share"], e["pixels"]] for e in ask(mask, photo)],
-            "nl_classifier_regex_tokenizer": ranked("nl_classifier_regex_tokenizer", "a wonderful film"),
+            detector: [
+                [e["label"], e["index"], e["score"], *box(e)]
+                for e in ask(detector, photo)
+            ],
+            mask: [
+                [e["label"], e["index"], e["share"], e["pixels"]]
+                for e in ask(mask, photo)
+            ],
+            "nl_classifier_regex_tokenizer": ranked(
+                "nl_classifier_regex_tokenizer", "a wonderful film"
+            ),
             yamnet: ranked(yamnet, inputs / "sound.wav"),
             "basic_pitch_nmp": tensor("basic_pitch_nmp", ramp.reshape(1, 43844, 1), 2),
-            "fer_emotion_dynrange": tensor("fer_emotion_dynrange", ramp[:4096].reshape(1, 64, 64, 1)),
+            "fer_emotion_dynrange": tensor(
+                "fer_emotion_dynrange", ramp[:4096].reshape(1, 64, 64, 1)
+            ),
             "hello_world_float": tensor("hello_world_float", ramp[:5].reshape(5, 1)),
-            "hello_world_int8": tensor("hello_world_int8", np.array([[-100], [0], [100]], np.int8)),
+            "hello_world_int8": tensor(
+                "hello_world_int8", np.array([[-100], [0], [100]], np.int8)
+            ),
         }
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("form", ["java", "dexed"])
 def test_public_models_are_answered(
-    apps: Any, form: str, transport: str, asset_server: Server, inputs: Path, expected: dict[str, list[list[Any]]]
+    apps: Any,
+    form: str,
+    transport: str,
+    asset_server: Server,
+    inputs: Path,
+    expected: dict[str, list[list[Any]]],
 ) -> None:
-    check_answers(apps[form].command("Public", inputs, transport, asset_server), expected)
+    check_answers(
+        apps[form].command("Public", inputs, transport, asset_server), expected
+    )
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_public_models_are_answered_in_kotlin(
-    kotlin: App, transport: str, asset_server: Server, inputs: Path, expected: dict[str, list[list[Any]]]
+    kotlin: App,
+    transport: str,
+    asset_server: Server,
+    inputs: Path,
+    expected: dict[str, list[list[Any]]],
 ) -> None:
-    check_answers(kotlin.command("PublicKotlin", inputs, transport, asset_server), expected)
+    check_answers(
+        kotlin.command("PublicKotlin", inputs, transport, asset_server), expected
+    )
 
 
 def check_answers(command: list[str], expected: dict[str, list[list[Any]]]) -> None:
     """Run a program; it has to print what is expected of every model."""
-    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
     assert done.returncode == 0, done.stderr
     lines: defaultdict[str, list[list[Any]]] = defaultdict(list)
     for line in done.stdout.splitlines():
@@ -131,4 +189,6 @@ def check_answers(command: list[str], expected: dict[str, list[list[Any]]]) -> N
         lines[name].append(json.loads(values))
     assert lines.keys() == expected.keys()
     for name, rows in expected.items():
-        assert rows and lines[name] == [[near(value) for value in row] for row in rows], name
+        assert rows and lines[name] == [
+            [near(value) for value in row] for row in rows
+        ], name

@@ -41,11 +41,18 @@ class Graphs(tf.Module):
     def double(self, x):
         return {"twice": x * 2}
 
-    @tf.function(input_signature=[tf.TensorSpec([2], tf.float32, name=name) for name in "ab"])
+    @tf.function(
+        input_signature=[tf.TensorSpec([2], tf.float32, name=name) for name in "ab"]
+    )
     def subtract(self, a, b):
         return {"difference": a - b}
 
-    @tf.function(input_signature=[tf.TensorSpec([4], tf.float32, name="x"), tf.TensorSpec([], tf.bool, name="flag")])
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec([4], tf.float32, name="x"),
+            tf.TensorSpec([], tf.bool, name="flag"),
+        ]
+    )
     def many(self, x, flag):
         return {
             "where": tf.where(x > 0.5),
@@ -55,11 +62,15 @@ class Graphs(tf.Module):
             "whole": tf.cast(x, tf.int64),
         }
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, name=name) for name in "ab"])
+    @tf.function(
+        input_signature=[tf.TensorSpec([None], tf.float32, name=name) for name in "ab"]
+    )
     def add(self, a, b):
         return {"sum": a + b}
 
-    @tf.function(input_signature=[tf.TensorSpec([None, None, None, 1], tf.float32, name="image")])
+    @tf.function(
+        input_signature=[tf.TensorSpec([None, None, None, 1], tf.float32, name="image")]
+    )
     def pool(self, image):
         pooled = tf.nn.avg_pool2d(image, 2, 2, "VALID")
         return {"quarters": tf.reshape(pooled, [-1, 4])}
@@ -82,7 +93,9 @@ GRAPHS = Graphs()
 
 def convert(name: str, **settings: Any) -> bytes:
     """A model of one function, with one signature."""
-    converter = tf.lite.TFLiteConverter.from_concrete_functions([getattr(GRAPHS, name).get_concrete_function()], GRAPHS)
+    converter = tf.lite.TFLiteConverter.from_concrete_functions(
+        [getattr(GRAPHS, name).get_concrete_function()], GRAPHS
+    )
     for key, value in settings.items():
         holder = converter.target_spec if key.startswith("supported") else converter
         setattr(holder, key, value)
@@ -91,7 +104,11 @@ def convert(name: str, **settings: Any) -> bytes:
 
 def two_signatures(folder: Path) -> bytes:
     """A model with two graphs."""
-    tf.saved_model.save(GRAPHS, str(folder), signatures={"double": GRAPHS.double, "subtract": GRAPHS.subtract})
+    tf.saved_model.save(
+        GRAPHS,
+        str(folder),
+        signatures={"double": GRAPHS.double, "subtract": GRAPHS.subtract},
+    )
     return tf.lite.TFLiteConverter.from_saved_model(str(folder)).convert()
 
 
@@ -179,7 +196,9 @@ class Writer:
 
     def table(self, *fields: tuple[int, str, Any]) -> int:
         """Kinds: text, texts, table, tables, reals, and integer types by their Builder name."""
-        ready = [(number, kind, self.prepared(kind, value)) for number, kind, value in fields]
+        ready = [
+            (number, kind, self.prepared(kind, value)) for number, kind, value in fields
+        ]
         self.builder.StartObject(1 + max((number for number, _, _ in ready), default=0))
         for number, kind, value in ready:
             if kind[0].isupper():
@@ -213,29 +232,51 @@ def description() -> bytes:
     w = Writer()
     english = w.table((0, "text", "labels_en.txt"), (2, "Int8", 2), (3, "text", "en"))
     german = w.table((0, "text", "labels_de.txt"), (2, "Int8", 2), (3, "text", "de"))
-    plain = w.table((0, "text", "labels.txt"), (1, "text", "the labels"), (2, "Int8", 2), (4, "text", "v1"))
+    plain = w.table(
+        (0, "text", "labels.txt"),
+        (1, "text", "the labels"),
+        (2, "Int8", 2),
+        (4, "text", "v1"),
+    )
     values = w.table((0, "text", "values.txt"), (2, "Int8", 3))
     vocabulary = w.table((0, "text", "vocab.txt"), (2, "Int8", 5))
     future = w.table((0, "text", "future.bin"), (2, "Int8", 77))
     normalization = w.table((0, "reals", [127.5, 127.0]), (1, "reals", [127.5]))
     units = [
         w.table((0, "Uint8", 1), (1, "table", normalization)),
-        w.table((0, "Uint8", 2), (1, "table", w.table((0, "Int8", 1), (1, "Float32", 0.25)))),
+        w.table(
+            (0, "Uint8", 2), (1, "table", w.table((0, "Int8", 1), (1, "Float32", 0.25)))
+        ),
         w.table((0, "Uint8", 3), (1, "table", w.table((0, "Float32", 0.5)))),
         w.table((0, "Uint8", 4), (1, "table", w.table((0, "tables", [vocabulary])))),
-        w.table((0, "Uint8", 5), (1, "table", w.table((0, "tables", [future]), (1, "tables", [vocabulary])))),
-        w.table((0, "Uint8", 6), (1, "table", w.table((0, "text", r"\W+"), (1, "tables", [vocabulary])))),
+        w.table(
+            (0, "Uint8", 5),
+            (1, "table", w.table((0, "tables", [future]), (1, "tables", [vocabulary]))),
+        ),
+        w.table(
+            (0, "Uint8", 6),
+            (1, "table", w.table((0, "text", r"\W+"), (1, "tables", [vocabulary]))),
+        ),
         w.table((0, "Uint8", 99), (1, "table", w.table())),
     ]
     size = w.table((0, "Uint32", 32), (1, "Uint32", 24))
     contents = [
-        w.table((0, "Uint8", 2), (1, "table", w.table((0, "Int8", 1), (1, "table", size)))),
+        w.table(
+            (0, "Uint8", 2), (1, "table", w.table((0, "Int8", 1), (1, "table", size)))
+        ),
         w.table(
             (0, "Uint8", 3),
-            (1, "table", w.table((0, "integers", [1, 0, 3, 2]), (1, "Int8", 1), (2, "Int8", 1))),
+            (
+                1,
+                "table",
+                w.table((0, "integers", [1, 0, 3, 2]), (1, "Int8", 1), (2, "Int8", 1)),
+            ),
             (2, "table", w.table((0, "Int32", 2), (1, "Int32", 3))),
         ),
-        w.table((0, "Uint8", 4), (1, "table", w.table((0, "Uint32", 16000), (1, "Uint32", 1)))),
+        w.table(
+            (0, "Uint8", 4),
+            (1, "table", w.table((0, "Uint32", 16000), (1, "Uint32", 1))),
+        ),
         w.table((0, "Uint8", 1), (1, "table", w.table())),
         w.table((0, "Uint8", 9), (1, "table", w.table())),
     ]
@@ -247,11 +288,18 @@ def description() -> bytes:
         (4, "tables", units),
         (5, "table", w.table((0, "reals", [1.0]), (1, "reals", [-1.0]))),
     )
-    others = [w.table((0, "text", f"other {n}"), (3, "table", c)) for n, c in enumerate(contents[1:])]
+    others = [
+        w.table((0, "text", f"other {n}"), (3, "table", c))
+        for n, c in enumerate(contents[1:])
+    ]
     scores = w.table((0, "text", "scores"), (6, "tables", [german, english, plain]))
     classes = w.table((0, "text", "classes"), (6, "tables", [future, values]))
     group = w.table((0, "text", "result"), (1, "texts", ["scores", "classes"]))
-    graph = w.table((2, "tables", [image, *others]), (3, "tables", [scores, classes]), (8, "tables", [group]))
+    graph = w.table(
+        (2, "tables", [image, *others]),
+        (3, "tables", [scores, classes]),
+        (8, "tables", [group]),
+    )
     root = w.table(
         (0, "text", "fixture"),
         (1, "text", "Größe × 2"),
@@ -282,7 +330,11 @@ def with_files(model: bytes, files: dict[str, bytes]) -> bytes:
     with zipfile.ZipFile(whole, "a") as archive:
         for name, content in files.items():
             # A fixed date: the same script gives the same bytes.
-            archive.writestr(zipfile.ZipInfo(name, (2026, 1, 1, 0, 0, 0)), content, zipfile.ZIP_DEFLATED)
+            archive.writestr(
+                zipfile.ZipInfo(name, (2026, 1, 1, 0, 0, 0)),
+                content,
+                zipfile.ZIP_DEFLATED,
+            )
     return whole.getvalue()
 
 

@@ -38,7 +38,12 @@ SIGNATURE = {
     "classes": {"Label": ["a", "b", "c"]},
     "export_model_version": 1,
 }
-METADATA = {"task": "detect", "stride": "32", "imgsz": "[32, 32]", "names": "{0: 'a', 1: 'b'}"}
+METADATA = {
+    "task": "detect",
+    "stride": "32",
+    "imgsz": "[32, 32]",
+    "names": "{0: 'a', 1: 'b'}",
+}
 
 
 def exported(
@@ -50,13 +55,21 @@ def exported(
     properties: Mapping[str, str] | None = None,
 ) -> ModelFacts:
     """Return the facts of a model file of this name, with what a load adds to them."""
-    model = facts(folder, outputs or {"scores": (1, 3)}, files=files, image=image, properties=properties)
+    model = facts(
+        folder,
+        outputs or {"scores": (1, 3)},
+        files=files,
+        image=image,
+        properties=properties,
+    )
     kind = next(kind for kind in FORMATS if name.lower().endswith(kind.suffixes))
     version = VersionEntry(kind.name, kind, model.entry.folder / name)
     # No file is opened: readers of the format's own metadata would find none.
     version = version._replace(format=kind._replace(metadata=None))
     model = dataclasses.replace(model, version=version)
-    return dataclasses.replace(model, properties={**properties_beside(model), **model.properties})
+    return dataclasses.replace(
+        model, properties={**properties_beside(model), **model.properties}
+    )
 
 
 def preprocessing(model: ModelFacts) -> str:
@@ -64,8 +77,12 @@ def preprocessing(model: ModelFacts) -> str:
     return str(select_task(model).describe()["preprocessing"])  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("name", ["model_unquant.tflite", "keras_model.h5", "keras_Model.h5"])
-def test_a_converted_project_is_recognised_by_its_names(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["model_unquant.tflite", "keras_model.h5", "keras_Model.h5"]
+)
+def test_a_converted_project_is_recognised_by_its_names(
+    tmp_path: Path, name: str
+) -> None:
     model = exported(tmp_path, name, {"labels.txt": NUMBERED})
 
     assert "cropped to its middle" in preprocessing(model)
@@ -90,14 +107,18 @@ def test_a_quantised_project_keeps_its_pixels_and_is_cropped(tmp_path: Path) -> 
         ("model.tflite", NUMBERED),
     ],
 )
-def test_other_models_are_not_taken_for_a_project(tmp_path: Path, name: str, labels: str) -> None:
+def test_other_models_are_not_taken_for_a_project(
+    tmp_path: Path, name: str, labels: str
+) -> None:
     model = exported(tmp_path, name, {"labels.txt": labels})
 
     assert "pixel / 255" in preprocessing(model)
     assert model.assumed == ["pixels 0..1", "colours RGB", "resize stretch"]
 
 
-def test_a_model_that_takes_int8_is_not_taken_for_a_quantised_project(tmp_path: Path) -> None:
+def test_a_model_that_takes_int8_is_not_taken_for_a_quantised_project(
+    tmp_path: Path,
+) -> None:
     image = TensorSpec("image", "INT8", (1, 32, 32, 3))
     model = exported(tmp_path, "model.tflite", {"labels.txt": NUMBERED}, image)
 
@@ -110,17 +131,24 @@ def test_a_project_of_the_page_says_its_labels_and_pixels(tmp_path: Path) -> Non
 
     assert task.name == "image-classification"
     assert list(task.labels) == ["a", "b", "c"]  # type: ignore[attr-defined]
-    assert "(pixel - 127) / 127" in preprocessing(exported(tmp_path, "m.onnx", {"metadata.json": PROJECT}))
+    assert "(pixel - 127) / 127" in preprocessing(
+        exported(tmp_path, "m.onnx", {"metadata.json": PROJECT})
+    )
 
 
 @pytest.mark.parametrize(
     ("metadata", "word"),
     [
         ({**PROJECT, "packageName": "@teachablemachine/pose"}, "pose project"),
-        ({"tfjsSpeechCommandsVersion": "0.4.0", "wordLabels": ["a", "b", "c"]}, "sound project"),
+        (
+            {"tfjsSpeechCommandsVersion": "0.4.0", "wordLabels": ["a", "b", "c"]},
+            "sound project",
+        ),
     ],
 )
-def test_projects_that_are_not_supported_say_so(tmp_path: Path, metadata: dict[str, Any], word: str) -> None:
+def test_projects_that_are_not_supported_say_so(
+    tmp_path: Path, metadata: dict[str, Any], word: str
+) -> None:
     """A sound project's spectrogram has the shape of a grey picture."""
     image = TensorSpec("x", "FP32", (1, 43, 232, 1))
     task = select_task(exported(tmp_path, "m.onnx", {"metadata.json": metadata}, image))
@@ -132,7 +160,9 @@ def test_projects_that_are_not_supported_say_so(tmp_path: Path, metadata: dict[s
 
 
 def test_another_tools_metadata_json_is_ignored(tmp_path: Path) -> None:
-    model = exported(tmp_path, "m.onnx", {"metadata.json": {"labels": ["a", "b", "c"], "flip": True}})
+    model = exported(
+        tmp_path, "m.onnx", {"metadata.json": {"labels": ["a", "b", "c"], "flip": True}}
+    )
 
     assert select_task(model).name == "tensors"
     assert unknown_keys(model) == {}
@@ -148,7 +178,11 @@ def test_lobe(tmp_path: Path) -> None:
 
 def test_a_task_of_ultralytics_that_is_not_supported_says_so(tmp_path: Path) -> None:
     metadata = {**METADATA, "task": "depth"}
-    task = select_task(exported(tmp_path, "m.onnx", {}, outputs={"y": (1, 32, 32)}, properties=metadata))
+    task = select_task(
+        exported(
+            tmp_path, "m.onnx", {}, outputs={"y": (1, 32, 32)}, properties=metadata
+        )
+    )
 
     assert task.name == "tensors"
     assert "depth" in task.problem  # type: ignore[attr-defined]
@@ -166,14 +200,21 @@ def build(folder: Path, table: ForeignFile, changes: Mapping[str, Any]) -> Model
         if task == "classify":
             outputs = {"scores": (1, 2)}
         return exported(folder, "m.onnx", {}, outputs=outputs, properties=properties)
-    content = json.loads(json.dumps(PROJECT if table is teachable_machine.TABLE else SIGNATURE))
+    content = json.loads(
+        json.dumps(PROJECT if table is teachable_machine.TABLE else SIGNATURE)
+    )
     for path, value in changes.items():
         *parents, key = path.split(".")
         inner = content
         for parent in parents:
             inner = inner.setdefault(parent, {})
         inner[key] = value
-    return exported(folder, "m.onnx", {table.name: content}, GREY if changes.get("grayscale") else IMAGE)
+    return exported(
+        folder,
+        "m.onnx",
+        {table.name: content},
+        GREY if changes.get("grayscale") else IMAGE,
+    )
 
 
 def outcome(model: ModelFacts) -> tuple[object, ...]:
@@ -187,7 +228,9 @@ def outcome(model: ModelFacts) -> tuple[object, ...]:
 
 CHANGES: dict[tuple[str, str], Mapping[str, Any]] = {
     ("metadata.json", "packageName"): {"packageName": "@teachablemachine/pose"},
-    ("metadata.json", "tfjsSpeechCommandsVersion"): {"tfjsSpeechCommandsVersion": "0.4.0"},
+    ("metadata.json", "tfjsSpeechCommandsVersion"): {
+        "tfjsSpeechCommandsVersion": "0.4.0"
+    },
     ("metadata.json", "labels"): {"labels": ["x", "y", "z"]},
     ("metadata.json", "grayscale"): {"grayscale": True},
     ("signature.json", "classes.Label"): {"classes.Label": ["x", "y", "z"]},
@@ -195,7 +238,10 @@ CHANGES: dict[tuple[str, str], Mapping[str, Any]] = {
     (ultralytics.TABLE.name, "task"): {"task": "depth"},
     (ultralytics.TABLE.name, "names"): {"names": "{0: 'x', 1: 'y'}"},
     (ultralytics.TABLE.name, "kpt_shape"): {"task": "pose", "kpt_shape": "[17, 3]"},
-    (ultralytics.TABLE.name, "kpt_names"): {"task": "pose", "kpt_names": "{0: ['p', 'q']}"},
+    (ultralytics.TABLE.name, "kpt_names"): {
+        "task": "pose",
+        "kpt_names": "{0: ['p', 'q']}",
+    },
     (ultralytics.TABLE.name, "head"): {"head": "RTDETRDecoder"},
 }
 """A change of each key that is applied or not supported."""
@@ -203,16 +249,27 @@ CHANGES: dict[tuple[str, str], Mapping[str, Any]] = {
 ELSEWHERE = {"imgsz", "channels", "end2end"}
 """Keys that complete what a file or an output leaves open; the tests of TorchScript and of YOLO's rows change them."""
 
-ROWS = [(table, row) for table in (teachable_machine.TABLE, lobe.TABLE, ultralytics.TABLE) for row in table.keys]
+ROWS = [
+    (table, row)
+    for table in (teachable_machine.TABLE, lobe.TABLE, ultralytics.TABLE)
+    for row in table.keys
+]
 
 
-@pytest.mark.parametrize(("table", "row"), ROWS, ids=[f"{table.name} {row.path}" for table, row in ROWS])
-def test_each_row_does_what_its_table_says(tmp_path: Path, table: ForeignFile, row: Any) -> None:
+@pytest.mark.parametrize(
+    ("table", "row"), ROWS, ids=[f"{table.name} {row.path}" for table, row in ROWS]
+)
+def test_each_row_does_what_its_table_says(
+    tmp_path: Path, table: ForeignFile, row: Any
+) -> None:
     (tmp_path / "plain").mkdir()
     (tmp_path / "changed").mkdir()
     plain = outcome(build(tmp_path / "plain", table, {}))
     if row.effect is Effect.HARMLESS:
-        assert outcome(build(tmp_path / "changed", table, {row.path: "something else"})) == plain
+        assert (
+            outcome(build(tmp_path / "changed", table, {row.path: "something else"}))
+            == plain
+        )
         return
     if row.path in ELSEWHERE:
         return
@@ -225,6 +282,8 @@ def test_each_row_does_what_its_table_says(tmp_path: Path, table: ForeignFile, r
 
 
 def test_an_unknown_key_is_reported(tmp_path: Path) -> None:
-    model = exported(tmp_path, "m.onnx", {"metadata.json": {**PROJECT, "flipped": True}})
+    model = exported(
+        tmp_path, "m.onnx", {"metadata.json": {**PROJECT, "flipped": True}}
+    )
 
     assert unknown_keys(model) == {"metadata.json": ("flipped",)}

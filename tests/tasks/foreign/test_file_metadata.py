@@ -33,7 +33,9 @@ APPLIED = ("Image.BitmapPixelFormat", "Image.NominalPixelRange")
 
 def described(folder: Path, properties: dict[str, str]) -> Any:
     """The task of a picture classifier with these texts in its file."""
-    return select_task(facts(folder, {"s": (1, 2)}, files=LABELS, properties=properties))
+    return select_task(
+        facts(folder, {"s": (1, 2)}, files=LABELS, properties=properties)
+    )
 
 
 def pixels(task: Any) -> Any:
@@ -55,11 +57,17 @@ def test_fields_of_windows_ml(tmp_path: Path, row: Key) -> None:
         assert np.array_equal(pixels(reference), pixels(changed)) == (not is_range)
     refused = described(tmp_path, {name: bad})
     assert isinstance(refused, Tensors)
-    assert f"the model file's metadata has settings that are not supported: {name} = '{bad}'" in refused.problem
+    assert (
+        f"the model file's metadata has settings that are not supported: {name} = '{bad}'"
+        in refused.problem
+    )
 
 
 def test_texts_of_other_tools_are_descriptions(tmp_path: Path) -> None:
-    assert described(tmp_path, {"producer": "someone", "purpose": "Linear"}).name == "image-classification"
+    assert (
+        described(tmp_path, {"producer": "someone", "purpose": "Linear"}).name
+        == "image-classification"
+    )
 
 
 UNITS: dict[str, metadata.ProcessUnit] = {
@@ -75,14 +83,19 @@ UNITS: dict[str, metadata.ProcessUnit] = {
 def with_unit(folder: Path, row: Key | None) -> ModelFacts:
     """A picture classifier whose metadata have the unit of a row."""
     model = facts(folder, {"s": (1, 2)}, files=LABELS)
-    tensors = {"inputs": metadata.TensorMetadata("image"), "outputs": metadata.TensorMetadata("s")}
+    tensors = {
+        "inputs": metadata.TensorMetadata("image"),
+        "outputs": metadata.TensorMetadata("s"),
+    }
     if row is not None:
         side, _, name = row.path.split(".")
         if name == "unknown":
             tensors[side] = tensors[side]._replace(unknown=("process_unit_7",))
         else:
             tensors[side] = tensors[side]._replace(process_units=(UNITS[name],))
-    model.__dict__["metadata"] = metadata.ModelMetadata(inputs=(tensors["inputs"],), outputs=(tensors["outputs"],))
+    model.__dict__["metadata"] = metadata.ModelMetadata(
+        inputs=(tensors["inputs"],), outputs=(tensors["outputs"],)
+    )
     return model
 
 
@@ -93,14 +106,22 @@ def test_units_of_tflite(tmp_path: Path, row: Key) -> None:
     if row.effect is Effect.UNSUPPORTED:
         assert isinstance(task, Tensors)
         place = row.path.replace("*", "0")
-        assert f"TFLite metadata has settings that are not supported: {place} = " in task.problem
+        assert (
+            f"TFLite metadata has settings that are not supported: {place} = "
+            in task.problem
+        )
         return
     assert task.name == "image-classification"
     plain = select_task(with_unit(tmp_path, None))
     same_input = np.array_equal(pixels(plain), pixels(task))
     scores = [{"s": np.float32([[0.5, 0.7]])}]
-    same_answer = plain.answer(scores, AnswerOptions(), None) == task.answer(scores, AnswerOptions(), None)
-    changes = {"inputs.*.Normalization": (False, True), "outputs.*.ScoreThresholding": (True, False)}
+    same_answer = plain.answer(scores, AnswerOptions(), None) == task.answer(
+        scores, AnswerOptions(), None
+    )
+    changes = {
+        "inputs.*.Normalization": (False, True),
+        "outputs.*.ScoreThresholding": (True, False),
+    }
     assert (same_input, same_answer) == changes.get(row.path, (True, True))
 
 
@@ -108,7 +129,9 @@ def test_an_output_whose_normalisation_changes_nothing() -> None:
     unit = metadata.Normalization((0.0,), (1.0,))
     output = metadata.TensorMetadata("s", process_units=(unit,))
 
-    content = tflite_metadata.process_units_of(metadata.ModelMetadata(outputs=(output,)))
+    content = tflite_metadata.process_units_of(
+        metadata.ModelMetadata(outputs=(output,))
+    )
 
     assert check_keys(tflite_metadata.TABLE, content) == ((), ())
 

@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from pocketserve.tasks.foreign.keys import MAX_KEYS, UNCHECKED, Effect, ForeignFile, Key, check_keys
+from pocketserve.tasks.foreign.keys import (
+    MAX_KEYS,
+    UNCHECKED,
+    Effect,
+    ForeignFile,
+    Key,
+    check_keys,
+)
 from pocketserve.tasks.foreign.tables import TABLES
 
 TABLE = ForeignFile(
@@ -32,7 +39,10 @@ def test_applied_and_harmless_keys_are_accepted() -> None:
 def test_an_unsupported_key_is_named_with_its_value() -> None:
     findings = check_keys(TABLE, {"flip": "always", "size": {"longest": 8}})
 
-    assert [str(key) for key in findings.unsupported] == ["flip = 'always'", "size.longest = 8"]
+    assert [str(key) for key in findings.unsupported] == [
+        "flip = 'always'",
+        "size.longest = 8",
+    ]
 
 
 @pytest.mark.parametrize("value", [None, False, "never"])
@@ -81,7 +91,10 @@ def test_patterns_and_exact_paths_of_nested_keys() -> None:
         Key("parts.*.kind", Effect.UNSUPPORTED, "example"),
     )
     table = ForeignFile("parts.json", keys)
-    content = {"parts": {"first": {"kind": 1}, "second": {"kind": 2, "name": 3}, "third": 4}, "other": {"kind": 5}}
+    content = {
+        "parts": {"first": {"kind": 1}, "second": {"kind": 2, "name": 3}, "third": 4},
+        "other": {"kind": 5},
+    }
 
     findings = check_keys(table, content)
 

@@ -28,8 +28,14 @@ OPEN = TensorSpec("pixel_values", "FP32", (-1, -1, -1, -1))
 FIXED = TensorSpec("pixel_values", "FP32", (-1, 3, 32, 32))
 SQUARE = {"height": 32, "width": 32}
 VIT = {"image_processor_type": "ViTImageProcessor", "size": SQUARE}
-DETR = {"image_processor_type": "DetrImageProcessor", "size": {"shortest_edge": 32, "longest_edge": 64}}
-CONFIG = {"architectures": ["XForImageClassification"], "id2label": {"0": "a", "1": "b", "2": "c"}}
+DETR = {
+    "image_processor_type": "DetrImageProcessor",
+    "size": {"shortest_edge": 32, "longest_edge": 64},
+}
+CONFIG = {
+    "architectures": ["XForImageClassification"],
+    "id2label": {"0": "a", "1": "b", "2": "c"},
+}
 EFFICIENT_NET = {**VIT, "image_processor_type": "EfficientNetImageProcessor"}
 
 CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -38,7 +44,10 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"feature_extractor_type": "ViTFeatureExtractor", "size": 32},
         {"feature_extractor_type": "DetrFeatureExtractor"},
     ),
-    "do_resize": ({**VIT, "do_center_crop": True, "crop_size": 32}, {"do_resize": False}),
+    "do_resize": (
+        {**VIT, "do_center_crop": True, "crop_size": 32},
+        {"do_resize": False},
+    ),
     "size": (VIT, {"size": {"height": 32, "width": 48}}),
     "resample": (VIT, {"resample": 0}),
     "default_to_square": ({"size": 32}, {"default_to_square": False}),
@@ -50,16 +59,28 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "image_mean": (VIT, {"image_mean": [0.1, 0.2, 0.3]}),
     "image_std": (VIT, {"image_std": [0.1, 0.2, 0.3]}),
     "do_pad": ({**DETR, "pad_size": {"height": 64, "width": 64}}, {"do_pad": False}),
-    "pad_size": ({**DETR, "pad_size": {"height": 64, "width": 64}}, {"pad_size": {"height": 80, "width": 64}}),
-    "max_size": ({"feature_extractor_type": "DetrFeatureExtractor", "size": 32, "max_size": 64}, {"max_size": 36}),
+    "pad_size": (
+        {**DETR, "pad_size": {"height": 64, "width": 64}},
+        {"pad_size": {"height": 80, "width": 64}},
+    ),
+    "max_size": (
+        {"feature_extractor_type": "DetrFeatureExtractor", "size": 32, "max_size": 64},
+        {"max_size": 36},
+    ),
     "crop_pct": (
-        {"image_processor_type": "ConvNextImageProcessor", "size": {"shortest_edge": 32}},
+        {
+            "image_processor_type": "ConvNextImageProcessor",
+            "size": {"shortest_edge": 32},
+        },
         {"crop_pct": 0.5},
     ),
     "do_flip_channel_order": (VIT, {"do_flip_channel_order": True}),
     "rescale_offset": (EFFICIENT_NET, {"rescale_offset": True}),
     "include_top": (EFFICIENT_NET, {"include_top": False}),
-    "ensure_multiple_of": ({**VIT, "image_processor_type": "DPTImageProcessor"}, {"ensure_multiple_of": 24}),
+    "ensure_multiple_of": (
+        {**VIT, "image_processor_type": "DPTImageProcessor"},
+        {"ensure_multiple_of": 24},
+    ),
 }
 
 ENABLED: dict[str, dict[str, Any]] = {
@@ -70,16 +91,28 @@ ENABLED: dict[str, dict[str, Any]] = {
 """What an unsupported key needs beside it to have an effect."""
 
 TIMM: dict[str, Any] = {
-    **{"input_size": [3, 32, 32], "interpolation": "bicubic", "crop_pct": 0.9, "crop_mode": "center"},
+    **{
+        "input_size": [3, 32, 32],
+        "interpolation": "bicubic",
+        "crop_pct": 0.9,
+        "crop_mode": "center",
+    },
     **{"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]},
 }
 TIMM_CHANGES: dict[str, Any] = {
-    **{"input_size": [3, 48, 48], "interpolation": "nearest", "crop_pct": 0.5, "crop_mode": "squash"},
+    **{
+        "input_size": [3, 48, 48],
+        "interpolation": "nearest",
+        "crop_pct": 0.5,
+        "crop_mode": "squash",
+    },
     **{"mean": [0.1, 0.2, 0.3], "std": [0.2, 0.3, 0.4]},
 }
 
 OF_PICTURES = preprocessor_config.TABLE.keys
-OF_TIMM = [row for row in config_json.TABLE.keys if row.path.startswith("pretrained_cfg.")]
+OF_TIMM = [
+    row for row in config_json.TABLE.keys if row.path.startswith("pretrained_cfg.")
+]
 
 
 def having(rows: Sequence[Key], effect: Effect) -> list[str]:
@@ -91,7 +124,9 @@ def photo() -> memoryview:
     random = np.random.default_rng(5)
     x = np.linspace(0, 200, 90)[None, :, None]
     y = np.linspace(0, 150, 50)[:, None, None]
-    pixels = np.concatenate([x + 0 * y, y + 0 * x, (x + y) / 3], axis=2) + random.uniform(0, 50, (50, 90, 3))
+    pixels = np.concatenate(
+        [x + 0 * y, y + 0 * x, (x + y) / 3], axis=2
+    ) + random.uniform(0, 50, (50, 90, 3))
     file = io.BytesIO()
     Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(file, "PNG")
     return memoryview(file.getvalue())
@@ -99,7 +134,9 @@ def photo() -> memoryview:
 
 def tensor_of(folder: Path, files: dict[str, Any], spec: TensorSpec = OPEN) -> Array:
     """Return the input tensor that a model with these files gets."""
-    model = facts(folder, {"logits": (-1, 3)}, files={"config.json": CONFIG, **files}, image=spec)
+    model = facts(
+        folder, {"logits": (-1, 3)}, files={"config.json": CONFIG, **files}, image=spec
+    )
     return picture_input(model, "image-classification").read(photo())[0]
 
 
@@ -138,7 +175,9 @@ def test_an_unsupported_key_is_named(tmp_path: Path, key: str) -> None:
 
 
 def test_unsupported_keys_matter_for_all_tasks_with_pictures() -> None:
-    tasks_with_pictures = {name for name in TASK_NAMES if task_named(name).takes_pictures} - {"custom"}
+    tasks_with_pictures = {
+        name for name in TASK_NAMES if task_named(name).takes_pictures
+    } - {"custom"}
 
     for row in OF_PICTURES:
         if row.effect is Effect.UNSUPPORTED:
@@ -156,12 +195,17 @@ def test_a_default_of_the_processor_class_counts(tmp_path: Path) -> None:
     assert "do_color_quantize = True" in task.problem
 
 
-@pytest.mark.parametrize("name", ["MaskFormerImageProcessor", "Mask2FormerImageProcessor"])
+@pytest.mark.parametrize(
+    "name", ["MaskFormerImageProcessor", "Mask2FormerImageProcessor"]
+)
 @pytest.mark.parametrize(("spec", "is_fixed"), [(FIXED, True), (OPEN, False)])
 def test_padding_to_a_multiple_matters_only_for_inputs_of_a_free_size(
     tmp_path: Path, name: str, spec: TensorSpec, is_fixed: bool
 ) -> None:
-    files = {"config.json": CONFIG, preprocessor_config.NAME: {"image_processor_type": name}}
+    files = {
+        "config.json": CONFIG,
+        preprocessor_config.NAME: {"image_processor_type": name},
+    }
 
     task = select_task(facts(tmp_path, {"logits": (-1, 3)}, files=files, image=spec))
 
@@ -200,7 +244,11 @@ def test_ignored_keys_overrule_a_default(tmp_path: Path) -> None:
 
 def test_the_example_of_ignored_keys_is_a_key_that_is_not_supported() -> None:
     page = Path(__file__).resolve().parents[3] / "docs" / "models.md"
-    line = next(line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("| `ignored_keys`"))
+    line = next(
+        line
+        for line in page.read_text(encoding="utf-8").splitlines()
+        if line.startswith("| `ignored_keys`")
+    )
     example = re.findall(r"`(\[.*?\])`", line)[-1]
 
     for key in json.loads(example):
@@ -220,7 +268,10 @@ def test_an_applied_key_of_timm_changes_the_input(tmp_path: Path, key: str) -> N
     name = key.removeprefix("pretrained_cfg.")
 
     before = tensor_of(tmp_path, {"config.json": {"pretrained_cfg": TIMM}})
-    after = tensor_of(tmp_path, {"config.json": {"pretrained_cfg": {**TIMM, name: TIMM_CHANGES[name]}}})
+    after = tensor_of(
+        tmp_path,
+        {"config.json": {"pretrained_cfg": {**TIMM, name: TIMM_CHANGES[name]}}},
+    )
 
     assert not are_equal(before, after)
 
@@ -230,7 +281,9 @@ def test_a_harmless_key_of_timm_changes_nothing(tmp_path: Path, key: str) -> Non
     name = key.removeprefix("pretrained_cfg.")
 
     before = tensor_of(tmp_path, {"config.json": {"pretrained_cfg": TIMM}})
-    after = tensor_of(tmp_path, {"config.json": {"pretrained_cfg": {**TIMM, name: [3, 64, 64]}}})
+    after = tensor_of(
+        tmp_path, {"config.json": {"pretrained_cfg": {**TIMM, name: [3, 64, 64]}}}
+    )
 
     assert are_equal(before, after)
 
@@ -240,7 +293,9 @@ def test_an_unsupported_key_of_timm_is_named(tmp_path: Path, key: str) -> None:
     name = key.removeprefix("pretrained_cfg.")
     config = {"label_names": ["a", "b", "c"], "pretrained_cfg": {**TIMM, name: 4}}
 
-    task = select_task(facts(tmp_path, {"logits": (-1, 3)}, files={"config.json": config}, image=FIXED))
+    task = select_task(
+        facts(tmp_path, {"logits": (-1, 3)}, files={"config.json": config}, image=FIXED)
+    )
 
     assert isinstance(task, tensors.Tensors)
     assert f"{key} = 4" in task.problem
@@ -249,13 +304,37 @@ def test_an_unsupported_key_of_timm_is_named(tmp_path: Path, key: str) -> None:
 @pytest.mark.parametrize(
     "content",
     [
-        {"size": {"height": "x"}, "crop_size": [1, 2, 3], "resample": [], "rescale_factor": {}, "crop_pct": "0.9"},
-        {"image_processor_type": ["ViT"], "size": [], "do_center_crop": 1, "crop_size": {"height": -1, "width": 1e9}},
-        {"image_processor_type": {}, "feature_extractor_type": 3, "size": {"shortest_edge": 10**9}, "pad_size": "a"},
-        {"size": True, "max_size": [], "do_pad": "yes", "size_divisor": {}, "default_to_square": False},
+        {
+            "size": {"height": "x"},
+            "crop_size": [1, 2, 3],
+            "resample": [],
+            "rescale_factor": {},
+            "crop_pct": "0.9",
+        },
+        {
+            "image_processor_type": ["ViT"],
+            "size": [],
+            "do_center_crop": 1,
+            "crop_size": {"height": -1, "width": 1e9},
+        },
+        {
+            "image_processor_type": {},
+            "feature_extractor_type": 3,
+            "size": {"shortest_edge": 10**9},
+            "pad_size": "a",
+        },
+        {
+            "size": True,
+            "max_size": [],
+            "do_pad": "yes",
+            "size_divisor": {},
+            "default_to_square": False,
+        },
     ],
 )
-def test_values_of_wrong_types_raise_nothing(tmp_path: Path, content: dict[str, Any]) -> None:
+def test_values_of_wrong_types_raise_nothing(
+    tmp_path: Path, content: dict[str, Any]
+) -> None:
     """Another tool's file is untrusted: the model is served, as pictures of its own size or as tensors."""
     config = {**CONFIG, "model_type": ["x"], "num_channels": "3"}
     files = {"config.json": config, preprocessor_config.NAME: content}

@@ -13,7 +13,12 @@ import numpy as np
 import pytest
 
 from pocketserve.tasks.base import NO_HINTS, AnswerOptions, ExtendedAnswer
-from pocketserve.tasks.foreign import feature_extractor, preprocessor_config, sentence_files, tokenizer_files
+from pocketserve.tasks.foreign import (
+    feature_extractor,
+    preprocessor_config,
+    sentence_files,
+    tokenizer_files,
+)
 from pocketserve.tasks.foreign.config_json import TABLE as CONFIG
 from pocketserve.tasks.foreign.keys import Effect, ForeignFile, Key, check_keys
 from pocketserve.tasks.foreign.registry import unknown_keys
@@ -40,7 +45,11 @@ def bert_json(**parts: Any) -> dict[str, Any]:
         "version": "1.0",
         "added_tokens": [],
         "normalizer": {
-            **{"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True},
+            **{
+                "type": "BertNormalizer",
+                "clean_text": True,
+                "handle_chinese_chars": True,
+            },
             **{"strip_accents": None, "lowercase": True},
         },
         "pre_tokenizer": {"type": "BertPreTokenizer"},
@@ -50,7 +59,11 @@ def bert_json(**parts: Any) -> dict[str, Any]:
             "sep": ["[SEP]", NUMBERS["[SEP]"]],
         },
         "model": {
-            **{"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##"},
+            **{
+                "type": "WordPiece",
+                "unk_token": "[UNK]",
+                "continuing_subword_prefix": "##",
+            },
             **{"max_input_chars_per_word": 100, "vocab": NUMBERS},
         },
         **parts,
@@ -75,28 +88,43 @@ class Probe:
     body: bytes = b"good film"
     task: str = TEXT
     files: Files = field(default_factory=dict)
-    outputs: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: {"logits": (1, 2)})
+    outputs: Mapping[str, tuple[int, ...]] = field(
+        default_factory=lambda: {"logits": (1, 2)}
+    )
     length: int = -1
 
 
 def dense_file() -> bytes:
     """A safetensors file of a dense layer that doubles two numbers."""
     weight = np.array([[2, 0], [0, 2]], "<f4").tobytes()
-    header = json.dumps({"linear.weight": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}}).encode()
+    header = json.dumps(
+        {"linear.weight": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}}
+    ).encode()
     return struct.pack("<Q", len(header)) + header + weight
 
 
 def modules(*kinds: str) -> str:
-    names = [("0", "Transformer"), *((f"{number}_{kind}", kind) for number, kind in enumerate(kinds, 1))]
+    names = [
+        ("0", "Transformer"),
+        *((f"{number}_{kind}", kind) for number, kind in enumerate(kinds, 1)),
+    ]
     listed = [
-        {"path": path if path != "0" else "", "type": f"sentence_transformers.models.{kind}"} for path, kind in names
+        {
+            "path": path if path != "0" else "",
+            "type": f"sentence_transformers.models.{kind}",
+        }
+        for path, kind in names
     ]
     return json.dumps(listed)
 
 
 TOKENS: Mapping[str, tuple[int, ...]] = {"last_hidden_state": (1, -1, 2)}
 POOLED = {"vocab.txt": VOCAB, "modules.json": modules("Pooling")}
-DENSE = {**POOLED, "modules.json": modules("Pooling", "Dense"), "2_Dense/model.safetensors": dense_file()}
+DENSE = {
+    **POOLED,
+    "modules.json": modules("Pooling", "Dense"),
+    "2_Dense/model.safetensors": dense_file(),
+}
 DENSE_3 = {
     **POOLED,
     "modules.json": json.dumps(
@@ -110,15 +138,24 @@ DENSE_3 = {
 QUERY = b'{"query": "good", "texts": ["bad film", "film"]}'
 IDS_AND_ROLES = {"vocab.txt": VOCAB}
 ADDED = {"added_tokens": [token(500, "goodfilm", normalized=True)]}
-NO_SPECIAL = {"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A", "type_id": 0}}], "special_tokens": {}}
-NO_SPECIAL["pair"] = [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}]
+NO_SPECIAL = {
+    "type": "TemplateProcessing",
+    "single": [{"Sequence": {"id": "A", "type_id": 0}}],
+    "special_tokens": {},
+}
+NO_SPECIAL["pair"] = [
+    {"Sequence": {"id": "A", "type_id": 0}},
+    {"Sequence": {"id": "B", "type_id": 1}},
+]
 PAD = "[MASK]"
 
 PROBES: dict[tuple[str, str], Probe] = {
     ("config.json", "architectures"): Probe({"architectures": ["BertModel"]}),
     ("config.json", "id2label"): Probe({"id2label": {"0": "no", "1": "yes"}}),
     ("config.json", "problem_type"): Probe({"problem_type": "regression"}),
-    ("config.json", "max_position_embeddings"): Probe({"max_position_embeddings": 64}, LONG.encode()),
+    ("config.json", "max_position_embeddings"): Probe(
+        {"max_position_embeddings": 64}, LONG.encode()
+    ),
     ("config.json", "n_positions"): Probe({"n_positions": 64}, LONG.encode()),
     ("config.json", "pad_token_id"): Probe(
         {"pad_token_id": 3},
@@ -128,12 +165,18 @@ PROBES: dict[tuple[str, str], Probe] = {
     ("config.json", "position_biased_input"): Probe(
         {"position_biased_input": False},
         LONG.encode(),
-        files={"config.json": {"model_type": "deberta-v2", "max_position_embeddings": 66}},
+        files={
+            "config.json": {"model_type": "deberta-v2", "max_position_embeddings": 66}
+        },
     ),
     ("config.json", "model_type"): Probe(
-        {"model_type": "roberta"}, LONG.encode(), files={"config.json": {"max_position_embeddings": 66}}
+        {"model_type": "roberta"},
+        LONG.encode(),
+        files={"config.json": {"max_position_embeddings": 66}},
     ),
-    ("config.json", "num_labels"): Probe({"num_labels": 1}, outputs={"logits": (1, -1)}),
+    ("config.json", "num_labels"): Probe(
+        {"num_labels": 1}, outputs={"logits": (1, -1)}
+    ),
     ("config.json", "function_to_apply"): Probe({"function_to_apply": "none"}),
     ("config.json", "task_specific_params.*.function_to_apply"): Probe(
         {"task_specific_params": {TEXT: {"function_to_apply": "sigmoid"}}}
@@ -147,30 +190,54 @@ PROBES: dict[tuple[str, str], Probe] = {
     ("tokenizer_config.json", "added_tokens_decoder"): Probe(
         {"added_tokens_decoder": {"500": {"content": "goodfilm"}}}, b"goodfilm"
     ),
-    ("tokenizer_config.json", "do_lower_case"): Probe({"do_lower_case": False}, b"GOOD"),
-    ("tokenizer_config.json", "strip_accents"): Probe({"strip_accents": False}, "góod".encode()),
-    ("tokenizer_config.json", "tokenize_chinese_chars"): Probe({"tokenize_chinese_chars": False}, "中国".encode()),
-    ("tokenizer_config.json", "add_bos_token"): Probe({"add_bos_token": True, "bos_token": "the"}),
-    ("tokenizer_config.json", "add_eos_token"): Probe({"add_eos_token": True, "eos_token": "the"}),
+    ("tokenizer_config.json", "do_lower_case"): Probe(
+        {"do_lower_case": False}, b"GOOD"
+    ),
+    ("tokenizer_config.json", "strip_accents"): Probe(
+        {"strip_accents": False}, "góod".encode()
+    ),
+    ("tokenizer_config.json", "tokenize_chinese_chars"): Probe(
+        {"tokenize_chinese_chars": False}, "中国".encode()
+    ),
+    ("tokenizer_config.json", "add_bos_token"): Probe(
+        {"add_bos_token": True, "bos_token": "the"}
+    ),
+    ("tokenizer_config.json", "add_eos_token"): Probe(
+        {"add_eos_token": True, "eos_token": "the"}
+    ),
     ("tokenizer_config.json", "bos_token"): Probe(
-        {"bos_token": "a"}, files={"tokenizer_config.json": {"add_bos_token": True, "bos_token": "the"}}
+        {"bos_token": "a"},
+        files={"tokenizer_config.json": {"add_bos_token": True, "bos_token": "the"}},
     ),
     ("tokenizer_config.json", "eos_token"): Probe(
-        {"eos_token": "a"}, files={"tokenizer_config.json": {"add_eos_token": True, "eos_token": "the"}}
+        {"eos_token": "a"},
+        files={"tokenizer_config.json": {"add_eos_token": True, "eos_token": "the"}},
     ),
     ("tokenizer_config.json", "pad_token"): Probe({"pad_token": PAD}, length=12),
-    ("tokenizer_config.json", "pad_token_type_id"): Probe({"pad_token_type_id": 3}, length=12),
-    ("tokenizer_config.json", "padding_side"): Probe({"padding_side": "left"}, length=12),
-    ("tokenizer_config.json", "truncation_side"): Probe({"truncation_side": "left"}, b"a of to in is it", length=5),
-    ("tokenizer_config.json", "model_max_length"): Probe({"model_max_length": 20}, LONG.encode()),
+    ("tokenizer_config.json", "pad_token_type_id"): Probe(
+        {"pad_token_type_id": 3}, length=12
+    ),
+    ("tokenizer_config.json", "padding_side"): Probe(
+        {"padding_side": "left"}, length=12
+    ),
+    ("tokenizer_config.json", "truncation_side"): Probe(
+        {"truncation_side": "left"}, b"a of to in is it", length=5
+    ),
+    ("tokenizer_config.json", "model_max_length"): Probe(
+        {"model_max_length": 20}, LONG.encode()
+    ),
     ("tokenizer_config.json", "tokenizer_class"): Probe(
         {"tokenizer_class": "PreTrainedTokenizerFast"},
         b"GOOD",
-        files={"tokenizer.json": bert_json(), "tokenizer_config.json": {"do_lower_case": False}},
+        files={
+            "tokenizer.json": bert_json(),
+            "tokenizer_config.json": {"do_lower_case": False},
+        },
     ),
     ("special_tokens_map.json", "pad_token"): Probe({"pad_token": PAD}, length=12),
     ("special_tokens_map.json", "bos_token"): Probe(
-        {"bos_token": {"content": "the"}}, files={"tokenizer_config.json": {"add_bos_token": True}}
+        {"bos_token": {"content": "the"}},
+        files={"tokenizer_config.json": {"add_bos_token": True}},
     ),
     ("special_tokens_map.json", "eos_token"): Probe(
         {"eos_token": "the"}, files={"tokenizer_config.json": {"add_eos_token": True}}
@@ -182,34 +249,53 @@ PROBES: dict[tuple[str, str], Probe] = {
         files={"tokenizer.json": bert_json()},
     ),
     ("tokenizer.json", "padding.direction"): Probe(
-        bert_json(padding={"direction": "Left"}), length=12, files={"tokenizer.json": bert_json()}
+        bert_json(padding={"direction": "Left"}),
+        length=12,
+        files={"tokenizer.json": bert_json()},
     ),
     ("tokenizer.json", "padding.pad_id"): Probe(
-        bert_json(padding={"pad_id": 4}), length=12, files={"tokenizer.json": bert_json()}
+        bert_json(padding={"pad_id": 4}),
+        length=12,
+        files={"tokenizer.json": bert_json()},
     ),
     ("tokenizer.json", "padding.pad_type_id"): Probe(
-        bert_json(padding={"pad_type_id": 4}), length=12, files={"tokenizer.json": bert_json()}
+        bert_json(padding={"pad_type_id": 4}),
+        length=12,
+        files={"tokenizer.json": bert_json()},
     ),
-    ("tokenizer.json", "added_tokens"): Probe(bert_json(**ADDED), b"GOODFILM", files={"tokenizer.json": bert_json()}),
+    ("tokenizer.json", "added_tokens"): Probe(
+        bert_json(**ADDED), b"GOODFILM", files={"tokenizer.json": bert_json()}
+    ),
     ("tokenizer.json", "normalizer"): Probe(
         bert_json(normalizer={"type": "BertNormalizer", "lowercase": False}),
         b"GOOD",
         files={"tokenizer.json": bert_json()},
     ),
     ("tokenizer.json", "pre_tokenizer"): Probe(
-        bert_json(pre_tokenizer={"type": "WhitespaceSplit"}), b"good.", files={"tokenizer.json": bert_json()}
+        bert_json(pre_tokenizer={"type": "WhitespaceSplit"}),
+        b"good.",
+        files={"tokenizer.json": bert_json()},
     ),
     ("tokenizer.json", "post_processor"): Probe(
         bert_json(post_processor=NO_SPECIAL), files={"tokenizer.json": bert_json()}
     ),
     ("tokenizer.json", "model"): Probe(
-        bert_json(model={"type": "WordPiece", "unk_token": "[UNK]", "vocab": {**NUMBERS, "goodfilm": 99}}),
+        bert_json(
+            model={
+                "type": "WordPiece",
+                "unk_token": "[UNK]",
+                "vocab": {**NUMBERS, "goodfilm": 99},
+            }
+        ),
         b"goodfilm",
         files={"tokenizer.json": bert_json()},
     ),
     **{
         ("1_Pooling/config.json", key): Probe(
-            {key: True, "pooling_mode_mean_tokens": False}, task=EMBEDDING, files=POOLED, outputs=TOKENS
+            {key: True, "pooling_mode_mean_tokens": False},
+            task=EMBEDDING,
+            files=POOLED,
+            outputs=TOKENS,
         )
         for key in (
             "pooling_mode_cls_token",
@@ -231,7 +317,13 @@ PROBES: dict[tuple[str, str], Probe] = {
     ("1_Pooling/config.json", "include_prompt"): Probe(
         {"include_prompt": False},
         task=EMBEDDING,
-        files={**POOLED, "config_sentence_transformers.json": {"prompts": {"x": "the "}, "default_prompt_name": "x"}},
+        files={
+            **POOLED,
+            "config_sentence_transformers.json": {
+                "prompts": {"x": "the "},
+                "default_prompt_name": "x",
+            },
+        },
         outputs=TOKENS,
     ),
     ("config_sentence_transformers.json", "prompts"): Probe(
@@ -240,7 +332,10 @@ PROBES: dict[tuple[str, str], Probe] = {
     ("config_sentence_transformers.json", "default_prompt_name"): Probe(
         {"default_prompt_name": "x"},
         task=EMBEDDING,
-        files={**POOLED, "config_sentence_transformers.json": {"prompts": {"x": "the "}}},
+        files={
+            **POOLED,
+            "config_sentence_transformers.json": {"prompts": {"x": "the "}},
+        },
         outputs=TOKENS,
     ),
     ("config_sentence_transformers.json", "similarity_fn_name"): Probe(
@@ -260,29 +355,52 @@ PROBES: dict[tuple[str, str], Probe] = {
         TOKENS,
     ),
     ("2_Dense/config.json", "activation_function"): Probe(
-        {"activation_function": "torch.nn.modules.linear.Identity"}, task=EMBEDDING, files=DENSE, outputs=TOKENS
+        {"activation_function": "torch.nn.modules.linear.Identity"},
+        task=EMBEDDING,
+        files=DENSE,
+        outputs=TOKENS,
     ),
     ("3_Dense/config.json", "activation_function"): Probe(
-        {"activation_function": "torch.nn.modules.activation.ReLU"}, task=EMBEDDING, files=DENSE_3, outputs=TOKENS
+        {"activation_function": "torch.nn.modules.activation.ReLU"},
+        task=EMBEDDING,
+        files=DENSE_3,
+        outputs=TOKENS,
     ),
 }
 
 WAV2VEC2 = {
-    "config.json": {"architectures": ["Wav2Vec2ForSequenceClassification"], "model_type": "wav2vec2"},
+    "config.json": {
+        "architectures": ["Wav2Vec2ForSequenceClassification"],
+        "model_type": "wav2vec2",
+    },
     "preprocessor_config.json": {"feature_extractor_type": "Wav2Vec2FeatureExtractor"},
 }
 AST = {
     "config.json": {"architectures": ["ASTForAudioClassification"]},
-    "preprocessor_config.json": {"feature_extractor_type": "ASTFeatureExtractor", "num_mel_bins": 8, "max_length": 12},
+    "preprocessor_config.json": {
+        "feature_extractor_type": "ASTFeatureExtractor",
+        "num_mel_bins": 8,
+        "max_length": 12,
+    },
 }
 WHISPER = {
-    "config.json": {"architectures": ["WhisperForAudioClassification"], "model_type": "whisper"},
+    "config.json": {
+        "architectures": ["WhisperForAudioClassification"],
+        "model_type": "whisper",
+    },
     "preprocessor_config.json": {
-        **{"feature_extractor_type": "WhisperFeatureExtractor", "feature_size": 8, "chunk_length": 1},
+        **{
+            "feature_extractor_type": "WhisperFeatureExtractor",
+            "feature_size": 8,
+            "chunk_length": 1,
+        },
     },
 }
 SOUND_PROBES: dict[str, tuple[Files, dict[str, Any]]] = {
-    "feature_extractor_type": (WAV2VEC2, {"feature_extractor_type": "ASTFeatureExtractor"}),
+    "feature_extractor_type": (
+        WAV2VEC2,
+        {"feature_extractor_type": "ASTFeatureExtractor"},
+    ),
     "sampling_rate": (WAV2VEC2, {"sampling_rate": 8000}),
     "do_normalize": (WAV2VEC2, {"do_normalize": False}),
     "num_mel_bins": (AST, {"num_mel_bins": 9}),
@@ -318,16 +436,26 @@ def write(folder: Path, files: Files) -> None:
         if isinstance(content, bytes):
             path.write_bytes(content)
         else:
-            path.write_text(content if isinstance(content, str) else json.dumps(content))
+            path.write_text(
+                content if isinstance(content, str) else json.dumps(content)
+            )
 
 
-def outputs_of(run: Mapping[str, Any], names: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+def outputs_of(
+    run: Mapping[str, Any], names: Mapping[str, tuple[int, ...]]
+) -> dict[str, Any]:
     """Outputs that depend on the input: fixed logits, or two numbers for each token."""
     if "last_hidden_state" in names:
         ids = run["input_ids"].astype(np.float32)
         places = np.arange(ids.shape[1], dtype=np.float32)[None]
-        return {"last_hidden_state": np.stack([np.sin(ids + 1) + places, np.cos(ids)], axis=2)}
-    return {"logits": np.array([[1.5, -0.5][: abs(names["logits"][-1]) or 2]], np.float32)}
+        return {
+            "last_hidden_state": np.stack(
+                [np.sin(ids + 1) + places, np.cos(ids)], axis=2
+            )
+        }
+    return {
+        "logits": np.array([[1.5, -0.5][: abs(names["logits"][-1]) or 2]], np.float32)
+    }
 
 
 def result_of(folder: Path, probe: Probe, files: Files) -> Any:
@@ -340,7 +468,9 @@ def result_of(folder: Path, probe: Probe, files: Files) -> Any:
     results = [outputs_of(run, probe.outputs) for run in prepared.runs]
     answer = task.answer(results, AnswerOptions(), prepared.context)
     assert not isinstance(answer, ExtendedAnswer)
-    inputs = [{name: array.tolist() for name, array in run.items()} for run in prepared.runs]
+    inputs = [
+        {name: array.tolist() for name, array in run.items()} for run in prepared.runs
+    ]
     return inputs, answer
 
 
@@ -362,14 +492,21 @@ def rows(effect: Effect, tables: tuple[ForeignFile, ...] = TEXT_TABLES) -> list[
     parameters = []
     for table in tables:
         for row in table.keys:
-            is_of_pictures = row.path in ("num_channels", "label_names") or row.path.startswith("pretrained_cfg.")
+            is_of_pictures = row.path in (
+                "num_channels",
+                "label_names",
+            ) or row.path.startswith("pretrained_cfg.")
             if row.effect is effect and not is_of_pictures:
-                parameters.append(pytest.param(table.name, row, id=f"{table.name}:{row.path}"))
+                parameters.append(
+                    pytest.param(table.name, row, id=f"{table.name}:{row.path}")
+                )
     return parameters
 
 
 @pytest.mark.parametrize(("name", "row"), rows(Effect.APPLIED))
-def test_an_applied_key_changes_input_or_answer(tmp_path: Path, name: str, row: Key) -> None:
+def test_an_applied_key_changes_input_or_answer(
+    tmp_path: Path, name: str, row: Key
+) -> None:
     if (name, row.path) not in PROBES:
         pytest.fail(f"no probe for {row.path} of {name}")
     probe = PROBES[name, row.path]
@@ -391,7 +528,9 @@ def nested(path: str, value: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(("name", "row"), rows(Effect.HARMLESS))
 def test_a_harmless_key_changes_nothing(tmp_path: Path, name: str, row: Key) -> None:
     pooled = name.startswith(("1_", "2_", "3_", "sentence", "config_"))
-    probe = Probe(nested(row.path, None if row.path in ("truncation", "padding") else "odd"))
+    probe = Probe(
+        nested(row.path, None if row.path in ("truncation", "padding") else "odd")
+    )
     if pooled:
         probe = Probe(probe.change, task=EMBEDDING, files=DENSE, outputs=TOKENS)
     if name == "tokenizer.json":
@@ -410,11 +549,19 @@ def test_an_unsupported_key_is_named(tmp_path: Path, name: str, row: Key) -> Non
         result_of(tmp_path / "m", probe, changed_files(probe, name))
 
 
-def test_settings_of_pictures_beside_a_text_model_change_nothing(tmp_path: Path) -> None:
+def test_settings_of_pictures_beside_a_text_model_change_nothing(
+    tmp_path: Path,
+) -> None:
     probe = Probe({})
-    processor = {"image_processor_type": "NougatImageProcessor", "do_crop_margin": True, "size_divisor": 32}
+    processor = {
+        "image_processor_type": "NougatImageProcessor",
+        "do_crop_margin": True,
+        "size_divisor": 32,
+    }
     files = {**base_files(probe), "preprocessor_config.json": processor}
-    assert result_of(tmp_path / "with", probe, files) == result_of(tmp_path / "without", probe, base_files(probe))
+    assert result_of(tmp_path / "with", probe, files) == result_of(
+        tmp_path / "without", probe, base_files(probe)
+    )
 
 
 def table_named(name: str) -> ForeignFile:
@@ -433,21 +580,33 @@ def sound_input(folder: Path, files: Files) -> Any:
     return [run["input_values"].tolist() for run in prepared.runs]
 
 
-@pytest.mark.parametrize(("name", "row"), rows(Effect.APPLIED, (feature_extractor.TABLE,)))
+@pytest.mark.parametrize(
+    ("name", "row"), rows(Effect.APPLIED, (feature_extractor.TABLE,))
+)
 def test_an_applied_key_changes_the_sound(tmp_path: Path, name: str, row: Key) -> None:
     files, change = SOUND_PROBES[row.path]
     changed = {**files, name: {**files[name], **change}}
-    assert sound_input(tmp_path / "before", files) != sound_input(tmp_path / "after", changed)
+    assert sound_input(tmp_path / "before", files) != sound_input(
+        tmp_path / "after", changed
+    )
 
 
-@pytest.mark.parametrize(("name", "row"), rows(Effect.HARMLESS, (feature_extractor.TABLE,)))
+@pytest.mark.parametrize(
+    ("name", "row"), rows(Effect.HARMLESS, (feature_extractor.TABLE,))
+)
 def test_a_harmless_key_leaves_the_sound(tmp_path: Path, name: str, row: Key) -> None:
     changed = {**WAV2VEC2, name: {**WAV2VEC2[name], row.path: True}}
-    assert sound_input(tmp_path / "before", WAV2VEC2) == sound_input(tmp_path / "after", changed)
+    assert sound_input(tmp_path / "before", WAV2VEC2) == sound_input(
+        tmp_path / "after", changed
+    )
 
 
-@pytest.mark.parametrize(("name", "row"), rows(Effect.UNSUPPORTED, (feature_extractor.TABLE,)))
-def test_an_unsupported_key_makes_it_tensors(tmp_path: Path, name: str, row: Key) -> None:
+@pytest.mark.parametrize(
+    ("name", "row"), rows(Effect.UNSUPPORTED, (feature_extractor.TABLE,))
+)
+def test_an_unsupported_key_makes_it_tensors(
+    tmp_path: Path, name: str, row: Key
+) -> None:
     changed = {**WAV2VEC2, name: {**WAV2VEC2[name], row.path: "odd"}}
     write(tmp_path, changed)
     task = task_of(tmp_path, SOUND, {"logits": (1, 2)})
@@ -459,7 +618,11 @@ def test_an_unsupported_key_makes_it_tensors(tmp_path: Path, name: str, row: Key
     "content",
     [
         {"feature_extractor_type": "Wav2Vec2FeatureExtractor", "new_key": 1},
-        {"feature_extractor_type": "ClapFeatureExtractor", "sampling_rate": 48000, "fft_window_size": 1024},
+        {
+            "feature_extractor_type": "ClapFeatureExtractor",
+            "sampling_rate": 48000,
+            "fft_window_size": 1024,
+        },
         {"feature_extractor_type": ["odd"], "sampling_rate": 16000, "do_pad": True},
         {"image_processor_type": "ViTImageProcessor", "sampling_rate": 16000},
         {"feature_extractor_type": "ViTFeatureExtractor", "size": 224},
@@ -468,14 +631,30 @@ def test_an_unsupported_key_makes_it_tensors(tmp_path: Path, name: str, row: Key
 )
 def test_a_file_belongs_to_pictures_or_to_sounds(content: Files) -> None:
     tables = (feature_extractor.TABLE, preprocessor_config.TABLE)
-    owners = [table for table in tables if table.belongs is not None and table.belongs(content)]
+    owners = [
+        table
+        for table in tables
+        if table.belongs is not None and table.belongs(content)
+    ]
 
     is_of_pictures = "image_processor_type" in content or "size" in content
-    assert owners == [preprocessor_config.TABLE if is_of_pictures else feature_extractor.TABLE]
+    assert owners == [
+        preprocessor_config.TABLE if is_of_pictures else feature_extractor.TABLE
+    ]
 
 
 def test_unknown_keys_of_sounds_are_not_reported(tmp_path: Path) -> None:
-    write(tmp_path, {**WAV2VEC2, "preprocessor_config.json": {"sampling_rate": 16000, "new_key": 1, "dither": 0.0}})
+    write(
+        tmp_path,
+        {
+            **WAV2VEC2,
+            "preprocessor_config.json": {
+                "sampling_rate": 16000,
+                "new_key": 1,
+                "dither": 0.0,
+            },
+        },
+    )
     model = facts(tmp_path, {"logits": (1, 2)}, image=SOUND[0])
 
     assert unknown_keys(model) == {}

@@ -15,7 +15,13 @@ from pocketserve.cli import CommandError
 from pocketserve.cli.folder.models_folder import add_folder_option
 from pocketserve.cli.local import open_local, quiet_frameworks
 from pocketserve.cli.measurement import interleave, load_now, load_warning
-from pocketserve.cli.output import human_bytes, print_json, print_text, print_wide_table, printable
+from pocketserve.cli.output import (
+    human_bytes,
+    print_json,
+    print_text,
+    print_wide_table,
+    printable,
+)
 from pocketserve.cli.progress import Progress
 from pocketserve.engine.device.processes import descendants_of
 from pocketserve.local.own_server import own_server
@@ -33,7 +39,11 @@ MEMORY_KEYS = {
     "Private_Dirty": "private",
     "Anonymous": "anonymous",
 }
-WAYS = {"in_process": "in this process", "socket": "over the socket", "http": "over HTTP"}
+WAYS = {
+    "in_process": "in this process",
+    "socket": "over the socket",
+    "http": "over HTTP",
+}
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
@@ -44,17 +54,49 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         description="Runs the model on random input of its own shape: in this process, and in a server that is "
         "started for it, over the socket and over HTTP. The three are asked in turn.",
     )
-    parser.add_argument("model", metavar="FILE|MODEL", help="a model file or folder, or a name in the models folder")
-    parser.add_argument("--version", dest="model_version", metavar="NAME", help="the version to measure")
-    add_folder_option(parser)
-    parser.add_argument("--rounds", type=_rounds, default=200, metavar="N", help="samples of each way [200]")
-    parser.add_argument("--seconds", type=_seconds, default=30.0, metavar="S", help="stop sampling after so long [30]")
-    parser.add_argument("--threads", type=_threads, default=0, metavar="N", help="threads of one run [the fast cores]")
     parser.add_argument(
-        "--tune", action="store_true", help="find the best threads and batches on this device, for model.toml"
+        "model",
+        metavar="FILE|MODEL",
+        help="a model file or folder, or a name in the models folder",
     )
-    parser.add_argument("--force", action="store_true", help="with --tune: also try what model.toml fixes")
-    parser.add_argument("--json", action="store_true", help="print JSON, with all samples")
+    parser.add_argument(
+        "--version", dest="model_version", metavar="NAME", help="the version to measure"
+    )
+    add_folder_option(parser)
+    parser.add_argument(
+        "--rounds",
+        type=_rounds,
+        default=200,
+        metavar="N",
+        help="samples of each way [200]",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=_seconds,
+        default=30.0,
+        metavar="S",
+        help="stop sampling after so long [30]",
+    )
+    parser.add_argument(
+        "--threads",
+        type=_threads,
+        default=0,
+        metavar="N",
+        help="threads of one run [the fast cores]",
+    )
+    parser.add_argument(
+        "--tune",
+        action="store_true",
+        help="find the best threads and batches on this device, for model.toml",
+    )
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="with --tune: also try what model.toml fixes",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print JSON, with all samples"
+    )
     return parser
 
 
@@ -84,14 +126,23 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
     from pocketserve_wire.oip import InferRequest
 
     load = load_now()  # before our own work is part of it
-    service, name, version = open_local(options.model, options.models_dir, threads=options.threads)
+    service, name, version = open_local(
+        options.model, options.models_dir, threads=options.threads
+    )
     version = options.model_version or version
     try:
         with quiet_frameworks(options), service.running(name, version) as (_, handle):
             model = handle.model
-            facts = {"version": model.version.name, "runtime": model.runtime, "threads": model.threads}
+            facts = {
+                "version": model.version.name,
+                "runtime": model.runtime,
+                "threads": model.threads,
+            }
             inputs = random_inputs(model.inputs.specs)
-        request = InferRequest(inputs=[as_tensor(key, value) for key, value in inputs.items()], binary_output=True)
+        request = InferRequest(
+            inputs=[as_tensor(key, value) for key, value in inputs.items()],
+            binary_output=True,
+        )
         settings = ("--threads", str(options.threads), "--low-power", "off")
         with (
             own_server(service.config.models_dir, *settings) as server,
@@ -100,7 +151,13 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
         ):
             ways: dict[str, Callable[[], object]] = {
                 "in_process": lambda: submit_and_wait(
-                    service.submit, InferenceCall(name, version, TensorPayload(request), service.request_options({}))
+                    service.submit,
+                    InferenceCall(
+                        name,
+                        version,
+                        TensorPayload(request),
+                        service.request_options({}),
+                    ),
                 ),
                 "socket": partial(framed.infer, name, inputs, version=version),
                 "http": partial(http.infer, name, inputs, version=version),
@@ -119,10 +176,14 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "model": name,
         **facts,
-        "inputs": [{"name": key, "shape": list(value.shape)} for key, value in inputs.items()],
+        "inputs": [
+            {"name": key, "shape": list(value.shape)} for key, value in inputs.items()
+        ],
         "first_answer_ms": first,
         "warm_up": warm_up,
-        "latency_ms": {way: {**summary(times), "samples": times} for way, times in samples.items()},
+        "latency_ms": {
+            way: {**summary(times), "samples": times} for way, times in samples.items()
+        },
         "server_memory_bytes": {"before_loading": before, "after": after},
         "load": load,
     }
@@ -131,8 +192,16 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
 def summary(samples: list[float]) -> dict[str, float]:
     """Return median, 90th and 99th percentile, and mean."""
     ordered = sorted(samples)
-    p90, p99 = (ordered[min(len(ordered) - 1, int(share * len(ordered)))] for share in (0.9, 0.99))
-    return {"p50": statistics.median(ordered), "p90": p90, "p99": p99, "mean": statistics.fmean(ordered)}
+    p90, p99 = (
+        ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+        for share in (0.9, 0.99)
+    )
+    return {
+        "p50": statistics.median(ordered),
+        "p90": p90,
+        "p99": p99,
+        "mean": statistics.fmean(ordered),
+    }
 
 
 def memory_of(pid: int) -> dict[str, int] | None:
@@ -143,7 +212,11 @@ def memory_of(pid: int) -> dict[str, int] | None:
     sizes: Counter[str] = Counter()
     for process in (pid, *descendants_of(pid)):
         try:
-            lines = Path(f"/proc/{process}/smaps_rollup").read_text(encoding="ascii").splitlines()
+            lines = (
+                Path(f"/proc/{process}/smaps_rollup")
+                .read_text(encoding="ascii")
+                .splitlines()
+            )
         except OSError:
             if process == pid:
                 return None
@@ -156,23 +229,47 @@ def memory_of(pid: int) -> dict[str, int] | None:
 
 
 def _print_result(result: Mapping[str, Any]) -> None:
-    shapes = ", ".join(f"{printable(item['name'])} {item['shape']}" for item in result["inputs"])
-    model = printable(f"{result['model']}, version {result['version']}, {result['runtime']}")
-    print_text(f"{model}, {plural(result['threads'], 'thread')}; random input: {shapes}")
+    shapes = ", ".join(
+        f"{printable(item['name'])} {item['shape']}" for item in result["inputs"]
+    )
+    model = printable(
+        f"{result['model']}, version {result['version']}, {result['runtime']}"
+    )
+    print_text(
+        f"{model}, {plural(result['threads'], 'thread')}; random input: {shapes}"
+    )
     print()
     print_text(load_warning(result["load"]))
     latency, rows = result["latency_ms"], []
     for way, title in WAYS.items():
-        added = "" if way == "in_process" else f"{latency[way]['p50'] - latency['in_process']['p50']:+.3f}"
-        p99 = f"{latency[way]['p99']:.3f}" if len(latency[way]["samples"]) >= MIN_SAMPLES_P99 else "-"
-        rows.append([title, *(f"{latency[way][key]:.3f}" for key in ("p50", "p90")), p99, added])
+        added = (
+            ""
+            if way == "in_process"
+            else f"{latency[way]['p50'] - latency['in_process']['p50']:+.3f}"
+        )
+        p99 = (
+            f"{latency[way]['p99']:.3f}"
+            if len(latency[way]["samples"]) >= MIN_SAMPLES_P99
+            else "-"
+        )
+        rows.append(
+            [title, *(f"{latency[way][key]:.3f}" for key in ("p50", "p90")), p99, added]
+        )
     print_wide_table(["WHOLE CALL", "p50 ms", "p90 ms", "p99 ms", "ADDED ms"], rows)
     counts = f"{len(latency['socket']['samples'])} of each, after {result['warm_up']} that do not count"
-    print_text(f"{counts}. The server's first answer, which loads the model, took {result['first_answer_ms']:.0f} ms.")
-    memory, kinds = result["server_memory_bytes"], ("resident", "proportional", "private", "anonymous")
+    print_text(
+        f"{counts}. The server's first answer, which loads the model, took {result['first_answer_ms']:.0f} ms."
+    )
+    memory, kinds = (
+        result["server_memory_bytes"],
+        ("resident", "proportional", "private", "anonymous"),
+    )
     if memory["before_loading"] and memory["after"]:
         print()
-        rows = [[key.replace("_", " "), *(human_bytes(size[kind]) for kind in kinds)] for key, size in memory.items()]
+        rows = [
+            [key.replace("_", " "), *(human_bytes(size[kind]) for kind in kinds)]
+            for key, size in memory.items()
+        ]
         print_wide_table(["SERVER'S MEMORY", *map(str.upper, kinds)], rows)
 
 

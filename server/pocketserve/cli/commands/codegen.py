@@ -8,7 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from pocketserve.cli import CommandError
-from pocketserve.cli.connection import add_connection_options, open_client, reading_answers
+from pocketserve.cli.connection import (
+    add_connection_options,
+    open_client,
+    reading_answers,
+)
 from pocketserve.cli.progress import Progress
 
 EXIT_FRESH, EXIT_STALE = 0, 1
@@ -24,13 +28,40 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "docs/codegen.md explains what is in it.",
     )
     parser.add_argument("model", metavar="MODEL", help="a model's name")
-    parser.add_argument("--language", required=True, choices=LANGUAGES, help="the language of the app")
-    parser.add_argument("--package", required=True, metavar="NAME", help="the class's package, such as com.example.app")
-    parser.add_argument("--class", dest="class_name", metavar="NAME", help="the class [made of the model's name]")
-    parser.add_argument("--version", dest="model_version", metavar="NAME", help="bind the class to this version")
+    parser.add_argument(
+        "--language", required=True, choices=LANGUAGES, help="the language of the app"
+    )
+    parser.add_argument(
+        "--package",
+        required=True,
+        metavar="NAME",
+        help="the class's package, such as com.example.app",
+    )
+    parser.add_argument(
+        "--class",
+        dest="class_name",
+        metavar="NAME",
+        help="the class [made of the model's name]",
+    )
+    parser.add_argument(
+        "--version",
+        dest="model_version",
+        metavar="NAME",
+        help="bind the class to this version",
+    )
     target = parser.add_mutually_exclusive_group()
-    target.add_argument("--output", type=Path, metavar="DIR", help="the folder of sources, above the package")
-    target.add_argument("--check", type=Path, metavar="FILE", help="write nothing; exit code 1 if FILE would change")
+    target.add_argument(
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="the folder of sources, above the package",
+    )
+    target.add_argument(
+        "--check",
+        type=Path,
+        metavar="FILE",
+        help="write nothing; exit code 1 if FILE would change",
+    )
     add_connection_options(parser)
     return parser
 
@@ -60,7 +91,10 @@ def _render(options: argparse.Namespace) -> tuple[str, str]:
 
     try:
         check_package(options.package)
-        with Progress().waiting(f"waiting for {options.model}, which may be loading"), open_client(options) as client:
+        with (
+            Progress().waiting(f"waiting for {options.model}, which may be loading"),
+            open_client(options) as client,
+        ):
             answer = client.model_interface(options.model, options.model_version)
         with reading_answers():
             model = read_interface(answer)
@@ -68,7 +102,13 @@ def _render(options: argparse.Namespace) -> tuple[str, str]:
         check_class(class_name, {entry.name for entry in model.entries})
     except NameFaultError as error:
         raise CommandError(str(error)) from None
-    request = ClassRequest(options.model, options.language, options.package, class_name, options.model_version)
+    request = ClassRequest(
+        options.model,
+        options.language,
+        options.package,
+        class_name,
+        options.model_version,
+    )
     return request.file_name, render_class(model, request)
 
 
@@ -77,5 +117,7 @@ def _compare(file: Path, source: str) -> int:
         is_fresh = file.read_bytes() == source.encode("ascii")
     except FileNotFoundError:
         raise CommandError(f"there is no {file}; write it with --output") from None
-    print(f"{file} is {'up to date' if is_fresh else 'stale: generate it again, with --output'}")
+    print(
+        f"{file} is {'up to date' if is_fresh else 'stale: generate it again, with --output'}"
+    )
     return EXIT_FRESH if is_fresh else EXIT_STALE

@@ -27,45 +27,103 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "results of --json, it shows what two devices said side by side.",
     )
     parser.add_argument(
-        "model", nargs="+", metavar="MODEL|JSON", help="a model's name, file or folder; or two files with results"
+        "model",
+        nargs="+",
+        metavar="MODEL|JSON",
+        help="a model's name, file or folder; or two files with results",
     )
-    parser.add_argument("--versions", metavar="NAME[,NAME…]", help="the versions to compare [all]")
-    parser.add_argument("--reference", metavar="NAME", help="the version to hold the others against [the first]")
+    parser.add_argument(
+        "--versions", metavar="NAME[,NAME…]", help="the versions to compare [all]"
+    )
+    parser.add_argument(
+        "--reference",
+        metavar="NAME",
+        help="the version to hold the others against [the first]",
+    )
     add_folder_option(parser)
     parser.add_argument(
-        "--data", type=Path, metavar="PATH", help="a file or folder to ask, best with labels [the model's samples]"
-    )
-    parser.add_argument("--limit", type=_limit, default=500, metavar="N", help="samples at most [500]")
-    parser.add_argument("--seconds", type=_seconds, default=15.0, metavar="S", help="for all timed turns together [15]")
-    parser.add_argument("--threads", type=_threads, default=0, metavar="N", help="threads of one run [the fast cores]")
-    parser.add_argument(
-        "--device", metavar="NAME[,NAME…]", help="run each version on these, such as cpu,xnnpack [as model.toml says]"
+        "--data",
+        type=Path,
+        metavar="PATH",
+        help="a file or folder to ask, best with labels [the model's samples]",
     )
     parser.add_argument(
-        "--layers", nargs=2, metavar=("A", "B"), help="find the first layers of two versions that differ, and why"
+        "--limit", type=_limit, default=500, metavar="N", help="samples at most [500]"
     )
-    parser.add_argument("--apply", action="store_true", help="make the recommended version the default one")
-    parser.add_argument("--json", action="store_true", help="print JSON, with all samples")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with everything in it")
-    parser.add_argument("--png", type=Path, metavar="FILE", help="write a picture of the table")
+    parser.add_argument(
+        "--seconds",
+        type=_seconds,
+        default=15.0,
+        metavar="S",
+        help="for all timed turns together [15]",
+    )
+    parser.add_argument(
+        "--threads",
+        type=_threads,
+        default=0,
+        metavar="N",
+        help="threads of one run [the fast cores]",
+    )
+    parser.add_argument(
+        "--device",
+        metavar="NAME[,NAME…]",
+        help="run each version on these, such as cpu,xnnpack [as model.toml says]",
+    )
+    parser.add_argument(
+        "--layers",
+        nargs=2,
+        metavar=("A", "B"),
+        help="find the first layers of two versions that differ, and why",
+    )
+    parser.add_argument(
+        "--apply",
+        action="store_true",
+        help="make the recommended version the default one",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print JSON, with all samples"
+    )
+    parser.add_argument(
+        "--html", type=Path, metavar="FILE", help="write a page with everything in it"
+    )
+    parser.add_argument(
+        "--png", type=Path, metavar="FILE", help="write a picture of the table"
+    )
     return parser
 
 
 def run(options: argparse.Namespace) -> int:
     """Compare and show."""
-    if len(options.model) == 2 and all(name.endswith(".json") for name in options.model):
+    if len(options.model) == 2 and all(
+        name.endswith(".json") for name in options.model
+    ):
         return _show_devices(options)
     if len(options.model) > 1:
-        raise CommandError("name one model, or two JSON files with results of this command")
+        raise CommandError(
+            "name one model, or two JSON files with results of this command"
+        )
     for path in (options.html, options.png):
         if path is not None and not path.absolute().parent.is_dir():
-            raise CommandError(f"{str(path)!r} lies in a folder that does not exist; make it first")
+            raise CommandError(
+                f"{str(path)!r} lies in a folder that does not exist; make it first"
+            )
     if options.data is not None and not options.data.exists():
-        raise CommandError(f"{str(options.data)!r} does not exist; name a file or folder with --data")
-    from pocketserve.compare.session import Plan, compare_versions  # late: --help needs no NumPy
+        raise CommandError(
+            f"{str(options.data)!r} does not exist; name a file or folder with --data"
+        )
+    from pocketserve.compare.session import (
+        Plan,
+        compare_versions,
+    )  # late: --help needs no NumPy
 
     versions, devices = (_names(text) for text in (options.versions, options.device))
-    files = options.model[0], options.models_dir, versions, options.reference, options.data
+    files = (
+        options.model[0],
+        options.models_dir,
+        versions,
+        options.reference,
+        options.data,
+    )
     plan = Plan(*files, options.limit, options.seconds, options.threads, devices)
     if options.layers:
         return _show_layers(options, plan)
@@ -87,14 +145,18 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _names(text: str | None) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip()) if text else ()
+    return (
+        tuple(name.strip() for name in text.split(",") if name.strip()) if text else ()
+    )
 
 
 def _show_devices(options: argparse.Namespace) -> int:
     from pocketserve.compare.devices import print_devices, read_result, side_by_side
 
     if options.apply or options.html or options.png or options.device:
-        raise CommandError("--apply, --device, --html and --png belong to a comparison on this device")
+        raise CommandError(
+            "--apply, --device, --html and --png belong to a comparison on this device"
+        )
     first, second = (read_result(Path(name)) for name in options.model)
     if options.json:
         print_json(side_by_side(first, second))
@@ -107,7 +169,9 @@ def _show_layers(options: argparse.Namespace, plan: Any) -> int:
     from pocketserve.compare.layers import compare_layers, print_layers
 
     if options.apply or options.html or options.png or options.device:
-        raise CommandError("--apply, --device, --html and --png belong to a comparison of whole versions")
+        raise CommandError(
+            "--apply, --device, --html and --png belong to a comparison of whole versions"
+        )
     result = compare_layers(plan, options.layers)
     if options.json:
         print_json(result)
@@ -137,19 +201,28 @@ def _apply(result: dict[str, Any]) -> str:
     default = result["default"]
     if default not in result["versions"] and default not in result["skipped"]:
         option = "--device" if "@" in default else "--versions"
-        raise CommandError(f"{version} was not compared with {default}, the default version; add it to {option}")
+        raise CommandError(
+            f"{version} was not compared with {default}, the default version; add it to {option}"
+        )
     from pocketserve.repository.manifest_edit import edit_manifest
     from pocketserve.repository.scan import scan
 
     if folder.name != result["model"]:
-        raise CommandError(f"put the files of {result['model']!r} into a folder of that name, then --apply can set it")
+        raise CommandError(
+            f"put the files of {result['model']!r} into a folder of that name, then --apply can set it"
+        )
     name, options = (result["versions"][version][key] for key in ("version", "options"))
-    edit_manifest(folder, partial(_set_default, scan(folder.parent)[result["model"]], name, options))
+    edit_manifest(
+        folder,
+        partial(_set_default, scan(folder.parent)[result["model"]], name, options),
+    )
     title = f"{name}, as {version}," if version != name else name
     return f"{folder / 'model.toml'}: default_version is {title} now; `pocketserve models` has a server read it."
 
 
-def _set_default(entry: ModelEntry, name: str, options: dict[str, Any] | None, document: Document) -> None:
+def _set_default(
+    entry: ModelEntry, name: str, options: dict[str, Any] | None, document: Document
+) -> None:
     """Make a version the default one, with the options in its table that choose its device; None leaves them."""
     from pocketserve.repository.manifest_edit import declare_versions
 

@@ -7,7 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pocketserve.cli import EXIT_DONE, CommandError
-from pocketserve.cli.conversion import add_common_options, conversion_errors, model_of, noting, process_limits
+from pocketserve.cli.conversion import (
+    add_common_options,
+    conversion_errors,
+    model_of,
+    noting,
+    process_limits,
+)
 from pocketserve.cli.output import human_bytes, print_json, print_table, printable
 from pocketserve.cli.progress import Progress
 
@@ -24,16 +30,56 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "labelled samples of yours. The result becomes a new version beside the original, unless its accuracy on "
         "samples that the recipe never saw falls too far.",
     )
-    parser.add_argument("model", nargs="?", metavar="MODEL", help="a model's name, file or folder")
+    parser.add_argument(
+        "model", nargs="?", metavar="MODEL", help="a model's name, file or folder"
+    )
     parser.add_argument("--recipe", metavar="NAME", help="the recipe; --list shows all")
-    parser.add_argument("--data", type=Path, metavar="PATH", help="labelled samples: a folder, CSV or .npz file")
-    parser.add_argument("--test", type=Path, metavar="PATH", help="others to measure on [a quarter of --data]")
-    parser.add_argument("--amount", type=float, metavar="SHARE", help="the share of weights or channels that goes")
-    parser.add_argument("--epochs", type=int, metavar="N", help="how often training goes over the data")
-    parser.add_argument("--clusters", type=int, metavar="N", help="how many different weights a layer keeps")
-    parser.add_argument("--student", type=Path, metavar="FILE", help="a model.py whose build() returns the student")
-    parser.add_argument("--max-loss", type=float, default=0.05, metavar="SHARE", help="what may be lost [0.05]")
-    parser.add_argument("--version", dest="model_version", metavar="NAME", help="the version to begin with")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        metavar="PATH",
+        help="labelled samples: a folder, CSV or .npz file",
+    )
+    parser.add_argument(
+        "--test",
+        type=Path,
+        metavar="PATH",
+        help="others to measure on [a quarter of --data]",
+    )
+    parser.add_argument(
+        "--amount",
+        type=float,
+        metavar="SHARE",
+        help="the share of weights or channels that goes",
+    )
+    parser.add_argument(
+        "--epochs", type=int, metavar="N", help="how often training goes over the data"
+    )
+    parser.add_argument(
+        "--clusters",
+        type=int,
+        metavar="N",
+        help="how many different weights a layer keeps",
+    )
+    parser.add_argument(
+        "--student",
+        type=Path,
+        metavar="FILE",
+        help="a model.py whose build() returns the student",
+    )
+    parser.add_argument(
+        "--max-loss",
+        type=float,
+        default=0.05,
+        metavar="SHARE",
+        help="what may be lost [0.05]",
+    )
+    parser.add_argument(
+        "--version",
+        dest="model_version",
+        metavar="NAME",
+        help="the version to begin with",
+    )
     parser.add_argument("--list", action="store_true", help="list the recipes")
     add_common_options(parser)
     return parser
@@ -56,7 +102,10 @@ def _list_recipes(options: argparse.Namespace) -> int:
     from pocketserve.compress.registry import recipes
 
     if options.json:
-        plain = {name: {"summary": each.summary, "options": each.defaults} for name, each in recipes().items()}
+        plain = {
+            name: {"summary": each.summary, "options": each.defaults}
+            for name, each in recipes().items()
+        }
         print_json({"recipes": plain})
         return EXIT_DONE
     rows = []
@@ -74,7 +123,9 @@ def _compress(options: argparse.Namespace) -> int:
     from pocketserve.convert.run import ConversionSettings
 
     if not 0 <= options.max_loss <= 1:
-        raise CommandError(f"--max-loss must lie between 0 and 1, not {options.max_loss:g}")
+        raise CommandError(
+            f"--max-loss must lie between 0 and 1, not {options.max_loss:g}"
+        )
     for path in (options.data, options.test):
         if path is not None and not path.exists():
             raise CommandError(
@@ -83,12 +134,24 @@ def _compress(options: argparse.Namespace) -> int:
     recipe, limits = recipe_named(options.recipe), process_limits(options)
     entry, version, config = model_of(options)
     settings = ConversionSettings(
-        config.models_dir, config.state_dir, version=version, name=options.name, limits=limits
+        config.models_dir,
+        config.state_dir,
+        version=version,
+        name=options.name,
+        limits=limits,
     )
-    numbers = {"amount": options.amount, "epochs": options.epochs, "clusters": options.clusters}
-    wishes = CompressionSettings(options.data, options.test, numbers, options.student, options.max_loss)
+    numbers = {
+        "amount": options.amount,
+        "epochs": options.epochs,
+        "clusters": options.clusters,
+    }
+    wishes = CompressionSettings(
+        options.data, options.test, numbers, options.student, options.max_loss
+    )
     progress = Progress(lines=True)
-    compressor = ModelCompressor(entry, recipe, settings, wishes, progress.show, noting(progress))
+    compressor = ModelCompressor(
+        entry, recipe, settings, wishes, progress.show, noting(progress)
+    )
     try:
         compression = compressor.compress()
     finally:
@@ -128,4 +191,6 @@ def _print_result(compression: Compression) -> None:
     print_table(head, [[conversion.version, conversion.source, score, *sizes]])
     for note in conversion.notes:
         print(printable(f"{conversion.version}: {note}"))
-    print(f"It was made with {compression.trained} samples and measured on {compression.after.samples} others.")
+    print(
+        f"It was made with {compression.trained} samples and measured on {compression.after.samples} others."
+    )

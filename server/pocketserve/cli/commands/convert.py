@@ -19,7 +19,13 @@ from pocketserve.cli.conversion import (
     refusal_sentence,
 )
 from pocketserve.cli.local import open_local
-from pocketserve.cli.output import human_bytes, print_json, print_table, print_text, printable
+from pocketserve.cli.output import (
+    human_bytes,
+    print_json,
+    print_table,
+    print_text,
+    printable,
+)
 from pocketserve.cli.progress import Progress
 
 if TYPE_CHECKING:
@@ -36,13 +42,35 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "answer as the original does. Tools that are no part of this installation get an environment of their own, "
         "which is made once.",
     )
-    parser.add_argument("model", nargs="?", metavar="MODEL|FILE", help="a model's name, file or folder")
-    parser.add_argument("--to", metavar="KIND[,KIND…]", help="what to make, such as tflite,onnx; all: whatever can be")
+    parser.add_argument(
+        "model", nargs="?", metavar="MODEL|FILE", help="a model's name, file or folder"
+    )
+    parser.add_argument(
+        "--to",
+        metavar="KIND[,KIND…]",
+        help="what to make, such as tflite,onnx; all: whatever can be",
+    )
     modes = ("none", "fp16", "dynamic", "int8", "int16x8")
-    parser.add_argument("--quantize", choices=modes, default="none", help="how to make it smaller [none]")
-    parser.add_argument("--samples", type=Path, metavar="PATH", help="a file or folder of inputs [the model's samples]")
-    parser.add_argument("--version", dest="model_version", metavar="NAME", help="the version to convert")
-    parser.add_argument("--on-device", action="store_true", help="list what can be made where the server runs")
+    parser.add_argument(
+        "--quantize",
+        choices=modes,
+        default="none",
+        help="how to make it smaller [none]",
+    )
+    parser.add_argument(
+        "--samples",
+        type=Path,
+        metavar="PATH",
+        help="a file or folder of inputs [the model's samples]",
+    )
+    parser.add_argument(
+        "--version", dest="model_version", metavar="NAME", help="the version to convert"
+    )
+    parser.add_argument(
+        "--on-device",
+        action="store_true",
+        help="list what can be made where the server runs",
+    )
     add_common_options(parser)
     return parser
 
@@ -53,7 +81,9 @@ def run(options: argparse.Namespace) -> int:
         if options.on_device:
             return _list_on_device(options)
         if options.model is None or options.to is None:
-            raise CommandError("name a model and what to make of it: pocketserve convert MODEL --to tflite")
+            raise CommandError(
+                "name a model and what to make of it: pocketserve convert MODEL --to tflite"
+            )
         return _convert_all(options)
 
 
@@ -65,7 +95,11 @@ def _convert_all(options: argparse.Namespace) -> int:
 
     limits, kinds = process_limits(options), check_kinds(options.to)
     entry, version, config = model_of(options)
-    formats = [entry.versions[version].format.name] if version else [v.format.name for v in entry.versions.values()]
+    formats = (
+        [entry.versions[version].format.name]
+        if version
+        else [v.format.name for v in entry.versions.values()]
+    )
     kinds = kinds or reachable_kinds(formats, options.quantize, converters())
     if options.name and len(kinds) > 1:
         raise CommandError("--name names one version; give --to one kind")
@@ -96,7 +130,11 @@ def _convert_all(options: argparse.Namespace) -> int:
     if options.json:
         faults = {kind: refusal_sentence(error) for kind, error in failed.items()}
         print_json(
-            {"model": entry.name, "versions": [_plain(conversion) for conversion in conversions], "failed": faults}
+            {
+                "model": entry.name,
+                "versions": [_plain(conversion) for conversion in conversions],
+                "failed": faults,
+            }
         )
     else:
         _print_results(conversions, failed, debug=options.debug)
@@ -106,20 +144,34 @@ def _convert_all(options: argparse.Namespace) -> int:
 def _plain(conversion: Conversion) -> dict[str, Any]:
     values = conversion._asdict()
     agreement = conversion.agreement
-    return {**values, "path": str(conversion.path), "agreement": None if agreement is None else agreement._asdict()}
+    return {
+        **values,
+        "path": str(conversion.path),
+        "agreement": None if agreement is None else agreement._asdict(),
+    }
 
 
-def _print_results(conversions: list[Conversion], failed: dict[str, ConversionError], *, debug: bool) -> None:
+def _print_results(
+    conversions: list[Conversion], failed: dict[str, ConversionError], *, debug: bool
+) -> None:
     rows = [_row(conversion) for conversion in conversions]
     if rows:
-        print_table(["NEW VERSION", "FROM", "BYTES", "DIFFERENCE", "SAME CLASS", "MADE BY"], rows)
+        print_table(
+            ["NEW VERSION", "FROM", "BYTES", "DIFFERENCE", "SAME CLASS", "MADE BY"],
+            rows,
+        )
     for conversion in conversions:
         for text in _remarks(conversion):
             print_text(printable(f"{conversion.version or conversion.kind}: {text}"))
     if any(conversion.random for conversion in conversions):
-        print_text("They were compared on made-up input, as there are no samples; --samples names some.")
+        print_text(
+            "They were compared on made-up input, as there are no samples; --samples names some."
+        )
     for kind, error in failed.items():
-        print(printable(f"pocketserve: {kind}: {refusal_sentence(error)}"), file=sys.stderr)
+        print(
+            printable(f"pocketserve: {kind}: {refusal_sentence(error)}"),
+            file=sys.stderr,
+        )
         if debug and error.detail:
             print(printable(error.detail), file=sys.stderr)
 
@@ -128,9 +180,20 @@ def _row(conversion: Conversion) -> list[str]:
     agreement = conversion.agreement
     sizes = f"{human_bytes(conversion.source_bytes)} -> {human_bytes(conversion.result_bytes)}"
     difference = "not run" if agreement is None else f"{agreement.error:.1e}"
-    class_share = "" if agreement is None or agreement.same_class is None else f"{agreement.same_class:.0%}"
+    class_share = (
+        ""
+        if agreement is None or agreement.same_class is None
+        else f"{agreement.same_class:.0%}"
+    )
     name = conversion.version or conversion.path.name
-    return [name, conversion.source, sizes, difference, class_share, ", ".join(conversion.tools)]
+    return [
+        name,
+        conversion.source,
+        sizes,
+        difference,
+        class_share,
+        ", ".join(conversion.tools),
+    ]
 
 
 def _remarks(conversion: Conversion) -> list[str]:
@@ -156,19 +219,39 @@ def _list_on_device(options: argparse.Namespace) -> int:
         service, name, version = open_local(options.model, options.models_dir)
         try:
             versions = service.entry(name).versions
-            formats = {v.format.name for v in versions.values() if version in (None, v.name)}
+            formats = {
+                v.format.name for v in versions.values() if version in (None, v.name)
+            }
         finally:
             service.close()
     rows = []
     for converter in filter(runs_on_device, converters()):
-        sources = [source for source in converter.sources if formats is None or source in formats]
-        missing = [package for package in converter.packages if importlib.util.find_spec(package) is None]
+        sources = [
+            source
+            for source in converter.sources
+            if formats is None or source in formats
+        ]
+        missing = [
+            package
+            for package in converter.packages
+            if importlib.util.find_spec(package) is None
+        ]
         state = f"needs {', '.join(missing)}" if missing else "ready"
         if sources:
-            rows.append([", ".join(sources), converter.kind, ", ".join(converter.quantize), converter.name, state])
+            rows.append(
+                [
+                    ", ".join(sources),
+                    converter.kind,
+                    ", ".join(converter.quantize),
+                    converter.name,
+                    state,
+                ]
+            )
     if options.json:
         keys = ("from", "to", "quantize", "converter", "state")
         print_json({"on_device": [dict(zip(keys, row, strict=True)) for row in rows]})
     else:
-        print_table(["FROM", "TO", "QUANTIZE", "CONVERTER", ""], rows, spare=("CONVERTER",))
+        print_table(
+            ["FROM", "TO", "QUANTIZE", "CONVERTER", ""], rows, spare=("CONVERTER",)
+        )
     return EXIT_DONE

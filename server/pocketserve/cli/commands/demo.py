@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
     """Add the command."""
-    parser: argparse.ArgumentParser = commands.add_parser("demo", help="start a server, ask it ten digits and a photo")
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "demo", help="start a server, ask it ten digits and a photo"
+    )
     return parser
 
 
@@ -33,14 +35,23 @@ def run(options: argparse.Namespace) -> int:
     print(f"$ pocketserve serve {models.name} --http-port 0 --socket-port 0")
     with own_server(models) as server:
         print("a server answers and asks for its token\n")
-        for transport, address in {"HTTP": server.http, "the socket": server.socket}.items():
+        for transport, address in {
+            "HTTP": server.http,
+            "the socket": server.socket,
+        }.items():
             with Client(address, token_file=server.token_file) as client:
                 print(f"over {transport}, at {address}:")
                 rows, right[transport] = _ask_digits(client, samples)
-                print_table(["PICTURE", "ANSWER", "SCORE", "MODEL ms", "WHOLE CALL ms"], rows, spare=("MODEL ms",))
+                print_table(
+                    ["PICTURE", "ANSWER", "SCORE", "MODEL ms", "WHOLE CALL ms"],
+                    rows,
+                    spare=("MODEL ms",),
+                )
                 flower = client.predict("petals", [5.1, 3.5, 1.4])["predictions"][0]
                 text = f"{flower['value']:.2f} {flower['unit']}"
-                print_text(f"petals: sepal 5.1 x 3.5 cm, petal length 1.4 cm -> petal width {text}\n\n")
+                print_text(
+                    f"petals: sepal 5.1 x 3.5 cm, petal length 1.4 cm -> petal width {text}\n\n"
+                )
         with Client(server.http, token_file=server.token_file) as client:
             _ask_photo(client, models / "numbers" / "samples" / "note.jpg")
     for transport, count in right.items():
@@ -57,9 +68,19 @@ def _ask_digits(client: Client, samples: list[Path]) -> tuple[list[list[str]], i
         elapsed = time.perf_counter() - started
         best = answer["predictions"][0]
         right += best["label"] == sample.stem
-        label = best["label"] + ("" if best["label"] == sample.stem else f"  (it shows a {sample.stem})")
+        label = best["label"] + (
+            "" if best["label"] == sample.stem else f"  (it shows a {sample.stem})"
+        )
         timing = answer["timing_ms"]["infer"]
-        rows.append([sample.name, label, f"{best['score']:.3f}", f"{timing:.2f}", f"{1e3 * elapsed:.2f}"])
+        rows.append(
+            [
+                sample.name,
+                label,
+                f"{best['score']:.3f}",
+                f"{timing:.2f}",
+                f"{1e3 * elapsed:.2f}",
+            ]
+        )
     return rows, right
 
 
@@ -69,8 +90,13 @@ def _ask_photo(client: Client, photo: Path) -> None:
     The demo runs from any folder, also one that cannot be written: the picture gets a temporary one, which stays.
     """
     answer = client.predict("numbers", photo.read_bytes(), annotate="both")
-    drawn = Path(tempfile.mkdtemp(prefix="pocketserve-demo-")) / photo.with_suffix(".png").name
+    drawn = (
+        Path(tempfile.mkdtemp(prefix="pocketserve-demo-"))
+        / photo.with_suffix(".png").name
+    )
     drawn.write_bytes(base64.b64decode(answer["picture"]))
     entries = sorted(answer["predictions"], key=lambda entry: entry["box"]["x"])
-    print_text(f"numbers: {photo.name} shows {' '.join(entry['label'] for entry in entries)}")
+    print_text(
+        f"numbers: {photo.name} shows {' '.join(entry['label'] for entry in entries)}"
+    )
     print_text(f"the picture with the boxes drawn is in {drawn}\n")

@@ -26,9 +26,16 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "them. Ends with 1 if there is a problem. Nothing is changed, and the internet is not used.",
     )
     parser.add_argument(
-        "models_dir", nargs="?", metavar="MODELS_DIR", help="the models folder to look at [a running server's]"
+        "models_dir",
+        nargs="?",
+        metavar="MODELS_DIR",
+        help="the models folder to look at [a running server's]",
     )
-    parser.add_argument("--url", metavar="URL", help="where a server should run [POCKETSERVE_URL, else this machine]")
+    parser.add_argument(
+        "--url",
+        metavar="URL",
+        help="where a server should run [POCKETSERVE_URL, else this machine]",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
@@ -37,16 +44,26 @@ def run(options: argparse.Namespace) -> int:
     """Look and print; fails if there is a problem."""
     device = Device()
     with Progress().waiting("looking; an import may take ten seconds"):
-        findings = examine(device, read_settings(device, options.models_dir, options.url))
+        findings = examine(
+            device, read_settings(device, options.models_dir, options.url)
+        )
     problems = sum(finding.level is Level.PROBLEM for finding in findings)
     if options.json:
         print_json(
-            {"ok": not problems, "findings": [{key: getattr(finding, key) for key in KEYS} for finding in findings]}
+            {
+                "ok": not problems,
+                "findings": [
+                    {key: getattr(finding, key) for key in KEYS} for finding in findings
+                ],
+            }
         )
     else:
         _print(findings)
         warnings = sum(finding.level is Level.WARNING for finding in findings)
-        counts = (f"{n or 'no'} {word}{'s' * (n != 1)}" for n, word in ((problems, "problem"), (warnings, "warning")))
+        counts = (
+            f"{n or 'no'} {word}{'s' * (n != 1)}"
+            for n, word in ((problems, "problem"), (warnings, "warning"))
+        )
         print("\n" + ", ".join(counts))
     return 1 if problems else 0
 
@@ -57,6 +74,10 @@ def _print(findings: Sequence[Finding]) -> None:
     indent = " " * (widest if terminal_columns() >= WIDE else 2)
     for finding in findings:
         mark = marks[finding.level]
-        print_text(f"{mark:9}{finding.subject}".ljust(widest) + printable(finding.sentence), indent, mark=mark)
+        print_text(
+            f"{mark:9}{finding.subject}".ljust(widest) + printable(finding.sentence),
+            indent,
+            mark=mark,
+        )
         if finding.fix:
             print_text(f"{indent}-> {printable(finding.fix)}", f"{indent}   ")

@@ -9,7 +9,11 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from pocketserve.cli.connection import add_connection_options, open_client, reading_answers
+from pocketserve.cli.connection import (
+    add_connection_options,
+    open_client,
+    reading_answers,
+)
 from pocketserve.cli.local import names_path, open_local, quiet_frameworks
 from pocketserve.cli.output import (
     human_bytes,
@@ -24,7 +28,14 @@ from pocketserve.cli.progress import Progress
 from pocketserve.messages import label_list
 
 NUMBERS = "input.json"  # how the card calls a file of numbers
-VALUES = {"BYTES": '"text"', "BOOL": "false", "FP16": "0.0", "BF16": "0.0", "FP32": "0.0", "FP64": "0.0"}
+VALUES = {
+    "BYTES": '"text"',
+    "BOOL": "false",
+    "FP16": "0.0",
+    "BF16": "0.0",
+    "FP32": "0.0",
+    "FP64": "0.0",
+}
 WHOLE = 4  # numbers of a row that are shown one by one
 WIDTH = len("output  ")
 SIZES = {"file_bytes": "file size", "memory_bytes": "memory"}
@@ -38,11 +49,27 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         description="A path is opened in this process; a name is looked up on the running server, or with --local "
         "in a models folder.",
     )
-    parser.add_argument("model", metavar="FILE|MODEL", help="a model file or folder, or a model's name")
-    parser.add_argument("--version", dest="model_version", metavar="NAME", help="the version to show")
-    parser.add_argument("--local", action="store_true", help="look the name up in a models folder, without a server")
-    parser.add_argument("--models-dir", metavar="DIR", help="with --local: the models folder [the one that is served]")
-    parser.add_argument("--release", action="store_true", help="forget that a model is in quarantine, and try it again")
+    parser.add_argument(
+        "model", metavar="FILE|MODEL", help="a model file or folder, or a model's name"
+    )
+    parser.add_argument(
+        "--version", dest="model_version", metavar="NAME", help="the version to show"
+    )
+    parser.add_argument(
+        "--local",
+        action="store_true",
+        help="look the name up in a models folder, without a server",
+    )
+    parser.add_argument(
+        "--models-dir",
+        metavar="DIR",
+        help="with --local: the models folder [the one that is served]",
+    )
+    parser.add_argument(
+        "--release",
+        action="store_true",
+        help="forget that a model is in quarantine, and try it again",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_connection_options(parser)
     return parser
@@ -78,7 +105,10 @@ def _describe_local(options: argparse.Namespace) -> dict[str, Any]:
     try:
         if options.release:
             service.release(name)
-        with quiet_frameworks(options), service.running(name, options.model_version or version) as (entry, handle):
+        with (
+            quiet_frameworks(options),
+            service.running(name, options.model_version or version) as (entry, handle),
+        ):
             return describe_model(entry, handle, local=shlex.join(words))
     finally:
         service.close()
@@ -87,12 +117,26 @@ def _describe_local(options: argparse.Namespace) -> dict[str, Any]:
 def _print_description(description: dict[str, Any]) -> None:
     facts = dict(description.get("parameters", {}))
     facts.pop("fingerprint", None)  # for programs: it is wider than a phone
-    facts = {SIZES.get(key, key): human_bytes(value) if key in SIZES else value for key, value in facts.items()}
-    rows = [("name", description["name"]), ("versions", ", ".join(description["versions"]))]
+    facts = {
+        SIZES.get(key, key): human_bytes(value) if key in SIZES else value
+        for key, value in facts.items()
+    }
+    rows = [
+        ("name", description["name"]),
+        ("versions", ", ".join(description["versions"])),
+    ]
     rows.append(("platform", description["platform"]))
-    print_facts(rows + [(key.replace("_", " "), str(value)) for key, value in facts.items()])
+    print_facts(
+        rows + [(key.replace("_", " "), str(value)) for key, value in facts.items()]
+    )
     print()
-    _print_tensors([_tensor_row(kind, tensor) for kind in ("inputs", "outputs") for tensor in description[kind]])
+    _print_tensors(
+        [
+            _tensor_row(kind, tensor)
+            for kind in ("inputs", "outputs")
+            for tensor in description[kind]
+        ]
+    )
     if description.get("card"):
         _print_card(description["card"])
         if any(NUMBERS in text for text in description["card"]["examples"].values()):
@@ -103,13 +147,26 @@ def _print_description(description: dict[str, Any]) -> None:
 
 def _print_tensors(rows: Sequence[Sequence[str]]) -> None:
     """Print a line for each tensor; where the terminal is too narrow, its name, and the rest below it."""
-    header = ["", "NAME", "DATATYPE", "SHAPE", *(["QUANTIZATION"] if any(row[-1] for row in rows) else [])]
+    header = [
+        "",
+        "NAME",
+        "DATATYPE",
+        "SHAPE",
+        *(["QUANTIZATION"] if any(row[-1] for row in rows) else []),
+    ]
     table = [header, *(row[: len(header)] for row in rows)]
-    if sum(max(map(len, cells)) + 2 for cells in zip(*table, strict=True)) - 2 <= terminal_columns():
+    if (
+        sum(max(map(len, cells)) + 2 for cells in zip(*table, strict=True)) - 2
+        <= terminal_columns()
+    ):
         print_table(header, table[1:])
         return
     for kind, name, datatype, shape, *quantization in table[1:]:
-        for begin, text in ((kind, name), ("", f"{datatype}  {shape}"), *(("", text) for text in quantization if text)):
+        for begin, text in (
+            (kind, name),
+            ("", f"{datatype}  {shape}"),
+            *(("", text) for text in quantization if text),
+        ):
             print_text(f"{begin:{WIDTH}}{printable(text)}", indent=" " * WIDTH)
 
 
@@ -118,16 +175,30 @@ def _print_card(card: dict[str, Any]) -> None:
     more = " …" if card.get("labels", 0) > len(card.get("first_labels", ())) else ""
     print("\nAsked with raw input:")
     names = f"{card['labels']}: {labels}{more}" if labels else ""
-    texts = [(key, card.get(key, "")) for key in ("input", "advice", "preprocessing", "answer")]
-    print_facts([*texts, ("parameters", ", ".join(card.get("parameters", ()))), ("labels", names)])
+    texts = [
+        (key, card.get(key, ""))
+        for key in ("input", "advice", "preprocessing", "answer")
+    ]
+    print_facts(
+        [
+            *texts,
+            ("parameters", ", ".join(card.get("parameters", ()))),
+            ("labels", names),
+        ]
+    )
     for language, text in card["examples"].items():
         print(f"\n{printable(language)}:\n{textwrap.indent(text, '  ')}")
 
 
 def _print_numbers(inputs: Sequence[dict[str, Any]]) -> None:
     """Print what a file of numbers holds, with a sign for what goes on in the same way."""
-    values = [(tensor["name"], _numbers(tensor["datatype"], tensor["shape"])) for tensor in inputs]
-    objects = ", ".join(f"{json.dumps(name, ensure_ascii=False)}: {value}" for name, value in values)
+    values = [
+        (tensor["name"], _numbers(tensor["datatype"], tensor["shape"]))
+        for tensor in inputs
+    ]
+    objects = ", ".join(
+        f"{json.dumps(name, ensure_ascii=False)}: {value}" for name, value in values
+    )
     text = values[0][1] if len(values) == 1 else f"{{{objects}}}"
     print_text(f"\n{NUMBERS} holds{' (… is more of the same)' if '…' in text else ''}:")
     print_text(f"  {printable(text)}", indent="  ")
@@ -144,12 +215,20 @@ def _numbers(datatype: str, shape: Sequence[int]) -> str:
 
 
 def _tensor_row(kind: str, tensor: dict[str, Any]) -> list[str]:
-    shape = "[" + ", ".join("any" if dim < 0 else str(dim) for dim in tensor["shape"]) + "]"
+    shape = (
+        "[" + ", ".join("any" if dim < 0 else str(dim) for dim in tensor["shape"]) + "]"
+    )
     parameters = tensor.get("parameters", {})
     quantization = ""
     if "quantization_scale" in parameters:
         quantization = f"{parameters['quantization_scale']:g} * (q - {parameters['quantization_zero_point']})"
-    return [kind.removesuffix("s"), tensor["name"], tensor["datatype"], shape, quantization]
+    return [
+        kind.removesuffix("s"),
+        tensor["name"],
+        tensor["datatype"],
+        shape,
+        quantization,
+    ]
 
 
 def _print_metadata(metadata: dict[str, Any]) -> None:
@@ -162,7 +241,22 @@ def _print_metadata(metadata: dict[str, Any]) -> None:
     for kind in ("inputs", "outputs"):
         for tensor in metadata.get(kind, ()):
             details = [tensor.get("content", "")]
-            details += [f"mean {tensor['mean']} std {tensor['std']}"] if "mean" in tensor else []
-            details += [f"files {', '.join(tensor['files'])}"] if "files" in tensor else []
-            described = "; ".join(item for item in (tensor.get("description", ""), *details) if item)
-            print_facts([(f"{kind.removesuffix('s')} {tensor.get('name', '')}", " ".join(described.split()))])
+            details += (
+                [f"mean {tensor['mean']} std {tensor['std']}"]
+                if "mean" in tensor
+                else []
+            )
+            details += (
+                [f"files {', '.join(tensor['files'])}"] if "files" in tensor else []
+            )
+            described = "; ".join(
+                item for item in (tensor.get("description", ""), *details) if item
+            )
+            print_facts(
+                [
+                    (
+                        f"{kind.removesuffix('s')} {tensor.get('name', '')}",
+                        " ".join(described.split()),
+                    )
+                ]
+            )

@@ -8,7 +8,11 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from pocketserve.cli import EXIT_DONE, CommandError
-from pocketserve.cli.connection import add_connection_options, open_client, reading_answers
+from pocketserve.cli.connection import (
+    add_connection_options,
+    open_client,
+    reading_answers,
+)
 from pocketserve.cli.output import printable
 from pocketserve.messages import plural
 
@@ -40,11 +44,20 @@ def run(options: argparse.Namespace) -> int:
     with open_client(options) as client, reading_answers():
         opened = client.open_pairing()
         try:
-            code, remaining_s = printable(str(opened["code"])), float(opened["remaining_s"])
+            code, remaining_s = (
+                printable(str(opened["code"])),
+                float(opened["remaining_s"]),
+            )
             if not 0 < remaining_s <= MAX_OPEN_S:
                 raise ValueError("remaining_s is no time that pairing is open for")
-            print(f"Type this code in the app:  {code[:3]} {code[3:6]} {code[6:]}", flush=True)
-            print(f"It is good for {plural(round(remaining_s), 'second')} and one app. Ctrl-C closes it.", flush=True)
+            print(
+                f"Type this code in the app:  {code[:3]} {code[3:6]} {code[6:]}",
+                flush=True,
+            )
+            print(
+                f"It is good for {plural(round(remaining_s), 'second')} and one app. Ctrl-C closes it.",
+                flush=True,
+            )
             state = _wait(client, remaining_s)
         except BaseException:
             with contextlib.suppress(PocketserveError):
@@ -53,11 +66,18 @@ def run(options: argparse.Namespace) -> int:
     if state == "paired":
         print("Paired: the app has the token.")
         return EXIT_DONE
-    raise CommandError(_ENDS.get(state, f"the server says {state!r}, which this version does not know; update it"))
+    raise CommandError(
+        _ENDS.get(
+            state,
+            f"the server says {state!r}, which this version does not know; update it",
+        )
+    )
 
 
 def _wait(client: Client, remaining_s: float) -> str:
-    deadline = time.monotonic() + remaining_s + WAIT_MS / 1000  # the server ends it; this is for one that does not
+    deadline = (
+        time.monotonic() + remaining_s + WAIT_MS / 1000
+    )  # the server ends it; this is for one that does not
     while (state := client.pairing_state(wait_ms=WAIT_MS)) == "open":
         if time.monotonic() > deadline:
             raise CommandError("the server keeps pairing open for too long; restart it")

@@ -19,7 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from pocketserve.cli import EXIT_DONE, EXIT_FAILED, CommandError
-from pocketserve.cli.connection import add_connection_options, open_client, reading_answers
+from pocketserve.cli.connection import (
+    add_connection_options,
+    open_client,
+    reading_answers,
+)
 from pocketserve.cli.local import open_local, quiet_frameworks
 from pocketserve.cli.output import print_json, print_table, print_text, printable
 from pocketserve.cli.progress import Progress
@@ -28,7 +32,14 @@ from pocketserve.cli.raw_inputs import InputError, NamedInput, read_inputs
 Ask = Callable[[bytes, Mapping[str, str]], tuple[dict[str, Any], bytes | None]]
 
 ABOUT_INPUT = frozenset(
-    ("MALFORMED_JSON", "INVALID_REQUEST", "INVALID_TENSOR", "INVALID_INPUT", "INFERENCE_FAILED", "BODY_TOO_LARGE")
+    (
+        "MALFORMED_JSON",
+        "INVALID_REQUEST",
+        "INVALID_TENSOR",
+        "INVALID_INPUT",
+        "INFERENCE_FAILED",
+        "BODY_TOO_LARGE",
+    )
 )
 """Codes of errors that another input may not have."""
 
@@ -50,7 +61,9 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         help="ask a model: pictures, sounds, texts, JSON or .npy files, numbers, a sentence, or - for standard input",
         description="Asks a running server, or with --local loads the model in this process.",
     )
-    parser.add_argument("model", metavar="MODEL", help="a model's name; with --local also a model file")
+    parser.add_argument(
+        "model", metavar="MODEL", help="a model's name; with --local also a model file"
+    )
     parser.add_argument(
         "input",
         nargs="+",
@@ -58,14 +71,31 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         help="files, folders, patterns in quotes and addresses of pictures; or numbers, a sentence in quotes, or - for "
         "standard input",
     )
-    parser.add_argument("--pair", action="store_true", help="the inputs are two texts that the model reads together")
-    parser.add_argument("--version", dest="model_version", metavar="NAME", help="the version to ask")
-    parser.add_argument("--top-k", type=int, metavar="N", help="entries of the answer at most")
-    parser.add_argument("--threshold", type=float, metavar="SCORE", help="lowest score to show")
     parser.add_argument(
-        "--save", type=Path, metavar="PNG|DIR", help="save the picture with the answer drawn on it, or all in a folder"
+        "--pair",
+        action="store_true",
+        help="the inputs are two texts that the model reads together",
     )
-    parser.add_argument("--sequence", action="store_true", help="the inputs are steps: a model with a memory goes on")
+    parser.add_argument(
+        "--version", dest="model_version", metavar="NAME", help="the version to ask"
+    )
+    parser.add_argument(
+        "--top-k", type=int, metavar="N", help="entries of the answer at most"
+    )
+    parser.add_argument(
+        "--threshold", type=float, metavar="SCORE", help="lowest score to show"
+    )
+    parser.add_argument(
+        "--save",
+        type=Path,
+        metavar="PNG|DIR",
+        help="save the picture with the answer drawn on it, or all in a folder",
+    )
+    parser.add_argument(
+        "--sequence",
+        action="store_true",
+        help="the inputs are steps: a model with a memory goes on",
+    )
     parser.add_argument(
         "--set",
         action="append",
@@ -73,14 +103,32 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         metavar="NAME=VALUE",
         help="another parameter of the model's task, such as language=de or iou=0.4",
     )
-    parser.add_argument("--local", action="store_true", help="load the model in this process; no server is needed")
-    parser.add_argument("--models-dir", metavar="DIR", help="with --local: the models folder [the one that is served]")
-    formats = parser.add_mutually_exclusive_group()
-    formats.add_argument("--json", action="store_true", help="print the whole answer as JSON, of several inputs a list")
-    formats.add_argument(
-        "--jsonl", action="store_true", help="print a line of JSON for each input, as soon as it is there"
+    parser.add_argument(
+        "--local",
+        action="store_true",
+        help="load the model in this process; no server is needed",
     )
-    formats.add_argument("--csv", action="store_true", help="print a line of CSV for each entry of the answers")
+    parser.add_argument(
+        "--models-dir",
+        metavar="DIR",
+        help="with --local: the models folder [the one that is served]",
+    )
+    formats = parser.add_mutually_exclusive_group()
+    formats.add_argument(
+        "--json",
+        action="store_true",
+        help="print the whole answer as JSON, of several inputs a list",
+    )
+    formats.add_argument(
+        "--jsonl",
+        action="store_true",
+        help="print a line of JSON for each input, as soon as it is there",
+    )
+    formats.add_argument(
+        "--csv",
+        action="store_true",
+        help="print a line of CSV for each entry of the answers",
+    )
     add_connection_options(parser)
     return parser
 
@@ -99,21 +147,30 @@ def run(options: argparse.Namespace) -> int:
         for source in inputs:
             try:
                 content, marks = source.read(), sequence.next() if sequence else {}
-                with Progress().waiting(f"waiting for {options.model}, which may be loading"):
+                with Progress().waiting(
+                    f"waiting for {options.model}, which may be loading"
+                ):
                     answer, picture = ask(content, {**query, **marks})
             except Exception as error:
                 if not several or not _is_about_input(error):
                     raise _with_file(error, source) from None
                 failures += 1
                 reason = getattr(error, "strerror", None) or str(error)
-                print(f"pocketserve: {printable(f'{source.name}: {reason}')}", file=sys.stderr)
+                print(
+                    f"pocketserve: {printable(f'{source.name}: {reason}')}",
+                    file=sys.stderr,
+                )
                 if options.json or options.jsonl:
                     write(source.name, {"error": reason})
                 continue
             if sequence:
                 sequence.is_open = True
             if picture is not None:
-                saved.append(options.save if folder is None else _picture_path(folder, source.name, saved))
+                saved.append(
+                    options.save
+                    if folder is None
+                    else _picture_path(folder, source.name, saved)
+                )
                 answer["saved"] = _save(picture, saved[-1])
             with reading_answers():
                 write(source.name, answer)
@@ -131,7 +188,9 @@ def _inputs(options: argparse.Namespace) -> list[NamedInput]:
     if not options.pair:
         return read_inputs(options.input)
     if len(options.input) != 2:
-        raise CommandError(f"--pair takes two texts in quotes, not {len(options.input)}")
+        raise CommandError(
+            f"--pair takes two texts in quotes, not {len(options.input)}"
+        )
     text, other = options.input
     content = json.dumps({"text": text, "text_pair": other}).encode()
     return [NamedInput("--pair", lambda: content, is_file=False)]
@@ -149,7 +208,10 @@ class Steps:
         """Return the query parameters of the next step."""
         self.left -= 1
         flags = {"sequence_start": not self.is_open, "sequence_end": not self.left}
-        return {"sequence_id": self.id, **{name: "true" for name, value in flags.items() if value}}
+        return {
+            "sequence_id": self.id,
+            **{name: "true" for name, value in flags.items() if value},
+        }
 
 
 def _picture_folder(save: Path | None, several: bool) -> Path | None:
@@ -157,18 +219,24 @@ def _picture_folder(save: Path | None, several: bool) -> Path | None:
     if save is None or not (several or save.is_dir()):
         return None
     if save.suffix.lower() in PICTURES and not save.is_dir():
-        raise CommandError(f"{str(save)!r} is the name of one picture, and there are several; name a folder for them")
+        raise CommandError(
+            f"{str(save)!r} is the name of one picture, and there are several; name a folder for them"
+        )
     try:
         save.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise CommandError(f"{str(save)!r} cannot be a folder for pictures: {error.strerror}; name another") from None
+        raise CommandError(
+            f"{str(save)!r} cannot be a folder for pictures: {error.strerror}; name another"
+        ) from None
     return save
 
 
 def _picture_path(folder: Path, name: str, saved: Sequence[Path]) -> Path:
     """Return a path for the picture that was drawn of an input: not that of another one of this run."""
     stem = re.sub(r"[^\w.-]+", "_", Path(name.partition("?")[0]).stem)[-MAX_STEM:]
-    paths = (folder / f"{stem}.answer{number or ''}.png" for number in itertools.count())
+    paths = (
+        folder / f"{stem}.answer{number or ''}.png" for number in itertools.count()
+    )
     return next(path for path in paths if path not in saved)
 
 
@@ -176,20 +244,29 @@ def _save(picture: bytes, target: Path) -> str:
     try:
         target.write_bytes(picture)
     except OSError as error:
-        raise CommandError(f"{str(target)!r} cannot be saved: {error.strerror}; name another file") from None
+        raise CommandError(
+            f"{str(target)!r} cannot be saved: {error.strerror}; name another file"
+        ) from None
     return str(target)
 
 
 def _is_about_input(error: Exception) -> bool:
     """Return whether other inputs may fare better."""
     code = getattr(error, "code", "")
-    return isinstance(error, InputError | OSError) or getattr(code, "name", code) in ABOUT_INPUT
+    return (
+        isinstance(error, InputError | OSError)
+        or getattr(code, "name", code) in ABOUT_INPUT
+    )
 
 
 def _with_file(error: Exception, source: NamedInput) -> Exception:
     """Return an error that names the file that it is about."""
     is_unnamed = _is_about_input(error) and not isinstance(error, InputError | OSError)
-    return CommandError(f"{source.name}: {error}") if source.is_file and is_unnamed else error
+    return (
+        CommandError(f"{source.name}: {error}")
+        if source.is_file and is_unnamed
+        else error
+    )
 
 
 def _writer(
@@ -213,7 +290,15 @@ def _writer(
             table.writerow(["source", *columns])
         for row in rows:
             values = [row.get(key, "") for key in columns]
-            table.writerow([name, *(json.dumps(v) if isinstance(v, dict | list) else v for v in values)])
+            table.writerow(
+                [
+                    name,
+                    *(
+                        json.dumps(v) if isinstance(v, dict | list) else v
+                        for v in values
+                    ),
+                ]
+            )
         sys.stdout.flush()
 
     def show(name: str, answer: dict[str, Any]) -> None:
@@ -224,11 +309,23 @@ def _writer(
         if several:
             print(flush=True)
 
-    return collect if options.json else write_line if options.jsonl else write_rows if options.csv else show
+    return (
+        collect
+        if options.json
+        else write_line
+        if options.jsonl
+        else write_rows
+        if options.csv
+        else show
+    )
 
 
 def _parameters(options: argparse.Namespace) -> dict[str, str]:
-    values = {"top_k": options.top_k, "threshold": options.threshold, "version": options.model_version}
+    values = {
+        "top_k": options.top_k,
+        "threshold": options.threshold,
+        "version": options.model_version,
+    }
     query = {name: str(value) for name, value in values.items() if value is not None}
     for text in options.set:
         name, equals, value = text.partition("=")
@@ -255,10 +352,14 @@ def _open(options: argparse.Namespace) -> Iterator[Ask]:
         )
     with open_client(options) as client:
 
-        def ask(body: bytes, query: Mapping[str, str]) -> tuple[dict[str, Any], bytes | None]:
+        def ask(
+            body: bytes, query: Mapping[str, str]
+        ) -> tuple[dict[str, Any], bytes | None]:
             if not options.save:
                 return client.predict(options.model, body, parameters=query), None
-            answer = client.predict(options.model, body, parameters=query, annotate="both")
+            answer = client.predict(
+                options.model, body, parameters=query, annotate="both"
+            )
             with reading_answers():
                 return answer, base64.b64decode(answer.pop("picture"))
 
@@ -274,8 +375,12 @@ def _local(options: argparse.Namespace) -> Iterator[Ask]:
     own = {} if version is None else {"version": version}
     drawn = {"annotate": "png"} if options.save else {}
 
-    def ask(body: bytes, query: Mapping[str, str]) -> tuple[dict[str, Any], bytes | None]:
-        request = ApiRequest(path={"model": name}, query={**own, **query, **drawn}, body=memoryview(body))
+    def ask(
+        body: bytes, query: Mapping[str, str]
+    ) -> tuple[dict[str, Any], bytes | None]:
+        request = ApiRequest(
+            path={"model": name}, query={**own, **query, **drawn}, body=memoryview(body)
+        )
         prediction = predictions.ask(service, request)
         return predictions.document(prediction), prediction.picture
 
@@ -291,18 +396,26 @@ def _print_answer(answer: dict[str, Any]) -> None:
     if predictions:
         _print_predictions(predictions)
         # Scores of tables are often decision values or distances, which no activation makes probabilities.
-        may_be_logits = answer["task"].endswith("classification") and not answer["task"].startswith("tabular")
+        may_be_logits = answer["task"].endswith("classification") and not answer[
+            "task"
+        ].startswith("tabular")
         if may_be_logits and _are_logits(predictions):
             print(LOGITS_ADVICE)
         timing = answer["timing_ms"]
         model = printable(f"{answer['model']}/{answer['version']}")
         print()
-        print_text(f"{model}: {sum(timing.values()):.1f} ms, of which model {timing['infer']:.1f} ms")
+        print_text(
+            f"{model}: {sum(timing.values()):.1f} ms, of which model {timing['infer']:.1f} ms"
+        )
     else:
         print("Nothing scores above the threshold.")
     if "saved" in answer:
-        print_text(f"The picture with the answer drawn on it is in {printable(answer['saved'])}")
-        if shutil.which(VIEWER) is not None:  # a command is one line, so that it can be copied
+        print_text(
+            f"The picture with the answer drawn on it is in {printable(answer['saved'])}"
+        )
+        if (
+            shutil.which(VIEWER) is not None
+        ):  # a command is one line, so that it can be copied
             print(f"Look at it: {VIEWER} {printable(shlex.quote(answer['saved']))}")
 
 

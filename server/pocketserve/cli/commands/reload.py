@@ -6,7 +6,11 @@ import argparse
 from typing import Any
 
 from pocketserve.cli.commands.models import print_kept
-from pocketserve.cli.connection import add_connection_options, open_client, reading_answers
+from pocketserve.cli.connection import (
+    add_connection_options,
+    open_client,
+    reading_answers,
+)
 from pocketserve.cli.progress import Progress
 from pocketserve.messages import plural
 
@@ -14,8 +18,14 @@ from pocketserve.messages import plural
 def add_parser(commands: Any) -> argparse.ArgumentParser:
     """Add the command's options."""
     text = "read the models folder again, and load models anew at once"
-    parser: argparse.ArgumentParser = commands.add_parser("reload", help=text, description=f"{text.capitalize()}.")
-    parser.add_argument("model", nargs="*", help="load these anew; without one, the folder is read again")
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "reload", help=text, description=f"{text.capitalize()}."
+    )
+    parser.add_argument(
+        "model",
+        nargs="*",
+        help="load these anew; without one, the folder is read again",
+    )
     add_connection_options(parser)
     return parser
 

@@ -14,8 +14,21 @@ from pocketserve.config import GROUPS, SETTINGS, Config, load_config
 if TYPE_CHECKING:
     from pocketserve.server import Endpoints
 
-UNITS = {"seconds": "SECONDS", "bytes": "BYTES", "%": "PERCENT", "°C": "CELSIUS", "rows": "ROWS", "pixels": "PIXELS"}
-TYPES = {"int": "N", "str": "TEXT", "Path": "PATH", "Path | None": "PATH", "tuple[str, ...]": "NAMES"}
+UNITS = {
+    "seconds": "SECONDS",
+    "bytes": "BYTES",
+    "%": "PERCENT",
+    "°C": "CELSIUS",
+    "rows": "ROWS",
+    "pixels": "PIXELS",
+}
+TYPES = {
+    "int": "N",
+    "str": "TEXT",
+    "Path": "PATH",
+    "Path | None": "PATH",
+    "tuple[str, ...]": "NAMES",
+}
 
 SWITCHES = {
     "auth": "ask nobody for the token",
@@ -28,11 +41,23 @@ SWITCHES = {
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
     """Add the command's options: one per setting, and the folder as a plain argument."""
-    parser: argparse.ArgumentParser = commands.add_parser("serve", help="serve a folder of models")
-    parser.add_argument("models_dir", nargs="?", metavar="MODELS_DIR", help=_help("models_dir"))
-    parser.add_argument("--open", action="store_true", dest="open_page", help="show the server's page in the browser")
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "serve", help="serve a folder of models"
+    )
+    parser.add_argument(
+        "models_dir", nargs="?", metavar="MODELS_DIR", help=_help("models_dir")
+    )
+    parser.add_argument(
+        "--open",
+        action="store_true",
+        dest="open_page",
+        help="show the server's page in the browser",
+    )
     grouped = {"models_dir", *chain.from_iterable(GROUPS.values())}
-    for title, names in {**GROUPS, "more": tuple(name for name in SETTINGS if name not in grouped)}.items():
+    for title, names in {
+        **GROUPS,
+        "more": tuple(name for name in SETTINGS if name not in grouped),
+    }.items():
         group = parser.add_argument_group(title)
         for name in names:
             _add_option(group, name)
@@ -43,14 +68,21 @@ def run(options: argparse.Namespace) -> int:
     """Serve, and return after a clean end."""
     values = {name: getattr(options, name) for name in SETTINGS}
     if options.load is not None:
-        values["load"] = tuple(name for item in options.load for name in item.split(",") if name)
+        values["load"] = tuple(
+            name for item in options.load for name in item.split(",") if name
+        )
     config = load_config(values)
     prepare_process(config)
     gc.disable()  # nothing that is made at start is garbage: looking for it costs a twentieth of the time
     try:
         from pocketserve.server import serve
 
-        serve(config, on_ready=lambda endpoints: _ready(config, endpoints, open_page=options.open_page))
+        serve(
+            config,
+            on_ready=lambda endpoints: _ready(
+                config, endpoints, open_page=options.open_page
+            ),
+        )
     finally:
         gc.enable()
     return 0
@@ -63,9 +95,13 @@ def _ready(config: Config, endpoints: Endpoints, *, open_page: bool) -> None:
     if endpoints.socket is not None:
         logging.info("the socket protocol is spoken at %s", endpoints.socket)
     if config.auth:
-        logging.info("the token is in %s; `pocketserve token` prints it", config.token_file)
+        logging.info(
+            "the token is in %s; `pocketserve token` prints it", config.token_file
+        )
     if open_page:
-        from pocketserve.cli.running.open import open_own_page  # late: most servers open no page
+        from pocketserve.cli.running.open import (
+            open_own_page,
+        )  # late: most servers open no page
 
         open_own_page(config, endpoints)
 
@@ -73,7 +109,13 @@ def _ready(config: Config, endpoints: Endpoints, *, open_page: bool) -> None:
 def _add_option(group: Any, name: str) -> None:
     option = name.replace("_", "-")
     if name in SWITCHES:
-        group.add_argument(f"--no-{option}", dest=name, action="store_const", const=False, help=SWITCHES[name])
+        group.add_argument(
+            f"--no-{option}",
+            dest=name,
+            action="store_const",
+            const=False,
+            help=SWITCHES[name],
+        )
     elif name == "load":
         group.add_argument("--load", nargs="+", metavar="NAME", help=_help(name))
     else:
@@ -83,7 +125,11 @@ def _add_option(group: Any, name: str) -> None:
 def _metavar(name: str) -> str:
     setting = SETTINGS[name]
     choices: tuple[str, ...] = setting.metadata["choices"]
-    return "|".join(choices) or UNITS.get(setting.metadata["unit"]) or TYPES[str(setting.type)]
+    return (
+        "|".join(choices)
+        or UNITS.get(setting.metadata["unit"])
+        or TYPES[str(setting.type)]
+    )
 
 
 def _help(name: str) -> str:
@@ -92,6 +138,8 @@ def _help(name: str) -> str:
     text: str = setting.metadata["why"]
     if default and setting.metadata["unit"] == "bytes":
         text += f" [{default >> 20}M]"
-    elif isinstance(default, int | float | str):  # no file, which lies elsewhere for each user
+    elif isinstance(
+        default, int | float | str
+    ):  # no file, which lies elsewhere for each user
         text += f" [{default}]".replace(".0]", "]")
     return text.replace("%", "%%")

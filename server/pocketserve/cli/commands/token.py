@@ -10,7 +10,14 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from pocketserve.auth.app_tokens import MAX_SECONDS, AppToken, add_token, path_of, read_tokens, revoke_token
+from pocketserve.auth.app_tokens import (
+    MAX_SECONDS,
+    AppToken,
+    add_token,
+    path_of,
+    read_tokens,
+    revoke_token,
+)
 from pocketserve.auth.guard import ensure_token
 from pocketserve.cli import CommandError
 from pocketserve.cli.output import print_json, print_table, print_text, terminal_columns
@@ -22,19 +29,46 @@ DEFAULT_SECONDS: Final = 30 * 86_400
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
     """Add the command's options."""
-    parser: argparse.ArgumentParser = commands.add_parser("token", help="print the access token")
-    parser.add_argument("--token-file", metavar="PATH", help="the token file, if it is not the usual one")
-    parser.add_argument("--http-port", metavar="PORT", help="the server's port, for --qr and --uri")
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "token", help="print the access token"
+    )
+    parser.add_argument(
+        "--token-file",
+        metavar="PATH",
+        help="the token file, if it is not the usual one",
+    )
+    parser.add_argument(
+        "--http-port", metavar="PORT", help="the server's port, for --qr and --uri"
+    )
     parser.add_argument("--socket-port", metavar="PORT", help="the same for the socket")
     action = parser.add_mutually_exclusive_group()
-    action.add_argument("--path", action="store_true", help="print where the token is kept instead")
-    action.add_argument("--qr", action="store_true", help="print a QR code that holds the token and the ports")
-    action.add_argument("--uri", action="store_true", help="print the text of that QR code")
-    action.add_argument("--new", metavar="NAME", help="make a token for one app, which expires, and print it once")
-    action.add_argument("--list", action="store_true", help="list the tokens of apps, without the tokens themselves")
+    action.add_argument(
+        "--path", action="store_true", help="print where the token is kept instead"
+    )
+    action.add_argument(
+        "--qr",
+        action="store_true",
+        help="print a QR code that holds the token and the ports",
+    )
+    action.add_argument(
+        "--uri", action="store_true", help="print the text of that QR code"
+    )
+    action.add_argument(
+        "--new",
+        metavar="NAME",
+        help="make a token for one app, which expires, and print it once",
+    )
+    action.add_argument(
+        "--list",
+        action="store_true",
+        help="list the tokens of apps, without the tokens themselves",
+    )
     action.add_argument("--revoke", metavar="NAME", help="take an app's token back")
     parser.add_argument(
-        "--expires", metavar="TIME", type=_seconds, help="how long the new token is good for: 45m, 12h, 30d [30d]"
+        "--expires",
+        metavar="TIME",
+        type=_seconds,
+        help="how long the new token is good for: 45m, 12h, 30d [30d]",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
@@ -45,16 +79,25 @@ def _seconds(text: str) -> float:
     match = re.fullmatch(r"([1-9][0-9]{0,5})([mhd])", text)
     seconds = int(match[1]) * UNITS[match[2]] if match else 0
     if not 0 < seconds <= MAX_SECONDS:
-        raise argparse.ArgumentTypeError(f"must be a time up to a year, such as 45m, 12h or 30d, not {text!r}")
+        raise argparse.ArgumentTypeError(
+            f"must be a time up to a year, such as 45m, 12h or 30d, not {text!r}"
+        )
     return seconds
 
 
 def run(options: argparse.Namespace) -> int:
     """Print the token, making one if there is none yet."""
-    config = load_config({name: getattr(options, name) for name in ("token_file", "http_port", "socket_port")})
+    config = load_config(
+        {
+            name: getattr(options, name)
+            for name in ("token_file", "http_port", "socket_port")
+        }
+    )
     path: Path = config.token_file
     if options.json and (options.path or options.qr or options.uri):
-        options.parser.error("--json prints token and file; --path, --qr and --uri print something else")
+        options.parser.error(
+            "--json prints token and file; --path, --qr and --uri print something else"
+        )
     if options.expires is not None and options.new is None:
         raise CommandError("--expires belongs to --new NAME")
     if options.new is not None or options.list or options.revoke is not None:
@@ -75,20 +118,34 @@ def _apps(options: argparse.Namespace, path: Path) -> int:
     """Make, list or revoke tokens of apps."""
     if options.new is not None:
         token = add_token(path, options.new, options.expires or DEFAULT_SECONDS)
-        print(json.dumps({"name": options.new, "token": token}) if options.json else token)
+        print(
+            json.dumps({"name": options.new, "token": token}) if options.json else token
+        )
         return 0
     if options.revoke is not None:
         revoke_token(path, options.revoke)
     tokens, now = read_tokens(path), time.time()
     if options.json:
-        print_json([{"name": token.name, "created": token.created, "expires": token.expires} for token in tokens])
+        print_json(
+            [
+                {"name": token.name, "created": token.created, "expires": token.expires}
+                for token in tokens
+            ]
+        )
     elif options.revoke is not None:
-        print(f"{options.revoke} is taken back: requests with it are refused within a second.")
+        print(
+            f"{options.revoke} is taken back: requests with it are refused within a second."
+        )
     elif tokens:
-        rows = [[token.name, _time(token.created), _time(token.expires), _state(token, now)] for token in tokens]
+        rows = [
+            [token.name, _time(token.created), _time(token.expires), _state(token, now)]
+            for token in tokens
+        ]
         print_table(["NAME", "MADE", "EXPIRES", "STATE"], rows)
     else:
-        print_text("There are no tokens of apps. Make one: pocketserve token --new NAME --expires 30d")
+        print_text(
+            "There are no tokens of apps. Make one: pocketserve token --new NAME --expires 30d"
+        )
     return 0
 
 
@@ -97,15 +154,26 @@ def _time(seconds: float) -> str:
 
 
 def _state(token: AppToken, now: float) -> str:
-    return "good" if token.is_good(now) else "expired" if now >= token.expires else "not yet: the clock is behind"
+    return (
+        "good"
+        if token.is_good(now)
+        else "expired"
+        if now >= token.expires
+        else "not yet: the clock is behind"
+    )
 
 
 def pairing_uri(config: Config, token: str) -> str:
     """Return what an app needs to reach this server, as ``docs/pairing.md`` describes it."""
-    ports = {"http": config.http_port, "socket": config.socket_port if config.socket else None}
+    ports = {
+        "http": config.http_port,
+        "socket": config.socket_port if config.socket else None,
+    }
     for name, port in ports.items():
         if port == 0:
-            raise CommandError(f"port 0 is any free one; name the one that the server has: --{name}-port PORT")
+            raise CommandError(
+                f"port 0 is any free one; name the one that the server has: --{name}-port PORT"
+            )
     parts = [f"{name}={port}" for name, port in ports.items() if port is not None]
     return f"pocketserve://pair?{'&'.join(parts)}&token={token}"  # a token's letters need no encoding
 
@@ -115,10 +183,14 @@ def qr_code(text: str) -> str:
     try:
         import segno
     except ImportError:
-        raise CommandError("QR codes need a small package: python -m pip install segno") from None
+        raise CommandError(
+            "QR codes need a small package: python -m pip install segno"
+        ) from None
     for error in ("m", "l"):  # the second may be less dirty, and is smaller
         code = io.StringIO()
-        segno.make(text, error=error, micro=False).terminal(code, border=4, compact=True)
+        segno.make(text, error=error, micro=False).terminal(
+            code, border=4, compact=True
+        )
         printed = code.getvalue()
         width, columns = printed.index("\n"), terminal_columns()
         if width <= columns:

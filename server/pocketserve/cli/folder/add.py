@@ -55,10 +55,16 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "running server serves it at once. What was cut goes on when the same command is given again.",
     )
     parser.add_argument(
-        "source", metavar="SOURCE", help="a file, folder or zip; https://…; hf:ORG/REPO[/FILE][@REVISION]"
+        "source",
+        metavar="SOURCE",
+        help="a file, folder or zip; https://…; hf:ORG/REPO[/FILE][@REVISION]",
     )
-    parser.add_argument("--name", metavar="NAME", help="what to call the model [after its source]")
-    parser.add_argument("--sha256", type=_sha256, metavar="HEX", help="what the file must hash to")
+    parser.add_argument(
+        "--name", metavar="NAME", help="what to call the model [after its source]"
+    )
+    parser.add_argument(
+        "--sha256", type=_sha256, metavar="HEX", help="what the file must hash to"
+    )
     add_folder_option(parser)
     return parser
 
@@ -83,12 +89,20 @@ def run(options: argparse.Namespace) -> int:
             stage.publish(model.name, folder)
         except SeveralModels as error:
             progress.end()
-            print(f"pocketserve: {printable(str(error))}", *error.lines, sep="\n", file=sys.stderr)
+            print(
+                f"pocketserve: {printable(str(error))}",
+                *error.lines,
+                sep="\n",
+                file=sys.stderr,
+            )
             return EXIT_FAILED
         except KeyboardInterrupt:
             progress.end()
             if stage.keep:
-                print("pocketserve: what was fetched is kept, and the same command goes on with it", file=sys.stderr)
+                print(
+                    "pocketserve: what was fetched is kept, and the same command goes on with it",
+                    file=sys.stderr,
+                )
             raise
         finally:
             progress.end()
@@ -96,9 +110,19 @@ def run(options: argparse.Namespace) -> int:
     for remark in result.remarks:
         print_text(printable(remark), indent="  ")
     if not is_served(folder):
-        print(printable(f"Serve it: pocketserve serve {shlex.quote(str(options.models_dir or folder))}"))
-    if result.question:  # a command is one line, whatever the terminal's width, so that it can be copied
-        print(printable(f"Ask it: pocketserve predict {shlex.quote(model.name)} {result.question}"))
+        print(
+            printable(
+                f"Serve it: pocketserve serve {shlex.quote(str(options.models_dir or folder))}"
+            )
+        )
+    if (
+        result.question
+    ):  # a command is one line, whatever the terminal's width, so that it can be copied
+        print(
+            printable(
+                f"Ask it: pocketserve predict {shlex.quote(model.name)} {result.question}"
+            )
+        )
     return EXIT_DONE
 
 
@@ -109,7 +133,10 @@ def _road_to(source: str) -> tuple[str, Callable[[Wish, Stage, Progress], Obtain
     is_address = re.match(r"[a-z][a-z0-9+.-]*://", source, re.IGNORECASE) is not None
     if not is_address and not source.startswith("hf:"):
         return source, take_path
-    from pocketserve.cli.folder.hub import source_of_page, take_hub  # late: files need no network
+    from pocketserve.cli.folder.hub import (
+        source_of_page,
+        take_hub,
+    )  # late: files need no network
 
     page = source_of_page(source) if is_address else source
     return (source, take_address) if page is None else (page, take_hub)
@@ -130,8 +157,13 @@ def _note_provenance(stage: Stage, model: Obtained) -> None:
     entry = Models(stage.models).get(model.name)
     if entry is None or not entry.versions:
         problem = entry.problem if entry is not None else None
-        raise CommandError(f"{model.provenance['source']} is not added: {problem or 'it holds no model'}")
-    provenance = {**model.provenance, "date": datetime.datetime.now(datetime.UTC).date().isoformat()}
+        raise CommandError(
+            f"{model.provenance['source']} is not added: {problem or 'it holds no model'}"
+        )
+    provenance = {
+        **model.provenance,
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+    }
 
     def change(document: Document) -> None:
         if model.license and "license" not in document:
@@ -157,21 +189,39 @@ def _try(stage: Stage, name: str, folder: Path, progress: Progress) -> TriedMode
         entry = service.entry(name)
         results = {}
         for version in entry.versions:
-            with progress.waiting(f"trying {name}" + (f" {version}" if len(entry.versions) > 1 else "")):
+            with progress.waiting(
+                f"trying {name}" + (f" {version}" if len(entry.versions) > 1 else "")
+            ):
                 results[version] = _load(service, name, version, folder)
         best = next((result for result in results.values() if not result.fault), None)
-        best = results[entry.default_version] if not results[entry.default_version].fault else best
+        best = (
+            results[entry.default_version]
+            if not results[entry.default_version].fault
+            else best
+        )
         if best is None and not any(result.is_mendable for result in results.values()):
             fault = results[entry.default_version].fault
-            raise CommandError(f"{name} is not added, since it cannot be served: {fault}")
-        size = sum(path.stat().st_size for path in entry.folder.rglob("*") if path.is_file())
-        facts = ", ".join(filter(None, (human_bytes(size), *entry.versions, best and best.task)))
-        remarks = [f"{version}: {result.fault}" for version, result in results.items() if result.fault]
+            raise CommandError(
+                f"{name} is not added, since it cannot be served: {fault}"
+            )
+        size = sum(
+            path.stat().st_size for path in entry.folder.rglob("*") if path.is_file()
+        )
+        facts = ", ".join(
+            filter(None, (human_bytes(size), *entry.versions, best and best.task))
+        )
+        remarks = [
+            f"{version}: {result.fault}"
+            for version, result in results.items()
+            if result.fault
+        ]
         if best is not None and best.advice:
             remarks.append(f"{best.advice[:1].upper()}{best.advice[1:]}")
         if best is not None and best.assumed:
             way = f"to check: pocketserve init {shlex.quote(name)} --try PHOTO"
-            remarks.append(f"Assumed: {', '.join(best.assumed)}. No file of the model states it; {way}")
+            remarks.append(
+                f"Assumed: {', '.join(best.assumed)}. No file of the model states it; {way}"
+            )
         return TriedModel(facts, best.question if best is not None else "", remarks)
     finally:
         service.close()
@@ -199,9 +249,18 @@ def _load(service: Service, name: str, version: str, folder: Path) -> _Result:
         with service.running(name, version) as (_, handle):
             task = handle.model.task
             advice = getattr(task, "advice", "") or getattr(task, "problem", "")
-            return _Result("", False, task.name, _example(handle.model), advice, handle.model.assumed)
+            return _Result(
+                "",
+                False,
+                task.name,
+                _example(handle.model),
+                advice,
+                handle.model.assumed,
+            )
     except ApiError as error:
-        reason = error.message.removeprefix(f"failed to load {name!r} version {version!r}: ")
+        reason = error.message.removeprefix(
+            f"failed to load {name!r} version {version!r}: "
+        )
         reason = reason.partition("; `pocketserve inspect --release")[0]
         # The command in it is for the place that the model will have; the stage is gone by then.
         reason = reason.replace(str(service.config.models_dir), str(folder))
@@ -227,6 +286,12 @@ def _example(model: LoadedModel) -> str:
         for size in reversed(sizes):
             zeros = [zeros] * size
         return shlex.quote(json.dumps(zeros))
-    shapes = [f"[{', '.join('any' if size < 0 else str(size) for size in spec.shape)}]" for spec in specs]
-    tensors = [f"{spec.name} {spec.datatype} {shape}" for spec, shape in zip(specs, shapes, strict=True)]
+    shapes = [
+        f"[{', '.join('any' if size < 0 else str(size) for size in spec.shape)}]"
+        for spec in specs
+    ]
+    tensors = [
+        f"{spec.name} {spec.datatype} {shape}"
+        for spec, shape in zip(specs, shapes, strict=True)
+    ]
     return f"{file}  # {', '.join(tensors[:MAX_ZEROS])}"

@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from pocketserve.cli import CommandError
-from pocketserve.cli.fetch import FETCH_ERRORS, bounded_session, innermost_reason, open_address
+from pocketserve.cli.fetch import (
+    FETCH_ERRORS,
+    bounded_session,
+    innermost_reason,
+    open_address,
+)
 from pocketserve.cli.folder.models_folder import room
 from pocketserve.cli.output import human_bytes
 from pocketserve.system import LOOPBACK_HOSTS
@@ -58,8 +63,12 @@ def check_address(url: str) -> None:
         is_loopback = parts.hostname in LOOPBACK_HOSTS and parts.port != 0
     except ValueError:
         raise CommandError(f"{url[:200]!r} is no address") from None
-    if not parts.hostname or not (parts.scheme == "https" or (parts.scheme == "http" and is_loopback)):
-        raise CommandError(f"{shown_address(url)} is no address with https://, over which nobody can change the file")
+    if not parts.hostname or not (
+        parts.scheme == "https" or (parts.scheme == "http" and is_loopback)
+    ):
+        raise CommandError(
+            f"{shown_address(url)} is no address with https://, over which nobody can change the file"
+        )
 
 
 def shown_address(url: str) -> str:
@@ -97,17 +106,27 @@ def download(
     while True:
         before = target.stat().st_size if target.exists() else 0
         try:
-            return _fetch(url, target, progress, check, max_bytes, title, headers, refusal)
+            return _fetch(
+                url, target, progress, check, max_bytes, title, headers, refusal
+            )
         except NotOurServerError:
-            raise CommandError(f"{shown_address(url)} cannot be fetched: its headers have no end") from None
+            raise CommandError(
+                f"{shown_address(url)} cannot be fetched: its headers have no end"
+            ) from None
         except ServerUnreachableError as error:
             raise CommandError(str(error).replace(url, shown_address(url))) from None
         except FETCH_ERRORS as error:
             size, cuts = (target.stat().st_size if target.exists() else 0), cuts + 1
-            reason = f"{shown_address(url)} cannot be fetched: {innermost_reason(error)}"
+            reason = (
+                f"{shown_address(url)} cannot be fetched: {innermost_reason(error)}"
+            )
             if not size or _read_note(_note_of(target), url) is None:
                 raise DownloadCut(reason) from None
-            if size <= before or cuts == MAX_CUTS or getattr(error, "errno", None) in FULL:
+            if (
+                size <= before
+                or cuts == MAX_CUTS
+                or getattr(error, "errno", None) in FULL
+            ):
                 rest = f"{human_bytes(size)} are kept, and the same command goes on with them"
                 raise DownloadCut(f"{reason}; {rest}") from None
 
@@ -129,24 +148,47 @@ def _fetch(
 
     def sent(address: str) -> Mapping[str, str]:
         check_address(address)
-        part = {"Range": f"bytes={start}-", "If-Range": earlier.etag} if earlier is not None and start else {}
+        part = (
+            {"Range": f"bytes={start}-", "If-Range": earlier.etag}
+            if earlier is not None and start
+            else {}
+        )
         return {**headers(address), **part}
 
     exchange = ExchangeLimits()
     exchange.begin(PIECE_S, PIECE_BYTES)
-    with bounded_session(exchange) as session, open_address(session, url, PIECE_S, sent) as response:
-        if response.status_code == 416 and earlier is not None and earlier.size == start:
+    with (
+        bounded_session(exchange) as session,
+        open_address(session, url, PIECE_S, sent) as response,
+    ):
+        if (
+            response.status_code == 416
+            and earlier is not None
+            and earlier.size == start
+        ):
             return earlier  # it was whole already
         if (sentence := refusal(response)) is not None:
             raise CommandError(sentence)
         remote, begins_at = _remote(response, url, earlier)
         if response.status_code not in (200, 206) or begins_at not in (0, start):
-            target.unlink(missing_ok=True)  # whatever it is, no second try goes on with it
-            raise CommandError(f"{shown_address(url)} cannot be fetched: it answers {response.status_code}")
+            target.unlink(
+                missing_ok=True
+            )  # whatever it is, no second try goes on with it
+            raise CommandError(
+                f"{shown_address(url)} cannot be fetched: it answers {response.status_code}"
+            )
         check(remote)
         note.write_text(json.dumps({"url": url, **remote._asdict()}), encoding="utf-8")
-        limit = remote.size if remote.size is not None else room(target.parent) if max_bytes is None else max_bytes
-        title = title or f"fetching {remote.name}" + (f" ({human_bytes(remote.size)})" if remote.size else "")
+        limit = (
+            remote.size
+            if remote.size is not None
+            else room(target.parent)
+            if max_bytes is None
+            else max_bytes
+        )
+        title = title or f"fetching {remote.name}" + (
+            f" ({human_bytes(remote.size)})" if remote.size else ""
+        )
         with target.open("r+b" if begins_at else "wb") as file:
             file.seek(begins_at)
             count = begins_at
@@ -155,7 +197,9 @@ def _fetch(
                 exchange.begin(PIECE_S, PIECE_BYTES)
                 count += len(piece)
                 if count > limit:
-                    raise CommandError(f"{remote.name} has more than {human_bytes(limit)}; nothing of it is kept")
+                    raise CommandError(
+                        f"{remote.name} has more than {human_bytes(limit)}; nothing of it is kept"
+                    )
                 file.write(piece)
                 progress.show(title, count / max(1, limit))
     if remote.size is not None and count < remote.size:
@@ -167,25 +211,40 @@ def _remote(response: Response, url: str, earlier: Remote | None) -> tuple[Remot
     """Return what an answer says of the file, and which byte its body begins with."""
     headers = response.headers
     if headers.get("Content-Encoding", "identity") != "identity":
-        raise CommandError(f"{shown_address(url)} cannot be fetched: it is sent packed, which was not asked for")
+        raise CommandError(
+            f"{shown_address(url)} cannot be fetched: it is sent packed, which was not asked for"
+        )
     length, begins_at = headers.get("Content-Length", ""), 0
     size = int(length) if re.fullmatch(r"\d{1,18}", length) else None
     etag = headers.get("ETag", "")
-    etag = etag if re.fullmatch(r'"[\x21\x23-\x7e]{1,256}"', etag) else ""  # a weak one does not promise the same bytes
+    etag = (
+        etag if re.fullmatch(r'"[\x21\x23-\x7e]{1,256}"', etag) else ""
+    )  # a weak one does not promise the same bytes
     if response.status_code == 206:
         part = _RANGE.fullmatch(headers.get("Content-Range", ""))
         if part is None or earlier is None or (etag and etag != earlier.etag):
-            raise CommandError(f"{shown_address(url)} cannot be fetched: it answers with a part that was not asked for")
+            raise CommandError(
+                f"{shown_address(url)} cannot be fetched: it answers with a part that was not asked for"
+            )
         begins_at, size, etag = int(part[1]), int(part[2]), earlier.etag
-    return Remote(_file_name(headers.get("Content-Disposition", ""), url), size, etag), begins_at
+    return Remote(
+        _file_name(headers.get("Content-Disposition", ""), url), size, etag
+    ), begins_at
 
 
 def _file_name(disposition: str, url: str) -> str:
     """Return the last part of the name in a header, or of the address's path."""
     message = Message()
-    message["Content-Disposition"] = disposition[:1000].replace("\r", " ").replace("\n", " ")
+    message["Content-Disposition"] = (
+        disposition[:1000].replace("\r", " ").replace("\n", " ")
+    )
     name = message.get_filename() if disposition else None
-    return PurePosixPath((name or unquote(urlsplit(url).path)).replace("\\", "/")).name[:255] or "model"
+    return (
+        PurePosixPath((name or unquote(urlsplit(url).path)).replace("\\", "/")).name[
+            :255
+        ]
+        or "model"
+    )
 
 
 def _note_of(target: Path) -> Path:

@@ -17,7 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pocketserve.cli import EXIT_DONE, CommandError
-from pocketserve.cli.folder.models_folder import add_folder_option, choose_folder, discard, staging
+from pocketserve.cli.folder.models_folder import (
+    add_folder_option,
+    choose_folder,
+    discard,
+    staging,
+)
 from pocketserve.cli.folder.module_inputs import declare_inputs, parse_sizes
 from pocketserve.cli.folder.picture_settings import (
     COLORS,
@@ -50,7 +55,12 @@ ACTIVATIONS = {
 }
 FILE_NAME = "model.toml"
 MAX_LABELS_BYTES = 8 << 20
-USUAL_TASKS = ("image-classification", "object-detection", "text-classification", "audio-classification")
+USUAL_TASKS = (
+    "image-classification",
+    "object-detection",
+    "text-classification",
+    "audio-classification",
+)
 
 
 # A fault of a task, such as labels that are too few, stands in the command's own last sentence.
@@ -64,7 +74,9 @@ class Answers(NamedTuple):
     sign: str  # what shows the task; empty where the user has named it
     labels: Path | None = None
     is_nameless: bool = False  # whether its classes have no names
-    pixels: str = ""  # a key of ``PIXELS``; empty where the files say it, or nobody knows
+    pixels: str = (
+        ""  # a key of ``PIXELS``; empty where the files say it, or nobody knows
+    )
     color: str = ""
     activation: str = ""
     inputs: tuple[TensorSpec, ...] = ()  # of a module that does not say what it takes
@@ -82,10 +94,26 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "these lines of a manifest that is there; nothing else is overwritten. A manifest holds for the files beside "
         "it: a bare file moves into a folder of its name, with a copy of labels.txt.",
     )
-    parser.add_argument("model", metavar="MODEL|FILE", help="a model of the models folder, or a file or folder")
-    parser.add_argument("--task", choices=TASK_NAMES, metavar="TASK", help="what the model does")
-    parser.add_argument("--labels", type=Path, metavar="FILE", help="the names of its classes, one a line")
-    _add_choice(parser, "--pixels", "what the numbers of a picture become before the model reads them", PIXELS_TEXT)
+    parser.add_argument(
+        "model",
+        metavar="MODEL|FILE",
+        help="a model of the models folder, or a file or folder",
+    )
+    parser.add_argument(
+        "--task", choices=TASK_NAMES, metavar="TASK", help="what the model does"
+    )
+    parser.add_argument(
+        "--labels",
+        type=Path,
+        metavar="FILE",
+        help="the names of its classes, one a line",
+    )
+    _add_choice(
+        parser,
+        "--pixels",
+        "what the numbers of a picture become before the model reads them",
+        PIXELS_TEXT,
+    )
     _add_choice(parser, "--color", "the order of a picture's colours", COLORS)
     parser.add_argument(
         "--try",
@@ -95,17 +123,31 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         help="show the answer to a photo for each range of pixels and order of colours, to choose from",
     )
     parser.add_argument(
-        "--sample", type=Path, metavar="FILE", help="a .npy file or photo of the shape that a PyTorch module takes"
+        "--sample",
+        type=Path,
+        metavar="FILE",
+        help="a .npy file or photo of the shape that a PyTorch module takes",
     )
-    parser.add_argument("--shape", type=parse_sizes, metavar="SIZES", help="that shape itself, such as 1,3,224,224")
-    _add_choice(parser, "--activation", "what makes its scores probabilities", ACTIVATIONS)
+    parser.add_argument(
+        "--shape",
+        type=parse_sizes,
+        metavar="SIZES",
+        help="that shape itself, such as 1,3,224,224",
+    )
+    _add_choice(
+        parser, "--activation", "what makes its scores probabilities", ACTIVATIONS
+    )
     add_folder_option(parser)
     return parser
 
 
-def _add_choice(parser: argparse.ArgumentParser, option: str, text: str, choices: Mapping[str, str]) -> None:
+def _add_choice(
+    parser: argparse.ArgumentParser, option: str, text: str, choices: Mapping[str, str]
+) -> None:
     texts = "; ".join(f"{name}: {meaning}" for name, meaning in choices.items())
-    parser.add_argument(option, choices=choices, metavar=option[2:].upper(), help=f"{text}. {texts}")
+    parser.add_argument(
+        option, choices=choices, metavar=option[2:].upper(), help=f"{text}. {texts}"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -121,45 +163,77 @@ def run(options: argparse.Namespace) -> int:
         home = entry.folder if entry.folder.name == name else entry.folder / name
         is_change = entry.manifest.task is not None and _states_settings(options)
         if not is_change and _is_settled(entry, home):
-            fault = entry.problem or f"it says task = {json.dumps(entry.manifest.task)} already"
-            way = "; --pixels, --color, --labels and --try change settings of pictures" if not entry.problem else ""
-            raise CommandError(f"{home / FILE_NAME} is left as it is: {fault}; change it with an editor{way}")
+            fault = (
+                entry.problem
+                or f"it says task = {json.dumps(entry.manifest.task)} already"
+            )
+            way = (
+                "; --pixels, --color, --labels and --try change settings of pictures"
+                if not entry.problem
+                else ""
+            )
+            raise CommandError(
+                f"{home / FILE_NAME} is left as it is: {fault}; change it with an editor{way}"
+            )
         inputs = declare_inputs(options, service, entry, _input)
-        with quiet_frameworks(options), Progress().waiting(f"loading {name}"):  # not around questions, which go there
+        with (
+            quiet_frameworks(options),
+            Progress().waiting(f"loading {name}"),
+        ):  # not around questions, which go there
             entry, handle = stack.enter_context(service.running(name, None))
-        if options.photo is not None and not _try(options, entry, handle.model, service.config.max_image_pixels):
+        if options.photo is not None and not _try(
+            options, entry, handle.model, service.config.max_image_pixels
+        ):
             return EXIT_DONE
         if is_change:
-            return _change(options, entry, home, handle.model, service.config.max_image_pixels)
-        text, labels, task, guesses = _decide(options, entry, handle.model, service.config.max_image_pixels, inputs)
+            return _change(
+                options, entry, home, handle.model, service.config.max_image_pixels
+            )
+        text, labels, task, guesses = _decide(
+            options, entry, handle.model, service.config.max_image_pixels, inputs
+        )
     if text:
         _write(entry, home, text, labels)
         print(printable(f"{home / FILE_NAME}:\n\n{text}", keep="\n"))
         if home != entry.folder:
             names = ", with a copy of the labels" if labels is not None else ""
             print_text(
-                printable(f"The model's file moved into {home}{names}: a manifest holds for the files beside it.")
+                printable(
+                    f"The model's file moved into {home}{names}: a manifest holds for the files beside it."
+                )
             )
     print_text(printable(_description(name, task, bool(text))))
     if guesses:
-        print_text(printable(f"Assumed, since nothing states it: {', '.join(guesses)}."))
+        print_text(
+            printable(f"Assumed, since nothing states it: {', '.join(guesses)}.")
+        )
     if guesses and task_named(task.name).takes_pictures:
-        print(printable(f"Check it with a photo: pocketserve init {shlex.quote(options.model)} --try PHOTO"))
+        print(
+            printable(
+                f"Check it with a photo: pocketserve init {shlex.quote(options.model)} --try PHOTO"
+            )
+        )
     return EXIT_DONE
 
 
 def _states_settings(options: argparse.Namespace) -> bool:
     """Return whether options name settings that an existing manifest can take."""
     is_new = options.task or options.activation
-    return not is_new and bool(options.pixels or options.color or options.labels or options.photo)
+    return not is_new and bool(
+        options.pixels or options.color or options.labels or options.photo
+    )
 
 
 def _is_settled(entry: ModelEntry, home: Path) -> bool:
     """Return whether a manifest names a task, or cannot be read."""
-    return entry.manifest.task is not None or (entry.problem is not None and (home / FILE_NAME).exists())
+    return entry.manifest.task is not None or (
+        entry.problem is not None and (home / FILE_NAME).exists()
+    )
 
 
-def _try(options: argparse.Namespace, entry: ModelEntry, model: LoadedModel, max_pixels: int) -> bool:
+def _try(
+    options: argparse.Namespace, entry: ModelEntry, model: LoadedModel, max_pixels: int
+) -> bool:
     """Show answers to a photo and take the user's choice; return whether there is one."""
     from pocketserve.task_registry import task_named
 
@@ -185,7 +259,13 @@ def _try(options: argparse.Namespace, entry: ModelEntry, model: LoadedModel, max
     return True
 
 
-def _change(options: argparse.Namespace, entry: ModelEntry, home: Path, model: LoadedModel, max_pixels: int) -> int:
+def _change(
+    options: argparse.Namespace,
+    entry: ModelEntry,
+    home: Path,
+    model: LoadedModel,
+    max_pixels: int,
+) -> int:
     """Write the settings that options name into a manifest that is there."""
     from pocketserve.engine.lifecycle.setup import set_up
     from pocketserve.repository.manifest_edit import edit_manifest
@@ -196,16 +276,27 @@ def _change(options: argparse.Namespace, entry: ModelEntry, home: Path, model: L
     labels = None if options.labels is None else _read_labels(options.labels)
     try:
         changed = changed_entry(entry, home, pixels, color, labels)
-        setup = set_up(changed, model.version, model.sessions[0], max_pixels, model.source)
+        setup = set_up(
+            changed, model.version, model.sessions[0], max_pixels, model.source
+        )
     except (ModelLoadError, ManifestError) as error:
         raise CommandError(f"{home / FILE_NAME} is left as it is: {error}") from None
     if labels is not None:
         _write_labels(home, labels)
     try:
-        edit_manifest(home, lambda document: change_settings(document, pixels, color, labels is not None))
+        edit_manifest(
+            home,
+            lambda document: change_settings(
+                document, pixels, color, labels is not None
+            ),
+        )
     except ManifestError as error:
         raise CommandError(str(error)) from None
-    print_text(printable(f"{home / FILE_NAME} is changed. {_description(entry.name, setup.task, True)}"))
+    print_text(
+        printable(
+            f"{home / FILE_NAME} is changed. {_description(entry.name, setup.task, True)}"
+        )
+    )
     return EXIT_DONE
 
 
@@ -225,7 +316,14 @@ def _decide(
     from pocketserve.runtimes.base import ModelLoadError
     from pocketserve.tasks.vision.preprocessing import ImageOptions
 
-    wishes = (options.task, options.labels, options.pixels, options.color, options.activation, inputs)
+    wishes = (
+        options.task,
+        options.labels,
+        options.pixels,
+        options.color,
+        options.activation,
+        inputs,
+    )
     if model.task.name != "tensors" and not any(wishes):
         return "", None, model.task, []
     session = model.sessions[0]
@@ -234,26 +332,46 @@ def _decide(
     labels = None if answers.labels is None else _read_labels(answers.labels)
     text = manifest_text(entry.name, answers)
     new, old = parse_manifest(tomllib.loads(text)), entry.manifest
-    names = old.labels if labels is None else old.labels or tuple(labels.decode().splitlines())
+    names = (
+        old.labels
+        if labels is None
+        else old.labels or tuple(labels.decode().splitlines())
+    )
     sections = {**new.sections, **old.sections}
     if image_table(answers.pixels, answers.color):
-        sections[ImageOptions] = _stated(new.section(ImageOptions), old.section(ImageOptions))
-    manifest = old._replace(task=new.task, labels=names, sections=sections, inputs=inputs or old.inputs)
+        sections[ImageOptions] = _stated(
+            new.section(ImageOptions), old.section(ImageOptions)
+        )
+    manifest = old._replace(
+        task=new.task, labels=names, sections=sections, inputs=inputs or old.inputs
+    )
     try:
-        setup = set_up(entry._replace(manifest=manifest), model.version, session, max_pixels, model.source)
+        setup = set_up(
+            entry._replace(manifest=manifest),
+            model.version,
+            session,
+            max_pixels,
+            model.source,
+        )
     except ModelLoadError as error:
         reason = str(error).removeprefix("model.toml: ")
-        raise CommandError(f"{entry.name} cannot be served as {answers.task}: {reason}") from None
+        raise CommandError(
+            f"{entry.name} cannot be served as {answers.task}: {reason}"
+        ) from None
     return text, labels, setup.task, _guesses(options, answers, setup.assumed)
 
 
 def _stated(new: ImageOptions, old: ImageOptions) -> ImageOptions:
     """Return a manifest's options with those that the user states now."""
     keys = ("mean", "std", "color")
-    return old._replace(**{key: getattr(new, key) for key in keys if getattr(new, key) is not None})
+    return old._replace(
+        **{key: getattr(new, key) for key in keys if getattr(new, key) is not None}
+    )
 
 
-def _guesses(options: argparse.Namespace, answers: Answers, assumed: Sequence[str]) -> list[str]:
+def _guesses(
+    options: argparse.Namespace, answers: Answers, assumed: Sequence[str]
+) -> list[str]:
     """Return the settings that nobody stated, as options and as words."""
     guesses = list(assumed)
     if answers.activation and not options.activation and not _can_ask():
@@ -269,19 +387,49 @@ def _ask(options: argparse.Namespace, facts: ModelFacts, model: LoadedModel) -> 
 
     sign, suggestion = suggest_task(facts, getattr(model.task, "labels", ()))
     suggestion = suggestion or (model.task.name if model.task.name != "tensors" else "")
-    task = options.task or _choose("What does it do", dict.fromkeys((*USUAL_TASKS, *TASK_NAMES), ""), suggestion)
+    task = options.task or _choose(
+        "What does it do", dict.fromkeys((*USUAL_TASKS, *TASK_NAMES), ""), suggestion
+    )
     if not task:
-        raise CommandError(f"nothing shows what {facts.entry.name} does; say it: --task {' or '.join(USUAL_TASKS)}, …")
-    labels, pixels, activation = options.labels, options.pixels or "", options.activation or ""
-    is_nameless = task.endswith("-classification") and labels is None and not find_labels(facts).names
+        raise CommandError(
+            f"nothing shows what {facts.entry.name} does; say it: --task {' or '.join(USUAL_TASKS)}, …"
+        )
+    labels, pixels, activation = (
+        options.labels,
+        options.pixels or "",
+        options.activation or "",
+    )
+    is_nameless = (
+        task.endswith("-classification")
+        and labels is None
+        and not find_labels(facts).names
+    )
     if is_nameless:
         labels = _ask_labels(_labels_beside(facts))
     if task_named(task).takes_pictures and not pixels and not _pixels_are_known(facts):
-        pixels = _choose("What does it take pixels as; nothing if you do not know", PIXELS_TEXT, "")
-    if task.endswith("-classification") and not activation and not _gives_probabilities(model):
-        activation = _choose("Its scores are no probabilities. What makes them so", ACTIVATIONS, "softmax")
+        pixels = _choose(
+            "What does it take pixels as; nothing if you do not know", PIXELS_TEXT, ""
+        )
+    if (
+        task.endswith("-classification")
+        and not activation
+        and not _gives_probabilities(model)
+    ):
+        activation = _choose(
+            "Its scores are no probabilities. What makes them so",
+            ACTIVATIONS,
+            "softmax",
+        )
     color = options.color or ""
-    return Answers(task, sign if task == suggestion else "", labels, is_nameless, pixels, color, activation)
+    return Answers(
+        task,
+        sign if task == suggestion else "",
+        labels,
+        is_nameless,
+        pixels,
+        color,
+        activation,
+    )
 
 
 def _labels_beside(facts: ModelFacts) -> Path | None:
@@ -302,7 +450,9 @@ def _labels_beside(facts: ModelFacts) -> Path | None:
 def _ask_labels(default: Path | None) -> Path | None:
     """Return a file of labels that can be read; the default where nobody is asked, None where there is none."""
     proposal = f"{default}, - for none" if default else "none"
-    while answer := _input(f"File with the names of its classes, one a line [{proposal}]: "):
+    while answer := _input(
+        f"File with the names of its classes, one a line [{proposal}]: "
+    ):
         if answer == "-":
             return None
         try:
@@ -324,10 +474,16 @@ def _choose(question: str, choices: Mapping[str, str], default: str) -> str:
         return default
     names, width = list(choices), max(map(len, choices))
     for number, (name, meaning) in enumerate(choices.items(), 1):
-        print_text(f"{number:3}  {name.ljust(width)}  {meaning}".rstrip(), indent=" " * 5)
+        print_text(
+            f"{number:3}  {name.ljust(width)}  {meaning}".rstrip(), indent=" " * 5
+        )
     while True:
         answer = _input(f"{question}? [{default or 'a number or name'}] ") or default
-        answer = names[int(answer) - 1] if answer.isdecimal() and 0 < int(answer) <= len(names) else answer
+        answer = (
+            names[int(answer) - 1]
+            if answer.isdecimal() and 0 < int(answer) <= len(names)
+            else answer
+        )
         if answer in choices:
             return answer
         if not answer:
@@ -350,7 +506,9 @@ def _pixels_are_known(facts: ModelFacts) -> bool:
     """Return whether a file says how pixels become numbers; integers go in as they are."""
     from pocketserve.tasks.vision.preprocessing import image_options
 
-    return image_options(facts).mean is not None or not facts.sent_inputs[0].datatype.startswith("FP")
+    return image_options(facts).mean is not None or not facts.sent_inputs[
+        0
+    ].datatype.startswith("FP")
 
 
 def _gives_probabilities(model: LoadedModel) -> bool:
@@ -364,7 +522,12 @@ def _gives_probabilities(model: LoadedModel) -> bool:
         scores = answer[outputs.by_name[outputs.specs[0].name][1]].reshape(-1)
     except Exception:  # a model may refuse zeros in any way
         return True
-    if len(outputs.specs) != 1 or scores.dtype.kind != "f" or len(scores) < 2 or not all(map(math.isfinite, scores)):
+    if (
+        len(outputs.specs) != 1
+        or scores.dtype.kind != "f"
+        or len(scores) < 2
+        or not all(map(math.isfinite, scores))
+    ):
         return True
     return bool(scores.min() >= 0 and abs(scores.sum() - 1) < 0.01)
 
@@ -378,29 +541,52 @@ def _read_labels(path: Path) -> bytes:
     except OSError as error:
         raise CommandError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise CommandError(f"{path} is no text in UTF-8, with the name of one class a line") from None
+        raise CommandError(
+            f"{path} is no text in UTF-8, with the name of one class a line"
+        ) from None
     return content
 
 
 def manifest_text(name: str, answers: Answers) -> str:
     """Return a short manifest with comments."""
     sign = answers.sign.rstrip(": ")
-    lines = [f"# {name}, by `pocketserve init`. Every key is optional; docs/models.md has all of them."]
-    lines += [f"# {printable(f'I{sign[1:]}' if sign.startswith('it ') else sign)}."] if sign else []
+    lines = [
+        f"# {name}, by `pocketserve init`. Every key is optional; docs/models.md has all of them."
+    ]
+    lines += (
+        [f"# {printable(f'I{sign[1:]}' if sign.startswith('it ') else sign)}."]
+        if sign
+        else []
+    )
     lines += [f"task = {json.dumps(answers.task)}"]
     if answers.labels is not None:
-        lines += ['labels = "labels.txt"  # one class a line, in the order of the scores']
+        lines += [
+            'labels = "labels.txt"  # one class a line, in the order of the scores'
+        ]
     elif answers.is_nameless:
-        lines += ['# labels = "labels.txt"  # the names of its classes, one a line, in the order of the scores']
+        lines += [
+            '# labels = "labels.txt"  # the names of its classes, one a line, in the order of the scores'
+        ]
     table = image_table(answers.pixels, answers.color)
     if table:
         lines += ["", "[image]  # pixels, from 0 to 255, become (pixel - mean) / std"]
         lines += [f"{key} = {json.dumps(value)}" for key, value in table.items()]
-        lines += ['# resize = "crop"  # or "letterbox", where "stretch" is not how it was trained']
+        lines += [
+            '# resize = "crop"  # or "letterbox", where "stretch" is not how it was trained'
+        ]
     if answers.activation not in ("", "none"):
-        lines += ["", "[classification]", f'activation = "{answers.activation}"  # makes the scores probabilities']
+        lines += [
+            "",
+            "[classification]",
+            f'activation = "{answers.activation}"  # makes the scores probabilities',
+        ]
     for spec in answers.inputs:
-        lines += ["", "[[inputs]]", f"name = {json.dumps(spec.name)}", f'datatype = "{spec.datatype}"']
+        lines += [
+            "",
+            "[[inputs]]",
+            f"name = {json.dumps(spec.name)}",
+            f'datatype = "{spec.datatype}"',
+        ]
         lines += [f"shape = {list(spec.shape)}"]
     return "\n".join(lines) + "\n"
 
@@ -443,7 +629,9 @@ def _write_labels(folder: Path, labels: bytes) -> None:
 
     target = folder / "labels.txt"
     if target.exists() and target.read_bytes() != labels:
-        raise CommandError(f"{target} is there already, with other names; remove one of the two")
+        raise CommandError(
+            f"{target} is there already, with other names; remove one of the two"
+        )
     replace_file(target, labels, 0o644, durable=True)
 
 
@@ -460,7 +648,11 @@ def _complete(folder: Path, text: str) -> None:
     def change(document: Document) -> None:
         items = tomlkit.parse(text)
         for key in [key for key in items if key not in document]:
-            document[key] = items[key] if isinstance(document, tomlkit.TOMLDocument) else items.unwrap()[key]
+            document[key] = (
+                items[key]
+                if isinstance(document, tomlkit.TOMLDocument)
+                else items.unwrap()[key]
+            )
         for key, value in items.unwrap().get("image", {}).items():
             document["image"][key] = value
 
@@ -474,8 +666,14 @@ def _description(name: str, task: Task, is_new: bool) -> str:
     """Return how a model is served, in a sentence or two."""
     labels: Sequence[str] = getattr(task, "labels", ())
     names = (
-        f" with {plural(len(labels), 'label')} ({label_list(labels[:3])}{' …' * (len(labels) > 3)})" if labels else ""
+        f" with {plural(len(labels), 'label')} ({label_list(labels[:3])}{' …' * (len(labels) > 3)})"
+        if labels
+        else ""
     )
-    start = f"{name} is served as" if is_new else f"{name} needs no model.toml: its files say that it is for"
+    start = (
+        f"{name} is served as"
+        if is_new
+        else f"{name} needs no model.toml: its files say that it is for"
+    )
     problem = getattr(task, "problem", "")
     return f"{start} {task.name}{names}." + (f" But {problem}." if problem else "")

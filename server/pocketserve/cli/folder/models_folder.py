@@ -59,22 +59,31 @@ def choose_folder(models_dir: str | None, *, make: bool = False) -> Path:
     if make:
         folder.mkdir(parents=True, exist_ok=True)
     if not folder.is_dir():
-        raise CommandError(f"the models folder {folder} is no folder; name one with --models-dir FOLDER")
+        raise CommandError(
+            f"the models folder {folder} is no folder; name one with --models-dir FOLDER"
+        )
     if locate(folder)[1] is not None:
-        raise CommandError(f"{folder} is one model; name the folder that models lie in: --models-dir FOLDER")
+        raise CommandError(
+            f"{folder} is one model; name the folder that models lie in: --models-dir FOLDER"
+        )
     return folder
 
 
 def add_folder_option(parser: argparse.ArgumentParser) -> None:
     """Add ``--models-dir`` for a command that changes the folder, or runs a model of it without a server."""
-    parser.add_argument("--models-dir", metavar="DIR", help="the models folder [the one that is served]")
+    parser.add_argument(
+        "--models-dir", metavar="DIR", help="the models folder [the one that is served]"
+    )
 
 
 def is_served(folder: Path) -> bool:
     """Return whether a server of this user serves the folder."""
     from pocketserve.state.run_lock import running_servers
 
-    return any(run.models_dir == str(folder) for run in running_servers(load_config({}).state_dir))
+    return any(
+        run.models_dir == str(folder)
+        for run in running_servers(load_config({}).state_dir)
+    )
 
 
 def read_models(folder: Path) -> Models:
@@ -84,7 +93,9 @@ def read_models(folder: Path) -> Models:
     try:
         return Models(folder)
     except OSError as error:
-        raise CommandError(f"the models folder {folder} cannot be read: {error.strerror}") from None
+        raise CommandError(
+            f"the models folder {folder} cannot be read: {error.strerror}"
+        ) from None
 
 
 def find_model(folder: Path, name: str) -> ModelEntry:
@@ -99,11 +110,17 @@ def find_model(folder: Path, name: str) -> ModelEntry:
     models = read_models(folder)
     entry = models.get(name)
     if entry is None:
-        path = "; name the model, not a path" if "/" in name else did_you_mean(name, models.names)
+        path = (
+            "; name the model, not a path"
+            if "/" in name
+            else did_you_mean(name, models.names)
+        )
         raise CommandError(f"there is no model {name!r} in {folder}{path}")
     outside = [v.path for v in entry.versions.values() if not lies_in(v.path, folder)]
     if outside or not lies_in(entry.folder, folder):
-        raise CommandError(f"{name} leads out of {folder} by a link, and what lies elsewhere is not touched; see ls -l")
+        raise CommandError(
+            f"{name} leads out of {folder} by a link, and what lies elsewhere is not touched; see ls -l"
+        )
     return entry
 
 
@@ -140,7 +157,9 @@ def check_new_name(folder: Path, name: str, way_out: str = "take another name") 
 
     if not is_valid_name(name):
         rule = "it has no spaces, no / : \\ % ? #, no dot in front, 128 characters at most, and is not stats"
-        raise CommandError(f"a model cannot be called {name[:128]!r}: {rule}; {way_out}")
+        raise CommandError(
+            f"a model cannot be called {name[:128]!r}: {rule}; {way_out}"
+        )
     models = read_models(folder)
     if os.path.lexists(folder / name) or name in models.names:
         raise CommandError(
@@ -184,7 +203,9 @@ class Stage:
     def keep_parts(self) -> None:
         """Keep what was fetched, if anything was, for the same command to go on with."""
         self.keep = any(
-            path.stat().st_size for path in self.path.rglob("*") if path.suffix != ".json" and path.is_file()
+            path.stat().st_size
+            for path in self.path.rglob("*")
+            if path.suffix != ".json" and path.is_file()
         )
 
     def publish(self, name: str, folder: Path) -> None:
@@ -193,11 +214,15 @@ class Stage:
         Raises:
             CommandError: the name was taken meanwhile.
         """
-        for path in [path for path in (self.models / name).rglob("*") if path.is_file()]:
+        for path in [
+            path for path in (self.models / name).rglob("*") if path.is_file()
+        ]:
             with path.open("rb") as file:
                 os.fsync(file.fileno())
         check_new_name(folder, name, GIVE_NAME)
-        os.rename(self.models / name, folder / name)  # never onto a file, or a folder that holds anything
+        os.rename(
+            self.models / name, folder / name
+        )  # never onto a file, or a folder that holds anything
 
 
 @contextlib.contextmanager
@@ -213,10 +238,14 @@ def staging(folder: Path, key: str) -> Iterator[Stage]:
     _sweep(folder)
     stage = Stage(folder / f"{PREFIX}{key}")
     stage.path.mkdir(mode=0o700, exist_ok=True)
-    descriptor = os.open(stage.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    descriptor = os.open(
+        stage.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    )
     try:
         deadline = time.monotonic() + LOCK_WAIT_S
-        if not acquire_lock(descriptor, deadline) and time.monotonic() >= deadline:  # else there are no locks here
+        if (
+            not acquire_lock(descriptor, deadline) and time.monotonic() >= deadline
+        ):  # else there are no locks here
             raise CommandError("another command is adding the same; wait for its end")
         remove_tree(stage.models)
         try:

@@ -32,8 +32,12 @@ def parse_sizes(text: str) -> tuple[int, ...]:
         shape = tuple(int(size) for size in sizes)
     except ValueError:
         raise argparse.ArgumentTypeError("must be sizes such as 1,3,224,224") from None
-    if len(shape) > MAX_DIMENSIONS or not all(size == -1 or 0 < size <= MAX_SIZE for size in shape):
-        raise argparse.ArgumentTypeError(f"must be at most {MAX_DIMENSIONS} sizes from 1 to {MAX_SIZE}, or -1 for any")
+    if len(shape) > MAX_DIMENSIONS or not all(
+        size == -1 or 0 < size <= MAX_SIZE for size in shape
+    ):
+        raise argparse.ArgumentTypeError(
+            f"must be at most {MAX_DIMENSIONS} sizes from 1 to {MAX_SIZE}, or -1 for any"
+        )
     return shape
 
 
@@ -84,7 +88,9 @@ def _sample_shape(path: Path) -> tuple[tuple[int, ...], str]:
 
         _, (width, height) = read_whole(content, MAX_PIXELS, 1)
     except (ApiError, ValueError) as error:
-        raise CommandError(f"{path} is neither a .npy file nor a picture: {error}") from None
+        raise CommandError(
+            f"{path} is neither a .npy file nor a picture: {error}"
+        ) from None
     return (1, 3, height, width), "FP32"
 
 

@@ -34,7 +34,10 @@ PIXELS_TEXT = {
     "signed": "from -1 to 1",
     "imagenet": "mean and deviation of ImageNet, as torchvision and timm train",
 }
-COLORS = {"rgb": "red comes first, as in most models", "bgr": "blue comes first, as OpenCV reads pictures"}
+COLORS = {
+    "rgb": "red comes first, as in most models",
+    "bgr": "blue comes first, as OpenCV reads pictures",
+}
 MAX_PHOTO_BYTES = 64 << 20
 
 
@@ -57,7 +60,9 @@ def image_table(pixels: str, color: str) -> dict[str, Any]:
     return table
 
 
-def change_settings(document: Document, pixels: str, color: str, has_labels: bool) -> None:
+def change_settings(
+    document: Document, pixels: str, color: str, has_labels: bool
+) -> None:
     """Write a choice into a manifest; every other key and all comments stay."""
     table = image_table(pixels, color)
     if table and "image" not in document:
@@ -68,7 +73,9 @@ def change_settings(document: Document, pixels: str, color: str, has_labels: boo
         document["labels"] = "labels.txt"
 
 
-def changed_entry(entry: ModelEntry, home: Path, pixels: str, color: str, labels: bytes | None) -> ModelEntry:
+def changed_entry(
+    entry: ModelEntry, home: Path, pixels: str, color: str, labels: bytes | None
+) -> ModelEntry:
     """Return a model as its manifest will be after :func:`change_settings`."""
     from pocketserve.repository.manifest import FILE_NAME, parse_manifest
 
@@ -77,7 +84,9 @@ def changed_entry(entry: ModelEntry, home: Path, pixels: str, color: str, labels
     change_settings(document, pixels, color, labels is not None)
     manifest = parse_manifest(document)
     if labels is not None:
-        manifest = manifest._replace(labels=tuple(labels.decode("utf-8-sig").splitlines()))
+        manifest = manifest._replace(
+            labels=tuple(labels.decode("utf-8-sig").splitlines())
+        )
     return entry._replace(manifest=manifest)
 
 
@@ -91,7 +100,9 @@ def read_photo(path: Path) -> bytes:
         raise CommandError(f"{path} cannot be read: {error.strerror}") from None
 
 
-def try_settings(entry: ModelEntry, model: LoadedModel, photo: bytes, max_pixels: int) -> list[SettingsTrial]:
+def try_settings(
+    entry: ModelEntry, model: LoadedModel, photo: bytes, max_pixels: int
+) -> list[SettingsTrial]:
     """Return the best entry of the answer to a picture for each range of pixels and order of colours.
 
     Raises:
@@ -108,7 +119,12 @@ def try_settings(entry: ModelEntry, model: LoadedModel, photo: bytes, max_pixels
             raise CommandError(error.message) from None
         best = answer[0] if answer else {}
         trials.append(
-            SettingsTrial(pixels, color, str(best.get("label", "nothing")), best.get("score", best.get("share")))
+            SettingsTrial(
+                pixels,
+                color,
+                str(best.get("label", "nothing")),
+                best.get("score", best.get("share")),
+            )
         )
     return trials
 
@@ -123,7 +139,9 @@ def _choices(model: LoadedModel) -> Iterator[tuple[str, str]]:
             yield pixels, color
 
 
-def _task_with(entry: ModelEntry, model: LoadedModel, table: dict[str, Any], max_pixels: int) -> Task:
+def _task_with(
+    entry: ModelEntry, model: LoadedModel, table: dict[str, Any], max_pixels: int
+) -> Task:
     """Return the model's task with other keys in ``[image]``."""
     from pocketserve.engine.lifecycle.setup import set_up
     from pocketserve.runtimes.base import ModelLoadError
@@ -131,13 +149,21 @@ def _task_with(entry: ModelEntry, model: LoadedModel, table: dict[str, Any], max
 
     options = entry.manifest.section(ImageOptions)
     numbers = {key: _numbers(value) for key, value in table.items()}
-    manifest = entry.manifest._replace(sections={**entry.manifest.sections, ImageOptions: options._replace(**numbers)})
+    manifest = entry.manifest._replace(
+        sections={**entry.manifest.sections, ImageOptions: options._replace(**numbers)}
+    )
     try:
         return set_up(
-            entry._replace(manifest=manifest), model.version, model.sessions[0], max_pixels, model.source
+            entry._replace(manifest=manifest),
+            model.version,
+            model.sessions[0],
+            max_pixels,
+            model.source,
         ).task
     except ModelLoadError as error:
-        raise CommandError(f"{entry.name}: {str(error).removeprefix('model.toml: ')}") from None
+        raise CommandError(
+            f"{entry.name}: {str(error).removeprefix('model.toml: ')}"
+        ) from None
 
 
 def _numbers(value: Any) -> Any:
@@ -154,9 +180,16 @@ def _ask(model: LoadedModel, task: Task, photo: bytes) -> Answer:
     prepared = task.prepare(memoryview(photo))
     runs = []
     for arrays in prepared.runs:
-        inputs = {model.inputs.by_name[name][1]: array for name, array in arrays.items()}
+        inputs = {
+            model.inputs.by_name[name][1]: array for name, array in arrays.items()
+        }
         outputs = model.sessions[0].run(inputs)
-        runs.append({spec.name: outputs[model.outputs.by_name[spec.name][1]] for spec in model.outputs.specs})
+        runs.append(
+            {
+                spec.name: outputs[model.outputs.by_name[spec.name][1]]
+                for spec in model.outputs.specs
+            }
+        )
     answer = task.answer(runs, AnswerOptions(), prepared.context)
     return answer.entries if isinstance(answer, ExtendedAnswer) else answer
 
@@ -167,7 +200,14 @@ def print_trials(trials: list[SettingsTrial], *, are_numbered: bool) -> None:
     rows = []
     for trial in trials:
         score = "" if trial.score is None else f"{trial.score:.4g}"
-        rows.append([trial.pixels or "as they are", trial.color or "grey", printable(trial.answer), score])
+        rows.append(
+            [
+                trial.pixels or "as they are",
+                trial.color or "grey",
+                printable(trial.answer),
+                score,
+            ]
+        )
     if are_numbered:
         header = ["", *header]
         rows = [[str(number), *row] for number, row in enumerate(rows, 1)]

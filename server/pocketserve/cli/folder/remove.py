@@ -11,7 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pocketserve.cli import EXIT_DONE, EXIT_FAILED, CommandError
-from pocketserve.cli.folder.models_folder import add_folder_option, choose_folder, discard, find_model, has_own_folder
+from pocketserve.cli.folder.models_folder import (
+    add_folder_option,
+    choose_folder,
+    discard,
+    find_model,
+    has_own_folder,
+)
 from pocketserve.cli.output import confirm, human_bytes, print_text, printable
 from pocketserve.messages import did_you_mean, plural
 
@@ -28,7 +34,9 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         description="Deletes the files of a model, or of one version. Requests under way are still answered.",
     )
     parser.add_argument("model", help="the model's name")
-    parser.add_argument("--version", dest="model_version", metavar="NAME", help="only this version")
+    parser.add_argument(
+        "--version", dest="model_version", metavar="NAME", help="only this version"
+    )
     parser.add_argument("--yes", action="store_true", help="do not ask")
     add_folder_option(parser)
     return parser
@@ -38,11 +46,28 @@ def run(options: argparse.Namespace) -> int:
     """Ask and remove."""
     folder = choose_folder(options.models_dir)
     entry = find_model(folder, options.model)
-    version = None if options.model_version is None else _version_of(entry, options.model_version)
+    version = (
+        None
+        if options.model_version is None
+        else _version_of(entry, options.model_version)
+    )
     title = entry.name if version is None else f"version {version.name} of {entry.name}"
-    paths = files_of_model(entry, folder) if version is None else files_of_version(entry, version)
-    sizes = [file.stat().st_size for path in paths for file in (path, *path.rglob("*")) if file.is_file()]
-    print_text(printable(f"{title} in {folder}: {plural(len(sizes), 'file')}, {human_bytes(sum(sizes))}"))
+    paths = (
+        files_of_model(entry, folder)
+        if version is None
+        else files_of_version(entry, version)
+    )
+    sizes = [
+        file.stat().st_size
+        for path in paths
+        for file in (path, *path.rglob("*"))
+        if file.is_file()
+    ]
+    print_text(
+        printable(
+            f"{title} in {folder}: {plural(len(sizes), 'file')}, {human_bytes(sum(sizes))}"
+        )
+    )
     consent = True if options.yes else confirm("Delete them? [y/N] ")
     if consent is None:
         raise CommandError("nobody can be asked here; add --yes to delete these files")
@@ -61,11 +86,16 @@ def run(options: argparse.Namespace) -> int:
 def _version_of(entry: ModelEntry, name: str) -> VersionEntry:
     version = entry.versions.get(name)
     if version is None:
-        hint = did_you_mean(name, entry.versions) or f"; it has {', '.join(entry.versions) or 'none'}"
+        hint = (
+            did_you_mean(name, entry.versions)
+            or f"; it has {', '.join(entry.versions) or 'none'}"
+        )
         raise CommandError(f"{entry.name} has no version {name!r}{hint}")
     if len(entry.versions) == 1:
         command = f"pocketserve remove {shlex.quote(entry.name)}"
-        raise CommandError(f"{name} is the only version of {entry.name}; `{command}` removes the model")
+        raise CommandError(
+            f"{name} is the only version of {entry.name}; `{command}` removes the model"
+        )
     return version
 
 
@@ -80,8 +110,15 @@ def files_of_model(entry: ModelEntry, folder: Path) -> list[Path]:
     if has_own_folder(entry, folder):
         return [entry.folder]
     if not entry.versions:
-        raise CommandError(f"{entry.name} is no model ({entry.problem}); delete the file itself")
-    used = {file for other in Models(folder).values() if other.name != entry.name for file in _files(other)}
+        raise CommandError(
+            f"{entry.name} is no model ({entry.problem}); delete the file itself"
+        )
+    used = {
+        file
+        for other in Models(folder).values()
+        if other.name != entry.name
+        for file in _files(other)
+    }
     return sorted({*_files(entry)} - used)
 
 
@@ -94,10 +131,19 @@ def files_of_version(entry: ModelEntry, version: VersionEntry) -> list[Path]:
     from pocketserve.repository.manifest import FILE_NAME
     from pocketserve.repository.sidecar_files import sidecar_files
 
-    if entry.folder in (version.path, version.path.parent if version.format.whole_folder else version.path):
-        raise CommandError(f"the files of {version.name} are the whole folder {entry.folder}; delete them by hand")
+    if entry.folder in (
+        version.path,
+        version.path.parent if version.format.whole_folder else version.path,
+    ):
+        raise CommandError(
+            f"the files of {version.name} are the whole folder {entry.folder}; delete them by hand"
+        )
     staying = [other for other in entry.versions.values() if other.name != version.name]
-    shared = {file for other in staying for file in (*_files_of(other), *sidecar_files(entry, other))}
+    shared = {
+        file
+        for other in staying
+        for file in (*_files_of(other), *sidecar_files(entry, other))
+    }
     return sorted({*_files_of(version)} - shared - {entry.folder / FILE_NAME})
 
 
@@ -138,6 +184,14 @@ def _print_rest(folder: Path, entry: ModelEntry, version: VersionEntry) -> None:
     """Print what changed for those who ask the model."""
     rest = find_model(folder, entry.name)
     if set(rest.versions) != set(entry.versions) - {version.name}:
-        print_text(printable(f"Its versions are called {', '.join(rest.versions)} now, after their files."))
+        print_text(
+            printable(
+                f"Its versions are called {', '.join(rest.versions)} now, after their files."
+            )
+        )
     if rest.default_version != entry.default_version:
-        print(printable(f"Requests that name no version are answered by {rest.default_version} now."))
+        print(
+            printable(
+                f"Requests that name no version are answered by {rest.default_version} now."
+            )
+        )

@@ -43,9 +43,15 @@ def run(options: argparse.Namespace) -> int:
     folder = choose_folder(options.models_dir)
     entry = find_model(folder, options.old)
     new = check_new_name(folder, options.new)
-    pairs = [(entry.folder, folder / new)] if has_own_folder(entry, folder) else _files(entry, folder, new)
+    pairs = (
+        [(entry.folder, folder / new)]
+        if has_own_folder(entry, folder)
+        else _files(entry, folder, new)
+    )
     if not pairs:
-        raise CommandError(f"{entry.name} is no model ({entry.problem}); rename the file itself")
+        raise CommandError(
+            f"{entry.name} is no model ({entry.problem}); rename the file itself"
+        )
     moved: list[tuple[Path, Path]] = []
     try:
         for old_path, new_path in pairs:
@@ -58,14 +64,24 @@ def run(options: argparse.Namespace) -> int:
     print(printable(f"{options.old} is called {new} now."))
     result = find_model(folder, new)
     if set(result.versions) != set(entry.versions):
-        print_text(printable(f"Its versions are called {', '.join(result.versions)} now, after their files."))
+        print_text(
+            printable(
+                f"Its versions are called {', '.join(result.versions)} now, after their files."
+            )
+        )
     trust = TrustStore(load_config({}).state_dir)
     if any(trust.known_reason(result, version) for version in result.versions.values()):
-        print(printable(f"It holds code, which runs after: pocketserve trust {shlex.quote(str(folder / new))}"))
+        print(
+            printable(
+                f"It holds code, which runs after: pocketserve trust {shlex.quote(str(folder / new))}"
+            )
+        )
     return EXIT_DONE
 
 
 def _files(entry: ModelEntry, folder: Path, new: str) -> list[tuple[Path, Path]]:
     """Return the old and new paths of a model whose files lie in the models folder itself."""
     paths = dict.fromkeys(version.path for version in entry.versions.values())
-    return [(path, folder / f"{new}{path.name.removeprefix(entry.name)}") for path in paths]
+    return [
+        (path, folder / f"{new}{path.name.removeprefix(entry.name)}") for path in paths
+    ]

@@ -11,13 +11,21 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pocketserve.cli import CommandError
-from pocketserve.cli.folder.models_folder import GIVE_NAME, Stage, check_new_name, check_room
+from pocketserve.cli.folder.models_folder import (
+    GIVE_NAME,
+    Stage,
+    check_new_name,
+    check_room,
+)
 from pocketserve.cli.output import human_bytes
 from pocketserve.cli.progress import Progress
 from pocketserve.state.folder_lock import remove_tree
 
 ZIP = ".zip"
-MAX_LICENSE_BYTES, MAX_LICENSE = 1 << 20, 100  # of a file, and characters of the line that is noted
+MAX_LICENSE_BYTES, MAX_LICENSE = (
+    1 << 20,
+    100,
+)  # of a file, and characters of the line that is noted
 MAX_RATIO, FREE_BYTES = 200, 64 << 20
 """An archive unpacks to so many times its own size, and so many bytes more, at most. Weights pack by far less."""
 
@@ -52,7 +60,9 @@ class Wish(NamedTuple):
         with progress.waiting(f"checking {file.name}"):
             value = sha256_of(file)
         if self.sha256 not in (None, value):
-            raise CommandError(f"{self.source}: its SHA-256 is {value}, and not {self.sha256}; nothing was added")
+            raise CommandError(
+                f"{self.source}: its SHA-256 is {value}, and not {self.sha256}; nothing was added"
+            )
         return value
 
 
@@ -73,13 +83,23 @@ def take_path(wish: Wish, stage: Stage, progress: Progress) -> Obtained:
     path = Path(wish.source)
     if path.is_dir():
         if wish.sha256 is not None:
-            raise CommandError("--sha256 is that of a file or archive, and a folder has none")
+            raise CommandError(
+                "--sha256 is that of a file or archive, and a folder has none"
+            )
         name = wish.choose_name(path.resolve().name)
         _copy_folder(path, stage.models / name, progress)
-        return Obtained(name, {"source": path.resolve().name}, find_license(stage.models / name))
+        return Obtained(
+            name, {"source": path.resolve().name}, find_license(stage.models / name)
+        )
     if not path.is_file():
-        hint = f"; did you mean hf:{wish.source}?" if re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", wish.source) else ""
-        raise CommandError(f"{wish.source!r} is no file or folder, no https:// address and no hf:ORG/REPO{hint}")
+        hint = (
+            f"; did you mean hf:{wish.source}?"
+            if re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", wish.source)
+            else ""
+        )
+        raise CommandError(
+            f"{wish.source!r} is no file or folder, no https:// address and no hf:ORG/REPO{hint}"
+        )
     check_room(wish.folder, path.stat().st_size)
     return take_file(path, path.name, path.name, wish, stage, progress, keep=True)
 
@@ -90,7 +110,13 @@ def take_address(wish: Wish, stage: Stage, progress: Progress) -> Obtained:
     Raises:
         CommandError: it cannot be had, or is no model.
     """
-    from pocketserve.cli.folder.download import DownloadCut, Remote, check_address, download, shown_address
+    from pocketserve.cli.folder.download import (
+        DownloadCut,
+        Remote,
+        check_address,
+        download,
+        shown_address,
+    )
 
     def check(remote: Remote) -> None:
         check_room(wish.folder, remote.size or 0)
@@ -103,11 +129,20 @@ def take_address(wish: Wish, stage: Stage, progress: Progress) -> Obtained:
     except (DownloadCut, KeyboardInterrupt):
         stage.keep_parts()
         raise
-    return take_file(target, remote.name, shown_address(wish.source), wish, stage, progress)
+    return take_file(
+        target, remote.name, shown_address(wish.source), wish, stage, progress
+    )
 
 
 def take_file(
-    path: Path, file_name: str, source: str, wish: Wish, stage: Stage, progress: Progress, *, keep: bool = False
+    path: Path,
+    file_name: str,
+    source: str,
+    wish: Wish,
+    stage: Stage,
+    progress: Progress,
+    *,
+    keep: bool = False,
 ) -> Obtained:
     """Make a model in a stage of a file or archive, which is called so, from a source.
 
@@ -139,7 +174,9 @@ def find_license(folder: Path) -> str:
 
     for path in sorted(folder.glob("LICEN[SC]E*")):
         try:
-            lines = read_plain(path, MAX_LICENSE_BYTES).decode(errors="replace").split("\n")
+            lines = (
+                read_plain(path, MAX_LICENSE_BYTES).decode(errors="replace").split("\n")
+            )
         except OSError:
             continue
         if line := next((" ".join(line.split()) for line in lines if line.strip()), ""):
@@ -167,7 +204,9 @@ def _stem(file_name: str) -> str:
     from pocketserve.runtimes.registry import SUFFIXES
 
     suffixes = sorted((ZIP, *SUFFIXES), key=len, reverse=True)
-    end = next((suffix for suffix in suffixes if file_name.lower().endswith(suffix)), "")
+    end = next(
+        (suffix for suffix in suffixes if file_name.lower().endswith(suffix)), ""
+    )
     return file_name[: len(file_name) - len(end)] or file_name
 
 
@@ -179,7 +218,12 @@ def _with_suffix(path: Path, file_name: str) -> str:
     """
     from pocketserve.repository.unsupported_files import advice
     from pocketserve.runtimes.model_files import failed_download
-    from pocketserve.runtimes.registry import SUFFIXES, content_of, format_named, format_of_name
+    from pocketserve.runtimes.registry import (
+        SUFFIXES,
+        content_of,
+        format_named,
+        format_of_name,
+    )
 
     if (fault := failed_download(path)) is not None:
         raise CommandError(f"{file_name}: {fault.partition(' ')[2]}")
@@ -189,7 +233,9 @@ def _with_suffix(path: Path, file_name: str) -> str:
         return f"{file_name}{kind.suffixes[0]}"
     if (reason := advice(file_name)) is not None:
         raise CommandError(reason[1])
-    raise CommandError(f"{file_name} is no model file of a known kind ({', '.join(SUFFIXES)})")
+    raise CommandError(
+        f"{file_name} is no model file of a known kind ({', '.join(SUFFIXES)})"
+    )
 
 
 def _copy_folder(source: Path, target: Path, progress: Progress) -> None:
@@ -198,7 +244,11 @@ def _copy_folder(source: Path, target: Path, progress: Progress) -> None:
     from pocketserve.runtimes.base import ModelLoadError
 
     try:
-        files = [path for path in files_below(source) if not _is_junk(path.relative_to(source).parts)]
+        files = [
+            path
+            for path in files_below(source)
+            if not _is_junk(path.relative_to(source).parts)
+        ]
     except ModelLoadError as error:
         raise CommandError(str(error)) from None
     sizes = [path.stat().st_size for path in files]
@@ -206,7 +256,10 @@ def _copy_folder(source: Path, target: Path, progress: Progress) -> None:
     target.mkdir()
     copied = 0
     for path, size in zip(files, sizes, strict=True):
-        progress.show(f"copying {source.name} ({human_bytes(sum(sizes))})", copied / max(1, sum(sizes)))
+        progress.show(
+            f"copying {source.name} ({human_bytes(sum(sizes))})",
+            copied / max(1, sum(sizes)),
+        )
         copy = target / path.relative_to(source)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, copy)
@@ -223,7 +276,12 @@ def _unpack(archive: Path, folder: Path, models_dir: Path) -> None:
     Raises:
         CommandError: it is damaged, too large, or would write elsewhere.
     """
-    from pocketserve.formats.zip_archives import BadZipError, check_overlaps, member_pieces, members
+    from pocketserve.formats.zip_archives import (
+        BadZipError,
+        check_overlaps,
+        member_pieces,
+        members,
+    )
     from pocketserve.repository.files import MAX_FILES, has_control_characters
     from pocketserve.repository.toml_table import is_contained_name
 
@@ -233,13 +291,19 @@ def _unpack(archive: Path, folder: Path, models_dir: Path) -> None:
         check_overlaps(directory)
         for member in directory:
             if not is_contained_name(member.name):
-                raise BadZipError(f"{member.name[:80]!r} would be written outside of its folder")
+                raise BadZipError(
+                    f"{member.name[:80]!r} would be written outside of its folder"
+                )
             if has_control_characters(member.name):
-                raise BadZipError(f"the name {ascii(member.name)[:80]} has control characters")
+                raise BadZipError(
+                    f"the name {ascii(member.name)[:80]} has control characters"
+                )
             if member.name.endswith("/") or _is_junk(member.name.split("/")):
                 continue
             if member.mode & 0o170000 == 0o120000:
-                raise BadZipError(f"{member.name[:80]!r} is a link; pack the file itself")
+                raise BadZipError(
+                    f"{member.name[:80]!r} is a link; pack the file itself"
+                )
             entries.append(member)
             size += member.size
             if len(entries) > MAX_FILES:
@@ -247,7 +311,9 @@ def _unpack(archive: Path, folder: Path, models_dir: Path) -> None:
         check_room(models_dir, size)
         packed_size = archive.stat().st_size
         if size > MAX_RATIO * packed_size + FREE_BYTES:
-            raise BadZipError(f"{human_bytes(packed_size)} would unpack to {human_bytes(size)}, which no model does")
+            raise BadZipError(
+                f"{human_bytes(packed_size)} would unpack to {human_bytes(size)}, which no model does"
+            )
         remove_tree(folder)
         for member in entries:
             target = folder / member.name
@@ -258,7 +324,9 @@ def _unpack(archive: Path, folder: Path, models_dir: Path) -> None:
     except BadZipError as error:
         raise CommandError(f"the archive cannot be unpacked: {error}") from None
     except (FileExistsError, NotADirectoryError, IsADirectoryError):
-        raise CommandError("the archive cannot be unpacked: two of its files have one name") from None
+        raise CommandError(
+            "the archive cannot be unpacked: two of its files have one name"
+        ) from None
 
 
 def _model_in(folder: Path) -> Path:
@@ -268,7 +336,11 @@ def _model_in(folder: Path) -> Path:
 
     while folder.is_dir():
         inner = sorted(folder.iterdir())
-        if len(inner) != 1 or not inner[0].is_dir() or any((folder / name).exists() for name in (FILE_NAME, *MARKERS)):
+        if (
+            len(inner) != 1
+            or not inner[0].is_dir()
+            or any((folder / name).exists() for name in (FILE_NAME, *MARKERS))
+        ):
             return folder
         folder = inner[0]
     raise CommandError("the archive holds no files")

@@ -9,7 +9,9 @@ import sys
 from typing import Final
 
 TERMUX: Final = "termux-open-url"  # of termux-tools, which every Termux has
-TERMUX_TIMEOUT_S: Final = 20.0  # Android's command starts a Java machine; on old phones that takes seconds
+TERMUX_TIMEOUT_S: Final = (
+    20.0  # Android's command starts a Java machine; on old phones that takes seconds
+)
 DISPLAYS: Final = ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")
 
 

@@ -13,7 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from pocketserve.cli import CommandError
-from pocketserve.cli.connection import add_connection_options, open_client, reading_answers
+from pocketserve.cli.connection import (
+    add_connection_options,
+    open_client,
+    reading_answers,
+)
 from pocketserve.cli.output import print_text
 from pocketserve.cli.running.browser import open_browser
 from pocketserve.cli.running.stop import find_server
@@ -37,7 +41,12 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "good once and for a minute, and never the token.",
     )
     add_connection_options(parser)
-    parser.add_argument("--print", action="store_true", dest="print_address", help="print the address instead")
+    parser.add_argument(
+        "--print",
+        action="store_true",
+        dest="print_address",
+        help="print the address instead",
+    )
     parser.add_argument(
         "--fresh-origin",
         action="store_true",
@@ -51,18 +60,24 @@ def run(options: argparse.Namespace) -> int:
     """Get a ticket, and open the page with it."""
     options.url = options.url or os.environ.get("POCKETSERVE_URL") or _own_address()
     with open_client(options) as client, reading_answers():
-        address = page_address(client.page_ticket(), options.url, fresh=options.fresh_origin)
+        address = page_address(
+            client.page_ticket(), options.url, fresh=options.fresh_origin
+        )
     if options.print_address:
         print(address)
     elif open_browser(address):
         print_text("The page is open in your browser.")
     else:
-        print_text("No browser was found here. Open this address in one within a minute; it is good once:")
+        print_text(
+            "No browser was found here. Open this address in one within a minute; it is good once:"
+        )
         print(address)  # whole, to be copied
     return 0
 
 
-def page_address(answer: Mapping[str, Any], url: str | None, *, fresh: bool = False) -> str:
+def page_address(
+    answer: Mapping[str, Any], url: str | None, *, fresh: bool = False
+) -> str:
     """Return the address of a page with its ticket.
 
     Args:
@@ -76,28 +91,48 @@ def page_address(answer: Mapping[str, Any], url: str | None, *, fresh: bool = Fa
         CommandError: only a server of this device can have a name of its own.
     """
     is_http = url is not None and urlsplit(url).scheme in ("http", "https")
-    ticket, page = str(answer["ticket"]), urlsplit(url if url and is_http else str(answer["url"]))
+    ticket, page = (
+        str(answer["ticket"]),
+        urlsplit(url if url and is_http else str(answer["url"])),
+    )
     host = (urlsplit(url).hostname if url else page.hostname) or ""
     is_local = host in LOOPBACK_HOSTS
-    if not _TICKET.fullmatch(ticket) or page.scheme not in ("http", "https") or not (is_local or url):
+    if (
+        not _TICKET.fullmatch(ticket)
+        or page.scheme not in ("http", "https")
+        or not (is_local or url)
+    ):
         raise ValueError("no ticket, or no page of this device")
     if fresh and not is_local:
-        raise CommandError("--fresh-origin is for a server on this device; leave it out for one in the network")
+        raise CommandError(
+            "--fresh-origin is for a server on this device; leave it out for one in the network"
+        )
     if fresh:
         import secrets
 
         host = f"{secrets.token_hex(FRESH_BYTES)}.localhost"
     port = "" if page.port is None else f":{page.port}"
-    return f"{page.scheme}://{f'[{host}]' if ':' in host else host}{port}/#ticket={ticket}"
+    return (
+        f"{page.scheme}://{f'[{host}]' if ':' in host else host}{port}/#ticket={ticket}"
+    )
 
 
 def open_own_page(config: Config, endpoints: Endpoints) -> None:
     """Run the command for the server of this process, in a process of its own: the client stays out of this one."""
     address = endpoints.socket or endpoints.http
     scheme = "socket" if endpoints.socket is not None else "http"
-    command = [sys.executable, "-m", "pocketserve", "open", "--url", f"{scheme}://{address.on_this_device()}"]
+    command = [
+        sys.executable,
+        "-m",
+        "pocketserve",
+        "open",
+        "--url",
+        f"{scheme}://{address.on_this_device()}",
+    ]
     command += ["--token-file", str(config.token_file)] if config.auth else []
-    threading.Thread(target=subprocess.run, args=(command,), name="pocketserve-open", daemon=True).start()
+    threading.Thread(
+        target=subprocess.run, args=(command,), name="pocketserve-open", daemon=True
+    ).start()
 
 
 def _own_address() -> str | None:
@@ -106,5 +141,9 @@ def _own_address() -> str | None:
     if server is None or not server.http:
         return None
     http = urlsplit(f"//{server.http}")
-    scheme, port = ("socket", server.ports[1]) if len(server.ports) > 1 else ("http", http.port or HTTP_PORT)
+    scheme, port = (
+        ("socket", server.ports[1])
+        if len(server.ports) > 1
+        else ("http", http.port or HTTP_PORT)
+    )
     return f"{scheme}://{Address(http.hostname or LOOPBACK, port).on_this_device()}"

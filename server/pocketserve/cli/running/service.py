@@ -27,10 +27,20 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     )
     actions = parser.add_subparsers(metavar="ACTION", dest="action", required=True)
     install = actions.add_parser("install", help="write its files; nothing starts yet")
-    install.add_argument("models_dir", nargs="?", type=Path, metavar="MODELS_DIR", help="what to serve, if not as set")
-    install.add_argument("--dry-run", action="store_true", help="print the files, and write nothing")
+    install.add_argument(
+        "models_dir",
+        nargs="?",
+        type=Path,
+        metavar="MODELS_DIR",
+        help="what to serve, if not as set",
+    )
+    install.add_argument(
+        "--dry-run", action="store_true", help="print the files, and write nothing"
+    )
     remove = actions.add_parser("remove", help="end it, and remove its files")
-    status = actions.add_parser("status", help="show what it does; the exit code is 0 while it runs, else 1")
+    status = actions.add_parser(
+        "status", help="show what it does; the exit code is 0 while it runs, else 1"
+    )
     status.add_argument("--json", action="store_true", help="print JSON")
     for action in (install, remove, status):
         whole = "what this machine has" if action is install else "all"
@@ -40,12 +50,18 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 
 def run(options: argparse.Namespace) -> int:
     """Do what the action says."""
-    from pocketserve.cli.running.supervisors import SUPERVISORS  # late: --help needs none
+    from pocketserve.cli.running.supervisors import (
+        SUPERVISORS,
+    )  # late: --help needs none
 
     kinds = [each for each in SUPERVISORS if options.kind in (None, each.kind)]
     if options.action != "install":
         installed = [each for each in kinds if _own_files(each)]
-        return _show(installed, options.json) if options.action == "status" else _remove(installed)
+        return (
+            _show(installed, options.json)
+            if options.action == "status"
+            else _remove(installed)
+        )
     supervisor = next((each for each in kinds if options.kind or each.is_here()), None)
     if supervisor is None:
         raise CommandError(
@@ -70,7 +86,9 @@ def _install(supervisor: Supervisor, folder: Path | None) -> None:
     files = supervisor.files(folder)
     for path in files:
         if os.path.lexists(path) and not _is_own(path):
-            raise CommandError(f"{path} was not written by this command and stays; move it away to install")
+            raise CommandError(
+                f"{path} was not written by this command and stays; move it away to install"
+            )
     supervisor.before_install()
     for path, text in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -78,8 +96,13 @@ def _install(supervisor: Supervisor, folder: Path | None) -> None:
         print(f"wrote {printable(brief(path))}")
     supervisor.after_change()
     print()
-    for purpose, command in (*supervisor.commands(), ("settings", "~/.config/pocketserve/environment")):
-        print(f"{purpose:14}{printable(command)}")  # not broken: commands are to be copied
+    for purpose, command in (
+        *supervisor.commands(),
+        ("settings", "~/.config/pocketserve/environment"),
+    ):
+        print(
+            f"{purpose:14}{printable(command)}"
+        )  # not broken: commands are to be copied
     print()
     for note in supervisor.notes:
         print_text(note)
@@ -103,18 +126,32 @@ def _remove(installed: list[Supervisor]) -> int:
 
 def _show(installed: list[Supervisor], as_json: bool) -> int:
     states: list[dict[str, str | bool]] = [
-        {"kind": each.kind, "installed": True, "enabled": each.is_enabled(), "running": each.is_running()}
+        {
+            "kind": each.kind,
+            "installed": True,
+            "enabled": each.is_enabled(),
+            "running": each.is_running(),
+        }
         for each in installed
     ]
     if as_json:
         print_json(states)
     elif not states:
-        raise CommandError("no service is installed; `pocketserve service install` installs one")
+        raise CommandError(
+            "no service is installed; `pocketserve service install` installs one"
+        )
     else:
-        print_table([key.upper() for key in states[0]], [list(map(_word, state.values())) for state in states])
+        print_table(
+            [key.upper() for key in states[0]],
+            [list(map(_word, state.values())) for state in states],
+        )
         print()
         for supervisor in installed:
-            print(printable(f"its log ({supervisor.kind}): {dict(supervisor.commands())['read the log']}"))
+            print(
+                printable(
+                    f"its log ({supervisor.kind}): {dict(supervisor.commands())['read the log']}"
+                )
+            )
     return 0 if any(state["running"] for state in states) else 1
 
 

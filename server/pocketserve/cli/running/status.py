@@ -10,8 +10,19 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pocketserve.cli.commands.bench import memory_of
-from pocketserve.cli.connection import add_connection_options, open_client, reading_answers
-from pocketserve.cli.output import human_bytes, print_control, print_facts, print_json, print_table, print_text
+from pocketserve.cli.connection import (
+    add_connection_options,
+    open_client,
+    reading_answers,
+)
+from pocketserve.cli.output import (
+    human_bytes,
+    print_control,
+    print_facts,
+    print_json,
+    print_table,
+    print_text,
+)
 from pocketserve.cli.running.stop import find_server
 from pocketserve_wire.addresses import HTTP_PORT, LOOPBACK, Address
 
@@ -24,9 +35,15 @@ CLEAR_SCREEN = "\033[H\033[2J"
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
     """Add the command's options."""
-    parser: argparse.ArgumentParser = commands.add_parser("status", help="show what the running server holds and does")
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "status", help="show what the running server holds and does"
+    )
     add_connection_options(parser)
-    parser.add_argument("--watch", action="store_true", help=f"show it every {EVERY_S:g} seconds, until Ctrl-C")
+    parser.add_argument(
+        "--watch",
+        action="store_true",
+        help=f"show it every {EVERY_S:g} seconds, until Ctrl-C",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
@@ -36,7 +53,9 @@ def run(options: argparse.Namespace) -> int:
     url = options.url or os.environ.get("POCKETSERVE_URL")
     if url is None:
         server = find_server(None)
-        url = options.url = f"http://{server.http if server is not None else Address(LOOPBACK, HTTP_PORT)}"
+        url = options.url = (
+            f"http://{server.http if server is not None else Address(LOOPBACK, HTTP_PORT)}"
+        )
     with open_client(options) as client:
         try:
             while True:
@@ -91,9 +110,18 @@ def _print(status: Mapping[str, Any]) -> None:
             ("address", status["address"]),
             ("process", str(status["pid"] or "")),
             ("folder", status["models_dir"] or ""),
-            ("up for", _duration(status["uptime_s"]) if status["uptime_s"] is not None else ""),
-            ("memory", human_bytes(status["memory_bytes"]) if status["memory_bytes"] else ""),
-            ("requests", f"{status['answered']:,} answered, {status['failed']:,} refused or failed"),
+            (
+                "up for",
+                _duration(status["uptime_s"]) if status["uptime_s"] is not None else "",
+            ),
+            (
+                "memory",
+                human_bytes(status["memory_bytes"]) if status["memory_bytes"] else "",
+            ),
+            (
+                "requests",
+                f"{status['answered']:,} answered, {status['failed']:,} refused or failed",
+            ),
             ("power", f"low: {status['low_power']}" if status["low_power"] else "full"),
         ]
     )
@@ -102,11 +130,20 @@ def _print(status: Mapping[str, Any]) -> None:
         return
     columns = ("answered", "failed")
     rows = [
-        [row["name"], row["version"], human_bytes(row["memory_bytes"]), *(f"{row[key]:,}" for key in columns)]
+        [
+            row["name"],
+            row["version"],
+            human_bytes(row["memory_bytes"]),
+            *(f"{row[key]:,}" for key in columns),
+        ]
         for row in status["loaded"]
     ]
     print()
-    print_table(["LOADED", "VERSION", "MEMORY", *map(str.upper, columns)], rows, spare=("FAILED", "MEMORY"))
+    print_table(
+        ["LOADED", "VERSION", "MEMORY", *map(str.upper, columns)],
+        rows,
+        spare=("FAILED", "MEMORY"),
+    )
 
 
 def _duration(seconds: float) -> str:
@@ -116,4 +153,10 @@ def _duration(seconds: float) -> str:
     days, hour = divmod(hours, 24)
     if days:
         return f"{days} d {hour} h"
-    return f"{hour} h {minute} min" if hour else f"{minute} min {second} s" if minute else f"{second} s"
+    return (
+        f"{hour} h {minute} min"
+        if hour
+        else f"{minute} min {second} s"
+        if minute
+        else f"{second} s"
+    )

@@ -31,7 +31,9 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         help="end the running server",
         description="Ends a server of this user with SIGTERM: requests under way may finish. Fails if none runs.",
     )
-    parser.add_argument("--url", metavar="URL", help="which one, where several run [POCKETSERVE_URL]")
+    parser.add_argument(
+        "--url", metavar="URL", help="which one, where several run [POCKETSERVE_URL]"
+    )
     return parser
 
 
@@ -55,7 +57,11 @@ def run(options: argparse.Namespace) -> int:
                     f"process {server.pid} still runs after {DEADLINE_S:g} s; kill -9 {server.pid} ends it"
                 )
             time.sleep(LOOK_EVERY_S)
-    print_text(printable(f"The server at http://{server.http} (process {server.pid}) has ended."))
+    print_text(
+        printable(
+            f"The server at http://{server.http} (process {server.pid}) has ended."
+        )
+    )
     return 0
 
 
@@ -73,7 +79,9 @@ def find_server(url: str | None) -> Run | None:
             host, port = urlsplit(url).hostname, urlsplit(url).port
         except ValueError:
             return None
-        servers = [run for run in servers if host in LOOPBACK_HOSTS and port in run.ports]
+        servers = [
+            run for run in servers if host in LOOPBACK_HOSTS and port in run.ports
+        ]
     if len(servers) > 1:
         listed = ", ".join(f"http://{run.http}" for run in servers)
         raise CommandError(f"{len(servers)} servers run: {listed}; name one with --url")
@@ -85,9 +93,16 @@ def _has_ended(pid: int) -> bool:
     try:
         os.kill(pid, 0)
         return (
-            Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()[0] == "Z"
+            Path(f"/proc/{pid}/stat")
+            .read_text(encoding="ascii", errors="replace")
+            .rpartition(")")[2]
+            .split()[0]
+            == "Z"
         )
     except ProcessLookupError:
         return True
-    except (OSError, IndexError):  # no /proc, or it ends right now: the next look says which
+    except (
+        OSError,
+        IndexError,
+    ):  # no /proc, or it ends right now: the next look says which
         return False

@@ -80,14 +80,22 @@ class Runit(Supervisor):
     @property
     def folder(self) -> Path:
         """Return the service's folder."""
-        usual = f"{os.environ['PREFIX']}/var/service" if in_termux() else Path.home() / "service"
+        usual = (
+            f"{os.environ['PREFIX']}/var/service"
+            if in_termux()
+            else Path.home() / "service"
+        )
         return Path(os.environ.get("SVDIR") or usual) / APP_NAME
 
     @property
     def log(self) -> Path:
         """Return the folder of the log: in Termux, where its other services have theirs."""
         if in_termux():
-            return Path(os.environ.get("LOGDIR") or f"{os.environ['PREFIX']}/var/log") / "sv" / APP_NAME
+            return (
+                Path(os.environ.get("LOGDIR") or f"{os.environ['PREFIX']}/var/log")
+                / "sv"
+                / APP_NAME
+            )
         return default_state_dir() / "log"
 
     def is_here(self) -> bool:
@@ -98,8 +106,12 @@ class Runit(Supervisor):
         """Return the scripts of the log and of the server."""
         log = shlex.quote(str(self.log))
         return {
-            self.folder / "log/run": _script(f"mkdir -p {log}", f"exec svlogd -tt {log}"),
-            self.folder / "run": _script("exec 2>&1", *_wake_lock(), *start_lines(folder)),
+            self.folder / "log/run": _script(
+                f"mkdir -p {log}", f"exec svlogd -tt {log}"
+            ),
+            self.folder / "run": _script(
+                "exec 2>&1", *_wake_lock(), *start_lines(folder)
+            ),
         }
 
     def commands(self) -> list[tuple[str, str]]:
@@ -107,8 +119,18 @@ class Runit(Supervisor):
         folder, short = self.folder, shutil.which("sv-enable") is not None
         name = brief(folder)
         return [
-            ("start", f"sv-enable {APP_NAME}" if short else f"rm -f {name}/down; sv up {name}"),
-            ("stop", f"sv-disable {APP_NAME}" if short else f"touch {name}/down; sv down {name}"),
+            (
+                "start",
+                f"sv-enable {APP_NAME}"
+                if short
+                else f"rm -f {name}/down; sv up {name}",
+            ),
+            (
+                "stop",
+                f"sv-disable {APP_NAME}"
+                if short
+                else f"touch {name}/down; sv down {name}",
+            ),
             ("read the log", f"tail -f {brief(self.log / 'current')}"),
         ]
 
@@ -129,7 +151,9 @@ class Runit(Supervisor):
     def end(self) -> None:
         """End the server and what supervises it."""
         (self.folder / "down").touch()
-        _ask("sv", "-w", "70", "force-shutdown", str(self.folder), timeout=END_TIMEOUT_S)
+        _ask(
+            "sv", "-w", "70", "force-shutdown", str(self.folder), timeout=END_TIMEOUT_S
+        )
 
     def clear(self) -> None:
         """Remove the folder, unless somebody put more into it."""
@@ -155,7 +179,9 @@ class TermuxBoot(Supervisor):
 
     def files(self, folder: Path | None) -> dict[Path, str]:
         """Return the script. It leaves the server to termux-services where these start it."""
-        run, down = (shlex.quote(str(Runit().folder / name)) for name in ("run", "down"))
+        run, down = (
+            shlex.quote(str(Runit().folder / name)) for name in ("run", "down")
+        )
         log = shlex.quote(str(self._log))
         return {
             Path.home() / ".termux/boot" / APP_NAME: _script(
@@ -197,7 +223,9 @@ class Systemd(Supervisor):
     """A unit of the user's own manager of systemd."""
 
     kind = "systemd"
-    notes = ("It runs while you are logged in; `loginctl enable-linger` has it run from the machine's start on.",)
+    notes = (
+        "It runs while you are logged in; `loginctl enable-linger` has it run from the machine's start on.",
+    )
 
     def is_here(self) -> bool:
         """Return whether the user's manager answers."""
@@ -268,8 +296,12 @@ def brief(path: Path) -> str:
 
 def start_lines(folder: Path | None) -> Sequence[str]:
     """Return the lines of a shell that read the user's settings and become the server."""
-    program = Path(sys.argv[0]).absolute()  # survives an upgrade of Python, as the interpreter's own path does not
-    own = [str(program)] if program.name == APP_NAME else [sys.executable, "-m", APP_NAME]
+    program = (
+        Path(sys.argv[0]).absolute()
+    )  # survives an upgrade of Python, as the interpreter's own path does not
+    own = (
+        [str(program)] if program.name == APP_NAME else [sys.executable, "-m", APP_NAME]
+    )
     return (
         f"settings={SETTINGS_FILE}",
         'if [ -f "$settings" ]; then . "$settings"; fi',
@@ -289,7 +321,13 @@ def _wake_lock() -> Sequence[str]:
 
 def _unit_word(text: str) -> str:
     """Return one word of a unit's command line: systemd has escapes of C, ``%`` for names and ``$`` for variables."""
-    for char, escape in {"\\": "\\\\", '"': '\\"', "\n": "\\n", "%": "%%", "$": "$$"}.items():
+    for char, escape in {
+        "\\": "\\\\",
+        '"': '\\"',
+        "\n": "\\n",
+        "%": "%%",
+        "$": "$$",
+    }.items():
         text = text.replace(char, escape)
     return f'"{text}"'
 

@@ -14,7 +14,9 @@ from pocketserve.tensors import Array
 MAX_ROUNDS = 50
 
 
-def cluster_weights(module: Any, data: TrainingData, *, clusters: int, epochs: int) -> CompressedModule:
+def cluster_weights(
+    module: Any, data: TrainingData, *, clusters: int, epochs: int
+) -> CompressedModule:
     """Replace the weights of each convolution and linear layer by a few values, and train these values.
 
     Args:
@@ -27,9 +29,15 @@ def cluster_weights(module: Any, data: TrainingData, *, clusters: int, epochs: i
     from torch.nn.utils import parametrize
 
     clustered = trainable_copy(module)
-    layers = [layer for layer in weight_layers(torch, clustered) if layer.weight.numel() > clusters]
+    layers = [
+        layer
+        for layer in weight_layers(torch, clustered)
+        if layer.weight.numel() > clusters
+    ]
     if not layers:
-        raise ConversionError(f"clustering needs a layer with more than {clusters} weights, and the model has none")
+        raise ConversionError(
+            f"clustering needs a layer with more than {clusters} weights, and the model has none"
+        )
 
     class Shared(torch.nn.Module):  # type: ignore[misc]  # PyTorch is not typed here
         """Looks every weight up among the layer's few values, so that each value is trained for all its weights."""
@@ -48,7 +56,10 @@ def cluster_weights(module: Any, data: TrainingData, *, clusters: int, epochs: i
     train(clustered, data, epochs=epochs)
     for layer in layers:
         parametrize.remove_parametrizations(layer, "weight")
-    return CompressedModule(clustered, (f"each of {len(layers)} layers has {clusters} different weights at most",))
+    return CompressedModule(
+        clustered,
+        (f"each of {len(layers)} layers has {clusters} different weights at most",),
+    )
 
 
 def nearest_means(weights: Array, clusters: int) -> tuple[Array, Array]:
@@ -69,7 +80,9 @@ def nearest_means(weights: Array, clusters: int) -> tuple[Array, Array]:
         if np.allclose(moved, means):
             break
         means = moved
-    return means.astype(np.float32), np.searchsorted((means[1:] + means[:-1]) / 2, weights)
+    return means.astype(np.float32), np.searchsorted(
+        (means[1:] + means[:-1]) / 2, weights
+    )
 
 
 RECIPE = Recipe(

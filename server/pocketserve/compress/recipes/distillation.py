@@ -32,7 +32,9 @@ TRIAL_SHARE = 0.25
 """Of the training samples: left out at first, to find out whether the teacher helps."""
 
 
-def distil(module: Any, data: TrainingData, *, student: Any, epochs: int) -> CompressedModule:
+def distil(
+    module: Any, data: TrainingData, *, student: Any, epochs: int
+) -> CompressedModule:
     """Train a student by the module's answers and by the labels alone, and return what is better, trained on all data.
 
     Args:
@@ -44,15 +46,24 @@ def distil(module: Any, data: TrainingData, *, student: Any, epochs: int) -> Com
     order = np.random.default_rng(0).permutation(len(data.labels))
     apart = max(1, round(TRIAL_SHARE * len(order)))
     learned, judged = _rows(data, order[apart:]), _rows(data, order[:apart])
-    losses: dict[str, Loss | None] = {"the teacher": partial(_teacher_loss, module.eval()), "the labels alone": None}
+    losses: dict[str, Loss | None] = {
+        "the teacher": partial(_teacher_loss, module.eval()),
+        "the labels alone": None,
+    }
     scores: dict[str, Score] = {}
     for name, loss in losses.items():
-        trial = train(trainable_copy(student), learned, epochs=epochs, loss=loss, rate=RATE)
+        trial = train(
+            trainable_copy(student), learned, epochs=epochs, loss=loss, rate=RATE
+        )
         scores[name] = _score(trial, judged)
     taught, labelled = scores.values()
     best = "the labels alone" if taught.loss_since(labelled) > 0 else "the teacher"
-    result = train(trainable_copy(student), data, epochs=epochs, loss=losses[best], rate=RATE)
-    words = f"{taught.metric} {taught} with the teacher, {labelled} with the labels alone"
+    result = train(
+        trainable_copy(student), data, epochs=epochs, loss=losses[best], rate=RATE
+    )
+    words = (
+        f"{taught.metric} {taught} with the teacher, {labelled} with the labels alone"
+    )
     size = sum(weight.numel() for weight in result.parameters())
     return CompressedModule(
         result,
@@ -73,9 +84,15 @@ def _teacher_loss(teacher: Any, inputs: Any, answers: Any, labels: Any) -> Any:
     if labels.is_floating_point():
         distance = functional.mse_loss(answers.reshape(taught.shape), taught)
     else:
-        rows = (log_probabilities(each.reshape(len(labels), -1)) / TEMPERATURE for each in (answers, taught))
+        rows = (
+            log_probabilities(each.reshape(len(labels), -1)) / TEMPERATURE
+            for each in (answers, taught)
+        )
         soft, target = (functional.log_softmax(each, dim=1) for each in rows)
-        distance = functional.kl_div(soft, target, log_target=True, reduction="batchmean") * TEMPERATURE**2
+        distance = (
+            functional.kl_div(soft, target, log_target=True, reduction="batchmean")
+            * TEMPERATURE**2
+        )
     return TEACHER_SHARE * distance + (1 - TEACHER_SHARE) * label_loss(answers, labels)
 
 
@@ -87,7 +104,10 @@ def _score(module: Any, data: TrainingData) -> Score:
     import torch
 
     with torch.inference_mode():
-        answers = [first_answer(module(*inputs)) for inputs, _ in batches(torch, data, shuffled=False)]
+        answers = [
+            first_answer(module(*inputs))
+            for inputs, _ in batches(torch, data, shuffled=False)
+        ]
     rows = torch.cat(answers).numpy()
     return score_answers(rows, data.labels[: len(rows)])
 

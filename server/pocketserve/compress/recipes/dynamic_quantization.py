@@ -5,7 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from pocketserve.compress.recipe import CompressedModule, Recipe, TrainingData
-from pocketserve.compress.recipes.static_quantization import as_parts, quantized, quantizing
+from pocketserve.compress.recipes.static_quantization import (
+    as_parts,
+    quantized,
+    quantizing,
+)
 
 
 def quantize_dynamic(module: Any, data: TrainingData) -> CompressedModule:
@@ -19,7 +23,9 @@ def quantize_dynamic(module: Any, data: TrainingData) -> CompressedModule:
 
     kinds = {torch.nn.Linear, torch.nn.LSTM, torch.nn.GRU}
     with quantizing("dynamic-quantization"):
-        return quantized(torch, with_int8_weights(as_parts(torch, module), kinds, dtype=torch.qint8))
+        return quantized(
+            torch, with_int8_weights(as_parts(torch, module), kinds, dtype=torch.qint8)
+        )
 
 
 RECIPE = Recipe(

@@ -10,7 +10,15 @@ from typing import Any
 from pocketserve.compress.recipe import CompressedModule, Recipe, TrainingData
 from pocketserve.convert.converter import ConversionError
 
-FUSED = ("aten::batch_norm", "aten::add", "aten::add_", "aten::sub", "aten::mul", "aten::mul_", "aten::div")
+FUSED = (
+    "aten::batch_norm",
+    "aten::add",
+    "aten::add_",
+    "aten::sub",
+    "aten::mul",
+    "aten::mul_",
+    "aten::div",
+)
 
 
 def fuse(module: Any, data: TrainingData) -> CompressedModule:
@@ -23,14 +31,18 @@ def fuse(module: Any, data: TrainingData) -> CompressedModule:
 
     examples = tuple(torch.from_numpy(array[:2]) for array in data.inputs)
     with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # TorchScript is what is served
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # TorchScript is what is served
         program = copy.deepcopy(module).eval()
         if not isinstance(program, torch.jit.ScriptModule):
             program = torch.jit.trace(program, examples, check_trace=False)
         before = operators_of(torch.jit.freeze(program, optimize_numerics=False))
         fused = torch.jit.freeze(program)
     folded = before - operators_of(fused)
-    counts = {name.removeprefix("aten::"): folded[name] for name in FUSED if folded[name]}
+    counts = {
+        name.removeprefix("aten::"): folded[name] for name in FUSED if folded[name]
+    }
     if not counts:
         raise ConversionError(
             "the model has no batch norm, sum or product that could be folded into the layer before it"

@@ -9,7 +9,9 @@ from pocketserve.compress.training import train, trainable_copy, weight_layers
 from pocketserve.convert.converter import ConversionError
 
 
-def prune_weights(module: Any, data: TrainingData, *, amount: float, epochs: int) -> CompressedModule:
+def prune_weights(
+    module: Any, data: TrainingData, *, amount: float, epochs: int
+) -> CompressedModule:
     """Set the smallest weights of all convolutions and linear layers to zero, and train the others.
 
     Args:
@@ -24,14 +26,21 @@ def prune_weights(module: Any, data: TrainingData, *, amount: float, epochs: int
     pruned = trainable_copy(module)
     layers = [(layer, "weight") for layer in weight_layers(torch, pruned)]
     if not layers:
-        raise ConversionError("magnitude-pruning needs convolutions or linear layers, and the model has none")
-    prune.global_unstructured(layers, pruning_method=prune.L1Unstructured, amount=amount)
+        raise ConversionError(
+            "magnitude-pruning needs convolutions or linear layers, and the model has none"
+        )
+    prune.global_unstructured(
+        layers, pruning_method=prune.L1Unstructured, amount=amount
+    )
     train(pruned, data, epochs=epochs)
     for layer, name in layers:
         prune.remove(layer, name)
     total = sum(layer.weight.numel() for layer, _ in layers)
     zeros = sum(int((layer.weight == 0).sum()) for layer, _ in layers)
-    return CompressedModule(pruned, (f"{zeros:,} of the {total:,} weights {'is' if zeros == 1 else 'are'} zero",))
+    return CompressedModule(
+        pruned,
+        (f"{zeros:,} of the {total:,} weights {'is' if zeros == 1 else 'are'} zero",),
+    )
 
 
 RECIPE = Recipe(

@@ -5,11 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from pocketserve.compress.recipe import CompressedModule, Recipe, TrainingData
-from pocketserve.compress.recipes.static_quantization import ENGINE, as_parts, float_softmax, quantized, quantizing
+from pocketserve.compress.recipes.static_quantization import (
+    ENGINE,
+    as_parts,
+    float_softmax,
+    quantized,
+    quantizing,
+)
 from pocketserve.compress.training import train, trainable_copy
 
 
-def train_quantized(module: Any, data: TrainingData, *, epochs: int) -> CompressedModule:
+def train_quantized(
+    module: Any, data: TrainingData, *, epochs: int
+) -> CompressedModule:
     """Train with rounding to int8 imitated, then compute convolutions and linear layers in int8.
 
     Raises:
@@ -21,7 +29,9 @@ def train_quantized(module: Any, data: TrainingData, *, epochs: int) -> Compress
     with quantizing("qat"):
         mapping = float_softmax(torch, get_default_qat_qconfig_mapping(ENGINE))
         examples = tuple(torch.from_numpy(array[:2]) for array in data.inputs)
-        prepared = quantize_fx.prepare_qat_fx(as_parts(torch, trainable_copy(module)).train(), mapping, examples)
+        prepared = quantize_fx.prepare_qat_fx(
+            as_parts(torch, trainable_copy(module)).train(), mapping, examples
+        )
         train(prepared, data, epochs=epochs)
         return quantized(torch, quantize_fx.convert_fx(prepared))
 

@@ -28,11 +28,16 @@ def quantize_static(module: Any, data: TrainingData) -> CompressedModule:
     import torch
     from torch.ao.quantization import get_default_qconfig_mapping, quantize_fx
 
-    few = TrainingData(tuple(array[:CALIBRATION_SAMPLES] for array in data.inputs), data.labels[:CALIBRATION_SAMPLES])
+    few = TrainingData(
+        tuple(array[:CALIBRATION_SAMPLES] for array in data.inputs),
+        data.labels[:CALIBRATION_SAMPLES],
+    )
     with quantizing("static-quantization"):
         mapping = float_softmax(torch, get_default_qconfig_mapping(ENGINE))
         examples = tuple(torch.from_numpy(array[:2]) for array in data.inputs)
-        prepared = quantize_fx.prepare_fx(as_parts(torch, copy.deepcopy(module)).eval(), mapping, examples)
+        prepared = quantize_fx.prepare_fx(
+            as_parts(torch, copy.deepcopy(module)).eval(), mapping, examples
+        )
         with torch.no_grad():
             for inputs, _ in batches(torch, few, shuffled=False):
                 prepared(*inputs)
@@ -58,12 +63,19 @@ def quantizing(recipe: str) -> Iterator[None]:
 
 def as_parts(torch: Any, module: Any) -> Any:
     """Return a module whose layers are parts of it, which PyTorch can replace; a model may be one layer itself."""
-    return module if any(True for _ in module.children()) else torch.nn.Sequential(module)
+    return (
+        module if any(True for _ in module.children()) else torch.nn.Sequential(module)
+    )
 
 
 def float_softmax(torch: Any, mapping: Any) -> Any:
     """Return a mapping of layers to their quantisation that leaves probabilities in float32: int8 has 256 of them."""
-    for kind in (torch.softmax, torch.nn.functional.softmax, torch.nn.Softmax, "softmax"):
+    for kind in (
+        torch.softmax,
+        torch.nn.functional.softmax,
+        torch.nn.Softmax,
+        "softmax",
+    ):
         mapping.set_object_type(kind, None)
     return mapping
 
@@ -74,10 +86,16 @@ def quantized(torch: Any, module: Any) -> CompressedModule:
     Raises:
         ConversionError: there is none.
     """
-    layers = [layer for layer in module.modules() if type(layer).__module__.startswith("torch.ao.nn")]
+    layers = [
+        layer
+        for layer in module.modules()
+        if type(layer).__module__.startswith("torch.ao.nn")
+    ]
     count = sum(hasattr(layer, "weight") for layer in layers)
     if not count:
-        raise ConversionError("the model has no convolution or linear layer that PyTorch could quantise")
+        raise ConversionError(
+            "the model has no convolution or linear layer that PyTorch could quantise"
+        )
     note = f"{plural(count, 'layer')} {'computes' if count == 1 else 'compute'} in int8"
     return CompressedModule(module.eval(), (note,))
 

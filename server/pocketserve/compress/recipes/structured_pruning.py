@@ -5,12 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from pocketserve.compress.recipe import CompressedModule, Recipe, TrainingData
-from pocketserve.compress.training import first_answer, train, trainable_copy, weight_layers
+from pocketserve.compress.training import (
+    first_answer,
+    train,
+    trainable_copy,
+    weight_layers,
+)
 from pocketserve.convert.converter import ConversionError
 from pocketserve.messages import excerpt
 
 
-def prune_channels(module: Any, data: TrainingData, *, amount: float, epochs: int) -> CompressedModule:
+def prune_channels(
+    module: Any, data: TrainingData, *, amount: float, epochs: int
+) -> CompressedModule:
     """Remove the channels with the smallest weights from all layers but the last, and train the others.
 
     Args:
@@ -44,18 +51,27 @@ def prune_channels(module: Any, data: TrainingData, *, amount: float, epochs: in
             nearest="--recipe magnitude-pruning",
         ) from error
     if after != shape:
-        raise ConversionError("structured-pruning would remove channels that the model answers with")
+        raise ConversionError(
+            "structured-pruning would remove channels that the model answers with"
+        )
     if _size(pruned) == before:
-        raise ConversionError("structured-pruning needs layers before the last one, and the model has none")
+        raise ConversionError(
+            "structured-pruning needs layers before the last one, and the model has none"
+        )
     train(pruned, data, epochs=epochs)
-    return CompressedModule(pruned, (f"{_size(pruned):,} of {before:,} weights are left",))
+    return CompressedModule(
+        pruned, (f"{_size(pruned):,} of {before:,} weights are left",)
+    )
 
 
 def _last_layer(torch: Any, module: Any, examples: tuple[Any, ...]) -> Any:
     """Return the convolution or linear layer that runs last: its channels are the answers."""
     ran: list[Any] = []
     layers = weight_layers(torch, module)
-    hooks = [layer.register_forward_hook(lambda layer, inputs, output: ran.append(layer)) for layer in layers]
+    hooks = [
+        layer.register_forward_hook(lambda layer, inputs, output: ran.append(layer))
+        for layer in layers
+    ]
     try:
         with torch.no_grad():
             module(*examples)
@@ -63,7 +79,9 @@ def _last_layer(torch: Any, module: Any, examples: tuple[Any, ...]) -> Any:
         for hook in hooks:
             hook.remove()
     if not ran:
-        raise ConversionError("structured-pruning needs convolutions or linear layers, and the model has none")
+        raise ConversionError(
+            "structured-pruning needs convolutions or linear layers, and the model has none"
+        )
     return ran[-1]
 
 

@@ -9,7 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pocketserve.convert.converter import ConversionError, ConversionOutcome, ConversionRequest, Converter
+from pocketserve.convert.converter import (
+    ConversionError,
+    ConversionOutcome,
+    ConversionRequest,
+    Converter,
+)
 from pocketserve.convert.tools.calibration import sample_inputs
 
 CONVERTER = Converter(
@@ -21,7 +26,11 @@ CONVERTER = Converter(
     environment="ai-edge-quantizer",
 )
 
-_RECIPES = {"dynamic": "dynamic_wi8_afp32", "int8": "static_wi8_ai8", "int16x8": "static_wi8_ai16"}
+_RECIPES = {
+    "dynamic": "dynamic_wi8_afp32",
+    "int8": "static_wi8_ai8",
+    "int16x8": "static_wi8_ai16",
+}
 _INTEGERS = frozenset({7, 9, 17})  # TensorType: INT16, INT8, INT4
 _SIGNATURE = "serving_default"
 _NEAREST = "--to tflite --quantize fp16"
@@ -67,10 +76,20 @@ def quantize_tflite(
     request.output.write_bytes(model.pack())
     recipe = _RECIPES[request.quantize]
     options = {"recipe": recipe}
-    return ConversionOutcome(CONVERTER.name, version("ai-edge-quantizer"), options, float_bytes=source.stat().st_size)
+    return ConversionOutcome(
+        CONVERTER.name,
+        version("ai-edge-quantizer"),
+        options,
+        float_bytes=source.stat().st_size,
+    )
 
 
-def _quantized(prepared: Path, request: ConversionRequest, original: _Model, names: Mapping[str, str] | None) -> bytes:
+def _quantized(
+    prepared: Path,
+    request: ConversionRequest,
+    original: _Model,
+    names: Mapping[str, str] | None,
+) -> bytes:
     from ai_edge_quantizer import algorithm_manager, qtyping, recipe
     from ai_edge_quantizer.quantizer import Quantizer
 
@@ -83,13 +102,28 @@ def _quantized(prepared: Path, request: ConversionRequest, original: _Model, nam
         calibration = None
         if quantizer.need_calibration:
             if operators := original.control_flow():
-                reason = f"TFLite in {request.quantize} has no operator for {operators[0]}"
+                reason = (
+                    f"TFLite in {request.quantize} has no operator for {operators[0]}"
+                )
                 raise request.refusal(CONVERTER.name, reason, reason, _NEAREST)
-            names = names or original.signature_names([tensor.name for tensor in request.inputs])
-            samples = [{names[n]: array for n, array in sample.items()} for sample in sample_inputs(request)]
-            calibration = _ranges(prepared, quantizer, {original.signature_key(): samples})
+            names = names or original.signature_names(
+                [tensor.name for tensor in request.inputs]
+            )
+            samples = [
+                {names[n]: array for n, array in sample.items()}
+                for sample in sample_inputs(request)
+            ]
+            calibration = _ranges(
+                prepared, quantizer, {original.signature_key(): samples}
+            )
         return bytes(quantizer.quantize(calibration).quantized_model)
-    except (ValueError, RuntimeError, NotImplementedError, KeyError, IndexError) as error:
+    except (
+        ValueError,
+        RuntimeError,
+        NotImplementedError,
+        KeyError,
+        IndexError,
+    ) as error:
         words = " ".join(str(error).split())
         raise ConversionError(
             f"{CONVERTER.name} cannot quantise {request.title} to {request.quantize}: {words:.300}",
@@ -98,7 +132,9 @@ def _quantized(prepared: Path, request: ConversionRequest, original: _Model, nam
         ) from error
 
 
-def _ranges(prepared: Path, quantizer: Any, samples: dict[str, list[dict[str, Any]]]) -> Any:
+def _ranges(
+    prepared: Path, quantizer: Any, samples: dict[str, list[dict[str, Any]]]
+) -> Any:
     """Return the range of every tensor over all samples.
 
     The tool's own way is a moving average, which begins with the first sample and clips what others bring.
@@ -124,8 +160,12 @@ class _Model:
         self._schema = schema
         self._model: Any = schema.ModelT.InitFromPackedBuf(content, 0)
         for buffer in self._model.buffers:
-            if buffer.offset > 1:  # the tool puts the weights of larger models behind the description
-                buffer.data = np.frombuffer(content, np.uint8)[buffer.offset : buffer.offset + buffer.size]
+            if (
+                buffer.offset > 1
+            ):  # the tool puts the weights of larger models behind the description
+                buffer.data = np.frombuffer(content, np.uint8)[
+                    buffer.offset : buffer.offset + buffer.size
+                ]
                 buffer.offset = buffer.size = 0
 
     def pack(self) -> bytes:
@@ -158,8 +198,13 @@ class _Model:
 
     def signature_names(self, names: list[str]) -> dict[str, str]:
         """Return the signature's name of each of the main graph's inputs, given the callers' names in its order."""
-        by_tensor = {entry.tensorIndex: entry.name.decode() for entry in self._signature().inputs}
-        return {name: by_tensor[index] for name, index in zip(names, self._graph().inputs, strict=True)}
+        by_tensor = {
+            entry.tensorIndex: entry.name.decode() for entry in self._signature().inputs
+        }
+        return {
+            name: by_tensor[index]
+            for name, index in zip(names, self._graph().inputs, strict=True)
+        }
 
     def control_flow(self) -> list[str]:
         """Return the operators that run graphs of their own: the tool leaves these in float32, and what is in them not.
@@ -167,12 +212,21 @@ class _Model:
         Such a file does not load.
         """
         codes = {code.builtinCode for code in self._model.operatorCodes}
-        return [name for name in ("WHILE", "IF") if getattr(self._schema.BuiltinOperator, name) in codes]
+        return [
+            name
+            for name in ("WHILE", "IF")
+            if getattr(self._schema.BuiltinOperator, name) in codes
+        ]
 
     def count_integers(self) -> int:
         """Return how many tensors are stored or computed in small integers."""
-        tensors = (tensor for graph in self._model.subgraphs for tensor in graph.tensors)
-        return sum(tensor.type in _INTEGERS and tensor.quantization is not None for tensor in tensors)
+        tensors = (
+            tensor for graph in self._model.subgraphs for tensor in graph.tensors
+        )
+        return sum(
+            tensor.type in _INTEGERS and tensor.quantization is not None
+            for tensor in tensors
+        )
 
     def take_outputs_of(self, original: _Model) -> None:
         """Give the outputs the names and free dimensions that they had: the tool adds new tensors for them."""
@@ -188,7 +242,9 @@ class _Model:
         return self._model.subgraphs[0]
 
     def _signature(self) -> Any:
-        return next(entry for entry in self._model.signatureDefs if entry.subgraphIndex == 0)
+        return next(
+            entry for entry in self._model.signatureDefs if entry.subgraphIndex == 0
+        )
 
     def _tensor_map(self, index: int) -> Any:
         entry = self._schema.TensorMapT()

@@ -17,12 +17,19 @@ def sample_inputs(request: ConversionRequest) -> Iterator[dict[str, Any]]:
     import numpy as np
 
     if request.samples is None:
-        raise ConversionError(f"{request.quantize} needs samples to calibrate with; give --samples FOLDER")
+        raise ConversionError(
+            f"{request.quantize} needs samples to calibrate with; give --samples FOLDER"
+        )
     with np.load(request.samples, allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}
     lacking = [tensor.name for tensor in request.inputs if tensor.name not in arrays]
     if lacking:
         raise ConversionError(f"the samples have no array for the input {lacking[0]!r}")
-    rows = {tensor.name for tensor in request.inputs if tensor.shape[:1] in ((-1,), (1,))}
+    rows = {
+        tensor.name for tensor in request.inputs if tensor.shape[:1] in ((-1,), (1,))
+    }
     for at in range(min(len(array) for array in arrays.values())):
-        yield {name: array[at : at + 1] if name in rows else array[at] for name, array in arrays.items()}
+        yield {
+            name: array[at : at + 1] if name in rows else array[at]
+            for name, array in arrays.items()
+        }

@@ -6,7 +6,12 @@ import re
 from importlib.metadata import version
 from typing import Any
 
-from pocketserve.convert.converter import ConversionError, ConversionOutcome, ConversionRequest, Converter
+from pocketserve.convert.converter import (
+    ConversionError,
+    ConversionOutcome,
+    ConversionRequest,
+    Converter,
+)
 from pocketserve.convert.tools.sources.pytorch_source import load_pytorch
 
 CONVERTER = Converter(
@@ -34,17 +39,25 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
     import torch
 
     source = load_pytorch(torch, request)
-    precision = ct.precision.FLOAT16 if request.quantize == "fp16" else ct.precision.FLOAT32
-    inputs = [ct.TensorType(name=e.name, shape=_shape(ct, e), dtype=_dtype(e)) for e in source.examples]
+    precision = (
+        ct.precision.FLOAT16 if request.quantize == "fp16" else ct.precision.FLOAT32
+    )
+    inputs = [
+        ct.TensorType(name=e.name, shape=_shape(ct, e), dtype=_dtype(e))
+        for e in source.examples
+    ]
     try:
         with torch.inference_mode():
             module = source.module
             if not isinstance(module, torch.jit.ScriptModule):
-                module = torch.jit.trace(module, source.values, check_trace=False, strict=False)
+                module = torch.jit.trace(
+                    module, source.values, check_trace=False, strict=False
+                )
         package = ct.convert(
             module,
             inputs=inputs,
-            outputs=[ct.TensorType(name=tensor.name) for tensor in request.outputs] or None,
+            outputs=[ct.TensorType(name=tensor.name) for tensor in request.outputs]
+            or None,
             convert_to="mlprogram",
             minimum_deployment_target=ct.target.iOS15,
             compute_precision=precision,
@@ -54,13 +67,22 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
     except Exception as error:  # the tool's errors have no common class
         raise _refusal(request, error) from error
     notes = ("it runs on macOS and iOS only, so its answers were not compared here",)
-    return ConversionOutcome(CONVERTER.name, version("coremltools"), {"precision": precision.value}, notes=notes)
+    return ConversionOutcome(
+        CONVERTER.name,
+        version("coremltools"),
+        {"precision": precision.value},
+        notes=notes,
+    )
 
 
 def _shape(ct: Any, example: Any) -> Any:
     sizes = example.value.shape
     free = example.shape[:1] == (-1,)
-    return ct.Shape((ct.RangeDim(1, MOST_ROWS), *sizes[1:])) if free else ct.Shape(tuple(sizes))
+    return (
+        ct.Shape((ct.RangeDim(1, MOST_ROWS), *sizes[1:]))
+        if free
+        else ct.Shape(tuple(sizes))
+    )
 
 
 def _dtype(example: Any) -> Any:
@@ -72,4 +94,6 @@ def _dtype(example: Any) -> Any:
 def _refusal(request: ConversionRequest, error: Exception) -> ConversionError:
     operator = _OPERATOR.search(str(error))
     reason = f"Core ML has no operator for {operator[1]}" if operator else ""
-    return request.refusal(CONVERTER.name, str(error), reason, "--to tflite, which runs on iOS, too")
+    return request.refusal(
+        CONVERTER.name, str(error), reason, "--to tflite, which runs on iOS, too"
+    )

@@ -7,9 +7,18 @@ import warnings
 from importlib.metadata import version
 from typing import Any
 
-from pocketserve.convert.converter import ConversionError, ConversionOutcome, ConversionRequest, Converter
+from pocketserve.convert.converter import (
+    ConversionError,
+    ConversionOutcome,
+    ConversionRequest,
+    Converter,
+)
 from pocketserve.convert.tools.calibration import sample_inputs
-from pocketserve.convert.tools.sources.pytorch_source import Example, PytorchModel, load_pytorch
+from pocketserve.convert.tools.sources.pytorch_source import (
+    Example,
+    PytorchModel,
+    load_pytorch,
+)
 
 CONVERTER = Converter(
     name="executorch",
@@ -57,18 +66,34 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
         raise _refusal(request, faults[-1]) from faults[-1]
     request.output.write_bytes(content)
     single = rows == 1 and bool(faults)
-    notes = ("it takes one row at a time, because the tool cannot leave their number open",) if single else ()
-    return ConversionOutcome(CONVERTER.name, version("executorch"), {"takes": way, "delegate": "xnnpack"}, notes=notes)
+    notes = (
+        ("it takes one row at a time, because the tool cannot leave their number open",)
+        if single
+        else ()
+    )
+    return ConversionOutcome(
+        CONVERTER.name,
+        version("executorch"),
+        {"takes": way, "delegate": "xnnpack"},
+        notes=notes,
+    )
 
 
-def _program(torch: Any, source: PytorchModel, request: ConversionRequest, rows: int) -> bytes:
+def _program(
+    torch: Any, source: PytorchModel, request: ConversionRequest, rows: int
+) -> bytes:
     """Return the program, traced with so many rows; the number stays free unless it is 1."""
-    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+    from executorch.backends.xnnpack.partition.xnnpack_partitioner import (
+        XnnpackPartitioner,
+    )
     from executorch.exir import to_edge_transform_and_lower
 
     values = tuple(_with_rows(example, rows) for example in source.examples)
     free = torch.export.Dim("rows", min=1, max=MOST_ROWS)
-    shapes = [{0: free} if rows > 1 and example.shape[:1] == (-1,) else None for example in source.examples]
+    shapes = [
+        {0: free} if rows > 1 and example.shape[:1] == (-1,) else None
+        for example in source.examples
+    ]
     module = source.module
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporters announce their successors
@@ -80,9 +105,13 @@ def _program(torch: Any, source: PytorchModel, request: ConversionRequest, rows:
         if request.quantize == "int8":
             module = _quantized(program.module(), request, source.examples)
             program = torch.export.export(module, values, dynamic_shapes=shapes)
-        lowered = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
+        lowered = to_edge_transform_and_lower(
+            program, partitioner=[XnnpackPartitioner()]
+        )
     if _open_sizes(lowered.exported_program()) < _open_sizes(program):
-        raise ValueError("lowering fixed the number of rows")  # as that of a split does: no other one would be taken
+        raise ValueError(
+            "lowering fixed the number of rows"
+        )  # as that of a split does: no other one would be taken
     return bytes(lowered.to_executorch().buffer)
 
 
@@ -106,10 +135,14 @@ def _quantized(module: Any, request: ConversionRequest, examples: list[Example])
     )
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
-    quantizer = XNNPACKQuantizer().set_global(get_symmetric_quantization_config(is_per_channel=True))
+    quantizer = XNNPACKQuantizer().set_global(
+        get_symmetric_quantization_config(is_per_channel=True)
+    )
     prepared = prepare_pt2e(module, quantizer)
     for sample in sample_inputs(request):
-        prepared(*(torch.from_numpy(sample[example.name].copy()) for example in examples))
+        prepared(
+            *(torch.from_numpy(sample[example.name].copy()) for example in examples)
+        )
     return convert_pt2e(prepared)
 
 
@@ -119,6 +152,7 @@ def _refusal(request: ConversionRequest, error: Exception) -> ConversionError:
     reason = f"the operator {operators[0]} has no counterpart" if operators else ""
     if any(words in text for words in _DATA_DEPENDENT):
         reason = (
-            "its shapes depend on its inputs' values; export what comes before, and let the server's task decode it"
+            "its shapes depend on its inputs' values; export what "
+            "comes before, and let the server's task decode it"
         )
     return request.refusal(CONVERTER.name, text, reason, _NEAREST)

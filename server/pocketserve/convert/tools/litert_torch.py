@@ -9,7 +9,12 @@ import re
 from importlib.metadata import version
 from typing import Any
 
-from pocketserve.convert.converter import ConversionError, ConversionOutcome, ConversionRequest, Converter
+from pocketserve.convert.converter import (
+    ConversionError,
+    ConversionOutcome,
+    ConversionRequest,
+    Converter,
+)
 from pocketserve.convert.tools.ai_edge_quantizer import quantize_tflite
 from pocketserve.convert.tools.sources.pytorch_source import load_pytorch
 
@@ -37,10 +42,16 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
     import torch
 
     source = load_pytorch(torch, request)
-    values = tuple(e.value[:1] if e.shape[:1] == (-1,) else e.value for e in source.examples)
-    wide = any(tensor.datatype == "INT64" for tensor in (*request.inputs, *request.outputs))
+    values = tuple(
+        e.value[:1] if e.shape[:1] == (-1,) else e.value for e in source.examples
+    )
+    wide = any(
+        tensor.datatype == "INT64" for tensor in (*request.inputs, *request.outputs)
+    )
     try:
-        model = litert_torch.convert(_exportable(torch, source.module, values), values, enable_x64=wide)
+        model = litert_torch.convert(
+            _exportable(torch, source.module, values), values, enable_x64=wide
+        )
     except Exception as error:  # any of PyTorch's, JAX's and MLIR's
         raise _refusal(request, error) from error
     inputs = {example.name: f"args_{at}" for at, example in enumerate(source.examples)}
@@ -56,7 +67,14 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
     finally:
         plain.unlink(missing_ok=True)
     options = {**quantized.options, quantized.tool: quantized.version}
-    return ConversionOutcome(CONVERTER.name, tool, options, inputs, outputs, float_bytes=quantized.float_bytes)
+    return ConversionOutcome(
+        CONVERTER.name,
+        tool,
+        options,
+        inputs,
+        outputs,
+        float_bytes=quantized.float_bytes,
+    )
 
 
 def _exportable(torch: Any, module: Any, values: tuple[Any, ...]) -> Any:
@@ -73,5 +91,7 @@ def _refusal(request: ConversionRequest, error: Exception) -> ConversionError:
     operators = sorted(set(_OPERATOR.findall(text)))
     reason = f"the operator {operators[0]} has no counterpart" if operators else ""
     if "DataDependent" in text:
-        reason = "its shapes depend on its inputs' values, which TFLite has no operators for"
+        reason = (
+            "its shapes depend on its inputs' values, which TFLite has no operators for"
+        )
     return request.refusal(CONVERTER.name, text, reason, _NEAREST)

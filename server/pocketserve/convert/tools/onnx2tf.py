@@ -12,7 +12,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from pocketserve.convert.converter import ConversionError, ConversionOutcome, ConversionRequest, Converter
+from pocketserve.convert.converter import (
+    ConversionError,
+    ConversionOutcome,
+    ConversionRequest,
+    Converter,
+)
 from pocketserve.convert.tools.calibration import sample_inputs
 from pocketserve.convert.tools.onnx_quantizer import close_inputs
 
@@ -58,10 +63,15 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
                 size = (Path(folder) / "model_float32.tflite").stat().st_size
                 shutil.move(result, request.output)
                 options = {"weights": suffix, "way": way}
-                return ConversionOutcome(CONVERTER.name, version("onnx2tf"), options, float_bytes=size)
+                return ConversionOutcome(
+                    CONVERTER.name, version("onnx2tf"), options, float_bytes=size
+                )
     if refusals:
         raise refusals[0]
-    raise ConversionError(f"what {CONVERTER.name} makes of {request.title} answers otherwise", nearest=_NEAREST)
+    raise ConversionError(
+        f"what {CONVERTER.name} makes of {request.title} answers otherwise",
+        nearest=_NEAREST,
+    )
 
 
 def _run(request: ConversionRequest, folder: Path, way: str) -> Path:
@@ -78,7 +88,11 @@ def _run(request: ConversionRequest, folder: Path, way: str) -> Path:
         with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
             model = _fixed(onnx.load(request.source), request)
             onnx.save(model, prepared)
-            pictures = [entry.name for entry in model.graph.input if 3 <= len(_dimensions(entry)) <= 5]
+            pictures = [
+                entry.name
+                for entry in model.graph.input
+                if 3 <= len(_dimensions(entry)) <= 5
+            ]
             onnx2tf.convert(
                 input_onnx_file_path=str(prepared),
                 output_folder_path=str(folder),
@@ -87,7 +101,10 @@ def _run(request: ConversionRequest, folder: Path, way: str) -> Path:
                 copy_onnx_input_output_names_to_tflite=True,
                 **{way: pictures or None},
             )
-    except (Exception, SystemExit) as error:  # the tool ends the process where it gives up
+    except (
+        Exception,
+        SystemExit,
+    ) as error:  # the tool ends the process where it gives up
         raise _refusal(request, printed.getvalue(), error) from error
     return prepared
 
@@ -98,24 +115,34 @@ def _answers_alike(prepared: Path, result: Path, request: ConversionRequest) -> 
     import onnxruntime
     from ai_edge_litert.interpreter import Interpreter
 
-    session = onnxruntime.InferenceSession(str(prepared), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        str(prepared), providers=["CPUExecutionProvider"]
+    )
     interpreter = Interpreter(str(result))
     interpreter.allocate_tensors()
     own = {entry["name"]: entry for entry in interpreter.get_input_details()}
-    if {entry.name: entry.shape for entry in session.get_inputs()} != {n: e["shape"].tolist() for n, e in own.items()}:
+    if {entry.name: entry.shape for entry in session.get_inputs()} != {
+        n: e["shape"].tolist() for n, e in own.items()
+    }:
         return False
     if request.samples is None:
         return True
     sample = next(iter(sample_inputs(request)))
     values = [sample[tensor.name] for tensor in request.inputs]
-    arrays = dict(zip((entry.name for entry in session.get_inputs()), values, strict=True))
+    arrays = dict(
+        zip((entry.name for entry in session.get_inputs()), values, strict=True)
+    )
     expected = session.run(None, arrays)
     for name, entry in own.items():
         interpreter.set_tensor(entry["index"], arrays[name])
     interpreter.invoke()
-    results = [interpreter.get_tensor(entry["index"]) for entry in interpreter.get_output_details()]
+    results = [
+        interpreter.get_tensor(entry["index"])
+        for entry in interpreter.get_output_details()
+    ]
     sizes = [
-        (np.linalg.norm(a - b.reshape(a.shape)), np.linalg.norm(a)) for a, b in zip(expected, results, strict=True)
+        (np.linalg.norm(a - b.reshape(a.shape)), np.linalg.norm(a))
+        for a, b in zip(expected, results, strict=True)
     ]
     return all(error <= _MAX_ERROR * max(float(size), 1e-6) for error, size in sizes)
 
@@ -126,7 +153,11 @@ def _fixed(model: Any, request: ConversionRequest) -> Any:
     import onnxsim
 
     close_inputs(model)
-    samples = {} if request.samples is None else dict(np.load(request.samples, allow_pickle=False))
+    samples = (
+        {}
+        if request.samples is None
+        else dict(np.load(request.samples, allow_pickle=False))
+    )
     for entry, tensor in zip(model.graph.input, request.inputs, strict=True):
         shape = samples[tensor.name].shape if tensor.name in samples else ()
         for axis, dimension in enumerate(_dimensions(entry)):
@@ -145,8 +176,14 @@ def _dimensions(entry: Any) -> list[Any]:
     return list(entry.type.tensor_type.shape.dim)
 
 
-def _refusal(request: ConversionRequest, printed: str, error: BaseException) -> ConversionError:
+def _refusal(
+    request: ConversionRequest, printed: str, error: BaseException
+) -> ConversionError:
     text = _COLOUR.sub("", f"{printed}\n{error}")
     layer = _LAYER.search(text)
-    reason = f"it cannot do the layer {layer[1]}" if layer else " ".join(_COLOUR.sub("", str(error)).split())[:300]
+    reason = (
+        f"it cannot do the layer {layer[1]}"
+        if layer
+        else " ".join(_COLOUR.sub("", str(error)).split())[:300]
+    )
     return request.refusal(CONVERTER.name, text, reason, _NEAREST)

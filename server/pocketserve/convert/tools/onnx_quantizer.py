@@ -11,7 +11,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from pocketserve.convert.converter import ConversionError, ConversionOutcome, ConversionRequest, Converter
+from pocketserve.convert.converter import (
+    ConversionError,
+    ConversionOutcome,
+    ConversionRequest,
+    Converter,
+)
 from pocketserve.convert.tools.calibration import sample_inputs
 
 CONVERTER = Converter(
@@ -25,7 +30,13 @@ CONVERTER = Converter(
 
 _QUANTIZED = frozenset(
     {
-        *("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "DynamicQuantizeLSTM", "QLinearConv"),
+        *(
+            "QuantizeLinear",
+            "DequantizeLinear",
+            "DynamicQuantizeLinear",
+            "DynamicQuantizeLSTM",
+            "QLinearConv",
+        ),
         *("QLinearMatMul", "MatMulInteger", "ConvInteger", "MatMulNBits"),
     }
 )
@@ -58,7 +69,9 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
         except Exception as error:  # the tool raises whatever comes
             raise _refusal(request, error) from error
     model = onnx.load(request.output)
-    if request.quantize != "fp16" and not _QUANTIZED & {node.op_type for node in model.graph.node}:
+    if request.quantize != "fp16" and not _QUANTIZED & {
+        node.op_type for node in model.graph.node
+    }:
         raise ConversionError(
             f"{request.title} has no operator that can be computed in int8; use it as it is",
             nearest="--to onnx --quantize fp16",
@@ -74,7 +87,9 @@ def _prepare(request: ConversionRequest, prepared: Path) -> None:
     import onnx
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
-    source = _modern(request, prepared) if request.quantize == "int8" else request.source
+    source = (
+        _modern(request, prepared) if request.quantize == "int8" else request.source
+    )
     try:
         quant_pre_process(str(source), str(prepared), skip_symbolic_shape=True)
         model = onnx.load(prepared)
@@ -82,7 +97,9 @@ def _prepare(request: ConversionRequest, prepared: Path) -> None:
         model = onnx.load(source)
     close_inputs(model)
     if request.quantize == "dynamic":
-        del model.graph.value_info[:]  # the tool transposes weights and keeps the shapes that they had
+        del model.graph.value_info[
+            :
+        ]  # the tool transposes weights and keeps the shapes that they had
     if request.quantize == "int8":
         _flatten_biases(model)
         _separate_weights(model)
@@ -107,7 +124,9 @@ def _modern(request: ConversionRequest, prepared: Path) -> Path:
 
 def _opset(model: Any) -> int:
     """Return the version of ONNX's own operators in a model."""
-    return max((entry.version for entry in model.opset_import if not entry.domain), default=1)
+    return max(
+        (entry.version for entry in model.opset_import if not entry.domain), default=1
+    )
 
 
 def close_inputs(model: Any) -> None:
@@ -127,11 +146,22 @@ def _flatten_biases(model: Any) -> None:
     used = [name for node in model.graph.node for name in node.input]
     for node in model.graph.node:
         matrix, bias = (weights.get(name) for name in (*node.input[1:3], "", "")[:2])
-        if node.op_type != "Gemm" or matrix is None or bias is None or used.count(bias.name) > 1:
+        if (
+            node.op_type != "Gemm"
+            or matrix is None
+            or bias is None
+            or used.count(bias.name) > 1
+        ):
             continue
         if len(bias.dims) != 1 and all(size == 1 for size in bias.dims[:-1]):
-            transposed = any(attribute.name == "transB" and attribute.i for attribute in node.attribute)
-            values = np.broadcast_to(numpy_helper.to_array(bias).reshape(-1), matrix.dims[0 if transposed else 1])
+            transposed = any(
+                attribute.name == "transB" and attribute.i
+                for attribute in node.attribute
+            )
+            values = np.broadcast_to(
+                numpy_helper.to_array(bias).reshape(-1),
+                matrix.dims[0 if transposed else 1],
+            )
             bias.CopyFrom(numpy_helper.from_array(values.copy(), bias.name))
 
 
@@ -142,7 +172,11 @@ def _separate_weights(model: Any) -> None:
     server sets on x86-64 without VNNI, rewrites a shared one twice and fails ("Attempt to replace the existing tensor",
     1.31.1).
     """
-    vectors = {weight.name: weight for weight in model.graph.initializer if len(weight.dims) <= 1}
+    vectors = {
+        weight.name: weight
+        for weight in model.graph.initializer
+        if len(weight.dims) <= 1
+    }
     users: dict[str, int] = {}
     for node in model.graph.node:
         for position, name in enumerate(node.input):
@@ -159,7 +193,9 @@ def _check_is_float(request: ConversionRequest, model: Any) -> None:
     operators = {node.op_type for node in model.graph.node}
     if operators & _QUANTIZED:
         operator = sorted(operators & _QUANTIZED)[0]
-        raise ConversionError(f"{request.title} is quantised already (it has {operator}); convert the float model")
+        raise ConversionError(
+            f"{request.title} is quantised already (it has {operator}); convert the float model"
+        )
     if not any(weight.data_type == _FLOAT32 for weight in model.graph.initializer):
         raise ConversionError(
             f"{request.title} has no weights in float32, so that it would not become smaller; use it as it is"
@@ -172,7 +208,9 @@ def _write_half(request: ConversionRequest, prepared: Path) -> dict[str, Any]:
 
     model = convert_float_to_float16(onnx.load(prepared), keep_io_types=True)
     if not any(weight.data_type == _FLOAT16 for weight in model.graph.initializer):
-        raise ConversionError(f"{request.title} has no weights that half floats can hold; use it as it is")
+        raise ConversionError(
+            f"{request.title} has no weights that half floats can hold; use it as it is"
+        )
     onnx.save(model, request.output)
     return {"weights": "float16"}
 
@@ -185,13 +223,20 @@ def _write_dynamic(request: ConversionRequest, prepared: Path) -> dict[str, Any]
     # The kernel of ConvInteger on processors takes weights without sign only.
     has_convolutions = any(node.op_type == "Conv" for node in model.graph.node)
     kind = QuantType.QUInt8 if has_convolutions else QuantType.QInt8
-    quantize_dynamic(prepared, request.output, weight_type=kind, per_channel=not has_convolutions)
+    quantize_dynamic(
+        prepared, request.output, weight_type=kind, per_channel=not has_convolutions
+    )
     return {"weights": kind.name, "per_channel": not has_convolutions}
 
 
 def _write_static(request: ConversionRequest, prepared: Path) -> dict[str, Any]:
     import onnx
-    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+    from onnxruntime.quantization import (
+        CalibrationDataReader,
+        QuantFormat,
+        QuantType,
+        quantize_static,
+    )
 
     model = onnx.load(prepared, load_external_data=False)
     per_channel = _opset(model) >= _OPSET_OF_CHANNELS
@@ -204,11 +249,22 @@ def _write_static(request: ConversionRequest, prepared: Path) -> dict[str, Any]:
 
         def get_next(self) -> dict[str, Any] | None:
             sample = next(self._samples, None)
-            return None if sample is None else {names[name]: array for name, array in sample.items()}
+            return (
+                None
+                if sample is None
+                else {names[name]: array for name, array in sample.items()}
+            )
 
     # Both with sign: the fast kernels of ARM processors want it so.
     kinds = {"activation_type": QuantType.QInt8, "weight_type": QuantType.QInt8}
-    quantize_static(prepared, request.output, Reader(), quant_format=QuantFormat.QDQ, per_channel=per_channel, **kinds)
+    quantize_static(
+        prepared,
+        request.output,
+        Reader(),
+        quant_format=QuantFormat.QDQ,
+        per_channel=per_channel,
+        **kinds,
+    )
     return {"format": "QDQ", "per_channel": per_channel}
 
 

@@ -7,7 +7,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from pocketserve.convert.converter import ConversionError, ConversionOutcome, ConversionRequest, Converter
+from pocketserve.convert.converter import (
+    ConversionError,
+    ConversionOutcome,
+    ConversionRequest,
+    Converter,
+)
 from pocketserve.convert.tools.calibration import sample_inputs
 
 CONVERTER = Converter(
@@ -35,7 +40,9 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
 
     try:
         model = openvino.convert_model(request.source)
-        float_bytes = _float_bytes(openvino, model, request) if request.quantize != "none" else 0
+        float_bytes = (
+            _float_bytes(openvino, model, request) if request.quantize != "none" else 0
+        )
         if request.quantize in ("dynamic", "int8"):
             model = _quantized(model, request)
         request.output.mkdir()
@@ -49,7 +56,13 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
         message = f"OpenVINO cannot convert {request.title}: {words:.300}"
         raise ConversionError(message, detail=str(error), nearest=_NEAREST) from error
     options = {"quantize": request.quantize}
-    return ConversionOutcome(CONVERTER.name, version("openvino"), options, answers=answers, float_bytes=float_bytes)
+    return ConversionOutcome(
+        CONVERTER.name,
+        version("openvino"),
+        options,
+        answers=answers,
+        float_bytes=float_bytes,
+    )
 
 
 def _float_bytes(openvino: Any, model: Any, request: ConversionRequest) -> int:
@@ -77,10 +90,19 @@ def _answers(openvino: Any, path: Path, request: ConversionRequest) -> str:
 
     if request.samples is None:
         return ""
-    compiled = openvino.Core().compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    compiled = openvino.Core().compile_model(
+        path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
+    )
     expected = [tensor.name for tensor in request.outputs]
-    names = [next((n for n in expected if n in output.names), "") for output in compiled.outputs]
-    names = names if sorted(names) == sorted(expected) else [str(number) for number in range(len(names))]
+    names = [
+        next((n for n in expected if n in output.names), "")
+        for output in compiled.outputs
+    ]
+    names = (
+        names
+        if sorted(names) == sorted(expected)
+        else [str(number) for number in range(len(names))]
+    )
     runs = [compiled(_arguments(sample, request)) for sample in sample_inputs(request)]
     outputs = {
         name: np.stack([np.array(run[output]) for run in runs])

@@ -10,7 +10,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pocketserve.convert.converter import ConversionError, ConversionOutcome, ConversionRequest, Converter
+from pocketserve.convert.converter import (
+    ConversionError,
+    ConversionOutcome,
+    ConversionRequest,
+    Converter,
+)
 from pocketserve.convert.tools.sources.pytorch_source import PytorchModel, load_pytorch
 from pocketserve.messages import excerpt
 
@@ -18,8 +23,12 @@ _ONNX = ("torch", "onnx", "onnxscript")
 _converter = functools.partial(Converter, module="pytorch", fallback="pytorch")
 
 CONVERTERS = (
-    _converter("torch.jit", ("torch", "pt2", "ptl"), "torchscript", packages=("torch",)),
-    _converter("torch.mobile", ("torch", "torchscript", "pt2"), "ptl", packages=("torch",)),
+    _converter(
+        "torch.jit", ("torch", "pt2", "ptl"), "torchscript", packages=("torch",)
+    ),
+    _converter(
+        "torch.mobile", ("torch", "torchscript", "pt2"), "ptl", packages=("torch",)
+    ),
     _converter("torch.export", ("torch", "torchscript"), "pt2", packages=("torch",)),
     _converter("torch.onnx", ("torch", "pt2", "torchscript"), "onnx", packages=_ONNX),
 )
@@ -30,8 +39,16 @@ _UNSUPPORTED = re.compile(r"ONNX export of (?:operator )?([^.,:\[\n]+)")
 """What the older ONNX exporter cannot do. The operators that it names after that only made the value."""
 
 _LAYER = re.compile(r"""(?:L\['self'\]|self)\.([\w.\[\]']+)""")
-_DATA_DEPENDENT = ("data-dependent", "DataDependent", "GuardOnDataDependentSymNode", "unbacked symint", "u0")
-_SINGLE_ROW = "it takes one row at a time, because the model's own code fixes the number of rows"
+_DATA_DEPENDENT = (
+    "data-dependent",
+    "DataDependent",
+    "GuardOnDataDependentSymNode",
+    "unbacked symint",
+    "u0",
+)
+_SINGLE_ROW = (
+    "it takes one row at a time, because the model's own code fixes the number of rows"
+)
 
 
 Written = tuple[dict[str, Any], tuple[str, ...]]
@@ -55,16 +72,24 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
         "pt2": _write_program,
         "onnx": _write_onnx,
     }[request.kind]
-    with torch.inference_mode() if request.kind in ("torchscript", "ptl") else torch.no_grad():
+    with (
+        torch.inference_mode()
+        if request.kind in ("torchscript", "ptl")
+        else torch.no_grad()
+    ):
         options, notes = write(torch, model, request)
     return ConversionOutcome("torch", torch.__version__, options=options, notes=notes)
 
 
-def _write_script(torch: Any, model: PytorchModel, request: ConversionRequest) -> Written:
+def _write_script(
+    torch: Any, model: PytorchModel, request: ConversionRequest
+) -> Written:
     return {"way": write_torchscript(torch, model, request.format, request.output)}, ()
 
 
-def write_torchscript(torch: Any, model: PytorchModel, format: str, output: Path) -> str:
+def write_torchscript(
+    torch: Any, model: PytorchModel, format: str, output: Path
+) -> str:
     """Write a model as TorchScript; return how: ``traced``, ``scripted``, or ``copied`` where it was TorchScript.
 
     Raises:
@@ -75,7 +100,9 @@ def write_torchscript(torch: Any, model: PytorchModel, format: str, output: Path
     return way
 
 
-def _write_mobile(torch: Any, model: PytorchModel, request: ConversionRequest) -> Written:
+def _write_mobile(
+    torch: Any, model: PytorchModel, request: ConversionRequest
+) -> Written:
     program, way = _torchscript(torch, model, request.format)
     with _faults("PyTorch Mobile", "--to torchscript"):
         program._save_for_lite_interpreter(str(request.output))
@@ -86,22 +113,35 @@ def _torchscript(torch: Any, model: PytorchModel, format: str) -> tuple[Any, str
     """Return the model as a program, and how: traced, or scripted where its code decides by computed values."""
     if format in ("torchscript", "ptl"):
         return model.module, "copied"
-    with _faults("TorchScript", "--to onnx"), warnings.catch_warnings(record=True) as tracer_warnings:
+    with (
+        _faults("TorchScript", "--to onnx"),
+        warnings.catch_warnings(record=True) as tracer_warnings,
+    ):
         warnings.simplefilter("always")
-        traced = torch.jit.trace(model.module, model.values, check_trace=False, strict=False)
-    if any(issubclass(item.category, torch.jit.TracerWarning) for item in tracer_warnings):
-        with contextlib.suppress(Exception):  # TorchScript knows a part of Python only: then the trace is compared
+        traced = torch.jit.trace(
+            model.module, model.values, check_trace=False, strict=False
+        )
+    if any(
+        issubclass(item.category, torch.jit.TracerWarning) for item in tracer_warnings
+    ):
+        with contextlib.suppress(
+            Exception
+        ):  # TorchScript knows a part of Python only: then the trace is compared
             return torch.jit.script(model.module), "scripted"
     return traced, "traced"
 
 
-def _write_program(torch: Any, model: PytorchModel, request: ConversionRequest) -> Written:
+def _write_program(
+    torch: Any, model: PytorchModel, request: ConversionRequest
+) -> Written:
     program, notes = _exported(torch, model, request)
     torch.export.save(program, str(request.output))
     return {}, notes
 
 
-def _exported(torch: Any, model: PytorchModel, request: ConversionRequest) -> tuple[Any, tuple[str, ...]]:
+def _exported(
+    torch: Any, model: PytorchModel, request: ConversionRequest
+) -> tuple[Any, tuple[str, ...]]:
     """Return the model as an exported program: with free sizes where its code allows that, else with fixed ones."""
     if model.program is not None:
         return model.program, ()
@@ -113,14 +153,18 @@ def _exported(torch: Any, model: PytorchModel, request: ConversionRequest) -> tu
     faults = []
     for shapes, values, notes in _ways(torch, model):
         try:
-            return torch.export.export(model.module, values, dynamic_shapes=shapes, strict=False), notes
+            return torch.export.export(
+                model.module, values, dynamic_shapes=shapes, strict=False
+            ), notes
         except Exception as error:
             faults.append(error)
     with _faults("an exported program", "--to torchscript"):
         raise faults[-1]
 
 
-def _ways(torch: Any, model: PytorchModel) -> Iterator[tuple[Any, tuple[Any, ...], tuple[str, ...]]]:
+def _ways(
+    torch: Any, model: PytorchModel
+) -> Iterator[tuple[Any, tuple[Any, ...], tuple[str, ...]]]:
     """Yield dynamic shapes, arguments and notes: free sizes as declared, as PyTorch infers them, and none."""
     if any(-1 in example.shape for example in model.examples):
         batch = torch.export.Dim("batch")
@@ -128,7 +172,9 @@ def _ways(torch: Any, model: PytorchModel) -> Iterator[tuple[Any, tuple[Any, ...
             yield (
                 [
                     {
-                        axis: batch if axis == 0 and free is torch.export.Dim.DYNAMIC else free
+                        axis: batch
+                        if axis == 0 and free is torch.export.Dim.DYNAMIC
+                        else free
                         for axis, size in enumerate(example.shape)
                         if size == -1
                     }
@@ -158,21 +204,33 @@ def _write_onnx(torch: Any, model: PytorchModel, request: ConversionRequest) -> 
             faults.append(error)
     traced = faults.pop(exporters.index(_write_traced))
     nearest = "--to ptl" if request.format == "torchscript" else "--to torchscript"
-    with _faults("ONNX", nearest, None if request.format == "torchscript" else faults[0]):
+    with _faults(
+        "ONNX", nearest, None if request.format == "torchscript" else faults[0]
+    ):
         raise traced
 
 
-def _write_exported(torch: Any, model: PytorchModel, request: ConversionRequest) -> Written:
+def _write_exported(
+    torch: Any, model: PytorchModel, request: ConversionRequest
+) -> Written:
     program, notes = _exported(torch, model, request)
-    exported = torch.onnx.export(program, dynamo=True, optimize=True, verbose=False, **_names(model, request))
+    exported = torch.onnx.export(
+        program, dynamo=True, optimize=True, verbose=False, **_names(model, request)
+    )
     exported.save(str(request.output), external_data=False)
     return {"exporter": "dynamo", "opset": OPSET}, notes
 
 
-def _write_traced(torch: Any, model: PytorchModel, request: ConversionRequest) -> Written:
+def _write_traced(
+    torch: Any, model: PytorchModel, request: ConversionRequest
+) -> Written:
     shapes = {example.name: example.shape for example in model.examples}
     shapes |= {tensor.name: tensor.shape for tensor in request.outputs}
-    free = {name: axes for name, shape in shapes.items() if (axes := _free_axes(name, shape))}
+    free = {
+        name: axes
+        for name, shape in shapes.items()
+        if (axes := _free_axes(name, shape))
+    }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(
@@ -196,11 +254,17 @@ def _names(model: PytorchModel, request: ConversionRequest) -> dict[str, list[st
 
 def _free_axes(name: str, shape: tuple[int, ...]) -> dict[int, str]:
     """Return names for the axes whose size the caller chooses; the rows have one name throughout."""
-    return {axis: f"{name}_{axis}" if axis else "batch" for axis, size in enumerate(shape) if size == -1}
+    return {
+        axis: f"{name}_{axis}" if axis else "batch"
+        for axis, size in enumerate(shape)
+        if size == -1
+    }
 
 
 @contextlib.contextmanager
-def _faults(target: str, nearest: str, first: Exception | None = None) -> Iterator[None]:
+def _faults(
+    target: str, nearest: str, first: Exception | None = None
+) -> Iterator[None]:
     """Turn what an exporter raises into one sentence that names the operator or the layer.
 
     Args:
@@ -212,7 +276,9 @@ def _faults(target: str, nearest: str, first: Exception | None = None) -> Iterat
         raise
     except Exception as error:
         text = "\n".join(str(item) for item in (first, error) if item is not None)
-        raise ConversionError(_sentence(target, text, error), detail=text, nearest=nearest) from error
+        raise ConversionError(
+            _sentence(target, text, error), detail=text, nearest=nearest
+        ) from error
 
 
 def _sentence(target: str, text: str, error: Exception) -> str:
@@ -231,7 +297,13 @@ def _sentence(target: str, text: str, error: Exception) -> str:
 def _place(text: str) -> str:
     operator = _OPERATOR.search(text)
     layer = _LAYER.search(text)
-    return f"the operator {operator[0]}" if operator else f"the layer {layer[1]}" if layer else "the code"
+    return (
+        f"the operator {operator[0]}"
+        if operator
+        else f"the layer {layer[1]}"
+        if layer
+        else "the code"
+    )
 
 
 def _in_layer(text: str) -> str:

@@ -7,9 +7,19 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from pocketserve.convert.converter import ConversionError, ConversionOutcome, ConversionRequest, Converter
+from pocketserve.convert.converter import (
+    ConversionError,
+    ConversionOutcome,
+    ConversionRequest,
+    Converter,
+)
 from pocketserve.convert.tools.calibration import sample_inputs
-from pocketserve.convert.tools.tensorflow_model import FORMATS, SavedSignature, missing_operators, saved_signature
+from pocketserve.convert.tools.tensorflow_model import (
+    FORMATS,
+    SavedSignature,
+    missing_operators,
+    saved_signature,
+)
 
 CONVERTER = Converter(
     name="tensorflow-lite",
@@ -42,17 +52,25 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
         return _convert(request, None)
     except ConversionError as refusal:
         # With sums in integers the tool crashes on one row.
-        if request.quantize in _WHOLE or request.format != "keras" or not _WANTS_ROWS.search(refusal.detail):
+        if (
+            request.quantize in _WHOLE
+            or request.format != "keras"
+            or not _WANTS_ROWS.search(refusal.detail)
+        ):
             raise
     outcome = _convert(request, 1)
-    return replace(outcome, notes=("it takes one row at a time, as TFLite's recurrent layers do",))
+    return replace(
+        outcome, notes=("it takes one row at a time, as TFLite's recurrent layers do",)
+    )
 
 
 def _convert(request: ConversionRequest, rows: int | None) -> ConversionOutcome:
     import tensorflow as tf
 
     with saved_signature(request, rows) as source:
-        converter = tf.lite.TFLiteConverter.from_saved_model(str(source.folder), signature_keys=[source.key])
+        converter = tf.lite.TFLiteConverter.from_saved_model(
+            str(source.folder), signature_keys=[source.key]
+        )
         _set_quantization(tf, converter, request, source)
         try:
             content = converter.convert()
@@ -62,16 +80,25 @@ def _convert(request: ConversionRequest, rows: int | None) -> ConversionOutcome:
             raise _refusal(request, error) from error
         float_bytes = 0
         if request.quantize != "none" and len(content) < _FEW_BYTES:
-            plain = tf.lite.TFLiteConverter.from_saved_model(str(source.folder), signature_keys=[source.key])
+            plain = tf.lite.TFLiteConverter.from_saved_model(
+                str(source.folder), signature_keys=[source.key]
+            )
             float_bytes = len(plain.convert())
     request.output.write_bytes(content)
     options = {"quantize": request.quantize, "signature": source.key}
     return ConversionOutcome(
-        "tensorflow", tf.__version__, options, source.inputs, source.outputs, float_bytes=float_bytes
+        "tensorflow",
+        tf.__version__,
+        options,
+        source.inputs,
+        source.outputs,
+        float_bytes=float_bytes,
     )
 
 
-def _set_quantization(tf: Any, converter: Any, request: ConversionRequest, source: SavedSignature) -> None:
+def _set_quantization(
+    tf: Any, converter: Any, request: ConversionRequest, source: SavedSignature
+) -> None:
     if request.quantize == "none":
         return
     converter.optimizations = [tf.lite.Optimize.DEFAULT]
@@ -94,8 +121,16 @@ def _set_quantization(tf: Any, converter: Any, request: ConversionRequest, sourc
 
 def _refusal(request: ConversionRequest, error: Exception) -> ConversionError:
     operators = ", ".join(missing_operators(error)[:3])
-    reason = f"TFLite has no operator for {operators}" if operators else " ".join(str(error).split())[:300]
-    try_dynamic = request.quantize in _WHOLE and (request.format == "keras" or not _WANTS_ROWS.search(str(error)))
-    nearest = "--to tflite --quantize dynamic, or --to onnx" if try_dynamic else "--to onnx"
+    reason = (
+        f"TFLite has no operator for {operators}"
+        if operators
+        else " ".join(str(error).split())[:300]
+    )
+    try_dynamic = request.quantize in _WHOLE and (
+        request.format == "keras" or not _WANTS_ROWS.search(str(error))
+    )
+    nearest = (
+        "--to tflite --quantize dynamic, or --to onnx" if try_dynamic else "--to onnx"
+    )
     message = f"TensorFlow cannot convert {request.title} with --quantize {request.quantize}: {reason}"
     return ConversionError(message, detail=str(error), nearest=nearest)

@@ -30,7 +30,9 @@ class SavedSignature(NamedTuple):
 
 
 @contextmanager
-def saved_signature(request: ConversionRequest, rows: int | None = None) -> Iterator[SavedSignature]:
+def saved_signature(
+    request: ConversionRequest, rows: int | None = None
+) -> Iterator[SavedSignature]:
     """Yield the request's model as a SavedModel, which goes with the context if it was made for it.
 
     Args:
@@ -60,24 +62,33 @@ def _export(request: ConversionRequest, folder: Path, rows: int | None) -> None:
         model = keras.models.load_model(request.source, compile=False)
         names = [tensor.name for tensor in request.outputs]
         if len(model.outputs or ()) == len(names):
-            model = keras.Model(model.inputs, dict(zip(names, model.outputs, strict=True)))
+            model = keras.Model(
+                model.inputs, dict(zip(names, model.outputs, strict=True))
+            )
         if rows is None:
             model.export(folder, "tf_saved_model", verbose=False)
         else:
             _export_rows(keras, model, folder, rows)
     except Exception as error:  # a layer may raise anything
         words = " ".join(str(error).split())
-        raise ConversionError(f"{request.title} does not load: {words:.300}", detail=str(error)) from error
+        raise ConversionError(
+            f"{request.title} does not load: {words:.300}", detail=str(error)
+        ) from error
 
 
 def _export_rows(keras: Any, model: Any, folder: Path, rows: int) -> None:
     """Write a Keras model for a number of rows. ``model.export`` would take any."""
     import tensorflow as tf
 
-    specs = [tf.TensorSpec((rows, *tensor.shape[1:]), tensor.dtype, name=tensor.name) for tensor in model.inputs]
+    specs = [
+        tf.TensorSpec((rows, *tensor.shape[1:]), tensor.dtype, name=tensor.name)
+        for tensor in model.inputs
+    ]
     archive = keras.export.ExportArchive()
     archive.track(model)
-    archive.add_endpoint("serve", model.__call__, [specs if len(specs) > 1 else specs[0]])
+    archive.add_endpoint(
+        "serve", model.__call__, [specs if len(specs) > 1 else specs[0]]
+    )
     archive.write_out(folder, verbose=False)
 
 
@@ -88,14 +99,26 @@ def _signature(request: ConversionRequest, folder: Path) -> SavedSignature:
         signatures = dict(tf.saved_model.load(str(folder)).signatures)
     except Exception as error:  # TensorFlow's errors have no common class with Python's
         words = " ".join(str(error).split())
-        raise ConversionError(f"{request.title} does not load: {words:.300}", detail=str(error)) from error
-    key = str(request.options.get("signature") or (_DEFAULT if _DEFAULT in signatures else next(iter(signatures), "")))
+        raise ConversionError(
+            f"{request.title} does not load: {words:.300}", detail=str(error)
+        ) from error
+    key = str(
+        request.options.get("signature")
+        or (_DEFAULT if _DEFAULT in signatures else next(iter(signatures), ""))
+    )
     if key not in signatures:
         keys = ", ".join(signatures) or "none"
-        raise ConversionError(f"{request.title} has no signature {key!r}, but {keys}; a conversion needs one")
+        raise ConversionError(
+            f"{request.title} has no signature {key!r}, but {keys}; a conversion needs one"
+        )
     function = signatures[key]
-    inputs = _matched([tensor.name for tensor in request.inputs], list(function.structured_input_signature[1]))
-    outputs = _matched([tensor.name for tensor in request.outputs], list(function.structured_outputs))
+    inputs = _matched(
+        [tensor.name for tensor in request.inputs],
+        list(function.structured_input_signature[1]),
+    )
+    outputs = _matched(
+        [tensor.name for tensor in request.outputs], list(function.structured_outputs)
+    )
     return SavedSignature(folder, key, inputs, outputs)
 
 
@@ -112,5 +135,7 @@ def missing_operators(error: Exception) -> list[str]:
 
     text = str(error)
     unsupported = r"Unsupported Ops[^:\n]*[:\n]\s*([\w, ]+)"
-    matches: Any = re.findall(rf"\btf\.([A-Z]\w+)|Flex(\w+)|{unsupported}|op ([A-Z]\w+) is not", text)
+    matches: Any = re.findall(
+        rf"\btf\.([A-Z]\w+)|Flex(\w+)|{unsupported}|op ([A-Z]\w+) is not", text
+    )
     return sorted({name for groups in matches for name in groups if name})

@@ -7,8 +7,18 @@ import shutil
 from importlib.metadata import version
 from typing import Any
 
-from pocketserve.convert.converter import ConversionError, ConversionOutcome, ConversionRequest, Converter
-from pocketserve.convert.tools.tensorflow_model import FORMATS, SavedSignature, missing_operators, saved_signature
+from pocketserve.convert.converter import (
+    ConversionError,
+    ConversionOutcome,
+    ConversionRequest,
+    Converter,
+)
+from pocketserve.convert.tools.tensorflow_model import (
+    FORMATS,
+    SavedSignature,
+    missing_operators,
+    saved_signature,
+)
 
 CONVERTER = Converter(
     name="tensorflowjs",
@@ -37,14 +47,20 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
 
         try:
             _write(tool, source, request)
-            if _NO_KERNEL in (request.output / "model.json").read_text(encoding="utf-8"):
+            if _NO_KERNEL in (request.output / "model.json").read_text(
+                encoding="utf-8"
+            ):
                 shutil.rmtree(request.output)
                 _leave_apart(tool)
                 _write(tool, source, request)
-        except Exception as error:  # TensorFlow's errors have no common class with Python's
+        except (
+            Exception
+        ) as error:  # TensorFlow's errors have no common class with Python's
             raise _refusal(request, error) from error
     options = {"quantize": request.quantize, "signature": source.key}
-    return ConversionOutcome(CONVERTER.name, version("tensorflowjs"), options, source.inputs, source.outputs)
+    return ConversionOutcome(
+        CONVERTER.name, version("tensorflowjs"), options, source.inputs, source.outputs
+    )
 
 
 def _write(tool: Any, source: SavedSignature, request: ConversionRequest) -> None:

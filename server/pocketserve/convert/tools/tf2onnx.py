@@ -5,17 +5,32 @@ from __future__ import annotations
 import re
 from importlib.metadata import version
 
-from pocketserve.convert.converter import ConversionError, ConversionOutcome, ConversionRequest, Converter
-from pocketserve.convert.tools.tensorflow_model import FORMATS, missing_operators, saved_signature
+from pocketserve.convert.converter import (
+    ConversionError,
+    ConversionOutcome,
+    ConversionRequest,
+    Converter,
+)
+from pocketserve.convert.tools.tensorflow_model import (
+    FORMATS,
+    missing_operators,
+    saved_signature,
+)
 
 CONVERTER = Converter(
-    name="tf2onnx", sources=(*FORMATS, "tflite"), kind="onnx", module="tf2onnx", environment="tf2onnx"
+    name="tf2onnx",
+    sources=(*FORMATS, "tflite"),
+    kind="onnx",
+    module="tf2onnx",
+    environment="tf2onnx",
 )
 
 OPSET = 18
 """The newest that the tool writes; ONNX Runtime has had it since 1.14."""
 
-_FAILED = re.compile(r"(?:Tensorflow op \[[^:]*: |Unsupported op type |No handler for )(\w+)")
+_FAILED = re.compile(
+    r"(?:Tensorflow op \[[^:]*: |Unsupported op type |No handler for )(\w+)"
+)
 
 
 def convert(request: ConversionRequest) -> ConversionOutcome:
@@ -29,9 +44,22 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
         _run(request, log, ["--tflite", str(request.source)])
         return ConversionOutcome(CONVERTER.name, version("tf2onnx"), {"opset": OPSET})
     with saved_signature(request) as source:
-        _run(request, log, ["--saved-model", str(source.folder), "--tag", "serve", "--signature_def", source.key])
+        _run(
+            request,
+            log,
+            [
+                "--saved-model",
+                str(source.folder),
+                "--tag",
+                "serve",
+                "--signature_def",
+                source.key,
+            ],
+        )
     options = {"opset": OPSET, "signature": source.key}
-    return ConversionOutcome(CONVERTER.name, version("tf2onnx"), options, source.inputs, source.outputs)
+    return ConversionOutcome(
+        CONVERTER.name, version("tf2onnx"), options, source.inputs, source.outputs
+    )
 
 
 class _Log:
@@ -54,7 +82,14 @@ def _run(request: ConversionRequest, log: _Log, arguments: list[str]) -> None:
 
     from tf2onnx import convert as tool
 
-    sys.argv = ["tf2onnx", *arguments, "--opset", str(OPSET), "--output", str(request.output)]
+    sys.argv = [
+        "tf2onnx",
+        *arguments,
+        "--opset",
+        str(OPSET),
+        "--output",
+        str(request.output),
+    ]
     try:
         tool.main()
     except (Exception, SystemExit) as error:

@@ -15,7 +15,12 @@ from typing import Any
 import numpy as np
 
 from pocketserve.convert import tflite_model as tfl
-from pocketserve.convert.converter import ConversionError, ConversionOutcome, ConversionRequest, Converter
+from pocketserve.convert.converter import (
+    ConversionError,
+    ConversionOutcome,
+    ConversionRequest,
+    Converter,
+)
 from pocketserve.formats import DamagedFileError
 from pocketserve.formats.flatbuffer_tree import FlatNode, FlatVector, write_tree
 from pocketserve.tensors import Array
@@ -67,14 +72,23 @@ def shrink_weights(model: FlatNode, datatype: int) -> int:
     """
     _unshare(model)
     kinds = [tfl.operator_kind(code) for code in model.nodes(1)]
-    graphs = [_Graph(graph, kinds) for graph in {id(graph): graph for graph in model.nodes(2)}.values()]
+    graphs = [
+        _Graph(graph, kinds)
+        for graph in {id(graph): graph for graph in model.nodes(2)}.values()
+    ]
     buffers = model.nodes(4)
     weights = [weight for graph in graphs for weight in graph.weights(buffers)]
-    smaller = [(weight, stored) for weight in weights if (stored := _stored(weight, datatype)) is not None]
+    smaller = [
+        (weight, stored)
+        for weight in weights
+        if (stored := _stored(weight, datatype)) is not None
+    ]
     if not smaller:
         return 0
     code = _add_dequantize(model, _VERSIONS[datatype])
-    numbers: dict[tuple[int, int, bool], int] = {}  # the new buffers, for weights that are used twice
+    numbers: dict[
+        tuple[int, int, bool], int
+    ] = {}  # the new buffers, for weights that are used twice
     for weight, stored in smaller:
         key = (weight.buffer, weight.axis, weight.depthwise)
         if key not in numbers:
@@ -120,7 +134,9 @@ class _Graph:
         self._node = node
         self._added: list[FlatNode] = []
         self._tensors, self._operators = node.nodes(0), node.nodes(3)
-        self._uses: dict[int, list[tuple[int, int]]] = {}  # tensor -> operators' kinds and their inputs' places
+        self._uses: dict[
+            int, list[tuple[int, int]]
+        ] = {}  # tensor -> operators' kinds and their inputs' places
         for operator in self._operators:
             kind = kinds[operator.number(0, "I")]
             for place, tensor in enumerate(_integers(operator, 1)):
@@ -131,18 +147,37 @@ class _Graph:
         """Yield the weights that may be stored otherwise."""
         for index, tensor in enumerate(self._tensors):
             uses = self._uses.get(index, [])
-            is_free = uses and index not in self._open and not any(kind in _NOT_WEIGHTS for kind, _ in uses)
-            is_plain = tensor.number(1, "b") == tfl.FLOAT32 and not tensor.number(5, "B") and 6 not in tensor.children
+            is_free = (
+                uses
+                and index not in self._open
+                and not any(kind in _NOT_WEIGHTS for kind, _ in uses)
+            )
+            is_plain = (
+                tensor.number(1, "b") == tfl.FLOAT32
+                and not tensor.number(5, "B")
+                and 6 not in tensor.children
+            )
             if not is_free or not is_plain:
                 continue
             number = tensor.number(2, "I")
             data, shape = buffers[number].vector(0), _integers(tensor, 0)
             count = math.prod(shape)
-            if data is not None and count >= MIN_ELEMENTS and len(data.data) == 4 * count:
+            if (
+                data is not None
+                and count >= MIN_ELEMENTS
+                and len(data.data) == 4 * count
+            ):
                 values = np.frombuffer(data.data, "<f4").reshape(shape)
                 depthwise = uses[0] == (tfl.DEPTHWISE_CONV_2D, 1)
                 last = depthwise or uses[0] == (tfl.BATCH_MATMUL, 1)
-                yield _Weight(self, index, number, values, len(shape) - 1 if last else 0, depthwise)
+                yield _Weight(
+                    self,
+                    index,
+                    number,
+                    values,
+                    len(shape) - 1 if last else 0,
+                    depthwise,
+                )
 
     def store(self, weight: _Weight, stored: _Stored, buffer: int, code: int) -> None:
         """Add a tensor with the smaller values, and an operator that makes the old tensor of it."""
@@ -171,14 +206,21 @@ def _stored(weight: _Weight, datatype: int) -> _Stored | None:
     if not np.isfinite(values).all():
         return None
     if datatype == tfl.FLOAT16 or weight.depthwise:
-        return _Stored(values.astype("<f2")) if np.abs(values).max() <= np.finfo(np.float16).max else None
+        return (
+            _Stored(values.astype("<f2"))
+            if np.abs(values).max() <= np.finfo(np.float16).max
+            else None
+        )
     if values.ndim < 2:  # a bias: its error would be added to every answer
         return None
     rest = tuple(axis for axis in range(values.ndim) if axis != weight.axis)
     scales = np.abs(values).max(axis=rest).astype(np.float64) / 127
     scales = np.maximum(scales, np.finfo(np.float32).tiny).astype(np.float32)
     shape = [-1 if axis == weight.axis else 1 for axis in range(values.ndim)]
-    return _Stored(np.clip(np.rint(values / scales.reshape(shape)), -127, 127).astype(np.int8), scales)
+    return _Stored(
+        np.clip(np.rint(values / scales.reshape(shape)), -127, 127).astype(np.int8),
+        scales,
+    )
 
 
 def _unshare(model: FlatNode) -> None:
@@ -213,7 +255,9 @@ def _add_dequantize(model: FlatNode, version: int) -> int:
 def _drop_unused(model: FlatNode, numbers: set[int]) -> None:
     """Empty those of some buffers that no tensor and no metadata uses any more."""
     tensors = (tensor for graph in model.nodes(2) for tensor in graph.nodes(0))
-    used = {tensor.number(2, "I") for tensor in tensors} | {entry.number(1, "I") for entry in model.nodes(6)}
+    used = {tensor.number(2, "I") for tensor in tensors} | {
+        entry.number(1, "I") for entry in model.nodes(6)
+    }
     for number in numbers - used:
         model.nodes(4)[number].remove(0)
 

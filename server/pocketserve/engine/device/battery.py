@@ -33,7 +33,11 @@ class Reading(NamedTuple):
 class Battery:
     """The device's battery. ``program`` is what to ask where the files say nothing; None where it is not installed."""
 
-    def __init__(self, root: Path | None = None, find_program: Callable[[str], str | None] | None = None) -> None:
+    def __init__(
+        self,
+        root: Path | None = None,
+        find_program: Callable[[str], str | None] | None = None,
+    ) -> None:
         root = root or system.root()
         self._supplies = _batteries(root / "sys/class/power_supply")
         self._zones = _battery_zones(root / "sys/class/thermal")
@@ -49,12 +53,21 @@ class Battery:
 
     def read_files(self) -> Reading:
         """Return what the kernel's files say, in well below a millisecond; most devices hide some from apps."""
-        percents = (_sane(_number(folder / "capacity"), *SANE_PERCENT) for folder in self._supplies)
+        percents = (
+            _sane(_number(folder / "capacity"), *SANE_PERCENT)
+            for folder in self._supplies
+        )
         charges = [percent for percent in percents if percent is not None]
-        states = [state for folder in self._supplies if (state := _read(folder / "status")) not in ("", "Unknown")]
+        states = [
+            state
+            for folder in self._supplies
+            if (state := _read(folder / "status")) not in ("", "Unknown")
+        ]
         return Reading(
             charge=max(charges, default=None),
-            charging=any(state != "Discharging" for state in states) if states else None,
+            charging=any(state != "Discharging" for state in states)
+            if states
+            else None,
             heat=self._heat(),
         )
 
@@ -64,7 +77,10 @@ class Battery:
         heats = [value / 10 for value in tenths if value is not None]
         heats += [value / 1000 for value in thousandths if value is not None]
         # Other units than the kernel's own give nonsense, which is passed over, not guessed at.
-        return max((heat for heat in heats if SANE_C[0] <= heat <= SANE_C[1] and heat), default=None)
+        return max(
+            (heat for heat in heats if SANE_C[0] <= heat <= SANE_C[1] and heat),
+            default=None,
+        )
 
     def ask_program(self) -> Reading | None:
         """Return what Termux's program says; None if it says nothing within its time. Waits up to five seconds."""
@@ -76,7 +92,9 @@ class Battery:
                 return None
             stopped, self._stop = os.pipe()
         try:
-            return read_status(run_program([self.program], PROGRAM_TIMEOUT_S, stop=stopped).output)
+            return read_status(
+                run_program([self.program], PROGRAM_TIMEOUT_S, stop=stopped).output
+            )
         finally:
             with self._lock:
                 self._close_stop()
@@ -120,7 +138,10 @@ def _sane(value: object, low: float, high: float) -> float | None:
 def _find_program(name: str) -> str | None:
     """Find a program in the folders of ``PATH``; ``shutil.which`` would load three compressors with it."""
     paths = (os.path.join(folder, name) for folder in os.get_exec_path())
-    return next((path for path in paths if os.path.isfile(path) and os.access(path, os.X_OK)), None)
+    return next(
+        (path for path in paths if os.path.isfile(path) and os.access(path, os.X_OK)),
+        None,
+    )
 
 
 def _batteries(folder: Path) -> list[Path]:
@@ -140,7 +161,9 @@ def _battery_zones(folder: Path) -> list[Path]:
 
 def _listed(folder: Path, prefix: str, maximum: int) -> list[Path]:
     try:
-        return sorted(path for path in folder.iterdir() if path.name.startswith(prefix))[:maximum]
+        return sorted(
+            path for path in folder.iterdir() if path.name.startswith(prefix)
+        )[:maximum]
     except OSError:
         return []
 

@@ -40,7 +40,9 @@ def top_speed_khz(core: int, root: Path | None = None) -> int | None:
         return None
 
 
-def count_fast(cores: Iterable[int], speed: Callable[[int], int | None] = top_speed_khz) -> int:
+def count_fast(
+    cores: Iterable[int], speed: Callable[[int], int | None] = top_speed_khz
+) -> int:
     """Return how many of the cores are fast ones; all of them when no speed is known. At least 1."""
     listed = list(cores)
     speeds = [kilohertz for core in listed if (kilohertz := speed(core)) is not None]
@@ -55,7 +57,9 @@ class CoreWatch:
     Android takes cores away from an app in the background and gives them back later.
     """
 
-    def __init__(self, usable_cores: Callable[[], list[int]], power: PowerWatch) -> None:
+    def __init__(
+        self, usable_cores: Callable[[], list[int]], power: PowerWatch
+    ) -> None:
         self.usable_cores = usable_cores
         self.power = power
         self._fitted = usable_cores(), power.low
@@ -67,7 +71,9 @@ class CoreWatch:
 
     def has_changed(self, now: float) -> bool:
         """Return whether :meth:`follow` has something to do."""
-        return self.power.due(now) or (self.usable_cores(), self.power.low) != self._fitted
+        return (
+            self.power.due(now) or (self.usable_cores(), self.power.low) != self._fitted
+        )
 
     @property
     def runs_at_a_time(self) -> int:

@@ -36,12 +36,19 @@ RETRY_S = 60.0
 END_S = 2.0
 
 
-def reasons_for(reading: Reading, before: frozenset[str], low_battery: float, hot_battery: float) -> frozenset[str]:
+def reasons_for(
+    reading: Reading, before: frozenset[str], low_battery: float, hot_battery: float
+) -> frozenset[str]:
     """Return why power is low. A reason so far ends some way beyond its limit only; a limit of 0 is never reached."""
     lowest = low_battery + (CHARGED_BY if BATTERY in before else 0.0)
     hottest = hot_battery - (COOLED_BY if HEAT in before else 0.0)
     reasons = set()
-    if low_battery and reading.charge is not None and not reading.charging and reading.charge < lowest:
+    if (
+        low_battery
+        and reading.charge is not None
+        and not reading.charging
+        and reading.charge < lowest
+    ):
         reasons.add(BATTERY)
     if hot_battery and reading.heat is not None and reading.heat >= hottest:
         reasons.add(HEAT)
@@ -103,13 +110,23 @@ class PowerWatch:
                 self._due = math.inf  # a desktop: never again
                 return
             reading = battery.read_files()
-            if ask := battery.program is not None and None in (reading.charge, reading.heat):
+            if ask := battery.program is not None and None in (
+                reading.charge,
+                reading.heat,
+            ):
                 self._due = now + ASK_RARELY_S  # sooner, once it has answered
         if not ask:
             self._take(reading)
             return
-        asker = threading.Thread(target=self._ask, args=(battery, reading), name="pocketserve-battery", daemon=True)
-        with contextlib.suppress(RuntimeError):  # no thread can be had now: it is asked another time
+        asker = threading.Thread(
+            target=self._ask,
+            args=(battery, reading),
+            name="pocketserve-battery",
+            daemon=True,
+        )
+        with contextlib.suppress(
+            RuntimeError
+        ):  # no thread can be had now: it is asked another time
             asker.start()
             self._asker = asker
 
@@ -121,7 +138,11 @@ class PowerWatch:
                 return  # closed meanwhile
             self._failures = 0 if answer is not None else self._failures + 1
             self._due = now + min(ASK_S * 2**self._failures, ASK_RARELY_S)
-            if answer is None and reading.charge is None and now - self._read_at < STALE_S:
+            if (
+                answer is None
+                and reading.charge is None
+                and now - self._read_at < STALE_S
+            ):
                 answer = self.reading  # what it said the last time
         self._take(answer or reading)
 
@@ -129,7 +150,10 @@ class PowerWatch:
         with self._lock:
             if reading is not self.reading:
                 self._read_at, self.reading = self._clock(), reading
-            before, self.reasons = self.reasons, reasons_for(reading, self.reasons, *self._limits)
+            before, self.reasons = (
+                self.reasons,
+                reasons_for(reading, self.reasons, *self._limits),
+            )
             changed = self.reasons != before
         if changed:
             low = f"low power ({self.describe()}): fewer threads, and background requests are refused"
@@ -152,20 +176,26 @@ class PowerWatch:
         if self.reading is not None:
             words[BATTERY] = f"the battery is at {self.reading.charge or 0:.0f} %"
             words[HEAT] = f"the battery has {self.reading.heat or 0:.0f} °C"
-        return " and ".join(words[reason] for reason in REASONS if reason in self.reasons)
+        return " and ".join(
+            words[reason] for reason in REASONS if reason in self.reasons
+        )
 
     def refuse_background(self) -> None:
         """Refuse a request that can wait: raise LOW_POWER while power is low."""
         reason, now = self.describe(), self._clock()
         if not reason or (ASKED not in self.reasons and now - self._read_at > STALE_S):
             return
-        wait_s = RETRY_S if ASKED in self.reasons else min(max(1.0, self._due - now), ASK_S)
+        wait_s = (
+            RETRY_S if ASKED in self.reasons else min(max(1.0, self._due - now), ASK_S)
+        )
         text = f"background requests (priority 6 and above) are refused in low-power mode: {reason}; try again later, "
         text += "ask with a priority from 1 to 5, or serve with --low-power off"
         raise ApiError(ErrorCode.LOW_POWER, text, retry_after_s=wait_s)
 
 
 def _this_battery() -> Battery:
-    from pocketserve.engine.device.battery import Battery  # late: the first look comes with the first model
+    from pocketserve.engine.device.battery import (
+        Battery,
+    )  # late: the first look comes with the first model
 
     return Battery()

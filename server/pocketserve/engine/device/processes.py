@@ -22,7 +22,12 @@ def stat_fields(pid: int) -> list[str]:
         OSError: there is no such process any more.
     """
     # The name, in brackets, may hold anything.
-    return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    return (
+        Path(f"/proc/{pid}/stat")
+        .read_text(encoding="utf-8", errors="replace")
+        .rpartition(")")[2]
+        .split()
+    )
 
 
 def descendants_of(pid: int) -> list[int]:
@@ -63,7 +68,11 @@ def bind_to(parent: int, *, adopt: bool = False) -> bool:
     """
     import ctypes  # late: a server starts without it
 
-    prctl = getattr(ctypes.CDLL(None), "prctl", None) if sys.platform in ("linux", "android") else None
+    prctl = (
+        getattr(ctypes.CDLL(None), "prctl", None)
+        if sys.platform in ("linux", "android")
+        else None
+    )
     if prctl is not None:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if adopt:
@@ -73,4 +82,7 @@ def bind_to(parent: int, *, adopt: bool = False) -> bool:
 
 def signal_name(exit_code: int) -> str:
     """Return the name of the signal that ended a process, from its negative exit code; a number where it has none."""
-    return next((entry.name for entry in signal.Signals if entry == -exit_code), f"signal {-exit_code}")
+    return next(
+        (entry.name for entry in signal.Signals if entry == -exit_code),
+        f"signal {-exit_code}",
+    )

@@ -24,7 +24,10 @@ class Outcome(NamedTuple):
 
 
 def run_program(
-    command: Sequence[str], timeout: float, environ: Mapping[str, str] | None = None, stop: int | None = None
+    command: Sequence[str],
+    timeout: float,
+    environ: Mapping[str, str] | None = None,
+    stop: int | None = None,
 ) -> Outcome:
     """Run a program and end it, with all that it started, when its time is over. Never raises, never waits longer.
 
@@ -47,14 +50,19 @@ def run_program(
     output = b""
     try:
         output = _read_until(process, deadline, stop)
-        return Outcome(process.wait(max(0.0, deadline - time.monotonic())), output.decode(errors="replace"))
+        return Outcome(
+            process.wait(max(0.0, deadline - time.monotonic())),
+            output.decode(errors="replace"),
+        )
     except subprocess.TimeoutExpired:
         return Outcome(None, output.decode(errors="replace"), timed_out=True)
     finally:
         _end(process)
 
 
-def _read_until(process: subprocess.Popen[bytes], deadline: float, stop: int | None) -> bytes:
+def _read_until(
+    process: subprocess.Popen[bytes], deadline: float, stop: int | None
+) -> bytes:
     """Return what it prints until its end, or the time's, cut off if need be; raise TimeoutExpired to stop it."""
     assert process.stdout is not None
     output = bytearray()
@@ -62,7 +70,9 @@ def _read_until(process: subprocess.Popen[bytes], deadline: float, stop: int | N
         selector.register(process.stdout, selectors.EVENT_READ)
         if stop is not None:
             selector.register(stop, selectors.EVENT_READ)
-        while len(output) < MAX_OUTPUT_BYTES and (left := deadline - time.monotonic()) > 0:
+        while (
+            len(output) < MAX_OUTPUT_BYTES and (left := deadline - time.monotonic()) > 0
+        ):
             ready = [key.fd for key, _ in selector.select(left)]
             if stop in ready:
                 raise subprocess.TimeoutExpired(process.args, 0.0)
@@ -78,7 +88,9 @@ def _read_until(process: subprocess.Popen[bytes], deadline: float, stop: int | N
 def _end(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-    with contextlib.suppress(subprocess.TimeoutExpired):  # one that hangs in the kernel is not waited for
+    with contextlib.suppress(
+        subprocess.TimeoutExpired
+    ):  # one that hangs in the kernel is not waited for
         process.wait(END_GRACE_S)
     if process.stdout is not None:
         process.stdout.close()

@@ -6,7 +6,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pocketserve.engine.lifecycle import memory
-from pocketserve.engine.lifecycle.state import VersionKey, VersionTable, bounded, close_all
+from pocketserve.engine.lifecycle.state import (
+    VersionKey,
+    VersionTable,
+    bounded,
+    close_all,
+)
 from pocketserve_wire import ApiError, ErrorCode
 
 if TYPE_CHECKING:
@@ -26,7 +31,11 @@ class Budget:
     """
 
     def __init__(
-        self, table: VersionTable, setting: int, available: Callable[[], int], clock: Callable[[], float]
+        self,
+        table: VersionTable,
+        setting: int,
+        available: Callable[[], int],
+        clock: Callable[[], float],
     ) -> None:
         self.size = setting or available() // 2
         self._available = None if setting else available
@@ -44,7 +53,13 @@ class Budget:
         with self._table.lock:
             return sum(resident.size for resident in self._table.residents())
 
-    def make_room(self, key: VersionKey, required: int, deadline: float, former: VersionKey | None = None) -> None:
+    def make_room(
+        self,
+        key: VersionKey,
+        required: int,
+        deadline: float,
+        former: VersionKey | None = None,
+    ) -> None:
         """Evict what must go for a load, and reserve its bytes until it is done.
 
         A version that it replaces (``former``) does not count: both are in memory for a moment.
@@ -57,7 +72,9 @@ class Budget:
         changed = self._table.changed
         with changed:
             while (victims := self._choose(key, required, former)) is None:
-                alone = memory.choose_evictions(self._other_residents(key, former), required, self.now())
+                alone = memory.choose_evictions(
+                    self._other_residents(key, former), required, self.now()
+                )
                 left = deadline - self._clock()
                 if alone is None or left <= 0 or not changed.wait(bounded(left)):
                     raise self._no_room(key, required)
@@ -68,25 +85,48 @@ class Budget:
     def has_room_for_copy(self, key: VersionKey) -> bool:
         """Return whether a loaded version may be in memory twice, and nothing else goes for it. Wants the lock."""
         running = self._table.by_key[key].running
-        return running is not None and self._choose(key, 2 * running.model.memory_bytes) == []
+        return (
+            running is not None
+            and self._choose(key, 2 * running.model.memory_bytes) == []
+        )
 
-    def evict_beside(self, key: VersionKey, former: VersionKey | None = None) -> list[ModelHandle | None]:
+    def evict_beside(
+        self, key: VersionKey, former: VersionKey | None = None
+    ) -> list[ModelHandle | None]:
         """Make others go for a model that turned out larger than its file. Wants the lock; returns what to close."""
         running = self._table.by_key[key].running
         size = running.model.memory_bytes if running is not None else 0
-        return [self._table.evict(other, MAKES_ROOM) for other in self._choose(key, size, former) or ()]
+        return [
+            self._table.evict(other, MAKES_ROOM)
+            for other in self._choose(key, size, former) or ()
+        ]
 
-    def _choose(self, key: VersionKey, required: int, former: VersionKey | None = None) -> list[object] | None:
-        reserved = sum(record.reserved for other, record in self._table.by_key.items() if other != key)
-        return memory.choose_evictions(self._other_residents(key, former), required + reserved, self.now())
+    def _choose(
+        self, key: VersionKey, required: int, former: VersionKey | None = None
+    ) -> list[object] | None:
+        reserved = sum(
+            record.reserved
+            for other, record in self._table.by_key.items()
+            if other != key
+        )
+        return memory.choose_evictions(
+            self._other_residents(key, former), required + reserved, self.now()
+        )
 
-    def _other_residents(self, key: VersionKey, former: VersionKey | None = None) -> list[memory.Resident]:
-        return [resident for resident in self._table.residents() if resident.key not in (key, former)]
+    def _other_residents(
+        self, key: VersionKey, former: VersionKey | None = None
+    ) -> list[memory.Resident]:
+        return [
+            resident
+            for resident in self._table.residents()
+            if resident.key not in (key, former)
+        ]
 
     def _no_room(self, key: VersionKey, required: int) -> ApiError:
         used = sum(resident.size for resident in self._other_residents(key))
         text = (
-            f"failed to load {key[0]!r}: it needs about {required} bytes and {used} are in use, but the memory budget"
+            f"failed to load {key[0]!r}: it needs about {required} "
+            f"bytes and {used} are in use, but the memory budget"
         )
         text += f" is {self.now()}; wait, unload a model or raise --memory-budget"
         return ApiError(ErrorCode.MEMORY_BUDGET, text, retry_after_s=1.0)

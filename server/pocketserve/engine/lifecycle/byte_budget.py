@@ -41,7 +41,9 @@ class ByteBudget:
         with self._changed:
             self._waiting.append(ticket)
             try:
-                while self._waiting[0] is not ticket or self._reserved + count > self.size:
+                while (
+                    self._waiting[0] is not ticket or self._reserved + count > self.size
+                ):
                     check()
                     self._changed.wait(CHECK_S)
                 self._reserved += count

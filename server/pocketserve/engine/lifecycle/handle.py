@@ -50,9 +50,13 @@ class ModelHandle:
     keep_alive: float
     last_used: float
     users: int = 0
-    compiled: dict[object, Any] = field(default_factory=dict)  # what inference/compile.py keeps of repeated requests
+    compiled: dict[object, Any] = field(
+        default_factory=dict
+    )  # what inference/compile.py keeps of repeated requests
     retired: bool = False
-    fingerprint: object = None  # of the files that it was loaded from, see repository/files.py
+    fingerprint: object = (
+        None  # of the files that it was loaded from, see repository/files.py
+    )
     outdated: bool = False  # whether a rescan found that changed, so that the next request has it loaded anew
 
     @property
@@ -63,7 +67,9 @@ class ModelHandle:
     @property
     def memory_bytes(self) -> int:
         """Return what it is thought to hold: the model, and what its open sequences have of their own."""
-        return self.model.memory_bytes + (self.sequences.memory_bytes if self.sequences is not None else 0)
+        return self.model.memory_bytes + (
+            self.sequences.memory_bytes if self.sequences is not None else 0
+        )
 
     def close(self) -> None:
         """Close the sequences and the model, which nobody uses any more."""
@@ -73,15 +79,27 @@ class ModelHandle:
 
 
 def open_handle(
-    model: LoadedModel, options: EngineOptions, scheduler: Scheduler, clock: Callable[[], float]
+    model: LoadedModel,
+    options: EngineOptions,
+    scheduler: Scheduler,
+    clock: Callable[[], float],
 ) -> ModelHandle:
     """Put a queue in front of a model that was just loaded."""
     manifest = model.entry.manifest
     queue_limit = manifest.queue_limit or options.queue_limit
     # A manifest that demands batching need not be shown that it pays.
     advisor = BatchingAdvisor() if manifest.batching is None else None
-    queue = ModelQueue(model.sessions, queue_limit, clock, scheduler, batcher=_batcher(model, options), advisor=advisor)
-    keep_alive = options.keep_alive if manifest.keep_alive is None else manifest.keep_alive
+    queue = ModelQueue(
+        model.sessions,
+        queue_limit,
+        clock,
+        scheduler,
+        batcher=_batcher(model, options),
+        advisor=advisor,
+    )
+    keep_alive = (
+        options.keep_alive if manifest.keep_alive is None else manifest.keep_alive
+    )
     sequences = _sequences(model, queue_limit, queue, clock, options.is_alone)
     return ModelHandle(model, queue, sequences, keep_alive, clock())
 
@@ -92,19 +110,35 @@ def _batcher(model: LoadedModel, options: EngineOptions) -> RowBatcher | None:
     enabled = options.batching if manifest.batching is None else manifest.batching
     maximum = manifest.max_batch or options.max_batch
     signatures = free_rows(model.entry_points)
-    if not enabled or maximum < 2 or not signatures or model.feedback or model.resettable:
+    if (
+        not enabled
+        or maximum < 2
+        or not signatures
+        or model.feedback
+        or model.resettable
+    ):
         return None
     return RowBatcher(f"{model.entry.name}/{model.version.name}", signatures, maximum)
 
 
 def _sequences(
-    model: LoadedModel, queue_limit: int, queue: ModelQueue, clock: Callable[[], float], is_alone: Callable[[], bool]
+    model: LoadedModel,
+    queue_limit: int,
+    queue: ModelQueue,
+    clock: Callable[[], float],
+    is_alone: Callable[[], bool],
 ) -> SequenceTable | None:
     if not model.feedback and not model.resettable:
         return None
-    from pocketserve.engine.lifecycle.sequences import SequenceTable  # late: few models keep state
+    from pocketserve.engine.lifecycle.sequences import (
+        SequenceTable,
+    )  # late: few models keep state
 
     state = model.entry.manifest.state
-    maximum = state.max_sequences or (DEFAULT_SEQUENCES if model.feedback else DEFAULT_OWN_SESSIONS)
+    maximum = state.max_sequences or (
+        DEFAULT_SEQUENCES if model.feedback else DEFAULT_OWN_SESSIONS
+    )
     loader = None if model.feedback else model.open_session
-    return SequenceTable(maximum, state.max_idle, loader, queue_limit, clock, queue, is_alone)
+    return SequenceTable(
+        maximum, state.max_idle, loader, queue_limit, clock, queue, is_alone
+    )

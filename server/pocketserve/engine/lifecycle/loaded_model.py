@@ -13,7 +13,13 @@ from pocketserve.engine.lifecycle.setup import set_up
 from pocketserve.repository.files import check_digest
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.repository.snapshots import Snapshot, SnapshotStore, with_own_paths
-from pocketserve.runtimes.base import ModelLoadError, ModelSource, ResettableSession, RuntimeMissingError, Session
+from pocketserve.runtimes.base import (
+    ModelLoadError,
+    ModelSource,
+    ResettableSession,
+    RuntimeMissingError,
+    Session,
+)
 from pocketserve.runtimes.registry import missing_framework, runtime_for
 from pocketserve.tasks.base import Task
 from pocketserve.tensors import Array
@@ -61,8 +67,16 @@ class LoadedModel:
     def shown_outputs(self) -> Bindings:
         """Return the same for descriptions: what the file does not tell is shown as the runs so far gave it."""
         bound = self.outputs
-        learned = {spec.name: spec for session in self.sessions for spec in session.outputs if not spec.open}
-        pairs = ((spec, learned.get(bound.by_name[spec.name][1], spec)) for spec in bound.specs)
+        learned = {
+            spec.name: spec
+            for session in self.sessions
+            for spec in session.outputs
+            if not spec.open
+        }
+        pairs = (
+            (spec, learned.get(bound.by_name[spec.name][1], spec))
+            for spec in bound.specs
+        )
         specs = tuple(
             spec._replace(datatype=other.datatype, shape=other.shape, open=False)
             if spec.open and not other.open
@@ -85,7 +99,11 @@ class LoadedModel:
     def optional_inputs(self) -> frozenset[str]:
         """Return the names of inputs that the server fills in: fixed ones, and the state of a model with a memory."""
         own_names = self.inputs.by_name
-        return frozenset(spec.name for spec in self.inputs.specs if own_names[spec.name][1] in self.first_state)
+        return frozenset(
+            spec.name
+            for spec in self.inputs.specs
+            if own_names[spec.name][1] in self.first_state
+        )
 
     @property
     def fixed_threads(self) -> bool:
@@ -103,8 +121,12 @@ class LoadedModel:
                 raise ModelLoadError("it was unloaded meanwhile")
             self.snapshot.check()
             try:
-                return runtime_for(self.version.format).open(self.source._replace(threads=threads))
-            except RuntimeMissingError as error:  # it was there when the model was loaded
+                return runtime_for(self.version.format).open(
+                    self.source._replace(threads=threads)
+                )
+            except (
+                RuntimeMissingError
+            ) as error:  # it was there when the model was loaded
                 raise ModelLoadError(str(error)) from error
 
     def reopen(self, threads: int) -> LoadedModel:
@@ -113,7 +135,8 @@ class LoadedModel:
         return dataclasses.replace(
             self,
             sessions=sessions,
-            memory_bytes=sum(session.memory_bytes for session in sessions) + self.task_bytes,
+            memory_bytes=sum(session.memory_bytes for session in sessions)
+            + self.task_bytes,
             threads=threads,
             source=self.source._replace(threads=threads),
         )
@@ -170,7 +193,9 @@ def load_model(
         sessions = [runtime.open(source) for _ in range(entry.manifest.instances)]
         snapshot.check()
         setup = set_up(entry, version, sessions[0], max_image_pixels, source)
-        memory_bytes = sum(session.memory_bytes for session in sessions) + setup.task_bytes
+        memory_bytes = (
+            sum(session.memory_bytes for session in sessions) + setup.task_bytes
+        )
         on_failure.pop_all()
         return LoadedModel(
             entry,
@@ -194,7 +219,9 @@ def _load_errors(entry: ModelEntry, version: VersionEntry) -> Iterator[None]:
     except ApiError:
         raise
     except RuntimeMissingError as error:
-        raise _load_error(ErrorCode.RUNTIME_MISSING, entry, version, str(error)) from error
+        raise _load_error(
+            ErrorCode.RUNTIME_MISSING, entry, version, str(error)
+        ) from error
     except ModelLoadError as error:
         raise _load_error(ErrorCode.MODEL_FAILED, entry, version, str(error)) from error
     except Exception as error:  # frameworks raise anything on a bad file: MemoryError, UnicodeDecodeError, ...
@@ -202,9 +229,13 @@ def _load_errors(entry: ModelEntry, version: VersionEntry) -> Iterator[None]:
         raise _load_error(ErrorCode.MODEL_FAILED, entry, version, reason) from error
 
 
-def _load_error(code: ErrorCode, entry: ModelEntry, version: VersionEntry, reason: str) -> ApiError:
+def _load_error(
+    code: ErrorCode, entry: ModelEntry, version: VersionEntry, reason: str
+) -> ApiError:
     reason = with_own_paths(reason, version)
-    return ApiError(code, f"failed to load {entry.name!r} version {version.name!r}: {reason}")
+    return ApiError(
+        code, f"failed to load {entry.name!r} version {version.name!r}: {reason}"
+    )
 
 
 def _check_loadable(entry: ModelEntry, version: VersionEntry) -> None:
@@ -214,7 +245,9 @@ def _check_loadable(entry: ModelEntry, version: VersionEntry) -> None:
         raise RuntimeMissingError(missing)
     option_keys = runtime_for(version.format).option_keys
     for key in sorted(set(version.options) - option_keys):
-        from pocketserve.runtimes.engines import engine_note  # late: only those who mistype need it
+        from pocketserve.runtimes.engines import (
+            engine_note,
+        )  # late: only those who mistype need it
 
         raise ModelLoadError(
             f"model.toml: unknown key versions.{version.name}.{key}; "

@@ -12,7 +12,15 @@ from pocketserve.engine.device.cores import CoreWatch
 from pocketserve.engine.lifecycle import memory
 from pocketserve.engine.lifecycle.budget import MAKES_ROOM, Budget
 from pocketserve.engine.lifecycle.handle import EngineOptions, ModelHandle, open_handle
-from pocketserve.engine.lifecycle.state import Event, State, VersionKey, VersionRecord, VersionTable, close_all, detach
+from pocketserve.engine.lifecycle.state import (
+    Event,
+    State,
+    VersionKey,
+    VersionRecord,
+    VersionTable,
+    close_all,
+    detach,
+)
 from pocketserve.engine.scheduling.queue import Scheduler
 from pocketserve.repository.files import file_bytes, fingerprint
 from pocketserve.repository.quiet import loading_stamp
@@ -68,21 +76,34 @@ class ModelLoader:
         """
         key = (entry.name, version.name)
         former = (entry.name, replaces) if replaces is not None else key
-        before = self.stamp_of(entry, version)  # what changes from now on deserves another try
+        before = self.stamp_of(
+            entry, version
+        )  # what changes from now on deserves another try
         try:
-            self.budget.make_room(key, file_bytes(version) * entry.manifest.instances, deadline, former)
+            self.budget.make_room(
+                key, file_bytes(version) * entry.manifest.instances, deadline, former
+            )
             started = self.clock()
             self.rescan()
             fresh = self._open_fresh(entry, version, deadline)
             fresh.fingerprint = before[0]
             if keeps_sequences and self._has_sequences(record):
                 fresh.close()
-                raise ApiError(ErrorCode.MODEL_NOT_READY, f"sequences of {key[0]!r} are open", retry_after_s=1.0)
+                raise ApiError(
+                    ErrorCode.MODEL_NOT_READY,
+                    f"sequences of {key[0]!r} are open",
+                    retry_after_s=1.0,
+                )
         except ApiError as error:
             self._publish_failure(record, before, error)
             raise
-        except BaseException as error:  # a version that stayed LOADING would answer nobody any more
-            fault = ApiError(ErrorCode.MODEL_FAILED, f"failed to load {key[0]!r}: {type(error).__name__}: {error}")
+        except (
+            BaseException
+        ) as error:  # a version that stayed LOADING would answer nobody any more
+            fault = ApiError(
+                ErrorCode.MODEL_FAILED,
+                f"failed to load {key[0]!r}: {type(error).__name__}: {error}",
+            )
             self._publish_failure(record, before, fault)
             raise
         took = self.clock() - started
@@ -90,7 +111,9 @@ class ModelLoader:
         log.info("loaded %s/%s in %.3f s (%s)", *key, took, fresh.model.runtime)
         return self._publish(record, fresh, users, key, former)
 
-    def _open_fresh(self, entry: ModelEntry, version: VersionEntry, deadline: float) -> ModelHandle:
+    def _open_fresh(
+        self, entry: ModelEntry, version: VersionEntry, deadline: float
+    ) -> ModelHandle:
         """Load a version from files that stay the same meanwhile.
 
         Raises:
@@ -108,7 +131,12 @@ class ModelLoader:
         return open_handle(model, self.options, self.scheduler, self.clock)
 
     def _publish(
-        self, record: VersionRecord, fresh: ModelHandle, users: int, key: VersionKey, former: VersionKey
+        self,
+        record: VersionRecord,
+        fresh: ModelHandle,
+        users: int,
+        key: VersionKey,
+        former: VersionKey,
     ) -> ModelHandle | None:
         """Have requests use a version from now on; return None if the engine was closed meanwhile."""
         with self.table.changed:
@@ -125,12 +153,23 @@ class ModelLoader:
         close_all(*closing)
         return None if closed else fresh
 
-    def _load(self, entry: ModelEntry, version: VersionEntry, deadline: float) -> LoadedModel:
+    def _load(
+        self, entry: ModelEntry, version: VersionEntry, deadline: float
+    ) -> LoadedModel:
         # Imported with the first model: a server that has loaded none does not hold the code for it.
         from pocketserve.engine.lifecycle.loaded_model import load_model
 
         threads, pixels = self._threads_for(entry), self.options.max_image_pixels
-        return load_model(entry, version, threads, pixels, self.quarantine, deadline, self.snapshots, self.trust)
+        return load_model(
+            entry,
+            version,
+            threads,
+            pixels,
+            self.quarantine,
+            deadline,
+            self.snapshots,
+            self.trust,
+        )
 
     def _threads_for(self, entry: ModelEntry) -> int:
         return self.watch.threads(entry.manifest.threads or self.options.threads)
@@ -139,7 +178,9 @@ class ModelLoader:
         with self.table.lock:
             return record.running is not None and record.running.open_sequences > 0
 
-    def _publish_failure(self, record: VersionRecord, before: tuple[object, object], error: ApiError) -> None:
+    def _publish_failure(
+        self, record: VersionRecord, before: tuple[object, object], error: ApiError
+    ) -> None:
         record.statistics.record_load(0, failed=True)
         with self.table.changed:
             record.reserved = 0
@@ -154,9 +195,13 @@ class ModelLoader:
             self.table.changed.notify_all()
         log.warning("%s", error.message)
 
-    def stamp_of(self, entry: ModelEntry, version: VersionEntry) -> tuple[object, object]:
+    def stamp_of(
+        self, entry: ModelEntry, version: VersionEntry
+    ) -> tuple[object, object]:
         """Return what a version is made from, and what its owner trusts of it."""
-        return fingerprint(entry, version), self.trust.consents_to(entry) if self.trust is not None else None
+        return fingerprint(entry, version), self.trust.consents_to(
+            entry
+        ) if self.trust is not None else None
 
     def rescan(self) -> None:
         """Follow a change of the cores that this process may use, or of the battery, in how much runs at a time."""
@@ -183,20 +228,32 @@ class ModelLoader:
                 if running is None or record.state is not State.READY:
                     continue
                 threads = self._threads_for(running.model.entry)
-                if running.model.threads == threads or running.model.fixed_threads or running.open_sequences:
+                if (
+                    running.model.threads == threads
+                    or running.model.fixed_threads
+                    or running.open_sequences
+                ):
                     continue  # the state of sequences would be lost; the next sweep looks again
                 if not self.budget.has_room_for_copy(key):
-                    evicted += [self.table.evict(key, MAKES_ROOM)] if running.users == 0 else []
+                    evicted += (
+                        [self.table.evict(key, MAKES_ROOM)]
+                        if running.users == 0
+                        else []
+                    )
                     continue
                 record.apply(Event.LOAD_STARTED)
                 record.reserved = running.model.memory_bytes
             self._reopen(key, record, running, threads)
         close_all(*evicted)
 
-    def _reopen(self, key: VersionKey, record: VersionRecord, running: ModelHandle, threads: int) -> None:
+    def _reopen(
+        self, key: VersionKey, record: VersionRecord, running: ModelHandle, threads: int
+    ) -> None:
         fresh = None
         try:
-            fresh = open_handle(running.model.reopen(threads), self.options, self.scheduler, self.clock)
+            fresh = open_handle(
+                running.model.reopen(threads), self.options, self.scheduler, self.clock
+            )
         except ApiError as error:
             log.warning("%s", error.message)
             running.model.threads = threads  # it is not tried again and again
@@ -210,7 +267,10 @@ class ModelLoader:
                     closing = fresh  # begun meanwhile: their state would be lost; the next sweep looks again
                 elif fresh is not None:
                     fresh.last_used = running.last_used
-                    fresh.fingerprint, fresh.outdated = running.fingerprint, running.outdated
+                    fresh.fingerprint, fresh.outdated = (
+                        running.fingerprint,
+                        running.outdated,
+                    )
                     closing = detach(record)
                     record.running = fresh
                 record.apply(Event.REOPENED)

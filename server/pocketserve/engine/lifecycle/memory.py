@@ -10,8 +10,14 @@ from typing import Any, NamedTuple
 LARGE_BYTES = 16 * 2**20
 """Files from this size on are worth a tenth of a second after the load, for what reading them has left behind."""
 
-_PURGE, _PURGE_ALL = -101, -104  # M_PURGE (Android 9) and M_PURGE_ALL (Android 14) of bionic's malloc.h
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h
+_PURGE, _PURGE_ALL = (
+    -101,
+    -104,
+)  # M_PURGE (Android 9) and M_PURGE_ALL (Android 14) of bionic's malloc.h
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = (
+    -1,
+    -3,
+)  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h
 
 _TRIM_BLOCK = 128 * 1024
 """Twice the block from which on glibc's ``free`` looks at the end of the thread's heap."""
@@ -30,7 +36,9 @@ class Resident(NamedTuple):
     keep_alive: float  # idle seconds after which it may go; 0 keeps it
 
 
-def choose_evictions(residents: Sequence[Resident], required: int, budget: int) -> list[object] | None:
+def choose_evictions(
+    residents: Sequence[Resident], required: int, budget: int
+) -> list[object] | None:
     """Return the keys of the least recently used versions whose removal makes room; None where none makes enough."""
     held_bytes = sum(resident.size for resident in residents)
     victims: list[object] = []
@@ -45,7 +53,11 @@ def choose_evictions(residents: Sequence[Resident], required: int, budget: int) 
 
 def expired_keys(residents: Sequence[Resident], now: float) -> list[object]:
     """Return the versions that have been idle for their whole keep-alive time."""
-    return [r.key for r in residents if r.keep_alive and not r.in_use and now >= r.last_used + r.keep_alive]
+    return [
+        r.key
+        for r in residents
+        if r.keep_alive and not r.in_use and now >= r.last_used + r.keep_alive
+    ]
 
 
 def next_expiry(residents: Sequence[Resident], now: float) -> float | None:
@@ -53,7 +65,14 @@ def next_expiry(residents: Sequence[Resident], now: float) -> float | None:
 
     One that is in use cannot expire before it was idle for its whole keep-alive time from now on.
     """
-    return min(((now if r.in_use else r.last_used) + r.keep_alive for r in residents if r.keep_alive), default=None)
+    return min(
+        (
+            (now if r.in_use else r.last_used) + r.keep_alive
+            for r in residents
+            if r.keep_alive
+        ),
+        default=None,
+    )
 
 
 @contextmanager
@@ -81,9 +100,13 @@ def trim(library: Any = None) -> None:
     library = library or _c_library()
     if hasattr(library, "malloc_trim"):
         trim_on_free(library)
-        bytearray(_TRIM_BLOCK)  # freed at once: malloc_trim leaves the end of a thread's heap
+        bytearray(
+            _TRIM_BLOCK
+        )  # freed at once: malloc_trim leaves the end of a thread's heap
         library.malloc_trim(0)
-    elif hasattr(library, "mallopt") and not library.mallopt(_PURGE_ALL, 0):  # 0: a system that does not know it
+    elif hasattr(library, "mallopt") and not library.mallopt(
+        _PURGE_ALL, 0
+    ):  # 0: a system that does not know it
         library.mallopt(_PURGE, 0)
     _keep(library, _GLIBC_MOST_KEPT)
 
@@ -97,5 +120,7 @@ def _c_library() -> Any:
 def _keep(library: Any, maximum: int) -> None:
     """Have glibc keep so many bytes at the end of a heap. Its own rules for both numbers end with the first call."""
     if hasattr(library, "malloc_trim") and hasattr(library, "mallopt"):
-        library.mallopt(_MMAP_THRESHOLD, _GLIBC_MOST_KEPT // 2)  # without it every larger block would be mapped anew
+        library.mallopt(
+            _MMAP_THRESHOLD, _GLIBC_MOST_KEPT // 2
+        )  # without it every larger block would be mapped anew
         library.mallopt(_TRIM_THRESHOLD, maximum)

@@ -24,7 +24,13 @@ LOOK_S = 1.0  # how often requests look whether cores or power have changed; an 
 class Reaper:
     """A sleeping thread, from the first load on; it wakes only when something may expire or has changed."""
 
-    def __init__(self, table: VersionTable, watch: CoreWatch, loader: ModelLoader, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        table: VersionTable,
+        watch: CoreWatch,
+        loader: ModelLoader,
+        clock: Callable[[], float],
+    ) -> None:
         self.look_at = 0.0  # when a request that ends is to look at cores and power, by wake_if_due
         self._table = table
         self._watch = watch
@@ -38,10 +44,14 @@ class Reaper:
         with self._table.lock:
             if self._thread is not None or self._table.closed:
                 return
-            thread = threading.Thread(target=self._run, name="pocketserve-janitor", daemon=True)
+            thread = threading.Thread(
+                target=self._run, name="pocketserve-janitor", daemon=True
+            )
             try:
                 thread.start()
-            except RuntimeError as error:  # the system has no more; the next load tries again
+            except (
+                RuntimeError
+            ) as error:  # the system has no more; the next load tries again
                 log.warning("idle models stay loaded for now: %s", error)
                 return
             self._thread = thread
@@ -56,7 +66,9 @@ class Reaper:
 
         Wants the lock.
         """
-        upcoming = running.sequences.next_expiry() if running.sequences is not None else None
+        upcoming = (
+            running.sequences.next_expiry() if running.sequences is not None else None
+        )
         early = upcoming is not None and (self._wakes is None or upcoming < self._wakes)
         if now >= self.look_at:
             self.look_at = now + LOOK_S
@@ -79,7 +91,11 @@ class Reaper:
             return self._next_expiry()
 
     def _tables(self) -> list[SequenceTable]:
-        return [running.sequences for _, _, running in self._table.loaded() if running.sequences is not None]
+        return [
+            running.sequences
+            for _, _, running in self._table.loaded()
+            if running.sequences is not None
+        ]
 
     def _next_expiry(self) -> float | None:
         times = [table.next_expiry() for table in self._tables()]
@@ -91,7 +107,11 @@ class Reaper:
             self.sweep()
             with self._table.changed:
                 # It was not asleep yet when it was told of a change, or of the end.
-                if not self._table.closed and not self._watch.has_changed(self._clock()):
+                if not self._table.closed and not self._watch.has_changed(
+                    self._clock()
+                ):
                     # Computed under the lock that the wait gives up: a model that is loaded meanwhile wakes it.
                     upcoming = self._wakes = self._next_expiry()
-                    self._table.changed.wait(None if upcoming is None else bounded(upcoming - self._clock()))
+                    self._table.changed.wait(
+                        None if upcoming is None else bounded(upcoming - self._clock())
+                    )

@@ -56,10 +56,16 @@ class Sequence:
     """A series of requests."""
 
     last_used: float
-    state: dict[str, Array] = field(default_factory=dict)  # the arrays to feed back, by input name
-    session: Session | None = None  # a session of its own, for models that keep state inside; None for the others
+    state: dict[str, Array] = field(
+        default_factory=dict
+    )  # the arrays to feed back, by input name
+    session: Session | None = (
+        None  # a session of its own, for models that keep state inside; None for the others
+    )
     queue: ModelQueue | None = None  # the queue in front of that session
-    steps: deque[QueueEntry] = field(default_factory=deque)  # that wait or run, which they do one after the other
+    steps: deque[QueueEntry] = field(
+        default_factory=deque
+    )  # that wait or run, which they do one after the other
     opening: threading.Lock = field(default_factory=threading.Lock)
     users: int = 0
 
@@ -67,18 +73,26 @@ class Sequence:
     def memory_bytes(self) -> int:
         """Return what it holds beside the model. Looked at while its steps may run, so each is read once."""
         session, state = self.session, self.state
-        return (session.memory_bytes if session is not None else 0) + sum(array.nbytes for array in state.values())
+        return (session.memory_bytes if session is not None else 0) + sum(
+            array.nbytes for array in state.values()
+        )
 
 
 def read_step(parameters: Mapping[str, Any], owner: str = "") -> SequenceStep | None:
     """Return the sequence parameters of a request, None without; raise INVALID_PARAMETER for bad ones."""
     number = parameters.get("sequence_id", 0)
-    start, end = (parameters.get(name, False) for name in ("sequence_start", "sequence_end"))
+    start, end = (
+        parameters.get(name, False) for name in ("sequence_start", "sequence_end")
+    )
     text = isinstance(number, str) and len(number) <= MAX_ID_CHARS
     if not text and not (type(number) is int and 0 <= number < 2**64):
-        raise bad_parameter("parameters.sequence_id", "must be an integer from 0 or a short string")
+        raise bad_parameter(
+            "parameters.sequence_id", "must be an integer from 0 or a short string"
+        )
     if not (isinstance(start, bool) and isinstance(end, bool)):
-        raise bad_parameter("parameters.sequence_start and sequence_end", "must be true or false")
+        raise bad_parameter(
+            "parameters.sequence_start and sequence_end", "must be true or false"
+        )
     return SequenceStep(number, start, end, owner) if number not in (0, "") else None
 
 
@@ -88,11 +102,15 @@ class SequenceTable:
 
     maximum: int  # sequences that may be open; the one that was idle longest is given up for a new one
     max_idle: float  # seconds without a request after which a sequence is given up
-    open_session: Callable[[], Session] | None  # makes a session for models that keep state inside; None for the others
+    open_session: (
+        Callable[[], Session] | None
+    )  # makes a session for models that keep state inside; None for the others
     queue_limit: int  # requests of one such sequence that may wait
     clock: Callable[[], float]
     queue: ModelQueue  # the version's own; a sequence with a session of its own shares its scheduler and flow
-    is_alone: Callable[[], bool] = lambda: True  # whether every step comes to this process
+    is_alone: Callable[[], bool] = lambda: (
+        True
+    )  # whether every step comes to this process
     _sequences: dict[SequenceKey, Sequence] = field(default_factory=dict, init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
@@ -105,7 +123,9 @@ class SequenceTable:
 
         Asked under the engine's lock, so that it does not wait for ours, under which sessions are closed.
         """
-        return sum(sequence.memory_bytes for sequence in tuple(self._sequences.values()))
+        return sum(
+            sequence.memory_bytes for sequence in tuple(self._sequences.values())
+        )
 
     @property
     def has_sessions(self) -> bool:
@@ -141,7 +161,9 @@ class SequenceTable:
             if sequence.queue is None:
                 session = sequence.session = self.open_session()
                 shared = self.queue.scheduler, self.queue.flow
-                sequence.queue = ModelQueue([session], self.queue_limit, self.clock, *shared)
+                sequence.queue = ModelQueue(
+                    [session], self.queue_limit, self.clock, *shared
+                )
             return sequence.queue
 
     def _find(self, step: SequenceStep, dropped: list[Sequence]) -> Sequence:
@@ -151,8 +173,12 @@ class SequenceTable:
         if sequence is None and not step.start:
             text = f"{name} is not open (any more); start it with sequence_start"
             raise ApiError(ErrorCode.INVALID_REQUEST, text)
-        if sequence is not None and (sequence.users if step.start else len(sequence.steps) > self.queue_limit):
-            raise ApiError(ErrorCode.QUEUE_FULL, f"{name} is busy; try again", retry_after_s=0.1)
+        if sequence is not None and (
+            sequence.users if step.start else len(sequence.steps) > self.queue_limit
+        ):
+            raise ApiError(
+                ErrorCode.QUEUE_FULL, f"{name} is busy; try again", retry_after_s=0.1
+            )
         if sequence is not None:
             del self._sequences[step.key]
             if not step.start:
@@ -161,7 +187,9 @@ class SequenceTable:
         dropped += self._make_room()
         return Sequence(self.clock())
 
-    def leave(self, step: SequenceStep, sequence: Sequence, entry: QueueEntry, *, failed: bool) -> None:
+    def leave(
+        self, step: SequenceStep, sequence: Sequence, entry: QueueEntry, *, failed: bool
+    ) -> None:
         """Note that a request has ended; the last one of a sequence closes it.
 
         So does one that failed after the model had begun on it: nobody knows the state that is left.
@@ -190,19 +218,30 @@ class SequenceTable:
         Asked under the engine's lock, as :attr:`memory_bytes`.
         """
         now = self.clock()
-        ends = [(now if item.users else item.last_used) + self.max_idle for item in tuple(self._sequences.values())]
+        ends = [
+            (now if item.users else item.last_used) + self.max_idle
+            for item in tuple(self._sequences.values())
+        ]
         return min(ends, default=None)
 
     def close(self) -> None:
         """Give up every sequence; those with a request under way are closed by it."""
         with self._lock:
-            _close_all([sequence for sequence in self._sequences.values() if not sequence.users])
+            _close_all(
+                [
+                    sequence
+                    for sequence in self._sequences.values()
+                    if not sequence.users
+                ]
+            )
             self._sequences.clear()
 
     def _drop_idle(self) -> list[Sequence]:
         now = self.clock()
         expired = [
-            key for key, item in self._sequences.items() if not item.users and now - item.last_used >= self.max_idle
+            key
+            for key, item in self._sequences.items()
+            if not item.users and now - item.last_used >= self.max_idle
         ]
         return [self._sequences.pop(key) for key in expired]
 

@@ -22,18 +22,32 @@ from pocketserve_wire import ApiError
 class Setup(NamedTuple):
     """All that a model's files decide and a session does not hold."""
 
-    entry_points: Mapping[str | None, tuple[Bindings, Bindings]]  # inputs and outputs by signature; None: the default
+    entry_points: Mapping[
+        str | None, tuple[Bindings, Bindings]
+    ]  # inputs and outputs by signature; None: the default
     task: Task
-    feedback: Mapping[str, str]  # the session's name of an input -> the output that it takes at the next step
-    first_state: Mapping[str, Array]  # inputs that a request may leave out: fixed ones, and a state's first values
+    feedback: Mapping[
+        str, str
+    ]  # the session's name of an input -> the output that it takes at the next step
+    first_state: Mapping[
+        str, Array
+    ]  # inputs that a request may leave out: fixed ones, and a state's first values
     task_bytes: int  # what labels and tokenizers take, estimated
     assumed: tuple[str, ...]  # settings that no file states, such as ``pixels 0..1``
-    notes: tuple[str, ...]  # faults of files beside the model that don't prevent serving
-    unknown_keys: Mapping[str, tuple[str, ...]]  # keys of other tools' files that no table knows, by file
+    notes: tuple[
+        str, ...
+    ]  # faults of files beside the model that don't prevent serving
+    unknown_keys: Mapping[
+        str, tuple[str, ...]
+    ]  # keys of other tools' files that no table knows, by file
 
 
 def set_up(
-    entry: ModelEntry, version: VersionEntry, session: Session, max_image_pixels: int, source: ModelSource
+    entry: ModelEntry,
+    version: VersionEntry,
+    session: Session,
+    max_image_pixels: int,
+    source: ModelSource,
 ) -> Setup:
     """Read metadata, labels and tokenizers, and choose the task; raise ModelLoadError if one does not fit."""
     points = _entry_points(session, entry.manifest)
@@ -53,26 +67,51 @@ def set_up(
 
 
 def read_facts(
-    entry: ModelEntry, version: VersionEntry, session: Session, max_image_pixels: int, source: ModelSource
+    entry: ModelEntry,
+    version: VersionEntry,
+    session: Session,
+    max_image_pixels: int,
+    source: ModelSource,
 ) -> ModelFacts:
     """Return all that a task may look at; ModelLoadError if the manifest's tensors do not fit."""
     inputs, outputs = _entry_points(session, entry.manifest)[None]
     properties = properties_of(version._replace(path=source.path), session)
     shapes = inputs.specs, outputs.specs
-    facts = ModelFacts(entry, version, *shapes, properties, max_image_pixels, source.path, source.trusted, source.sides)
+    facts = ModelFacts(
+        entry,
+        version,
+        *shapes,
+        properties,
+        max_image_pixels,
+        source.path,
+        source.trusted,
+        source.sides,
+    )
     if not facts.may_be_export:
         return facts
-    from pocketserve.tasks.foreign.exports.properties import properties_beside  # late: few models are exports
+    from pocketserve.tasks.foreign.exports.properties import (
+        properties_beside,
+    )  # late: few models are exports
 
-    return dataclasses.replace(facts, properties={**properties_beside(facts), **properties})
+    return dataclasses.replace(
+        facts, properties={**properties_beside(facts), **properties}
+    )
 
 
-def _entry_points(session: Session, manifest: Manifest) -> dict[str | None, tuple[Bindings, Bindings]]:
+def _entry_points(
+    session: Session, manifest: Manifest
+) -> dict[str | None, tuple[Bindings, Bindings]]:
     # The manifest speaks of the main entry point only.
-    main = bind_specs(session.inputs, manifest.inputs, "input"), bind_specs(session.outputs, manifest.outputs, "output")
+    main = (
+        bind_specs(session.inputs, manifest.inputs, "input"),
+        bind_specs(session.outputs, manifest.outputs, "output"),
+    )
     points: dict[str | None, tuple[Bindings, Bindings]] = {None: main}
     for name, signature in session.signatures.items():
-        points[name] = (bind_specs(signature.inputs, (), "input"), bind_specs(signature.outputs, (), "output"))
+        points[name] = (
+            bind_specs(signature.inputs, (), "input"),
+            bind_specs(signature.outputs, (), "output"),
+        )
     return points
 
 
@@ -80,11 +119,17 @@ def _feedback(entry: ModelEntry, inputs: Bindings, outputs: Bindings) -> dict[st
     """Return the manifest's feedback in the session's own names."""
     feedback: dict[str, str] = {}
     for input_name, output_name in entry.manifest.state.feedback.items():
-        for name, bound, direction in ((input_name, inputs, "input"), (output_name, outputs, "output")):
+        for name, bound, direction in (
+            (input_name, inputs, "input"),
+            (output_name, outputs, "output"),
+        ):
             if name not in bound.by_name:
                 text = f"state.feedback names {direction} {name!r}; the model has {bound.names()}"
                 raise ModelLoadError(f"model.toml: {text}")
-        (spec, own), (source, other) = inputs.by_name[input_name], outputs.by_name[output_name]
+        (spec, own), (source, other) = (
+            inputs.by_name[input_name],
+            outputs.by_name[output_name],
+        )
         if spec.datatype != source.datatype:
             text = f"{output_name!r} is {source.datatype}, but {input_name!r} takes {spec.datatype}"
             raise ModelLoadError(f"model.toml: state.feedback: {text}")
@@ -97,14 +142,20 @@ def _fixed_inputs(entry: ModelEntry, inputs: Bindings) -> dict[str, Array]:
     fixed: dict[str, Array] = {}
     for name, value in entry.manifest.fixed_inputs.items():
         if name not in inputs.by_name:
-            raise ModelLoadError(f"model.toml: fixed_inputs names {name!r}; the model has {inputs.names()}")
+            raise ModelLoadError(
+                f"model.toml: fixed_inputs names {name!r}; the model has {inputs.names()}"
+            )
         if name in entry.manifest.state.feedback:
-            raise ModelLoadError(f"model.toml: {name!r} is in fixed_inputs and in state.feedback; keep one of them")
+            raise ModelLoadError(
+                f"model.toml: {name!r} is in fixed_inputs and in state.feedback; keep one of them"
+            )
         spec, own = inputs.by_name[name]
         try:
             fixed[own] = constant(value, spec)
         except ApiError as error:
-            raise ModelLoadError(f"model.toml: fixed_inputs.{name} does not fit: {error}") from None
+            raise ModelLoadError(
+                f"model.toml: fixed_inputs.{name} does not fit: {error}"
+            ) from None
     return fixed
 
 

@@ -71,8 +71,12 @@ class VersionRecord:
     state: State = State.ON_DEMAND  # changed by ``apply`` alone
     before: State = State.ON_DEMAND  # the state in which the load under way began
     running: ModelHandle | None = None
-    error: ApiError | None = None  # of the last load, though an earlier one may serve on; to be raised as a copy()
-    failed_fingerprint: object = None  # the fingerprint of what failed, as the loader has it
+    error: ApiError | None = (
+        None  # of the last load, though an earlier one may serve on; to be raised as a copy()
+    )
+    failed_fingerprint: object = (
+        None  # the fingerprint of what failed, as the loader has it
+    )
     reserved: int = 0  # bytes that a load under way is thought to need, or the second copy of one that is opened again
     statistics: VersionStatistics = field(default_factory=VersionStatistics)
 
@@ -81,8 +85,15 @@ class VersionRecord:
         deferred = self.state is State.LOADING and event is Event.LOAD_DEFERRED
         state = self.before if deferred else TRANSITIONS.get((self.state, event))
         if state is None:
-            raise RuntimeError(f"a version that is {self.state.value} cannot be {event.value}")
-        if event not in (Event.LOAD_STARTED, Event.LOAD_DEFERRED, Event.REOPENED, Event.EVICTED):
+            raise RuntimeError(
+                f"a version that is {self.state.value} cannot be {event.value}"
+            )
+        if event not in (
+            Event.LOAD_STARTED,
+            Event.LOAD_DEFERRED,
+            Event.REOPENED,
+            Event.EVICTED,
+        ):
             self.error = error
         self.before, self.state = self.state, state
 
@@ -109,9 +120,18 @@ class VersionTable:
     def ensure(self, key: VersionKey) -> VersionRecord:
         """Return a version's record, made when it is asked for the first time."""
         record = self.by_key.get(key)
-        return record if record is not None else self.by_key.setdefault(key, VersionRecord())
+        return (
+            record
+            if record is not None
+            else self.by_key.setdefault(key, VersionRecord())
+        )
 
-    def await_loading(self, record: VersionRecord, deadline: float, cancellation: Cancellation | None = None) -> None:
+    def await_loading(
+        self,
+        record: VersionRecord,
+        deadline: float,
+        cancellation: Cancellation | None = None,
+    ) -> None:
         """Wait, without the lock, while another thread loads a version; raise DEADLINE_EXCEEDED or CANCELLED."""
         if record.state is not State.LOADING:
             return
@@ -121,19 +141,29 @@ class VersionTable:
                     cancellation.check()
                 left = deadline - self._clock()
                 if left <= 0 or not self.changed.wait(bounded(left)):
-                    text = "the request's timeout passed while its model was still loading"
+                    text = (
+                        "the request's timeout passed while its model was still loading"
+                    )
                     raise ApiError(ErrorCode.DEADLINE_EXCEEDED, text)
 
     def loaded(self) -> list[tuple[VersionKey, VersionRecord, ModelHandle]]:
         """Return the versions that are loaded now, in the order in which they were first asked for."""
-        return [(key, record, record.running) for key, record in self.by_key.items() if record.running is not None]
+        return [
+            (key, record, record.running)
+            for key, record in self.by_key.items()
+            if record.running is not None
+        ]
 
     def residents(self) -> list[memory.Resident]:
         """Return what is loaded, as the memory policy sees it."""
         return [
             # One that is being loaded anew counts as in use: its record belongs to the thread that loads it.
             memory.Resident(
-                key, h.memory_bytes, h.last_used, h.users > 0 or record.state is State.LOADING, h.keep_alive
+                key,
+                h.memory_bytes,
+                h.last_used,
+                h.users > 0 or record.state is State.LOADING,
+                h.keep_alive,
             )
             for key, record, h in self.loaded()
         ]
@@ -164,7 +194,9 @@ def close_all(*closing: ModelHandle | None) -> None:
         for running in retired_handles:
             try:
                 running.close()
-            except Exception:  # which must not cost the others, nor the request that made it go
+            except (
+                Exception
+            ):  # which must not cost the others, nor the request that made it go
                 log.exception("%s could not be closed", running.model.entry.name)
 
 

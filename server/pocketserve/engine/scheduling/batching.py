@@ -36,7 +36,9 @@ class RowBatcher:
         max_rows: rows of one batch.
     """
 
-    def __init__(self, title: str, signatures: frozenset[str | None], max_rows: int) -> None:
+    def __init__(
+        self, title: str, signatures: frozenset[str | None], max_rows: int
+    ) -> None:
         self.max_rows = max_rows
         self._title = title
         self._signatures = signatures
@@ -52,35 +54,56 @@ class RowBatcher:
         rows = counts.pop()
         if counts or not rows:
             return None, 1, 0
-        parts = tuple((name, array.dtype.str, array.shape[1:]) for name, array in sorted(arrays.items()))
-        return (entry.signature, parts), rows, sum(array.nbytes for array in arrays.values())
+        parts = tuple(
+            (name, array.dtype.str, array.shape[1:])
+            for name, array in sorted(arrays.items())
+        )
+        return (
+            (entry.signature, parts),
+            rows,
+            sum(array.nbytes for array in arrays.values()),
+        )
 
-    def run(self, session: Session, entries: Sequence[QueueEntry]) -> tuple[list[Any], int]:
+    def run(
+        self, session: Session, entries: Sequence[QueueEntry]
+    ) -> tuple[list[Any], int]:
         """Each request's outputs, or the exception that it ends with, and how often the model was run."""
         signature = entries[0].signature
         trial = self._trials.get(signature, 0)
         if self._given_up or trial < len(TRIALS):
             outcomes = _one_by_one(session, entries)
-            compared = not self._given_up and self._try(session, entries[: TRIALS[trial]], outcomes)
+            compared = not self._given_up and self._try(
+                session, entries[: TRIALS[trial]], outcomes
+            )
             return outcomes, len(entries) + compared
         try:
-            return _together(session, [entry.arrays or {} for entry in entries], signature), 1
+            return _together(
+                session, [entry.arrays or {} for entry in entries], signature
+            ), 1
         except Exception as error:
             outcomes = _one_by_one(session, entries)
             if not any(isinstance(outcome, Exception) for outcome in outcomes):
                 self._give_up(f"it failed on several rows at a time ({_brief(error)})")
             return outcomes, len(entries) + 1
 
-    def _try(self, session: Session, entries: Sequence[QueueEntry], outcomes: Sequence[Any]) -> bool:
+    def _try(
+        self, session: Session, entries: Sequence[QueueEntry], outcomes: Sequence[Any]
+    ) -> bool:
         """Compare a batch with what its requests got alone; whether the comparison was made."""
         signature = entries[0].signature
-        inputs, alone = [dict(entry.arrays or {}) for entry in entries], list(outcomes[: len(entries)])
+        inputs, alone = (
+            [dict(entry.arrays or {}) for entry in entries],
+            list(outcomes[: len(entries)]),
+        )
         if any(isinstance(outcome, Exception) for outcome in alone):
             return False
         try:
             if all(_equal(inputs[0], other) for other in inputs[1:]):
                 # Equal rows would hide that they are mixed: the last one is turned round.
-                inputs[-1] = {name: np.ascontiguousarray(np.flip(array)) for name, array in inputs[-1].items()}
+                inputs[-1] = {
+                    name: np.ascontiguousarray(np.flip(array))
+                    for name, array in inputs[-1].items()
+                }
                 if _equal(inputs[0], inputs[-1]):
                     return False
                 alone[-1] = session.run(inputs[-1], signature)
@@ -88,7 +111,10 @@ class RowBatcher:
         except Exception as error:
             self._give_up(f"it failed on several rows at a time ({_brief(error)})")
             return True
-        if all(agrees(batched, single) for batched, single in zip(together, alone, strict=True)):
+        if all(
+            agrees(batched, single)
+            for batched, single in zip(together, alone, strict=True)
+        ):
             self._trials[signature] = self._trials.get(signature, 0) + 1
         else:
             self._give_up("rows answer differently in company")
@@ -100,19 +126,26 @@ class RowBatcher:
         self._given_up = True
 
 
-def free_rows(entry_points: Mapping[str | None, tuple[Bindings, Bindings]]) -> frozenset[str | None]:
+def free_rows(
+    entry_points: Mapping[str | None, tuple[Bindings, Bindings]],
+) -> frozenset[str | None]:
     """The entry points whose inputs, numbers all, leave their first dimension to the caller."""
     return frozenset(
         name
         for name, (inputs, _) in entry_points.items()
         if inputs.specs
-        and all(not spec.open and spec.shape[:1] == (-1,) and spec.datatype != "BYTES" for spec in inputs.specs)
+        and all(
+            not spec.open and spec.shape[:1] == (-1,) and spec.datatype != "BYTES"
+            for spec in inputs.specs
+        )
     )
 
 
 def agrees(batched: Mapping[str, Array], alone: Mapping[str, Array]) -> bool:
     """Return whether two runs gave the same: integers exactly, floats but for rounding in another order."""
-    return batched.keys() == alone.keys() and all(_close(batched[name], alone[name]) for name in alone)
+    return batched.keys() == alone.keys() and all(
+        _close(batched[name], alone[name]) for name in alone
+    )
 
 
 def _close(batched: Array, alone: Array) -> bool:
@@ -123,7 +156,9 @@ def _close(batched: Array, alone: Array) -> bool:
     epsilon = float(np.finfo(alone.dtype).eps)
     largest = float(np.max(np.abs(alone), initial=0.0, where=np.isfinite(alone)))
     relative, absolute = min(256 * epsilon, 0.01), min(64 * epsilon, 0.01) * largest
-    return bool(np.allclose(batched, alone, rtol=relative, atol=absolute, equal_nan=True))
+    return bool(
+        np.allclose(batched, alone, rtol=relative, atol=absolute, equal_nan=True)
+    )
 
 
 def _one_by_one(session: Session, entries: Sequence[QueueEntry]) -> list[Any]:
@@ -136,22 +171,30 @@ def _one_by_one(session: Session, entries: Sequence[QueueEntry]) -> list[Any]:
     return outcomes
 
 
-def _together(session: Session, inputs: Sequence[Mapping[str, Array]], signature: str | None) -> list[dict[str, Array]]:
+def _together(
+    session: Session, inputs: Sequence[Mapping[str, Array]], signature: str | None
+) -> list[dict[str, Array]]:
     """Run requests as one batch and split its outputs.
 
     Raises:
         ValueError: an output does not have one row for each row of the inputs.
         Exception: whatever the framework raises.
     """
-    stacked = {name: np.concatenate([single[name] for single in inputs]) for name in inputs[0]}
+    stacked = {
+        name: np.concatenate([single[name] for single in inputs]) for name in inputs[0]
+    }
     sizes = [next(iter(single.values())).shape[0] for single in inputs]
     outputs = session.run(stacked, signature)
     for name, array in outputs.items():
         if array.ndim == 0 or array.shape[0] != sum(sizes):
-            raise ValueError(f"output {name!r} of shape {list(array.shape)} does not have {sum(sizes)} rows")
+            raise ValueError(
+                f"output {name!r} of shape {list(array.shape)} does not have {sum(sizes)} rows"
+            )
     parts, start = [], 0
     for size in sizes:
-        parts.append({name: array[start : start + size] for name, array in outputs.items()})
+        parts.append(
+            {name: array[start : start + size] for name, array in outputs.items()}
+        )
         start += size
     return parts
 

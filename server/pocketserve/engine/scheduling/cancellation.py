@@ -57,7 +57,9 @@ class Cancellation:
 
 
 @contextmanager
-def waking(cancellation: Cancellation | None, condition: threading.Condition) -> Iterator[None]:
+def waking(
+    cancellation: Cancellation | None, condition: threading.Condition
+) -> Iterator[None]:
     """Notify a condition when the request is cancelled."""
     if cancellation is None:
         yield
@@ -76,4 +78,7 @@ def waking(cancellation: Cancellation | None, condition: threading.Condition) ->
 
 def cancelled() -> ApiError:
     """The answer to a request that its caller gave up."""
-    return ApiError(ErrorCode.CANCELLED, "the request was cancelled by its caller; the model was not run")
+    return ApiError(
+        ErrorCode.CANCELLED,
+        "the request was cancelled by its caller; the model was not run",
+    )

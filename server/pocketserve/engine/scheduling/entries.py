@@ -52,7 +52,12 @@ class QueueEntry(Entry):
     queue_ns: int
     run_ns: int
 
-    def __init__(self, options: RequestOptions, execute: Execute | None, keeps_thread: bool = False) -> None:
+    def __init__(
+        self,
+        options: RequestOptions,
+        execute: Execute | None,
+        keeps_thread: bool = False,
+    ) -> None:
         # Not super().__init__(): one is made for every request.
         self.options = options
         self.steps = None

@@ -96,13 +96,18 @@ def read_options(
     priority = _whole(parameters, "priority", MAX_PRIORITY, "a whole number")
     name = _stream(parameters)
     stream = (owner, name) if name else ""
-    return RequestOptions(ends, arrived, priority or DEFAULT_PRIORITY, stream, cancellation, owner)
+    return RequestOptions(
+        ends, arrived, priority or DEFAULT_PRIORITY, stream, cancellation, owner
+    )
 
 
 def _whole(parameters: Mapping[str, Any], name: str, maximum: int, unit: str) -> int:
     value = parameters.get(name, 0)
     if type(value) is not int or not 0 <= value <= maximum:
-        raise ApiError(ErrorCode.INVALID_PARAMETER, f"parameters.{name} must be {unit} from 0 to {maximum}")
+        raise ApiError(
+            ErrorCode.INVALID_PARAMETER,
+            f"parameters.{name} must be {unit} from 0 to {maximum}",
+        )
     return value
 
 
@@ -112,6 +117,7 @@ def _stream(parameters: Mapping[str, Any]) -> str:
         return ""  # such as true, by which others ask for an answer in parts
     if len(value) > MAX_STREAM_CHARS:
         raise ApiError(
-            ErrorCode.INVALID_PARAMETER, f"parameters.stream must be a text of at most {MAX_STREAM_CHARS} characters"
+            ErrorCode.INVALID_PARAMETER,
+            f"parameters.stream must be a text of at most {MAX_STREAM_CHARS} characters",
         )
     return value

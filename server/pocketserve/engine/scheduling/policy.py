@@ -154,7 +154,12 @@ class EntryQueue:
         self._count = 0
 
     def enqueue(
-        self, entry: Entry, now: float, key: Hashable | None = None, rows: int = 1, size: int = 0
+        self,
+        entry: Entry,
+        now: float,
+        key: Hashable | None = None,
+        rows: int = 1,
+        size: int = 0,
     ) -> tuple[Entry, ErrorCode] | None:
         """Add a request, and number it: a newer request of a stream takes over the number of the older one.
 
@@ -199,7 +204,9 @@ class EntryQueue:
             if waiting_entry.options.deadline <= now:
                 return waiting_entry, ErrorCode.DEADLINE_EXCEEDED
         last = self.waiting[-1]
-        return (last if entry.options.rank < last.options.rank else entry), ErrorCode.QUEUE_FULL
+        return (
+            last if entry.options.rank < last.options.rank else entry
+        ), ErrorCode.QUEUE_FULL
 
     def remove(self, entry: Entry) -> bool:
         """Remove a request; return whether it was still waiting."""
@@ -240,9 +247,16 @@ class EntryQueue:
     def _batch_members(self, first: Entry, now: float) -> list[Entry]:
         rows, size, members = first.rows, first.size, []
         for entry in self.waiting:
-            if entry is first or entry.key != first.key or entry.options.deadline <= now:
+            if (
+                entry is first
+                or entry.key != first.key
+                or entry.options.deadline <= now
+            ):
                 continue
-            if rows + entry.rows <= self.max_rows and size + entry.size <= self.max_bytes:
+            if (
+                rows + entry.rows <= self.max_rows
+                and size + entry.size <= self.max_bytes
+            ):
                 rows, size = rows + entry.rows, size + entry.size
                 members.append(entry)
         return members
@@ -268,12 +282,22 @@ class FairScheduler:
     def start(self, queue: EntryQueue) -> Any | None:
         """Return an idle session for a request that has just come; None when it has to wait."""
         busy = queue.flow.busy
-        if not queue.idle or self.busy >= self.slots or (busy and busy >= self.slots - 1):
+        if (
+            not queue.idle
+            or self.busy >= self.slots
+            or (busy and busy >= self.slots - 1)
+        ):
             return None
         return self._begin(queue)
 
     def enqueue(
-        self, queue: EntryQueue, entry: Entry, now: float, key: Hashable | None = None, rows: int = 1, size: int = 0
+        self,
+        queue: EntryQueue,
+        entry: Entry,
+        now: float,
+        key: Hashable | None = None,
+        rows: int = 1,
+        size: int = 0,
     ) -> tuple[Entry, ErrorCode] | None:
         """Add a request to a queue; see :meth:`EntryQueue.enqueue`."""
         evicted = queue.enqueue(entry, now, key, rows, size)
@@ -288,7 +312,12 @@ class FairScheduler:
         return removed
 
     def finish(
-        self, queue: EntryQueue, session: Any, run_s: float, entries: Sequence[Entry] = (), prepare_s: float = 0.0
+        self,
+        queue: EntryQueue,
+        session: Any,
+        run_s: float,
+        entries: Sequence[Entry] = (),
+        prepare_s: float = 0.0,
     ) -> None:
         """Note that a run has ended. The caller asks :meth:`next` then, until there is none.
 
@@ -297,7 +326,9 @@ class FairScheduler:
             prepare_s: the part of the run that decoded its input, which says nothing of the next run.
         """
         if entries and queue.advisor is not None and entries[0].had_alternative:
-            queue.advisor.note(sum(entry.rows for entry in entries), run_s, len(entries) > 1)
+            queue.advisor.note(
+                sum(entry.rows for entry in entries), run_s, len(entries) > 1
+            )
         queue.recent_run_s += RECENT_SHARE * (run_s - prepare_s - queue.recent_run_s)
         flow = queue.flow
         flow.service_time += run_s
@@ -321,7 +352,11 @@ class FairScheduler:
         if self.busy >= self.slots:
             return None
         limit = max(1, self.slots - 1)
-        ready = [q for q in self.contenders if q.idle and q.flow.busy < limit and q not in passed_by]
+        ready = [
+            q
+            for q in self.contenders
+            if q.idle and q.flow.busy < limit and q not in passed_by
+        ]
         return min(ready, key=lambda queue: queue.flow.service_time, default=None)
 
     def _begin(self, queue: EntryQueue) -> Any:

@@ -19,7 +19,13 @@ from typing import Any, Protocol
 
 from pocketserve.engine.scheduling.cancellation import cancelled
 from pocketserve.engine.scheduling.entries import Job, QueueEntry
-from pocketserve.engine.scheduling.policy import BatchingAdvisor, Entry, EntryQueue, FairScheduler, Flow
+from pocketserve.engine.scheduling.policy import (
+    BatchingAdvisor,
+    Entry,
+    EntryQueue,
+    FairScheduler,
+    Flow,
+)
 from pocketserve.messages import plural
 from pocketserve.runtimes.base import Session
 from pocketserve_wire import ApiError, ErrorCode
@@ -38,7 +44,9 @@ class Batcher(Protocol):
         """Return a request's batch key (None: it runs alone), its rows and bytes."""
         ...
 
-    def run(self, session: Session, entries: Sequence[QueueEntry]) -> tuple[list[Any], int]:
+    def run(
+        self, session: Session, entries: Sequence[QueueEntry]
+    ) -> tuple[list[Any], int]:
         """Return each request's result, or the exception that it ends with, and how often the model was run."""
         ...
 
@@ -76,7 +84,12 @@ class Scheduler:
             _run_inline(leader.begin)
 
     def enqueue(
-        self, queue: EntryQueue, entry: QueueEntry, key: Hashable | None, rows: int, size: int
+        self,
+        queue: EntryQueue,
+        entry: QueueEntry,
+        key: Hashable | None,
+        rows: int,
+        size: int,
     ) -> Session | None:
         """Add a request to a queue, unless a session has become idle meanwhile: then it is returned.
 
@@ -84,11 +97,15 @@ class Scheduler:
             ApiError: QUEUE_FULL or SUPERSEDED for this request; another that has to go for it is failed.
         """
         with self.lock:
-            session: Session | None = None if entry.blocked else self.policy.start(queue)
+            session: Session | None = (
+                None if entry.blocked else self.policy.start(queue)
+            )
             if session is not None:
                 return session
             evicted = self.policy.enqueue(queue, entry, self._clock(), key, rows, size)
-            if entry.options.deadline < self._alarm and (evicted is None or evicted[0] is not entry):
+            if entry.options.deadline < self._alarm and (
+                evicted is None or evicted[0] is not entry
+            ):
                 self._set_alarm(entry.options.deadline)
             waiting, recent_s = len(queue.waiting), queue.recent_run_s
         if evicted is None:
@@ -104,7 +121,12 @@ class Scheduler:
             return self.policy.remove(queue, entry)
 
     def finish(
-        self, queue: EntryQueue, session: Session, run_s: float, entries: Sequence[Entry] = (), prepare_s: float = 0.0
+        self,
+        queue: EntryQueue,
+        session: Session,
+        run_s: float,
+        entries: Sequence[Entry] = (),
+        prepare_s: float = 0.0,
     ) -> list[QueueEntry]:
         """Note that a run of these entries has ended, and give its session and slot to whoever is next.
 
@@ -116,7 +138,11 @@ class Scheduler:
             if not self.policy.contenders:
                 return []
             if self._thread is None:  # it could not be started
-                waiting = [entry.options.deadline for queue in self.policy.contenders for entry in queue.waiting]
+                waiting = [
+                    entry.options.deadline
+                    for queue in self.policy.contenders
+                    for entry in queue.waiting
+                ]
                 self._set_alarm(min(waiting))
             return self._next_runs()
 
@@ -138,10 +164,14 @@ class Scheduler:
         if self._thread is not None:
             self._alarm_changed.notify()
             return
-        thread = threading.Thread(target=self._watch_deadlines, name="pocketserve-deadlines", daemon=True)
+        thread = threading.Thread(
+            target=self._watch_deadlines, name="pocketserve-deadlines", daemon=True
+        )
         try:
             thread.start()
-        except RuntimeError as error:  # the system has no more; the next request tries again
+        except (
+            RuntimeError
+        ) as error:  # the system has no more; the next request tries again
             self._alarm = NEVER
             log.warning("requests that wait may be refused late: %s", error)
             return
@@ -155,18 +185,33 @@ class Scheduler:
                 if self._alarm == NEVER:
                     self._thread = None
                     return
-                self._alarm_changed.wait(min(max(0.0, self._alarm - self._clock()), threading.TIMEOUT_MAX))
+                self._alarm_changed.wait(
+                    min(max(0.0, self._alarm - self._clock()), threading.TIMEOUT_MAX)
+                )
 
     def expire(self) -> None:
         """Fail every waiting request whose deadline has passed."""
         with self.lock:
             now = self._clock()
-            waiting = [(queue, entry) for queue in self.policy.contenders for entry in queue.waiting]
-            late = [(queue, entry) for queue, entry in waiting if entry.options.deadline <= now]
+            waiting = [
+                (queue, entry)
+                for queue in self.policy.contenders
+                for entry in queue.waiting
+            ]
+            late = [
+                (queue, entry)
+                for queue, entry in waiting
+                if entry.options.deadline <= now
+            ]
             for queue, entry in late:
                 self.policy.remove(queue, entry)
             self._alarm = min(
-                (entry.options.deadline for _, entry in waiting if entry.options.deadline > now), default=NEVER
+                (
+                    entry.options.deadline
+                    for _, entry in waiting
+                    if entry.options.deadline > now
+                ),
+                default=NEVER,
             )
         for _, entry in late:
             _fail(entry, expired())
@@ -197,7 +242,9 @@ class ModelQueue:
     ) -> None:
         self._batcher = batcher
         max_rows = batcher.max_rows if batcher is not None else 1
-        self._entries = EntryQueue(sessions, queue_limit, flow, max_rows, advisor=advisor)
+        self._entries = EntryQueue(
+            sessions, queue_limit, flow, max_rows, advisor=advisor
+        )
         self.scheduler = scheduler or Scheduler(len(sessions) + 1, clock)
         self._clock = clock
 
@@ -227,7 +274,11 @@ class ModelQueue:
             return
         last = entries.waiting[-1:]  # a copy: the queue may shrink meanwhile
         if last and rank >= last[0].options.rank:
-            raise _refusal(ErrorCode.QUEUE_FULL, entries.limit, entries.recent_run_s * entries.limit)
+            raise _refusal(
+                ErrorCode.QUEUE_FULL,
+                entries.limit,
+                entries.recent_run_s * entries.limit,
+            )
 
     def submit(self, entry: QueueEntry) -> Job | None:
         """Run a request as soon as a session is free; never raises.
@@ -243,7 +294,10 @@ class ModelQueue:
         try:
             if self._clock() >= entry.options.deadline:
                 raise expired()
-            if entry.options.cancellation is not None and entry.options.cancellation.cancelled:
+            if (
+                entry.options.cancellation is not None
+                and entry.options.cancellation.cancelled
+            ):
                 raise cancelled()
             session: Session | None = None
             if entry.steps is None or not entry.blocked:
@@ -261,7 +315,9 @@ class ModelQueue:
 
     def _enqueue(self, entry: QueueEntry) -> Session | None:
         cancellation = entry.options.cancellation
-        key, rows, size = self._batcher.describe(entry) if self._batcher is not None else (None, 1, 0)
+        key, rows, size = (
+            self._batcher.describe(entry) if self._batcher is not None else (None, 1, 0)
+        )
         if cancellation is not None:
             cancellation.listen(lambda: self._cancel(entry))
         try:
@@ -302,7 +358,9 @@ class ModelQueue:
         if entry.steps is not None:
             entry.steps.popleft()
         members = (entry,) if has_waited else ()
-        leaders = self.scheduler.finish(self._entries, session, run_ns / 1e9, members, entry.prepare_ns / 1e9)
+        leaders = self.scheduler.finish(
+            self._entries, session, run_ns / 1e9, members, entry.prepare_ns / 1e9
+        )
         following: list[QueueEntry] = []
         if leaders:
             if entry.keeps_thread and leaders[0].keeps_thread:
@@ -324,12 +382,18 @@ class ModelQueue:
             outcomes, executions = [error] * len(entries), 1
         run_ns = time.perf_counter_ns() - started
         # Other threads make the next runs, which must not wait for all of these answers.
-        following = _begin(self.scheduler.finish(self._entries, session, run_ns / 1e9, entries))
+        following = _begin(
+            self.scheduler.finish(self._entries, session, run_ns / 1e9, entries)
+        )
         together = executions == 1  # else they were run one by one after all
         rows = sum(entry.rows for entry in entries)
         for index, (entry, outcome) in enumerate(zip(entries, outcomes, strict=True)):
             entry.run_ns, entry.queue_ns = run_ns, started - entry.submitted_ns
-            entry.executions = int(not together) if index else executions - (0 if together else len(entries) - 1)
+            entry.executions = (
+                int(not together)
+                if index
+                else executions - (0 if together else len(entries) - 1)
+            )
             entry.batch_rows = (0 if index else rows) if together else None
             _end(entry, outcome)
         outcomes.clear()
@@ -381,12 +445,18 @@ def _fail(entry: Any, error: ApiError) -> None:
 
 def expired() -> ApiError:
     """Return the error of a request whose deadline has passed."""
-    return ApiError(ErrorCode.DEADLINE_EXCEEDED, "the request's timeout passed before the model could start on it")
+    return ApiError(
+        ErrorCode.DEADLINE_EXCEEDED,
+        "the request's timeout passed before the model could start on it",
+    )
 
 
 def _refusal(code: ErrorCode, limit: int, wait_s: float) -> ApiError:
     if code is ErrorCode.SUPERSEDED:
-        return ApiError(code, "a newer request of the same stream took this one's place; the model was not run")
+        return ApiError(
+            code,
+            "a newer request of the same stream took this one's place; the model was not run",
+        )
     if code is ErrorCode.DEADLINE_EXCEEDED:
         return expired()
     return ApiError(

@@ -24,11 +24,22 @@ from typing import Any, NamedTuple
 
 from pocketserve.formats import DamagedFileError, mapped
 from pocketserve.formats.flatbuffers import BUDGET, FlatBuffer, FlatTable
-from pocketserve.runtimes.base import ModelLoadError, ModelSource, RuntimeMissingError, Signature
+from pocketserve.runtimes.base import (
+    ModelLoadError,
+    ModelSource,
+    RuntimeMissingError,
+    Signature,
+)
 from pocketserve.runtimes.executorch import INSTALL
 from pocketserve.runtimes.framework_import import require_framework
 from pocketserve.runtimes.model_files import file_errors, file_size, load_errors
-from pocketserve.runtimes.torch.common import error_message, explain_load_error, import_torch, leaf_array, to_torch
+from pocketserve.runtimes.torch.common import (
+    error_message,
+    explain_load_error,
+    import_torch,
+    leaf_array,
+    to_torch,
+)
 from pocketserve.tensors import Array, TensorSpec
 
 # ScalarType of the schema, which is torch's own numbering.
@@ -70,12 +81,20 @@ class ExecutorchRuntime:
         size = file_size(source.path)
         description = _read_method(source.path)
         torch = import_torch()
-        runtime = require_framework("executorch.runtime", "ExecuTorch", INSTALL, needs="Runtime")
+        runtime = require_framework(
+            "executorch.runtime", "ExecuTorch", INSTALL, needs="Runtime"
+        )
         try:
             title = f"executorch {metadata.version('executorch')}"
-        except metadata.PackageNotFoundError as error:  # a folder that an uninstall left
-            raise RuntimeMissingError(f"ExecuTorch is not installed as a whole; run: {INSTALL}") from error
-        with load_errors(lambda error: explain_load_error(source.path.name, title, error)):
+        except (
+            metadata.PackageNotFoundError
+        ) as error:  # a folder that an uninstall left
+            raise RuntimeMissingError(
+                f"ExecuTorch is not installed as a whole; run: {INSTALL}"
+            ) from error
+        with load_errors(
+            lambda error: explain_load_error(source.path.name, title, error)
+        ):
             program = runtime.Runtime.get().load_program(source.path)
             return ExecutorchSession(torch, program, description, title, size)
 
@@ -88,23 +107,45 @@ class ExecutorchSession:
 
     signatures: Mapping[str, Signature] = {}
 
-    def __init__(self, torch: Any, program: Any, description: _Method, runtime: str, file_bytes: int) -> None:
+    def __init__(
+        self,
+        torch: Any,
+        program: Any,
+        description: _Method,
+        runtime: str,
+        file_bytes: int,
+    ) -> None:
         self._torch = torch
         self._program = program
         self._method = program.load_method(description.name)
         meta = self._method.metadata
         self._values = description.inputs
         self._input_specs = _specs("input", description.inputs, meta.input_tensor_meta)
-        self._output_specs = _specs("output", description.outputs, meta.output_tensor_meta)
-        self.inputs: Sequence[TensorSpec] = [spec for spec in self._input_specs if spec is not None]
-        self.outputs: Sequence[TensorSpec] = [spec for spec in self._output_specs if spec is not None]
-        tensors = [meta.input_tensor_meta(n) for n, spec in enumerate(self._input_specs) if spec is not None]
-        self._maximum = {spec.name: tuple(tensor.sizes()) for spec, tensor in zip(self.inputs, tensors, strict=True)}
+        self._output_specs = _specs(
+            "output", description.outputs, meta.output_tensor_meta
+        )
+        self.inputs: Sequence[TensorSpec] = [
+            spec for spec in self._input_specs if spec is not None
+        ]
+        self.outputs: Sequence[TensorSpec] = [
+            spec for spec in self._output_specs if spec is not None
+        ]
+        tensors = [
+            meta.input_tensor_meta(n)
+            for n, spec in enumerate(self._input_specs)
+            if spec is not None
+        ]
+        self._maximum = {
+            spec.name: tuple(tensor.sizes())
+            for spec, tensor in zip(self.inputs, tensors, strict=True)
+        }
         self.runtime = runtime
         self.device = "cpu"
         self.memory_bytes = file_bytes + sum(tensor.nbytes() for tensor in tensors)
 
-    def run(self, inputs: Mapping[str, Array], signature: str | None = None) -> dict[str, Array]:
+    def run(
+        self, inputs: Mapping[str, Array], signature: str | None = None
+    ) -> dict[str, Array]:
         """Run; raise ValueError if the program cannot take these sizes or types."""
         if self._method is None:
             raise RuntimeError("the session is closed")
@@ -127,8 +168,12 @@ class ExecutorchSession:
 
     def _tensor(self, spec: TensorSpec, array: Array) -> Any:
         maximum = self._maximum[spec.name]
-        if len(array.shape) != len(maximum) or any(a > b for a, b in zip(array.shape, maximum, strict=True)):
-            raise ValueError(f"input {spec.name!r} takes shapes up to {list(maximum)}, not {list(array.shape)}")
+        if len(array.shape) != len(maximum) or any(
+            a > b for a, b in zip(array.shape, maximum, strict=True)
+        ):
+            raise ValueError(
+                f"input {spec.name!r} takes shapes up to {list(maximum)}, not {list(array.shape)}"
+            )
         return to_torch(self._torch, array, spec).contiguous()
 
     def _explained(self, error: RuntimeError, inputs: Mapping[str, Array]) -> Exception:
@@ -136,8 +181,12 @@ class ExecutorchSession:
         code = str(error).rpartition("error ")[2].strip()
         varies = any(value.varies for value in self._values)
         if "set_inputs" in str(error) or (varies and code in _SIZE_ERRORS):
-            shapes = ", ".join(f"{spec.name} {list(inputs[spec.name].shape)}" for spec in self.inputs)
-            return ValueError(f"the program cannot take inputs of these shapes or types: {shapes} (error {code})")
+            shapes = ", ".join(
+                f"{spec.name} {list(inputs[spec.name].shape)}" for spec in self.inputs
+            )
+            return ValueError(
+                f"the program cannot take inputs of these shapes or types: {shapes} (error {code})"
+            )
         return RuntimeError(error_message(error))
 
 
@@ -150,8 +199,14 @@ def _specs(role: str, values: Sequence[_Value], meta: Any) -> list[TensorSpec | 
             tensor = meta(number)
             datatype = _DATATYPES.get(tensor.dtype())
             if datatype is None:
-                raise ModelLoadError(f"{name} is of a type (number {tensor.dtype()}) that the protocol does not have")
-            spec = TensorSpec(name, datatype, tuple(-1 if value.varies else int(size) for size in tensor.sizes()))
+                raise ModelLoadError(
+                    f"{name} is of a type (number {tensor.dtype()}) that the protocol does not have"
+                )
+            spec = TensorSpec(
+                name,
+                datatype,
+                tuple(-1 if value.varies else int(size) for size in tensor.sizes()),
+            )
         elif role == "output" and value.type in _PLAIN_RESULTS:
             spec = TensorSpec(name, _PLAIN_RESULTS[value.type], ())
         specs.append(spec)
@@ -166,20 +221,28 @@ def _read_method(path: Path) -> _Method:
     with file_errors(path.name, remedy="copy it again"), mapped(path) as data:
         identifier = data[4:8]
         if identifier[:2] != b"ET" or not identifier[2:].isdigit():
-            raise ModelLoadError(f"{path.name} is no ExecuTorch program (bytes 4 to 7 are not ETnn); export it again")
+            raise ModelLoadError(
+                f"{path.name} is no ExecuTorch program (bytes 4 to 7 are not ETnn); export it again"
+            )
         base, size = _extent(data)
         program = FlatBuffer(data, identifier, BUDGET + size).root()
         # Program: 4 segments. DataSegment: 0 offset, 1 size.
-        for offset, length in program.tables(4, lambda part: (part.integer(0, "Q"), part.integer(1, "Q"))):
+        for offset, length in program.tables(
+            4, lambda part: (part.integer(0, "Q"), part.integer(1, "Q"))
+        ):
             if base + offset + length > len(data):
                 raise DamagedFileError("its weights lie outside the file")
         _check_texts(program)
         # ExecutionPlan: 0 name, 3 inputs, 4 outputs.
-        methods = program.tables(1, lambda plan: _Method(plan.text(0), _values(plan, 3), _values(plan, 4)))
+        methods = program.tables(
+            1, lambda plan: _Method(plan.text(0), _values(plan, 3), _values(plan, 4))
+        )
     choices = [method for method in methods if method.name == "forward"] or methods
     if len(choices) != 1:
         names = ", ".join(method.name for method in methods) or "none"
-        raise ModelLoadError(f"{path.name} has no method forward to serve, but {names}; export one method as forward")
+        raise ModelLoadError(
+            f"{path.name} has no method forward to serve, but {names}; export one method as forward"
+        )
     return choices[0]
 
 
@@ -205,7 +268,10 @@ def _check_texts(program: FlatTable) -> None:
         for operator in plan.tables(6, lambda operator: operator):
             texts += operator.text(0), operator.text(1)
         for delegate in plan.tables(7, lambda delegate: delegate):
-            texts += delegate.text(0), *delegate.tables(2, lambda option: option.text(0))
+            texts += (
+                delegate.text(0),
+                *delegate.tables(2, lambda option: option.text(0)),
+            )
     if any("\N{REPLACEMENT CHARACTER}" in text for text in texts):
         raise DamagedFileError("a name in it is not UTF-8")
 
@@ -222,9 +288,15 @@ def _values(plan: FlatTable, field: int) -> list[_Value]:
             raise DamagedFileError("an input or output is not there")
         kind, content = entry.integer(0, "B"), entry.table(1)
         code = {_INT: "q", _BOOL: "?", _DOUBLE: "d"}.get(kind)
-        number = content.integer(0, code) if content is not None and code is not None else None
+        number = (
+            content.integer(0, code)
+            if content is not None and code is not None
+            else None
+        )
         if isinstance(number, float) and not math.isfinite(number):
             raise DamagedFileError("a number is infinite or not a number")
-        varies = kind == _TENSOR and content is not None and content.integer(8, "b") != 0
+        varies = (
+            kind == _TENSOR and content is not None and content.integer(8, "b") != 0
+        )
         values.append(_Value(kind, number, varies))
     return values

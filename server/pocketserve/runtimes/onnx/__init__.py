@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pocketserve.runtimes.model_format import ModelFormat, Requirement, late
 
-FRAMEWORK = Requirement("onnxruntime", ".onnx models", "onnxruntime", "python-onnxruntime")
+FRAMEWORK = Requirement(
+    "onnxruntime", ".onnx models", "onnxruntime", "python-onnxruntime"
+)
 INSTALL = f"pip install 'pocketserve[onnx]'; in Termux: pkg install {FRAMEWORK.termux}"
 
 FORMATS = (

@@ -19,7 +19,12 @@ from typing import NamedTuple
 from pocketserve.formats import DamagedFileError, mapped
 from pocketserve.formats.protobuf import ProtobufReader, Span
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.runtimes.model_files import failed_download, file_errors, regular_size, weight_file
+from pocketserve.runtimes.model_files import (
+    failed_download,
+    file_errors,
+    regular_size,
+    weight_file,
+)
 
 from .operators import OperatorName
 
@@ -49,10 +54,29 @@ _CHILDREN: Mapping[str, Mapping[int, str]] = {
 }
 """The ways that lead to tensors, by message and field number. A test holds this against the onnx package."""
 
-_NAMES: Mapping[str, Mapping[int, int]] = {"NodeProto": {7: 0, 4: 1}, "FunctionProto": {10: 0, 1: 1}}
+_NAMES: Mapping[str, Mapping[int, int]] = {
+    "NodeProto": {7: 0, 4: 1},
+    "FunctionProto": {10: 0, 1: 1},
+}
 """Field numbers of domain (0) and op_type or name (1)."""
 
-_BITS = {1: 32, 2: 8, 3: 8, 4: 16, 5: 16, 6: 32, 7: 64, 9: 8, 10: 16, 11: 64, 12: 32, 13: 64, 14: 64, 15: 128, 16: 16}
+_BITS = {
+    1: 32,
+    2: 8,
+    3: 8,
+    4: 16,
+    5: 16,
+    6: 32,
+    7: 64,
+    9: 8,
+    10: 16,
+    11: 64,
+    12: 32,
+    13: 64,
+    14: 64,
+    15: 128,
+    16: 16,
+}
 _BITS |= {17: 8, 18: 8, 19: 8, 20: 8, 21: 4, 22: 4, 23: 4, 24: 8, 25: 2, 26: 2}
 """Bits of one element by ``TensorProto.DataType``. Of types that are not here the file must tell the length."""
 
@@ -60,7 +84,9 @@ _BITS |= {17: 8, 18: 8, 19: 8, 20: 8, 21: 4, 22: 4, 23: 4, 24: 8, 25: 2, 26: 2}
 class GraphFacts(NamedTuple):
     """Facts that the file itself tells."""
 
-    total_bytes: int  # of the file, and of the weight files at ``locations``, each counted once
+    total_bytes: (
+        int  # of the file, and of the weight files at ``locations``, each counted once
+    )
     locations: tuple[str, ...]
     # inputs and outputs whose shape the file does not tell. ONNX Runtime shows them as scalars.
     unranked: frozenset[str]
@@ -77,17 +103,25 @@ def check_model(path: Path, *, may_change: bool = False) -> GraphFacts:
         may_change: whether others may write to the file meanwhile: it is read then, since a mapped file that becomes
             shorter ends the process that reads it.
     """
-    with file_errors(path.name, "is no ONNX model, or damaged or cut short", "copy or export the file again"):
+    with file_errors(
+        path.name,
+        "is no ONNX model, or damaged or cut short",
+        "copy or export the file again",
+    ):
         size = regular_size(path)
         if size > MAX_FILE_BYTES:
-            raise ModelLoadError(f"{path.name} is larger than 2 GB; save the model with its weights as external data")
+            raise ModelLoadError(
+                f"{path.name} is larger than 2 GB; save the model with its weights as external data"
+            )
         with nullcontext(path.read_bytes()) if may_change else mapped(path) as data:
             if data[4:8] == b"ORTM":
                 raise ModelLoadError(
                     f"{path.name} is in ONNX Runtime's own format, which depends on its version and on the machine; "
                     "use the .onnx file that it was made from"
                 )
-            return _ModelWalk(ProtobufReader(data, BUDGET), path).facts(len(data))  # it may be shorter by now
+            return _ModelWalk(ProtobufReader(data, BUDGET), path).facts(
+                len(data)
+            )  # it may be shorter by now
 
 
 def external_files(path: Path) -> tuple[str, ...]:
@@ -101,7 +135,10 @@ class _ModelWalk:
     def __init__(self, reader: ProtobufReader, path: Path) -> None:
         self._reader = reader
         self._files = _WeightFiles(path)
-        self._names: dict[str, set[OperatorName]] = {"NodeProto": set(), "FunctionProto": set()}
+        self._names: dict[str, set[OperatorName]] = {
+            "NodeProto": set(),
+            "FunctionProto": set(),
+        }
 
     def facts(self, size: int) -> GraphFacts:
         graphs = list(self._reader.messages((0, size), 7))
@@ -109,9 +146,14 @@ class _ModelWalk:
             raise DamagedFileError("there is no graph in it")
         self._visit("ModelProto", (0, size), 1)
         unranked = {name for graph in graphs for name in self._unranked(graph)}
-        names = (frozenset(self._names[message]) for message in ("NodeProto", "FunctionProto"))
+        names = (
+            frozenset(self._names[message])
+            for message in ("NodeProto", "FunctionProto")
+        )
         total_bytes = size + sum(self._files.sizes.values())
-        return GraphFacts(total_bytes, tuple(sorted(self._files.targets)), frozenset(unranked), *names)
+        return GraphFacts(
+            total_bytes, tuple(sorted(self._files.targets)), frozenset(unranked), *names
+        )
 
     def _visit(self, message: str, span: Span, depth: int) -> None:
         if depth > MAX_DEPTH:
@@ -124,10 +166,14 @@ class _ModelWalk:
             elif child is not None:
                 self._visit(child, part, depth + 1)
             elif (index := _NAMES.get(message, {}).get(number)) is not None:
-                name = self._reader.data[part[0] : min(part[1], part[0] + _MAX_NAME_BYTES)]
+                name = self._reader.data[
+                    part[0] : min(part[1], part[0] + _MAX_NAME_BYTES)
+                ]
                 parts[index].add(name.decode(errors="replace"))
         if message in self._names:
-            self._names[message].update((domain, kind) for domain in domains or {""} for kind in kinds or {""})
+            self._names[message].update(
+                (domain, kind) for domain in domains or {""} for kind in kinds or {""}
+            )
 
     def _check_tensor(self, tensor: Span) -> None:
         """TensorProto: 1 dims, 2 data_type, 13 external_data (StringStringEntryProto: 1 key, 2 value).
@@ -137,10 +183,16 @@ class _ModelWalk:
         """
         entries: dict[str, str] = {}
         for entry in self._reader.messages(tensor, 13):
-            fields = {number: self._text(span) for number, span in self._reader.parts(entry) if number in (1, 2)}
+            fields = {
+                number: self._text(span)
+                for number, span in self._reader.parts(entry)
+                if number in (1, 2)
+            }
             key = fields.get(1, "")
             if key in entries:
-                raise DamagedFileError(f"a tensor has two places of its weights ({key})")
+                raise DamagedFileError(
+                    f"a tensor has two places of its weights ({key})"
+                )
             entries[key] = fields.get(2, "")
         if not entries:
             return
@@ -148,7 +200,11 @@ class _ModelWalk:
         elements = math.prod(dims) if len(dims) <= _MAX_RANK else MAX_ELEMENTS + 1
         if elements > MAX_ELEMENTS:
             raise DamagedFileError("a tensor has an impossible shape")
-        self._files.check(entries, -(-elements * _BITS.get(types[-1] if types else 0, 0) // 8), self._reader)
+        self._files.check(
+            entries,
+            -(-elements * _BITS.get(types[-1] if types else 0, 0) // 8),
+            self._reader,
+        )
 
     def _unranked(self, graph: Span) -> Iterator[str]:
         """Yield names in GraphProto 11 input, 12 output of tensors (TypeProto 1) without shape (Tensor 2)."""
@@ -172,7 +228,9 @@ class _WeightFiles:
         self.targets: dict[str, Path] = {}
         self.sizes: dict[Path, int] = {}
 
-    def check(self, entries: Mapping[str, str], tensor_bytes: int, reader: ProtobufReader) -> None:
+    def check(
+        self, entries: Mapping[str, str], tensor_bytes: int, reader: ProtobufReader
+    ) -> None:
         """Check that the file of one tensor is allowed, exists, and is long enough."""
         location = entries.get("location", "")
         if location not in self.targets:
@@ -184,9 +242,13 @@ class _WeightFiles:
         minimum = offset + max(length, tensor_bytes)
         if minimum > size:
             if (reason := failed_download(self._path.parent / location)) is not None:
-                raise ModelLoadError(f"{self._path.name} keeps its weights elsewhere, and {reason}")
+                raise ModelLoadError(
+                    f"{self._path.name} keeps its weights elsewhere, and {reason}"
+                )
             fault = f"which is cut short ({size} of at least {minimum} bytes); copy that file again"
-            raise ModelLoadError(f"{self._path.name} keeps weights in {location[:200]!r}, {fault}")
+            raise ModelLoadError(
+                f"{self._path.name} keeps weights in {location[:200]!r}, {fault}"
+            )
 
 
 def _count(text: str) -> int:

@@ -19,13 +19,21 @@ from pocketserve.runtimes.metadata import ClassOutput
 BUDGET = 5_000_000  # fields that are read one by one, as in :mod:`.check`
 MAX_STEPS = 400  # nodes from outputs to their classes, over all outputs
 MAX_CLASSES = 1 << 16
-MAX_NAMES = 8 * MAX_CLASSES  # in all lists of a file: those of classifiers, encoders and score columns
+MAX_NAMES = (
+    8 * MAX_CLASSES
+)  # in all lists of a file: those of classifiers, encoders and score columns
 MAX_NAME_BYTES = 4 << 20  # of all names of a file together
 MAX_TARGETS = 400  # of one output
 
-_KEEP_CLASSES = frozenset(("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"))
-_KEEP_COLUMNS = frozenset(("Cast", "Div", "Identity", "Mul", "Normalizer", "Sigmoid", "Softmax"))
-_CLASSIFIERS = frozenset(("LinearClassifier", "SVMClassifier", "TreeEnsembleClassifier", "ZipMap"))
+_KEEP_CLASSES = frozenset(
+    ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+)
+_KEEP_COLUMNS = frozenset(
+    ("Cast", "Div", "Identity", "Mul", "Normalizer", "Sigmoid", "Softmax")
+)
+_CLASSIFIERS = frozenset(
+    ("LinearClassifier", "SVMClassifier", "TreeEnsembleClassifier", "ZipMap")
+)
 _CLASS_ATTRIBUTES = ("classlabels_ints", "classlabels_int64s", "classlabels_strings")
 _INT32, _INT64, _STRING = 6, 7, 8  # TensorProto.DataType
 
@@ -59,8 +67,12 @@ class _ClassGraph:
         self._steps = MAX_STEPS
         self._names_left = MAX_NAMES
         self._bytes_left = MAX_NAME_BYTES
-        self._class_outputs: dict[str, ClassOutput | None] = {}  # by tensor; None also while its classes are looked for
-        self._nodes: dict[str, tuple[Span, int]] = {}  # by output: its node, and which of the node's outputs it is
+        self._class_outputs: dict[
+            str, ClassOutput | None
+        ] = {}  # by tensor; None also while its classes are looked for
+        self._nodes: dict[
+            str, tuple[Span, int]
+        ] = {}  # by output: its node, and which of the node's outputs it is
         self._tensors: dict[str, Span] = {}
         self._outputs: list[str] = []
         for number, span in reader.parts(graph):
@@ -106,7 +118,11 @@ class _ClassGraph:
             return ClassOutput((names,)) if len(names) > 1 else None
         if kind == "Concat":
             return self._of_several_targets(inputs)
-        source = self._classes(inputs[0]) if inputs and kind in (*_KEEP_CLASSES, "LabelEncoder") else None
+        source = (
+            self._classes(inputs[0])
+            if inputs and kind in (*_KEEP_CLASSES, "LabelEncoder")
+            else None
+        )
         if source is None or kind != "LabelEncoder":
             return source
         encoded = [self._encoded(span, names) for names in source.targets]
@@ -175,8 +191,16 @@ class _ClassGraph:
     def _constant(self, name: str) -> Names:
         """Return the elements of a constant list of integers or texts; empty for anything else."""
         tensor = self._tensors.get(name)
-        if tensor is None and (node := self._step_to(name)) is not None and self._kind(node[0]) == "Constant":
-            values = [self._reader.messages(span, 5) for key, span in self._attributes(node[0]) if key == "value"]
+        if (
+            tensor is None
+            and (node := self._step_to(name)) is not None
+            and self._kind(node[0]) == "Constant"
+        ):
+            values = [
+                self._reader.messages(span, 5)
+                for key, span in self._attributes(node[0])
+                if key == "value"
+            ]
             tensor = next(values[0], None) if values else None
         return () if tensor is None else self._elements(tensor)
 
@@ -189,11 +213,16 @@ class _ClassGraph:
             return self._texts(self._reader.messages(tensor, 6))
         if kind not in ([_INT32], [_INT64]):
             return ()
-        raw = b"".join(self._reader.data[start:end] for start, end in self._reader.messages(tensor, 9))
+        raw = b"".join(
+            self._reader.data[start:end]
+            for start, end in self._reader.messages(tensor, 9)
+        )
         code, size, field = ("i", 4, 5) if kind == [_INT32] else ("q", 8, 7)
         if raw and len(raw) == size * sizes[0]:
             self._pay_names(sizes[0])
-            return tuple(str(value) for value in struct.unpack(f"<{sizes[0]}{code}", raw))
+            return tuple(
+                str(value) for value in struct.unpack(f"<{sizes[0]}{code}", raw)
+            )
         return self._signed(self._reader.integers(tensor, field))
 
     def _texts(self, spans: Iterator[Span]) -> Names:
@@ -210,7 +239,9 @@ class _ClassGraph:
         self._pay_names(len(values))
         if len(values) > MAX_CLASSES:
             raise DamagedFileError("it names too many classes")
-        return tuple(str(value - (1 << 64) if value >= 1 << 63 else value) for value in values)
+        return tuple(
+            str(value - (1 << 64) if value >= 1 << 63 else value) for value in values
+        )
 
     def _pay_names(self, count: int, size: int = 0) -> None:
         """Take names from the limits of the file.

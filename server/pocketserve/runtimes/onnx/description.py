@@ -32,13 +32,17 @@ def read_onnx_texts(path: Path, prefix: str = "") -> dict[str, str]:
     texts: dict[str, str] = {}
     with mapped(path) as data:
         reader = ProtobufReader(data, _BUDGET)
-        for entry in reader.messages((0, len(data)), 14):  # StringStringEntryProto: 1 key, 2 value
+        for entry in reader.messages(
+            (0, len(data)), 14
+        ):  # StringStringEntryProto: 1 key, 2 value
             fields = dict(reader.parts(entry))
             start, end = fields.get(1, (0, 0))
             if not data[start:end].startswith(prefix.encode()):
                 continue
             if max(end - start for start, end in fields.values()) > MAX_TEXT_BYTES:
-                raise DamagedFileError(f"{path.name} has a text of more than {MAX_TEXT_BYTES} bytes")
+                raise DamagedFileError(
+                    f"{path.name} has a text of more than {MAX_TEXT_BYTES} bytes"
+                )
             texts[reader.text((start, end))] = reader.text(fields.get(2, (0, 0)))
     return texts
 
@@ -46,7 +50,11 @@ def read_onnx_texts(path: Path, prefix: str = "") -> dict[str, str]:
 def read_carried_metadata(path: Path) -> ModelMetadata | None:
     """Return the metadata that came from TFLite, or None where there are none."""
     text = read_onnx_texts(path, TFLITE_METADATA).get(TFLITE_METADATA)
-    return None if text is None else parse_metadata(_decoded(TFLITE_METADATA, text, MAX_METADATA_BYTES))
+    return (
+        None
+        if text is None
+        else parse_metadata(_decoded(TFLITE_METADATA, text, MAX_METADATA_BYTES))
+    )
 
 
 def read_carried_files(path: Path, names: Sequence[str], limit: int) -> list[bytes]:

@@ -12,22 +12,32 @@ _NOISE = re.compile(
 )
 
 # The text before the reason of a failed run; a check in its source that failed, before the words for it.
-_STEP = re.compile(r"Non-zero status code returned while running (\w+) node\. Name:'[^']*' Status Message: ")
+_STEP = re.compile(
+    r"Non-zero status code returned while running (\w+) node\. Name:'[^']*' Status Message: "
+)
 _CHECK = re.compile(r"(?:/\S+|\b\w+\.(?:h|cc)):\d+ (?:.*? was false\. |\w+ (?=[A-Z]))")
 
-_SIZES = re.compile(r"\b(?:shapes?|dimensions?|reshaped|broadcast|split|channels|bounds)\b", re.IGNORECASE)
+_SIZES = re.compile(
+    r"\b(?:shapes?|dimensions?|reshaped|broadcast|split|channels|bounds)\b",
+    re.IGNORECASE,
+)
 
 _MAX_READ = 6000
 """Characters of a text; names out of the file may be in it, and searching takes a time that grows with the square."""
 
 _EXPLANATIONS: tuple[tuple[re.Pattern[str], str], ...] = (
     (
-        re.compile(r"Unsupported model IR version: (\d+), max supported IR version: (\d+)"),
+        re.compile(
+            r"Unsupported model IR version: (\d+), max supported IR version: (\d+)"
+        ),
         "has IR version {0}, and {framework} knows those up to {1}; install a newer onnxruntime, or save the model "
         "with an older IR version",
     ),
     (
-        re.compile(r"Opset (\d+) is under development.*support for domain (\S+) is till opset (\d+)", re.DOTALL),
+        re.compile(
+            r"Opset (\d+) is under development.*support for domain (\S+) is till opset (\d+)",
+            re.DOTALL,
+        ),
         "has opset {0} of {1}, and {framework} knows those up to {2}; install a newer onnxruntime, or export the model "
         "with an older opset",
     ),
@@ -55,7 +65,10 @@ _EXPLANATIONS: tuple[tuple[re.Pattern[str], str], ...] = (
         "compares texts by the rules of the locale {0}, which this system does not have; install it, or export the "
         "model with the locale C",
     ),
-    (re.compile(r"bad_alloc|bad allocation|Failed to allocate memory"), "needs more memory than there is"),
+    (
+        re.compile(r"bad_alloc|bad allocation|Failed to allocate memory"),
+        "needs more memory than there is",
+    ),
 )
 """Patterns of ONNX Runtime's texts, and sentences about the model."""
 
@@ -65,7 +78,9 @@ def explain_onnx_error(path: Path, framework: str, text: str) -> str:
     text = text[:_MAX_READ]
     for pattern, sentence in _EXPLANATIONS:
         if match := pattern.search(text):
-            return f"{path.name} {sentence.format(*match.groups(), framework=framework)}"
+            return (
+                f"{path.name} {sentence.format(*match.groups(), framework=framework)}"
+            )
     reason = clean_text(text, 200) or "no reason given"
     return (
         f"{framework} cannot load {path.name} ({reason}): it is damaged, or needs what this version does not have; "

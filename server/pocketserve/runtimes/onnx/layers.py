@@ -50,17 +50,33 @@ def open_onnx_layers(source: ModelSource) -> RunLayers:
     options.log_severity_level = 4
     # Operators that were fused into one would have no results of their own.
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(path.parent))
-    native = ort.InferenceSession(data + _more_outputs(operators, declared), options, providers=[CPU])
-    results = [output.name for output in native.get_outputs() if output.type in ("tensor(float)", "tensor(float16)")]
+    options.add_session_config_entry(
+        "session.model_external_initializers_file_folder_path", str(path.parent)
+    )
+    native = ort.InferenceSession(
+        data + _more_outputs(operators, declared), options, providers=[CPU]
+    )
+    results = [
+        output.name
+        for output in native.get_outputs()
+        if output.type in ("tensor(float)", "tensor(float16)")
+    ]
     order = [name for name in operators if name in results]
 
     def run(inputs: Mapping[str, Array]) -> list[LayerOutput]:
-        feeds = {entry.name: np.ascontiguousarray(inputs[entry.name]) for entry in native.get_inputs()}
+        feeds = {
+            entry.name: np.ascontiguousarray(inputs[entry.name])
+            for entry in native.get_inputs()
+        }
         values: list[Any] = native.run(order, feeds)
-        arrays = {name: np.asarray(value, np.float32) for name, value in zip(order, values, strict=True)}
+        arrays = {
+            name: np.asarray(value, np.float32)
+            for name, value in zip(order, values, strict=True)
+        }
         return [
-            LayerOutput(name, operators[name], arrays[rounded.get(name, name)], name in integers)
+            LayerOutput(
+                name, operators[name], arrays[rounded.get(name, name)], name in integers
+            )
             for name in order
             if name not in rounded.values()
         ]
@@ -72,20 +88,36 @@ def _read_graph(data: bytes) -> tuple[list[_Node], dict[str, set[str]]]:
     """Return the nodes of a ModelProto's graph (7), and the names of its inputs (11) and outputs (12)."""
     reader = ProtobufReader(data, BUDGET)
     nodes: list[_Node] = []
-    declared: dict[str, set[str]] = {"inputs": set(), "outputs": set(), "weights": set()}
+    declared: dict[str, set[str]] = {
+        "inputs": set(),
+        "outputs": set(),
+        "weights": set(),
+    }
     for graph in reader.messages((0, len(data)), 7):
         nodes += [
-            _Node("".join(reader.texts(node, 4)), reader.texts(node, 1), reader.texts(node, 2))
+            _Node(
+                "".join(reader.texts(node, 4)),
+                reader.texts(node, 1),
+                reader.texts(node, 2),
+            )
             for node in reader.messages(graph, 1)
         ]
-        for key, number, field in (("inputs", 11, 1), ("outputs", 12, 1), ("weights", 5, 8)):
+        for key, number, field in (
+            ("inputs", 11, 1),
+            ("outputs", 12, 1),
+            ("weights", 5, 8),
+        ):
             declared[key].update(_names(reader, graph, number, field))
     return nodes, declared
 
 
 def _rounded(nodes: list[_Node], operators: Mapping[str, str]) -> dict[str, str]:
     """Return the results that go on as integers, with the names of the real numbers that these stand for."""
-    source = {node.outputs[0]: node.inputs[0] for node in nodes if node.operator == "QuantizeLinear"}
+    source = {
+        node.outputs[0]: node.inputs[0]
+        for node in nodes
+        if node.operator == "QuantizeLinear"
+    }
     pairs = [
         (source[node.inputs[0]], node.outputs[0])
         for node in nodes
@@ -96,13 +128,22 @@ def _rounded(nodes: list[_Node], operators: Mapping[str, str]) -> dict[str, str]
 
 def _of_integers(nodes: list[_Node]) -> Iterator[str]:
     """Yield what was made of rounded weights or sums, or is itself rounded."""
-    real = {name for node in nodes if node.operator == "DequantizeLinear" for name in node.outputs}
+    real = {
+        name
+        for node in nodes
+        if node.operator == "DequantizeLinear"
+        for name in node.outputs
+    }
     for node in nodes:
-        if node.operator in ("DequantizeLinear", *_OF_INTEGERS) or not real.isdisjoint(node.inputs):
+        if node.operator in ("DequantizeLinear", *_OF_INTEGERS) or not real.isdisjoint(
+            node.inputs
+        ):
             yield from node.outputs
 
 
-def _names(reader: ProtobufReader, graph: Span, number: int, field: int) -> Iterator[str]:
+def _names(
+    reader: ProtobufReader, graph: Span, number: int, field: int
+) -> Iterator[str]:
     for part in reader.messages(graph, number):
         yield from reader.texts(part, field)
 
@@ -115,7 +156,11 @@ def _sorted(nodes: list[_Node]) -> list[_Node]:
         stack = [last]
         while stack:
             node = stack[-1]
-            missing = [made_of[name] for name in node.inputs if name in made_of and id(made_of[name]) not in order]
+            missing = [
+                made_of[name]
+                for name in node.inputs
+                if name in made_of and id(made_of[name]) not in order
+            ]
             if id(node) in order or not missing or len(stack) > len(nodes):
                 order[id(node)] = stack.pop()
             else:

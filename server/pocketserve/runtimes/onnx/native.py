@@ -33,19 +33,31 @@ def provider_options(source: ModelSource) -> tuple[list[str], bool]:
     """Return the providers besides the CPU, in order of preference, and whether they must work."""
     names = source.options.get("providers", [])
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ModelLoadError(f'the option providers is a list such as ["NnapiExecutionProvider"], not {names!r:.100}')
-    return [name for name in dict.fromkeys(names) if name != CPU], source.flag("required")
+        raise ModelLoadError(
+            f'the option providers is a list such as ["NnapiExecutionProvider"], not {names!r:.100}'
+        )
+    return [name for name in dict.fromkeys(names) if name != CPU], source.flag(
+        "required"
+    )
 
 
 def onnx_devices(options: Options) -> dict[str, Options]:
     """Return what runs a version: the CPU, and the execution providers that this package has."""
-    plain = {key: value for key, value in options.items() if key not in ("providers", "required")}
+    plain = {
+        key: value
+        for key, value in options.items()
+        if key not in ("providers", "required")
+    }
     available = import_package("onnxruntime").get_available_providers()
     devices = {"cpu": plain} | {
-        device_name(name): plain | {"providers": [name]} for name in available if name not in _NO_DEVICES
+        device_name(name): plain | {"providers": [name]}
+        for name in available
+        if name not in _NO_DEVICES
     }
     preferred = [name for name in options.get("providers", ()) if name != CPU]
-    return current_first(devices, device_name(preferred[0]) if preferred else "cpu", options)
+    return current_first(
+        devices, device_name(preferred[0]) if preferred else "cpu", options
+    )
 
 
 def import_package(module: str) -> Any:
@@ -55,7 +67,9 @@ def import_package(module: str) -> Any:
     return ort
 
 
-def sums_overflow(machine: str = platform.machine(), processor: Path = Path("/proc/cpuinfo")) -> bool:
+def sums_overflow(
+    machine: str = platform.machine(), processor: Path = Path("/proc/cpuinfo")
+) -> bool:
     """Return whether ONNX Runtime's int8 sums overflow here, so that they are 12 % off: on x86-64 without VNNI.
 
     Args:
@@ -95,7 +109,10 @@ def open_native(
                 f"change providers in model.toml, or leave required out to run on the CPU{note}"
             )
 
-    check([name for name in providers if name not in available], "is not part of this onnxruntime")
+    check(
+        [name for name in providers if name not in available],
+        "is not part of this onnxruntime",
+    )
     present = [name for name in providers if name in available]
     fault = ""
     try:
@@ -109,13 +126,21 @@ def open_native(
     failed = [name for name in providers if name not in native.get_providers()]
     check(failed, "did not start")
     if failed:
-        _log.warning("%s runs without %s%s%s", path.name, ", ".join(failed), fault, engine_note(*failed))
+        _log.warning(
+            "%s runs without %s%s%s",
+            path.name,
+            ", ".join(failed),
+            fault,
+            engine_note(*failed),
+        )
     device = _device(native)
     check(providers if device == "cpu" else [], "takes nothing of this model")
     return native, device
 
 
-def _native(ort: Any, path: Path, threads: int, providers: Sequence[str], exact_sums: bool) -> Any:
+def _native(
+    ort: Any, path: Path, threads: int, providers: Sequence[str], exact_sums: bool
+) -> Any:
     if not exact_sums:
         return _session(ort, path, threads, providers)
     try:
@@ -123,11 +148,20 @@ def _native(ort: Any, path: Path, threads: int, providers: Sequence[str], exact_
     except Exception as error:
         if _SHARED_WEIGHTS not in str(error):
             raise
-    _log.warning("%s: operators share int8 weights or zero points, so that sums may overflow here", path.name)
+    _log.warning(
+        "%s: operators share int8 weights or zero points, so that sums may overflow here",
+        path.name,
+    )
     return _session(ort, path, threads, providers)
 
 
-def _session(ort: Any, path: Path, threads: int, providers: Sequence[str], *entries: tuple[str, str]) -> Any:
+def _session(
+    ort: Any,
+    path: Path,
+    threads: int,
+    providers: Sequence[str],
+    *entries: tuple[str, str],
+) -> Any:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -138,13 +172,19 @@ def _session(ort: Any, path: Path, threads: int, providers: Sequence[str], *entr
     for pool in ("intra", "inter"):
         # Spinning keeps a phone's cores awake.
         options.add_session_config_entry(f"session.{pool}_op.allow_spinning", "0")
-    options.add_session_config_entry("session.load_model_format", "ONNX")  # whatever its name: only that was checked
+    options.add_session_config_entry(
+        "session.load_model_format", "ONNX"
+    )  # whatever its name: only that was checked
     for entry in entries:
         options.add_session_config_entry(*entry)
     if providers:
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     return ort.InferenceSession(
-        str(path), options, providers=[*providers, CPU], enable_fallback=0, read_config_from_model=0
+        str(path),
+        options,
+        providers=[*providers, CPU],
+        enable_fallback=0,
+        read_config_from_model=0,
     )
 
 

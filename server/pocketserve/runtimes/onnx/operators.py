@@ -20,10 +20,16 @@ OperatorName = tuple[str, str]
 """An operator's or function's domain and type."""
 
 
-def first_foreign(operators: Set[OperatorName], functions: Set[OperatorName]) -> OperatorName | None:
+def first_foreign(
+    operators: Set[OperatorName], functions: Set[OperatorName]
+) -> OperatorName | None:
     """Return the first operator, by name, that is neither allowed nor one of the model's functions."""
     for name in sorted(operators):
         domain, kind = name
-        if not (kind in MICROSOFT if domain == "com.microsoft" else domain in DOMAINS or name in functions):
+        if not (
+            kind in MICROSOFT
+            if domain == "com.microsoft"
+            else domain in DOMAINS or name in functions
+        ):
             return name
     return None

@@ -48,7 +48,9 @@ class OnnxRuntime:
     platform = "onnxruntime_onnx"
     option_keys = frozenset({"providers", "required"})
 
-    def __init__(self, module: str = "onnxruntime", exact_sums: bool | None = None) -> None:
+    def __init__(
+        self, module: str = "onnxruntime", exact_sums: bool | None = None
+    ) -> None:
         self._module = module
         self._exact_sums = sums_overflow() if exact_sums is None else exact_sums
 
@@ -62,7 +64,9 @@ class OnnxRuntime:
         if (foreign := first_foreign(facts.operators, facts.functions)) is not None:
             raise ModelLoadError(f"{path.name} {foreign_operator(*foreign, framework)}")
         with load_errors(lambda error: explain_onnx_error(path, framework, str(error))):
-            native, device = open_native(ort, path, source.threads, providers, required, self._exact_sums)
+            native, device = open_native(
+                ort, path, source.threads, providers, required, self._exact_sums
+            )
             return OnnxSession(ort, native, facts, framework, device)
 
 
@@ -82,14 +86,26 @@ class OnnxSession:
 
     signatures: Mapping[str, Signature] = {}
 
-    def __init__(self, ort: Any, native: Any, facts: GraphFacts, runtime: str, device: str) -> None:
+    def __init__(
+        self, ort: Any, native: Any, facts: GraphFacts, runtime: str, device: str
+    ) -> None:
         self._ort = ort
         self._native: Any = native
         self._inputs = {arg.name: input_spec(arg, facts) for arg in native.get_inputs()}
-        self._outputs = {arg.name: output_of(arg, facts) for arg in native.get_outputs()}
-        self._by_value = any(spec.datatype == "BF16" for output in self._outputs.values() for spec in output.specs)
-        plain = all(isinstance(output, TensorOutput) for output in self._outputs.values())
-        if self._by_value and (not plain or any(spec.datatype == "BYTES" for spec in self._inputs.values())):
+        self._outputs = {
+            arg.name: output_of(arg, facts) for arg in native.get_outputs()
+        }
+        self._by_value = any(
+            spec.datatype == "BF16"
+            for output in self._outputs.values()
+            for spec in output.specs
+        )
+        plain = all(
+            isinstance(output, TensorOutput) for output in self._outputs.values()
+        )
+        if self._by_value and (
+            not plain or any(spec.datatype == "BYTES" for spec in self._inputs.values())
+        ):
             raise ModelLoadError(
                 "the model has bfloat16 outputs beside strings, sequences or maps, which onnxruntime cannot exchange "
                 "at once; convert it with float32 outputs"
@@ -97,7 +113,9 @@ class OnnxSession:
         # Where all sizes are fixed and no whole numbers say some (UINT8 are pixels), those that do not fit are the
         # model's own.
         self._takes_sizes = any(
-            spec.open or -1 in spec.shape or (spec.datatype.startswith(("INT", "UINT")) and spec.datatype[-1] != "8")
+            spec.open
+            or -1 in spec.shape
+            or (spec.datatype.startswith(("INT", "UINT")) and spec.datatype[-1] != "8")
             for spec in self._inputs.values()
         )
         self.runtime = runtime
@@ -105,20 +123,31 @@ class OnnxSession:
         if any(output.unsure for output in self._outputs.values()):
             probe = run_on_zeros(self.run, [*self._inputs.values()])
             if probe is not None:
-                self._outputs = {name: output.learned(probe) for name, output in self._outputs.items()}
+                self._outputs = {
+                    name: output.learned(probe)
+                    for name, output in self._outputs.items()
+                }
         self.inputs: Sequence[TensorSpec] = list(self._inputs.values())
-        self.outputs: Sequence[TensorSpec] = [spec for output in self._outputs.values() for spec in output.specs]
+        self.outputs: Sequence[TensorSpec] = [
+            spec for output in self._outputs.values() for spec in output.specs
+        ]
         if len({spec.name for spec in self.outputs}) != len(self.outputs):
-            raise ModelLoadError("two outputs would have the same name; export the model with other output names")
+            raise ModelLoadError(
+                "two outputs would have the same name; export the model with other output names"
+            )
         exchanged = sum(byte_size(spec) for spec in (*self.inputs, *self.outputs))
         self.memory_bytes = facts.total_bytes + exchanged
         self.properties: Mapping[str, str] = _properties(native)
 
-    def run(self, inputs: Mapping[str, Array], signature: str | None = None) -> dict[str, Array]:
+    def run(
+        self, inputs: Mapping[str, Array], signature: str | None = None
+    ) -> dict[str, Array]:
         """Run; strings are UTF-8 ``bytes``, BF16 is ``uint16`` bits. A session whose run failed works on."""
         if self._native is None:
             raise RuntimeError("the session is closed")
-        arrays = {name: _prepared(inputs[name], spec) for name, spec in self._inputs.items()}
+        arrays = {
+            name: _prepared(inputs[name], spec) for name, spec in self._inputs.items()
+        }
         values = self._call(arrays)
         results: dict[str, Array] = {}
         for output, value in zip(self._outputs.values(), values, strict=True):
@@ -132,18 +161,28 @@ class OnnxSession:
         """Run natively; return values in the order of the outputs."""
         try:
             feeds = {
-                name: self._value(array, spec) if self._by_value or spec.datatype == "BF16" else array
-                for (name, array), spec in zip(arrays.items(), self._inputs.values(), strict=True)
+                name: self._value(array, spec)
+                if self._by_value or spec.datatype == "BF16"
+                else array
+                for (name, array), spec in zip(
+                    arrays.items(), self._inputs.values(), strict=True
+                )
             }
-            run = self._native.run_with_ort_values if self._by_value else self._native.run
+            run = (
+                self._native.run_with_ort_values if self._by_value else self._native.run
+            )
             values: Sequence[Any] = run(list(self._outputs), feeds)
             # As OrtValues, an output that is an input handed through shares its memory.
             return [_copied(value) for value in values] if self._by_value else values
-        except UnicodeDecodeError as error:  # also a ValueError, but no fault of the request
+        except (
+            UnicodeDecodeError
+        ) as error:  # also a ValueError, but no fault of the request
             raise RuntimeError("an output string of the model is not UTF-8") from error
         except Exception as error:
             # The classes themselves lie in a private module of the package.
-            if type(error).__name__ == "InvalidArgument" or (self._takes_sizes and is_about_sizes(str(error))):
+            if type(error).__name__ == "InvalidArgument" or (
+                self._takes_sizes and is_about_sizes(str(error))
+            ):
                 raise ValueError(clean_text(str(error), 300)) from error
             if type(error).__module__.startswith("onnxruntime"):
                 raise RuntimeError(clean_text(str(error), 300)) from error
@@ -154,20 +193,29 @@ class OnnxSession:
         kind = self._ort.OrtValue
         if spec.datatype != "BF16":
             return kind.ortvalue_from_numpy(array)
-        return kind.ortvalue_from_numpy_with_onnx_type(array, 16)  # TensorProto.DataType.BFLOAT16
+        return kind.ortvalue_from_numpy_with_onnx_type(
+            array, 16
+        )  # TensorProto.DataType.BFLOAT16
 
 
 def _prepared(array: Array, spec: TensorSpec) -> Array:
     """Return an array as ONNX Runtime wants it: native byte order, row-major, text as str."""
     if spec.shape == () and array.shape != ():
-        raise ValueError(f"input {spec.name!r} has shape {list(array.shape)}, expected []")
+        raise ValueError(
+            f"input {spec.name!r} has shape {list(array.shape)}, expected []"
+        )
     if spec.datatype != "BYTES" or array.dtype.kind not in "OSU":
         # ``ascontiguousarray`` would make shape () to shape (1,).
         return np.asarray(array, dtype=array.dtype.newbyteorder("="), order="C")
     try:
-        items = [item.decode() if isinstance(item, bytes) else str(item) for item in array.reshape(-1).tolist()]
+        items = [
+            item.decode() if isinstance(item, bytes) else str(item)
+            for item in array.reshape(-1).tolist()
+        ]
     except UnicodeDecodeError as error:
-        raise ValueError(f"input {spec.name!r} has a string that is not UTF-8, as ONNX demands ({error})") from None
+        raise ValueError(
+            f"input {spec.name!r} has a string that is not UTF-8, as ONNX demands ({error})"
+        ) from None
     return object_array(items).reshape(array.shape)
 
 
@@ -184,7 +232,10 @@ def _copied(value: Any) -> Array:
 def _properties(native: Any) -> dict[str, str]:
     """Return what the file's author wrote into it; nothing where that is no UTF-8 or too long to be a description."""
     try:
-        texts = {str(name): str(text) for name, text in native.get_modelmeta().custom_metadata_map.items()}
+        texts = {
+            str(name): str(text)
+            for name, text in native.get_modelmeta().custom_metadata_map.items()
+        }
     except Exception:  # a description is never worth refusing a model for
         return {}
     return texts if sum(map(len, texts.values())) <= MAX_PROPERTY_CHARS else {}

@@ -25,8 +25,16 @@ from pocketserve_wire import DATATYPES
 
 from .check import GraphFacts
 
-_DATATYPES = {name.lower(): name for name in DATATYPES if name.startswith(("INT", "UINT", "BOOL"))}
-_DATATYPES |= {"float16": "FP16", "bfloat16": "BF16", "float": "FP32", "double": "FP64", "string": "BYTES"}
+_DATATYPES = {
+    name.lower(): name for name in DATATYPES if name.startswith(("INT", "UINT", "BOOL"))
+}
+_DATATYPES |= {
+    "float16": "FP16",
+    "bfloat16": "BF16",
+    "float": "FP32",
+    "double": "FP64",
+    "string": "BYTES",
+}
 """ONNX Runtime's element types. It also has 8-, 4- and 2-bit ones, which the protocol cannot carry."""
 
 
@@ -43,7 +51,11 @@ class TensorOutput(NamedTuple):
 
     def learned(self, probe: Probe) -> TensorOutput:
         """Return the output with the shape that runs on zeros gave, where the file does not tell it."""
-        return self._replace(specs=(probe.learned(self.specs[0]),)) if self.unsure else self
+        return (
+            self._replace(specs=(probe.learned(self.specs[0]),))
+            if self.unsure
+            else self
+        )
 
 
 class SequenceOutput(NamedTuple):
@@ -74,7 +86,9 @@ class SequenceOutput(NamedTuple):
         """Return the output with the shapes that runs on zeros gave."""
         elements, shapes = map(probe.learned, self.specs)
         # How many elements there are may depend on the values, which were all zero.
-        elements, shapes = (spec._replace(shape=(-1, *spec.shape[1:])) for spec in (elements, shapes))
+        elements, shapes = (
+            spec._replace(shape=(-1, *spec.shape[1:])) for spec in (elements, shapes)
+        )
         return self._replace(specs=(elements, shapes))
 
 
@@ -82,25 +96,35 @@ class MapOutput(NamedTuple):
     """An output that is a map, or a sequence of maps with a row for each."""
 
     specs: tuple[TensorSpec, TensorSpec]
-    keys: tuple[Any, ...] = ()  # as runs on zeros gave them: no row tells them when a batch is empty
+    keys: tuple[
+        Any, ...
+    ] = ()  # as runs on zeros gave them: no row tells them when a batch is empty
     unsure: bool = True
 
     def arrays(self, value: Any) -> dict[str, Array]:
         """Return a run's map, or list of maps, as two arrays: ``NAME.keys`` and ``NAME.values``."""
         keys, values = self.specs
         rows = [value] if isinstance(value, Mapping) else value
-        names = list(dict.fromkeys(itertools.chain.from_iterable(rows))) or list(self.keys)
+        names = list(dict.fromkeys(itertools.chain.from_iterable(rows))) or list(
+            self.keys
+        )
         cells = [[row.get(name, math.nan) for name in names] for row in rows]
-        table = np.array(cells, DATATYPES[values.datatype].typestr).reshape(len(rows), len(names))
+        table = np.array(cells, DATATYPES[values.datatype].typestr).reshape(
+            len(rows), len(names)
+        )
         return {
-            keys.name: _encoded(object_array(names), keys) if keys.datatype == "BYTES" else np.array(names, np.int64),
+            keys.name: _encoded(object_array(names), keys)
+            if keys.datatype == "BYTES"
+            else np.array(names, np.int64),
             values.name: table[0] if isinstance(value, Mapping) else table,
         }
 
     def learned(self, probe: Probe) -> MapOutput:
         """Return the output with the shapes and the keys that runs on zeros gave."""
         keys, values = map(probe.learned, self.specs)
-        return self._replace(specs=(keys, values), keys=tuple(probe.results[0][keys.name].tolist()))
+        return self._replace(
+            specs=(keys, values), keys=tuple(probe.results[0][keys.name].tolist())
+        )
 
 
 Output = TensorOutput | SequenceOutput | MapOutput
@@ -130,10 +154,16 @@ def output_of(arg: Any, facts: GraphFacts) -> Output:
         return TensorOutput((spec,), unranked)
     if (kind := _SEQUENCE.fullmatch(arg.type)) and kind[1] != "bfloat16":
         shapes = TensorSpec(f"{arg.name}.shapes", "INT64", (-1, -1))
-        return SequenceOutput((TensorSpec(arg.name, _datatype(arg, kind[1]), (-1,)), shapes))
+        return SequenceOutput(
+            (TensorSpec(arg.name, _datatype(arg, kind[1]), (-1,)), shapes)
+        )
     if kind := _MAPS.fullmatch(arg.type):
         keys = TensorSpec(f"{arg.name}.keys", _datatype(arg, kind[2]), (-1,))
-        values = TensorSpec(f"{arg.name}.values", _datatype(arg, kind[3]), (-1, -1) if kind[1] else (-1,))
+        values = TensorSpec(
+            f"{arg.name}.values",
+            _datatype(arg, kind[3]),
+            (-1, -1) if kind[1] else (-1,),
+        )
         return MapOutput((keys, values))
     raise ModelLoadError(
         f"output {arg.name!r} is of type {arg.type}, which cannot be served; export the model with tensors as outputs"
@@ -144,8 +174,12 @@ def _tensor_spec(arg: Any, element: str, facts: GraphFacts) -> tuple[TensorSpec,
     """Return a tensor's spec, and whether the file does not tell its shape."""
     unranked = arg.name in facts.unranked and not arg.shape
     # Names and None stand for free dimensions.
-    shape = tuple(size if isinstance(size, int) and size >= 0 else -1 for size in arg.shape)
-    return TensorSpec(arg.name, _datatype(arg, element), (-1,) if unranked else shape), unranked
+    shape = tuple(
+        size if isinstance(size, int) and size >= 0 else -1 for size in arg.shape
+    )
+    return TensorSpec(
+        arg.name, _datatype(arg, element), (-1,) if unranked else shape
+    ), unranked
 
 
 def _datatype(arg: Any, element: str) -> str:
@@ -159,7 +193,10 @@ def _datatype(arg: Any, element: str) -> str:
 def _encoded(array: Array, spec: TensorSpec) -> Array:
     if spec.datatype != "BYTES":
         return array
-    items = [item.encode() if isinstance(item, str) else bytes(item) for item in array.reshape(-1).tolist()]
+    items = [
+        item.encode() if isinstance(item, str) else bytes(item)
+        for item in array.reshape(-1).tolist()
+    ]
     return object_array(items).reshape(array.shape)
 
 

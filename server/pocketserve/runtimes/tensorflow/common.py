@@ -17,7 +17,10 @@ import numpy as np
 
 from pocketserve.messages import excerpt
 from pocketserve.runtimes.base import ModelLoadError, Signature
-from pocketserve.runtimes.framework_import import FRAMEWORK_ENVIRONMENT, require_framework
+from pocketserve.runtimes.framework_import import (
+    FRAMEWORK_ENVIRONMENT,
+    require_framework,
+)
 from pocketserve.runtimes.tensorflow import INSTALL
 from pocketserve.tensors import Array, TensorSpec, datatype_of
 
@@ -32,9 +35,15 @@ def import_tensorflow(threads: int) -> Any:
     # With oneDNN, as on x86-64, TensorFlow has an allocator of its own that never gives anything back.
     os.environ.setdefault("TF_ONEDNN_USE_SYSTEM_ALLOCATOR", "true")
     tf = require_framework("tensorflow", "TensorFlow", INSTALL)
-    if os.environ["TF_CPP_MIN_LOG_LEVEL"] == FRAMEWORK_ENVIRONMENT["TF_CPP_MIN_LOG_LEVEL"]:
+    if (
+        os.environ["TF_CPP_MIN_LOG_LEVEL"]
+        == FRAMEWORK_ENVIRONMENT["TF_CPP_MIN_LOG_LEVEL"]
+    ):
         tf.get_logger().setLevel("ERROR")
-    with _configuring, contextlib.suppress(RuntimeError):  # it has run already, here or in the embedding program
+    with (
+        _configuring,
+        contextlib.suppress(RuntimeError),
+    ):  # it has run already, here or in the embedding program
         tf.config.set_visible_devices([], "GPU")
         tf.config.threading.set_intra_op_parallelism_threads(threads)
         tf.config.threading.set_inter_op_parallelism_threads(threads)
@@ -54,8 +63,12 @@ class LoadedObject:
 
     owner: Any  # keeps the variables alive
     entries: dict[str, EntryPoint] = field(default_factory=dict)  # by signature
-    problems: dict[str, str] = field(default_factory=dict)  # why a signature cannot be served
-    close: Callable[[], None] = lambda: None  # releases what the garbage collector does not
+    problems: dict[str, str] = field(
+        default_factory=dict
+    )  # why a signature cannot be served
+    close: Callable[[], None] = lambda: (
+        None
+    )  # releases what the garbage collector does not
     # give the variables that runs change the values that they had in the file
     restorers: list[Callable[[], None]] = field(default_factory=list)
 
@@ -65,16 +78,22 @@ class TensorFlowSession:
 
     device = "cpu"
 
-    def __init__(self, model: LoadedObject, default: EntryPoint, runtime: str, memory_bytes: int) -> None:
+    def __init__(
+        self, model: LoadedObject, default: EntryPoint, runtime: str, memory_bytes: int
+    ) -> None:
         self._model: LoadedObject | None = model
         self._default = default
         self.inputs: Sequence[TensorSpec] = default.signature.inputs
         self.outputs: Sequence[TensorSpec] = default.signature.outputs
-        self.signatures: Mapping[str, Signature] = {name: entry.signature for name, entry in model.entries.items()}
+        self.signatures: Mapping[str, Signature] = {
+            name: entry.signature for name, entry in model.entries.items()
+        }
         self.runtime = runtime
         self.memory_bytes = memory_bytes
 
-    def run(self, inputs: Mapping[str, Array], signature: str | None = None) -> dict[str, Array]:
+    def run(
+        self, inputs: Mapping[str, Array], signature: str | None = None
+    ) -> dict[str, Array]:
         if self._model is None:
             raise RuntimeError("the session is closed")
         entry = self._default if signature is None else self._model.entries[signature]
@@ -96,13 +115,17 @@ class StatefulTensorFlowSession(TensorFlowSession):
             restore()
 
 
-def open_session(model: LoadedObject, default: EntryPoint, runtime: str, memory_bytes: int) -> TensorFlowSession:
+def open_session(
+    model: LoadedObject, default: EntryPoint, runtime: str, memory_bytes: int
+) -> TensorFlowSession:
     """Return the session of a model, which can be reset if its only entry point changes variables.
 
     As with TFLite: what has several signatures decides itself what becomes of its state, and keeps it.
     """
     stateful = model.restorers and len(model.entries) < 2
-    return (StatefulTensorFlowSession if stateful else TensorFlowSession)(model, default, runtime, memory_bytes)
+    return (StatefulTensorFlowSession if stateful else TensorFlowSession)(
+        model, default, runtime, memory_bytes
+    )
 
 
 def make_entry(
@@ -117,14 +140,24 @@ def make_entry(
         inputs, outputs: TensorFlow's tensors or specs by name.
         invoke: returns NumPy's results for arrays by name, in the order of the outputs.
     """
-    takes, returns = (tuple(tensor_spec(name, spec) for name, spec in specs.items()) for specs in (inputs, outputs))
+    takes, returns = (
+        tuple(tensor_spec(name, spec) for name, spec in specs.items())
+        for specs in (inputs, outputs)
+    )
 
     def call(arrays: Mapping[str, Array]) -> dict[str, Array]:
         try:
             values = invoke(arrays)
-        except (tf.errors.InvalidArgumentError, tf.errors.OutOfRangeError, TypeError) as error:
+        except (
+            tf.errors.InvalidArgumentError,
+            tf.errors.OutOfRangeError,
+            TypeError,
+        ) as error:
             raise ValueError(_complaint(error)) from error
-        return {spec.name: _as_array(value) for spec, value in zip(returns, values, strict=True)}
+        return {
+            spec.name: _as_array(value)
+            for spec, value in zip(returns, values, strict=True)
+        }
 
     return EntryPoint(Signature(takes, returns), call)
 
@@ -151,23 +184,41 @@ def variable_restorers(function: Any) -> list[Callable[[], None]]:
 def tensor_spec(name: str, spec: Any) -> TensorSpec:
     """Return the spec of anything with ``dtype`` and ``shape``; a tensor of unknown rank takes any shape."""
     dtype = getattr(spec, "dtype", None)
-    if dtype is None or not hasattr(spec, "shape") or type(spec).__name__ in ("RaggedTensorSpec", "SparseTensorSpec"):
-        raise ModelLoadError(f"tensor {name!r} is sparse, ragged or no tensor at all, which cannot be served")
+    if (
+        dtype is None
+        or not hasattr(spec, "shape")
+        or type(spec).__name__ in ("RaggedTensorSpec", "SparseTensorSpec")
+    ):
+        raise ModelLoadError(
+            f"tensor {name!r} is sparse, ragged or no tensor at all, which cannot be served"
+        )
     try:
-        datatype = "BF16" if dtype.name == "bfloat16" else datatype_of(dtype.as_numpy_dtype)
+        datatype = (
+            "BF16" if dtype.name == "bfloat16" else datatype_of(dtype.as_numpy_dtype)
+        )
     except (ValueError, TypeError) as error:
-        raise ModelLoadError(f"tensor {name!r} has type {dtype.name}, which cannot be served") from error
+        raise ModelLoadError(
+            f"tensor {name!r} has type {dtype.name}, which cannot be served"
+        ) from error
     if spec.shape.rank is None:
         return TensorSpec(name, datatype, (-1,), open=True)
-    return TensorSpec(name, datatype, tuple(-1 if size is None else int(size) for size in spec.shape.as_list()))
+    return TensorSpec(
+        name,
+        datatype,
+        tuple(-1 if size is None else int(size) for size in spec.shape.as_list()),
+    )
 
 
-def input_converters(tf: Any, specs: Mapping[str, Any]) -> dict[str, Callable[[Array], Any]]:
+def input_converters(
+    tf: Any, specs: Mapping[str, Any]
+) -> dict[str, Callable[[Array], Any]]:
     """Return, by input, a function from an array to a tensor of the right type."""
 
     def converter(dtype: Any) -> Callable[[Array], Any]:
         if dtype.name == "bfloat16":
-            return lambda array: tf.bitcast(tf.convert_to_tensor(array, tf.uint16), tf.bfloat16)
+            return lambda array: tf.bitcast(
+                tf.convert_to_tensor(array, tf.uint16), tf.bfloat16
+            )
         return lambda array: tf.convert_to_tensor(array, dtype)
 
     return {name: converter(spec.dtype) for name, spec in specs.items()}
@@ -185,9 +236,23 @@ def _as_array(value: Any) -> Array:
 
 def _complaint(error: BaseException) -> str:
     """Return TensorFlow's message without the Python frames and nodes around it."""
-    noise = (" ", "\t", "Graph execution error", "Detected at node", "Stack trace", "Errors may have", "Input Source")
-    lines = (line for line in str(error).splitlines() if line.strip() and not line.startswith(noise))
-    return excerpt(next(lines, str(error)).partition(" [Op:")[0]) or type(error).__name__
+    noise = (
+        " ",
+        "\t",
+        "Graph execution error",
+        "Detected at node",
+        "Stack trace",
+        "Errors may have",
+        "Input Source",
+    )
+    lines = (
+        line
+        for line in str(error).splitlines()
+        if line.strip() and not line.startswith(noise)
+    )
+    return (
+        excerpt(next(lines, str(error)).partition(" [Op:")[0]) or type(error).__name__
+    )
 
 
 def error_text(error: BaseException) -> str:

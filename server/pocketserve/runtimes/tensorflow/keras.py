@@ -24,7 +24,12 @@ from pocketserve.runtimes.tensorflow import FORMATS, INSTALL
 from pocketserve.tensors import Array
 
 from . import common
-from .keras_config import check_config, keras_configuration, layers_with_neutral_options, without_neutral_options
+from .keras_config import (
+    check_config,
+    keras_configuration,
+    layers_with_neutral_options,
+    without_neutral_options,
+)
 
 MINIMUM_KERAS = (3, 14)
 """Below it, files could run code, read or write other files (CVE-2025-9905, CVE-2026-1669, GHSA-hqp4-2352-xf5r)."""
@@ -46,11 +51,21 @@ class KerasRuntime:
         tf, keras, model = load_keras_model(source)
         specs = _symbolic_inputs(tf, model, name)
         function = _trace(tf, model, list(specs.values()), name)
-        loaded = common.LoadedObject(model, restorers=common.variable_restorers(function))
-        weights = [(math.prod(int(size or 1) for size in v.shape), tf.as_dtype(v.dtype).size) for v in model.variables]
+        loaded = common.LoadedObject(
+            model, restorers=common.variable_restorers(function)
+        )
+        weights = [
+            (math.prod(int(size or 1) for size in v.shape), tf.as_dtype(v.dtype).size)
+            for v in model.variables
+        ]
         size = sum(count * int(item_bytes or 1) for count, item_bytes in weights)
         entry = _entry(tf, model, specs, function)
-        return common.open_session(loaded, entry, f"keras {keras.__version__} (tensorflow {tf.__version__})", size)
+        return common.open_session(
+            loaded,
+            entry,
+            f"keras {keras.__version__} (tensorflow {tf.__version__})",
+            size,
+        )
 
 
 RUNTIME = KerasRuntime()
@@ -66,16 +81,25 @@ def load_keras_model(source: ModelSource) -> tuple[Any, Any, Any]:
     tf = common.import_tensorflow(source.threads)
     keras = _import_keras()
     title = f"Keras {keras.__version__}"
-    with load_errors(lambda error: _explain(source.path.name, title, saved_by, _innermost(error))):
+    with load_errors(
+        lambda error: _explain(source.path.name, title, saved_by, _innermost(error))
+    ):
         check_config(source.path)
-        layers = _tolerant_layers(keras, layers_with_neutral_options(keras_configuration(source.path)))
-        model = keras.models.load_model(source.path, layers, compile=False, safe_mode=True)
+        layers = _tolerant_layers(
+            keras, layers_with_neutral_options(keras_configuration(source.path))
+        )
+        model = keras.models.load_model(
+            source.path, layers, compile=False, safe_mode=True
+        )
     return tf, keras, model
 
 
 def _tolerant_layers(keras: Any, names: Iterable[str]) -> dict[str, Any]:
     """Return classes that make a layer of Keras from options of Keras 2, by the layer's name."""
-    return {name: _tolerant_layer(getattr(keras.layers, name), name) for name in sorted(names)}
+    return {
+        name: _tolerant_layer(getattr(keras.layers, name), name)
+        for name in sorted(names)
+    }
 
 
 def _tolerant_layer(layer: Any, name: str) -> Any:
@@ -85,18 +109,27 @@ def _tolerant_layer(layer: Any, name: str) -> Any:
     return type(name, (layer,), {"from_config": classmethod(from_config)})
 
 
-def _entry(tf: Any, model: Any, specs: Mapping[str, Any], function: Any) -> common.EntryPoint:
+def _entry(
+    tf: Any, model: Any, specs: Mapping[str, Any], function: Any
+) -> common.EntryPoint:
     results = list(function.structured_outputs)
     outputs = dict(zip(_output_names(model, len(results)), results, strict=True))
     converters = common.input_converters(tf, specs).items()
 
     def invoke(arrays: Mapping[str, Array]) -> Iterable[Any]:
-        return [tensor.numpy() for tensor in function(*[convert(arrays[name]) for name, convert in converters])]
+        return [
+            tensor.numpy()
+            for tensor in function(
+                *[convert(arrays[name]) for name, convert in converters]
+            )
+        ]
 
     entry = common.make_entry(tf, specs, outputs, invoke)
     # Keras itself demands as many rows of all inputs; its graph would broadcast a single one.
     inputs = [
-        spec._replace(batch="batch") if spec.shape[:1] == (-1,) and not spec.open else spec
+        spec._replace(batch="batch")
+        if spec.shape[:1] == (-1,) and not spec.open
+        else spec
         for spec in entry.signature.inputs
     ]
     return entry._replace(signature=entry.signature._replace(inputs=inputs))
@@ -119,14 +152,18 @@ def _check_file(path: Path) -> str:
     with file_errors(path.name):
         with path.open("rb") as file:
             head = file.read(len(hdf5))
-        if path.suffix not in suffixes and path.suffix.lower() in suffixes:  # Keras goes by them, and knows no capitals
+        if (
+            path.suffix not in suffixes and path.suffix.lower() in suffixes
+        ):  # Keras goes by them, and knows no capitals
             raise ModelLoadError(
                 f"{path.name}: Keras wants the ending in small letters, {path.suffix.lower()}; rename it"
             )
         if path.suffix == ".keras":
             return _check_archive(path)
     if head != hdf5:
-        raise ModelLoadError(f"{path.name} is no HDF5 file; copy or save the model again")
+        raise ModelLoadError(
+            f"{path.name} is no HDF5 file; copy or save the model again"
+        )
     return ""
 
 
@@ -136,11 +173,26 @@ def _check_archive(path: Path) -> str:
             names = archive.namelist()
             inflated = sum(info.file_size for info in archive.infolist())
             if "config.json" not in names:
-                raise ModelLoadError(f"{path.name} is a zip archive without config.json, so no Keras model")
+                raise ModelLoadError(
+                    f"{path.name} is a zip archive without config.json, so no Keras model"
+                )
             if inflated > MAX_INFLATION * path.stat().st_size:
-                raise ModelLoadError(f"{path.name} would inflate to {inflated} bytes, which no Keras model does")
-            metadata = json.loads(archive.read("metadata.json")) if "metadata.json" in names else {}
-    except (zipfile.BadZipFile, ValueError, RecursionError, NotImplementedError, RuntimeError, EOFError) as error:
+                raise ModelLoadError(
+                    f"{path.name} would inflate to {inflated} bytes, which no Keras model does"
+                )
+            metadata = (
+                json.loads(archive.read("metadata.json"))
+                if "metadata.json" in names
+                else {}
+            )
+    except (
+        zipfile.BadZipFile,
+        ValueError,
+        RecursionError,
+        NotImplementedError,
+        RuntimeError,
+        EOFError,
+    ) as error:
         raise ModelLoadError(
             f"{path.name} is no whole Keras archive ({common.error_text(error)}); copy or save the model again"
         ) from error
@@ -157,12 +209,24 @@ _UNKNOWN_OPTION = re.compile(
 _UNSAFE = re.compile(
     r"safe_mode|[Uu]nsafe|arbitrary code|potential risk|Not allowed|is not allowed|disallowed|ExternalLink"
 )
-_OLD_CLASSES = frozenset({"TFOpLambda", "SlicingOpLambda", "ClassMethod", "InstanceProperty", "ModuleWrapper"})
+_OLD_CLASSES = frozenset(
+    {
+        "TFOpLambda",
+        "SlicingOpLambda",
+        "ClassMethod",
+        "InstanceProperty",
+        "ModuleWrapper",
+    }
+)
 
 
 def _innermost(error: Exception) -> str:
     """Return the cause of an error, without the configurations of all layers around it that Keras prints too."""
-    text = str(error).rpartition("Exception encountered:")[2].partition("Full object config:")[0]
+    text = (
+        str(error)
+        .rpartition("Exception encountered:")[2]
+        .partition("Full object config:")[0]
+    )
     if isinstance(error, KeyError):
         text = f"KeyError: {text}"
     return excerpt(text, 1000) or type(error).__name__
@@ -170,14 +234,20 @@ def _innermost(error: Exception) -> str:
 
 def _explain(name: str, title: str, saved_by: str, text: str) -> str:
     """Return a sentence for people from Keras's error text."""
-    origin = f" (it was saved by Keras {saved_by}, this is {title})" if saved_by else f" (this is {title})"
+    origin = (
+        f" (it was saved by Keras {saved_by}, this is {title})"
+        if saved_by
+        else f" (this is {title})"
+    )
     if "Lambda" in text and _UNSAFE.search(text):
         return (
             f"{name} has a Lambda layer, which is Python code inside the file and is not run; save the model with "
             "built-in layers instead, or convert it to .tflite or a SavedModel where you trust it"
         )
     if _UNSAFE.search(text):
-        reason = text[max(text.find("Not allowed"), 0) :].partition(" List of objects")[0]
+        reason = text[max(text.find("Not allowed"), 0) :].partition(" List of objects")[
+            0
+        ]
         return f"{name} is not loaded because it is unsafe: {excerpt(reason)}"
     if unknown := _UNKNOWN_CLASS.search(text):
         if unknown[1] in _OLD_CLASSES:
@@ -185,7 +255,11 @@ def _explain(name: str, title: str, saved_by: str, text: str) -> str:
                 f"{name} calls TensorFlow operators outside of layers ({unknown[1]}), which Keras 3 cannot read back"
                 f"{origin}; export it as SavedModel or .tflite with the TensorFlow that made it"
             )
-        other = "" if title == f"Keras {saved_by}" else f" or belongs to another version of Keras{origin}"
+        other = (
+            ""
+            if title == f"Keras {saved_by}"
+            else f" or belongs to another version of Keras{origin}"
+        )
         return (
             f"{name} needs {unknown[1]}, which is custom code{other}; export the model as SavedModel or .tflite where "
             "that code is"
@@ -199,7 +273,8 @@ def _explain(name: str, title: str, saved_by: str, text: str) -> str:
     if "No model config found" in text:
         return f"{name} holds weights only, without the model; save the whole model with model.save()"
     if re.search(
-        r"truncated file|file signature not found|[Uu]nable to (?:synchronously )?open|bad object header", text
+        r"truncated file|file signature not found|[Uu]nable to (?:synchronously )?open|bad object header",
+        text,
     ):
         return f"{name} is damaged or cut short ({excerpt(text, 200)}); copy or save the file again"
     return f"Keras cannot load {name}{origin}: {excerpt(text)}; copy it again, or save it again with this Keras"
@@ -212,13 +287,22 @@ def _symbolic_inputs(tf: Any, model: Any, file_name: str) -> dict[str, Any]:
     except AttributeError:  # a Sequential model that was never built
         tensors = []
     if not tensors:
-        raise ModelLoadError(f"{file_name} does not say what it takes; give the model an Input and save it again")
-    if any(getattr(tensor, "sparse", False) or getattr(tensor, "ragged", False) for tensor in tensors):
-        raise ModelLoadError(f"{file_name} has sparse or ragged inputs, which cannot be served")
+        raise ModelLoadError(
+            f"{file_name} does not say what it takes; give the model an Input and save it again"
+        )
+    if any(
+        getattr(tensor, "sparse", False) or getattr(tensor, "ragged", False)
+        for tensor in tensors
+    ):
+        raise ModelLoadError(
+            f"{file_name} has sparse or ragged inputs, which cannot be served"
+        )
     specs = {}
     for position, tensor in enumerate(tensors):
         name = tensor.name if tensor.name not in specs else f"{tensor.name}_{position}"
-        specs[name] = tf.TensorSpec(tensor.shape, tensor.dtype, name=f"input_{position}")
+        specs[name] = tf.TensorSpec(
+            tensor.shape, tensor.dtype, name=f"input_{position}"
+        )
     return specs
 
 
@@ -228,8 +312,14 @@ def _trace(tf: Any, model: Any, specs: Sequence[Any], file_name: str) -> Any:
     def call(*tensors: Any) -> Any:
         # A model whose inputs were given as a dictionary takes a flat list too, but not the other way round.
         structure = getattr(model, "_inputs_struct", None)
-        inputs = list(tensors) if structure is None else tf.nest.pack_sequence_as(structure, list(tensors))
-        return tf.nest.flatten(model(tensors[0] if len(tensors) == 1 else inputs, training=False))
+        inputs = (
+            list(tensors)
+            if structure is None
+            else tf.nest.pack_sequence_as(structure, list(tensors))
+        )
+        return tf.nest.flatten(
+            model(tensors[0] if len(tensors) == 1 else inputs, training=False)
+        )
 
     fault = f"{file_name} was loaded, but its graph cannot be built"
     with load_errors(lambda error: f"{fault}: {common.error_text(error)}"):

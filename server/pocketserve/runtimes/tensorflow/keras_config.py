@@ -24,19 +24,28 @@ _CLASSES = read_names(__package__, "keras_classes.txt")
 LAYERS, OTHERS = _CLASSES["layers"], _CLASSES["others"]
 CLASSES = LAYERS | OTHERS
 
-_VALUES = re.compile("__(keras_tensor|tensor|numpy|bytes|ellipsis|slice|tuple)__|TensorShape")
+_VALUES = re.compile(
+    "__(keras_tensor|tensor|numpy|bytes|ellipsis|slice|tuple)__|TensorShape"
+)
 """Names of plain values."""
 
 _KINDS = "initializers|regularizers|constraints|losses|metrics|optimizers|quantizers|dtype_policies|random"
 _MODULES = re.compile(rf"keras(\.src)?(\.(layers|models|{_KINDS})(\.\w+)*)?")
-_OPERATIONS = re.compile(r"keras(\.src)?\.ops(\.(numpy|math|nn|core|image|linalg|einops))?")
+_OPERATIONS = re.compile(
+    r"keras(\.src)?\.ops(\.(numpy|math|nn|core|image|linalg|einops))?"
+)
 _FUNCTIONS = re.compile(rf"builtins|keras\.(activations|{_KINDS})")
 
 
 NEUTRAL_OPTIONS: Mapping[str, tuple[Collection[str], object]] = {
     "groups": (
         (
-            *("DepthwiseConv1D", "DepthwiseConv2D", "SeparableConv1D", "SeparableConv2D"),
+            *(
+                "DepthwiseConv1D",
+                "DepthwiseConv2D",
+                "SeparableConv1D",
+                "SeparableConv2D",
+            ),
             *("Conv1DTranspose", "Conv2DTranspose", "Conv3DTranspose"),
         ),
         1,
@@ -69,7 +78,10 @@ def layers_with_neutral_options(config: Mapping[str, Any]) -> set[str]:
     names = set()
     for item in dictionaries(config):
         options = item.get("config")
-        if isinstance(options, dict) and without_neutral_options(str(item.get("class_name")), options) != options:
+        if (
+            isinstance(options, dict)
+            and without_neutral_options(str(item.get("class_name")), options) != options
+        ):
             names.add(str(item["class_name"]))
     return names
 
@@ -99,14 +111,25 @@ def check_config(path: Path) -> None:
 
 def _check_class(name: Any, module: Any, config: Any) -> None:
     if name == "function":
-        if not (isinstance(module, str) and (_FUNCTIONS.fullmatch(module) or _OPERATIONS.fullmatch(module))):
-            raise ValueError(f"Not allowed: the function {config!r:.80} of {module!r:.80}")
+        if not (
+            isinstance(module, str)
+            and (_FUNCTIONS.fullmatch(module) or _OPERATIONS.fullmatch(module))
+        ):
+            raise ValueError(
+                f"Not allowed: the function {config!r:.80} of {module!r:.80}"
+            )
         return
     if name in ("Lambda", "__lambda__"):
         raise ValueError("Not allowed: Lambda")
-    if not isinstance(name, str) or not isinstance(module, str | None) or str(module).endswith("_test"):
+    if (
+        not isinstance(name, str)
+        or not isinstance(module, str | None)
+        or str(module).endswith("_test")
+    ):
         raise ValueError(f"Not allowed: a class of {module!r:.80}")
     if _VALUES.fullmatch(name) or _OPERATIONS.fullmatch(module or ""):
         return
-    if name not in CLASSES or not _MODULES.fullmatch("keras" if module is None else module):
+    if name not in CLASSES or not _MODULES.fullmatch(
+        "keras" if module is None else module
+    ):
         raise ValueError(f"Could not locate class '{name:.80}'.")

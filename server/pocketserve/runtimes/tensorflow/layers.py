@@ -20,13 +20,19 @@ def open_keras_layers(source: ModelSource) -> RunLayers:
         ModelLoadError: as for serving.
     """
     _, keras, model = load_keras_model(source)
-    layers = [(layer, output) for layer in model.layers for output in _output_of(keras, layer)]
+    layers = [
+        (layer, output) for layer in model.layers for output in _output_of(keras, layer)
+    ]
     whole = keras.Model(model.inputs, [output for _, output in layers])
 
     def run(inputs: Mapping[str, Array]) -> list[LayerOutput]:
-        results = whole([inputs[tensor.name] for tensor in model.inputs], training=False)
+        results = whole(
+            [inputs[tensor.name] for tensor in model.inputs], training=False
+        )
         return [
-            LayerOutput(layer.name, type(layer).__name__, np.asarray(result, np.float32))
+            LayerOutput(
+                layer.name, type(layer).__name__, np.asarray(result, np.float32)
+            )
             for (layer, _), result in zip(layers, results, strict=True)
         ]
 

@@ -46,17 +46,25 @@ class SavedModelRuntime:
         loader = source.options.get("loader")
         source.flag("trust")  # for `pocketserve trust`
         if loader not in (None, "v1", "v2"):
-            raise ModelLoadError(f"the option loader is 'v2' or 'v1', not {loader!r:.80}")
+            raise ModelLoadError(
+                f"the option loader is 'v2' or 'v1', not {loader!r:.80}"
+            )
         tags = _choose_tags(folder, _checked_graphs(folder, source))
         tf = common.import_tensorflow(source.threads)
         model, mark = _load(tf, folder, tags, loader, source.threads)
         try:
-            default = _default_entry(folder.name, model, source.options.get("signature"))
+            default = _default_entry(
+                folder.name, model, source.options.get("signature")
+            )
         except ModelLoadError:
             model.close()
             raise
-        size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())  # mostly variables
-        return common.open_session(model, default, f"tensorflow {tf.__version__}{mark}", size)
+        size = sum(
+            path.stat().st_size for path in folder.rglob("*") if path.is_file()
+        )  # mostly variables
+        return common.open_session(
+            model, default, f"tensorflow {tf.__version__}{mark}", size
+        )
 
 
 RUNTIME = SavedModelRuntime()
@@ -74,8 +82,13 @@ def _checked_graphs(folder: Path, source: ModelSource) -> list[MetaGraph]:
     try:
         check_meta_graphs(graphs)
     except ForbiddenError as error:
-        if not source.trusted or hash_files(files_below(folder), folder) not in source.trusted:
-            raise ModelLoadError(not_trusted(source.original, f"{title} is not loaded: {error}")) from error
+        if (
+            not source.trusted
+            or hash_files(files_below(folder), folder) not in source.trusted
+        ):
+            raise ModelLoadError(
+                not_trusted(source.original, f"{title} is not loaded: {error}")
+            ) from error
     return graphs
 
 
@@ -85,24 +98,32 @@ def _choose_tags(folder: Path, graphs: Sequence[MetaGraph]) -> list[str]:
         if set(graph.tags) == {_SERVE_TAG} or len(graphs) == 1:
             return graph.tags
     tags = "; ".join(", ".join(graph.tags) or "none" for graph in graphs)
-    raise ModelLoadError(f"no graph of the SavedModel {folder.name} has the tag 'serve' alone; it has {tags}")
+    raise ModelLoadError(
+        f"no graph of the SavedModel {folder.name} has the tag 'serve' alone; it has {tags}"
+    )
 
 
-def _load(tf: Any, folder: Path, tags: Sequence[str], loader: Any, threads: int) -> tuple[common.LoadedObject, str]:
+def _load(
+    tf: Any, folder: Path, tags: Sequence[str], loader: Any, threads: int
+) -> tuple[common.LoadedObject, str]:
     """Load with the loader of the option, else with the first that can; return the model and how to mark that."""
     loaders = {"v2": (_load_v2, ""), "v1": (_load_v1, " (v1 loader)")}
     reasons: dict[str, None] = {}
     for load, mark in (loaders[loader],) if loader else loaders.values():
         try:
             return load(tf, folder, tags, threads), mark
-        except Exception as error:  # loaders raise anything on files that they do not like
+        except (
+            Exception
+        ) as error:  # loaders raise anything on files that they do not like
             reasons[f"{common.error_text(error)}{mark}"] = None
     raise ModelLoadError(
         f"TensorFlow cannot load the SavedModel {folder.name}: {'; '.join(reasons)}; if it was copied, copy it again"
     )
 
 
-def _load_v2(tf: Any, folder: Path, tags: Sequence[str], threads: int) -> common.LoadedObject:
+def _load_v2(
+    tf: Any, folder: Path, tags: Sequence[str], threads: int
+) -> common.LoadedObject:
     model = common.LoadedObject(tf.saved_model.load(str(folder), tags=list(tags)))
     for name, function in model.owner.signatures.items():
         try:
@@ -120,7 +141,11 @@ def _v2_entry(tf: Any, function: Any) -> common.EntryPoint:
     converters = common.input_converters(tf, inputs)
 
     def invoke(arrays: Mapping[str, Array]) -> Iterable[Any]:
-        results = _by_name(function(**{name: convert(arrays[name]) for name, convert in converters.items()}))
+        results = _by_name(
+            function(
+                **{name: convert(arrays[name]) for name, convert in converters.items()}
+            )
+        )
         return [results[name].numpy() for name in outputs]
 
     return common.make_entry(tf, inputs, outputs, invoke)
@@ -130,10 +155,15 @@ def _sorted(tensors: Mapping[str, Any]) -> dict[str, Any]:
     """Sort by name, ``output_10`` after ``output_2``: TensorFlow's own order differs from process to process."""
 
     def key(name: str) -> list[tuple[int, str]]:
-        parts = enumerate(re.split("0*([0-9]+)", name))  # texts with numbers between them
+        parts = enumerate(
+            re.split("0*([0-9]+)", name)
+        )  # texts with numbers between them
         return [(len(part) if at % 2 else 0, part) for at, part in parts]
 
-    return {name: tensors[name] for name in sorted(tensors, key=lambda name: (key(name), name))}
+    return {
+        name: tensors[name]
+        for name in sorted(tensors, key=lambda name: (key(name), name))
+    }
 
 
 def _by_name(outputs: Any) -> Mapping[str, Any]:
@@ -144,7 +174,9 @@ def _by_name(outputs: Any) -> Mapping[str, Any]:
     return {f"output_{index}": item for index, item in enumerate(items)}
 
 
-def _load_v1(tf: Any, folder: Path, tags: Sequence[str], threads: int) -> common.LoadedObject:
+def _load_v1(
+    tf: Any, folder: Path, tags: Sequence[str], threads: int
+) -> common.LoadedObject:
     graph = tf.Graph()
     config = tf.compat.v1.ConfigProto(
         intra_op_parallelism_threads=threads,
@@ -155,7 +187,9 @@ def _load_v1(tf: Any, folder: Path, tags: Sequence[str], threads: int) -> common
     with graph.as_default():
         session = tf.compat.v1.Session(graph=graph, config=config)
         try:
-            definitions = tf.compat.v1.saved_model.load(session, list(tags), str(folder)).signature_def
+            definitions = tf.compat.v1.saved_model.load(
+                session, list(tags), str(folder)
+            ).signature_def
         except BaseException:
             session.close()
             raise
@@ -164,20 +198,29 @@ def _load_v1(tf: Any, folder: Path, tags: Sequence[str], threads: int) -> common
         if name not in _INIT_SIGNATURES:
             try:
                 model.entries[name] = _v1_entry(tf, session, definition)
-            except (ModelLoadError, ValueError, KeyError) as error:  # the latter for tensors that are not in the graph
+            except (
+                ModelLoadError,
+                ValueError,
+                KeyError,
+            ) as error:  # the latter for tensors that are not in the graph
                 model.problems[name] = common.error_text(error)
     return model
 
 
 def _v1_entry(tf: Any, session: Any, definition: Any) -> common.EntryPoint:
     feeds, fetches = (
-        {name: _v1_tensor(session, name, info) for name, info in _sorted(tensors).items()}
+        {
+            name: _v1_tensor(session, name, info)
+            for name, info in _sorted(tensors).items()
+        }
         for tensors in (definition.inputs, definition.outputs)
     )
 
     def invoke(arrays: Mapping[str, Array]) -> Any:
         values = {
-            tensor: arrays[name].view(tensor.dtype.as_numpy_dtype) if tensor.dtype.name == "bfloat16" else arrays[name]
+            tensor: arrays[name].view(tensor.dtype.as_numpy_dtype)
+            if tensor.dtype.name == "bfloat16"
+            else arrays[name]
             for name, tensor in feeds.items()
         }
         return session.run([*fetches.values()], values)
@@ -187,27 +230,39 @@ def _v1_entry(tf: Any, session: Any, definition: Any) -> common.EntryPoint:
 
 def _v1_tensor(session: Any, name: str, info: Any) -> Any:
     if info.WhichOneof("encoding") != "name":
-        raise ModelLoadError(f"tensor {name!r} is sparse or ragged, which cannot be served")
+        raise ModelLoadError(
+            f"tensor {name!r} is sparse or ragged, which cannot be served"
+        )
     tensor = session.graph.get_tensor_by_name(info.name)
     if tensor.shape.rank is None and not info.tensor_shape.unknown_rank:
-        tensor.set_shape([None if dim.size < 0 else dim.size for dim in info.tensor_shape.dim])
+        tensor.set_shape(
+            [None if dim.size < 0 else dim.size for dim in info.tensor_shape.dim]
+        )
     return tensor
 
 
-def _default_entry(title: str, model: common.LoadedObject, signature: Any) -> common.EntryPoint:
+def _default_entry(
+    title: str, model: common.LoadedObject, signature: Any
+) -> common.EntryPoint:
     """Return the entry point of requests without a signature; one that only says so if it cannot be known."""
     entries, names = model.entries, ", ".join(model.entries) or "none"
     name = _DEFAULT_SIGNATURE if signature is None else signature
     if name in entries:
         return entries[name]
     if name in model.problems:
-        raise ModelLoadError(f"the signature {name} of the SavedModel {title} cannot be served: {model.problems[name]}")
+        raise ModelLoadError(
+            f"the signature {name} of the SavedModel {title} cannot be served: {model.problems[name]}"
+        )
     if signature is not None:
-        raise ModelLoadError(f"the SavedModel {title} has no signature {signature!r:.80}; it has: {names}")
+        raise ModelLoadError(
+            f"the SavedModel {title} has no signature {signature!r:.80}; it has: {names}"
+        )
     if len(entries) == 1:
         return next(iter(entries.values()))
     if not entries:
-        reasons = "".join(f"; {name}: {problem}" for name, problem in model.problems.items())
+        reasons = "".join(
+            f"; {name}: {problem}" for name, problem in model.problems.items()
+        )
         raise ModelLoadError(
             f"the SavedModel {title} has no signature that can be served{reasons}; save it with signatures=, or with "
             "model.export() in Keras"

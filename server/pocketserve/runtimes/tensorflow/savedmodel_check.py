@@ -45,7 +45,9 @@ FROM_FILE = {"InitializeTableFromTextFile": 1, "InitializeTableFromTextFileV2": 
 _PLAIN_CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 """Calls that hand their inputs to the function one by one."""
 
-_PATH_USERS = frozenset({"AssignVariableOp", "ReadVariableOp", "VarIsInitializedOp", "DestroyResourceOp"})
+_PATH_USERS = frozenset(
+    {"AssignVariableOp", "ReadVariableOp", "VarIsInitializedOp", "DestroyResourceOp"}
+)
 """What may be done with the variable of a path."""
 
 
@@ -59,19 +61,31 @@ def check_meta_graphs(graphs: Iterable[MetaGraph]) -> None:
         for graph in graphs:
             _check_graph(graph)
     except RecursionError:
-        raise ForbiddenError("the path of a file that it reads takes too many steps to follow") from None
+        raise ForbiddenError(
+            "the path of a file that it reads takes too many steps to follow"
+        ) from None
 
 
 def check_files(folder: Path, graphs: Iterable[MetaGraph]) -> None:
     """Raise ForbiddenError for names and links that lead elsewhere, DamagedFileError for files that are missing."""
     for name in {name for graph in graphs for name in graph.asset_files}:
-        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or "\0" in name:
-            raise ForbiddenError(f"its asset {name!r:.80} lies outside the model's folder")
-        if not os.path.isfile(folder / "assets" / name):  # false, too, for a name that no file can have
+        if (
+            PurePosixPath(name).is_absolute()
+            or ".." in PurePosixPath(name).parts
+            or "\0" in name
+        ):
+            raise ForbiddenError(
+                f"its asset {name!r:.80} lies outside the model's folder"
+            )
+        if not os.path.isfile(
+            folder / "assets" / name
+        ):  # false, too, for a name that no file can have
             raise DamagedFileError(f"assets/{name:.80} is missing")
     for path in folder.rglob("*"):
         if not lies_in(path, folder):
-            raise ForbiddenError(f"{path.relative_to(folder)} is a link that leaves the model's folder")
+            raise ForbiddenError(
+                f"{path.relative_to(folder)} is a link that leaves the model's folder"
+            )
     _check_shards(folder / "variables")
 
 
@@ -81,7 +95,9 @@ def _check_shards(folder: Path) -> None:
         return  # a model without variables
     if not (folder / "variables.index").is_file():
         raise DamagedFileError("variables/variables.index is missing")
-    counts = {path.name.rpartition("-of-")[2] for path in folder.glob("variables.data-*-of-*")}
+    counts = {
+        path.name.rpartition("-of-")[2] for path in folder.glob("variables.data-*-of-*")
+    }
     count = counts.pop() if len(counts) == 1 else "00001"
     for number in range(int(count) if count.isdecimal() and len(count) == 5 else 1):
         name = f"variables.data-{number:05}-of-{count}"
@@ -94,7 +110,10 @@ def _check_graph(graph: MetaGraph) -> None:
 
     Only the restore step may read checkpoints, and what it calls; only what the loader runs gets paths of assets.
     """
-    no_paths, assets = _Paths(graph, set(), graph.kinds), _Paths(graph, graph.assets, graph.kinds)
+    no_paths, assets = (
+        _Paths(graph, set(), graph.kinds),
+        _Paths(graph, graph.assets, graph.kinds),
+    )
     for fed, fetched in graph.signatures:
         _check_reach(graph, _Reach(graph, fetched, fed), no_paths)
     _check_reach(graph, _Reach(graph, graph.start_ops), assets)
@@ -105,33 +124,50 @@ def _check_graph(graph: MetaGraph) -> None:
     _check_reach(graph, _Reach(graph, functions=rest), assets)
 
 
-def _check_reach(graph: MetaGraph, reach: _Reach, assets: _Paths, checkpoint: _Paths | None = None) -> None:
+def _check_reach(
+    graph: MetaGraph, reach: _Reach, assets: _Paths, checkpoint: _Paths | None = None
+) -> None:
     # All of a function counts: what has side effects runs even when no result needs it.
     scopes: list[tuple[Function | None, dict[str, Node]]] = [(None, reach.nodes)]
     scopes += [(function, function.nodes) for function in reach.functions.values()]
-    steps = ((scope, node, op) for scope, nodes in scopes for node in nodes.values() for op in node.ops)
+    steps = (
+        (scope, node, op)
+        for scope, nodes in scopes
+        for node in nodes.values()
+        for op in node.ops
+    )
     for scope, node, op in steps:
         if op in FROM_FILE:
             _check_path(scope, node, op, FROM_FILE[op], assets, "one of its assets")
         elif op in RESTORES and checkpoint is not None:
             _check_path(scope, node, op, 0, checkpoint, "that of its own variables")
-        elif op not in ALLOWED and op not in graph.functions:  # a function may be an operator itself
+        elif (
+            op not in ALLOWED and op not in graph.functions
+        ):  # a function may be an operator itself
             raise ForbiddenError(
                 f"its graph has the operator {op:.80}, which is not one of those that are known to compute only: "
                 "it may reach files, the network, devices or other code"
             )
 
 
-def _check_path(scope: Function | None, node: Node, op: str, index: int, paths: _Paths, kind: str) -> None:
+def _check_path(
+    scope: Function | None, node: Node, op: str, index: int, paths: _Paths, kind: str
+) -> None:
     if index >= len(node.inputs) or not paths.contain(scope, node.inputs[index]):
-        raise ForbiddenError(f"its graph has the operator {op}, which reads a file that is not {kind}")
+        raise ForbiddenError(
+            f"its graph has the operator {op}, which reads a file that is not {kind}"
+        )
 
 
 class _Reach:
     """The nodes of the main graph, and the functions, that run when tensors are fetched or functions called."""
 
     def __init__(
-        self, graph: MetaGraph, fetched: Iterable[str] = (), fed: Iterable[str] = (), functions: Iterable[str] = ()
+        self,
+        graph: MetaGraph,
+        fetched: Iterable[str] = (),
+        fed: Iterable[str] = (),
+        functions: Iterable[str] = (),
     ) -> None:
         self.nodes: dict[str, Node] = {}
         self.functions: dict[str, Function] = {}
@@ -154,7 +190,9 @@ class _Reach:
                 if name not in graph.functions or name in self.functions:
                     continue
                 function = self.functions[name] = graph.functions[name]
-                names += [other for group in function.implements for other in alike[group]]
+                names += [
+                    other for group in function.implements for other in alike[group]
+                ]
                 nodes = function.nodes.values()
             # An operator may be a function's name itself.
             names += [callee for node in nodes for callee in (*node.calls, *node.ops)]
@@ -168,12 +206,18 @@ class _Paths:
         kinds: per object of the object graph, whether it is such a path; functions may capture it.
     """
 
-    def __init__(self, graph: MetaGraph, sources: set[str], kinds: Sequence[bool] = ()) -> None:
+    def __init__(
+        self, graph: MetaGraph, sources: set[str], kinds: Sequence[bool] = ()
+    ) -> None:
         self._graph = graph
         self._sources = sources
         self._kinds = kinds
-        self._scopes: list[tuple[Function | None, dict[str, Node]]] = [(None, graph.nodes)]
-        self._scopes += [(function, function.nodes) for function in graph.functions.values()]
+        self._scopes: list[tuple[Function | None, dict[str, Node]]] = [
+            (None, graph.nodes)
+        ]
+        self._scopes += [
+            (function, function.nodes) for function in graph.functions.values()
+        ]
         # By the function that a tensor lies in (empty for the main graph) and its node: each is followed once, however
         # many ways lead to it.
         self._verdicts: dict[tuple[str, str], bool] = {}
@@ -195,7 +239,11 @@ class _Paths:
             return False
         if node.ops == ["Identity"]:
             return self.contain(scope, node.inputs[0])
-        return scope is None and node.ops == ["ReadVariableOp"] and self._is_in_variable(node_name(node.inputs[0]))
+        return (
+            scope is None
+            and node.ops == ["ReadVariableOp"]
+            and self._is_in_variable(node_name(node.inputs[0]))
+        )
 
     def _is_in_variable(self, name: str) -> bool:
         """Check a variable of the main graph, in which TensorFlow 2 keeps an asset's path: nothing else may write to
@@ -205,15 +253,30 @@ class _Paths:
         if variable is None:
             return False
         shared = set(variable.shared_names or [name])
-        handles = (n for _, nodes in self._scopes for n in nodes.values() if "VarHandleOp" in n.ops)
-        if [node for node in handles if shared & {node.name, *node.shared_names}] != [variable]:
+        handles = (
+            n
+            for _, nodes in self._scopes
+            for n in nodes.values()
+            if "VarHandleOp" in n.ops
+        )
+        if [node for node in handles if shared & {node.name, *node.shared_names}] != [
+            variable
+        ]:
             return False
-        users = [node for node in self._graph.nodes.values() if name in map(node_name, node.inputs)]
+        users = [
+            node
+            for node in self._graph.nodes.values()
+            if name in map(node_name, node.inputs)
+        ]
         writers = [node for node in users if "AssignVariableOp" in node.ops]
         return (
             all(set(user.ops) <= _PATH_USERS for user in users)
             and bool(writers)
-            and all(self.contain(None, writer.inputs[1]) for writer in writers if writer.inputs[1:])
+            and all(
+                self.contain(None, writer.inputs[1])
+                for writer in writers
+                if writer.inputs[1:]
+            )
         )
 
     def _is_passed(self, function: Function, index: int) -> bool:

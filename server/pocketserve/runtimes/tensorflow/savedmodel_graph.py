@@ -32,9 +32,13 @@ class Node:
 
     name: str
     ops: list[str]  # its operator; several only in a file that was made to deceive
-    inputs: list[str]  # tensors as the graph writes them: ``name``, ``name:0``, ``name:output:0`` or ``^name``
+    inputs: list[
+        str
+    ]  # tensors as the graph writes them: ``name``, ``name:0``, ``name:output:0`` or ``^name``
     calls: list[str] = field(default_factory=list)  # functions that its attributes name
-    shared_names: list[str] = field(default_factory=list)  # under which it shares what it holds with other nodes
+    shared_names: list[str] = field(
+        default_factory=list
+    )  # under which it shares what it holds with other nodes
 
 
 @dataclass(slots=True)
@@ -61,8 +65,12 @@ class MetaGraph:
     checkpoint: str  # the tensor that the loader feeds with their path
     assets: set[str]  # those that it feeds with the path of an asset
     asset_files: list[str]
-    kinds: list[bool]  # per object of the object graph, whether it is an asset and nothing else
-    captured: dict[str, list[int]]  # functions that the second loader revives -> the objects that they capture
+    kinds: list[
+        bool
+    ]  # per object of the object graph, whether it is an asset and nothing else
+    captured: dict[
+        str, list[int]
+    ]  # functions that the second loader revives -> the objects that they capture
     callees: set[str]  # functions that objects of the second loader call by name
 
 
@@ -71,7 +79,9 @@ def read_meta_graphs(folder: Path) -> list[MetaGraph]:
     with mapped(folder / "saved_model.pb") as data:
         reader = ProtobufReader(data, BUDGET)
         # SavedModel: 2 meta_graphs
-        graphs = [_meta_graph(reader, span) for span in reader.messages((0, len(data)), 2)]
+        graphs = [
+            _meta_graph(reader, span) for span in reader.messages((0, len(data)), 2)
+        ]
     if not graphs:
         raise DamagedFileError("there is no graph in it")
     return graphs
@@ -90,16 +100,25 @@ def _meta_graph(reader: ProtobufReader, span: Span) -> MetaGraph:
     start_ops = set(reader.texts(span, 4, 2, 1, 1))
     signatures = []
     for entry in reader.messages(span, 5):
-        tensors = [(_mapped(reader, value, 1), _mapped(reader, value, 2)) for value in reader.messages(entry, 2)]
-        if reader.texts(entry, 1) == [INIT_SIGNATURE]:  # not for callers: the loader runs it, and feeds the assets
+        tensors = [
+            (_mapped(reader, value, 1), _mapped(reader, value, 2))
+            for value in reader.messages(entry, 2)
+        ]
+        if reader.texts(entry, 1) == [
+            INIT_SIGNATURE
+        ]:  # not for callers: the loader runs it, and feeds the assets
             start_ops.update(name for _, fetched in tensors for name in fetched)
         else:
             signatures += tensors
-    functions = (_function(reader, function) for function in reader.spans(span, 2, 2, 1))
+    functions = (
+        _function(reader, function) for function in reader.spans(span, 2, 2, 1)
+    )
     kinds, callees, captured = _object_graph(reader, span)
     return MetaGraph(
         tags=reader.texts(span, 1, 4),
-        nodes=_unique("nodes", (_node(reader, node) for node in reader.spans(span, 2, 1))),
+        nodes=_unique(
+            "nodes", (_node(reader, node) for node in reader.spans(span, 2, 1))
+        ),
         functions=_unique("functions", functions),
         signatures=signatures,
         start_ops=start_ops,
@@ -107,7 +126,11 @@ def _meta_graph(reader: ProtobufReader, span: Span) -> MetaGraph:
         restore_op=set(reader.texts(span, 3, 3)),
         checkpoint=node_name(_last(reader.texts(span, 3, 1))),
         # Of a tensor that is named twice only the last name is fed.
-        assets={node_name(text) for asset in reader.messages(span, 6) for text in reader.texts(asset, 1, 1)[-1:]},
+        assets={
+            node_name(text)
+            for asset in reader.messages(span, 6)
+            for text in reader.texts(asset, 1, 1)[-1:]
+        },
         asset_files=reader.texts(span, 6, 2),
         kinds=kinds,
         captured=captured,
@@ -126,11 +149,19 @@ def _unique(kind: str, items: Iterable[_Named]) -> dict[str, _Named]:
 def _function(reader: ProtobufReader, span: Span) -> Function:
     """FunctionDef: 1 signature (OpDef: 1 name, 2 input_arg (1 name)), 3 node_def, 5 attr (1 key, 2 value: 2 s)."""
     attributes = reader.messages(span, 5)
-    alike = [attribute for attribute in attributes if _last(reader.texts(attribute, 1)) == "api_implements"]
+    alike = [
+        attribute
+        for attribute in attributes
+        if _last(reader.texts(attribute, 1)) == "api_implements"
+    ]
     return Function(
         _last(reader.texts(span, 1, 1)),
         [text for attribute in alike for text in reader.texts(attribute, 2, 2)],
-        [name for argument in reader.spans(span, 1, 2) for name in reader.texts(argument, 1)[-1:]],
+        [
+            name
+            for argument in reader.spans(span, 1, 2)
+            for name in reader.texts(argument, 1)[-1:]
+        ],
         _unique("nodes", (_node(reader, node) for node in reader.messages(span, 3))),
     )
 
@@ -140,7 +171,9 @@ def _node(reader: ProtobufReader, span: Span) -> Node:
     fields: dict[int, list[Span]] = defaultdict(list)
     for number, part in reader.parts(span):
         fields[number].append(part)
-    name, ops, inputs = ([reader.text(part) for part in fields[number]] for number in (1, 2, 3))
+    name, ops, inputs = (
+        [reader.text(part) for part in fields[number]] for number in (1, 2, 3)
+    )
     node = Node(_last(name), ops, inputs)
     for attribute in fields[5]:
         is_shared_name = _last(reader.texts(attribute, 1)) == "shared_name"
@@ -171,10 +204,14 @@ def _mapped(reader: ProtobufReader, span: Span, number: int) -> set[str]:
     """
     paths = ((1,), (4, 1), (4, 2), (4, 3), (5, 2, 1))
     infos = reader.spans(span, number, 2)
-    return {name for info in infos for path in paths for name in reader.texts(info, *path)}
+    return {
+        name for info in infos for path in paths for name in reader.texts(info, *path)
+    }
 
 
-def _object_graph(reader: ProtobufReader, span: Span) -> tuple[list[bool], set[str], dict[str, list[int]]]:
+def _object_graph(
+    reader: ProtobufReader, span: Span
+) -> tuple[list[bool], set[str], dict[str, list[int]]]:
     """MetaGraphDef: 7 object_graph_def (SavedObjectGraph: 1 nodes, 2 concrete_functions (1 key, 2 value: 2
     bound_inputs)).
 
@@ -185,14 +222,21 @@ def _object_graph(reader: ProtobufReader, span: Span) -> tuple[list[bool], set[s
     callees: set[str] = set()
     captured: dict[str, list[int]] = {}
     for node in reader.spans(span, 7, 1):
-        kinds.append({number for number, _ in reader.parts(node) if number in _OBJECT_KINDS} == {_ASSET})
+        kinds.append(
+            {number for number, _ in reader.parts(node) if number in _OBJECT_KINDS}
+            == {_ASSET}
+        )
         for function in reader.messages(node, 6, 8):
             callees.update(reader.texts(function, 1))
     for entry in reader.spans(span, 7, 2):
         name = _last(reader.texts(entry, 1))
         if name in captured:
             raise DamagedFileError(f"the function {name!r:.80} is described twice")
-        captured[name] = [number for value in reader.messages(entry, 2) for number in reader.integers(value, 2)]
+        captured[name] = [
+            number
+            for value in reader.messages(entry, 2)
+            for number in reader.integers(value, 2)
+        ]
     return kinds, callees, captured
 
 

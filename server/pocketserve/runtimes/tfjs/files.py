@@ -11,9 +11,19 @@ from typing import Any, NamedTuple
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.model_files import dictionaries, file_errors, weight_file
 
-MAX_MODEL_JSON_BYTES = 64 * 2**20  # the graph without its weights; the largest in the wild have a few megabytes
+MAX_MODEL_JSON_BYTES = (
+    64 * 2**20
+)  # the graph without its weights; the largest in the wild have a few megabytes
 _NO_FILE = r"\\|://|[\ud800-\udfff]"  # a separator of Windows, an address in the network, half a letter
-_STORED_BYTES = {"float32": 4, "int32": 4, "bool": 1, "complex64": 8, "uint8": 1, "uint16": 2, "float16": 2}
+_STORED_BYTES = {
+    "float32": 4,
+    "int32": 4,
+    "bool": 1,
+    "complex64": 8,
+    "uint8": 1,
+    "uint16": 2,
+    "float16": 2,
+}
 
 
 class ModelFiles(NamedTuple):
@@ -34,14 +44,22 @@ def read_files(path: Path) -> ModelFiles:
     try:
         with file_errors(title):
             if path.stat().st_size > MAX_MODEL_JSON_BYTES:
-                raise ModelLoadError(f"{title} is larger than {MAX_MODEL_JSON_BYTES} bytes")
+                raise ModelLoadError(
+                    f"{title} is larger than {MAX_MODEL_JSON_BYTES} bytes"
+                )
             document = json.loads(path.read_bytes())
-        groups = [_check_group(path, title, group) for group in document["weightsManifest"]]
+        groups = [
+            _check_group(path, title, group) for group in document["weightsManifest"]
+        ]
         topology = document["modelTopology"]
         topology = json.loads(topology) if isinstance(topology, str) else topology
         graph = document.get("format") == "graph-model" or "node" in topology
-        signature = document.get("signature") or (document.get("userDefinedMetadata") or {}).get("signature")
-        stateful = not graph and any(layer.get("stateful") for layer in dictionaries(topology))
+        signature = document.get("signature") or (
+            document.get("userDefinedMetadata") or {}
+        ).get("signature")
+        stateful = not graph and any(
+            layer.get("stateful") for layer in dictionaries(topology)
+        )
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise ModelLoadError(
             f"{title} is no whole TensorFlow.js model ({type(error).__name__}: {str(error)[:100]}); copy or convert it "
@@ -58,15 +76,26 @@ def read_files(path: Path) -> ModelFiles:
     )
 
 
-def _check_group(model: Path, title: str, group: Mapping[str, Any]) -> tuple[list[Path], int]:
+def _check_group(
+    model: Path, title: str, group: Mapping[str, Any]
+) -> tuple[list[Path], int]:
     """Return the files of weights that lie one after the other in them, and the bytes of these as real numbers."""
     files = [weight_file(model, title, name, _NO_FILE) for name in group["paths"]]
-    weights = [(weight.get("quantization") or weight, _count(weight["shape"])) for weight in group["weights"]]
-    if all(weight["dtype"] != "string" for weight in group["weights"]):  # of texts only the content tells the size
+    weights = [
+        (weight.get("quantization") or weight, _count(weight["shape"]))
+        for weight in group["weights"]
+    ]
+    if all(
+        weight["dtype"] != "string" for weight in group["weights"]
+    ):  # of texts only the content tells the size
         size = sum(size for _, size in files)
-        expected = sum(count * _STORED_BYTES[str(stored["dtype"])] for stored, count in weights)
+        expected = sum(
+            count * _STORED_BYTES[str(stored["dtype"])] for stored, count in weights
+        )
         if size != expected:
-            names = ", ".join(map(str, group["paths"][:3])) + (" …" if len(group["paths"]) > 3 else "")
+            names = ", ".join(map(str, group["paths"][:3])) + (
+                " …" if len(group["paths"]) > 3 else ""
+            )
             raise ModelLoadError(
                 f"{title}: the weights in {names} have {size} bytes and must have {expected}; copy the files again"
             )

@@ -11,7 +11,9 @@ from pocketserve.runtimes.base import RuntimeMissingError
 from pocketserve.runtimes.devices import Options, current_first
 
 MODULES_VARIABLE = "POCKETSERVE_TFJS_MODULES"
-NO_NODE = "Node.js is not installed: get it from nodejs.org; in Termux: pkg install nodejs"
+NO_NODE = (
+    "Node.js is not installed: get it from nodejs.org; in Termux: pkg install nodejs"
+)
 
 PACKAGES = ("@tensorflow/tfjs@4.22.0", "@tensorflow/tfjs-backend-wasm@4.22.0")
 
@@ -38,10 +40,15 @@ def find_modules(modules: Path | None = None) -> Path:
         modules = Path(variable).expanduser()
     if modules is None:
         variable = os.environ.get(STATE_VARIABLE)  # `serve --state-dir` sets it too
-        modules = (Path(variable).expanduser() if variable else default_state_dir()) / "tfjs"
+        modules = (
+            Path(variable).expanduser() if variable else default_state_dir()
+        ) / "tfjs"
     folder = modules.absolute()  # Node takes a relative path for a package's name
     folder = folder if folder.name == "node_modules" else folder / "node_modules"
-    if not all((folder / name.rpartition("@")[0] / "package.json").is_file() for name in PACKAGES):
+    if not all(
+        (folder / name.rpartition("@")[0] / "package.json").is_file()
+        for name in PACKAGES
+    ):
         raise RuntimeMissingError(
             f"TensorFlow.js is not installed: npm install --prefix {folder.parent} {' '.join(PACKAGES)} "
             "(in Termux after pkg install nodejs)"

@@ -38,8 +38,12 @@ from pocketserve.runtimes.base import TRIAL_VARIABLE, RuntimeMissingError
 
 from .packages import NO_NODE, find_modules
 
-START_TIMEOUT_S = 30.0  # a quarter of a second on a desktop, a few on a phone that is busy
-OPEN_TIMEOUT_S = RUN_TIMEOUT_S = 120.0  # beyond what any model that is of use takes: the process hangs
+START_TIMEOUT_S = (
+    30.0  # a quarter of a second on a desktop, a few on a phone that is busy
+)
+OPEN_TIMEOUT_S = RUN_TIMEOUT_S = (
+    120.0  # beyond what any model that is of use takes: the process hangs
+)
 IDLE_S = 120.0  # after this long without work the process ends itself
 MAX_HEADER_BYTES = 16 * 2**20
 MAX_PAYLOAD_BYTES = 2**30
@@ -59,7 +63,9 @@ class EndedError(WorkerError):
 class Worker:
     """The Node process of all sessions. Whoever holds :meth:`exclusive` may start it and send it requests."""
 
-    def __init__(self, modules: Path | None, node: str, idle_s: float, run_timeout_s: float) -> None:
+    def __init__(
+        self, modules: Path | None, node: str, idle_s: float, run_timeout_s: float
+    ) -> None:
         self._modules = modules
         self._node = node
         self._idle_s = idle_s
@@ -97,7 +103,9 @@ class Worker:
         """Keep all other sessions from the process, if they do not keep it for too long themselves."""
         timeout = OPEN_TIMEOUT_S + self.run_timeout_s
         if not self._lock.acquire(timeout=timeout):
-            raise WorkerError(f"the Node process was busy with other models for {timeout:g} s")
+            raise WorkerError(
+                f"the Node process was busy with other models for {timeout:g} s"
+            )
         try:
             yield
         finally:
@@ -127,14 +135,18 @@ class Worker:
         if node is None:
             raise RuntimeMissingError(NO_NODE)
         script = str(Path(__file__).with_name("worker.js"))
-        child = _Child([node, script, str(modules), str(threads), str(int(self._idle_s * 1000))])
+        child = _Child(
+            [node, script, str(modules), str(threads), str(int(self._idle_s * 1000))]
+        )
         try:
             answer, _ = child.exchange({"op": "start"}, (), START_TIMEOUT_S)
             if "error" in answer:
                 raise WorkerError(excerpt(answer["error"], 400))
         except WorkerError as error:
             child.end()
-            raise RuntimeMissingError(f"TensorFlow.js does not start: {error}") from error
+            raise RuntimeMissingError(
+                f"TensorFlow.js does not start: {error}"
+            ) from error
         self.version = str(answer["version"])
         return child
 
@@ -149,7 +161,11 @@ class _Child:
 
     def __init__(self, command: Sequence[str]) -> None:
         # Not the server's own settings, and nothing that changes how Node runs.
-        environment = {k: v for k, v in os.environ.items() if not k.startswith(("NODE_", "POCKETSERVE_"))}
+        environment = {
+            k: v
+            for k, v in os.environ.items()
+            if not k.startswith(("NODE_", "POCKETSERVE_"))
+        }
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  # closed by end()
         # A session of its own, so that Ctrl-C in the terminal lets running requests finish; but not in a trial, which
         # is ended with all its processes.
@@ -179,24 +195,32 @@ class _Child:
         text = json.dumps(header).encode()
         size = sum(part.nbytes for part in payload)
         if size > MAX_PAYLOAD_BYTES:
-            raise ValueError(f"the inputs have {size} bytes, more than {MAX_PAYLOAD_BYTES}")
+            raise ValueError(
+                f"the inputs have {size} bytes, more than {MAX_PAYLOAD_BYTES}"
+            )
         deadline = time.monotonic() + timeout_s
         try:
             for part in (memoryview(_LENGTHS.pack(len(text), size) + text), *payload):
                 self._write(part, deadline)
             header_size, size = _LENGTHS.unpack(self._read(_LENGTHS.size, deadline))
             if not 0 < header_size <= MAX_HEADER_BYTES or size > MAX_PAYLOAD_BYTES:
-                raise WorkerError(f"the Node process announced an answer of {header_size} + {size} bytes")
+                raise WorkerError(
+                    f"the Node process announced an answer of {header_size} + {size} bytes"
+                )
             answer = json.loads(self._read(header_size, deadline))
             if not isinstance(answer, dict):
                 raise ValueError("no object")
             data = self._read(size, deadline)
         except TimeoutError:
-            raise WorkerError(f"the Node process did not answer within {timeout_s:g} s and was ended") from None
+            raise WorkerError(
+                f"the Node process did not answer within {timeout_s:g} s and was ended"
+            ) from None
         except OSError:
             raise self._death() from None
         except ValueError as error:
-            raise WorkerError(f"the Node process wrote an answer that cannot be read: {error}") from error
+            raise WorkerError(
+                f"the Node process wrote an answer that cannot be read: {error}"
+            ) from error
         self._stderr.seek(0)
         self._stderr.truncate()  # so that it cannot grow for ever
         return answer, data
@@ -230,11 +254,19 @@ class _Child:
         code = self._process.returncode
         if code == 0:  # it only ends like this by itself, between two requests
             return EndedError("the Node process had ended")
-        reason = f"with signal {-code}" if code is not None and code < 0 else f"with code {code}"
+        reason = (
+            f"with signal {-code}"
+            if code is not None and code < 0
+            else f"with code {code}"
+        )
         self._stderr.seek(max(0, self._stderr.seek(0, os.SEEK_END) - STDERR_BYTES))
-        lines = self._stderr.read().decode("utf-8", errors="replace").strip().splitlines()
+        lines = (
+            self._stderr.read().decode("utf-8", errors="replace").strip().splitlines()
+        )
         complaint = f" ({excerpt(lines[-1], 200)})" if lines else ""
-        return WorkerError(f"the Node process ended {reason} while it worked on this request{complaint}")
+        return WorkerError(
+            f"the Node process ended {reason} while it worked on this request{complaint}"
+        )
 
 
 def _wait(descriptor: int, event: int, deadline: float) -> None:

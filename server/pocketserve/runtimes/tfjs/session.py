@@ -20,7 +20,14 @@ from pocketserve.runtimes.probe import run_on_zeros
 from pocketserve.tensors import Array, TensorSpec, datatype_of
 
 from .files import ModelFiles, read_files
-from .process import IDLE_S, OPEN_TIMEOUT_S, RUN_TIMEOUT_S, EndedError, Worker, WorkerError
+from .process import (
+    IDLE_S,
+    OPEN_TIMEOUT_S,
+    RUN_TIMEOUT_S,
+    EndedError,
+    Worker,
+    WorkerError,
+)
 from .specs import DTYPE_NAMES, DTYPES, input_specs, output_specs
 
 # What TensorFlow.js says of an operator that the chosen backend lacks; the one named cpu has them all.
@@ -46,7 +53,11 @@ class TfjsRuntime:
     option_keys = frozenset({"backend"})
 
     def __init__(
-        self, modules: Path | None = None, node: str = "node", run_timeout: float = RUN_TIMEOUT_S, idle: float = IDLE_S
+        self,
+        modules: Path | None = None,
+        node: str = "node",
+        run_timeout: float = RUN_TIMEOUT_S,
+        idle: float = IDLE_S,
     ) -> None:
         self._worker = Worker(modules, node, idle, run_timeout)
 
@@ -58,9 +69,15 @@ class TfjsRuntime:
     def open(self, source: ModelSource) -> TfjsSession:
         backend = source.options.get("backend")
         if backend not in (None, "wasm", "cpu"):
-            raise ModelLoadError(f"the option backend is 'wasm' or 'cpu', not {backend!r:.80}")
-        files = read_files(source.path / "model.json" if source.path.is_dir() else source.path)
-        return (StatefulTfjsSession if files.stateful else TfjsSession)(self._worker, files, backend, source.threads)
+            raise ModelLoadError(
+                f"the option backend is 'wasm' or 'cpu', not {backend!r:.80}"
+            )
+        files = read_files(
+            source.path / "model.json" if source.path.is_dir() else source.path
+        )
+        return (StatefulTfjsSession if files.stateful else TfjsSession)(
+            self._worker, files, backend, source.threads
+        )
 
 
 class TfjsSession:
@@ -76,7 +93,9 @@ class TfjsSession:
 
     signatures: Mapping[str, Signature] = {}
 
-    def __init__(self, worker: Worker, files: ModelFiles, backend: str | None, threads: int) -> None:
+    def __init__(
+        self, worker: Worker, files: ModelFiles, backend: str | None, threads: int
+    ) -> None:
         self._worker = worker
         self._files = files
         self._backend = backend
@@ -89,21 +108,30 @@ class TfjsSession:
             self.runtime = f"tensorflow.js {worker.version}"
             self.device: str = description["backend"]
             self.memory_bytes = files.memory_bytes * (2 if self.device == "wasm" else 1)
-            self.inputs: Sequence[TensorSpec] = input_specs(description["inputs"], files)
+            self.inputs: Sequence[TensorSpec] = input_specs(
+                description["inputs"], files
+            )
             self.outputs: Sequence[TensorSpec] = output_specs(description, files)
             if any(spec.open for spec in self.outputs):
                 self._learn_outputs()
         except BaseException as error:
             self.close()
             if isinstance(error, WorkerError):
-                raise ModelLoadError(f"{files.title} could not be loaded: {error}") from error
+                raise ModelLoadError(
+                    f"{files.title} could not be loaded: {error}"
+                ) from error
             raise
 
-    def run(self, inputs: Mapping[str, Array], signature: str | None = None) -> dict[str, Array]:
+    def run(
+        self, inputs: Mapping[str, Array], signature: str | None = None
+    ) -> dict[str, Array]:
         """Run; raise ``WorkerError`` if the process died or hung. The next run has a new one."""
         if not self._is_open:
             raise RuntimeError("the session is closed")
-        return {spec.name: array for spec, array in zip(self.outputs, self._compute(inputs), strict=True)}
+        return {
+            spec.name: array
+            for spec, array in zip(self.outputs, self._compute(inputs), strict=True)
+        }
 
     def close(self) -> None:
         """Free the model; the last one ends the process."""
@@ -114,33 +142,56 @@ class TfjsSession:
     def _load(self) -> dict[str, Any]:
         """Open the model in the process, which is necessary again in every new one."""
         files = self._files
-        header = {"op": "open", "model": self._name, "file": str(files.path), "graph": files.graph}
-        header |= {"shards": [str(path) for path in files.shards], "backend": self._backend}
+        header = {
+            "op": "open",
+            "model": self._name,
+            "file": str(files.path),
+            "graph": files.graph,
+        }
+        header |= {
+            "shards": [str(path) for path in files.shards],
+            "backend": self._backend,
+        }
         with self._worker.exclusive():
             self._process = self._worker.ensure_running(self._threads)
             answer, _ = self._worker.ask(header, (), OPEN_TIMEOUT_S)
         if "error" in answer:
-            raise ModelLoadError(f"TensorFlow.js cannot load {files.title}: {excerpt(answer['error'], 400)}")
+            raise ModelLoadError(
+                f"TensorFlow.js cannot load {files.title}: {excerpt(answer['error'], 400)}"
+            )
         return answer
 
     def _compute(self, inputs: Mapping[str, Array]) -> list[Array]:
-        arrays = [np.ascontiguousarray(inputs[s.name], dtype=DTYPES[DTYPE_NAMES[s.datatype]]) for s in self.inputs]
+        arrays = [
+            np.ascontiguousarray(inputs[s.name], dtype=DTYPES[DTYPE_NAMES[s.datatype]])
+            for s in self.inputs
+        ]
         entries = [
-            {"dtype": DTYPE_NAMES[spec.datatype], "shape": list(inputs[spec.name].shape), "bytes": array.nbytes}
+            {
+                "dtype": DTYPE_NAMES[spec.datatype],
+                "shape": list(inputs[spec.name].shape),
+                "bytes": array.nbytes,
+            }
             for spec, array in zip(self.inputs, arrays, strict=True)
         ]
         payload = [array.reshape(-1).view(np.uint8).data for array in arrays]
-        answer, data = self._ask({"op": "run", "model": self._name, "inputs": entries}, payload)
+        answer, data = self._ask(
+            {"op": "run", "model": self._name, "inputs": entries}, payload
+        )
         return _read_arrays(answer["outputs"], data)
 
-    def _ask(self, header: Mapping[str, Any], payload: Sequence[memoryview]) -> tuple[dict[str, Any], bytearray]:
+    def _ask(
+        self, header: Mapping[str, Any], payload: Sequence[memoryview]
+    ) -> tuple[dict[str, Any], bytearray]:
         """Exchange a request with a process that has the model; start it and load the model where necessary."""
         with self._worker.exclusive():
             for is_last in (False, True):
                 if self._process != self._worker.ensure_running(self._threads):
                     self._load()
                 try:
-                    answer, data = self._worker.ask(header, payload, self._worker.run_timeout_s)
+                    answer, data = self._worker.ask(
+                        header, payload, self._worker.run_timeout_s
+                    )
                     break
                 except EndedError:  # it ended for idleness just now
                     if is_last:
@@ -153,9 +204,14 @@ class TfjsSession:
         """Learn outputs that the file does not describe; where the model takes no zeros they stay unknown."""
         probe = run_on_zeros(lambda arrays: TfjsSession.run(self, arrays), self.inputs)
         if probe is not None:
-            types = {name: datatype_of(array.dtype) for name, array in probe.results[0].items()}
+            types = {
+                name: datatype_of(array.dtype)
+                for name, array in probe.results[0].items()
+            }
             self.outputs = [
-                probe.learned(spec)._replace(datatype=types[spec.name], open=False) if spec.open else spec
+                probe.learned(spec)._replace(datatype=types[spec.name], open=False)
+                if spec.open
+                else spec
                 for spec in self.outputs
             ]
 
@@ -169,14 +225,18 @@ class StatefulTfjsSession(TfjsSession):
         self._ask({"op": "reset", "model": self._name}, ())
         self._state_process = self._process
 
-    def run(self, inputs: Mapping[str, Array], signature: str | None = None) -> dict[str, Array]:
+    def run(
+        self, inputs: Mapping[str, Array], signature: str | None = None
+    ) -> dict[str, Array]:
         """Run; raise ``RuntimeError`` for a step whose state went with the process that had it."""
         if not self._state_process:
             self.reset()  # a first run on zeros may have left its mark
         outputs = super().run(inputs, signature)
         if self._process != self._state_process:
             self._state_process = 0
-            raise RuntimeError("the model's state was lost with the Node process that had it; begin again")
+            raise RuntimeError(
+                "the model's state was lost with the Node process that had it; begin again"
+            )
         return outputs
 
 
@@ -185,7 +245,9 @@ def _run_error(answer: Mapping[str, Any]) -> Exception:
     if text.startswith(_TEXT):
         return ModelLoadError(text)
     if _LACKING.search(text):
-        return RuntimeError(f'{text}; set backend = "cpu" for this version in model.toml')
+        return RuntimeError(
+            f'{text}; set backend = "cpu" for this version in model.toml'
+        )
     return ValueError(text) if answer.get("input") else RuntimeError(text)
 
 
@@ -196,10 +258,14 @@ def _read_arrays(entries: Sequence[Mapping[str, Any]], data: bytearray) -> list[
     for entry in entries:
         end = start + int(entry["bytes"])
         try:
-            flat: Array = np.frombuffer(memoryview(data)[start:end], DTYPES[entry["dtype"]])
+            flat: Array = np.frombuffer(
+                memoryview(data)[start:end], DTYPES[entry["dtype"]]
+            )
             arrays.append(flat.reshape(entry["shape"]))
         except (ValueError, KeyError, TypeError) as error:
-            raise WorkerError(f"the Node process wrote an answer that cannot be read: {error}") from error
+            raise WorkerError(
+                f"the Node process wrote an answer that cannot be read: {error}"
+            ) from error
         start = end
     return arrays
 

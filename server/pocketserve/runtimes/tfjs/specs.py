@@ -15,24 +15,51 @@ from .files import ModelFiles
 DATATYPES = {"float32": "FP32", "int32": "INT32", "bool": "BOOL"}
 DTYPE_NAMES = {datatype: dtype for dtype, datatype in DATATYPES.items()}
 DTYPES = {"float32": np.dtype("<f4"), "int32": np.dtype("<i4"), "bool": np.dtype("?")}
-_GRAPH_TYPES = {"DT_FLOAT": "float32", "DT_HALF": "float32", "DT_DOUBLE": "float32", "DT_BOOL": "bool"}
-_GRAPH_TYPES |= dict.fromkeys(("DT_INT8", "DT_UINT8", "DT_INT16", "DT_UINT16", "DT_INT32", "DT_INT64"), "int32")
+_GRAPH_TYPES = {
+    "DT_FLOAT": "float32",
+    "DT_HALF": "float32",
+    "DT_DOUBLE": "float32",
+    "DT_BOOL": "bool",
+}
+_GRAPH_TYPES |= dict.fromkeys(
+    ("DT_INT8", "DT_UINT8", "DT_INT16", "DT_UINT16", "DT_INT32", "DT_INT64"), "int32"
+)
 # Other signatures write the enumeration of TensorFlow's types.proto as numbers.
-_TYPE_NUMBERS = {1: "DT_FLOAT", 2: "DT_DOUBLE", 3: "DT_INT32", 4: "DT_UINT8", 5: "DT_INT16", 6: "DT_INT8"}
+_TYPE_NUMBERS = {
+    1: "DT_FLOAT",
+    2: "DT_DOUBLE",
+    3: "DT_INT32",
+    4: "DT_UINT8",
+    5: "DT_INT16",
+    6: "DT_INT8",
+}
 _TYPE_NUMBERS |= {9: "DT_INT64", 10: "DT_BOOL", 17: "DT_UINT16", 19: "DT_HALF"}
 
 
-def input_specs(entries: Sequence[Mapping[str, Any]], files: ModelFiles) -> list[TensorSpec]:
+def input_specs(
+    entries: Sequence[Mapping[str, Any]], files: ModelFiles
+) -> list[TensorSpec]:
     """Return the inputs in the model's order, with the signature's names as aliases; open where the rank is unknown."""
-    keys = {_node(str(info.get("name", key))): key for key, info in _infos(files, "inputs").items()}
+    keys = {
+        _node(str(info.get("name", key))): key
+        for key, info in _infos(files, "inputs").items()
+    }
     specs = []
     for entry in entries:
         name, dtype, shape = str(entry["name"]), entry["dtype"], entry["shape"]
         if dtype not in DATATYPES:
-            raise ModelLoadError(f"input {name!r} of {files.title} is of type {dtype}, which cannot be served")
-        aliases = _aliases(name, keys.get(name, name), f"{name}:0" if files.graph else name)
+            raise ModelLoadError(
+                f"input {name!r} of {files.title} is of type {dtype}, which cannot be served"
+            )
+        aliases = _aliases(
+            name, keys.get(name, name), f"{name}:0" if files.graph else name
+        )
         sizes = (-1,) if shape is None else _free(shape)
-        specs.append(TensorSpec(name, DATATYPES[dtype], sizes, aliases=aliases, open=shape is None))
+        specs.append(
+            TensorSpec(
+                name, DATATYPES[dtype], sizes, aliases=aliases, open=shape is None
+            )
+        )
     return specs
 
 
@@ -49,7 +76,9 @@ def output_specs(description: Mapping[str, Any], files: ModelFiles) -> list[Tens
     for name in description["nodes"]:
         info = infos.get(name, {})
         node = nodes.get(_node(str(info.get("name", name))), {})
-        specs.append(_output_spec({"dtype": None, "shape": None, **node, "name": name}, info))
+        specs.append(
+            _output_spec({"dtype": None, "shape": None, **node, "name": name}, info)
+        )
     return specs
 
 
@@ -60,7 +89,9 @@ def _output_spec(entry: Mapping[str, Any], info: Mapping[str, Any]) -> TensorSpe
     shape = _graph_shape(info) if info else entry["shape"]
     aliases = _aliases(name, tensor, _node(tensor))
     if dtype not in DATATYPES or shape is None:
-        return TensorSpec(name, DATATYPES.get(dtype or "", "FP32"), (-1,), aliases=aliases, open=True)
+        return TensorSpec(
+            name, DATATYPES.get(dtype or "", "FP32"), (-1,), aliases=aliases, open=True
+        )
     return TensorSpec(name, DATATYPES[dtype], _free(shape), aliases=aliases)
 
 
@@ -80,7 +111,9 @@ def _node(tensor: str) -> str:
 
 
 def _graph_dtype(code: Any) -> str | None:
-    return _GRAPH_TYPES.get(_TYPE_NUMBERS.get(code, "") if isinstance(code, int) else str(code))
+    return _GRAPH_TYPES.get(
+        _TYPE_NUMBERS.get(code, "") if isinstance(code, int) else str(code)
+    )
 
 
 def _graph_shape(info: Mapping[str, Any]) -> list[int] | None:

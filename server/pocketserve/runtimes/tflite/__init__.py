@@ -6,9 +6,16 @@ from pocketserve.runtimes.model_format import ModelFormat, Requirement, late
 
 FRAMEWORKS = (
     Requirement("ai_edge_litert.interpreter", ".tflite models", "ai-edge-litert"),
-    Requirement("tflite_runtime.interpreter", ".tflite models", "tflite-runtime", "python-tflite-runtime"),
+    Requirement(
+        "tflite_runtime.interpreter",
+        ".tflite models",
+        "tflite-runtime",
+        "python-tflite-runtime",
+    ),
 )
-INSTALL = f"pip install 'pocketserve[tflite]'; in Termux: pkg install {FRAMEWORKS[1].termux}"
+INSTALL = (
+    f"pip install 'pocketserve[tflite]'; in Termux: pkg install {FRAMEWORKS[1].termux}"
+)
 
 FORMATS = (
     ModelFormat(

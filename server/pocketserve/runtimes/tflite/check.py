@@ -17,7 +17,9 @@ from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.model_files import file_errors
 
 _CUSTOM = 32  # the kind of operators that go by a name
-_STATE_OPERATORS = frozenset({142, 143, 144})  # VAR_HANDLE, READ_VARIABLE and ASSIGN_VARIABLE
+_STATE_OPERATORS = frozenset(
+    {142, 143, 144}
+)  # VAR_HANDLE, READ_VARIABLE and ASSIGN_VARIABLE
 
 
 class TensorFlowOperatorError(Exception):
@@ -45,14 +47,18 @@ def check_file(path: Path) -> tuple[int, bool]:
 def check_tflite_graphs(path: Path) -> bool:
     """Check operators, and that all parts lie inside the file; return whether the model keeps state."""
     with mapped(path) as data:
-        return _check_parts(FlatBuffer(data, b"TFL3", BUDGET + len(data)).root(), len(data))
+        return _check_parts(
+            FlatBuffer(data, b"TFL3", BUDGET + len(data)).root(), len(data)
+        )
 
 
 def _check_parts(model: FlatTable, size: int) -> bool:
     """Model: 1 operator codes, 2 subgraphs, 4 buffers."""
     codes = model.tables(1, _operator_kind)
     buffers = len(model.tables(4, lambda buffer: _check_buffer(buffer, size)))
-    graphs = model.tables(2, lambda graph: _check_graph(graph, len(codes), buffers, size))
+    graphs = model.tables(
+        2, lambda graph: _check_graph(graph, len(codes), buffers, size)
+    )
     if not graphs:
         raise DamagedFileError("there is no graph in it")
     return any(graphs) or not _STATE_OPERATORS.isdisjoint(codes)
@@ -82,7 +88,9 @@ def _check_graph(graph: FlatTable, codes: int, buffers: int, size: int) -> bool:
     """Return whether a tensor keeps its values. SubGraph: 0 tensors, 1 inputs, 2 outputs, 3 operators."""
     variables = graph.tables(0, lambda tensor: _check_tensor(tensor, buffers))
     _check_indices(graph.integers(1, "i") + graph.integers(2, "i"), len(variables))
-    graph.tables(3, lambda operator: _check_operator(operator, codes, len(variables), size))
+    graph.tables(
+        3, lambda operator: _check_operator(operator, codes, len(variables), size)
+    )
     return any(variables)
 
 

@@ -72,40 +72,60 @@ class DelegateRequest(NamedTuple):
 
 def delegate_request(source: ModelSource) -> DelegateRequest | None:
     """Return the delegate that a version's options ask for, if it is trusted."""
-    delegate, texts = source.options.get("delegate"), source.options.get("delegate_options", {})
+    delegate, texts = (
+        source.options.get("delegate"),
+        source.options.get("delegate_options", {}),
+    )
     required = source.flag("required")
-    if not isinstance(texts, Mapping) or not all(_is_c_text(item) for pair in texts.items() for item in pair):
+    if not isinstance(texts, Mapping) or not all(
+        _is_c_text(item) for pair in texts.items() for item in pair
+    ):
         raise ModelLoadError(
             f'the option delegate_options is a table of texts such as {{ backend_type = "htp" }}, not {texts!r:.100}'
         )
     if delegate is None:
         useless = sorted(OPTION_KEYS & source.options.keys())
         if useless:
-            raise ModelLoadError(f"the option {useless[0]} does nothing without delegate; add delegate, or remove it")
+            raise ModelLoadError(
+                f"the option {useless[0]} does nothing without delegate; add delegate, or remove it"
+            )
         return None
     if not _is_c_text(delegate) or not Path(delegate).name:
         raise ModelLoadError(
             f'the option delegate is a library such as "libQnnTFLiteDelegate.so", not {delegate!r:.100}'
         )
     if (advice := engine_advice(delegate)) is not None:
-        raise ModelLoadError(f"the option delegate is a library, not {delegate!r}; {advice}")
+        raise ModelLoadError(
+            f"the option delegate is a library, not {delegate!r}; {advice}"
+        )
     path = find_library(delegate, source.original.resolve().parent)
     if path is not None:
         library = str(private_copy(path, source.trusted)) if path.exists() else ""
     elif library_digest(delegate) in source.trusted:
         library = delegate
     else:
-        raise ModelLoadError(not_trusted(source.original, f"the delegate {delegate[:100]} is code that is not trusted"))
+        raise ModelLoadError(
+            not_trusted(
+                source.original,
+                f"the delegate {delegate[:100]} is code that is not trusted",
+            )
+        )
     return DelegateRequest(Path(delegate).name, library, dict(texts), required)
 
 
 def tflite_devices(options: Options) -> dict[str, Options]:
     """Return what runs a version by its options: XNNPACK, the CPU without it, and the delegate that they name."""
     delegate = options.get("delegate")
-    plain = {key: value for key, value in options.items() if key not in {"xnnpack", *OPTION_KEYS}}
+    plain = {
+        key: value
+        for key, value in options.items()
+        if key not in {"xnnpack", *OPTION_KEYS}
+    }
     devices = {"xnnpack": plain | {"xnnpack": True}, "cpu": plain | {"xnnpack": False}}
     current = "xnnpack" if options.get("xnnpack", True) else "cpu"
-    return current_first(devices, Path(delegate).name if isinstance(delegate, str) else current, options)
+    return current_first(
+        devices, Path(delegate).name if isinstance(delegate, str) else current, options
+    )
 
 
 def _is_c_text(value: object) -> bool:
@@ -123,9 +143,14 @@ def find_library(delegate: str, folder: Path) -> Path | None:
             return None
         path = (folder / delegate).resolve()
         path.exists()
-    except (OSError, RuntimeError) as error:  # a folder that may not be entered, links in a circle
+    except (
+        OSError,
+        RuntimeError,
+    ) as error:  # a folder that may not be entered, links in a circle
         reason = getattr(error, "strerror", None) or short_reason(error)
-        raise ModelLoadError(f"the delegate {delegate[:100]} cannot be looked at ({reason})") from error
+        raise ModelLoadError(
+            f"the delegate {delegate[:100]} cannot be looked at ({reason})"
+        ) from error
     if not Path(delegate).is_absolute() and not path.is_relative_to(folder):
         raise ModelLoadError(
             f"the delegate {delegate[:100]} leaves the model's folder; copy the file into it or give an absolute path"
@@ -151,7 +176,9 @@ class DelegatedPart(NamedTuple):
     """The part of an interpreter's main graph that a delegate took."""
 
     name: str
-    nodes: frozenset[GraphNode] | None  # that the delegate added; None where the package does not tell
+    nodes: (
+        frozenset[GraphNode] | None
+    )  # that the delegate added; None where the package does not tell
     whole: bool
 
     @classmethod
@@ -160,9 +187,17 @@ class DelegatedPart(NamedTuple):
         operators = _operators(interpreter)
         if operators is None:
             return cls(name, None, False)
-        delegated = frozenset(node for node, kind in operators.items() if kind == "DELEGATE")
-        results = [int(details["index"]) for details in interpreter.get_output_details()]
-        return cls(name, delegated, bool(delegated) and not _needs_cpu(results, delegated, operators))
+        delegated = frozenset(
+            node for node, kind in operators.items() if kind == "DELEGATE"
+        )
+        results = [
+            int(details["index"]) for details in interpreter.get_output_details()
+        ]
+        return cls(
+            name,
+            delegated,
+            bool(delegated) and not _needs_cpu(results, delegated, operators),
+        )
 
     def device(self, interpreter: Any) -> str:
         """Return what runs the interpreter now that it is allocated."""
@@ -174,26 +209,38 @@ class DelegatedPart(NamedTuple):
 
     def is_lost(self, interpreter: Any) -> bool:
         """Return whether the delegate took something, and the allocation undid it."""
-        return bool(self.nodes) and not (self.nodes or frozenset()) & set(_operators(interpreter) or ())
+        return bool(self.nodes) and not (self.nodes or frozenset()) & set(
+            _operators(interpreter) or ()
+        )
 
 
 def _operators(interpreter: Any) -> dict[GraphNode, str] | None:
     """Return every node of the main graph with the name of its operator; None where the package does not tell."""
     try:
         return {
-            (position, tuple(map(int, node["inputs"])), tuple(map(int, node["outputs"]))): str(node["op_name"])
+            (
+                position,
+                tuple(map(int, node["inputs"])),
+                tuple(map(int, node["outputs"])),
+            ): str(node["op_name"])
             for position, node in enumerate(interpreter._get_ops_details())
         }
     except Exception:  # a private method: it may be missing, or answer something else
         return None
 
 
-def _needs_cpu(results: Sequence[int], delegated: frozenset[GraphNode], nodes: Iterable[GraphNode]) -> bool:
+def _needs_cpu(
+    results: Sequence[int], delegated: frozenset[GraphNode], nodes: Iterable[GraphNode]
+) -> bool:
     """Return whether a result depends on a node that the delegate did not take.
 
     The list still holds the nodes that were replaced: of a tensor that two nodes make, the delegate's does.
     """
-    makers = {tensor: node for node in sorted(nodes, key=delegated.__contains__) for tensor in node[2]}
+    makers = {
+        tensor: node
+        for node in sorted(nodes, key=delegated.__contains__)
+        for tensor in node[2]
+    }
     pending, visited = list(results), set[int]()
     while pending:
         tensor = pending.pop()

@@ -40,21 +40,33 @@ def parse_metadata(content: bytes) -> metadata.ModelMetadata:
 
 def read_associated_files(path: Path, names: Sequence[str], limit: int) -> list[bytes]:
     """Return files out of the archive at the model's end, unpacked not more bytes together than the limit."""
-    from pocketserve.formats.zip_archives import BadZipError, members, read_member  # late: few files carry others
+    from pocketserve.formats.zip_archives import (
+        BadZipError,
+        members,
+        read_member,
+    )  # late: few files carry others
 
     contents: list[bytes] = []
     name = names[0]
     try:
-        entries = {member.name: member for member in members(path, appended=True) if member.name in names}
+        entries = {
+            member.name: member
+            for member in members(path, appended=True)
+            if member.name in names
+        }
         for name in names:
             if name not in entries:
                 raise DamagedFileError(f"{path.name} has no file {name!r} in it")
             if entries[name].size > limit:
-                raise DamagedFileError(f"{name} in {path.name} has {entries[name].size} bytes, more than {limit}")
+                raise DamagedFileError(
+                    f"{name} in {path.name} has {entries[name].size} bytes, more than {limit}"
+                )
             contents.append(read_member(path, entries[name], limit))
             limit -= len(contents[-1])
     except (BadZipError, OSError) as error:
-        raise DamagedFileError(f"{name!r} cannot be read from {path.name}: {error}") from error
+        raise DamagedFileError(
+            f"{name!r} cannot be read from {path.name}: {error}"
+        ) from error
     return contents
 
 
@@ -64,7 +76,9 @@ def read_properties(path: Path) -> dict[str, str]:
     The values are in Python's notation, as in its ONNX files.
     """
     try:
-        content = read_associated_files(path, ["metadata.json"], MAX_PROPERTIES_BYTES)[0]
+        content = read_associated_files(path, ["metadata.json"], MAX_PROPERTIES_BYTES)[
+            0
+        ]
     except DamagedFileError:
         return {}
     return metadata.parse_properties(content)
@@ -78,12 +92,16 @@ def _find_metadata(model: FlatBuffer) -> bytes | None:
     """
     root = model.root()
     entries = root.tables(6, lambda entry: (entry.text(0), entry.integer(1, "I")))
-    number = next((number for name, number in entries if name == "TFLITE_METADATA"), None)
+    number = next(
+        (number for name, number in entries if name == "TFLITE_METADATA"), None
+    )
     if number is None:
         return None
     buffer = root.element(4, number)
     if buffer is None:
-        raise DamagedFileError(f"the description is said to be in buffer {number}, which is not there")
+        raise DamagedFileError(
+            f"the description is said to be in buffer {number}, which is not there"
+        )
     offset, size = buffer.integer(1, "Q"), buffer.integer(2, "Q")
     if offset <= 1:
         return buffer.blob(0, MAX_METADATA_BYTES)
@@ -99,7 +117,9 @@ def _model_metadata(root: FlatTable) -> metadata.ModelMetadata:
     """
     name, description, version, author, license = map(root.text, (0, 1, 2, 4, 5))
     files = root.tables(6, _file)
-    model = metadata.ModelMetadata(name, description, version, author, license, associated_files=files)
+    model = metadata.ModelMetadata(
+        name, description, version, author, license, associated_files=files
+    )
     graph = root.element(3, 0)
     if graph is None:
         return model
@@ -117,16 +137,26 @@ def _tensor(table: FlatTable) -> metadata.TensorMetadata:
     content = table.table(3)
     meaning = None if content is None else _content(content)
     unknown = _unknown_units(table, 4)
-    if content is not None and (number := content.integer(0, "B")) and number not in _PROPERTIES:
+    if (
+        content is not None
+        and (number := content.integer(0, "B"))
+        and number not in _PROPERTIES
+    ):
         unknown = (f"content_{number}", *unknown)
     units, files = _units(table, 4), table.tables(6, _file)
-    return metadata.TensorMetadata(table.text(0), table.text(1), meaning, units, files, unknown)
+    return metadata.TensorMetadata(
+        table.text(0), table.text(1), meaning, units, files, unknown
+    )
 
 
 def _file(table: FlatTable) -> metadata.AssociatedFile:
     """AssociatedFile: 0 name, 2 type, 3 locale."""
     number = table.integer(2, "b")
-    kind = metadata.FileType(number) if number in metadata.FileType.__members__.values() else metadata.FileType.UNKNOWN
+    kind = (
+        metadata.FileType(number)
+        if number in metadata.FileType.__members__.values()
+        else metadata.FileType.UNKNOWN
+    )
     return metadata.AssociatedFile(table.text(0), kind, table.text(3))
 
 
@@ -134,24 +164,35 @@ def _content(table: FlatTable) -> metadata.Content:
     """Content: 0 kind and 1 table of the properties."""
     kind, read = _PROPERTIES.get(table.integer(0, "B"), ("unknown", None))
     properties = table.table(1)
-    return metadata.Content(kind, None if read is None or properties is None else read(properties))
+    return metadata.Content(
+        kind, None if read is None or properties is None else read(properties)
+    )
 
 
 def _image(table: FlatTable) -> metadata.ImageProperties:
     size = table.table(1)
-    return metadata.ImageProperties(None if size is None else (size.integer(0, "I"), size.integer(1, "I")))
+    return metadata.ImageProperties(
+        None if size is None else (size.integer(0, "I"), size.integer(1, "I"))
+    )
 
 
 def _boxes(table: FlatTable) -> metadata.BoundingBoxProperties:
     kind = table.choice(1, ("unknown", "boundaries", "upper_left", "center"))
-    return metadata.BoundingBoxProperties(table.integers(0), kind, table.choice(2, ("ratio", "pixel")))
+    return metadata.BoundingBoxProperties(
+        table.integers(0), kind, table.choice(2, ("ratio", "pixel"))
+    )
 
 
 _PROPERTIES: dict[int, tuple[str, Callable[[FlatTable], metadata.Properties]]] = {
     1: ("feature", lambda table: metadata.FeatureProperties()),
     2: ("image", _image),
     3: ("bounding_box", _boxes),
-    4: ("audio", lambda table: metadata.AudioProperties(table.integer(0, "I"), table.integer(1, "I"))),
+    4: (
+        "audio",
+        lambda table: metadata.AudioProperties(
+            table.integer(0, "I"), table.integer(1, "I")
+        ),
+    ),
 }
 """The union ContentProperties."""
 
@@ -164,7 +205,9 @@ def _units(table: FlatTable, number: int) -> tuple[metadata.ProcessUnit, ...]:
 def _unknown_units(table: FlatTable, number: int) -> tuple[str, ...]:
     """Return names of process units of newer schemas."""
     kinds = table.tables(number, lambda unit: unit.integer(0, "B"))
-    return tuple(f"process_unit_{kind}" for kind in kinds if kind and kind not in _OPTIONS)
+    return tuple(
+        f"process_unit_{kind}" for kind in kinds if kind and kind not in _OPTIONS
+    )
 
 
 def _unit(table: FlatTable) -> metadata.ProcessUnit | None:
@@ -176,17 +219,23 @@ def _unit(table: FlatTable) -> metadata.ProcessUnit | None:
 def _normalization(table: FlatTable) -> metadata.ProcessUnit:
     mean, std = table.reals(0), table.reals(1)
     if not mean or not std or 0.0 in std:
-        raise DamagedFileError("a normalisation lacks its mean, or its standard deviation is 0")
+        raise DamagedFileError(
+            "a normalisation lacks its mean, or its standard deviation is 0"
+        )
     return metadata.Normalization(mean, std)
 
 
 _TRANSFORMATIONS = ("identity", "log", "inverse_logistic")
 _OPTIONS: dict[int, Callable[[FlatTable], metadata.ProcessUnit]] = {
     1: _normalization,
-    2: lambda table: metadata.ScoreCalibration(table.choice(0, _TRANSFORMATIONS), table.real(1)),
+    2: lambda table: metadata.ScoreCalibration(
+        table.choice(0, _TRANSFORMATIONS), table.real(1)
+    ),
     3: lambda table: metadata.ScoreThresholding(table.real(0)),
     4: lambda table: metadata.BertTokenizer(table.tables(0, _file)),
-    5: lambda table: metadata.SentencePieceTokenizer(table.tables(0, _file), table.tables(1, _file)),
+    5: lambda table: metadata.SentencePieceTokenizer(
+        table.tables(0, _file), table.tables(1, _file)
+    ),
     6: lambda table: metadata.RegexTokenizer(table.text(0), table.tables(1, _file)),
 }
 """The union ProcessUnitOptions."""

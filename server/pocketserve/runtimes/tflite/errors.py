@@ -18,7 +18,10 @@ _FLEX_NAME = r"\((Flex\w+)\)"
 
 def is_hopeless(text: str) -> bool:
     """Return whether an interpreter's error says that it lacks an operator or type, as opposed to not liking a size."""
-    return any(re.search(pattern, text) for pattern in (_SELECT_OP, _CUSTOM_OP, _NEW_OP, _ODD_TYPE))
+    return any(
+        re.search(pattern, text)
+        for pattern in (_SELECT_OP, _CUSTOM_OP, _NEW_OP, _ODD_TYPE)
+    )
 
 
 def explain_tflite_error(name: str, framework: str, text: str) -> str:
@@ -47,7 +50,9 @@ def explain_tflite_error(name: str, framework: str, text: str) -> str:
     # TFLite puts its sentences together without a space, and again those of a second try. That its own delegate was
     # not applied is a consequence, not a reason.
     parts = dict.fromkeys(part.strip(" .\n") for part in re.split(_JOINT, text))
-    reasons = "; ".join(part for part in parts if not part.startswith("Failed to apply the default "))
+    reasons = "; ".join(
+        part for part in parts if not part.startswith("Failed to apply the default ")
+    )
     return (
         f"{framework} cannot load {name} ({short_reason(reasons)}): it is damaged, or needs what this version does not "
         "have; copy or convert the file again, or install a newer package"
@@ -60,7 +65,11 @@ def _in_parentheses(detail: str | None) -> str:
 
 def delegate_fault(error: Exception) -> str:
     """Return what a delegate did wrong, to go on from its name."""
-    return str(error) if isinstance(error, DelegateError) else f"does not take this model ({short_reason(error)})"
+    return (
+        str(error)
+        if isinstance(error, DelegateError)
+        else f"does not take this model ({short_reason(error)})"
+    )
 
 
 def clear_frames(error: BaseException) -> None:

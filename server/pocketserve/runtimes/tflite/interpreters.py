@@ -41,20 +41,30 @@ def import_first(packages: Sequence[TflitePackage]) -> tuple[str, Any]:
     for package in packages:
         try:
             module = import_framework(package.module)
-        except Exception as error:  # a native library that does not fit raises OSError, among others
+        except (
+            Exception
+        ) as error:  # a native library that does not fit raises OSError, among others
             # A missing module deeper down means: installed, but not complete.
-            absent = isinstance(error, ModuleNotFoundError) and f"{package.module}.".startswith(f"{error.name}.")
+            absent = isinstance(
+                error, ModuleNotFoundError
+            ) and f"{package.module}.".startswith(f"{error.name}.")
             if not absent:
-                faults.append(f"{package.title} is installed but does not load ({first_line(error)})")
+                faults.append(
+                    f"{package.title} is installed but does not load ({first_line(error)})"
+                )
         else:
             return _with_version(package), module
     raise RuntimeMissingError("; ".join(faults))
 
 
 def _with_version(package: TflitePackage) -> str:
-    version = getattr(sys.modules[package.module.partition(".")[0]], "__version__", None)
+    version = getattr(
+        sys.modules[package.module.partition(".")[0]], "__version__", None
+    )
     if not isinstance(version, str):
-        from importlib import metadata  # late: it needs the email package, a tenth of a cold start
+        from importlib import (
+            metadata,
+        )  # late: it needs the email package, a tenth of a cold start
 
         try:
             version = metadata.version(package.title)
@@ -70,7 +80,13 @@ class InterpreterOpener:
         device: what runs the last interpreter, as far as it is known.
     """
 
-    def __init__(self, module: Any, source: ModelSource, xnnpack: bool, delegate: DelegateRequest | None):
+    def __init__(
+        self,
+        module: Any,
+        source: ModelSource,
+        xnnpack: bool,
+        delegate: DelegateRequest | None,
+    ):
         self._module = module
         self._source = source
         self._stamp = stamp([source.path])
@@ -87,7 +103,9 @@ class InterpreterOpener:
         """Return a fresh interpreter, not yet allocated; the one before is no longer in use."""
         source, delegate = self._source, self.delegate if use_delegate else None
         if stamp([source.path]) != self._stamp:
-            raise ModelLoadError(f"{source.path.name} changed while it was loaded; load the model again")
+            raise ModelLoadError(
+                f"{source.path.name} changed while it was loaded; load the model again"
+            )
         # The last delegate goes before the next comes: an accelerator may serve one at a time.
         self._loaded, self._part = None, None
         if not use_delegate:
@@ -99,7 +117,9 @@ class InterpreterOpener:
         interpreter = self._module.Interpreter(
             model_path=str(source.path),
             num_threads=source.threads,
-            experimental_op_resolver_type=resolvers.AUTO if xnnpack else resolvers.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
+            experimental_op_resolver_type=resolvers.AUTO
+            if xnnpack
+            else resolvers.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
             experimental_delegates=None if delegate is None else [self._loaded],
         )
         if delegate is not None:
@@ -130,7 +150,9 @@ class InterpreterOpener:
                 interpreter.allocate_tensors()
                 self.confirm_device(interpreter)
             for tensor in inputs:
-                interpreter.set_tensor(tensor.number, tensor.prepare(zeros(tensor.spec)))
+                interpreter.set_tensor(
+                    tensor.number, tensor.prepare(zeros(tensor.spec))
+                )
         except Exception as error:
             free = any(-1 in spec.shape for spec, _ in inputs)
             if not free or self.delegate is not None or is_hopeless(str(error)):
@@ -151,4 +173,9 @@ class InterpreterOpener:
         """Log that the delegate is not used: once, since it may happen with every other request."""
         if self.delegate is not None and not self._warned:
             self._warned = True
-            _log.warning("%s runs without the delegate %s, which %s", self._source.path.name, self.delegate.name, fault)
+            _log.warning(
+                "%s runs without the delegate %s, which %s",
+                self._source.path.name,
+                self.delegate.name,
+                fault,
+            )

@@ -30,7 +30,9 @@ def open_tflite_layers(source: ModelSource) -> RunLayers:
     )
     list_operators = getattr(interpreter, "_get_ops_details", None)
     if list_operators is None:
-        raise ModelLoadError(f"{title} does not tell a model's operators; pip install ai-edge-litert")
+        raise ModelLoadError(
+            f"{title} does not tell a model's operators; pip install ai-edge-litert"
+        )
     entry = main_entry(interpreter)
 
     def run(inputs: Mapping[str, Array]) -> list[LayerOutput]:
@@ -39,18 +41,30 @@ def open_tflite_layers(source: ModelSource) -> RunLayers:
             interpreter.resize_tensor_input(tensor.number, array.shape, strict=True)
         interpreter.allocate_tensors()
         for tensor in entry.inputs:
-            interpreter.set_tensor(tensor.number, tensor.prepare(inputs[tensor.spec.name]))
+            interpreter.set_tensor(
+                tensor.number, tensor.prepare(inputs[tensor.spec.name])
+            )
         interpreter.invoke()
-        tensors = {details["index"]: details for details in interpreter.get_tensor_details()}
+        tensors = {
+            details["index"]: details for details in interpreter.get_tensor_details()
+        }
         operators = list_operators()
         rounded = {index for index, details in tensors.items() if _is_rounded(details)}
-        rounded |= _outputs([op for op in operators if op["op_name"] == "DEQUANTIZE"], rounded)
+        rounded |= _outputs(
+            [op for op in operators if op["op_name"] == "DEQUANTIZE"], rounded
+        )
         rounded |= _outputs(operators, rounded)
         outputs = []
         for operator in operators:
             for index in operator["outputs"]:
-                layer = _layer(interpreter, tensors.get(int(index)), operator["op_name"])
-                outputs += [layer._replace(quantized=int(index) in rounded)] if layer is not None else []
+                layer = _layer(
+                    interpreter, tensors.get(int(index)), operator["op_name"]
+                )
+                outputs += (
+                    [layer._replace(quantized=int(index) in rounded)]
+                    if layer is not None
+                    else []
+                )
         return outputs
 
     return run
@@ -58,12 +72,20 @@ def open_tflite_layers(source: ModelSource) -> RunLayers:
 
 def _is_rounded(details: Any) -> bool:
     """Return whether a tensor holds integers that stand for real numbers."""
-    return np.dtype(details["dtype"]).kind in "iu" and len(details["quantization_parameters"]["scales"]) > 0
+    return (
+        np.dtype(details["dtype"]).kind in "iu"
+        and len(details["quantization_parameters"]["scales"]) > 0
+    )
 
 
 def _outputs(operators: Sequence[Any], inputs: set[int]) -> set[int]:
     """Return the tensors that operators make of some inputs."""
-    return {int(index) for each in operators if not inputs.isdisjoint(each["inputs"]) for index in each["outputs"]}
+    return {
+        int(index)
+        for each in operators
+        if not inputs.isdisjoint(each["inputs"])
+        for index in each["outputs"]
+    }
 
 
 def _layer(interpreter: Any, details: Any, operator: str) -> LayerOutput | None:
@@ -80,4 +102,6 @@ def _layer(interpreter: Any, details: Any, operator: str) -> LayerOutput | None:
     if array.dtype.kind not in "iu" or len(scales) != 1:
         return None
     zero = int(details["quantization_parameters"]["zero_points"][0])
-    return LayerOutput(details["name"], operator, (array.astype(np.float32) - zero) * scales[0])
+    return LayerOutput(
+        details["name"], operator, (array.astype(np.float32) - zero) * scales[0]
+    )

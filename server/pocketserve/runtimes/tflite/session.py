@@ -44,15 +44,27 @@ class TfliteRuntime:
         self._packages = packages
 
     def open(self, source: ModelSource) -> TfliteSession:
-        xnnpack, delegate = source.flag("xnnpack", default=True), delegate_request(source)
+        xnnpack, delegate = (
+            source.flag("xnnpack", default=True),
+            delegate_request(source),
+        )
         size, stateful = check_file(source.path)
         title, module = import_first(self._packages)
         opener = InterpreterOpener(module, source, xnnpack, delegate)
-        with load_errors(lambda error: explain_tflite_error(source.path.name, title, str(error))):
-            return _open_session(StatefulTfliteSession if stateful else TfliteSession, opener, title, size)
+        with load_errors(
+            lambda error: explain_tflite_error(source.path.name, title, str(error))
+        ):
+            return _open_session(
+                StatefulTfliteSession if stateful else TfliteSession,
+                opener,
+                title,
+                size,
+            )
 
 
-def _open_session(kind: type[TfliteSession], opener: InterpreterOpener, title: str, size: int) -> TfliteSession:
+def _open_session(
+    kind: type[TfliteSession], opener: InterpreterOpener, title: str, size: int
+) -> TfliteSession:
     """Return a session with the delegate, else with the CPU alone.
 
     A model that is at fault itself fails on the CPU too, and that error is the one to report.
@@ -90,11 +102,15 @@ class TfliteSession:
             output, free dimensions counted as 1. Intermediate results are not in it: no package tells their size.
     """
 
-    def __init__(self, opener: InterpreterOpener, runtime: str, file_bytes: int) -> None:
+    def __init__(
+        self, opener: InterpreterOpener, runtime: str, file_bytes: int
+    ) -> None:
         self._opener: InterpreterOpener | None = opener
         self._shapes: list[tuple[int, ...]] | None = None
         # The arrays that the last run of the main graph took as they were: the next are mostly the same.
-        self._fitted: tuple[tensors.GraphEntry, list[tensors.TensorSignature]] | None = None
+        self._fitted: (
+            tuple[tensors.GraphEntry, list[tensors.TensorSignature]] | None
+        ) = None
         self._bypassing = False
         self._interpreter: Any = opener.open_allocated()
         self.device = opener.device
@@ -107,24 +123,35 @@ class TfliteSession:
         self.inputs: Sequence[TensorSpec] = [spec for spec, _ in self._default.inputs]
         self.outputs: Sequence[TensorSpec] = [spec for spec, _ in self._default.outputs]
         self.signatures: Mapping[str, Signature] = {
-            name: Signature([spec for spec, _ in entry.inputs], [spec for spec, _ in entry.outputs])
+            name: Signature(
+                [spec for spec, _ in entry.inputs], [spec for spec, _ in entry.outputs]
+            )
             for name, entry in self._entries.items()
         }
         self.runtime = runtime
-        self.memory_bytes = file_bytes + sum(byte_size(spec) for spec in (*self.inputs, *self.outputs))
+        self.memory_bytes = file_bytes + sum(
+            byte_size(spec) for spec in (*self.inputs, *self.outputs)
+        )
 
-    def run(self, inputs: Mapping[str, Array], signature: str | None = None) -> dict[str, Array]:
+    def run(
+        self, inputs: Mapping[str, Array], signature: str | None = None
+    ) -> dict[str, Array]:
         """Run; strings are ``bytes`` in arrays of dtype object. A session whose run failed works on."""
         entry = self._default if signature is None else self._entries[signature]
         arrays: list[tensors.TensorSignature] = []
-        tensor_inputs, _, runner = entry  # not by name: that costs a tuple a lookup each
+        tensor_inputs, _, runner = (
+            entry  # not by name: that costs a tuple a lookup each
+        )
         for spec, _ in tensor_inputs:
             array = inputs[spec.name]
             arrays.append((array.shape, array.dtype, array.flags.c_contiguous))
         current = entry, arrays
         fits = current == self._fitted
         if not fits:
-            inputs = {tensor.spec.name: tensor.prepare(inputs[tensor.spec.name]) for tensor in entry.inputs}
+            inputs = {
+                tensor.spec.name: tensor.prepare(inputs[tensor.spec.name])
+                for tensor in entry.inputs
+            }
             entry.check_shapes(inputs)
         try:
             if runner is not None:
@@ -174,8 +201,12 @@ class TfliteSession:
         self._interpreter = None
         self._bypassing = False
 
-    def _run_main(self, entry: tensors.GraphEntry, arrays: Mapping[str, Array]) -> dict[str, Array]:
-        interpreter = self._interpreter if self._interpreter is not None else self._ready()
+    def _run_main(
+        self, entry: tensors.GraphEntry, arrays: Mapping[str, Array]
+    ) -> dict[str, Array]:
+        interpreter = (
+            self._interpreter if self._interpreter is not None else self._ready()
+        )
         inputs, outputs, _ = entry
         for spec, number in inputs:
             interpreter.set_tensor(number, arrays[spec.name])
@@ -205,9 +236,18 @@ class TfliteSession:
                 self._opener.warn(f"{fault} with inputs of some shapes, now {now}")
         except Exception as error:
             delegate = self._opener.delegate
-            culprit = f" with the delegate {delegate.name}" if delegate is not None and delegate.required else ""
-            sizes = ", ".join(f"{spec.name!r}: {list(arrays[spec.name].shape)}" for spec, _ in entry.inputs)
-            raise ValueError(f"the model cannot take inputs of these shapes{culprit}: {sizes}") from error
+            culprit = (
+                f" with the delegate {delegate.name}"
+                if delegate is not None and delegate.required
+                else ""
+            )
+            sizes = ", ".join(
+                f"{spec.name!r}: {list(arrays[spec.name].shape)}"
+                for spec, _ in entry.inputs
+            )
+            raise ValueError(
+                f"the model cannot take inputs of these shapes{culprit}: {sizes}"
+            ) from error
         self._shapes = shapes
 
     def _resize(self, shapes: Sequence[tuple[int, ...]]) -> None:
@@ -216,7 +256,9 @@ class TfliteSession:
             if not shape and not spec.open and not spec.shape:
                 continue  # a scalar stays one, and ai-edge-litert 2.3 for ARM crashes when it is told so
             # Strict forbids changing fixed dimensions; once written, all of a string tensor's seem fixed.
-            interpreter.resize_tensor_input(number, shape, strict=spec.datatype != "BYTES")
+            interpreter.resize_tensor_input(
+                number, shape, strict=spec.datatype != "BYTES"
+            )
         interpreter.allocate_tensors()
         assert self._opener is not None
         confirmed = self._opener.confirm_device(interpreter)
@@ -226,7 +268,9 @@ class TfliteSession:
             self._discard()
             self._resize(shapes)
 
-    def _run_other(self, entry: tensors.GraphEntry, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    def _run_other(
+        self, entry: tensors.GraphEntry, arrays: Mapping[str, Array]
+    ) -> dict[str, Array]:
         """Run a signature of another graph of the file; its runner resizes and allocates by itself."""
         results = self._ready().get_signature_runner(entry.runner)(**arrays)
         return {spec.name: np.asarray(results[spec.name]) for spec, _ in entry.outputs}
@@ -234,8 +278,14 @@ class TfliteSession:
     def _read_signatures(self) -> dict[str, tensors.GraphEntry]:
         """Return the named entry points; the main graph's specs get the names of its signature as aliases."""
         interpreter = self._ready()
-        runners = {name: interpreter.get_signature_runner(name) for name in interpreter.get_signature_list()}
-        entries = {name: tensors.signature_entry(name, runner, self._main) for name, runner in runners.items()}
+        runners = {
+            name: interpreter.get_signature_runner(name)
+            for name in interpreter.get_signature_list()
+        }
+        entries = {
+            name: tensors.signature_entry(name, runner, self._main)
+            for name, runner in runners.items()
+        }
         default = next(iter(entries)) if len(entries) == 1 else "serving_default"
         if default in entries and entries[default].runner is None:
             self._main = tensors.with_aliases(self._main, entries[default])
@@ -247,7 +297,9 @@ class TfliteSession:
         self._discard()  # the runs left their mark on string tensors and on a model's variables
         if probe is not None:
             outputs = (
-                tensor if tensor.spec.shape else tensor._replace(spec=probe.learned(tensor.spec))
+                tensor
+                if tensor.spec.shape
+                else tensor._replace(spec=probe.learned(tensor.spec))
                 for tensor in self._main.outputs
             )
             self._main = self._default = self._main._replace(outputs=tuple(outputs))

@@ -41,8 +41,12 @@ class GraphEntry(NamedTuple):
     def takes(self, arrays: Sequence[TensorSignature]) -> bool:
         """Return whether the interpreter takes such arrays unprepared; a single text it does not."""
         return all(
-            dtype == DATATYPES[spec.datatype].typestr and contiguous and (shape or spec.datatype != "BYTES")
-            for (spec, _), (shape, dtype, contiguous) in zip(self.inputs, arrays, strict=True)
+            dtype == DATATYPES[spec.datatype].typestr
+            and contiguous
+            and (shape or spec.datatype != "BYTES")
+            for (spec, _), (shape, dtype, contiguous) in zip(
+                self.inputs, arrays, strict=True
+            )
         )
 
     def check_shapes(self, arrays: Mapping[str, Array]) -> None:
@@ -50,7 +54,9 @@ class GraphEntry(NamedTuple):
         for spec, _ in self.inputs:
             shape = arrays[spec.name].shape
             if not spec.accepts(shape):
-                raise ValueError(f"input {spec.name!r} has shape {list(shape)}, expected {list(spec.shape)}")
+                raise ValueError(
+                    f"input {spec.name!r} has shape {list(shape)}, expected {list(spec.shape)}"
+                )
 
 
 def main_entry(interpreter: Any) -> GraphEntry:
@@ -59,12 +65,16 @@ def main_entry(interpreter: Any) -> GraphEntry:
     return GraphEntry(model_tensors(inputs, "input"), model_tensors(outputs, "output"))
 
 
-def model_tensors(details: Iterable[Mapping[str, Any]], role: str) -> tuple[ModelTensor, ...]:
+def model_tensors(
+    details: Iterable[Mapping[str, Any]], role: str
+) -> tuple[ModelTensor, ...]:
     """Return tensors in the model's order under the file's names; repeated names get :1, :2 and so on."""
     tensors: dict[str, ModelTensor] = {}
     for position, entry in enumerate(details):
         name = str(entry["name"]) or f"{role}_{position}"
-        candidates = itertools.chain([name], (f"{name}:{number}" for number in itertools.count(1)))
+        candidates = itertools.chain(
+            [name], (f"{name}:{number}" for number in itertools.count(1))
+        )
         name = next(candidate for candidate in candidates if candidate not in tensors)
         tensors[name] = _model_tensor(name, entry)
     return tuple(tensors.values())
@@ -78,12 +88,20 @@ def signature_entry(name: str, runner: Any, main: GraphEntry) -> GraphEntry:
     keep in a private attribute; without it the runner is used.
     """
     details = (runner.get_input_details(), runner.get_output_details())
-    inputs, outputs = (tuple(_model_tensor(key, entry) for key, entry in role.items()) for role in details)
-    same_inputs = {tensor.number for tensor in inputs} == {tensor.number for tensor in main.inputs}
+    inputs, outputs = (
+        tuple(_model_tensor(key, entry) for key, entry in role.items())
+        for role in details
+    )
+    same_inputs = {tensor.number for tensor in inputs} == {
+        tensor.number for tensor in main.inputs
+    }
     if getattr(runner, "_subgraph_index", None) != 0 or not same_inputs:
         return GraphEntry(inputs, outputs, name)
     shapes = {tensor.number: tensor.spec.shape for tensor in main.outputs}
-    shaped = (t._replace(spec=t.spec._replace(shape=shapes.get(t.number, t.spec.shape))) for t in outputs)
+    shaped = (
+        t._replace(spec=t.spec._replace(shape=shapes.get(t.number, t.spec.shape)))
+        for t in outputs
+    )
     return GraphEntry(inputs, tuple(shaped))
 
 
@@ -96,7 +114,9 @@ def with_aliases(main: GraphEntry, signature: GraphEntry) -> GraphEntry:
         return tensor._replace(spec=tensor.spec._replace(aliases=aliases))
 
     inputs = tuple(add(tensor, signature.inputs) for tensor in main.inputs)
-    return GraphEntry(inputs, tuple(add(tensor, signature.outputs) for tensor in main.outputs))
+    return GraphEntry(
+        inputs, tuple(add(tensor, signature.outputs) for tensor in main.outputs)
+    )
 
 
 def _model_tensor(name: str, details: Mapping[str, Any]) -> ModelTensor:
@@ -108,8 +128,13 @@ def _model_tensor(name: str, details: Mapping[str, Any]) -> ModelTensor:
             f"tensor {name!r} has type {kind}, which cannot be served; convert the model with another type"
         ) from error
     # Free dimensions are -1 in ``shape_signature`` only.
-    declared = tuple(map(int, details.get("shape_signature", ()))) or tuple(map(int, details["shape"]))
-    return ModelTensor(TensorSpec(name, datatype, declared, _quantization(datatype, details)), int(details["index"]))
+    declared = tuple(map(int, details.get("shape_signature", ()))) or tuple(
+        map(int, details["shape"])
+    )
+    return ModelTensor(
+        TensorSpec(name, datatype, declared, _quantization(datatype, details)),
+        int(details["index"]),
+    )
 
 
 def _quantization(datatype: str, details: Mapping[str, Any]) -> Quantization | None:
@@ -126,7 +151,9 @@ def _quantization(datatype: str, details: Mapping[str, Any]) -> Quantization | N
 def _scalar_text(text: bytes | str) -> Array:
     """Return a text as the interpreters take it: of object arrays of shape () they would take the object's address."""
     raw = text.encode() if isinstance(text, str) else text
-    return np.ndarray((), dtype=f"S{len(raw)}", buffer=raw)  # NumPy's other ways make no S0
+    return np.ndarray(
+        (), dtype=f"S{len(raw)}", buffer=raw
+    )  # NumPy's other ways make no S0
 
 
 def copy_out(interpreter: Any, spec: TensorSpec, number: int) -> Array:
@@ -134,7 +161,9 @@ def copy_out(interpreter: Any, spec: TensorSpec, number: int) -> Array:
     try:
         return np.asarray(interpreter.get_tensor(number))
     except ValueError:
-        shapes = (d["shape"] for d in interpreter.get_output_details() if d["index"] == number)
+        shapes = (
+            d["shape"] for d in interpreter.get_output_details() if d["index"] == number
+        )
         shape = tuple(int(size) for size in next(shapes, ()))
         if 0 not in shape:
             raise

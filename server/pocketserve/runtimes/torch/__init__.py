@@ -27,7 +27,9 @@ FORMATS = (
         zipped=True,
         triton="pytorch",
     ),
-    _torch_format("ptl", "pocketserve.runtimes.torch.ptl", suffixes=(".ptl",), zipped=True),
+    _torch_format(
+        "ptl", "pocketserve.runtimes.torch.ptl", suffixes=(".ptl",), zipped=True
+    ),
     _torch_format(
         "torch",
         "pocketserve.runtimes.torch.eager",

@@ -39,8 +39,13 @@ def check_content(path: Path, formats: Collection[str], title: str) -> None:
     """Check that a file is of one of the formats by its content."""
     file_size(path)
     content, reason = content_of(path), f"is no {title}, or is damaged; save it again"
-    if (first_bytes(path, 8) or b"")[4:] == b"PTMF":  # PyTorch takes it, and a damaged one ends the process
-        content, reason = None, "is a mobile model in FlatBuffer form; save it with _save_for_lite_interpreter(path)"
+    if (first_bytes(path, 8) or b"")[
+        4:
+    ] == b"PTMF":  # PyTorch takes it, and a damaged one ends the process
+        content, reason = (
+            None,
+            "is a mobile model in FlatBuffer form; save it with _save_for_lite_interpreter(path)",
+        )
     if content not in formats:
         raise ModelLoadError(f"{path.name} {NOT_MODELS.get(content or '', reason)}")
 
@@ -49,7 +54,9 @@ def keyword_arguments(source: ModelSource) -> dict[str, Any]:
     """Return the table ``arguments`` of a version's options."""
     arguments = source.options.get("arguments", {})
     if not isinstance(arguments, dict):
-        raise ModelLoadError("model.toml: arguments must be a table of keyword arguments")
+        raise ModelLoadError(
+            "model.toml: arguments must be a table of keyword arguments"
+        )
     return arguments
 
 
@@ -76,7 +83,9 @@ class ModuleSession:
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         if self._module is None:
             raise RuntimeError("the session is closed")
-        self._torch.set_num_threads(self._threads)  # PyTorch keeps the number by thread, which models share
+        self._torch.set_num_threads(
+            self._threads
+        )  # PyTorch keeps the number by thread, which models share
         with self._torch.inference_mode():
             return self._module(*args, **kwargs)
 
@@ -95,7 +104,11 @@ def to_torch(torch: Any, array: Array, spec: TensorSpec) -> Any:
     if array.dtype == object:
         raise ValueError(f"input {spec.name!r} is a tensor of numbers, not of texts")
     tensor = torch.from_numpy(np.array(array))
-    return tensor.view(torch.bfloat16) if spec.datatype == "BF16" and array.dtype == np.uint16 else tensor
+    return (
+        tensor.view(torch.bfloat16)
+        if spec.datatype == "BF16" and array.dtype == np.uint16
+        else tensor
+    )
 
 
 def plain_tensor(torch: Any, tensor: Any) -> Any:
@@ -109,7 +122,12 @@ def plain_tensor(torch: Any, tensor: Any) -> Any:
     return tensor.resolve_neg().resolve_conj().contiguous()
 
 
-_PROBE_SIZES = (1, 16, 64, 256)  # free dimensions of a first run: a window of a convolution may be larger than 1
+_PROBE_SIZES = (
+    1,
+    16,
+    64,
+    256,
+)  # free dimensions of a first run: a window of a convolution may be larger than 1
 
 
 class FirstRunError(ModelLoadError):
@@ -142,7 +160,9 @@ def probe_outputs(
         try:
             return [leaf_spec(torch, name, leaf) for name, leaf in leaves]
         except (TypeError, ValueError) as error:
-            raise ModelLoadError(f"the model's results cannot be served: {error}") from error
+            raise ModelLoadError(
+                f"the model's results cannot be served: {error}"
+            ) from error
 
     for size in _PROBE_SIZES if sized else _PROBE_SIZES[:1]:
         try:
@@ -153,24 +173,33 @@ def probe_outputs(
             failure = failure or error
             continue
         with suppress(Exception):
-            return list(map(_where_equal, specs, specs_at(size + 16))) if sized else specs
+            return (
+                list(map(_where_equal, specs, specs_at(size + 16))) if sized else specs
+            )
         return specs
     assert failure is not None
     shapes = ", ".join(f"{spec.name} {list(spec.shape)}" for spec in inputs)
     reason = f"{type(failure).__name__}: {error_message(failure)}"
-    raise FirstRunError(f"a first run on zeros ({shapes}) failed: {reason}; {advice}") from failure
+    raise FirstRunError(
+        f"a first run on zeros ({shapes}) failed: {reason}; {advice}"
+    ) from failure
 
 
 def _where_equal(spec: TensorSpec, other: TensorSpec) -> TensorSpec:
     if len(spec.shape) != len(other.shape):
         return spec
-    sizes = (size if size == again else -1 for size, again in zip(spec.shape, other.shape, strict=True))
+    sizes = (
+        size if size == again else -1
+        for size, again in zip(spec.shape, other.shape, strict=True)
+    )
     return spec._replace(shape=tuple(sizes))
 
 
 def with_free_rows(spec: TensorSpec) -> TensorSpec:
     """Return the spec with its first size free, where it is one row."""
-    return spec._replace(shape=(-1, *spec.shape[1:])) if spec.shape[:1] == (1,) else spec
+    return (
+        spec._replace(shape=(-1, *spec.shape[1:])) if spec.shape[:1] == (1,) else spec
+    )
 
 
 def flatten(result: Any) -> list[tuple[str, Any]]:
@@ -181,14 +210,20 @@ def flatten(result: Any) -> list[tuple[str, Any]]:
     """
     leaves: dict[str, Any] = {}
     for number, (path, leaf) in enumerate(_leaves(result, ())):
-        start = next((at for at, part in enumerate(path) if isinstance(part, str)), None)
+        start = next(
+            (at for at, part in enumerate(path) if isinstance(part, str)), None
+        )
         name = f"output_{number}" if start is None else ".".join(map(str, path[start:]))
         candidates = (name, *(f"{name}:{again}" for again in range(1, number + 2)))
-        leaves[next(candidate for candidate in candidates if candidate not in leaves)] = leaf
+        leaves[
+            next(candidate for candidate in candidates if candidate not in leaves)
+        ] = leaf
     return list(leaves.items())
 
 
-def _leaves(value: Any, path: tuple[str | int, ...]) -> Iterable[tuple[tuple[str | int, ...], Any]]:
+def _leaves(
+    value: Any, path: tuple[str | int, ...]
+) -> Iterable[tuple[tuple[str | int, ...], Any]]:
     names = getattr(value, "_fields", None)
     if isinstance(value, tuple) and names is not None:
         value = dict(zip(names, value, strict=True))
@@ -205,7 +240,11 @@ def _leaves(value: Any, path: tuple[str | int, ...]) -> Iterable[tuple[tuple[str
 
 
 def _is_plain_list(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(item, int | float | str) for item in value)
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(item, int | float | str) for item in value)
+    )
 
 
 def is_result(torch: Any, leaf: Any) -> bool:
@@ -223,10 +262,14 @@ def leaf_array(torch: Any, leaf: Any, datatype: str | None = None) -> Array:
     if isinstance(leaf, torch.Tensor):
         tensor = plain_tensor(torch, leaf)
         if tensor.is_complex():
-            raise TypeError("the model returns complex numbers, which the protocol does not have")
+            raise TypeError(
+                "the model returns complex numbers, which the protocol does not have"
+            )
         if datatype == "BF16":
             return np.array(tensor.to(torch.bfloat16).view(torch.uint16).numpy())
-        return np.array((tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy())
+        return np.array(
+            (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+        )
     if leaf is None:
         return np.empty(0, np.float32)
     items = leaf if isinstance(leaf, list) else [leaf]
@@ -235,19 +278,27 @@ def leaf_array(torch: Any, leaf: Any, datatype: str | None = None) -> Array:
     elif all(isinstance(item, int | float) for item in items):
         array = np.array(items)
     else:
-        raise TypeError(f"the model returns {type(leaf).__name__}, which is neither numbers nor text")
+        raise TypeError(
+            f"the model returns {type(leaf).__name__}, which is neither numbers nor text"
+        )
     return array if isinstance(leaf, list) else array.reshape(())
 
 
 def leaf_spec(torch: Any, name: str, leaf: Any) -> TensorSpec:
     """Return the spec of one result."""
     if isinstance(leaf, torch.Tensor):
-        return TensorSpec(name, datatype_of_torch(plain_tensor(torch, leaf).dtype), tuple(map(int, leaf.shape)))
+        return TensorSpec(
+            name,
+            datatype_of_torch(plain_tensor(torch, leaf).dtype),
+            tuple(map(int, leaf.shape)),
+        )
     array = leaf_array(torch, leaf)
     return TensorSpec(name, datatype_of(array.dtype), array.shape)
 
 
-def match_specs(names: Sequence[str], declared: Sequence[TensorSpec], noun: str) -> dict[str, TensorSpec]:
+def match_specs(
+    names: Sequence[str], declared: Sequence[TensorSpec], noun: str
+) -> dict[str, TensorSpec]:
     """Return the manifest's specs for a model's tensors, by name; or in order, where both sides have as many.
 
     Where the manifest renames a tensor, the model's name stays as an alias.
@@ -257,7 +308,10 @@ def match_specs(names: Sequence[str], declared: Sequence[TensorSpec], noun: str)
     if len(declared) == len(names):
         pairs = zip(names, declared, strict=True)
         return {
-            name: spec if name == spec.name else spec._replace(aliases=(*spec.aliases, name)) for name, spec in pairs
+            name: spec
+            if name == spec.name
+            else spec._replace(aliases=(*spec.aliases, name))
+            for name, spec in pairs
         }
     raise ModelLoadError(
         f"model.toml declares {plural(len(declared), noun)} ({', '.join(spec.name for spec in declared)}), "
@@ -277,7 +331,9 @@ _DAMAGE = re.compile(
 
 def error_message(error: BaseException, maximum: int = 300) -> str:
     """Return the text of an error without the traceback that TorchScript puts around it."""
-    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()] or [type(error).__name__]
+    lines = [
+        line.strip() for line in str(error).strip().splitlines() if line.strip()
+    ] or [type(error).__name__]
     text = lines[-1] if "TorchScript interpreter" in lines[0] else lines[0]
     return excerpt(_NOISE.sub("", text), maximum)
 
@@ -298,13 +354,21 @@ def explain_load_error(name: str, framework: str, error: BaseException) -> str:
     return f"{framework} cannot load {name} ({reason}); it may be of another version: save it again with this one"
 
 
-def input_fault(error: Exception, raised_by_model: type[Exception] = ValueError) -> ValueError | None:
+def input_fault(
+    error: Exception, raised_by_model: type[Exception] = ValueError
+) -> ValueError | None:
     """Return the error as a ValueError, where the input is to blame: its sizes, types or indices.
 
     Args:
         raised_by_model: the type that stands for a ``raise`` or ``assert`` in the model, which may check its input.
     """
     types = (AssertionError, IndexError, ValueError, raised_by_model)
-    if not isinstance(error, types) and not _INPUT_FAULT.search(error_message(error, 2000)):
+    if not isinstance(error, types) and not _INPUT_FAULT.search(
+        error_message(error, 2000)
+    ):
         return None
-    return None if _NOT_THE_INPUT.search(str(error)) else ValueError(error_message(error, 500))
+    return (
+        None
+        if _NOT_THE_INPUT.search(str(error))
+        else ValueError(error_message(error, 500))
+    )

@@ -55,7 +55,11 @@ def build_module(torch: Any, source: ModelSource) -> Any:
         ModelLoadError: the code is not trusted, fails, or does not fit the weights.
     """
     with modules_beside(source.original, source.trusted):
-        module = _build_unfilled(torch, source) if source.options.get("weights") else _build(torch, source)
+        module = (
+            _build_unfilled(torch, source)
+            if source.options.get("weights")
+            else _build(torch, source)
+        )
     load_weights(torch, module, source)
     return module.eval()
 
@@ -77,17 +81,28 @@ class TorchSession(ModuleSession):
         self._result_names: dict[str, str] = {}
         self.outputs = self._probe(source.outputs)
 
-    def run(self, inputs: Mapping[str, Array], signature: str | None = None) -> dict[str, Array]:
+    def run(
+        self, inputs: Mapping[str, Array], signature: str | None = None
+    ) -> dict[str, Array]:
         """Run; inputs are passed by name where ``forward`` knows all their names, else in the order of the specs."""
         leaves = dict(flatten(self._run(inputs)))
         return {
-            spec.name: leaf_array(self._torch, leaves.get(self._result_names[spec.name]), spec.datatype)
+            spec.name: leaf_array(
+                self._torch, leaves.get(self._result_names[spec.name]), spec.datatype
+            )
             for spec in self.outputs
         }
 
     def _run(self, inputs: Mapping[str, Array]) -> Any:
-        arguments = [(spec.name, to_torch(self._torch, inputs[spec.name], spec)) for spec in self.inputs]
-        return self._call(**dict(arguments)) if self._by_name else self._call(*(value for _, value in arguments))
+        arguments = [
+            (spec.name, to_torch(self._torch, inputs[spec.name], spec))
+            for spec in self.inputs
+        ]
+        return (
+            self._call(**dict(arguments))
+            if self._by_name
+            else self._call(*(value for _, value in arguments))
+        )
 
     def _probe(self, declared: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
         """Run on zeros, which proves that the module works, and describe the outputs."""
@@ -98,26 +113,42 @@ class TorchSession(ModuleSession):
             result = self._run(inputs)
             return self._results(result)
 
-        specs = probe_outputs(self._torch, run, self.inputs, "check [[inputs]] in model.toml")
+        specs = probe_outputs(
+            self._torch, run, self.inputs, "check [[inputs]] in model.toml"
+        )
         names = [spec.name for spec in specs]
-        if declared and not isinstance(result, Mapping):  # dictionaries keep their names
+        if declared and not isinstance(
+            result, Mapping
+        ):  # dictionaries keep their names
             if len(declared) != len(names):
                 raise ModelLoadError(
                     f"the module returns {plural(len(names), 'output')}, model.toml declares {len(declared)}"
                 )
             names = [spec.name for spec in declared]
-        self._result_names = {name: spec.name for name, spec in zip(names, specs, strict=True)}
-        specs = [spec._replace(name=name) for name, spec in zip(names, specs, strict=True)]
+        self._result_names = {
+            name: spec.name for name, spec in zip(names, specs, strict=True)
+        }
+        specs = [
+            spec._replace(name=name) for name, spec in zip(names, specs, strict=True)
+        ]
         if declared:
             _check_declared(declared, {spec.name: spec for spec in specs})
             return tuple(declared)
-        return tuple(map(with_free_rows, specs) if self.inputs[0].shape[:1] == (-1,) else specs)
+        return tuple(
+            map(with_free_rows, specs) if self.inputs[0].shape[:1] == (-1,) else specs
+        )
 
     def _results(self, result: Any) -> list[tuple[str, Any]]:
         """Return the leaves that callers get: None and objects of the module's own are left out."""
         leaves = [(name, leaf) for name, leaf in flatten(result) if leaf is not None]
-        results = [(name, leaf) for name, leaf in leaves if is_result(self._torch, leaf)]
-        objects = ", ".join(type(leaf).__name__ for _, leaf in leaves if not is_result(self._torch, leaf))
+        results = [
+            (name, leaf) for name, leaf in leaves if is_result(self._torch, leaf)
+        ]
+        objects = ", ".join(
+            type(leaf).__name__
+            for _, leaf in leaves
+            if not is_result(self._torch, leaf)
+        )
         if not results:
             raise ModelLoadError(
                 f"the module returns {objects or 'nothing'} instead of tensors; wrap it in one that does"
@@ -134,7 +165,9 @@ def takes_names(module: Any, names: Sequence[str]) -> bool:
     except (TypeError, ValueError):  # written in C, or scripted
         return False
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    parameter_names = {parameter.name for parameter in parameters if parameter.kind in kinds}
+    parameter_names = {
+        parameter.name for parameter in parameters if parameter.kind in kinds
+    }
     return len(set(names)) == len(names) and parameter_names.issuperset(names)
 
 
@@ -149,30 +182,44 @@ def _build_unfilled(torch: Any, source: ModelSource) -> Any:
                 return module
     finally:
         torch.set_rng_state(before)
-    return _build(torch, source)  # it seeds, so all its numbers depend on those that were left out; or it failed
+    return _build(
+        torch, source
+    )  # it seeds, so all its numbers depend on those that were left out; or it failed
 
 
 def _build(torch: Any, source: ModelSource) -> Any:
     code = run_file(source.path, source.trusted, source.original)
     name = source.options.get("function", "build")
-    function: Callable[..., Any] | None = getattr(code, name, None) if isinstance(name, str) else None
+    function: Callable[..., Any] | None = (
+        getattr(code, name, None) if isinstance(name, str) else None
+    )
     if not callable(function):
-        raise ModelLoadError(f"{source.path.name} has no function {name!r} that builds the module")
+        raise ModelLoadError(
+            f"{source.path.name} has no function {name!r} that builds the module"
+        )
     arguments = keyword_arguments(source)
     fault = f"{name}() in {source.path.name} failed"
-    with load_errors(lambda error: f"{fault}: {excerpt(f'{type(error).__name__}: {error}', 400)}"):
+    with load_errors(
+        lambda error: f"{fault}: {excerpt(f'{type(error).__name__}: {error}', 400)}"
+    ):
         module = function(**arguments)
     if not isinstance(module, torch.nn.Module):
-        raise ModelLoadError(f"{name}() in {source.path.name} returned {type(module).__name__}, not an nn.Module")
+        raise ModelLoadError(
+            f"{name}() in {source.path.name} returned {type(module).__name__}, not an nn.Module"
+        )
     return module
 
 
-def _check_declared(declared: Sequence[TensorSpec], results: Mapping[str, TensorSpec]) -> None:
+def _check_declared(
+    declared: Sequence[TensorSpec], results: Mapping[str, TensorSpec]
+) -> None:
     """Refuse a declaration that would make callers read an output's bytes as something else."""
     for spec in declared:
         result = results.get(spec.name)
         if result is None:
-            raise ModelLoadError(f"the module returns no output {spec.name!r}, only {', '.join(map(repr, results))}")
+            raise ModelLoadError(
+                f"the module returns no output {spec.name!r}, only {', '.join(map(repr, results))}"
+            )
         if spec.datatype != result.datatype or not spec.accepts(result.shape):
             raise ModelLoadError(
                 f"model.toml declares output {spec.name!r} as {spec.datatype} {list(spec.shape)}, but the module "

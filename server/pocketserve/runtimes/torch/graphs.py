@@ -42,7 +42,9 @@ def load_checked(torch: Any, path: Path) -> Any:
             raise _not_plain(path, f"in {name[:80]}, {error}") from error
     constants = archive.pickled_classes("constants")
     classes = archive.pickled_classes("data")
-    if any(b"__setstate__" in source for source in sources.values()):  # no escape can write a name in another way
+    if any(
+        b"__setstate__" in source for source in sources.values()
+    ):  # no escape can write a name in another way
         if constants - CLASSES:
             raise _not_plain(path, "its constants are objects that set themselves up")
         _check_compiled(torch, path, archive, sources, sorted(classes - CLASSES))
@@ -58,13 +60,22 @@ def wrapped_module(torch: Any, module: Any) -> Any:
 
 
 def _check_compiled(
-    torch: Any, path: Path, archive: Archive, sources: dict[str, bytes], classes: Sequence[str]
+    torch: Any,
+    path: Path,
+    archive: Archive,
+    sources: dict[str, bytes],
+    classes: Sequence[str],
 ) -> None:
     """Compile the program without its objects, whose ``__setstate__`` would run at once, and check that."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as file:
         for name in archive.names:
-            plain = name.lower() in ("version", ".data/version", "byteorder", "constants.pkl")
+            plain = name.lower() in (
+                "version",
+                ".data/version",
+                "byteorder",
+                "constants.pkl",
+            )
             if plain or name.startswith("constants/"):
                 file.writestr(f"a/{name}", archive.read(name, 2**40))
         for name, source in sources.items():
@@ -72,14 +83,23 @@ def _check_compiled(
         file.writestr("a/code/__torch__/pocketserve_check.py", _ROOT)
         file.writestr("a/data.pkl", _pickle_naming(classes))
     unit = torch._C.CompilationUnit()
-    torch._C.import_ir_module_from_buffer(unit, packed.getvalue(), torch.device("cpu"), {}, False)
+    torch._C.import_ir_module_from_buffer(
+        unit, packed.getvalue(), torch.device("cpu"), {}, False
+    )
     _check_graphs(path, unit)
 
 
 def _pickle_naming(classes: Sequence[str]) -> bytes:
     """Return a pickle that names classes, which has PyTorch compile them, and makes an object of an empty one only."""
-    names = b"".join(b"c%s\n%s\n" % tuple(part.encode() for part in name.rpartition(".")[::2]) for name in classes)
-    return b"\x80\x02c__torch__.pocketserve_check\nRoot\n)\x81}(X\x01\x00\x00\x00c(" + names + b"tub."
+    names = b"".join(
+        b"c%s\n%s\n" % tuple(part.encode() for part in name.rpartition(".")[::2])
+        for name in classes
+    )
+    return (
+        b"\x80\x02c__torch__.pocketserve_check\nRoot\n)\x81}(X\x01\x00\x00\x00c("
+        + names
+        + b"tub."
+    )
 
 
 def _check_graphs(path: Path, unit: Any) -> None:
@@ -88,7 +108,10 @@ def _check_graphs(path: Path, unit: Any) -> None:
         for node in nodes_of(function.graph):
             kind = node.kind()
             if kind not in allowed:
-                raise _not_plain(path, f"it calls {kind[:80]}, which is not among the operators that only compute")
+                raise _not_plain(
+                    path,
+                    f"it calls {kind[:80]}, which is not among the operators that only compute",
+                )
             for value in node.outputs():
                 _check_type(path, value)
         for value in function.graph.inputs():

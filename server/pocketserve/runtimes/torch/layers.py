@@ -14,7 +14,9 @@ from pocketserve.tensors import Array
 from .common import import_torch
 from .eager import TorchSession, build_module
 
-_COPIES = frozenset({"alias", "clone", "contiguous", "detach", "empty", "lift_fresh", "_to_copy"})
+_COPIES = frozenset(
+    {"alias", "clone", "contiguous", "detach", "empty", "lift_fresh", "_to_copy"}
+)
 """Operators that compute nothing."""
 
 
@@ -36,13 +38,25 @@ def open_torch_layers(source: ModelSource) -> RunLayers:
             super().__init__()
             self.outputs: list[LayerOutput] = []
 
-        def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(
+            self, operator: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             result = operator(*args, **(kwargs or {}))
-            name = operator.overloadpacket.__name__ if hasattr(operator, "overloadpacket") else str(operator)
+            name = (
+                operator.overloadpacket.__name__
+                if hasattr(operator, "overloadpacket")
+                else str(operator)
+            )
             first = result[0] if isinstance(result, tuple) and result else result
-            if torch.is_tensor(first) and first.is_floating_point() and name not in _COPIES:
+            if (
+                torch.is_tensor(first)
+                and first.is_floating_point()
+                and name not in _COPIES
+            ):
                 array = np.array(first.detach().float().cpu().numpy())
-                self.outputs.append(LayerOutput(f"{name}_{len(self.outputs)}", name, array))
+                self.outputs.append(
+                    LayerOutput(f"{name}_{len(self.outputs)}", name, array)
+                )
             return result
 
     def run(inputs: Mapping[str, Array]) -> list[LayerOutput]:

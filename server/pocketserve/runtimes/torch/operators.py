@@ -10,9 +10,14 @@ import functools
 
 from pocketserve.runtimes.name_lists import read_names
 
-NATIVE = "__torch__.torch.classes."  # what the names of classes written in C++ begin with
+NATIVE = (
+    "__torch__.torch.classes."  # what the names of classes written in C++ begin with
+)
 
-_QUANTIZED = (f"quantized.{kind}PackedParamsBase" for kind in ("Linear", "Conv2d", "Conv3d", "Embedding"))
+_QUANTIZED = (
+    f"quantized.{kind}PackedParamsBase"
+    for kind in ("Linear", "Conv2d", "Conv3d", "Embedding")
+)
 CLASSES = frozenset(NATIVE + name for name in (*_QUANTIZED, "rnn.CellParamsBase"))
 """Classes of PyTorch's own that a program may hold: packed weights."""
 
@@ -21,4 +26,6 @@ CLASSES = frozenset(NATIVE + name for name in (*_QUANTIZED, "rnn.CellParamsBase"
 def allowed_operators() -> frozenset[str]:
     """Return the names of all operators that only compute, such as ``aten::add``."""
     namespaces = read_names(__package__, "operators.txt").items()
-    return frozenset(f"{namespace}::{name}" for namespace, names in namespaces for name in names)
+    return frozenset(
+        f"{namespace}::{name}" for namespace, names in namespaces for name in names
+    )

@@ -16,7 +16,9 @@ from typing import Any
 
 from pocketserve.formats.zip_archives import BadZipError, members, read_member
 
-MAX_GRAPH_BYTES = 256 * 1024 * 1024  # the description of a program; one of a thousand operators has a megabyte
+MAX_GRAPH_BYTES = (
+    256 * 1024 * 1024
+)  # the description of a program; one of a thousand operators has a megabyte
 
 MAX_CLASSES = 100
 
@@ -72,7 +74,9 @@ def class_names(path: Path) -> list[str]:
             if isinstance(item.get(key), str) and item[key]:
                 json.loads(item[key], object_hook=note)
 
-    with contextlib.suppress(BadZipError, OSError, ValueError, LookupError, RecursionError):
+    with contextlib.suppress(
+        BadZipError, OSError, ValueError, LookupError, RecursionError
+    ):
         for member in members(path):
             if member.name.startswith("models/") and member.name.endswith(".json"):
                 json.loads(read_member(path, member, MAX_GRAPH_BYTES), object_hook=note)
@@ -95,7 +99,10 @@ def _register(pytree: Any, name: str) -> type[_StandIn]:
         serialized_type_name=name,
         to_dumpable_context=json.dumps,
         from_dumpable_context=json.loads,
-        flatten_with_keys_fn=lambda value: ([(pytree.MappingKey(k), v) for k, v in value.items()], value.context),
+        flatten_with_keys_fn=lambda value: (
+            [(pytree.MappingKey(k), v) for k, v in value.items()],
+            value.context,
+        ),
     )
     return kind
 
@@ -106,6 +113,10 @@ def _keys(context: Any, count: int) -> list[str]:
     if isinstance(context, Mapping):
         candidates = tuple(context.values())
     for names in candidates:
-        if isinstance(names, list) and len(names) == count and all(isinstance(name, str) for name in names):
+        if (
+            isinstance(names, list)
+            and len(names) == count
+            and all(isinstance(name, str) for name in names)
+        ):
             return list(names)
     return [str(number) for number in range(count)]

@@ -46,21 +46,34 @@ def parse_safetensors(
         raise _fault(path, "it is shorter than its 8-byte length field")
     (header_size,) = struct.unpack_from("<Q", mapped)
     if header_size > size - 8:
-        raise _fault(path, f"its header of {header_size} bytes does not fit into the file of {size}; is it truncated?")
+        raise _fault(
+            path,
+            f"its header of {header_size} bytes does not fit into the file of {size}; is it truncated?",
+        )
     if header_size > max_header:
-        raise _fault(path, f"its header has {header_size} bytes, at most {max_header} are read")
+        raise _fault(
+            path, f"its header has {header_size} bytes, at most {max_header} are read"
+        )
     try:
         header = strict_json.loads_object(mapped[8 : 8 + header_size])
     except ApiError as error:
         # Its text is about a request.
-        reason = str(error).removeprefix("failed to parse the request JSON: ").replace("the body", "it")
-        raise _fault(path, f"its header is no JSON: {reason}; copy the file again") from None
+        reason = (
+            str(error)
+            .removeprefix("failed to parse the request JSON: ")
+            .replace("the body", "it")
+        )
+        raise _fault(
+            path, f"its header is no JSON: {reason}; copy the file again"
+        ) from None
     data = memoryview(mapped)[8 + header_size :]
     header.pop("__metadata__", None)
     tensors = {name: _tensor(path, name, entry, data) for name, entry in header.items()}
     covered = sum(array.nbytes for _, array in tensors.values())
     if covered != len(data):
-        raise _fault(path, f"its tensors cover {covered} bytes of {len(data)}; is it truncated?")
+        raise _fault(
+            path, f"its tensors cover {covered} bytes of {len(data)}; is it truncated?"
+        )
     spans = sorted(tuple(entry["data_offsets"]) for entry in header.values())
     if any(end != start for (_, end), (start, _) in pairwise(spans)):
         raise _fault(path, "its tensors overlap")
@@ -69,18 +82,34 @@ def parse_safetensors(
 
 def _tensor(path: Path, name: str, entry: Any, data: memoryview) -> tuple[str, Array]:
     try:
-        dtype_name, shape, (start, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
+        dtype_name, shape, (start, end) = (
+            entry["dtype"],
+            entry["shape"],
+            entry["data_offsets"],
+        )
         dtype = np.dtype(DTYPES[dtype_name])
         ints = [*shape, start, end]
     except (KeyError, TypeError, ValueError):
-        raise _fault(path, f"the entry of tensor {name[:80]!r} is not understood") from None
-    if any(type(value) is not int or value < 0 for value in ints) or not start <= end <= len(data):
-        raise _fault(path, f"tensor {name[:80]!r} lies outside the file; is it truncated?")
+        raise _fault(
+            path, f"the entry of tensor {name[:80]!r} is not understood"
+        ) from None
+    if any(
+        type(value) is not int or value < 0 for value in ints
+    ) or not start <= end <= len(data):
+        raise _fault(
+            path, f"tensor {name[:80]!r} lies outside the file; is it truncated?"
+        )
     if len(shape) > MAX_DIMENSIONS:  # the product of more would take hours
-        raise _fault(path, f"tensor {name[:80]!r} has {len(shape)} dimensions, at most {MAX_DIMENSIONS} are read")
+        raise _fault(
+            path,
+            f"tensor {name[:80]!r} has {len(shape)} dimensions, at most {MAX_DIMENSIONS} are read",
+        )
     count = math.prod(shape)
     if count * dtype.itemsize != end - start:
-        raise _fault(path, f"tensor {name[:80]!r} has {end - start} bytes, its shape needs {count * dtype.itemsize}")
+        raise _fault(
+            path,
+            f"tensor {name[:80]!r} has {end - start} bytes, its shape needs {count * dtype.itemsize}",
+        )
     try:
         return dtype_name, np.frombuffer(data[start:end], dtype=dtype).reshape(shape)
     except ValueError as error:  # an empty dimension beside one beyond 64 bits

@@ -43,7 +43,10 @@ def check_source(source: bytes) -> None:
             blocks.pop()
         block = blocks[-1][1] if blocks else b""
         word = line[0][1]
-        if any(kind == "name" and value in (b"def", b"class", b"lambda") for kind, value in line[1:]):
+        if any(
+            kind == "name" and value in (b"def", b"class", b"lambda")
+            for kind, value in line[1:]
+        ):
             raise SourceError("a definition begins in the middle of a line")
         if word in (b"def", b"class"):
             if line[-1][1] != b":" or (word == b"class" and block):
@@ -62,7 +65,9 @@ def _lines(source: bytes) -> Iterator[tuple[int, list[Token]]]:
     while at < len(source):
         match = _TOKEN.match(source, at)
         if match is None:
-            raise SourceError(f"its source is not written as PyTorch writes it (byte {at})")
+            raise SourceError(
+                f"its source is not written as PyTorch writes it (byte {at})"
+            )
         kind, value = str(match.lastgroup), match[0]
         if kind == "line":
             if depth == 0:
@@ -106,7 +111,14 @@ def _check_statement(line: Sequence[Token], block: bytes) -> None:
         raise SourceError("something stands outside of functions and classes")
     if word == b"pass" and len(line) == 1:
         return
-    if kind != "name" or word in (b"if", b"for", b"while", b"with", b"import", b"return"):
+    if kind != "name" or word in (
+        b"if",
+        b"for",
+        b"while",
+        b"with",
+        b"import",
+        b"return",
+    ):
         raise SourceError("the body of a class is not understood")
     if word == b"__annotations__" and len(line) > 1 and line[1][1] == b"[":
         return  # __annotations__["0"] = TYPE, where a name is none in Python
@@ -118,10 +130,14 @@ def _check_plain(tokens: Sequence[Token]) -> None:
     """Check for values that are written out, and weights: ``CONSTANTS.c0``."""
     before = b""
     for kind, value in tokens:
-        if (before, kind) == (b"CONSTANTS.", "name") or (before == b"CONSTANTS" and value == b"."):
+        if (before, kind) == (b"CONSTANTS.", "name") or (
+            before == b"CONSTANTS" and value == b"."
+        ):
             before += value
             continue
         before = value
         plain = {"name": _PLAIN_NAMES, "sign": _PLAIN_SIGNS}.get(kind)
         if plain is not None and value not in plain:
-            raise SourceError(f"a default or constant is computed by {value.decode()!r} while the program is compiled")
+            raise SourceError(
+                f"a default or constant is computed by {value.decode()!r} while the program is compiled"
+            )

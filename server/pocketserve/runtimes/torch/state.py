@@ -23,7 +23,9 @@ class UndecidedError(Exception):
 def state_restorer(torch: Any, module: Any) -> Callable[[], None] | None:
     """Return a function that restores the present state of a module; None for one that writes nothing of its own."""
     graph = _in_evaluation(torch, module.inlined_graph.copy())
-    attributes = [_Attribute(torch, module._c, path) for path in sorted(_written(torch, graph))]
+    attributes = [
+        _Attribute(torch, module._c, path) for path in sorted(_written(torch, graph))
+    ]
 
     def restore() -> None:
         with torch.no_grad():
@@ -35,7 +37,10 @@ def state_restorer(torch: Any, module: Any) -> Callable[[], None] | None:
 
 def _in_evaluation(torch: Any, graph: Any) -> Any:
     """Return the graph without what runs in training only."""
-    if not any(node.kind() == "prim::SetAttr" and node.s("name") == "training" for node in nodes_of(graph)):
+    if not any(
+        node.kind() == "prim::SetAttr" and node.s("name") == "training"
+        for node in nodes_of(graph)
+    ):
         for node in graph.findAllNodes("prim::GetAttr", True):
             if node.s("name") == "training":
                 graph.setInsertPoint(node)
@@ -50,8 +55,17 @@ def _written(torch: Any, graph: Any) -> set[AttributePath]:
     module = next(graph.inputs())
     _check_subgraphs(torch, graph)
     attributes = graph.findAllNodes("prim::GetAttr", True)
-    getters = [(node, _path_of(node, module)) for node in attributes if _is_tensor(node.output())]
-    constants = [value for node in nodes_of(graph) if node.kind() == "prim::Constant" for value in node.outputs()]
+    getters = [
+        (node, _path_of(node, module))
+        for node in attributes
+        if _is_tensor(node.output())
+    ]
+    constants = [
+        value
+        for node in nodes_of(graph)
+        if node.kind() == "prim::Constant"
+        for value in node.outputs()
+    ]
     # To the analysis all attributes may be one and the same: if one is written, all are. So each of them becomes a
     # tensor of its own.
     tensors: dict[AttributePath, Any] = {}
@@ -72,7 +86,11 @@ def _written(torch: Any, graph: Any) -> set[AttributePath]:
             if target.node().kind() != "prim::CreateObject":
                 written.add(_path_of(node, module))
             # A later write to this attribute in place changes those that share its memory as well.
-            written |= {path for path, other in tensors.items() if aliases.may_contain_alias(value, other)}
+            written |= {
+                path
+                for path, other in tensors.items()
+                if aliases.may_contain_alias(value, other)
+            }
     return written
 
 
@@ -93,7 +111,10 @@ def _check_subgraphs(torch: Any, graph: Any) -> None:
             raise UndecidedError
         for name in node.attributeNames():
             inner = nodes_of(node.g(name)) if node.kindOf(name) == "g" else ()
-            if any(step.kind() == "prim::SetAttr" or _may_write(torch, step.kind()) for step in inner):
+            if any(
+                step.kind() == "prim::SetAttr" or _may_write(torch, step.kind())
+                for step in inner
+            ):
                 raise UndecidedError
 
 
@@ -105,7 +126,11 @@ def _may_write(torch: Any, operator: str) -> bool:
     if operator in ("aten::batch_norm", "aten::instance_norm"):  # by an argument
         return True
     schemas = torch._C._jit_get_schemas_for_operator(operator)
-    return any(a.alias_info is not None and a.alias_info.is_write for schema in schemas for a in schema.arguments)
+    return any(
+        a.alias_info is not None and a.alias_info.is_write
+        for schema in schemas
+        for a in schema.arguments
+    )
 
 
 class _Attribute:
@@ -119,7 +144,11 @@ class _Attribute:
         try:
             self._value = owner.getattr(self._name)
             self._tensor = isinstance(self._value, torch.Tensor)
-            self._copy = self._value.detach().clone() if self._tensor else copy.deepcopy(self._value)
+            self._copy = (
+                self._value.detach().clone()
+                if self._tensor
+                else copy.deepcopy(self._value)
+            )
         except Exception as error:  # an object of a class of the program's own
             raise UndecidedError from error
         self._version = self._value._version if self._tensor else 0

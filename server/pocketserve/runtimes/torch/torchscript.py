@@ -32,9 +32,18 @@ from pocketserve.runtimes.torch.common import (
     weight_bytes,
     with_free_rows,
 )
-from pocketserve.runtimes.torch.graphs import NotPlainError, load_checked, wrapped_module
+from pocketserve.runtimes.torch.graphs import (
+    NotPlainError,
+    load_checked,
+    wrapped_module,
+)
 from pocketserve.runtimes.torch.state import UndecidedError, state_restorer
-from pocketserve.runtimes.torch.torchscript_values import Argument, Parameters, Results, result_structure
+from pocketserve.runtimes.torch.torchscript_values import (
+    Argument,
+    Parameters,
+    Results,
+    result_structure,
+)
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve.trust.verified_files import not_trusted, read_code
 
@@ -53,7 +62,11 @@ class TorchScriptRuntime:
     def open(self, source: ModelSource) -> ScriptSession:
         check_content(source.path, ("torchscript", "ptl"), self.title)
         torch = import_torch()
-        with load_errors(lambda error: explain_load_error(source.path.name, f"torch {torch.__version__}", error)):
+        with load_errors(
+            lambda error: explain_load_error(
+                source.path.name, f"torch {torch.__version__}", error
+            )
+        ):
             return ScriptSession(torch, source)
 
 
@@ -72,7 +85,10 @@ class ScriptSession(ModuleSession):
         if not self._module._c._has_method("forward"):
             raise ModelLoadError(f"{source.path.name} has no method forward")
         schema = self._module.forward.schema
-        arguments = [Argument(a.name, a.type, a.has_default_value()) for a in schema.arguments[1:]]
+        arguments = [
+            Argument(a.name, a.type, a.has_default_value())
+            for a in schema.arguments[1:]
+        ]
         self.properties = read_extra_properties(source.path)
         inputs = source.inputs or _picture_input(arguments, self.properties)
         self._parameters = Parameters(torch, arguments, source._replace(inputs=inputs))
@@ -85,7 +101,9 @@ class ScriptSession(ModuleSession):
                 specs = self._probe()
                 names = list(specs)
             except FirstRunError:
-                if names is None:  # a model that refuses zeros (a sampling rate of 0) may tell its outputs
+                if (
+                    names is None
+                ):  # a model that refuses zeros (a sampling rate of 0) may tell its outputs
                     raise
             if restore is not None:
                 restore()
@@ -99,21 +117,27 @@ class ScriptSession(ModuleSession):
         weights = weight_bytes((*self._module.parameters(), *self._module.buffers()))
         self.memory_bytes = max(weights, file_size(source.path))
 
-    def run(self, inputs: Mapping[str, Array], signature: str | None = None) -> dict[str, Array]:
+    def run(
+        self, inputs: Mapping[str, Array], signature: str | None = None
+    ) -> dict[str, Array]:
         """Run; raise ValueError if the model cannot take these sizes, types or values."""
         try:
             result = self._run(inputs)
         except Exception as error:
             if (fault := input_fault(error, self._torch.jit.Error)) is not None:
                 raise fault from error
-            raise RuntimeError(error_message(error, 400) + _age_of(self._source.path)) from error
+            raise RuntimeError(
+                error_message(error, 400) + _age_of(self._source.path)
+            ) from error
         arrays = self._results.arrays(self._torch, result)
         self.outputs = self._results.outputs  # a run may have told more of them
         return arrays
 
     def close(self) -> None:
         super().close()
-        self.reset = self._call  # says that the session is closed; the other holds the weights
+        self.reset = (
+            self._call
+        )  # says that the session is closed; the other holds the weights
 
     def _run(self, inputs: Mapping[str, Array]) -> Any:
         return self._call(**self._parameters.values(inputs))
@@ -135,7 +159,11 @@ class ScriptSession(ModuleSession):
         """Describe the outputs by a run on zeros."""
         specs = probe_outputs(
             self._torch,
-            lambda arrays: [(name, leaf) for name, leaf in flatten(self._run(arrays)) if leaf is not None],
+            lambda arrays: [
+                (name, leaf)
+                for name, leaf in flatten(self._run(arrays))
+                if leaf is not None
+            ],
             self.inputs,
             "check [[inputs]] or declare [[outputs]] in model.toml",
         )
@@ -146,17 +174,30 @@ class ScriptSession(ModuleSession):
 def read_extra_properties(path: Path) -> dict[str, str]:
     """Return what Ultralytics writes into an archive's extra file, as texts in Python's notation; else nothing."""
     try:
-        entry = next((member for member in members(path) if member.name == PROPERTIES), None)
-        return {} if entry is None else parse_properties(read_member(path, entry, MAX_PROPERTIES_BYTES))
+        entry = next(
+            (member for member in members(path) if member.name == PROPERTIES), None
+        )
+        return (
+            {}
+            if entry is None
+            else parse_properties(read_member(path, entry, MAX_PROPERTIES_BYTES))
+        )
     except (BadZipError, OSError):
         return {}
 
 
-def _picture_input(arguments: Sequence[Argument], properties: Mapping[str, str]) -> tuple[TensorSpec, ...]:
+def _picture_input(
+    arguments: Sequence[Argument], properties: Mapping[str, str]
+) -> tuple[TensorSpec, ...]:
     """Return the only input by the file's properties; empty if they don't state its shape."""
     try:
         height, width = ast.literal_eval(properties["imgsz"])
-        shape = (int(properties["batch"]), int(properties.get("channels", "3")), height, width)
+        shape = (
+            int(properties["batch"]),
+            int(properties.get("channels", "3")),
+            height,
+            width,
+        )
     except (KeyError, ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         return ()
     is_usable = all(type(side) is int and 0 < side <= MAX_SIDE for side in shape)
@@ -171,17 +212,29 @@ def _age_of(path: Path) -> str:
         old = all(member.name != "byteorder" for member in members(path))
     except (BadZipError, OSError):
         return ""
-    return "; the file was saved before PyTorch 2.0, and operators have changed since: save it again" if old else ""
+    return (
+        "; the file was saved before PyTorch 2.0, and operators have changed since: save it again"
+        if old
+        else ""
+    )
 
 
 def _reset_method(source: ModelSource, module: Any) -> str | None:
     """Return the name of the method without arguments that resets a module; None where it has none."""
-    name = source.options.get("reset", "reset_states")  # the usual name, as in Silero's voice activity detectors
-    arguments = getattr(module, name).schema.arguments if isinstance(name, str) and module._c._has_method(name) else ()
+    name = source.options.get(
+        "reset", "reset_states"
+    )  # the usual name, as in Silero's voice activity detectors
+    arguments = (
+        getattr(module, name).schema.arguments
+        if isinstance(name, str) and module._c._has_method(name)
+        else ()
+    )
     if arguments and all(argument.has_default_value() for argument in arguments[1:]):
         return str(name)
     if "reset" in source.options:
-        raise ModelLoadError(f"model.toml: reset names {name!r:.80}, but the model has no method of that name")
+        raise ModelLoadError(
+            f"model.toml: reset names {name!r:.80}, but the model has no method of that name"
+        )
     return None
 
 
@@ -191,13 +244,23 @@ def _load_trusted(torch: Any, source: ModelSource, reason: NotPlainError) -> Any
         raise ModelLoadError(not_trusted(source.original, str(reason))) from reason
     content = read_code(source.path, source.trusted, source.original)
     unit = torch._C.CompilationUnit()
-    return wrapped_module(torch, torch._C.import_ir_module_from_buffer(unit, content, torch.device("cpu"), {}, False))
+    return wrapped_module(
+        torch,
+        torch._C.import_ir_module_from_buffer(
+            unit, content, torch.device("cpu"), {}, False
+        ),
+    )
 
 
 def _output_names(module: Any) -> list[str] | None:
     """Return the names of the results, as far as the program's text tells them."""
     try:
         value = next(iter(module.inlined_graph.outputs()))
-        return [name for name, _ in flatten(result_structure(module.forward.schema.returns[0].type, value))]
+        return [
+            name
+            for name, _ in flatten(
+                result_structure(module.forward.schema.returns[0].type, value)
+            )
+        ]
     except Exception:  # the graph's interface is not documented; without it a run tells
         return None

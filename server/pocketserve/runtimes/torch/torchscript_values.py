@@ -6,7 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
-from pocketserve.runtimes.torch.common import flatten, keyword_arguments, leaf_array, match_specs, to_torch
+from pocketserve.runtimes.torch.common import (
+    flatten,
+    keyword_arguments,
+    leaf_array,
+    match_specs,
+    to_torch,
+)
 from pocketserve.tensors import Array, TensorSpec, datatype_of
 
 # By PyTorch's type: datatype of the protocol, kinds of NumPy arrays, noun, type of a manifest's values.
@@ -35,8 +41,12 @@ class Argument:
         self.is_list = type.kind() == "ListType"
         self.kind = type.getElementType().kind() if self.is_list else type.kind()
         self.is_tensor = type.kind() == "TensorType"
-        elements = type.elements() if type.annotation_str.startswith("Tuple[") else ()  # no named tuple
-        self.parts = [Argument(f"{name}.{at}", element) for at, element in enumerate(elements)]
+        elements = (
+            type.elements() if type.annotation_str.startswith("Tuple[") else ()
+        )  # no named tuple
+        self.parts = [
+            Argument(f"{name}.{at}", element) for at, element in enumerate(elements)
+        ]
 
     def leaves(self) -> list[Argument]:
         """Return the argument itself, or the innermost parts of a tuple: each is an input."""
@@ -46,20 +56,30 @@ class Argument:
 class Parameters:
     """A method's arguments (without ``self``): from inputs, from the manifest's fixed values, or by default."""
 
-    def __init__(self, torch: Any, arguments: Sequence[Argument], source: ModelSource) -> None:
+    def __init__(
+        self, torch: Any, arguments: Sequence[Argument], source: ModelSource
+    ) -> None:
         self._torch = torch
         self._fixed = _fixed_values(torch, arguments, keyword_arguments(source))
         declared = {spec.name for spec in source.inputs}
         free = [argument for argument in arguments if argument.name not in self._fixed]
-        self._sent = [a for a in free if not a.optional or declared & {leaf.name for leaf in a.leaves()}]
+        self._sent = [
+            a
+            for a in free
+            if not a.optional or declared & {leaf.name for leaf in a.leaves()}
+        ]
         leaves = [leaf for argument in self._sent for leaf in argument.leaves()]
         specs = match_specs([leaf.name for leaf in leaves], source.inputs, "input")
-        self._specs = {leaf.name: specs.get(leaf.name) or _open_spec(leaf) for leaf in leaves}
+        self._specs = {
+            leaf.name: specs.get(leaf.name) or _open_spec(leaf) for leaf in leaves
+        }
         self.inputs = tuple(self._specs.values())
 
     def values(self, inputs: Mapping[str, Array]) -> dict[str, Any]:
         """Return the arguments by name, without those that take their default; ValueError for the wrong kind."""
-        return self._fixed | {argument.name: self._value(argument, inputs) for argument in self._sent}
+        return self._fixed | {
+            argument.name: self._value(argument, inputs) for argument in self._sent
+        }
 
     def _value(self, argument: Argument, inputs: Mapping[str, Array]) -> Any:
         """Return a tensor, or plain Python values where the method takes those."""
@@ -74,7 +94,10 @@ class Parameters:
             raise ValueError(f"input {spec.name!r} takes {noun}, not {array.dtype}")
         items = array.reshape(-1).tolist()
         if argument.kind == "StringType":
-            items = [item.decode() if isinstance(item, bytes) else str(item) for item in items]
+            items = [
+                item.decode() if isinstance(item, bytes) else str(item)
+                for item in items
+            ]
         elif argument.kind == "FloatType":
             items = list(map(float, items))
         if argument.is_list:
@@ -84,14 +107,18 @@ class Parameters:
         return items[0]
 
 
-def _fixed_values(torch: Any, arguments: Sequence[Argument], fixed: Mapping[str, Any]) -> dict[str, Any]:
+def _fixed_values(
+    torch: Any, arguments: Sequence[Argument], fixed: Mapping[str, Any]
+) -> dict[str, Any]:
     by_name = {argument.name: argument for argument in arguments}
     for name in fixed:
         if name not in by_name:
             raise ModelLoadError(
                 f"model.toml: arguments names {name!r}, the model takes {', '.join(by_name) or 'nothing'}"
             )
-    return {name: _fixed_value(torch, by_name[name], value) for name, value in fixed.items()}
+    return {
+        name: _fixed_value(torch, by_name[name], value) for name, value in fixed.items()
+    }
 
 
 def _fixed_value(torch: Any, argument: Argument, value: Any) -> Any:
@@ -101,7 +128,10 @@ def _fixed_value(torch: Any, argument: Argument, value: Any) -> Any:
             return torch.tensor(value)
         items = value if argument.is_list else [value]
         expected = _SCALARS[argument.kind][3]
-        fits = all(isinstance(item, expected) and (expected is bool or type(item) is not bool) for item in items)
+        fits = all(
+            isinstance(item, expected) and (expected is bool or type(item) is not bool)
+            for item in items
+        )
         if not fits or isinstance(value, list) != argument.is_list:
             raise TypeError
         items = list(map(float, items)) if argument.kind == "FloatType" else items
@@ -117,7 +147,12 @@ def _open_spec(argument: Argument) -> TensorSpec:
     if argument.is_tensor:
         return TensorSpec(argument.name, "FP32", (-1,), open=True)
     if argument.kind in _SCALARS:
-        return TensorSpec(argument.name, _SCALARS[argument.kind][0], (-1,) if argument.is_list else (), open=True)
+        return TensorSpec(
+            argument.name,
+            _SCALARS[argument.kind][0],
+            (-1,) if argument.is_list else (),
+            open=True,
+        )
     raise ModelLoadError(
         f"the model's argument {argument.name!r} is of type {argument.type}, which no tensor can carry; wrap the model "
         "in a module that takes tensors"
@@ -136,7 +171,10 @@ class Results:
     """
 
     def __init__(
-        self, names: Sequence[str] | None, declared: Sequence[TensorSpec], probed: Mapping[str, TensorSpec]
+        self,
+        names: Sequence[str] | None,
+        declared: Sequence[TensorSpec],
+        probed: Mapping[str, TensorSpec],
     ) -> None:
         self._declared = declared
         if names is None and not declared:
@@ -145,10 +183,14 @@ class Results:
             )
         specs = {} if names is None else match_specs(names, declared, "output")
         self._specs = {
-            name: specs.get(name) or probed.get(name) or TensorSpec(name, "FP32", (-1,), open=True)
+            name: specs.get(name)
+            or probed.get(name)
+            or TensorSpec(name, "FP32", (-1,), open=True)
             for name in names or ()
         }
-        self.outputs = tuple(self._specs.values()) if names is not None else tuple(declared)
+        self.outputs = (
+            tuple(self._specs.values()) if names is not None else tuple(declared)
+        )
         self._open = {name for name, spec in self._specs.items() if spec.open}
         self._shapes: list[tuple[int, ...]] = []
 
@@ -157,14 +199,24 @@ class Results:
         leaves = dict(flatten(result))
         try:
             specs = self._specs or match_specs(list(leaves), self._declared, "output")
-            arrays = {spec.name: leaf_array(torch, leaves[name], spec.datatype) for name, spec in specs.items()}
+            arrays = {
+                spec.name: leaf_array(torch, leaves[name], spec.datatype)
+                for name, spec in specs.items()
+            }
         except (KeyError, ModelLoadError):
             names = ", ".join(spec.name for spec in self.outputs)
-            raise RuntimeError(f"the model returned {', '.join(leaves) or 'nothing'} instead of {names}") from None
-        if self._open and (shapes := [array.shape for array in arrays.values()]) != self._shapes:
+            raise RuntimeError(
+                f"the model returned {', '.join(leaves) or 'nothing'} instead of {names}"
+            ) from None
+        if (
+            self._open
+            and (shapes := [array.shape for array in arrays.values()]) != self._shapes
+        ):
             self._shapes = shapes
             self.outputs = tuple(
-                self._learned(name, spec, arrays[spec.name]) if name in self._open else spec
+                self._learned(name, spec, arrays[spec.name])
+                if name in self._open
+                else spec
                 for name, spec in zip(self._specs, self.outputs, strict=True)
             )
         return arrays
@@ -175,17 +227,26 @@ class Results:
         datatype = datatype_of(array.dtype)
         if spec.open:
             return spec._replace(datatype=datatype, shape=shape, open=False)
-        if (spec.datatype, len(spec.shape)) != (datatype, array.ndim):  # another rank or type: nothing is sure
+        if (spec.datatype, len(spec.shape)) != (
+            datatype,
+            array.ndim,
+        ):  # another rank or type: nothing is sure
             self._open.discard(name)
             return self._specs[name]
-        return spec._replace(shape=tuple(a if a == b else -1 for a, b in zip(spec.shape, shape, strict=True)))
+        return spec._replace(
+            shape=tuple(
+                a if a == b else -1 for a, b in zip(spec.shape, shape, strict=True)
+            )
+        )
 
 
 # --- Names of results, as far as the program's text tells them
 
 _PLAIN = frozenset({"TensorType", "IntType", "FloatType", "BoolType", "StringType"})
 _ADDING = frozenset({"aten::append", "aten::_set_item"})
-_BUILDING = frozenset({"prim::TupleConstruct", "prim::ListConstruct", "prim::DictConstruct"})
+_BUILDING = frozenset(
+    {"prim::TupleConstruct", "prim::ListConstruct", "prim::DictConstruct"}
+)
 
 
 def result_structure(kind: Any, value: Any = None) -> Any:
@@ -200,26 +261,41 @@ def result_structure(kind: Any, value: Any = None) -> Any:
             return result_structure(kind.getElementType(), value)
         case "TupleType":
             parts = [None] * len(kind.elements())
-            if value is not None and value.node().kind() == "prim::TupleConstruct" and len(value.uses()) == 1:
+            if (
+                value is not None
+                and value.node().kind() == "prim::TupleConstruct"
+                and len(value.uses()) == 1
+            ):
                 parts = list(value.node().inputs())
-            items = [result_structure(item, part) for item, part in zip(kind.elements(), parts, strict=True)]
+            items = [
+                result_structure(item, part)
+                for item, part in zip(kind.elements(), parts, strict=True)
+            ]
             fields = field_names(kind.str())
             return dict(zip(fields, items, strict=True)) if fields else items
         case "ListType":
             element = kind.getElementType()
             if element.kind() != "TensorType" and element.kind() in _PLAIN:
                 return None
-            parts = _initial(value, "prim::ListConstruct") + [item for (item,) in _added(value, "aten::append")]
+            parts = _initial(value, "prim::ListConstruct") + [
+                item for (item,) in _added(value, "aten::append")
+            ]
             return [result_structure(element, part) for part in parts]
         case "DictType":
             # A call of dict() or OrderedDict() without anything makes an empty one too.
             parts = _initial(value, "prim::DictConstruct", "aten::dict")
-            pairs = [*zip(parts[::2], parts[1::2], strict=True), *_added(value, "aten::_set_item")]
+            pairs = [
+                *zip(parts[::2], parts[1::2], strict=True),
+                *_added(value, "aten::_set_item"),
+            ]
             keys = [key.toIValue() for key, _ in pairs]
             if None in keys:
                 raise LookupError("a key is not in the text")
             parts_by_key = dict(zip(keys, (part for _, part in pairs), strict=True))
-            return {key: result_structure(kind.getValueType(), part) for key, part in parts_by_key.items()}
+            return {
+                key: result_structure(kind.getValueType(), part)
+                for key, part in parts_by_key.items()
+            }
         case "NoneType" | "NumberType":
             return None
     if kind.kind() in _PLAIN:
@@ -242,7 +318,9 @@ def _added(value: Any, operation: str) -> list[tuple[Any, ...]]:
     users = [use.user for use in value.uses()]
     if any(user.kind() != operation and not _only_reads(user) for user in users):
         raise LookupError("changed in some other way")
-    steps = [node for node in value.node().owningBlock().nodes() if node.kind() == operation]
+    steps = [
+        node for node in value.node().owningBlock().nodes() if node.kind() == operation
+    ]
     steps = [node for node in steps if next(node.inputs()) == value]
     if len(steps) != sum(user.kind() == operation for user in users):
         raise LookupError("depends on the input")
@@ -257,15 +335,26 @@ def _only_reads(node: Any) -> bool:
     if kind in _BUILDING:
         outer = node.output()
         users = (use.user for use in outer.uses())
-        return all(next(user.inputs()) == outer if user.kind() in _ADDING else _only_reads(user) for user in users)
+        return all(
+            next(user.inputs()) == outer
+            if user.kind() in _ADDING
+            else _only_reads(user)
+            for user in users
+        )
     return kind in ("prim::Return", "aten::len")
 
 
 def field_names(text: str) -> list[str]:
     """Return the fields of ``NamedTuple(a : Tensor, b : (int, int))``; none for other types."""
     fields, depth = [], 0
-    for part in text.removeprefix("NamedTuple(").split(", ") if text.startswith("NamedTuple(") else ():
+    for part in (
+        text.removeprefix("NamedTuple(").split(", ")
+        if text.startswith("NamedTuple(")
+        else ()
+    ):
         if depth == 0:
             fields.append(part.partition(" : ")[0])
-        depth += sum(part.count(left) for left in "([") - sum(part.count(right) for right in ")]")
+        depth += sum(part.count(left) for left in "([") - sum(
+            part.count(right) for right in ")]"
+        )
     return fields

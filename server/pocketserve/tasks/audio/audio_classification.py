@@ -9,7 +9,15 @@ import numpy as np
 from pocketserve.tasks.audio.feature_extractor import is_audio_classifier
 from pocketserve.tasks.audio.options import AUDIO, SPECTROGRAM
 from pocketserve.tasks.audio.sounds import SoundInput, sound_properties
-from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Hints, Prepared, Runs, TaskDefinition
+from pocketserve.tasks.base import (
+    NO_HINTS,
+    Answer,
+    AnswerOptions,
+    Hints,
+    Prepared,
+    Runs,
+    TaskDefinition,
+)
 from pocketserve.tasks.entries import RANKED, AnswerField, TaskCall
 from pocketserve.tasks.form import Form
 from pocketserve.tasks.labels import answer_labels
@@ -26,7 +34,11 @@ def fits(facts: ModelFacts) -> bool:
     if is_audio_classifier(facts):
         return True
     labelled = bool(facts.output_metadata(0).associated_files)
-    return len(facts.inputs) == len(facts.outputs) == 1 and labelled and sound_properties(facts) is not None
+    return (
+        len(facts.inputs) == len(facts.outputs) == 1
+        and labelled
+        and sound_properties(facts) is not None
+    )
 
 
 class AudioClassification:
@@ -43,12 +55,17 @@ class AudioClassification:
         self.problem = self._ranking.problem
 
     def structure(self) -> dict[str, Any]:
-        return {"labels": answer_labels(self.labels, self._ranking.options.label_offset)}
+        return {
+            "labels": answer_labels(self.labels, self._ranking.options.label_offset)
+        }
 
     def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
         """Return a run a window; the context is (start, seconds) of each."""
         windows = self._input.windows(self._input.read(body, hints))
-        return Prepared(self._input.runs(windows), [(window.start, window.seconds) for window in windows])
+        return Prepared(
+            self._input.runs(windows),
+            [(window.start, window.seconds) for window in windows],
+        )
 
     def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
         """Return ``{"label", "index", "score"}``, best first; with ``pool=none`` per window, with its times.
@@ -67,17 +84,26 @@ class AudioClassification:
             return [
                 entry
                 for row, (start, seconds) in zip(rows, spans, strict=True)
-                for entry in ranking.best(row, options, start=round(start, 4), end=round(start + seconds, 4))
+                for entry in ranking.best(
+                    row, options, start=round(start, 4), end=round(start + seconds, 4)
+                )
             ]
         if not len(rows):
             return []
         weights = np.maximum([seconds for _, seconds in spans], 1e-9)
-        return ranking.best(rows.max(axis=0) if pool == "max" else np.average(rows, axis=0, weights=weights), options)
+        return ranking.best(
+            rows.max(axis=0)
+            if pool == "max"
+            else np.average(rows, axis=0, weights=weights),
+            options,
+        )
 
     def form(self) -> Form:
         """Return what the task takes."""
         pool = parameter("pool", default=self._pool)
-        return Form(("sound",), (*self._ranking.parameters, pool, *self._input.parameters))
+        return Form(
+            ("sound",), (*self._ranking.parameters, pool, *self._input.parameters)
+        )
 
     def describe(self) -> dict[str, str]:
         answer = f"labels with scores, {self._pool} over the windows; ?pool=none gives each window's"
@@ -86,8 +112,18 @@ class AudioClassification:
 
 FIELDS = (
     *RANKED,
-    AnswerField("start", "real", "seconds from the sound's start to the window's, where each window is answered"),
-    AnswerField("end", "real", "seconds from the sound's start to the window's end, where each is answered"),
+    AnswerField(
+        "start",
+        "real",
+        "seconds from the sound's start to the window's, where each window is answered",
+    ),
+    AnswerField(
+        "end",
+        "real",
+        "seconds from the sound's start to the window's end, where each is answered",
+    ),
 )
 CALL = TaskCall("classify", "sound", "Classification", FIELDS)
-TASK = TaskDefinition(NAME, fits, AudioClassification, (AUDIO, SPECTROGRAM, CLASSIFICATION), calls=(CALL,))
+TASK = TaskDefinition(
+    NAME, fits, AudioClassification, (AUDIO, SPECTROGRAM, CLASSIFICATION), calls=(CALL,)
+)

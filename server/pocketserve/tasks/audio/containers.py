@@ -34,7 +34,9 @@ def container_of(body: memoryview) -> str:
     if start[:4] == b"FORM" and start[8:12] in (b"AIFF", b"AIFC"):
         return "AIFF"
     if start[:4] == b"RIFF" and start[8:12] != b"WAVE":
-        return f"RIFF ({start[8:12].decode('latin-1')})" if start[8:12].isalnum() else ""
+        return (
+            f"RIFF ({start[8:12].decode('latin-1')})" if start[8:12].isalnum() else ""
+        )
     for magic, name in STARTS:
         if start.startswith(magic):
             is_opus = name == "Ogg" and b"OpusHead" in start

@@ -10,8 +10,18 @@ from typing import Any, NamedTuple
 
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks.audio.options import SpectrogramOptions
-from pocketserve.tasks.foreign.feature_extractor import AST, SUPPORTED, WAV2VEC2, WHISPER
-from pocketserve.tasks.model_facts import CONFIG, PREPROCESSOR, MetadataError, ModelFacts
+from pocketserve.tasks.foreign.feature_extractor import (
+    AST,
+    SUPPORTED,
+    WAV2VEC2,
+    WHISPER,
+)
+from pocketserve.tasks.model_facts import (
+    CONFIG,
+    PREPROCESSOR,
+    MetadataError,
+    ModelFacts,
+)
 
 INPUT_NAMES = ("input_values", "input_features")
 MASK_NAMES = ("attention_mask", "padding_mask")
@@ -19,13 +29,26 @@ MASK_NAMES = ("attention_mask", "padding_mask")
 
 _SAMPLE_MODELS = frozenset(
     (
-        *("wav2vec2", "wav2vec2-conformer", "hubert", "wavlm", "sew", "sew-d", "unispeech", "unispeech-sat"),
+        *(
+            "wav2vec2",
+            "wav2vec2-conformer",
+            "hubert",
+            "wavlm",
+            "sew",
+            "sew-d",
+            "unispeech",
+            "unispeech-sat",
+        ),
         *("data2vec-audio",),
     )
 )
 """Values of ``model_type`` that take samples; their class names may end in ForSequenceClassification."""
 
-_MODELS = {**dict.fromkeys(_SAMPLE_MODELS, WAV2VEC2), "audio-spectrogram-transformer": AST, "whisper": WHISPER}
+_MODELS = {
+    **dict.fromkeys(_SAMPLE_MODELS, WAV2VEC2),
+    "audio-spectrogram-transformer": AST,
+    "whisper": WHISPER,
+}
 
 
 class FeatureExtractor(NamedTuple):
@@ -58,7 +81,9 @@ def is_audio_classifier(facts: ModelFacts) -> bool:
     name = architectures[0] if isinstance(architectures, list) and architectures else ""
     if not isinstance(name, str):
         return False
-    by_type = config.get("model_type") in _MODELS and name.endswith("ForSequenceClassification")
+    by_type = config.get("model_type") in _MODELS and name.endswith(
+        "ForSequenceClassification"
+    )
     return by_type or name.endswith("ForAudioClassification")
 
 
@@ -71,14 +96,20 @@ def feature_extractor(facts: ModelFacts) -> FeatureExtractor | None:
     config = facts.json_beside(PREPROCESSOR)
     kind = config.get("feature_extractor_type")
     if kind is None:
-        kind = _MODELS.get(str(facts.json_beside(CONFIG).get("model_type"))) if config else None
+        kind = (
+            _MODELS.get(str(facts.json_beside(CONFIG).get("model_type")))
+            if config
+            else None
+        )
     if kind is None:
         return None
     if kind not in SUPPORTED:
         raise _unsupported("feature_extractor_type", kind)
     rate = _integer(config, "sampling_rate", 16_000, 1000, 768_000)
     if kind == WAV2VEC2:
-        return FeatureExtractor(rate, "zero-mean" if config.get("do_normalize", True) else "none")
+        return FeatureExtractor(
+            rate, "zero-mean" if config.get("do_normalize", True) else "none"
+        )
     return _ast(config, rate) if kind == AST else _whisper(config, rate)
 
 
@@ -111,7 +142,11 @@ def _ast(config: Mapping[str, Any], rate: int) -> FeatureExtractor:
         std=(2 * std,),
         layout="frames-bins",
     )
-    return FeatureExtractor(rate, spectrogram=options, frames=_integer(config, "max_length", 1024, 1, 1 << 16))
+    return FeatureExtractor(
+        rate,
+        spectrogram=options,
+        frames=_integer(config, "max_length", 1024, 1, 1 << 16),
+    )
 
 
 def _whisper(config: Mapping[str, Any], rate: int) -> FeatureExtractor:
@@ -137,7 +172,9 @@ def _whisper(config: Mapping[str, Any], rate: int) -> FeatureExtractor:
     return FeatureExtractor(rate, spectrogram=options, window=window)
 
 
-def _integer(config: Mapping[str, Any], key: str, default: int, low: int, high: int) -> int:
+def _integer(
+    config: Mapping[str, Any], key: str, default: int, low: int, high: int
+) -> int:
     value = config.get(key, default)
     if type(value) is not int or not low <= value <= high:
         raise _unsupported(key, value)
@@ -147,10 +184,16 @@ def _integer(config: Mapping[str, Any], key: str, default: int, low: int, high: 
 
 def _number(config: Mapping[str, Any], key: str, default: float) -> float:
     value = config.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e9:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not abs(value) < 1e9
+    ):
         raise _unsupported(key, value)
     return float(value)
 
 
 def _unsupported(key: str, value: object) -> MetadataError:
-    return MetadataError(f"{PREPROCESSOR}: {key} = {str(value)!r:.80} is not supported for sounds")
+    return MetadataError(
+        f"{PREPROCESSOR}: {key} = {str(value)!r:.80} is not supported for sounds"
+    )

@@ -26,7 +26,9 @@ class AudioOptions(NamedTuple):
     context: Annotated[int, TomlTable.integer, 0, MAX_SAMPLES] = 0
     pad: Annotated[str, TomlTable.choice, ("zeros", "repeat", "drop")] = "zeros"
     scale: Annotated[str, TomlTable.choice, ("unit", "int16")] = "unit"
-    normalize: Annotated[str | None, TomlTable.choice, ("none", "zero-mean", "peak")] = None
+    normalize: Annotated[
+        str | None, TomlTable.choice, ("none", "zero-mean", "peak")
+    ] = None
     pool: Annotated[str, TomlTable.choice, ("mean", "max")] = "mean"
     input: Annotated[str, TomlTable.text] = ""
     rate_input: Annotated[str, TomlTable.text] = ""
@@ -72,7 +74,9 @@ class SpectrogramOptions(NamedTuple):
     mel_scale: Annotated[str, TomlTable.choice, ("slaney", "htk")] = "slaney"
     norm: Annotated[str, TomlTable.choice, ("slaney", "none")] = "slaney"
     triangles: Annotated[str, TomlTable.choice, ("hz", "mel")] = "hz"
-    log: Annotated[str, TomlTable.choice, ("none", "natural", "log10", "db")] = "natural"
+    log: Annotated[str, TomlTable.choice, ("none", "natural", "log10", "db")] = (
+        "natural"
+    )
     log_offset: Annotated[float, TomlTable.number, 0, 1e9] = 0.0
     log_floor: Annotated[float, TomlTable.number, 0, 1e9] = 1e-10
     ref: Annotated[str, TomlTable.choice, ("one", "max")] = "one"
@@ -80,18 +84,27 @@ class SpectrogramOptions(NamedTuple):
     n_mfcc: Annotated[int, TomlTable.integer, 1, 1024] = 20
     normalize: Annotated[str, TomlTable.choice, ("none", "all", "per-bin")] = "none"
     mean: Annotated[tuple[float, ...], partial(TomlTable.numbers, each="bin")] = (0.0,)
-    std: Annotated[tuple[float, ...], partial(TomlTable.numbers, each="bin", nonzero=True)] = (1.0,)
-    layout: Annotated[str | None, TomlTable.choice, ("frames-bins", "bins-frames")] = None
+    std: Annotated[
+        tuple[float, ...], partial(TomlTable.numbers, each="bin", nonzero=True)
+    ] = (1.0,)
+    layout: Annotated[str | None, TomlTable.choice, ("frames-bins", "bins-frames")] = (
+        None
+    )
     frames: Annotated[int | None, TomlTable.integer, 1, 1 << 20] = None
 
     @property
     def bins(self) -> int:
         """Features of a frame."""
-        return {"mel": self.n_mels, "mfcc": self.n_mfcc}.get(self.kind, self.n_fft // 2 + 1)
+        return {"mel": self.n_mels, "mfcc": self.n_mfcc}.get(
+            self.kind, self.n_fft // 2 + 1
+        )
 
 
 def _spectrogram(table: TomlTable) -> SpectrogramOptions:
-    n_fft, win_length = table.integer("n_fft", 8, MAX_FFT), table.integer("win_length", 2, MAX_FFT)
+    n_fft, win_length = (
+        table.integer("n_fft", 8, MAX_FFT),
+        table.integer("win_length", 2, MAX_FFT),
+    )
     hop_length = table.integer("hop_length", 1, MAX_FFT)
     keys = declared_values(SpectrogramOptions, table)
     if keys.get("kind") == "mfcc":
@@ -100,20 +113,33 @@ def _spectrogram(table: TomlTable) -> SpectrogramOptions:
     power_of_two = max(8, 1 << (length - 1).bit_length())
     options = SpectrogramOptions(n_fft or power_of_two, length, hop_length or 0, **keys)
     if hop_length is None:
-        raise table.fault("hop_length", "is missing: the samples from one frame to the next")
+        raise table.fault(
+            "hop_length", "is missing: the samples from one frame to the next"
+        )
     if n_fft is None and win_length is None:
-        raise table.fault("win_length", "is missing: the samples of a window; or name n_fft")
+        raise table.fault(
+            "win_length", "is missing: the samples of a window; or name n_fft"
+        )
     if options.win_length > options.n_fft:
-        raise table.fault("n_fft", f"is {options.n_fft}, less than win_length, {options.win_length}")
+        raise table.fault(
+            "n_fft", f"is {options.n_fft}, less than win_length, {options.win_length}"
+        )
     if options.f_max is not None and options.f_max <= options.f_min:
         raise table.fault("f_max", f"must be above f_min, {options.f_min:g}")
     if options.kind == "mfcc" and options.n_mfcc > options.n_mels:
-        raise table.fault("n_mfcc", f"is {options.n_mfcc}, more than n_mels, {options.n_mels}")
+        raise table.fault(
+            "n_mfcc", f"is {options.n_mfcc}, more than n_mels, {options.n_mels}"
+        )
     if options.log != "none" and not options.log_floor and not options.log_offset:
-        raise table.fault("log_floor", "must be above 0, or log_offset: silence has no logarithm")
+        raise table.fault(
+            "log_floor", "must be above 0, or log_offset: silence has no logarithm"
+        )
     for key, values in (("mean", options.mean), ("std", options.std)):
         if len(values) not in (1, options.bins):
-            raise table.fault(key, f"has {len(values)} numbers; give one, or one for each of {options.bins} bins")
+            raise table.fault(
+                key,
+                f"has {len(values)} numbers; give one, or one for each of {options.bins} bins",
+            )
     return options
 
 

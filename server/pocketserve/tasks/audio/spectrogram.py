@@ -19,7 +19,9 @@ from pocketserve.tasks.cancellation import cancellable
 from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tensors import Array, TensorSpec
 
-BLOCK = 1 << 20  # samples of frames that are transformed at a time: they overlap, and are many times the sound
+BLOCK = (
+    1 << 20
+)  # samples of frames that are transformed at a time: they overlap, and are many times the sound
 _BREAK_HZ, _BREAK_MEL, _STEP = 1000.0, 15.0, math.log(6.4) / 27.0
 """Slaney's scale is linear up to 1 kHz, which is 15 mel, and logarithmic above."""
 
@@ -29,10 +31,14 @@ class Spectrogram:
 
     def __init__(self, options: SpectrogramOptions, rate: int) -> None:
         self.options = options
-        self._frame = options.n_fft if options.frame_length == "n_fft" else options.win_length
+        self._frame = (
+            options.n_fft if options.frame_length == "n_fft" else options.win_length
+        )
         self._window = _window(options, self._frame)
         self._filters = None if options.kind == "linear" else mel_filters(options, rate)
-        self._cosines = cosines(options.n_mels, options.n_mfcc) if options.kind == "mfcc" else None
+        self._cosines = (
+            cosines(options.n_mels, options.n_mfcc) if options.kind == "mfcc" else None
+        )
 
     def count(self, samples: int) -> int:
         """Return the frames of so many samples; at least one."""
@@ -42,42 +48,64 @@ class Spectrogram:
     def samples(self, frames: int) -> int:
         """Return the fewest samples that give so many frames."""
         inside = (frames - 1) * self.options.hop_length
-        return max(1, inside + (self._frame % 2 if self.options.center else self._frame))
+        return max(
+            1, inside + (self._frame % 2 if self.options.center else self._frame)
+        )
 
     def features(self, samples: Array) -> Array:
         """Return the features of samples [n], float32 of shape [count(n), bins]."""
         options = self.options
-        power = self._powers(self._padded(samples.astype(np.float64)), self.count(len(samples)))
+        power = self._powers(
+            self._padded(samples.astype(np.float64)), self.count(len(samples))
+        )
         values = _logarithm(power, options)
         if self._cosines is not None:
             values = values @ self._cosines
         if options.normalize != "none":
             axis = 0 if options.normalize == "per-bin" else None
-            values = (values - values.mean(axis=axis)) / np.sqrt(values.var(axis=axis) + 1e-7)
-        return np.asarray((values - np.array(options.mean)) / np.array(options.std), np.float32)
+            values = (values - values.mean(axis=axis)) / np.sqrt(
+                values.var(axis=axis) + 1e-7
+            )
+        return np.asarray(
+            (values - np.array(options.mean)) / np.array(options.std), np.float32
+        )
 
     def _padded(self, samples: Array) -> Array:
         options = self.options
         if options.preemphasis and len(samples) and not options.kaldi:
-            samples = np.concatenate([samples[:1], samples[1:] - options.preemphasis * samples[:-1]])
+            samples = np.concatenate(
+                [samples[:1], samples[1:] - options.preemphasis * samples[:-1]]
+            )
         if options.center:
-            mode = "reflect" if options.pad_mode == "reflect" and len(samples) else "constant"
+            mode = (
+                "reflect"
+                if options.pad_mode == "reflect" and len(samples)
+                else "constant"
+            )
             samples = np.pad(samples, self._frame // 2, mode=mode)  # type: ignore[call-overload]
         return np.pad(samples, (0, max(0, self._frame - len(samples))))
 
     def _powers(self, samples: Array, count: int) -> Array:
         """Return powers of all frames, of shape [count, bins]; for MFCC those of the mel bands."""
         options = self.options
-        frames = np.lib.stride_tricks.sliding_window_view(samples, self._frame)[:: options.hop_length][:count]
-        result = np.empty((count, options.n_fft // 2 + 1 if self._filters is None else options.n_mels))
+        frames = np.lib.stride_tricks.sliding_window_view(samples, self._frame)[
+            :: options.hop_length
+        ][:count]
+        result = np.empty(
+            (count, options.n_fft // 2 + 1 if self._filters is None else options.n_mels)
+        )
         step = max(1, BLOCK // options.n_fft)
         for start in cancellable(range(0, count, step)):
             block = frames[start : start + step]
             if options.kaldi:
-                block = _emphasised(block - block.mean(axis=1, keepdims=True), options.preemphasis)
+                block = _emphasised(
+                    block - block.mean(axis=1, keepdims=True), options.preemphasis
+                )
             spectrum = np.abs(np.fft.rfft(block * self._window, options.n_fft))
             powers = spectrum if options.power == 1 else spectrum**options.power
-            result[start : start + step] = powers if self._filters is None else powers @ self._filters
+            result[start : start + step] = (
+                powers if self._filters is None else powers @ self._filters
+            )
         return result
 
 
@@ -91,7 +119,9 @@ def _emphasised(frames: Array, factor: float) -> Array:
 def _mel_edges(options: SpectrogramOptions, rate: int) -> tuple[Array, Array]:
     """Return where bands begin, are highest and end, [n_mels + 2], in mel and in Hz."""
     top = rate / 2 if options.f_max is None else options.f_max
-    low, high = (_mel_of(np.array(hertz), options.mel_scale) for hertz in (options.f_min, top))
+    low, high = (
+        _mel_of(np.array(hertz), options.mel_scale) for hertz in (options.f_min, top)
+    )
     edges = np.linspace(low, high, options.n_mels + 2)
     return edges, _hertz_of(edges, options.mel_scale)
 
@@ -106,12 +136,18 @@ def mel_filters(options: SpectrogramOptions, rate: int) -> Array:
     rising = (places[:, None] - corners[:-2]) / np.diff(corners)[:-1]
     falling = (corners[2:] - places[:, None]) / np.diff(corners)[1:]
     weights: Array = np.maximum(0.0, np.minimum(rising, falling))
-    return weights * (2.0 / (edges_hz[2:] - edges_hz[:-2])) if options.norm == "slaney" else weights
+    return (
+        weights * (2.0 / (edges_hz[2:] - edges_hz[:-2]))
+        if options.norm == "slaney"
+        else weights
+    )
 
 
 def cosines(bands: int, coefficients: int) -> Array:
     """Return the cosine transform, type 2 and orthonormal, of shape [bands, coefficients]."""
-    angles = (np.arange(bands)[:, None] + 0.5) * np.arange(coefficients) * (np.pi / bands)
+    angles = (
+        (np.arange(bands)[:, None] + 0.5) * np.arange(coefficients) * (np.pi / bands)
+    )
     table: Array = np.cos(angles) * math.sqrt(2.0 / bands)
     table[:, 0] /= math.sqrt(2.0)
     return table
@@ -120,7 +156,10 @@ def cosines(bands: int, coefficients: int) -> Array:
 def _window(options: SpectrogramOptions, frame: int) -> Array:
     """Return the window's weights, in the middle of a frame that is longer."""
     length = options.win_length
-    cosine = np.cos(np.arange(length) * (2 * np.pi / (length if options.periodic else max(1, length - 1))))
+    cosine = np.cos(
+        np.arange(length)
+        * (2 * np.pi / (length if options.periodic else max(1, length - 1)))
+    )
     first = {"hann": 0.5, "hamming": 0.54, "ones": 1.0}[options.window]
     before = (frame - length) // 2
     return np.pad(first - (1 - first) * cosine, (before, frame - length - before))
@@ -134,7 +173,11 @@ def _logarithm(power: Array, options: SpectrogramOptions) -> Array:
     values = np.log10(np.maximum(power + options.log_offset, options.log_floor)) * unit
     if options.ref == "max":
         values = values - values.max()
-    return values if options.top_db is None else np.maximum(values, values.max() - options.top_db * unit / decibels)
+    return (
+        values
+        if options.top_db is None
+        else np.maximum(values, values.max() - options.top_db * unit / decibels)
+    )
 
 
 def _mel_of(hertz: Array, scale: str) -> Array:
@@ -156,12 +199,16 @@ class FeatureLayout(NamedTuple):
 
     frames: int | None  # that the model takes; None for any number
     swapped: bool  # bins come before frames
-    shape: tuple[int, ...]  # of the input; -1 stands for the frames, or for all numbers in one dimension
+    shape: tuple[
+        int, ...
+    ]  # of the input; -1 stands for the frames, or for all numbers in one dimension
 
     def arrange(self, features: Array) -> Array:
         """Return features [frames or more, bins] in the input's shape; surplus frames at the end are left out."""
         table = features[: self.frames]
-        return np.ascontiguousarray(table.T if self.swapped else table).reshape(self.shape)
+        return np.ascontiguousarray(table.T if self.swapped else table).reshape(
+            self.shape
+        )
 
 
 def feature_layout(spec: TensorSpec, options: SpectrogramOptions) -> FeatureLayout:
@@ -169,13 +216,24 @@ def feature_layout(spec: TensorSpec, options: SpectrogramOptions) -> FeatureLayo
     bins = options.bins
     if spec.open:
         swapped = options.layout == "bins-frames"
-        return FeatureLayout(options.frames, swapped, (1, bins, -1) if swapped else (1, -1, bins))
-    orders = (False, True) if options.layout is None else (options.layout == "bins-frames",)
+        return FeatureLayout(
+            options.frames, swapped, (1, bins, -1) if swapped else (1, -1, bins)
+        )
+    orders = (
+        (False, True) if options.layout is None else (options.layout == "bins-frames",)
+    )
     layouts = [*_tables(spec.shape, bins, orders)]
     large = [axis for axis, size in enumerate(spec.shape) if size > 1]
     small = [size for size in spec.shape if size <= 1]
-    if not layouts and len(large) == 1 and 0 not in small and all(size == 1 for size in small[1:]):
-        count, rest = divmod(spec.shape[large[0]], bins)  # frames and bins in one dimension
+    if (
+        not layouts
+        and len(large) == 1
+        and 0 not in small
+        and all(size == 1 for size in small[1:])
+    ):
+        count, rest = divmod(
+            spec.shape[large[0]], bins
+        )  # frames and bins in one dimension
         flat = tuple(-1 if size > 1 else 1 for size in spec.shape)
         layouts = [] if rest else [FeatureLayout(count, orders[0], flat)]
     shape = f"shape {list(spec.shape)} of input {spec.name!r}"
@@ -190,28 +248,49 @@ def feature_layout(spec: TensorSpec, options: SpectrogramOptions) -> FeatureLayo
             f"model.toml: spectrogram.frames is {options.frames}, but {shape} takes {best.frames} frames of "
             f"{bins} bins; leave the key out"
         )
-    if len({layout.swapped for layout in layouts if layout.frames == best.frames == bins}) > 1:
-        raise ModelLoadError(f"model.toml: {shape} fits both ways: say spectrogram.layout, frames-bins or bins-frames")
+    if (
+        len(
+            {
+                layout.swapped
+                for layout in layouts
+                if layout.frames == best.frames == bins
+            }
+        )
+        > 1
+    ):
+        raise ModelLoadError(
+            f"model.toml: {shape} fits both ways: say spectrogram.layout, frames-bins or bins-frames"
+        )
     return best if best.frames is not None else best._replace(frames=options.frames)
 
 
-def _tables(shape: tuple[int, ...], bins: int, orders: Sequence[bool]) -> Iterator[FeatureLayout]:
+def _tables(
+    shape: tuple[int, ...], bins: int, orders: Sequence[bool]
+) -> Iterator[FeatureLayout]:
     """Yield layouts in two dimensions, those with a fixed one for bins first; all others are 1, or an open batch."""
     axes = range(len(shape))
-    for size, swapped, pair in itertools.product((bins, -1), orders, itertools.combinations(axes, 2)):
+    for size, swapped, pair in itertools.product(
+        (bins, -1), orders, itertools.combinations(axes, 2)
+    ):
         rest = [shape[axis] for axis in axes if axis not in pair]
         rest = rest[1:] if pair[0] > 0 and shape[0] == -1 else rest
         frame_axis, bin_axis = pair[::-1] if swapped else pair
         frames = shape[frame_axis]
         if shape[bin_axis] == size and frames and all(length == 1 for length in rest):
             places = {frame_axis: -1, bin_axis: bins}
-            yield FeatureLayout(frames if frames > 0 else None, swapped, tuple(places.get(axis, 1) for axis in axes))
+            yield FeatureLayout(
+                frames if frames > 0 else None,
+                swapped,
+                tuple(places.get(axis, 1) for axis in axes),
+            )
 
 
 class Features(Spectrogram):
     """A spectrogram and its place in an input."""
 
-    def __init__(self, options: SpectrogramOptions, rate: int, spec: TensorSpec) -> None:
+    def __init__(
+        self, options: SpectrogramOptions, rate: int, spec: TensorSpec
+    ) -> None:
         super().__init__(options, rate)
         self._layout = feature_layout(spec, options)
 
@@ -232,7 +311,9 @@ class Features(Spectrogram):
 
     def size(self, samples: int) -> int:
         """Return the numbers that are made of so many samples; for MFCC the mel bands, which are more."""
-        return self.count(samples) * (self.options.n_mels if self.options.kind == "mfcc" else self.options.bins)
+        return self.count(samples) * (
+            self.options.n_mels if self.options.kind == "mfcc" else self.options.bins
+        )
 
     def array(self, samples: Array) -> Array:
         """Return the features of samples [n], float32 in the input's shape."""
@@ -249,7 +330,9 @@ class Features(Spectrogram):
 class FilledFeatures(Features):
     """A spectrogram of a whole sound, cut or filled up to a number of frames with zeros before normalisation."""
 
-    def __init__(self, options: SpectrogramOptions, rate: int, spec: TensorSpec, frames: int) -> None:
+    def __init__(
+        self, options: SpectrogramOptions, rate: int, spec: TensorSpec, frames: int
+    ) -> None:
         super().__init__(options, rate, spec)
         self._frames = frames
 
@@ -268,7 +351,11 @@ class FilledFeatures(Features):
 
 
 def features_of(
-    facts: ModelFacts, spec: TensorSpec, rate: int, channels: int, extractor: FeatureExtractor | None
+    facts: ModelFacts,
+    spec: TensorSpec,
+    rate: int,
+    channels: int,
+    extractor: FeatureExtractor | None,
 ) -> Features | None:
     """Set up by the manifest's ``[spectrogram]``, else by the files beside the model; None where there is neither."""
     options: SpectrogramOptions | None = facts.manifest.sections.get(SpectrogramOptions)
@@ -280,15 +367,21 @@ def features_of(
     if options is None:
         return None
     if channels != 1:
-        raise ModelLoadError(f"model.toml: [spectrogram] is of one channel; audio.channels is {channels}")
+        raise ModelLoadError(
+            f"model.toml: [spectrogram] is of one channel; audio.channels is {channels}"
+        )
     _check_bands(options, rate)
     return Features(options, rate, spec)
 
 
 def _check_bands(options: SpectrogramOptions, rate: int) -> None:
     if (options.f_max or 0) > rate / 2:
-        raise ModelLoadError(f"model.toml: spectrogram.f_max is above half the sampling rate, {rate / 2:g} Hz")
-    if options.kind != "linear" and any((np.diff(edges) <= 0).any() for edges in _mel_edges(options, rate)):
+        raise ModelLoadError(
+            f"model.toml: spectrogram.f_max is above half the sampling rate, {rate / 2:g} Hz"
+        )
+    if options.kind != "linear" and any(
+        (np.diff(edges) <= 0).any() for edges in _mel_edges(options, rate)
+    ):
         raise ModelLoadError(
             f"model.toml: spectrogram.f_min leaves no room for {options.n_mels} bands below "
             f"{options.f_max or rate / 2:g} Hz"

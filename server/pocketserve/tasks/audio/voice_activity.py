@@ -9,12 +9,25 @@ import numpy as np
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks.audio.options import AUDIO, SPECTROGRAM
 from pocketserve.tasks.audio.sounds import SoundInput
-from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Hints, Prepared, Runs, TaskDefinition
+from pocketserve.tasks.base import (
+    NO_HINTS,
+    Answer,
+    AnswerOptions,
+    Hints,
+    Prepared,
+    Runs,
+    TaskDefinition,
+)
 from pocketserve.tasks.entries import AnswerField, TaskCall
 from pocketserve.tasks.form import Form
 from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.parameters import parameter
-from pocketserve.tasks.scores import CLASSIFICATION, ClassificationOptions, activate, real_values
+from pocketserve.tasks.scores import (
+    CLASSIFICATION,
+    ClassificationOptions,
+    activate,
+    real_values,
+)
 from pocketserve.tensors import Array
 
 NAME = "voice-activity"
@@ -35,8 +48,15 @@ class VoiceActivity:
             raise ModelLoadError(
                 f"model.toml: task {NAME} needs audio.window, the samples that the model takes at a time"
             )
-        states, names = facts.manifest.state.feedback.values(), [spec.name for spec in facts.outputs]
-        fitting = (s for s in facts.outputs if (s.name == options.output if options.output else s.name not in states))
+        states, names = (
+            facts.manifest.state.feedback.values(),
+            [spec.name for spec in facts.outputs],
+        )
+        fitting = (
+            s
+            for s in facts.outputs
+            if (s.name == options.output if options.output else s.name not in states)
+        )
         output = next(fitting, None)
         if output is None:
             raise ModelLoadError(
@@ -48,7 +68,11 @@ class VoiceActivity:
         """Return the windows as steps of one sequence; the context is their starts and the sound's end in seconds."""
         sound = self._input.read(body, hints)
         windows = self._input.windows(sound)
-        return Prepared(self._input.runs(windows), ([window.start for window in windows], sound.seconds), chained=True)
+        return Prepared(
+            self._input.runs(windows),
+            ([window.start for window in windows], sound.seconds),
+            chained=True,
+        )
 
     def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
         """Return ``{"label": "speech", "start", "end", "score"}`` in order of time, ``score`` the mean probability.
@@ -57,7 +81,12 @@ class VoiceActivity:
         ``{"start", "end", "score"}``.
         """
         values = [real_values(run[self._output.name], self._output) for run in runs]
-        scores = np.array([activate(v.astype(np.float64), self._activation).reshape(-1)[-1] for v in values])
+        scores = np.array(
+            [
+                activate(v.astype(np.float64), self._activation).reshape(-1)[-1]
+                for v in values
+            ]
+        )
         starts, seconds = context
         step = starts[1] - starts[0] if len(starts) > 1 else seconds
         ends = [min(start + step, seconds) for start in starts]
@@ -66,7 +95,9 @@ class VoiceActivity:
                 {"start": round(start, 4), "end": round(end, 4), "score": float(score)}
                 for start, end, score in zip(starts, ends, scores, strict=True)
             ]
-        threshold = self._options.threshold if options.threshold is None else options.threshold
+        threshold = (
+            self._options.threshold if options.threshold is None else options.threshold
+        )
         silence = max(1, round(self._options.min_silence / step)) if step else 1
         shortest = min(self._options.min_speech, seconds)
         segments = [
@@ -75,27 +106,41 @@ class VoiceActivity:
             if ends[last - 1] - starts[first] >= shortest
         ]
         # Some room at both ends, which neighbours share.
-        befores, afters = [0.0, *(end for _, end, _ in segments)], [*(start for start, _, _ in segments), seconds]
+        befores, afters = (
+            [0.0, *(end for _, end, _ in segments)],
+            [*(start for start, _, _ in segments), seconds],
+        )
         rooms = [after - before for before, after in zip(befores, afters, strict=True)]
         rooms[1:-1] = [room / 2 for room in rooms[1:-1]]
         pads = [min(self._options.speech_pad, room) for room in rooms]
         return [
-            {"label": "speech", "start": round(start - before, 4), "end": round(end + after, 4), "score": score}
-            for (start, end, score), before, after in zip(segments, pads, pads[1:], strict=False)
+            {
+                "label": "speech",
+                "start": round(start - before, 4),
+                "end": round(end + after, 4),
+                "score": score,
+            }
+            for (start, end, score), before, after in zip(
+                segments, pads, pads[1:], strict=False
+            )
         ][: options.top_k]
 
     def form(self) -> Form:
         """Return what the task takes."""
         threshold = parameter("threshold", default=self._options.threshold)
         pool = parameter("pool", choices=("none",), text="none answers each window.")
-        return Form(("sound",), (parameter("top_k"), threshold, pool, *self._input.parameters))
+        return Form(
+            ("sound",), (parameter("top_k"), threshold, pool, *self._input.parameters)
+        )
 
     def describe(self) -> dict[str, str]:
         answer = "stretches of speech with start and end in seconds; ?pool=none gives each window's probability"
         return {**self._input.describe(), "answer": answer}
 
 
-def speech_windows(scores: Array, threshold: float, silence: int) -> list[tuple[int, int]]:
+def speech_windows(
+    scores: Array, threshold: float, silence: int
+) -> list[tuple[int, int]]:
     """Return runs of windows [first, behind the last) that are speech.
 
     A run begins at the threshold and ends where the score stays below the threshold less the hysteresis for ``silence``
@@ -119,8 +164,12 @@ def speech_windows(scores: Array, threshold: float, silence: int) -> list[tuple[
 
 FIELDS = (
     AnswerField("start", "real", "seconds from the sound's start to the first speech"),
-    AnswerField("end", "real", "seconds from the sound's start to the end of that speech"),
+    AnswerField(
+        "end", "real", "seconds from the sound's start to the end of that speech"
+    ),
     AnswerField("score", "real", "the mean probability of speech, from 0 to 1"),
 )
 CALL = TaskCall("detect", "sound", "Stretch", FIELDS)
-TASK = TaskDefinition(NAME, None, VoiceActivity, (AUDIO, SPECTROGRAM, CLASSIFICATION), calls=(CALL,))
+TASK = TaskDefinition(
+    NAME, None, VoiceActivity, (AUDIO, SPECTROGRAM, CLASSIFICATION), calls=(CALL,)
+)

@@ -25,8 +25,26 @@ MAX_CHANNELS = 64
 MIN_RATE, MAX_RATE = 1000, 768_000
 MAX_FRAMES = 1 << 25  # of decoded sound: 128 MiB as mono float32; 11 minutes at 48 kHz
 BLOCK_FRAMES = 1 << 16
-_KNOWN_IDS = frozenset((b"data", b"fmt ", b"fact", b"LIST", b"JUNK", b"bext", b"cue ", b"smpl", b"PEAK", b"id3 "))
-_WIDTHS = {PCM: (1, 2, 3, 4), FLOAT: (4, 8), A_LAW: (1,), MU_LAW: (1,)}  # bytes per sample that can be read
+_KNOWN_IDS = frozenset(
+    (
+        b"data",
+        b"fmt ",
+        b"fact",
+        b"LIST",
+        b"JUNK",
+        b"bext",
+        b"cue ",
+        b"smpl",
+        b"PEAK",
+        b"id3 ",
+    )
+)
+_WIDTHS = {
+    PCM: (1, 2, 3, 4),
+    FLOAT: (4, 8),
+    A_LAW: (1,),
+    MU_LAW: (1,),
+}  # bytes per sample that can be read
 
 
 class Sound(NamedTuple):
@@ -53,7 +71,10 @@ class SampleFormat(NamedTuple):
 
 def is_wav(body: memoryview) -> bool:
     """Return whether the bytes start like a WAV file (RIFF, its big-endian RIFX or its 64-bit RF64)."""
-    return bytes(body[:4]) in (b"RIFF", b"RIFX", b"RF64") and bytes(body[8:12]) == b"WAVE"[: max(0, len(body) - 8)]
+    return (
+        bytes(body[:4]) in (b"RIFF", b"RIFX", b"RF64")
+        and bytes(body[8:12]) == b"WAVE"[: max(0, len(body) - 8)]
+    )
 
 
 def read_wav(body: memoryview, max_seconds: float, *, mono: bool) -> Sound:
@@ -75,7 +96,9 @@ def read_wav(body: memoryview, max_seconds: float, *, mono: bool) -> Sound:
     raise invalid_input("the WAV file ends before its samples")
 
 
-def decode(data: memoryview, form: SampleFormat, max_seconds: float, *, mono: bool) -> Sound:
+def decode(
+    data: memoryview, form: SampleFormat, max_seconds: float, *, mono: bool
+) -> Sound:
     """Convert samples in memory to numbers; a last frame that is cut off is left out."""
     size = form.width * form.channels
     frames = len(data) // size
@@ -90,10 +113,14 @@ def decode(data: memoryview, form: SampleFormat, max_seconds: float, *, mono: bo
     # Mixing down block by block keeps many channels out of memory.
     for first in cancellable(range(0, frames, BLOCK_FRAMES)):
         last = min(first + BLOCK_FRAMES, frames)
-        block = _to_real(data[first * size : last * size], form).reshape(-1, form.channels)
+        block = _to_real(data[first * size : last * size], form).reshape(
+            -1, form.channels
+        )
         samples[first:last] = block.mean(axis=1, keepdims=True) if mono else block
         if not np.isfinite(samples[first:last]).all():
-            raise invalid_input("the sound holds samples that are no numbers (NaN or infinite)")
+            raise invalid_input(
+                "the sound holds samples that are no numbers (NaN or infinite)"
+            )
     return Sound(samples, form.rate)
 
 
@@ -118,13 +145,23 @@ def _read_format(chunk: memoryview, order: str) -> SampleFormat:
     if len(chunk) < 16:
         raise invalid_input("the WAV file's format is cut off")
     code, channels, rate, _, align, bits = struct.unpack_from(f"{order}HHIIHH", chunk)
-    if code == EXTENSIBLE and len(chunk) >= 26:  # the first two bytes of the sub-format's GUID
+    if (
+        code == EXTENSIBLE and len(chunk) >= 26
+    ):  # the first two bytes of the sub-format's GUID
         (code,) = struct.unpack_from(f"{order}H", chunk, 24)
     if not 1 <= channels <= MAX_CHANNELS:
-        raise invalid_input(f"the WAV file has {channels} channels; 1 to {MAX_CHANNELS} can be read")
+        raise invalid_input(
+            f"the WAV file has {channels} channels; 1 to {MAX_CHANNELS} can be read"
+        )
     if not MIN_RATE <= rate <= MAX_RATE:
-        raise invalid_input(f"the sound has {rate} samples per second; {MIN_RATE} to {MAX_RATE} can be read")
-    width = align // channels if align and align % channels == 0 and align // channels * 8 >= bits else -(-bits // 8)
+        raise invalid_input(
+            f"the sound has {rate} samples per second; {MIN_RATE} to {MAX_RATE} can be read"
+        )
+    width = (
+        align // channels
+        if align and align % channels == 0 and align // channels * 8 >= bits
+        else -(-bits // 8)
+    )
     if width not in _WIDTHS.get(code, ()):
         raise invalid_input(
             f"the WAV file's samples (format {code}, {bits} bits) cannot be read; save it as 16-bit PCM"
@@ -136,7 +173,9 @@ def _to_real(data: memoryview, form: SampleFormat) -> Array:
     """Return float32 from -1 to 1."""
     width = form.width
     if form.code in (A_LAW, MU_LAW):
-        return (_a_law_table() if form.code == A_LAW else _mu_law_table())[np.frombuffer(data, np.uint8)]
+        return (_a_law_table() if form.code == A_LAW else _mu_law_table())[
+            np.frombuffer(data, np.uint8)
+        ]
     if width == 3:
         padded = np.zeros((len(data) // 3, 4), np.uint8)
         packed = np.frombuffer(data, np.uint8).reshape(-1, 3)
@@ -147,7 +186,9 @@ def _to_real(data: memoryview, form: SampleFormat) -> Array:
         values = np.frombuffer(data, f"{form.order}{kind}{width}")
     scale = 1.0 if form.code == FLOAT else 2.0 ** (8 * width - 1)
     with np.errstate(over="ignore", invalid="ignore"):
-        real: Array = ((values.astype(np.float64) - (128.0 if width == 1 else 0.0)) / scale).astype(np.float32)
+        real: Array = (
+            (values.astype(np.float64) - (128.0 if width == 1 else 0.0)) / scale
+        ).astype(np.float32)
     return real
 
 
@@ -162,5 +203,9 @@ def _a_law_table() -> Array:
     code = np.arange(256, dtype=np.uint8) ^ 0x55
     exponent, mantissa = (code >> 4) & 7, (code & 15).astype(np.int32)
     low = (mantissa << 4) + 8
-    size = np.where(exponent == 0, low, (low + 0x100) << np.maximum(exponent.astype(np.int32) - 1, 0))
+    size = np.where(
+        exponent == 0,
+        low,
+        (low + 0x100) << np.maximum(exponent.astype(np.int32) - 1, 0),
+    )
     return (np.where(code & 0x80, size, -size) / 32768).astype(np.float32)

@@ -35,7 +35,9 @@ def configured_activation(facts: ModelFacts, task: str, classes: int) -> str:
     """
     config = facts.json_beside(CONFIG)
     architectures = config.get("architectures")
-    first = architectures[0] if isinstance(architectures, list) and architectures else ""
+    first = (
+        architectures[0] if isinstance(architectures, list) and architectures else ""
+    )
     if not isinstance(first, str) or not first.endswith("Classification"):
         return "none"
     function = _of_cross_encoder(facts, config) or _function_to_apply(config, task)
@@ -56,13 +58,23 @@ def _of_cross_encoder(facts: ModelFacts, config: Mapping[str, Any]) -> str:
             f"{CONFIG}: sentence_transformers.activation_fn",
             section.get("activation_fn") if isinstance(section, dict) else None,
         ),
-        (f"{CONFIG}: sbert_ce_default_activation_function", config.get("sbert_ce_default_activation_function")),
-        (f"{SENTENCE_CONFIG}: activation_fn", facts.json_beside(SENTENCE_CONFIG).get("activation_fn")),
+        (
+            f"{CONFIG}: sbert_ce_default_activation_function",
+            config.get("sbert_ce_default_activation_function"),
+        ),
+        (
+            f"{SENTENCE_CONFIG}: activation_fn",
+            facts.json_beside(SENTENCE_CONFIG).get("activation_fn"),
+        ),
     ]
     for key, value in places:
         if value is None:
             continue
-        name = value.rpartition(".")[2] if isinstance(value, str) and value.startswith("torch.") else ""
+        name = (
+            value.rpartition(".")[2]
+            if isinstance(value, str) and value.startswith("torch.")
+            else ""
+        )
         if name not in _TORCH:
             raise _unsupported(key, value)
         return _TORCH[name]

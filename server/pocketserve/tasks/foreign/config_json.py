@@ -9,7 +9,9 @@ from __future__ import annotations
 from pocketserve.tasks.foreign.keys import Effect, ForeignFile, Key
 
 _CONFIG = "huggingface/transformers, configuration_utils.py"
-_TIMM = "huggingface/pytorch-image-models, timm/data/config.py and transforms_factory.py"
+_TIMM = (
+    "huggingface/pytorch-image-models, timm/data/config.py and transforms_factory.py"
+)
 _PIPELINE = "huggingface/transformers, pipelines/text_classification.py"
 _CROSS_ENCODER = "huggingface/sentence-transformers, cross_encoder/model.py"
 
@@ -20,9 +22,21 @@ TABLE = ForeignFile(
         Key("id2label", Effect.APPLIED, _CONFIG),
         Key("label2id", Effect.HARMLESS, _CONFIG),
         Key("max_position_embeddings", Effect.APPLIED, _CONFIG),
-        Key("n_positions", Effect.APPLIED, "huggingface/transformers, configuration_gpt2.py"),
-        Key("pad_token_id", Effect.APPLIED, "huggingface/transformers, modeling_roberta.py: padding_idx + 1"),
-        Key("position_biased_input", Effect.APPLIED, "huggingface/transformers, modeling_deberta_v2.py"),
+        Key(
+            "n_positions",
+            Effect.APPLIED,
+            "huggingface/transformers, configuration_gpt2.py",
+        ),
+        Key(
+            "pad_token_id",
+            Effect.APPLIED,
+            "huggingface/transformers, modeling_roberta.py: padding_idx + 1",
+        ),
+        Key(
+            "position_biased_input",
+            Effect.APPLIED,
+            "huggingface/transformers, modeling_deberta_v2.py",
+        ),
         Key("model_type", Effect.APPLIED, _CONFIG),
         Key("num_labels", Effect.APPLIED, _CONFIG),
         Key("function_to_apply", Effect.APPLIED, _PIPELINE),
@@ -38,7 +52,9 @@ TABLE = ForeignFile(
         Key("pretrained_cfg.crop_mode", Effect.APPLIED, _TIMM),
         Key("pretrained_cfg.mean", Effect.APPLIED, _TIMM),
         Key("pretrained_cfg.std", Effect.APPLIED, _TIMM),
-        Key("pretrained_cfg.crop_border_pixels", Effect.UNSUPPORTED, _TIMM, neutral=(0,)),
+        Key(
+            "pretrained_cfg.crop_border_pixels", Effect.UNSUPPORTED, _TIMM, neutral=(0,)
+        ),
         # These two describe training and a second test size, which timm uses only on request.
         Key("pretrained_cfg.test_input_size", Effect.HARMLESS, _TIMM),
         Key("pretrained_cfg.test_crop_pct", Effect.HARMLESS, _TIMM),

@@ -15,7 +15,11 @@ _WAV2VEC2 = "huggingface/transformers, feature_extraction_wav2vec2.py"
 _AST = "huggingface/transformers, feature_extraction_audio_spectrogram_transformer.py"
 _WHISPER = "huggingface/transformers, feature_extraction_whisper.py"
 _SOUNDS = ("audio-classification", "voice-activity")
-WAV2VEC2, AST, WHISPER = "Wav2Vec2FeatureExtractor", "ASTFeatureExtractor", "WhisperFeatureExtractor"
+WAV2VEC2, AST, WHISPER = (
+    "Wav2Vec2FeatureExtractor",
+    "ASTFeatureExtractor",
+    "WhisperFeatureExtractor",
+)
 SUPPORTED = (WAV2VEC2, AST, WHISPER)
 
 
@@ -26,7 +30,9 @@ def is_of_sounds(content: Mapping[str, Any]) -> bool:
     """
     if "image_processor_type" in content:
         return False
-    return "sampling_rate" in content or content.get("feature_extractor_type") in SUPPORTED
+    return (
+        "sampling_rate" in content or content.get("feature_extractor_type") in SUPPORTED
+    )
 
 
 TABLE = ForeignFile(
@@ -46,7 +52,11 @@ TABLE = ForeignFile(
         Key("padding_value", Effect.UNSUPPORTED, _SEQUENCE, (0, 0.0), _SOUNDS),
         Key("padding_side", Effect.UNSUPPORTED, _SEQUENCE, ("right",), _SOUNDS),
         Key("dither", Effect.UNSUPPORTED, _WHISPER, (0, 0.0), _SOUNDS),
-        Key("return_attention_mask", Effect.HARMLESS, "a sound that is alone has no padding"),
+        Key(
+            "return_attention_mask",
+            Effect.HARMLESS,
+            "a sound that is alone has no padding",
+        ),
         Key("n_samples", Effect.HARMLESS, "chunk_length times sampling_rate"),
         Key("nb_max_frames", Effect.HARMLESS, "n_samples by hop_length"),
         Key("processor_class", Effect.HARMLESS, _SEQUENCE),

@@ -11,7 +11,10 @@ from typing import Any, Final
 
 _HALF: Final = (0.5, 0.5, 0.5)
 _IMAGENET: Final = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-_CLIP: Final = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
+_CLIP: Final = (
+    (0.48145466, 0.4578275, 0.40821073),
+    (0.26862954, 0.26130258, 0.27577711),
+)
 _FLAVA: Final = _CLIP
 _NEAREST, _LANCZOS, _BILINEAR, _BICUBIC = range(4)
 """Pillow's numbers, which the files contain."""
@@ -55,52 +58,101 @@ DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "ChineseCLIPImageProcessor": _CLIP_LIKE,
     "CLIPImageProcessor": _CLIP_LIKE,
     "ConditionalDetrImageProcessor": _DETECTOR,
-    "ConvNextImageProcessor": _defaults({"shortest_edge": 384}, _BICUBIC, crop_pct=224 / 256),
+    "ConvNextImageProcessor": _defaults(
+        {"shortest_edge": 384}, _BICUBIC, crop_pct=224 / 256
+    ),
     "DeformableDetrImageProcessor": _DETECTOR,
     "DeiTImageProcessor": _defaults(_square(256), _BICUBIC, crop=224),
     "DetrImageProcessor": _DETECTOR,
     "DINOv3ViTImageProcessor": _defaults(_square(224), _BILINEAR, _IMAGENET),
-    "DonutImageProcessor": _defaults({"height": 2560, "width": 1920}, do_thumbnail=True, do_pad=True),
-    "DPTImageProcessor": _defaults(_square(384), _BICUBIC, ensure_multiple_of=1, keep_aspect_ratio=False),
-    "EfficientFormerImageProcessor": _defaults({"shortest_edge": 224}, _BICUBIC, _IMAGENET, 224),
-    "EfficientNetImageProcessor": _defaults(
-        _square(346), _BICUBIC, crop_size=_square(289), rescale_offset=False, include_top=True
+    "DonutImageProcessor": _defaults(
+        {"height": 2560, "width": 1920}, do_thumbnail=True, do_pad=True
     ),
-    "EomtImageProcessor": _defaults({"shortest_edge": 640, "longest_edge": 640}, _BILINEAR, _IMAGENET),
+    "DPTImageProcessor": _defaults(
+        _square(384), _BICUBIC, ensure_multiple_of=1, keep_aspect_ratio=False
+    ),
+    "EfficientFormerImageProcessor": _defaults(
+        {"shortest_edge": 224}, _BICUBIC, _IMAGENET, 224
+    ),
+    "EfficientNetImageProcessor": _defaults(
+        _square(346),
+        _BICUBIC,
+        crop_size=_square(289),
+        rescale_offset=False,
+        include_top=True,
+    ),
+    "EomtImageProcessor": _defaults(
+        {"shortest_edge": 640, "longest_edge": 640}, _BILINEAR, _IMAGENET
+    ),
     "FlavaImageProcessor": _defaults(_square(224), _BICUBIC, _FLAVA, 224),
-    "GLPNImageProcessor": _defaults(None, do_normalize=False, size_divisor=32, do_pad=True),
+    "GLPNImageProcessor": _defaults(
+        None, do_normalize=False, size_divisor=32, do_pad=True
+    ),
     "GroundingDinoImageProcessor": _DETECTOR,
     "ImageGPTImageProcessor": _defaults(_square(256), do_color_quantize=True),
     "LayoutLMv2ImageProcessor": _defaults(
-        _square(224), do_rescale=False, do_normalize=False, do_flip_channel_order=True, apply_ocr=True
+        _square(224),
+        do_rescale=False,
+        do_normalize=False,
+        do_flip_channel_order=True,
+        apply_ocr=True,
     ),
     "LayoutLMv3ImageProcessor": _defaults(_square(224), apply_ocr=True),
     "LevitImageProcessor": _defaults({"shortest_edge": 224}, _BICUBIC, _IMAGENET, 224),
-    "Mask2FormerImageProcessor": _defaults(_DETECTOR_SIZE, _BILINEAR, _IMAGENET, do_pad=True, size_divisor=32),
-    "MaskFormerImageProcessor": _defaults(_DETECTOR_SIZE, _BILINEAR, _IMAGENET, do_pad=True, size_divisor=32),
+    "Mask2FormerImageProcessor": _defaults(
+        _DETECTOR_SIZE, _BILINEAR, _IMAGENET, do_pad=True, size_divisor=32
+    ),
+    "MaskFormerImageProcessor": _defaults(
+        _DETECTOR_SIZE, _BILINEAR, _IMAGENET, do_pad=True, size_divisor=32
+    ),
     "MobileNetV1ImageProcessor": _defaults({"shortest_edge": 256}, crop=224),
     "MobileNetV2ImageProcessor": _defaults({"shortest_edge": 256}, crop=224),
     "MobileViTImageProcessor": _defaults(
-        {"shortest_edge": 224}, _BICUBIC, crop=256, do_normalize=False, do_flip_channel_order=True
+        {"shortest_edge": 224},
+        _BICUBIC,
+        crop=256,
+        do_normalize=False,
+        do_flip_channel_order=True,
     ),
     "NougatImageProcessor": _defaults(
-        {"height": 896, "width": 672}, _BILINEAR, _IMAGENET, do_thumbnail=True, do_crop_margin=True, do_pad=True
+        {"height": 896, "width": 672},
+        _BILINEAR,
+        _IMAGENET,
+        do_thumbnail=True,
+        do_crop_margin=True,
+        do_pad=True,
     ),
-    "OneFormerImageProcessor": _defaults(_DETECTOR_SIZE, _BILINEAR, _IMAGENET, do_pad=True),
+    "OneFormerImageProcessor": _defaults(
+        _DETECTOR_SIZE, _BILINEAR, _IMAGENET, do_pad=True
+    ),
     "Owlv2ImageProcessor": _defaults(_square(960), _BILINEAR, _CLIP, do_pad=True),
-    "OwlViTImageProcessor": _defaults(_square(768), _BICUBIC, _CLIP, crop_size=_square(768)),
+    "OwlViTImageProcessor": _defaults(
+        _square(768), _BICUBIC, _CLIP, crop_size=_square(768)
+    ),
     "PerceiverImageProcessor": _defaults(_square(224), _BICUBIC, _IMAGENET, 256),
-    "PoolFormerImageProcessor": _defaults({"shortest_edge": 224}, _BICUBIC, _IMAGENET, 224, crop_pct=0.9),
+    "PoolFormerImageProcessor": _defaults(
+        {"shortest_edge": 224}, _BICUBIC, _IMAGENET, 224, crop_pct=0.9
+    ),
     "PvtImageProcessor": _defaults(_square(224), _BICUBIC, _IMAGENET),
     "RfDetrImageProcessor": _DETECTOR,
-    "RTDetrImageProcessor": _defaults(_square(640), _BILINEAR, _IMAGENET, do_normalize=False, do_pad=False),
+    "RTDetrImageProcessor": _defaults(
+        _square(640), _BILINEAR, _IMAGENET, do_normalize=False, do_pad=False
+    ),
     "SegformerImageProcessor": _defaults(_square(512), _BILINEAR, _IMAGENET),
     "SiglipImageProcessor": _defaults(_square(224), _BICUBIC),
-    "SuperPointImageProcessor": _defaults({"height": 480, "width": 640}, do_normalize=False),
-    "Swin2SRImageProcessor": _defaults(None, do_normalize=False, do_pad=True, size_divisor=8),
-    "TextNetImageProcessor": _defaults({"shortest_edge": 640}, _BILINEAR, _IMAGENET, size_divisor=32, do_pad=True),
+    "SuperPointImageProcessor": _defaults(
+        {"height": 480, "width": 640}, do_normalize=False
+    ),
+    "Swin2SRImageProcessor": _defaults(
+        None, do_normalize=False, do_pad=True, size_divisor=8
+    ),
+    "TextNetImageProcessor": _defaults(
+        {"shortest_edge": 640}, _BILINEAR, _IMAGENET, size_divisor=32, do_pad=True
+    ),
     "ViTImageProcessor": _defaults(_square(224)),
-    "VitPoseImageProcessor": _defaults({"height": 256, "width": 192}, _BILINEAR, _IMAGENET, do_affine_transform=True),
+    "VitPoseImageProcessor": _defaults(
+        {"height": 256, "width": 192}, _BILINEAR, _IMAGENET, do_affine_transform=True
+    ),
     "YolosImageProcessor": _DETECTOR,
 }
 
@@ -174,11 +226,17 @@ def processor_class(config: Mapping[str, Any], model_type: object = None) -> str
     name = config.get("image_processor_type") or config.get("feature_extractor_type")
     if not isinstance(name, str):
         return OF_MODEL_TYPE.get(model_type, "") if isinstance(model_type, str) else ""
-    name = name.removesuffix("Fast").removesuffix("Pil").replace("FeatureExtractor", "ImageProcessor")
+    name = (
+        name.removesuffix("Fast")
+        .removesuffix("Pil")
+        .replace("FeatureExtractor", "ImageProcessor")
+    )
     return _RENAMED.get(name, name)
 
 
-def complete_processor(config: Mapping[str, Any], model_type: object = None) -> dict[str, Any]:
+def complete_processor(
+    config: Mapping[str, Any], model_type: object = None
+) -> dict[str, Any]:
     """Return a file's keys, completed by its class's defaults and without keys that have no effect.
 
     Args:
@@ -188,11 +246,16 @@ def complete_processor(config: Mapping[str, Any], model_type: object = None) -> 
     if not config:
         return {}
     defaults = DEFAULTS.get(processor_class(config, model_type), {})
-    values = {**defaults, **{key: value for key, value in config.items() if value is not None}}
+    values = {
+        **defaults,
+        **{key: value for key, value in config.items() if value is not None},
+    }
     usual_size = defaults.get("size")
     if values.pop("default_to_square", None) is False and usual_size is None:
         usual_size = {"shortest_edge": 0}
-    values["size"] = _as_sides(values.get("size"), usual_size, values.pop("max_size", None))
+    values["size"] = _as_sides(
+        values.get("size"), usual_size, values.pop("max_size", None)
+    )
     values["crop_size"] = _as_sides(values.get("crop_size"), None, None)
     for switch, keys in _SWITCHES.items():
         if not values.get(switch, switch in _ON_BY_DEFAULT):
@@ -203,7 +266,13 @@ def complete_processor(config: Mapping[str, Any], model_type: object = None) -> 
 
 _ON_BY_DEFAULT: Final = ("do_rescale", "do_normalize", "do_resize")
 _SWITCHES: Final = {
-    "do_resize": ("size", "resample", "crop_pct", "ensure_multiple_of", "keep_aspect_ratio"),
+    "do_resize": (
+        "size",
+        "resample",
+        "crop_pct",
+        "ensure_multiple_of",
+        "keep_aspect_ratio",
+    ),
     "do_center_crop": ("crop_size",),
     "do_rescale": ("rescale_factor", "rescale_offset", "offset"),
     "do_pad": ("pad_size", "size_divisor", "size_divisibility"),

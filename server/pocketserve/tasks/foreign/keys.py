@@ -107,7 +107,11 @@ class Findings(NamedTuple):
 
 
 def check_keys(
-    table: ForeignFile, content: Mapping[str, Any], task: str = "", *, has_fixed_size: bool = False
+    table: ForeignFile,
+    content: Mapping[str, Any],
+    task: str = "",
+    *,
+    has_fixed_size: bool = False,
 ) -> Findings:
     """Check a file's content against its table.
 
@@ -181,11 +185,17 @@ def _prepare(keys: Sequence[Key]) -> _SplitRows:
     return _SplitRows(exact, patterns, [list(parent) for parent in parents])
 
 
-def _leaves(content: Mapping[str, Any], rows: _SplitRows, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _leaves(
+    content: Mapping[str, Any], rows: _SplitRows, prefix: str = ""
+) -> Iterator[tuple[str, Any]]:
     """Yield each key with its dotted path; an object without a row of its own is entered if a row lies below it."""
     for key, value in content.items():
         path = f"{prefix}{key}"
-        if isinstance(value, Mapping) and rows.row_of(path) is None and rows.has_rows_below(path):
+        if (
+            isinstance(value, Mapping)
+            and rows.row_of(path) is None
+            and rows.has_rows_below(path)
+        ):
             yield from _leaves(value, rows, f"{path}.")
         else:
             yield path, value
@@ -194,13 +204,17 @@ def _leaves(content: Mapping[str, Any], rows: _SplitRows, prefix: str = "") -> I
 def _matches(pattern: list[str], parts: list[str]) -> bool:
     if len(pattern) != len(parts):
         return False
-    return all(expected in ("*", part) for expected, part in zip(pattern, parts, strict=True))
+    return all(
+        expected in ("*", part) for expected, part in zip(pattern, parts, strict=True)
+    )
 
 
 def _matters(row: Key, value: object, task: str) -> bool:
     """Return whether an unsupported key changes the answer of a task."""
     if value is None or value is False:
         return False
-    if any(type(value) is type(neutral) and value == neutral for neutral in row.neutral):
+    if any(
+        type(value) is type(neutral) and value == neutral for neutral in row.neutral
+    ):
         return False
     return not row.tasks or not task or task in row.tasks

@@ -17,7 +17,18 @@ from pocketserve.formats import DamagedFileError
 MAX_LABELS: Final = 1 << 20
 """Lines or entries of all languages together."""
 
-_LINE_ENDS = (b"\n", b"\r", b"\v", b"\f", b"\x1c", b"\x1d", b"\x1e", b"\xc2\x85", b"\xe2\x80\xa8", b"\xe2\x80\xa9")
+_LINE_ENDS = (
+    b"\n",
+    b"\r",
+    b"\v",
+    b"\f",
+    b"\x1c",
+    b"\x1d",
+    b"\x1e",
+    b"\xc2\x85",
+    b"\xe2\x80\xa8",
+    b"\xe2\x80\xa9",
+)
 """Line ends of ``str.splitlines``, in UTF-8."""
 
 _BYTE_ORDER_MARKS = (
@@ -31,11 +42,22 @@ _BYTE_ORDER_MARKS = (
 
 MAX_NUMBERED_LINE = 1000  # characters of a line that may state an index
 _INDEX = r"\d{1,7}"
-_INDEX_FIRST = re.compile(rf"({_INDEX})(?:\s*[:,;=]\s*|(\s+[-–—]\s+)|[.)]\s+|\s+)(\S.*)")
+_INDEX_FIRST = re.compile(
+    rf"({_INDEX})(?:\s*[:,;=]\s*|(\s+[-–—]\s+)|[.)]\s+|\s+)(\S.*)"
+)
 _RANGE = re.compile(rf"({_INDEX})\s+(?:[-–—]|to)\s+({_INDEX})\b")
 _INDEX_LAST = re.compile(rf"{_INDEX}$")
 _SEPARATORS = " \t:,;="
-_INDEX_HEADERS = ("index", "id", "classid", "classindex", "labelid", "labelindex", "class", "number")
+_INDEX_HEADERS = (
+    "index",
+    "id",
+    "classid",
+    "classindex",
+    "labelid",
+    "labelindex",
+    "class",
+    "number",
+)
 _NAME_HEADERS = (
     *("displayname", "name", "classname", "labelname", "categoryname", "signname"),
     *("label", "labels", "class", "classes"),
@@ -89,7 +111,9 @@ def check_line_count(contents: Sequence[bytes]) -> None:
         for end in _LINE_ENDS:
             count += content.count(end)
     if count > MAX_LABELS:
-        raise DamagedFileError(f"the label files have more than {MAX_LABELS:,} lines in all languages together")
+        raise DamagedFileError(
+            f"the label files have more than {MAX_LABELS:,} lines in all languages together"
+        )
 
 
 def decode_text(content: bytes) -> tuple[str, str]:
@@ -103,7 +127,9 @@ def decode_text(content: bytes) -> tuple[str, str]:
             try:
                 return content.decode(encoding), ""
             except UnicodeDecodeError as error:
-                raise DamagedFileError(f"is not valid {encoding.upper()}: {error.reason}") from None
+                raise DamagedFileError(
+                    f"is not valid {encoding.upper()}: {error.reason}"
+                ) from None
     if b"\0" in content:
         raise DamagedFileError("is not a text file; save it as text in UTF-8")
     try:
@@ -111,9 +137,13 @@ def decode_text(content: bytes) -> tuple[str, str]:
     except UnicodeDecodeError:
         pass
     try:
-        return content.decode("cp1252"), "is not UTF-8 and is read as Windows-1252; save it as UTF-8"
+        return content.decode(
+            "cp1252"
+        ), "is not UTF-8 and is read as Windows-1252; save it as UTF-8"
     except UnicodeDecodeError:
-        return content.decode("latin-1"), "is not UTF-8 and is read as Latin-1; save it as UTF-8"
+        return content.decode(
+            "latin-1"
+        ), "is not UTF-8 and is read as Latin-1; save it as UTF-8"
 
 
 class _NumberedLine(NamedTuple):
@@ -150,7 +180,11 @@ def _is_range(line: str) -> bool:
 def _split_index_first(line: str) -> _NumberedLine | None:
     """Split ``0 red``, ``0: red``, ``0,red``, ``0. red`` or ``0 - red``."""
     match = _INDEX_FIRST.fullmatch(line) if len(line) <= MAX_NUMBERED_LINE else None
-    return None if match is None else _NumberedLine(int(match[1]), match[3], may_skip=match[2] is None)
+    return (
+        None
+        if match is None
+        else _NumberedLine(int(match[1]), match[3], may_skip=match[2] is None)
+    )
 
 
 def _split_index_last(line: str) -> _NumberedLine | None:
@@ -180,7 +214,11 @@ def _is_index(lines: Sequence[_NumberedLine]) -> bool:
     if max(numbers) < count + min(numbers):
         return True
     is_ascending = numbers == sorted(numbers)
-    return is_ascending and max(numbers) < 10 * count + 100 and all(line.may_skip for line in lines)
+    return (
+        is_ascending
+        and max(numbers) < 10 * count + 100
+        and all(line.may_skip for line in lines)
+    )
 
 
 def by_index(numbered: Mapping[int, str]) -> list[str]:
@@ -193,14 +231,20 @@ def by_index(numbered: Mapping[int, str]) -> list[str]:
         return []
     highest = max(numbered)
     if min(numbered) < 0 or highest >= min(MAX_LABELS, 10 * len(numbered) + 100):
-        raise DamagedFileError(f"numbers its classes from {min(numbered)} to {highest}, with too many gaps")
+        raise DamagedFileError(
+            f"numbers its classes from {min(numbered)} to {highest}, with too many gaps"
+        )
     return [numbered.get(index, "") for index in range(highest + 1)]
 
 
 def _of_csv(text: str) -> list[str]:
     """Return names of a CSV file, with or without a line of column names."""
     try:
-        rows = [row for row in csv.reader(text.splitlines()) if any(cell.strip() for cell in row)]
+        rows = [
+            row
+            for row in csv.reader(text.splitlines())
+            if any(cell.strip() for cell in row)
+        ]
     except csv.Error as error:
         raise DamagedFileError(f"is not valid CSV: {error}") from None
     if not rows:
@@ -213,7 +257,9 @@ def _of_csv(text: str) -> list[str]:
         lines = [f"{row[0]} {row[-1]}" if len(row) > 1 else row[0] for row in rows]
         return _of_lines(lines)
     index_column = _first_of(_INDEX_HEADERS, head)
-    names = [row[name_column].strip() if name_column < len(row) else "" for row in rows[1:]]
+    names = [
+        row[name_column].strip() if name_column < len(row) else "" for row in rows[1:]
+    ]
     if index_column is None or index_column == name_column:
         return names
     numbered: dict[int, str] = {}
@@ -235,7 +281,9 @@ def _has_unknown_header(rows: Sequence[Sequence[str]]) -> bool:
     if len(rows) < 2 or min(len(row) for row in rows) < 2:
         return False
     for column in (0, -1):
-        are_numeric = [re.fullmatch(_INDEX, row[column].strip()) is not None for row in rows]
+        are_numeric = [
+            re.fullmatch(_INDEX, row[column].strip()) is not None for row in rows
+        ]
         if not are_numeric[0] and all(are_numeric[1:]):
             return True
     return False
@@ -261,7 +309,9 @@ def _of_json(text: str) -> list[str]:
             if isinstance(content.get(key), list | dict):
                 content = content[key]
                 break
-    names = _of_json_list(content) if isinstance(content, list) else _of_json_map(content)
+    names = (
+        _of_json_list(content) if isinstance(content, list) else _of_json_map(content)
+    )
     if names is None:
         raise DamagedFileError('must be a list of names, {"0": "name"} or {"name": 0}')
     return names
@@ -300,7 +350,9 @@ def _of_json_map(content: Any) -> list[str] | None:
             value = value[-1]  # Keras writes [WordNet number, name]
         if re.fullmatch(r"\d{1,7}", key) and isinstance(value, str):
             index, name = int(key), value
-        elif type(value) is int or (isinstance(value, str) and re.fullmatch(r"\d{1,7}", value)):
+        elif type(value) is int or (
+            isinstance(value, str) and re.fullmatch(r"\d{1,7}", value)
+        ):
             index, name = int(value), key
         else:
             return None
@@ -312,7 +364,10 @@ def _of_json_map(content: Any) -> list[str] | None:
 
 def _of_label_map(text: str) -> list[str]:
     """Return names of a label map of TensorFlow's object detection: ``item { id: 1 name: 'cat' }``."""
-    lines = [line.partition("#")[0] if line.lstrip().startswith("#") else line for line in text.splitlines()]
+    lines = [
+        line.partition("#")[0] if line.lstrip().startswith("#") else line
+        for line in text.splitlines()
+    ]
     numbered: dict[int, str] = {}
     for item in _MAP_ITEM.finditer("\n".join(lines)):
         fields: dict[str, str] = {}
@@ -340,7 +395,11 @@ def fit_to_classes(names: Sequence[str], classes: int) -> Sequence[str]:
     while trimmed and not trimmed[-1].strip():
         trimmed.pop()
     filled = [name for name in trimmed if name.strip()]
-    for candidate in (trimmed, trimmed[1:] if trimmed and not trimmed[0].strip() else [], filled):
+    for candidate in (
+        trimmed,
+        trimmed[1:] if trimmed and not trimmed[0].strip() else [],
+        filled,
+    ):
         if len(candidate) == count:
             return candidate
     return names

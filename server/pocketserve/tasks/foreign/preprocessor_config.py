@@ -29,25 +29,46 @@ def _rows(effect: Effect, source: str, *names: str) -> tuple[Key, ...]:
 
 def _unsupported(model: str, *names: str) -> tuple[Key, ...]:
     source = _MODELS.format(model)
-    return tuple(Key(name, Effect.UNSUPPORTED, source, tasks=PICTURE_TASKS) for name in names)
+    return tuple(
+        Key(name, Effect.UNSUPPORTED, source, tasks=PICTURE_TASKS) for name in names
+    )
 
 
 _APPLIED = (
     *_rows(Effect.APPLIED, _UTILS, "image_processor_type", "feature_extractor_type"),
-    *_rows(Effect.APPLIED, _UTILS, "do_resize", "size", "resample", "default_to_square"),
+    *_rows(
+        Effect.APPLIED, _UTILS, "do_resize", "size", "resample", "default_to_square"
+    ),
     *_rows(Effect.APPLIED, _UTILS, "do_center_crop", "crop_size"),
-    *_rows(Effect.APPLIED, _UTILS, "do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std"),
+    *_rows(
+        Effect.APPLIED,
+        _UTILS,
+        "do_rescale",
+        "rescale_factor",
+        "do_normalize",
+        "image_mean",
+        "image_std",
+    ),
     *_rows(Effect.APPLIED, _UTILS, "do_pad", "pad_size"),
     *_rows(Effect.APPLIED, _MODELS.format("detr"), "max_size"),
     *_rows(Effect.APPLIED, _MODELS.format("convnext"), "crop_pct"),
     *_rows(Effect.APPLIED, _MODELS.format("mobilevit"), "do_flip_channel_order"),
-    *_rows(Effect.APPLIED, _MODELS.format("efficientnet"), "rescale_offset", "include_top"),
+    *_rows(
+        Effect.APPLIED, _MODELS.format("efficientnet"), "rescale_offset", "include_top"
+    ),
     *_rows(Effect.APPLIED, _MODELS.format("dpt"), "ensure_multiple_of"),
 )
 
 _UNSUPPORTED = (
     *(
-        Key(name, Effect.UNSUPPORTED, _MODELS.format("maskformer"), (0, 1), PICTURE_TASKS, is_of_free_sizes=True)
+        Key(
+            name,
+            Effect.UNSUPPORTED,
+            _MODELS.format("maskformer"),
+            (0, 1),
+            PICTURE_TASKS,
+            is_of_free_sizes=True,
+        )
         for name in ("size_divisor", "size_divisibility")
     ),
     *_unsupported("dpt", "keep_aspect_ratio"),
@@ -70,16 +91,55 @@ _UNSUPPORTED = (
 )
 
 _HARMLESS = (
-    *_rows(Effect.HARMLESS, _UTILS, "do_convert_rgb", "input_data_format", "data_format", "return_tensors"),
-    *_rows(Effect.HARMLESS, _UTILS, "device", "disable_grouping", "processor_class", "auto_map", "use_fast"),
     *_rows(
-        Effect.HARMLESS, _UTILS, "_valid_processor_keys", "_processor_class", "model_input_names", "image_seq_length"
+        Effect.HARMLESS,
+        _UTILS,
+        "do_convert_rgb",
+        "input_data_format",
+        "data_format",
+        "return_tensors",
+    ),
+    *_rows(
+        Effect.HARMLESS,
+        _UTILS,
+        "device",
+        "disable_grouping",
+        "processor_class",
+        "auto_map",
+        "use_fast",
+    ),
+    *_rows(
+        Effect.HARMLESS,
+        _UTILS,
+        "_valid_processor_keys",
+        "_processor_class",
+        "model_input_names",
+        "image_seq_length",
     ),
     # These prepare the annotations of a training set.
-    *_rows(Effect.HARMLESS, _MODELS.format("beit"), "do_reduce_labels", "reduce_labels"),
+    *_rows(
+        Effect.HARMLESS, _MODELS.format("beit"), "do_reduce_labels", "reduce_labels"
+    ),
     *_rows(Effect.HARMLESS, _MODELS.format("detr"), "format", "do_convert_annotations"),
-    *_rows(Effect.HARMLESS, _MODELS.format("maskformer"), "ignore_index", "num_labels", "num_text"),
-    *_rows(Effect.HARMLESS, _MODELS.format("oneformer"), "class_info_file", "metadata", "repo_path"),
+    *_rows(
+        Effect.HARMLESS,
+        _MODELS.format("maskformer"),
+        "ignore_index",
+        "num_labels",
+        "num_text",
+    ),
+    *_rows(
+        Effect.HARMLESS,
+        _MODELS.format("oneformer"),
+        "class_info_file",
+        "metadata",
+        "repo_path",
+    ),
 )
 
-TABLE = ForeignFile(NAME, (*_APPLIED, *_UNSUPPORTED, *_HARMLESS), complete=complete_processor, belongs=_is_of_pictures)
+TABLE = ForeignFile(
+    NAME,
+    (*_APPLIED, *_UNSUPPORTED, *_HARMLESS),
+    complete=complete_processor,
+    belongs=_is_of_pictures,
+)

@@ -12,7 +12,9 @@ from pocketserve.tasks.foreign.keys import ForeignFile, check_keys
 from pocketserve.tasks.model_facts import CONFIG, MetadataError, ModelFacts
 
 TFLITE_METADATA: Final = "TFLite metadata"
-FOREIGN_FILES: Final = tuple(name for name in NAMES if name not in (*LABEL_FILES, TASK_FILE))
+FOREIGN_FILES: Final = tuple(
+    name for name in NAMES if name not in (*LABEL_FILES, TASK_FILE)
+)
 
 
 def reject_unsupported_keys(facts: ModelFacts, task: str) -> None:
@@ -26,8 +28,14 @@ def reject_unsupported_keys(facts: ModelFacts, task: str) -> None:
     model_type = _model_type(facts)
     for table in _tables(facts):
         content = table.complete(_content(facts, table), model_type)
-        findings = check_keys(table, content, task, has_fixed_size=_has_fixed_size(facts))
-        keys = [finding for finding in findings.unsupported if finding.path not in facts.manifest.ignored_keys]
+        findings = check_keys(
+            table, content, task, has_fixed_size=_has_fixed_size(facts)
+        )
+        keys = [
+            finding
+            for finding in findings.unsupported
+            if finding.path not in facts.manifest.ignored_keys
+        ]
         if keys:
             listed = ", ".join(str(key) for key in keys)
             paths = json.dumps([key.path for key in keys], ensure_ascii=False)
@@ -50,17 +58,25 @@ def unknown_keys(facts: ModelFacts) -> dict[str, tuple[str, ...]]:
 def _tables(facts: ModelFacts) -> Sequence[ForeignFile]:
     """Return the tables to check; none for a model without metadata that has no other tool's file beside it."""
     metadata = facts.metadata
-    has_metadata = bool(facts.properties or metadata.inputs or metadata.outputs or metadata.unknown)
-    if not has_metadata and not any(facts.beside(name) is not None for name in FOREIGN_FILES):
+    has_metadata = bool(
+        facts.properties or metadata.inputs or metadata.outputs or metadata.unknown
+    )
+    if not has_metadata and not any(
+        facts.beside(name) is not None for name in FOREIGN_FILES
+    ):
         return ()
-    from pocketserve.tasks.foreign.tables import TABLES  # late: many models need none of them
+    from pocketserve.tasks.foreign.tables import (
+        TABLES,
+    )  # late: many models need none of them
 
     return TABLES
 
 
 def _has_fixed_size(facts: ModelFacts) -> bool:
     """Return whether no input leaves a dimension open, except for the batch."""
-    dimensions = [dimension for spec in facts.sent_inputs for dimension in spec.shape[1:]]
+    dimensions = [
+        dimension for spec in facts.sent_inputs for dimension in spec.shape[1:]
+    ]
     is_open = any(spec.open for spec in facts.sent_inputs)
     return not is_open and -1 not in dimensions
 
@@ -78,7 +94,9 @@ def _content(facts: ModelFacts, table: ForeignFile) -> dict[str, Any]:
     It is empty if the file is another tool's, or if it is missing or damaged, which the task that needs it reports.
     """
     if table.name == TFLITE_METADATA:
-        from pocketserve.tasks.foreign.tflite_metadata import process_units_of  # late, as its table
+        from pocketserve.tasks.foreign.tflite_metadata import (
+            process_units_of,
+        )  # late, as its table
 
         return process_units_of(facts.metadata)
     if table.is_inside:

@@ -50,10 +50,24 @@ TRANSFORMER = ForeignFile(
         Key("query_length", Effect.UNSUPPORTED, _TRANSFORMER, tasks=_EMBEDDING),
         Key("document_length", Effect.UNSUPPORTED, _TRANSFORMER, tasks=_EMBEDDING),
         Key("query_expansion", Effect.UNSUPPORTED, _TRANSFORMER, tasks=_EMBEDDING),
-        Key("processing_kwargs", Effect.UNSUPPORTED, _TRANSFORMER, neutral=({},), tasks=_EMBEDDING),
+        Key(
+            "processing_kwargs",
+            Effect.UNSUPPORTED,
+            _TRANSFORMER,
+            neutral=({},),
+            tasks=_EMBEDDING,
+        ),
         Key("transformer_task", Effect.HARMLESS, "the export has the task's head"),
-        Key("modality_config", Effect.HARMLESS, "names the network's methods, which the export contains"),
-        Key("module_output_name", Effect.HARMLESS, "names the network's output, which the export contains"),
+        Key(
+            "modality_config",
+            Effect.HARMLESS,
+            "names the network's methods, which the export contains",
+        ),
+        Key(
+            "module_output_name",
+            Effect.HARMLESS,
+            "names the network's output, which the export contains",
+        ),
         Key("unpad_inputs", Effect.HARMLESS, "of speed alone"),
     ),
 )
@@ -67,8 +81,20 @@ DENSE = tuple(
             Key("out_features", Effect.HARMLESS, "the weights' own shape"),
             Key("bias", Effect.HARMLESS, "the weights say whether there is one"),
             Key("use_residual", Effect.UNSUPPORTED, _DENSE, tasks=_EMBEDDING),
-            Key("module_input_name", Effect.UNSUPPORTED, _DENSE, ("sentence_embedding",), _EMBEDDING),
-            Key("module_output_name", Effect.UNSUPPORTED, _DENSE, ("sentence_embedding",), _EMBEDDING),
+            Key(
+                "module_input_name",
+                Effect.UNSUPPORTED,
+                _DENSE,
+                ("sentence_embedding",),
+                _EMBEDDING,
+            ),
+            Key(
+                "module_output_name",
+                Effect.UNSUPPORTED,
+                _DENSE,
+                ("sentence_embedding",),
+                _EMBEDDING,
+            ),
         ),
     )
     for folder in ("2_Dense", "3_Dense")
@@ -78,8 +104,20 @@ NORMALIZE = tuple(
     ForeignFile(
         f"{folder}/config.json",
         (
-            Key("module_input_name", Effect.UNSUPPORTED, _DENSE, ("sentence_embedding",), _EMBEDDING),
-            Key("module_output_name", Effect.UNSUPPORTED, _DENSE, ("sentence_embedding",), _EMBEDDING),
+            Key(
+                "module_input_name",
+                Effect.UNSUPPORTED,
+                _DENSE,
+                ("sentence_embedding",),
+                _EMBEDDING,
+            ),
+            Key(
+                "module_output_name",
+                Effect.UNSUPPORTED,
+                _DENSE,
+                ("sentence_embedding",),
+                _EMBEDDING,
+            ),
         ),
     )
     for folder in ("2_Normalize", "3_Normalize")

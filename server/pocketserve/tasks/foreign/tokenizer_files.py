@@ -20,17 +20,47 @@ CONFIG = ForeignFile(
         Key("do_lower_case", Effect.APPLIED, _BERT),
         Key("strip_accents", Effect.APPLIED, _BERT),
         Key("tokenize_chinese_chars", Effect.APPLIED, _BERT),
-        Key("do_basic_tokenize", Effect.HARMLESS, "read by the tokenizers in Python alone, which are not the default"),
-        Key("never_split", Effect.HARMLESS, "read by the tokenizers in Python alone, which are not the default"),
+        Key(
+            "do_basic_tokenize",
+            Effect.HARMLESS,
+            "read by the tokenizers in Python alone, which are not the default",
+        ),
+        Key(
+            "never_split",
+            Effect.HARMLESS,
+            "read by the tokenizers in Python alone, which are not the default",
+        ),
         Key("add_bos_token", Effect.APPLIED, _FAST),
         Key("add_eos_token", Effect.APPLIED, _FAST),
         Key("model_max_length", Effect.APPLIED, _BASE),
-        Key("max_length", Effect.HARMLESS, "a default of calls that the pipelines don't use"),
-        Key("max_len", Effect.HARMLESS, "a former name of model_max_length, which is written too"),
-        Key("stride", Effect.HARMLESS, "a default of calls that the pipelines don't use"),
-        Key("truncation", Effect.HARMLESS, "a default of calls that the pipelines don't use"),
-        Key("truncation_strategy", Effect.HARMLESS, "a default of calls that the pipelines don't use"),
-        Key("padding", Effect.HARMLESS, "a default of calls that the pipelines don't use"),
+        Key(
+            "max_length",
+            Effect.HARMLESS,
+            "a default of calls that the pipelines don't use",
+        ),
+        Key(
+            "max_len",
+            Effect.HARMLESS,
+            "a former name of model_max_length, which is written too",
+        ),
+        Key(
+            "stride", Effect.HARMLESS, "a default of calls that the pipelines don't use"
+        ),
+        Key(
+            "truncation",
+            Effect.HARMLESS,
+            "a default of calls that the pipelines don't use",
+        ),
+        Key(
+            "truncation_strategy",
+            Effect.HARMLESS,
+            "a default of calls that the pipelines don't use",
+        ),
+        Key(
+            "padding",
+            Effect.HARMLESS,
+            "a default of calls that the pipelines don't use",
+        ),
         Key("pad_to_multiple_of", Effect.HARMLESS, "padding has no part in the answer"),
         Key("truncation_side", Effect.APPLIED, _BASE),
         Key("padding_side", Effect.APPLIED, _BASE),
@@ -38,21 +68,67 @@ CONFIG = ForeignFile(
         Key("pad_token", Effect.APPLIED, _BASE),
         Key("bos_token", Effect.APPLIED, _BASE),
         Key("eos_token", Effect.APPLIED, _BASE),
-        *(Key(f"{role}_token", Effect.HARMLESS, _BASE) for role in ("unk", "sep", "cls", "mask")),
+        *(
+            Key(f"{role}_token", Effect.HARMLESS, _BASE)
+            for role in ("unk", "sep", "cls", "mask")
+        ),
         Key("add_prefix_space", Effect.HARMLESS, "tokenizer.json has its effect"),
         Key("split_special_tokens", Effect.UNSUPPORTED, _BASE, tasks=_TEXT_TASKS),
         Key("clean_up_tokenization_spaces", Effect.HARMLESS, "of decoding alone"),
-        Key("additional_special_tokens", Effect.HARMLESS, "added_tokens_decoder has them too"),
-        Key("extra_special_tokens", Effect.HARMLESS, "added_tokens_decoder has them too"),
+        Key(
+            "additional_special_tokens",
+            Effect.HARMLESS,
+            "added_tokens_decoder has them too",
+        ),
+        Key(
+            "extra_special_tokens", Effect.HARMLESS, "added_tokens_decoder has them too"
+        ),
         Key("tokenizer_class", Effect.APPLIED, _BASE),
         *(
-            Key(name, Effect.HARMLESS, "says how the files were made or found, or how text is generated")
+            Key(
+                name,
+                Effect.HARMLESS,
+                "says how the files were made or found, or how text is generated",
+            )
             for name in (
-                *("auto_map", "backend", "chat_template", "errors", "extra_ids", "fix_mistral_regex", "is_local"),
-                *("keep_accents", "language", "legacy", "local_files_only", "model_input_names", "model_type"),
-                *("name_or_path", "processor_class", "remove_space", "return_token_type_ids", "sp_model_kwargs"),
-                *("special_tokens_map_file", "spaces_between_special_tokens", "split_by_punct", "tokenizer_file"),
-                *("trim_offsets", "use_default_system_prompt", "use_fast", "vocab_type", "lang", "clean_text"),
+                *(
+                    "auto_map",
+                    "backend",
+                    "chat_template",
+                    "errors",
+                    "extra_ids",
+                    "fix_mistral_regex",
+                    "is_local",
+                ),
+                *(
+                    "keep_accents",
+                    "language",
+                    "legacy",
+                    "local_files_only",
+                    "model_input_names",
+                    "model_type",
+                ),
+                *(
+                    "name_or_path",
+                    "processor_class",
+                    "remove_space",
+                    "return_token_type_ids",
+                    "sp_model_kwargs",
+                ),
+                *(
+                    "special_tokens_map_file",
+                    "spaces_between_special_tokens",
+                    "split_by_punct",
+                    "tokenizer_file",
+                ),
+                *(
+                    "trim_offsets",
+                    "use_default_system_prompt",
+                    "use_fast",
+                    "vocab_type",
+                    "lang",
+                    "clean_text",
+                ),
                 *("wordpieces_prefix", "unk_id", "_commit_hash"),
             )
         ),
@@ -62,8 +138,14 @@ CONFIG = ForeignFile(
 SPECIAL_TOKENS = ForeignFile(
     "special_tokens_map.json",
     (
-        *(Key(f"{role}_token", Effect.APPLIED, _BASE) for role in ("pad", "bos", "eos")),
-        *(Key(f"{role}_token", Effect.HARMLESS, _BASE) for role in ("unk", "sep", "cls", "mask")),
+        *(
+            Key(f"{role}_token", Effect.APPLIED, _BASE)
+            for role in ("pad", "bos", "eos")
+        ),
+        *(
+            Key(f"{role}_token", Effect.HARMLESS, _BASE)
+            for role in ("unk", "sep", "cls", "mask")
+        ),
         Key("additional_special_tokens", Effect.HARMLESS, "added_tokens has them too"),
         Key("extra_special_tokens", Effect.HARMLESS, "added_tokens has them too"),
     ),
@@ -74,7 +156,11 @@ TOKENIZER = ForeignFile(
     (
         Key("version", Effect.HARMLESS, _LIBRARY),
         Key("truncation.direction", Effect.APPLIED, _FAST),
-        Key("truncation.*", Effect.HARMLESS, "transformers' pipelines cut at model_max_length"),
+        Key(
+            "truncation.*",
+            Effect.HARMLESS,
+            "transformers' pipelines cut at model_max_length",
+        ),
         Key("padding.direction", Effect.APPLIED, _FAST),
         Key("padding.pad_id", Effect.APPLIED, _FAST),
         Key("padding.pad_type_id", Effect.APPLIED, _FAST),

@@ -11,7 +11,12 @@ from typing import Any
 from pocketserve.tasks.foreign.keys import Effect, ForeignFile, Key
 
 PREFIX = "Image."
-PICTURE_TASKS = ("image-classification", "object-detection", "image-segmentation", "pose-estimation")
+PICTURE_TASKS = (
+    "image-classification",
+    "object-detection",
+    "image-segmentation",
+    "pose-estimation",
+)
 _SOURCE = "onnx/onnx, docs/MetadataProps.md"
 _APPLIED = f"{_SOURCE}; the neutral values are applied"
 
@@ -31,7 +36,13 @@ TABLE = ForeignFile(
             neutral=("Gray8", "Rgb8", "Bgr8"),
             tasks=PICTURE_TASKS,
         ),
-        Key("Image.ColorSpaceGamma", Effect.UNSUPPORTED, _SOURCE, neutral=("SRGB",), tasks=PICTURE_TASKS),
+        Key(
+            "Image.ColorSpaceGamma",
+            Effect.UNSUPPORTED,
+            _SOURCE,
+            neutral=("SRGB",),
+            tasks=PICTURE_TASKS,
+        ),
         Key(
             "Image.NominalPixelRange",
             Effect.UNSUPPORTED,

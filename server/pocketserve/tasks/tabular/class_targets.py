@@ -18,7 +18,14 @@ from pocketserve.runtimes.metadata import ClassOutput
 from pocketserve.tasks.base import AnswerOptions, Arrays
 from pocketserve.tasks.labels import Labels, label_of
 from pocketserve.tasks.model_facts import ModelFacts
-from pocketserve.tasks.ranking import TOP_K, Ranking, are_numbers, is_score_name, keys_of, ranking_of
+from pocketserve.tasks.ranking import (
+    TOP_K,
+    Ranking,
+    are_numbers,
+    is_score_name,
+    keys_of,
+    ranking_of,
+)
 from pocketserve.tensors import Array, TensorSpec
 
 MAX_TARGETS = 1000
@@ -116,13 +123,19 @@ class ClassTarget:
     def _scores(self, run: Arrays, rows: int) -> Array | None:
         if not self.scores:
             return None
-        ranking = self.ranking if self.label is None else self.ranking._replace(labels=Labels())
+        ranking = (
+            self.ranking
+            if self.label is None
+            else self.ranking._replace(labels=Labels())
+        )
         if len(self.scores) > 1:
             columns = [run[spec.name].reshape(-1) for spec in self.scores]
             return ranking.rows(np.stack(columns, axis=1))
         array = run[self.scores[0].name]
         if self.count > 1:
-            array = _part_of_target(array, run.get(f"{self.scores[0].name}.shapes"), self.number, self.count)
+            array = _part_of_target(
+                array, run.get(f"{self.scores[0].name}.shapes"), self.number, self.count
+            )
             # Converters fill up the columns of targets with fewer classes.
             classes = len(self._graph_names(0)) or array.shape[-1]
             array = array[..., :classes]
@@ -138,7 +151,9 @@ class TargetTable:
     target: ClassTarget
     winners: Sequence[str] | None  # of each row; None if the model has no such output
     scores: Array | None  # [rows, columns]
-    own_names: Sequence[str]  # class names by column as the model gives them; empty if unknown
+    own_names: Sequence[
+        str
+    ]  # class names by column as the model gives them; empty if unknown
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -146,32 +161,60 @@ class TargetTable:
             return len(self.scores)
         return 0 if self.winners is None else len(self.winners)
 
-    def best(self, row: int, options: AnswerOptions, more: dict[str, Any]) -> list[dict[str, Any]]:
+    def best(
+        self, row: int, options: AnswerOptions, more: dict[str, Any]
+    ) -> list[dict[str, Any]]:
         """Return ``{"label", "index", "score"}`` of the best classes of a row, the winner first."""
         winner = None if self.winners is None else self.winners[row]
         names = self.target.shown_names(self.own_names, options.language)
-        shift = 0 if names is self.own_names else self.target.ranking.options.label_offset
+        shift = (
+            0 if names is self.own_names else self.target.ranking.options.label_offset
+        )
         if self.scores is None:
             index = self._column_of(winner, len(names))
-            return [{**more, "label": self._winner_name(winner, names, index), "index": index or 0}]
+            return [
+                {
+                    **more,
+                    "label": self._winner_name(winner, names, index),
+                    "index": index or 0,
+                }
+            ]
         scores = self.scores[row]
         if winner is not None and (len(scores) == 1 or not names):
             index = self._column_of(winner, len(names))
             label = self._winner_name(winner, names, index)
             best = int(np.argmax(scores))
-            entries = [{**more, "label": label, "index": index or best, "score": float(scores[best])}]
+            entries = [
+                {
+                    **more,
+                    "label": label,
+                    "index": index or best,
+                    "score": float(scores[best]),
+                }
+            ]
         else:
             if self._is_reversed(scores, winner):
                 scores = scores[::-1]
-            order = self._order(scores, winner)[: TOP_K if options.top_k is None else options.top_k]
+            order = self._order(scores, winner)[
+                : TOP_K if options.top_k is None else options.top_k
+            ]
             entries = [
-                {**more, "label": label_of(names, column + shift), "index": column, "score": float(scores[column])}
+                {
+                    **more,
+                    "label": label_of(names, column + shift),
+                    "index": column,
+                    "score": float(scores[column]),
+                }
                 for column in order
             ]
         default = self.target.ranking.options.threshold
         threshold = default if options.threshold is None else options.threshold
         floor = -np.inf if threshold is None else threshold
-        return [entry for entry in entries if entry["score"] >= floor and np.isfinite(entry["score"])]
+        return [
+            entry
+            for entry in entries
+            if entry["score"] >= floor and np.isfinite(entry["score"])
+        ]
 
     def _is_reversed(self, scores: Array, winner: str | None) -> bool:
         """Return whether two opposite decision values are in the wrong columns, as sklearn-onnx writes those of SVC."""
@@ -182,8 +225,12 @@ class TargetTable:
 
     def _order(self, scores: Array, winner: str | None) -> list[int]:
         """Return columns, the best first. The model's own winner comes before a higher score."""
-        lowest_wins = self.target.classes is not None and self.target.classes.lowest_wins
-        order: list[int] = np.argsort(scores if lowest_wins else -scores, kind="stable").tolist()
+        lowest_wins = (
+            self.target.classes is not None and self.target.classes.lowest_wins
+        )
+        order: list[int] = np.argsort(
+            scores if lowest_wins else -scores, kind="stable"
+        ).tolist()
         column = self._column_of(winner, len(scores))
         if column is not None and column < len(order) and column != order[0]:
             order.remove(column)
@@ -207,7 +254,9 @@ class TargetTable:
         owner_columns = _first_positions(self.target.ranking.labels.names)
         return {**owner_columns, **_first_positions(self.own_names)}
 
-    def _winner_name(self, winner: str | None, names: Sequence[str], column: int | None) -> str:
+    def _winner_name(
+        self, winner: str | None, names: Sequence[str], column: int | None
+    ) -> str:
         if column is not None and column < len(names):
             return label_of(names, column)
         return winner or ""
@@ -260,11 +309,16 @@ def _label_outputs(facts: ModelFacts) -> list[TensorSpec]:
 def _is_marked_label(facts: ModelFacts, spec: TensorSpec) -> bool:
     """Return whether the graph or its name shows that an output has classes."""
     graph_output = _class_output(facts, spec)
-    return (graph_output is not None and graph_output.is_label) or "label" in spec.name.casefold()
+    return (
+        graph_output is not None and graph_output.is_label
+    ) or "label" in spec.name.casefold()
 
 
 def _targets_of_pairs(
-    facts: ModelFacts, labels: Sequence[TensorSpec], scores: Sequence[TensorSpec], task: str
+    facts: ModelFacts,
+    labels: Sequence[TensorSpec],
+    scores: Sequence[TensorSpec],
+    task: str,
 ) -> list[ClassTarget]:
     """Return a target for each output of winners, with the output of scores in the same position."""
     if scores and len(scores) != len(labels):
@@ -279,7 +333,9 @@ def _targets_of_pairs(
     targets = []
     for number, (name, label) in enumerate(zip(names, labels, strict=True)):
         columns = tuple(scores[number : number + 1])
-        ranking = ranking_of(facts, (columns[0] if columns else label).name, task)._replace(labels=Labels())
+        ranking = ranking_of(
+            facts, (columns[0] if columns else label).name, task
+        )._replace(labels=Labels())
         targets.append(_target(facts, name, label, columns, ranking))
     return targets
 
@@ -303,10 +359,14 @@ def _target(
     if scores:
         ranking = ranking._replace(keys=keys_of(facts, scores[0].name))
     owner_names = facts.manifest.labels is not None and bool(ranking.labels.names)
-    return ClassTarget(name, label, scores, number, count, classes, ranking, owner_names)
+    return ClassTarget(
+        name, label, scores, number, count, classes, ranking, owner_names
+    )
 
 
-def _names_of_columns(label: TensorSpec, scores: Sequence[TensorSpec]) -> tuple[str, ...]:
+def _names_of_columns(
+    label: TensorSpec, scores: Sequence[TensorSpec]
+) -> tuple[str, ...]:
     """Return class names from output names, without sklearn-onnx's prefix."""
     prefix = _COLUMN_PREFIXES.get(label.datatype, "")
     names = [spec.name for spec in scores]
@@ -334,23 +394,39 @@ def _is_label(facts: ModelFacts, spec: TensorSpec) -> bool:
         return True
     graph_output = _class_output(facts, spec)
     is_column = len(spec.shape) == 1 or (len(spec.shape) == 2 and spec.shape[1] == 1)
-    return (graph_output is not None and graph_output.is_label) or spec.datatype == "BYTES" or is_column
+    return (
+        (graph_output is not None and graph_output.is_label)
+        or spec.datatype == "BYTES"
+        or is_column
+    )
 
 
 def _target_count(facts: ModelFacts, label: TensorSpec) -> int:
     """Return the number of targets whose winners an output has."""
     graph_output = _class_output(facts, label)
-    if graph_output is not None and graph_output.is_label and len(graph_output.targets) > 1:
+    if (
+        graph_output is not None
+        and graph_output.is_label
+        and len(graph_output.targets) > 1
+    ):
         return len(graph_output.targets)
-    is_wide = len(label.shape) == 2 and label.shape[0] != 1 and 1 < label.shape[1] <= MAX_TARGETS
+    is_wide = (
+        len(label.shape) == 2
+        and label.shape[0] != 1
+        and 1 < label.shape[1] <= MAX_TARGETS
+    )
     return label.shape[1] if is_wide else 1
 
 
-def _score_outputs(facts: ModelFacts, scores: Sequence[TensorSpec], task: str) -> tuple[TensorSpec, ...]:
+def _score_outputs(
+    facts: ModelFacts, scores: Sequence[TensorSpec], task: str
+) -> tuple[TensorSpec, ...]:
     """Return the output of scores, or one output for each class."""
     if len(scores) < 2:
         return tuple(scores)
-    usual = [spec for spec in scores if is_score_name(spec.name) or keys_of(facts, spec.name)]
+    usual = [
+        spec for spec in scores if is_score_name(spec.name) or keys_of(facts, spec.name)
+    ]
     if len(usual) == 1:
         return (usual[0],)
     if all(len(spec.shape) == 1 or spec.shape[1:] == (1,) for spec in scores):
@@ -358,7 +434,9 @@ def _score_outputs(facts: ModelFacts, scores: Sequence[TensorSpec], task: str) -
     return (ranking_of(facts, "", task).spec,)
 
 
-def _part_of_target(array: Array, shapes: Array | None, number: int, count: int) -> Array:
+def _part_of_target(
+    array: Array, shapes: Array | None, number: int, count: int
+) -> Array:
     """Return the scores of one of several targets.
 
     Args:

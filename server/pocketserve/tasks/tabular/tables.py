@@ -27,7 +27,9 @@ MAX_TYPED_COLUMNS = 10_000
 MAX_INSPECTED = 65_536  # bytes, for advice
 POINT = "; numbers have a decimal point, 5.1 and not 5,1"
 _COMMA = re.compile(r"[+-]?\d+,\d+")
-_COMMA_IN_LINE = re.compile(r"(?:^|[;\t \"])[+-]?\d{1,20},\d{1,20}(?:$|[;\t \"\r])", re.MULTILINE)
+_COMMA_IN_LINE = re.compile(
+    r"(?:^|[;\t \"])[+-]?\d{1,20},\d{1,20}(?:$|[;\t \"\r])", re.MULTILINE
+)
 """Such a number, where something else than a comma separates it from the next."""
 
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
@@ -41,10 +43,17 @@ class Rows:
     """
 
     spec: TensorSpec  # the only input, of shape [rows, features], or the table that several are together
-    features: Sequence[str]  # names in the model's order, and their ``units``; empty where the manifest gives none
+    features: Sequence[
+        str
+    ]  # names in the model's order, and their ``units``; empty where the manifest gives none
     units: Sequence[str] = ()
-    columns: Sequence[TensorSpec] = ()  # inputs of a model with one for each feature, as of scikit-learn; else empty
-    ranges: tuple[Sequence[float], Sequence[float]] = ((), ())  # usual least and greatest values; empty if unknown
+    columns: Sequence[
+        TensorSpec
+    ] = ()  # inputs of a model with one for each feature, as of scikit-learn; else empty
+    ranges: tuple[Sequence[float], Sequence[float]] = (
+        (),
+        (),
+    )  # usual least and greatest values; empty if unknown
 
     def describe(self) -> str:
         """Return a sentence about formats and features."""
@@ -60,7 +69,13 @@ class Rows:
         """Return the columns by their names; none where they have none."""
         facts = zip_longest(*self._columns(len(self.features)), *self.ranges)
         return [
-            Feature(name, unit or "", "string" if datatype == "BYTES" else "number", low, high)
+            Feature(
+                name,
+                unit or "",
+                "string" if datatype == "BYTES" else "number",
+                low,
+                high,
+            )
             for name, unit, datatype, low, high in facts
         ]
 
@@ -70,11 +85,20 @@ class Rows:
         if width > MAX_TYPED_COLUMNS:
             return []
         columns = zip_longest(*self._columns(width), fillvalue="")
-        return [{"name": name, "unit": unit, "datatype": datatype} for name, unit, datatype in columns]
+        return [
+            {"name": name, "unit": unit, "datatype": datatype}
+            for name, unit, datatype in columns
+        ]
 
-    def _columns(self, width: int) -> tuple[Sequence[str], Sequence[str], Sequence[str]]:
+    def _columns(
+        self, width: int
+    ) -> tuple[Sequence[str], Sequence[str], Sequence[str]]:
         """Return names, units and datatypes of that many columns; names and units may be missing."""
-        return self.features, self.units, [spec.datatype for spec in self.columns] or [self.spec.datatype] * width
+        return (
+            self.features,
+            self.units,
+            [spec.datatype for spec in self.columns] or [self.spec.datatype] * width,
+        )
 
     def read(self, body: memoryview) -> tuple[dict[str, Array], int]:
         """Return the input arrays by name, and the number of rows."""
@@ -85,16 +109,24 @@ class Rows:
         else:
             inputs = self._split_rows(self._of_csv(body))
         count = len(next(iter(inputs.values())))
-        if count > MAX_ROWS:  # each is answered with a label and scores, whatever few bytes it came in
-            raise invalid_input(f"{count} rows are more than {MAX_ROWS}; send them in parts")
+        if (
+            count > MAX_ROWS
+        ):  # each is answered with a label and scores, whatever few bytes it came in
+            raise invalid_input(
+                f"{count} rows are more than {MAX_ROWS}; send them in parts"
+            )
         return inputs, count
 
     def _split_array(self, array: Array) -> dict[str, Array]:
         if not self.columns:
             return {self.spec.name: arrays.fit_array(array, self.spec)}
-        table = arrays.fit_array(array, TensorSpec("row", datatype_of(array.dtype), self.spec.shape))
+        table = arrays.fit_array(
+            array, TensorSpec("row", datatype_of(array.dtype), self.spec.shape)
+        )
         return {
-            spec.name: arrays.fit_array(table[:, i : i + 1] if len(spec.shape) == 2 else table[:, i], spec)
+            spec.name: arrays.fit_array(
+                table[:, i : i + 1] if len(spec.shape) == 2 else table[:, i], spec
+            )
             for i, spec in enumerate(self.columns)
         }
 
@@ -108,7 +140,9 @@ class Rows:
             width = len(self.columns)
             rows = [rows[start : start + width] for start in range(0, len(rows), width)]
         return {
-            spec.name: arrays.fit_values([[row[i]] if len(spec.shape) == 2 else row[i] for row in rows], spec)
+            spec.name: arrays.fit_values(
+                [[row[i]] if len(spec.shape) == 2 else row[i] for row in rows], spec
+            )
             for i, spec in enumerate(self.columns)
         }
 
@@ -116,7 +150,9 @@ class Rows:
         if isinstance(values, dict):
             return [self._row(values, 0)]
         if any(isinstance(row, dict) for row in values):
-            return [self._row(row, index) for index, row in enumerate_cancellable(values)]
+            return [
+                self._row(row, index) for index, row in enumerate_cancellable(values)
+            ]
         self._check_widths(values)
         return list(values)
 
@@ -127,19 +163,34 @@ class Rows:
             # Commas and line ends in quotes count too.
             cells = text.count(",") + max(text.count("\n"), text.count("\r"))
             if cells > MAX_CELLS:
-                raise invalid_input(f"the CSV has {cells} cells, the limit is {MAX_CELLS}; send it in parts")
+                raise invalid_input(
+                    f"the CSV has {cells} cells, the limit is {MAX_CELLS}; send it in parts"
+                )
             # A file object would hold four bytes for each character.
             reader = csv.reader(line[0] for line in _LINE.finditer(text))
-            lines = list(islice((line for line in reader if any(cell.strip() for cell in line)), MAX_ROWS + 1))
+            lines = list(
+                islice(
+                    (line for line in reader if any(cell.strip() for cell in line)),
+                    MAX_ROWS + 1,
+                )
+            )
         except (UnicodeDecodeError, csv.Error):
             lines = []
         if len(lines) > MAX_ROWS:
-            raise invalid_input(f"the CSV has more than {MAX_ROWS} lines; send it in parts")
+            raise invalid_input(
+                f"the CSV has more than {MAX_ROWS} lines; send it in parts"
+            )
         head = [cell.strip() for cell in lines[0]] if lines else []
         if any(cell in self.features for cell in head):
-            rows = [self._of_named_cells(head, line, index) for index, line in enumerate_cancellable(lines[1:])]
+            rows = [
+                self._of_named_cells(head, line, index)
+                for index, line in enumerate_cancellable(lines[1:])
+            ]
         else:
-            rows = [[self._cell(i, cell) for i, cell in enumerate(line)] for _, line in enumerate_cancellable(lines)]
+            rows = [
+                [self._cell(i, cell) for i, cell in enumerate(line)]
+                for _, line in enumerate_cancellable(lines)
+            ]
         if not lines or any(value is None for row in rows for value in row):
             raise invalid_input(
                 "this model takes numbers: send a JSON array of features, an object by feature name, or lines of CSV"
@@ -148,15 +199,24 @@ class Rows:
         self._check_widths(rows)
         return rows
 
-    def _of_named_cells(self, head: list[str], line: list[str], index: int) -> list[Any]:
+    def _of_named_cells(
+        self, head: list[str], line: list[str], index: int
+    ) -> list[Any]:
         if len(line) != len(head):
-            raise invalid_input(f"row {index} has {plural(len(line), 'value')}; the line of names has {len(head)}")
+            raise invalid_input(
+                f"row {index} has {plural(len(line), 'value')}; the line of names has {len(head)}"
+            )
         columns = {name: column for column, name in enumerate(self.features)}
-        values = {name: self._cell(columns.get(name, -1), cell) for name, cell in zip(head, line, strict=True)}
+        values = {
+            name: self._cell(columns.get(name, -1), cell)
+            for name, cell in zip(head, line, strict=True)
+        }
         unread = next((name for name, value in values.items() if value is None), None)
         if unread is not None:
             hint = POINT if any(_COMMA.fullmatch(cell.strip()) for cell in line) else ""
-            raise invalid_input(f"row {index}: feature {unread!r:.80} is no number{hint}")
+            raise invalid_input(
+                f"row {index}: feature {unread!r:.80} is no number{hint}"
+            )
         return self._row(values, index)
 
     def _cell(self, column: int, cell: str) -> int | float | str | None:
@@ -168,27 +228,53 @@ class Rows:
         """Refuse rows of different lengths, which would shift into each other: else only the total is compared."""
         width = self.spec.shape[1]
         takes = f"the model takes {width}{': ' if self.features else ''}{', '.join(self.features)}"
-        if width > 0 and len(rows) % width and not any(isinstance(row, list) for row in rows):
-            raise invalid_input(f"{plural(len(rows), 'value does', 'values do')} not make a whole row; {takes}")
+        if (
+            width > 0
+            and len(rows) % width
+            and not any(isinstance(row, list) for row in rows)
+        ):
+            raise invalid_input(
+                f"{plural(len(rows), 'value does', 'values do')} not make a whole row; {takes}"
+            )
         for index, row in enumerate(rows):
             if isinstance(row, list) and len(row) != width >= 0:
-                hint = POINT if len(row) == 2 * width else ""  # as if each number were two
-                raise invalid_input(f"row {index} has {plural(len(row), 'value')}; {takes}{hint}")
+                hint = (
+                    POINT if len(row) == 2 * width else ""
+                )  # as if each number were two
+                raise invalid_input(
+                    f"row {index} has {plural(len(row), 'value')}; {takes}{hint}"
+                )
 
     def _row(self, row: Any, index: int) -> list[Any]:
         """Return the values of an object in the order of the features."""
         if not isinstance(row, dict):
-            raise invalid_input(f"row {index} is {strict_json.json_type(row)}; all rows must be objects of features")
+            raise invalid_input(
+                f"row {index} is {strict_json.json_type(row)}; all rows must be objects of features"
+            )
         if not self.features:
-            raise invalid_input("this model's features have no names; send an array of numbers")
-        faults = [f"unknown feature {name!r}" for name in row if name not in self.features]
-        faults += [f"feature {name!r} is missing" for name in self.features if name not in row]
+            raise invalid_input(
+                "this model's features have no names; send an array of numbers"
+            )
+        faults = [
+            f"unknown feature {name!r}" for name in row if name not in self.features
+        ]
+        faults += [
+            f"feature {name!r} is missing" for name in self.features if name not in row
+        ]
         if faults:
-            raise invalid_input(f"row {index}: {faults[0]}; the model takes {', '.join(self.features)}")
+            raise invalid_input(
+                f"row {index}: {faults[0]}; the model takes {', '.join(self.features)}"
+            )
         for column, name in enumerate(self.features):
             value = row[name]
-            if isinstance(value, str) and _COMMA.fullmatch(value.strip()) and self._cell(column, value) is None:
-                raise invalid_input(f"row {index}: feature {name!r} is a text, {value!r:.40}{POINT}")
+            if (
+                isinstance(value, str)
+                and _COMMA.fullmatch(value.strip())
+                and self._cell(column, value) is None
+            ):
+                raise invalid_input(
+                    f"row {index}: feature {name!r} is a text, {value!r:.40}{POINT}"
+                )
         return [row[name] for name in self.features]
 
 
@@ -225,7 +311,10 @@ class TableTask:
 def rows_of(facts: ModelFacts, task: str) -> Rows:
     """Set up with the manifest's ``[features]``."""
     inputs, names = facts.sent_inputs, facts.manifest.feature_names
-    are_columns = all(not s.open and s.shape[:1] in ((1,), (-1,)) and s.shape[1:] in ((), (1,)) for s in inputs)
+    are_columns = all(
+        not s.open and s.shape[:1] in ((1,), (-1,)) and s.shape[1:] in ((), (1,))
+        for s in inputs
+    )
     columns = inputs if len(inputs) > 1 and are_columns else ()
     if not columns and (len(inputs) != 1 or len(inputs[0].shape) != 2):
         raise ModelLoadError(
@@ -238,16 +327,30 @@ def rows_of(facts: ModelFacts, task: str) -> Rows:
             columns = tuple(by_name[name] for name in names)
         names = names or tuple(by_name)
         datatypes = {column.datatype for column in columns}
-        spec = TensorSpec("row", datatypes.pop() if len(datatypes) == 1 else "FP64", (-1, len(columns)))
+        spec = TensorSpec(
+            "row",
+            datatypes.pop() if len(datatypes) == 1 else "FP64",
+            (-1, len(columns)),
+        )
     if names and spec.shape[1] not in (-1, len(names)):
-        raise ModelLoadError(f"model.toml: features.names has {len(names)}, the model takes {spec.shape[1]}")
+        raise ModelLoadError(
+            f"model.toml: features.names has {len(names)}, the model takes {spec.shape[1]}"
+        )
     manifest = facts.manifest
-    units, minimum, maximum = manifest.feature_units, manifest.feature_minimum, manifest.feature_maximum
+    units, minimum, maximum = (
+        manifest.feature_units,
+        manifest.feature_minimum,
+        manifest.feature_maximum,
+    )
     for key, values in (("units", units), ("minimum", minimum), ("maximum", maximum)):
         if values and len(values) != len(names):
-            raise ModelLoadError(f"model.toml: features.{key} has {len(values)}, features.names has {len(names)}")
+            raise ModelLoadError(
+                f"model.toml: features.{key} has {len(values)}, features.names has {len(names)}"
+            )
     if any(low > high for low, high in zip(minimum, maximum, strict=False)):
-        raise ModelLoadError("model.toml: features.minimum must not be above features.maximum")
+        raise ModelLoadError(
+            "model.toml: features.minimum must not be above features.maximum"
+        )
     return Rows(spec, names, units, columns, (minimum, maximum))
 
 
@@ -256,7 +359,11 @@ def _advice(body: memoryview) -> str:
     text = bytes(body[:MAX_INSPECTED]).decode("utf-8", errors="replace")
     if _COMMA_IN_LINE.search(text):
         return POINT
-    return "; separate the numbers by commas, not by semicolons" if ";" in text.partition("\n")[0] else ""
+    return (
+        "; separate the numbers by commas, not by semicolons"
+        if ";" in text.partition("\n")[0]
+        else ""
+    )
 
 
 def _number(text: str) -> int | float | None:
@@ -270,5 +377,11 @@ def _number(text: str) -> int | float | None:
     except ValueError:
         return None
     if math.isinf(value):
-        return (strict_json.INFINITY if value > 0 else strict_json.MINUS_INFINITY) if "inf" in text.lower() else None
-    return None if "_" in text else value  # Python's own spelling of numbers, nobody else's
+        return (
+            (strict_json.INFINITY if value > 0 else strict_json.MINUS_INFINITY)
+            if "inf" in text.lower()
+            else None
+        )
+    return (
+        None if "_" in text else value
+    )  # Python's own spelling of numbers, nobody else's

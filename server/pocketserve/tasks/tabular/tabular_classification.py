@@ -35,7 +35,10 @@ class TabularClassification(TableTask):
         return super().form()._replace(parameters=self._ranking.parameters)
 
     def structure(self) -> dict[str, Any]:
-        return {**super().structure(), "labels": answer_labels(self.labels, self._ranking.options.label_offset)}
+        return {
+            **super().structure(),
+            "labels": answer_labels(self.labels, self._ranking.options.label_offset),
+        }
 
     def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
         """Return ``{"label", "index", "score"}``, best first.
@@ -61,4 +64,6 @@ FIELDS = (
     AnswerField("name", "text", "the target; empty if the model has one"),
 )
 CALL = TaskCall("classify", "rows", "Classification", FIELDS)
-TASK = TaskDefinition(NAME, None, TabularClassification, (CLASSIFICATION,), calls=(CALL,))
+TASK = TaskDefinition(
+    NAME, None, TabularClassification, (CLASSIFICATION,), calls=(CALL,)
+)

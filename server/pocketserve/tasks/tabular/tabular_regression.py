@@ -47,16 +47,28 @@ def _targets(facts: ModelFacts) -> Sequence[RegressionTarget]:
     expected = [name for spec in facts.outputs for name in _names_of(spec)]
     if manifest.target_name:
         if manifest.target_names:
-            raise ModelLoadError("model.toml: target has name and names; use names for several targets")
+            raise ModelLoadError(
+                "model.toml: target has name and names; use names for several targets"
+            )
         names: Sequence[str] = (manifest.target_name,)
     else:
         names = manifest.target_names or expected
-    if manifest.target_names and all(_width(spec) > 0 for spec in facts.outputs) and len(names) != len(expected):
-        raise ModelLoadError(f"model.toml: target.names has {len(names)}, the model answers {len(expected)} a row")
+    if (
+        manifest.target_names
+        and all(_width(spec) > 0 for spec in facts.outputs)
+        and len(names) != len(expected)
+    ):
+        raise ModelLoadError(
+            f"model.toml: target.names has {len(names)}, the model answers {len(expected)} a row"
+        )
     units = manifest.target_units or [manifest.target_unit] * len(names)
     if len(units) != len(names):
-        raise ModelLoadError(f"model.toml: target.units has {len(units)}, target.names has {len(names)}")
-    return [RegressionTarget(name, unit) for name, unit in zip(names, units, strict=True)]
+        raise ModelLoadError(
+            f"model.toml: target.units has {len(units)}, target.names has {len(names)}"
+        )
+    return [
+        RegressionTarget(name, unit) for name, unit in zip(names, units, strict=True)
+    ]
 
 
 def _names_of(spec: TensorSpec) -> list[str]:
@@ -81,12 +93,22 @@ class TabularRegression(TableTask):
         super().__init__(rows)
         self._targets = targets
         several = len(targets) > 1
-        self.answer_text = "numbers by row and target" if several else "one number a row, with its name and unit"
+        self.answer_text = (
+            "numbers by row and target"
+            if several
+            else "one number a row, with its name and unit"
+        )
 
     def structure(self) -> dict[str, Any]:
-        targets = [{"name": target.name, "unit": target.unit} for target in self._targets]
+        targets = [
+            {"name": target.name, "unit": target.unit} for target in self._targets
+        ]
         target = targets[0] if len(targets) == 1 else {"name": "", "unit": ""}
-        return {**super().structure(), "target": target, **({"targets": targets} if len(targets) > 1 else {})}
+        return {
+            **super().structure(),
+            "target": target,
+            **({"targets": targets} if len(targets) > 1 else {}),
+        }
 
     def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
         """Return ``{"row", "name", "value", "unit"}`` per row and target.
@@ -103,7 +125,10 @@ class TabularRegression(TableTask):
         answer: Answer = []
         for row, values in enumerate(table.tolist()):
             number = row if rows > 1 else None
-            answer += [target.entry(number, value) for target, value in zip(targets, values, strict=True)]
+            answer += [
+                target.entry(number, value)
+                for target, value in zip(targets, values, strict=True)
+            ]
         return answer
 
     def _targets_of(self, count: int) -> Sequence[RegressionTarget]:
@@ -111,7 +136,10 @@ class TabularRegression(TableTask):
         if len(self._targets) == count:
             return self._targets
         first = self._targets[0]
-        return [RegressionTarget(f"{first.name}[{number}]", first.unit) for number in range(count)]
+        return [
+            RegressionTarget(f"{first.name}[{number}]", first.unit)
+            for number in range(count)
+        ]
 
 
 def _as_rows(output: Array, rows: int) -> Array:

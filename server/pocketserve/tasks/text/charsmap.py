@@ -14,13 +14,21 @@ from typing import NamedTuple
 
 from pocketserve.tasks.base import invalid_input
 from pocketserve.tasks.cancellation import CHECK_INTERVAL, checkpoint
-from pocketserve.tasks.text.sentencepiece_model import PieceType, SentencePieceError, SentencePieceModel
+from pocketserve.tasks.text.sentencepiece_model import (
+    PieceType,
+    SentencePieceError,
+    SentencePieceModel,
+)
 
 SPACE = "\u2581"
 MAX_RULE_CHARS = 32  # of what a rule replaces; Unicode's longest composition has six
 MAX_REPLACEMENT_BYTES = 256  # Unicode's longest has 33
-MAX_NORMALIZED = 1 << 20  # characters of a text after normalisation: a rule may make dozens of one
-MAX_WITHOUT_RULE = 1 << 16  # characters that are remembered; Unicode's rules have some thousand
+MAX_NORMALIZED = (
+    1 << 20
+)  # characters of a text after normalisation: a rule may make dozens of one
+MAX_WITHOUT_RULE = (
+    1 << 16
+)  # characters that are remembered; Unicode's rules have some thousand
 LONE_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
@@ -100,7 +108,11 @@ class Normalizer:
         self._behind = model.add_dummy_prefix and model.whitespace_behind
         self._apart = apart
         self.user_defined = PrefixMatcher(
-            [p for p, t in zip(model.pieces, model.types, strict=True) if t == PieceType.USER_DEFINED]
+            [
+                p
+                for p, t in zip(model.pieces, model.types, strict=True)
+                if t == PieceType.USER_DEFINED
+            ]
         )
 
     def segments(self, text: str) -> Iterator[Segment]:
@@ -122,7 +134,9 @@ class Normalizer:
                 part = part.lstrip(" ")
             total += len(part)
             if total > MAX_NORMALIZED:
-                raise invalid_input(f"the text has more than {MAX_NORMALIZED} characters once it is normalised")
+                raise invalid_input(
+                    f"the text has more than {MAX_NORMALIZED} characters once it is normalised"
+                )
             for char in part:
                 char = self._space if char == " " else char
                 if self._apart and char == SPACE and chars and chars[-1] != SPACE:
@@ -149,8 +163,14 @@ class Normalizer:
             if at >= next_check:
                 checkpoint()
                 next_check = at + CHECK_INTERVAL
-            length = self.user_defined.longest(text, at) if self.user_defined.texts else 0
-            part, length = (text[at : at + length], length) if length else self._map.longest(text, at)
+            length = (
+                self.user_defined.longest(text, at) if self.user_defined.texts else 0
+            )
+            part, length = (
+                (text[at : at + length], length)
+                if length
+                else self._map.longest(text, at)
+            )
             yield at, part
             at += length
 

@@ -41,7 +41,9 @@ class StringEncoder(NamedTuple):
 
     def encode(self, text: str, pair: str | None = None) -> dict[str, Array]:
         if pair is not None:
-            raise invalid_input("this model takes one text, not a pair: it tokenizes its input itself")
+            raise invalid_input(
+                "this model takes one text, not a pair: it tokenizes its input itself"
+            )
         array = np.empty([1] * len(self.spec.shape), dtype=object)
         array[...] = text.encode()
         return {self.spec.name: array}
@@ -51,7 +53,9 @@ class TokenEncoder(NamedTuple):
     """Gives the numbers of a text's tokens to a model."""
 
     tokenizer: Tokenizer
-    specs: Mapping[str, TensorSpec]  # by role: ``ids``, and where there are such ``mask``, ``types``, ``positions``
+    specs: Mapping[
+        str, TensorSpec
+    ]  # by role: ``ids``, and where there are such ``mask``, ``types``, ``positions``
     length: int  # tokens at most
     padded: int = 0  # tokens that a fixed-size input takes; 0 if it takes any number
     lower_case: bool = False  # the whole text, before it is tokenized
@@ -66,7 +70,9 @@ class TokenEncoder(NamedTuple):
         first, second = self._all_numbers(text), self._all_numbers(pair)
         left, right = longest_first(len(first), len(second), room)
         if special.cut_left:
-            return self.arrays(first[len(first) - left :], second[len(second) - right :])
+            return self.arrays(
+                first[len(first) - left :], second[len(second) - right :]
+            )
         return self.arrays(first[:left], second[:right])
 
     def _cut(self, text: str, room: int) -> list[int]:
@@ -81,16 +87,26 @@ class TokenEncoder(NamedTuple):
     def _case(self, text: str) -> str:
         return text.lower() if self.lower_case else text
 
-    def arrays(self, numbers: Sequence[int], second: Sequence[int] | None = None) -> dict[str, Array]:
+    def arrays(
+        self, numbers: Sequence[int], second: Sequence[int] | None = None
+    ) -> dict[str, Array]:
         """Return the input arrays of the tokens of one text or of a pair."""
         special = self.tokenizer.special
         if second is None:
             parts = [*_each(special.first), numbers, *_each(special.last)]
             part_types = special.types_of_single()
         elif special.pair_fault:
-            raise invalid_input(f"this model takes one text, not a pair: {special.pair_fault} is not supported")
+            raise invalid_input(
+                f"this model takes one text, not a pair: {special.pair_fault} is not supported"
+            )
         else:
-            parts = [*_each(special.first), numbers, *_each(special.middle), second, *_each(special.last)]
+            parts = [
+                *_each(special.first),
+                numbers,
+                *_each(special.middle),
+                second,
+                *_each(special.last),
+            ]
             part_types = special.types_of_pair()
         ids: list[int] = []
         types: list[int] = []
@@ -107,8 +123,12 @@ class TokenEncoder(NamedTuple):
         arrays = {}
         for role, spec in self.specs.items():
             typed = not spec.open and spec.datatype != "BYTES"
-            row = np.asarray(rows[role], DATATYPES[spec.datatype].typestr if typed else np.int64)
-            arrays[spec.name] = row if len(spec.shape) == 1 and not spec.open else row[np.newaxis]
+            row = np.asarray(
+                rows[role], DATATYPES[spec.datatype].typestr if typed else np.int64
+            )
+            arrays[spec.name] = (
+                row if len(spec.shape) == 1 and not spec.open else row[np.newaxis]
+            )
         return arrays
 
     def _filled(self, row: list[int], value: int, count: int) -> list[int]:
@@ -148,7 +168,9 @@ def _each(numbers: Sequence[int]) -> list[tuple[int]]:
     return [(number,) for number in numbers]
 
 
-def encoder_of(facts: ModelFacts, options: TextOptions, task: str) -> StringEncoder | TokenEncoder:
+def encoder_of(
+    facts: ModelFacts, options: TextOptions, task: str
+) -> StringEncoder | TokenEncoder:
     """Set up the encoder of a model with any input for text."""
     if len(facts.inputs) == 1 and facts.inputs[0].datatype == "BYTES":
         return StringEncoder(facts.inputs[0])
@@ -163,7 +185,9 @@ def token_encoder(facts: ModelFacts, options: TextOptions, task: str) -> TokenEn
     size = ids.shape[-1] if ids.shape and not ids.open else -1
     padded = max(0, size)
     lower = facts.json_beside(SENTENCE_BERT).get("do_lower_case") is True
-    return TokenEncoder(tokenizer, specs, _length(facts, options, padded), padded, lower_case=lower)
+    return TokenEncoder(
+        tokenizer, specs, _length(facts, options, padded), padded, lower_case=lower
+    )
 
 
 def _length(facts: ModelFacts, options: TextOptions, padded: int) -> int:
@@ -186,11 +210,20 @@ def full_name(spec: TensorSpec, metadata: TensorMetadata) -> str:
 def _roles(facts: ModelFacts, options: TextOptions, task: str) -> dict[str, TensorSpec]:
     """Return the inputs by role, as the manifest says or else as their names say."""
     names = (("ids", options.ids), ("mask", options.mask), ("types", options.types))
-    roles = {role: named_tensor(facts.inputs, f"text.{role}", name) for role, name in names if name}
-    left = [(full_name(spec, facts.input_metadata(number)), spec) for number, spec in enumerate(facts.inputs)]
+    roles = {
+        role: named_tensor(facts.inputs, f"text.{role}", name)
+        for role, name in names
+        if name
+    }
+    left = [
+        (full_name(spec, facts.input_metadata(number)), spec)
+        for number, spec in enumerate(facts.inputs)
+    ]
     left = [(name, spec) for name, spec in left if spec not in roles.values()]
     for role, words in _ROLE_WORDS.items():
-        match = next((pair for pair in left if any(word in pair[0] for word in words)), None)
+        match = next(
+            (pair for pair in left if any(word in pair[0] for word in words)), None
+        )
         if role not in roles and match is not None:
             roles[role] = match[1]
             left.remove(match)
@@ -198,5 +231,7 @@ def _roles(facts: ModelFacts, options: TextOptions, task: str) -> dict[str, Tens
         roles["ids"] = left.pop()[1]
     if left or "ids" not in roles:
         inputs = ", ".join(spec.name for spec in facts.inputs)
-        raise ModelLoadError(f"model.toml: task {task}: say with text.ids, text.mask, text.types what {inputs} take")
+        raise ModelLoadError(
+            f"model.toml: task {task}: say with text.ids, text.mask, text.types what {inputs} take"
+        )
     return roles

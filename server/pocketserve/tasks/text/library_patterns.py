@@ -40,19 +40,32 @@ def patterns_in(part: Any) -> Iterator[str]:
 def check_pattern(pattern: str) -> None:
     """Raise ValueError for a pattern that repeats a group, refers back, or repeats too much."""
     if len(pattern) > MAX_PATTERN_CHARS:
-        raise ValueError(f"its pattern {pattern[:60]!r} has more than {MAX_PATTERN_CHARS} characters")
+        raise ValueError(
+            f"its pattern {pattern[:60]!r} has more than {MAX_PATTERN_CHARS} characters"
+        )
     at, depth, repeats, before = 0, 0, 0, ""
     while at < len(pattern):
         part = _PART.match(pattern, at)
         kind = "" if part is None else part.lastgroup or ""
         twice = kind in ("several", "maybe") and before in ("several", "maybe")
-        if part is None or kind == "refers" or twice or (kind == "several" and before == "closes"):
-            raise ValueError(f"its pattern {pattern[:60]!r} repeats a group, or has what is not known here")
+        if (
+            part is None
+            or kind == "refers"
+            or twice
+            or (kind == "several" and before == "closes")
+        ):
+            raise ValueError(
+                f"its pattern {pattern[:60]!r} repeats a group, or has what is not known here"
+            )
         at = part.end() if kind != "in_class" else _behind_class(pattern, part.end())
         depth += (kind == "opens") - (kind == "closes")
-        repeats = 0 if kind == "either" and depth == 0 else repeats + (kind == "several")
+        repeats = (
+            0 if kind == "either" and depth == 0 else repeats + (kind == "several")
+        )
         if repeats > MAX_REPEATS or depth < 0:
-            raise ValueError(f"its pattern {pattern[:60]!r} has more than {MAX_REPEATS} repetitions in an alternative")
+            raise ValueError(
+                f"its pattern {pattern[:60]!r} has more than {MAX_REPEATS} repetitions in an alternative"
+            )
         before = kind
 
 
@@ -62,7 +75,9 @@ def _behind_class(pattern: str, at: int) -> int:
     while depth:
         part = _IN_CLASS.match(pattern, at)
         if part is None:
-            raise ValueError(f"its pattern {pattern[:60]!r} has a class that does not end")
+            raise ValueError(
+                f"its pattern {pattern[:60]!r} has a class that does not end"
+            )
         depth += (part.lastgroup == "opens") - (part.lastgroup == "closes")
         at = part.end()
     return at

@@ -19,7 +19,11 @@ class TextOptions(NamedTuple):
         impossible: whether "no answer", an empty text with its score, may be among the answers.
     """
 
-    tokenizer: Annotated[str | None, TomlTable.choice, ("wordpiece", "regex", "sentencepiece", "huggingface")] = None
+    tokenizer: Annotated[
+        str | None,
+        TomlTable.choice,
+        ("wordpiece", "regex", "sentencepiece", "huggingface"),
+    ] = None
     vocabulary: Annotated[str | None, TomlTable.relative_path] = None
     delimiter: Annotated[str, TomlTable.text] = ""
     lower_case: Annotated[bool | None, TomlTable.flag] = None

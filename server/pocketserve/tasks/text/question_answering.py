@@ -8,7 +8,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Hints, Prepared, Runs, TaskDefinition, invalid_input
+from pocketserve.tasks.base import (
+    NO_HINTS,
+    Answer,
+    AnswerOptions,
+    Hints,
+    Prepared,
+    Runs,
+    TaskDefinition,
+    invalid_input,
+)
 from pocketserve.tasks.cancellation import cancellable
 from pocketserve.tasks.entries import SCORE, AnswerField, TaskCall
 from pocketserve.tasks.form import Form
@@ -26,13 +35,19 @@ NAME = "question-answering"
 TOP_K = 3
 CANDIDATES = 30  # starts and ends of which all pairs are scored, in each window
 MAX_WINDOWS = 2000
-QUESTION_SHARE = 0.5  # of the model's length that a question may take: the rest is for the text
+QUESTION_SHARE = (
+    0.5  # of the model's length that a question may take: the rest is for the text
+)
 
 
 def fits(facts: ModelFacts) -> bool:
     """Return whether the file's metadata has a tokenizer, and the outputs are called start and end."""
     outputs = (_output(facts, "start"), _output(facts, "end"))
-    return len(facts.outputs) == 2 and None not in outputs and tokenizer_unit(facts) is not None
+    return (
+        len(facts.outputs) == 2
+        and None not in outputs
+        and tokenizer_unit(facts) is not None
+    )
 
 
 class _Window(NamedTuple):
@@ -55,9 +70,21 @@ class QuestionAnswering:
 
     def __init__(self, facts: ModelFacts) -> None:
         self._options = options = facts.manifest.section(TextOptions)
-        by_alias = {name: spec.name for spec in facts.outputs for name in (*spec.aliases, spec.name)}
-        start = by_alias.get(options.start_output) if options.start_output else _output(facts, "start")
-        end = by_alias.get(options.end_output) if options.end_output else _output(facts, "end")
+        by_alias = {
+            name: spec.name
+            for spec in facts.outputs
+            for name in (*spec.aliases, spec.name)
+        }
+        start = (
+            by_alias.get(options.start_output)
+            if options.start_output
+            else _output(facts, "start")
+        )
+        end = (
+            by_alias.get(options.end_output)
+            if options.end_output
+            else _output(facts, "end")
+        )
         if start is None or end is None or start == end:
             names = ", ".join(spec.name for spec in facts.outputs)
             raise ModelLoadError(
@@ -67,24 +94,35 @@ class QuestionAnswering:
         self._encoder = token_encoder(facts, options, NAME)
         fault = self._encoder.tokenizer.special.pair_fault
         if fault:
-            raise ModelLoadError(f"tokenizer.json beside the model cannot be used: {fault} is not supported")
+            raise ModelLoadError(
+                f"tokenizer.json beside the model cannot be used: {fault} is not supported"
+            )
 
     def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
         """Return a run a window; the context is the text, its tokens, the windows, and the tokens in front of each."""
         texts = read_object(body, ("question", "context"), self._options.max_chars)
         text, tokenizer = texts["context"], self._encoder.tokenizer
         special = tokenizer.special
-        length = self._encoder.length - len(special.first) - len(special.middle) - len(special.last)
+        length = (
+            self._encoder.length
+            - len(special.first)
+            - len(special.middle)
+            - len(special.last)
+        )
         question = [token.number for token in tokenizer.tokens(texts["question"])]
         room = length - len(question)
         if room < max(1, length * (1 - QUESTION_SHARE)) or not question:
             maximum = int(length * QUESTION_SHARE)
-            raise invalid_input(f"the question has {len(question)} tokens; this model takes 1 to {maximum}")
+            raise invalid_input(
+                f"the question has {len(question)} tokens; this model takes 1 to {maximum}"
+            )
         tokens = [_without_space(token, text) for token in tokenizer.tokens(text)]
         step = max(1, room - min(self._options.stride, room // 2))
         starts = range(0, max(1, len(tokens) - room + step), step)
         if len(starts) > MAX_WINDOWS:
-            raise invalid_input(f"the context has {len(tokens)} tokens, too many for this model; send it in parts")
+            raise invalid_input(
+                f"the context has {len(tokens)} tokens, too many for this model; send it in parts"
+            )
         before = len(special.first) + len(question) + len(special.middle)
         runs = []
         windows = []
@@ -110,13 +148,17 @@ class QuestionAnswering:
         threshold = float("-inf") if options.threshold is None else options.threshold
         return [
             {"answer": text[start:end], "start": start, "end": end, "score": score}
-            for (start, end), score in best[: TOP_K if options.top_k is None else options.top_k]
+            for (start, end), score in best[
+                : TOP_K if options.top_k is None else options.top_k
+            ]
             if score >= threshold
         ]
 
     def form(self) -> Form:
         """Return what the task takes."""
-        return Form(("question",), (parameter("top_k", default=TOP_K), parameter("threshold")))
+        return Form(
+            ("question",), (parameter("top_k", default=TOP_K), parameter("threshold"))
+        )
 
     def describe(self) -> dict[str, str]:
         return {
@@ -127,22 +169,34 @@ class QuestionAnswering:
             "example": "question.json",
         }
 
-    def _score_of_nothing(self, run: Mapping[str, Array], window: _Window, before: int) -> float:
+    def _score_of_nothing(
+        self, run: Mapping[str, Array], window: _Window, before: int
+    ) -> float:
         """Return the probability that a window has no answer, for which the first token stands."""
         starts, ends = self._probabilities(run, window, before)
         return float(starts[-1] * ends[-1])
 
-    def _probabilities(self, run: Mapping[str, Array], window: _Window, before: int) -> list[Array]:
+    def _probabilities(
+        self, run: Mapping[str, Array], window: _Window, before: int
+    ) -> list[Array]:
         """Return the probabilities of a window's tokens, and last of "no answer", as starts and as ends."""
         behind = window.offset + window.size
         probabilities = []
         for name in self._outputs:
             row = run[name].reshape(-1).astype(np.float64)
-            probabilities.append(softmax(np.append(row[window.offset : behind], row[window.offset - before])))
+            probabilities.append(
+                softmax(
+                    np.append(row[window.offset : behind], row[window.offset - before])
+                )
+            )
         return probabilities
 
     def _spans(
-        self, run: Mapping[str, Array], window: _Window, before: int, tokens: Sequence[Token]
+        self,
+        run: Mapping[str, Array],
+        window: _Window,
+        before: int,
+        tokens: Sequence[Token],
     ) -> Iterator[tuple[tuple[int, int], float]]:
         """Yield the characters of the likeliest answers in a window, and their scores."""
         first = window.first
@@ -150,7 +204,10 @@ class QuestionAnswering:
         for start in np.argsort(-starts, kind="stable")[:CANDIDATES]:
             for end in np.argsort(-ends, kind="stable")[:CANDIDATES]:
                 if 0 <= end - start < self._options.max_answer:
-                    yield (tokens[first + start].start, tokens[first + end].end), float(starts[start] * ends[end])
+                    yield (
+                        (tokens[first + start].start, tokens[first + end].end),
+                        float(starts[start] * ends[end]),
+                    )
 
 
 def _without_space(token: Token, text: str) -> Token:
@@ -160,13 +217,19 @@ def _without_space(token: Token, text: str) -> Token:
 
 def _output(facts: ModelFacts, part: str) -> str | None:
     """Return the only output whose name has a word in it."""
-    names = [spec.name for i, spec in enumerate(facts.outputs) if part in full_name(spec, facts.output_metadata(i))]
+    names = [
+        spec.name
+        for i, spec in enumerate(facts.outputs)
+        if part in full_name(spec, facts.output_metadata(i))
+    ]
     return names[0] if len(names) == 1 else None
 
 
 FIELDS = (
     AnswerField("answer", "text", "the words of the context that answer"),
-    AnswerField("start", "integer", "the first character, as code points of the context"),
+    AnswerField(
+        "start", "integer", "the first character, as code points of the context"
+    ),
     AnswerField("end", "integer", "the character after the last one"),
     SCORE,
 )

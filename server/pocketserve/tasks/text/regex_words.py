@@ -15,7 +15,9 @@ from pocketserve.tasks.text.tokens import Special, Token
 MAX_PATTERN_CHARS = 400
 _AMBIGUOUS = ("[:", "[[", "--", "&&", "~~", "||")
 # A shorthand, an escaped sign, a class (a bracket in front stands for itself; no escaped digits), or a character.
-_ATOM = r"(?:\\[wWsSdDtnr]|\\[^\w\s]|\[\^?+\]?+(?:\\\D|[^\\\]])*+\]|[^\\\[\](){}*+?|^$.])"
+_ATOM = (
+    r"(?:\\[wWsSdDtnr]|\\[^\w\s]|\[\^?+\]?+(?:\\\D|[^\\\]])*+\]|[^\\\[\](){}*+?|^$.])"
+)
 _ALTERNATIVE = rf"{_ATOM}++[+*?]?"
 _SIMPLE = re.compile(rf"{_ALTERNATIVE}(?:\|{_ALTERNATIVE})*+")
 
@@ -28,19 +30,29 @@ class RegexWords:
         vocabulary: number by word; <START>, <PAD> and <UNKNOWN> are its special words.
     """
 
-    def __init__(self, delimiter: str, vocabulary: Mapping[str, int], *, lower_case: bool = False) -> None:
+    def __init__(
+        self, delimiter: str, vocabulary: Mapping[str, int], *, lower_case: bool = False
+    ) -> None:
         self._delimiter = compile_delimiter(delimiter)
         self._vocabulary = vocabulary
         self._lower_case = lower_case
         first = (vocabulary["<START>"],) if "<START>" in vocabulary else ()
-        self.special = Special(first, pad=vocabulary.get("<PAD>", 0), unknown=vocabulary.get("<UNKNOWN>", 0))
+        self.special = Special(
+            first,
+            pad=vocabulary.get("<PAD>", 0),
+            unknown=vocabulary.get("<UNKNOWN>", 0),
+        )
 
     def tokens(self, text: str) -> Iterator[Token]:
         start = 0
         for begin, end in self._delimiters(text):
             if begin > start:
-                word = text[start:begin].lower() if self._lower_case else text[start:begin]
-                yield Token(self._vocabulary.get(word, self.special.unknown), start, begin)
+                word = (
+                    text[start:begin].lower() if self._lower_case else text[start:begin]
+                )
+                yield Token(
+                    self._vocabulary.get(word, self.special.unknown), start, begin
+                )
             start = end
 
     def _delimiters(self, text: str) -> Iterator[tuple[int, int]]:
@@ -48,8 +60,12 @@ class RegexWords:
         at = 0
         while at < len(text):
             checkpoint()
-            block = at + CHECK_INTERVAL  # what begins before it is found as in the whole text: but for its repetition,
-            end = min(len(text), block + MAX_PATTERN_CHARS)  # a match is no longer than its pattern
+            block = (
+                at + CHECK_INTERVAL
+            )  # what begins before it is found as in the whole text: but for its repetition,
+            end = min(
+                len(text), block + MAX_PATTERN_CHARS
+            )  # a match is no longer than its pattern
             match = self._delimiter.search(text, at, end)
             if match is None or match.start() >= block:
                 at = block
@@ -70,19 +86,29 @@ def compile_delimiter(pattern: str) -> re.Pattern[str]:
         ValueError: the pattern is of another form.
     """
     if len(pattern) > MAX_PATTERN_CHARS:
-        raise ValueError(f"the delimiter {pattern[:80]!r} has more than {MAX_PATTERN_CHARS} characters")
+        raise ValueError(
+            f"the delimiter {pattern[:80]!r} has more than {MAX_PATTERN_CHARS} characters"
+        )
     inner = pattern
     while inner.startswith("(") and inner.endswith(")") and not inner.startswith("(?"):
         inner = inner[1:-1]
     ambiguous = next((part for part in _AMBIGUOUS if part in inner), None)
     if ambiguous is not None:
-        raise ValueError(f"the delimiter {pattern[:80]!r} has {ambiguous!r}, which other matchers read differently")
+        raise ValueError(
+            f"the delimiter {pattern[:80]!r} has {ambiguous!r}, which other matchers read differently"
+        )
     if not _SIMPLE.fullmatch(inner):
-        raise ValueError(f"the delimiter {pattern[:80]!r} is not a simple list of characters and classes")
+        raise ValueError(
+            f"the delimiter {pattern[:80]!r} is not a simple list of characters and classes"
+        )
     try:
         compiled = re.compile(inner, re.ASCII)
     except (re.error, OverflowError) as error:
-        raise ValueError(f"the delimiter {pattern[:80]!r} cannot be read: {error}") from None
+        raise ValueError(
+            f"the delimiter {pattern[:80]!r} cannot be read: {error}"
+        ) from None
     if compiled.match(""):
-        raise ValueError(f"the delimiter {pattern[:80]!r} can match nothing, so that words end nowhere")
+        raise ValueError(
+            f"the delimiter {pattern[:80]!r} can match nothing, so that words end nowhere"
+        )
     return compiled

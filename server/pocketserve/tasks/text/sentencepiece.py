@@ -17,15 +17,24 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from pocketserve.tasks.cancellation import enumerate_cancellable
 from pocketserve.tasks.text.charsmap import SPACE, Normalizer, lengths_by_first
-from pocketserve.tasks.text.sentencepiece_model import ModelKind, PieceType, SentencePieceError, SentencePieceModel
+from pocketserve.tasks.text.sentencepiece_model import (
+    ModelKind,
+    PieceType,
+    SentencePieceError,
+    SentencePieceModel,
+)
 from pocketserve.tasks.text.tokens import Special, Token
 
-UNKNOWN_PENALTY = 10.0  # an unknown character scores this much less than the rarest piece
+UNKNOWN_PENALTY = (
+    10.0  # an unknown character scores this much less than the rarest piece
+)
 POSITION_INTERVAL = 256  # positions of a text between two checkpoints: at each one up to 128 pieces are looked up
 _FLOAT = struct.Struct("<f")
 _WORD = re.compile(f".[^{SPACE}]*", re.DOTALL)
 Piece = tuple[int, int, int]  # number, first character, behind the last; in a segment
-_Candidate = tuple[float, int, int, int]  # less the score; where the left piece begins, the right one, and its end
+_Candidate = tuple[
+    float, int, int, int
+]  # less the score; where the left piece begins, the right one, and its end
 
 
 class SentencePiece:
@@ -35,52 +44,84 @@ class SentencePiece:
         SentencePieceError: the model lacks what it says that it has.
     """
 
-    def __init__(self, model: SentencePieceModel, special: Special, *, lower_case: bool = False) -> None:
+    def __init__(
+        self, model: SentencePieceModel, special: Special, *, lower_case: bool = False
+    ) -> None:
         self.special = special
         self.model = model
         self._lower = lower_case
         usable = {PieceType.NORMAL, PieceType.USER_DEFINED, PieceType.UNUSED}
         if model.kind in (ModelKind.WORD, ModelKind.CHAR):
-            usable.add(PieceType.BYTE)  # these only look pieces up: one that is spelled out in a text is found
-        numbers = {p: n for n, (p, t) in enumerate(zip(model.pieces, model.types, strict=True)) if t in usable}
+            usable.add(
+                PieceType.BYTE
+            )  # these only look pieces up: one that is spelled out in a text is found
+        numbers = {
+            p: n
+            for n, (p, t) in enumerate(zip(model.pieces, model.types, strict=True))
+            if t in usable
+        }
         self._normalizer = Normalizer(model, apart=_words_are_apart(model, numbers))
         # The library never gives an unused piece, but merges by it on the way.
-        self._unused = frozenset(n for n, kind in enumerate(model.types) if kind == PieceType.UNUSED)
+        self._unused = frozenset(
+            n for n, kind in enumerate(model.types) if kind == PieceType.UNUSED
+        )
         if model.kind is ModelKind.UNIGRAM:
-            numbers = {piece: number for piece, number in numbers.items() if number not in self._unused}
+            numbers = {
+                piece: number
+                for piece, number in numbers.items()
+                if number not in self._unused
+            }
         self._numbers = numbers
         self._lengths = lengths_by_first([*numbers])
         self._bytes = _byte_numbers(model) if model.byte_fallback else ()
-        normal = [s for s, t in zip(model.scores, model.types, strict=True) if t == PieceType.NORMAL]
+        normal = [
+            s
+            for s, t in zip(model.scores, model.types, strict=True)
+            if t == PieceType.NORMAL
+        ]
         self._unknown_score = min(normal, default=0.0) - UNKNOWN_PENALTY
         # The scores of what the owner defined make sure that it is taken.
         best = max(normal, default=0.0)
-        owned = [n for n, kind in enumerate(model.types) if kind == PieceType.USER_DEFINED]
-        self._owned_scores = {n: _single(len(model.pieces[n].encode()) * best) - 0.1 for n in owned}
+        owned = [
+            n for n, kind in enumerate(model.types) if kind == PieceType.USER_DEFINED
+        ]
+        self._owned_scores = {
+            n: _single(len(model.pieces[n].encode()) * best) - 0.1 for n in owned
+        }
 
     def tokens(self, text: str) -> Iterator[Token]:
         if self._lower:
             lowered = ((char, char.lower()) for _, char in enumerate_cancellable(text))
-            text = "".join(lower if len(lower) == 1 else char for char, lower in lowered)
+            text = "".join(
+                lower if len(lower) == 1 else char for char, lower in lowered
+            )
         unknown: Token | None = None  # unknown pieces behind each other are one
         score = 0.0
         for segment in self._normalizer.segments(text):
             pieces, score = self._cut(segment.text, score)
             for number, first, behind in pieces:
                 start = segment.starts[first]
-                end = segment.starts[behind] if behind < len(segment.starts) else segment.end
+                end = (
+                    segment.starts[behind]
+                    if behind < len(segment.starts)
+                    else segment.end
+                )
                 if number != self.model.unknown:
                     if unknown is not None:
                         yield unknown
                         unknown = None
                     yield Token(number, start, end)
-                elif self._bytes:  # the last byte stands for the character, the others for nothing
+                elif (
+                    self._bytes
+                ):  # the last byte stands for the character, the others for nothing
                     encoded = segment.text[first:behind].encode()
                     for byte in encoded[:-1]:
                         yield Token(self._bytes[byte], start, start)
                     yield Token(self._bytes[encoded[-1]], start, end)
                 else:
-                    unknown = Token(number, start if unknown is None else unknown.start, end)
+                    unknown = Token(
+                        number, start if unknown is None else unknown.start, end
+                    )
         if unknown is not None:
             yield unknown
 
@@ -93,9 +134,14 @@ class SentencePiece:
             return self._merged(text), before
         # Each space begins a word, whatever the model says of where its spaces stand.
         words = (match.span() for match in _WORD.finditer(text))
-        ranges = enumerate_cancellable(words if kind is ModelKind.WORD else self._symbols(text))
+        ranges = enumerate_cancellable(
+            words if kind is ModelKind.WORD else self._symbols(text)
+        )
         unknown = self.model.unknown
-        return [(self._numbers.get(text[start:end], unknown), start, end) for _, (start, end) in ranges], before
+        return [
+            (self._numbers.get(text[start:end], unknown), start, end)
+            for _, (start, end) in ranges
+        ], before
 
     def _symbols(self, text: str) -> Iterator[tuple[int, int]]:
         """Yield the ranges of characters, and of what the owner defined."""
@@ -113,11 +159,17 @@ class SentencePiece:
         size = len(text)
         sums: list[float | None] = [before, *[None] * size]
         origins, numbers = [0] * (size + 1), [self.model.unknown] * (size + 1)
-        scores, owned, known_pieces = self.model.scores, self._owned_scores, self._numbers
+        scores, owned, known_pieces = (
+            self.model.scores,
+            self._owned_scores,
+            self._numbers,
+        )
 
         for start, first in enumerate_cancellable(text, POSITION_INTERVAL):
             start_sum = sums[start]
-            assert start_sum is not None  # every character is a piece or unknown, so that every position is reached
+            assert (
+                start_sum is not None
+            )  # every character is a piece or unknown, so that every position is reached
             alone = False
             for length in self._lengths.get(first, ()):
                 end = start + length
@@ -125,14 +177,24 @@ class SentencePiece:
                 if number < 0 or end > size:
                     continue
                 alone = alone or length == 1
-                total = start_sum + (owned[number] if number in owned else scores[number])
+                total = start_sum + (
+                    owned[number] if number in owned else scores[number]
+                )
                 best = sums[end]
                 if best is None or total > best:
-                    sums[end], origins[end], numbers[end] = _single(total), start, number
+                    sums[end], origins[end], numbers[end] = (
+                        _single(total),
+                        start,
+                        number,
+                    )
             total = _single(start_sum + self._unknown_score)
             best = sums[start + 1]
             if not alone and (best is None or total > best):
-                sums[start + 1], origins[start + 1], numbers[start + 1] = total, start, self.model.unknown
+                sums[start + 1], origins[start + 1], numbers[start + 1] = (
+                    total,
+                    start,
+                    self.model.unknown,
+                )
         pieces: list[Piece] = []
         end = size
         while end > 0:
@@ -172,9 +234,15 @@ class SentencePiece:
                     propose(before[left], left)
                 propose(left, end)
         starts = enumerate_cancellable(itertools.compress(range(len(text)), ends))
-        return [piece for _, start in starts for piece in self._split(text, start, ends[start], halves)]
+        return [
+            piece
+            for _, start in starts
+            for piece in self._split(text, start, ends[start], halves)
+        ]
 
-    def _split(self, text: str, start: int, end: int, halves: Mapping[str, int]) -> Iterator[Piece]:
+    def _split(
+        self, text: str, start: int, end: int, halves: Mapping[str, int]
+    ) -> Iterator[Piece]:
         """Yield a merged piece; of an unused one the two that it was merged from."""
         half = halves.get(text[start:end])
         if half is None:
@@ -194,15 +262,27 @@ def _words_are_apart(model: SentencePieceModel, pieces: Iterable[str]) -> bool:
     """Return whether each word can be cut by itself: no piece has a space behind anything else."""
     if model.kind is ModelKind.WORD:
         return True
-    if model.whitespace_behind or not model.escape_whitespaces or PieceType.UNUSED in model.types:
+    if (
+        model.whitespace_behind
+        or not model.escape_whitespaces
+        or PieceType.UNUSED in model.types
+    ):
         return False
     return not any(SPACE in piece.lstrip(SPACE) or " " in piece for piece in pieces)
 
 
 def _byte_numbers(model: SentencePieceModel) -> tuple[int, ...]:
-    numbers = {model.pieces[n]: n for n, kind in enumerate(model.types) if kind == PieceType.BYTE}
-    if len(numbers) != 256 or any(f"<0x{byte:02X}>" not in numbers for byte in range(256)):
-        raise SentencePieceError("it says that unknown characters become bytes, but has no piece for each byte")
+    numbers = {
+        model.pieces[n]: n
+        for n, kind in enumerate(model.types)
+        if kind == PieceType.BYTE
+    }
+    if len(numbers) != 256 or any(
+        f"<0x{byte:02X}>" not in numbers for byte in range(256)
+    ):
+        raise SentencePieceError(
+            "it says that unknown characters become bytes, but has no piece for each byte"
+        )
     return tuple(numbers[f"<0x{byte:02X}>"] for byte in range(256))
 
 

@@ -36,7 +36,9 @@ class SentencePieceModel(NamedTuple):
     types: bytearray
     kind: ModelKind  # cut into the likeliest pieces, by merging neighbours, at spaces, or into characters
     unknown: int  # the number of what the vocabulary does not have
-    bos: int | None  # pieces for the beginning, the end and padding; None where there are none
+    bos: (
+        int | None
+    )  # pieces for the beginning, the end and padding; None where there are none
     eos: int | None
     pad: int | None
     byte_fallback: bool  # unknown characters become their bytes
@@ -54,7 +56,9 @@ def read_model(content: bytes) -> SentencePieceModel:
         SentencePieceError: it is none, or exceeds a limit, or is of a kind that is not supported.
     """
     if len(content) > MAX_MODEL_BYTES:
-        raise SentencePieceError(f"it has {len(content)} bytes, the limit is {MAX_MODEL_BYTES}")
+        raise SentencePieceError(
+            f"it has {len(content)} bytes, the limit is {MAX_MODEL_BYTES}"
+        )
     pieces: list[str] = []
     scores, types = array("f"), bytearray()
     options: dict[int, dict[int, Value]] = {2: {}, 3: {}}
@@ -71,16 +75,26 @@ def read_model(content: bytes) -> SentencePieceModel:
             if len(pieces) > MAX_PIECES:
                 raise SentencePieceError(f"it has more than {MAX_PIECES} pieces")
     except (DamagedFileError, struct.error, UnicodeDecodeError, OverflowError) as error:
-        raise SentencePieceError(f"it is damaged, or no SentencePiece model: {error}") from None
+        raise SentencePieceError(
+            f"it is damaged, or no SentencePiece model: {error}"
+        ) from None
     trainer, normalizer = options[2], options[3]
     model_kind = trainer.get(3, 1)
     if model_kind not in [*ModelKind]:
-        raise SentencePieceError(f"its type is {model_kind!r:.20}; known are unigram, BPE, word and char (1 to 4)")
+        raise SentencePieceError(
+            f"its type is {model_kind!r:.20}; known are unigram, BPE, word and char (1 to 4)"
+        )
     if types.count(PieceType.UNKNOWN) != 1:
-        raise SentencePieceError(f"it has {len(pieces)} pieces, and not just one that stands for the unknown")
+        raise SentencePieceError(
+            f"it has {len(pieces)} pieces, and not just one that stands for the unknown"
+        )
     if len(set(pieces)) != len(pieces):
         raise SentencePieceError("a piece stands in it twice")
-    controls = {piece.encode(): n for n, piece in enumerate(pieces) if types[n] == PieceType.CONTROL}
+    controls = {
+        piece.encode(): n
+        for n, piece in enumerate(pieces)
+        if types[n] == PieceType.CONTROL
+    }
     return SentencePieceModel(
         pieces=pieces,
         scores=scores,
@@ -103,9 +117,13 @@ def _piece(fields: dict[int, Value]) -> tuple[str, float, int]:
     text = _bytes(fields.get(1, b"")).decode("utf-8")
     kind, score = fields.get(3, 1), fields.get(2, 0.0)
     if not text or len(text) > MAX_PIECE_CHARS:
-        raise SentencePieceError(f"a piece has {len(text)} characters; 1 to {MAX_PIECE_CHARS} are possible")
+        raise SentencePieceError(
+            f"a piece has {len(text)} characters; 1 to {MAX_PIECE_CHARS} are possible"
+        )
     if isinstance(kind, bytes) or not PieceType.NORMAL <= kind <= PieceType.BYTE:
-        raise SentencePieceError(f"the piece {text!r:.40} is of unknown type {kind!r:.20}")
+        raise SentencePieceError(
+            f"the piece {text!r:.40} is of unknown type {kind!r:.20}"
+        )
     if isinstance(score, bytes):
         (score,) = struct.unpack("<f", score)
         if not math.isfinite(score):
@@ -115,7 +133,9 @@ def _piece(fields: dict[int, Value]) -> tuple[str, float, int]:
 
 def _bytes(value: Value) -> bytes:
     if not isinstance(value, bytes):
-        raise SentencePieceError("it is damaged, or no SentencePiece model: a number where bytes belong")
+        raise SentencePieceError(
+            "it is damaged, or no SentencePiece model: a number where bytes belong"
+        )
     return value
 
 

@@ -31,7 +31,9 @@ NAME = "text-classification"
 
 def fits(facts: ModelFacts) -> bool:
     """Return whether the file's metadata has a tokenizer, and labels of the only output."""
-    labelled = len(facts.outputs) == 1 and bool(facts.output_metadata(0).associated_files)
+    labelled = len(facts.outputs) == 1 and bool(
+        facts.output_metadata(0).associated_files
+    )
     return labelled and tokenizer_unit(facts) is not None
 
 
@@ -58,7 +60,9 @@ class TextClassification:
         self.problem = self._ranking.problem
 
     def structure(self) -> dict[str, Any]:
-        return {"labels": answer_labels(self.labels, self._ranking.options.label_offset)}
+        return {
+            "labels": answer_labels(self.labels, self._ranking.options.label_offset)
+        }
 
     def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
         inputs, many = read_texts_or_pairs(body, hints, self._options.max_chars)
@@ -67,7 +71,9 @@ class TextClassification:
             return Prepared(runs, many)
         return Prepared(runs, _Counted(many, self._token_count(runs)))
 
-    def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer | ExtendedAnswer:
+    def answer(
+        self, runs: Runs, options: AnswerOptions, context: Any = None
+    ) -> Answer | ExtendedAnswer:
         """Return ``{"label", "index", "score"}``, best first; for a list of texts each with ``input``, its number.
 
         If the hints asked for ``usage``, the number of tokens and of classes comes with them.
@@ -93,7 +99,10 @@ class TextClassification:
     def form(self) -> Form:
         """Return what the task takes."""
         encoder = self._encoder
-        pairs = isinstance(encoder, TokenEncoder) and not encoder.tokenizer.special.pair_fault
+        pairs = (
+            isinstance(encoder, TokenEncoder)
+            and not encoder.tokenizer.special.pair_fault
+        )
         kinds = ("text", "texts", "pair") if pairs else ("text", "texts")
         return Form(kinds, self._ranking.parameters)
 
@@ -107,6 +116,11 @@ class TextClassification:
         }
 
 
-FIELDS = (*RANKED, AnswerField("input", "integer", "the number of the text in a list, from 0"))
+FIELDS = (
+    *RANKED,
+    AnswerField("input", "integer", "the number of the text in a list, from 0"),
+)
 CALL = TaskCall("classify", "text", "Classification", FIELDS)
-TASK = TaskDefinition(NAME, fits, TextClassification, (TEXT, CLASSIFICATION), calls=(CALL,))
+TASK = TaskDefinition(
+    NAME, fits, TextClassification, (TEXT, CLASSIFICATION), calls=(CALL,)
+)

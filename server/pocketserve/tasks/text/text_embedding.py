@@ -9,7 +9,16 @@ import numpy as np
 
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks.arrays import first_sign
-from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Arrays, Hints, Prepared, Runs, TaskDefinition
+from pocketserve.tasks.base import (
+    NO_HINTS,
+    Answer,
+    AnswerOptions,
+    Arrays,
+    Hints,
+    Prepared,
+    Runs,
+    TaskDefinition,
+)
 from pocketserve.tasks.cancellation import cancellable
 from pocketserve.tasks.entries import AnswerField, TaskCall
 from pocketserve.tasks.form import Form
@@ -31,9 +40,24 @@ from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire import ApiError, strict_json
 
 NAME = "text-embedding"
-COMPLETE_OUTPUT = "sentence_embedding"  # of exports that contain all modules of sentence-transformers
-OUTPUT_NAMES = (COMPLETE_OUTPUT, "embedding", "embeddings", "pooler_output", "last_hidden_state", "token_embeddings")
-TOKEN_OUTPUTS = (COMPLETE_OUTPUT, "token_embeddings", "last_hidden_state", "embedding", "embeddings")
+COMPLETE_OUTPUT = (
+    "sentence_embedding"  # of exports that contain all modules of sentence-transformers
+)
+OUTPUT_NAMES = (
+    COMPLETE_OUTPUT,
+    "embedding",
+    "embeddings",
+    "pooler_output",
+    "last_hidden_state",
+    "token_embeddings",
+)
+TOKEN_OUTPUTS = (
+    COMPLETE_OUTPUT,
+    "token_embeddings",
+    "last_hidden_state",
+    "embedding",
+    "embeddings",
+)
 
 
 class TextEmbedding:
@@ -49,9 +73,15 @@ class TextEmbedding:
         modules = SentenceModules()
         if self._output.name != COMPLETE_OUTPUT:
             modules = sentence_modules(facts)
-        self._pooling = Pooling((options.pooling,)) if options.pooling else modules.pooling or Pooling()
+        self._pooling = (
+            Pooling((options.pooling,))
+            if options.pooling
+            else modules.pooling or Pooling()
+        )
         self._steps = modules.steps
-        self._normalize = not has_modules(facts) if options.normalize is None else options.normalize
+        self._normalize = (
+            not has_modules(facts) if options.normalize is None else options.normalize
+        )
         self._encoder = encoder_of(facts, options, NAME)
         self._prompts = sentence_prompts(facts)
 
@@ -70,7 +100,10 @@ class TextEmbedding:
         for prefix, text in zip(prefixes, cancellable(texts), strict=True):
             runs.append(self._encoder.encode(prefix + text))
         counts = {prefix: self._prompt_tokens(prefix) for prefix in set(prefixes)}
-        return Prepared(runs, (runs, [counts[prefix] for prefix in prefixes], comparison is not None))
+        return Prepared(
+            runs,
+            (runs, [counts[prefix] for prefix in prefixes], comparison is not None),
+        )
 
     def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
         """Return ``{"index", "embedding"}`` in the order of the texts; with a query ``{"index", "score"}``, nearest
@@ -81,16 +114,25 @@ class TextEmbedding:
         for run, sent, prompt in zip(runs, inputs, prompts, strict=True):
             vectors.append(self._vector(run[self._output.name], sent, prompt))
         if not with_query:
-            return [{"index": index, "embedding": vector.tolist()} for index, vector in enumerate(vectors)]
+            return [
+                {"index": index, "embedding": vector.tolist()}
+                for index, vector in enumerate(vectors)
+            ]
         similarity = SIMILARITIES[self._prompts.similarity]
         scores = [similarity(vectors[0], vector) for vector in vectors[1:]]
         threshold = float("-inf") if options.threshold is None else options.threshold
         order = np.argsort([-score for score in scores], kind="stable")[: options.top_k]
-        return [{"index": int(i), "score": scores[i]} for i in order if scores[i] >= threshold]
+        return [
+            {"index": int(i), "score": scores[i]}
+            for i in order
+            if scores[i] >= threshold
+        ]
 
     def form(self) -> Form:
         """Return what the task takes; the parameters count for a query."""
-        return Form(("text", "texts", "query"), (parameter("top_k"), parameter("threshold")))
+        return Form(
+            ("text", "texts", "query"), (parameter("top_k"), parameter("threshold"))
+        )
 
     def describe(self) -> dict[str, str]:
         return {
@@ -106,7 +148,9 @@ class TextEmbedding:
         if not prompt or isinstance(self._encoder, StringEncoder):
             return 0
         special = self._encoder.tokenizer.special
-        return len(special.first) + sum(1 for _ in self._encoder.tokenizer.tokens(prompt))
+        return len(special.first) + sum(
+            1 for _ in self._encoder.tokenizer.tokens(prompt)
+        )
 
     def _vector(self, array: Array, sent: Arrays, prompt: int) -> Array:
         array = real_values(array, self._output)
@@ -158,9 +202,13 @@ def _output(facts: ModelFacts, name: str) -> TensorSpec:
     by_name = {spec.name: spec for spec in facts.outputs}
     usual = TOKEN_OUTPUTS if facts.beside(POOLING) is not None else OUTPUT_NAMES
     names = [name] if name else [*usual, *(by_name if len(by_name) == 1 else ())]
-    output = next((by_name[candidate] for candidate in names if candidate in by_name), None)
+    output = next(
+        (by_name[candidate] for candidate in names if candidate in by_name), None
+    )
     if output is None:
-        raise ModelLoadError(f"model.toml: task {NAME}: text.output must be one of {', '.join(by_name)}")
+        raise ModelLoadError(
+            f"model.toml: task {NAME}: text.output must be one of {', '.join(by_name)}"
+        )
     return output
 
 
@@ -172,7 +220,11 @@ def _comparison(body: memoryview) -> dict[str, Any] | None:
         content = strict_json.loads_object(body)
     except ApiError:
         return None  # no JSON: a text that starts with a brace
-    return content if content.keys() == {"query", "texts"} and isinstance(content["query"], str) else None
+    return (
+        content
+        if content.keys() == {"query", "texts"} and isinstance(content["query"], str)
+        else None
+    )
 
 
 INDEX = AnswerField("index", "integer", "the number of the text, from 0")

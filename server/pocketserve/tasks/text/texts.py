@@ -12,7 +12,18 @@ from pocketserve.tasks.text.charsmap import LONE_SURROGATES
 from pocketserve_wire import strict_json
 
 MAX_TEXTS = 256
-CHARSETS = frozenset(("utf-8", "utf8", "us-ascii", "ascii", "iso-8859-1", "latin-1", "windows-1252", "utf-16"))
+CHARSETS = frozenset(
+    (
+        "utf-8",
+        "utf8",
+        "us-ascii",
+        "ascii",
+        "iso-8859-1",
+        "latin-1",
+        "windows-1252",
+        "utf-16",
+    )
+)
 NULL = object()  # JSON's null, which is no text
 _CHAR_IN_JSON = 12  # bytes that one character may take: two escapes such as \ud83d
 _AROUND_TEXT = 256  # bytes for a text's quotes, comma and indentation, generously
@@ -25,7 +36,9 @@ class TextOrPair(NamedTuple):
     pair: str | None = None
 
 
-def read_texts_or_pairs(body: memoryview, hints: Hints, limit: int) -> tuple[list[TextOrPair], bool]:
+def read_texts_or_pairs(
+    body: memoryview, hints: Hints, limit: int
+) -> tuple[list[TextOrPair], bool]:
     """As :func:`read_texts`; JSON may also have pairs ``{"text": ..., "text_pair": ...}``, or ``[text, other]`` in a
     list.
     """
@@ -39,9 +52,16 @@ def read_texts_or_pairs(body: memoryview, hints: Hints, limit: int) -> tuple[lis
     for entry in entries:
         pair = (entry, None) if isinstance(entry, str) else _pair_of(entry)
         if pair is None:
-            raise invalid_input('each entry must be a text or a pair {"text": "...", "text_pair": "..."}')
+            raise invalid_input(
+                'each entry must be a text or a pair {"text": "...", "text_pair": "..."}'
+            )
         text, other = pair
-        pairs.append(TextOrPair(checked_text(text, limit), None if other is None else checked_text(other, limit)))
+        pairs.append(
+            TextOrPair(
+                checked_text(text, limit),
+                None if other is None else checked_text(other, limit),
+            )
+        )
     return pairs, isinstance(content, list)
 
 
@@ -53,7 +73,9 @@ def _pair_of(entry: Any) -> tuple[str, str] | None:
         texts = entry
     else:
         return None
-    return (texts[0], texts[1]) if all(isinstance(text, str) for text in texts) else None
+    return (
+        (texts[0], texts[1]) if all(isinstance(text, str) for text in texts) else None
+    )
 
 
 def read_texts(body: memoryview, hints: Hints, limit: int) -> tuple[list[str], bool]:
@@ -65,12 +87,20 @@ def read_texts(body: memoryview, hints: Hints, limit: int) -> tuple[list[str], b
     return _texts_of(_json_of(body, hints, limit), body, hints, limit)
 
 
-def _texts_of(content: Any, body: memoryview, hints: Hints, limit: int) -> tuple[list[str], bool]:
+def _texts_of(
+    content: Any, body: memoryview, hints: Hints, limit: int
+) -> tuple[list[str], bool]:
     """Return the texts of a JSON document, or the body as one text where the document is None."""
-    if content is None:  # as nobody said that it is JSON, it is a text, which may start with a bracket
+    if (
+        content is None
+    ):  # as nobody said that it is JSON, it is a text, which may start with a bracket
         return [_read_text(body, hints, limit)], False
     is_declared = _kind_of(hints) == "application/json"
-    return texts_in_json(content, limit, "" if is_declared else "; with Content-Type text/plain it is a text")
+    return texts_in_json(
+        content,
+        limit,
+        "" if is_declared else "; with Content-Type text/plain it is a text",
+    )
 
 
 def _kind_of(hints: Hints) -> str:
@@ -89,7 +119,9 @@ def _json_of(body: memoryview, hints: Hints, entry_chars: int) -> Any:
         return NULL if content is None else content
     if kind.startswith("text/") or first_sign(body[:64]) not in (b"[", b"{", b'"'):
         return None
-    maximum = MAX_TEXTS * (entry_chars * _CHAR_IN_JSON + _AROUND_TEXT)  # parsing more would cost many times its memory
+    maximum = MAX_TEXTS * (
+        entry_chars * _CHAR_IN_JSON + _AROUND_TEXT
+    )  # parsing more would cost many times its memory
     text = bytes(body) if len(body) <= maximum else b""
     try:
         return None if not text or strict_json.excess_of(text) else json.loads(text)
@@ -104,7 +136,9 @@ def texts_in_json(content: Any, limit: int, advice: str = "") -> tuple[list[str]
     texts = [content] if isinstance(content, str) else content
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         # Numbers, or texts by other names, are not to be read letter by letter.
-        raise invalid_input(f'JSON for this model is a text, a list of texts or {{"text": "..."}}{advice}')
+        raise invalid_input(
+            f'JSON for this model is a text, a list of texts or {{"text": "..."}}{advice}'
+        )
     _check_count(texts)
     return [checked_text(text, limit) for text in texts], isinstance(content, list)
 
@@ -113,10 +147,14 @@ def _check_count(texts: Sequence[Any]) -> None:
     if not texts:
         raise invalid_input("the list of texts is empty")
     if len(texts) > MAX_TEXTS:
-        raise invalid_input(f"the list has {len(texts)} texts, the limit is {MAX_TEXTS}")
+        raise invalid_input(
+            f"the list has {len(texts)} texts, the limit is {MAX_TEXTS}"
+        )
 
 
-def read_object(body: memoryview, names: Sequence[str], limit: int) -> Mapping[str, str]:
+def read_object(
+    body: memoryview, names: Sequence[str], limit: int
+) -> Mapping[str, str]:
     """Return the texts of a JSON object by name."""
     example = "{" + ", ".join(f'"{name}": "..."' for name in names) + "}"
     if first_sign(body) != b"{":
@@ -124,17 +162,23 @@ def read_object(body: memoryview, names: Sequence[str], limit: int) -> Mapping[s
     content = strict_json.loads_object(body)
     unknown = [name for name in content if name not in names]
     if unknown:
-        raise invalid_input(f"unknown key {unknown[0]!r:.80}; this model takes {example}")
+        raise invalid_input(
+            f"unknown key {unknown[0]!r:.80}; this model takes {example}"
+        )
     missing = [name for name in names if not isinstance(content.get(name), str)]
     if missing:
-        raise invalid_input(f"the text {missing[0]!r} is missing; this model takes {example}")
+        raise invalid_input(
+            f"the text {missing[0]!r} is missing; this model takes {example}"
+        )
     return {name: checked_text(content[name], limit) for name in names}
 
 
 def checked_text(text: str, limit: int) -> str:
     """Return a text with something in it, within the limit; halves of characters, as in JSON, become U+FFFD."""
     if len(text) > limit:
-        raise invalid_input(f"the text has {len(text)} characters, the limit is {limit} (text.max_chars in model.toml)")
+        raise invalid_input(
+            f"the text has {len(text)} characters, the limit is {limit} (text.max_chars in model.toml)"
+        )
     if not text.strip():
         raise invalid_input("the text is empty")
     return text if text.isascii() else LONE_SURROGATES.sub("\ufffd", text)
@@ -143,9 +187,13 @@ def checked_text(text: str, limit: int) -> str:
 def _read_text(body: memoryview, hints: Hints, limit: int) -> str:
     charset = _charset(hints.content_type)
     if len(body) > 4 * limit + 4:
-        raise invalid_input(f"the text has more than {limit} characters (text.max_chars in model.toml)")
+        raise invalid_input(
+            f"the text has more than {limit} characters (text.max_chars in model.toml)"
+        )
     try:
-        text = bytes(body).decode("utf-8-sig" if charset in ("utf-8", "utf8") else charset)
+        text = bytes(body).decode(
+            "utf-8-sig" if charset in ("utf-8", "utf8") else charset
+        )
     except UnicodeDecodeError as error:
         raise invalid_input(
             f"the text is not {charset.upper()} (byte {error.start}); send UTF-8, or name its charset in Content-Type"
@@ -159,6 +207,8 @@ def _charset(content_type: str) -> str:
         if name.strip().casefold() == "charset":
             charset = value.strip().strip('"').casefold()
             if charset not in CHARSETS:
-                raise invalid_input(f"the charset {charset[:40]!r} is not known here; send UTF-8")
+                raise invalid_input(
+                    f"the charset {charset[:40]!r} is not known here; send UTF-8"
+                )
             return charset
     return "utf-8"

@@ -12,12 +12,26 @@ from typing import Any
 
 from pocketserve.formats import DamagedFileError
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.runtimes.metadata import BertTokenizer, RegexTokenizer, SentencePieceTokenizer
+from pocketserve.runtimes.metadata import (
+    BertTokenizer,
+    RegexTokenizer,
+    SentencePieceTokenizer,
+)
 from pocketserve.tasks.base import invalid_input
 from pocketserve.tasks.model_facts import MAX_JSON_BYTES, MetadataError, ModelFacts
-from pocketserve.tasks.text.hugging_face.added_tokens import MAX_TOKENS, AddedToken, added_token
-from pocketserve.tasks.text.hugging_face.post_processor import UnsupportedProcessorError, special_of
-from pocketserve.tasks.text.hugging_face.tokenizer_settings import TokenizerSettings, tokenizer_settings
+from pocketserve.tasks.text.hugging_face.added_tokens import (
+    MAX_TOKENS,
+    AddedToken,
+    added_token,
+)
+from pocketserve.tasks.text.hugging_face.post_processor import (
+    UnsupportedProcessorError,
+    special_of,
+)
+from pocketserve.tasks.text.hugging_face.tokenizer_settings import (
+    TokenizerSettings,
+    tokenizer_settings,
+)
 from pocketserve.tasks.text.library_patterns import check_pattern, patterns_in
 from pocketserve.tasks.text.options import TextOptions
 from pocketserve.tasks.text.regex_words import RegexWords
@@ -33,14 +47,20 @@ from pocketserve.tasks.text.tokens import Special, Token, Tokenizer, keeps_case
 from pocketserve.tasks.text.wordpiece import MAX_WORD_CHARS, WORD_CHARS_LIMIT, WordPiece
 
 TokenizerUnit = BertTokenizer | RegexTokenizer | SentencePieceTokenizer
-_KINDS = {BertTokenizer: "wordpiece", RegexTokenizer: "regex", SentencePieceTokenizer: "sentencepiece"}
+_KINDS = {
+    BertTokenizer: "wordpiece",
+    RegexTokenizer: "regex",
+    SentencePieceTokenizer: "sentencepiece",
+}
 MAX_VOCABULARY_BYTES = 16 * 2**20
 MAX_ASSOCIATED_BYTES = 8 << 20
 MAX_TOKENIZER_BYTES = 64 * 2**20
 MAX_LINES = 1 << 20  # of a vocabulary; the largest in wide use have 500,000
 MAX_GROWTH = 256  # of a text, by what is put instead of parts of it
 MAX_PREFIX_CHARS = 16
-_BERT_TOKENS = frozenset(("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"))  # text if they are written out in a text
+_BERT_TOKENS = frozenset(
+    ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+)  # text if they are written out in a text
 _PIECE_BYTES = 200  # that a piece takes in a mapping from texts to numbers
 _LIBRARY_SHARE = 4  # the library's memory for each byte of its file, measured
 
@@ -70,24 +90,44 @@ def tokenizer_of(facts: ModelFacts, options: TextOptions) -> Tokenizer:
                 "model.toml: the model has no tokenizer: put its tokenizer.json or vocab.txt beside it, "
                 "or name text.tokenizer and text.vocabulary"
             )
-    name = options.vocabulary or ("spiece.model" if options.tokenizer == "sentencepiece" else "vocab.txt")
+    name = options.vocabulary or (
+        "spiece.model" if options.tokenizer == "sentencepiece" else "vocab.txt"
+    )
     path = facts.beside(name)
     if path is None:
-        raise ModelLoadError(f"model.toml: text.vocabulary {name} is not beside the model")
+        raise ModelLoadError(
+            f"model.toml: text.vocabulary {name} is not beside the model"
+        )
     content = facts.read_beside(path, MAX_VOCABULARY_BYTES)
-    return _build(options.tokenizer, name, content, options.delimiter or r"[^\w']+", facts, options)
+    return _build(
+        options.tokenizer,
+        name,
+        content,
+        options.delimiter or r"[^\w']+",
+        facts,
+        options,
+    )
 
 
 def tokenizer_unit(facts: ModelFacts) -> TokenizerUnit | None:
     """Return the tokenizer among the metadata's process units, of the graph or of an input."""
     metadata = facts.metadata
-    units = [*metadata.input_process_units, *(unit for tensor in metadata.inputs for unit in tensor.process_units)]
+    units = [
+        *metadata.input_process_units,
+        *(unit for tensor in metadata.inputs for unit in tensor.process_units),
+    ]
     return next((unit for unit in units if isinstance(unit, TokenizerUnit)), None)
 
 
-def _of_metadata(facts: ModelFacts, unit: TokenizerUnit, options: TextOptions) -> Tokenizer:
+def _of_metadata(
+    facts: ModelFacts, unit: TokenizerUnit, options: TextOptions
+) -> Tokenizer:
     pieces = isinstance(unit, SentencePieceTokenizer)
-    files = unit.model_files if isinstance(unit, SentencePieceTokenizer) else unit.vocab_files
+    files = (
+        unit.model_files
+        if isinstance(unit, SentencePieceTokenizer)
+        else unit.vocab_files
+    )
     if not files:
         raise ModelLoadError(
             "the model's metadata names a tokenizer, but no file of it; name text.tokenizer and text.vocabulary in "
@@ -97,49 +137,89 @@ def _of_metadata(facts: ModelFacts, unit: TokenizerUnit, options: TextOptions) -
         limit = MAX_MODEL_BYTES if pieces else MAX_ASSOCIATED_BYTES
         (content,) = facts.associated_files([files[0].name], limit)
     except DamagedFileError as error:
-        raise ModelLoadError(f"the model's vocabulary cannot be read: {error}") from None
+        raise ModelLoadError(
+            f"the model's vocabulary cannot be read: {error}"
+        ) from None
     delimiter = unit.delimiter if isinstance(unit, RegexTokenizer) else ""
     return _build(_KINDS[type(unit)], files[0].name, content, delimiter, facts, options)
 
 
 def _build(
-    kind: str | None, name: str, content: bytes, delimiter: str, facts: ModelFacts, options: TextOptions
+    kind: str | None,
+    name: str,
+    content: bytes,
+    delimiter: str,
+    facts: ModelFacts,
+    options: TextOptions,
 ) -> Tokenizer:
     """Build a tokenizer of a vocabulary file: WordPiece, unless ``kind`` says otherwise."""
     if kind == "sentencepiece":
         tokenizer = sentencepiece_of(content, name, options)
-        facts.weights["tokenizer"] = len(content) + _PIECE_BYTES * len(tokenizer.model.pieces)
+        facts.weights["tokenizer"] = len(content) + _PIECE_BYTES * len(
+            tokenizer.model.pieces
+        )
         return tokenizer
     if content.count(b"\n") > MAX_LINES:
-        raise ModelLoadError(f"the model's vocabulary has more than {MAX_LINES:,} lines")
+        raise ModelLoadError(
+            f"the model's vocabulary has more than {MAX_LINES:,} lines"
+        )
     facts.weights["tokenizer"] = _weight(content)
-    return _regex(delimiter, content, options) if kind == "regex" else _wordpiece(content, facts, options)
+    return (
+        _regex(delimiter, content, options)
+        if kind == "regex"
+        else _wordpiece(content, facts, options)
+    )
 
 
 def sentencepiece_of(content: bytes, name: str, options: TextOptions) -> SentencePiece:
     """Set up the tokenizer of the ``.model`` file ``name``."""
     try:
         model = read_model(content)
-        words = [p for p, kind in zip(model.pieces, model.types, strict=True) if kind == PieceType.NORMAL]
+        words = [
+            p
+            for p, kind in zip(model.pieces, model.types, strict=True)
+            if kind == PieceType.NORMAL
+        ]
         special, like_bert = _sentencepiece_special(model, options)
         # Models like BERT, such as ALBERT, were trained on small letters, which the file's rules do not always make.
-        lower = like_bert and not keeps_case(words) if options.lower_case is None else options.lower_case
+        lower = (
+            like_bert and not keeps_case(words)
+            if options.lower_case is None
+            else options.lower_case
+        )
         return SentencePiece(model, special, lower_case=lower)
     except SentencePieceError as error:
-        raise ModelLoadError(f"the model's tokenizer {name} cannot be used: {error}") from None
+        raise ModelLoadError(
+            f"the model's tokenizer {name} cannot be used: {error}"
+        ) from None
 
 
-def _sentencepiece_special(model: SentencePieceModel, options: TextOptions) -> tuple[Special, bool]:
+def _sentencepiece_special(
+    model: SentencePieceModel, options: TextOptions
+) -> tuple[Special, bool]:
     """Return what stands around a text, and whether that is as with BERT: where the pieces have [CLS] and [SEP]."""
-    numbers = {name: model.pieces.index(name) for name in ("[CLS]", "[SEP]", "[PAD]") if name in model.pieces}
+    numbers = {
+        name: model.pieces.index(name)
+        for name in ("[CLS]", "[SEP]", "[PAD]")
+        if name in model.pieces
+    }
     pad = numbers.get("[PAD]", 0) if model.pad is None else model.pad
-    if options.add_bos is None and options.add_eos is None and {"[CLS]", "[SEP]"} <= numbers.keys():
+    if (
+        options.add_bos is None
+        and options.add_eos is None
+        and {"[CLS]", "[SEP]"} <= numbers.keys()
+    ):
         cls, sep = (numbers["[CLS]"],), (numbers["[SEP]"],)
         return Special(cls, sep, sep, pad, model.unknown), True
     around = []
-    for key, enabled, number in (("add_bos", options.add_bos, model.bos), ("add_eos", options.add_eos, model.eos)):
+    for key, enabled, number in (
+        ("add_bos", options.add_bos, model.bos),
+        ("add_eos", options.add_eos, model.eos),
+    ):
         if enabled and number is None:
-            raise ModelLoadError(f"model.toml: text.{key} is true, but the tokenizer has no such piece")
+            raise ModelLoadError(
+                f"model.toml: text.{key} is true, but the tokenizer has no such piece"
+            )
         around.append((number,) if enabled and number is not None else ())
     first, last = around
     return Special(first, last, last, pad, model.unknown), False
@@ -148,9 +228,15 @@ def _sentencepiece_special(model: SentencePieceModel, options: TextOptions) -> t
 def _regex(delimiter: str, content: bytes, options: TextOptions) -> Tokenizer:
     # Lines are "word number", or only the word. Words may hold anything, so only the last space of a line parts it.
     lines = [
-        line.rstrip("\r").rpartition(" ") for line in content.decode("utf-8", errors="replace").split("\n") if line
+        line.rstrip("\r").rpartition(" ")
+        for line in content.decode("utf-8", errors="replace").split("\n")
+        if line
     ]
-    pairs = {word: int(number) for word, _, number in lines if number.isdecimal() and len(number) < 10}
+    pairs = {
+        word: int(number)
+        for word, _, number in lines
+        if number.isdecimal() and len(number) < 10
+    }
     vocabulary = pairs if len(pairs) > 0.9 * len(lines) else _numbered(content)
     try:
         return RegexWords(delimiter, vocabulary, lower_case=bool(options.lower_case))
@@ -183,9 +269,13 @@ def _own_added(tokens: Sequence[AddedToken]) -> Sequence[AddedToken]:
 
 
 def _bert_special(vocabulary: Mapping[str, int]) -> Special:
-    missing = [token for token in ("[CLS]", "[SEP]", "[UNK]") if token not in vocabulary]
+    missing = [
+        token for token in ("[CLS]", "[SEP]", "[UNK]") if token not in vocabulary
+    ]
     if missing:
-        raise ModelLoadError(f"the model's vocabulary has no {missing[0]}: it is not one of BERT's")
+        raise ModelLoadError(
+            f"the model's vocabulary has no {missing[0]}: it is not one of BERT's"
+        )
     cls, sep = (vocabulary["[CLS]"],), (vocabulary["[SEP]"],)
     return Special(cls, sep, sep, vocabulary.get("[PAD]", 0), vocabulary["[UNK]"])
 
@@ -215,13 +305,17 @@ def _of_tokenizer_json(facts: ModelFacts, options: TextOptions) -> Tokenizer:
     try:
         library = Library.from_str(content.decode("utf-8"))
         for part in (library.normalizer, library.pre_tokenizer):
-            for pattern in patterns_in(None if part is None else json.loads(part.__getstate__())):
+            for pattern in patterns_in(
+                None if part is None else json.loads(part.__getstate__())
+            ):
                 check_pattern(pattern)
         tokenizer = LibraryTokenizer(library, settings)
     except ModelLoadError:
         raise
     except Exception as error:  # the library raises plain Exception
-        raise ModelLoadError(f"tokenizer.json beside the model cannot be used: {str(error)[:200]}") from None
+        raise ModelLoadError(
+            f"tokenizer.json beside the model cannot be used: {str(error)[:200]}"
+        ) from None
     facts.weights["tokenizer"] = _LIBRARY_SHARE * len(content)
     return tokenizer
 
@@ -233,9 +327,13 @@ def _bert_pipeline(content: bytes, settings: TokenizerSettings) -> WordPiece | s
     try:
         document = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise ModelLoadError(f"tokenizer.json beside the model cannot be read: {str(error)[:200]}") from None
+        raise ModelLoadError(
+            f"tokenizer.json beside the model cannot be read: {str(error)[:200]}"
+        ) from None
     parts = document if isinstance(document, dict) else {}
-    model, normal, split = (parts.get(key) or {} for key in ("model", "normalizer", "pre_tokenizer"))
+    model, normal, split = (
+        parts.get(key) or {} for key in ("model", "normalizer", "pre_tokenizer")
+    )
     expected = (
         ("model.type", model, "WordPiece", "WordPiece"),
         ("normalizer.type", normal, None, "BertNormalizer"),
@@ -248,9 +346,14 @@ def _bert_pipeline(content: bytes, settings: TokenizerSettings) -> WordPiece | s
     vocabulary = model.get("vocab")
     prefix = model.get("continuing_subword_prefix", "##")
     max_word_chars = model.get("max_input_chars_per_word", MAX_WORD_CHARS)
-    if not isinstance(vocabulary, dict) or not {"[CLS]", "[SEP]", "[UNK]"} <= vocabulary.keys():
+    if (
+        not isinstance(vocabulary, dict)
+        or not {"[CLS]", "[SEP]", "[UNK]"} <= vocabulary.keys()
+    ):
         return "model.vocab has no [CLS], [SEP] and [UNK]"
-    if not all(type(number) is int and 0 <= number < 1 << 31 for number in vocabulary.values()):
+    if not all(
+        type(number) is int and 0 <= number < 1 << 31 for number in vocabulary.values()
+    ):
         return "model.vocab has other numbers"
     if model.get("unk_token") != "[UNK]":
         return "model.unk_token"
@@ -276,12 +379,28 @@ def _bert_pipeline(content: bytes, settings: TokenizerSettings) -> WordPiece | s
         lower = settings.lower_case
     if overrides and settings.strip_accents is not None:
         accents = settings.strip_accents
-    cjk = settings.cjk if overrides and settings.cjk is not None else normal.get("handle_chinese_chars", True)
-    special_numbers = {*special.first, *special.middle, *special.last, special.pad, special.unknown}
-    splitting = [token for token in added if token.number not in special_numbers and token.content not in _BERT_TOKENS]
+    cjk = (
+        settings.cjk
+        if overrides and settings.cjk is not None
+        else normal.get("handle_chinese_chars", True)
+    )
+    special_numbers = {
+        *special.first,
+        *special.middle,
+        *special.last,
+        special.pad,
+        special.unknown,
+    }
+    splitting = [
+        token
+        for token in added
+        if token.number not in special_numbers and token.content not in _BERT_TOKENS
+    ]
     return WordPiece(
         vocabulary,
-        settings.complete(special, names.get, parts.get("padding"), parts.get("truncation")),
+        settings.complete(
+            special, names.get, parts.get("padding"), parts.get("truncation")
+        ),
         lower_case=bool(lower),
         strip_accents=accents if isinstance(accents, bool) else None,
         clean=bool(normal.get("clean_text", True)),
@@ -292,7 +411,9 @@ def _bert_pipeline(content: bytes, settings: TokenizerSettings) -> WordPiece | s
     )
 
 
-def _added_tokens(listed: object, settings: TokenizerSettings) -> list[AddedToken] | str:
+def _added_tokens(
+    listed: object, settings: TokenizerSettings
+) -> list[AddedToken] | str:
     """Return the added tokens of both files, or the key that needs the library."""
     entries = listed if isinstance(listed, list) else []
     if len(entries) > MAX_TOKENS:
@@ -313,10 +434,19 @@ class LibraryTokenizer:
 
     def __init__(self, library: Any, settings: TokenizerSettings) -> None:
         normalizer = library.normalizer
-        if normalizer is not None and _growth(json.loads(normalizer.__getstate__())) > MAX_GROWTH:
-            raise ModelLoadError(f"tokenizer.json replaces texts by more than {MAX_GROWTH} times longer ones")
-        if hasattr(library.model, "max_input_chars_per_word"):  # cutting a word up costs its length squared
-            library.model.max_input_chars_per_word = min(library.model.max_input_chars_per_word, WORD_CHARS_LIMIT)
+        if (
+            normalizer is not None
+            and _growth(json.loads(normalizer.__getstate__())) > MAX_GROWTH
+        ):
+            raise ModelLoadError(
+                f"tokenizer.json replaces texts by more than {MAX_GROWTH} times longer ones"
+            )
+        if hasattr(
+            library.model, "max_input_chars_per_word"
+        ):  # cutting a word up costs its length squared
+            library.model.max_input_chars_per_word = min(
+                library.model.max_input_chars_per_word, WORD_CHARS_LIMIT
+            )
         padding, truncation = library.padding, library.truncation
         library.no_padding()
         library.no_truncation()
@@ -324,11 +454,19 @@ class LibraryTokenizer:
         self._library = library
         processor = library.post_processor
         try:
-            special = special_of(None if processor is None else json.loads(processor.__getstate__()))
+            special = special_of(
+                None if processor is None else json.loads(processor.__getstate__())
+            )
         except UnsupportedProcessorError as error:
-            raise ModelLoadError(f"tokenizer.json beside the model cannot be used: {error} is not supported") from None
-        special = special._replace(pad=self._number("[PAD]", "<pad>"), unknown=self._number("[UNK]", "<unk>"))
-        self.special = settings.complete(special, library.token_to_id, padding, truncation)
+            raise ModelLoadError(
+                f"tokenizer.json beside the model cannot be used: {error} is not supported"
+            ) from None
+        special = special._replace(
+            pad=self._number("[PAD]", "<pad>"), unknown=self._number("[UNK]", "<unk>")
+        )
+        self.special = settings.complete(
+            special, library.token_to_id, padding, truncation
+        )
 
     def tokens(self, text: str) -> Iterator[Token]:
         try:
@@ -337,8 +475,13 @@ class LibraryTokenizer:
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # what Rust calls a panic is no Exception, and would end the request's thread
-            raise invalid_input(f"the model's tokenizer cannot take this text: {str(error)[:200]}") from None
-        return (Token(number, *offsets) for number, offsets in zip(encoded.ids, encoded.offsets, strict=True))
+            raise invalid_input(
+                f"the model's tokenizer cannot take this text: {str(error)[:200]}"
+            ) from None
+        return (
+            Token(number, *offsets)
+            for number, offsets in zip(encoded.ids, encoded.offsets, strict=True)
+        )
 
     def _number(self, *names: str) -> int:
         numbers = (self._library.token_to_id(name) for name in names)
@@ -364,7 +507,11 @@ def _growth(normalizer: Any) -> int:
     """Return how many times longer a text may become by a normalizer's ``Replace`` parts, one after the other."""
     if not isinstance(normalizer, dict):
         return 1
-    growth = max(1, len(str(normalizer.get("content", "")))) if normalizer.get("type") == "Replace" else 1
+    growth = (
+        max(1, len(str(normalizer.get("content", ""))))
+        if normalizer.get("type") == "Replace"
+        else 1
+    )
     for part in normalizer.get("normalizers", ()):
         growth *= _growth(part)
     return growth
@@ -378,4 +525,8 @@ def _weight(content: bytes) -> int:
 def _numbered(content: bytes) -> dict[str, int]:
     """Return a vocabulary with one token a line, numbered from 0."""
     lines = content.decode("utf-8-sig", errors="replace").split("\n")
-    return {line.rstrip("\r"): number for number, line in enumerate(lines) if line.rstrip("\r")}
+    return {
+        line.rstrip("\r"): number
+        for number, line in enumerate(lines)
+        if line.rstrip("\r")
+    }

@@ -24,8 +24,12 @@ class Special(NamedTuple):
     last: tuple[int, ...] = ()  # at the end
     pad: int = 0  # fills up to a model's fixed length
     unknown: int = 0  # replaces pieces that the vocabulary lacks
-    single_types: tuple[int, ...] = ()  # token types of ``first``, the text and ``last``; empty for BERT's
-    pair_types: tuple[int, ...] = ()  # of ``first``, a text, ``middle``, the other text and ``last``
+    single_types: tuple[
+        int, ...
+    ] = ()  # token types of ``first``, the text and ``last``; empty for BERT's
+    pair_types: tuple[
+        int, ...
+    ] = ()  # of ``first``, a text, ``middle``, the other text and ``last``
     pad_type: int = 0
     pad_left: bool = False
     cut_left: bool = False
@@ -53,5 +57,7 @@ class Tokenizer(Protocol):
 
 def keeps_case(vocabulary: Iterable[str]) -> bool:
     """Return whether a vocabulary has words with capitals; special words in brackets do not count."""
-    words = [word for word in vocabulary if not (word.startswith("[") and word.endswith("]"))]
+    words = [
+        word for word in vocabulary if not (word.startswith("[") and word.endswith("]"))
+    ]
     return sum(word != word.lower() for word in words) > CASED_SHARE * len(words)

@@ -18,7 +18,9 @@ from pocketserve.tasks.text.hugging_face.added_tokens import AddedToken, AddedTo
 from pocketserve.tasks.text.tokens import Special, Token
 
 MAX_WORD_CHARS = 100
-WORD_CHARS_LIMIT = 1000  # of what a file may ask for: cutting a word up costs its length squared
+WORD_CHARS_LIMIT = (
+    1000  # of what a file may ask for: cutting a word up costs its length squared
+)
 _CJK = (
     *((0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F)),
     *((0x2B740, 0x2B81F), (0x2B920, 0x2CEAF), (0xF900, 0xFAFF), (0x2F800, 0x2FA1F)),
@@ -29,7 +31,9 @@ _CJK = (
 class WordPiece:
     """Cuts texts into pieces of a vocabulary."""
 
-    vocabulary: Mapping[str, int]  # number by piece; pieces inside a word start with ``prefix``
+    vocabulary: Mapping[
+        str, int
+    ]  # number by piece; pieces inside a word start with ``prefix``
     special: Special  # [CLS], [SEP], [PAD] and [UNK]
     _: KW_ONLY
     lower_case: bool
@@ -66,7 +70,9 @@ class WordPiece:
         for match in self._added.in_normalised(normalised):
             yield from self._word_tokens(pairs[behind : match.start])
             behind = match.end
-            yield Token(match.number, pairs[match.start][1], pairs[match.end - 1][1] + 1)
+            yield Token(
+                match.number, pairs[match.start][1], pairs[match.end - 1][1] + 1
+            )
         yield from self._word_tokens(pairs[behind:])
 
     def _normalise(self, text: str) -> str:
@@ -84,7 +90,9 @@ class WordPiece:
         for word, positions in self._split(chars):
             yield from self._pieces(word, positions)
 
-    def _split(self, chars: Iterable[tuple[str, int]]) -> Iterator[tuple[str, list[int]]]:
+    def _split(
+        self, chars: Iterable[tuple[str, int]]
+    ) -> Iterator[tuple[str, list[int]]]:
         """Yield words and single punctuation marks, with the position in the text of each of their characters."""
         word: list[str] = []
         positions: list[int] = []
@@ -114,7 +122,10 @@ class WordPiece:
             prefix = self.prefix if start else ""
             last = min(len(word), start + self._longest)
             ends = range(last, start, -1)
-            end = next((end for end in ends if prefix + word[start:end] in self.vocabulary), None)
+            end = next(
+                (end for end in ends if prefix + word[start:end] in self.vocabulary),
+                None,
+            )
             if end is None:
                 return unknown
             number = self.vocabulary[prefix + word[start:end]]
@@ -124,7 +135,9 @@ class WordPiece:
 
 
 @functools.lru_cache(maxsize=1 << 14)
-def _normalised(char: str, lower_case: bool, strip_accents: bool, clean: bool, cjk: bool) -> str:
+def _normalised(
+    char: str, lower_case: bool, strip_accents: bool, clean: bool, cjk: bool
+) -> str:
     """Return nothing, a space, the character itself, or several characters."""
     kind = unicodedata.category(char)
     if char in "\t\n\r":
@@ -132,15 +145,25 @@ def _normalised(char: str, lower_case: bool, strip_accents: bool, clean: bool, c
     # Characters that this Python's Unicode does not know yet (Cn) are words to a tokenizer of any age.
     if clean and (char in "\0\ufffd" or kind in ("Cc", "Cf", "Co", "Cs")):
         return ""
-    if char.isspace() and char not in "\x1c\x1d\x1e\x1f":  # those are spaces to Python alone
+    if (
+        char.isspace() and char not in "\x1c\x1d\x1e\x1f"
+    ):  # those are spaces to Python alone
         return " "  # spaces are spaces to whoever splits words, cleaned or not
     is_cjk = cjk and any(low <= ord(char) <= high for low, high in _CJK)
     if strip_accents:
-        char = "".join(part for part in unicodedata.normalize("NFD", char) if unicodedata.category(part) != "Mn")
+        char = "".join(
+            part
+            for part in unicodedata.normalize("NFD", char)
+            if unicodedata.category(part) != "Mn"
+        )
     char = "".join(part.lower() for part in char) if lower_case else char
     return f" {char} " if is_cjk else char
 
 
 @functools.lru_cache(maxsize=1 << 14)
 def _is_punctuation(char: str) -> bool:
-    return char in string.punctuation if char.isascii() else unicodedata.category(char)[0] == "P"
+    return (
+        char in string.punctuation
+        if char.isascii()
+        else unicodedata.category(char)[0] == "P"
+    )

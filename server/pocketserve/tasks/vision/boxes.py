@@ -10,7 +10,9 @@ from pocketserve.tasks.vision.detection_options import AnchorOptions
 from pocketserve.tensors import Array
 
 
-def to_corners(boxes: Array, box_type: str, order: tuple[int, ...] = (0, 1, 2, 3)) -> Array:
+def to_corners(
+    boxes: Array, box_type: str, order: tuple[int, ...] = (0, 1, 2, 3)
+) -> Array:
     """Convert boxes [n, 4 or more columns] of any layout to corners.
 
     Args:
@@ -27,7 +29,9 @@ def to_corners(boxes: Array, box_type: str, order: tuple[int, ...] = (0, 1, 2, 3
     return corners
 
 
-def decode_anchors(raw: Array, anchors: Array, scale: tuple[float, ...], exponential: bool) -> Array:
+def decode_anchors(
+    raw: Array, anchors: Array, scale: tuple[float, ...], exponential: bool
+) -> Array:
     """Convert offsets from anchors to corners, as ratios.
 
     Args:
@@ -37,7 +41,9 @@ def decode_anchors(raw: Array, anchors: Array, scale: tuple[float, ...], exponen
     offsets = raw[:, :4].astype(np.float64) / np.asarray(scale)
     center = offsets[:, :2] * anchors[:, 2:] + anchors[:, :2]
     with np.errstate(over="ignore"):
-        size = (np.exp(offsets[:, 2:]) if exponential else offsets[:, 2:]) * anchors[:, 2:]
+        size = (np.exp(offsets[:, 2:]) if exponential else offsets[:, 2:]) * anchors[
+            :, 2:
+        ]
     return to_corners(np.concatenate([center, size], axis=1), "center", (1, 0, 3, 2))
 
 
@@ -47,20 +53,35 @@ def generate_anchors(options: AnchorOptions, width: int, height: int) -> Array:
     One layer of cells per stride; each cell has one anchor per aspect ratio at the layer's scale, and one more at the
     geometric mean of that scale and the next. With ``reduce_lowest`` the first layer has three only.
     """
-    scales = [*np.linspace(options.min_scale, options.max_scale, len(options.strides)), 1.0]
+    scales = [
+        *np.linspace(options.min_scale, options.max_scale, len(options.strides)),
+        1.0,
+    ]
     layers = []
     for index, stride in enumerate(options.strides):
         pairs = [(scales[index], ratio) for ratio in options.aspect_ratios]
         if index == 0 and options.reduce_lowest:
             pairs = [(0.1, 1.0), (scales[0], 2.0), (scales[0], 0.5)]
         elif options.interpolated_ratio > 0:
-            pairs.append((np.sqrt(scales[index] * scales[index + 1]), options.interpolated_ratio))
-        sizes = np.array([(scale / np.sqrt(ratio), scale * np.sqrt(ratio)) for scale, ratio in pairs])
+            pairs.append(
+                (np.sqrt(scales[index] * scales[index + 1]), options.interpolated_ratio)
+            )
+        sizes = np.array(
+            [(scale / np.sqrt(ratio), scale * np.sqrt(ratio)) for scale, ratio in pairs]
+        )
         sizes = np.ones_like(sizes) if options.fixed_size else sizes
         columns, rows = -(-width // stride), -(-height // stride)
-        y, x = np.meshgrid((np.arange(rows) + 0.5) / rows, (np.arange(columns) + 0.5) / columns, indexing="ij")
-        centers = np.repeat(np.stack([y, x], axis=-1).reshape(-1, 2), len(sizes), axis=0)
-        layers.append(np.concatenate([centers, np.tile(sizes, (rows * columns, 1))], axis=1))
+        y, x = np.meshgrid(
+            (np.arange(rows) + 0.5) / rows,
+            (np.arange(columns) + 0.5) / columns,
+            indexing="ij",
+        )
+        centers = np.repeat(
+            np.stack([y, x], axis=-1).reshape(-1, 2), len(sizes), axis=0
+        )
+        layers.append(
+            np.concatenate([centers, np.tile(sizes, (rows * columns, 1))], axis=1)
+        )
     return np.concatenate(layers)
 
 
@@ -76,7 +97,10 @@ def suppress(boxes: Array, classes: Array, limit: float, maximum: int) -> Array:
     while len(left) and len(best_first) < maximum:
         best, rest = left[0], left[1:]
         best_first.append(best)
-        left = rest[(overlap(boxes[best], boxes[rest]) <= limit) | (classes[rest] != classes[best])]
+        left = rest[
+            (overlap(boxes[best], boxes[rest]) <= limit)
+            | (classes[rest] != classes[best])
+        ]
     return np.array(best_first, dtype=np.intp)
 
 

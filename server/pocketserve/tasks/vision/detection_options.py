@@ -16,7 +16,11 @@ FORMAT_NAMES = (
 
 def _strides(table: TomlTable, key: str) -> tuple[int, ...]:
     def check(value: object) -> bool:
-        return isinstance(value, list) and 0 < len(value) <= 16 and all(type(v) is int and 0 < v <= 4096 for v in value)
+        return (
+            isinstance(value, list)
+            and 0 < len(value) <= 16
+            and all(type(v) is int and 0 < v <= 4096 for v in value)
+        )
 
     strides = table.take(key, check, "a list of whole numbers, one per layer")
     if strides is None:
@@ -30,13 +34,21 @@ class AnchorOptions(NamedTuple):
     strides: Annotated[tuple[int, ...], _strides] = ()
     min_scale: Annotated[float, TomlTable.number, 0.001, 10] = 0.2
     max_scale: Annotated[float, TomlTable.number, 0.001, 10] = 0.95
-    aspect_ratios: Annotated[tuple[float, ...], _divisors] = (1.0, 2.0, 0.5, 3.0, 1.0 / 3.0)
+    aspect_ratios: Annotated[tuple[float, ...], _divisors] = (
+        1.0,
+        2.0,
+        0.5,
+        3.0,
+        1.0 / 3.0,
+    )
     interpolated_ratio: Annotated[float, TomlTable.number, 0, 100] = 1.0
     reduce_lowest: Annotated[bool, TomlTable.flag] = True
     fixed_size: Annotated[bool, TomlTable.flag] = False
 
 
-def _divisors(table: TomlTable, key: str, count: int | None = None) -> tuple[float, ...] | None:
+def _divisors(
+    table: TomlTable, key: str, count: int | None = None
+) -> tuple[float, ...] | None:
     values = table.numbers(key, nonzero=True)
     if count is not None and values is not None and len(values) != count:
         raise table.fault(key, "must have four numbers")
@@ -45,7 +57,11 @@ def _divisors(table: TomlTable, key: str, count: int | None = None) -> tuple[flo
 
 def _order(table: TomlTable, key: str) -> tuple[int, ...] | None:
     def check(value: object) -> bool:
-        return isinstance(value, list) and all(type(v) is int for v in value) and sorted(value) == [0, 1, 2, 3]
+        return (
+            isinstance(value, list)
+            and all(type(v) is int for v in value)
+            and sorted(value) == [0, 1, 2, 3]
+        )
 
     order = table.take(key, check, "the positions 0, 1, 2 and 3 in some order")
     return tuple(order) if order else None
@@ -76,7 +92,9 @@ class DetectionOptions:
     scores: Annotated[str | None, TomlTable.text] = None
     classes: Annotated[str | None, TomlTable.text] = None
     count: Annotated[str | None, TomlTable.text] = None
-    box_type: Annotated[str | None, TomlTable.choice, ("boundaries", "upper_left", "center")] = None
+    box_type: Annotated[
+        str | None, TomlTable.choice, ("boundaries", "upper_left", "center")
+    ] = None
     box_order: Annotated[tuple[int, ...] | None, _order] = None
     coordinates: Annotated[str | None, TomlTable.choice, ("ratio", "pixel")] = None
     activation: Annotated[str | None, TomlTable.choice, ACTIVATIONS] = None
@@ -91,4 +109,6 @@ class DetectionOptions:
     exponential: Annotated[bool, TomlTable.flag] = True
 
 
-DETECTION = Section("detection", DetectionOptions, files=lambda options: (options.anchors_file,))
+DETECTION = Section(
+    "detection", DetectionOptions, files=lambda options: (options.anchors_file,)
+)

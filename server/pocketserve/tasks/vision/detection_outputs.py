@@ -8,7 +8,11 @@ from typing import NamedTuple
 import numpy as np
 
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.runtimes.metadata import BoundingBoxProperties, ModelMetadata, TensorMetadata
+from pocketserve.runtimes.metadata import (
+    BoundingBoxProperties,
+    ModelMetadata,
+    TensorMetadata,
+)
 from pocketserve.tasks.model_facts import named_tensor
 from pocketserve.tasks.scores import activate, real_values
 from pocketserve.tasks.vision.boxes import decode_anchors, to_corners
@@ -40,7 +44,9 @@ class OutputFormat(NamedTuple):
 
 
 FORMATS = {
-    "postprocess": OutputFormat(("boxes", "scores", "classes"), "boundaries", (1, 0, 3, 2), suppressed=True),
+    "postprocess": OutputFormat(
+        ("boxes", "scores", "classes"), "boundaries", (1, 0, 3, 2), suppressed=True
+    ),
     "ssd": OutputFormat(("boxes", "scores"), "boundaries", (1, 0, 3, 2)),
     "yolov5": OutputFormat(("rows",), "center"),
     "yolov8": OutputFormat(("rows",), "center"),
@@ -60,15 +66,25 @@ class Candidates(NamedTuple):
 
 def is_postprocessed(outputs: Sequence[TensorSpec]) -> bool:
     """Return whether the outputs have the names of TensorFlow's Object Detection API, or are those of the operator."""
-    names = {name.rpartition("/")[2].partition(":")[0] for spec in outputs for name in (spec.name, *spec.aliases)}
-    return {"detection_boxes", "detection_classes", "detection_scores"} <= names or _is_operator(outputs)
+    names = {
+        name.rpartition("/")[2].partition(":")[0]
+        for spec in outputs
+        for name in (spec.name, *spec.aliases)
+    }
+    return {
+        "detection_boxes",
+        "detection_classes",
+        "detection_scores",
+    } <= names or _is_operator(outputs)
 
 
 def _is_operator(outputs: Sequence[TensorSpec]) -> bool:
     """Return whether there are boxes [1, n, 4], two rows [1, n] and a single number."""
     boxes = [spec for spec in outputs if len(spec.shape) == 3 and spec.shape[-1] == 4]
     rows = [spec for spec in outputs if len(spec.shape) == 2 and spec.shape[-1] != 1]
-    single = [spec for spec in outputs if spec.shape in ((1,), (-1,), (1, 1), (-1, 1), ())]
+    single = [
+        spec for spec in outputs if spec.shape in ((1,), (-1,), (1, 1), (-1, 1), ())
+    ]
     return (len(outputs), len(boxes), len(rows), len(single)) == (4, 1, 2, 1)
 
 
@@ -89,7 +105,9 @@ class DetectionOutputs:
         metadata: ModelMetadata,
         anchors: Array | None = None,
     ) -> None:
-        name = options.format or ("postprocess" if is_postprocessed(outputs) or options.classes else None)
+        name = options.format or (
+            "postprocess" if is_postprocessed(outputs) or options.classes else None
+        )
         if name is None:
             raise ModelLoadError(
                 "model.toml: task object-detection needs [detection] format for these outputs: one of "
@@ -100,17 +118,30 @@ class DetectionOutputs:
         roles, box_type, order, self.suppressed = FORMATS[name]
         described = metadata.outputs if len(metadata.outputs) == len(outputs) else ()
         self._guessed = False  # scores and classes are told apart by their order alone
-        self._roles = {"rows": self._rows(outputs)} if roles == ("rows",) else self._match(outputs, described)
+        self._roles = (
+            {"rows": self._rows(outputs)}
+            if roles == ("rows",)
+            else self._match(outputs, described)
+        )
         for role in roles:
             if role not in self._roles:
                 names = ", ".join(repr(spec.name) for spec in outputs)
-                raise ModelLoadError(f"model.toml: detection.{role} must name one of the outputs {names}")
+                raise ModelLoadError(
+                    f"model.toml: detection.{role} must name one of the outputs {names}"
+                )
         if described and "boxes" in roles:
             content = described[list(outputs).index(self._roles["boxes"])].content
             properties = content.properties if content is not None else None
-            if isinstance(properties, BoundingBoxProperties) and properties.type != "unknown":
+            if (
+                isinstance(properties, BoundingBoxProperties)
+                and properties.type != "unknown"
+            ):
                 box_type = properties.type
-                order = properties.order if sorted(properties.order) == [0, 1, 2, 3] else PLAIN_ORDER
+                order = (
+                    properties.order
+                    if sorted(properties.order) == [0, 1, 2, 3]
+                    else PLAIN_ORDER
+                )
         if options.box_type is not None:
             box_type, order = options.box_type, PLAIN_ORDER
         self._layout = (box_type, options.box_order or order)
@@ -128,15 +159,31 @@ class DetectionOutputs:
         for spec in outputs:
             if len(spec.shape) == 3 or spec.open:
                 return spec
-        raise ModelLoadError(f"model.toml: detection.format {self.format} needs an output of three dimensions")
+        raise ModelLoadError(
+            f"model.toml: detection.format {self.format} needs an output of three dimensions"
+        )
 
-    def _match(self, outputs: Sequence[TensorSpec], described: Sequence[TensorMetadata]) -> dict[str, TensorSpec]:
+    def _match(
+        self, outputs: Sequence[TensorSpec], described: Sequence[TensorMetadata]
+    ) -> dict[str, TensorSpec]:
         """Return outputs by role, as the manifest, the file's metadata, the outputs' names and their order tell it."""
-        names = {role: name for role in WORDS if (name := getattr(self._options, role)) is not None}
-        roles = {role: named_tensor(outputs, f"detection.{role}", name) for role, name in names.items()}
+        names = {
+            role: name
+            for role in WORDS
+            if (name := getattr(self._options, role)) is not None
+        }
+        roles = {
+            role: named_tensor(outputs, f"detection.{role}", name)
+            for role, name in names.items()
+        }
 
         def assign(role: str | None, spec: TensorSpec) -> None:
-            if role is not None and role not in roles and spec not in roles.values() and _could_be(role, spec):
+            if (
+                role is not None
+                and role not in roles
+                and spec not in roles.values()
+                and _could_be(role, spec)
+            ):
                 roles[role] = spec
 
         for spec, tensor in zip(outputs, described, strict=False):
@@ -148,7 +195,9 @@ class DetectionOutputs:
             assign(role, spec)
         return roles
 
-    def candidates(self, outputs: Mapping[str, Array], size: tuple[int, int], floor: float) -> Candidates:
+    def candidates(
+        self, outputs: Mapping[str, Array], size: tuple[int, int], floor: float
+    ) -> Candidates:
         """Return the candidates that reach a score, best first, at most MAX_CANDIDATES.
 
         Args:
@@ -158,8 +207,15 @@ class DetectionOutputs:
         Raises:
             ValueError: the outputs have other shapes than the format needs.
         """
-        values = {role: real_values(outputs[spec.name], spec) for role, spec in self._roles.items()}
-        readers = {"postprocess": self._read_postprocessed, "ssd": self._read_tables, "detr": self._read_tables}
+        values = {
+            role: real_values(outputs[spec.name], spec)
+            for role, spec in self._roles.items()
+        }
+        readers = {
+            "postprocess": self._read_postprocessed,
+            "ssd": self._read_tables,
+            "detr": self._read_tables,
+        }
         boxes, scores, classes = readers.get(self.format, self._read_rows)(values)
         best = np.flatnonzero((scores >= floor) & np.isfinite(scores))
         best = best[np.argsort(-scores[best], kind="stable")[:MAX_CANDIDATES]]
@@ -179,17 +235,25 @@ class DetectionOutputs:
             scores, classes = classes, scores
         boxes = values["boxes"].reshape(-1, 4)
         count = min(len(boxes), len(scores), len(classes))
-        if "count" in values and values["count"].size == 1 and np.isfinite(values["count"]).all():
+        if (
+            "count" in values
+            and values["count"].size == 1
+            and np.isfinite(values["count"]).all()
+        ):
             count = min(count, max(0, int(values["count"].reshape(-1)[0])))
         corners = to_corners(boxes[:count], *self._layout)
-        return Candidates(corners, scores[:count].astype(np.float64), _whole_numbers(classes[:count]))
+        return Candidates(
+            corners, scores[:count].astype(np.float64), _whole_numbers(classes[:count])
+        )
 
     def _read_tables(self, values: Mapping[str, Array]) -> Candidates:
         """Read boxes and scores of all classes: raw or finished ones of an SSD, or DETR's."""
         options, anchors, is_detr = self._options, self._anchors, self.format == "detr"
         boxes, scores = _table(values["boxes"]), _table(values["scores"])
         if len(boxes) != len(scores) or boxes.shape[1] < 4:
-            raise ValueError(f"boxes {list(boxes.shape)} and scores {list(scores.shape)} do not belong together")
+            raise ValueError(
+                f"boxes {list(boxes.shape)} and scores {list(scores.shape)} do not belong together"
+            )
         activation = self.activation or ("softmax" if is_detr else "none")
         scores = activate(scores.astype(np.float64), activation)
         if is_detr and activation == "sigmoid":  # a box may have several classes
@@ -201,9 +265,14 @@ class DetectionOutputs:
         if anchors is None or is_detr:
             return _best_classes(to_corners(boxes, *self._layout), scores)
         if len(anchors) != len(boxes):
-            raise ValueError(f"the model gives {len(boxes)} boxes, but there are {len(anchors)} anchors")
+            raise ValueError(
+                f"the model gives {len(boxes)} boxes, but there are {len(anchors)} anchors"
+            )
         ordered = boxes[:, list(options.box_order or PLAIN_ORDER)]
-        return _best_classes(decode_anchors(ordered, anchors, options.box_scale, options.exponential), scores)
+        return _best_classes(
+            decode_anchors(ordered, anchors, options.box_scale, options.exponential),
+            scores,
+        )
 
     def _read_rows(self, values: Mapping[str, Array]) -> Candidates:
         """Read rows: YOLO v5 (box, object, classes), v8 (box, classes) transposed, v10 (box, score, class).
@@ -217,22 +286,38 @@ class DetectionOutputs:
             first_class = 4
         if rows.shape[1] <= first_class:
             need = f"{self.format} needs at least {first_class + 1} numbers a box"
-            raise ValueError(f"{need}, output {self._roles['rows'].name!r} has {rows.shape}")
+            raise ValueError(
+                f"{need}, output {self._roles['rows'].name!r} has {rows.shape}"
+            )
         corners = to_corners(rows, *self._layout)
         if self.format == "yolov10":
-            return Candidates(corners, rows[:, 4].astype(np.float64), _whole_numbers(rows[:, 5]))
+            return Candidates(
+                corners, rows[:, 4].astype(np.float64), _whole_numbers(rows[:, 5])
+            )
         activation = self._options.activation or "none"
-        candidates = _best_classes(corners, activate(rows[:, first_class:].astype(np.float64), activation))
+        candidates = _best_classes(
+            corners, activate(rows[:, first_class:].astype(np.float64), activation)
+        )
         if first_class == 4:
             return candidates
-        return candidates._replace(scores=candidates.scores * activate(rows[:, 4].astype(np.float64), activation))
+        return candidates._replace(
+            scores=candidates.scores
+            * activate(rows[:, 4].astype(np.float64), activation)
+        )
 
 
 def _role_of(text: str) -> str | None:
     lowered = text.lower()
     if any(word in lowered for word in AMBIGUOUS):
         return None
-    return next((role for role, words in WORDS.items() if any(word in lowered for word in words)), None)
+    return next(
+        (
+            role
+            for role, words in WORDS.items()
+            if any(word in lowered for word in words)
+        ),
+        None,
+    )
 
 
 def _could_be(role: str, spec: TensorSpec) -> bool:
@@ -247,12 +332,21 @@ def _by_order(outputs: Sequence[TensorSpec]) -> dict[str, TensorSpec]:
     """Return roles by the order of TensorFlow Lite's operator, of TensorFlow 2's exports, or of boxes and scores."""
     if _is_operator(outputs):
         first_boxes = len(outputs[0].shape) == 3
-        names = ("boxes", "classes", "scores", "count") if first_boxes else ("scores", "boxes", "count", "classes")
+        names = (
+            ("boxes", "classes", "scores", "count")
+            if first_boxes
+            else ("scores", "boxes", "count", "classes")
+        )
         return dict(zip(names, outputs, strict=True))
-    tables = sorted((spec for spec in outputs if len(spec.shape) >= 2), key=lambda spec: -len(spec.shape))
+    tables = sorted(
+        (spec for spec in outputs if len(spec.shape) >= 2),
+        key=lambda spec: -len(spec.shape),
+    )
     boxes = next((spec for spec in tables if spec.shape[-1] == 4), None)
     rest = [spec for spec in outputs if spec is not boxes]
-    return ({"boxes": boxes} if boxes else {}) | dict(zip(("scores", "classes"), rest, strict=False))
+    return ({"boxes": boxes} if boxes else {}) | dict(
+        zip(("scores", "classes"), rest, strict=False)
+    )
 
 
 def _are_whole(values: Array) -> bool:
@@ -279,6 +373,8 @@ def _all_classes(boxes: Array, scores: Array) -> Candidates:
 def _table(array: Array) -> Array:
     """Return the first picture's rows [n, columns]."""
     if array.ndim < 2:
-        raise ValueError(f"an output of shape {list(array.shape)} holds no table of boxes")
+        raise ValueError(
+            f"an output of shape {list(array.shape)} holds no table of boxes"
+        )
     rows = array[0] if array.ndim >= 3 else array
     return np.asarray(rows.reshape(-1, rows.shape[-1]))

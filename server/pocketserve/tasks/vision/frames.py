@@ -23,7 +23,14 @@ _PACKED = {"rgba": (4, "RGB", "RGBX"), "rgb": (3, "RGB", "RGB"), "gray": (1, "L"
 """Bytes per pixel, and Pillow's modes of picture and bytes."""
 
 ORIENTATIONS = {0: 1, 90: 6, 180: 3, 270: 8}  # EXIF's by the degrees of ``rotation``
-_NEEDS_FORMAT = ("width", "height", "rotation", "row_stride", "uv_row_stride", "pixel_stride")
+_NEEDS_FORMAT = (
+    "width",
+    "height",
+    "rotation",
+    "row_stride",
+    "uv_row_stride",
+    "pixel_stride",
+)
 
 
 def is_frame(hints: Hints) -> bool:
@@ -32,7 +39,9 @@ def is_frame(hints: Hints) -> bool:
     if name is None:
         stray = next((name for name in _NEEDS_FORMAT if name in hints.values), None)
         if stray is not None:
-            raise invalid_parameter(f"parameter {stray} needs format, one of {', '.join(FORMATS)}")
+            raise invalid_parameter(
+                f"parameter {stray} needs format, one of {', '.join(FORMATS)}"
+            )
         return False
     if name not in FORMATS:
         raise invalid_parameter(f"parameter format must be one of {', '.join(FORMATS)}")
@@ -43,10 +52,14 @@ def frame_size(hints: Hints, max_pixels: int) -> tuple[int, int]:
     """Return (width, height) of the frame once it is turned upright."""
     values = hints.values
     if "width" not in values or "height" not in values:
-        raise invalid_parameter(f"format={values['format']} needs the parameters width and height")
+        raise invalid_parameter(
+            f"format={values['format']} needs the parameters width and height"
+        )
     width, height = values["width"], values["height"]
     if width * height > max_pixels:
-        raise invalid_input(f"the frame has {width}x{height} pixels; the limit is {max_pixels} (max_image_pixels)")
+        raise invalid_input(
+            f"the frame has {width}x{height} pixels; the limit is {max_pixels} (max_image_pixels)"
+        )
     return (height, width) if values.get("rotation", 0) % 180 else (width, height)
 
 
@@ -69,7 +82,12 @@ def read_frame(body: memoryview, hints: Hints, *, halved: bool = False) -> Image
         picture = PIL.Image.new(mode, (width, height), None)
         for top, bottom in spans(height, width):
             rows = body[top * row : bottom * row]
-            picture.paste(PIL.Image.frombytes(mode, (width, bottom - top), rows, "raw", raw_mode, row), (0, top))
+            picture.paste(
+                PIL.Image.frombytes(
+                    mode, (width, bottom - top), rows, "raw", raw_mode, row
+                ),
+                (0, top),
+            )
         return picture
     planes = _yuv(body, hints)
     picture = PIL.Image.new("RGB", planes[1 if halved else 0].shape[::-1], None)
@@ -79,7 +97,10 @@ def read_frame(body: memoryview, hints: Hints, *, halved: bool = False) -> Image
         if halved:
             luma = luma.reduce(2)
         else:
-            chroma = [plane.resize(luma.size, PIL.Image.Resampling.NEAREST) for plane in chroma]
+            chroma = [
+                plane.resize(luma.size, PIL.Image.Resampling.NEAREST)
+                for plane in chroma
+            ]
         strip = PIL.Image.merge("YCbCr", (luma, *chroma)).convert("RGB")
         picture.paste(strip, (0, top if halved else 2 * top))
     return picture
@@ -90,16 +111,24 @@ def _yuv(body: memoryview, hints: Hints) -> tuple[Array, Array, Array]:
     values, interleaved = hints.values, hints.values["format"] == "nv21"
     width, height = values["width"], values["height"]
     if width % 2 or height % 2:
-        raise invalid_parameter(f"format={values['format']} needs an even width and height, not {width}x{height}")
+        raise invalid_parameter(
+            f"format={values['format']} needs an even width and height, not {width}x{height}"
+        )
     row = _stride(hints, "row_stride", width)
     start, columns, rows = height * row, width // 2, height // 2
     if interleaved:
         _check_pixel_stride(hints, 2)
     step = values.get("pixel_stride", 2 if interleaved else 1)
     used = width if interleaved else (columns - 1) * step + 1
-    uv_row = _stride(hints, "uv_row_stride", used, row if interleaved else columns * step)
+    uv_row = _stride(
+        hints, "uv_row_stride", used, row if interleaved else columns * step
+    )
     # Android's buffers end with the last value of the last row; other sources pad that row too. The length tells.
-    short, full, planes = (rows - 1) * uv_row + used, rows * uv_row, 1 if interleaved else 2
+    short, full, planes = (
+        (rows - 1) * uv_row + used,
+        rows * uv_row,
+        1 if interleaved else 2,
+    )
     _check_length(body, start + planes * short, start + planes * full, hints)
     second = start + (full if len(body) == start + 2 * full else short)
     blue, red = (start + 1, start) if interleaved else (start, second)
@@ -112,13 +141,17 @@ def _yuv(body: memoryview, hints: Hints) -> tuple[Array, Array, Array]:
 
 def _check_pixel_stride(hints: Hints, step: int) -> None:
     if hints.values.get("pixel_stride", step) != step:
-        raise invalid_parameter(f"format={hints.values['format']} has a pixel_stride of {step}")
+        raise invalid_parameter(
+            f"format={hints.values['format']} has a pixel_stride of {step}"
+        )
 
 
 def _stride(hints: Hints, name: str, least: int, default: int | None = None) -> int:
     stride: int = hints.values.get(name, least if default is None else default)
     if stride < least:
-        raise invalid_parameter(f"parameter {name} is {stride}, but a row has {least} bytes")
+        raise invalid_parameter(
+            f"parameter {name} is {stride}, but a row has {least} bytes"
+        )
     return stride
 
 

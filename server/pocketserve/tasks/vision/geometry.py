@@ -87,7 +87,10 @@ class Sizing(NamedTuple):
             width, height = width * scale, height * scale
         sides = (int(width), int(height))
         if self.multiple > 1:
-            sides = (sides[0] - sides[0] % self.multiple, sides[1] - sides[1] % self.multiple)
+            sides = (
+                sides[0] - sides[0] % self.multiple,
+                sides[1] - sides[1] % self.multiple,
+            )
         return max(1, sides[0]), max(1, sides[1])
 
     def _by_shortest_side(self, width: float, height: float) -> tuple[float, float]:
@@ -101,7 +104,9 @@ class Sizing(NamedTuple):
         return (new_short, new_long) if width <= height else (new_long, new_short)
 
 
-def place_sized(picture: tuple[int, int], sizing: Sizing, region: Area | None = None) -> Placement:
+def place_sized(
+    picture: tuple[int, int], sizing: Sizing, region: Area | None = None
+) -> Placement:
     """Place a picture as another library's image processor does.
 
     Args:
@@ -113,10 +118,16 @@ def place_sized(picture: tuple[int, int], sizing: Sizing, region: Area | None = 
         source = _middle(source, sizing.cut)
     scaled = sizing.scaled((source.width, source.height))
     size = sizing.crop or sizing.pad or scaled
-    x, width, target_x, target_width = _visible(source.x, source.width, scaled[0], size[0], sizing)
-    y, height, target_y, target_height = _visible(source.y, source.height, scaled[1], size[1], sizing)
+    x, width, target_x, target_width = _visible(
+        source.x, source.width, scaled[0], size[0], sizing
+    )
+    y, height, target_y, target_height = _visible(
+        source.y, source.height, scaled[1], size[1], sizing
+    )
     visible = Area(x, y, width, height)
-    return Placement(picture, size, visible, Area(target_x, target_y, target_width, target_height))
+    return Placement(
+        picture, size, visible, Area(target_x, target_y, target_width, target_height)
+    )
 
 
 def _middle(area: Area, share: tuple[float, float]) -> Area:
@@ -129,7 +140,9 @@ def _middle(area: Area, share: tuple[float, float]) -> Area:
     return Area(x, y, max(1, width), max(1, height))
 
 
-def _visible(start: float, length: float, scaled: int, size: int, sizing: Sizing) -> tuple[float, float, int, int]:
+def _visible(
+    start: float, length: float, scaled: int, size: int, sizing: Sizing
+) -> tuple[float, float, int, int]:
     """Return one axis of a placement: start and length in the picture, then start and length in the input."""
     if scaled <= size:
         border = (size - scaled) // 2 if sizing.crop is not None else 0
@@ -140,7 +153,11 @@ def _visible(start: float, length: float, scaled: int, size: int, sizing: Sizing
 
 
 def place(
-    picture: tuple[int, int], size: tuple[int, int], resize: str, region: Area | None = None, crop_fraction: float = 1.0
+    picture: tuple[int, int],
+    size: tuple[int, int],
+    resize: str,
+    region: Area | None = None,
+    crop_fraction: float = 1.0,
 ) -> Placement:
     """Choose what of a picture goes where in an input.
 
@@ -155,7 +172,12 @@ def place(
     if resize == "crop":
         scale = min(source.width / size[0], source.height / size[1]) * crop_fraction
         width, height = size[0] * scale, size[1] * scale
-        source = Area(source.x + (source.width - width) / 2, source.y + (source.height - height) / 2, width, height)
+        source = Area(
+            source.x + (source.width - width) / 2,
+            source.y + (source.height - height) / 2,
+            width,
+            height,
+        )
     elif resize == "letterbox":
         scale = min(size[0] / source.width, size[1] / source.height)
         # Whole pixels: the filling has a sharp edge.
@@ -168,4 +190,9 @@ def place(
 def box_entry(box: Array) -> dict[str, float]:
     """Return a box (left, top, right, bottom) as answers give it, in pixels rounded to hundredths."""
     left, top, right, bottom = box.tolist()
-    return {"x": round(left, 2), "y": round(top, 2), "width": round(right - left, 2), "height": round(bottom - top, 2)}
+    return {
+        "x": round(left, 2),
+        "y": round(top, 2),
+        "width": round(right - left, 2),
+        "height": round(bottom - top, 2),
+    }

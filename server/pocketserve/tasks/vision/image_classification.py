@@ -12,7 +12,12 @@ from pocketserve.tasks.model_facts import CONFIG, ModelFacts
 from pocketserve.tasks.parameters import Parameter
 from pocketserve.tasks.ranking import Ranking, ranking_of
 from pocketserve.tasks.scores import CLASSIFICATION, ClassificationOptions
-from pocketserve.tasks.vision.picture_input import PictureInput, PictureTask, picture_input, takes_picture
+from pocketserve.tasks.vision.picture_input import (
+    PictureInput,
+    PictureTask,
+    picture_input,
+    takes_picture,
+)
 from pocketserve.tasks.vision.preprocessing import IMAGE
 
 if TYPE_CHECKING:
@@ -29,7 +34,11 @@ def fits(facts: ModelFacts) -> bool:
     if classes == 1:  # the probability of the second of two labels
         return len(find_labels(facts).names) == 2
     content = facts.metadata.inputs[0].content if facts.metadata.inputs else None
-    if content is not None and content.kind == "image" and facts.output_metadata(0).associated_files:
+    if (
+        content is not None
+        and content.kind == "image"
+        and facts.output_metadata(0).associated_files
+    ):
         return True
     # A list without its background class, or with one, is off by one.
     return abs(len(find_labels(facts).names) - classes) <= 1
@@ -42,7 +51,11 @@ def class_count(facts: ModelFacts) -> int:
     """
     specs = [spec for spec in facts.outputs if spec.datatype != "BYTES"]
     if len(facts.outputs) > 1:
-        specs = [spec for spec in specs if spec.name == "logits" and _is_library_classifier(facts)]
+        specs = [
+            spec
+            for spec in specs
+            if spec.name == "logits" and _is_library_classifier(facts)
+        ]
     if len(specs) != 1:
         return 0
     shape = specs[0].shape
@@ -51,17 +64,26 @@ def class_count(facts: ModelFacts) -> int:
 
 def _is_library_classifier(facts: ModelFacts) -> bool:
     architectures = facts.json_beside(CONFIG).get("architectures")
-    return isinstance(architectures, list) and "ForImageClassification" in str(architectures[:1])
+    return isinstance(architectures, list) and "ForImageClassification" in str(
+        architectures[:1]
+    )
 
 
 def create(facts: ModelFacts) -> ImageClassification:
     """Set up with the manifest's ``[image]``, ``[classification]`` and labels, completed by what the files say."""
     if not facts.outputs:
-        raise ModelLoadError(f"model.toml: task {NAME} needs an output, the model has none")
+        raise ModelLoadError(
+            f"model.toml: task {NAME} needs an output, the model has none"
+        )
     picture = picture_input(facts, NAME)
     ranking = ranking_of(facts, _scores_output(facts), NAME)
-    if _is_timm(facts) and facts.manifest.section(ClassificationOptions).activation is None:
-        ranking = ranking._replace(options=ranking.options._replace(activation="softmax"))
+    if (
+        _is_timm(facts)
+        and facts.manifest.section(ClassificationOptions).activation is None
+    ):
+        ranking = ranking._replace(
+            options=ranking.options._replace(activation="softmax")
+        )
     return ImageClassification(picture, ranking)
 
 
@@ -70,7 +92,11 @@ def _scores_output(facts: ModelFacts) -> str:
     count = len(find_labels(facts).names)
     if count < 2 or facts.manifest.section(ClassificationOptions).output:
         return ""
-    matches = [spec.name for spec in facts.outputs if spec.datatype != "BYTES" and spec.shape[-1:] == (count,)]
+    matches = [
+        spec.name
+        for spec in facts.outputs
+        if spec.datatype != "BYTES" and spec.shape[-1:] == (count,)
+    ]
     return matches[0] if len(matches) == 1 else ""
 
 
@@ -105,4 +131,6 @@ class ImageClassification(PictureTask):
 
 
 CALL = TaskCall("classify", "picture", "Classification", RANKED)
-TASK = TaskDefinition(NAME, fits, create, (IMAGE, CLASSIFICATION), takes_pictures=True, calls=(CALL,))
+TASK = TaskDefinition(
+    NAME, fits, create, (IMAGE, CLASSIFICATION), takes_pictures=True, calls=(CALL,)
+)

@@ -10,14 +10,25 @@ import numpy as np
 
 from pocketserve.repository.toml_table import Section, TomlTable
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.tasks.base import Answer, AnswerOptions, Arrays, ExtendedAnswer, Runs, TaskDefinition
+from pocketserve.tasks.base import (
+    Answer,
+    AnswerOptions,
+    Arrays,
+    ExtendedAnswer,
+    Runs,
+    TaskDefinition,
+)
 from pocketserve.tasks.entries import CLASS, AnswerField, TaskCall
 from pocketserve.tasks.labels import find_labels, label_of
 from pocketserve.tasks.model_facts import CONFIG, ModelFacts, named_tensor
 from pocketserve.tasks.parameters import Parameter, parameter
 from pocketserve.tasks.scores import activate, real_values, sigmoid, softmax
 from pocketserve.tasks.vision.geometry import Area, Placement
-from pocketserve.tasks.vision.picture_input import PictureTask, picture_input, takes_picture
+from pocketserve.tasks.vision.picture_input import (
+    PictureTask,
+    picture_input,
+    takes_picture,
+)
 from pocketserve.tasks.vision.pictures import CheckedFile
 from pocketserve.tasks.vision.preprocessing import IMAGE
 from pocketserve.tensors import Array, TensorSpec
@@ -52,7 +63,11 @@ def fits(facts: ModelFacts) -> bool:
     if len(facts.outputs) != 1:
         return False
     output = facts.outputs[0]
-    if len(output.shape) == 3 and output.datatype.startswith(("INT", "UINT")) and output.quantization is None:
+    if (
+        len(output.shape) == 3
+        and output.datatype.startswith(("INT", "UINT"))
+        and output.quantization is None
+    ):
         return names > 1
     if _is_library_segmenter(facts) and len(output.shape) == 4:
         return names > 1 and output.shape[1] in (-1, names)
@@ -62,13 +77,18 @@ def fits(facts: ModelFacts) -> bool:
 def _is_library_segmenter(facts: ModelFacts) -> bool:
     """Return whether Hugging Face's file calls the model a segmenter; its maps are [1, classes, height, width]."""
     architectures = facts.json_beside(CONFIG).get("architectures")
-    return isinstance(architectures, list) and "ForSemanticSegmentation" in str(architectures[:1])
+    return isinstance(architectures, list) and "ForSemanticSegmentation" in str(
+        architectures[:1]
+    )
 
 
 def _queries(outputs: Sequence[TensorSpec]) -> tuple[TensorSpec, TensorSpec] | None:
     """Return MaskFormer's outputs, the classes and the masks of its queries; None for other models."""
     by_name = {spec.name: spec for spec in outputs}
-    classes, masks = by_name.get("class_queries_logits"), by_name.get("masks_queries_logits")
+    classes, masks = (
+        by_name.get("class_queries_logits"),
+        by_name.get("masks_queries_logits"),
+    )
     return None if classes is None or masks is None else (classes, masks)
 
 
@@ -97,21 +117,27 @@ class ImageSegmentation(PictureTask):
         self.label_offset = options.label_offset
         self._is_channels_first = _is_library_segmenter(facts)
         self._queries = None if options.output else _queries(facts.outputs)
-        maps = [spec for spec in facts.outputs if spec.open or len(spec.shape) in (3, 4)]
+        maps = [
+            spec for spec in facts.outputs if spec.open or len(spec.shape) in (3, 4)
+        ]
         if self._queries is not None:
             maps = [self._queries[1]]
         if options.output:
             maps = [named_tensor(facts.outputs, "segmentation.output", options.output)]
         if len(maps) != 1:
             names = ", ".join(repr(spec.name) for spec in facts.outputs)
-            raise ModelLoadError(f"model.toml: segmentation.output must name the map of classes, one of {names}")
+            raise ModelLoadError(
+                f"model.toml: segmentation.output must name the map of classes, one of {names}"
+            )
         self._output = maps[0]
 
     def structure(self) -> dict[str, Any]:
         """Return the class names; of a single one, what it stands for depends on the map that comes out."""
         return super().structure() if len(self.labels) > 1 else {}
 
-    def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer | ExtendedAnswer:
+    def answer(
+        self, runs: Runs, options: AnswerOptions, context: Any = None
+    ) -> Answer | ExtendedAnswer:
         """Return ``{"label", "index", "share", "pixels"}``, the largest first; with ``mask=png`` also the mask itself.
 
         ``threshold`` is the least share. Bars of a letterbox do not count.
@@ -127,41 +153,72 @@ class ImageSegmentation(PictureTask):
                 "pixels": int(counts[index]),
             }
             for index in np.argsort(-counts, kind="stable")
-            if counts[index] and counts[index] / classes.size >= (options.threshold or 0.0)
+            if counts[index]
+            and counts[index] / classes.size >= (options.threshold or 0.0)
         ]
         entries = entries[: options.top_k]
         if "mask" not in options.values:
             return entries
         return ExtendedAnswer(
-            entries, {"mask": base64.b64encode(_png(classes)).decode("ascii"), "mask_box": area._asdict()}
+            entries,
+            {
+                "mask": base64.b64encode(_png(classes)).decode("ascii"),
+                "mask_box": area._asdict(),
+            },
         )
 
     def _answer_parameters(self) -> tuple[Parameter, ...]:
-        threshold = parameter("threshold", default=0.0, text="Least share of the picture that is answered.")
+        threshold = parameter(
+            "threshold",
+            default=0.0,
+            text="Least share of the picture that is answered.",
+        )
         return parameter("top_k"), threshold, parameter("mask")
 
     def _draw(self, canvas: Canvas, runs: Runs, answer: Answer, context: Any) -> None:
         classes, area = self._mask(runs[0], context)
-        ground = [entry["index"] for entry in answer if entry["label"].lower() in (BACKGROUND, "0")]
+        ground = [
+            entry["index"]
+            for entry in answer
+            if entry["label"].lower() in (BACKGROUND, "0")
+        ]
         canvas.mask(classes, area, ground)
         objects = [entry for entry in answer if entry["index"] not in ground]
-        canvas.legend([(f"{entry['label']} {entry['share']:.0%}", entry["index"]) for entry in objects])
+        canvas.legend(
+            [
+                (f"{entry['label']} {entry['share']:.0%}", entry["index"])
+                for entry in objects
+            ]
+        )
 
     def _names(self, outputs: Arrays, language: str | None) -> Sequence[str]:
         """Return the classes' names. The only name of a map of one channel is the object's: class 0 is the rest."""
         names = self._labels.in_language(language)
         scores = self._map(outputs)
         binary = scores.dtype.kind == "f" and np.squeeze(scores).ndim < 3
-        return (BACKGROUND, *names) if binary and len(names) == 1 and not self._options.label_offset else names
+        return (
+            (BACKGROUND, *names)
+            if binary and len(names) == 1 and not self._options.label_offset
+            else names
+        )
 
     def _mask(self, outputs: Arrays, placement: Placement) -> tuple[Array, Area]:
         """Return class numbers [height, width] without the bars of a letterbox, and the area that they cover."""
         classes = self._classes(self._map(outputs))
         height, width = classes.shape
         target, (full_width, full_height) = placement.target, placement.input
-        rows = (round(target.y * height / full_height), round((target.y + target.height) * height / full_height))
-        columns = (round(target.x * width / full_width), round((target.x + target.width) * width / full_width))
-        cut = classes[rows[0] : max(rows[1], rows[0] + 1), columns[0] : max(columns[1], columns[0] + 1)]
+        rows = (
+            round(target.y * height / full_height),
+            round((target.y + target.height) * height / full_height),
+        )
+        columns = (
+            round(target.x * width / full_width),
+            round((target.x + target.width) * width / full_width),
+        )
+        cut = classes[
+            rows[0] : max(rows[1], rows[0] + 1),
+            columns[0] : max(columns[1], columns[0] + 1),
+        ]
         return cut, placement.source
 
     def _map(self, outputs: Arrays) -> Array:
@@ -172,8 +229,12 @@ class ImageSegmentation(PictureTask):
         if self._queries is None:
             return real_values(outputs[self._output.name], self._output)
         class_spec, mask_spec = self._queries
-        classes = softmax(real_values(outputs[class_spec.name], class_spec)[0].astype(np.float64))
-        masks = sigmoid(real_values(outputs[mask_spec.name], mask_spec)[0].astype(np.float64))
+        classes = softmax(
+            real_values(outputs[class_spec.name], class_spec)[0].astype(np.float64)
+        )
+        masks = sigmoid(
+            real_values(outputs[mask_spec.name], mask_spec)[0].astype(np.float64)
+        )
         weights = classes[:, :-1]  # the last class is "no object"
         scores: Array = np.einsum("qc,qhw->chw", weights, masks)[None]
         return scores
@@ -195,12 +256,24 @@ class ImageSegmentation(PictureTask):
             scores = scores[0]
         if scores.ndim == 3:
             axis = self._class_axis(scores.shape)
-            scores = scores.take(0, axis=axis) if scores.shape[axis] == 1 else scores.argmax(axis=axis)
+            scores = (
+                scores.take(0, axis=axis)
+                if scores.shape[axis] == 1
+                else scores.argmax(axis=axis)
+            )
         if scores.ndim != 2:
-            raise ApiError(ErrorCode.INFERENCE_FAILED, f"an output of shape {list(scores.shape)} is no map of classes")
+            raise ApiError(
+                ErrorCode.INFERENCE_FAILED,
+                f"an output of shape {list(scores.shape)} is no map of classes",
+            )
         if scores.dtype.kind not in "iu":
-            return np.asarray(activate(scores, self._options.activation) > self._options.threshold, np.uint8)
-        return np.clip(scores, 0, 65535).astype(np.uint16 if scores.max(initial=0) > 255 else np.uint8)
+            return np.asarray(
+                activate(scores, self._options.activation) > self._options.threshold,
+                np.uint8,
+            )
+        return np.clip(scores, 0, 65535).astype(
+            np.uint16 if scores.max(initial=0) > 255 else np.uint8
+        )
 
 
 def _png(classes: Array) -> bytes:
@@ -223,4 +296,11 @@ FIELDS = (
     AnswerField("pixels", "integer", "how many pixels of the mask it has"),
 )
 CALL = TaskCall("segment", "picture", "Segment", FIELDS)
-TASK = TaskDefinition(NAME, fits, ImageSegmentation, (IMAGE, SEGMENTATION), takes_pictures=True, calls=(CALL,))
+TASK = TaskDefinition(
+    NAME,
+    fits,
+    ImageSegmentation,
+    (IMAGE, SEGMENTATION),
+    takes_pictures=True,
+    calls=(CALL,),
+)

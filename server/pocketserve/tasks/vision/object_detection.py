@@ -19,9 +19,16 @@ from pocketserve.tasks.parameters import Parameter, parameter
 from pocketserve.tasks.scores import threshold_of
 from pocketserve.tasks.vision.boxes import generate_anchors, suppress
 from pocketserve.tasks.vision.detection_options import DETECTION, DetectionOptions
-from pocketserve.tasks.vision.detection_outputs import DetectionOutputs, is_postprocessed
+from pocketserve.tasks.vision.detection_outputs import (
+    DetectionOutputs,
+    is_postprocessed,
+)
 from pocketserve.tasks.vision.geometry import box_entry
-from pocketserve.tasks.vision.picture_input import PictureTask, picture_input, takes_picture
+from pocketserve.tasks.vision.picture_input import (
+    PictureTask,
+    picture_input,
+    takes_picture,
+)
 from pocketserve.tasks.vision.preprocessing import IMAGE, is_ultralytics
 from pocketserve.tasks.vision.yolo import instances
 from pocketserve.tensors import Array
@@ -50,20 +57,40 @@ SIGMOID_MODELS = (
 
 def fits(facts: ModelFacts) -> bool:
     """Return whether the outputs are those of the detection operator, or the files say that they hold boxes."""
-    return takes_picture(facts) and (is_postprocessed(facts.outputs) or _format_of_files(facts) is not None)
+    return takes_picture(facts) and (
+        is_postprocessed(facts.outputs) or _format_of_files(facts) is not None
+    )
 
 
 def _options(facts: ModelFacts) -> DetectionOptions:
     """Return the manifest's options, completed by what the files say."""
     options = facts.manifest.section(DetectionOptions)
     tensors = facts.metadata.outputs
-    contents = [tensor.content.properties for tensor in tensors if tensor.content is not None]
+    contents = [
+        tensor.content.properties for tensor in tensors if tensor.content is not None
+    ]
     more: dict[str, Any] = {
         "format": None if options.classes else _format_of_files(facts),
-        "threshold": next((value for tensor in tensors if (value := threshold_of(tensor)) is not None), None),
-        "coordinates": next((c.coordinate_type for c in contents if isinstance(c, BoundingBoxProperties)), None),
+        "threshold": next(
+            (
+                value
+                for tensor in tensors
+                if (value := threshold_of(tensor)) is not None
+            ),
+            None,
+        ),
+        "coordinates": next(
+            (
+                c.coordinate_type
+                for c in contents
+                if isinstance(c, BoundingBoxProperties)
+            ),
+            None,
+        ),
     }
-    return dataclasses.replace(options, **{key: more[key] for key in more if getattr(options, key) is None})
+    return dataclasses.replace(
+        options, **{key: more[key] for key in more if getattr(options, key) is None}
+    )
 
 
 def _format_of_files(facts: ModelFacts) -> str | None:
@@ -79,7 +106,11 @@ def _format_of_files(facts: ModelFacts) -> str | None:
             is_final = facts.properties.get("end2end") == "True" or tables[0][-1] == 6
             return "yolov10" if is_final else "yolov8"
     architectures = facts.json_beside(CONFIG).get("architectures")
-    if isinstance(architectures, list) and architectures and "ForObjectDetection" in str(architectures[0]):
+    if (
+        isinstance(architectures, list)
+        and architectures
+        and "ForObjectDetection" in str(architectures[0])
+    ):
         return "detr"
     return None
 
@@ -112,7 +143,9 @@ def _detr_activation(facts: ModelFacts, outputs: DetectionOutputs) -> str | None
     )
 
 
-def _anchors(facts: ModelFacts, options: DetectionOptions, width: int, height: int) -> Array | None:
+def _anchors(
+    facts: ModelFacts, options: DetectionOptions, width: int, height: int
+) -> Array | None:
     """Return [n, (center y, center x, height, width)]; None where boxes are boxes already."""
     if options.anchors is not None:
         return generate_anchors(options.anchors, width, height)
@@ -120,18 +153,30 @@ def _anchors(facts: ModelFacts, options: DetectionOptions, width: int, height: i
         return None
     path = facts.beside(options.anchors_file)
     if path is None:
-        leaves = not lies_in(facts.entry.folder / options.anchors_file, facts.entry.folder)
-        fault = "cannot be used: it is a link that leaves the model's folder" if leaves else "is not beside the model"
-        raise ModelLoadError(f"model.toml: detection.anchors_file {options.anchors_file} {fault}")
+        leaves = not lies_in(
+            facts.entry.folder / options.anchors_file, facts.entry.folder
+        )
+        fault = (
+            "cannot be used: it is a link that leaves the model's folder"
+            if leaves
+            else "is not beside the model"
+        )
+        raise ModelLoadError(
+            f"model.toml: detection.anchors_file {options.anchors_file} {fault}"
+        )
     content = memoryview(facts.read_beside(path, MAX_ANCHORS_BYTES))
     try:
         if is_npy(content):
             anchors = read_npy(content)
         else:
-            anchors = np.loadtxt(bytes(content).decode().replace(",", " ").splitlines(), ndmin=2)
+            anchors = np.loadtxt(
+                bytes(content).decode().replace(",", " ").splitlines(), ndmin=2
+            )
         return anchors.astype(np.float64).reshape(-1, 4)
     except (ApiError, ValueError) as error:
-        raise ModelLoadError(f"model.toml: detection.anchors_file {path.name} cannot be used: {error}") from None
+        raise ModelLoadError(
+            f"model.toml: detection.anchors_file {path.name} cannot be used: {error}"
+        ) from None
 
 
 def create(facts: ModelFacts) -> Task:
@@ -156,7 +201,9 @@ class ObjectDetection(PictureTask):
         self._options = options = _options(facts)
         self.label_offset = options.label_offset
         anchors = _anchors(facts, options, *self._picture.size)
-        self._outputs = DetectionOutputs(options, facts.outputs, facts.metadata, anchors)
+        self._outputs = DetectionOutputs(
+            options, facts.outputs, facts.metadata, anchors
+        )
         if self._outputs.format == "detr" and options.activation is None:
             self._outputs.activation = _detr_activation(facts, self._outputs)
 
@@ -168,7 +215,11 @@ class ObjectDetection(PictureTask):
     @property
     def _iou(self) -> float | None:
         """The overlap above which the weaker of two boxes is dropped; None drops none."""
-        return IOU if self._options.iou is None and not self._outputs.suppressed else self._options.iou
+        return (
+            IOU
+            if self._options.iou is None and not self._outputs.suppressed
+            else self._options.iou
+        )
 
     def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
         """Return ``{"label", "index", "score", "box"}``, best first; the box in pixels of the upright picture."""
@@ -178,13 +229,18 @@ class ObjectDetection(PictureTask):
         try:
             candidates = self._outputs.candidates(runs[0], size, floor)
         except ValueError as error:
-            raise ApiError(ErrorCode.INFERENCE_FAILED, f"the outputs do not fit [detection]: {error}") from None
+            raise ApiError(
+                ErrorCode.INFERENCE_FAILED,
+                f"the outputs do not fit [detection]: {error}",
+            ) from None
         iou = options.values.get("iou", self._iou)
         maximum = options.top_k or defaults.max
         best = np.arange(min(maximum, len(candidates.boxes)))
         if iou is not None:
             best = suppress(candidates.boxes, candidates.classes, iou, maximum)
-        boxes = context.boxes_to_picture(candidates.boxes[best] * np.array([*size, *size]))
+        boxes = context.boxes_to_picture(
+            candidates.boxes[best] * np.array([*size, *size])
+        )
         names = self._labels.in_language(options.language)
         return [
             {
@@ -193,17 +249,30 @@ class ObjectDetection(PictureTask):
                 "score": float(score),
                 "box": box_entry(box),
             }
-            for number, score, box in zip(candidates.classes[best], candidates.scores[best], boxes, strict=True)
+            for number, score, box in zip(
+                candidates.classes[best], candidates.scores[best], boxes, strict=True
+            )
             if box[2] > box[0] and box[3] > box[1]
         ]
 
     def _answer_parameters(self) -> tuple[Parameter, ...]:
         top_k = parameter("top_k", default=self._options.max)
-        return top_k, parameter("threshold", default=self.threshold), parameter("iou", default=self._iou)
+        return (
+            top_k,
+            parameter("threshold", default=self.threshold),
+            parameter("iou", default=self._iou),
+        )
 
     def _draw(self, canvas: Canvas, runs: Runs, answer: Answer, context: Any) -> None:
-        canvas.boxes([(entry["box"], f"{entry['label']} {entry['score']:.0%}", entry["index"]) for entry in answer])
+        canvas.boxes(
+            [
+                (entry["box"], f"{entry['label']} {entry['score']:.0%}", entry["index"])
+                for entry in answer
+            ]
+        )
 
 
 CALL = TaskCall("detect", "picture", "Detection", (*RANKED, BOX))
-TASK = TaskDefinition(NAME, fits, create, (IMAGE, DETECTION), takes_pictures=True, calls=(CALL,))
+TASK = TaskDefinition(
+    NAME, fits, create, (IMAGE, DETECTION), takes_pictures=True, calls=(CALL,)
+)

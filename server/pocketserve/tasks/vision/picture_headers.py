@@ -15,13 +15,21 @@ from struct import unpack_from
 
 from pocketserve.tasks.base import invalid_input
 
-MAX_STEPS = 1 << 16  # blocks in front of the first picture; profiles and XMP data of megabytes take some thousands
+MAX_STEPS = (
+    1 << 16
+)  # blocks in front of the first picture; profiles and XMP data of megabytes take some thousands
 MAX_SCANS = 100  # of a JPEG file; encoders make ten, and each costs the decoder a walk over all of its pixels
 OTHER_KINDS = (
     *((b"II*\0", "TIFF"), (b"MM\0*", "TIFF"), (b"II+\0", "TIFF"), (b"MM\0+", "TIFF")),
     *((b"\xff\x0a", "JPEG XL"), (b"\0\0\0\x0cJXL \r\n\x87\n", "JPEG XL")),
     *((b"\0\0\0\x0cjP  \r\n\x87\n", "JPEG 2000"), (b"\xff\x4f\xff\x51", "JPEG 2000")),
-    *((b"%PDF", "PDF"), (b"8BPS", "PSD"), (b"\0\0\x01\0", "ICO"), (b"qoif", "QOI"), (b"DDS ", "DDS")),
+    *(
+        (b"%PDF", "PDF"),
+        (b"8BPS", "PSD"),
+        (b"\0\0\x01\0", "ICO"),
+        (b"qoif", "QOI"),
+        (b"DDS ", "DDS"),
+    ),
     *((b"v/1\x01", "OpenEXR"), (b"#?RADIANCE", "Radiance HDR")),
 )
 """First bytes of pictures that Pillow may know and this server does not open: their decoders see bytes of anybody."""
@@ -81,7 +89,9 @@ def _gif_size(body: bytes | memoryview) -> tuple[int, int]:
             label, block = file.read(1), read_block()
             if label == b"\xff" and block.startswith(b"NETSCAPE2.0"):
                 read_block()
-            if label != b"\xfe" or block:  # only of a comment an empty first block is the end
+            if (
+                label != b"\xfe" or block
+            ):  # only of a comment an empty first block is the end
                 while read_block():
                     pass
         elif kind == b",":
@@ -99,7 +109,9 @@ def _webp_canvas(body: bytes | memoryview) -> tuple[int, int] | None:
     if len(start) < 10:
         return None  # a file that ends here has no picture
     if kind == b"VP8X":
-        return int.from_bytes(start[4:7], "little") + 1, int.from_bytes(start[7:10], "little") + 1
+        return int.from_bytes(start[4:7], "little") + 1, int.from_bytes(
+            start[7:10], "little"
+        ) + 1
     if kind == b"VP8L":
         bits = int.from_bytes(start[1:5], "little")
         return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
@@ -153,4 +165,6 @@ def _jpeg_segments(body: bytes | memoryview) -> Iterator[tuple[int, int]]:
 
 def _limit(steps: int) -> None:
     if steps >= MAX_STEPS:
-        raise invalid_input(f"the picture file has more than {MAX_STEPS} blocks in front of the picture; save it anew")
+        raise invalid_input(
+            f"the picture file has more than {MAX_STEPS} blocks in front of the picture; save it anew"
+        )

@@ -11,7 +11,14 @@ import numpy as np
 from pocketserve.messages import plural
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks import arrays
-from pocketserve.tasks.base import NO_HINTS, Answer, Hints, Prepared, Runs, invalid_input
+from pocketserve.tasks.base import (
+    NO_HINTS,
+    Answer,
+    Hints,
+    Prepared,
+    Runs,
+    invalid_input,
+)
 from pocketserve.tasks.form import Form
 from pocketserve.tasks.labels import Labels, answer_labels
 from pocketserve.tasks.model_facts import CONFIG, ModelFacts
@@ -19,7 +26,12 @@ from pocketserve.tasks.parameters import Parameter, parameter
 from pocketserve.tasks.vision.frames import FORMATS, is_frame
 from pocketserve.tasks.vision.geometry import Placement, Sizing, place
 from pocketserve.tasks.vision.pictures import PictureShape, read_picture
-from pocketserve.tasks.vision.preprocessing import ImageOptions, complete, image_options, note_unknown_processor
+from pocketserve.tasks.vision.preprocessing import (
+    ImageOptions,
+    complete,
+    image_options,
+    note_unknown_processor,
+)
 from pocketserve.tensors import Array, TensorSpec, quantize
 from pocketserve_wire import DATATYPES, strict_json
 
@@ -63,12 +75,20 @@ class PictureInput:
         self.masks = masks
         grey = len(spec.shape) == 3
         with_channels = spec._replace(shape=(*spec.shape, 1)) if grey else spec
-        self.shape, self.channels_first = picture_shape(with_channels, options.size, channels)
-        self.options = options = _fitting_sizing(options, with_channels, self.shape, self.channels_first)
+        self.shape, self.channels_first = picture_shape(
+            with_channels, options.size, channels
+        )
+        self.options = options = _fitting_sizing(
+            options, with_channels, self.shape, self.channels_first
+        )
         self.varies = options.sizing is not None and options.sizing.result is None
         width, height = (-1, -1) if self.varies else self.size
         count = self.shape.channels
-        shape = (1, count, height, width) if self.channels_first else (1, height, width, count)
+        shape = (
+            (1, count, height, width)
+            if self.channels_first
+            else (1, height, width, count)
+        )
         # Of several pictures only the first would be answered.
         self._single = spec._replace(shape=shape[:3] if grey else shape)
 
@@ -77,7 +97,9 @@ class PictureInput:
         """(width, height) of the input in pixels; a usual size where it varies with the picture."""
         return self.shape.width, self.shape.height
 
-    def read(self, body: memoryview, hints: Hints = NO_HINTS) -> tuple[Array, Placement]:
+    def read(
+        self, body: memoryview, hints: Hints = NO_HINTS
+    ) -> tuple[Array, Placement]:
         """Return the input tensor, and the placement of the picture in it.
 
         Numbers (JSON, ``.npy``) are the tensor itself: then the input counts as the picture.
@@ -86,7 +108,9 @@ class PictureInput:
             tensor = self._read_tensor(body)
             size = self._size_of(tensor)
             return tensor, place(size, size, "stretch")
-        pixels, placement = read_picture(body, self.shape, self.options, self.max_pixels, hints)
+        pixels, placement = read_picture(
+            body, self.shape, self.options, self.max_pixels, hints
+        )
         values = self._normalise(pixels)
         if self.options.sizing is not None and self.options.sizing.pad is not None:
             _clear_padding(self._as_rows(values), placement)
@@ -115,20 +139,32 @@ class PictureInput:
     def describe(self) -> str:
         """Return what happens to a picture, in words."""
         options, (width, height, channels) = self.options, self.shape
-        fit = {"crop": "cropped to its middle and scaled", "letterbox": "scaled to fit between bars"}
+        fit = {
+            "crop": "cropped to its middle and scaled",
+            "letterbox": "scaled to fit between bars",
+        }
         placed = f"{fit.get(options.resize or '', 'stretched')} to {width}x{height}"
         if options.sizing is not None:
             placed = describe_sizing(options.sizing)
         colour = "BGR" if options.color == "bgr" else "RGB" if channels == 3 else "grey"
-        inverted = {"always": ", inverted", "auto": ", inverted where the border is light"}.get(options.invert, "")
+        inverted = {
+            "always": ", inverted",
+            "auto": ", inverted where the border is light",
+        }.get(options.invert, "")
         words = f"turned upright, {placed} {colour}{inverted}"
         if self._takes_pixels():
             return f"{words}, pixels from 0 to 255 as {self.spec.datatype}"
         mean, std = (
-            f"{numbers[0]:.6g}" if len(set(numbers)) == 1 else f"[{', '.join(f'{number:.6g}' for number in numbers)}]"
+            f"{numbers[0]:.6g}"
+            if len(set(numbers)) == 1
+            else f"[{', '.join(f'{number:.6g}' for number in numbers)}]"
             for numbers in (options.mean or (0.0,), options.std or (255.0,))
         )
-        stored = f", then quantised to {self.spec.datatype}" if self.spec.quantization else f" as {self.spec.datatype}"
+        stored = (
+            f", then quantised to {self.spec.datatype}"
+            if self.spec.quantization
+            else f" as {self.spec.datatype}"
+        )
         return f"{words}, {f'(pixel - {mean})' if mean != '0' else 'pixel'} / {std}{stored}"
 
     def assumptions(self) -> list[str]:
@@ -151,7 +187,9 @@ class PictureInput:
     def _takes_pixels(self) -> bool:
         """Return whether pixels go in as they are; mean and std are then of the float model that was quantised."""
         dtype = np.dtype(DATATYPES[self.spec.datatype].typestr)
-        return dtype == np.uint8 or (dtype.kind in "iu" and self.spec.quantization is None and dtype != np.int8)
+        return dtype == np.uint8 or (
+            dtype.kind in "iu" and self.spec.quantization is None and dtype != np.int8
+        )
 
     def _normalise(self, pixels: Array) -> Array:
         dtype, options = np.dtype(DATATYPES[self.spec.datatype].typestr), self.options
@@ -163,22 +201,35 @@ class PictureInput:
             values = pixels.astype(np.float32)
             values -= np.asarray(options.mean or (0.0,), dtype=np.float32)
             values /= np.asarray(options.std or (255.0,), dtype=np.float32)
-            values = quantize(values, self.spec) if self.spec.quantization else values.astype(dtype, copy=False)
+            values = (
+                quantize(values, self.spec)
+                if self.spec.quantization
+                else values.astype(dtype, copy=False)
+            )
         if self.channels_first:
             values = values.transpose(2, 0, 1)
         with_batch = np.ascontiguousarray(values)[None]
         return with_batch[..., 0] if len(self._single.shape) == 3 else with_batch
 
 
-def picture_specs(facts: ModelFacts) -> tuple[TensorSpec, tuple[TensorSpec, ...]] | None:
+def picture_specs(
+    facts: ModelFacts,
+) -> tuple[TensorSpec, tuple[TensorSpec, ...]] | None:
     """Return the input for the picture, and those for its mask; None if there are several other inputs."""
-    masks = tuple(spec for spec in facts.sent_inputs if spec.name in MASKS and _is_mask(spec))
+    masks = tuple(
+        spec for spec in facts.sent_inputs if spec.name in MASKS and _is_mask(spec)
+    )
     pictures = [spec for spec in facts.sent_inputs if spec not in masks]
     return (pictures[0], masks) if len(pictures) == 1 else None
 
 
 def _is_mask(spec: TensorSpec) -> bool:
-    return not spec.open and len(spec.shape) == 3 and spec.shape[0] in (1, -1) and spec.datatype != "BYTES"
+    return (
+        not spec.open
+        and len(spec.shape) == 3
+        and spec.shape[0] in (1, -1)
+        and spec.datatype != "BYTES"
+    )
 
 
 def _mask(spec: TensorSpec, placement: Placement) -> Array:
@@ -201,7 +252,9 @@ def _clear_padding(rows: Array, placement: Placement) -> None:
     rows[:, int(placement.target.width) :] = 0
 
 
-def _fitting_sizing(options: ImageOptions, spec: TensorSpec, shape: PictureShape, channels_first: bool) -> ImageOptions:
+def _fitting_sizing(
+    options: ImageOptions, spec: TensorSpec, shape: PictureShape, channels_first: bool
+) -> ImageOptions:
     """Drop a sizing whose result the input can't take."""
     sizing = options.sizing
     if sizing is None or sizing.result == (shape.width, shape.height):
@@ -247,12 +300,16 @@ def open_channels(facts: ModelFacts, options: ImageOptions) -> int | None:
     return 1 if options.color == "grayscale" else 3
 
 
-def picture_input(facts: ModelFacts, task: str, usual: ImageOptions = NO_OPTIONS) -> PictureInput:
+def picture_input(
+    facts: ModelFacts, task: str, usual: ImageOptions = NO_OPTIONS
+) -> PictureInput:
     """Set up the input of a model; ``usual`` holds where neither manifest nor file says anything."""
     specs = picture_specs(facts)
     spec, masks = specs if specs is not None else (facts.only_input(task), ())
     if spec.datatype in ("BYTES", "BOOL", "BF16"):
-        raise ModelLoadError(f"model.toml: task {task} does not fit: input {spec.name!r} has datatype {spec.datatype}")
+        raise ModelLoadError(
+            f"model.toml: task {task} does not fit: input {spec.name!r} has datatype {spec.datatype}"
+        )
     options = complete(image_options(facts), usual)
     note_unknown_processor(facts)
     try:
@@ -270,11 +327,20 @@ def picture_input(facts: ModelFacts, task: str, usual: ImageOptions = NO_OPTIONS
             raise ModelLoadError(
                 f"image.{key} has {len(numbers)} numbers, the picture has {plural(channels, 'channel')}"
             )
-        options = options._replace(**{key: numbers[:1]})  # a file's numbers for three channels, and a model of one
+        options = options._replace(
+            **{key: numbers[:1]}
+        )  # a file's numbers for three channels, and a model of one
     if options.color == "bgr" and manifest.color is None and channels == 1:
-        options = options._replace(color=None)  # a file's order of three channels, and a model of one
-    if options.color is not None and (1 if options.color == "grayscale" else 3) != channels:
-        raise ModelLoadError(f"model.toml: image.color is {options.color}, but the input has {channels} channels")
+        options = options._replace(
+            color=None
+        )  # a file's order of three channels, and a model of one
+    if (
+        options.color is not None
+        and (1 if options.color == "grayscale" else 3) != channels
+    ):
+        raise ModelLoadError(
+            f"model.toml: image.color is {options.color}, but the input has {channels} channels"
+        )
     picture.options = options._replace(sizing=picture.options.sizing)
     facts.assumed.extend(picture.assumptions())
     return picture
@@ -303,7 +369,12 @@ def is_tensor(body: memoryview, hints: Hints, spec: TensorSpec | None = None) ->
     if not arrays.is_npy(body):
         return arrays.looks_like_json(body)
     array = arrays.read_npy(body)
-    fits = spec is not None and spec.datatype == "UINT8" and array.dtype == np.uint8 and array.shape == spec.shape
+    fits = (
+        spec is not None
+        and spec.datatype == "UINT8"
+        and array.dtype == np.uint8
+        and array.shape == spec.shape
+    )
     return fits or arrays.picture_in(array) is None
 
 
@@ -326,7 +397,9 @@ def picture_shape(
             third = channels
         elif first == -1 and channels is not None and third not in CHANNELS:
             first = channels
-        for channels_first, (width, height, count) in enumerate(((second, first, third), (third, second, first))):
+        for channels_first, (width, height, count) in enumerate(
+            ((second, first, third), (third, second, first))
+        ):
             if size is not None and width in (-1, size[0]) and height in (-1, size[1]):
                 width, height = size
             if count in CHANNELS and min(width, height) > 0:
@@ -336,7 +409,9 @@ def picture_shape(
         if size is None:
             detail += " of fixed size; set width and height in [image]"
         else:
-            detail += f" of {size[0]}x{size[1]} pixels; correct width and height in [image]"
+            detail += (
+                f" of {size[0]}x{size[1]} pixels; correct width and height in [image]"
+            )
     raise ValueError(detail)
 
 
@@ -363,10 +438,14 @@ class PictureTask(ABC):
         masks = self._picture.fill_masks(placement)
         return Prepared([{self._picture.spec.name: array, **masks}], placement)
 
-    def annotate(self, body: memoryview, hints: Hints, runs: Runs, answer: Answer, context: Any) -> bytes:
+    def annotate(
+        self, body: memoryview, hints: Hints, runs: Runs, answer: Answer, context: Any
+    ) -> bytes:
         if is_tensor(body, hints):
             raise invalid_input("annotate needs a picture, the body holds numbers")
-        from pocketserve.tasks.vision.drawing import Canvas  # late: few answers are drawn
+        from pocketserve.tasks.vision.drawing import (
+            Canvas,
+        )  # late: few answers are drawn
 
         canvas = Canvas(body, hints, self._picture.max_pixels)
         self._draw(canvas, runs, answer, context)
@@ -374,7 +453,10 @@ class PictureTask(ABC):
 
     def form(self) -> Form:
         """Return what the task takes: pictures, camera frames, or the tensor's own numbers."""
-        return Form(("picture", "tensors"), (*self._answer_parameters(), *self._labels.parameters, *PICTURE_PARAMETERS))
+        return Form(
+            ("picture", "tensors"),
+            (*self._answer_parameters(), *self._labels.parameters, *PICTURE_PARAMETERS),
+        )
 
     @abstractmethod
     def _answer_parameters(self) -> tuple[Parameter, ...]:

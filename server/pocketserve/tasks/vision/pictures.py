@@ -18,7 +18,12 @@ from pocketserve.tasks import arrays
 from pocketserve.tasks.base import NO_HINTS, Hints, invalid_input, invalid_parameter
 from pocketserve.tasks.cancellation import checkpoint, hold_bytes
 from pocketserve.tasks.vision import strips
-from pocketserve.tasks.vision.frames import ORIENTATIONS, frame_size, is_frame, read_frame
+from pocketserve.tasks.vision.frames import (
+    ORIENTATIONS,
+    frame_size,
+    is_frame,
+    read_frame,
+)
 from pocketserve.tasks.vision.geometry import Area, Placement, place, place_sized
 from pocketserve.tasks.vision.preprocessing import ImageOptions
 from pocketserve.tensors import Array
@@ -30,7 +35,10 @@ if TYPE_CHECKING:
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF")
 HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1")
-LIBHEIF = (1, 23)  # the oldest that is used: 1.21 decoded as many pixels as the stream holds, whatever was announced
+LIBHEIF = (
+    1,
+    23,
+)  # the oldest that is used: 1.21 decoded as many pixels as the stream holds, whatever was announced
 SCALABLE = ("JPEG", "MPO")
 """What decodes at a fraction of its size. MPO: several JPEGs in one file, as many phones write them."""
 
@@ -43,10 +51,16 @@ differ in the second decimal from those of the model's own authors, who do not."
 
 MAX_SIDE = 32_767  # pixels: by rows and columns, decoders and resizers take gigabytes for one of 64 million
 FULL_SIZE_SCANS = 16  # that a JPEG of the largest size may have, and smaller ones in proportion: encoders make ten
-UNSTOPPABLE_PIXELS = 1 << 24  # of a WebP or AVIF, whose decoders take up to a tenth of a second for a million
+UNSTOPPABLE_PIXELS = (
+    1 << 24
+)  # of a WebP or AVIF, whose decoders take up to a tenth of a second for a million
 AVIF_SHARES = 2.25  # of that in all parts of an AVIF
-MAX_READS = 1 << 20  # of a file: Pillow keeps an object of a hundred bytes for each piece of 4 that it consists of
-BLOCK_BYTES = 1 << 13  # that a decoder takes between two checkpoints: a PNG's become a thousand times as many. Pillow's
+MAX_READS = (
+    1 << 20
+)  # of a file: Pillow keeps an object of a hundred bytes for each piece of 4 that it consists of
+BLOCK_BYTES = (
+    1 << 13
+)  # that a decoder takes between two checkpoints: a PNG's become a thousand times as many. Pillow's
 # own 64 KiB stay for a JPEG of one scan, which one call may decode whole: max_image_pixels bounds that.
 BYTES_PER_PIXEL = 8  # of a picture while it is read: Pillow holds four bytes a pixel, before and after a step
 _ORIENTATION = 0x0112
@@ -61,7 +75,11 @@ class PictureShape(NamedTuple):
 
 
 def read_picture(
-    body: memoryview, shape: PictureShape, options: ImageOptions, max_pixels: int, hints: Hints = NO_HINTS
+    body: memoryview,
+    shape: PictureShape,
+    options: ImageOptions,
+    max_pixels: int,
+    hints: Hints = NO_HINTS,
 ) -> tuple[Array, Placement]:
     """Decode, turn upright, convert and resize a picture.
 
@@ -80,17 +98,28 @@ def read_picture(
             placement = place_sized(upright_size, options.sizing, region)
             _check_size(placement.input, max_pixels)
         else:
-            placement = place(upright_size, size, options.resize or "stretch", region, options.crop_fraction or 1.0)
+            placement = place(
+                upright_size,
+                size,
+                options.resize or "stretch",
+                region,
+                options.crop_fraction or 1.0,
+            )
         mode = "L" if shape.channels == 1 else "RGB"
         decoded = _decode(image, mode, orientation, placement, max_pixels)
         resized = _resize(decoded, placement, options, region)
         width, height = placement.input
-        pixels = np.asarray(resized, dtype=np.uint8).reshape(height, width, shape.channels)
+        pixels = np.asarray(resized, dtype=np.uint8).reshape(
+            height, width, shape.channels
+        )
     if options.color == "bgr":
         pixels = pixels[..., ::-1]
     inverted = options.invert == "always"
     if options.invert == "auto":  # the border is the ground
-        inverted = np.concatenate([pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]]).mean() >= 128
+        inverted = (
+            np.concatenate([pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]]).mean()
+            >= 128
+        )
     return 255 - pixels if inverted else pixels, placement
 
 
@@ -98,13 +127,24 @@ def read_whole(
     body: memoryview, max_pixels: int, longest: int, hints: Hints = NO_HINTS
 ) -> tuple[Image, tuple[int, int]]:
     """Return the upright picture in RGB, of at most ``longest`` pixels a side; and its true (width, height)."""
-    with _opened(body, hints, max_pixels, (longest, longest)) as (image, upright_size, orientation):
+    with _opened(body, hints, max_pixels, (longest, longest)) as (
+        image,
+        upright_size,
+        orientation,
+    ):
         scale = min(1.0, longest / max(upright_size))
-        size = (max(1, round(upright_size[0] * scale)), max(1, round(upright_size[1] * scale)))
-        picture = _decode(image, "RGB", orientation, place(upright_size, size, "stretch"), max_pixels)
+        size = (
+            max(1, round(upright_size[0] * scale)),
+            max(1, round(upright_size[1] * scale)),
+        )
+        picture = _decode(
+            image, "RGB", orientation, place(upright_size, size, "stretch"), max_pixels
+        )
         if picture.size == size:
             return picture.copy(), upright_size
-        return strips.resize(picture, size, "bilinear", (0, 0, *picture.size)), upright_size
+        return strips.resize(
+            picture, size, "bilinear", (0, 0, *picture.size)
+        ), upright_size
 
 
 @contextmanager
@@ -121,34 +161,59 @@ def _opened(
         raise invalid_input(
             "pictures need Pillow: pip install 'pocketserve[image]', on Termux pkg install python-pillow"
         ) from None
-    PIL.Image.MAX_IMAGE_PIXELS = None  # our own limit is checked before any pixel is decoded
+    PIL.Image.MAX_IMAGE_PIXELS = (
+        None  # our own limit is checked before any pixel is decoded
+    )
     if not len(body):
         raise invalid_input("the body is empty; send a picture")
     try:
         if is_frame(hints):
             width, height = upright_size = frame_size(hints, max_pixels)
             _make_room(upright_size, max_pixels)
-            halved = min(width / size[0], height / size[1]) >= 2 and "region" not in hints.values
-            yield read_frame(body, hints, halved=halved), upright_size, ORIENTATIONS[hints.values.get("rotation", 0)]
+            halved = (
+                min(width / size[0], height / size[1]) >= 2
+                and "region" not in hints.values
+            )
+            yield (
+                read_frame(body, hints, halved=halved),
+                upright_size,
+                ORIENTATIONS[hints.values.get("rotation", 0)],
+            )
             return
         with _open(body, max_pixels) as image:
             orientation = image.getexif().get(_ORIENTATION, 1)
-            yield image, image.size[::-1] if orientation in strips.SIDEWAYS else image.size, orientation
+            yield (
+                image,
+                image.size[::-1] if orientation in strips.SIDEWAYS else image.size,
+                orientation,
+            )
     except ApiError:
         raise
-    except Exception as error:  # decoders raise OSError, ValueError, SyntaxError, struct.error, ...
-        raise invalid_input(f"the picture cannot be decoded: {str(error)[:200] or type(error).__name__}") from None
+    except (
+        Exception
+    ) as error:  # decoders raise OSError, ValueError, SyntaxError, struct.error, ...
+        raise invalid_input(
+            f"the picture cannot be decoded: {str(error)[:200] or type(error).__name__}"
+        ) from None
 
 
 def _open(body: memoryview, max_pixels: int) -> Image:
     """Open a file, or an array of pixels, without decoding more than the size that it claims allows."""
     import PIL.Image
 
-    if arrays.is_npy(body) and (pixels := arrays.picture_in(arrays.read_npy(body))) is not None:
+    if (
+        arrays.is_npy(body)
+        and (pixels := arrays.picture_in(arrays.read_npy(body))) is not None
+    ):
         _make_room((pixels.shape[1], pixels.shape[0]), max_pixels)
         return PIL.Image.fromarray(pixels)
     from pocketserve.formats.avif import is_avif  # late: tensors need none
-    from pocketserve.tasks.vision.picture_headers import MAX_SCANS, picture_kind, scans_of, size_to_hold
+    from pocketserve.tasks.vision.picture_headers import (
+        MAX_SCANS,
+        picture_kind,
+        scans_of,
+        size_to_hold,
+    )
 
     start = bytes(body[:12])
     early = size_to_hold(body)  # opening a GIF or WebP already allocates
@@ -173,18 +238,26 @@ def _open(body: memoryview, max_pixels: int) -> Image:
         kind = picture_kind(body)
         if kind:
             raise invalid_input(f"{kind} is not read; send a JPEG or PNG") from None
-        raise invalid_input(f"this is not a picture that the server can read ({', '.join(FORMATS)}, AVIF)") from None
+        raise invalid_input(
+            f"this is not a picture that the server can read ({', '.join(FORMATS)}, AVIF)"
+        ) from None
     if decoded_pixels and image.width * image.height > decoded_pixels:
-        raise invalid_input("the AVIF picture announces more pixels than it has; send a JPEG or PNG")
+        raise invalid_input(
+            "the AVIF picture announces more pixels than it has; send a JPEG or PNG"
+        )
     if image.format in SCALABLE and early is None:
         return image  # the first scan brings the whole picture: libjpeg refuses a second one
     image.decodermaxblock = BLOCK_BYTES
     if image.format in SCALABLE:
         # The decoder walks over all pixels again for each scan, and a scan takes 14 bytes of a file.
         pixels_count = max(1, image.width * image.height)
-        maximum = min(MAX_SCANS, FULL_SIZE_SCANS * max(max_pixels, EXACT_PIXELS) // pixels_count)
+        maximum = min(
+            MAX_SCANS, FULL_SIZE_SCANS * max(max_pixels, EXACT_PIXELS) // pixels_count
+        )
         if scans_of(bytes(body)) > maximum:
-            raise invalid_input(f"the JPEG file has more scans than the {maximum} that its size allows; save it anew")
+            raise invalid_input(
+                f"the JPEG file has more scans than the {maximum} that its size allows; save it anew"
+            )
     elif early is None:  # already asking a PNG for its EXIF data decodes it
         _make_room(image.size, max_pixels)
     return image
@@ -217,21 +290,29 @@ def _check_avif(body: memoryview, max_pixels: int) -> int:
         total += size[0] * size[1]
     # The picture or its tiles, as many pixels of transparency, and a thumbnail.
     if total > AVIF_SHARES * UNSTOPPABLE_PIXELS:
-        raise invalid_input(f"the AVIF has {total} pixels in all its parts, too many: send a JPEG")
+        raise invalid_input(
+            f"the AVIF has {total} pixels in all its parts, too many: send a JPEG"
+        )
     hold_bytes(total * BYTES_PER_PIXEL)
     return total
 
 
-def _decode(image: Image, mode: str, orientation: int, placement: Placement, max_pixels: int) -> Image:
+def _decode(
+    image: Image, mode: str, orientation: int, placement: Placement, max_pixels: int
+) -> Image:
     """Decode the picture, with room for its pixels, and turn it upright.
 
     A large JPEG's decoder scales it down at a fraction of the cost; never below what is needed.
     """
-    if image.format in SCALABLE and image.width * image.height > min(EXACT_PIXELS, max_pixels):
+    if image.format in SCALABLE and image.width * image.height > min(
+        EXACT_PIXELS, max_pixels
+    ):
         source, target = placement.source, placement.target
         width = max(1, int(placement.picture[0] * target.width / source.width))
         height = max(1, int(placement.picture[1] * target.height / source.height))
-        image.draft(mode, (height, width) if orientation in strips.SIDEWAYS else (width, height))
+        image.draft(
+            mode, (height, width) if orientation in strips.SIDEWAYS else (width, height)
+        )
     _make_room(image.size, max_pixels)
     image.load()
     return strips.upright(image, mode, orientation)
@@ -247,9 +328,13 @@ def _make_room(size: tuple[int, int], max_pixels: int) -> None:
 def _check_size(size: tuple[int, int], max_pixels: int) -> None:
     width, height = size
     if width * height > max_pixels:
-        raise invalid_input(f"the picture has {width}x{height} pixels; the limit is {max_pixels} (max_image_pixels)")
+        raise invalid_input(
+            f"the picture has {width}x{height} pixels; the limit is {max_pixels} (max_image_pixels)"
+        )
     if max(size) > MAX_SIDE:
-        raise invalid_input(f"the picture has {width}x{height} pixels; a side may have {MAX_SIDE}")
+        raise invalid_input(
+            f"the picture has {width}x{height} pixels; a side may have {MAX_SIDE}"
+        )
 
 
 class CheckedReader(io.RawIOBase):
@@ -257,13 +342,17 @@ class CheckedReader(io.RawIOBase):
 
     def __init__(self, file: memoryview) -> None:
         self._file, self._at = file, 0
-        self._left = len(file) + 2 if bytes(file[:2]) == b"BM" else MAX_READS  # a BMP's runs are read byte by byte
+        self._left = (
+            len(file) + 2 if bytes(file[:2]) == b"BM" else MAX_READS
+        )  # a BMP's runs are read byte by byte
 
     def read(self, size: int | None = -1) -> bytes:
         checkpoint()
         self._left -= 1
         if self._left < 0:
-            raise invalid_input(f"the picture file consists of more than {MAX_READS} pieces; save it anew")
+            raise invalid_input(
+                f"the picture file consists of more than {MAX_READS} pieces; save it anew"
+            )
         end = len(self._file) if size is None or size < 0 else self._at + size
         piece = bytes(self._file[self._at : end])
         self._at += len(piece)
@@ -296,7 +385,9 @@ def _register_heif() -> None:
     try:
         import pillow_heif
     except ImportError:
-        raise invalid_input("HEIC pictures need pillow-heif: pip install 'pocketserve[heic]'; or send a JPEG") from None
+        raise invalid_input(
+            "HEIC pictures need pillow-heif: pip install 'pocketserve[heic]'; or send a JPEG"
+        ) from None
     version: str = pillow_heif.libheif_version()
     if tuple(int(number) for number in re.findall(r"\d+", version)[:2]) < LIBHEIF:
         raise invalid_input(
@@ -315,16 +406,26 @@ def _region(hints: Hints, picture: tuple[int, int]) -> Area | None:
         left, top, width, height = (float(part) for part in text.split(","))
         right, bottom = min(left + width, picture[0]), min(top + height, picture[1])
     except ValueError:
-        raise invalid_parameter("parameter region must be x,y,width,height in pixels, such as 10,20,100,80") from None
+        raise invalid_parameter(
+            "parameter region must be x,y,width,height in pixels, such as 10,20,100,80"
+        ) from None
     left, top = max(left, 0.0), max(top, 0.0)
     if not (right - left >= 1 and bottom - top >= 1):  # also where one of them is NaN
-        raise invalid_parameter(f"region lies outside of the picture of {picture[0]}x{picture[1]} pixels")
+        raise invalid_parameter(
+            f"region lies outside of the picture of {picture[0]}x{picture[1]} pixels"
+        )
     return Area(left, top, right - left, bottom - top)
 
 
-def _resize(image: Image, placement: Placement, options: ImageOptions, region: Area | None) -> Image:
+def _resize(
+    image: Image, placement: Placement, options: ImageOptions, region: Area | None
+) -> Image:
     source, target = placement.source, placement.target
-    if options.sizing is not None and region is None and image.size == placement.picture:
+    if (
+        options.sizing is not None
+        and region is None
+        and image.size == placement.picture
+    ):
         scaled = options.sizing.scaled(placement.picture)
         if options.sizing.crop is not None and scaled[0] * scaled[1] <= WHOLE_PIXELS:
             return _crop_scaled(image, placement, options, scaled)
@@ -334,17 +435,34 @@ def _resize(image: Image, placement: Placement, options: ImageOptions, region: A
     right, bottom = left + source.width * x, top + source.height * y
     if region is not None:  # what lies around a region must not shine in at its edges
         start = (math.floor(region.x * x), math.floor(region.y * y))
-        end = (math.ceil((region.x + region.width) * x), math.ceil((region.y + region.height) * y))
-        image = strips.crop(image, (*start, min(end[0], image.width), min(end[1], image.height)))
-        left, top, right, bottom = left - start[0], top - start[1], right - start[0], bottom - start[1]
-    box = (max(left, 0.0), max(top, 0.0), min(right, image.width), min(bottom, image.height))
+        end = (
+            math.ceil((region.x + region.width) * x),
+            math.ceil((region.y + region.height) * y),
+        )
+        image = strips.crop(
+            image, (*start, min(end[0], image.width), min(end[1], image.height))
+        )
+        left, top, right, bottom = (
+            left - start[0],
+            top - start[1],
+            right - start[0],
+            bottom - start[1],
+        )
+    box = (
+        max(left, 0.0),
+        max(top, 0.0),
+        min(right, image.width),
+        min(bottom, image.height),
+    )
     size = (int(target.width), int(target.height))
     if image.size != size or box != (0, 0, *image.size):
         image = strips.resize(image, size, options.resample or "bilinear", box)
     return _fill_around(image, placement, options)
 
 
-def _crop_scaled(image: Image, placement: Placement, options: ImageOptions, scaled: tuple[int, int]) -> Image:
+def _crop_scaled(
+    image: Image, placement: Placement, options: ImageOptions, scaled: tuple[int, int]
+) -> Image:
     """Scale the whole picture, then crop it.
 
     Scaling only the part that is needed rounds a few pixels differently than the model's own processor does.
@@ -353,8 +471,12 @@ def _crop_scaled(image: Image, placement: Placement, options: ImageOptions, scal
     top = round(placement.source.y * scaled[1] / image.height)
     width, height = int(placement.target.width), int(placement.target.height)
     if image.size != scaled:
-        image = strips.resize(image, scaled, options.resample or "bilinear", (0, 0, *image.size))
-    return _fill_around(strips.crop(image, (left, top, left + width, top + height)), placement, options)
+        image = strips.resize(
+            image, scaled, options.resample or "bilinear", (0, 0, *image.size)
+        )
+    return _fill_around(
+        strips.crop(image, (left, top, left + width, top + height)), placement, options
+    )
 
 
 def _fill_around(image: Image, placement: Placement, options: ImageOptions) -> Image:
@@ -365,7 +487,9 @@ def _fill_around(image: Image, placement: Placement, options: ImageOptions) -> I
     if image.size == placement.input:
         return image
     fill = tuple(round(value) for value in options.fill or (0.0,))
-    colour: Any = fill[0] if image.mode == "L" else fill if len(fill) == 3 else fill[:1] * 3
+    colour: Any = (
+        fill[0] if image.mode == "L" else fill if len(fill) == 3 else fill[:1] * 3
+    )
     boxed = PIL.Image.new(image.mode, placement.input, colour)
     boxed.paste(image, (int(target.x), int(target.y)))
     return boxed

@@ -19,7 +19,11 @@ from pocketserve.tasks.parameters import Parameter, parameter
 from pocketserve.tasks.scores import real_values, sigmoid
 from pocketserve.tasks.vision.boxes import suppress, to_corners
 from pocketserve.tasks.vision.geometry import Placement, box_entry
-from pocketserve.tasks.vision.picture_input import PictureTask, picture_input, takes_picture
+from pocketserve.tasks.vision.picture_input import (
+    PictureTask,
+    picture_input,
+    takes_picture,
+)
 from pocketserve.tasks.vision.preprocessing import IMAGE, ImageOptions, is_ultralytics
 from pocketserve.tasks.vision.yolo.rows import RowReader, rows_output
 from pocketserve.tensors import Array, TensorSpec
@@ -30,16 +34,50 @@ if TYPE_CHECKING:
 
 NAME = "pose-estimation"
 COCO = (
-    *("nose", "left eye", "right eye", "left ear", "right ear", "left shoulder", "right shoulder", "left elbow"),
-    *("right elbow", "left wrist", "right wrist", "left hip", "right hip", "left knee", "right knee"),
+    *(
+        "nose",
+        "left eye",
+        "right eye",
+        "left ear",
+        "right ear",
+        "left shoulder",
+        "right shoulder",
+        "left elbow",
+    ),
+    *(
+        "right elbow",
+        "left wrist",
+        "right wrist",
+        "left hip",
+        "right hip",
+        "left knee",
+        "right knee",
+    ),
     *("left ankle", "right ankle"),
 )
 COCO_SKELETON = (
-    *((0, 1), (0, 2), (1, 3), (2, 4), (5, 6), (5, 7), (7, 9), (6, 8), (8, 10), (5, 11), (6, 12), (11, 12)),
+    *(
+        (0, 1),
+        (0, 2),
+        (1, 3),
+        (2, 4),
+        (5, 6),
+        (5, 7),
+        (7, 9),
+        (6, 8),
+        (8, 10),
+        (5, 11),
+        (6, 12),
+        (11, 12),
+    ),
     *((11, 13), (13, 15), (12, 14), (14, 16)),
 )
 YOLO = "yolov8-pose"
-YOLO_THRESHOLD, YOLO_IOU, YOLO_MAX = 0.25, 0.7, 300  # the defaults of these models' own tool
+YOLO_THRESHOLD, YOLO_IOU, YOLO_MAX = (
+    0.25,
+    0.7,
+    300,
+)  # the defaults of these models' own tool
 _MOVENET = ImageOptions(mean=(0.0,), std=(1.0,), resize="letterbox")
 FORMATS = {
     "movenet": _MOVENET,
@@ -57,11 +95,15 @@ MAX_POINTS = 1000
 def _pairs(table: TomlTable, key: str) -> tuple[tuple[int, int], ...]:
     def check(value: object) -> bool:
         return isinstance(value, list) and all(
-            isinstance(pair, list) and len(pair) == 2 and all(type(end) is int and 0 <= end < 1000 for end in pair)
+            isinstance(pair, list)
+            and len(pair) == 2
+            and all(type(end) is int and 0 <= end < 1000 for end in pair)
             for pair in value
         )
 
-    return tuple(map(tuple, table.take(key, check, "a list of pairs of keypoint numbers") or ()))
+    return tuple(
+        map(tuple, table.take(key, check, "a list of pairs of keypoint numbers") or ())
+    )
 
 
 class PoseOptions(NamedTuple):
@@ -97,7 +139,9 @@ def fits(facts: ModelFacts) -> bool:
         return takes_picture(facts)
     shapes = [spec.shape for spec in facts.outputs]
     channels = {shape[3] for shape in shapes if len(shape) == 4}
-    points = shapes == [(1, 1, 17, 3)] or (_format_of(facts.outputs) == "posenet" and {17, 34} <= channels)
+    points = shapes == [(1, 1, 17, 3)] or (
+        _format_of(facts.outputs) == "posenet" and {17, 34} <= channels
+    )
     return points and takes_picture(facts)
 
 
@@ -108,12 +152,20 @@ def _is_yolo(facts: ModelFacts) -> bool:
 def _format_of(outputs: Sequence[TensorSpec]) -> str | None:
     shapes = [spec.shape for spec in outputs]
     if len(shapes) == 1 and len(shapes[0]) in (3, 4):
-        return {(4, 3): "movenet", (3, 56): "movenet-multipose"}.get((len(shapes[0]), shapes[0][-1]))
+        return {(4, 3): "movenet", (3, 56): "movenet-multipose"}.get(
+            (len(shapes[0]), shapes[0][-1])
+        )
     maps = [shape for shape in shapes if len(shape) == 4]
-    return "posenet" if any(b[3] == 2 * a[3] > 0 and a[1:3] == b[1:3] for a in maps for b in maps) else None
+    return (
+        "posenet"
+        if any(b[3] == 2 * a[3] > 0 and a[1:3] == b[1:3] for a in maps for b in maps)
+        else None
+    )
 
 
-def _posenet_outputs(options: PoseOptions, outputs: Sequence[TensorSpec]) -> tuple[TensorSpec, TensorSpec]:
+def _posenet_outputs(
+    options: PoseOptions, outputs: Sequence[TensorSpec]
+) -> tuple[TensorSpec, TensorSpec]:
     """Return heat maps with one channel a point, and offsets with two."""
     maps = [spec for spec in outputs if len(spec.shape) == 4]
     heatmaps, offsets = (
@@ -121,9 +173,14 @@ def _posenet_outputs(options: PoseOptions, outputs: Sequence[TensorSpec]) -> tup
         for role, name in (("heatmaps", options.heatmaps), ("offsets", options.offsets))
     )
     for heat, offset in itertools.product(heatmaps, offsets):
-        if len(heat.shape) == len(offset.shape) == 4 and offset.shape[3] == 2 * heat.shape[3]:
+        if (
+            len(heat.shape) == len(offset.shape) == 4
+            and offset.shape[3] == 2 * heat.shape[3]
+        ):
             return heat, offset
-    raise ModelLoadError("model.toml: pose.format posenet needs heat maps [1, h, w, k] and offsets [1, h, w, 2 k]")
+    raise ModelLoadError(
+        "model.toml: pose.format posenet needs heat maps [1, h, w, k] and offsets [1, h, w, 2 k]"
+    )
 
 
 class PoseEstimation(PictureTask):
@@ -134,9 +191,13 @@ class PoseEstimation(PictureTask):
 
     def __init__(self, facts: ModelFacts) -> None:
         self._options = options = facts.manifest.section(PoseOptions)
-        name = options.format or (YOLO if _is_yolo(facts) else _format_of(facts.outputs))
+        name = options.format or (
+            YOLO if _is_yolo(facts) else _format_of(facts.outputs)
+        )
         if name is None:
-            raise ModelLoadError(f"model.toml: task {NAME} needs [pose] format: {', '.join(FORMATS)}")
+            raise ModelLoadError(
+                f"model.toml: task {NAME} needs [pose] format: {', '.join(FORMATS)}"
+            )
         labels = Labels(options.keypoints) if options.keypoints else find_labels(facts)
         self._classes: Sequence[str] = ("person",)
         if name == YOLO:
@@ -144,16 +205,24 @@ class PoseEstimation(PictureTask):
             labels = Labels(options.keypoints or _keypoint_names(facts))
         super().__init__(picture_input(facts, NAME, FORMATS[name]), labels)
         self._format = name
-        self._outputs = _posenet_outputs(options, facts.outputs) if name == "posenet" else facts.outputs[:1]
+        self._outputs = (
+            _posenet_outputs(options, facts.outputs)
+            if name == "posenet"
+            else facts.outputs[:1]
+        )
         if name == YOLO:
             self._outputs = (rows_output(facts.outputs, "pose.format", None),)
             self._shape = _keypoint_shape(facts, options)
-            self._reader = RowReader(self._outputs[0], self._shape[0] * self._shape[1], len(self._classes))
+            self._reader = RowReader(
+                self._outputs[0], self._shape[0] * self._shape[1], len(self._classes)
+            )
 
     def structure(self) -> dict[str, Any]:
         """Return the names of the points; a model without names of its own may have the 17 of COCO."""
         points = self._point_count()
-        return {"labels": list(self.labels) or (list(COCO) if points == len(COCO) else [])}
+        return {
+            "labels": list(self.labels) or (list(COCO) if points == len(COCO) else [])
+        }
 
     def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
         """Return a person per entry, best first: ``{"label", "score", "box", "keypoints"}``, in pixels of the picture.
@@ -161,10 +230,17 @@ class PoseEstimation(PictureTask):
         ``threshold`` is the least score of a person; all points are answered, each with its score.
         """
         floor = self._threshold if options.threshold is None else options.threshold
-        people = self._bodies(runs[0], floor, options) if self._format == YOLO else self._people(runs[0])
+        people = (
+            self._bodies(runs[0], floor, options)
+            if self._format == YOLO
+            else self._people(runs[0])
+        )
         people = [person for person in people if person.score >= floor]
         people.sort(key=lambda person: -person.score)
-        return [self._entry(person, context, options.language) for person in people[: options.top_k]]
+        return [
+            self._entry(person, context, options.language)
+            for person in people[: options.top_k]
+        ]
 
     def form(self) -> Form:
         """Return what the task takes, with names of the points, and the pairs that a drawing joins."""
@@ -179,7 +255,11 @@ class PoseEstimation(PictureTask):
 
     def _answer_parameters(self) -> tuple[Parameter, ...]:
         always = parameter("top_k"), parameter("threshold", default=self._threshold)
-        return (*always, parameter("iou", default=YOLO_IOU)) if self._format == YOLO else always
+        return (
+            (*always, parameter("iou", default=YOLO_IOU))
+            if self._format == YOLO
+            else always
+        )
 
     @property
     def _threshold(self) -> float:
@@ -188,38 +268,74 @@ class PoseEstimation(PictureTask):
         return YOLO_THRESHOLD if self._format == YOLO else PERSON_THRESHOLD
 
     def _names(self, count: int, language: str | None) -> Sequence[str]:
-        return self._labels.in_language(language) or (COCO if count == len(COCO) else ())
+        return self._labels.in_language(language) or (
+            COCO if count == len(COCO) else ()
+        )
 
     def _skeleton(self, count: int) -> Sequence[tuple[int, int]]:
         return self._options.skeleton or (COCO_SKELETON if count == len(COCO) else ())
 
     def _draw(self, canvas: Canvas, runs: Runs, answer: Answer, context: Any) -> None:
-        least = POINT_THRESHOLD if self._options.threshold is None else self._options.threshold
+        least = (
+            POINT_THRESHOLD
+            if self._options.threshold is None
+            else self._options.threshold
+        )
         for number, entry in enumerate(answer):
             points = entry["keypoints"]
-            visible = [(point["x"], point["y"]) if point["score"] >= least else None for point in points]
+            visible = [
+                (point["x"], point["y"]) if point["score"] >= least else None
+                for point in points
+            ]
             canvas.skeleton(visible, self._skeleton(len(points)), number)
 
-    def _entry(self, person: Person, placement: Placement, language: str | None) -> dict[str, Any]:
+    def _entry(
+        self, person: Person, placement: Placement, language: str | None
+    ) -> dict[str, Any]:
         points = placement.to_picture(person.points * np.array(self._picture.size))
         names = self._names(len(points), language)
-        ends = points[person.scores >= min(PERSON_THRESHOLD, float(person.scores.max()))]
+        ends = points[
+            person.scores >= min(PERSON_THRESHOLD, float(person.scores.max()))
+        ]
         if person.box is not None:
             ends = placement.to_picture(person.box * np.array(self._picture.size))
-        corners = np.clip(np.concatenate([ends.min(axis=0), ends.max(axis=0)]), 0, [*placement.picture] * 2)
+        corners = np.clip(
+            np.concatenate([ends.min(axis=0), ends.max(axis=0)]),
+            0,
+            [*placement.picture] * 2,
+        )
         keypoints = [
-            {"label": label_of(names, index), "index": index, "x": round(x, 2), "y": round(y, 2), "score": score}
-            for index, ((x, y), score) in enumerate(zip(points.tolist(), person.scores.tolist(), strict=True))
+            {
+                "label": label_of(names, index),
+                "index": index,
+                "x": round(x, 2),
+                "y": round(y, 2),
+                "score": score,
+            }
+            for index, ((x, y), score) in enumerate(
+                zip(points.tolist(), person.scores.tolist(), strict=True)
+            )
         ]
         label = label_of(self._classes, person.class_number)
-        return {"label": label, "score": person.score, "box": box_entry(corners), "keypoints": keypoints}
+        return {
+            "label": label,
+            "score": person.score,
+            "box": box_entry(corners),
+            "keypoints": keypoints,
+        }
 
-    def _bodies(self, outputs: Arrays, floor: float, options: AnswerOptions) -> list[Person]:
+    def _bodies(
+        self, outputs: Arrays, floor: float, options: AnswerOptions
+    ) -> list[Person]:
         """Return the bodies in a YOLO model's rows, without those that overlap a better one."""
         try:
-            rows = self._reader.read(outputs[self._reader.spec.name], self._picture.size, floor)
+            rows = self._reader.read(
+                outputs[self._reader.spec.name], self._picture.size, floor
+            )
         except ValueError as error:
-            raise ApiError(ErrorCode.INFERENCE_FAILED, f"the outputs do not fit [pose]: {error}") from None
+            raise ApiError(
+                ErrorCode.INFERENCE_FAILED, f"the outputs do not fit [pose]: {error}"
+            ) from None
         boxes = to_corners(rows.boxes, "boundaries" if rows.suppressed else "center")
         best = np.arange(len(boxes))
         iou = options.values.get("iou", None if rows.suppressed else YOLO_IOU)
@@ -230,10 +346,14 @@ class PoseEstimation(PictureTask):
         for position in best:
             score = float(rows.scores[position])
             points = rows.extras[position].reshape(self._shape)
-            scores = points[:, 2] if self._shape[1] == 3 else np.full(len(points), score)
+            scores = (
+                points[:, 2] if self._shape[1] == 3 else np.full(len(points), score)
+            )
             ratios = points[:, :2] * rows.scale / size
             box = boxes[position].reshape(2, 2) / size
-            people.append(Person(ratios, scores, score, box, int(rows.classes[position])))
+            people.append(
+                Person(ratios, scores, score, box, int(rows.classes[position]))
+            )
         return people
 
     def _people(self, outputs: Arrays) -> list[Person]:
@@ -242,23 +362,34 @@ class PoseEstimation(PictureTask):
             if self._format == "posenet":
                 people = [_posenet(arrays[0][0], arrays[1][0], self._picture.size)]
             elif self._format == "movenet-multipose":
-                people = [_person(row[:51].reshape(17, 3), float(row[55])) for row in arrays[0][0]]
+                people = [
+                    _person(row[:51].reshape(17, 3), float(row[55]))
+                    for row in arrays[0][0]
+                ]
             else:
                 rows = arrays[0].reshape(-1, 3)
                 people = [_person(rows, float(rows[:, 2].astype(np.float64).mean()))]
         except (ValueError, IndexError) as error:
-            raise ApiError(ErrorCode.INFERENCE_FAILED, f"the outputs do not fit [pose]: {error}") from None
+            raise ApiError(
+                ErrorCode.INFERENCE_FAILED, f"the outputs do not fit [pose]: {error}"
+            ) from None
         return [
             person
             for person in people
-            if len(person.scores) and np.isfinite(person.points).all() and np.isfinite(person.scores).all()
+            if len(person.scores)
+            and np.isfinite(person.points).all()
+            and np.isfinite(person.scores).all()
         ]
 
 
 def _keypoint_shape(facts: ModelFacts, options: PoseOptions) -> tuple[int, int]:
     """Return how many points a body has, and how many numbers a point; the third is its score."""
     shape = literal(facts.properties.get("kpt_shape", ""))
-    is_usual = isinstance(shape, list | tuple) and len(shape) == 2 and all(type(side) is int for side in shape)
+    is_usual = (
+        isinstance(shape, list | tuple)
+        and len(shape) == 2
+        and all(type(side) is int for side in shape)
+    )
     if is_usual and 0 < shape[0] <= MAX_POINTS and shape[1] in (2, 3):
         return shape[0], shape[1]
     return len(options.keypoints) or len(COCO), 3
@@ -309,7 +440,15 @@ POINT = (
 FIELDS = (
     SCORE,
     BOX,
-    AnswerField("keypoints", "list", "its points, all of them, each with its score", POINT, "Keypoint"),
+    AnswerField(
+        "keypoints",
+        "list",
+        "its points, all of them, each with its score",
+        POINT,
+        "Keypoint",
+    ),
 )
 CALL = TaskCall("estimate", "picture", "Body", FIELDS)
-TASK = TaskDefinition(NAME, fits, PoseEstimation, (IMAGE, POSE), takes_pictures=True, calls=(CALL,))
+TASK = TaskDefinition(
+    NAME, fits, PoseEstimation, (IMAGE, POSE), takes_pictures=True, calls=(CALL,)
+)

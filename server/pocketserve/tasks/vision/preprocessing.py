@@ -18,7 +18,14 @@ from pocketserve.tasks.vision.geometry import Sizing
 
 MAX_SIDE = 1 << 14
 
-RESAMPLE = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
+RESAMPLE = {
+    0: "nearest",
+    1: "lanczos",
+    2: "bilinear",
+    3: "bicubic",
+    4: "box",
+    5: "hamming",
+}
 """Pillow's numbers, which Hugging Face writes into its files."""
 
 CONVNEXT_STRETCHES = 384
@@ -42,9 +49,13 @@ class ImageOptions(NamedTuple):
     """
 
     color: Annotated[str | None, TomlTable.choice, ("rgb", "bgr", "grayscale")] = None
-    resize: Annotated[str | None, TomlTable.choice, ("stretch", "crop", "letterbox")] = None
+    resize: Annotated[
+        str | None, TomlTable.choice, ("stretch", "crop", "letterbox")
+    ] = None
     mean: Annotated[tuple[float, ...] | None, TomlTable.numbers] = None
-    std: Annotated[tuple[float, ...] | None, partial(TomlTable.numbers, nonzero=True)] = None
+    std: Annotated[
+        tuple[float, ...] | None, partial(TomlTable.numbers, nonzero=True)
+    ] = None
     invert: Annotated[str, TomlTable.choice, ("never", "always", "auto")] = "never"
     resample: Annotated[str | None, TomlTable.choice, tuple(RESAMPLE.values())] = None
     crop_fraction: Annotated[float | None, TomlTable.number, 0.01, 1.0] = None
@@ -56,7 +67,9 @@ class ImageOptions(NamedTuple):
 def _image(table: TomlTable) -> ImageOptions:
     width, height = (table.integer(key, 1, 1 << 14) for key in ("width", "height"))
     if (width is None) != (height is None):
-        raise table.fault("width" if width is None else "height", "is missing; give both")
+        raise table.fault(
+            "width" if width is None else "height", "is missing; give both"
+        )
     size = None if width is None or height is None else (width, height)
     return ImageOptions(**declared_values(ImageOptions, table), size=size)
 
@@ -79,7 +92,9 @@ def complete(options: ImageOptions, more: ImageOptions) -> ImageOptions:
         keys += ["resize", "crop_fraction"]
     if options.resize is None and options.size in (None, more.size):
         keys.append("sizing")
-    return options._replace(**{key: getattr(more, key) for key in keys if getattr(options, key) is None})
+    return options._replace(
+        **{key: getattr(more, key) for key in keys if getattr(options, key) is None}
+    )
 
 
 def _tflite(facts: ModelFacts) -> ImageOptions:
@@ -87,11 +102,16 @@ def _tflite(facts: ModelFacts) -> ImageOptions:
     if len(inputs) != 1 or len(facts.metadata.inputs) != len(facts.inputs):
         return ImageOptions()
     tensor = facts.metadata.inputs[facts.inputs.index(inputs[0])]
-    norm, properties = tensor.normalization, tensor.content.properties if tensor.content is not None else None
+    norm, properties = (
+        tensor.normalization,
+        tensor.content.properties if tensor.content is not None else None,
+    )
     return ImageOptions(
         mean=norm.mean if norm is not None else None,
         std=norm.std if norm is not None else None,
-        size=_size(properties.default_size) if isinstance(properties, ImageProperties) else None,
+        size=_size(properties.default_size)
+        if isinstance(properties, ImageProperties)
+        else None,
     )
 
 
@@ -102,7 +122,9 @@ def _onnx(facts: ModelFacts) -> ImageOptions:
     if is_ultralytics(facts):
         height_width = literal(properties.get("imgsz", ""))
         resize = "crop" if properties.get("task") == "classify" else "letterbox"
-        if properties.get("head") == "RTDETRDecoder":  # its predictor fills the input without bars
+        if (
+            properties.get("head") == "RTDETRDecoder"
+        ):  # its predictor fills the input without bars
             resize = "stretch"
         options = ImageOptions(
             mean=(0.0,),
@@ -111,8 +133,12 @@ def _onnx(facts: ModelFacts) -> ImageOptions:
             fill=(114.0,),
             size=_size(height_width[::-1]) if isinstance(height_width, list) else None,
         )
-    mean, std = _PIXEL_RANGES.get(properties.get("Image.NominalPixelRange", ""), (options.mean, options.std))
-    colour = {"Bgr8": "bgr", "Rgb8": "rgb", "Gray8": "grayscale"}.get(properties.get("Image.BitmapPixelFormat", ""))
+    mean, std = _PIXEL_RANGES.get(
+        properties.get("Image.NominalPixelRange", ""), (options.mean, options.std)
+    )
+    colour = {"Bgr8": "bgr", "Rgb8": "rgb", "Gray8": "grayscale"}.get(
+        properties.get("Image.BitmapPixelFormat", "")
+    )
     return options._replace(mean=mean, std=std, color=colour)
 
 
@@ -148,14 +174,21 @@ def note_unknown_processor(facts: ModelFacts) -> None:
     file = facts.json_beside(PREPROCESSOR)
     if not file:
         return
-    from pocketserve.tasks.foreign.image_processors import DEFAULTS, processor_class  # late: few have the file
+    from pocketserve.tasks.foreign.image_processors import (
+        DEFAULTS,
+        processor_class,
+    )  # late: few have the file
 
     name = processor_class(file)
     if name and name not in DEFAULTS:
-        facts.assumed.append(f"{name[:60]} is unknown: only the keys of its file are applied")
+        facts.assumed.append(
+            f"{name[:60]} is unknown: only the keys of its file are applied"
+        )
 
 
-def _normalization(config: Mapping[str, Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _normalization(
+    config: Mapping[str, Any],
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return mean and std in pixels of what a processor does: it rescales pixels, then normalizes them."""
     scale = 1.0
     if config.get("do_rescale", True):
@@ -165,18 +198,30 @@ def _normalization(config: Mapping[str, Any]) -> tuple[tuple[float, ...], tuple[
             scale = 1 / factor
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
-    if config.get("do_normalize", True) and config.get("image_mean") and config.get("image_std"):
+    if (
+        config.get("do_normalize", True)
+        and config.get("image_mean")
+        and config.get("image_std")
+    ):
         mean = _numbers(config, "image_mean")
         std = _numbers(config, "image_std")
     if config.get("rescale_offset"):  # pixels from -1 to 1 are normalized
         mean = tuple(value + 1 for value in mean)
     divisors = std
-    if config.get("include_top") and config.get("image_std"):  # EfficientNet divides by std once more
-        divisors = tuple(value * again for value, again in _pairs(std, _numbers(config, "image_std")))
-    return tuple(value * scale for value in mean), tuple(value * scale for value in divisors)
+    if config.get("include_top") and config.get(
+        "image_std"
+    ):  # EfficientNet divides by std once more
+        divisors = tuple(
+            value * again for value, again in _pairs(std, _numbers(config, "image_std"))
+        )
+    return tuple(value * scale for value in mean), tuple(
+        value * scale for value in divisors
+    )
 
 
-def _pairs(first: tuple[float, ...], second: tuple[float, ...]) -> list[tuple[float, float]]:
+def _pairs(
+    first: tuple[float, ...], second: tuple[float, ...]
+) -> list[tuple[float, float]]:
     """Pair the numbers of two settings; a single one stands for each colour channel."""
     if len(first) == 1:
         first = first * len(second)
@@ -193,34 +238,55 @@ def _sized(name: str, config: Mapping[str, Any]) -> ImageOptions:
     size: Any = config.get("size")
     size = size if isinstance(size, dict) else {}
     exact = _exact_size(config, size)
-    shortest, longest = _side(size.get("shortest_edge")), _side(size.get("longest_edge"))
+    shortest, longest = (
+        _side(size.get("shortest_edge")),
+        _side(size.get("longest_edge")),
+    )
     within = _size((size.get("max_width"), size.get("max_height")))
-    crop = _config_size(config.get("crop_size")) if config.get("do_center_crop") else None
+    crop = (
+        _config_size(config.get("crop_size")) if config.get("do_center_crop") else None
+    )
     if crop is not None and name == "PerceiverImageProcessor" and exact is not None:
         cut = (exact[0] / crop[0], exact[1] / crop[1])
-        return ImageOptions(size=exact, resize="crop", crop_fraction=min(1.0, *cut), sizing=Sizing(exact, cut=cut))
+        return ImageOptions(
+            size=exact,
+            resize="crop",
+            crop_fraction=min(1.0, *cut),
+            sizing=Sizing(exact, cut=cut),
+        )
     if crop is not None:
         shortest = _shortest_before_crop(name, config, exact, shortest)
         exact = None if shortest else exact
         edge = shortest or min(exact or crop)
         fraction = min(1.0, min(crop) / edge)
-        return ImageOptions(size=crop, resize="crop", crop_fraction=fraction, sizing=Sizing(exact, shortest, crop=crop))
+        return ImageOptions(
+            size=crop,
+            resize="crop",
+            crop_fraction=fraction,
+            sizing=Sizing(exact, shortest, crop=crop),
+        )
     if shortest and longest:
         multiple = 16 if name == "YolosImageProcessor" else 1
         pad = _config_size(config.get("pad_size"))
         sizing = Sizing(shortest=shortest, longest=longest, multiple=multiple, pad=pad)
-        return ImageOptions(size=pad or (shortest, shortest), resize="stretch", sizing=sizing)
+        return ImageOptions(
+            size=pad or (shortest, shortest), resize="stretch", sizing=sizing
+        )
     if longest:
         within = (longest, longest)
     if within is not None:
         pad = _config_size(config.get("pad_size"))
-        return ImageOptions(size=pad or within, resize="stretch", sizing=Sizing(within=within, pad=pad))
+        return ImageOptions(
+            size=pad or within, resize="stretch", sizing=Sizing(within=within, pad=pad)
+        )
     if shortest:
         return _shortest_only(name, config, shortest)
     return ImageOptions(size=exact, sizing=None if exact is None else Sizing(exact))
 
 
-def _exact_size(config: Mapping[str, Any], size: Mapping[str, Any]) -> tuple[int, int] | None:
+def _exact_size(
+    config: Mapping[str, Any], size: Mapping[str, Any]
+) -> tuple[int, int] | None:
     """Return the size that a picture is stretched to; DPT rounds it to a multiple."""
     exact = _config_size(dict(size))
     multiple = config.get("ensure_multiple_of")
@@ -229,7 +295,9 @@ def _exact_size(config: Mapping[str, Any], size: Mapping[str, Any]) -> tuple[int
     return _size(tuple(round(side / multiple) * multiple for side in exact))
 
 
-def _shortest_before_crop(name: str, config: Mapping[str, Any], exact: tuple[int, int] | None, shortest: int) -> int:
+def _shortest_before_crop(
+    name: str, config: Mapping[str, Any], exact: tuple[int, int] | None, shortest: int
+) -> int:
     """Return the length of the shorter side from which a processor crops; 0 if it stretches to an exact size."""
     if name == "LevitImageProcessor" and shortest:
         return int(256 / 224 * shortest)
@@ -243,12 +311,16 @@ def _shortest_only(name: str, config: Mapping[str, Any], shortest: int) -> Image
     """Read a size of the shorter side alone. ConvNeXT crops by ``crop_pct``, or stretches large pictures."""
     square = (shortest, shortest)
     if name not in ("ConvNextImageProcessor", ""):
-        return ImageOptions(size=square, resize="crop", sizing=Sizing(shortest=shortest))
+        return ImageOptions(
+            size=square, resize="crop", sizing=Sizing(shortest=shortest)
+        )
     if name and shortest >= CONVNEXT_STRETCHES:
         return ImageOptions(size=square, sizing=Sizing(square))
     fraction = _crop_percentage(config)
     sizing = Sizing(shortest=int(shortest / fraction), crop=square)
-    return ImageOptions(size=square, resize="crop", crop_fraction=fraction, sizing=sizing)
+    return ImageOptions(
+        size=square, resize="crop", crop_fraction=fraction, sizing=sizing
+    )
 
 
 def _timm(facts: ModelFacts) -> ImageOptions:
@@ -271,28 +343,44 @@ def _timm(facts: ModelFacts) -> ImageOptions:
     if interpolation in RESAMPLE.values():
         options = options._replace(resample=interpolation)
     shape = config.get("input_size")
-    size = _size((shape[2], shape[1])) if isinstance(shape, list) and len(shape) == 3 else None
-    return options if size is None else _timm_sized(options, config.get("crop_mode"), size)
+    size = (
+        _size((shape[2], shape[1]))
+        if isinstance(shape, list) and len(shape) == 3
+        else None
+    )
+    return (
+        options if size is None else _timm_sized(options, config.get("crop_mode"), size)
+    )
 
 
-def _timm_sized(options: ImageOptions, mode: object, size: tuple[int, int]) -> ImageOptions:
+def _timm_sized(
+    options: ImageOptions, mode: object, size: tuple[int, int]
+) -> ImageOptions:
     fraction = options.crop_fraction or 1.0
     scaled = (math.floor(size[0] / fraction), math.floor(size[1] / fraction))
     if mode == "squash":
-        return options._replace(size=size, sizing=Sizing(scaled, crop=size, rounds=True))
+        return options._replace(
+            size=size, sizing=Sizing(scaled, crop=size, rounds=True)
+        )
     if mode == "border":
         fill = tuple(float(round(value)) for value in options.mean or ())
-        return options._replace(size=size, fill=fill, resize="letterbox", crop_fraction=None)
+        return options._replace(
+            size=size, fill=fill, resize="letterbox", crop_fraction=None
+        )
     if size[0] != size[1]:
         return options._replace(size=size)
-    return options._replace(size=size, sizing=Sizing(shortest=scaled[0], crop=size, rounds=True))
+    return options._replace(
+        size=size, sizing=Sizing(shortest=scaled[0], crop=size, rounds=True)
+    )
 
 
 def _export_tool(facts: ModelFacts) -> ImageOptions:
     """Return the pictures of Teachable Machine and of Lobe, which state none in their files."""
     if not facts.may_be_export:
         return ImageOptions()
-    from pocketserve.tasks.foreign.exports.lobe import lobe_labels  # late: few models are exports
+    from pocketserve.tasks.foreign.exports.lobe import (
+        lobe_labels,
+    )  # late: few models are exports
     from pocketserve.tasks.foreign.exports.teachable_machine import project_of
 
     project = project_of(facts)
@@ -305,7 +393,9 @@ def _export_tool(facts: ModelFacts) -> ImageOptions:
             color="grayscale" if project.is_grey else None,
         )
     if lobe_labels(facts) is not None:
-        return ImageOptions(mean=(0.0,), std=(255.0,), resize="crop", resample="bicubic", color="rgb")
+        return ImageOptions(
+            mean=(0.0,), std=(255.0,), resize="crop", resample="bicubic", color="rgb"
+        )
     return ImageOptions()
 
 
@@ -330,7 +420,9 @@ def _crop_percentage(config: Mapping[str, Any], default: float = 1.0) -> float:
 def _numbers(config: Mapping[str, Any], key: str) -> tuple[float, ...]:
     value = config[key]
     values = list(value) if isinstance(value, list | tuple) else [value]
-    usable = all(isinstance(value, int | float) and abs(value) < 1e6 for value in values)
+    usable = all(
+        isinstance(value, int | float) and abs(value) < 1e6 for value in values
+    )
     if not usable or (key.endswith("std") and 0 in values):
         raise ModelLoadError(f"{key} beside the model holds no usable numbers")
     return tuple(values)
@@ -352,6 +444,10 @@ def _side(length: Any) -> int:
 
 def _size(sides: Any) -> tuple[int, int] | None:
     """Return (width, height) if both are usable."""
-    if sides is None or len(sides) != 2 or not all(type(side) is int and 0 < side <= MAX_SIDE for side in sides):
+    if (
+        sides is None
+        or len(sides) != 2
+        or not all(type(side) is int and 0 < side <= MAX_SIDE for side in sides)
+    ):
         return None
     return sides[0], sides[1]

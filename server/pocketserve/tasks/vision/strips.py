@@ -15,7 +15,9 @@ from pocketserve.tasks.cancellation import cancellable
 if TYPE_CHECKING:
     from PIL.Image import Image, Resampling
 
-STRIP_PIXELS = 1 << 20  # some milliseconds of a phone's time; smaller pictures are worked on in one step
+STRIP_PIXELS = (
+    1 << 20
+)  # some milliseconds of a phone's time; smaller pictures are worked on in one step
 _TRANSPARENT = ("RGBA", "LA", "PA", "La", "RGBa")
 _TURNS = {
     **{2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM", 5: "TRANSPOSE"},
@@ -33,9 +35,15 @@ def upright(image: Image, mode: str, orientation: int) -> Image:
     """
     import PIL.Image
 
-    if image.mode == mode and "transparency" not in image.info and orientation not in _TURNS:
+    if (
+        image.mode == mode
+        and "transparency" not in image.info
+        and orientation not in _TURNS
+    ):
         return image
-    result = PIL.Image.new(mode, image.size[::-1] if orientation in SIDEWAYS else image.size, None)
+    result = PIL.Image.new(
+        mode, image.size[::-1] if orientation in SIDEWAYS else image.size, None
+    )
     for top, bottom in spans(image.height, image.width):
         strip = _converted(image.crop((0, top, image.width, bottom)), mode)
         if orientation in _TURNS:
@@ -58,7 +66,12 @@ def crop(image: Image, box: tuple[int, int, int, int]) -> Image:
     return result
 
 
-def resize(image: Image, size: tuple[int, int], filter_name: str, box: tuple[float, float, float, float]) -> Image:
+def resize(
+    image: Image,
+    size: tuple[int, int],
+    filter_name: str,
+    box: tuple[float, float, float, float],
+) -> Image:
     """Scale a part of a picture in ``L`` or ``RGB`` to (width, height).
 
     Pillow, too, changes widths and heights one after the other, with whole numbers between. Other versions of it begin
@@ -75,22 +88,39 @@ def resize(image: Image, size: tuple[int, int], filter_name: str, box: tuple[flo
     lines_off = image.height - size[1]
     height_first = lines_off > 0 and lines_off > 2 * (image.width - size[0])
     for axis in (1, 0) if height_first else (0, 1):
-        image = _resize_axis(image, axis, size[axis], resampling, box[axis], box[axis + 2])
+        image = _resize_axis(
+            image, axis, size[axis], resampling, box[axis], box[axis + 2]
+        )
     return image
 
 
-def _resize_axis(image: Image, axis: int, length: int, resampling: Resampling, start: float, end: float) -> Image:
+def _resize_axis(
+    image: Image,
+    axis: int,
+    length: int,
+    resampling: Resampling,
+    start: float,
+    end: float,
+) -> Image:
     """Scale widths (axis 0) or heights from ``start`` to ``end``: no row, or no column, needs another for that."""
     import PIL.Image
 
-    result = PIL.Image.new(image.mode, (length, image.height) if axis == 0 else (image.width, length), None)
+    result = PIL.Image.new(
+        image.mode, (length, image.height) if axis == 0 else (image.width, length), None
+    )
     for first, last in spans(image.size[1 - axis], max(image.size[axis], length)):
         count = last - first
         if axis == 0:
-            result.paste(image.resize((length, count), resampling, (start, first, end, last)), (0, first))
+            result.paste(
+                image.resize((length, count), resampling, (start, first, end, last)),
+                (0, first),
+            )
         else:
             columns = image.crop((first, 0, last, image.height))
-            result.paste(columns.resize((count, length), resampling, (0, start, count, end)), (first, 0))
+            result.paste(
+                columns.resize((count, length), resampling, (0, start, count, end)),
+                (first, 0),
+            )
     return result
 
 
@@ -106,8 +136,12 @@ def _converted(image: Image, mode: str) -> Image:
 
     if image.mode.startswith("I") or image.mode == "F":  # Pillow's own conversion clips
         values = np.asarray(image, dtype=np.float64)
-        image = PIL.Image.fromarray(np.rint(values / 257.0).clip(0, 255).astype(np.uint8))
+        image = PIL.Image.fromarray(
+            np.rint(values / 257.0).clip(0, 255).astype(np.uint8)
+        )
     elif image.mode in _TRANSPARENT or "transparency" in image.info:
         rgba = image.convert("RGBA")
-        image = PIL.Image.alpha_composite(PIL.Image.new("RGBA", rgba.size, (255, 255, 255, 255)), rgba)
+        image = PIL.Image.alpha_composite(
+            PIL.Image.new("RGBA", rgba.size, (255, 255, 255, 255)), rgba
+        )
     return image if image.mode == mode else image.convert(mode)

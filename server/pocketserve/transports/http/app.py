@@ -41,7 +41,9 @@ def create_app(service: Service, guard: Guard) -> Flask:
 
     for route in ROUTES:
         app.add_url_rule(
-            route.pattern.replace("{region}", "<region>").replace("{", "<segment:").replace("}", ">"),
+            route.pattern.replace("{region}", "<region>")
+            .replace("{", "<segment:")
+            .replace("}", ">"),
             endpoint=f"{route.group}.{route.name}_{route.method}",
             view_func=view(route),
             methods=[route.method],
@@ -54,7 +56,11 @@ def create_app(service: Service, guard: Guard) -> Flask:
             dispatch.match(request.method, request.path)
         except ApiError as fault:
             return respond(fault)
-        code = ErrorCode.INTERNAL if (error.code or 500) >= 500 else ErrorCode.INVALID_REQUEST
+        code = (
+            ErrorCode.INTERNAL
+            if (error.code or 500) >= 500
+            else ErrorCode.INVALID_REQUEST
+        )
         return respond(ApiError(code, f"{error.name}: {error.description}"))
 
     return app

@@ -12,7 +12,9 @@ from waitress.utilities import Error
 
 from pocketserve_wire.limits import FIRST_BODY_BYTES, TENSOR_ALIGNMENT, grow
 
-MAX_JOINED: Final = 64 * 1024  # bytes of a body that are copied behind its header, so that both are sent at once
+MAX_JOINED: Final = (
+    64 * 1024
+)  # bytes of a body that are copied behind its header, so that both are sent at once
 
 
 class InPlaceData:

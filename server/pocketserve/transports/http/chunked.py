@@ -14,7 +14,9 @@ from waitress.utilities import BadRequest, RequestEntityTooLarge
 from pocketserve.transports.http.body import Body
 
 MAX_LINE: Final = 4096  # bytes of a chunk's size with its extensions, which are ignored
-MAX_TRAILERS: Final = 16 * 1024  # bytes of all fields behind the last chunk, which are ignored, too
+MAX_TRAILERS: Final = (
+    16 * 1024
+)  # bytes of all fields behind the last chunk, which are ignored, too
 _SIZE_LINE = re.compile(rb"([0-9a-fA-F]{1,16})(?:;[\t\x20-\x7e\x80-\xff]*)?\r\n")
 
 
@@ -51,7 +53,9 @@ class ChunkedBody(Body):
         if self._ends_chunk and not b"\r\n".startswith(self._line):
             self.error = BadRequest("Chunk not properly terminated")
         elif len(self._line) > MAX_LINE:
-            self.error = BadRequest(f"a line between chunks has more than {MAX_LINE} bytes")
+            self.error = BadRequest(
+                f"a line between chunks has more than {MAX_LINE} bytes"
+            )
         elif self._line.endswith(b"\n"):
             line = bytes(self._line)
             self._line.clear()

@@ -15,10 +15,14 @@ _GZIP_WBITS = 16 + zlib.MAX_WBITS
 _STEP = 64 * 1024
 _ROOM = 1024 * 1024
 
-MAX_MEMBERS = 64  # members of one gzip body: each costs time, also one that holds nothing
+MAX_MEMBERS = (
+    64  # members of one gzip body: each costs time, also one that holds nothing
+)
 
 
-def inflate(body: bytes | memoryview, encoding: str, limit: int) -> bytes | bytearray | memoryview:
+def inflate(
+    body: bytes | memoryview, encoding: str, limit: int
+) -> bytes | bytearray | memoryview:
     """Undo a request's Content-Encoding; ApiError UNSUPPORTED_ENCODING, BODY_TOO_LARGE or INVALID_REQUEST.
 
     Args:
@@ -32,11 +36,18 @@ def inflate(body: bytes | memoryview, encoding: str, limit: int) -> bytes | byte
         text = f"Unsupported compression type {coding[:40]!r}; use gzip or deflate"
         raise ApiError(ErrorCode.UNSUPPORTED_ENCODING, text)
     if not limit:
-        raise ApiError(ErrorCode.UNSUPPORTED_ENCODING, "a compressed body is read only with the token; send it plain")
+        raise ApiError(
+            ErrorCode.UNSUPPORTED_ENCODING,
+            "a compressed body is read only with the token; send it plain",
+        )
     try:
-        return _inflate(body, zlib.MAX_WBITS if coding == "deflate" else _GZIP_WBITS, limit)
+        return _inflate(
+            body, zlib.MAX_WBITS if coding == "deflate" else _GZIP_WBITS, limit
+        )
     except zlib.error as error:
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"the {coding} body is damaged: {error}") from None
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST, f"the {coding} body is damaged: {error}"
+        ) from None
 
 
 def _inflate(body: bytes | memoryview, wbits: int, limit: int) -> bytearray:
@@ -49,7 +60,10 @@ def _inflate(body: bytes | memoryview, wbits: int, limit: int) -> bytearray:
             part = decoder.decompress(step, min(_ROOM, limit - len(inflated) + 1))
             inflated += part
             if len(inflated) > limit:
-                raise ApiError(ErrorCode.BODY_TOO_LARGE, f"the inflated body exceeds {limit} bytes (max_body_bytes)")
+                raise ApiError(
+                    ErrorCode.BODY_TOO_LARGE,
+                    f"the inflated body exceeds {limit} bytes (max_body_bytes)",
+                )
             count = len(step) - len(decoder.unconsumed_tail) - len(decoder.unused_data)
             rest = rest[count:]
             if not (part or count):
@@ -76,4 +90,6 @@ def choose_coding(accept_encoding: str | None) -> str | None:
 
 def deflate(body: bytes, coding: str) -> bytes:
     """Compress a response body with a coding from :func:`choose_coding`."""
-    return zlib.compress(body, level=1, wbits=_GZIP_WBITS if coding == "gzip" else zlib.MAX_WBITS)
+    return zlib.compress(
+        body, level=1, wbits=_GZIP_WBITS if coding == "gzip" else zlib.MAX_WBITS
+    )

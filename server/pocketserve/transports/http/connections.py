@@ -22,10 +22,18 @@ from pocketserve.transports.http.task import HttpTask, JsonErrorTask
 if TYPE_CHECKING:
     from pocketserve.transports.http.server import HttpServer
 
-MAX_UNREAD: Final = 64 * 1024  # bytes of answers not taken, above which the next pipelined request is not begun
-MIN_PROGRESS: Final = 64 * 1024  # bytes that a slow reader must take before its timeout begins anew
-MAX_LINGERING: Final = 16  # connections that are drained at a time; the oldest is closed for one more
-MAX_DRAINED: Final = 128 * 1024 * 1024  # bytes of a refused body that are read, so that the client reads why
+MAX_UNREAD: Final = (
+    64 * 1024
+)  # bytes of answers not taken, above which the next pipelined request is not begun
+MIN_PROGRESS: Final = (
+    64 * 1024
+)  # bytes that a slow reader must take before its timeout begins anew
+MAX_LINGERING: Final = (
+    16  # connections that are drained at a time; the oldest is closed for one more
+)
+MAX_DRAINED: Final = (
+    128 * 1024 * 1024
+)  # bytes of a refused body that are read, so that the client reads why
 
 _scratch = bytearray(256 * 1024)
 
@@ -38,7 +46,9 @@ class HttpTimeouts(NamedTuple):
     unauthenticated: float = 10.0  # without the token, since it was opened or answered last; bytes alone win no time
     idle: float = 120.0  # with the token, since something was sent or answered last
     reader: float = 10.0  # with answers that the client does not take
-    lingering: float = 5.0  # after the last answer, while a refused body is still coming
+    lingering: float = (
+        5.0  # after the last answer, while a refused body is still coming
+    )
     newcomer: float = 2.0  # without the token, since it was opened, where there are more than their share of these
 
 
@@ -85,7 +95,10 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
 
         One that has sent a part of a request is not: its bytes take memory.
         """
-        return self.request is None and time.monotonic() < self._quiet_since + timeouts.newcomer
+        return (
+            self.request is None
+            and time.monotonic() < self._quiet_since + timeouts.newcomer
+        )
 
     def deadline(self, timeouts: HttpTimeouts) -> float:
         """Return the monotonic clock's time at which it is to be closed; infinite while the server is at work."""
@@ -96,7 +109,9 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
             return self._quiet_since + timeouts.lingering
         if self.requests:
             return math.inf
-        return self._quiet_since + (timeouts.idle if self.authenticated else timeouts.unauthenticated)
+        return self._quiet_since + (
+            timeouts.idle if self.authenticated else timeouts.unauthenticated
+        )
 
     @property
     def eviction_order(self) -> tuple[bool, bool, bool, float]:
@@ -161,7 +176,9 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
                 return
         super().handle_write()
         with self.outbuf_lock:
-            resumes = self._parked and self.connected and self.total_outbufs_len <= MAX_UNREAD
+            resumes = (
+                self._parked and self.connected and self.total_outbufs_len <= MAX_UNREAD
+            )
             if resumes:
                 self._parked = False
         if resumes:
@@ -203,7 +220,9 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
     def received(self, data: bytes | InPlaceData) -> bool:
         complete: bool = super().received(data)
         request: Parser | None = self.request  # whose body is still coming
-        self.authenticated = self.authenticated or (request is not None and request.trusted)
+        self.authenticated = self.authenticated or (
+            request is not None and request.trusted
+        )
         if self.authenticated:
             self._quiet_since = time.monotonic()
         return complete

@@ -13,10 +13,19 @@ from pocketserve.auth.guard import Guard
 from pocketserve.service import Service
 from pocketserve.transports.http.body import MAX_JOINED
 from pocketserve.transports.http.page import create_page
-from pocketserve.transports.http.wsgi import Environ, StartResponse, WsgiApp, log_answer, respond, status_line
+from pocketserve.transports.http.wsgi import (
+    Environ,
+    StartResponse,
+    WsgiApp,
+    log_answer,
+    respond,
+    status_line,
+)
 from pocketserve_wire import ApiError
 
-DATA_PLANE = frozenset({"infer", "prediction", "health"})  # what ``Route.answer`` says where Flask is passed by
+DATA_PLANE = frozenset(
+    {"infer", "prediction", "health"}
+)  # what ``Route.answer`` says where Flask is passed by
 
 
 def create_on_demand(create: Callable[[], WsgiApp]) -> WsgiApp:
@@ -39,25 +48,37 @@ def create_server_app(service: Service, guard: Guard) -> WsgiApp:
 
         return create_app(service, guard)
 
-    return create_data_plane(service, guard, create_page(service, guard, create_on_demand(create)))
+    return create_data_plane(
+        service, guard, create_page(service, guard, create_on_demand(create))
+    )
 
 
-def preflight(service: Service, guard: Guard, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+def preflight(
+    service: Service, guard: Guard, environ: Environ, start_response: StartResponse
+) -> Iterable[bytes]:
     """Answer what a browser asks before it sends a request of a listed origin. It carries no token."""
     started = time.monotonic()
     origin = environ["HTTP_ORIGIN"]
     try:
-        guard.check_source(environ.get("HTTP_HOST"), origin, own_page=environ["PATH_INFO"].startswith("/web/"))
+        guard.check_source(
+            environ.get("HTTP_HOST"),
+            origin,
+            own_page=environ["PATH_INFO"].startswith("/web/"),
+        )
     except ApiError as error:
         answer = error_response(error)
         answer.headers["Content-Type"] = answer.content_type
     else:
-        answer = ApiResponse(204, headers=guard.origins.preflight_headers(origin, environ))
+        answer = ApiResponse(
+            204, headers=guard.origins.preflight_headers(origin, environ)
+        )
     body = b"".join(answer.chunks)
     service.traffic.count("http", None, answer.status)
     log_answer(service, environ, answer.status, started, len(body))
     length = {"Content-Length": str(len(body))} if body else {}
-    start_response(status_line(answer.status), [*answer.headers.items(), *length.items()])
+    start_response(
+        status_line(answer.status), [*answer.headers.items(), *length.items()]
+    )
     return [body]
 
 
@@ -68,14 +89,21 @@ def create_data_plane(service: Service, guard: Guard, fallback: WsgiApp) -> Wsgi
         path = environ["PATH_INFO"]
         if not path.isascii():
             path = path.encode("latin-1").decode("utf-8", errors="replace")
-        if environ["REQUEST_METHOD"] == "OPTIONS" and environ.get("HTTP_ORIGIN") in guard.origins:
+        if (
+            environ["REQUEST_METHOD"] == "OPTIONS"
+            and environ.get("HTTP_ORIGIN") in guard.origins
+        ):
             return preflight(service, guard, environ, start_response)
         try:
             match = dispatch.match(environ["REQUEST_METHOD"], path)
         except ApiError:
             return fallback(environ, start_response)
         # The script of a service worker is asked for at any path: the page's callable refuses it.
-        if match.route.answer not in DATA_PLANE or match.head or "HTTP_SERVICE_WORKER" in environ:
+        if (
+            match.route.answer not in DATA_PLANE
+            or match.head
+            or "HTTP_SERVICE_WORKER" in environ
+        ):
             return fallback(environ, start_response)
         status, headers, chunks = respond(service, guard, environ, match)
         size = sum(map(len, chunks))

@@ -17,7 +17,13 @@ from typing import Final, NamedTuple
 from pocketserve.api.messages import ApiResponse, Route, error_response
 from pocketserve.auth.guard import Guard
 from pocketserve.service import Service
-from pocketserve.transports.http.wsgi import Environ, StartResponse, WsgiApp, log_answer, status_line
+from pocketserve.transports.http.wsgi import (
+    Environ,
+    StartResponse,
+    WsgiApp,
+    log_answer,
+    status_line,
+)
 from pocketserve_wire import ApiError, ErrorCode
 
 FOLDER: Final = Path(__file__).resolve().parents[2] / "web"
@@ -65,7 +71,9 @@ class PageFile(NamedTuple):
 def read_page(folder: Path = FOLDER) -> dict[str, PageFile]:
     """Return the page's files by the path of a request."""
     return {
-        f"/web/{path.relative_to(folder).as_posix()}": _page_file(path.read_bytes(), CONTENT_TYPES[path.suffix])
+        f"/web/{path.relative_to(folder).as_posix()}": _page_file(
+            path.read_bytes(), CONTENT_TYPES[path.suffix]
+        )
         for path in sorted(folder.rglob("*"))
         if path.suffix in CONTENT_TYPES and path.is_file()
     }
@@ -73,11 +81,15 @@ def read_page(folder: Path = FOLDER) -> dict[str, PageFile]:
 
 def _access_file(guard: Guard) -> PageFile:
     """Return what the page asks before it asks its visitor: whether a token is needed."""
-    return _page_file(json.dumps({"token": not guard.is_open}).encode(), "application/json")
+    return _page_file(
+        json.dumps({"token": not guard.is_open}).encode(), "application/json"
+    )
 
 
 def _page_file(content: bytes, content_type: str) -> PageFile:
-    return PageFile(content, content_type, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
+    return PageFile(
+        content, content_type, f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+    )
 
 
 def create_page(service: Service, guard: Guard, fallback: WsgiApp) -> WsgiApp:
@@ -87,21 +99,33 @@ def create_page(service: Service, guard: Guard, fallback: WsgiApp) -> WsgiApp:
     def page(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         path, method = environ["PATH_INFO"], environ["REQUEST_METHOD"]
         file = None
-        if method in ("GET", "HEAD") and (path.startswith("/web/") or (path == "/" and _wants_html(environ))):
+        if method in ("GET", "HEAD") and (
+            path.startswith("/web/") or (path == "/" and _wants_html(environ))
+        ):
             file = files().get(INDEX if path == "/" else path)
         is_worker = "HTTP_SERVICE_WORKER" in environ
         if file is None and not is_worker:
             return fallback(environ, start_response)
         started = time.monotonic()
         try:
-            guard.check_source(environ.get("HTTP_HOST"), environ.get("HTTP_ORIGIN"), own_page=True)
-            answer = _no_worker() if is_worker or file is None else _file_answer(file, path, environ)
+            guard.check_source(
+                environ.get("HTTP_HOST"), environ.get("HTTP_ORIGIN"), own_page=True
+            )
+            answer = (
+                _no_worker()
+                if is_worker or file is None
+                else _file_answer(file, path, environ)
+            )
         except ApiError as error:
             answer = error_response(error)
         body = b"".join(answer.chunks)
         sent = b"" if method == "HEAD" or answer.status == 304 else body
-        service.traffic.count("http", _ROUTE if answer.status in (200, 304) else None, answer.status)
-        if path == "/" or answer.status >= 400:  # a visit is one line of the log, and not one for each file
+        service.traffic.count(
+            "http", _ROUTE if answer.status in (200, 304) else None, answer.status
+        )
+        if (
+            path == "/" or answer.status >= 400
+        ):  # a visit is one line of the log, and not one for each file
             log_answer(service, environ, answer.status, started, len(sent))
         length = {} if answer.status == 304 else {"Content-Length": str(len(body))}
         headers = {**answer.headers, "Content-Type": answer.content_type, **length}
@@ -118,8 +142,15 @@ def _wants_html(environ: Environ) -> bool:
 
 def _file_answer(file: PageFile, path: str, environ: Environ) -> ApiResponse:
     """Return a file, or 304 where the browser has it."""
-    headers = {**HEADERS, "ETag": file.etag, **({"Vary": "Accept"} if path == "/" else {})}
-    tags = (tag.strip().removeprefix("W/") for tag in environ.get("HTTP_IF_NONE_MATCH", "").split(","))
+    headers = {
+        **HEADERS,
+        "ETag": file.etag,
+        **({"Vary": "Accept"} if path == "/" else {}),
+    }
+    tags = (
+        tag.strip().removeprefix("W/")
+        for tag in environ.get("HTTP_IF_NONE_MATCH", "").split(",")
+    )
     status = 304 if any(tag in (file.etag, "*") for tag in tags) else 200
     return ApiResponse(status, file.content_type, [file.content], headers=headers)
 
@@ -129,6 +160,10 @@ def _no_worker() -> ApiResponse:
 
     A browser looks for a newer script of each worker; a 404 alone leaves the worker that it has.
     """
-    answer = error_response(ApiError(ErrorCode.NOT_FOUND, "Not Found: this server's page has no service worker"))
+    answer = error_response(
+        ApiError(
+            ErrorCode.NOT_FOUND, "Not Found: this server's page has no service worker"
+        )
+    )
     answer.headers["Clear-Site-Data"] = '"storage"'
     return answer

@@ -18,9 +18,15 @@ from pocketserve_wire import ApiError
 if TYPE_CHECKING:
     from pocketserve.transports.http.chunked import ChunkedBody
 
-MAX_UNAUTHENTICATED_BODY: Final = 4096  # bytes without the token: the messages of pairing have a seventh of it
-TLS_HANDSHAKE: Final = b"\x16"  # first byte of every TLS connection (RFC 8446, section 5.1)
-_TRANSFER_ENCODING = re.compile(rb"^transfer-encoding:(.*)$", re.IGNORECASE | re.MULTILINE)
+MAX_UNAUTHENTICATED_BODY: Final = (
+    4096  # bytes without the token: the messages of pairing have a seventh of it
+)
+TLS_HANDSHAKE: Final = (
+    b"\x16"  # first byte of every TLS connection (RFC 8446, section 5.1)
+)
+_TRANSFER_ENCODING = re.compile(
+    rb"^transfer-encoding:(.*)$", re.IGNORECASE | re.MULTILINE
+)
 
 
 class VersionNotSupported(Error):  # type: ignore[misc]  # waitress has no types
@@ -49,14 +55,19 @@ class Parser(HTTPRequestParser):  # type: ignore[misc]
     def received(self, data: bytes | InPlaceData) -> int:
         """Take bytes; returns how many of them need no further look."""
         if self.body_rcv is None and not self.header_plus and data[:1] == TLS_HANDSHAKE:  # type: ignore[index]
-            self.error, self.completed = BadRequest("this port speaks HTTP without TLS; use http://"), True
+            self.error, self.completed = (
+                BadRequest("this port speaks HTTP without TLS; use http://"),
+                True,
+            )
             return len(data)
         consumed: int = super().received(data)
         if self.empty:
             self.error, self.empty = BadRequest("the request line is missing"), False
         if self.error is not None:
             self.error = self._fault or self.error
-            self.expect_continue = False  # waitress would ask for the body of what it has refused
+            self.expect_continue = (
+                False  # waitress would ask for the body of what it has refused
+            )
         last = self.completed and (self.error is not None or not self.trusted)
         return len(data) if last else consumed
 
@@ -64,19 +75,27 @@ class Parser(HTTPRequestParser):  # type: ignore[misc]
         """Read the header, and decide what is to become of the body."""
         try:
             super().parse_header(header_plus)
-        except ValueError:  # waitress lets those of urlsplit("http://[") and int("9" * 5000) through
-            raise ParsingError("the request line or the Content-Length is invalid") from None
+        except (
+            ValueError
+        ):  # waitress lets those of urlsplit("http://[") and int("9" * 5000) through
+            raise ParsingError(
+                "the request line or the Content-Length is invalid"
+            ) from None
         self._refuse_doubtful(header_plus)
         self._read_connection()
         if self.proxy_scheme or self.proxy_netloc:
-            self.headers["HOST"] = self.proxy_netloc  # RFC 9112, section 3.2.2: what the request line says holds
+            self.headers["HOST"] = (
+                self.proxy_netloc
+            )  # RFC 9112, section 3.2.2: what the request line says holds
         try:
             self.adj.guard.check_token(self.headers.get("AUTHORIZATION"))
             self.trusted = True
         except ApiError as error:
             self._restrict(error)
         if self.chunked:
-            from pocketserve.transports.http.chunked import ChunkedBody  # late: apps know the length of what they send
+            from pocketserve.transports.http.chunked import (
+                ChunkedBody,
+            )  # late: apps know the length of what they send
 
             self.body_rcv = ChunkedBody(self.adj.max_request_body_size)
         elif 0 < self.content_length < self.adj.max_request_body_size:
@@ -96,7 +115,9 @@ class Parser(HTTPRequestParser):  # type: ignore[misc]
         if self.chunked:
             codings = b",".join(_TRANSFER_ENCODING.findall(header_plus)).split(b",")
             if "CONTENT_LENGTH" in self.headers or len(codings) != 1:
-                raise ParsingError("Content-Length beside Transfer-Encoding, or two transfer codings")
+                raise ParsingError(
+                    "Content-Length beside Transfer-Encoding, or two transfer codings"
+                )
 
     def _read_connection(self) -> None:
         """Leave what waitress looks for alone in a ``Connection`` header that lists more."""
@@ -105,7 +126,9 @@ class Parser(HTTPRequestParser):  # type: ignore[misc]
             return
         options = {option.strip(" \t") for option in connection.lower().split(",")}
         if len(options) > 1:
-            self.headers["CONNECTION"] = next((option for option in ("close", "keep-alive") if option in options), "")
+            self.headers["CONNECTION"] = next(
+                (option for option in ("close", "keep-alive") if option in options), ""
+            )
 
     def _restrict(self, error: ApiError) -> None:
         """Give a client without the token its answer and no more."""
@@ -114,7 +137,9 @@ class Parser(HTTPRequestParser):  # type: ignore[misc]
             return
         self.refusal = error
         try:
-            self.adj.guard.check_source(self.headers.get("HOST"), self.headers.get("ORIGIN"))
+            self.adj.guard.check_source(
+                self.headers.get("HOST"), self.headers.get("ORIGIN")
+            )
         except ApiError as foreign:
             self.refusal = foreign
         raise ParsingError("refused")

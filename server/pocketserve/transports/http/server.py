@@ -18,7 +18,11 @@ from waitress.server import TcpWSGIServer
 from pocketserve.auth.guard import Guard
 from pocketserve.config import Config
 from pocketserve.engine.statistics import Traffic
-from pocketserve.transports.http.connections import DEFAULT_TIMEOUTS, Channel, HttpTimeouts
+from pocketserve.transports.http.connections import (
+    DEFAULT_TIMEOUTS,
+    Channel,
+    HttpTimeouts,
+)
 from pocketserve.transports.http.task import GrowingDispatcher
 from pocketserve.transports.http.wsgi import WsgiApp
 from pocketserve.transports.listener import affordable, listen
@@ -26,9 +30,15 @@ from pocketserve_wire import limits
 
 SHARE: Final = 0.6  # of the files that may be open for connections, the part for HTTP; the rest is the socket's
 RESCAN_S: Final = 1.0  # how often all connections are checked while there is traffic
-MAX_UNAUTHENTICATED: Final = 128  # lasting connections without the token: each takes at most 36 KiB
-ACCEPTS: Final = MAX_UNAUTHENTICATED // 2  # connections between two readings: each is read before it may be evicted
-ACCEPT_AGAIN_S: Final = 1.0  # how long nobody is taken in after the system had no descriptor left
+MAX_UNAUTHENTICATED: Final = (
+    128  # lasting connections without the token: each takes at most 36 KiB
+)
+ACCEPTS: Final = (
+    MAX_UNAUTHENTICATED // 2
+)  # connections between two readings: each is read before it may be evicted
+ACCEPT_AGAIN_S: Final = (
+    1.0  # how long nobody is taken in after the system had no descriptor left
+)
 
 log = logging.getLogger(__name__)
 
@@ -77,17 +87,22 @@ class HttpServer(TcpWSGIServer):  # type: ignore[misc]
         timeouts: HttpTimeouts = DEFAULT_TIMEOUTS,
         traffic: Traffic | None = None,
     ) -> None:
-        listener = listen(config.host, config.http_port, "--http-port", config.port_wait)
+        listener = listen(
+            config.host, config.http_port, "--http-port", config.port_wait
+        )
         self.port: int = listener.getsockname()[1]
         self.host = config.host
         self.timeouts, self.traffic = timeouts, traffic or Traffic()
         self.lingering: dict[Channel, None] = {}
-        self._max_connections = affordable(config.max_connections, SHARE, "max_connections")
+        self._max_connections = affordable(
+            config.max_connections, SHARE, "max_connections"
+        )
         self._ending = threading.Lock()
         adjustments = _Adjustments(
             sockets=[listener],
             max_request_header_size=limits.MAX_HEADER_BYTES,
-            max_request_body_size=config.max_body_bytes + 1,  # the first size that waitress refuses
+            max_request_body_size=config.max_body_bytes
+            + 1,  # the first size that waitress refuses
             # Nothing is spilled to flash storage below the limits; answers have no limit of their own.
             inbuf_overflow=config.max_body_bytes + 1,
             outbuf_overflow=2**31 - 1,
@@ -97,21 +112,30 @@ class HttpServer(TcpWSGIServer):  # type: ignore[misc]
             expose_tracebacks=False,
         )
         adjustments.guard = guard  # for the parsers, which waitress gives nothing else
-        logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # waiting is our queue's normal state
+        logging.getLogger("waitress.queue").setLevel(
+            logging.ERROR
+        )  # waiting is our queue's normal state
         super().__init__(
             app,
             _sock=listener,
             dispatcher=GrowingDispatcher(config.worker_threads),
             adj=adjustments,
             bind_socket=False,
-            sockinfo=(listener.family, listener.type, listener.proto, listener.getsockname()),
+            sockinfo=(
+                listener.family,
+                listener.type,
+                listener.proto,
+                listener.getsockname(),
+            ),
         )
         self.traffic.connections["http"] = lambda: len(self.active_channels)
 
     def run(self) -> None:
         """Serve on this thread until stopped."""
         while not self._stopping:
-            self.asyncore.loop(timeout=self.close_expired(), map=self._map, use_poll=True, count=1)
+            self.asyncore.loop(
+                timeout=self.close_expired(), map=self._map, use_poll=True, count=1
+            )
         self.task_dispatcher.shutdown(cancel_pending=True, timeout=1)
         for channel in list(self.active_channels.values()):
             channel.end()
@@ -137,14 +161,18 @@ class HttpServer(TcpWSGIServer):  # type: ignore[misc]
 
     def pending_output(self) -> int:
         """Return the bytes of answers that clients have not taken yet."""
-        return sum(channel.total_outbufs_len for channel in list(self.active_channels.values()))
+        return sum(
+            channel.total_outbufs_len for channel in list(self.active_channels.values())
+        )
 
     def readable(self) -> bool:
         """Return whether a new connection would be accepted: there is room, or one to evict."""
         if not self.accepting or time.monotonic() < self._accept_at:
             return False
         channels = self.active_channels
-        return len(channels) < self._max_connections or any(channel.evictable for channel in channels.values())
+        return len(channels) < self._max_connections or any(
+            channel.evictable for channel in channels.values()
+        )
 
     def handle_accept(self) -> None:
         """Accept some connections, each for a free place or for one that is evicted.
@@ -166,7 +194,11 @@ class HttpServer(TcpWSGIServer):  # type: ignore[misc]
                 candidate = _next_silent(candidates)
                 if candidate is None:
                     break
-            elif count >= share and candidates and not candidates[0].is_newcomer(self.timeouts):
+            elif (
+                count >= share
+                and candidates
+                and not candidates[0].is_newcomer(self.timeouts)
+            ):
                 candidate = _next_silent(candidates)
             if not self._accept():
                 break
@@ -183,11 +215,17 @@ class HttpServer(TcpWSGIServer):  # type: ignore[misc]
 
     def _evict_surplus(self) -> None:
         """Close what connections without the token hold beyond their share, but for the newest."""
-        unauthenticated = [channel for channel in self.active_channels.values() if not channel.authenticated]
+        unauthenticated = [
+            channel
+            for channel in self.active_channels.values()
+            if not channel.authenticated
+        ]
         surplus = len(unauthenticated) - MAX_UNAUTHENTICATED
         candidates = self._eviction_candidates(unauthenticated) if surplus > 0 else ()
         for channel in candidates:
-            if surplus > 0 and not (channel.is_newcomer(self.timeouts) or channel.has_unread_input):
+            if surplus > 0 and not (
+                channel.is_newcomer(self.timeouts) or channel.has_unread_input
+            ):
                 channel.reset()
                 surplus -= 1
 
@@ -198,7 +236,9 @@ class HttpServer(TcpWSGIServer):  # type: ignore[misc]
         except OSError as error:
             self._accept_at = time.monotonic() + ACCEPT_AGAIN_S
             if not self._starved:
-                log.warning("no connection can be accepted, trying again: %s", error.strerror)
+                log.warning(
+                    "no connection can be accepted, trying again: %s", error.strerror
+                )
             self._starved = True
             return False
         if accepted is None:
@@ -231,10 +271,17 @@ class HttpServer(TcpWSGIServer):  # type: ignore[misc]
                 if channel.deadline(self.timeouts) <= now:
                     channel.reset()
             self._evict_surplus()
-            deadlines = [channel.deadline(self.timeouts) for channel in list(self.active_channels.values())]
+            deadlines = [
+                channel.deadline(self.timeouts)
+                for channel in list(self.active_channels.values())
+            ]
             self._scanned, self._scan_at = now, min(deadlines, default=math.inf)
         else:
             self._scan_at = min(self._scan_at, self._scanned + min(self.timeouts))
-        wake_at = min(self._scan_at, self._accept_at) if self._accept_at > now else self._scan_at
+        wake_at = (
+            min(self._scan_at, self._accept_at)
+            if self._accept_at > now
+            else self._scan_at
+        )
         # poll counts in milliseconds and cuts: one more, or it would return early and often.
         return None if wake_at == math.inf else max(0.0, wake_at - now) + 0.001

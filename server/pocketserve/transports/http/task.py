@@ -30,7 +30,11 @@ class HttpTask(WSGITask):  # type: ignore[misc]  # waitress has no types
     wrote_header: bool
 
     def write(self, data: bytes | memoryview) -> None:
-        left = -1 if self.content_length is None else self.content_length - self.content_bytes_written
+        left = (
+            -1
+            if self.content_length is None
+            else self.content_length - self.content_bytes_written
+        )
         if not (self.complete and self.has_body and 0 < len(data) <= left):
             super().write(data)
             return
@@ -51,7 +55,10 @@ class JsonErrorTask(ErrorTask):  # type: ignore[misc]
         fault, error = self.request.error, self.request.refusal
         status = fault.code if error is None else error.status
         if error is None:
-            code = _CODES.get(status, ErrorCode.INVALID_REQUEST if status < 500 else ErrorCode.INTERNAL)
+            code = _CODES.get(
+                status,
+                ErrorCode.INVALID_REQUEST if status < 500 else ErrorCode.INTERNAL,
+            )
             detail = str(fault.body).strip()
             if code is ErrorCode.BODY_TOO_LARGE:
                 detail = f"the body exceeds {self.channel.adj.max_request_body_size - 1} bytes (max_body_bytes)"
@@ -76,7 +83,9 @@ class JsonErrorTask(ErrorTask):  # type: ignore[misc]
     def _log(self, status: int, size: int) -> None:
         traffic, request = self.channel.server.traffic, self.request
         if traffic.log_request is not None:
-            is_read = status != 431  # waitress reads a request line of its own in place of one that is too long
+            is_read = (
+                status != 431
+            )  # waitress reads a request line of its own in place of one that is too long
             traffic.log_request(
                 "http",
                 getattr(request, "command", "") if is_read else "",
@@ -103,7 +112,9 @@ class GrowingDispatcher(ThreadedTaskDispatcher):  # type: ignore[misc]
             idle = len(self.threads) - self.active_count
             grow = len(self.queue) >= idle and len(self.threads) < self._max_threads
         if grow:
-            with contextlib.suppress(RuntimeError):  # the system has no thread left: the others do the work
+            with contextlib.suppress(
+                RuntimeError
+            ):  # the system has no thread left: the others do the work
                 self.set_thread_count(len(self.threads) + 1)
         super().add_task(task)
 

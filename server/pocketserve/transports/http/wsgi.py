@@ -45,10 +45,17 @@ def respond(
         if isinstance(match, ApiError):
             raise match
         admitted = match.route
-        request = _read_request(environ, admitted, match.path, 0 if owner is None else service.config.max_body_bytes)
+        request = _read_request(
+            environ,
+            admitted,
+            match.path,
+            0 if owner is None else service.config.max_body_bytes,
+        )
         request.owner = owner or ""
     except Exception as error:
-        answer = dispatch.failure(error, f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}")
+        answer = dispatch.failure(
+            error, f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}"
+        )
     else:
         answer = dispatch.answer_request(service, admitted, request)
         client_id = request.client_id
@@ -60,13 +67,22 @@ def respond(
     if request_id := read_request_id(environ.get("HTTP_X_REQUEST_ID")):
         headers["X-Request-Id"] = request_id
     if guard.origins:
-        headers |= guard.origins.response_headers(environ.get("HTTP_ORIGIN"), headers.get("Vary", ""))
+        headers |= guard.origins.response_headers(
+            environ.get("HTTP_ORIGIN"), headers.get("Vary", "")
+        )
     service.traffic.count("http", admitted, answer.status)
     if log_request is not None:
         model = "" if isinstance(match, ApiError) else match.path.get("model", "")
         size = 0 if environ["REQUEST_METHOD"] == "HEAD" else sum(map(len, chunks))
         log_answer(
-            service, environ, answer.status, started, size, model, trusted=owner is not None, client_id=client_id
+            service,
+            environ,
+            answer.status,
+            started,
+            size,
+            model,
+            trusted=owner is not None,
+            client_id=client_id,
         )
     return status_line(answer.status), headers, chunks
 
@@ -112,7 +128,9 @@ def log_answer(
 def _check_access(guard: Guard, route: Route | None, environ: Environ) -> str | None:
     """Return the identity of a request's token, None without one; raise ApiError if it may not pass."""
     host, origin = environ.get("HTTP_HOST"), environ.get("HTTP_ORIGIN")
-    guard.check_source(host, origin, own_page=route is not None and route.group == "web")
+    guard.check_source(
+        host, origin, own_page=route is not None and route.group == "web"
+    )
     try:
         app = guard.check_token(environ.get("HTTP_AUTHORIZATION"))
     except ApiError:
@@ -120,22 +138,37 @@ def _check_access(guard: Guard, route: Route | None, environ: Environ) -> str | 
             raise
         return None
     if app == PAGE and origin is not None and not guard.is_own_origin(host, origin):
-        raise ApiError(ErrorCode.ORIGIN_REFUSED, "a session is for the server's own page only; send the token")
+        raise ApiError(
+            ErrorCode.ORIGIN_REFUSED,
+            "a session is for the server's own page only; send the token",
+        )
     dispatch.check_owner(route, app)
     return app or ""
 
 
-def _read_request(environ: Environ, route: Route, path: Mapping[str, str], max_inflated: int) -> ApiRequest:
+def _read_request(
+    environ: Environ, route: Route, path: Mapping[str, str], max_inflated: int
+) -> ApiRequest:
     """Check and decode a request; ApiError for a fault of the encoding, the query or the JSON length, in this order.
 
     Args:
         max_inflated: bytes of an inflated body at most; 0 where the token is missing, and nothing is inflated.
     """
-    sent = environ["wsgi.input"].getbuffer()  # of a Body, or of a BytesIO where there is none
-    body = memoryview(compression.inflate(sent, environ.get("HTTP_CONTENT_ENCODING", ""), max_inflated))
+    sent = environ[
+        "wsgi.input"
+    ].getbuffer()  # of a Body, or of a BytesIO where there is none
+    body = memoryview(
+        compression.inflate(
+            sent, environ.get("HTTP_CONTENT_ENCODING", ""), max_inflated
+        )
+    )
     query = environ.get("QUERY_STRING", "").encode("latin-1").decode(errors="replace")
     # Only there: tritonclient leaves the header in its caller's dict, which then comes with every later call.
-    length = environ.get("HTTP_INFERENCE_HEADER_CONTENT_LENGTH") if route.binary_tensors else None
+    length = (
+        environ.get("HTTP_INFERENCE_HEADER_CONTENT_LENGTH")
+        if route.binary_tensors
+        else None
+    )
     # In CloudEvents' binary mode the type is the data's.
     is_event = route.answer == "v1_predict" and "HTTP_CE_SPECVERSION" in environ
     return ApiRequest(
@@ -143,7 +176,9 @@ def _read_request(environ: Environ, route: Route, path: Mapping[str, str], max_i
         query=dispatch.parse_query(query),
         body=body,
         json_length=parse_json_length(length, len(body)),
-        content_type="application/cloudevents" if is_event else environ.get("CONTENT_TYPE", ""),
+        content_type="application/cloudevents"
+        if is_event
+        else environ.get("CONTENT_TYPE", ""),
     )
 
 
@@ -160,7 +195,9 @@ def status_line(status: int) -> str:
         return f"{status} Unknown"
 
 
-def _encode_response(answer: ApiResponse, environ: Environ) -> tuple[dict[str, str], list[bytes | memoryview]]:
+def _encode_response(
+    answer: ApiResponse, environ: Environ
+) -> tuple[dict[str, str], list[bytes | memoryview]]:
     """Return an answer's headers, without its length, and its body's parts, compressed if the client asks for it."""
     headers = dict(answer.headers)
     chunks = answer.chunks

@@ -50,7 +50,10 @@ class ConnectionState(Enum):
     CLOSED = 4
 
 
-_OPEN, _CLOSED = ConnectionState.OPEN, ConnectionState.CLOSED  # every request asks for them: an enum looks them up
+_OPEN, _CLOSED = (
+    ConnectionState.OPEN,
+    ConnectionState.CLOSED,
+)  # every request asks for them: an enum looks them up
 
 
 class Connection:
@@ -78,8 +81,14 @@ class Connection:
         self._socket = connection
         self._client_max_frame = client_max_frame
         limits, apps = server.limits, server.apps
-        access = functools.partial(apps.is_good, app) if app is not None and apps is not None else None
-        self._inflight = InflightRequests(limits, server.request_slots, server.incoming, access)
+        access = (
+            functools.partial(apps.is_good, app)
+            if app is not None and apps is not None
+            else None
+        )
+        self._inflight = InflightRequests(
+            limits, server.request_slots, server.incoming, access
+        )
         self._reader = FrameReader(connection, decoder, self._inflight, server.timeouts)
         self._writer = FrameWriter(
             connection,
@@ -101,7 +110,11 @@ class Connection:
             reads = True
             while reads:
                 frame = self._reader.read()
-                reads = self._handle_request(frame) if frame.type == _REQUEST else self._handle_other(frame)
+                reads = (
+                    self._handle_request(frame)
+                    if frame.type == _REQUEST
+                    else self._handle_other(frame)
+                )
                 del frame  # its body's memory is used again
         except ConnectionFaultError as fault:
             self._fail(fault)
@@ -110,7 +123,11 @@ class Connection:
             self.abort()
         except Exception:
             log.exception("unexpected error on a connection")
-            self._fail(ConnectionFaultError(ConnectionFault.INTERNAL, "the server failed; its log says where"))
+            self._fail(
+                ConnectionFaultError(
+                    ConnectionFault.INTERNAL, "the server failed; its log says where"
+                )
+            )
 
     def _handle_other(self, frame: Frame) -> bool:
         """Handle what is no request; return whether this thread is still the reader."""
@@ -134,15 +151,25 @@ class Connection:
         return True
 
     def _handle_request(self, frame: Frame) -> bool:
-        exchange = Exchange(self, frame, self._inflight.received_at, threading.get_ident())
+        exchange = Exchange(
+            self, frame, self._inflight.received_at, threading.get_ident()
+        )
         with self._lock:
             if self._state is _OPEN:
                 refusal = self._inflight.add(frame, exchange.cancellation)
             else:
-                closing = ApiError(ErrorCode.SHUTTING_DOWN, "the server is shutting down", retry_after_s=1.0)
+                closing = ApiError(
+                    ErrorCode.SHUTTING_DOWN,
+                    "the server is shutting down",
+                    retry_after_s=1.0,
+                )
                 refusal = self._inflight.refusal or closing
         if refusal is not None:
-            self._writer.post(*encode(frame.request_id, exchange.refuse(refusal), self._client_max_frame))
+            self._writer.post(
+                *encode(
+                    frame.request_id, exchange.refuse(refusal), self._client_max_frame
+                )
+            )
             return True
         if not exchange.reads:
             self._release_reader()
@@ -161,7 +188,9 @@ class Connection:
     def _release_reader(self) -> None:
         """Have another thread read what comes, since this one is going to be busy."""
         if self._reader.decoder.buffered:
-            self.execute(self.read)  # these bytes are here already: the event loop would never hear of them
+            self.execute(
+                self.read
+            )  # these bytes are here already: the event loop would never hear of them
             return
         with self._lock:
             self._released = self._state is not _CLOSED
@@ -226,7 +255,9 @@ class Connection:
     def on_ready(self, events: int) -> None:
         """Have a thread read: bytes came, or the connection broke."""
         with self._lock:
-            is_broken = self._state is ConnectionState.HALF_CLOSED and bool(events & BROKEN)
+            is_broken = self._state is ConnectionState.HALF_CLOSED and bool(
+                events & BROKEN
+            )
             if self._state is _CLOSED or not (self._released or is_broken):
                 return
             self._released = False
@@ -244,7 +275,11 @@ class Connection:
         """Close the connection: nothing came for too long."""
         with self._lock:
             late = self._reader.ends is not None
-            if self._state is _CLOSED or not self._released or (len(self._inflight) and not late):
+            if (
+                self._state is _CLOSED
+                or not self._released
+                or (len(self._inflight) and not late)
+            ):
                 return
             if not late and self._writer.busy:  # the peer still reads its answers
                 self._set_timer()
@@ -256,7 +291,9 @@ class Connection:
             self._fail(self._reader.too_slow())
         else:
             self._reader.drop()
-            self._writer.finish(self._goaway(GoAwayReason.IDLE, "nothing was asked for a long time"))
+            self._writer.finish(
+                self._goaway(GoAwayReason.IDLE, "nothing was asked for a long time")
+            )
 
     # The end
 
@@ -275,7 +312,9 @@ class Connection:
 
     def _goaway(self, reason: GoAwayReason, text: str) -> bytes:
         body = json.dumps({"error": text, "code": reason.name}).encode("ascii")
-        return json_frame(FrameType.GOAWAY, body, request_id=self._inflight.last_id, arg=reason)
+        return json_frame(
+            FrameType.GOAWAY, body, request_id=self._inflight.last_id, arg=reason
+        )
 
     def _half_close(self) -> None:
         """Answer what is under way, for the peer sends nothing more."""
@@ -287,7 +326,9 @@ class Connection:
             if self._state in (ConnectionState.ENDING, _CLOSED):
                 return None
             self._state = ConnectionState.HALF_CLOSED
-            self._server.event_loop.disarm(self.descriptor)  # and hear of it when the rest breaks
+            self._server.event_loop.disarm(
+                self.descriptor
+            )  # and hear of it when the rest breaks
             ends = self._may_end()
         if ends:
             self._writer.finish()
@@ -295,7 +336,10 @@ class Connection:
 
     def _may_end(self) -> bool:
         """Return whether no more is taken and all is answered, once. Under the lock."""
-        if self._state not in (ConnectionState.GOING_AWAY, ConnectionState.HALF_CLOSED) or len(self._inflight):
+        if self._state not in (
+            ConnectionState.GOING_AWAY,
+            ConnectionState.HALF_CLOSED,
+        ) or len(self._inflight):
             return False
         self._state = ConnectionState.ENDING
         return True
@@ -306,7 +350,10 @@ class Connection:
         self._reader.drop()
         for cancellation in self._inflight.cancellations():
             cancellation.cancel()
-        self._writer.finish(json_frame(FrameType.ERROR, fault.body(), arg=fault.fault), drop_waiting=True)
+        self._writer.finish(
+            json_frame(FrameType.ERROR, fault.body(), arg=fault.fault),
+            drop_waiting=True,
+        )
 
     def _close_gently(self) -> None:
         """Close after the last byte was handed to the system: the peer must be able to read it."""

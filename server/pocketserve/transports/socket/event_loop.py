@@ -163,7 +163,10 @@ class EventLoop:
             handler.on_fault()
 
     def _wake(self) -> None:
-        with self._lock, contextlib.suppress(BlockingIOError):  # it is being woken already
+        with (
+            self._lock,
+            contextlib.suppress(BlockingIOError),
+        ):  # it is being woken already
             if not self._closed:
                 os.write(self._wake_write, b"\0")
 

@@ -36,7 +36,11 @@ class FrameReader:
     """
 
     def __init__(
-        self, connection: socket.socket, decoder: FrameDecoder, inflight: InflightRequests, timeouts: Timeouts
+        self,
+        connection: socket.socket,
+        decoder: FrameDecoder,
+        inflight: InflightRequests,
+        timeouts: Timeouts,
     ) -> None:
         self._socket = connection
         self.decoder = decoder
@@ -46,7 +50,9 @@ class FrameReader:
         self.ends: float | None = None
         decoder.admit, decoder.reuse = inflight.admit, True
         connection.setblocking(True)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeouts.receive_timeout)
+        connection.setsockopt(
+            socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeouts.receive_timeout
+        )
 
     def read(self) -> Frame:
         """Return the next frame, or one of type QUIET or END.
@@ -63,7 +69,9 @@ class FrameReader:
                 self.ends = None
             try:
                 # The rest of a body in one call: the kernel wakes this thread once instead of for each segment.
-                count = self._socket.recv_into(decoder.buffer(), 0, _WAIT_ALL if decoder.in_body else 0)
+                count = self._socket.recv_into(
+                    decoder.buffer(), 0, _WAIT_ALL if decoder.in_body else 0
+                )
             except BlockingIOError:
                 decoder.rest()
                 return _QUIET
@@ -76,7 +84,9 @@ class FrameReader:
 
     def _check_time(self, decoder: FrameDecoder) -> None:
         now = time.monotonic()
-        if self.ends is None or decoder.frames != self._frames:  # one that was passed over is whole too
+        if (
+            self.ends is None or decoder.frames != self._frames
+        ):  # one that was passed over is whole too
             self.ends, self._frames = now + self._timeouts.frame, decoder.frames
         elif now > self.ends:
             raise self.too_slow()

@@ -29,7 +29,11 @@ _HTTP_ANSWER = (
     b"Content-Length: %d\r\n\r\n%s" % (len(_HTTP_TEXT), _HTTP_TEXT)
 )
 
-_STATUS = {ConnectionFault.UNAUTHORIZED: 401, ConnectionFault.TIMEOUT: 408, ConnectionFault.TOO_MANY_CONNECTIONS: 429}
+_STATUS = {
+    ConnectionFault.UNAUTHORIZED: 401,
+    ConnectionFault.TIMEOUT: 408,
+    ConnectionFault.TOO_MANY_CONNECTIONS: 429,
+}
 """What HTTP would answer, for the log; 400 to everything else."""
 
 
@@ -45,10 +49,14 @@ class HandshakeConnection:
         self._socket = connection
         self._descriptor = connection.fileno()
         self._decoder = FrameDecoder(
-            ALLOWED[Role.SERVER, HandshakeState.HELLO], server.limits.max_frame + MAX_OVER, listens=True
+            ALLOWED[Role.SERVER, HandshakeState.HELLO],
+            server.limits.max_frame + MAX_OVER,
+            listens=True,
         )
         further = server.apps.keys if server.apps is not None else dict
-        self._handshake = ServerHandshake(server.key, secrets.token_bytes(NONCE_BYTES), server.limits, further)
+        self._handshake = ServerHandshake(
+            server.key, secrets.token_bytes(NONCE_BYTES), server.limits, further
+        )
         self._refusal: bytes | None = None
         self._began = time.monotonic()
         connection.setblocking(False)
@@ -97,7 +105,8 @@ class HandshakeConnection:
         ready = self._handshake.answer_auth(frame)
         if self._server.full:
             raise ConnectionFaultError(
-                ConnectionFault.TOO_MANY_CONNECTIONS, "the server has as many connections as it takes"
+                ConnectionFault.TOO_MANY_CONNECTIONS,
+                "the server has as many connections as it takes",
             )
         self._socket.sendall(ready)
         self._decoder.allowed = ALLOWED[Role.SERVER, HandshakeState.READY]
@@ -105,7 +114,13 @@ class HandshakeConnection:
         shake = self._handshake
         if shake.owner is not None:
             log.debug("the app %s has opened a connection", shake.owner.name)
-        connection = Connection(self._server, self._socket, self._decoder, shake.client_max_frame, shake.owner)
+        connection = Connection(
+            self._server,
+            self._socket,
+            self._decoder,
+            shake.client_max_frame,
+            shake.owner,
+        )
         self._server.register(connection)
 
     def _refuse(self, fault: ConnectionFaultError) -> None:
@@ -113,7 +128,9 @@ class HandshakeConnection:
         self._log_refusal(_STATUS.get(fault.fault, 400), len(fault.body()))
         self._refusal = json_frame(FrameType.ERROR, fault.body(), arg=fault.fault)
         if fault.fault is ConnectionFault.UNAUTHORIZED:
-            self._server.event_loop.set_timer(self, time.monotonic() + self._server.timeouts.wrong_proof)
+            self._server.event_loop.set_timer(
+                self, time.monotonic() + self._server.timeouts.wrong_proof
+            )
         else:
             self.leave(self._refusal)
 
@@ -121,7 +138,15 @@ class HandshakeConnection:
         log_request = self._server.service.traffic.log_request
         if log_request is not None:
             log_request(
-                "socket", "HELLO", "", "", status, started=self._began, bytes_in=0, bytes_out=size, trusted=False
+                "socket",
+                "HELLO",
+                "",
+                "",
+                status,
+                started=self._began,
+                bytes_in=0,
+                bytes_out=size,
+                trusted=False,
             )
 
     def on_time(self) -> None:
@@ -134,7 +159,10 @@ class HandshakeConnection:
 
     def evict(self) -> None:
         """Leave the place to a newer stranger: whoever is honest has long been through."""
-        fault = ConnectionFaultError(ConnectionFault.TOO_MANY_CONNECTIONS, "too many connections are in the handshake")
+        fault = ConnectionFaultError(
+            ConnectionFault.TOO_MANY_CONNECTIONS,
+            "too many connections are in the handshake",
+        )
         self.leave(json_frame(FrameType.ERROR, fault.body(), arg=fault.fault))
 
     def on_fault(self) -> None:

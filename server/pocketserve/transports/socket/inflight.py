@@ -37,7 +37,11 @@ class InflightRequests:
     """
 
     def __init__(
-        self, limits: ConnectionLimits, slots: Semaphore, incoming: FrameBudget, access: Callable[[], bool] | None
+        self,
+        limits: ConnectionLimits,
+        slots: Semaphore,
+        incoming: FrameBudget,
+        access: Callable[[], bool] | None,
     ) -> None:
         self._max_frame, self._max_inflight, self._max_bytes = limits[:3]
         self._slots = slots
@@ -64,9 +68,13 @@ class InflightRequests:
             self.refusal = ApiError(ErrorCode.UNAUTHORIZED, text)
         elif size > self._max_frame:
             text = f"the body exceeds {self._max_frame} bytes (max_body_bytes)"
-            self.refusal = ApiError(ErrorCode.BODY_TOO_LARGE, f"Request Entity Too Large: {text}")
+            self.refusal = ApiError(
+                ErrorCode.BODY_TOO_LARGE, f"Request Entity Too Large: {text}"
+            )
         elif self._count >= self._max_inflight:
-            self.refusal = _full(f"{self._count} requests are under way on this connection (socket_inflight)")
+            self.refusal = _full(
+                f"{self._count} requests are under way on this connection (socket_inflight)"
+            )
         elif self._bytes + size > self._max_bytes and self._count:
             self.refusal = _full(
                 f"bodies of {self._bytes} bytes are under way on this connection (socket_bytes_inflight)"
@@ -76,7 +84,9 @@ class InflightRequests:
             if self._incoming.acquire(size):
                 self._receiving = size
             else:
-                self.refusal = _full("the bodies that are on their way on all connections are too large together")
+                self.refusal = _full(
+                    "the bodies that are on their way on all connections are too large together"
+                )
         return self.refusal is None
 
     def received(self) -> None:
@@ -118,4 +128,6 @@ class InflightRequests:
 
 
 def _full(reason: str) -> ApiError:
-    return ApiError(ErrorCode.QUEUE_FULL, f"{reason}; try again later", retry_after_s=0.1)
+    return ApiError(
+        ErrorCode.QUEUE_FULL, f"{reason}; try again later", retry_after_s=0.1
+    )

@@ -80,5 +80,7 @@ class LingeringClose:
             return
         self._event_loop.remove(self._descriptor, self)
         with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # wakes a thread that may still read
+            self._socket.shutdown(
+                socket.SHUT_RDWR
+            )  # wakes a thread that may still read
         self._socket.close()

@@ -70,7 +70,9 @@ class PollPoller:
         for descriptor, events in registered.items():
             waiting.register(descriptor, events & ~ONCE)
         ready = []
-        for descriptor, events in waiting.poll(None if timeout is None else 1000 * timeout):
+        for descriptor, events in waiting.poll(
+            None if timeout is None else 1000 * timeout
+        ):
             if descriptor == self._wake_read:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._wake_read, 4096)

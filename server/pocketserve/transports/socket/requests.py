@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote_to_bytes
 
 from pocketserve.api import dispatch
-from pocketserve.api.messages import JSON, OCTETS, ApiRequest, ApiResponse, Route, error_response
+from pocketserve.api.messages import (
+    JSON,
+    OCTETS,
+    ApiRequest,
+    ApiResponse,
+    Route,
+    error_response,
+)
 from pocketserve.engine.scheduling.cancellation import Cancellation
 from pocketserve_wire import ApiError, ErrorCode
 from pocketserve_wire.frames import (
@@ -52,7 +59,9 @@ class Exchange(ApiRequest):
     received: float
     _route: Route | None
 
-    def __init__(self, connection: Connection, frame: Frame, received: float, thread: int) -> None:
+    def __init__(
+        self, connection: Connection, frame: Frame, received: float, thread: int
+    ) -> None:
         # Not super().__init__(): one is made for every request.
         self._connection = connection
         self.frame = frame
@@ -66,7 +75,9 @@ class Exchange(ApiRequest):
             self._route, self.path, self._head, self.query = _read_target(frame.target)
         except ApiError as fault:
             self._route, self._head, self._fault = None, False, fault
-        self.reads = frame.json_length <= SHORT_JSON and (self._route is None or self._route.binary_tensors)
+        self.reads = frame.json_length <= SHORT_JSON and (
+            self._route is None or self._route.binary_tensors
+        )
 
     def start(self) -> Job | None:
         """Begin to answer; never raises.
@@ -87,7 +98,11 @@ class Exchange(ApiRequest):
             return None
         self.body = body = memoryview(frame.body)
         # As in HTTP, where the header that says so counts on these routes only.
-        self.json_length = frame.json_length if route.binary_tensors and frame.json_length != len(body) else None
+        self.json_length = (
+            frame.json_length
+            if route.binary_tensors and frame.json_length != len(body)
+            else None
+        )
         self.deadline = self.received + frame.arg / 1000 if frame.arg else None
         return dispatch.start_request(connection.service, route, self, self.done)
 
@@ -124,8 +139,14 @@ class Exchange(ApiRequest):
 
 def _target_parts(target: bytes) -> tuple[str, str]:
     """Return a target's method and path for the log, without the query; empty texts where it is none."""
-    method, _, path = re.split("[?#]", target.decode("latin-1"), maxsplit=1)[0].partition(" ")
-    return (method, unquote_to_bytes(path).decode("latin-1")) if path.startswith("/") else ("", "")
+    method, _, path = re.split("[?#]", target.decode("latin-1"), maxsplit=1)[
+        0
+    ].partition(" ")
+    return (
+        (method, unquote_to_bytes(path).decode("latin-1"))
+        if path.startswith("/")
+        else ("", "")
+    )
 
 
 SocketTarget = tuple[Route, dict[str, str], bool, dict[str, str]]
@@ -133,7 +154,11 @@ SocketTarget = tuple[Route, dict[str, str], bool, dict[str, str]]
 
 
 def _read_target(target: bytes) -> SocketTarget:
-    return _cached_target(target) if len(target) <= dispatch.LONGEST_REMEMBERED else _split(target)
+    return (
+        _cached_target(target)
+        if len(target) <= dispatch.LONGEST_REMEMBERED
+        else _split(target)
+    )
 
 
 def _split(target: bytes) -> SocketTarget:
@@ -149,20 +174,25 @@ def _read_ext(ext: object) -> str:
     for tag in ext:
         if tag & CRITICAL:
             raise ApiError(
-                ErrorCode.NOT_IMPLEMENTED, f"extension {tag} must be understood, and this server does not know it"
+                ErrorCode.NOT_IMPLEMENTED,
+                f"extension {tag} must be understood, and this server does not know it",
             )
     content_type = ext.get(Extension.CONTENT_TYPE, b"")
     return bytes(content_type).decode("ascii")
 
 
-def encode(request_id: int, answer: ApiResponse, maximum: int) -> tuple[list[Chunk], int]:
+def encode(
+    request_id: int, answer: ApiResponse, maximum: int
+) -> tuple[list[Chunk], int]:
     """Return a RESPONSE's pieces, to be sent from where they lie, and their length together.
 
     Args:
         maximum: bytes of the largest body that the client takes.
     """
     size = 0
-    for chunk in answer.chunks:  # as sum() with map() has it, for two thirds of the cost
+    for (
+        chunk
+    ) in answer.chunks:  # as sum() with map() has it, for two thirds of the cost
         size += len(chunk)
     if size > maximum:
         return encode(request_id, _too_large(size, maximum), max(maximum, size))
@@ -173,7 +203,9 @@ def encode(request_id: int, answer: ApiResponse, maximum: int) -> tuple[list[Chu
     ext = b""
     if whole_json or answer.content_type != OCTETS or answer.retry_after_s is not None:
         ext = _write_ext(answer, whole_json=whole_json)
-    head = HEADER.pack(MARK, RESPONSE, 0, request_id, answer.status, 0, len(ext), json_length, size)
+    head = HEADER.pack(
+        MARK, RESPONSE, 0, request_id, answer.status, 0, len(ext), json_length, size
+    )
     return [head + ext, *answer.chunks], HEADER_BYTES + len(ext) + size
 
 
@@ -182,7 +214,9 @@ def _write_ext(answer: ApiResponse, *, whole_json: bool) -> bytes:
     if answer.content_type != (JSON if whole_json else OCTETS):
         ext[Extension.CONTENT_TYPE] = answer.content_type.encode("ascii")
     if answer.retry_after_s is not None:
-        ext[Extension.RETRY_AFTER_MS] = encode_retry_after(int(1000 * answer.retry_after_s))
+        ext[Extension.RETRY_AFTER_MS] = encode_retry_after(
+            int(1000 * answer.retry_after_s)
+        )
     return encode_ext(ext) if ext else b""
 
 

@@ -78,7 +78,9 @@ class SocketServer:
         self.timeouts = timeouts or Timeouts()
         self.key = token.encode("ascii") if token is not None else None
         self.apps = apps
-        self._listener = listen(config.host, config.socket_port, "--socket-port", config.port_wait)
+        self._listener = listen(
+            config.host, config.socket_port, "--socket-port", config.port_wait
+        )
         self.host = config.host
         self.port: int = self._listener.getsockname()[1]
         self.event_loop = event_loop or EventLoop()
@@ -88,12 +90,18 @@ class SocketServer:
         self.workers = Workers(2 * config.socket_connections + config.worker_threads)
         self.handshakes: dict[HandshakeConnection, None] = {}
         self.lingering: dict[LingeringClose, None] = {}
-        self._maximum = affordable(config.socket_connections, SHARE, "socket_connections")
+        self._maximum = affordable(
+            config.socket_connections, SHARE, "socket_connections"
+        )
         self._connections: set[Connection] = set()
-        service.traffic.connections["socket"] = lambda: len(self._connections) + len(self.handshakes)
+        service.traffic.connections["socket"] = lambda: (
+            len(self._connections) + len(self.handshakes)
+        )
         self._changed = threading.Condition()
         self._draining = self.stopped = self._starved = False
-        self._thread = threading.Thread(target=self.event_loop.run, name="pocketserve-socket-watcher", daemon=True)
+        self._thread = threading.Thread(
+            target=self.event_loop.run, name="pocketserve-socket-watcher", daemon=True
+        )
 
     @functools.cached_property
     def limits(self) -> ConnectionLimits:
@@ -118,7 +126,9 @@ class SocketServer:
             if self._draining:
                 return
             if not self._starved:
-                log.warning("no connection can be accepted, trying again: %s", error.strerror)
+                log.warning(
+                    "no connection can be accepted, trying again: %s", error.strerror
+                )
             self._starved = True
             self.event_loop.set_timer(self, time.monotonic() + ACCEPT_AGAIN_S)
             return

@@ -71,7 +71,12 @@ class Workers:
 
     def _start(self, job: Job) -> None:
         try:
-            threading.Thread(target=self._work, args=(_Parked(job),), name="pocketserve-socket", daemon=True).start()
+            threading.Thread(
+                target=self._work,
+                args=(_Parked(job),),
+                name="pocketserve-socket",
+                daemon=True,
+            ).start()
         except RuntimeError:  # the system has no more threads; one of ours has to do
             with self._lock:
                 self._count -= 1
@@ -85,7 +90,10 @@ class Workers:
             parked.wake.release()
 
     def _work(self, parked: _Parked) -> None:
-        job, parked.job = parked.job, None  # not an argument: the thread would keep that until it ends
+        job, parked.job = (
+            parked.job,
+            None,
+        )  # not an argument: the thread would keep that until it ends
         while job is not None:
             try:
                 while job is not None:

@@ -167,7 +167,11 @@ class FrameWriter:
     def _send(self, chunks: list[Chunk], size: int) -> Waiting | None:
         """Hand to the system what it takes now; return what is left, or None when the connection is broken."""
         try:
-            sent = self._socket.sendmsg(chunks if len(chunks) <= MAX_CHUNKS else chunks[:MAX_CHUNKS], (), _DONT_WAIT)
+            sent = self._socket.sendmsg(
+                chunks if len(chunks) <= MAX_CHUNKS else chunks[:MAX_CHUNKS],
+                (),
+                _DONT_WAIT,
+            )
         except BlockingIOError:
             return chunks, size
         except (OSError, ValueError):

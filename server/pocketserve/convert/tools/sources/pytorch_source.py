@@ -71,26 +71,52 @@ def load_pytorch(torch: Any, request: ConversionRequest) -> PytorchModel:
 
 def _model_source(request: ConversionRequest) -> ModelSource:
     weights = {"weights": request.weights.name} if request.weights is not None else {}
-    options = {"function": request.function, "arguments": dict(request.arguments), **weights}
-    inputs = [TensorSpec(tensor.name, tensor.datatype, tensor.shape) for tensor in request.inputs]
+    options = {
+        "function": request.function,
+        "arguments": dict(request.arguments),
+        **weights,
+    }
+    inputs = [
+        TensorSpec(tensor.name, tensor.datatype, tensor.shape)
+        for tensor in request.inputs
+    ]
     trusted = frozenset(request.trusted)
-    return ModelSource(request.source, options=options, inputs=inputs, trusted=trusted, origin=request.source)
+    return ModelSource(
+        request.source,
+        options=options,
+        inputs=inputs,
+        trusted=trusted,
+        origin=request.source,
+    )
 
 
 def _examples(torch: Any, request: ConversionRequest) -> list[Example]:
     if request.samples is None:
-        raise ConversionError("a PyTorch model is converted by running it, and there is nothing to run it on")
+        raise ConversionError(
+            "a PyTorch model is converted by running it, and there is nothing to run it on"
+        )
     with np.load(request.samples, allow_pickle=False) as arrays:
         examples = []
         for tensor in request.inputs:
             array = arrays[tensor.name]
             if tensor.datatype == "BYTES":
-                raise ConversionError(f"input {tensor.name!r} takes text, which no PyTorch model does")
+                raise ConversionError(
+                    f"input {tensor.name!r} takes text, which no PyTorch model does"
+                )
             # Made-up or real, the samples of an input whose shape the file does not tell are rows.
-            is_row = array.ndim == len(tensor.shape) or request.format in ("torchscript", "ptl")
+            is_row = array.ndim == len(tensor.shape) or request.format in (
+                "torchscript",
+                "ptl",
+            )
             rows = EXAMPLE_ROWS if tensor.shape[:1] == (-1,) else 1
             value = np.resize(array, (rows, *array.shape[1:])) if is_row else array[0]
-            examples.append(Example(tensor.name, torch.from_numpy(np.ascontiguousarray(value)), tensor.shape))
+            examples.append(
+                Example(
+                    tensor.name,
+                    torch.from_numpy(np.ascontiguousarray(value)),
+                    tensor.shape,
+                )
+            )
         return examples
 
 
@@ -112,11 +138,16 @@ def _flat(torch: Any, module: Any, examples: list[Example]) -> Any:
     with torch.inference_mode():
         names = [example.name for example in examples]
         by_name = takes_names(module, names)
-        order = list(inspect.signature(module.forward).parameters)[: len(names)] if by_name else names
+        order = (
+            list(inspect.signature(module.forward).parameters)[: len(names)]
+            if by_name
+            else names
+        )
         values = dict(zip(names, (example.value for example in examples), strict=True))
         result = module(**values) if by_name else module(*values.values())
     plain = isinstance(result, torch.Tensor) or (
-        type(result) in (tuple, list) and all(isinstance(item, torch.Tensor) for item in result)
+        type(result) in (tuple, list)
+        and all(isinstance(item, torch.Tensor) for item in result)
     )
     if plain and order == names:
         return module
@@ -127,12 +158,25 @@ def _flat(torch: Any, module: Any, examples: list[Example]) -> Any:
             self.inner = module
 
         def forward(self, *inputs: Any) -> Any:
-            result = self.inner(**dict(zip(names, inputs, strict=True))) if by_name else self.inner(*inputs)
-            leaves = [leaf for _, leaf in flatten(result) if leaf is not None and is_result(torch, leaf)]
+            result = (
+                self.inner(**dict(zip(names, inputs, strict=True)))
+                if by_name
+                else self.inner(*inputs)
+            )
+            leaves = [
+                leaf
+                for _, leaf in flatten(result)
+                if leaf is not None and is_result(torch, leaf)
+            ]
             return leaves[0] if len(leaves) == 1 else tuple(leaves)
 
     # Exporters take sizes that are free for each parameter, and `*inputs` would be a single one.
-    parameters = (Parameter(f"input_{at}", Parameter.POSITIONAL_OR_KEYWORD) for at in range(len(names)))
-    signature = inspect.Signature([Parameter("self", Parameter.POSITIONAL_OR_KEYWORD), *parameters])
+    parameters = (
+        Parameter(f"input_{at}", Parameter.POSITIONAL_OR_KEYWORD)
+        for at in range(len(names))
+    )
+    signature = inspect.Signature(
+        [Parameter("self", Parameter.POSITIONAL_OR_KEYWORD), *parameters]
+    )
     Flat.forward.__signature__ = signature  # type: ignore[attr-defined]  # functions take any attribute
     return Flat().eval()

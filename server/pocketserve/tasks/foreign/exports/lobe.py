@@ -19,7 +19,11 @@ _SOURCE = "lobe/lobe-python, src/lobe/signature.py"
 def _is_signature(content: Mapping[str, Any]) -> bool:
     """Return whether a ``signature.json`` is Lobe's."""
     classes = content.get("classes")
-    return isinstance(classes, dict) and "Label" in classes and "export_model_version" in content
+    return (
+        isinstance(classes, dict)
+        and "Label" in classes
+        and "export_model_version" in content
+    )
 
 
 TABLE = ForeignFile(
@@ -50,6 +54,8 @@ def lobe_labels(facts: ModelFacts) -> tuple[str, ...] | None:
     if not _is_signature(content):
         return None
     labels = content["classes"]["Label"]
-    if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
+    if not isinstance(labels, list) or not all(
+        isinstance(label, str) for label in labels
+    ):
         return ()
     return tuple(labels)

@@ -20,13 +20,20 @@ LABELS = "labels.txt"
 MAX_LABELS_BYTES = 1 << 20
 PACKAGE = "@teachablemachine/"
 SOUND_KEY = "tfjsSpeechCommandsVersion"
-CONVERTED = ("model_unquant.tflite", "model.tflite", "keras_model.h5", "model.savedmodel")
+CONVERTED = (
+    "model_unquant.tflite",
+    "model.tflite",
+    "keras_model.h5",
+    "model.savedmodel",
+)
 """Names that the converter gives to a model, in lower case."""
 
 QUANTISED = "model.tflite"
 
 _IMAGE = "googlecreativelab/teachablemachine-community, libraries/image/src/custom-mobilenet.ts"
-_POSE = "googlecreativelab/teachablemachine-community, libraries/pose/src/custom-posenet.ts"
+_POSE = (
+    "googlecreativelab/teachablemachine-community, libraries/pose/src/custom-posenet.ts"
+)
 _SOUND = "tensorflow/tfjs-models, speech-commands/src/types.ts"
 
 
@@ -51,7 +58,9 @@ class Project(NamedTuple):
 
 def _is_metadata(content: Mapping[str, Any]) -> bool:
     """Return whether a ``metadata.json`` is Teachable Machine's."""
-    return str(content.get("packageName", "")).startswith(PACKAGE) or SOUND_KEY in content
+    return (
+        str(content.get("packageName", "")).startswith(PACKAGE) or SOUND_KEY in content
+    )
 
 
 TABLE = ForeignFile(
@@ -62,8 +71,14 @@ TABLE = ForeignFile(
         Key("labels", Effect.APPLIED, _IMAGE),
         Key("imageSize", Effect.HARMLESS, f"{_IMAGE}; the model's input has this size"),
         Key("grayscale", Effect.APPLIED, _IMAGE),
-        Key("wordLabels", Effect.HARMLESS, f"{_SOUND}; sound projects answer as tensors"),
-        Key("modelSettings", Effect.HARMLESS, f"{_POSE}; pose projects answer as tensors"),
+        Key(
+            "wordLabels", Effect.HARMLESS, f"{_SOUND}; sound projects answer as tensors"
+        ),
+        Key(
+            "modelSettings",
+            Effect.HARMLESS,
+            f"{_POSE}; pose projects answer as tensors",
+        ),
         Key("tfjsVersion", Effect.HARMLESS, _IMAGE),
         Key("tmVersion", Effect.HARMLESS, _IMAGE),
         Key("packageVersion", Effect.HARMLESS, _IMAGE),
@@ -95,7 +110,12 @@ def _from_metadata(facts: ModelFacts) -> Project | None:
     kind = str(content.get("packageName")).removeprefix(PACKAGE)
     if kind != "image":
         return Project("pose", _texts(content.get("labels")))
-    return Project("image", _texts(content.get("labels")), content.get("grayscale") is True, middle=127.0)
+    return Project(
+        "image",
+        _texts(content.get("labels")),
+        content.get("grayscale") is True,
+        middle=127.0,
+    )
 
 
 def _from_names(facts: ModelFacts) -> Project | None:
@@ -107,10 +127,15 @@ def _from_names(facts: ModelFacts) -> Project | None:
     if name == QUANTISED and not _takes_bytes(facts):
         return None
     try:
-        lines = facts.read_beside(path, MAX_LABELS_BYTES).decode("utf-8-sig").splitlines()
+        lines = (
+            facts.read_beside(path, MAX_LABELS_BYTES).decode("utf-8-sig").splitlines()
+        )
     except (ModelLoadError, UnicodeDecodeError):
         return None
-    numbered = [line.split(" ", 1)[0] == str(number) and " " in line for number, line in enumerate(lines)]
+    numbered = [
+        line.split(" ", 1)[0] == str(number) and " " in line
+        for number, line in enumerate(lines)
+    ]
     if not lines or not all(numbered):
         return None
     # The published Python example resizes with Pillow's LANCZOS; apps with a .tflite file use bilinear resizing.

@@ -23,7 +23,12 @@ def is_ultralytics_metadata(content: Mapping[str, Any]) -> bool:
 TABLE = ForeignFile(
     "the model file's metadata",
     (
-        Key("task", Effect.UNSUPPORTED, f"{_SOURCE}; the neutral values are applied", neutral=TASKS),
+        Key(
+            "task",
+            Effect.UNSUPPORTED,
+            f"{_SOURCE}; the neutral values are applied",
+            neutral=TASKS,
+        ),
         Key("names", Effect.APPLIED, _SOURCE),
         Key("imgsz", Effect.APPLIED, _SOURCE),
         Key("channels", Effect.APPLIED, _SOURCE),
@@ -31,9 +36,17 @@ TABLE = ForeignFile(
         Key("kpt_names", Effect.APPLIED, _SOURCE),
         Key("end2end", Effect.APPLIED, _SOURCE),
         Key("head", Effect.APPLIED, _SOURCE),
-        Key("args", Effect.HARMLESS, f"{_SOURCE}; the shapes of the outputs show the same"),
+        Key(
+            "args",
+            Effect.HARMLESS,
+            f"{_SOURCE}; the shapes of the outputs show the same",
+        ),
         Key("batch", Effect.HARMLESS, f"{_SOURCE}; the model's input has this size"),
-        Key("stride", Effect.HARMLESS, f"{_SOURCE}; it rounds sizes of inputs that are free"),
+        Key(
+            "stride",
+            Effect.HARMLESS,
+            f"{_SOURCE}; it rounds sizes of inputs that are free",
+        ),
         Key("dla", Effect.HARMLESS, f"{_SOURCE}; a device of TensorRT"),
         Key("description", Effect.HARMLESS, _SOURCE),
         Key("author", Effect.HARMLESS, _SOURCE),

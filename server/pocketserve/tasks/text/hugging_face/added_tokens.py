@@ -42,9 +42,13 @@ class Match(NamedTuple):
 class AddedTokens:
     """Finds added tokens in a text."""
 
-    def __init__(self, tokens: Sequence[AddedToken], normalise: Callable[[str], str]) -> None:
+    def __init__(
+        self, tokens: Sequence[AddedToken], normalise: Callable[[str], str]
+    ) -> None:
         self._raw = {token.content: token for token in tokens if not token.normalized}
-        self._normalised = {normalise(token.content): token for token in tokens if token.normalized}
+        self._normalised = {
+            normalise(token.content): token for token in tokens if token.normalized
+        }
         self._raw_pattern = _pattern(self._raw)
         self._normalised_pattern = _pattern(self._normalised)
 
@@ -71,7 +75,10 @@ def added_token(value: Any) -> AddedToken | None:
         return None
     if not isinstance(content, str) or not 0 < len(content) <= MAX_CHARS:
         return None
-    flags = [value.get(key, False) for key in ("single_word", "lstrip", "rstrip", "normalized")]
+    flags = [
+        value.get(key, False)
+        for key in ("single_word", "lstrip", "rstrip", "normalized")
+    ]
     if not all(isinstance(flag, bool) for flag in flags):
         return None
     return AddedToken(number, content, *flags)
@@ -82,7 +89,9 @@ def _pattern(tokens: dict[str, AddedToken]) -> re.Pattern[str] | None:
     return re.compile("|".join(map(re.escape, contents))) if contents else None
 
 
-def _matches(pattern: re.Pattern[str] | None, tokens: dict[str, AddedToken], text: str) -> Iterator[Match]:
+def _matches(
+    pattern: re.Pattern[str] | None, tokens: dict[str, AddedToken], text: str
+) -> Iterator[Match]:
     if pattern is None:
         return
     last = 0
@@ -91,7 +100,9 @@ def _matches(pattern: re.Pattern[str] | None, tokens: dict[str, AddedToken], tex
         start, end = match.span()
         if start < last:  # the spaces behind the token before reach into this one
             continue
-        if token.single_word and (_is_word_char(text, start - 1) or _is_word_char(text, end)):
+        if token.single_word and (
+            _is_word_char(text, start - 1) or _is_word_char(text, end)
+        ):
             continue
         while token.lstrip and start > last and text[start - 1].isspace():
             start -= 1

@@ -15,13 +15,33 @@ _DEFAULT_PAD = 1  # of all models in ``_BEHIND_PADDING``
 
 _BEHIND_PADDING = frozenset(
     (
-        *("bridgetower", "camembert", "data2vec-text", "esm", "ibert", "layoutlmv3", "lilt", "longformer", "luke"),
-        *("markuplm", "mpnet", "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod"),
+        *(
+            "bridgetower",
+            "camembert",
+            "data2vec-text",
+            "esm",
+            "ibert",
+            "layoutlmv3",
+            "lilt",
+            "longformer",
+            "luke",
+        ),
+        *(
+            "markuplm",
+            "mpnet",
+            "roberta",
+            "roberta-prelayernorm",
+            "xlm-roberta",
+            "xlm-roberta-xl",
+            "xmod",
+        ),
     )
 )
 """Models whose positions begin behind ``pad_token_id``: transformers, ``create_position_ids_from_input_ids``."""
 
-_WITHOUT_LIMIT = frozenset(("bloom", "funnel", "longt5", "mpt", "mt5", "t5", "transfo-xl", "umt5", "xlnet"))
+_WITHOUT_LIMIT = frozenset(
+    ("bloom", "funnel", "longt5", "mpt", "mt5", "t5", "transfo-xl", "umt5", "xlnet")
+)
 """Models with relative positions; their ``max_position_embeddings`` or ``n_positions`` limits nothing."""
 
 _RELATIVE_UNLESS_BIASED = frozenset(("deberta", "deberta-v2"))
@@ -30,8 +50,14 @@ _RELATIVE_UNLESS_BIASED = frozenset(("deberta", "deberta-v2"))
 
 def token_limit(facts: ModelFacts, default: int = DEFAULT_LENGTH) -> int:
     """Return the most tokens that the files allow, special ones included; the default if they state no limit."""
-    limits = [usable_positions(facts.json_beside(CONFIG)), tokenizer_settings(facts).max_length]
-    return min((limit for limit in limits if limit is not None and 2 <= limit <= MAX_LENGTH), default=default)
+    limits = [
+        usable_positions(facts.json_beside(CONFIG)),
+        tokenizer_settings(facts).max_length,
+    ]
+    return min(
+        (limit for limit in limits if limit is not None and 2 <= limit <= MAX_LENGTH),
+        default=default,
+    )
 
 
 def usable_positions(config: Mapping[str, Any]) -> int | None:

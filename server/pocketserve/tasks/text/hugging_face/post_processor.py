@@ -64,9 +64,15 @@ def _only_processor(processor: object) -> tuple[str, Mapping[str, Any]]:
     inner = processor.get("processors")
     if not isinstance(inner, list) or len(inner) > MAX_PARTS:
         raise UnsupportedProcessorError("post_processor.processors is no list")
-    adding = [part for part in inner if not (isinstance(part, dict) and part.get("type") == "ByteLevel")]
+    adding = [
+        part
+        for part in inner
+        if not (isinstance(part, dict) and part.get("type") == "ByteLevel")
+    ]
     if len(adding) > 1:
-        raise UnsupportedProcessorError("post_processor.processors has several that add tokens")
+        raise UnsupportedProcessorError(
+            "post_processor.processors has several that add tokens"
+        )
     return _only_processor(adding[0]) if adding else ("", {})
 
 
@@ -89,7 +95,9 @@ def _of_template(content: Mapping[str, Any]) -> Special:
     except UnsupportedProcessorError as error:
         return special._replace(pair_fault=str(error))
     if (first, last) != (pair.special[0], pair.special[2]):
-        return special._replace(pair_fault="post_processor.pair begins or ends unlike post_processor.single")
+        return special._replace(
+            pair_fault="post_processor.pair begins or ends unlike post_processor.single"
+        )
     return special._replace(middle=pair.special[1], pair_types=pair.types)
 
 
@@ -98,25 +106,40 @@ def _parts(template: object, numbers: Mapping[str, Any]) -> list[_Part]:
         raise UnsupportedProcessorError("post_processor has no template")
     parts: list[_Part] = []
     for part in template:
-        kind, content = next(iter(part.items())) if isinstance(part, dict) and len(part) == 1 else ("", {})
+        kind, content = (
+            next(iter(part.items()))
+            if isinstance(part, dict) and len(part) == 1
+            else ("", {})
+        )
         token_type = content.get("type_id") if isinstance(content, dict) else None
         if kind not in ("Sequence", "SpecialToken") or type(token_type) is not int:
-            raise UnsupportedProcessorError("post_processor has a template with unknown parts")
+            raise UnsupportedProcessorError(
+                "post_processor has a template with unknown parts"
+            )
         name = content.get("id")
         if kind == "Sequence":
             parts.append(_Part(str(name), -1, token_type))
             continue
         token = numbers.get(name) if isinstance(name, str) else None
         ids = token.get("ids") if isinstance(token, dict) else None
-        if not isinstance(ids, list) or not ids or len(ids) > MAX_PARTS or not all(map(_is_number, ids)):
-            raise UnsupportedProcessorError(f"post_processor.special_tokens lacks {str(name)!r:.60}")
+        if (
+            not isinstance(ids, list)
+            or not ids
+            or len(ids) > MAX_PARTS
+            or not all(map(_is_number, ids))
+        ):
+            raise UnsupportedProcessorError(
+                f"post_processor.special_tokens lacks {str(name)!r:.60}"
+            )
         parts.extend(_Part("", number, token_type) for number in ids)
     return parts
 
 
 def _template(parts: Sequence[_Part], sequences: Sequence[str], name: str) -> _Template:
     if tuple(part.sequence for part in parts if part.sequence) != tuple(sequences):
-        raise UnsupportedProcessorError(f"post_processor.{name} has its texts in another order")
+        raise UnsupportedProcessorError(
+            f"post_processor.{name} has its texts in another order"
+        )
     groups: list[list[int]] = [[]]
     for part in parts:
         if part.sequence:

@@ -20,9 +20,18 @@ MODULES = "modules.json"
 POOLING = "1_Pooling/config.json"
 MAX_MODULES = 16
 MAX_WEIGHT_BYTES = 64 << 20
-MAX_WEIGHT_HEADER = 64 << 10  # bytes; a dense layer has two tensors, and reading a header takes many times its size
+MAX_WEIGHT_HEADER = (
+    64 << 10
+)  # bytes; a dense layer has two tensors, and reading a header takes many times its size
 
-POOLING_MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
+POOLING_MODES = (
+    "cls",
+    "max",
+    "mean",
+    "mean_sqrt_len_tokens",
+    "weightedmean",
+    "lasttoken",
+)
 """In the order in which sentence-transformers joins several: sentence_transformer/modules/pooling.py."""
 
 _FLAGS = {
@@ -58,7 +67,10 @@ class Pooling(NamedTuple):
         if not self.include_prompt and 0 < prompt < len(positions):
             positions, numbered = positions[prompt:], numbered[prompt:]
         if not len(positions):
-            positions, numbered = np.arange(len(values)), np.arange(1, len(values) + 1, dtype=np.float32)
+            positions, numbered = (
+                np.arange(len(values)),
+                np.arange(1, len(values) + 1, dtype=np.float32),
+            )
         rows = values[positions]
         parts = [_pooled(mode, rows, numbered) for mode in self.modes]
         return np.concatenate(parts)
@@ -135,7 +147,9 @@ def sentence_modules(facts: ModelFacts) -> SentenceModules:
         elif kind == "Normalize":
             steps.append(Normalize())
         else:
-            raise _unsupported(f"module {module.type!r:.80} in folder {module.path!r:.40}")
+            raise _unsupported(
+                f"module {module.type!r:.80} in folder {module.path!r:.40}"
+            )
     return SentenceModules(pooling, tuple(steps))
 
 
@@ -163,13 +177,17 @@ def _list(facts: ModelFacts) -> list[_Module] | None:
 def _pooling(config: Mapping[str, Any]) -> Pooling:
     modes = config.get("pooling_mode")
     if modes is None:
-        modes = [mode for flag, mode in _FLAGS.items() if config.get(flag) is True] or ["mean"]
+        modes = [mode for flag, mode in _FLAGS.items() if config.get(flag) is True] or [
+            "mean"
+        ]
     names = [modes] if isinstance(modes, str) else modes
     if not isinstance(names, list) or not names or len(names) > len(POOLING_MODES):
         raise _unsupported("pooling_mode in 1_Pooling/config.json")
     for name in names:
         if name not in POOLING_MODES:
-            raise _unsupported(f"pooling_mode = {str(name)!r:.60} in 1_Pooling/config.json")
+            raise _unsupported(
+                f"pooling_mode = {str(name)!r:.60} in 1_Pooling/config.json"
+            )
     return Pooling(tuple(names), config.get("include_prompt") is not False)
 
 
@@ -182,18 +200,32 @@ def _dense(facts: ModelFacts, folder: str) -> Dense:
             f"{name} is missing: sentence-transformers writes it with safe_serialization=True; "
             "a pytorch_model.bin in its place can't be read"
         )
-    activation = str(config.get("activation_function", "torch.nn.modules.activation.Tanh"))
-    function = _ACTIVATIONS.get(activation.rpartition(".")[2]) if activation.startswith("torch.nn.") else None
+    activation = str(
+        config.get("activation_function", "torch.nn.modules.activation.Tanh")
+    )
+    function = (
+        _ACTIVATIONS.get(activation.rpartition(".")[2])
+        if activation.startswith("torch.nn.")
+        else None
+    )
     if function is None:
-        raise _unsupported(f"activation_function = {activation!r:.60} in {folder}/config.json")
+        raise _unsupported(
+            f"activation_function = {activation!r:.60} in {folder}/config.json"
+        )
     content = facts.read_beside(path, MAX_WEIGHT_BYTES)
     try:
         tensors = parse_safetensors(path, content, MAX_WEIGHT_HEADER)
     except ModelLoadError as error:
         raise MetadataError(f"{name} can't be used: {error}") from None
     weight, bias = _reals(tensors, "linear.weight"), _reals(tensors, "linear.bias")
-    if weight is None or weight.ndim != 2 or (bias is not None and bias.shape != weight.shape[:1]):
-        raise MetadataError(f"{name} can't be used: its tensors are not those of a dense layer")
+    if (
+        weight is None
+        or weight.ndim != 2
+        or (bias is not None and bias.shape != weight.shape[:1])
+    ):
+        raise MetadataError(
+            f"{name} can't be used: its tensors are not those of a dense layer"
+        )
     facts.weights[name] = weight.nbytes
     return Dense(weight, bias, function)
 

@@ -33,17 +33,26 @@ def sentence_prompts(facts: ModelFacts) -> SentencePrompts:
     prompts: dict[str, str] = {}
     for name, text in listed.items() if isinstance(listed, dict) else ():
         if not isinstance(text, str) or len(text) > MAX_PROMPT_CHARS:
-            raise MetadataError(f"{SENTENCE_CONFIG}: prompt {name!r:.60} is no text, or too long")
+            raise MetadataError(
+                f"{SENTENCE_CONFIG}: prompt {name!r:.60} is no text, or too long"
+            )
         prompts[name] = text
     name = config.get("default_prompt_name")
     if name is not None and name not in prompts:
-        raise MetadataError(f"{SENTENCE_CONFIG}: default_prompt_name {str(name)!r:.60} is none of its prompts")
+        raise MetadataError(
+            f"{SENTENCE_CONFIG}: default_prompt_name {str(name)!r:.60} is none of its prompts"
+        )
     default = prompts[name] if name is not None else ""
     similarity = config.get("similarity_fn_name") or "cosine"
     if similarity not in _SIMILARITIES:
-        raise MetadataError(f"{SENTENCE_CONFIG}: similarity_fn_name = {str(similarity)!r:.60} is not supported")
+        raise MetadataError(
+            f"{SENTENCE_CONFIG}: similarity_fn_name = {str(similarity)!r:.60} is not supported"
+        )
     return SentencePrompts(
-        default, _first(prompts, _QUERY_NAMES, default), _first(prompts, _DOCUMENT_NAMES, default), similarity
+        default,
+        _first(prompts, _QUERY_NAMES, default),
+        _first(prompts, _DOCUMENT_NAMES, default),
+        similarity,
     )
 
 

@@ -13,7 +13,11 @@ TOKENIZER_CONFIG = "tokenizer_config.json"
 SPECIAL_TOKENS = "special_tokens_map.json"
 ADDED_TOKENS = "added_tokens.json"
 MAX_ADDED = 100_000
-_GENERIC_CLASSES = ("PreTrainedTokenizerFast", "PreTrainedTokenizer", "TokenizersBackend")
+_GENERIC_CLASSES = (
+    "PreTrainedTokenizerFast",
+    "PreTrainedTokenizer",
+    "TokenizersBackend",
+)
 """Classes of transformers that take ``tokenizer.json`` as it is, whatever ``do_lower_case`` says."""
 
 _SETS_BOS = ("Llama", "CodeLlama", "Gemma")
@@ -50,7 +54,11 @@ class TokenizerSettings(NamedTuple):
         return self.tokenizer_class not in _GENERIC_CLASSES
 
     def complete(
-        self, special: Special, number_of: Number, padding: object = None, truncation: object = None
+        self,
+        special: Special,
+        number_of: Number,
+        padding: object = None,
+        truncation: object = None,
     ) -> Special:
         """Return special tokens and sides completed by the settings.
 
@@ -89,7 +97,14 @@ class TokenizerSettings(NamedTuple):
         if (first, last) == (special.first, special.last):
             return special
         middle = (*last, *first)
-        return special._replace(first=first, middle=middle, last=last, single_types=(), pair_types=(), pair_fault="")
+        return special._replace(
+            first=first,
+            middle=middle,
+            last=last,
+            single_types=(),
+            pair_types=(),
+            pair_fault="",
+        )
 
 
 def tokenizer_settings(facts: ModelFacts) -> TokenizerSettings:
@@ -98,7 +113,9 @@ def tokenizer_settings(facts: ModelFacts) -> TokenizerSettings:
     map_of_names = facts.json_beside(SPECIAL_TOKENS)
     names = {}
     for role in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"):
-        name = _text_of(config.get(f"{role}_token")) or _text_of(map_of_names.get(f"{role}_token"))
+        name = _text_of(config.get(f"{role}_token")) or _text_of(
+            map_of_names.get(f"{role}_token")
+        )
         if name:
             names[role] = name
     length = config.get("model_max_length")
@@ -123,7 +140,9 @@ def _added(config: Mapping[str, Any], facts: ModelFacts) -> tuple[AddedToken, ..
     """Return the tokens of ``added_tokens_decoder``, and those of ``added_tokens.json``, which older versions wrote."""
     tokens: dict[str, AddedToken] = {}
     listed = config.get("added_tokens_decoder")
-    entries = listed.items() if isinstance(listed, dict) and len(listed) <= MAX_ADDED else ()
+    entries = (
+        listed.items() if isinstance(listed, dict) and len(listed) <= MAX_ADDED else ()
+    )
     for number, entry in entries:
         if isinstance(entry, dict) and number.isdecimal() and len(number) < 10:
             token = added_token({**entry, "id": int(number)})

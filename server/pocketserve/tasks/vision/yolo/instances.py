@@ -107,9 +107,14 @@ class InstanceDetection(PictureTask):
 
     def _rows(self, outputs: Arrays, floor: float) -> Detections:
         try:
-            return self._reader.read(outputs[self._reader.spec.name], self._picture.size, floor)
+            return self._reader.read(
+                outputs[self._reader.spec.name], self._picture.size, floor
+            )
         except ValueError as error:
-            raise ApiError(ErrorCode.INFERENCE_FAILED, f"the outputs do not fit [detection]: {error}") from None
+            raise ApiError(
+                ErrorCode.INFERENCE_FAILED,
+                f"the outputs do not fit [detection]: {error}",
+            ) from None
 
     def _best(self, rows: Detections, options: AnswerOptions) -> Detections:
         """Return the rows that suppression leaves."""
@@ -119,11 +124,16 @@ class InstanceDetection(PictureTask):
         if iou is None:
             best = np.arange(min(maximum, len(rows.boxes)))
         elif self._is_rotated:
-            best = suppress_rotated(rows.boxes, rows.extras[:, -1], rows.classes, iou, maximum)
+            best = suppress_rotated(
+                rows.boxes, rows.extras[:, -1], rows.classes, iou, maximum
+            )
         else:
             best = suppress(self._corners(rows), rows.classes, iou, maximum)
         return rows._replace(
-            boxes=rows.boxes[best], scores=rows.scores[best], classes=rows.classes[best], extras=rows.extras[best]
+            boxes=rows.boxes[best],
+            scores=rows.scores[best],
+            classes=rows.classes[best],
+            extras=rows.extras[best],
         )
 
     def _corners(self, rows: Detections) -> Array:
@@ -136,14 +146,23 @@ class InstanceDetection(PictureTask):
             return corners_of(rows.boxes, rows.extras[:, -1])
         return self._corners(rows).reshape(-1, 2, 2)
 
-    def _mask_entry(self, outputs: Arrays, rows: Detections, position: int, placement: Placement) -> dict[str, Any]:
+    def _mask_entry(
+        self, outputs: Arrays, rows: Detections, position: int, placement: Placement
+    ) -> dict[str, Any]:
         """Return an object's mask as a PNG in base64, and the part of the picture that it covers."""
         area, inside = self._mask(outputs, rows, position, placement)
-        corners = np.array([[area.x, area.y], [area.x + area.width, area.y + area.height]])
+        corners = np.array(
+            [[area.x, area.y], [area.x + area.width, area.y + area.height]]
+        )
         box = placement.to_picture(corners).reshape(-1)
-        return {"mask": base64.b64encode(_png(inside)).decode("ascii"), "mask_box": box_entry(box)}
+        return {
+            "mask": base64.b64encode(_png(inside)).decode("ascii"),
+            "mask_box": box_entry(box),
+        }
 
-    def _mask(self, outputs: Arrays, rows: Detections, position: int, placement: Placement) -> tuple[Area, Array]:
+    def _mask(
+        self, outputs: Arrays, rows: Detections, position: int, placement: Placement
+    ) -> tuple[Area, Array]:
         """Return an object's area in the input, in whole pixels without bars, and which of its pixels are its own."""
         assert self._prototypes is not None
         target = placement.target
@@ -153,24 +172,44 @@ class InstanceDetection(PictureTask):
         prototypes = real_values(outputs[self._prototypes.name], self._prototypes)[0]
         if self._channel_axis == 3:
             prototypes = prototypes.transpose(2, 0, 1)
-        inside = mask_inside(rows.extras[position], prototypes, self._picture.size, (x, y, end_x, end_y))
+        inside = mask_inside(
+            rows.extras[position], prototypes, self._picture.size, (x, y, end_x, end_y)
+        )
         return Area(x, y, end_x - x, end_y - y), inside
 
     def _answer_parameters(self) -> tuple[Parameter, ...]:
         top_k = parameter("top_k", default=self._options.max)
-        always = top_k, parameter("threshold", default=self.threshold), parameter("iou", default=self._iou)
+        always = (
+            top_k,
+            parameter("threshold", default=self.threshold),
+            parameter("iou", default=self._iou),
+        )
         return always if self._is_rotated else (*always, parameter("mask"))
 
-    def _draw(self, canvas: Canvas, runs: Runs, answer: Answer, context: Placement) -> None:
+    def _draw(
+        self, canvas: Canvas, runs: Runs, answer: Answer, context: Placement
+    ) -> None:
         if self._is_rotated:
             for entry in answer:
                 points = [(point["x"], point["y"]) for point in entry["corners"]]
                 canvas.outline(points, entry["index"])
-            canvas.legend([(f"{entry['label']} {entry['score']:.0%}", entry["index"]) for entry in answer])
+            canvas.legend(
+                [
+                    (f"{entry['label']} {entry['score']:.0%}", entry["index"])
+                    for entry in answer
+                ]
+            )
             return
         if answer:
-            canvas.mask(self._mask_map(runs[0], answer, context), context.source, [GROUND])
-        canvas.boxes([(entry["box"], f"{entry['label']} {entry['score']:.0%}", entry["index"]) for entry in answer])
+            canvas.mask(
+                self._mask_map(runs[0], answer, context), context.source, [GROUND]
+            )
+        canvas.boxes(
+            [
+                (entry["box"], f"{entry['label']} {entry['score']:.0%}", entry["index"])
+                for entry in answer
+            ]
+        )
 
     def _mask_map(self, outputs: Arrays, answer: Answer, placement: Placement) -> Array:
         """Return the class of each pixel of the input that the picture covers, GROUND outside of objects."""
@@ -178,12 +217,18 @@ class InstanceDetection(PictureTask):
         classes = np.full((height, width), GROUND, dtype=np.int64)
         rows = self._rows(outputs, min(entry["score"] for entry in answer))
         for entry in reversed(answer):  # the best one on top
-            is_equal = (rows.scores == entry["score"]) & (rows.classes == entry["index"])
+            is_equal = (rows.scores == entry["score"]) & (
+                rows.classes == entry["index"]
+            )
             for position in np.flatnonzero(is_equal)[:1]:
                 area, inside = self._mask(outputs, rows, int(position), placement)
-                part = classes[int(area.y) :, int(area.x) :][: inside.shape[0], : inside.shape[1]]
+                part = classes[int(area.y) :, int(area.x) :][
+                    : inside.shape[0], : inside.shape[1]
+                ]
                 part[inside] = entry["index"]
-        left, top, target_width, target_height = (round(value) for value in placement.target)
+        left, top, target_width, target_height = (
+            round(value) for value in placement.target
+        )
         covered: Array = classes[top : top + target_height, left : left + target_width]
         return covered
 
@@ -193,7 +238,9 @@ def _prototypes(facts: ModelFacts) -> TensorSpec:
     for spec in facts.outputs:
         if len(spec.shape) == 4 and not spec.open and min(spec.shape[1:]) > 0:
             return spec
-    raise MetadataError(f"the format {SEGMENTS} needs an output of four dimensions, which makes the masks")
+    raise MetadataError(
+        f"the format {SEGMENTS} needs an output of four dimensions, which makes the masks"
+    )
 
 
 def _channel_axis(prototypes: TensorSpec, rows: TensorSpec, classes: int) -> int:
@@ -201,7 +248,11 @@ def _channel_axis(prototypes: TensorSpec, rows: TensorSpec, classes: int) -> int
 
     A row has as many extra numbers as there are prototypes.
     """
-    extras = (rows.shape[1] - 4 - classes, rows.shape[-1] - 6) if len(rows.shape) == 3 else ()
+    extras = (
+        (rows.shape[1] - 4 - classes, rows.shape[-1] - 6)
+        if len(rows.shape) == 3
+        else ()
+    )
     for axis in (1, 3):
         if prototypes.shape[axis] in extras:
             return axis

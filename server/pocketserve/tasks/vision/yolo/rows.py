@@ -79,13 +79,21 @@ class RowReader:
         """
         suppressed = self._is_suppressed(array.shape)
         table = real_values(array, self.spec)
-        table = table.reshape(table.shape[-2:]) if table.ndim == 3 and table.shape[0] == 1 else table
+        table = (
+            table.reshape(table.shape[-2:])
+            if table.ndim == 3 and table.shape[0] == 1
+            else table
+        )
         if table.ndim != 2:
-            raise ValueError(f"output {self.spec.name!r} of shape {list(array.shape)} holds no rows")
+            raise ValueError(
+                f"output {self.spec.name!r} of shape {list(array.shape)} holds no rows"
+            )
         rows = table if suppressed else table.T
         least = 6 if suppressed else 5
         if rows.shape[1] < least + self._extra:
-            raise ValueError(f"output {self.spec.name!r} of shape {list(array.shape)} has too few numbers a row")
+            raise ValueError(
+                f"output {self.spec.name!r} of shape {list(array.shape)} has too few numbers a row"
+            )
         if suppressed:
             scores, classes = rows[:, 4], rows[:, 5]
             extras = rows[:, 6:]
@@ -117,7 +125,9 @@ def _scale(boxes: Array, size: tuple[int, int]) -> tuple[float, float]:
     return float(size[0]), float(size[1])
 
 
-def rows_output(outputs: Sequence[TensorSpec], key: str, name: str | None) -> TensorSpec:
+def rows_output(
+    outputs: Sequence[TensorSpec], key: str, name: str | None
+) -> TensorSpec:
     """Return the output with the rows: the named one, else the first of three dimensions."""
     if name is not None:
         return named_tensor(outputs, key, name)
@@ -140,7 +150,9 @@ def corners_of(boxes: Array, angles: Array) -> Array:
     return stacked
 
 
-def suppress_rotated(boxes: Array, angles: Array, classes: Array, limit: float, maximum: int) -> Array:
+def suppress_rotated(
+    boxes: Array, angles: Array, classes: Array, limit: float, maximum: int
+) -> Array:
     """Return positions of at most ``maximum`` rotated boxes, best first.
 
     A box is dropped if a better one of its class overlaps it, even one that was dropped itself.
@@ -153,7 +165,9 @@ def suppress_rotated(boxes: Array, angles: Array, classes: Array, limit: float, 
     dropped = np.zeros(len(boxes), dtype=bool)
     for position in range(len(boxes) - 1):
         later = slice(position + 1, None)
-        overlaps = _rotated_overlap(boxes[position], shapes[position], boxes[later], shapes[later])
+        overlaps = _rotated_overlap(
+            boxes[position], shapes[position], boxes[later], shapes[later]
+        )
         dropped[later] |= (overlaps > limit) & (classes[later] == classes[position])
     remaining: Array = np.flatnonzero(~dropped)[:maximum]
     return remaining
@@ -183,13 +197,21 @@ def _rotated_overlap(box: Array, shape: Array, boxes: Array, shapes: Array) -> A
     distance -= xy * dx * dy / (determinant + _EPSILON) / 2
     own = max(0.0, float(shape[0] * shape[1] - shape[2] ** 2))
     determinants = np.clip(shapes[:, 0] * shapes[:, 1] - shapes[:, 2] ** 2, 0, None)
-    distance += np.log(determinant / (4 * np.sqrt(own * determinants) + _EPSILON) + _EPSILON) / 2
+    distance += (
+        np.log(determinant / (4 * np.sqrt(own * determinants) + _EPSILON) + _EPSILON)
+        / 2
+    )
     distance = np.clip(distance, _EPSILON, 100)
     overlap: Array = 1 - np.sqrt(1 - np.exp(-distance) + _EPSILON)
     return overlap
 
 
-def mask_inside(weights: Array, prototypes: Array, size: tuple[int, int], box: tuple[int, int, int, int]) -> Array:
+def mask_inside(
+    weights: Array,
+    prototypes: Array,
+    size: tuple[int, int],
+    box: tuple[int, int, int, int],
+) -> Array:
     """Return whether each pixel of a box belongs to an object, [height, width].
 
     Args:
