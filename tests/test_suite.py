@@ -158,7 +158,7 @@ def test_what_other_runs_rely_on_may_not_be_skipped() -> None:
     for name in ("quick", "core"):
         assert KINDS[name].only_here == KINDS["all"].had
         assert _had_to_run(KINDS[name], TESTS / "tasks/test_wordpiece.py")
-        assert not _had_to_run(KINDS[name], TESTS / "cli/test_cli_commands.py")
+        assert not _had_to_run(KINDS[name], TESTS / "doctor/test_doctor.py")
 
 
 def test_what_a_run_does_without_is_left_out_and_told(tmp_path: Path) -> None:
