@@ -1,4 +1,4 @@
-"""Write the tables of docs/convert.md that follow from the code and from what came of the matrix.
+"""Write the tables of docs/convert.md and docs/generated/conversions.md.
 
 ``python tools/convert_tables.py [FILE]`` first takes over the outcomes that ``make test-convert`` has added to a file;
 with ``--check`` the tables are only compared.
@@ -19,15 +19,16 @@ from pocketserve.convert.registry import converters
 from pocketserve.convert.verify import BOUNDS
 
 ROOT = Path(__file__).resolve().parents[1]
-DOCUMENT = ROOT / "docs" / "convert.md"
+GUIDE = ROOT / "docs" / "convert.md"
+RESULTS = ROOT / "docs" / "generated" / "conversions.md"
 OUTCOMES = ROOT / "tests" / "convert" / "outcomes.json"
 _CELL = re.compile(r"(\w+)-from-(\w+)-to-(\w+)-(\w+)")
 _NO_WAY = ("no converter makes ", "it is ")
 _GOOD = ("agrees", "written")
 
 
-def tables() -> dict[str, str]:
-    """Return the tables in Markdown by the words that begin their first row."""
+def guide_tables() -> dict[str, str]:
+    """Return the tables of the guide by the beginning of their first row."""
     ways = (
         [
             ", ".join(TITLES[source] for source in converter.sources),
@@ -53,8 +54,6 @@ def tables() -> dict[str, str]:
         [f"`{mode}`", f"{bound.error:g} of their size", f"{100 * bound.agreement:g} %"]
         for mode, bound in BOUNDS.items()
     )
-    outcomes = json.loads(OUTCOMES.read_text(encoding="utf-8"))
-    modes = [f"`{mode}`" for mode in QUANTIZE_MODES]
     return {
         "from | to": _table(
             ("from", "to", "`--quantize`", "converter", "environment"), ways
@@ -68,10 +67,16 @@ def tables() -> dict[str, str]:
             ),
             bounds,
         ),
+    }
+
+
+def result_tables() -> dict[str, str]:
+    """Return the tables of results by the beginning of their first row."""
+    outcomes = json.loads(OUTCOMES.read_text(encoding="utf-8"))
+    modes = [f"`{mode}`" for mode in QUANTIZE_MODES]
+    return {
         "tried": _table(("tried", "to", *modes), _matrix(outcomes)),
-        "refused": _table(
-            ("refused", "from", "to", "the sentence"), _refusals(outcomes)
-        ),
+        "rejected": _table(("rejected", "from", "to", "message"), _refusals(outcomes)),
     }
 
 
@@ -141,9 +146,9 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     )
 
 
-def with_tables(text: str) -> str:
-    """Return a document with its tables as the code has them."""
-    for words, table in tables().items():
+def with_tables(text: str, tables: Mapping[str, str]) -> str:
+    """Return the page with up-to-date tables."""
+    for words, table in tables.items():
         pattern = rf"(?m)^\| {re.escape(words)}.*\n(?:\|.*\n)+"
         text, count = re.subn(pattern, lambda _, table=table: table, text)  # type: ignore[misc]
         assert count == 1, words
@@ -164,14 +169,20 @@ def take_over(results: Path) -> None:
 
 
 def main() -> int:
-    """Rewrite the document, or with ``--check`` return 1 if it is not as the code is."""
-    text = DOCUMENT.read_text(encoding="utf-8")
-    if "--check" in sys.argv[1:]:
-        return int(with_tables(text) != text)
-    for name in sys.argv[1:]:
-        take_over(Path(name))
-    DOCUMENT.write_text(with_tables(text), encoding="utf-8")
-    return 0
+    """Rewrite both pages, or with ``--check`` return 1 if one is out of date."""
+    only_check = "--check" in sys.argv[1:]
+    if not only_check:
+        for name in sys.argv[1:]:
+            take_over(Path(name))
+    is_outdated = False
+    for page, tables in ((GUIDE, guide_tables()), (RESULTS, result_tables())):
+        text = page.read_text(encoding="utf-8")
+        updated = with_tables(text, tables)
+        if only_check:
+            is_outdated = is_outdated or updated != text
+        else:
+            page.write_text(updated, encoding="utf-8")
+    return int(is_outdated)
 
 
 if __name__ == "__main__":

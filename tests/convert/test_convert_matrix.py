@@ -1,4 +1,4 @@
-"""From every format, to every kind, in every mode: the matrix of docs/convert.md (``make test-convert``).
+"""From every format, to every kind, in every mode: the matrix of docs/generated/conversions.md (``make test-convert``).
 
 A cell converts the embedded models and the five networks of ``matrix_torch.py`` and ``matrix_keras.py``. The result is
 published; a real server, with all frameworks, serves it beside the original, and both answer alike within the
@@ -107,9 +107,7 @@ def has_way(source: str, kind: str, mode: str) -> bool:
 
 def sentences() -> dict[str, re.Pattern[str]]:
     """The documented refusals, as what they match: an ellipsis stands for any words."""
-    table = DOCUMENT.partition("What cannot be done is said in one sentence")[
-        2
-    ].partition("\n|---|---|\n")[2]
+    table = DOCUMENT.partition("\n## Error messages\n")[2].partition("\n|---|---|\n")[2]
     lines = table.partition("\n\n")[0].splitlines()
     texts = [line.strip("| ").partition(" | ")[2].strip() for line in lines]
     return {

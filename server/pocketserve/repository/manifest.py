@@ -1,6 +1,6 @@
 """``model.toml``: what a model's owner says of it, checked key by key.
 
-Every fault names the file, the key and the fix. The format is documented in ``docs/models.md``.
+Every fault names the file, the key and the fix. The format is documented in ``docs/manifest.md``.
 """
 
 from __future__ import annotations

@@ -243,7 +243,7 @@ def test_ignored_keys_overrule_a_default(tmp_path: Path) -> None:
 
 
 def test_the_example_of_ignored_keys_is_a_key_that_is_not_supported() -> None:
-    page = Path(__file__).resolve().parents[3] / "docs" / "models.md"
+    page = Path(__file__).resolve().parents[3] / "docs" / "manifest.md"
     line = next(
         line
         for line in page.read_text(encoding="utf-8").splitlines()

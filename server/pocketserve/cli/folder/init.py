@@ -551,7 +551,7 @@ def manifest_text(name: str, answers: Answers) -> str:
     """Return a short manifest with comments."""
     sign = answers.sign.rstrip(": ")
     lines = [
-        f"# {name}, by `pocketserve init`. Every key is optional; docs/models.md has all of them."
+        f"# {name}, by `pocketserve init`. Every key is optional; docs/manifest.md has all of them."
     ]
     lines += (
         [f"# {printable(f'I{sign[1:]}' if sign.startswith('it ') else sign)}."]

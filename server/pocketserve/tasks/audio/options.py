@@ -1,4 +1,4 @@
-"""The tables ``[audio]`` and ``[spectrogram]`` of a manifest; see ``docs/tasks.md``."""
+"""The tables ``[audio]`` and ``[spectrogram]`` of a manifest; see ``docs/sound.md``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table ``[detection]`` of a manifest; see ``docs/tasks.md``."""
+"""The table ``[detection]`` of a manifest; see ``docs/pictures.md``."""
 
 from __future__ import annotations
 
