@@ -11,9 +11,9 @@ test-frameworks: ; $(PYTHON) tools/environment.py all && .venv-all/bin/python to
 test-tflite-runtime: ; $(PYTHON) tools/environment.py tflite-runtime && .venv-tflite-runtime/bin/python tools/run_tests.py tflite-runtime $(PARALLEL)
 test-all: test test-core test-frameworks test-tflite-runtime
 test-browser: ; $(PYTHON) tools/environment.py dev && .venv/bin/python tools/run_tests.py browser -m browser tests/web tests/attacks/test_web_browser.py tests/attacks/test_browser_origins.py $(PARALLEL)
-test-convert: ; $(PYTHON) tools/environment.py dev all && .venv/bin/python tools/run_tests.py convert tests/convert tests/compress
-test-triton: ; $(PYTHON) tools/environment.py triton && .venv-triton/bin/python tools/run_tests.py triton tests/scaleout/test_triton.py
-test-ray: ; $(PYTHON) tools/environment.py ray && .venv-ray/bin/python tools/run_tests.py ray -m ray tests/scaleout
+test-convert: ; $(PYTHON) tools/environment.py dev all && .venv/bin/python tools/run_tests.py convert lab/tests/convert lab/tests/compress
+test-triton: ; $(PYTHON) tools/environment.py triton && .venv-triton/bin/python tools/run_tests.py triton lab/tests/scaleout/test_triton.py
+test-ray: ; $(PYTHON) tools/environment.py ray && .venv-ray/bin/python tools/run_tests.py ray -m ray lab/tests/scaleout
 test-families: ; $(PYTHON) tools/environment.py families && .venv-families/bin/python tools/run_tests.py families -m families tests/families
 test-arm64: ; $(PYTHON) tools/environment.py dev && .venv/bin/python tools/arm64.py
 test-newest: ; $(PYTHON) tools/environment.py dev && .venv/bin/python tools/newest_python.py -- $(PARALLEL)

@@ -12,7 +12,7 @@ Usage: python android_bridge/build.py [jar|docs|ktx|aar|style|dex|desktop|test|a
     test      the tests that need no server, on the library and on the one that went through dex
     all       everything (the default)
 
-The tests against a live server are run by ``pytest -m java tests/android``.
+The tests against a live server are run by ``pytest -m java tests/android lab/tests/codegen``.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def load_kotlin() -> Any:
 
 def version() -> str:
     """Return the project's version."""
-    return str(load(ROOT / "server/pocketserve_wire/version.py").__version__)
+    return str(load(ROOT / "client/pocketserve_wire/version.py").__version__)
 
 
 def run(

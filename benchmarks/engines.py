@@ -208,7 +208,7 @@ def _sides(model: str, options: tuple[str, ...]) -> Iterator[dict[str, Place]]:
             "-m",
             "gunicorn",
             "-c",
-            "python:pocketserve.scaleout.gunicorn",
+            "python:pocketserve_scale.gunicorn",
             "--workers",
             "2",
         ]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "server"), str(ROOT / "client")]
+sys.path[:0] = [str(ROOT / name) for name in ("server", "client", "lab")]
 
 from pocketserve_wire.version import __version__  # noqa: E402
 

@@ -28,7 +28,6 @@ os.environ.pop(
     "COLUMNS", None
 )  # readline sets it in the processes of pytest-xdist, which have no terminal
 
-pytest_plugins = ("suite",)
 __all__ = ["MODELS", "ROOT", "STATE", "find_assets", "find_hostile"]
 
 

@@ -44,6 +44,7 @@ SANS_NUMPY: Final = (
     "pairing/test_desk.py",
     "repository/test_manifest.py",
     "android",
+    "codegen",
     "engine/test_policy_simulation.py",
     "engine/test_recorded_arrivals.py",
     "engine/test_cores.py",
@@ -125,7 +126,7 @@ SANS_FRAMEWORKS: Final = (
     "cli/test_predict_many.py",
     "cli/test_signals.py",
     "cli/test_status.py",
-    "cli/test_tuning.py",
+    "test_tuning.py",
     "cli/test_open.py",
     "cli/test_completion.py",
     "cli/test_progress.py",
@@ -210,7 +211,7 @@ SANS_TFLITE: Final = (
     "cli/test_progress.py",
     "cli/test_signals.py",
     "cli/test_status.py",
-    "cli/test_tuning.py",
+    "test_tuning.py",
     "compare",
     "convert/test_zoo.py",
     "test_app_tokens.py",
@@ -231,6 +232,7 @@ SANS_TFLITE: Final = (
 
 
 LAB: Final = (
+    "codegen",
     "compare",
     "compress",
     "convert",
@@ -238,6 +240,7 @@ LAB: Final = (
     "simulate",
     "test_benchmarks.py",
     "test_codegen.py",
+    "test_tuning.py",
     "test_evidence.py",
 )
 """The laboratory: research, development and scale-out."""
@@ -261,7 +264,6 @@ THOROUGH: Final = (
     "quarantine",
     "cli/test_own_server.py",
     "cli/test_signals.py",
-    "cli/test_tuning.py",
     "client/test_client_fallback.py",
     "engine/test_batching.py",
     "engine/test_cancelled_runs.py",

@@ -24,7 +24,9 @@ MAX_PROCESSES = 4
 TESTS_MISSING = 6
 """The exit code of a run that left out tests which had to run; pytest's own codes end at 5."""
 
-TESTS = Path(__file__).parent
+TEST_FOLDERS = (ROOT / "tests", ROOT / "lab" / "tests")
+"""What ``selection.py`` names lies in one of them."""
+
 EVERYTHING = Kind(frozenset())
 
 # Random cases are the same in every run, and none fails because the machine was busy.
@@ -139,7 +141,11 @@ def _had(item: pytest.Item) -> bool:
 
 @functools.cache
 def _lies_in(path: Path, places: tuple[str, ...]) -> bool:
-    return any(path.is_relative_to(TESTS / place) for place in places)
+    return any(
+        path.is_relative_to(folder / place)
+        for folder in TEST_FOLDERS
+        for place in places
+    )
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

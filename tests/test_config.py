@@ -288,6 +288,7 @@ def test_every_variable_of_ours_is_known() -> None:
     places = (
         "server",
         "client",
+        "lab",
         "tools",
         "tests",
         "benchmarks",

@@ -28,7 +28,7 @@ from benchmarks.evidence.page import page
 from benchmarks.evidence.results import CONVERSIONS, condense, read_results, write_json
 from benchmarks.evidence.subjects import SUBJECTS, Route
 
-from pocketserve.compare.statistics import LEAST_FOR_INTERVAL
+from pocketserve_lab.compare.statistics import LEAST_FOR_INTERVAL
 
 CLAIMS = (*SEED_CLAIMS, *FURTHER_CLAIMS)
 

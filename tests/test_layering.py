@@ -14,14 +14,18 @@ from pathlib import Path
 
 import pytest
 
-from pocketserve.convert.registry import converters
+from pocketserve_lab.convert.registry import converters
 
 ROOT = Path(__file__).resolve().parents[1]
-SERVER = ("pocketserve", "pocketserve_simulate", "pocketserve_wire")
+CLIENT = ("pocketserve_client", "pocketserve_wire")
+LAB = ("pocketserve_lab", "pocketserve_scale", "pocketserve_simulate")
 SOURCES = {
-    **dict.fromkeys(SERVER, ROOT / "server"),
-    "pocketserve_client": ROOT / "client",
+    **dict.fromkeys(CLIENT, ROOT / "client"),
+    "pocketserve": ROOT / "server",
+    **dict.fromkeys(LAB, ROOT / "lab"),
 }
+COMMAND_LINE = "pocketserve.cli"
+FRONT_DOOR = "pocketserve.__main__"
 FRAMEWORKS = {"torch", "tensorflow", "ai_edge_litert", "tflite_runtime", "onnxruntime"}
 LATE = FRAMEWORKS | {"PIL", "prometheus_client"}
 SLOW = {
@@ -39,9 +43,9 @@ SLOW = {
 """Parts of the standard library that a start does without: together they cost it a twentieth."""
 
 TRAINING = (
-    "pocketserve.compress.recipes.",
-    "pocketserve.compress.training",
-    "pocketserve.compress.tool",
+    "pocketserve_lab.compress.recipes.",
+    "pocketserve_lab.compress.training",
+    "pocketserve_lab.compress.tool",
 )
 
 SOCKET = {
@@ -150,7 +154,7 @@ API = [
     "pocketserve.api",
     "pocketserve.service",
     "pocketserve.server",
-    "pocketserve.cli",
+    "pocketserve.terminal",
 ]
 MODELS = [
     f"pocketserve.{name}"
@@ -160,7 +164,7 @@ HTTP = ["flask", "werkzeug", "waitress", "pocketserve.transports"]
 FORBIDDEN = {
     "pocketserve_wire": [
         "pocketserve",
-        "pocketserve_simulate",
+        *LAB,
         "pocketserve_client",
         "socket",
         "socketserver",
@@ -168,8 +172,8 @@ FORBIDDEN = {
         "asyncio",
         "ssl",
     ],
-    "pocketserve_client": ["pocketserve", "pocketserve_simulate"],
-    "pocketserve": ["pocketserve_simulate"],  # one command is found there by its name
+    "pocketserve_client": ["pocketserve", *LAB],
+    "pocketserve": [*LAB],  # its command line finds their commands by entry points
     "pocketserve.config": [*HTTP, *API, "pocketserve.engine", "pocketserve_client"],
     "pocketserve.auth": [*HTTP, *API, *MODELS, "pocketserve_client"],
     "pocketserve.formats": [
@@ -216,27 +220,27 @@ FORBIDDEN = {
     ],
     "pocketserve.quarantine": [*HTTP, *API, "pocketserve_client"],
     "pocketserve.doctor": [*HTTP, *API, "pocketserve_client", "requests"],
-    "pocketserve.convert": [
+    "pocketserve.terminal": [*HTTP, "pocketserve.api", "pocketserve.server"],
+    "pocketserve_lab.convert": [
         *HTTP,
         "pocketserve.api",
         "pocketserve.server",
-        "pocketserve.cli",
         "pocketserve_client",
     ],
-    "pocketserve.convert.converter": [
+    "pocketserve_lab.convert.converter": [
         *HTTP,
         *API,
         *MODELS,
-        "pocketserve.convert.registry",
+        "pocketserve_lab.convert.registry",
         "numpy",
     ],
-    "pocketserve.compress": [
+    "pocketserve_lab.compress": [
         *HTTP,
         "pocketserve.api",
         "pocketserve.server",
         "pocketserve_client",
     ],
-    "pocketserve.compress.recipes": [
+    "pocketserve_lab.compress.recipes": [
         *HTTP,
         *API,
         "pocketserve.engine",
@@ -263,22 +267,20 @@ FORBIDDEN = {
         *HTTP,
         "pocketserve.api",
         "pocketserve.server",
-        "pocketserve.cli",
         "pocketserve_client",
     ],
-    "pocketserve.local": [*HTTP, "pocketserve.server", "pocketserve.cli"],
-    "pocketserve.testing": [*HTTP, *API, "pocketserve.server", "pocketserve.cli"],
+    "pocketserve.local": [*HTTP, "pocketserve.server"],
+    "pocketserve.testing": [*HTTP, *API, "pocketserve.server"],
     "pocketserve.api": [
         *HTTP,
         "pocketserve.server",
-        "pocketserve.cli",
         "pocketserve_client",
     ],
-    "pocketserve.scaleout": [
+    "pocketserve_scale": [
         "flask",
         "werkzeug",
         "pocketserve.tasks",
-        "pocketserve.convert",
+        "pocketserve_lab.convert",
         "pocketserve_client",
     ],
     "pocketserve.transports.socket": [
@@ -289,8 +291,6 @@ FORBIDDEN = {
     ],
     "pocketserve.transports": [
         "pocketserve.server",
-        "pocketserve.scaleout",
-        "pocketserve.cli",
         "pocketserve_client",
     ],
 }
@@ -300,6 +300,17 @@ FORBIDDEN = {
 def test_nothing_is_imported_upward(package: str) -> None:
     """A request goes straight from room to room; no room knows those in front of it."""
     assert offenders(package, *FORBIDDEN[package]) == []
+
+
+def test_nothing_imports_the_command_line() -> None:
+    """Commands share what they need below ``pocketserve.cli``, also with the lab."""
+    importing = [
+        offender
+        for package in SOURCES
+        for offender in offenders(package, COMMAND_LINE)
+        if not reaches(offender.partition(" ")[0], COMMAND_LINE)
+    ]
+    assert {line.partition(" ")[0] for line in importing} == {FRONT_DOOR}
 
 
 def test_what_is_forbidden_exists() -> None:
@@ -404,7 +415,7 @@ def test_a_framework_is_known_to_the_runtimes_only(framework: str) -> None:
     }
     assert all(
         user.startswith(
-            ("pocketserve.runtimes.", "pocketserve.convert.tools.", *TRAINING)
+            ("pocketserve.runtimes.", "pocketserve_lab.convert.tools.", *TRAINING)
         )
         for user in users
     )
@@ -422,17 +433,21 @@ def test_tools_of_converters_stand_alone() -> None:
         if entry.environment is None and entry.fallback is None
     }
     paths = [
-        path for path in files("pocketserve.convert.tools") if path.stem not in at_home
+        path
+        for path in files("pocketserve_lab.convert.tools")
+        if path.stem not in at_home
     ]
     ours = {target for path in paths for target in imports(path)}
-    rooms = ("convert.converter", "convert.tools", "runtimes", "messages", "tensors")
-    allowed = [f"pocketserve.{room}" for room in rooms]
+    allowed = ["pocketserve_lab.convert.converter", "pocketserve_lab.convert.tools"]
+    allowed += [f"pocketserve.{name}" for name in ("runtimes", "messages", "tensors")]
     wrong = {
         t
         for t in ours
         if t.split(".")[0] in SOURCES and not any(reaches(t, name) for name in allowed)
     }
-    assert wrong - {"pocketserve", "pocketserve.convert"} == set()
+    assert (
+        wrong - {"pocketserve", "pocketserve_lab", "pocketserve_lab.convert"} == set()
+    )
 
 
 def test_the_reader_of_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -495,7 +510,7 @@ def loaded_by(statement: str) -> set[str]:
                 "werkzeug",
                 "platformdirs",
                 "numpy.typing",
-                "pocketserve_simulate",
+                *LAB,
             }
             | SLOW
             | SOCKET,
@@ -506,7 +521,15 @@ def loaded_by(statement: str) -> set[str]:
         ),
         (
             "import pocketserve.cli as c; c.command_parser(['serve'])",
-            {*LATE, "pocketserve_simulate", "numpy", "requests", "flask", "waitress"},
+            {
+                *LATE,
+                *LAB,
+                "importlib.metadata",
+                "numpy",
+                "requests",
+                "flask",
+                "waitress",
+            },
         ),
         (
             "import pocketserve.config as c; c.load_config({}, {})",

@@ -15,10 +15,10 @@ from conftest import MODELS
 from drawn import recipe
 from pocketserve.api import predictions
 from pocketserve.api.messages import ApiRequest
-from pocketserve.compare.detections import precision_figures
 from pocketserve.config import load_config
 from pocketserve.runtimes.registry import missing_framework
 from pocketserve.service import Service
+from pocketserve_lab.compare.detections import precision_figures
 
 Image = pytest.importorskip("PIL.Image", reason="pictures need Pillow")
 pytest.importorskip("sklearn", reason="the handwriting is scikit-learn's")

@@ -61,6 +61,7 @@ def test_the_image_has_what_it_needs_and_no_root() -> None:
     assert let_in == {
         "server",
         "client",
+        "lab",
         "models",
         "pyproject.toml",
         "README.md",

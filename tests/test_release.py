@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import subprocess
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
@@ -97,6 +98,25 @@ def test_the_last_commit_is_exported(
     copy = tool.export(clone, tmp_path / "copy")
     assert [path.name for path in copy.iterdir()] == ["CHANGELOG.md"]
     assert "1.2.30" in (copy / "CHANGELOG.md").read_text()
+
+
+def test_a_release_requires_its_own_version(tool: ModuleType, tmp_path: Path) -> None:
+    """A clone takes the client from its folder; nothing of a folder is left in a release."""
+    for folder in tool.DISTRIBUTIONS:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        text = (ROOT / folder / "pyproject.toml").read_text("utf-8")
+        (tmp_path / folder / "pyproject.toml").write_text(text)
+    tool.pin(tmp_path, "1.2.3")
+    siblings = {}
+    for folder in tool.DISTRIBUTIONS:
+        project = tomllib.loads((tmp_path / folder / "pyproject.toml").read_text())
+        needs = project["project"]["dependencies"]
+        siblings[folder] = [need for need in needs if need.startswith("pocketserve")]
+    assert siblings == {
+        "client": [],
+        ".": ["pocketserve-client==1.2.3"],
+        "lab": ["pocketserve==1.2.3", "pocketserve-client==1.2.3"],
+    }
 
 
 def test_builds_that_differ_are_seen(tool: ModuleType, tmp_path: Path) -> None:

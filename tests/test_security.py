@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pocketserve.auth.guard import Guard, TokenFileError, ensure_token, read_token
-from pocketserve.cli.token_file import token_file_fault
+from pocketserve.terminal.token_file import token_file_fault
 from pocketserve_wire import ApiError, ErrorCode
 
 TOKEN = "abcdefghijklmnopqrstuvwxyz-_0123456789ABCDEF"

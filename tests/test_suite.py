@@ -17,7 +17,7 @@ import pytest
 
 from conftest import ROOT
 from selection import BIG, DOCS, HOW, KINDS, MARKS, THOROUGH
-from suite import TESTS, TESTS_MISSING, Turns, _had_to_run, _left_out
+from suite import TEST_FOLDERS, TESTS_MISSING, Turns, _had_to_run, _left_out
 
 TIMEOUT_S = 120.0
 FLAKY_HEADING = "flaky: passed when run again alone; mend or delete"
@@ -36,9 +36,9 @@ def test_kinds_leave_out_marks_that_exist() -> None:
     for name, kind in KINDS.items():
         assert kind.without <= set(MARKS), name
         places = (*kind.had, *kind.only, *kind.only_here, *THOROUGH)
-        assert [
-            place for place in places if not (ROOT / "tests" / place).exists()
-        ] == [], name
+        for place in places:
+            folders = [folder for folder in TEST_FOLDERS if (folder / place).exists()]
+            assert len(folders) == 1, (name, place)
     for name in ("dev", "quick", "core"):
         assert KINDS[name].without == BIG and not KINDS[name].had
     assert not BIG & set(HOW)
@@ -147,7 +147,7 @@ def item(kind: str, place: str, marks: set[str]) -> Any:
     config = SimpleNamespace(getoption=lambda _name: kind)
     return SimpleNamespace(
         config=config,
-        path=TESTS / place,
+        path=TEST_FOLDERS[0] / place,
         get_closest_marker=lambda mark: mark in marks or None,
     )
 
@@ -157,8 +157,8 @@ def test_what_other_runs_rely_on_may_not_be_skipped() -> None:
     assert KINDS["all"].complete
     for name in ("quick", "core"):
         assert KINDS[name].only_here == KINDS["all"].had
-        assert _had_to_run(KINDS[name], TESTS / "tasks/test_wordpiece.py")
-        assert not _had_to_run(KINDS[name], TESTS / "doctor/test_doctor.py")
+        assert _had_to_run(KINDS[name], TEST_FOLDERS[0] / "tasks/test_wordpiece.py")
+        assert not _had_to_run(KINDS[name], TEST_FOLDERS[0] / "doctor/test_doctor.py")
 
 
 def test_what_a_run_does_without_is_left_out_and_told(tmp_path: Path) -> None:

@@ -231,6 +231,7 @@ class Termux:
         names = (
             "server",
             "client",
+            "lab",
             "models",
             "docs",
             "install-termux.sh",

@@ -18,10 +18,12 @@ import text_measures
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = (
-    "server/pocketserve_wire",
-    "server/pocketserve",
-    "server/pocketserve_simulate",
     "client/pocketserve_client",
+    "client/pocketserve_wire",
+    "server/pocketserve",
+    "lab/pocketserve_lab",
+    "lab/pocketserve_scale",
+    "lab/pocketserve_simulate",
 )
 LIMITS = Path(__file__).with_suffix(".json")
 PLAIN_LIMITS = plain_measures.LIMITS

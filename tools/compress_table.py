@@ -17,13 +17,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pocketserve.compress.recipe import OPTIONS, Number
-from pocketserve.compress.registry import recipe_named
-from pocketserve.compress.run import Compression, CompressionSettings, ModelCompressor
-from pocketserve.convert.converter import ConversionError
-from pocketserve.convert.process import ProcessLimits
-from pocketserve.convert.run import ConversionSettings
 from pocketserve.repository.scan import scan
+from pocketserve_lab.compress.recipe import OPTIONS, Number
+from pocketserve_lab.compress.registry import recipe_named
+from pocketserve_lab.compress.run import (
+    Compression,
+    CompressionSettings,
+    ModelCompressor,
+)
+from pocketserve_lab.convert.converter import ConversionError
+from pocketserve_lab.convert.process import ProcessLimits
+from pocketserve_lab.convert.run import ConversionSettings
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENT = ROOT / "docs" / "compress.md"

@@ -12,16 +12,16 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from pocketserve.convert.converter import KINDS, QUANTIZE_MODES
-from pocketserve.convert.environments import ENVIRONMENTS
-from pocketserve.convert.plan import SOURCE_ORDER, TITLES
-from pocketserve.convert.registry import converters
-from pocketserve.convert.verify import BOUNDS
+from pocketserve_lab.convert.converter import KINDS, QUANTIZE_MODES
+from pocketserve_lab.convert.environments import ENVIRONMENTS
+from pocketserve_lab.convert.plan import SOURCE_ORDER, TITLES
+from pocketserve_lab.convert.registry import converters
+from pocketserve_lab.convert.verify import BOUNDS
 
 ROOT = Path(__file__).resolve().parents[1]
 GUIDE = ROOT / "docs" / "convert.md"
 RESULTS = ROOT / "docs" / "generated" / "conversions.md"
-OUTCOMES = ROOT / "tests" / "convert" / "outcomes.json"
+OUTCOMES = ROOT / "lab" / "tests" / "convert" / "outcomes.json"
 _CELL = re.compile(r"(\w+)-from-(\w+)-to-(\w+)-(\w+)")
 _NO_WAY = ("no converter makes ", "it is ")
 _GOOD = ("agrees", "written")

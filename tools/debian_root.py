@@ -13,6 +13,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from android_toolchain import (
 )
 
 ROOT = Path(__file__).resolve().parents[1]
+LAB = "lab/pyproject.toml"
 LIBRARIES = ("libstdc++6", "libgomp1", "zlib1g", "libgcc-s1", "tzdata")
 """What wheels need beside Python."""
 
@@ -201,6 +203,19 @@ def fetch_wheels(site: Path, python: str, machine: str, wheels: Sequence[str]) -
     run(command, f"the wheels for Python {python} on {machine} cannot be installed")
 
 
+def write_commands(site: Path) -> None:
+    """Register the commands of the lab, whose sources are on the search path."""
+    text = (ROOT / LAB).read_text("utf-8")
+    groups = tomllib.loads(text)["project"]["entry-points"]
+    lines = []
+    for group, points in groups.items():
+        lines.append(f"[{group}]")
+        lines += [f"{name} = {module}" for name, module in points.items()]
+    folder = fresh(site / "pocketserve_lab-0.dist-info")
+    (folder / "METADATA").write_text("Name: pocketserve-lab\nVersion: 0\n")
+    (folder / "entry_points.txt").write_text("\n".join(lines) + "\n")
+
+
 def write_script(
     path: Path, words: Sequence[str], variables: Mapping[str, str] | None = None
 ) -> None:
@@ -247,12 +262,12 @@ def describe(python: Path) -> str:
 
 def sources() -> str:
     """Return where the project's packages are, as a search path."""
-    return os.pathsep.join(str(ROOT / name) for name in ("server", "client"))
+    return os.pathsep.join(str(ROOT / name) for name in ("server", "client", "lab"))
 
 
 def fingerprint(folder: Path, script: str) -> str:
     """A hash of everything that decides a folder's content, its own place included (the script names it)."""
-    files = (Path(script), Path(__file__), ROOT / "constraints.txt")
+    files = (Path(script), Path(__file__), ROOT / "constraints.txt", ROOT / LAB)
     parts = (str(folder), *(file.read_text("utf-8") for file in files))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "server"))
+sys.path[:0] = [str(ROOT / "server"), str(ROOT / "client")]
 
 from pocketserve.config import embedded_models_dir  # noqa: E402
 from pocketserve.repository.scan import scan  # noqa: E402

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+PROJECT_FILES = ("pyproject.toml", "client/pyproject.toml", "lab/pyproject.toml")
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Environment:
     Attributes:
         folder: where it lies, relative to the project.
         extras: extras of pyproject.toml that are installed with the project itself.
+        lab: extras of lab/pyproject.toml.
         constraints: file with the versions that were tested.
         also: packages beside them.
         npm: Node packages, which are installed in the folder ``tfjs`` of the environment.
@@ -35,6 +37,7 @@ class Environment:
 
     folder: str
     extras: tuple[str, ...]
+    lab: tuple[str, ...] = ()
     constraints: str = "constraints.txt"
     also: tuple[str, ...] = ()
     npm: tuple[str, ...] = ()
@@ -92,7 +95,7 @@ ENVIRONMENTS = {
             "kserve",
             "numpy<2",
             "onnx>=1.16",
-            "pytest>=8.2",
+            "pytest>=9",
             "pytest-xdist",
             "hypothesis",
         ),
@@ -100,13 +103,14 @@ ENVIRONMENTS = {
     # A real Ray, with packages that nothing else here needs.
     "ray": Environment(
         ".venv-ray",
-        ("ray", "gunicorn", "tflite", "onnx", "torch", "image"),
+        ("tflite", "onnx", "torch", "image"),
+        lab=("ray", "gunicorn"),
         constraints="constraints-ray.txt",
         also=(
             *(
                 "torch==2.13.0",
                 "onnx>=1.16",
-                "pytest>=8.2",
+                "pytest>=9",
                 "pytest-xdist",
                 "hypothesis",
             ),
@@ -137,7 +141,7 @@ ENVIRONMENTS = {
                 "lightgbm",
                 "xgboost",
             ),
-            *("pytest>=8.2", "pytest-xdist", "hypothesis"),
+            *("pytest>=9", "pytest-xdist", "hypothesis"),
         ),
     ),
     "release": Environment(".venv-release", ("release",)),
@@ -214,25 +218,23 @@ def ensure(name: str) -> None:
         print(f"creating {wanted.folder} …", flush=True)
         # In Termux NumPy, Pillow and the runtimes are its own packages; pip would have to compile them.
         venv.create(folder, with_pip=True, system_site_packages=in_termux())
-    command = [
-        str(folder / "bin" / "python"),
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--disable-pip-version-check",
-    ]
+    pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet"]
+    pip.append("--disable-pip-version-check")
+    command = list(pip)
     if wanted.project:
-        requirement = f"{ROOT}[{','.join(wanted.extras)}]"
         constraint = ["--constraint", str(ROOT / wanted.constraints)]
         command += ["--only-binary", "numpy,pillow"] if in_termux() else constraint
-        command += ["--editable", requirement]
+        for requirement in distributions(wanted):
+            command += ["--editable", requirement]
     command += wanted.also
     print(
         f"installing {', '.join(wanted.extras or wanted.also)} into {wanted.folder} …",
         flush=True,
     )
     subprocess.run(command, check=True)
+    if wanted.project:  # the server has brought the client, but as a copy
+        client = ["--no-deps", "--editable", str(ROOT / "client")]
+        subprocess.run(pip + client, check=True)
     if wanted.npm:
         npm = [
             "npm",
@@ -247,6 +249,15 @@ def ensure(name: str) -> None:
         subprocess.run(npm, check=True)
     stamp(name).write_text(fingerprint(name))
     print(f"{wanted.folder} is ready ({time.monotonic() - started:.0f} s)", flush=True)
+
+
+def distributions(wanted: Environment) -> list[str]:
+    """Return the server and the lab, with their extras."""
+    requirements = []
+    for folder, extras in ((ROOT, wanted.extras), (ROOT / "lab", wanted.lab)):
+        suffix = f"[{','.join(extras)}]" if extras else ""
+        requirements.append(f"{folder}{suffix}")
+    return requirements
 
 
 def in_termux() -> bool:
@@ -272,10 +283,8 @@ def fingerprint(name: str) -> str:
     parts = [sys.version.encode(), repr(ENVIRONMENTS[name]).encode()]
     if not ENVIRONMENTS[name].project:
         return hashlib.sha256(b"\0".join(parts)).hexdigest()
-    parts += [
-        (ROOT / file).read_bytes()
-        for file in ("pyproject.toml", ENVIRONMENTS[name].constraints)
-    ]
+    parts += [(ROOT / file).read_bytes() for file in PROJECT_FILES]
+    parts.append((ROOT / ENVIRONMENTS[name].constraints).read_bytes())
     return hashlib.sha256(b"\0".join(parts)).hexdigest()
 
 

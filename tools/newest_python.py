@@ -24,6 +24,7 @@ from debian_root import (
     option_parser,
     ready_python,
     run_python,
+    write_commands,
     write_script,
 )
 
@@ -94,9 +95,9 @@ def make_python(folder: Path, mirror: str) -> Path:
         )
     say(f"putting Python {PYTHON} of Debian {RELEASE} together in {folder} …")
     fetch_root(root, mirror, RELEASE, architecture, (f"python{PYTHON}", *LIBRARIES))
-    fetch_wheels(
-        root / "usr/lib/python3/dist-packages", PYTHON, MACHINES[architecture], WHEELS
-    )
+    site = root / "usr/lib/python3/dist-packages"
+    fetch_wheels(site, PYTHON, MACHINES[architecture], WHEELS)
+    write_commands(site)
     write_script(python, _start(python, root))
     write_script(python.with_name("pocketserve"), [str(python), "-m", "pocketserve"])
     return python

@@ -2,7 +2,8 @@
 
 Usage: python tools/release.py     (``make release``, which makes the environment that this runs in)
 
-Wheel, source distribution, jar, Maven repository with the AAR, APK, documentation, an SBOM (CycloneDX) and SHA256SUMS.
+Wheels, source distributions, jar, Maven repository with the AAR, APK, documentation, an SBOM (CycloneDX) and
+SHA256SUMS.
 Nothing is published. The APK is signed with the public debug key: who publishes one signs it anew.
 """
 
@@ -31,6 +32,12 @@ from pocketserve_wire import __version__
 
 ROOT = Path(__file__).resolve().parents[1]
 STEP_TIMEOUT_S = 1800.0
+DISTRIBUTIONS = ("client", ".", "lab")
+"""Folders with a pyproject.toml of their own."""
+
+SIBLING = r'"(pocketserve(?:-client)?)(?: @ \{root:uri\}/client)?"(?=,\n)'
+"""Another distribution of the project among the requirements of one."""
+
 CHANGELOG_ENTRY = r"^## {version}( |$)"
 
 
@@ -85,7 +92,18 @@ def build(sources: Path, output: Path, version: str, epoch: int) -> None:
     )
     variables["POCKETSERVE_ANDROID_TOOLCHAIN"] = toolchain
     python, bridge = sys.executable, sources / "build" / "bridge"
-    _run(sources, variables, python, "-m", "hatchling", "build", "--directory", output)
+    pin(sources, version)
+    for folder in DISTRIBUTIONS:
+        _run(
+            sources / folder,
+            variables,
+            python,
+            "-m",
+            "hatchling",
+            "build",
+            "--directory",
+            output,
+        )
     for step in ("jar", "aar"):
         _run(
             sources,
@@ -119,6 +137,17 @@ def build(sources: Path, output: Path, version: str, epoch: int) -> None:
     _run(sources, variables, python, "-m", "sphinx", *words)
     pack(site, output / f"pocketserve-{version}-docs.zip")
     write_parts(output, version, epoch)
+
+
+def pin(sources: Path, version: str) -> None:
+    """Make each distribution require the others in its own version.
+
+    In a clone the server takes the client from its folder, and the lab any server.
+    """
+    for folder in DISTRIBUTIONS:
+        file = sources / folder / "pyproject.toml"
+        text = file.read_text(encoding="utf-8")
+        file.write_text(re.sub(SIBLING, rf'"\1=={version}"', text), encoding="utf-8")
 
 
 def pack(folder: Path, archive: Path) -> None:

@@ -23,7 +23,7 @@ from types import FrameType
 from typing import IO, Any
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = (str(ROOT / "server/pocketserve"), str(ROOT / "server/pocketserve_wire"))
+PACKAGES = (str(ROOT / "server/pocketserve"), str(ROOT / "client/pocketserve_wire"))
 KINDS = ("JSON tensors", "binary tensors", "picture")
 WARM_UP = 5
 

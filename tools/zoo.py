@@ -27,24 +27,24 @@ from typing import Any
 from zoo_page import with_tables
 from zoo_results import PATHS, Architecture, ConversionPath, Results
 
-from pocketserve.cli import CommandError
-from pocketserve.compare.session import Plan, compare_versions
 from pocketserve.config import STATE_VARIABLE
-from pocketserve.convert.converter import ConversionError
-from pocketserve.convert.environments import (
+from pocketserve.engine.device.processes import descendants_of
+from pocketserve.messages import excerpt
+from pocketserve.repository.scan import scan
+from pocketserve.state.folder_lock import remove_tree
+from pocketserve.terminal.errors import CommandError
+from pocketserve.trust.code_parts import code_of
+from pocketserve.trust.store import TrustStore
+from pocketserve_lab.compare.session import Plan, compare_versions
+from pocketserve_lab.convert.converter import ConversionError
+from pocketserve_lab.convert.environments import (
     ENVIRONMENTS,
     FOLDER_VARIABLE,
     ensure,
     environments_folder,
 )
-from pocketserve.convert.process import ProcessLimits
-from pocketserve.convert.run import Conversion, ConversionSettings, ModelConverter
-from pocketserve.engine.device.processes import descendants_of
-from pocketserve.messages import excerpt
-from pocketserve.repository.scan import scan
-from pocketserve.state.folder_lock import remove_tree
-from pocketserve.trust.code_parts import code_of
-from pocketserve.trust.store import TrustStore
+from pocketserve_lab.convert.process import ProcessLimits
+from pocketserve_lab.convert.run import Conversion, ConversionSettings, ModelConverter
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, PAGE = ROOT / "docs/generated/zoo.jsonl", ROOT / "docs/generated/zoo.md"

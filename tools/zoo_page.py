@@ -8,8 +8,8 @@ from statistics import median
 
 from zoo_results import PATHS, Architecture, ConversionPath, Results
 
-from pocketserve.convert.plan import TITLES
-from pocketserve.convert.verify import BOUNDS
+from pocketserve_lab.convert.plan import TITLES
+from pocketserve_lab.convert.verify import BOUNDS
 
 BEGIN = "<!-- From here on, tools/zoo.py writes this page from zoo.jsonl. -->\n"
 STATES = ("ok", "refused", "failed")

@@ -7,9 +7,9 @@ from statistics import geometric_mean
 from typing import Any, NamedTuple
 
 from benchmarks.evidence.subjects import SUBJECTS
-from pocketserve.cli.output import human_bytes
-from pocketserve.compare.report import number, with_interval
-from pocketserve.compare.statistics import Estimate, time_ratio
+from pocketserve.terminal.output import human_bytes
+from pocketserve_lab.compare.report import number, with_interval
+from pocketserve_lab.compare.statistics import Estimate, time_ratio
 
 HALF, QUARTER = (0.4, 0.6), (0.2, 0.3)
 """A share of the file counts as a half or a quarter up to a fifth of it more or less."""

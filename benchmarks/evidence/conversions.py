@@ -38,7 +38,7 @@ class Folders:
         return {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(
-                str(ROOT / name) for name in ("server", "client")
+                str(ROOT / name) for name in ("server", "client", "lab")
             ),
             "POCKETSERVE_STATE_DIR": str(self.folder / "state"),
             "POCKETSERVE_CONVERTERS": os.environ.get("POCKETSERVE_CONVERTERS")

@@ -19,9 +19,9 @@ from benchmarks.evidence.claims import (
     verdict,
 )
 from benchmarks.evidence.subjects import SUBJECTS
-from pocketserve.cli.output import human_bytes
-from pocketserve.compare.report import number
 from pocketserve.messages import plural
+from pocketserve.terminal.output import human_bytes
+from pocketserve_lab.compare.report import number
 
 MACHINES = {"desktop": "desktop", "phone": "simulated phone", "arm64": "emulated arm64"}
 HEAD = """# Does converting pay? The evidence

@@ -76,8 +76,8 @@ def camera(run: Run, rate: float, seconds: float) -> dict[str, list[float]]:
 
 def task_run(stack: ExitStack, model: str, body: bytes, query: str) -> Run:
     """Return the server's own functions from bytes to labels, with one thread."""
-    from pocketserve.cli.local import open_local
     from pocketserve.tasks.parameters import hints_and_options
+    from pocketserve.terminal.local import open_local
 
     service, name, version = open_local(model, None, threads=1)
     stack.callback(service.close)

@@ -25,7 +25,7 @@ import tensorflow as tf
 from PIL import Image
 from pocketserve.api import predictions
 from pocketserve.api.messages import ApiRequest
-from pocketserve.cli.local import open_local
+from pocketserve.terminal.local import open_local
 
 from models.recipes import drawings
 from models.recipes import figure_scores as scores

@@ -14,7 +14,7 @@ import onnx
 import tensorflow as tf
 import torch
 from PIL import Image
-from pocketserve.compare.detections import f1, precision_figures
+from pocketserve_lab.compare.detections import f1, precision_figures
 
 from models.numbers.model import LARGEST, SIDE, STRIDES, Numbers, build
 from models.recipes import number_pages, number_training

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from codegen.codegen_apps import generate
 from conftest import MODELS, ROOT, Server
 from pocketserve_client import Client
 
-from .codegen.codegen_apps import generate
 from .conftest import Compile, load_script
 
 pytestmark = [pytest.mark.java, pytest.mark.live]

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from codegen.codegen_apps import class_path, run
 from conftest import MODELS, ROOT, Server
 
-from .codegen.codegen_apps import class_path, run
 from .conftest import Compile
 
 pytestmark = [pytest.mark.java, pytest.mark.live]

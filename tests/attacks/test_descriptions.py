@@ -126,7 +126,7 @@ BOUNDED = {
 """Patterns that see at most so many characters."""
 
 ELSEWHERE = {
-    f"pocketserve.scaleout.{name}"
+    f"pocketserve_scale.{name}"
     for name in ("triton_model", "ray_replica", "ray_applications")
 }
 """Modules that only processes of Triton and Ray can import."""

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from conftest import MODELS, STATE, Server
-from pocketserve.cli.log_output import LogFormatter
-from pocketserve.cli.output import plain_output, printable
+from pocketserve.terminal.log_output import LogFormatter
+from pocketserve.terminal.output import plain_output, printable
 from pocketserve_wire.strict_json import dumps
 
 from .test_hostile_servers import Peer

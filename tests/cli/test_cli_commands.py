@@ -18,14 +18,14 @@ import pytest
 from conftest import MODELS
 from pocketserve import __version__
 from pocketserve.cli import COMMANDS, OTHER_NAMES, WAYS, main
-from pocketserve.cli.commands.bench import memory_of
 from pocketserve.cli.commands.models import _load_each, _print_models
 from pocketserve.cli.commands.predict import _print_answer
-from pocketserve.cli.local import open_local
-from pocketserve.cli.measurement import load_warning
-from pocketserve.cli.output import human_bytes
+from pocketserve.engine.device.process_memory import memory_of
 from pocketserve.messages import LOADS_ANEW, SERVES_ON
+from pocketserve.terminal.local import open_local
+from pocketserve.terminal.output import human_bytes
 from pocketserve_client import ConnectionLostError
+from pocketserve_lab.measurement import load_warning
 
 SEVEN = MODELS / "digits" / "samples" / "7.png"
 FLOWER = ["5.1", "3.5", "1.4"]

@@ -15,20 +15,22 @@ import pytest
 
 from conftest import MODELS, ROOT
 from pocketserve.cli import COMMANDS, command_parser, main
-from pocketserve.cli.local import open_local
 from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
 from pocketserve.quarantine.verdicts import Verdict, VerdictStore
 from pocketserve.repository.scan import scan
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
+from pocketserve.terminal.local import open_local
 from pocketserve.trust.store import TrustStore
 from pocketserve.trust.verified_files import not_trusted
 
 Run = Callable[..., tuple[int, str, str]]
 SOURCES = (
     "server/pocketserve",
-    "server/pocketserve_wire",
-    "server/pocketserve_simulate",
     "client/pocketserve_client",
+    "client/pocketserve_wire",
+    "lab/pocketserve_lab",
+    "lab/pocketserve_scale",
+    "lab/pocketserve_simulate",
 )
 COMMAND = re.compile(r"`pocketserve ([^`]+)`")
 PLACEHOLDER = re.compile(r"\b[A-Z]{3,}(/[A-Z]+)*\b|…")

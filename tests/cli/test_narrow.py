@@ -116,7 +116,7 @@ def test_the_log_has_no_date_where_it_would_fill_the_line(
     columns: int, begin: str, tmp_path: Path
 ) -> None:
     code = (
-        "from pocketserve.cli.log_output import prepare_process\n"
+        "from pocketserve.terminal.log_output import prepare_process\n"
         "from pocketserve.config import load_config\n"
         "prepare_process(load_config({'auth': False}))\n"
     )

@@ -17,9 +17,10 @@ import pytest
 import requests
 
 from conftest import Server, StartServer
-from pocketserve.cli import CommandError, main
+from pocketserve.cli import main
 from pocketserve.cli.running.browser import DISPLAYS, TERMUX, open_browser
 from pocketserve.cli.running.open import page_address
+from pocketserve.terminal.errors import CommandError
 
 TICKET = "s_jGnoE90TBArsLqlPqmNAjeRMfBj0pgf96f0dscvxE"
 ANSWER = {"ticket": TICKET, "expires_in": 60, "url": "http://127.0.0.1:8470/"}

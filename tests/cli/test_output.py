@@ -9,7 +9,7 @@ import pytest
 
 from pocketserve.cli import main
 from pocketserve.cli.commands.inspect import _print_numbers
-from pocketserve.cli.output import (
+from pocketserve.terminal.output import (
     plain_output,
     print_facts,
     print_table,

@@ -17,10 +17,11 @@ from typing import Any, ClassVar
 import pytest
 
 from conftest import MODELS, Server
-from pocketserve.cli import CommandError, main
+from pocketserve.cli import main
 from pocketserve.cli.commands.predict import Steps
 from pocketserve.cli.fetch import fetch
 from pocketserve.cli.raw_inputs import read_inputs
+from pocketserve.terminal.errors import CommandError
 from pocketserve_client import ServerUnreachableError
 
 SAMPLES = MODELS / "digits" / "samples"

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from pocketserve.cli import progress as module
-from pocketserve.cli.progress import Progress
+from pocketserve.terminal import progress as module
+from pocketserve.terminal.progress import Progress
 
 
 @contextlib.contextmanager

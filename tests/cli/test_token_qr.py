@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import zxingcpp
 
-from pocketserve.cli import CommandError, main
+from pocketserve.cli import main
 from pocketserve.cli.commands.token import qr_code
+from pocketserve.terminal.errors import CommandError
 
 LIGHT_OF = {"█": (255, 255), "▀": (255, 0), "▄": (0, 255), " ": (0, 0)}
 

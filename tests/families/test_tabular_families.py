@@ -25,7 +25,7 @@ from families.tabular_estimators import (
 )
 from pocketserve.api import predictions
 from pocketserve.api.messages import ApiRequest
-from pocketserve.cli.local import open_local
+from pocketserve.terminal.local import open_local
 
 pytestmark = [pytest.mark.families, pytest.mark.filterwarnings("ignore")]
 

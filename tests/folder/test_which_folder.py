@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from conftest import MODELS, StartServer
-from pocketserve.cli import CommandError
-from pocketserve.cli.conversion import model_of
 from pocketserve.cli.folder.models_folder import find_folder
 from pocketserve.config import embedded_models_dir
 from pocketserve.state.run_lock import RunLock
+from pocketserve.terminal.errors import CommandError
+from pocketserve_lab.conversion import model_of
 
 Run = Callable[..., tuple[int, str, str]]
 Serve = Callable[[Path], RunLock]

@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 
 from conftest import ROOT
-from pocketserve.convert.converter import KINDS, ConversionError
-from pocketserve.convert.plan import check_kinds
 from pocketserve.repository.manifest import parse_manifest
 from pocketserve.repository.scan import scan
 from pocketserve.repository.toml_table import ManifestError
@@ -16,6 +14,8 @@ from pocketserve.runtimes.base import ModelLoadError, ModelSource
 from pocketserve.runtimes.engines import ENGINES, OtherEngine, engine_advice
 from pocketserve.runtimes.onnx.native import provider_options
 from pocketserve.runtimes.tflite.delegates import delegate_request
+from pocketserve_lab.convert.converter import KINDS, ConversionError
+from pocketserve_lab.convert.plan import check_kinds
 
 EVERY = pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.words[0])
 PROVIDERS = {

@@ -12,10 +12,10 @@ import pytest
 
 from pocketserve.api import predictions
 from pocketserve.api.messages import ApiRequest
-from pocketserve.cli.local import open_local
 from pocketserve.formats import DamagedFileError
 from pocketserve.runtimes.metadata import ClassOutput
 from pocketserve.runtimes.onnx.class_names import read_class_outputs
+from pocketserve.terminal.local import open_local
 from pocketserve_wire import ApiError
 
 onnx = pytest.importorskip("onnx", reason="makes the models")

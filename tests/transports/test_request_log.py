@@ -21,7 +21,7 @@ import pytest
 import requests
 
 from conftest import MODELS, Server, StartServer
-from pocketserve.cli.log_output import JsonLogFormatter, LogFormatter, LogHandler
+from pocketserve.terminal.log_output import JsonLogFormatter, LogFormatter, LogHandler
 from pocketserve.transports.request_log import (
     STRANGERS_A_SECOND,
     RequestLog,

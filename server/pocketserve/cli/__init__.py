@@ -14,7 +14,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pocketserve import __version__
-from pocketserve.cli.output import (
+from pocketserve.cli.installed import LAB_COMMANDS, installed_commands
+from pocketserve.engine.device.signals import tidy_end
+from pocketserve.messages import did_you_mean, near
+from pocketserve.terminal.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE
+from pocketserve.terminal.output import (
+    NARROW,
     NO_TERMINAL,
     give_up,
     plain_output,
@@ -22,8 +27,6 @@ from pocketserve.cli.output import (
     printable,
     terminal_columns,
 )
-from pocketserve.engine.device.signals import tidy_end
-from pocketserve.messages import did_you_mean, near
 
 COMMANDS = (
     "serve",
@@ -35,7 +38,6 @@ COMMANDS = (
     "remove",
     "rename",
     "init",
-    "codegen",
     "reload",
     "status",
     "stop",
@@ -44,13 +46,6 @@ COMMANDS = (
     "token",
     "pair",
     "doctor",
-    "bench",
-    "convert",
-    "compress",
-    "compare",
-    "export",
-    "scale",
-    "simulate",
     "demo",
     "completion",
 )
@@ -64,11 +59,7 @@ FOLDER = {
 }
 # Modules that are not in pocketserve.cli.commands.
 ELSEWHERE = {
-    **{
-        "simulate": "pocketserve_simulate.cli",
-        "completion": "pocketserve.cli.completion",
-    },
-    **{name: f"pocketserve.scaleout.{name}" for name in ("export", "scale")},
+    "completion": "pocketserve.cli.completion",
     **RUNNING,
     **FOLDER,
 }
@@ -114,9 +105,7 @@ WITHOUT_WORDS = {
 }
 """Commands that take no words behind them, as those of other tools do, and what to do instead."""
 
-EXIT_DONE, EXIT_FAILED, EXIT_USAGE = 0, 1, 2  # the last one by argparse, too
 BREAK = "\n    "
-NARROW = 60  # columns, as a phone has
 WITH_VALUE, FLAGS = (
     ("--url", "--token-file"),
     ("--json", "--debug"),
@@ -136,10 +125,6 @@ WAYS_OUT = {
     errno.EROFS: "; choose a place that can be written",
     errno.EMFILE: "; allow more open files (ulimit -n)",
 }
-
-
-class CommandError(Exception):
-    """A command that cannot do its work; the text is one sentence with the way out."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -180,9 +165,19 @@ class _Parser(argparse.ArgumentParser):
                     else hint or "; `pocketserve --help` lists the commands"
                 )
                 message = f"there is no command {word!r}{way}"
+            if is_command and word in LAB_COMMANDS:
+                message = _not_installed(word)
         self.print_usage(sys.stderr)
         print_text(f"{self.prog}: error: {message}", stream=sys.stderr)
         self.exit(EXIT_USAGE)
+
+
+def _not_installed(command: str) -> str:
+    """Return how to install a command of the lab."""
+    return (
+        f"{command!r} is a command of pocketserve-lab, which is not installed; "
+        "run: pip install pocketserve-lab (in a clone: pip install ./lab)"
+    )
 
 
 @cache
@@ -239,9 +234,17 @@ def _command_first(words: Sequence[str]) -> list[str]:
     if list(words[at:]) in (["version"], ["-v"]):
         return ["--version"]
     command = OTHER_NAMES.get(words[at], words[at]) if at < len(words) else ""
-    return (
-        [command, *words[:at], *words[at + 1 :]] if command in COMMANDS else list(words)
-    )
+    if not is_command(command):
+        return list(words)
+    return [command, *words[:at], *words[at + 1 :]]
+
+
+def is_command(word: str) -> bool:
+    """Return whether a word names a command, also one of the lab that is not installed."""
+    if word in COMMANDS or word in LAB_COMMANDS:
+        return True
+    is_option = not word or word.startswith("-")
+    return not is_option and word in installed_commands()
 
 
 def command_parser(words: Sequence[str]) -> argparse.ArgumentParser:
@@ -258,11 +261,8 @@ def command_parser(words: Sequence[str]) -> argparse.ArgumentParser:
         metavar="COMMAND", required=True
     )  # parsers of the same class
     first = next((word for word in words if not word.startswith("-")), None)
-    # Only one command is imported: `serve` must not hold the client, nor `token` the server.
-    for name in (first,) if first in COMMANDS else COMMANDS:
-        module = importlib.import_module(
-            ELSEWHERE.get(name, f"pocketserve.cli.commands.{name}")
-        )
+    for name in _modules(first).values():
+        module = importlib.import_module(name)
         command = module.add_parser(commands)
         command.add_argument(
             "--debug", action="store_true", help="show where an error came from"
@@ -270,6 +270,24 @@ def command_parser(words: Sequence[str]) -> argparse.ArgumentParser:
         command.set_defaults(run=module.run, parser=command)
         command.usage = _short_usage(command)
     return parser
+
+
+def _modules(first: str | None) -> dict[str, str]:
+    """Return the modules of all commands; of one alone if the first word names it.
+
+    So `serve` does not load the client, nor `token` the server.
+    """
+    built_in = {
+        name: ELSEWHERE.get(name, f"pocketserve.cli.commands.{name}")
+        for name in COMMANDS
+    }
+    if first in built_in:
+        return {first: built_in[first]}
+    installed = installed_commands()
+    if first in installed:
+        return {first: installed[first]}
+    # Built-in commands come first, and none of them is replaced.
+    return {**built_in, **installed, **built_in}
 
 
 def _short_usage(parser: argparse.ArgumentParser) -> str:
@@ -310,7 +328,7 @@ def _advice(unknown: Sequence[str], parser: argparse.ArgumentParser) -> str:
 def _sentence(error: Exception, token_file: Path | None) -> str:
     text = str(error).strip()
     if getattr(error, "code", None) == "UNAUTHORIZED":
-        from pocketserve.cli.token_file import (
+        from pocketserve.terminal.token_file import (
             token_variable_fault,
         )  # late: most commands end well
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pocketserve.cli import COMMANDS, FLAGS, OTHER_NAMES, WITH_VALUE, command_parser
+from pocketserve.cli.installed import installed_commands
 
 SCRIPTS = {
     "bash": """\
@@ -81,9 +82,12 @@ def candidates(before: Sequence[str]) -> Iterable[str]:
     if at > len(before):
         return ()  # the value of an option that stands before the command
     if before[at:] in ([], ["help"]):
-        return (*COMMANDS, "help", "--help", "--version", *WITH_VALUE, *FLAGS)
+        words = ("help", "--help", "--version", *WITH_VALUE, *FLAGS)
+        return (*COMMANDS, *installed_commands(), *words)
     command = OTHER_NAMES.get(before[at], before[at])
-    return _after(command, before[at + 1 :]) if command in COMMANDS else ()
+    if command not in COMMANDS and command not in installed_commands():
+        return ()
+    return _after(command, before[at + 1 :])
 
 
 def _after(command: str, before: Sequence[str]) -> Iterable[str]:

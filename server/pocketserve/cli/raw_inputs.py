@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from pocketserve.cli import CommandError
+from pocketserve.terminal.errors import CommandError
 
 FETCH_S, MAX_FETCHED = 60.0, 64 << 20  # seconds and bytes for all of one picture
 MAX_NAME = 60  # characters of a text that stands for its input

@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pocketserve.cli.output import print_table, print_text
 from pocketserve.config import embedded_models_dir
 from pocketserve.local.own_server import own_server
+from pocketserve.terminal.output import print_table, print_text
 
 if TYPE_CHECKING:
     from pocketserve_client import Client

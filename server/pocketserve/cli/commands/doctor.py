@@ -6,12 +6,17 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from pocketserve.cli.output import print_json, print_text, printable, terminal_columns
-from pocketserve.cli.progress import Progress
 from pocketserve.doctor.checkup import examine
 from pocketserve.doctor.device import Device
 from pocketserve.doctor.finding import Finding, Level
 from pocketserve.doctor.settings import read_settings
+from pocketserve.terminal.output import (
+    print_json,
+    print_text,
+    printable,
+    terminal_columns,
+)
+from pocketserve.terminal.progress import Progress
 
 WIDE = 72  # columns from which sentences stand beside their subjects
 KEYS = ("subject", "level", "sentence", "fix")

@@ -9,13 +9,14 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from pocketserve.cli.connection import (
+from pocketserve.messages import label_list
+from pocketserve.terminal.connection import (
     add_connection_options,
     open_client,
     reading_answers,
 )
-from pocketserve.cli.local import names_path, open_local, quiet_frameworks
-from pocketserve.cli.output import (
+from pocketserve.terminal.local import names_path, open_local, quiet_frameworks
+from pocketserve.terminal.output import (
     human_bytes,
     print_facts,
     print_json,
@@ -24,8 +25,7 @@ from pocketserve.cli.output import (
     printable,
     terminal_columns,
 )
-from pocketserve.cli.progress import Progress
-from pocketserve.messages import label_list
+from pocketserve.terminal.progress import Progress
 
 NUMBERS = "input.json"  # how the card calls a file of numbers
 VALUES = {

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pocketserve.cli.connection import (
+from pocketserve.doctor.missing_framework import missing_command
+from pocketserve.messages import LOADS_ANEW, PENDING, SERVES_ON
+from pocketserve.terminal.connection import (
     add_connection_options,
     open_client,
     reading_answers,
 )
-from pocketserve.cli.output import (
+from pocketserve.terminal.output import (
     human_bytes,
     print_json,
     print_table,
     print_text,
     printable,
 )
-from pocketserve.cli.progress import Progress
-from pocketserve.messages import LOADS_ANEW, PENDING, SERVES_ON
+from pocketserve.terminal.progress import Progress
 
 if TYPE_CHECKING:
     from pocketserve_client import Client
@@ -30,9 +30,6 @@ READY = "READY"
 MAX_LABELS = 4  # versions listed for one reason; further ones are counted
 HEADER = ("MODEL", "DEFAULT", "VERSIONS", "STATE", "SIZE", "TASK")
 SPARE = ("TASK", "VERSIONS", "SIZE", "DEFAULT")
-MISSING = (
-    r"(?:no framework for .+ models is|(?:TensorFlow|Node)\.js is not) installed: (.+)"
-)
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
@@ -197,14 +194,3 @@ def _row(name: str, versions: Sequence[Mapping[str, Any]]) -> list[str]:
         size,
         first.get("task") or "-",
     ]
-
-
-def missing_command(reason: str) -> str:
-    """Return what installs the framework that a version lacks, on this device; empty where it lacks something else."""
-    missing = re.fullmatch(MISSING, reason)
-    if missing is None:
-        return ""
-    from pocketserve.doctor.device import Device  # late: most lists lack nothing
-
-    elsewhere, _, termux = missing[1].partition("; ")
-    return Device().command(termux.removeprefix("in Termux: ") or elsewhere, elsewhere)

@@ -7,14 +7,14 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
-from pocketserve.cli import EXIT_DONE, CommandError
-from pocketserve.cli.connection import (
+from pocketserve.messages import plural
+from pocketserve.terminal.connection import (
     add_connection_options,
     open_client,
     reading_answers,
 )
-from pocketserve.cli.output import printable
-from pocketserve.messages import plural
+from pocketserve.terminal.errors import EXIT_DONE, CommandError
+from pocketserve.terminal.output import printable
 
 if TYPE_CHECKING:
     from pocketserve_client import Client

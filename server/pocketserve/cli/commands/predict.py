@@ -18,16 +18,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pocketserve.cli import EXIT_DONE, EXIT_FAILED, CommandError
-from pocketserve.cli.connection import (
+from pocketserve.cli.raw_inputs import InputError, NamedInput, read_inputs
+from pocketserve.terminal.connection import (
     add_connection_options,
     open_client,
     reading_answers,
 )
-from pocketserve.cli.local import open_local, quiet_frameworks
-from pocketserve.cli.output import print_json, print_table, print_text, printable
-from pocketserve.cli.progress import Progress
-from pocketserve.cli.raw_inputs import InputError, NamedInput, read_inputs
+from pocketserve.terminal.errors import EXIT_DONE, EXIT_FAILED, CommandError
+from pocketserve.terminal.local import open_local, quiet_frameworks
+from pocketserve.terminal.output import print_json, print_table, print_text, printable
+from pocketserve.terminal.progress import Progress
 
 Ask = Callable[[bytes, Mapping[str, str]], tuple[dict[str, Any], bytes | None]]
 

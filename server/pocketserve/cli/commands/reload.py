@@ -6,13 +6,13 @@ import argparse
 from typing import Any
 
 from pocketserve.cli.commands.models import print_kept
-from pocketserve.cli.connection import (
+from pocketserve.messages import plural
+from pocketserve.terminal.connection import (
     add_connection_options,
     open_client,
     reading_answers,
 )
-from pocketserve.cli.progress import Progress
-from pocketserve.messages import plural
+from pocketserve.terminal.progress import Progress
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:

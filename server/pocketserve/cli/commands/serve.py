@@ -8,8 +8,8 @@ import logging
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from pocketserve.cli.log_output import prepare_process
 from pocketserve.config import GROUPS, SETTINGS, Config, load_config
+from pocketserve.terminal.log_output import prepare_process
 
 if TYPE_CHECKING:
     from pocketserve.server import Endpoints

@@ -19,9 +19,14 @@ from pocketserve.auth.app_tokens import (
     revoke_token,
 )
 from pocketserve.auth.guard import ensure_token
-from pocketserve.cli import CommandError
-from pocketserve.cli.output import print_json, print_table, print_text, terminal_columns
 from pocketserve.config import Config, load_config
+from pocketserve.terminal.errors import CommandError
+from pocketserve.terminal.output import (
+    print_json,
+    print_table,
+    print_text,
+    terminal_columns,
+)
 
 UNITS: Final = {"m": 60, "h": 3600, "d": 86_400}
 DEFAULT_SECONDS: Final = 30 * 86_400

@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pocketserve.cli import EXIT_DONE, EXIT_FAILED, CommandError
-from pocketserve.cli.folder.models_folder import add_folder_option
-from pocketserve.cli.local import open_local
-from pocketserve.cli.output import (
+from pocketserve.config import STATE_VARIABLE, load_config
+from pocketserve.local.opening import is_model_path
+from pocketserve.terminal.errors import EXIT_DONE, EXIT_FAILED, CommandError
+from pocketserve.terminal.local import open_local
+from pocketserve.terminal.options import add_folder_option
+from pocketserve.terminal.output import (
     INDENT,
     confirm,
     print_indented,
@@ -21,8 +23,6 @@ from pocketserve.cli.output import (
     print_text,
     printable,
 )
-from pocketserve.config import STATE_VARIABLE, load_config
-from pocketserve.local.opening import is_model_path
 
 if TYPE_CHECKING:
     from pocketserve.service import Service

@@ -12,18 +12,18 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pocketserve.cli import EXIT_DONE, EXIT_FAILED, CommandError
 from pocketserve.cli.folder.models_folder import (
     GIVE_NAME,
-    add_folder_option,
     check_new_name,
     choose_folder,
     is_served,
     staging,
 )
-from pocketserve.cli.local import open_local, quiet_frameworks
-from pocketserve.cli.output import human_bytes, print_text, printable
-from pocketserve.cli.progress import Progress
+from pocketserve.terminal.errors import EXIT_DONE, EXIT_FAILED, CommandError
+from pocketserve.terminal.local import open_local, quiet_frameworks
+from pocketserve.terminal.options import add_folder_option
+from pocketserve.terminal.output import human_bytes, print_text, printable
+from pocketserve.terminal.progress import Progress
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,6 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from pocketserve.cli import CommandError
 from pocketserve.cli.fetch import (
     FETCH_ERRORS,
     bounded_session,
@@ -21,15 +20,16 @@ from pocketserve.cli.fetch import (
     open_address,
 )
 from pocketserve.cli.folder.models_folder import room
-from pocketserve.cli.output import human_bytes
 from pocketserve.system import LOOPBACK_HOSTS
+from pocketserve.terminal.errors import CommandError
+from pocketserve.terminal.output import human_bytes
 from pocketserve_client.bounded import ExchangeLimits
 from pocketserve_client.errors import NotOurServerError, ServerUnreachableError
 
 if TYPE_CHECKING:
     from requests import Response
 
-    from pocketserve.cli.progress import Progress
+    from pocketserve.terminal.progress import Progress
 
 PIECE_BYTES = 64 << 10
 PIECE_S = 30.0  # for each piece, and for an answer's beginning: 2 kB/s at least

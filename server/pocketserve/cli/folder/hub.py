@@ -16,13 +16,13 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
-from pocketserve.cli import CommandError
 from pocketserve.cli.folder.download import DownloadCut, Remote, check_address, download
 from pocketserve.cli.folder.models_folder import Stage, check_room
 from pocketserve.cli.folder.sources import Obtained, SeveralModels, Wish, find_license
-from pocketserve.cli.output import human_bytes
-from pocketserve.cli.progress import Progress
 from pocketserve.messages import excerpt
+from pocketserve.terminal.errors import CommandError
+from pocketserve.terminal.output import human_bytes
+from pocketserve.terminal.progress import Progress
 
 if TYPE_CHECKING:
     from requests import Response

@@ -16,13 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pocketserve.cli import EXIT_DONE, CommandError
-from pocketserve.cli.folder.models_folder import (
-    add_folder_option,
-    choose_folder,
-    discard,
-    staging,
-)
+from pocketserve.cli.folder.models_folder import choose_folder, discard, staging
 from pocketserve.cli.folder.module_inputs import declare_inputs, parse_sizes
 from pocketserve.cli.folder.picture_settings import (
     COLORS,
@@ -35,10 +29,12 @@ from pocketserve.cli.folder.picture_settings import (
     read_photo,
     try_settings,
 )
-from pocketserve.cli.local import names_path, open_local, quiet_frameworks
-from pocketserve.cli.output import print_text, printable
-from pocketserve.cli.progress import Progress
 from pocketserve.messages import label_list, plural
+from pocketserve.terminal.errors import EXIT_DONE, CommandError
+from pocketserve.terminal.local import names_path, open_local, quiet_frameworks
+from pocketserve.terminal.options import add_folder_option
+from pocketserve.terminal.output import print_text, printable
+from pocketserve.terminal.progress import Progress
 
 if TYPE_CHECKING:
     from pocketserve.engine.lifecycle.loaded_model import LoadedModel

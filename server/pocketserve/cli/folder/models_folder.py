@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import shlex
@@ -12,11 +11,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pocketserve.cli import CommandError
-from pocketserve.cli.output import human_bytes
 from pocketserve.config import embedded_models_dir, load_config
 from pocketserve.local.opening import ModelPathError, served_folder
 from pocketserve.state.folder_lock import acquire_lock, remove_tree
+from pocketserve.terminal.errors import CommandError
+from pocketserve.terminal.output import human_bytes
 
 if TYPE_CHECKING:
     from pocketserve.repository.scan import ModelEntry, Models
@@ -67,13 +66,6 @@ def choose_folder(models_dir: str | None, *, make: bool = False) -> Path:
             f"{folder} is one model; name the folder that models lie in: --models-dir FOLDER"
         )
     return folder
-
-
-def add_folder_option(parser: argparse.ArgumentParser) -> None:
-    """Add ``--models-dir`` for a command that changes the folder, or runs a model of it without a server."""
-    parser.add_argument(
-        "--models-dir", metavar="DIR", help="the models folder [the one that is served]"
-    )
 
 
 def is_served(folder: Path) -> bool:

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pocketserve.cli import CommandError
 from pocketserve.cli.folder.picture_settings import read_photo
-from pocketserve.cli.output import print_text, printable
+from pocketserve.terminal.errors import CommandError
+from pocketserve.terminal.output import print_text, printable
 
 if TYPE_CHECKING:
     from pocketserve.repository.scan import ModelEntry

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pocketserve.cli import CommandError
-from pocketserve.cli.output import print_table, printable
+from pocketserve.terminal.errors import CommandError
+from pocketserve.terminal.output import print_table, printable
 
 if TYPE_CHECKING:
     from pocketserve.engine.lifecycle.loaded_model import LoadedModel

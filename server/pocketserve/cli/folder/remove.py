@@ -10,16 +10,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pocketserve.cli import EXIT_DONE, EXIT_FAILED, CommandError
 from pocketserve.cli.folder.models_folder import (
-    add_folder_option,
     choose_folder,
     discard,
     find_model,
     has_own_folder,
 )
-from pocketserve.cli.output import confirm, human_bytes, print_text, printable
 from pocketserve.messages import did_you_mean, plural
+from pocketserve.terminal.errors import EXIT_DONE, EXIT_FAILED, CommandError
+from pocketserve.terminal.options import add_folder_option
+from pocketserve.terminal.output import confirm, human_bytes, print_text, printable
 
 if TYPE_CHECKING:
     from pocketserve.repository.manifest_edit import Document

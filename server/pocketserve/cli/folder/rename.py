@@ -8,16 +8,16 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pocketserve.cli import EXIT_DONE, CommandError
 from pocketserve.cli.folder.models_folder import (
-    add_folder_option,
     check_new_name,
     choose_folder,
     find_model,
     has_own_folder,
 )
-from pocketserve.cli.output import print_text, printable
 from pocketserve.config import load_config
+from pocketserve.terminal.errors import EXIT_DONE, CommandError
+from pocketserve.terminal.options import add_folder_option
+from pocketserve.terminal.output import print_text, printable
 
 if TYPE_CHECKING:
     from pocketserve.repository.scan import ModelEntry

@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from pocketserve.cli import CommandError
 from pocketserve.cli.folder.models_folder import (
     GIVE_NAME,
     Stage,
     check_new_name,
     check_room,
 )
-from pocketserve.cli.output import human_bytes
-from pocketserve.cli.progress import Progress
 from pocketserve.state.folder_lock import remove_tree
+from pocketserve.terminal.errors import CommandError
+from pocketserve.terminal.output import human_bytes
+from pocketserve.terminal.progress import Progress
 
 ZIP = ".zip"
 MAX_LICENSE_BYTES, MAX_LICENSE = (

@@ -12,16 +12,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from pocketserve.cli import CommandError
-from pocketserve.cli.connection import (
+from pocketserve.cli.running.browser import open_browser
+from pocketserve.cli.running.stop import find_server
+from pocketserve.system import LOOPBACK_HOSTS
+from pocketserve.terminal.connection import (
     add_connection_options,
     open_client,
     reading_answers,
 )
-from pocketserve.cli.output import print_text
-from pocketserve.cli.running.browser import open_browser
-from pocketserve.cli.running.stop import find_server
-from pocketserve.system import LOOPBACK_HOSTS
+from pocketserve.terminal.errors import CommandError
+from pocketserve.terminal.output import print_text
 from pocketserve_wire.addresses import HTTP_PORT, LOOPBACK, Address
 
 if TYPE_CHECKING:

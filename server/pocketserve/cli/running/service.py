@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pocketserve.cli import CommandError
-from pocketserve.cli.output import print_json, print_table, print_text, printable
-from pocketserve.cli.progress import Progress
+from pocketserve.terminal.errors import CommandError
+from pocketserve.terminal.output import print_json, print_table, print_text, printable
+from pocketserve.terminal.progress import Progress
 
 if TYPE_CHECKING:
     from pocketserve.cli.running.supervisors import Supervisor

@@ -9,13 +9,14 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pocketserve.cli.commands.bench import memory_of
-from pocketserve.cli.connection import (
+from pocketserve.cli.running.stop import find_server
+from pocketserve.engine.device.process_memory import memory_of
+from pocketserve.terminal.connection import (
     add_connection_options,
     open_client,
     reading_answers,
 )
-from pocketserve.cli.output import (
+from pocketserve.terminal.output import (
     human_bytes,
     print_control,
     print_facts,
@@ -23,7 +24,6 @@ from pocketserve.cli.output import (
     print_table,
     print_text,
 )
-from pocketserve.cli.running.stop import find_server
 from pocketserve_wire.addresses import HTTP_PORT, LOOPBACK, Address
 
 if TYPE_CHECKING:

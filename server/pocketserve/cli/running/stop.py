@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from pocketserve.cli import CommandError
-from pocketserve.cli.output import print_text, printable
-from pocketserve.cli.progress import Progress
 from pocketserve.config import load_config
 from pocketserve.system import LOOPBACK_HOSTS
+from pocketserve.terminal.errors import CommandError
+from pocketserve.terminal.output import print_text, printable
+from pocketserve.terminal.progress import Progress
 
 if TYPE_CHECKING:
     from pocketserve_wire.files.run_file import Run

@@ -1,0 +1,1 @@
+"""Convert, compress, compare and measure models, and generate classes for apps."""

@@ -1,0 +1,123 @@
+"""``pocketserve codegen``: a class for an app, written from what a running server says of a model."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+from pocketserve.terminal.connection import (
+    add_connection_options,
+    open_client,
+    reading_answers,
+)
+from pocketserve.terminal.errors import CommandError
+from pocketserve.terminal.progress import Progress
+
+EXIT_FRESH, EXIT_STALE = 0, 1
+LANGUAGES = ("java", "kotlin")
+
+
+def add_parser(commands: Any) -> argparse.ArgumentParser:
+    """Add the command's options."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "codegen",
+        help="write a Java or Kotlin class for a model",
+        description="Writes a class that asks a model of the running server, with its names, labels and types. "
+        "docs/codegen.md explains what is in it.",
+    )
+    parser.add_argument("model", metavar="MODEL", help="a model's name")
+    parser.add_argument(
+        "--language", required=True, choices=LANGUAGES, help="the language of the app"
+    )
+    parser.add_argument(
+        "--package",
+        required=True,
+        metavar="NAME",
+        help="the class's package, such as com.example.app",
+    )
+    parser.add_argument(
+        "--class",
+        dest="class_name",
+        metavar="NAME",
+        help="the class [made of the model's name]",
+    )
+    parser.add_argument(
+        "--version",
+        dest="model_version",
+        metavar="NAME",
+        help="bind the class to this version",
+    )
+    target = parser.add_mutually_exclusive_group()
+    target.add_argument(
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="the folder of sources, above the package",
+    )
+    target.add_argument(
+        "--check",
+        type=Path,
+        metavar="FILE",
+        help="write nothing; exit code 1 if FILE would change",
+    )
+    add_connection_options(parser)
+    return parser
+
+
+def run(options: argparse.Namespace) -> int:
+    """Ask, render and write; without a folder to standard output."""
+    file_name, source = _render(options)
+    if options.check is not None:
+        return _compare(options.check, source)
+    if options.output is None:
+        print(source, end="")
+        return EXIT_FRESH
+    folder = options.output.joinpath(*options.package.split("."))
+    folder.mkdir(parents=True, exist_ok=True)
+    path, part = folder / file_name, folder / f".{file_name}.part"
+    part.write_bytes(source.encode("ascii"))
+    os.replace(part, path)  # a build never sees half a class
+    print(path)
+    return EXIT_FRESH
+
+
+def _render(options: argparse.Namespace) -> tuple[str, str]:
+    """Return how the file is called, and its text."""
+    from pocketserve_lab.codegen.names import NameFaultError, check_class, check_package
+    from pocketserve_lab.codegen.render import ClassRequest, render_class
+    from pocketserve_lab.codegen.view import default_class, read_interface
+
+    try:
+        check_package(options.package)
+        with (
+            Progress().waiting(f"waiting for {options.model}, which may be loading"),
+            open_client(options) as client,
+        ):
+            answer = client.model_interface(options.model, options.model_version)
+        with reading_answers():
+            model = read_interface(answer)
+        class_name = options.class_name or default_class(model.name, model.entries)
+        check_class(class_name, {entry.name for entry in model.entries})
+    except NameFaultError as error:
+        raise CommandError(str(error)) from None
+    request = ClassRequest(
+        options.model,
+        options.language,
+        options.package,
+        class_name,
+        options.model_version,
+    )
+    return request.file_name, render_class(model, request)
+
+
+def _compare(file: Path, source: str) -> int:
+    try:
+        is_fresh = file.read_bytes() == source.encode("ascii")
+    except FileNotFoundError:
+        raise CommandError(f"there is no {file}; write it with --output") from None
+    print(
+        f"{file} is {'up to date' if is_fresh else 'stale: generate it again, with --output'}"
+    )
+    return EXIT_FRESH if is_fresh else EXIT_STALE

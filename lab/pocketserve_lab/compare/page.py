@@ -1,0 +1,162 @@
+"""A comparison as one HTML page that needs no other file and no network, with the whole result in it as JSON."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pocketserve.messages import plural
+from pocketserve.terminal.output import printable
+from pocketserve_lab.compare.figure import svg_of
+from pocketserve_lab.compare.report import (
+    HEADER,
+    LEGEND,
+    figures_of,
+    interval_warning,
+    score_with_interval,
+    table_rows,
+    with_interval,
+)
+
+STYLE = """
+:root { color-scheme: light dark; --ink: #1d2129; --muted: #667085; --line: #d0d5dd; --page: #fff;
+  --good: #0b7a4b; --best: #e6f4ec; --box: #f4faf7; --bar: #7c9cc9; --edge: #344054; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6e8ec; --muted: #a3acba; --line: #3a4150; --page: #14171c;
+  --good: #35b27d; --best: #173a2b; --box: #17251f; --bar: #4f73a8; --edge: #cfd6e0; } }
+body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--page); max-width: 85rem;
+  margin: 1rem auto; padding: 0 1rem; overflow-wrap: break-word; }
+h1 { font-size: 1.6rem; }
+h2 { font-size: 1.25rem; }
+table { border-collapse: collapse; font-size: .85rem; }
+th, td { text-align: right; padding: .3rem .45rem; border-bottom: 1px solid var(--line); vertical-align: bottom; }
+td { white-space: nowrap; }
+th:first-child, td:first-child, .words th, .words td { text-align: left; }
+th:first-child, td:first-child { position: sticky; left: 0; background: var(--page); }
+.wide { overflow-x: auto; }
+.chosen, .chosen td:first-child { background: var(--best); font-weight: 600; }
+.answer { border-left: .3rem solid var(--good); padding: .5rem 1rem; background: var(--box); }
+.small { color: var(--muted); font-size: .85rem; }
+svg { width: 100%; max-width: 48rem; height: auto; font-family: inherit; }
+svg [fill="#1d2129"] { fill: var(--ink); }
+svg [fill="#667085"] { fill: var(--muted); }
+svg [fill="#344054"] { fill: var(--edge); }
+svg [fill="#0b7a4b"] { fill: var(--good); }
+svg [fill="#7c9cc9"] { fill: var(--bar); }
+"""
+JUDGED = ("VERSION", "RUNS ON", "SCORE", "TEST", "RESULT", "FURTHER FIGURES")
+TIMES = ("VERSION", "RUN p50 ms", "p90", "p99", "ANSWER p50 ms", "p90", "p99")
+
+
+def page_of(result: Mapping[str, Any]) -> str:
+    """Return the page's HTML; every name in it is escaped."""
+    device, data = result["device"], result["data"]
+    content = (
+        plural(len(data["samples"]), "sample") if data["samples"] else "random numbers"
+    )
+    load = "?" if device["load"] is None else f"{device['load']:.1f}"
+    facts = (
+        f"{result['created']}; {device['machine']}, {plural(device['cores'], 'core')}, {device['system']}; load "
+        f"{load}; {content}, {data['labelled']} with a label"
+        f"{', ' + data['origin'] if data['samples'] else ''}; pocketserve {result['pocketserve']}"
+    )
+    title = _text(f"{result['model']}: versions compared")
+    judgements = [
+        _judged(name, version, is_reference=name == result["reference"])
+        for name, version in result["versions"].items()
+    ]
+    return f"""<!doctype html>
+<html lang="en">
+<head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>
+<style>{STYLE}</style></head>
+<body>
+<h1>{title}</h1>
+<p class="small">{_text(facts)}</p>
+<p class="answer">{_text(result["recommendation"]["sentences"])}</p>
+<p class="small">Rule: {_text(result["recommendation"]["rule"])}</p>
+{svg_of(result)}
+<h2>All figures</h2>
+{_table(HEADER, table_rows(result))}
+<p class="small">{_text(" ".join(LEGEND.split()))}</p>
+<h2>Times with their 95 % intervals</h2>
+{_table(TIMES, [_times(*item) for item in result["versions"].items()])}
+<p class="small">{_text(interval_warning(result))}</p>
+<h2>Answers against {_text(result["reference"])}</h2>
+{_table(JUDGED, judgements, "words")}
+{_skipped(result["skipped"])}
+<h2>Everything, with all samples</h2>
+<details><summary>JSON</summary>
+<script type="application/json" id="result">{_json(result)}</script>
+<p><button onclick="save()">Save as a file</button></p></details>
+<script>
+function save() {{
+  const link = document.createElement("a");
+  const text = document.getElementById("result").textContent;
+  link.href = URL.createObjectURL(new Blob([text], {{type: "application/json"}}));
+  link.download = "compare.json";
+  link.click();
+}}
+</script>
+</body>
+</html>
+"""
+
+
+def _times(name: str, facts: Mapping[str, Any]) -> list[str]:
+    return [
+        name,
+        *(
+            with_interval(facts[key][share])
+            for key in ("run_ms", "answer_ms")
+            for share in ("p50", "p90", "p99")
+        ),
+    ]
+
+
+def _judged(name: str, facts: Mapping[str, Any], *, is_reference: bool) -> list[str]:
+    figures = (
+        ", ".join(f"{key} {text}" for key, text in figures_of(facts["accuracy"]))
+        if facts["accuracy"]
+        else ""
+    )
+    return [
+        name,
+        f"{facts['device']}, {facts['runtime']}",
+        score_with_interval(facts["accuracy"]),
+        "" if is_reference else facts["test"].get("name", ""),
+        "reference" if is_reference else facts["test"]["text"],
+        figures,
+    ]
+
+
+def _skipped(skipped: Mapping[str, str]) -> str:
+    if not skipped:
+        return ""
+    items = "".join(
+        f"<li><b>{_text(name)}</b>: {_text(reason)}</li>"
+        for name, reason in skipped.items()
+    )
+    return f"<h2>Not compared</h2><ul>{items}</ul>"
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]], kind: str = "") -> str:
+    head = "".join(f"<th>{_text(cell)}</th>" for cell in header)
+    lines = []
+    for row in rows:
+        mark = ' class="chosen"' if row[0].endswith(" *") else ""
+        lines.append(
+            f"<tr{mark}>" + "".join(f"<td>{_text(cell)}</td>" for cell in row) + "</tr>"
+        )
+    return (
+        f'<div class="wide {kind}"><table><tr>{head}</tr>{"".join(lines)}</table></div>'
+    )
+
+
+def _text(text: str) -> str:
+    return html.escape(printable(text))
+
+
+def _json(result: Mapping[str, Any]) -> str:
+    """Return JSON that ends no script element, whatever the names in it."""
+    return json.dumps(result).replace("<", "\\u003c")

@@ -1,0 +1,71 @@
+"""Run a recipe as a converter's tool, and write its result as TorchScript, which every later conversion reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pocketserve_lab.compress.recipe import load_data
+from pocketserve_lab.compress.registry import recipe_named
+from pocketserve_lab.convert.converter import (
+    ConversionError,
+    ConversionOutcome,
+    ConversionRequest,
+)
+from pocketserve_lab.convert.tools.pytorch import write_torchscript
+from pocketserve_lab.convert.tools.sources.pytorch_source import (
+    PytorchModel,
+    load_pytorch,
+)
+
+
+def convert(request: ConversionRequest) -> ConversionOutcome:
+    """Compress the model of a request and write it; ``options`` has ``recipe``, ``train``, and the recipe's own.
+
+    Raises:
+        ConversionError: the recipe refuses the model.
+    """
+    import torch
+
+    torch.manual_seed(0)
+    torch.set_num_threads(1)  # sums do not depend on the number of cores
+    recipe = recipe_named(request.options["recipe"])
+    model = load_pytorch(torch, request)
+    names = tuple(example.name for example in model.examples)
+    further: dict[str, Any] = {}
+    if recipe.takes_student:
+        further = {
+            "student": _student(torch, Path(request.options["student"]), request)
+        }
+    options = {name: request.options[name] for name in recipe.defaults}
+    data = load_data(Path(request.options["train"]), names)
+    result = recipe.compress(model.module, data, **options, **further)
+    compressed = PytorchModel(result.module, model.examples)
+    is_program = isinstance(result.module, torch.jit.ScriptModule)
+    with torch.inference_mode():
+        write_torchscript(
+            torch, compressed, "torchscript" if is_program else "torch", request.output
+        )
+    return ConversionOutcome(
+        "torch",
+        torch.__version__,
+        {"recipe": recipe.name, **options},
+        notes=result.notes,
+    )
+
+
+def _student(torch: Any, path: Path, request: ConversionRequest) -> Any:
+    """Build the user's module; the command's own option consents to this file's code."""
+    from pocketserve.runtimes.base import ModelLoadError, ModelSource
+    from pocketserve.runtimes.torch.eager import build_module
+
+    source = ModelSource(
+        path,
+        options={},
+        trusted=frozenset(request.options["student_trusted"]),
+        origin=path,
+    )
+    try:
+        return build_module(torch, source)
+    except ModelLoadError as error:
+        raise ConversionError(f"the student cannot be built: {error}") from error

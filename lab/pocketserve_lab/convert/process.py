@@ -1,0 +1,300 @@
+"""Starts and watches the processes of a conversion: tools, and what runs models to compare their outputs.
+
+Each has a limit on time and memory, a session of its own, which ends with it, and a short log instead of a terminal.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pocketserve
+import pocketserve_lab
+import pocketserve_wire
+from pocketserve.engine.device.cores import available_memory
+from pocketserve.engine.device.processes import (
+    all_processes,
+    descendants_of,
+    end_session,
+    signal_name,
+    stat_fields,
+)
+from pocketserve.engine.device.signals import uninterrupted
+from pocketserve.messages import excerpt
+from pocketserve.runtimes.framework_import import FRAMEWORK_ENVIRONMENT
+from pocketserve_lab.convert.converter import ConversionError
+from pocketserve_lab.convert.tool_process import RESULT_NAME
+
+POLL_S = 0.1
+MAX_LOG_BYTES = 1 << 20
+LOG_TAIL_BYTES = 64 * 1024
+"""What is kept of a log that has become larger than that, and what errors show."""
+
+SPARE_BYTES = 256 << 20
+"""Memory that is left to the rest of the system."""
+
+CUT_ATTEMPTS = 8
+"""Readings of a log that grows all the time, before it is cut all the same."""
+
+REQUEST_NAME, LOG_NAME = "request.json", "log.txt"
+NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large")
+
+
+class LimitError(ConversionError):
+    """Time, memory or disk are not enough: another way would not help."""
+
+
+class ProcessLimits(NamedTuple):
+    """Limits of one process: seconds; and resident bytes of it and what it starts, 0 for nearly all that is free."""
+
+    seconds: float = 1800.0
+    memory: int = 0
+
+    def memory_bytes(self) -> int:
+        """Return the limit in bytes, now."""
+        return self.memory or max(1 << 30, available_memory() - SPARE_BYTES)
+
+
+class Job(NamedTuple):
+    """Work for a process.
+
+    Attributes:
+        title: begins sentences on its end, such as ``litert-torch``, or "the run of onnx".
+        python: of the environment; :data:`sys.executable` is the server's own.
+        module: runs with ``-m`` and is given the request's path.
+        request: what it reads, written as JSON.
+        folder: where the request, the result and temporary files lie.
+    """
+
+    title: str
+    python: Path
+    module: str
+    request: Mapping[str, Any]
+    folder: Path
+
+
+def run_job(
+    job: Job, limits: ProcessLimits, tick: Callable[[], None] = lambda: None
+) -> dict[str, Any]:
+    """Run a process to its end and return its result.
+
+    Args:
+        tick: called while it runs, for the progress.
+
+    Raises:
+        ConversionError: it refused, crashed, hung, or took more than it may; what it started has ended.
+    """
+    (job.folder / REQUEST_NAME).write_text(
+        json.dumps({**job.request, "parent": os.getpid()}, default=str), "utf-8"
+    )
+    log = job.folder / LOG_NAME
+    command = [str(job.python), "-m", job.module, str(job.folder / REQUEST_NAME)]
+    with running_process(command, log, _environment(job), job.folder) as process:
+        fault = _watch(process, job, limits, partial(_tick, log, tick))
+    text = _last(log)
+    if fault is not None:
+        raise LimitError(fault, detail=text)
+    return _result(job, process.returncode, text)
+
+
+@contextmanager
+def running_process(
+    command: Sequence[str],
+    log: Path,
+    environment: Mapping[str, str],
+    folder: Path | None = None,
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a process in a session of its own, which writes into a log; it and what it starts end with the block.
+
+    Args:
+        folder: where it runs; None stands for where this process does.
+    """
+    with (
+        log.open("ab") as output,
+        ExitStack() as stack,
+    ):  # it appends, so that the log can be cut while it writes
+        with uninterrupted():
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=folder,
+                env=environment,
+                start_new_session=True,
+            )
+            stack.callback(_end, process)
+        yield process
+
+
+def _environment(job: Job) -> dict[str, str]:
+    """Return the variables of a process: our packages, and in another environment nothing else of the server's."""
+    inherited = {
+        n: v
+        for n, v in os.environ.items()
+        if not n.startswith(("POCKETSERVE_TOKEN", "PYTHON"))
+    }
+    if str(job.python) == sys.executable:
+        path = os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))
+    else:
+        packages = (
+            job.folder / "packages"
+        )  # not the folder they lie in, which may hold all of the server's
+        packages.mkdir(exist_ok=True)
+        for package in (pocketserve, pocketserve_lab, pocketserve_wire):
+            link = packages / package.__name__
+            if not link.is_symlink():
+                link.symlink_to(
+                    Path(str(package.__file__)).resolve().parent,
+                    target_is_directory=True,
+                )
+        path = str(packages)
+    own = {
+        "TMPDIR": str(job.folder),
+        "PYTHONPATH": path,
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    return {**FRAMEWORK_ENVIRONMENT, **inherited, **own}
+
+
+def _watch(
+    process: subprocess.Popen[bytes],
+    job: Job,
+    limits: ProcessLimits,
+    tick: Callable[[], None],
+) -> str | None:
+    """Wait for the end; return a sentence on the limit that was broken, or None."""
+    deadline, memory = time.monotonic() + limits.seconds, limits.memory_bytes()
+    while True:
+        try:
+            process.wait(POLL_S)
+            return None
+        except subprocess.TimeoutExpired:
+            tick()
+        if time.monotonic() > deadline:
+            return f"{job.title} did not finish within {limits.seconds:g} s; --timeout gives it more"
+        if resident_bytes(process.pid) > memory:
+            way = (
+                "--memory gives it more"
+                if limits.memory
+                else "convert it on a machine that has more"
+            )
+            reason = f"it took more than {memory / 1e6:,.0f} MB of memory"
+            return f"the model is too large for {job.title} here: {reason}; {way}"
+
+
+def _tick(log: Path, tick: Callable[[], None]) -> None:
+    """Keep the end of a log that has become too large, and show the progress."""
+    if log.stat().st_size > MAX_LOG_BYTES:
+        _cut(log)
+    tick()
+
+
+def _cut(log: Path) -> None:
+    """Drop all of a log but its end, while nothing is written: that would be lost, as may be a tool's last words."""
+    with log.open("ab") as file:
+        for _ in range(CUT_ATTEMPTS):
+            size, end = log.stat().st_size, _last(log).encode()
+            if log.stat().st_size == size:
+                break
+        file.truncate(0)
+        file.write(end)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the process, and whatever it started, also in sessions of their own."""
+    descendants = descendants_of(
+        process.pid
+    )  # they cannot be told from others once it has ended
+    end_session(process)
+    for descendant in descendants:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(descendant, signal.SIGKILL)
+
+
+def end_abandoned(folder: Path, prefix: str = "") -> None:
+    """End what the processes of a command that was ended by signal 9 have left running.
+
+    They are known by their folder for temporary files, which children inherit.
+
+    Args:
+        folder: what was in it is gone, by the names that begin with ``prefix``; what is there still belongs to others.
+    """
+    start = os.fsencode(folder.resolve() / prefix)
+    for process in all_processes():
+        with suppress(OSError):
+            variables = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
+            place = next(
+                (
+                    v.removeprefix(b"TMPDIR=")
+                    for v in variables
+                    if v.startswith(b"TMPDIR=" + start)
+                ),
+                None,
+            )
+            if place is not None and not os.path.exists(place):
+                os.kill(process, signal.SIGKILL)
+
+
+def resident_bytes(pid: int) -> int:
+    """Return the resident memory of a process and of all that it has started; 0 where the system does not tell."""
+    pages = 0
+    for process in (pid, *descendants_of(pid)):
+        with suppress(OSError, ValueError, IndexError):  # it has ended meanwhile
+            pages += int(stat_fields(process)[21])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _result(job: Job, code: int, log: str) -> dict[str, Any]:
+    """Return what the process has written; raise what it, or its end, says instead."""
+    try:
+        result: dict[str, Any] = json.loads(
+            (job.folder / RESULT_NAME).read_text(encoding="utf-8")
+        )
+    except (OSError, ValueError):
+        raise ConversionError(_end_of(job.title, code, log), detail=log) from None
+    if result.get("ok"):
+        return result
+    message, detail = (
+        str(result.get("message") or "it gave no reason"),
+        str(result.get("detail") or ""),
+    )
+    if any(words in message or words in detail for words in NO_ROOM):
+        raise LimitError(
+            f"the disk became full while {job.title} wrote; make room and try again",
+            detail=detail,
+        )
+    text = f"{detail}\n{log}".strip()
+    raise ConversionError(
+        message, detail=text, nearest=str(result.get("nearest") or "")
+    )
+
+
+def _end_of(title: str, code: int, log: str) -> str:
+    """Return a sentence on a process that ended without a result."""
+    if any(words in log for words in NO_ROOM):
+        return f"the disk became full while {title} wrote; make room and try again"
+    if code == -signal.SIGKILL:
+        return f"the system ended {title}, probably for want of memory; convert the model on a machine that has more"
+    if code < 0:
+        return f"{title} crashed on this model ({signal_name(code)})"
+    lines = log.strip().splitlines() or [""]
+    return f"{title} ended without a result (exit code {code}): {excerpt(lines[-1])}".rstrip(
+        ": "
+    )
+
+
+def _last(log: Path) -> str:
+    """Return the end of a log."""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - LOG_TAIL_BYTES))
+        return file.read().decode("utf-8", errors="replace")

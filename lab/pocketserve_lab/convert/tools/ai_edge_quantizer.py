@@ -1,0 +1,252 @@
+"""TFLite to quantised TFLite by ai-edge-quantizer: int8 weights, or integers throughout after calibration.
+
+Operators that it does not know stay in float32. So do inputs and outputs, and callers see no difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pocketserve_lab.convert.converter import (
+    ConversionError,
+    ConversionOutcome,
+    ConversionRequest,
+    Converter,
+)
+from pocketserve_lab.convert.tools.calibration import sample_inputs
+
+CONVERTER = Converter(
+    name="ai-edge-quantizer",
+    sources=("tflite",),
+    kind="tflite",
+    module="ai_edge_quantizer",
+    quantize=("dynamic", "int8", "int16x8"),
+    environment="ai-edge-quantizer",
+)
+
+_RECIPES = {
+    "dynamic": "dynamic_wi8_afp32",
+    "int8": "static_wi8_ai8",
+    "int16x8": "static_wi8_ai16",
+}
+_INTEGERS = frozenset({7, 9, 17})  # TensorType: INT16, INT8, INT4
+_SIGNATURE = "serving_default"
+_NEAREST = "--to tflite --quantize fp16"
+
+
+def convert(request: ConversionRequest) -> ConversionOutcome:
+    """Write the model at ``request.output``, quantised.
+
+    Raises:
+        ConversionError: the tool refuses the model, nothing in it can be quantised, or samples are missing.
+    """
+    return quantize_tflite(request, request.source)
+
+
+def quantize_tflite(
+    request: ConversionRequest, source: Path, names: Mapping[str, str] | None = None
+) -> ConversionOutcome:
+    """Quantise a TFLite file into ``request.output``.
+
+    Args:
+        source: the file, which may be a step on the way from ``request.source``.
+        names: the callers' names of inputs -> those of the file's signature; without them, its inputs are in order.
+
+    Raises:
+        ConversionError: as :func:`convert`.
+    """
+    from importlib.metadata import version
+
+    original = _Model(source.read_bytes())
+    original.modernise()
+    prepared = request.output.with_name(f"{request.output.name}.float")
+    prepared.write_bytes(original.pack())
+    try:
+        content = _quantized(prepared, request, original, names)
+    finally:
+        prepared.unlink()
+    model = _Model(content)
+    if model.count_integers() <= original.count_integers():
+        raise ConversionError(
+            f"{request.title} has no operator that can be quantised, or is quantised already; use it as it is"
+        )
+    model.take_outputs_of(original)
+    request.output.write_bytes(model.pack())
+    recipe = _RECIPES[request.quantize]
+    options = {"recipe": recipe}
+    return ConversionOutcome(
+        CONVERTER.name,
+        version("ai-edge-quantizer"),
+        options,
+        float_bytes=source.stat().st_size,
+    )
+
+
+def _quantized(
+    prepared: Path,
+    request: ConversionRequest,
+    original: _Model,
+    names: Mapping[str, str] | None,
+) -> bytes:
+    from ai_edge_quantizer import algorithm_manager, qtyping, recipe
+    from ai_edge_quantizer.quantizer import Quantizer
+
+    quantizer = Quantizer(str(prepared))
+    quantizer.load_quantization_recipe(getattr(recipe, _RECIPES[request.quantize])())
+    for end in (qtyping.TFLOperationName.INPUT, qtyping.TFLOperationName.OUTPUT):
+        no_change = algorithm_manager.AlgorithmName.NO_QUANTIZE
+        quantizer.update_quantization_recipe(".*", end, algorithm_key=no_change)
+    try:
+        calibration = None
+        if quantizer.need_calibration:
+            if operators := original.control_flow():
+                reason = (
+                    f"TFLite in {request.quantize} has no operator for {operators[0]}"
+                )
+                raise request.refusal(CONVERTER.name, reason, reason, _NEAREST)
+            names = names or original.signature_names(
+                [tensor.name for tensor in request.inputs]
+            )
+            samples = [
+                {names[n]: array for n, array in sample.items()}
+                for sample in sample_inputs(request)
+            ]
+            calibration = _ranges(
+                prepared, quantizer, {original.signature_key(): samples}
+            )
+        return bytes(quantizer.quantize(calibration).quantized_model)
+    except (
+        ValueError,
+        RuntimeError,
+        NotImplementedError,
+        KeyError,
+        IndexError,
+    ) as error:
+        words = " ".join(str(error).split())
+        raise ConversionError(
+            f"{CONVERTER.name} cannot quantise {request.title} to {request.quantize}: {words:.300}",
+            detail=str(error),
+            nearest=_NEAREST,
+        ) from error
+
+
+def _ranges(
+    prepared: Path, quantizer: Any, samples: dict[str, list[dict[str, Any]]]
+) -> Any:
+    """Return the range of every tensor over all samples.
+
+    The tool's own way is a moving average, which begins with the first sample and clips what others bring.
+    """
+    from ai_edge_quantizer.calibrator import Calibrator
+    from ai_edge_quantizer.recipe_manager import RecipeManager
+    from ai_edge_quantizer.utils.qsv_utils import min_max_update
+
+    recipes = RecipeManager()
+    recipes.load_quantization_recipe(quantizer.get_quantization_recipe())
+    calibrator = Calibrator(str(prepared), qsv_update_func=min_max_update)
+    calibrator.calibrate(samples, recipes)
+    return calibrator.get_model_qsvs()
+
+
+class _Model:
+    """A TFLite model as the objects of its schema."""
+
+    def __init__(self, content: bytes) -> None:
+        import numpy as np
+        from ai_edge_litert import schema_py_generated as schema
+
+        self._schema = schema
+        self._model: Any = schema.ModelT.InitFromPackedBuf(content, 0)
+        for buffer in self._model.buffers:
+            if (
+                buffer.offset > 1
+            ):  # the tool puts the weights of larger models behind the description
+                buffer.data = np.frombuffer(content, np.uint8)[
+                    buffer.offset : buffer.offset + buffer.size
+                ]
+                buffer.offset = buffer.size = 0
+
+    def pack(self) -> bytes:
+        """Return the model as a file's content."""
+        from flatbuffers import Builder
+
+        builder = Builder(1024)
+        builder.Finish(self._model.Pack(builder), b"TFL3")
+        return bytes(builder.Output())
+
+    def modernise(self) -> None:
+        """Give an old model what the tool looks for, without which it changes nothing and says nothing.
+
+        That is the newer of two fields for an operator's kind, and a signature.
+        """
+        for code in self._model.operatorCodes:
+            code.builtinCode = max(code.builtinCode, code.deprecatedBuiltinCode)
+        if self._model.signatureDefs:
+            return
+        graph = self._graph()
+        signature = self._schema.SignatureDefT()
+        signature.signatureKey = _SIGNATURE.encode()
+        signature.inputs = [self._tensor_map(index) for index in graph.inputs]
+        signature.outputs = [self._tensor_map(index) for index in graph.outputs]
+        self._model.signatureDefs = [signature]
+
+    def signature_key(self) -> str:
+        """Return the name of the main graph's signature."""
+        return str(self._signature().signatureKey.decode())
+
+    def signature_names(self, names: list[str]) -> dict[str, str]:
+        """Return the signature's name of each of the main graph's inputs, given the callers' names in its order."""
+        by_tensor = {
+            entry.tensorIndex: entry.name.decode() for entry in self._signature().inputs
+        }
+        return {
+            name: by_tensor[index]
+            for name, index in zip(names, self._graph().inputs, strict=True)
+        }
+
+    def control_flow(self) -> list[str]:
+        """Return the operators that run graphs of their own: the tool leaves these in float32, and what is in them not.
+
+        Such a file does not load.
+        """
+        codes = {code.builtinCode for code in self._model.operatorCodes}
+        return [
+            name
+            for name in ("WHILE", "IF")
+            if getattr(self._schema.BuiltinOperator, name) in codes
+        ]
+
+    def count_integers(self) -> int:
+        """Return how many tensors are stored or computed in small integers."""
+        tensors = (
+            tensor for graph in self._model.subgraphs for tensor in graph.tensors
+        )
+        return sum(
+            tensor.type in _INTEGERS and tensor.quantization is not None
+            for tensor in tensors
+        )
+
+    def take_outputs_of(self, original: _Model) -> None:
+        """Give the outputs the names and free dimensions that they had: the tool adds new tensors for them."""
+        graph, before = self._graph(), original._graph()
+        for index, old_index in zip(graph.outputs, before.outputs, strict=True):
+            tensor, old = graph.tensors[index], before.tensors[old_index]
+            for other in graph.tensors:
+                if other.name == old.name:
+                    other.name = old.name + b"/quantized"
+            tensor.name, tensor.shapeSignature = old.name, old.shapeSignature
+
+    def _graph(self) -> Any:
+        return self._model.subgraphs[0]
+
+    def _signature(self) -> Any:
+        return next(
+            entry for entry in self._model.signatureDefs if entry.subgraphIndex == 0
+        )
+
+    def _tensor_map(self, index: int) -> Any:
+        entry = self._schema.TensorMapT()
+        entry.name, entry.tensorIndex = self._graph().tensors[index].name, index
+        return entry

@@ -1,0 +1,136 @@
+"""Keras and SavedModel to TFLite by TensorFlow's own converter."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from pocketserve_lab.convert.converter import (
+    ConversionError,
+    ConversionOutcome,
+    ConversionRequest,
+    Converter,
+)
+from pocketserve_lab.convert.tools.calibration import sample_inputs
+from pocketserve_lab.convert.tools.tensorflow_model import (
+    FORMATS,
+    SavedSignature,
+    missing_operators,
+    saved_signature,
+)
+
+CONVERTER = Converter(
+    name="tensorflow-lite",
+    sources=FORMATS,
+    kind="tflite",
+    module="tensorflow_lite",
+    quantize=("none", "fp16", "dynamic", "int8", "int16x8"),
+    environment="tensorflow",
+)
+
+_FEW_BYTES = 1 << 16
+"""A smaller file may have so few weights that what quantising adds is more: it is compared with the float one."""
+
+_WHOLE = ("int8", "int16x8")
+"""Modes in which sums are integers, too."""
+
+_WANTS_ROWS = re.compile("TensorList|Lowering tensor list ops")
+"""In an error: a recurrent layer, whose steps the tool only knows for a fixed number of rows."""
+
+
+def convert(request: ConversionRequest) -> ConversionOutcome:
+    """Write the model at ``request.output``; what goes in and comes out stays float32.
+
+    Batches stay free, but for recurrent layers of Keras: these take one row at a time.
+
+    Raises:
+        ConversionError: the tool refuses it; the sentence names the operator where the tool does.
+    """
+    try:
+        return _convert(request, None)
+    except ConversionError as refusal:
+        # With sums in integers the tool crashes on one row.
+        if (
+            request.quantize in _WHOLE
+            or request.format != "keras"
+            or not _WANTS_ROWS.search(refusal.detail)
+        ):
+            raise
+    outcome = _convert(request, 1)
+    return replace(
+        outcome, notes=("it takes one row at a time, as TFLite's recurrent layers do",)
+    )
+
+
+def _convert(request: ConversionRequest, rows: int | None) -> ConversionOutcome:
+    import tensorflow as tf
+
+    with saved_signature(request, rows) as source:
+        converter = tf.lite.TFLiteConverter.from_saved_model(
+            str(source.folder), signature_keys=[source.key]
+        )
+        _set_quantization(tf, converter, request, source)
+        try:
+            content = converter.convert()
+        except ConversionError:
+            raise
+        except Exception as error:  # also those of MLIR, which are no class of Python's
+            raise _refusal(request, error) from error
+        float_bytes = 0
+        if request.quantize != "none" and len(content) < _FEW_BYTES:
+            plain = tf.lite.TFLiteConverter.from_saved_model(
+                str(source.folder), signature_keys=[source.key]
+            )
+            float_bytes = len(plain.convert())
+    request.output.write_bytes(content)
+    options = {"quantize": request.quantize, "signature": source.key}
+    return ConversionOutcome(
+        "tensorflow",
+        tf.__version__,
+        options,
+        source.inputs,
+        source.outputs,
+        float_bytes=float_bytes,
+    )
+
+
+def _set_quantization(
+    tf: Any, converter: Any, request: ConversionRequest, source: SavedSignature
+) -> None:
+    if request.quantize == "none":
+        return
+    converter.optimizations = [tf.lite.Optimize.DEFAULT]
+    if request.quantize == "fp16":
+        converter.target_spec.supported_types = [tf.float16]
+    if request.quantize not in _WHOLE:
+        return
+    sets = tf.lite.OpsSet
+    whole = sets.TFLITE_BUILTINS_INT8
+    if request.quantize == "int16x8":
+        whole = sets.EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8
+    converter.target_spec.supported_ops = [whole]
+
+    def samples() -> Iterator[dict[str, Any]]:
+        for sample in sample_inputs(request):
+            yield {source.inputs[name]: array for name, array in sample.items()}
+
+    converter.representative_dataset = samples
+
+
+def _refusal(request: ConversionRequest, error: Exception) -> ConversionError:
+    operators = ", ".join(missing_operators(error)[:3])
+    reason = (
+        f"TFLite has no operator for {operators}"
+        if operators
+        else " ".join(str(error).split())[:300]
+    )
+    try_dynamic = request.quantize in _WHOLE and (
+        request.format == "keras" or not _WANTS_ROWS.search(str(error))
+    )
+    nearest = (
+        "--to tflite --quantize dynamic, or --to onnx" if try_dynamic else "--to onnx"
+    )
+    message = f"TensorFlow cannot convert {request.title} with --quantize {request.quantize}: {reason}"
+    return ConversionError(message, detail=str(error), nearest=nearest)

@@ -1,0 +1,104 @@
+"""Keras, SavedModel and TFLite to ONNX by tf2onnx."""
+
+from __future__ import annotations
+
+import re
+from importlib.metadata import version
+
+from pocketserve_lab.convert.converter import (
+    ConversionError,
+    ConversionOutcome,
+    ConversionRequest,
+    Converter,
+)
+from pocketserve_lab.convert.tools.tensorflow_model import (
+    FORMATS,
+    missing_operators,
+    saved_signature,
+)
+
+CONVERTER = Converter(
+    name="tf2onnx",
+    sources=(*FORMATS, "tflite"),
+    kind="onnx",
+    module="tf2onnx",
+    environment="tf2onnx",
+)
+
+OPSET = 18
+"""The newest that the tool writes; ONNX Runtime has had it since 1.14."""
+
+_FAILED = re.compile(
+    r"(?:Tensorflow op \[[^:]*: |Unsupported op type |No handler for )(\w+)"
+)
+
+
+def convert(request: ConversionRequest) -> ConversionOutcome:
+    """Write the model at ``request.output``, with its inputs and outputs called as before and a free batch size.
+
+    Raises:
+        ConversionError: the tool refuses it; the sentence names the operator where the tool does.
+    """
+    log = _Log()
+    if request.format == "tflite":
+        _run(request, log, ["--tflite", str(request.source)])
+        return ConversionOutcome(CONVERTER.name, version("tf2onnx"), {"opset": OPSET})
+    with saved_signature(request) as source:
+        _run(
+            request,
+            log,
+            [
+                "--saved-model",
+                str(source.folder),
+                "--tag",
+                "serve",
+                "--signature_def",
+                source.key,
+            ],
+        )
+    options = {"opset": OPSET, "signature": source.key}
+    return ConversionOutcome(
+        CONVERTER.name, version("tf2onnx"), options, source.inputs, source.outputs
+    )
+
+
+class _Log:
+    """Errors that the tool only logs, for operators that it then leaves out."""
+
+    def __init__(self) -> None:
+        import logging
+
+        self.lines: list[str] = []
+
+        class Handler(logging.Handler):
+            def emit(_, record: logging.LogRecord) -> None:
+                self.lines.append(record.getMessage())
+
+        logging.getLogger("tf2onnx").addHandler(Handler(logging.ERROR))
+
+
+def _run(request: ConversionRequest, log: _Log, arguments: list[str]) -> None:
+    import sys
+
+    from tf2onnx import convert as tool
+
+    sys.argv = [
+        "tf2onnx",
+        *arguments,
+        "--opset",
+        str(OPSET),
+        "--output",
+        str(request.output),
+    ]
+    try:
+        tool.main()
+    except (Exception, SystemExit) as error:
+        raise _refusal(request, "\n".join([*log.lines, str(error)])) from error
+    if log.lines:
+        raise _refusal(request, "\n".join(log.lines))
+
+
+def _refusal(request: ConversionRequest, text: str) -> ConversionError:
+    operators = sorted(set(_FAILED.findall(text))) or missing_operators(Exception(text))
+    reason = f"ONNX has no operator for {', '.join(operators[:3])}" if operators else ""
+    return request.refusal(CONVERTER.name, text, reason, "--to tflite")

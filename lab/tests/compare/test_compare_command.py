@@ -1,0 +1,357 @@
+"""``pocketserve compare`` as people call it, on the embedded models, with whatever frameworks are here."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import html.parser
+import json
+import operator
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import PIL.Image
+import pytest
+
+from conftest import MODELS, STATE
+from pocketserve.cli import main
+from pocketserve.repository.manifest import read_manifest
+from pocketserve_lab.compare.session import VersionFailure, VersionProcess
+
+pytestmark = pytest.mark.live
+TIMEOUT_S = 900
+"""With every framework there are eleven versions, each of which imports its own twice."""
+QUICK = ("--seconds", "0.5")
+VERSIONS = ("--versions", "tflite,tflite-int8")
+
+
+def compare(*words: object, fails: bool = False) -> str:
+    """Run the command; returns what it printed to standard output, or to standard error where it fails."""
+    command = [sys.executable, "-m", "pocketserve", "compare", *map(str, words)]
+    surroundings = {
+        **os.environ,
+        "POCKETSERVE_STATE_DIR": str(STATE),
+        "POCKETSERVE_MODELS_DIR": str(MODELS),
+        "COLUMNS": "200",
+    }
+    done = subprocess.run(
+        command, env=surroundings, capture_output=True, text=True, timeout=TIMEOUT_S
+    )
+    assert done.returncode == int(fails), done.stdout + done.stderr
+    return done.stderr if fails else done.stdout
+
+
+@pytest.fixture(scope="module")
+def result() -> dict[str, Any]:
+    """The result of all versions of digits that can be run here."""
+    document: dict[str, Any] = json.loads(compare("digits", "--json", *QUICK))
+    return document
+
+
+def test_every_version_is_compared_or_the_reason_is_told(
+    result: dict[str, Any],
+) -> None:
+    """Together they are the manifest's."""
+    assert {*result["versions"], *result["skipped"]} == set(
+        read_manifest(MODELS / "digits" / "model.toml").versions
+    )
+    assert {"tflite", "tflite-int8"} <= set(result["versions"])
+    assert all(result["skipped"].values())
+
+
+def test_the_figures_hang_together(result: dict[str, Any]) -> None:
+    """Each lies in its interval and follows from the samples, which are all there."""
+    assert result["data"]["labelled"] == 10 and result["reference"] == "tflite"
+    for name, facts in result["versions"].items():
+        for kind in ("run_ms", "answer_ms"):
+            shares = facts[kind]
+            known = [
+                share for share in shares.values() if share["low"] is not None
+            ]  # of six turns and more
+            assert all(
+                share["low"] <= share["value"] <= share["high"] for share in known
+            )
+            assert (
+                0
+                < shares["p50"]["value"]
+                <= shares["p90"]["value"]
+                <= shares["p99"]["value"]
+            )
+            values = sorted(value for turn in facts["samples"][kind] for value in turn)
+            assert values[0] <= shares["p50"]["value"] <= values[-1]
+        assert (
+            facts["run_ms"]["p50"]["value"] < facts["answer_ms"]["p50"]["value"]
+        )  # decoding comes on top
+        assert (
+            facts["cpu_s"] > 0
+            and facts["load_ms"] > 0
+            and facts["throughput"]["answers_per_s"] > 0
+        )
+        assert (
+            facts["memory_bytes"]["private"] > 0 and facts["memory_bytes"]["peak"] > 0
+        )
+        assert (
+            facts["accuracy"]["value"] == 1.0
+            and facts["agreement"]["share"]["value"] == 1.0
+        ), name
+    sizes = {name: facts["file_bytes"] for name, facts in result["versions"].items()}
+    assert sizes["tflite"] == (MODELS / "digits" / "digits.tflite").stat().st_size
+    assert result["versions"]["tflite-int8"]["agreement"]["largest_difference"] > 0
+    assert result["recommendation"]["version"] in result["versions"]
+
+
+def test_the_table_the_page_and_the_picture(tmp_path: Path) -> None:
+    """The table has a row a version; the page needs no other file and holds the whole result; the picture is one."""
+    page, picture = tmp_path / "page.html", tmp_path / "picture.png"
+    printed = compare("digits", *VERSIONS, *QUICK, "--html", page, "--png", picture)
+    assert re.search(r"^tflite( \*)? +107\.2 kB", printed, re.MULTILINE)
+    assert re.search(r"^tflite-int8( \*)? +33\.8 kB", printed, re.MULTILINE)
+    assert "Rule: the fastest version" in printed
+    text = page.read_text()
+    html.parser.HTMLParser().feed(text)
+    assert not re.search(r"""(src|href)=["'](?!data:)""", text) and "url(" not in text
+    inside = re.search(
+        r'<script type="application/json" id="result">(.*?)</script>', text, re.DOTALL
+    )
+    assert inside is not None
+    document = json.loads(inside[1])
+    assert set(document["versions"]) == {"tflite", "tflite-int8"}
+    with PIL.Image.open(picture) as image:
+        assert image.width == 600 and len(image.getcolors(1 << 20) or ()) > 4
+
+
+def test_numbers_of_a_table(tmp_path: Path) -> None:
+    """A regression's error is measured on a CSV file; without data random numbers show agreement and speed."""
+    table = tmp_path / "flowers.csv"
+    lines = ["5.1,3.5,1.4,0.2", "4.9,3.0,1.4,0.2", "7.0,3.2,4.7,1.4", "6.3,3.3,6.0,2.5"]
+    names = read_manifest(MODELS / "petals" / "model.toml").feature_names
+    table.write_text("\n".join([",".join((*names, "value")), *lines]))
+    result = json.loads(
+        compare("petals", "--versions", "tflite", "--data", table, "--json", *QUICK)
+    )
+    accuracy = result["versions"]["tflite"]["accuracy"]
+    assert (
+        accuracy["metric"] == "mean absolute error"
+        and accuracy["samples"] == 4
+        and 0 < accuracy["value"] < 0.4
+    )
+    result = json.loads(compare("petals", "--versions", "tflite", "--json", *QUICK))
+    assert (
+        result["data"]["origin"] == "random numbers"
+        and result["versions"]["tflite"]["accuracy"] is None
+    )
+
+
+def test_a_sample_that_cannot_be_read_counts_for_nobody(tmp_path: Path) -> None:
+    """One broken picture among good ones does not end the comparison; nothing but broken ones does, with the reason."""
+    shutil.copytree(MODELS / "digits" / "samples", tmp_path / "data")
+    (tmp_path / "data" / "3.png").write_bytes(b"no picture")
+    result = json.loads(
+        compare("digits", *VERSIONS, *QUICK, "--data", tmp_path / "data", "--json")
+    )
+    assert {facts["accuracy"]["samples"] for facts in result["versions"].values()} == {
+        9
+    }
+    for path in (tmp_path / "data").iterdir():
+        path.write_bytes(b"no picture")
+    printed = compare(
+        "digits", *VERSIONS, *QUICK, "--data", tmp_path / "data", fails=True
+    )
+    assert (
+        "reference version 'tflite' failed: it answers none of the samples: " in printed
+    )
+
+
+def test_apply_sets_the_default_version(tmp_path: Path) -> None:
+    """The recommended version becomes the default one; the manifest's comments stay. Done twice, nothing is done."""
+    shutil.copytree(MODELS / "digits", tmp_path / "digits")
+    manifest = tmp_path / "digits" / "model.toml"
+    text = manifest.read_text()
+    manifest.write_text(
+        "# mine\n"
+        + text.replace(
+            'default_version = "tflite"', 'default_version = "tflite-int8"  # May'
+        )
+    )
+    options = ("digits", "--models-dir", tmp_path, *QUICK, "--apply", "--versions")
+    refused = compare(*options, "tflite", fails=True)
+    assert (
+        "tflite was not compared with tflite-int8, the default version; add it to --versions"
+        in refused
+    )
+    (tmp_path / "digits" / "digits.int8.tflite").write_bytes(b"no model")
+    assert "default_version is tflite now" in compare(*options, "tflite,tflite-int8")
+    assert manifest.read_text() == "# mine\n" + text.replace(
+        'version = "tflite"\n', 'version = "tflite"  # May\n'
+    )
+    assert "tflite is the default version already" in compare(*options, "tflite")
+
+
+def test_a_bare_file_has_no_manifest_to_edit(tmp_path: Path) -> None:
+    """The sentence says what to do; two bare files of a name are two versions."""
+    for suffix in ("tflite", "onnx"):
+        shutil.copy(MODELS / "petals" / f"petals.{suffix}", tmp_path)
+    manifest = compare(
+        "petals", "--models-dir", tmp_path, "--versions", "tflite", *QUICK, "--apply"
+    )
+    assert "tflite is the default version already" in manifest
+
+
+def test_two_devices_side_by_side(result: dict[str, Any], tmp_path: Path) -> None:
+    """Times, memory and recommendations of both; a version that only one has is told so."""
+    other = copy.deepcopy(result)
+    other["device"]["machine"] = "aarch64"
+    other["recommendation"]["version"] = "tflite"
+    for facts in other["versions"].values():
+        facts["run_ms"]["p50"] = {
+            key: value and 3 * value for key, value in facts["run_ms"]["p50"].items()
+        }
+    other["skipped"]["tflite-int8"] = "no"
+    del other["versions"]["tflite-int8"]
+    files = [tmp_path / "desk.json", tmp_path / "phone.json"]
+    for file, document in zip(files, (result, other), strict=True):
+        file.write_text(json.dumps(document))
+    printed = compare(*files)
+    assert "phone.json: aarch64" in printed and re.search(
+        r"^tflite .* 3\.00 ", printed, re.MULTILINE
+    )
+    assert re.search(r"^tflite-int8 .* not run ", printed, re.MULTILINE)
+    both = json.loads(compare(*files, "--json"))
+    assert both["versions"]["tflite-int8"][1] == {"skipped": "no"} and both["same_data"]
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("nothing",), "no model .nothing. in .*; there are"),
+        (
+            ("digits", "--versions", "tflit"),
+            "no version 'tflit'; it has tflite.*did you mean 'tflite'",
+        ),
+        (
+            ("digits", "--reference", "tfjs", "--versions", "tflite"),
+            "reference version 'tfjs' is not compared",
+        ),
+        (("digits", "--data", "/nowhere"), "does not exist; name a file or folder"),
+        (("digits", "petals"), "name one model, or two JSON files"),
+        (("a.json", "b.json"), "No such file"),
+        (("digits", "--html", "/nowhere/x.html"), "folder that does not exist"),
+    ],
+    ids=["model", "version", "reference", "data", "two models", "no results", "folder"],
+)
+def test_bad_input_gets_one_sentence(words: tuple[str, ...], reason: str) -> None:
+    """It names the way out."""
+    printed = compare(*words, *(() if "a.json" in words else QUICK), fails=True)
+    lines = [line for line in printed.splitlines() if not line.endswith("…")]
+    assert len(lines) == 1 and re.search(reason, lines[0]), printed
+
+
+@pytest.mark.parametrize("command", ["compare", "bench"])
+def test_threads_are_a_number_that_a_server_takes(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Below 0 there are none."""
+    with pytest.raises(SystemExit):
+        main([command, "digits", "--threads", "-3"])
+    assert "--threads: must lie between 0 and 256" in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_result(tmp_path: Path) -> None:
+    """It is refused by name."""
+    (tmp_path / "a.json").write_text("{}")
+    assert "is no result of" in compare(
+        tmp_path / "a.json", tmp_path / "a.json", fails=True
+    )
+
+
+def leaves(document: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the path of every value of a document, but those of the raw samples."""
+    if path and path[-1] != "samples":
+        yield path
+    items = (
+        document.items()
+        if isinstance(document, dict)
+        else enumerate(document)
+        if isinstance(document, list)
+        else ()
+    )
+    for key, value in items:
+        if key != "samples":
+            yield from leaves(value, (*path, key))
+
+
+def test_a_changed_result_is_refused_in_one_sentence(
+    result: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever value of it was changed or removed: it is shown, or refused with what to do; nothing else."""
+    whole, changed = tmp_path / "whole.json", tmp_path / "changed.json"
+    small = {
+        **result,
+        "versions": {
+            name: result["versions"][name] for name in ("tflite", "tflite-int8")
+        },
+    }
+    small["recommendation"] = {**result["recommendation"], "version": "tflite"}
+    whole.write_text(json.dumps(small))
+    refusals = 0
+    for path in leaves(small):
+        for value in (None, "x", [], {}, -1, 0, float("nan"), 10**400, ...):
+            document = copy.deepcopy(small)
+            holder = functools.reduce(operator.getitem, path[:-1], document)
+            if value is ...:
+                del holder[path[-1]]
+            else:
+                holder[path[-1]] = value
+            changed.write_text(json.dumps(document))
+            for words in ((whole, changed), (changed, whole, "--json")):
+                code = main(["compare", *map(str, words)])
+                printed = capsys.readouterr()
+                refusals += code
+                lines = printed.err.splitlines()
+                assert (code, len(lines)) in ((0, 0), (1, 1)), (path, value, printed)
+                assert not code or re.search(
+                    "changed.json' (was|is) .*compare|different models", lines[0]
+                ), lines
+    assert refusals > 100
+
+
+def test_a_process_that_dies_is_a_failure_with_its_last_words() -> None:
+    """Killed in the middle, it is told apart from one that answers."""
+    process = VersionProcess(
+        {
+            "model": "petals",
+            "models_dir": str(MODELS),
+            "version": "tflite",
+            "threads": 1,
+        }
+    )
+    try:
+        assert process.ask("open", seconds=TIMEOUT_S)["format"] == "tflite"
+        process._process.kill()
+        with pytest.raises(VersionFailure, match="its process ended with signal 9"):
+            process.ask("memory", seconds=TIMEOUT_S)
+    finally:
+        process.close()
+
+
+def test_a_process_that_takes_too_long_is_a_failure() -> None:
+    """The wait has an end."""
+    process = VersionProcess(
+        {
+            "model": "petals",
+            "models_dir": str(MODELS),
+            "version": "tflite",
+            "threads": 1,
+        }
+    )
+    try:
+        with pytest.raises(VersionFailure, match="did not answer within 0 s"):
+            process.ask("open", seconds=0)
+    finally:
+        process.close()

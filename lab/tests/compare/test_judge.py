@@ -1,0 +1,399 @@
+"""How answers of each task are scored and held against each other."""
+
+from __future__ import annotations
+
+import base64
+import io
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import PIL.Image
+import pytest
+from sklearn.metrics import f1_score, jaccard_score
+
+from pocketserve.terminal.errors import CommandError
+from pocketserve_lab.compare.detections import precision_figures
+from pocketserve_lab.compare.judge import judge
+from pocketserve_lab.compare.samples import read_classes
+from pocketserve_lab.compare.scores import measure_for
+
+
+def classes(*order: int) -> dict[str, Any]:
+    """Return a classifier's answer: the classes, best first."""
+    entries = [
+        {"label": f"c{i}", "index": i, "score": 1 - place / 10}
+        for place, i in enumerate(order)
+    ]
+    return {"predictions": entries}
+
+
+def value(number: float) -> dict[str, Any]:
+    """Return a regression's answer."""
+    return {"predictions": [{"name": "y", "value": number}]}
+
+
+def box(label: str, x: float, score: float = 0.9) -> dict[str, Any]:
+    """Return a detection of 10 by 10 pixels."""
+    return {
+        "label": label,
+        "index": 0,
+        "score": score,
+        "box": {"x": x, "y": 0, "width": 10, "height": 10},
+    }
+
+
+def true_box(label: str, x: float) -> dict[str, Any]:
+    """Return a true box of 10 by 10 pixels."""
+    return {"label": label, "x": x, "y": 0, "width": 10, "height": 10}
+
+
+def mask(rows: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """Return a segmentation's answer."""
+    file = io.BytesIO()
+    PIL.Image.fromarray(np.array(rows, np.uint8)).save(file, "PNG")
+    return {"predictions": [], "mask": base64.b64encode(file.getvalue()).decode()}
+
+
+def test_a_classifier_that_lost_six_of_ten_is_measurably_worse() -> None:
+    """One that lost five is not, though it looks bad: that may be chance; another order of the rest loses nothing."""
+    good = [classes(0, 1, 2)] * 10
+    answers = {
+        "a": good,
+        "six": [classes(1, 0, 2)] * 6 + good[:4],
+        "five": [classes(1, 0, 2)] * 5 + good[:5],
+        "rest": [classes(0, 2, 1)] * 10,
+    }
+    verdicts = judge("image-classification", answers, "a", ["c0"] * 10)
+    assert {name: v["test"]["worse"] for name, v in verdicts.items()} == {
+        **{"a": False, "six": True, "five": False, "rest": False}
+    }
+    assert (
+        verdicts["six"]["accuracy"]["value"] == 0.4
+        and verdicts["six"]["agreement"]["share"]["value"] == 0.4
+    )
+    assert verdicts["rest"]["agreement"]["largest_difference"] == pytest.approx(0.1)
+    assert verdicts["six"]["test"]["text"] == "0 gained, 6 lost"
+
+
+def test_without_labels_the_reference_is_the_truth() -> None:
+    """Six answers that differ from it are more than chance."""
+    verdicts = judge(
+        "image-classification",
+        {"a": [classes(0)] * 9, "b": [classes(1)] * 6 + [classes(0)] * 3},
+        "a",
+        [None] * 9,
+    )
+    assert verdicts["b"]["accuracy"] is None and verdicts["b"]["test"]["worse"]
+    assert verdicts["b"]["test"]["text"] == "6 of 9 answers differ"
+
+
+def test_a_label_may_be_a_number() -> None:
+    """The class's index counts as its name."""
+    verdicts = judge("audio-classification", {"a": [classes(3)]}, "a", ["3"])
+    assert verdicts["a"]["accuracy"]["value"] == 1.0
+
+
+def test_labels_that_are_numbers_are_no_indices() -> None:
+    """With labels from 1 to 4 a version that answers one class too high has nothing right."""
+
+    def numbered(best: int) -> dict[str, Any]:
+        order = [best, *(i for i in range(4) if i != best)]
+        return {
+            "predictions": [
+                {"label": str(i + 1), "index": i, "score": 1 - n / 10}
+                for n, i in enumerate(order)
+            ]
+        }
+
+    answers = {
+        "a": [numbered(i) for i in (0, 1, 2)],
+        "high": [numbered(i) for i in (1, 2, 3)],
+    }
+    verdicts = judge("image-classification", answers, "a", ["1", "2", "3"])
+    assert [v["accuracy"]["value"] for v in verdicts.values()] == [1.0, 0.0]
+    assert [v["agreement"]["share"]["value"] for v in verdicts.values()] == [1.0, 0.0]
+
+
+def test_labels_that_nobody_knows_are_no_truth() -> None:
+    """All versions would score 0, and none be worse."""
+    with pytest.raises(
+        CommandError,
+        match="no version knows any of the labels of the data, such as 'zero'",
+    ):
+        judge(
+            "image-classification",
+            {"a": [classes(0)], "b": [classes(1)]},
+            "a",
+            ["zero"],
+        )
+
+
+def test_top_5_and_f1() -> None:
+    """The fifth of six is within five; F1 is the mean over the classes that are true or answered."""
+    answers = [
+        classes(0, 1, 2, 3, 4, 5),
+        classes(1, 2, 3, 4, 0, 5),
+        classes(1, 0, 2, 3, 4, 5),
+    ]
+    figures = measure_for("image-classification").overall(
+        answers, [frozenset([0]), frozenset([0]), frozenset([1])]
+    )
+    assert figures == {"top-5": 1.0, "F1": pytest.approx((2 / 3 + 2 / 3) / 2)}
+
+
+def test_f1_is_scikit_learns() -> None:
+    """The macro mean, also over classes that are answered and never true, or true and never answered."""
+    generator = np.random.default_rng(7)
+    actual, answered = generator.integers(0, 6, 40), generator.integers(2, 9, 40)
+    figures = measure_for("text-classification").overall(
+        [classes(index) for index in answered.tolist()],
+        [frozenset([index]) for index in actual.tolist()],
+    )
+    assert figures["F1"] == pytest.approx(f1_score(actual, answered, average="macro"))
+
+
+def lettered(best: int) -> dict[str, Any]:
+    """Return the answer of a classifier whose classes are A, a and B."""
+    order = [best, *(index for index in range(3) if index != best)]
+    return {
+        "predictions": [
+            {"label": "AaB"[i], "index": i, "score": 1 - n / 10}
+            for n, i in enumerate(order)
+        ]
+    }
+
+
+def test_letters_are_classes_of_their_own() -> None:
+    """Where a model tells A and a apart, the truth does; F1 has both."""
+    answers = {
+        "right": [lettered(i) for i in (0, 1, 2)],
+        "small": [lettered(i) for i in (1, 1, 2)],
+    }
+    verdicts = judge("image-classification", answers, "right", ["A", "a", "B"])
+    assert [v["accuracy"]["value"] for v in verdicts.values()] == [
+        1.0,
+        pytest.approx(2 / 3),
+    ]
+    assert verdicts["small"]["accuracy"]["figures"]["F1"] == pytest.approx(
+        (0 + 2 / 3 + 1) / 3
+    )
+
+
+def test_all_truths_are_read_in_one_way() -> None:
+    """Among labels a number is a label; among numbers the number of a class; other letters only if all else fails."""
+    labels = list(enumerate(["1", "2", "3"]))
+    assert read_classes(["1", "3", "0"], labels) == [{0}, {2}, set()]
+    assert read_classes(["0", "1", "0"], labels) == [{0}, {1}, {0}]
+    assert read_classes(["CAT", " Dog"], [(0, "cat"), (1, "dog")]) == [{0}, {1}]
+    assert read_classes(["cat", "2"], [(0, "Cat"), (1, "dog")]) == [{0}, set()]
+    assert read_classes(["crane"], [(0, "crane"), (1, "cat"), (2, "crane")]) == [{0, 2}]
+
+
+def test_an_error_of_a_regression() -> None:
+    """Ten per cent more error on every row is measured; rounding is not, however certain."""
+    truth = [str(number) for number in range(1, 31)]
+    exact = [value(float(number) + 1) for number in range(1, 31)]
+    worse = [value(float(number) + 1.1) for number in range(1, 31)]
+    rounded = [value(float(number) + 1 + 1e-7) for number in range(1, 31)]
+    verdicts = judge(
+        "tabular-regression",
+        {"a": exact, "worse": worse, "rounded": rounded},
+        "a",
+        truth,
+    )
+    assert verdicts["a"]["accuracy"]["value"] == pytest.approx(1.0)
+    assert not verdicts["a"]["accuracy"]["more_is_better"]
+    assert (
+        verdicts["worse"]["test"]["worse"] and not verdicts["rounded"]["test"]["worse"]
+    )
+    assert verdicts["rounded"]["agreement"]["share"]["value"] == 1.0
+
+
+def test_rounding_is_no_loss_beside_a_perfect_reference() -> None:
+    """Its mean error is 0, which nothing can be held against; a real loss is one all the same."""
+    truth = [str(number) for number in range(1, 31)]
+    answers = {
+        "a": [value(float(number)) for number in truth],
+        "rounded": [value(float(number) + 1e-6) for number in truth],
+        "worse": [value(float(number) + 0.5) for number in truth],
+    }
+    verdicts = judge("tabular-regression", answers, "a", truth)
+    assert {name: v["test"]["worse"] for name, v in verdicts.items()} == {
+        "a": False,
+        "rounded": False,
+        "worse": True,
+    }
+    few = judge(
+        "tabular-regression",
+        {name: each[:1] for name, each in answers.items()},
+        "a",
+        truth[:1],
+    )
+    assert not few["worse"]["test"]["worse"]
+    assert (
+        few["worse"]["test"]["text"]
+        == "mean absolute error +0.5; a loss shows from 6 samples on"
+    )
+    assert (
+        verdicts["worse"]["test"]["text"] == "mean absolute error +0.5 (+0.5 to +0.5)"
+    )  # as the score is shown
+    assert verdicts["rounded"]["test"]["text"].endswith(
+        "; a change below 0.1% counts as none"
+    )
+
+
+def test_average_precision() -> None:
+    """Two boxes, three detections: right, wrong, right. Precision is 1 up to half the recall, then 2/3."""
+    answer = {
+        "predictions": [box("cat", 0, 0.9), box("cat", 50, 0.8), box("cat", 101, 0.7)]
+    }
+    truth = [true_box("cat", 0), true_box("cat", 100)]
+    measure = measure_for("object-detection")
+    assert measure.overall([answer], [truth])["mAP at 0.5"] == pytest.approx(
+        (51 + 50 * 2 / 3) / 101
+    )
+    assert measure.score(answer, truth) == pytest.approx(2 * 2 / 5)
+    # 9 of 11 pixels overlap: the second box no longer counts from an IoU of 0.85 on.
+    assert measure.overall([answer], [truth])["mAP"] == pytest.approx(
+        (7 * (51 + 50 * 2 / 3) / 101 + 3 * 51 / 101) / 10
+    )
+
+
+def scene(seed: int) -> tuple[list[list[Any]], list[list[Any]]]:
+    """Return detections and true boxes of eight pictures, made up."""
+    generator = random.Random(seed)
+    answers, truths = [], []
+    for _ in range(8):
+        boxes = [
+            {
+                "label": generator.choice(["cat", "dog"]),
+                **{key: generator.uniform(0, 200) for key in ("x", "y")},
+                **{key: generator.uniform(20, 99) for key in ("width", "height")},
+            }
+            for _ in range(generator.randrange(5))
+        ]
+        entries = []
+        for true in boxes * 2:
+            place = {
+                key: true[key] + generator.gauss(0, 5)
+                for key in ("x", "y", "width", "height")
+            }
+            label = true["label"] if generator.random() < 0.8 else "cow"
+            entries.append({"label": label, "score": generator.random(), "box": place})
+        answers.append(sorted(entries, key=lambda entry: -entry["score"]))
+        truths.append(boxes)
+    return answers, truths
+
+
+@pytest.mark.parametrize(
+    ("seed", "at_half", "whole"),
+    [(0, 0.7066831683168316, 0.2718290043290043), (1, 0.9017326732673266, 0.5082260726072607),
+     (2, 0.9579207920792079, 0.5727604903347479)],
+)  # fmt: skip
+def test_average_precision_is_cocos(seed: int, at_half: float, whole: float) -> None:
+    """The numbers are those of pycocotools 2.0 on the same boxes."""
+    assert precision_figures(*scene(seed)) == {
+        "mAP at 0.5": pytest.approx(at_half),
+        "mAP": pytest.approx(whole),
+    }
+
+
+def test_unsure_detections_count_for_the_average_precision_alone() -> None:
+    """Callers do not get them, so that a picture's F1 and the agreement leave them out."""
+    measure = measure_for("object-detection")
+    unsure = {"predictions": [], "further": [box("cat", 0, 0.1)]}
+    assert measure.score(unsure, [true_box("cat", 0)]) == 0.0
+    assert measure.overall([unsure], [[true_box("cat", 0)]])["mAP"] == 1.0
+    answers = {
+        "a": [{"predictions": [box("cat", 0)]}],
+        "b": [{**unsure, "predictions": [box("cat", 0)]}],
+    }
+    assert (
+        judge("object-detection", answers, "a", [None])["b"]["agreement"][
+            "largest_difference"
+        ]
+        == 0.0
+    )
+
+
+def test_iou_is_scikit_learns() -> None:
+    """Of one picture, the mean over the classes that are in either mask."""
+    generator = np.random.default_rng(3)
+    predicted, actual = (
+        generator.choice([0, 1, 4], (12, 9)),
+        generator.choice([0, 4, 7], (12, 9)),
+    )
+    expected = jaccard_score(
+        actual.ravel(), predicted.ravel(), average="macro", zero_division=0
+    )
+    assert measure_for("image-segmentation").score(
+        mask(predicted.tolist()), actual
+    ) == pytest.approx(expected)
+
+
+def test_a_box_is_taken_once_and_only_by_its_label() -> None:
+    """The second detection of one object is a mistake."""
+    measure = measure_for("object-detection")
+    twice = {"predictions": [box("cat", 0), box("cat", 1)]}
+    assert measure.score(twice, [true_box("cat", 0)]) == pytest.approx(2 / 3)
+    assert measure.score(twice, [true_box("dog", 0)]) == 0.0
+    assert measure.score({"predictions": []}, []) == 1.0
+
+
+def test_masks_are_compared_at_the_truths_size() -> None:
+    """A mask of half the size is enlarged; pixels of 255 are judged by nobody."""
+    measure = measure_for("image-segmentation")
+    truth = np.array([[0, 0, 1, 1], [0, 0, 1, 255]], np.uint8)
+    assert measure.score(mask([[0, 1]]), truth) == 1.0
+    assert measure.score(mask([[0, 0]]), truth) == pytest.approx((4 / 7 + 0) / 2)
+    assert measure.overall([mask([[0, 1]])], [truth]) == {"IoU over all pixels": 1.0}
+
+
+def test_texts_share_words() -> None:
+    """Case and points do not count."""
+    measure = measure_for("question-answering")
+    answer = {"predictions": [{"answer": "The red house."}]}
+    assert measure.score(answer, "red house") == pytest.approx(2 * 2 / 5)
+    assert measure.overall([answer], ["the red house"]) == {"exact": 1.0}
+
+
+def test_other_answers_are_compared_by_their_numbers() -> None:
+    """Of tensors one per cent of the largest number is the same; another shape never is."""
+
+    def tensors(*values: float) -> dict[str, Any]:
+        return {
+            "outputs": [{"name": "y", "shape": [len(values)], "values": list(values)}]
+        }
+
+    answers = {
+        "a": [tensors(1, 100)],
+        "near": [tensors(1.9, 100)],
+        "far": [tensors(3, 100)],
+        "other": [tensors(1)],
+    }
+    verdicts = judge("tensors", answers, "a", [None])
+    assert [v["agreement"]["share"]["value"] for v in verdicts.values()] == [
+        1.0,
+        1.0,
+        0.0,
+        0.0,
+    ]
+    assert verdicts["other"]["agreement"]["largest_difference"] is None
+
+
+def test_a_version_that_fails_is_worse() -> None:
+    """However few samples there are; what the reference itself fails on counts for nobody."""
+    error = {"error": "the model failed on this input"}
+    answers = {
+        "a": [classes(0), error],
+        "b": [error, classes(0)],
+        "c": [classes(0), error],
+    }
+    verdicts = judge("image-classification", answers, "a", ["c0", "c0"])
+    assert verdicts["b"]["test"] == {
+        "worse": True,
+        "text": "it fails on 1 of 1 samples: the model failed on this input",
+    }
+    assert verdicts["c"]["accuracy"]["value"] == 1.0

@@ -1,0 +1,247 @@
+"""Faults planted into public networks with trained weights, on which nothing of ``compare --layers`` was tuned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import PIL.Image
+import pytest
+from onnx import helper, numpy_helper
+
+from pocketserve_lab.compare.layers import compare_layers
+from pocketserve_lab.compare.session import Plan
+from vision_cases import MNIST, TURNED
+
+pytestmark = [pytest.mark.assets, pytest.mark.onnx]
+
+VERSIONS = """
+[versions.whole]
+file = "whole.onnx"
+
+[versions.faulty]
+file = "faulty.onnx"
+"""
+
+
+@pytest.fixture(autouse=True)
+def _no_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files are changed a little, and a trial of each would be most of the time."""
+    monkeypatch.setenv("POCKETSERVE_QUARANTINE", "false")
+
+
+def nodes(model: Any, operator: str) -> list[Any]:
+    """Return the nodes of a kind, in order."""
+    return [node for node in model.graph.node if node.op_type == operator]
+
+
+def constant(model: Any, array: Any) -> str:
+    """Add a constant and return its name."""
+    name = f"planted_{len(model.graph.initializer)}"
+    model.graph.initializer.append(numpy_helper.from_array(np.asarray(array), name))
+    return name
+
+
+def behind(model: Any, name: str, *chain: tuple[str, Any]) -> None:
+    """Put operators, each with its constants, behind a tensor: whoever read that reads their result."""
+    readers = [node for node in model.graph.node if name in node.input]
+    last = name
+    planted = []
+    for number, (operator, values) in enumerate(chain):
+        attributes = values if isinstance(values, dict) else {}
+        inputs = [] if attributes else [constant(model, value) for value in values]
+        planted.append(
+            helper.make_node(
+                operator, [last, *inputs], [f"{name}_planted{number}"], **attributes
+            )
+        )
+        last = planted[-1].output[0]
+    for node in readers:
+        for place, each in enumerate(node.input):
+            if each == name:
+                node.input[place] = last
+    at = next((n for n, node in enumerate(model.graph.node) if name in node.output), -1)
+    for offset, node in enumerate(planted):
+        model.graph.node.insert(at + 1 + offset, node)
+
+
+def weight(model: Any, name: str, change: Callable[[Any], Any]) -> None:
+    """Change an initializer, or the value of a node Constant."""
+    for entry in model.graph.initializer:
+        if entry.name == name:
+            entry.CopyFrom(
+                numpy_helper.from_array(
+                    change(numpy_helper.to_array(entry).copy()), name
+                )
+            )
+    for node in nodes(model, "Constant"):
+        if name in node.output:
+            value = numpy_helper.to_array(node.attribute[0].t).copy()
+            node.attribute[0].t.CopyFrom(numpy_helper.from_array(change(value), name))
+
+
+def rounding_of(scale: float) -> list[tuple[str, Any]]:
+    """Return operators that round to int8."""
+    return [
+        ("QuantizeLinear", (np.float32(scale), np.int8(0))),
+        ("DequantizeLinear", (np.float32(scale), np.int8(0))),
+    ]
+
+
+def reorder(*perm: int) -> tuple[str, Any]:
+    """Return an operator that exchanges axes."""
+    return ("Transpose", {"perm": list(perm)})
+
+
+def plant(model: Any, fault: str) -> None:
+    """Plant a fault."""
+    image = model.graph.input[0].name
+    relus, convs = nodes(model, "Relu"), nodes(model, "Conv")
+    if fault == "wants 0 to 1":
+        behind(model, image, ("Mul", [np.float32(255)]))
+    elif fault == "wants another mean":
+        behind(model, image, ("Add", [np.float32(40)]))
+    elif fault == "wants 0 to 255":
+        behind(model, image, ("Mul", [np.float32(1 / 127.5)]), ("Sub", [np.float32(1)]))
+    elif fault == "wants RGB":
+        behind(model, image, ("Gather", {"axis": 1}))
+        gather = nodes(model, "Gather")[0]
+        gather.input.append(constant(model, np.array([2, 1, 0])))
+    elif fault == "height and width":
+        behind(model, image, reorder(0, 1, 3, 2))
+    elif fault == "range too narrow":
+        behind(model, relus[1].output[0], *rounding_of(LARGEST[len(convs)] / 5 / 127))
+    elif fault == "range too wide":
+        behind(model, relus[1].output[0], *rounding_of(LARGEST[len(convs)] * 20 / 127))
+    elif fault == "ReLU missing":
+        relus[1].op_type = "Identity"
+    elif fault == "leaky ReLU":
+        relus[1].op_type = "LeakyRelu"
+        relus[1].attribute.append(helper.make_attribute("alpha", 0.2))
+    elif fault == "bias missing":
+        weight(model, nodes(model, "Add")[1].input[1], lambda bias: 0 * bias)
+    elif fault == "normalisation wrong":
+        weight(
+            model,
+            nodes(model, "BatchNormalization")[2].input[1],
+            lambda scale: scale[::-1].copy(),
+        )
+    elif fault == "weights wrong":
+        noise = np.random.default_rng(1)
+        weight(
+            model,
+            convs[1].input[1],
+            lambda w: w + noise.normal(0, w.std(), w.shape).astype(w.dtype),
+        )
+    elif fault == "overflow":
+        behind(model, relus[1].output[0], ("Mul", [np.float32(3e38)]))
+    elif fault == "rounded as it should be":
+        for number, relu in enumerate(relus[:2]):
+            behind(
+                model,
+                relu.output[0],
+                *rounding_of(LARGEST[len(convs)] * (1.1 + number) / 127),
+            )
+
+
+LARGEST = {2: 1700.0, 53: 10.0}
+"""About the largest number behind the second ReLU, by the count of convolutions."""
+
+DIGIT, TURN = ("mnist", MNIST, ""), ("ppocr_v2_cls", TURNED, "upright\nturned\n")
+CASES = [
+    (DIGIT, "wants 0 to 1", "preprocessing"),
+    (DIGIT, "wants another mean", "preprocessing"),
+    (DIGIT, "height and width", "layout"),
+    (DIGIT, "range too narrow", "calibration"),
+    (DIGIT, "range too wide", "calibration"),
+    (DIGIT, "ReLU missing", "activation"),
+    (DIGIT, "leaky ReLU", "activation"),
+    (DIGIT, "bias missing", "weights"),
+    (DIGIT, "weights wrong", "operator"),
+    (DIGIT, "overflow", "overflow"),
+    (TURN, "wants 0 to 255", "preprocessing"),
+    (TURN, "wants RGB", "channels"),
+    (TURN, "range too narrow", "calibration"),
+    (TURN, "range too wide", "calibration"),
+    (TURN, "ReLU missing", "activation"),
+    (TURN, "leaky ReLU", "activation"),
+    (TURN, "normalisation wrong", "weights"),
+    (TURN, "weights wrong", "operator"),
+]
+
+
+def lay_out(
+    assets: Path, folder: Path, subject: tuple[str, str, str], fault: str
+) -> Plan:
+    """Write the model with both versions, and pictures to ask: parts of a page, and of a photograph."""
+    name, manifest, labels = subject
+    (folder / "net" / "samples").mkdir(parents=True)
+    (folder / "net" / "model.toml").write_text(manifest + VERSIONS)
+    (folder / "net" / "labels.txt").write_text(labels)
+    model = onnx.load(assets / "models" / "onnx" / f"{name}.onnx")
+    for opset in model.opset_import:
+        opset.version = max(
+            opset.version, 10
+        )  # rounding needs it, and the other operators mean what they did
+    model.ir_version = max(model.ir_version, 4)
+    onnx.save(model, folder / "net" / "whole.onnx")
+    plant(model, fault)
+    onnx.save(model, folder / "net" / "faulty.onnx")
+    with PIL.Image.open(assets / "inputs" / "images" / "page.png") as page:
+        for number in range(4):
+            part = page.convert("RGB").crop(
+                (
+                    20 + 60 * number,
+                    10 + 30 * number,
+                    212 + 60 * number,
+                    58 + 30 * number,
+                )
+            )
+            part.save(folder / "net" / "samples" / f"page{number}.png")
+    with PIL.Image.open(assets / "inputs" / "images" / "coffee.png") as photograph:
+        photograph.convert("RGB").crop((100, 100, 292, 148)).save(
+            folder / "net" / "samples" / "photograph.png"
+        )
+    return Plan("net", str(folder))
+
+
+def explained(
+    assets: Path, folder: Path, subject: tuple[str, str, str], fault: str
+) -> dict[str, Any]:
+    """Return how a whole network and one with a fault compare."""
+    return compare_layers(lay_out(assets, folder, subject, fault), ("whole", "faulty"))
+
+
+def test_planted_faults_are_named(assets: Path, tmp_path: Path) -> None:
+    """At least eight of ten."""
+    rows = []
+    for number, (subject, fault, kind) in enumerate(CASES):
+        cause = explained(assets, tmp_path / str(number), subject, fault)["cause"] or {
+            "kind": "none",
+            "sentence": "",
+        }
+        rows.append(
+            (
+                cause["kind"] == kind,
+                subject[0],
+                fault,
+                kind,
+                cause["kind"],
+                cause["sentence"],
+            )
+        )
+    wrong = [row[1:] for row in rows if not row[0]]
+    assert len(wrong) <= 0.2 * len(CASES), wrong
+
+
+@pytest.mark.parametrize("subject", [DIGIT, TURN], ids=["mnist", "turned"])
+@pytest.mark.parametrize("fault", ["none", "rounded as it should be"])
+def test_a_healthy_version_is_not_called_faulty(
+    subject: tuple[str, str, str], fault: str, assets: Path, tmp_path: Path
+) -> None:
+    """Neither one that is the same, nor one that is rounded to int8."""
+    cause = explained(assets, tmp_path, subject, fault)["cause"]
+    assert cause is None or cause["kind"] == "rounding", cause

@@ -1,0 +1,186 @@
+"""The rule by which a version is recommended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pocketserve_lab.compare.recommend import recommend
+
+ROUNDS = 20
+
+
+def version(
+    run_ms: float, file_bytes: int, score: float | None = None, *, worse: bool = False
+) -> dict[str, Any]:
+    """Return a version's figures, with the same time in every round."""
+    accuracy = (
+        None
+        if score is None
+        else {"value": score, "more_is_better": True, "samples": 10}
+    )
+    return {
+        "run_ms": {"p50": {"value": run_ms, "low": run_ms, "high": run_ms}},
+        "samples": {
+            "run_ms": [[run_ms * (1 + number / 100)] for number in range(ROUNDS)]
+        },
+        "file_bytes": file_bytes,
+        "accuracy": accuracy,
+        "agreement": {"samples": 10},
+        "test": {
+            "name": "McNemar, exact",
+            "worse": worse,
+            "p": 0.5,
+            "text": "0 of 10 answers differ",
+        },
+    }
+
+
+def recommended(default: str = "a", **versions: dict[str, Any]) -> dict[str, Any]:
+    """Return the recommendation; the first version is the reference."""
+    data = {"samples": ["0.png"]}
+    return recommend(
+        {
+            "versions": versions,
+            "default": default,
+            "reference": next(iter(versions)),
+            "data": data,
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("versions", "expected"),
+    [
+        ({"a": version(2, 100), "b": version(1, 100)}, "b"),
+        ({"a": version(2, 100), "b": version(1, 100, worse=True)}, "a"),
+        ({"a": version(1.0, 100), "b": version(1.09, 50)}, "b"),
+        ({"a": version(1.0, 100), "b": version(1.2, 50)}, "a"),
+        ({"a": version(1.0, 100), "b": version(1.0, 100)}, "a"),
+    ],
+    ids=[
+        "faster",
+        "faster but worse",
+        "as fast and smaller",
+        "smaller but slower",
+        "no difference",
+    ],
+)
+def test_the_rule(versions: dict[str, dict[str, Any]], expected: str) -> None:
+    """Fastest of those that are not worse; of equally fast ones the smallest; of equal ones the default."""
+    assert recommended(**versions)["version"] == expected
+
+
+def in_turns(file_bytes: int, *turns: list[float]) -> dict[str, Any]:
+    """Return a version's figures, with these turns over and over."""
+    facts = version(1.0, file_bytes)
+    facts["samples"]["run_ms"] = [
+        turns[number % len(turns)] for number in range(ROUNDS)
+    ]
+    return facts
+
+
+def test_a_version_that_is_slower_by_chance_only_may_win_by_its_size() -> None:
+    """Up to a quarter slower, where it was faster in some of the rounds."""
+    steady = in_turns(100, [1.0])
+    result = recommended(a=steady, b=in_turns(50, [1.9], [0.75]))
+    assert (
+        result["version"] == "b"
+        and "1.2 times (0.99 to 1.4) as long as a" in result["sentences"]
+    )
+    assert recommended(a=steady, b=in_turns(50, [2.6], [0.75]))["version"] == "a"
+
+
+@pytest.mark.parametrize("fast_of_10", [4, 6])
+def test_a_run_that_is_now_fast_now_slow_counts_by_what_it_takes_on_average(
+    fast_of_10: int,
+) -> None:
+    """Threads that sometimes wait for each other: whether most rounds were fast by a hair does not turn the choice."""
+    fast, slow = [0.02, 0.02, 0.17], [0.17, 0.17, 0.02]
+    jumpy = in_turns(50, *[fast] * fast_of_10, *[slow] * (10 - fast_of_10))
+    result = recommended(a=in_turns(100, [0.05]), b=jumpy)
+    assert (result["version"], result["fastest"]) == ("a", "a")
+
+
+def test_the_average_is_the_one_that_ranks() -> None:
+    """By the arithmetic mean b would take longer than a, and yet be called faster."""
+    said = recommended(a=in_turns(100, [1.0]), b=in_turns(100, [0.1], [3.0]))[
+        "sentences"
+    ]
+    assert said.startswith("Serve b: its run takes 0.548 ms on average, 1.8 times")
+
+
+def test_two_sentences_say_what_counts() -> None:
+    """They name both versions, their times and sizes, the test, and what so few samples could have shown."""
+    said = recommended(
+        a=version(2, 2000, 0.9), b=version(1, 1000, 0.9), c=version(4, 500, 1.0)
+    )["sentences"]
+    assert said == (
+        "Serve b: its run takes 1.09 ms on average, 2 times (2 to 2) as fast as a, the default version, with 1.0 kB "
+        "instead of 2.0 kB. It is not measurably worse than a (p = 0.5), the smallest is c, the most accurate is c, "
+        "and 10 labelled samples can show a loss from 60.0% on."
+    )
+    kept = recommended(a=version(1, 100), b=version(2, 200))["sentences"]
+    assert (
+        kept.startswith("Keep a, the default version: its run takes 1.09 ms on average")
+        and kept.count(". ") == 1
+    )
+
+
+def test_sentences_do_not_contradict_each_other() -> None:
+    """None is called the fastest or smallest that is not, a gain no loss, and random numbers no samples."""
+    kept = recommended(a=version(1, 100, 0.9), b=version(2, 50, 0.9))["sentences"]
+    first = "Keep a, the default version: its run takes 1.09 ms on average, and none that answers as well is faster. "
+    assert kept.startswith(first)
+    assert "the smallest is b" in kept
+    kept = recommended(a=version(1.05, 50), b=version(1, 100))["sentences"]
+    assert "1.1 times (1.1 to 1.1) as long as b, whose file is not smaller. " in kept
+    better = {
+        **version(1, 50, 1.0),
+        "test": {"name": "McNemar, exact", "worse": False, "better": True, "p": 0.01},
+    }
+    assert (
+        "It is measurably better than a (p = 0.01)"
+        in recommended(a=version(2, 100, 0.5), b=better)["sentences"]
+    )
+    lost = recommended("b", a=version(2, 100), b=version(1, 50, worse=True))[
+        "sentences"
+    ]
+    assert lost.startswith(
+        "Serve a: its run takes 2.19 ms on average; b, the default version, is measurably worse. "
+    )
+    gone = recommended("c", a=version(2, 100))["sentences"]
+    assert gone.startswith(
+        "Serve a: its run takes 2.19 ms on average; c, the default version, was not compared. "
+    )
+    made_up = recommend(
+        {
+            "versions": {"a": version(1, 1)},
+            "default": "a",
+            "reference": "a",
+            "data": {"samples": []},
+        }
+    )
+    assert "10 made-up inputs" in made_up["sentences"]
+
+
+def test_one_turn_is_no_interval() -> None:
+    """What was measured once is said without one, and a fifth more time may be chance."""
+
+    def single(run_ms: float, file_bytes: int) -> dict[str, Any]:
+        facts = version(run_ms, file_bytes)
+        facts["samples"]["run_ms"] = [[run_ms]]
+        return facts
+
+    result = recommended(a=single(1, 100), b=single(1.2, 50))
+    assert (
+        result["version"] == "b"
+        and ", 1.2 times as long as a, the default version" in result["sentences"]
+    )
+
+
+def test_nothing_good_is_nothing_recommended() -> None:
+    """A reference that fails itself leaves nothing to trust."""
+    result = recommended(a=version(1, 100, worse=True))
+    assert result["version"] is None and "Nothing is recommended" in result["sentences"]

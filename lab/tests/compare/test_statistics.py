@@ -1,0 +1,144 @@
+"""Intervals and tests, held against SciPy and against what is known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from pocketserve_lab.compare.statistics import (
+    bootstrap,
+    least_provable_loss,
+    mcnemar_exact,
+    paired_permutation,
+    percentiles,
+    time_ratio,
+    wilson,
+)
+
+times = st.floats(1e-3, 1e5)
+
+
+@pytest.mark.parametrize(
+    ("gains", "losses"), [(0, 0), (0, 1), (0, 6), (3, 3), (2, 9), (40, 71), (500, 600)]
+)
+def test_mcnemar_is_the_binomial_test_of_the_discordant_pairs(
+    gains: int, losses: int
+) -> None:
+    """SciPy has the same test under its other name."""
+    number = gains + losses
+    expected = stats.binomtest(gains, number, 0.5).pvalue if number else 1.0
+    assert mcnemar_exact(gains, losses) == pytest.approx(expected)
+    assert mcnemar_exact(gains, losses) == mcnemar_exact(losses, gains)
+
+
+def test_six_losses_are_the_fewest_that_show() -> None:
+    """Five of five may be chance (p = 1/16), six of six not (p = 1/32)."""
+    assert least_provable_loss() == 6
+    assert (mcnemar_exact(0, 5), mcnemar_exact(0, 6)) == (1 / 16, 1 / 32)
+
+
+@pytest.mark.parametrize(
+    ("successes", "number"), [(0, 10), (10, 10), (7, 10), (449, 450)]
+)
+def test_wilson_is_scipys(successes: int, number: int) -> None:
+    """The interval lies within 0 and 1 and holds the share."""
+    interval = stats.binomtest(successes, number).proportion_ci(method="wilson")
+    value, low, high = wilson(successes, number)
+    assert (low, high) == pytest.approx((interval.low, interval.high), abs=1e-6)
+    assert 0 <= low <= value <= high <= 1
+
+
+def test_bootstrap_of_a_mean_agrees_with_the_normal_interval() -> None:
+    """Of 400 numbers both are about the same, and a second call gives the very same."""
+    values = np.random.default_rng(1).normal(3, 2, 400)
+    value, low, high = bootstrap(values, np.mean)
+    half = 1.96 * values.std(ddof=1) / 20
+    assert value == values.mean()
+    assert (low, high) == pytest.approx((value - half, value + half), abs=0.05)
+    assert bootstrap(values, np.mean) == (value, low, high)
+
+
+def test_paired_permutation_tells_a_loss_from_chance() -> None:
+    """A small constant loss is seen through noise that is common to both; none is seen where there is none."""
+    random = np.random.default_rng(2)
+    noise = random.normal(0, 1, 200)
+    estimate, p = paired_permutation(noise - noise.mean() - 0.5)
+    assert p < 0.01 and estimate.high < 0 and estimate.value == pytest.approx(-0.5)
+    assert paired_permutation(noise - noise.mean())[1] > 0.5
+    assert paired_permutation([0.0] * 20) == ((0.0, 0.0, 0.0), 1.0)
+
+
+@pytest.mark.parametrize("number", [1, 2, 5, 6, 12, 13])
+def test_few_differences_prove_little(number: int) -> None:
+    """However large they are: of n signs all are the same in 2 of 2^n cases, which is less than 0.05 from 6 on."""
+    p = paired_permutation([-1.0] * number)[1]
+    assert p == pytest.approx(2 / 2**number, abs=2e-3) and (p < 0.05) == (number >= 6)
+
+
+@pytest.mark.parametrize("number", [4, 9, 40])
+def test_permutation_is_scipys(number: int) -> None:
+    """Exact for few differences, and close for many."""
+    values = np.random.default_rng(number).normal(-0.3, 1, number)
+    expected = stats.permutation_test(
+        (values,),
+        np.mean,
+        permutation_type="samples",
+        n_resamples=20000,
+        random_state=1,
+    )
+    assert paired_permutation(values)[1] == pytest.approx(
+        expected.pvalue, abs=1e-9 if number <= 12 else 0.03
+    )
+
+
+def test_whole_turns_are_drawn() -> None:
+    """Samples of a turn resemble each other: turns that differ make a wide interval, however many samples they have."""
+    alike = [[1.0, 2.0, 3.0]] * 20
+    apart = [[1.0] * 50] * 10 + [[3.0] * 50] * 10
+    (median, low, high), *_ = percentiles(alike)
+    assert median == low == high == 2.0
+    (_, low, high), *_ = percentiles(apart)
+    assert (low, high) == (1.0, 3.0)
+    with pytest.raises(ValueError, match="no samples"):
+        percentiles([[]])
+
+
+def test_percentiles_of_all_samples() -> None:
+    """Turns of unequal lengths count by their samples."""
+    values = [
+        value for value, _, _ in percentiles([[float(number)] for number in range(101)])
+    ]
+    assert values == pytest.approx([50, 90, 99])
+
+
+def test_a_ratio_is_taken_round_by_round() -> None:
+    """What slows a whole round down does not blur it."""
+    slow = np.array([1.0, 10.0, 1.0, 100.0, 1.0, 5.0, 1.0])
+    assert time_ratio(list(2 * slow), list(slow)) == pytest.approx((2.0, 2.0, 2.0))
+
+
+@given(st.lists(st.tuples(times, times), min_size=1, max_size=30))
+def test_a_ratio_does_not_depend_on_which_is_the_reference(
+    pairs: list[tuple[float, float]],
+) -> None:
+    """One version is as many times faster as the other is slower, in whatever order the rounds came."""
+    left, right = zip(*pairs, strict=True)
+    assert time_ratio(left, right).value * time_ratio(
+        right, left
+    ).value == pytest.approx(1)
+    assert time_ratio(left[::-1], right[::-1]).value == pytest.approx(
+        time_ratio(left, right).value
+    )
+
+
+def test_too_few_turns_have_no_interval() -> None:
+    """Of one turn its ends would be the number itself, and of five it would hold the median too seldom."""
+    for number in (1, 5):
+        assert percentiles([[1.0, 2.0, 3.0]] * number, [0.5]) == [(2.0, None, None)]
+        value, *ends = time_ratio([2.0] * number, [1.0] * number)
+        assert value == pytest.approx(2.0) and ends == [None, None]
+    assert percentiles([[1.0, 2.0, 3.0]] * 6, [0.5])[0].low is not None
+    assert paired_permutation([0.5])[0] == (0.5, None, None)

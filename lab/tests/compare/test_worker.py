@@ -1,0 +1,20 @@
+"""The process that measures one version."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from pocketserve_lab.compare.worker import _memory
+
+BUSY = "import sys; print(sum(range(10_000_000)), flush=True); sys.stdin.read()"
+
+
+def test_the_processor_time_of_a_child_stays_counted_once_it_has_ended() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", BUSY], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None and child.stdout.readline()
+        running = _memory()["children_cpu_s"]
+        child.communicate(timeout=60)
+    assert _memory()["children_cpu_s"] >= running > 0

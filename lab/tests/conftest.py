@@ -1,0 +1,13 @@
+"""The fixtures of the server's tests, for the tests of the lab."""
+
+from __future__ import annotations
+
+from conftest import (
+    asset_server,
+    assets,
+    models_copy,
+    new_server,
+    server,
+)
+
+__all__ = ["asset_server", "assets", "models_copy", "new_server", "server"]

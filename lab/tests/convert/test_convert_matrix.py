@@ -1,0 +1,292 @@
+"""From every format, to every kind, in every mode: the matrix of docs/generated/conversions.md (``make test-convert``).
+
+A cell converts the embedded models and the five networks of ``matrix_torch.py`` and ``matrix_keras.py``. The result is
+published; a real server, with all frameworks, serves it beside the original, and both answer alike within the
+documented bound. Or the refusal is one of the documented sentences. What no converter makes is refused for one model:
+that depends on formats alone.
+
+``outcomes.json`` has what came of each cell; it must come again, and the document's table is made from it. All of them
+take hours: ``-k "unet and from-onnx"`` runs a part, and with ``POCKETSERVE_MATRIX=FILE`` each outcome is added to that
+file, and a cell that stands in it is left out. ``tools/convert_tables.py FILE`` takes them over.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from conftest import MODELS, ROOT, Server, start_server
+from pocketserve.repository.scan import scan
+from pocketserve.runtimes.tfjs.packages import MODULES_VARIABLE
+from pocketserve_lab.conversion import refusal_sentence
+from pocketserve_lab.convert.converter import KINDS, QUANTIZE_MODES, ConversionError
+from pocketserve_lab.convert.environments import ENVIRONMENTS, FOLDER_VARIABLE, ensure
+from pocketserve_lab.convert.plan import SOURCE_ORDER, plans_for
+from pocketserve_lab.convert.process import ProcessLimits
+from pocketserve_lab.convert.registry import converters
+from pocketserve_lab.convert.run import ConversionSettings, ModelConverter
+from pocketserve_lab.convert.verify import check_agreement, compare_outputs
+from trusting import trust_one
+
+pytestmark = pytest.mark.convert
+
+EMBEDDED = ("digits", "petals", "diabetes")
+NETWORKS = ("mobilenet", "unet", "transformer", "lstm", "detector")
+OF_KERAS = ("keras", "savedmodel", "tflite")
+"""The sources that a network of ``matrix_keras.py`` has; one of ``matrix_torch.py`` has the others."""
+
+AGREES, WRITTEN = "agrees", "written"
+"""The outcome of a kind that is served, and of one that nothing here runs."""
+
+CELL_LIMIT_S = 300.0
+ASKED_ROWS = 8
+FRAMEWORKS = ROOT / ".venv-all"
+RESULTS = os.environ.get("POCKETSERVE_MATRIX")
+RECORDED: dict[str, str] = json.loads(
+    Path(__file__).with_name("outcomes.json").read_text(encoding="utf-8")
+)
+DOCUMENT = (ROOT / "docs" / "convert.md").read_text(encoding="utf-8")
+
+
+class Cell(NamedTuple):
+    """A model, the format that is read, the kind that is made, and the mode."""
+
+    model: str
+    source: str
+    kind: str
+    mode: str
+
+    def __str__(self) -> str:
+        return f"{self.model}-from-{self.source}-to-{self.kind}-{self.mode}"
+
+    @property
+    def folder(self) -> str:
+        """The name of the folder that has the source."""
+        return (
+            f"{self.model}-keras"
+            if self.model in NETWORKS and self.source in OF_KERAS
+            else self.model
+        )
+
+
+def cells() -> list[Cell]:
+    """All cells, model by model and source by source; without those that stand in the results already."""
+    lines = (
+        Path(RESULTS).read_text(encoding="utf-8").splitlines()
+        if RESULTS and Path(RESULTS).exists()
+        else []
+    )
+    done = {json.loads(line)[0] for line in lines}
+    every = (
+        Cell(model, source, kind, mode)
+        for model in (*EMBEDDED, *NETWORKS)
+        for source in SOURCE_ORDER
+        for kind in KINDS
+        for mode in QUANTIZE_MODES
+        if model == EMBEDDED[0] or has_way(source, kind, mode)
+    )
+    return [cell for cell in every if str(cell) not in done]
+
+
+def has_way(source: str, kind: str, mode: str) -> bool:
+    """Whether there are converters for it."""
+    try:
+        return bool(plans_for(source, kind, mode, converters()))
+    except ConversionError:
+        return False
+
+
+def sentences() -> dict[str, re.Pattern[str]]:
+    """The documented refusals, as what they match: an ellipsis stands for any words."""
+    table = DOCUMENT.partition("\n## Error messages\n")[2].partition("\n|---|---|\n")[2]
+    lines = table.partition("\n\n")[0].splitlines()
+    texts = [line.strip("| ").partition(" | ")[2].strip() for line in lines]
+    return {
+        text: re.compile(".+".join(map(re.escape, text.split("…"))), re.DOTALL)
+        for text in texts
+    }
+
+
+def documented(refusal: str) -> str | None:
+    """The documented sentence that a refusal is."""
+    return next(
+        (text for text, pattern in sentences().items() if pattern.fullmatch(refusal)),
+        None,
+    )
+
+
+class Workshop:
+    """The models, a server that serves them, and the converter of the source that is being converted.
+
+    Attributes:
+        models, state: the folders of both.
+    """
+
+    def __init__(self, folder: Path, server: Server) -> None:
+        self.models, self.state, self._server = (
+            folder / "models",
+            folder / "state",
+            server,
+        )
+        self._converter: ModelConverter | None = None
+        self._of = ("", "")
+
+    def close(self) -> None:
+        """Remove what the converter has left."""
+        if self._converter is not None:
+            self._converter.close()
+
+    def outcome(self, cell: Cell) -> str:
+        """Convert, and ask the server; return what came of it: ``AGREES``, ``WRITTEN`` or a refusal."""
+        home = self.models / cell.folder
+        before = sorted(home.rglob("*"))
+        try:
+            conversion = self._converter_of(cell).convert(cell.kind, cell.mode)
+        except ConversionError as error:
+            print(error.detail)
+            assert sorted(home.rglob("*")) == before
+            return refusal_sentence(error)
+        assert conversion.path.exists() and conversion.result_bytes > 0
+        if not KINDS[cell.kind].served:
+            shutil.rmtree(
+                conversion.path
+            )  # it is no version, which the next cell would replace
+            return WRITTEN
+        trust_one(
+            self.models, cell.folder, self.state
+        )  # a program of torch.export is code
+        with np.load(next(home.glob("samples/*.npz"))) as file:
+            samples = dict(file)
+        task = "image-classification" if cell.model == "digits" else "tensors"
+        original = self._answers(cell.folder, conversion.source, samples)
+        result = self._answers(cell.folder, conversion.version, samples)
+        check_agreement(
+            compare_outputs(original, result, task, ASKED_ROWS, random=False), cell.mode
+        )
+        return AGREES
+
+    def _converter_of(self, cell: Cell) -> ModelConverter:
+        """The converter of a model's version: it runs the original once."""
+        if self._of != (cell.folder, cell.source):
+            self.close()
+            entry = scan(self.models)[cell.folder]
+            assert entry.versions[cell.source].problem is None
+            settings = ConversionSettings(
+                self.models,
+                self.state,
+                version=cell.source,
+                limits=ProcessLimits(CELL_LIMIT_S),
+            )
+            self._converter = ModelConverter(
+                entry, settings, lambda title, share: None, print
+            )
+            self._of = (cell.folder, cell.source)
+        assert self._converter is not None
+        return self._converter
+
+    def _answers(
+        self, model: str, version: str, samples: dict[str, Any]
+    ) -> dict[str, Any]:
+        """What the server answers to the first samples, one at a time."""
+        answers: dict[str, list[Any]] = {}
+        datatypes = {"float32": "FP32", "int32": "INT32", "int64": "INT64"}
+        for row in range(ASKED_ROWS):
+            inputs = [
+                {"name": name, "shape": [1, *samples[name].shape[1:]], "datatype": datatypes[str(samples[name].dtype)],
+                 "data": samples[name][row].ravel().tolist()}
+                for name in samples
+            ]  # fmt: skip
+            path = f"/v2/models/{model}/versions/{version}/infer"
+            response = self._server.call("POST", path, json={"inputs": inputs})
+            assert response.status_code == 200, response.text
+            for output in response.json()["outputs"]:
+                answers.setdefault(output["name"], []).append(
+                    np.reshape(output["data"], output["shape"])[0]
+                )
+        return {name: np.stack(rows) for name, rows in answers.items()}
+
+
+@pytest.fixture(scope="module")
+def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
+    """The embedded models and the networks, with samples, behind a real server that has every framework."""
+    folder = tmp_path_factory.mktemp("matrix")
+    (folder / "models").mkdir()
+    environments = Path(
+        os.environ.get(FOLDER_VARIABLE) or ROOT / ".converters"
+    ).absolute()
+    copy_embedded(folder / "models")
+    for name, script in (
+        ("pytorch", "matrix_torch.py"),
+        ("tensorflow", "matrix_keras.py"),
+    ):
+        python = ensure(
+            ENVIRONMENTS[name], environments, lambda title, share: None, print
+        )
+        command = [python, Path(__file__).with_name(script), folder / "models"]
+        done = subprocess.run(
+            command, check=False, timeout=900, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+    surroundings = {
+        FOLDER_VARIABLE: str(environments),
+        MODULES_VARIABLE: str(FRAMEWORKS / "tfjs"),
+        "POCKETSERVE_STATE_DIR": str(folder / "state"),
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for variable, value in surroundings.items():
+            patch.setenv(variable, value)
+        (folder / "state").mkdir(mode=0o700)
+        for model in scan(folder / "models"):
+            trust_one(folder / "models", model, folder / "state")
+        python = FRAMEWORKS / "bin" / "python"  # `make test-convert` makes it
+        server = start_server(
+            folder, folder / "models", environment=surroundings, python=python
+        )
+        workshop = Workshop(folder, server)
+        try:
+            yield workshop
+        finally:
+            workshop.close()
+            server.stop()
+
+
+def copy_embedded(models: Path) -> None:
+    """Copy the embedded models, with samples from the data that they were trained on."""
+    from sklearn.datasets import load_diabetes, load_digits, load_iris
+
+    rows = {
+        "digits": {"image": load_digits().images[:24, ..., None] / 16},
+        "petals": {"features": load_iris().data[::6, :3]},
+        "diabetes": {"features": load_diabetes(scaled=False).data[:24]},
+    }
+    for model in EMBEDDED:
+        shutil.copytree(MODELS / model, models / model)
+        (models / model / "samples").mkdir(exist_ok=True)
+        arrays = {
+            name: values.astype(np.float32) for name, values in rows[model].items()
+        }
+        np.savez(models / model / "samples" / "rows.npz", **arrays)
+
+
+@pytest.mark.parametrize("cell", cells(), ids=str)
+def test_a_cell_of_the_matrix(cell: Cell, workshop: Workshop) -> None:
+    """It agrees, or is refused by a documented sentence; and as it did before."""
+    outcome = workshop.outcome(cell)
+    if RESULTS:
+        with open(RESULTS, "a", encoding="utf-8") as file:
+            file.write(json.dumps([str(cell), outcome], ensure_ascii=False) + "\n")
+    is_good = outcome in (AGREES, WRITTEN)
+    assert is_good or documented(outcome), outcome
+    recorded = RECORDED.get(str(cell), outcome)
+    assert outcome == recorded or (
+        not is_good and documented(outcome) == documented(recorded)
+    )

@@ -1,0 +1,204 @@
+"""The zoo's tool converts as the command does, goes on where it was ended, and its page says what its results say."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from conftest import MODELS, ROOT
+from pocketserve_lab.convert.converter import ConversionError
+
+TOOL = ROOT / "tools" / "zoo.py"
+
+
+@pytest.fixture(scope="module")
+def zoo() -> Iterator[ModuleType]:
+    """The tool as a module, beside its neighbours."""
+    sys.path.insert(0, str(TOOL.parent))
+    try:
+        import zoo
+
+        yield zoo
+    finally:
+        sys.path.remove(str(TOOL.parent))
+
+
+class Builder:
+    """Builds the digits as an architecture, and counts how often."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, architecture: Any, folder: Path) -> None:
+        self.count += 1
+        if architecture.name == "broken":
+            raise ConversionError("broken has no layers")
+        shutil.copytree(MODELS / "digits" / "samples", folder / "samples")
+        shutil.copyfile(MODELS / "digits" / "digits.tflite", folder / "digits.tflite")
+        text = (
+            (MODELS / "digits" / "model.toml")
+            .read_text(encoding="utf-8")
+            .partition("[versions.tflite-int8]")[0]
+        )
+        (folder / "model.toml").write_text(text, encoding="utf-8")
+        shutil.copyfile(MODELS / "digits" / "labels.txt", folder / "labels.txt")
+
+
+def small_zoo(zoo: ModuleType, folder: Path) -> tuple[Any, list[Any]]:
+    """Two architectures of which one cannot be built, and two paths of which one leads nowhere; with their results."""
+    results = zoo.Results(folder / "results.jsonl")
+    if not results.architectures:
+        names = {"digits": 26_000, "broken": 1}
+        results.add_architectures(
+            zoo.Architecture("embedded", name, "classification", count, [8, 8, 1])
+            for name, count in names.items()
+        )
+    return results, [
+        zoo.ConversionPath("embedded", "tflite", "tflite", 0, "fp16"),
+        zoo.ConversionPath("embedded", "tflite", "keras", 1),
+    ]
+
+
+def test_a_run_and_the_next(
+    zoo: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each pair has one line with its figures or its reason; nothing is left but these, and nothing is done twice."""
+    results, paths = small_zoo(zoo, tmp_path)
+    builder = Builder()
+    zoo.Zoo(results, tmp_path / "work", builder).run(paths, results.architectures)
+    assert builder.count == 4 and not list((tmp_path / "work" / "models").iterdir())
+    kept = zoo.Results(tmp_path / "results.jsonl")
+    assert (
+        kept.conversions == results.conversions
+        and kept.architectures == results.architectures
+    )
+    good = kept.conversions["digits", "tflite>tflite-fp16"]
+    assert (good["state"], good["samples"], good["same_class"]) == ("ok", 10, 1.0)
+    assert 0 < good["error"] < 0.02 and good["bytes"] < 0.6 * good["source_bytes"]
+    assert good["tools"].startswith("tflite-weights ") and good["peak_mb"] > 0
+    nowhere = kept.conversions["digits", "tflite>keras"]
+    assert (nowhere["state"], nowhere["reason"]) == (
+        "refused",
+        "no converter makes Keras from TFLite",
+    )
+    broken = kept.conversions["broken", "tflite>keras"]
+    assert (broken["state"], broken["reason"]) == (
+        "refused",
+        "there is nothing to begin with: MODEL has no layers",
+    )
+    assert len(capsys.readouterr().out.splitlines()) == 4
+
+    zoo.Zoo(kept, tmp_path / "again", builder).run(paths, kept.architectures)
+    assert builder.count == 4
+
+
+def test_a_run_that_was_killed_goes_on(zoo: ModuleType, tmp_path: Path) -> None:
+    """A half-written line is dropped, and its pair converted again; after the stop nothing begins."""
+    results, paths = small_zoo(zoo, tmp_path)
+    path = tmp_path / "results.jsonl"
+    whole = path.read_text()
+    path.write_text(whole + '{"name":"digits","path":"tflite>ker')
+    results = zoo.Results(path)
+    assert path.read_text() == whole
+    builder = Builder()
+    zoo.Zoo(results, tmp_path / "late", builder, stop=0.0).run(
+        paths, results.architectures
+    )
+    assert not builder.count and not results.conversions
+    zoo.Zoo(results, tmp_path / "work", builder).run(paths[1:], results.architectures)
+    assert set(results.conversions) == {
+        ("digits", "tflite>keras"),
+        ("broken", "tflite>keras"),
+    }
+
+
+def test_speeds_are_compared_afterwards(
+    zoo: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that compares speeds, too, converts again what has none; its line takes the place of the first."""
+    monkeypatch.setenv("POCKETSERVE_STATE_DIR", str(tmp_path / "fast" / "state"))
+    results, (path, _) = small_zoo(zoo, tmp_path)
+    digits = results.architectures[:1]
+    zoo.Zoo(results, tmp_path / "work", Builder()).run([path], digits)
+    zoo.Zoo(results, tmp_path / "fast", Builder(), seconds=0.2).run([path], digits)
+    kept = zoo.Results(tmp_path / "results.jsonl")
+    original, result = kept.conversions["digits", path.name]["p50_ms"]
+    assert original > 0 and result > 0
+    assert len((tmp_path / "results.jsonl").read_text().splitlines()) == 3
+    builder = Builder()
+    zoo.Zoo(kept, tmp_path / "again", builder, seconds=0.2).run([path], digits)
+    assert not builder.count
+
+
+def test_a_result_that_is_wrong_is_a_failure(zoo: ModuleType) -> None:
+    """What a user should not meet is told from what was said to be impossible."""
+    for message in (
+        "the result answers otherwise than the original: its outputs differ by 1.2 of their size",
+        "litert-torch crashed on this model (SIGSEGV)",
+        "RuntimeError: shape mismatch",
+        "torch._dynamo.exc.Unsupported: generators",
+    ):
+        assert zoo.UNFORESEEN.search(message), message
+    for message in (
+        "no converter makes Keras from TFLite",
+        "torch.onnx did not finish within 300 s; --timeout gives",
+    ):
+        assert not zoo.UNFORESEEN.search(message), message
+
+
+def test_the_page_says_what_the_results_say() -> None:
+    """``tools/zoo.py write`` has made its tables."""
+    done = subprocess.run(
+        [sys.executable, TOOL, "write", "--check"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.convert
+def test_an_architecture_of_keras(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the list of the library to the line of the result, in the converters' environment."""
+    import json
+
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'server'}:{ROOT / 'client'}")
+    results = tmp_path / "results.jsonl"
+    options = [
+        "--results",
+        str(results),
+        "--only",
+        "MobileNet",
+        "--paths",
+        "keras>tflite",
+        "--timeout",
+        "1800",
+    ]
+    done = subprocess.run(
+        [sys.executable, TOOL, "run", *options],
+        capture_output=True,
+        text=True,
+        timeout=3000,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    *architectures, line = map(json.loads, results.read_text().splitlines())
+    assert len(architectures) >= 38 and {item["library"] for item in architectures} == {
+        "keras"
+    }
+    assert (line["name"], line["path"], line["state"], line["same_class"]) == (
+        "MobileNet",
+        "keras>tflite",
+        "ok",
+        1.0,
+    )
+    assert line["error"] < 1e-3 and line["bytes"] > 10**7

@@ -1,0 +1,191 @@
+"""Workers that are killed, stopped, added, and servers that cannot start."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import subprocess
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import requests
+
+from conftest import START_TIMEOUT_S, Server
+from gunicorn_server import COMMAND, gunicorn, surroundings, wait_until, workers_of
+from places import MODELS
+
+pytestmark = pytest.mark.live
+CLIENTS, MAX_BROKEN = 4, 100
+
+
+def ask_until(server: Server, ended: threading.Event) -> tuple[int, int, set[str]]:
+    """Ask until it was answered and all has ended; return the counts of answers and broken connections, and answers."""
+    answered, broken, answers = 0, 0, set()
+    headers = {"Authorization": f"Bearer {server.token}"}
+    with requests.Session() as session:
+        while not (ended.is_set() and (answered or broken > MAX_BROKEN)):
+            try:
+                answer = session.post(
+                    f"{server.url}/v1/models/petals:predict",
+                    json={"instances": [[5.1, 3.5, 1.4]]},
+                    headers=headers,
+                    timeout=60,
+                )
+            except requests.ConnectionError:
+                broken += 1
+                continue
+            answered += 1
+            answers.add(f"{answer.status_code} {answer.text}")
+    return answered, broken, answers
+
+
+def test_a_killed_worker_costs_what_it_was_answering(tmp_path: Path) -> None:
+    """Under load each client loses at most the one request that was under way; a new worker comes, with the number."""
+    with gunicorn(tmp_path, MODELS) as server, ThreadPoolExecutor(CLIENTS) as pool:
+        ended = threading.Event()
+        clients = [pool.submit(ask_until, server, ended) for _ in range(CLIENTS)]
+        try:
+            kills = 3
+            for _ in range(kills):
+                before = workers_of(server)
+                os.kill(before[0], signal.SIGKILL)
+                wait_until(
+                    lambda old=before: len(set(workers_of(server)) - set(old)) == 1,
+                    server.log,
+                )
+        finally:
+            ended.set()
+        results = [client.result(60) for client in clients]
+        assert sorted(
+            path.name for path in (tmp_path / "state" / "workers").iterdir()
+        ) == ["0", "1"]
+    assert all(answered for answered, _, _ in results)
+    assert all(broken <= kills for _, broken, _ in results), results
+    answers = set().union(*(answers for _, _, answers in results))
+    assert len(answers) == 1 and answers.pop().startswith("200 ")
+
+
+def test_a_request_under_way_is_answered_before_the_end(tmp_path: Path) -> None:
+    """SIGTERM while a body is on its way: it is taken, answered, and the server ends with 0 and leaves no file."""
+    with gunicorn(tmp_path, MODELS) as server:
+        server.call("GET", "/v2/models/petals")
+        with socket.create_connection(("127.0.0.1", server.port), 60) as connection:
+            head = f"POST /predictions/petals HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {server.token}\r\n"
+            connection.sendall(
+                f"{head}Content-Length: 15\r\nConnection: close\r\n\r\n[5.1, ".encode()
+            )
+            # Another connection is answered only by a worker that reads its requests: ours was taken before.
+            assert server.call("GET", "/v2/health/live").ok
+            server.process.send_signal(signal.SIGTERM)
+            connection.sendall(b"3.5, 1.4]")
+            answer = b"".join(iter(lambda: connection.recv(65536), b""))
+        assert answer.startswith(b"HTTP/1.1 200 ") and b"petal_width" in answer
+        assert server.process.wait(60) == 0
+        assert not (tmp_path / "ready.json").exists() and not list(
+            (tmp_path / "state" / "runs").iterdir()
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "settings", "sentence"),
+    [
+        (
+            (),
+            {"POCKETSERVE_MODELS_DIR": "/nowhere"},
+            "the models folder /nowhere cannot be read",
+        ),
+        (
+            (),
+            {"POCKETSERVE_QUEUE_LIMIT": "many"},
+            "POCKETSERVE_QUEUE_LIMIT must be a whole number",
+        ),
+        ((), {"POCKETSERVE_LOAD": "nobody"}, "load nobody: "),
+        (("--bind", "0.0.0.0:0"), {"POCKETSERVE_AUTH": "0"}, "works on loopback only"),
+    ],
+    ids=["no folder", "a bad setting", "an unknown model", "no token on all addresses"],
+)
+def test_one_that_cannot_start(
+    tmp_path: Path, options: tuple[str, ...], settings: dict[str, str], sentence: str
+) -> None:
+    """It ends with one sentence that says why."""
+    environment = surroundings(tmp_path, MODELS, **settings)
+    done = subprocess.run(
+        [*COMMAND, *options],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (
+        done.returncode != 0
+        and sentence in done.stderr
+        and "Traceback" not in done.stderr
+    )
+
+
+@pytest.mark.parametrize(
+    ("head", "refusal"),
+    [("Content-Length: 4000\r\n\r\n", b"HTTP/1.1 401 "), ("Accept: ", b"")],
+    ids=["a body", "a header"],
+)
+def test_what_trickles_gives_its_thread_back(
+    tmp_path: Path, head: str, refusal: bytes
+) -> None:
+    """A byte now and then renews a timeout of the connection, but not the deadline of the request."""
+    settings = {"POCKETSERVE_REQUEST_TIMEOUT": "2", "POCKETSERVE_HTTP_THREADS": "1"}
+    with gunicorn(tmp_path, MODELS, workers=1, **settings) as server:
+        with socket.create_connection(
+            ("127.0.0.1", server.port), timeout=START_TIMEOUT_S
+        ) as peer:
+            peer.sendall(
+                f"POST /v2/models/petals/infer HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n{head}".encode()
+            )
+            sent, answer = 0, b""
+            with contextlib.suppress(
+                ConnectionError
+            ):  # it is reset, if a byte comes after the end
+                while sent < 3999 and not select.select([peer], [], [], 0.05)[0]:
+                    sent += peer.send(b"x")
+                answer = peer.recv(4096)
+        assert (
+            sent < 3999 and answer.startswith(refusal) and bool(answer) == bool(refusal)
+        )
+        assert (
+            requests.get(
+                f"{server.url}/v2/health/live", timeout=START_TIMEOUT_S
+            ).status_code
+            == 200
+        )
+
+
+def test_a_worker_that_ended_refuses_what_still_comes(tmp_path: Path) -> None:
+    """A connection that waited is taken after gunicorn's worker_exit: it gets 503, and no second service is made."""
+    program = """
+from io import BytesIO
+from pocketserve_scale import wsgi
+
+def ask():
+    environ = {"REQUEST_METHOD": "GET", "PATH_INFO": "/v2/health/ready", "HTTP_HOST": "127.0.0.1",
+               "REMOTE_ADDR": "127.0.0.1", "wsgi.input": BytesIO(), "wsgi.url_scheme": "http"}
+    list(wsgi.app(environ, lambda status, headers: print(status)))
+
+ask()
+wsgi.stop()
+ask()
+"""
+    settings = surroundings(tmp_path, MODELS)
+    done = subprocess.run(
+        [COMMAND[0], "-c", program],
+        env=settings,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["200", "503"], (
+        done.stderr
+    )

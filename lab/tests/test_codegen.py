@@ -1,0 +1,410 @@
+"""Classes for apps: the interface that they are written from, its fingerprint, names, escapes, limits and the command.
+
+That they compile and answer is tested in ``android/test_codegen.py``.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from codegen_models import HOSTILE_LABELS
+from conftest import MODELS, Server, start_server
+from pocketserve import __version__
+from pocketserve.cli import main
+from pocketserve.task_registry import TASK_NAMES, task_named
+from pocketserve_client import Client
+from pocketserve_lab.codegen import names
+from pocketserve_lab.codegen.escapes import comment, java_string, kotlin_string
+from pocketserve_lab.codegen.names import (
+    RESERVED,
+    USED_CLASSES,
+    NameFaultError,
+    camel_case,
+    check_class,
+    check_package,
+    class_case,
+    constant_case,
+    distinct,
+)
+from pocketserve_lab.codegen.render import ClassRequest, render_class
+from pocketserve_lab.codegen.view import (
+    KINDS,
+    MAX_ENUM,
+    MAX_LABEL,
+    TAKES,
+    default_class,
+    read_interface,
+)
+
+LANGUAGES = ("java", "kotlin")
+
+
+def interface(**changes: Any) -> dict[str, Any]:
+    """An answer of ``GET /v2/models/NAME/interface``."""
+    label = {"name": "label", "kind": "label", "meaning": "the class"}
+    return {
+        "name": "m",
+        "version": "1",
+        "fingerprint": "0" * 32,
+        "task": "image-classification",
+        "inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 2]}],
+        "outputs": [{"name": "y", "datatype": "FP32", "shape": [1, 2]}],
+        "labels": ["a", "b"],
+        "calls": [
+            {
+                "verb": "classify",
+                "takes": "picture",
+                "entry": "Classification",
+                "fields": [label],
+            }
+        ],
+        "about": {},
+        **changes,
+    }
+
+
+def render(language: str, **changes: Any) -> str:
+    """A class of such an answer."""
+    return render_class(
+        read_interface(interface(**changes)),
+        ClassRequest("m", language, "com.example", "M", None),
+    )
+
+
+@pytest.mark.parametrize("name", TASK_NAMES)
+def test_every_task_says_how_it_is_called(name: str) -> None:
+    """Only those whose answer nobody knows beforehand do not; kinds are those that the templates know."""
+    calls = task_named(name).calls
+    assert bool(calls) == (name not in ("custom", "tensors"))
+    fields = [field for call in calls for field in call.fields]
+    fields += [inner for field in fields for inner in field.fields]
+    assert {call.takes for call in calls} <= TAKES and {
+        field.kind for field in fields
+    } <= KINDS
+    assert all(
+        field.meaning and (field.kind != "list" or field.entry) for field in fields
+    )
+
+
+def test_names() -> None:
+    assert camel_case("sepal length (cm)", "x") == "sepalLengthCm"
+    assert camel_case("petal_width", "x") == "petalWidth"
+    assert (
+        camel_case("class", "x") == "classValue"
+        and camel_case("getClass", "x") == "getClassValue"
+    )
+    assert (
+        camel_case("1st", "x") == "x1st"
+        and camel_case("σκύλος", "x") == "x"
+        and camel_case("", "x") == "x"
+    )
+    assert constant_case("Éclair au café", "LABEL", 0) == "ECLAIR_AU_CAFE"
+    assert (
+        constant_case("7 dwarfs", "LABEL", 3) == "LABEL_7_DWARFS"
+        and constant_case("σ", "LABEL", 3) == "LABEL_3"
+    )
+    assert (
+        class_case("mobilenet_v2-1.0") == "MobilenetV210"
+        and class_case("7up") == "Model7up"
+    )
+    assert class_case("tensor") == "TensorModel" and class_case("σ") == "Model"
+    assert len(constant_case("a" * 5000, "LABEL", 0)) == 60
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("names", [("image", "image_shape"), ("imageShape", "image")])
+def test_the_sizes_of_an_input_have_a_name_of_their_own(
+    language: str, names: tuple[str, str]
+) -> None:
+    """Detectors take a picture of any size and its shape beside it."""
+    inputs = [{"name": name, "datatype": "FP32", "shape": [-1, -1]} for name in names]
+    assert sorted(
+        tensor.variable for tensor in read_interface(interface(inputs=inputs)).inputs
+    ) == [
+        "image",
+        "imageShapeValue",
+    ]
+    lines = [
+        line
+        for line in render(language, inputs=inputs).splitlines()
+        if " infer(" in line and "imageShape" in line
+    ]
+    sizes = "long[] imageShape," if language == "java" else "imageShape: LongArray"
+    assert f"{lines[0]},".replace(")", ",").count(sizes) == 1
+
+
+def test_equal_names_are_told_apart_whatever_their_case() -> None:
+    names = distinct(["CRANE", "CRANE", "CRANE_1", "crane", "OTHER"])
+    assert (
+        names[0] == "CRANE"
+        and names[-1] == "OTHER"
+        and len({name.casefold() for name in names}) == 5
+    )
+
+
+def test_no_class_is_called_as_one_that_the_templates_mention() -> None:
+    """A class Throws would take the place of Kotlin's annotation in its own file."""
+    templates = Path(names.__file__).parent / "templates"
+    code = "\n".join(
+        line
+        for path in templates.glob("*.j2")
+        for line in path.read_text("utf-8").splitlines()
+        if not line.strip().startswith(("*", "/**", "{#", "//"))
+    )
+    annotations = set(re.findall(r"@(\w+)", code))
+    arrays = set(re.findall(r"\b\w+Array(?:List)?\b", code)) - {"toArray"}
+    made = set(re.findall(r"\b(?:new|throw new) (\w+)", code))
+    assert (
+        {"Throws", "Override"} <= annotations
+        and "FloatArray" in arrays
+        and "IllegalArgumentException" in made
+    )
+    assert annotations | arrays | made <= USED_CLASSES
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "digits",
+        "Di gits",
+        "Di\n",
+        "D$",
+        "Label",
+        "Row",
+        "PocketServe",
+        "Classification",
+    ],
+)
+def test_names_that_no_class_can_have(name: str) -> None:
+    with pytest.raises(NameFaultError, match="--class"):
+        check_class(name, {"Classification"})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "Com.x",
+        "com..x",
+        "com.class",
+        "com.fun",
+        "a" * 201,
+        "../x",
+        "com.x;",
+        "java.x",
+    ],
+)
+def test_names_that_no_package_can_have(name: str) -> None:
+    with pytest.raises(NameFaultError, match="--package"):
+        check_package(name)
+
+
+@pytest.mark.parametrize(
+    "text", [*HOSTILE_LABELS, "*/", "/*", "\\u002a/", "\ud800", "a" * 10_000]
+)
+def test_no_text_ends_its_place(text: str) -> None:
+    """Neither a comment nor a literal; both are ASCII in one line."""
+    inside = comment(text)
+    assert inside.isascii() and not any(
+        sign in inside for sign in ("*/", "/*", "\\", "{", "<")
+    )
+    for literal in (java_string(text), kotlin_string(text)):
+        assert (
+            literal.isascii()
+            and literal.isprintable()
+            and literal[0] == literal[-1] == '"'
+        )
+        body = literal[1:-1].replace("\\\\", "")
+        assert '"' not in body.replace('\\"', "")
+    assert "$" not in kotlin_string(text).replace("\\$", "")
+
+
+@pytest.mark.parametrize("before", ["\ud800", "é", "\U0001f600"])
+def test_a_backslash_behind_an_escape_does_not_begin_another(before: str) -> None:
+    """javac looks ahead behind the escape of a surrogate, and would take the next two backslashes for one."""
+    literal = java_string(f"{before}\\u002a\\\\u006e")
+    assert literal.endswith('\\134u002a\\\\\\\\u006e"')
+    assert kotlin_string("\ud800\\u002a") == '"\\ud800\\\\u002a"'
+
+
+def test_the_card_cannot_leave_its_comment() -> None:
+    for language in LANGUAGES:
+        source = render(
+            language,
+            about={"description": "*/ class Evil {} /*\n*/", "license": "\\u002a/"},
+        )
+        assert (
+            "class Evil &#123;" in source
+            and "*/ class Evil" not in source
+            and "\\u002a/" not in source
+        )
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("kind", ["label", "list", "real"])
+@pytest.mark.parametrize(
+    "meaning", ["*/ val x = evil() /*", "\\u002a/ val x = evil() /*", "é", ""]
+)
+def test_a_meaning_cannot_leave_its_comment(
+    language: str, kind: str, meaning: str
+) -> None:
+    """Neither by its first character, which begins a sentence in Kotlin."""
+    field = {
+        "name": "x",
+        "kind": kind,
+        "meaning": meaning,
+        "entry": "Inner",
+        "fields": [],
+    }
+    call = {
+        "verb": "classify",
+        "takes": "picture",
+        "entry": "Classification",
+        "fields": [field],
+    }
+    source = render(language, calls=[call])
+    assert (
+        source.isascii()
+        and source.count("*/") == source.count("/*")
+        and "\\u" not in source
+    )
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_many_labels(language: str) -> None:
+    """As many as the code of an enum can hold; beyond that, and with very long ones, texts alone, and it says so."""
+    assert f"L{MAX_ENUM - 1}(" in render(
+        language, labels=[f"l{i}" for i in range(MAX_ENUM)]
+    )
+    for labels in ([f"l{i}" for i in range(20_000)], ["a", "b" * (MAX_LABEL + 1)]):
+        source = render(language, labels=labels)
+        assert (
+            "enum" not in source.replace("for an enum", "")
+            and f"It has {len(labels)} labels, too many" in source
+        )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"fingerprint": 'x"'},
+        {"inputs": [{"name": "x", "datatype": "X", "shape": []}]},
+        {"inputs": [{"name": "x", "datatype": "FP32", "shape": [2**40]}]},
+        {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1] * 33}]},
+        {"outputs": [{"name": "x", "datatype": "FP32", "shape": []}] * 1001},
+        {"calls": [{"verb": "x() {", "takes": "picture", "entry": "X", "fields": []}]},
+        {"calls": [{"verb": "xx", "takes": "smells", "entry": "Xx", "fields": []}]},
+        {"labels": [1]},
+        {"labels": "ab"},
+        {"name": None},
+    ],
+)
+def test_an_answer_that_is_none(change: dict[str, Any]) -> None:
+    with pytest.raises((ValueError, TypeError, LookupError)):
+        read_interface(interface(**change))
+
+
+def test_a_class_is_never_called_as_what_it_holds() -> None:
+    assert (
+        default_class("classification", read_interface(interface()).entries)
+        == "ClassificationModel"
+    )
+    assert (
+        default_class("label", ()) == "LabelModel"
+        and {"Label", "Row", "Outputs"} <= USED_CLASSES
+    )
+    assert {"class", "fun", "when", "synchronized"} <= RESERVED
+
+
+# The command, on a real server
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server whose models may be changed: digits, the same with another label, and petals."""
+    models = tmp_path_factory.mktemp("models")
+    for name in ("digits", "petals"):
+        shutil.copytree(MODELS / name, models / name)
+    shutil.copytree(MODELS / "digits", models / "other")
+    (models / "other/labels.txt").write_text("zero\n" + "\n".join("123456789") + "\n")
+    running = start_server(tmp_path_factory.mktemp("server"), models)
+    yield running
+    assert running.stop() == 0
+
+
+def codegen(server: Server, *words: str) -> int:
+    """Run the command."""
+    where = ("--url", server.url, "--token-file", server.ready["token_file"])
+    return main(["codegen", *words, "--package", "com.example.app", *where])
+
+
+@pytest.mark.live
+def test_the_fingerprint(live: Server) -> None:
+    """The same for two versions that are asked alike, served with the metadata; another one for another label."""
+    with Client(live.url, live.token) as client:
+        digits, again = (
+            client.model_interface("digits"),
+            client.model_interface("digits", "tflite"),
+        )
+        assert digits == again
+        assert (
+            client.model_metadata("digits")["parameters"]["fingerprint"]
+            == digits["fingerprint"]
+        )
+        assert client.model_interface("other")["fingerprint"] != digits["fingerprint"]
+        assert client.model_interface("other")["inputs"] == digits["inputs"]
+        assert client.model_interface("petals")["features"][0]["unit"] == "cm"
+        assert client.predict(
+            "digits", MODELS / "digits/samples/7.png"
+        )  # what a run teaches counts for nothing
+        assert client.model_interface("digits") == digits
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_file_that_says_when_it_is_stale(
+    live: Server, tmp_path: Path, language: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        codegen(live, "digits", "--language", language, "--output", str(tmp_path)) == 0
+    )
+    file = Path(capsys.readouterr().out.strip())
+    assert file.parent == tmp_path / "com/example/app" and file.stem == "Digits"
+    assert list(file.parent.iterdir()) == [file]
+    source = file.read_bytes()
+    assert (
+        source.isascii()
+        and __version__.encode() in source
+        and str(tmp_path).encode() not in source
+    )
+    check = ("--language", language, "--check", str(file))
+    assert codegen(live, "digits", *check) == 0 and file.read_bytes() == source
+    assert codegen(live, "other", *check, "--class", "Digits") == 1
+    assert "is stale: generate it again" in capsys.readouterr().out
+    assert codegen(live, "digits", "--language", language) == 0
+    assert capsys.readouterr().out.encode() == source
+
+
+@pytest.mark.live
+def test_faults_of_the_command(
+    live: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words, sentence in (
+        (["nothing"], "'nothing' is not found"),
+        (["digits", "--version", "x"], "'x'"),
+        (["digits", "--class", "label"], "--class 'label' is no name of a class"),
+        (["digits", "--check", str(tmp_path / "None.java")], "write it with --output"),
+    ):
+        assert codegen(live, *words, "--language", "java") == 1
+        assert sentence in capsys.readouterr().err
+    bound = codegen(
+        live, "digits", "--language", "java", "--version", "tflite", "--class", "Bound"
+    )
+    assert bound == 0 and "MODEL, VERSION, FINGERPRINT" in capsys.readouterr().out

@@ -1,0 +1,1 @@
+"""Shared by all commands: errors, output, progress, the log, models and connections."""
