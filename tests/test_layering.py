@@ -255,12 +255,21 @@ FORBIDDEN = {
         "pocketserve.server",
     ],
     "pocketserve.inference": [*HTTP, *API, "pocketserve_client"],
-    "pocketserve.inference.run": [
+    "pocketserve.inference.inputs": [
+        "pocketserve.inference.compile",
         "pocketserve.inference.operations",
+        "pocketserve.inference.tensor_operation",
+        "pocketserve.inference.task_operation",
         "pocketserve.inference.call",
     ],
-    "pocketserve.inference.validate": [
+    "pocketserve.inference.tensor_operation": [
         "pocketserve.inference.operations",
+        "pocketserve.inference.task_operation",
+        "pocketserve.inference.call",
+    ],
+    "pocketserve.inference.task_operation": [
+        "pocketserve.inference.operations",
+        "pocketserve.inference.tensor_operation",
         "pocketserve.inference.call",
     ],
     "pocketserve.service": [

@@ -137,7 +137,7 @@ class Service:
         """Count a request, so that shutting down waits for it.
 
         Raises:
-            ApiError: SHUTTING_DOWN, or QUEUE_FULL when all models together have too many requests under way.
+            ApiError: SHUTTING_DOWN; QUEUE_FULL if too many requests are in progress.
         """
         self._begin()
         try:
@@ -146,9 +146,11 @@ class Service:
             self._end()
 
     def _begin(self) -> None:
-        if not self._request_slots.acquire():
-            raise self._refusal()
-        # Looked at with the place taken: whoever drains sees either this place, or none that is taken later.
+        try:
+            self._request_slots.acquire()
+        except IndexError:
+            raise self._refusal() from None
+        # Check after acquiring: drain() sees this slot, or this request sees drain().
         if self._draining:
             self._end()
             raise self._refusal()
@@ -436,21 +438,45 @@ class Service:
 
     # Inference
 
-    def submit(self, call: InferenceCall, done: Done) -> Job | None:
-        """Answer one request to a model. Every request of every protocol goes through here, and is counted once.
+    def open_call(self, model: str, version: str | None) -> VersionRecord:
+        """Admit a call before its body is decoded, and look up its version.
 
-        A thread that has nothing else to do runs what this returns; the model is run by it. It waits for no queue: a
-        request that finds the model busy is an entry in the model's queue, which has its run made by another thread of
-        the same transport, see ``call.execute``.
+        Create an :class:`InferenceCall` with the record and submit it, or call
+        :meth:`abandon_call`.
+
+        Raises:
+            ApiError: MODEL_NOT_FOUND, VERSION_NOT_FOUND or MODEL_FAILED; SHUTTING_DOWN;
+                QUEUE_FULL if too many requests are in progress.
+        """
+        if self._watch is not None and self._watch.has_changes():
+            self._watch.catch_up(model)
+        record = self._find(model, version)
+        try:
+            self._begin()
+        except ApiError as error:
+            record.statistics.record_failure(0, error.code)
+            raise
+        return record
+
+    def abandon_call(self) -> None:
+        """Release an opened call whose request turned out to be invalid."""
+        self._end()
+
+    def submit(self, call: InferenceCall, done: Done) -> Job | None:
+        """Run a call. Every request to a model passes here, and is counted once.
+
+        This does not wait for a busy model: the call is added to the model's queue, and
+        a thread of the same transport runs it later, see ``call.execute``.
 
         Args:
-            done: takes the result, or the exception in its place, perhaps before this returns.
+            done: takes the result or an exception, perhaps before this returns.
 
         Returns:
-            What the calling thread is to run next; None when the request waits or has ended.
+            A job for the calling thread; None if the call waits or has ended.
         """
         call.done = done
-        if self._watch is not None and self._watch.has_changes():
+        watch = self._watch
+        if call.record is None and watch is not None and watch.has_changes():
             return functools.partial(self._follow_and_start, call)
         return self._start(call)
 
@@ -463,17 +489,22 @@ class Service:
         return self._start(call)
 
     def _start(self, call: InferenceCall) -> Job | None:
-        try:
-            record = self._find(call.model, call.version)
-        except Exception as error:
-            call.done(error)
-            return None
+        record = call.record
+        if record is not None:
+            call.release = self._release  # open_call() has acquired a slot
+        else:
+            try:
+                record = self._find(call.model, call.version)
+            except Exception as error:
+                call.done(error)
+                return None
         call.statistics = record.statistics
         try:
             if call.options.rank > DEFAULT_PRIORITY and self.power.low:
                 self.engine.check_power()
                 self.power.refuse_background()
-            self._begin()
+            if call.release is None:
+                self._begin()
         except ApiError as error:
             call.end(error)
             return None
@@ -509,8 +540,8 @@ class Service:
     def _find(self, name: str, version: str | None) -> VersionRecord:
         """Return the engine's record of a version; see :meth:`_resolve`."""
         models, targets = self._targets
-        if models is not self.repository.models():
-            models, targets = self._targets = self.repository.models(), {}
+        if models is not self.repository.index:
+            models, targets = self._targets = self.repository.index, {}
         record = targets.get((name, version))
         if record is None:
             entry, version_entry = self._resolve(name, version)

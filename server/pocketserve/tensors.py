@@ -70,10 +70,11 @@ class TensorSpec(NamedTuple):
         if len(shape) != len(self.shape):
             return False
         start = 1 if rows_free else 0
-        if shape[start:] == self.shape[start:]:
-            return True
-        pairs = zip(self.shape[start:], shape[start:], strict=True)
-        return all(expected in (-1, size) for expected, size in pairs)
+        for index in range(start, len(shape)):
+            expected = self.shape[index]
+            if expected != shape[index] and expected != -1:
+                return False
+        return True
 
 
 def datatype_of(dtype: DTypeLike) -> str:

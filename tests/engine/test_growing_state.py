@@ -13,7 +13,7 @@ import pytest
 from conftest import STATE
 from pocketserve.api.messages import ApiRequest
 from pocketserve.config import Config
-from pocketserve.inference.validate import collect
+from pocketserve.inference.inputs import collect
 from pocketserve.service import Service
 from pocketserve_client.arrays import as_tensor
 from pocketserve_wire import ApiError, ErrorCode

@@ -1,32 +1,41 @@
-"""Slots: never more are acquired than there are, whoever acquires and releases at the same time."""
+"""Threads never acquire more slots than there are, and never lose one."""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from pocketserve.engine.scheduling.semaphore import Semaphore
 
 
-def test_no_more_are_taken_than_there_are():
+def test_acquire_fails_without_free_slots():
     slots = Semaphore(2)
     assert slots.unused
-    assert [slots.acquire() for _ in range(3)] == [True, True, False]
+    slots.acquire()
+    slots.acquire()
+    with pytest.raises(IndexError):
+        slots.acquire()
     assert not slots.unused
     slots.release()
-    assert slots.acquire()
-    assert not slots.acquire()
+    slots.acquire()
+    with pytest.raises(IndexError):
+        slots.acquire()
 
 
-def test_none_is_lost_between_threads():
+def test_threads_lose_no_slot():
     slots = Semaphore(3)
 
     def work(_: int) -> int:
         taken = 0
         for _ in range(2000):
-            if slots.acquire():
-                taken += 1
-                assert not slots.unused
-                slots.release()
+            try:
+                slots.acquire()
+            except IndexError:
+                continue
+            taken += 1
+            assert not slots.unused
+            slots.release()
         return taken
 
     with ThreadPoolExecutor(4) as pool:

@@ -15,7 +15,7 @@ import pytest
 
 from conftest import StartServer
 from pocketserve.engine.bindings import bind_specs
-from pocketserve.inference.validate import collect
+from pocketserve.inference.inputs import collect
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, ResettableSession
 from pocketserve.runtimes.tensorflow.common import TensorFlowSession
 from pocketserve.runtimes.tensorflow.keras import RUNTIME, _explain

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pocketserve.engine.lifecycle.loaded_model import LoadedModel
-from pocketserve.inference.validate import collect
+from pocketserve.inference.inputs import collect
 from pocketserve.messages import plural
 from pocketserve.runtimes.layer_outputs import RunLayers
 from pocketserve.runtimes.registry import FORMATS

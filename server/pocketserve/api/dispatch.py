@@ -5,7 +5,6 @@ Flask registers the same table and routes by itself; ``tests/transports`` holds 
 
 from __future__ import annotations
 
-import functools
 import logging
 import re
 from collections.abc import Callable
@@ -25,7 +24,7 @@ from pocketserve.api.routes import ROUTES
 from pocketserve.auth.guard import PAGE
 from pocketserve.engine.scheduling.cancellation import cancelled
 from pocketserve.engine.scheduling.entries import Job
-from pocketserve.inference.blocking import CallerExecutor
+from pocketserve.inference.call import CallerExecutor, InferenceCall
 from pocketserve.service import Service
 from pocketserve.tasks.cancellation import SMALL_DOCUMENT, byte_reservation, is_text
 from pocketserve_wire import ApiError, ErrorCode, strict_json
@@ -219,15 +218,15 @@ def check_owner(route: Route | None, app: str | None) -> None:
         )
 
 
-def check_place(service: Service, route: Route) -> None:
-    """Keep a request that changes or asks one process from a server of several workers, of which it reaches any.
-
-    Raises:
-        ApiError: NOT_IMPLEMENTED.
-    """
-    if route.local and service.replica is not None:
-        text = "this would reach one worker of several; change the files or settings and restart the server instead"
-        raise ApiError(ErrorCode.NOT_IMPLEMENTED, text)
+def answer_request(service: Service, route: Route, request: ApiRequest) -> ApiResponse:
+    """Answer a request on the calling thread; every fault becomes a response."""
+    executor = CallerExecutor()
+    request.execute = executor.execute
+    response = _open(service, route, request)
+    if isinstance(response, ApiResponse):
+        return response
+    job = service.submit(response, executor.done)
+    return _encode(route, response.respond, executor.wait(job))
 
 
 def start_request(
@@ -236,63 +235,65 @@ def start_request(
     request: ApiRequest,
     on_response: Callable[[ApiResponse], None],
 ) -> Job | None:
-    """Answer a request; every fault becomes an answer, nothing is raised.
+    """Answer a request without waiting; every fault becomes a response.
 
     Args:
-        on_response: takes the answer, once, perhaps before this returns, on any thread.
+        on_response: called once with the response, on any thread, perhaps before this
+            returns.
 
     Returns:
-        What the calling thread is to run next, as :meth:`Service.submit`.
+        A job for the calling thread, as :meth:`Service.submit`.
     """
-    try:
-        if request.cancellation is not None and request.cancellation.cancelled:
-            raise cancelled()
-        check_place(service, route)
-        handler = load_handler(route.handler_name)
-        text_size = (
-            len(request.body) if request.json_length is None else request.json_length
-        )
-        if (
-            text_size <= SMALL_DOCUMENT or route.body == "raw"
-        ):  # raw input is parsed by its task, which reserves memory
-            response = handler(service, request)
-        else:
-            with _room_to_parse(service, request):
-                response = handler(service, request)
-    except Exception as error:
-        response = failure(error, _name(route))
+    response = _open(service, route, request)
     if isinstance(response, ApiResponse):
         on_response(response)
         return None
-    # Not with the call itself: the two would keep each other, and the request's body with them.
-    assert response.respond is not None
-    return service.submit(
-        response, functools.partial(_respond, response.respond, route, on_response)
-    )
+    encode = response.respond
+
+    # This must not reference the call: a cycle would keep the request's body.
+    def done(outcome: Any) -> None:
+        on_response(_encode(route, encode, outcome))
+
+    return service.submit(response, done)
 
 
-def answer_request(service: Service, route: Route, request: ApiRequest) -> ApiResponse:
-    """Answer a request on the calling thread; as :func:`start_request`."""
-    executor = CallerExecutor()
-    request.execute = executor.execute
-    response: ApiResponse = executor.wait(
-        start_request(service, route, request, executor.done)
-    )
-    return response
-
-
-def _respond(
-    encode: Callable[[Any], ApiResponse],
-    route: Route,
-    on_response: Callable[[ApiResponse], None],
-    outcome: Any,
-) -> None:
+def _open(
+    service: Service, route: Route, request: ApiRequest
+) -> ApiResponse | InferenceCall:
+    """Return the handler's response, or the call that produces it."""
     try:
-        failed = isinstance(outcome, BaseException)
-        response = failure(outcome, _name(route)) if failed else encode(outcome)
+        if request.cancellation is not None and request.cancellation.cancelled:
+            raise cancelled()
+        if route.local and service.replica is not None:
+            raise ApiError(
+                ErrorCode.NOT_IMPLEMENTED,
+                "this would reach one worker of several; change the files or settings "
+                "and restart the server instead",
+            )
+        handler = load_handler(route.handler_name)
+        text_size = request.json_length
+        if text_size is None:
+            text_size = len(request.body)
+        # A task parses raw input itself, and reserves memory for it.
+        if text_size <= SMALL_DOCUMENT or route.body == "raw":
+            return handler(service, request)
+        with _room_to_parse(service, request):
+            return handler(service, request)
     except Exception as error:
-        response = failure(error, _name(route))
-    on_response(response)
+        return failure(error, _name(route))
+
+
+def _encode(
+    route: Route, encode: Callable[[Any], ApiResponse] | None, outcome: Any
+) -> ApiResponse:
+    """Return the response to a call's outcome."""
+    assert encode is not None
+    if isinstance(outcome, BaseException):
+        return failure(outcome, _name(route))
+    try:
+        return encode(outcome)
+    except Exception as error:
+        return failure(error, _name(route))
 
 
 def _name(route: Route) -> str:

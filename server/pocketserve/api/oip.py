@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pocketserve.api.messages import (
     JSON,
     OCTETS,
     ApiRequest,
     ApiResponse,
-    inference_call,
     json_response,
     waiting_parameters,
 )
 from pocketserve.engine.engine import State
 from pocketserve.inference.call import InferenceCall
-from pocketserve.inference.payload import EncodedPayload, TensorPayload
+from pocketserve.inference.payload import (
+    EncodedPayload,
+    Payload,
+    Prediction,
+    TensorPayload,
+)
 from pocketserve.repository.files import file_bytes
 from pocketserve.repository.manifest import name_fault
 from pocketserve.service import ModelStatus, Service
 from pocketserve_wire import ApiError, ErrorCode, oip, strict_json
 from pocketserve_wire.oip_fields import parse_parameters
+
+if TYPE_CHECKING:
+    from pocketserve.engine.lifecycle.state import VersionRecord
 
 _INDEX_STATES = {
     State.LOADING: "LOADING",
@@ -112,12 +120,15 @@ def model_interface(service: Service, request: ApiRequest) -> ApiResponse:
 
 
 def infer(service: Service, request: ApiRequest) -> InferenceCall:
-    """Tensors in, tensors out; or with the parameter ``task`` raw bytes in, a labelled answer out.
+    """Run a model on tensors; with the parameter ``task``, on raw bytes.
 
     Raises:
-        ApiError: for every fault of the request.
+        ApiError: the request is invalid.
     """
-    template = oip.find_template(request.body, request.json_length)
+    body, json_length = request.body, request.json_length
+    template = None
+    if json_length is not None:
+        template = oip.find_template(body, json_length)
     if (
         template is not None
         and template.all_raw
@@ -125,37 +136,78 @@ def infer(service: Service, request: ApiRequest) -> InferenceCall:
         and "task" not in template.parameters
     ):
         request.client_id = template.id
-        return inference_call(
-            service,
-            request,
-            EncodedPayload(template, request.body),
-            template.parameters,
-            _answer,
-        )
-    service.require(request.path["model"], request.path.get("version"))
-    decoded = oip.decode_infer_request(request.body, request.json_length)
+        payload = EncodedPayload(template, body)
+        return _call(service, request, payload, template.parameters, _answer)
+    record = service.open_call(request.path["model"], request.path.get("version"))
+    try:
+        if template is None:
+            decoded = oip.decode_infer_request(body, json_length)
+            return _call_of(service, request, decoded, record)
+        return _call_of(service, request, template.read(body), record)
+    except BaseException:
+        service.abandon_call()
+        raise
+
+
+def _call_of(
+    service: Service,
+    request: ApiRequest,
+    decoded: oip.InferRequest,
+    record: VersionRecord,
+) -> InferenceCall:
+    """Return the call of a decoded request."""
     request.client_id = decoded.id
-    # A raw body has no parameters of its own, so the query string may hold them.
-    parameters = (
-        decoded.parameters | waiting_parameters(request)
-        if request.query
-        else decoded.parameters
-    )
+    parameters: Mapping[str, Any] = decoded.parameters
+    if request.query:
+        # A raw body has no parameters of its own, so the query string may set them.
+        parameters = decoded.parameters | waiting_parameters(request)
     respond = partial(_encode, decoded)
-    if (
-        decoded.parameters.get("task") is True
-    ):  # any other value is some other server's parameter of this name
-        from pocketserve.api import tasks  # late: few ask for a task so
+    payload: Payload = TensorPayload(decoded)
+    # Other servers use other values of a parameter of this name.
+    if decoded.parameters.get("task") is True:
+        # Imported late: few requests use tasks this way.
+        from pocketserve.api import tasks
 
         payload, respond_to_task = tasks.payload_of(decoded)
-        return inference_call(
-            service,
-            request,
-            payload,
-            parameters,
-            lambda result: respond(respond_to_task(result)),
-        )
-    return inference_call(service, request, TensorPayload(decoded), parameters, respond)
+        respond = partial(_encode_task, decoded, respond_to_task)
+    return _call(service, request, payload, parameters, respond, record)
+
+
+def _call(
+    service: Service,
+    request: ApiRequest,
+    payload: Payload,
+    parameters: Mapping[str, Any],
+    respond: Callable[[Any], ApiResponse],
+    record: VersionRecord | None = None,
+) -> InferenceCall:
+    options = service.request_options(
+        parameters,
+        request.deadline,
+        request.cancellation,
+        request.received,
+        request.owner,
+    )
+    path = request.path
+    return InferenceCall(
+        path["model"],
+        path.get("version"),
+        payload,
+        options,
+        request.execute,
+        respond,
+        None,
+        request.keeps_thread,
+        record,
+    )
+
+
+def _encode_task(
+    request: oip.InferRequest,
+    respond_to_task: Callable[[Prediction], oip.InferResponse],
+    prediction: Prediction,
+) -> ApiResponse:
+    return _encode(request, respond_to_task(prediction))
 
 
 def _encode(request: oip.InferRequest, response: oip.InferResponse) -> ApiResponse:

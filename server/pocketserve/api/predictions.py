@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,6 @@ from pocketserve.api.messages import (
     WAITING_QUERY,
     ApiRequest,
     ApiResponse,
-    inference_call,
     json_response,
     refuse_unknown_query,
     sequence_parameters,
@@ -30,6 +29,7 @@ from pocketserve_wire import ApiError, ErrorCode, strict_json
 PNG, JPEG = "image/png", "image/jpeg"
 FORM = "multipart/form-data"
 REQUEST_FIELDS = ("version", *WAITING_QUERY, *SEQUENCE_QUERY)
+QUERY_NAMES = (*parameters.NAMES, *REQUEST_FIELDS)
 MAX_FIELD_BYTES = (
     1024  # of a form's field that is a parameter; longer ones are cut and then refused
 )
@@ -65,21 +65,28 @@ def call_of(
     if content_type[: len(FORM)].lower() == FORM:
         body, content_type = memoryview(b""), ""
         parts = _read_form(request)
-    refuse_unknown_query(
-        request, *parameters.NAMES, "version", *WAITING_QUERY, *SEQUENCE_QUERY
+    waiting: Mapping[str, Any] = {}
+    sequence: Mapping[str, Any] = {}
+    version = request.path.get("version")
+    if request.query:
+        refuse_unknown_query(request, *QUERY_NAMES)
+    hints, answer_options = parameters.hints_and_options(request.query, content_type)
+    if request.query:
+        sequence = sequence_parameters(request)
+        version = _version(request)
+        waiting = waiting_parameters(request)
+    options = service.request_options(
+        waiting, request.deadline, request.cancellation, request.received, request.owner
     )
-    hints, options = parameters.hints_and_options(request.query, content_type)
-    payload = RawPayload(body, options, hints, sequence_parameters(request), parts)
-    version = _version(request)
-    explain = partial(_explain, service, request)
-    return inference_call(
-        service,
-        request,
-        payload,
-        waiting_parameters(request),
+    return InferenceCall(
+        request.path["model"],
+        version,
+        RawPayload(body, answer_options, hints, sequence, parts),
+        options,
+        request.execute,
         respond,
-        version=version,
-        explain=explain,
+        partial(_explain, service, request),
+        request.keeps_thread,
     )
 
 

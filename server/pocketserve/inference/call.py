@@ -1,54 +1,75 @@
-"""A request to a model, from the protocol that decoded it to its end, which is counted once."""
+"""A request to a model, from its decoding to its end."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from pocketserve.engine.lifecycle.handle import ModelHandle
 from pocketserve.engine.scheduling.entries import Execute, Job, QueueEntry
 from pocketserve.engine.scheduling.options import RequestOptions
 from pocketserve.engine.statistics import Timing, VersionStatistics
-from pocketserve.inference.operations import prepare_operation
+from pocketserve.inference.operations import Operation, prepare_operation
 from pocketserve.inference.payload import EncodedPayload, Payload
 from pocketserve.runtimes.base import Session
 from pocketserve_wire import ApiError
 
 if TYPE_CHECKING:
     from pocketserve.engine.lifecycle.sequences import Sequence
+    from pocketserve.engine.lifecycle.state import VersionRecord
+    from pocketserve.inference.compile import CompiledRequest
     from pocketserve.tasks.cancellation import BytePool
 
 Done = Callable[[Any], None]
-"""Take how a call ended: the result, or the exception in its place. It is called once, on any thread; never raises."""
+"""Called once when a call ends, on any thread, with its result or exception.
+
+It never raises."""
 
 
 class InferenceCall(QueueEntry):
-    """A request for a model; every transport and every protocol hands one to :meth:`Service.submit`.
+    """A request for a model. Every protocol passes one to :meth:`Service.submit`.
 
     Args:
-        version: None is the model's default.
+        version: None for the model's default.
         options: deadline, priority, stream and cancellation.
-        execute: has a thread of the transport run a job; set before the call is submitted.
-        respond: makes what the transport sends from the result; None where the caller takes the result itself.
-        explain: adds to an error of the model's task what this protocol knows of the request.
+        execute: has a thread of the transport run a job; set before the call is
+            submitted.
+        respond: converts the result to the transport's response; None to return the
+            result itself.
+        explain: adds to an error of the model's task what the protocol knows about the
+            request.
         keeps_thread: see :class:`~pocketserve.engine.scheduling.entries.QueueEntry`.
+        record: the version, from :meth:`Service.open_call`; None if it is still to be
+            looked up.
 
     Attributes:
-        done, statistics: take how it ends; set when it is submitted.
-        release: gives back what the service holds for it; None as long as it holds nothing.
-        handle: the version that is held for it.
+        done, statistics: set by ``submit``.
+        release: releases the service's resources; None while the call has none.
+        handle: the loaded version that the call uses.
         started_ns: when the work on it began.
     """
 
     __slots__ = (
-        "_explain", "_operation", "_sequence", "done", "handle", "model", "payload",
-        "release", "respond", "started_ns", "statistics", "version"
-    )  # fmt: skip
+        "_explain",
+        "_operation",
+        "_sequence",
+        "done",
+        "handle",
+        "model",
+        "payload",
+        "record",
+        "release",
+        "respond",
+        "started_ns",
+        "statistics",
+        "version",
+    )
 
     done: Done
     statistics: VersionStatistics
-    _operation: Any
+    _operation: Operation
 
     def __init__(
         self,
@@ -60,53 +81,78 @@ class InferenceCall(QueueEntry):
         respond: Callable[[Any], Any] | None = None,
         explain: Callable[[ApiError], ApiError] | None = None,
         keeps_thread: bool = False,
+        record: VersionRecord | None = None,
     ) -> None:
-        # To label, draw or write an answer as JSON takes too long for the next request to wait for it.
-        QueueEntry.__init__(
-            self, options, execute, keeps_thread and type(payload) is EncodedPayload
-        )
+        # QueueEntry's fields. super().__init__() would cost a call for every request.
+        self.options = options
+        self.steps = None
+        self.execute = execute
+        # Labelling, drawing or writing JSON takes too long for the next request to
+        # wait for this thread.
+        self.keeps_thread = keeps_thread and type(payload) is EncodedPayload
+        self.session: Session | None = None
+        self.batch_members = None
+        self.executions = 1
+        self.batch_rows = None
+        self.prepare_ns = 0
+
         self.model = model
         self.version = version
         self.payload = payload
         self.respond = respond
         self._explain = explain
+        self.record = record
         self.started_ns = time.perf_counter_ns()
         self._sequence: Sequence | None = None
         self.handle: ModelHandle | None = None
         self.release: Callable[[InferenceCall], None] | None = None
 
     def start(self, handle: ModelHandle, budget: BytePool) -> Job | None:
-        """Prepare the run on a version that is held for it, and submit it to the version's queue.
+        """Prepare the run on a loaded version, and submit it to the version's queue.
 
         Args:
-            budget: what decoding takes its memory from.
+            handle: acquired for this call.
+            budget: memory for decoding.
 
         Returns:
             As :meth:`~pocketserve.engine.scheduling.queue.ModelQueue.submit`.
         """
         self.handle = handle
         try:
-            operation, self.arrays = prepare_operation(
-                handle, self.payload, self.options, budget
-            )
-            self._operation, self.signature = operation, operation.signature
-            if operation.step is not None and handle.sequences is not None:
-                self._sequence = handle.sequences.enter(operation.step, self)
-                operation.sequence = self._sequence
-                if handle.sequences.has_sessions:
-                    return self._submit_step  # which may have to open a session
+            self._prepare(handle, budget)
         except BaseException as error:
             self.end(error)
             return None
+        if self._sequence is not None:
+            assert handle.sequences is not None
+            if handle.sequences.has_sessions:
+                return self._submit_step  # which may have to open a session
         return handle.queue.submit(self)
+
+    def _prepare(self, handle: ModelHandle, budget: BytePool) -> None:
+        """Check the request, and enter its sequence."""
+        payload = self.payload
+        if type(payload) is EncodedPayload:
+            compiled: CompiledRequest | None = handle.compiled.get(payload.template)
+            if compiled is not None:
+                self._operation = compiled
+                self.arrays = compiled.arrays(payload.body)
+                self.signature = compiled.signature
+                return
+        operation, self.arrays = prepare_operation(
+            handle, payload, self.options, budget
+        )
+        self._operation = operation
+        self.signature = operation.signature
+        if operation.step is not None and handle.sequences is not None:
+            self._sequence = handle.sequences.enter(operation.step, self)
+            operation.sequence = self._sequence
 
     def _submit_step(self) -> Job | None:
         """Submit a step to the queue of its sequence's own session."""
-        assert (
-            self.handle is not None
-            and self.handle.sequences is not None
-            and self._sequence is not None
-        )
+        assert self.handle is not None
+        assert self.handle.sequences is not None
+        assert self._sequence is not None
         try:
             queue = self.handle.sequences.queue_of(self._sequence)
         except BaseException as error:
@@ -114,55 +160,94 @@ class InferenceCall(QueueEntry):
             return None
         return queue.submit(self)
 
-    @property
-    def prepare_ns(self) -> int:
-        """Return how much of its run decoded the input."""
-        prepare_ns: int = self._operation.prepare_ns
-        return prepare_ns
-
     def work(self, session: Session) -> Any:
         """Run the model."""
-        return self._operation.run(session, self.arrays)
+        operation = self._operation
+        try:
+            return operation.run(session, self.arrays)
+        finally:
+            self.prepare_ns = operation.prepare_ns
 
     def end(self, outcome: Any) -> None:
-        """Answer with the result of the run, or with the error in its place."""
+        """Respond with the run's result, or with the exception in its place."""
         if isinstance(outcome, BaseException):
             self._fail(outcome, failed=self.session is not None)
             return
-        operation, ended_ns = self._operation, time.perf_counter_ns()
+        operation = self._operation
+        ended_ns = time.perf_counter_ns()
         try:
             result = operation.respond(outcome)
         except BaseException as error:
-            self._fail(error, failed=False)  # the run itself was good
+            self._fail(error, failed=False)  # the run itself succeeded
             return
+        prepare_ns = operation.prepare_ns
         timing = (
             self.queue_ns,
-            self.submitted_ns - self.started_ns + operation.prepare_ns,
-            self.run_ns - operation.prepare_ns,
+            self.submitted_ns - self.started_ns + prepare_ns,
+            self.run_ns - prepare_ns,
             time.perf_counter_ns() - ended_ns,
             operation.rows,
             operation.executions or self.executions,
             self.batch_rows,
         )
-        self._give_back(failed=False)
+        if self._sequence is not None:
+            self._leave_sequence(failed=False)
+        if self.release is not None:
+            self.release(self)
         self.statistics.record_success(timing)
         if operation.timed:
             result.timing = Timing(*timing)
         self.done(result)
 
     def _fail(self, error: BaseException, *, failed: bool) -> None:
-        self._give_back(failed=failed)
+        """Respond with an exception.
+
+        Args:
+            failed: the run failed, and may have left a sequence's state undefined.
+        """
+        if self._sequence is not None:
+            self._leave_sequence(failed=failed)
+        if self.release is not None:
+            self.release(self)
         code = error.code if isinstance(error, ApiError) else None
         self.statistics.record_failure(time.perf_counter_ns() - self.started_ns, code)
         if self._explain is not None and isinstance(error, ApiError):
             error = self._explain(error)
         self.done(error)
 
-    def _give_back(self, *, failed: bool) -> None:
-        if self._sequence is not None:
-            assert self.handle is not None and self.handle.sequences is not None
-            self.handle.sequences.leave(
-                self._operation.step, self._sequence, self, failed=failed
-            )
-        if self.release is not None:
-            self.release(self)
+    def _leave_sequence(self, *, failed: bool) -> None:
+        assert self.handle is not None
+        assert self.handle.sequences is not None
+        assert self._sequence is not None
+        step = self._operation.step
+        assert step is not None
+        self.handle.sequences.leave(step, self._sequence, self, failed=failed)
+
+
+class CallerExecutor:
+    """Run a call on the thread that waits for it.
+
+    Pass :attr:`execute` and :meth:`done` to the call. The wait ends: the engine fails
+    each request at its deadline.
+    """
+
+    __slots__ = ("_jobs", "_outcome", "execute")
+
+    def __init__(self) -> None:
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._outcome: list[Any] = []
+        self.execute = self._jobs.put
+
+    def done(self, outcome: Any) -> None:
+        """Store the call's outcome and wake the waiting thread."""
+        self._outcome.append(outcome)
+        self._jobs.put(None)
+
+    def wait(self, job: Job | None) -> Any:
+        """Run jobs until the call has ended; return its outcome."""
+        while not self._outcome:
+            while job is not None:
+                job = job()
+            if not self._outcome:
+                job = self._jobs.get()
+        return self._outcome.pop()

@@ -1,111 +1,179 @@
-"""Checked requests, kept for all that differ from them in nothing but their tensors' bytes.
+"""Checks of repeated requests, cached for all that differ in tensor bytes only.
 
-An app sends the same request again and again: the same names, datatypes and shapes, only other pixels. The codec
-recognises them by their ``RequestTemplate``; a loaded model adds the :class:`CompiledRequest`. To check names, shapes
-and parameters again would take as long as everything else that Python does for such a request.
+Apps send the same names, datatypes and shapes over and over. The codec recognizes such
+requests by their ``RequestTemplate``; a loaded model adds the
+:class:`CompiledRequest`. Repeating the checks would take as long as all other Python
+code that such a request runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from pocketserve.engine.bindings import Bindings
 from pocketserve.engine.lifecycle.handle import ModelHandle
-from pocketserve.inference.run import run_session
+from pocketserve.inference.inputs import BoundOutput, run_session
 from pocketserve.runtimes.base import Session
-from pocketserve.tensors import Array, TensorSpec, plain_memory, to_tensor
-from pocketserve_wire import DATATYPES
+from pocketserve.tasks.base import Arrays
+from pocketserve.tensors import Array, plain_memory, to_tensor
+from pocketserve_wire import DATATYPES, Tensor
 from pocketserve_wire.oip import (
     EncodedBody,
     InferResponse,
-    RequestedOutput,
     RequestTemplate,
     encode_infer_response,
 )
 from pocketserve_wire.tensor import element_count
 
-MAX_COMPILED: Final = 64
-"""Kept for one loaded version; then all are dropped, which costs a check each."""
+if TYPE_CHECKING:
+    from pocketserve.engine.lifecycle.sequences import Sequence as OpenSequence
+    from pocketserve.engine.lifecycle.sequences import SequenceStep
 
-TensorSignature = list[tuple[np.dtype[Any], tuple[int, ...]]]
-"""Dtype and shape of each output."""
+MAX_COMPILED: Final = 64
+"""Compiled requests of one loaded version; when exceeded, all are dropped."""
+
+OutputForm = tuple[np.dtype[Any], tuple[int, ...]]
+"""Dtype and shape of an output."""
+
+
+class CompiledInput(NamedTuple):
+    """An input of a compiled request.
+
+    Attributes:
+        own: the session's name for it.
+        elements: their number.
+        start: offset of its first byte in the body.
+    """
+
+    own: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    elements: int
+    start: int
+
+
+class CompiledOutput(NamedTuple):
+    """An output of a compiled request.
+
+    Attributes:
+        name: the client's name for it.
+        own: the session's name for it.
+        datatype: its datatype if the dtype is ambiguous.
+    """
+
+    name: str
+    own: str
+    datatype: str | None
+
+
+class KnownHeader(NamedTuple):
+    """A response's JSON part, for outputs of these forms."""
+
+    forms: list[OutputForm] | None
+    text: bytes
 
 
 class CompiledRequest:
-    """An operation for all requests of a kind on a loaded version: plain runs, without state, rows to split or
-    quantisation.
+    """An operation for all requests of one template on a loaded version.
+
+    It covers plain runs only: no state, rows to split or quantization.
 
     Args:
-        inputs: the session's name, dtype, shape, elements, and first byte in the body of each.
-        outputs: the caller's and the session's name of each that is asked for, and its datatype where the dtype does
-            not tell it.
-        response: the answer without its tensors.
+        response: the response without its tensors.
 
     Attributes:
         signature: the entry point.
-        rows: batch rows in each such request.
+        rows: batch rows in each request.
     """
 
-    # No constants of the class: to look one up takes longer than a slot.
+    # Slots instead of class constants, whose lookup is slower.
     __slots__ = (
-        "_header", "_inputs", "_outputs", "_response", "executions", "prepare_ns", "rows", "signature", "step", "timed"
-    )  # fmt: skip
+        "_header",
+        "_inputs",
+        "_outputs",
+        "_response",
+        "executions",
+        "prepare_ns",
+        "rows",
+        "sequence",
+        "signature",
+        "step",
+        "timed",
+    )
 
     def __init__(
         self,
         signature: str | None,
         rows: int,
-        inputs: Sequence[tuple[str, np.dtype[Any], tuple[int, ...], int, int]],
-        outputs: Sequence[tuple[str, str, str | None]],
+        inputs: Sequence[CompiledInput],
+        outputs: Sequence[CompiledOutput],
         response: InferResponse,
     ) -> None:
         self.signature = signature
         self.rows = rows
-        self.executions, self.step, self.timed, self.prepare_ns = 0, None, False, 0
+        self.executions = 0
+        self.step: SequenceStep | None = None
+        self.sequence: OpenSequence | None = None
+        self.timed = False
+        self.prepare_ns = 0
         self._inputs = inputs
         self._outputs = outputs
         self._response = response
-        self._header: tuple[TensorSignature | None, bytes] = (None, b"")
+        # One attribute: other threads replace it.
+        self._header = KnownHeader(None, b"")
 
     def arrays(self, body: memoryview) -> dict[str, Array]:
-        """Return the inputs by the session's names; they share the body's memory."""
+        """Return the inputs by the session's names, sharing the body's memory."""
         arrays = {}
         for own, dtype, shape, count, start in self._inputs:
-            # Not np.ndarray(): it would keep the object below the memoryview only, not the memoryview, whose export
-            # tells that this memory is in use.
-            arrays[own] = np.frombuffer(body, dtype, count, start).reshape(shape)
+            # np.ndarray() would reference the object below the memoryview only. The
+            # memoryview's export shows that this memory is in use.
+            flat = np.frombuffer(body, dtype, count, start)
+            arrays[own] = flat.reshape(shape)
         return arrays
 
-    def run(self, session: Session, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    def run(self, session: Session, arrays: Arrays | None) -> dict[str, Array]:
         """Run the model."""
+        assert arrays is not None
         return run_session(session, arrays, self.signature)
 
-    def respond(self, results: Mapping[str, Array]) -> EncodedBody:
-        """Return the answer; outputs of the same dtypes and shapes as the last have the same JSON part."""
-        signature: TensorSignature = []
-        chunks: list[bytes | memoryview] = [b""]
+    def respond(self, result: Mapping[str, Array]) -> EncodedBody:
+        """Return the response; reuse the last JSON part for the same output forms."""
+        forms: list[OutputForm] = []
+        arrays: list[Array] = []
         for _, own, _ in self._outputs:
-            array = results[own]
-            memory = plain_memory(array)
-            if memory is None:
-                return self._encode(results)
-            signature.append((array.dtype, array.shape))
-            chunks.append(memory)
-        last, chunks[0] = self._header
-        if signature == last:
-            return EncodedBody(chunks, len(chunks[0]))
-        encoded = self._encode(results)
-        self._header = signature, bytes(encoded.chunks[0])
+            array = result[own]
+            forms.append((array.dtype, array.shape))
+            arrays.append(array)
+        known_forms, text = self._header
+        if forms != known_forms:
+            return self._encode_first(result, forms)
+        chunks: list[bytes | memoryview] = [text]
+        for array in arrays:
+            if not array.flags.c_contiguous:
+                return self._encode(result)
+            # Arrays of these forms had plain memory before, see _encode_first.
+            chunks.append(array.data.cast("B"))
+        return EncodedBody(chunks, len(text))
+
+    def _encode_first(
+        self, result: Mapping[str, Array], forms: list[OutputForm]
+    ) -> EncodedBody:
+        """Return the response; keep its JSON part if all outputs have plain memory."""
+        encoded = self._encode(result)
+        for _, own, _ in self._outputs:
+            if plain_memory(result[own]) is None:
+                return encoded
+        self._header = KnownHeader(forms, bytes(encoded.chunks[0]))
         return encoded
 
-    def _encode(self, results: Mapping[str, Array]) -> EncodedBody:
-        outputs = [
-            to_tensor(name, results[own], datatype)
-            for name, own, datatype in self._outputs
-        ]
+    def _encode(self, result: Mapping[str, Array]) -> EncodedBody:
+        outputs: list[Tensor] = []
+        for name, own, datatype in self._outputs:
+            outputs.append(to_tensor(name, result[own], datatype))
         return encode_infer_response(self._response._replace(outputs=outputs), True)
 
 
@@ -114,37 +182,31 @@ def keep_compiled(
     template: RequestTemplate,
     signature: str | None,
     rows: int,
-    inputs: Bindings,
-    outputs: Sequence[tuple[RequestedOutput, tuple[TensorSpec, str]]],
+    bindings: Bindings,
+    bound_outputs: Sequence[BoundOutput],
 ) -> None:
-    """Keep the checks of a request that was just answered, if the next of its kind can be spared them.
+    """Cache the checks of an answered request, if possible.
 
     Args:
-        inputs: the entry point's.
-        outputs: those that it was answered with, with the session's names.
+        bindings: the entry point's inputs.
+        bound_outputs: the outputs that were sent.
     """
-    # Not model.resettable: asking a protocol costs a third of a whole request.
+    # model.resettable is slow: it checks a protocol.
     if not template.all_raw or hasattr(handle.model.sessions[0], "reset"):
         return
-    tensors = [
-        (
-            inputs.by_name[name][1],
-            np.dtype(DATATYPES[datatype].typestr),
-            shape,
-            element_count(shape),
-            start,
-        )
-        for name, datatype, shape, start, _, _ in template.inputs
-    ]
-    names = [
-        (output.name, own, "BF16" if spec.datatype == "BF16" else None)
-        for output, (spec, own) in outputs
-    ]
-    response = InferResponse(
-        handle.model.entry.name, handle.model.version.name, [], template.id
-    )
+    inputs = []
+    for place in template.inputs:
+        _, own = bindings.by_name[place.name]
+        dtype = np.dtype(DATATYPES[place.datatype].typestr)
+        count = element_count(place.shape)
+        inputs.append(CompiledInput(own, dtype, place.shape, count, place.start))
+    outputs = []
+    for bound in bound_outputs:
+        datatype = "BF16" if bound.spec.datatype == "BF16" else None
+        outputs.append(CompiledOutput(bound.requested.name, bound.own, datatype))
+    model = handle.model
+    response = InferResponse(model.entry.name, model.version.name, [], template.id)
+    compiled = CompiledRequest(signature, rows, inputs, outputs, response)
     if len(handle.compiled) >= MAX_COMPILED:
         handle.compiled.clear()
-    handle.compiled[template] = CompiledRequest(
-        signature, rows, tensors, names, response
-    )
+    handle.compiled[template] = compiled

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from pocketserve.engine.statistics import Timing
@@ -11,9 +12,7 @@ from pocketserve_wire.oip import InferRequest, RequestTemplate
 
 URLENCODED: Final = "application/x-www-form-urlencoded"
 BOM: Final = b"\xef\xbb\xbf"
-_MEDIA_STARTS = frozenset(
-    (b"{", b"[", b'"', b"d", b"D", b"\xef", b" ", b"\t", b"\r", b"\n")
-)
+NO_TIMING: Final = Timing(0, 0, 0, 0)
 
 
 class TensorPayload(NamedTuple):
@@ -83,66 +82,31 @@ class RawPayload(NamedTuple):
 Payload = TensorPayload | EncodedPayload | RawPayload
 
 
-def is_direct_input(payload: RawPayload, media: str) -> bool:
-    """Return whether the body is the task's input as it is."""
-    if payload.parts:
-        return False
-    start = bytes(payload.body[:1])
-    content_type = payload.hints.content_type[: len(URLENCODED)].lower()
-    if media:
-        return start not in _MEDIA_STARTS and content_type != URLENCODED
-    return (
-        start != BOM[:1]
-        and content_type != URLENCODED
-        and not content_type.startswith("text/")
-    )
-
-
 def media_of(task: Task) -> str:
     """Return the kind of file that a task takes, ``picture`` or ``sound``; empty for other tasks."""
     media: str = getattr(task, "media", "")
     return media
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Prediction:
-    """An answer to raw input. The task's own steps count as input and output in the timing.
+    """An answer to raw input.
+
+    Its timing counts the task's own steps as input and output.
 
     Attributes:
-        more: what the task answers beside the predictions, by name.
+        more: further parts of the task's answer, by name.
+        picture: the annotated input, a PNG or JPEG file, if it was requested.
         assumed: settings that no file of the model states, such as ``pixels 0..1``.
-        picture: the input with the answer drawn on it, a PNG or JPEG file; None unless it was asked for.
         per_input: the predictions of each input, where a request may have several.
     """
 
-    __slots__ = (
-        "assumed",
-        "model",
-        "more",
-        "per_input",
-        "picture",
-        "predictions",
-        "task",
-        "timing",
-        "version",
-    )
-
-    def __init__(
-        self,
-        model: str,
-        version: str,
-        task: str,
-        predictions: Answer,
-        more: Mapping[str, Any],
-        picture: bytes | None,
-        assumed: tuple[str, ...] = (),
-        per_input: Sequence[Answer] = (),
-    ) -> None:
-        self.model = model
-        self.version = version
-        self.task = task
-        self.predictions = predictions
-        self.more = more
-        self.picture = picture
-        self.per_input = per_input or [predictions]
-        self.assumed = assumed
-        self.timing = Timing(0, 0, 0, 0)
+    model: str
+    version: str
+    task: str
+    predictions: Answer
+    more: Mapping[str, Any]
+    picture: bytes | None
+    assumed: tuple[str, ...]
+    per_input: Sequence[Answer]
+    timing: Timing = NO_TIMING

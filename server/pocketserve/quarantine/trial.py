@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pocketserve.engine.lifecycle.setup import Setup, set_up
-from pocketserve.inference.validate import collect
+from pocketserve.inference.inputs import collect
 from pocketserve.messages import excerpt
 from pocketserve.quarantine import synthetic_inputs as synthetic
 from pocketserve.repository.scan import ModelEntry, VersionEntry

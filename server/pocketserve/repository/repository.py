@@ -39,7 +39,7 @@ class Repository:
     def __init__(self, root: Path) -> None:
         # A trial works in a folder of its own, where a path from here leads nowhere.
         self._root, self._only = locate(root.absolute())
-        self._models = Models(self._root, self._only)
+        self.index = Models(self._root, self._only)
         self._scanning = threading.Lock()
         self._scans = 0
         self._defaults: dict[
@@ -71,12 +71,12 @@ class Repository:
                 self._scans += 1
                 models = scan(self._root, self._only)
                 for name in loaded:
-                    _keep(models, self._models.get(name))
+                    _keep(models, self.index.get(name))
                 with self._publishing:
                     for name, version in list(self._defaults.items()):
                         if not _set_default(models, name, version):
                             del self._defaults[name]
-                    self._models = models
+                    self.index = models
         finally:
             self._scanning.release()
 
@@ -85,12 +85,10 @@ class Repository:
         with self._publishing:
             if self._defaults.get(name) == version:
                 return
-            models = (
-                self._models.copy()
-            )  # callers that cache by index notice the change
+            models = self.index.copy()  # callers that cache by index notice the change
             if _set_default(models, name, version):
                 self._defaults[name] = version
-                self._models = models
+                self.index = models
 
     def has_default(self, name: str) -> bool:
         """Return whether a version of the model has answered by default, and is still there."""
@@ -99,18 +97,18 @@ class Repository:
     def watch(self, read: Callable[[], None]) -> FolderWatch:
         """Return a watch that has a function read the folder when it has changed since this call."""
         watch = FolderWatch(self._root, self._only, read)
-        self._models = Models(
+        self.index = Models(
             self._root, self._only
         )  # what changed before it was watched
         return watch
 
     def models(self) -> Models:
         """Return all models by name."""
-        return self._models
+        return self.index
 
     def model(self, name: str) -> ModelEntry:
         """Return a model."""
-        entry = self._models.get(name)
+        entry = self.index.get(name)
         if entry is None:
             text = f"Request for unknown model: {name[:128]!r} is not found; {self.way_out(name)}"
             raise ApiError(ErrorCode.MODEL_NOT_FOUND, text)
@@ -120,11 +118,11 @@ class Repository:
         """Return the model that may be meant, or those that there are; only models with such names are read."""
         from difflib import get_close_matches  # late: only those who mistype need it
 
-        for close in get_close_matches(name[:64], self._models.names[:MAX_COMPARED]):
-            if close in self._models:
+        for close in get_close_matches(name[:64], self.index.names[:MAX_COMPARED]):
+            if close in self.index:
                 return f"did you mean {close!r}?"
         first = list(
-            islice(self._models, MAX_LISTED + 1)
+            islice(self.index, MAX_LISTED + 1)
         )  # not all: counting them would read every model
         if not first:
             return "the models folder is empty"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pocketserve.engine.bindings import Bindings
@@ -53,15 +53,12 @@ class LoadedModel:
     notes: tuple[str, ...]
     unknown_keys: Mapping[str, tuple[str, ...]]
 
-    @property
-    def inputs(self) -> Bindings:
-        """Return the inputs of the default entry point."""
-        return self.entry_points[None][0]
+    # Of the default entry point; set once, since requests read them.
+    inputs: Bindings = field(init=False)
+    outputs: Bindings = field(init=False)
 
-    @property
-    def outputs(self) -> Bindings:
-        """Return the outputs of the default entry point."""
-        return self.entry_points[None][1]
+    def __post_init__(self) -> None:
+        self.inputs, self.outputs = self.entry_points[None]
 
     @property
     def shown_outputs(self) -> Bindings:

@@ -38,12 +38,24 @@ class QueueEntry(Entry):
         submitted_ns, queue_ns, run_ns: when it was submitted, how long it waited, and how long its run took.
         executions: runs of the model on its account; those of a batch count for the request that leads it.
         batch_rows: rows of the batch that it led; 0 for one that was led; None for one that ran alone.
+        prepare_ns: the part of its run that prepared the input.
     """
 
     __slots__ = (
-        "arrays", "batch_members", "batch_rows", "execute", "executions", "keeps_thread", "queue",
-        "queue_ns", "run_ns", "session", "signature", "submitted_ns"
-    )  # fmt: skip
+        "arrays",
+        "batch_members",
+        "batch_rows",
+        "execute",
+        "executions",
+        "keeps_thread",
+        "prepare_ns",
+        "queue",
+        "queue_ns",
+        "run_ns",
+        "session",
+        "signature",
+        "submitted_ns",
+    )
 
     queue: ModelQueue
     arrays: Mapping[str, Any] | None
@@ -67,11 +79,7 @@ class QueueEntry(Entry):
         self.batch_members: Sequence[QueueEntry] | None = None
         self.executions = 1
         self.batch_rows: int | None = None
-
-    @property
-    def prepare_ns(self) -> int:
-        """Return how much of its run prepared the input."""
-        return 0
+        self.prepare_ns = 0
 
     def begin(self) -> Job | None:
         """Run it on its session; a :data:`Job`."""

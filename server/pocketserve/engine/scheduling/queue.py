@@ -15,6 +15,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from pocketserve.engine.scheduling.cancellation import cancelled
@@ -311,7 +312,7 @@ class ModelQueue:
         if session is None:
             return None
         entry.session = session
-        return entry.begin
+        return partial(self.run, entry)
 
     def _enqueue(self, entry: QueueEntry) -> Session | None:
         cancellation = entry.options.cancellation

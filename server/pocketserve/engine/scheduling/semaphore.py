@@ -1,34 +1,31 @@
-"""A number of slots, for counting what may be under way at a time."""
+"""A counting semaphore that never blocks."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 
 class Semaphore:
-    """Slots that are acquired without waiting, and without a lock: a list's own methods are atomic.
+    """Slots that are acquired without waiting, and without a lock.
+
+    A list's own methods are atomic, and calling them directly costs no Python frame.
 
     Attributes:
-        maximum: how many there are.
+        maximum: number of slots.
+        acquire: acquires a slot; raises IndexError if none is free.
+        release: releases a slot.
     """
 
-    __slots__ = ("_free", "maximum")
+    __slots__ = ("_free", "acquire", "maximum", "release")
 
     def __init__(self, maximum: int) -> None:
         self.maximum = maximum
         self._free: list[None] = [None] * maximum
+        self.acquire: Callable[[], None] = self._free.pop
+        self.release: Callable[[], None] = partial(self._free.append, None)
 
     @property
     def unused(self) -> bool:
-        """Return whether nobody holds one."""
+        """Return whether all slots are free."""
         return len(self._free) == self.maximum
-
-    def acquire(self) -> bool:
-        """Acquire a slot, if one is free; return whether it was."""
-        try:
-            self._free.pop()
-        except IndexError:
-            return False
-        return True
-
-    def release(self) -> None:
-        """Release a slot."""
-        self._free.append(None)

@@ -99,7 +99,9 @@ class InflightRequests:
         """Add a request whose body is whole; return why it is refused instead."""
         if self.refusal is not None:
             return self.refusal
-        if not self._slots.acquire():
+        try:
+            self._slots.acquire()
+        except IndexError:
             text = "too many requests are under way on all connections; try again later"
             return ApiError(ErrorCode.QUEUE_FULL, text, retry_after_s=0.5)
         self._requests[frame.request_id] = cancellation
