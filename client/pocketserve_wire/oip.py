@@ -174,7 +174,7 @@ def decode_infer_request(
     view = memoryview(body)
     if json_length == 0:
         return InferRequest(raw=view, binary_output=True)
-    key = body_key(view, json_length)
+    key = None if json_length is None else body_key(view, json_length)
     if key is None:
         return _decode(view, json_length)
     template = _requests.get(key)
@@ -189,8 +189,10 @@ def decode_infer_request(
 
 def find_template(body: memoryview, json_length: int | None) -> RequestTemplate | None:
     """Return the template of a body whose JSON part was read before; None where it has to be read."""
-    key = body_key(body, json_length)
-    return None if key is None else _requests.get(key)
+    # As body_key(), without the call: a server does this for every request.
+    if json_length is None or not 0 < json_length <= MAX_TEMPLATE_BYTES:
+        return None
+    return _requests.get((bytes(body[:json_length]), len(body)))
 
 
 def _decode(view: memoryview, json_length: int | None) -> InferRequest:

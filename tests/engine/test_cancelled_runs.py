@@ -14,7 +14,8 @@ from pocketserve.engine.bindings import Bindings
 from pocketserve.engine.scheduling.cancellation import Cancellation
 from pocketserve.engine.scheduling.options import RequestOptions
 from pocketserve.engine.scheduling.queue import ModelQueue
-from pocketserve.inference.operations import Operation, prepare_operation
+from pocketserve.inference.call import prepare_operation
+from pocketserve.inference.operations import Operation
 from pocketserve.inference.payload import Payload, RawPayload, TensorPayload
 from pocketserve.tasks.base import AnswerOptions, Arrays, Prepared
 from pocketserve.tasks.cancellation import (

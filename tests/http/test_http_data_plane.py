@@ -21,7 +21,8 @@ from pocketserve.config import load_config
 from pocketserve.service import Service
 from pocketserve.transports.http import compression
 from pocketserve.transports.http.app import create_app
-from pocketserve.transports.http.data_plane import create_data_plane, create_on_demand
+from pocketserve.transports.http.data_plane import create_on_demand
+from pocketserve.transports.http.wsgi import create_data_plane
 
 TOKEN = "t" * 43
 JSON = json.dumps(

@@ -251,10 +251,10 @@ def start_request(
     encode = response.respond
 
     # This must not reference the call: a cycle would keep the request's body.
-    def done(outcome: Any) -> None:
+    def on_outcome(outcome: Any) -> None:
         on_response(_encode(route, encode, outcome))
 
-    return service.submit(response, done)
+    return service.submit(response, on_outcome)
 
 
 def _open(

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from pocketserve.auth.web_sessions import WebSessions
 
 TOKEN_BYTES = 32
+MAX_CHECKED_HOSTS = 64  # Host headers that a guard caches
+MAX_HOST = 256  # characters of a cached Host header
 PAGE = "/page"  # who shows a session of the page; no name of an app
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "[::1]"})
 _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?")
@@ -108,7 +110,10 @@ class Guard:
     ) -> None:
         self._apps, self._pages = apps, pages
         self.origins = AllowedOrigins(allowed_origins)
+        self.has_origins = bool(self.origins)
         self._token = token.encode("ascii") if token is not None else None
+        self._bearer = b"Bearer " + (self._token or b"")
+        self._checked_hosts: set[str] = set()  # Host headers of this machine
         self._hosts = LOOPBACK_HOSTS | {host.lower() for host in extra_hosts}
 
     @property
@@ -131,10 +136,14 @@ class Guard:
         Args:
             own_page: only pages of this server may ask, and none of ``allowed_origins``.
         """
+        if origin is None and host in self._checked_hosts:
+            return
         match = _HOST.fullmatch(host or "")
         name = match[1].lower() if match is not None else ""
         if match is None or int(match[2] or 0) > 65535 or not self._is_own_name(name):
             raise ApiError(ErrorCode.HOST_REFUSED, _refusal_of_host(name))
+        if len(self._checked_hosts) < MAX_CHECKED_HOSTS and len(match[0]) < MAX_HOST:
+            self._checked_hosts.add(match[0])
         if origin is None or self.is_own_origin(match[0], origin):
             return
         if origin not in self.origins:
@@ -149,24 +158,51 @@ class Guard:
         own = (host or "").lower()
         return origin.lower() in (f"http://{own}", f"https://{own}")
 
-    def check_token(self, authorization: str | None) -> str | None:
-        """Require a token, as ``Bearer TOKEN`` or as the password of ``Basic``; UNAUTHORIZED does not tell the cause.
+    def identify(self, authorization: str | None) -> str | None:
+        """Return the owner of a token; None if it is not valid.
 
-        Return the name of the app whose token it is, ``PAGE`` for a session; None for the installation's own.
+        The owner is "" for the installation's own token, and if none is needed;
+        ``PAGE`` for a session; else the app's name.
+
+        Args:
+            authorization: ``Bearer TOKEN``, or ``Basic`` with the token as password.
         """
         if self._token is None:
-            return None
-        # Always one comparison of bytes in constant time, whatever was sent.
-        presented = _presented(authorization or "")
+            return ""
+        header = authorization or ""
+        # All comparisons take constant time.
+        if hmac.compare_digest(header.encode(errors="replace"), self._bearer):
+            return ""
+        presented = _presented(header)
         if hmac.compare_digest(presented, self._token):
-            return None
-        app = self._apps.find(presented) if self._apps is not None else None
-        if app is not None:
-            return app.name
-        if self._pages is None or not self._pages.is_session(presented):
-            text = "a valid token is required: send 'Authorization: Bearer TOKEN' (pocketserve token prints it)"
-            raise ApiError(ErrorCode.UNAUTHORIZED, text)
-        return PAGE
+            return ""
+        if self._apps is not None:
+            app = self._apps.find(presented)
+            if app is not None:
+                return app.name
+        if self._pages is not None and self._pages.is_session(presented):
+            return PAGE
+        return None
+
+    def check_token(self, authorization: str | None) -> str | None:
+        """Return the app or ``PAGE`` whose token it is, None for the installation's.
+
+        Raises:
+            ApiError: UNAUTHORIZED, which does not tell the cause.
+        """
+        owner = self.identify(authorization)
+        if owner is None:
+            raise self.unauthorized()
+        return owner or None
+
+    @staticmethod
+    def unauthorized() -> ApiError:
+        """Return the error for an invalid token."""
+        return ApiError(
+            ErrorCode.UNAUTHORIZED,
+            "a valid token is required: send 'Authorization: Bearer TOKEN' "
+            "(pocketserve token prints it)",
+        )
 
 
 def _refusal_of_host(name: str) -> str:

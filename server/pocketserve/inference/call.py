@@ -5,15 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pocketserve.engine.lifecycle.handle import ModelHandle
 from pocketserve.engine.scheduling.entries import Execute, Job, QueueEntry
 from pocketserve.engine.scheduling.options import RequestOptions
 from pocketserve.engine.statistics import Timing, VersionStatistics
-from pocketserve.inference.operations import Operation, prepare_operation
-from pocketserve.inference.payload import EncodedPayload, Payload
+from pocketserve.inference.operations import Operation
+from pocketserve.inference.payload import EncodedPayload, Payload, TensorPayload
+from pocketserve.inference.task_operation import TaskOperation
+from pocketserve.inference.tensor_operation import TensorOperation
 from pocketserve.runtimes.base import Session
+from pocketserve.tasks.base import Arrays
 from pocketserve_wire import ApiError
 
 if TYPE_CHECKING:
@@ -222,6 +225,39 @@ class InferenceCall(QueueEntry):
         step = self._operation.step
         assert step is not None
         self.handle.sequences.leave(step, self._sequence, self, failed=failed)
+
+
+class PreparedOperation(NamedTuple):
+    """An operation and its inputs.
+
+    Attributes:
+        arrays: by the session's names; None if they cannot be batched.
+    """
+
+    operation: Operation
+    arrays: Arrays | None
+
+
+def prepare_operation(
+    handle: ModelHandle,
+    payload: Payload,
+    options: RequestOptions,
+    budget: BytePool | None,
+) -> PreparedOperation:
+    """Check a request and return its operation.
+
+    Raises:
+        ApiError: the request is invalid.
+    """
+    operation: TensorOperation | TaskOperation
+    if isinstance(payload, EncodedPayload):
+        decoded = TensorPayload(payload.template.read(payload.body))
+        operation = TensorOperation(handle, decoded, options, encoded=True)
+    elif isinstance(payload, TensorPayload):
+        operation = TensorOperation(handle, payload, options, encoded=False)
+    else:
+        operation = TaskOperation(handle, payload, options, budget)
+    return PreparedOperation(operation, operation.arrays)
 
 
 class CallerExecutor:

@@ -43,12 +43,12 @@ class CompiledInput(NamedTuple):
     """An input of a compiled request.
 
     Attributes:
-        own: the session's name for it.
+        session_name: the session's name for it.
         elements: their number.
         start: offset of its first byte in the body.
     """
 
-    own: str
+    session_name: str
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     elements: int
@@ -60,12 +60,12 @@ class CompiledOutput(NamedTuple):
 
     Attributes:
         name: the client's name for it.
-        own: the session's name for it.
+        session_name: the session's name for it.
         datatype: its datatype if the dtype is ambiguous.
     """
 
     name: str
-    own: str
+    session_name: str
     datatype: str | None
 
 
@@ -128,11 +128,11 @@ class CompiledRequest:
     def arrays(self, body: memoryview) -> dict[str, Array]:
         """Return the inputs by the session's names, sharing the body's memory."""
         arrays = {}
-        for own, dtype, shape, count, start in self._inputs:
+        for session_name, dtype, shape, count, start in self._inputs:
             # np.ndarray() would reference the object below the memoryview only. The
             # memoryview's export shows that this memory is in use.
             flat = np.frombuffer(body, dtype, count, start)
-            arrays[own] = flat.reshape(shape)
+            arrays[session_name] = flat.reshape(shape)
         return arrays
 
     def run(self, session: Session, arrays: Arrays | None) -> dict[str, Array]:
@@ -144,8 +144,8 @@ class CompiledRequest:
         """Return the response; reuse the last JSON part for the same output forms."""
         forms: list[OutputForm] = []
         arrays: list[Array] = []
-        for _, own, _ in self._outputs:
-            array = result[own]
+        for _, session_name, _ in self._outputs:
+            array = result[session_name]
             forms.append((array.dtype, array.shape))
             arrays.append(array)
         known_forms, text = self._header
@@ -164,16 +164,16 @@ class CompiledRequest:
     ) -> EncodedBody:
         """Return the response; keep its JSON part if all outputs have plain memory."""
         encoded = self._encode(result)
-        for _, own, _ in self._outputs:
-            if plain_memory(result[own]) is None:
+        for _, session_name, _ in self._outputs:
+            if plain_memory(result[session_name]) is None:
                 return encoded
         self._header = KnownHeader(forms, bytes(encoded.chunks[0]))
         return encoded
 
     def _encode(self, result: Mapping[str, Array]) -> EncodedBody:
         outputs: list[Tensor] = []
-        for name, own, datatype in self._outputs:
-            outputs.append(to_tensor(name, result[own], datatype))
+        for name, session_name, datatype in self._outputs:
+            outputs.append(to_tensor(name, result[session_name], datatype))
         return encode_infer_response(self._response._replace(outputs=outputs), True)
 
 
@@ -196,14 +196,18 @@ def keep_compiled(
         return
     inputs = []
     for place in template.inputs:
-        _, own = bindings.by_name[place.name]
+        _, session_name = bindings.by_name[place.name]
         dtype = np.dtype(DATATYPES[place.datatype].typestr)
         count = element_count(place.shape)
-        inputs.append(CompiledInput(own, dtype, place.shape, count, place.start))
+        inputs.append(
+            CompiledInput(session_name, dtype, place.shape, count, place.start)
+        )
     outputs = []
     for bound in bound_outputs:
         datatype = "BF16" if bound.spec.datatype == "BF16" else None
-        outputs.append(CompiledOutput(bound.requested.name, bound.own, datatype))
+        outputs.append(
+            CompiledOutput(bound.requested.name, bound.session_name, datatype)
+        )
     model = handle.model
     response = InferResponse(model.entry.name, model.version.name, [], template.id)
     compiled = CompiledRequest(signature, rows, inputs, outputs, response)

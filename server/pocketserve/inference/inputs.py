@@ -47,12 +47,12 @@ class BoundOutput(NamedTuple):
     """An output that the client requested.
 
     Attributes:
-        own: the session's name for it.
+        session_name: the session's name for it.
     """
 
     requested: RequestedOutput
     spec: TensorSpec
-    own: str
+    session_name: str
 
 
 SEQUENCE_PARAMETERS = frozenset({"sequence_id", "sequence_start", "sequence_end"})
@@ -96,8 +96,8 @@ def collect(
         binding = bound.by_name.get(tensor.name)
         if binding is None:
             raise _bad_inputs(f"unexpected inference input {tensor.name!r}", bound)
-        spec, own = binding
-        if own in arrays:
+        spec, session_name = binding
+        if session_name in arrays:
             fault = f"input {spec.name!r} is given twice under different names"
             raise _bad_inputs(fault, bound)
         shape = tensor.shape
@@ -109,7 +109,7 @@ def collect(
         if spec.quantization is not None and tensor.datatype == "FP32":
             array = quantize(array, spec)
             reals = True
-        arrays[own] = array
+        arrays[session_name] = array
         if spec.batch and array.ndim:
             first = batches.setdefault(spec.batch, tensor)
             _check_same_rows(spec, tensor, first)
@@ -144,12 +144,14 @@ def _initial_state(
     """Return initial values for the inputs that the client left out."""
     state: dict[str, Array] = {}
     for spec in bound.specs:
-        own = bound.by_name[spec.name][1]
-        if own in arrays:
+        session_name = bound.by_name[spec.name][1]
+        if session_name in arrays:
             continue
-        if own not in first_state:
+        if session_name not in first_state:
             raise _bad_inputs(f"input {spec.name!r} is missing", bound)
-        state[own] = first_state[own].copy()  # a model may write into its inputs
+        state[session_name] = first_state[
+            session_name
+        ].copy()  # a model may write into its inputs
     return state
 
 

@@ -1,17 +1,11 @@
-"""The operation that a call runs, chosen by the request's payload."""
+"""The interface of the operations that a call runs."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from pocketserve.engine.lifecycle.handle import ModelHandle
-from pocketserve.engine.scheduling.options import RequestOptions
-from pocketserve.inference.payload import EncodedPayload, Payload, TensorPayload
-from pocketserve.inference.task_operation import TaskOperation
-from pocketserve.inference.tensor_operation import TensorOperation
 from pocketserve.runtimes.base import Session
 from pocketserve.tasks.base import Arrays
-from pocketserve.tasks.cancellation import BytePool
 
 if TYPE_CHECKING:
     from pocketserve.engine.lifecycle.sequences import Sequence as OpenSequence
@@ -50,36 +44,3 @@ class Operation(Protocol):
     def respond(self, result: Any) -> Any:
         """Return the response to a run's result."""
         ...
-
-
-class PreparedOperation(NamedTuple):
-    """An operation and its inputs.
-
-    Attributes:
-        arrays: by the session's names; None if they cannot be batched.
-    """
-
-    operation: Operation
-    arrays: Arrays | None
-
-
-def prepare_operation(
-    handle: ModelHandle,
-    payload: Payload,
-    options: RequestOptions,
-    budget: BytePool | None,
-) -> PreparedOperation:
-    """Check a request and return its operation.
-
-    Raises:
-        ApiError: the request is invalid.
-    """
-    operation: TensorOperation | TaskOperation
-    if isinstance(payload, EncodedPayload):
-        decoded = TensorPayload(payload.template.read(payload.body))
-        operation = TensorOperation(handle, decoded, options, encoded=True)
-    elif isinstance(payload, TensorPayload):
-        operation = TensorOperation(handle, payload, options, encoded=False)
-    else:
-        operation = TaskOperation(handle, payload, options, budget)
-    return PreparedOperation(operation, operation.arrays)

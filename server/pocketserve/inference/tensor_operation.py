@@ -139,7 +139,7 @@ class TensorOperation:
         batch = specs[0].shape[:1] if specs else ()
         outputs: list[Tensor] = []
         for output in self._outputs:
-            array = result[output.own]
+            array = result[output.session_name]
             outputs.append(output_tensor(output, array, reals, labels, batch))
         entry_name, version_name = model.entry.name, model.version.name
         response = InferResponse(entry_name, version_name, outputs, id=self._request.id)
@@ -181,8 +181,8 @@ def signature_of(request: InferRequest, handle: ModelHandle) -> str | None:
     if name is None or name == "" or len(entry_points) == 1:
         return None
     if name not in entry_points:
-        known = [repr(point) for point in entry_points if point is not None]
-        names = ", ".join(known) or "none"
+        signatures = [repr(point) for point in entry_points if point is not None]
+        names = ", ".join(signatures) or "none"
         raise ApiError(
             ErrorCode.INVALID_PARAMETER,
             f"unknown signature_name {name!r:.80}; the model has {names}",
@@ -219,8 +219,10 @@ def requested_outputs(
     outputs: list[BoundOutput] = []
     if not requested:
         for default in bound.specs:
-            spec, own = bound.by_name[default.name]
-            outputs.append(BoundOutput(RequestedOutput(default.name), spec, own))
+            spec, session_name = bound.by_name[default.name]
+            outputs.append(
+                BoundOutput(RequestedOutput(default.name), spec, session_name)
+            )
         return outputs
     for output in requested:
         if output.name not in bound.by_name:
@@ -229,8 +231,8 @@ def requested_outputs(
                 f"unexpected inference output {output.name!r}; "
                 f"the model has {bound.names()}",
             )
-        spec, own = bound.by_name[output.name]
-        outputs.append(BoundOutput(output, spec, own))
+        spec, session_name = bound.by_name[output.name]
+        outputs.append(BoundOutput(output, spec, session_name))
     return outputs
 
 

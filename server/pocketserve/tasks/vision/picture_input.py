@@ -364,7 +364,7 @@ def is_tensor(body: memoryview, hints: Hints, spec: TensorSpec | None = None) ->
 
     An array of uint8 may be a picture, but not one of just the datatype and shape of ``spec``.
     """
-    if is_frame(hints):
+    if hints.values and is_frame(hints):
         return False
     if not arrays.is_npy(body):
         return arrays.looks_like_json(body)

@@ -167,7 +167,7 @@ def _opened(
     if not len(body):
         raise invalid_input("the body is empty; send a picture")
     try:
-        if is_frame(hints):
+        if hints.values and is_frame(hints):
             width, height = upright_size = frame_size(hints, max_pixels)
             _make_room(upright_size, max_pixels)
             halved = (
@@ -223,7 +223,7 @@ def _open(body: memoryview, max_pixels: int) -> Image:
             _check_unstoppable(early, "WebP")
     formats: tuple[str, ...] = FORMATS
     decoded_pixels = 0
-    if is_avif(body):
+    if body[4:8] == b"ftyp" and is_avif(body):
         decoded_pixels = _check_avif(body, max_pixels)
         formats = ("AVIF",)
     elif start[4:8] == b"ftyp" and start[8:] in HEIF_BRANDS:

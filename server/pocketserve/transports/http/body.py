@@ -67,7 +67,7 @@ class ReceivedBody(Body):
     def __init__(self, length: int, json_length: int = 0) -> None:
         self._start = self._filled = -json_length % TENSOR_ALIGNMENT
         self._end = self._start + length
-        super().__init__(min(self._end, FIRST_BODY_BYTES))
+        self._memory = bytearray(min(self._end, FIRST_BODY_BYTES))
 
     def __len__(self) -> int:
         return self._filled - self._start
@@ -81,7 +81,8 @@ class ReceivedBody(Body):
     def received(self, data: bytes | InPlaceData) -> int:
         """Take bytes up to the body's end; return how many were taken."""
         if isinstance(data, InPlaceData):
-            self._count(len(data))
+            self._filled += len(data)
+            self.completed = self._filled == self._end
             return len(data)
         start = 0
         while start < len(data) and not self.completed:
@@ -89,12 +90,9 @@ class ReceivedBody(Body):
                 part = memoryview(data)[start : start + len(room)]
                 room[: len(part)] = part
             start += len(part)
-            self._count(len(part))
+            self._filled += len(part)
+            self.completed = self._filled == self._end
         return start
-
-    def _count(self, more: int) -> None:
-        self._filled += more
-        self.completed = self._filled == self._end
 
 
 class MemoryBuffer(ReadOnlyFileBasedBuffer):  # type: ignore[misc]  # waitress has no types

@@ -191,10 +191,14 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
             if count == 0 or self._drained > MAX_DRAINED:
                 self.end()
             return
-        if self._incoming() is None:
+        request = self.request
+        if request is None or not isinstance(request.body_rcv, ReceivedBody):
             super().handle_read()
-        body = self._incoming()
-        if body is None or not self.connected:
+            request = self.request
+        if request is None or not self.connected:
+            return
+        body = request.body_rcv
+        if not isinstance(body, ReceivedBody):
             return
         with body.room() as room:
             count = self._receive_into(room)
@@ -211,11 +215,6 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
             return None
         except OSError:
             return 0
-
-    def _incoming(self) -> ReceivedBody | None:
-        """Return the body that is being received into its own memory."""
-        receiver = self.request.body_rcv if self.request is not None else None
-        return receiver if isinstance(receiver, ReceivedBody) else None
 
     def received(self, data: bytes | InPlaceData) -> bool:
         complete: bool = super().received(data)
@@ -241,6 +240,3 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
         elif self._unread_since is None or self._read >= MIN_PROGRESS:
             self._unread_since, self._read = time.monotonic(), 0
         return flushed
-
-    def _flush_outbufs_below_high_watermark(self) -> None:
-        """Nothing: waitress would hold a thread here. An answer is taken whole, and :meth:`may_begin` bounds more."""

@@ -40,11 +40,13 @@ class Parser(HTTPRequestParser):  # type: ignore[misc]
     """A request.
 
     Attributes:
-        trusted: its header has the token.
+        trusted: its header has a valid token.
+        owner: the token's owner, see :meth:`Guard.identify`; None without one.
         refusal: why the request was refused before its body was taken.
     """
 
     trusted = False
+    owner: str | None = None
     refusal: ApiError | None = None
     error: Error | None
     body_rcv: ReceivedBody | ChunkedBody | None
@@ -82,16 +84,17 @@ class Parser(HTTPRequestParser):  # type: ignore[misc]
                 "the request line or the Content-Length is invalid"
             ) from None
         self._refuse_doubtful(header_plus)
-        self._read_connection()
+        if "," in self.headers.get("CONNECTION", ""):
+            self._read_connection()
         if self.proxy_scheme or self.proxy_netloc:
             self.headers["HOST"] = (
                 self.proxy_netloc
             )  # RFC 9112, section 3.2.2: what the request line says holds
-        try:
-            self.adj.guard.check_token(self.headers.get("AUTHORIZATION"))
-            self.trusted = True
-        except ApiError as error:
-            self._restrict(error)
+        guard = self.adj.guard
+        self.owner = guard.identify(self.headers.get("AUTHORIZATION"))
+        self.trusted = self.owner is not None
+        if not self.trusted:
+            self._restrict(guard.unauthorized())
         if self.chunked:
             from pocketserve.transports.http.chunked import (
                 ChunkedBody,
@@ -99,7 +102,10 @@ class Parser(HTTPRequestParser):  # type: ignore[misc]
 
             self.body_rcv = ChunkedBody(self.adj.max_request_body_size)
         elif 0 < self.content_length < self.adj.max_request_body_size:
-            self.body_rcv = ReceivedBody(self.content_length, self._json_length())
+            json_length = 0
+            if "INFERENCE_HEADER_CONTENT_LENGTH" in self.headers:
+                json_length = self._json_length()
+            self.body_rcv = ReceivedBody(self.content_length, json_length)
         if self.body_rcv is None:
             self.expect_continue = False  # there is nothing to go on with
 
@@ -121,9 +127,7 @@ class Parser(HTTPRequestParser):  # type: ignore[misc]
 
     def _read_connection(self) -> None:
         """Leave what waitress looks for alone in a ``Connection`` header that lists more."""
-        connection = self.headers.get("CONNECTION", "")
-        if "," not in connection:
-            return
+        connection = self.headers["CONNECTION"]
         options = {option.strip(" \t") for option in connection.lower().split(",")}
         if len(options) > 1:
             self.headers["CONNECTION"] = next(
@@ -146,5 +150,5 @@ class Parser(HTTPRequestParser):  # type: ignore[misc]
 
     def _json_length(self) -> int:
         """Return what the header says, unchecked: here it only aligns the memory."""
-        text = self.headers.get("INFERENCE_HEADER_CONTENT_LENGTH", "")
+        text = self.headers["INFERENCE_HEADER_CONTENT_LENGTH"]
         return int(text) if text.isdecimal() and len(text) < 20 else 0

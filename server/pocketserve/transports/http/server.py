@@ -106,6 +106,8 @@ class HttpServer(TcpWSGIServer):  # type: ignore[misc]
             # Nothing is spilled to flash storage below the limits; answers have no limit of their own.
             inbuf_overflow=config.max_body_bytes + 1,
             outbuf_overflow=2**31 - 1,
+            # waitress would hold a thread above this; Channel.may_begin limits instead.
+            outbuf_high_watermark=2**31 - 1,
             asyncore_use_poll=True,
             clear_untrusted_proxy_headers=False,  # nothing here reads them, and it costs each request a middleware
             ident="pocketserve",

@@ -11,7 +11,7 @@ from waitress.task import ErrorTask, ThreadedTaskDispatcher, WSGITask
 
 from pocketserve.api.messages import error_response
 from pocketserve.transports.http.body import MAX_JOINED, MemoryBuffer
-from pocketserve.transports.http.wsgi import LINE_END, status_line
+from pocketserve.transports.http.wsgi import LINE_END, OWNER_KEY, status_line
 from pocketserve.transports.request_log import read_request_id
 from pocketserve_wire import ApiError, ErrorCode
 
@@ -28,6 +28,12 @@ class HttpTask(WSGITask):  # type: ignore[misc]  # waitress has no types
     """Sends the header with the body, since two sends wake the client twice, and large bodies without a copy."""
 
     wrote_header: bool
+
+    def get_environment(self) -> dict[str, Any]:
+        """Add the token's owner: the parser has checked the token."""
+        environ: dict[str, Any] = super().get_environment()
+        environ[OWNER_KEY] = self.request.owner
+        return environ
 
     def write(self, data: bytes | memoryview) -> None:
         left = (

@@ -1,90 +1,197 @@
-"""Between WSGI's environ and the interface's messages: for Flask's views and the data plane."""
+"""The WSGI callable for inference, predictions and health, and what all callables share.
+
+Flask gets every other request.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from pocketserve.api import dispatch
-from pocketserve.api.messages import JSON, ApiRequest, ApiResponse, Route
+from pocketserve.api.messages import (
+    JSON,
+    ApiRequest,
+    ApiResponse,
+    Route,
+    error_response,
+)
 from pocketserve.auth.guard import PAGE, Guard
 from pocketserve.service import Service
 from pocketserve.transports.http import compression
+from pocketserve.transports.http.body import MAX_JOINED
 from pocketserve.transports.request_log import read_request_id, read_trace_id
 from pocketserve_wire import ApiError, ErrorCode
 from pocketserve_wire.oip import parse_json_length
 
 LINE_END = b"\n"
-"""Stands behind JSON, so that a shell's prompt does not stand behind curl's answer."""
+"""Ends JSON, so that a shell's prompt does not follow curl's output on its line."""
+
+OWNER_KEY = "pocketserve.owner"
+"""Environ key for the token's owner, if the server has checked it; None for an
+invalid token. No header can set it: those keys begin with ``HTTP_``."""
+
+DATA_PLANE = frozenset({"infer", "prediction", "health"})
+"""Values of ``Route.answer`` that are answered without Flask."""
+
+PLAIN_ENCODINGS = ("", "identity")
 
 Environ = dict[str, Any]
 StartResponse = Callable[..., Any]
 WsgiApp = Callable[[Environ, StartResponse], Iterable[bytes]]
 
 
-def respond(
-    service: Service, guard: Guard, environ: Environ, match: dispatch.Target | ApiError
-) -> tuple[str, dict[str, str], list[bytes | memoryview]]:
-    """Answer a request, and count the answer.
+class HttpResponse(NamedTuple):
+    """A response ready to send.
+
+    Attributes:
+        headers: without the body's length.
+        chunks: the body's parts.
+    """
+
+    status: str
+    headers: dict[str, str]
+    chunks: list[bytes | memoryview]
+
+
+def create_data_plane(service: Service, guard: Guard, fallback: WsgiApp) -> WsgiApp:
+    """Return the callable for inference, predictions and health.
 
     Args:
-        match: its route, or why there is none; only those who may pass hear of it.
-
-    Returns:
-        Status line, headers without the body's length, and the body's parts.
+        fallback: answers all other requests.
     """
-    log_request = service.traffic.log_request
-    started = 0.0 if log_request is None else time.monotonic()
-    route = None if isinstance(match, ApiError) else match.route
-    admitted = owner = None
-    client_id = ""
+
+    def data_plane(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        path = environ["PATH_INFO"]
+        if not path.isascii():
+            path = path.encode("latin-1").decode("utf-8", errors="replace")
+        method = environ["REQUEST_METHOD"]
+        if method == "OPTIONS" and environ.get("HTTP_ORIGIN") in guard.origins:
+            return preflight(service, guard, environ, start_response)
+        try:
+            match = dispatch.match(method, path)
+        except ApiError:
+            return fallback(environ, start_response)
+        # Browsers request a service worker's script at any path; the page refuses it.
+        is_worker = "HTTP_SERVICE_WORKER" in environ
+        if is_worker or match.head or match.route.answer not in DATA_PLANE:
+            return fallback(environ, start_response)
+        status, headers, chunks = respond(service, guard, environ, match)
+        size = 0
+        for chunk in chunks:
+            size += len(chunk)
+        start_response(status, [*headers.items(), ("Content-Length", str(size))])
+        if size <= MAX_JOINED:
+            return [b"".join(chunks)]
+        # Send large parts without a copy. waitress accepts memoryviews, although WSGI
+        # does not require that of servers.
+        return chunks  # type: ignore[return-value]
+
+    return data_plane
+
+
+def preflight(
+    service: Service, guard: Guard, environ: Environ, start_response: StartResponse
+) -> Iterable[bytes]:
+    """Answer a browser's CORS preflight request, which carries no token."""
+    started = time.monotonic()
+    origin = environ["HTTP_ORIGIN"]
+    is_page = environ["PATH_INFO"].startswith("/web/")
     try:
-        owner = _check_access(guard, route, environ)
-        if isinstance(match, ApiError):
-            raise match
-        admitted = match.route
-        request = _read_request(
-            environ,
-            admitted,
-            match.path,
-            0 if owner is None else service.config.max_body_bytes,
-        )
-        request.owner = owner or ""
-    except Exception as error:
-        answer = dispatch.failure(
-            error, f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}"
-        )
+        guard.check_source(environ.get("HTTP_HOST"), origin, own_page=is_page)
+    except ApiError as error:
+        answer = error_response(error)
+        answer.headers["Content-Type"] = answer.content_type
     else:
-        answer = dispatch.answer_request(service, admitted, request)
-        client_id = request.client_id
+        allowed = guard.origins.preflight_headers(origin, environ)
+        answer = ApiResponse(204, headers=allowed)
+    body = b"".join(answer.chunks)
+    service.traffic.count("http", None, answer.status)
+    log_answer(service, environ, answer.status, started, len(body))
+    headers = list(answer.headers.items())
+    if body:
+        headers.append(("Content-Length", str(len(body))))
+    start_response(status_line(answer.status), headers)
+    return [body]
+
+
+class _Answer(NamedTuple):
+    """A request's answer, and what the log and the counters need.
+
+    Attributes:
+        route: None if the client may not know whether it exists.
+        owner: the token's owner; None without a valid token.
+        client_id: the request id in the body.
+    """
+
+    response: ApiResponse
+    route: Route | None
+    owner: str | None
+    client_id: str = ""
+
+
+def respond(
+    service: Service, guard: Guard, environ: Environ, match: dispatch.Target | ApiError
+) -> HttpResponse:
+    """Answer a request, and count and log the answer.
+
+    Args:
+        match: the request's route, or the error for its path; clients without access
+            do not see this error.
+    """
+    traffic = service.traffic
+    started = 0.0 if traffic.log_request is None else time.monotonic()
+    response, route, owner, client_id = _answer(service, guard, environ, match)
     try:
-        headers, chunks = _encode_response(answer, environ)
-    except Exception as error:  # there was no memory to compress it
-        answer = dispatch.failure(error, "encoding an answer")
-        headers, chunks = _encode_response(answer, {})
-    if request_id := read_request_id(environ.get("HTTP_X_REQUEST_ID")):
-        headers["X-Request-Id"] = request_id
-    if guard.origins:
-        headers |= guard.origins.response_headers(
-            environ.get("HTTP_ORIGIN"), headers.get("Vary", "")
-        )
-    service.traffic.count("http", admitted, answer.status)
-    if log_request is not None:
+        headers, chunks = _encode_response(response, environ)
+    except Exception as error:  # out of memory while compressing
+        response = dispatch.failure(error, "encoding an answer")
+        headers, chunks = _encode_response(response, {})
+    if "HTTP_X_REQUEST_ID" in environ:
+        request_id = read_request_id(environ["HTTP_X_REQUEST_ID"])
+        if request_id:
+            headers["X-Request-Id"] = request_id
+    if guard.has_origins:
+        origin, vary = environ.get("HTTP_ORIGIN"), headers.get("Vary", "")
+        headers |= guard.origins.response_headers(origin, vary)
+    traffic.count("http", route, response.status)
+    if traffic.log_request is not None:
         model = "" if isinstance(match, ApiError) else match.path.get("model", "")
         size = 0 if environ["REQUEST_METHOD"] == "HEAD" else sum(map(len, chunks))
         log_answer(
             service,
             environ,
-            answer.status,
+            response.status,
             started,
             size,
             model,
             trusted=owner is not None,
             client_id=client_id,
         )
-    return status_line(answer.status), headers, chunks
+    return HttpResponse(status_line(response.status), headers, chunks)
+
+
+def _answer(
+    service: Service, guard: Guard, environ: Environ, match: dispatch.Target | ApiError
+) -> _Answer:
+    """Check access, decode the request and answer it."""
+    route = owner = None
+    try:
+        target_route = None if isinstance(match, ApiError) else match.route
+        owner = _check_access(guard, target_route, environ)
+        if isinstance(match, ApiError):
+            raise match
+        route = match.route
+        max_inflated = 0 if owner is None else service.config.max_body_bytes
+        request = _read_request(environ, route, match.path, max_inflated)
+        request.owner = owner or ""
+    except Exception as error:
+        action = f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}"
+        return _Answer(dispatch.failure(error, action), route, owner)
+    response = dispatch.answer_request(service, route, request)
+    return _Answer(response, route, owner, request.client_id)
 
 
 def log_answer(
@@ -98,13 +205,13 @@ def log_answer(
     trusted: bool = False,
     client_id: str = "",
 ) -> None:
-    """Write a request's line, where they are written.
+    """Log a request, if requests are logged.
 
     Args:
-        started: the monotonic clock's time of the request's arrival.
-        size: bytes of the answer's body.
-        trusted: it came with the token.
-        client_id: that of the body.
+        started: monotonic time of the request's arrival.
+        size: bytes of the response's body.
+        trusted: the request had a valid token.
+        client_id: the request id in the body.
     """
     if service.traffic.log_request is not None:
         service.traffic.log_request(
@@ -126,60 +233,66 @@ def log_answer(
 
 
 def _check_access(guard: Guard, route: Route | None, environ: Environ) -> str | None:
-    """Return the identity of a request's token, None without one; raise ApiError if it may not pass."""
-    host, origin = environ.get("HTTP_HOST"), environ.get("HTTP_ORIGIN")
-    guard.check_source(
-        host, origin, own_page=route is not None and route.group == "web"
-    )
-    try:
-        app = guard.check_token(environ.get("HTTP_AUTHORIZATION"))
-    except ApiError:
+    """Return the token's owner, None without a valid token.
+
+    Raises:
+        ApiError: the client has no access to the route.
+    """
+    host = environ.get("HTTP_HOST")
+    origin = environ.get("HTTP_ORIGIN")
+    is_page = route is not None and route.group == "web"
+    guard.check_source(host, origin, own_page=is_page)
+    if OWNER_KEY in environ:
+        owner: str | None = environ[OWNER_KEY]
+    else:
+        owner = guard.identify(environ.get("HTTP_AUTHORIZATION"))
+    if owner is None:
         if route is None or not route.open:
-            raise
+            raise guard.unauthorized()
         return None
-    if app == PAGE and origin is not None and not guard.is_own_origin(host, origin):
+    if owner == PAGE and origin is not None and not guard.is_own_origin(host, origin):
         raise ApiError(
             ErrorCode.ORIGIN_REFUSED,
             "a session is for the server's own page only; send the token",
         )
-    dispatch.check_owner(route, app)
-    return app or ""
+    if owner:
+        dispatch.check_owner(route, owner)
+    return owner
 
 
 def _read_request(
     environ: Environ, route: Route, path: Mapping[str, str], max_inflated: int
 ) -> ApiRequest:
-    """Check and decode a request; ApiError for a fault of the encoding, the query or the JSON length, in this order.
+    """Check and decode a request.
 
     Args:
-        max_inflated: bytes of an inflated body at most; 0 where the token is missing, and nothing is inflated.
+        max_inflated: limit for the size of an inflated body; 0 without the token,
+            where nothing is inflated.
+
+    Raises:
+        ApiError: for an invalid encoding, query or JSON length, in this order.
     """
-    sent = environ[
-        "wsgi.input"
-    ].getbuffer()  # of a Body, or of a BytesIO where there is none
-    body = memoryview(
-        compression.inflate(
-            sent, environ.get("HTTP_CONTENT_ENCODING", ""), max_inflated
-        )
-    )
-    query = environ.get("QUERY_STRING", "").encode("latin-1").decode(errors="replace")
-    # Only there: tritonclient leaves the header in its caller's dict, which then comes with every later call.
-    length = (
-        environ.get("HTTP_INFERENCE_HEADER_CONTENT_LENGTH")
-        if route.binary_tensors
-        else None
-    )
-    # In CloudEvents' binary mode the type is the data's.
-    is_event = route.answer == "v1_predict" and "HTTP_CE_SPECVERSION" in environ
-    return ApiRequest(
-        path=path,
-        query=dispatch.parse_query(query),
-        body=body,
-        json_length=parse_json_length(length, len(body)),
-        content_type="application/cloudevents"
-        if is_event
-        else environ.get("CONTENT_TYPE", ""),
-    )
+    # A Body, or a BytesIO where there is no body.
+    body: memoryview = environ["wsgi.input"].getbuffer()
+    encoding = environ.get("HTTP_CONTENT_ENCODING")
+    if encoding is not None:
+        body = memoryview(compression.inflate(body, encoding, max_inflated))
+    query: Mapping[str, str] = {}
+    if environ.get("QUERY_STRING"):
+        text = environ["QUERY_STRING"].encode("latin-1").decode(errors="replace")
+        query = dispatch.parse_query(text)
+    json_length = None
+    if route.binary_tensors:
+        # On other routes tritonclient may send the header by mistake: it leaves it in
+        # its caller's dict, which then goes with every later call.
+        length = environ.get("HTTP_INFERENCE_HEADER_CONTENT_LENGTH")
+        if length is not None:
+            json_length = parse_json_length(length, len(body))
+    content_type = environ.get("CONTENT_TYPE", "")
+    if route.answer == "v1_predict" and "HTTP_CE_SPECVERSION" in environ:
+        # In CloudEvents' binary mode, the type is that of the data.
+        content_type = "application/cloudevents"
+    return ApiRequest(path, query, body, json_length, content_type)
 
 
 @cache
@@ -187,7 +300,8 @@ def status_line(status: int) -> str:
     """Return a status with its phrase, such as ``404 Not Found``."""
     if status == 200:
         return "200 OK"
-    from http import HTTPStatus  # late: most answers do not need it
+    # Imported late: most responses have status 200.
+    from http import HTTPStatus
 
     try:
         return f"{status} {HTTPStatus(status).phrase}"
@@ -195,22 +309,30 @@ def status_line(status: int) -> str:
         return f"{status} Unknown"
 
 
-def _encode_response(
-    answer: ApiResponse, environ: Environ
-) -> tuple[dict[str, str], list[bytes | memoryview]]:
-    """Return an answer's headers, without its length, and its body's parts, compressed if the client asks for it."""
-    headers = dict(answer.headers)
-    chunks = answer.chunks
-    if answer.json_length is not None:
-        headers["Inference-Header-Content-Length"] = str(answer.json_length)
-    elif answer.content_type == JSON:
+class _Encoded(NamedTuple):
+    """Headers without the body's length, and the body's parts."""
+
+    headers: dict[str, str]
+    chunks: list[bytes | memoryview]
+
+
+def _encode_response(response: ApiResponse, environ: Environ) -> _Encoded:
+    """Return headers and body, compressed if the client asks for it."""
+    headers = dict(response.headers)
+    chunks = response.chunks
+    if response.json_length is not None:
+        headers["Inference-Header-Content-Length"] = str(response.json_length)
+    elif response.content_type == JSON:
         chunks = [*chunks, LINE_END]
-    if answer.compressible:
+    if response.compressible:
         headers["Vary"] = "Accept-Encoding"
-        coding = compression.choose_coding(environ.get("HTTP_ACCEPT_ENCODING"))
+        accepted = environ.get("HTTP_ACCEPT_ENCODING", "")
+        coding = None
+        if accepted not in PLAIN_ENCODINGS:
+            coding = compression.choose_coding(accepted)
         if coding is not None:
             chunks = [compression.deflate(b"".join(chunks), coding)]
             headers["Content-Encoding"] = coding
-    # Exactly this value: the kserve client reads an error only if the type has no charset behind it.
-    headers["Content-Type"] = answer.content_type
-    return headers, chunks
+    # The kserve client reads errors only if the type has no charset parameter.
+    headers["Content-Type"] = response.content_type
+    return _Encoded(headers, chunks)
