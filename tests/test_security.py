@@ -72,10 +72,10 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path, kind: str) -> None:
         path.symlink_to(tmp_path / "pipe")
     for read in (read_token, ensure_token):
         with pytest.raises(
-            TokenFileError, match="cannot be read: it is no regular file"
+            TokenFileError, match="cannot be read: it is not a regular file"
         ):
             read(path)
-    assert (token_file_fault(path) or "").endswith("it is no regular file")
+    assert (token_file_fault(path) or "").endswith("it is not a regular file")
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,9 @@ def test_paths_that_cannot_be_used(tmp_path: Path) -> None:
     with pytest.raises(TokenFileError, match="cannot be read: No such file"):
         read_token(tmp_path / "token")
     (tmp_path / "folder").mkdir()
-    with pytest.raises(TokenFileError, match="cannot be read: it is no regular file"):
+    with pytest.raises(
+        TokenFileError, match="cannot be read: it is not a regular file"
+    ):
         ensure_token(tmp_path / "folder")
     written(tmp_path / "file", "")
     with pytest.raises(TokenFileError, match="cannot be read: Not a directory"):

@@ -42,7 +42,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "AsyncClient":
-        # Late: it imports asyncio, which most programs do without.
+        # Imported late, because it needs asyncio, which most programs don't.
         from pocketserve_client.aio.async_client import AsyncClient
 
         return AsyncClient

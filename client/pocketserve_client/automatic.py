@@ -1,4 +1,4 @@
-"""The choice between the transports, made with the first request."""
+"""The transport that chooses between socket and HTTP with the first request."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from pocketserve_client.transport import Answer, Request
 
 
 class AutomaticTransport:
-    """The socket where it can be reached, else HTTP. The first that works is kept.
+    """Uses the socket if reachable, else HTTP, and keeps the first that works.
 
-    HTTP hands the token to whoever listens. So it is only tried where nobody listens on the socket's port: somebody who
-    does, and then fails to prove that he knows the token, stays silent or hangs up, may have taken both ports. And the
-    HTTP transport that is given here makes sure itself, with each connection, that a server of this user has its port.
+    HTTP sends the token to any listener. So HTTP is tried only if nothing listens on
+    the socket's port: a listener that fails the handshake, stays silent or hangs up may
+    have taken both ports. In addition, the HTTP transport passed here verifies for each
+    connection that a server of this user has the port.
     """
 
     def __init__(self, socket: SocketTransport, http: HttpTransport) -> None:
@@ -28,19 +29,19 @@ class AutomaticTransport:
         fork_safety.watch(self)
 
     def reset_after_fork(self) -> None:
-        """Replace the lock, which a thread of the other process may hold."""
+        """Replace the lock, which another thread of the parent may hold."""
         self._lock = threading.Lock()
 
     def send(self, request: Request) -> Answer:
-        """Send a request and wait for its answer."""
+        """Send a request and wait for the answer."""
         return self._transport(request).send(request)
 
     def start(self, request: Request) -> PendingAnswer | HttpPending:
-        """Send a request without waiting."""
+        """Send a request without waiting for the answer."""
         return self._transport(request).start(request)
 
     def close(self) -> None:
-        """Close both."""
+        """Close both transports."""
         self._socket.close()
         self._http.close()
 
@@ -52,8 +53,7 @@ class AutomaticTransport:
                     self._current = self._socket
                 except NobodyListensError:
                     if not self._http.answered:
-                        return (
-                            self._http
-                        )  # not remembered: the next request looks for the socket again
+                        # Not kept, so that the next request tries the socket again.
+                        return self._http
                     self._current = self._http
         return self._current

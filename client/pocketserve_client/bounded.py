@@ -1,7 +1,7 @@
-"""HTTP connections whose exchanges end: a monotonic deadline and a number of bytes hold for all that a peer sends.
+"""HTTP connections with a deadline and a size limit for each exchange.
 
-The libraries below time each wait for bytes. A peer that drips, or that says ``100 Continue`` for ever, keeps within
-each; and what they read into memory they do not count.
+``http.client`` limits only the time of each wait for bytes, and not the memory it uses.
+A server that sends one byte at a time, or ``100 Continue`` for ever, would never end.
 """
 
 from __future__ import annotations
@@ -15,70 +15,66 @@ from typing import Any, Final
 
 from pocketserve_client.errors import NotOurServerError
 
-MAX_HEAD_BYTES: Final = (
-    1 << 20
-)  # beside the body: status lines, headers, and the sizes of chunks
+MAX_HEAD_BYTES: Final = 1 << 20
+"""Bytes besides the body: status lines, headers, and the sizes of chunks."""
 
 
 class ExchangeLimits:
-    """Time and bytes that an exchange may still take."""
+    """The remaining time and bytes of an exchange."""
 
     deadline = math.inf
     bytes_left = 0
 
     def begin(self, seconds: float, max_body: int) -> None:
-        """Allow so many seconds for all of the next exchange, and so many bytes of its answer's body."""
+        """Start an exchange, limited in seconds and in bytes of the answer's body."""
         self.deadline = time.monotonic() + seconds
         self.bytes_left = max_body + MAX_HEAD_BYTES
 
     def seconds_left(self) -> float:
-        """Return how much of the time is left; TimeoutError if nothing is."""
+        """Return the remaining seconds; raise TimeoutError if there are none."""
         left = self.deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError("the time for the whole answer is over")
         return left
 
     def count(self, received: int) -> None:
-        """Count bytes that came; NotOurServerError if they are more than an answer may have."""
+        """Count received bytes; raise NotOurServerError if they exceed the limit."""
         self.bytes_left -= received
         if self.bytes_left < 0:
             raise answer_too_large()
 
 
 def answer_too_large() -> NotOurServerError:
-    """Return the error for an answer that is not read to its end."""
+    """Return the error for an answer that exceeds the limit."""
     return NotOurServerError(
-        "the answer is larger than this client takes (max_answer_bytes), or what answers at this address is not a "
-        "pocketserve server"
+        "the answer is larger than this client accepts (max_answer_bytes), or this "
+        "address is not a pocketserve server"
     )
 
 
 class BoundedConnection:
-    """Keep a connection of ``http.client``, or of what is built on it, within ``exchange``. Name this base first."""
+    """Mixin that limits an ``http.client`` connection. List it before that class."""
 
     exchange: ExchangeLimits
     sock: Any
 
     def connect(self) -> None:
-        """Connect, and bound what is sent and read from then on."""
+        """Connect, and limit everything sent and received afterwards."""
         super().connect()  # type: ignore[misc]
         self.sock = _BoundedSocket(self.sock, self.exchange)
 
 
 class _BoundedSocket:
-    """The part of a socket that ``http.client`` uses; each wait has the time that is left."""
+    """The part of a socket that ``http.client`` uses, limited by an exchange."""
 
     def __init__(self, connected: socket.socket, exchange: ExchangeLimits) -> None:
         self._socket = connected
         self._exchange = exchange
-        self.fileno, self.shutdown, self.close = (
-            connected.fileno,
-            connected.shutdown,
-            connected.close,
-        )
-        self.pending: Callable[[], int] = getattr(
-            connected, "pending", int
-        )  # bytes that TLS holds
+        self.fileno = connected.fileno
+        self.shutdown = connected.shutdown
+        self.close = connected.close
+        # Bytes that TLS has decrypted already; a plain socket has none.
+        self.pending: Callable[[], int] = getattr(connected, "pending", int)
 
     def sendall(self, data: bytes) -> None:
         self._socket.settimeout(self._exchange.seconds_left())
@@ -88,17 +84,16 @@ class _BoundedSocket:
         return io.BufferedReader(_BoundedReader(self._socket, self._exchange))
 
     def settimeout(self, _seconds: float | None) -> None:
-        pass  # each wait has its own
+        pass  # every operation sets its own timeout
 
 
 class _BoundedReader(io.RawIOBase):
-    """Reads for as long, and as much, as the exchange may take."""
+    """Reads within the limits of an exchange."""
 
     def __init__(self, connected: socket.socket, exchange: ExchangeLimits) -> None:
         self._socket = connected
-        self._raw = connected.makefile(
-            "rb", buffering=0
-        )  # keeps the connection open, as http.client expects it
+        # Like http.client's own file, it keeps the connection open.
+        self._raw = connected.makefile("rb", buffering=0)
         self._exchange = exchange
 
     def readable(self) -> bool:

@@ -1,4 +1,4 @@
-"""Calls: requests that are sent again when their connection was lost, answers turned into results, and sequences."""
+"""Calls: retries after a lost connection, decoded results, and sequences."""
 
 from __future__ import annotations
 
@@ -39,31 +39,35 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Transport = AutomaticTransport | HttpTransport | SocketTransport
 
-FOREIGN: Final = (
-    "what answers at this address is not a pocketserve server; look at the port"
-)
+FOREIGN: Final = "this address is not a pocketserve server; check the port"
 
-MAX_ERROR_BYTES: Final = (
-    1 << 20
-)  # of a body that may be one of our errors; those are short
-RETRY_EVERY_S: Final = 0.05  # to find a lost server; a refused connection on this machine costs microseconds
+MAX_ERROR_BYTES: Final = 1 << 20  # longer bodies are not parsed as an error document
+RETRY_EVERY_S: Final = 0.05
+"""Interval of retries; a refused connection on this device takes microseconds."""
+
 GATEWAY_STATUS: Final = frozenset({500, 502, 503, 504})
-"""What proxies say, without a code of ours, when a server behind them is gone; Ray Serve takes 500 for it."""
+"""Status codes of proxies whose server is gone, without our error code.
+
+Ray Serve uses 500.
+"""
 
 LOST: Final = (ConnectionLostError, GatewayError, ShuttingDownError)
 LostError = ConnectionLostError | GatewayError | ShuttingDownError
 log = logging.getLogger("pocketserve_client")
 FIRST_SHARE: Final = 0.5
-"""Share of a call's time that the first server may take, so that some is left for the other one."""
+"""The first server's share of a call's time; the fallback gets the rest."""
 
 
 class FallbackServer(NamedTuple):
-    """A server for calls that the first one cannot take now; see ``fallback`` of :class:`Client`.
+    """A second server for calls that the first one cannot answer now.
+
+    See ``fallback`` of :class:`Client`.
 
     Args:
         url: ``socket://HOST:PORT``, ``http://HOST:PORT`` or ``https://HOST[:PORT]``.
-        token: its own access token. None sends none: the token of the first server never goes there.
-        token_file: a file that holds it instead.
+        token: its own access token. None sends none; the first server's token is never
+            sent to it.
+        token_file: a file with the token instead.
     """
 
     url: str
@@ -72,17 +76,22 @@ class FallbackServer(NamedTuple):
 
 
 def needs_other_server(error: PocketserveError) -> bool:
-    """Return whether a server is away or refuses for now; a request that is wrong, is so anywhere."""
+    """Return whether another server may succeed.
+
+    It may if this one is unreachable or rejects requests for now; an invalid request
+    is invalid everywhere.
+    """
     if isinstance(error, ServerError):
         return error.is_retryable or isinstance(error, GatewayError)
     return isinstance(error, ServerUnreachableError)
 
 
 def check_fallback(fallback: FallbackServer) -> FallbackServer:
-    """Return it; TypeError or AddressError for what is no other server."""
+    """Return the fallback; raise TypeError or AddressError if it is invalid."""
     if not isinstance(fallback, FallbackServer):
         raise TypeError(
-            f"fallback takes FallbackServer(url, token_file=…), not a {type(fallback).__name__}"
+            "fallback takes FallbackServer(url, token_file=…), "
+            f"not a {type(fallback).__name__}"
         )
     if not fallback.url:
         raise AddressError(
@@ -92,7 +101,10 @@ def check_fallback(fallback: FallbackServer) -> FallbackServer:
 
 
 class RequestSender:
-    """Sends requests; repeats them for ``reconnect`` seconds where they may be and the server was lost or ends."""
+    """Sends requests, and repeats idempotent ones after the server was lost.
+
+    Retries end after ``reconnect`` seconds.
+    """
 
     def __init__(
         self,
@@ -107,7 +119,11 @@ class RequestSender:
         self._token_advice = token_advice
 
     def send(self, request: Request) -> Answer:
-        """Send a request and wait for its answer; ServerError for a status other than 200."""
+        """Send a request and wait for the answer.
+
+        Raises:
+            ServerError: the status is not 200.
+        """
         if self.fallback is not None and request.may_fall_back and request.idempotent:
             return self._send_to_either(request, self.fallback)
         try:
@@ -116,25 +132,28 @@ class RequestSender:
             return self.send_again(request, error)
 
     def _send_to_either(self, request: Request, fallback: SecondSender) -> Answer:
-        """Ask the first server, for its share of the time, and then the other one for the rest."""
+        """Try the first server for its share of the time, then the fallback."""
         begin = time.monotonic()
         try:
-            return fallback.mark_first(
-                self._send_once(fallback.first_part(request, begin))
-            )
+            answer = self._send_once(fallback.first_part(request, begin))
         except PocketserveError as error:
             return fallback.send(request, begin, error)
+        return fallback.mark_first(answer)
 
     def send_again(self, request: Request, error: LostError) -> Answer:
-        """Repeat a request whose server was lost, if it may be, until one is back or the time is over.
+        """Repeat a request after its server was lost, until it succeeds or times out.
 
-        After an answer, that is for inference alone: a proxy's may be from a server that is not ours.
+        After an error of a gateway only inference is repeated: another program may have
+        sent that error.
         """
         deadline = min(time.monotonic() + self._reconnect, request.deadline)
-        repeated = request.idempotent and (
+        repeatable = request.idempotent and (
             request.may_fall_back or isinstance(error, ConnectionLostError)
         )
-        while repeated and (left := deadline - time.monotonic()) > 0:
+        while repeatable:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                break
             time.sleep(min(RETRY_EVERY_S, left))
             try:
                 return self._send_once(request)
@@ -152,7 +171,7 @@ class RequestSender:
             raise self.advised(error) from None
 
     def advised(self, error: PocketserveError) -> PocketserveError:
-        """Return the error, with what to do about it where it is about the token."""
+        """Add advice to an error about the token."""
         if (
             not isinstance(error, ServerError)
             or error.code != "UNAUTHORIZED"
@@ -163,7 +182,7 @@ class RequestSender:
 
 
 def log_exchange(request: Request, answer: Answer, begin: float) -> None:
-    """Log a request and its answer: neither contents nor parameters, which the query holds."""
+    """Log a request and its answer, without contents and query parameters."""
     if log.isEnabledFor(logging.DEBUG):
         path = request.path.partition("?")[0]
         milliseconds = 1000 * (time.monotonic() - begin)
@@ -178,22 +197,23 @@ def log_exchange(request: Request, answer: Answer, begin: float) -> None:
 
 
 class SecondSender:
-    """Sends what the first server does not answer to another one. All of a call has ``seconds``."""
+    """Sends requests to the fallback, within ``seconds`` for both servers."""
 
     def __init__(
         self, sender: RequestSender, url: str, first_url: str, seconds: float
     ) -> None:
         self.sender = sender
-        self._url, self._first_url, self._seconds = url, first_url, seconds
+        self._url = url
+        self._first_url = first_url
+        self._seconds = seconds
 
     def first_part(self, request: Request, begin: float) -> Request:
-        """Return the request with the deadline that it has at the first server."""
-        return request._replace(
-            deadline=begin + FIRST_SHARE * self._seconds_of(request)
-        )
+        """Return the request with its deadline at the first server."""
+        seconds = FIRST_SHARE * self._seconds_of(request)
+        return request._replace(deadline=begin + seconds)
 
     def mark_first(self, answer: Answer) -> Answer:
-        """Return an answer as one of the first server."""
+        """Return an answer that names the first server."""
         return answer._replace(server=self._first_url)
 
     def send(
@@ -203,10 +223,12 @@ class SecondSender:
         error: PocketserveError,
         until: float = math.inf,
     ) -> Answer:
-        """Send a request that failed with an error at the first server; raises that error where it does not help.
+        """Send a request that failed at the first server.
 
         Args:
-            until: monotonic time by which the caller waits no longer, though the call's own time is not over.
+            error: the first server's error, raised again if the fallback doesn't help.
+            until: monotonic time at which the caller stops waiting, if that is earlier
+                than the call's own deadline.
         """
         if not needs_other_server(error):
             raise error
@@ -216,7 +238,7 @@ class SecondSender:
                 request._replace(deadline=deadline, idempotent=False)
             )
         except PocketserveError as second:
-            error.add_note(f"nor did the fallback {self._url} answer: {second}")
+            error.add_note(f"the fallback {self._url} did not answer either: {second}")
             raise error from second
         return answer._replace(server=self._url)
 
@@ -227,7 +249,7 @@ class SecondSender:
 class Call(Generic[T]):
     """A request that was sent without waiting for its answer.
 
-    In asyncio it can be awaited; cancelling the task cancels the request.
+    It can be awaited in asyncio; cancelling the task cancels the request.
     """
 
     def __init__(
@@ -239,45 +261,54 @@ class Call(Generic[T]):
         self._cancelled = False
         self._pending: HttpPending | PendingAnswer | PocketserveError
         self._outcome: Answer | Exception | None = None
-        self._fallback = (
-            sender.fallback if request.may_fall_back and request.idempotent else None
-        )
+        self._fallback: SecondSender | None = None
+        if request.may_fall_back and request.idempotent:
+            self._fallback = sender.fallback
         self._begin = time.monotonic()
-        first = (
-            request
-            if self._fallback is None
-            else self._fallback.first_part(request, self._begin)
-        )
+        first = request
+        if self._fallback is not None:
+            first = self._fallback.first_part(request, self._begin)
         self._deadline = first.deadline
         try:
             self._pending = sender.transport.start(first)
         except PocketserveError as error:
-            if not isinstance(error, ConnectionLostError) and (
-                self._fallback is None or not needs_other_server(error)
-            ):
+            if not self._can_recover_from(error):
                 raise sender.advised(error) from None
             self._pending = error
 
+    def _can_recover_from(self, error: PocketserveError) -> bool:
+        """Return whether :meth:`result` retries after this error."""
+        if isinstance(error, ConnectionLostError):
+            return True
+        return self._fallback is not None and needs_other_server(error)
+
     def done(self) -> bool:
-        """Return whether the answer, or a failure, is there; :meth:`result` may still look for a lost server."""
-        return (
-            self._outcome is not None
-            or isinstance(self._pending, Exception)
-            or self._pending.is_done()
-        )
+        """Return whether the answer or an error has arrived.
+
+        :meth:`result` may still have to retry after a lost connection.
+        """
+        if self._outcome is not None or isinstance(self._pending, Exception):
+            return True
+        return self._pending.is_done()
 
     def cancel(self) -> None:
-        """Ask the server not to start on it. :meth:`result` then raises CANCELLED, or returns what was done already."""
+        """Ask the server not to start the request.
+
+        :meth:`result` then raises CANCELLED, or returns an answer that was finished.
+        """
         self._cancelled = True
         if not isinstance(self._pending, Exception):
             self._pending.cancel()
 
     def result(self, timeout: float | None = None) -> T:
-        """Wait for the answer; may be called again, and then says the same. ServerError, ServerUnreachableError: none.
+        """Wait for the answer. Repeated calls return the same result.
 
         Args:
-            timeout: seconds, after which the request is given up; by default the client's own timeout. With a fallback
-                they limit both servers together, as that one does.
+            timeout: seconds until the request is abandoned; by default the client's
+                timeout. With a fallback it limits both servers together.
+
+        Raises:
+            ServerError, ServerUnreachableError: no answer.
         """
         if self._outcome is None:
             try:
@@ -292,9 +323,8 @@ class Call(Generic[T]):
         return self._wait_in_thread().__await__()
 
     async def _wait_in_thread(self) -> T:
-        from pocketserve_client.aio.threads import (
-            run_in_thread,
-        )  # late: it imports asyncio
+        # Imported late, because it needs asyncio.
+        from pocketserve_client.aio.threads import run_in_thread
 
         future = run_in_thread(self.result)
         try:
@@ -306,14 +336,16 @@ class Call(Generic[T]):
     def _answer(self, timeout: float | None) -> Answer:
         if self._fallback is None:
             return self._answer_of_first(timeout)
-        now, seconds = time.monotonic(), math.inf if timeout is None else timeout
+        now = time.monotonic()
+        seconds = math.inf if timeout is None else timeout
         left = max(LEAST_S, min(self._deadline - now, FIRST_SHARE * seconds))
         try:
-            return self._fallback.mark_first(self._answer_of_first(left))
+            answer = self._answer_of_first(left)
         except PocketserveError as error:
             if self._cancelled:
                 raise
             return self._fallback.send(self._request, self._begin, error, now + seconds)
+        return self._fallback.mark_first(answer)
 
     def _answer_of_first(self, timeout: float | None) -> Answer:
         if timeout is None and self._request.timeout is not None:
@@ -330,7 +362,7 @@ class Call(Generic[T]):
             ) from None
         except LOST as error:
             if self._fallback is not None and not self._cancelled:
-                raise  # the other server is asked, not this one looked for
+                raise  # the fallback is next, not a retry here
             if self._cancelled:
                 text = "the connection was lost after the request had been cancelled"
                 raise ServerError(499, "CANCELLED", text) from None
@@ -338,37 +370,46 @@ class Call(Generic[T]):
 
 
 def is_picture(answer: Answer) -> bool:
-    """Return whether the answer is the picture that was asked for, not JSON."""
+    """Return whether the answer is the requested picture, not JSON."""
     return answer.content_type.startswith("image/")
 
 
 def check_answer(answer: Answer) -> Answer:
-    """Return the answer, if it is a success; ServerError if not, NotOurServerError for what else a server may say."""
-    if answer.status == 200:
-        # Ours are JSON, tensors behind JSON, or pictures. What came is parsed later, or, as of health, never.
-        if (
-            answer.json_length is None
-            and answer.body
-            and answer.body[0] not in b"{["
-            and not is_picture(answer)
-        ):
-            raise NotOurServerError(FOREIGN)
-        return answer
-    try:
-        document = (
-            strict_json.loads_object(answer.body)
-            if len(answer.body) <= MAX_ERROR_BYTES
-            else {}
-        )
-    except ApiError:
-        document = {}
-    text = bytes(answer.body[:200]).decode("ascii", errors="replace").strip()
-    message = (
-        document.get("error")
-        or f"status {answer.status}: {text or 'nothing'}; is this a pocketserve server?"
-    )
+    """Return a successful answer.
+
+    Raises:
+        ServerError: the server reported an error.
+        NotOurServerError: the answer is not from a Pocketserve server.
+    """
+    if answer.status != 200:
+        raise _error_of(answer)
+    if not _may_be_ours(answer):
+        raise NotOurServerError(FOREIGN)
+    return answer
+
+
+def _may_be_ours(answer: Answer) -> bool:
+    """Return whether the body is empty, JSON, tensors or a picture.
+
+    JSON is only recognized here; it is parsed later, or never, as in a health check.
+    """
+    if answer.json_length is not None or not answer.body:
+        return True
+    return answer.body[0] in b"{[" or is_picture(answer)
+
+
+def _error_of(answer: Answer) -> ServerError:
+    document: dict[str, Any] = {}
+    if len(answer.body) <= MAX_ERROR_BYTES:
+        with contextlib.suppress(ApiError):
+            document = strict_json.loads_object(answer.body)
+    message = document.get("error")
+    if not message:
+        text = bytes(answer.body[:200]).decode("ascii", errors="replace").strip()
+        message = f"status {answer.status}: {text or 'nothing'}; is this a pocketserve server?"
     code = str(document.get("code", ""))
-    raise _error_class(answer.status, code, document)(answer.status, code, str(message))
+    error_class = _error_class(answer.status, code, document)
+    return error_class(answer.status, code, str(message))
 
 
 def _error_class(
@@ -381,8 +422,11 @@ def _error_class(
 
 
 class ModelSequence:
-    """The steps of one sequence, made by :meth:`Client.sequence`. Use it as a context manager, or call :meth:`close`;
-    one thread at a time. A step that fails once the model has begun ends the sequence: later ones are refused.
+    """The steps of one sequence, made by :meth:`Client.sequence`.
+
+    Use it as a context manager, or call :meth:`close`; from one thread at a time. A
+    step that fails after the model has started ends the sequence: further steps are
+    rejected.
     """
 
     def __init__(
@@ -405,7 +449,10 @@ class ModelSequence:
     def infer(
         self, inputs: Mapping[str, npt.ArrayLike], **options: Any
     ) -> dict[str, Array]:
-        """Send the tensors of the next step, as :meth:`Client.infer` does; inputs that hold state may be left out."""
+        """Send the next step's tensors, as :meth:`Client.infer` does.
+
+        Inputs that are part of the model's state may be omitted.
+        """
         answer = self._client.infer(
             self._model, inputs, version=self._version, **self._step(options)
         )
@@ -413,7 +460,7 @@ class ModelSequence:
         return answer
 
     def predict(self, data: RawInput, **options: Any) -> Any:
-        """Send the raw input of the next step, as :meth:`Client.predict` does."""
+        """Send the next step's raw input, as :meth:`Client.predict` does."""
         answer = self._client.predict(
             self._model, data, version=self._version, **self._step(options)
         )
@@ -421,13 +468,12 @@ class ModelSequence:
         return answer
 
     def close(self) -> None:
-        """End the sequence. The server forgets one that nobody ends some time after its last step."""
+        """End the sequence. The server drops abandoned ones after a while."""
         if self._open:
             self._open = False
             end = {"sequence_id": self.id, "sequence_end": True}
-            with contextlib.suppress(
-                PocketserveError
-            ):  # given up already, or with the server
+            # It fails if the sequence has ended already, also with the server.
+            with contextlib.suppress(PocketserveError):
                 self._client.infer(
                     self._model, {}, version=self._version, parameters=end
                 )

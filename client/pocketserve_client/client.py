@@ -1,4 +1,4 @@
-"""The facade: what an application calls."""
+"""The synchronous client."""
 
 from __future__ import annotations
 
@@ -53,35 +53,44 @@ from pocketserve_wire.files import run_file
 from pocketserve_wire.handshake import LEAST_MAX_FRAME
 
 FILES_AT_ONCE = 8
-"""Requests under way together for a list of files."""
+"""Concurrent requests for a list of files."""
 
 SHORTEST_S, LONGEST_S = 1e-3, 1e7
-"""Of timeouts, in seconds; the operating system's own calls take little more."""
+"""Limits of timeouts in seconds; the operating system accepts little more."""
 
 
 class Client:
-    """A connection to one server. Use it as a context manager, or call :meth:`close`. Threads may share it. A process
-    that is forked from one with a client may use it, too: it gets connections of its own.
+    """A connection to one server, to be used as a context manager or closed.
+
+    Threads may share it. A forked process may use it, too: it opens its own
+    connections.
 
     Args:
-        url: ``socket://HOST:PORT`` or ``http://HOST:PORT``. By default ``POCKETSERVE_URL``, else this machine's
-            default ports: the socket where it can be reached; and HTTP where nobody listens for the socket and the
-            state folder shows that a running server of this user has the port.
-        token: the access token; by default what is in ``token_file``, else ``POCKETSERVE_TOKEN``, else what is in the
-            file that ``POCKETSERVE_TOKEN_FILE`` names, or where a server of the same user keeps it.
-        token_file: a file that holds it.
-        timeout: seconds for connecting, and for each answer; over HTTP for both together.
-        reconnect: seconds for which a call looks for a server that was lost, before it fails. Only calls that may be
-            repeated without harm do: all but :meth:`load`, :meth:`unload` and steps of a sequence.
-        max_answer_bytes: bytes of the largest answer that is taken, from 4,096.
-        fallback: another server with the same models, such as a desktop's. Requests of :meth:`infer`, :meth:`predict`
-            and :meth:`model_metadata` go there when the first one is away or refuses for now, such as by QUEUE_FULL or
-            LOW_POWER; steps of a sequence and all other calls never do. ``timeout`` then limits both servers together,
-            of which the first one has half, and no lost server is looked for. The answer's ``server`` tells which one.
+        url: ``socket://HOST:PORT`` or ``http://HOST:PORT``. By default
+            ``POCKETSERVE_URL``, else the default ports on this device: the socket if it
+            is reachable; HTTP only if nothing listens on the socket's port and the
+            state folder proves that a running server of this user has the HTTP port.
+        token: the access token; by default the content of ``token_file``, else
+            ``POCKETSERVE_TOKEN``, else the content of ``POCKETSERVE_TOKEN_FILE``, else
+            the token that a server of the same user has stored.
+        token_file: a file with the token.
+        timeout: seconds for connecting and for each answer; over HTTP for both
+            together.
+        reconnect: seconds during which a call retries after its server was lost. Only
+            idempotent calls are retried: all except :meth:`load`, :meth:`unload` and
+            steps of a sequence.
+        max_answer_bytes: size limit of an answer, from 4,096 bytes.
+        fallback: another server with the same models, such as a desktop's. It receives
+            the requests of :meth:`infer`, :meth:`predict` and :meth:`model_metadata`
+            while the first server is unreachable or rejects them for now, for example
+            with QUEUE_FULL or LOW_POWER. It never receives other calls or steps of a
+            sequence. ``timeout`` then limits both servers together, the first one gets
+            half of it, and lost servers are not retried. The answer's ``server`` is the
+            URL of the server that answered.
 
     Raises:
-        AddressError: the URL cannot be a server's.
-        ValueError: a time is no number of seconds, or a size no number of bytes.
+        AddressError: the URL is not a valid server address.
+        ValueError: a timeout or size is out of range.
     """
 
     def __init__(
@@ -98,19 +107,15 @@ class Client:
         address = url or os.environ.get("POCKETSERVE_URL") or None
         self.url = address or DEFAULT_URL
         credentials = find_credentials(token, token_file)
-        seconds, size = (
-            _seconds("timeout", timeout, SHORTEST_S),
-            _bytes("max_answer_bytes", max_answer_bytes),
-        )
+        seconds = _seconds("timeout", timeout, SHORTEST_S)
+        size = _bytes("max_answer_bytes", max_answer_bytes)
         transport = _open(address, credentials.token, seconds, size)
-        second = (
-            None
-            if fallback is None
-            else _second_sender(check_fallback(fallback), self.url, seconds, size)
-        )
-        self._sender = RequestSender(
-            transport, _seconds("reconnect", reconnect, 0.0), credentials.advice, second
-        )
+        second: SecondSender | None = None
+        if fallback is not None:
+            checked = check_fallback(fallback)
+            second = _second_sender(checked, self.url, seconds, size)
+        retry_s = _seconds("reconnect", reconnect, 0.0)
+        self._sender = RequestSender(transport, retry_s, credentials.advice, second)
 
     def __enter__(self) -> Client:
         return self
@@ -129,14 +134,14 @@ class Client:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            "a Client can neither be pickled nor copied: make one in each process"
+            "a Client cannot be pickled or copied: make one in each process"
         )
 
     def is_ready(self) -> bool:
         """Return whether the server accepts requests.
 
         Raises:
-            ServerUnreachableError: nobody answered.
+            ServerUnreachableError: no server answered.
         """
         return self._ready("/v2/health/ready")
 
@@ -145,47 +150,58 @@ class Client:
         return self._object("GET", "/v2")
 
     def index(self, *, ready_only: bool = False) -> list[dict[str, Any]]:
-        """Return every version of every model: ``name``, ``version``, ``state`` and ``reason``, often empty."""
-        return _objects(
-            _document(self._send("POST", "/v2/repository/index", {"ready": ready_only}))
-        )
+        """Return all versions of all models.
+
+        Each has ``name``, ``version``, ``state`` and ``reason``, which is often empty.
+        """
+        answer = self._send("POST", "/v2/repository/index", {"ready": ready_only})
+        return _objects(_document(answer))
 
     def models(self) -> list[str]:
         """Return the names of all models, in the server's order."""
-        return list(dict.fromkeys(str(entry.get("name")) for entry in self.index()))
+        names = [str(entry.get("name")) for entry in self.index()]
+        return list(dict.fromkeys(names))
 
     def is_model_ready(self, model: str, version: str | None = None) -> bool:
-        """Return whether a request to the model would be answered."""
+        """Return whether the model accepts requests."""
         return self._ready(f"{_path(model, version)}/ready")
 
     def model_metadata(
         self, model: str, version: str | None = None, *, timeout: float | None = None
     ) -> dict[str, Any]:
-        """Return inputs, outputs and versions of a model; ``timeout`` as in :meth:`infer`."""
-        request = Request("GET", _path(model, version), may_fall_back=True).within(
-            _own_timeout(timeout)
-        )
-        return _object(_document(self._sender.send(request)))
+        """Return a model's inputs, outputs and versions.
+
+        Args:
+            timeout: as in :meth:`infer`.
+        """
+        request = Request("GET", _path(model, version), may_fall_back=True)
+        answer = self._sender.send(request.within(_own_timeout(timeout)))
+        return _object(_document(answer))
 
     def model_interface(self, model: str, version: str | None = None) -> dict[str, Any]:
-        """Return what a program that asks the model is written from: tensors, calls, labels, ``fingerprint``."""
+        """Return a model's interface for code generation.
+
+        It has the tensors, calls, labels and the ``fingerprint``.
+        """
         return self._object("GET", f"{_path(model, version)}/interface")
 
     def statistics(
         self, model: str | None = None, version: str | None = None
     ) -> list[dict[str, Any]]:
-        """Return counters of one version, one model or all models."""
+        """Return statistics of one version, one model or all models."""
         base = "/v2/models" if model is None else _path(model, version)
         return _objects(self._object("GET", f"{base}/stats").get("model_stats"))
 
     def load(
         self, model: str, *, release: bool = False, timeout: float | None = None
     ) -> None:
-        """Load a model, or load it anew after its files have changed.
+        """Load a model, or reload it after its files have changed.
 
         Args:
-            release: forget first that its files are in quarantine, so that they are tried again.
-            timeout: as in :meth:`infer`; a large model may take longer than an answer.
+            release: first release its files from quarantine, so that they are tried
+                again.
+            timeout: as in :meth:`infer`; loading a large model may take longer than an
+                answer.
         """
         content = {"parameters": {"release": True}} if release else {}
         path = f"/v2/repository/models/{_segment(model)}/load"
@@ -201,25 +217,33 @@ class Client:
         )
 
     def open_pairing(self) -> dict[str, Any]:
-        """Open the pairing of one app by a code of ten digits: ``code``, ``remaining_s`` in seconds, ``tries``."""
+        """Open pairing for one app.
+
+        Returns:
+            ``code`` (ten digits), ``remaining_s`` (seconds) and ``tries``.
+        """
         return self._object("POST", "/pairing/open", {}, idempotent=False)
 
     def close_pairing(self) -> None:
-        """Make the code worthless."""
+        """Close pairing; the code becomes invalid."""
         self._object("POST", "/pairing/close", {})
 
     def pairing_state(self, *, wait_ms: int = 0) -> str:
         """Return ``open``, ``paired``, ``refused``, ``expired`` or ``closed``.
 
         Args:
-            wait_ms: answer only after so many milliseconds (2,000 at most), or once it is not open any more.
+            wait_ms: long-poll for up to this many milliseconds (2,000 at most) while
+                the state is ``open``.
         """
         return str(self._object("GET", f"/pairing?wait_ms={wait_ms}").get("state"))
 
     def page_ticket(self) -> dict[str, Any]:
-        """Return a ticket for the server's page: ``ticket``, good once, ``expires_in`` in seconds, and its ``url``.
+        """Return a one-time ticket for the server's page.
 
-        The page's address is ``url`` with ``#ticket=`` and the ticket behind it.
+        The page's address is ``url``, then ``#ticket=`` and the ticket.
+
+        Returns:
+            ``ticket``, ``expires_in`` (seconds) and ``url``.
         """
         return self._object("POST", "/web/ticket", {}, idempotent=False)
 
@@ -235,25 +259,28 @@ class Client:
         datatypes: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> Outputs:
-        """Send tensors, get tensors; both travel as raw bytes.
+        """Run a model on tensors; both directions use raw bytes.
 
         Args:
-            inputs: arrays by input name. Plain Python floats become FP64: give NumPy arrays of the model's dtype.
-            outputs: names of the outputs wanted; empty means all.
-            parameters: request parameters, such as ``priority`` or ``stream``; see :meth:`sequence` for models with a
-                memory.
-            wait: seconds that the request may wait for its turn, else DEADLINE_EXCEEDED.
-            datatypes: ``BF16`` by input name, for arrays that do not tell it: floats are rounded, uint16 are the bits.
-                Arrays of ml_dtypes' bfloat16 tell it.
-            timeout: seconds for this call, in place of the client's, which None stands for. There is no call without
-                a limit.
+            inputs: arrays by input name. Plain Python floats become FP64: pass NumPy
+                arrays with the model's dtype.
+            outputs: names of the requested outputs; empty means all.
+            parameters: request parameters, such as ``priority`` or ``stream``; use
+                :meth:`sequence` for stateful models.
+            wait: seconds the request may be queued before it fails with
+                DEADLINE_EXCEEDED.
+            datatypes: ``BF16`` by input name, for arrays of another dtype: floats are
+                rounded, uint16 elements are the bits. ml_dtypes' bfloat16 arrays need
+                no entry.
+            timeout: seconds for this call; None means the client's timeout. Every call
+                has a limit.
 
         Returns:
             Arrays by output name; they share the answer's memory.
 
         Raises:
             ServerError, ServerUnreachableError: no answer.
-            TypeError: an input's elements have no datatype in the protocol.
+            TypeError: the protocol has no datatype for an input's elements.
         """
         request = _infer_request(
             model, inputs, outputs, version, parameters, wait, datatypes
@@ -272,9 +299,10 @@ class Client:
         datatypes: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> Call[Outputs]:
-        """Send tensors as :meth:`infer` does, without waiting for the answer.
+        """Start :meth:`infer` without waiting for the answer.
 
-        Over the socket any number of calls share the connection and their answers come in any order.
+        On the socket any number of calls share the connection, and their answers arrive
+        in any order.
         """
         request = _infer_request(
             model, inputs, outputs, version, parameters, wait, datatypes
@@ -370,34 +398,43 @@ class Client:
         wait: float | None = None,
         timeout: float | None = None,
     ) -> Any:
-        """Send raw input, get a labelled answer.
+        """Run a model on raw input and return a labelled answer.
 
         Args:
-            data: a picture, sound or ``.npy`` file, as its bytes, its ``Path`` or opened in binary mode; a Pillow
-                image; a NumPy array, which is sent as such a file: the input tensor's values in their own shape (a
-                leading batch dimension of 1 may be missing), or uint8 of shape [height, width, 3] in RGB for a model
-                that takes pictures; a pandas DataFrame or Series, whose columns are the features; or a JSON-like
-                value: numbers, a dict of features by name, or a list of either. A ``str`` is a text. A list of files,
-                of whichever form, is one request for each.
-            top_k: entries of the answer at most.
-            threshold: lowest score that is answered.
-            annotate: ``png`` or ``jpeg`` asks for the picture with the answer drawn on it instead of the answer,
-                ``both`` for the answer with that picture, a PNG, in base64 as ``picture``.
-            parameters: further query parameters: the task's, such as ``{"format": "nv21", "width": 640}``, and
-                ``stream`` or ``priority``.
-            content_type: what the data is, for tasks that cannot tell it from the bytes.
-            wait: seconds that the request may wait for its turn, else DEADLINE_EXCEEDED.
-            timeout: as in :meth:`infer`; of each request, where there are several.
+            data: one of the following. A list of files is sent as one request each.
+
+                - a picture, sound or ``.npy`` file: its bytes, its ``Path``, or a file
+                  opened in binary mode
+                - a Pillow image
+                - a NumPy array with the values and shape of the input tensor (a leading
+                  batch dimension of 1 may be missing), or a uint8 RGB picture of shape
+                  [height, width, 3]; it is sent as a ``.npy`` file
+                - a pandas DataFrame or Series whose columns are the features
+                - a JSON-like value: numbers, a dict of features by name, or a list of
+                  either
+                - a ``str``, which is a text
+            top_k: maximum number of predictions.
+            threshold: lowest score to return.
+            annotate: ``png`` or ``jpeg`` returns the picture with the answer drawn on
+                it; ``both`` adds that picture to the answer, as a base64 PNG named
+                ``picture``.
+            parameters: additional query parameters: the task's, such as
+                ``{"format": "nv21", "width": 640}``, and ``stream`` or ``priority``.
+            content_type: the media type, for tasks that cannot tell it from the bytes.
+            wait: seconds the request may be queued before it fails with
+                DEADLINE_EXCEEDED.
+            timeout: as in :meth:`infer`, for each request.
 
         Returns:
-            A dict of ``model``, ``version``, ``task``, ``predictions`` (a list) and ``timing_ms``, and of ``assumed``
-            (a list) where no file of the model states how a picture is read; with ``png`` or ``jpeg`` the bytes of
-            such a file. For a list of files a list of these, in the same order.
+            A dict with ``model``, ``version``, ``task``, ``predictions`` (a list) and
+            ``timing_ms``, and with ``assumed`` (a list) if the model's files do not
+            define how to decode a picture. With ``png`` or ``jpeg`` the bytes of that
+            file. For a list of files a list of these, in the same order.
 
         Raises:
             ServerError, ServerUnreachableError: no answer.
             OSError: the file cannot be read.
-            TypeError: the data is nothing of these.
+            TypeError: the data has an unsupported type.
         """
         query = {
             "top_k": top_k,
@@ -424,7 +461,10 @@ class Client:
         content_type: str,
         timeout: float | None,
     ) -> list[Any]:
-        """Send files, several at a time but the steps of a sequence; the first failure ends it."""
+        """Send files concurrently, but steps of a sequence one by one.
+
+        The first error cancels the remaining requests.
+        """
         at_once = 1 if query.get("sequence_id") is not None else FILES_AT_ONCE
         calls: deque[Call[Any]] = deque()
         answers = []
@@ -432,9 +472,8 @@ class Client:
             for file in files:
                 if len(calls) == at_once:
                     answers.append(calls.popleft().result())
-                request = _predict_request(
-                    model, file, query, wait, content_type
-                ).within(timeout)
+                request = _predict_request(model, file, query, wait, content_type)
+                request = request.within(timeout)
                 calls.append(Call(self._sender, request, _prediction))
             while calls:
                 answers.append(calls.popleft().result())
@@ -502,7 +541,7 @@ class Client:
         wait: float | None = None,
         timeout: float | None = None,
     ) -> Call[Any]:
-        """Send raw input as :meth:`predict` does, but for lists of files, without waiting for the answer."""
+        """Start :meth:`predict` without waiting; lists of files are not supported."""
         query = {
             "top_k": top_k,
             "threshold": threshold,
@@ -520,19 +559,18 @@ class Client:
         sequence_id: int | str | None = None,
         version: str | None = None,
     ) -> ModelSequence:
-        """Return a sequence of requests to a model with a memory, to be used as a context manager.
+        """Return a sequence of requests to a stateful model, a context manager.
 
         Args:
-            sequence_id: its name, not 0 or empty; by default a random number. Who starts another of this name ends
-                the first.
+            sequence_id: its id, not 0 or empty; by default a random number. Starting
+                another sequence with the same id ends the first one.
         """
         return ModelSequence(self, model, sequence_id, version)
 
     def _ready(self, path: str) -> bool:
         try:
-            self._send(
-                "GET", path, idempotent=False
-            )  # about now: no search for a lost server
+            # Not idempotent, because a retry would delay the result.
+            self._send("GET", path, idempotent=False)
         except ServerError:
             return False
         return True
@@ -547,47 +585,44 @@ class Client:
         timeout: float | None = None,
     ) -> Answer:
         body = b"" if content is None else strict_json.dumps(content)
-        request = Request(
-            method, path, [body] if body else [], len(body), idempotent=idempotent
-        )
+        chunks = [body] if body else []
+        request = Request(method, path, chunks, len(body), idempotent=idempotent)
         return self._sender.send(request.within(_own_timeout(timeout)))
 
     def _object(
         self, method: str, path: str, content: Any = None, *, idempotent: bool = True
     ) -> dict[str, Any]:
-        return _object(
-            _document(self._send(method, path, content, idempotent=idempotent))
-        )
+        answer = self._send(method, path, content, idempotent=idempotent)
+        return _object(_document(answer))
 
 
 def _seconds(name: str, value: float, least: float) -> float:
-    if (
-        not isinstance(value, numbers.Real) or not least <= float(value) <= LONGEST_S
-    ):  # NumPy's are Real, too
+    is_number = isinstance(value, numbers.Real)  # includes NumPy's numbers
+    if not is_number or not least <= float(value) <= LONGEST_S:
         raise ValueError(
-            f"{name} must be a number of seconds from {least:g} to {LONGEST_S:,.0f}, not {value!r}"
+            f"{name} must be a number of seconds from {least:g} to {LONGEST_S:,.0f}, "
+            f"not {value!r}"
         )
     return float(value)
 
 
 def _own_timeout(timeout: float | None) -> float | None:
-    """Return the timeout of one call; None leaves it to the client's."""
+    """Return a call's own timeout; None means the client's."""
     return None if timeout is None else _seconds("timeout", timeout, SHORTEST_S)
 
 
 def shown_url(url: str) -> str:
-    """Return a URL without the name and password in it."""
+    """Return a URL without user name and password."""
     scheme, separator, rest = url.partition("://")
     return f"{scheme}{separator}{rest.rpartition('@')[2]}"
 
 
 def _bytes(name: str, value: int) -> int:
-    if (
-        not isinstance(value, numbers.Integral)
-        or not LEAST_MAX_FRAME <= int(value) <= MAX_ANSWER_BYTES
-    ):
+    is_number = isinstance(value, numbers.Integral)
+    if not is_number or not LEAST_MAX_FRAME <= int(value) <= MAX_ANSWER_BYTES:
         raise ValueError(
-            f"{name} must be a number of bytes from {LEAST_MAX_FRAME:,} to {MAX_ANSWER_BYTES:,}"
+            f"{name} must be a number of bytes from {LEAST_MAX_FRAME:,} to "
+            f"{MAX_ANSWER_BYTES:,}"
         )
     return int(value)
 
@@ -596,47 +631,44 @@ def _open(
     url: str | None, token: str | None, timeout: float, maximum: int
 ) -> Transport:
     if url is None:
-        socket = SocketTransport((LOOPBACK, SOCKET_PORT), token, timeout, maximum)
-        owner = functools.partial(
-            run_file.http_server, find_state_dir(), urlsplit(DEFAULT_URL).port or 0
-        )
-        return AutomaticTransport(
-            socket, HttpTransport(DEFAULT_URL, token, timeout, maximum, owner)
-        )
+        return _open_default(token, timeout, maximum)
+    invalid = AddressError(
+        f"a server's address looks like {DEFAULT_URL} or "
+        f"socket://{LOOPBACK}:{SOCKET_PORT}, not {url!r}"
+    )
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
-    except ValueError:  # half of an IPv6 address, or a port that is none
-        host = port = None
+    except ValueError:  # an incomplete IPv6 address, or an invalid port
+        raise invalid from None
     if host and parts.scheme in ("http", "https"):
         return HttpTransport(url, token, timeout, maximum)
-    if (
-        host
-        and port is not None
-        and parts.scheme == "socket"
-        and parts.path in ("", "/")
-    ):
+    is_socket = parts.scheme == "socket" and parts.path in ("", "/")
+    if host and port is not None and is_socket:
         return SocketTransport((host, port), token, timeout, maximum)
-    raise AddressError(
-        f"a server's address looks like {DEFAULT_URL} or socket://{LOOPBACK}:{SOCKET_PORT}, not {url!r}"
-    )
+    raise invalid
+
+
+def _open_default(token: str | None, timeout: float, maximum: int) -> Transport:
+    """Return the transport for the default ports of this device."""
+    socket = SocketTransport((LOOPBACK, SOCKET_PORT), token, timeout, maximum)
+    port = urlsplit(DEFAULT_URL).port or 0
+    owner = functools.partial(run_file.http_server, find_state_dir(), port)
+    http = HttpTransport(DEFAULT_URL, token, timeout, maximum, owner)
+    return AutomaticTransport(socket, http)
 
 
 def _second_sender(
     fallback: FallbackServer, first_url: str, timeout: float, maximum: int
 ) -> SecondSender:
-    """Return what asks the fallback; its token is the one that it was given, and no other."""
+    """Return the sender for the fallback, which uses only the fallback's own token."""
     if not fallback.token and fallback.token_file is None:
         credentials = Credentials(None, "the fallback was given no token")
     else:
         credentials = find_credentials(fallback.token, fallback.token_file)
     transport = _open(fallback.url, credentials.token, timeout, maximum)
-    return SecondSender(
-        RequestSender(transport, 0.0, credentials.advice),
-        fallback.url,
-        first_url,
-        timeout,
-    )
+    sender = RequestSender(transport, 0.0, credentials.advice)
+    return SecondSender(sender, fallback.url, first_url, timeout)
 
 
 def _infer_request(
@@ -648,43 +680,48 @@ def _infer_request(
     wait: float | None,
     datatypes: Mapping[str, str] | None,
 ) -> Request:
-    if not isinstance(inputs, Mapping):
-        raise TypeError(
-            f"infer() takes arrays by input name, such as {{'x': array}}, not a {type(inputs).__name__}"
-        )
-    if isinstance(outputs, str):
-        raise TypeError(f"outputs are a list of names, such as [{outputs!r}]")
-    datatypes = datatypes or {}
-    if unknown := datatypes.keys() - inputs.keys():
-        raise TypeError(
-            f"datatypes names inputs that are not given: {', '.join(sorted(unknown))}"
-        )
+    _check_infer_arguments(inputs, outputs, datatypes)
     options = dict(parameters or {})
     if wait is not None:
         options.setdefault("timeout", max(1, round(wait * 1e6)))
+    tensors = []
+    for name, value in inputs.items():
+        tensors.append(as_tensor(name, value, (datatypes or {}).get(name)))
     message = oip.InferRequest(
-        inputs=[
-            as_tensor(name, value, datatypes.get(name))
-            for name, value in inputs.items()
-        ],
+        inputs=tensors,
         outputs=[oip.RequestedOutput(name, binary=True) for name in outputs],
         parameters=options,
         binary_output=True,
     )
     body = oip.encode_infer_request(message)
-    length = body.json_length if body.json_length is not None else body.length
-    # A step changes its sequence's state: once is not twice.
-    idempotent = not options.get("sequence_id")
     return Request(
         "POST",
         f"{_path(model, version)}/infer",
         body.chunks,
-        length,
-        OCTETS,
-        wait,
-        idempotent,
-        True,
+        json_length=body.length if body.json_length is None else body.json_length,
+        content_type=OCTETS,
+        wait=wait,
+        # A step changes its sequence's state.
+        idempotent=not options.get("sequence_id"),
+        may_fall_back=True,
     )
+
+
+def _check_infer_arguments(
+    inputs: object, outputs: Sequence[str], datatypes: Mapping[str, str] | None
+) -> None:
+    if not isinstance(inputs, Mapping):
+        raise TypeError(
+            "infer() takes arrays by input name, such as {'x': array}, "
+            f"not a {type(inputs).__name__}"
+        )
+    if isinstance(outputs, str):
+        raise TypeError(f"outputs are a list of names, such as [{outputs!r}]")
+    unknown = (datatypes or {}).keys() - inputs.keys()
+    if unknown:
+        raise TypeError(
+            f"datatypes names inputs that are not given: {', '.join(sorted(unknown))}"
+        )
 
 
 def _tensors(answer: Answer) -> Outputs:
@@ -702,24 +739,23 @@ def _predict_request(
     content_type: str,
 ) -> Request:
     body = raw_body(data)
-    options = {
-        name: _query_text(value) for name, value in query.items() if value is not None
-    }
+    options = {}
+    for name, value in query.items():
+        if value is not None:
+            options[name] = _query_text(value)
     if wait is not None:
         options.setdefault("timeout_ms", str(1000 * wait))
-    path = f"/predictions/{_segment(model)}" + (
-        f"?{urlencode(options, quote_via=quote)}" if options else ""
-    )
-    idempotent = "sequence_id" not in options
+    path = f"/predictions/{_segment(model)}"
+    if options:
+        path += f"?{urlencode(options, quote_via=quote)}"
     return Request(
         "POST",
         path,
         [body] if len(body) else [],
-        0,
-        content_type,
-        wait,
-        idempotent,
-        True,
+        content_type=content_type,
+        wait=wait,
+        idempotent="sequence_id" not in options,
+        may_fall_back=True,
     )
 
 
@@ -728,14 +764,14 @@ def _query_text(value: object) -> str:
 
 
 def _prediction(answer: Answer) -> Any:
-    """Return the answer's JSON, or the file that was asked for instead."""
-    content = (
-        Picture(answer.body)
-        if is_picture(answer)
-        else LabelledAnswer(_object(_document(answer)))
-    )
-    content.server = answer.server
-    return content
+    """Decode the answer's JSON, or return the requested picture."""
+    if is_picture(answer):
+        picture = Picture(answer.body)
+        picture.server = answer.server
+        return picture
+    labelled = LabelledAnswer(_object(_document(answer)))
+    labelled.server = answer.server
+    return labelled
 
 
 def _document(answer: Answer) -> Any:
@@ -746,11 +782,10 @@ def _decode(decode: Callable[..., T], *arguments: Any) -> T:
     try:
         return decode(*arguments)
     except ApiError as error:
-        text = (
-            "the answer is larger than this client reads, or what "
-            "answers at this address is not a pocketserve server"
-        )
-        raise NotOurServerError(f"{text} ({error.message})") from None
+        raise NotOurServerError(
+            "the answer is larger than this client reads, or this address is not "
+            f"a pocketserve server ({error.message})"
+        ) from None
 
 
 def _object(value: Any) -> dict[str, Any]:
@@ -771,7 +806,10 @@ def _path(model: str, version: str | None) -> str:
 
 
 def _segment(name: str) -> str:
-    """Return a name as one segment of a path. What would lead to another path is no name of a model or version."""
+    """Quote a name as one segment of a path.
+
+    Names that would lead to another path are rejected.
+    """
     if not isinstance(name, str):
         raise TypeError(
             f"a model's or version's name is a str, not a {type(name).__name__}"
@@ -780,7 +818,7 @@ def _segment(name: str) -> str:
         raise ServerError(
             404,
             "MODEL_NOT_FOUND",
-            f"Request for unknown model: nothing can be called {name!r}",
+            f"Request for unknown model: {name!r} is not a valid name",
         )
     return _quoted(name)
 

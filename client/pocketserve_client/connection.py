@@ -1,7 +1,8 @@
-"""A connection of the socket protocol: many requests at a time, and no thread of its own.
+"""A connection of the socket protocol: concurrent requests without a thread of its own.
 
-Whoever waits for an answer reads the connection, and hands the others what is theirs: with one caller nothing ever
-changes threads. The reader gives the reading on to another waiting caller when its own answer has come.
+A thread that waits for an answer reads the connection, and hands other answers to their
+threads. With one caller nothing ever changes threads. When the reader's own answer has
+arrived, another waiting thread becomes the reader.
 """
 
 from __future__ import annotations
@@ -36,18 +37,17 @@ from pocketserve_wire.frames import (
 )
 from pocketserve_wire.handshake import MAX_U32
 
-PING_AFTER_S: Final = 5.0  # of silence, before a caller asks whether the server lives; after as much again it is dead
+PING_AFTER_S: Final = 5.0
+"""Silence before a PING; after the same time again the server counts as dead."""
+
 MAX_ANSWER_BYTES: Final = 2**31 - 1
-CANCEL_TIMEOUT_S: Final = (
-    0.1  # how long a caller who cancels waits for others to finish writing
-)
-STALE_AFTER_S: Final = (
-    1.0  # without use, before a connection is looked at: the server may have closed it
-)
+CANCEL_TIMEOUT_S: Final = 0.1  # limit of waiting for other writers to send a CANCEL
+STALE_AFTER_S: Final = 1.0
+"""Idle time before a connection is checked: the server may have closed it."""
 
 
 class PendingAnswer:
-    """A request under way on a connection."""
+    """A request in progress on a connection."""
 
     __slots__ = ("_connection", "answer", "error", "request_id")
 
@@ -58,11 +58,11 @@ class PendingAnswer:
         self.error: Exception | None = None
 
     def is_done(self) -> bool:
-        """Return whether the answer, or the failure, is there."""
+        """Return whether the answer or an error has arrived."""
         return self.answer is not None or self.error is not None
 
     def cancel(self) -> None:
-        """Ask the server not to start on it."""
+        """Ask the server not to start the request."""
         if not self.is_done():
             self._connection.send_cancel(self.request_id)
 
@@ -77,7 +77,10 @@ class PendingAnswer:
 
 
 class ClientConnection:
-    """A connection whose handshake is done; see :func:`pocketserve_client.handshake.open_connection`."""
+    """An authenticated connection.
+
+    See :func:`pocketserve_client.handshake.open_connection`.
+    """
 
     def __init__(
         self,
@@ -93,7 +96,7 @@ class ClientConnection:
         self._socket, self._decoder, self.limits = handshake.open_connection(
             address, key, seconds, max_answer
         )
-        # Blocking calls that return after a while: a timeout of Python's own would cost a poll() with each read.
+        # SO_RCVTIMEO, because Python's own timeout would add a poll() to each read.
         self._socket.setblocking(True)
         timeval = struct.pack("@ll", *divmod(round(PING_AFTER_S * 1e6), 1_000_000))
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
@@ -107,34 +110,39 @@ class ClientConnection:
         self._pinged = False
         self._closed: Exception | None = None
         self._leaving = False
-        self._take_all(False)  # what came together with the end of the handshake
+        self._take_all(False)  # frames that arrived together with READY
 
     # Sending
 
     @property
     def usable(self) -> bool:
-        """Return whether new requests may be started. A connection that rested is looked at first."""
+        """Return whether the connection accepts requests; check it if it was idle."""
         if self._closed is not None or self._leaving or self._last_id >= MAX_U32:
             return False
-        if time.monotonic() - self._last_use > STALE_AFTER_S and self._reading.acquire(
-            blocking=False
-        ):
-            deadline = (
-                time.monotonic() + STALE_AFTER_S
-            )  # for a peer that never ceases to talk
-            try:
-                while (
-                    self._closed is None
-                    and time.monotonic() < deadline
-                    and self._poll(select.POLLIN, 0)
-                ):
-                    self._read_some()
-            finally:
-                self._stop_reading()
+        if time.monotonic() - self._last_use > STALE_AFTER_S:
+            self._read_pending_frames()
         return self._closed is None and not self._leaving
 
+    def _read_pending_frames(self) -> None:
+        """Read everything that has arrived, unless another thread is reading."""
+        if not self._reading.acquire(blocking=False):
+            return
+        deadline = time.monotonic() + STALE_AFTER_S  # for a peer that sends for ever
+        try:
+            while self._closed is None and time.monotonic() < deadline:
+                if not self._poll(select.POLLIN, 0):
+                    break
+                self._read_some()
+        finally:
+            self._stop_reading()
+
     def start(self, request: Request) -> PendingAnswer:
-        """Send a request; BODY_TOO_LARGE is raised before anything is sent."""
+        """Send a request.
+
+        Raises:
+            ServerError: BODY_TOO_LARGE; nothing was sent.
+            ServerUnreachableError: too many requests were in progress for too long.
+        """
         deadline = time.monotonic() + request.seconds_left(self._timeout)
         size, limit = request.body_length, self.limits.max_frame
         if size > limit:
@@ -143,25 +151,9 @@ class ClientConnection:
                 "BODY_TOO_LARGE",
                 f"the body has {size} bytes, the server takes {limit}",
             )
-        frame = Frame(
-            FrameType.REQUEST,
-            # 0 would mean that there is no limit.
-            arg=0
-            if request.wait is None
-            else min(max(1, round(1000 * request.wait)), MAX_U32),
-            target=f"{request.method} {request.path}".encode("ascii"),
-            json_length=request.json_length,
-        )
-        if request.content_type not in (JSON, OCTETS):
-            frame.ext = {Extension.CONTENT_TYPE: request.content_type.encode("ascii")}
+        frame = _request_frame(request)
         while True:
-            has_room = self._has_room() or self._read_until(self._has_room, deadline)
-            if not has_room or not self._writing.acquire(
-                timeout=max(0.0, deadline - time.monotonic())
-            ):
-                raise ServerUnreachableError(
-                    f"{self._name} was not ready for this request for {self._timeout:g} s"
-                )
+            self._lock_for_writing(deadline)
             try:
                 pending = self._register(frame)
                 if pending is not None:
@@ -171,11 +163,20 @@ class ClientConnection:
             finally:
                 self._writing.release()
 
+    def _lock_for_writing(self, deadline: float) -> None:
+        """Wait until another request fits, then acquire the writing lock."""
+        has_room = self._has_room() or self._read_until(self._has_room, deadline)
+        left = max(0.0, deadline - time.monotonic())
+        if not has_room or not self._writing.acquire(timeout=left):
+            raise ServerUnreachableError(
+                f"{self._name} was not ready for this request for {self._timeout:g} s"
+            )
+
     def _has_room(self) -> bool:
         return len(self._pending) < self.limits.max_inflight or self._closed is not None
 
     def _register(self, frame: Frame) -> PendingAnswer | None:
-        """Give the request its id; None when another thread has taken the last room. Ids go out in order."""
+        """Assign the next request id; None if another thread took the last slot."""
         with self._state:
             if self._closed is not None:
                 raise self._closed
@@ -187,14 +188,13 @@ class ClientConnection:
             return pending
 
     def send_cancel(self, request_id: int) -> None:
-        """Ask the server not to start on a request; it is answered all the same."""
+        """Ask the server not to start a request, which is answered anyway."""
         if not self._leaving:
-            self._send_control(
-                Frame(FrameType.CANCEL, request_id=request_id), CANCEL_TIMEOUT_S
-            )
+            frame = Frame(FrameType.CANCEL, request_id=request_id)
+            self._send_control(frame, CANCEL_TIMEOUT_S)
 
     def _send_control(self, frame: Frame, timeout: float = 0.0) -> bool:
-        """Send a frame of control, unless others are writing for longer, or the server does not read."""
+        """Send a control frame unless that would block; return whether it was sent."""
         if not self._writing.acquire(timeout=timeout):
             return False
         try:
@@ -203,27 +203,27 @@ class ClientConnection:
             self._send(rest_of([data], sent), time.monotonic() + self._timeout)
             return True
         except OSError:
-            return False  # full; or broken or closed, which whoever reads will see
+            return False  # full, or broken or closed, which the reader will notice
         finally:
             self._writing.release()
 
     def retire(self) -> None:
-        """Start nothing new, and close as soon as nothing is under way."""
+        """Start no more requests, and close when none is in progress."""
         self._leaving = True
         self._close_if_done()
 
     def close(self) -> None:
-        """Close; everything under way fails."""
+        """Close; all requests in progress fail."""
         self._fail(ConnectionLostError("the client was closed"))
 
     def forget(self) -> None:
-        """In a forked process, leave the connection to the other one: no lock is taken, and nothing is shut down."""
-        # A thread that is not here may hold the locks.
-        self._reading, self._writing, self._state = (
-            threading.Lock(),
-            threading.Lock(),
-            threading.Lock(),
-        )
+        """Drop the connection in a forked process, without effect on the parent.
+
+        Nothing is shut down, and no lock is taken: a thread of the parent may hold it.
+        """
+        self._reading = threading.Lock()
+        self._writing = threading.Lock()
+        self._state = threading.Lock()
         self._closed = ConnectionLostError(
             f"the connection to {self._name} belongs to the process that was forked"
         )
@@ -232,7 +232,10 @@ class ClientConnection:
         self._socket.close()
 
     def _send(self, chunks: list[Chunk], deadline: float) -> None:
-        """Write everything; reads meanwhile when the server does not take it, so that neither side waits for ever."""
+        """Write all chunks; read meanwhile if the server doesn't accept data.
+
+        Otherwise both sides could wait for each other.
+        """
         while chunks:
             try:
                 sent = self._socket.sendmsg(
@@ -247,8 +250,10 @@ class ClientConnection:
 
     def _await_writable(self, deadline: float) -> None:
         reads = self._reading.acquire(blocking=False)
+        mask = select.POLLOUT
+        if reads:
+            mask |= select.POLLIN
         try:
-            mask = select.POLLOUT | (select.POLLIN if reads else 0)
             events = self._poll(mask, max(0.0, deadline - time.monotonic()))
             if reads and events & ~select.POLLOUT:
                 self._read_some(writing=True)
@@ -256,18 +261,15 @@ class ClientConnection:
             if reads:
                 self._stop_reading()
         if not events:
-            raise self._fail(
-                ConnectionLostError(
-                    f"{self._name} took no data for {self._timeout:g} s"
-                )
-            )
+            text = f"{self._name} took no data for {self._timeout:g} s"
+            raise self._fail(ConnectionLostError(text))
         if self._closed is not None:
             raise self._closed
 
     # Waiting and reading
 
     def wait(self, pending: PendingAnswer, timeout: float | None) -> None:
-        """Return once the request is answered or has failed; after ``timeout`` seconds it is cancelled."""
+        """Wait until the request has its answer or error; cancel it on timeout."""
         timeout = self._timeout if timeout is None else timeout
         if self._read_until(pending.is_done, time.monotonic() + timeout):
             return
@@ -281,7 +283,7 @@ class ClientConnection:
         self.send_cancel(pending.request_id)
 
     def _read_until(self, finished: Callable[[], bool], deadline: float) -> bool:
-        """Read, or wait while others read; returns whether it is finished before the time is over."""
+        """Read until ``finished``, or wait while others read; False on timeout."""
         try:
             while not finished():
                 if time.monotonic() >= deadline:
@@ -290,19 +292,26 @@ class ClientConnection:
                     self._wait_beside(finished, deadline)
                     continue
                 try:
-                    while not finished() and (left := deadline - time.monotonic()) > 0:
-                        if left >= PING_AFTER_S or self._poll(select.POLLIN, left):
-                            self._read_some()
+                    self._read_as_reader(finished, deadline)
                 finally:
                     self._stop_reading()
             return True
         finally:
-            # Whoever leaves may have been chosen to read next: the choice must not end with it.
+            # This thread may have been chosen as the next reader: choose another one.
             if self._waiting and not self._reading.locked():
                 self._wake(finished=False)
 
+    def _read_as_reader(self, finished: Callable[[], bool], deadline: float) -> None:
+        """Read until ``finished`` or the deadline. The caller is the reader."""
+        while not finished():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return
+            if left >= PING_AFTER_S or self._poll(select.POLLIN, left):
+                self._read_some()
+
     def _wait_beside(self, finished: Callable[[], bool], deadline: float) -> None:
-        """Wait while another thread reads, until it is finished or the reading is given on."""
+        """Wait while another thread reads, until finished or chosen as the reader."""
         event = threading.Event()
         with self._state:
             self._waiting[event] = finished
@@ -323,38 +332,29 @@ class ClientConnection:
 
     def _close_if_done(self) -> None:
         if not self._pending:
-            self._fail(
-                ConnectionLostError(
-                    f"{self._name} took no more requests on this connection"
-                )
-            )
+            text = f"{self._name} took no more requests on this connection"
+            self._fail(ConnectionLostError(text))
 
     def _wake(self, *, finished: bool) -> None:
-        """Wake all that are finished, or one of the others to take over the reading."""
-        if self._waiting:
-            with self._state:
-                events = [
-                    event
-                    for event, check in self._waiting.items()
-                    if check() is finished
-                ]
-            for event in events if finished else events[:1]:
-                event.set()
+        """Wake all finished threads, or one of the others to become the reader."""
+        if not self._waiting:
+            return
+        events = []
+        with self._state:
+            for event, check in self._waiting.items():
+                if check() is finished:
+                    events.append(event)
+        if not finished:
+            events = events[:1]
+        for event in events:
+            event.set()
 
     def _read_some(self, *, writing: bool = False) -> None:
-        """Read once, and take all frames that this completes. The caller holds the reading."""
+        """Read once and handle the complete frames. The caller is the reader."""
         try:
             count = self._socket.recv_into(self._decoder.buffer())
         except BlockingIOError:
-            silent = time.monotonic() - self._last_read
-            if self._pinged and silent >= 2 * PING_AFTER_S:
-                self._fail(
-                    ConnectionLostError(
-                        f"{self._name} gave no sign of life for {silent:.0f} s"
-                    )
-                )
-            elif not writing:
-                self._pinged = self._send_control(Frame(FrameType.PING, arg=1))
+            self._check_silence(writing)
             return
         except OSError as error:
             self._fail(self._lost_error(error))
@@ -368,41 +368,45 @@ class ClientConnection:
         self._take_all(writing)
         self._wake(finished=True)
 
+    def _check_silence(self, writing: bool) -> None:
+        """Send a PING to a silent server, or fail if the last one failed."""
+        silent = time.monotonic() - self._last_read
+        if self._pinged and silent >= 2 * PING_AFTER_S:
+            text = f"{self._name} gave no sign of life for {silent:.0f} s"
+            self._fail(ConnectionLostError(text))
+        elif not writing:
+            self._pinged = self._send_control(Frame(FrameType.PING, arg=1))
+
     def _take_all(self, writing: bool) -> None:
         try:
             while (frame := self._decoder.next()) is not None:
                 self._take(frame, writing)
         except ConnectionFaultError as fault:
-            self._fail(
-                ServerUnreachableError(
-                    f"{self._name} does not keep to the protocol: {fault.message}"
-                )
-            )
+            text = f"{self._name} does not keep to the protocol: {fault.message}"
+            self._fail(ServerUnreachableError(text))
 
     def _take(self, frame: Frame, writing: bool) -> None:
         if frame.type == FrameType.RESPONSE:
-            with (
-                self._state
-            ):  # taken out and finished at once: who gives up sees either
+            # One step under the lock: a thread that times out sees either state.
+            with self._state:
                 pending = self._pending.pop(frame.request_id, None)
-                if pending is not None:  # else nobody waits for it any more
+                if pending is not None:  # else its caller has given up
                     _finish(pending, frame)
         elif frame.type == FrameType.PING and not writing:
             self._send_control(Frame(FrameType.PONG, arg=frame.arg))
-        elif (
-            frame.type == FrameType.GOAWAY
-        ):  # what the server will not answer can be sent again elsewhere
-            self._leaving = True
-            with self._state:
-                for number in [
-                    number for number in self._pending if number > frame.request_id
-                ]:
-                    closing = ConnectionLostError(
-                        f"{self._name} is closing this connection"
-                    )
-                    self._pending.pop(number).error = closing
+        elif frame.type == FrameType.GOAWAY:
+            self._leave(frame.request_id)
         elif frame.type == FrameType.ERROR:
             self._fail(handshake.named_error(frame))
+
+    def _leave(self, last_answered: int) -> None:
+        """Fail the requests that a closing server won't answer; they may be retried."""
+        self._leaving = True
+        with self._state:
+            for number in list(self._pending):
+                if number > last_answered:
+                    text = f"{self._name} is closing this connection"
+                    self._pending.pop(number).error = ConnectionLostError(text)
 
     def _lost_error(self, error: OSError) -> ConnectionLostError:
         return ConnectionLostError(
@@ -410,17 +414,16 @@ class ClientConnection:
         )
 
     def _fail(self, error: Exception) -> Exception:
-        """Close, and end everything under way with ``error``; returns the error that closed the connection."""
+        """Close, and fail all requests; return the error that closed the connection."""
         with self._state:
             if self._closed is None:
                 self._closed = error
             for pending in self._pending.values():
                 pending.error = self._closed
             self._pending.clear()
-        with contextlib.suppress(OSError):  # it was not connected any more
-            self._socket.shutdown(
-                socket.SHUT_RDWR
-            )  # wakes a thread that is reading; close() would leave it asleep
+        with contextlib.suppress(OSError):  # not connected any more
+            # Unlike close(), this wakes a thread that is reading.
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._wake(finished=True)
         if self._reading.acquire(blocking=False):
             self._socket.close()
@@ -428,31 +431,47 @@ class ClientConnection:
         return self._closed
 
     def _poll(self, mask: int, seconds: float) -> int:
-        """Return what has happened to the connection within the time; 0 for nothing."""
+        """Return the connection's events within the time; 0 for none."""
         poller = select.poll()
         try:
             poller.register(self._socket, mask)
-        except ValueError:  # another thread has closed it; using it says so
+        except ValueError:  # closed by another thread, as its next use will report
             return select.POLLNVAL
         events = poller.poll(1000 * seconds)
         return events[0][1] if events else 0
 
 
+def _request_frame(request: Request) -> Frame:
+    milliseconds = 0  # no limit
+    if request.wait is not None:
+        milliseconds = min(max(1, round(1000 * request.wait)), MAX_U32)
+    frame = Frame(
+        FrameType.REQUEST,
+        arg=milliseconds,
+        target=f"{request.method} {request.path}".encode("ascii"),
+        json_length=request.json_length,
+    )
+    if request.content_type not in (JSON, OCTETS):
+        frame.ext = {Extension.CONTENT_TYPE: request.content_type.encode("ascii")}
+    return frame
+
+
 def _finish(pending: PendingAnswer, frame: Frame) -> None:
     unknown = [tag for tag in frame.ext if tag & CRITICAL]
     if unknown:
-        text = f"the answer carries extension {unknown[0]}, which this client must understand to read it"
+        text = (
+            f"the answer has the critical extension {unknown[0]}, which this client "
+            "does not support"
+        )
         pending.error = ServerError(501, "NOT_IMPLEMENTED", text)
         return
     json_length = frame.json_length if frame.json_length < len(frame.body) else None
     label = frame.ext.get(Extension.CONTENT_TYPE)
-    content_type = (
-        label.decode("ascii")
-        if label is not None
-        else JSON
-        if json_length is None
-        else OCTETS
-    )
-    pending.answer = Answer(
-        frame.arg, memoryview(frame.body).toreadonly(), json_length, content_type
-    )
+    if label is not None:
+        content_type = label.decode("ascii")
+    elif json_length is None:
+        content_type = JSON
+    else:
+        content_type = OCTETS
+    body = memoryview(frame.body).toreadonly()
+    pending.answer = Answer(frame.arg, body, json_length, content_type)

@@ -1,4 +1,4 @@
-"""The token, where the caller does not give one."""
+"""Find the access token if the program does not pass one."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ import platformdirs
 from pocketserve_wire.files.plain_file import open_plain
 
 APP_NAME = "pocketserve"
-MAX_TOKEN_FILE = 1024  # bytes that are looked at; the server's own reading stops there
+MAX_TOKEN_FILE = 1024  # bytes that are read; the server has the same limit
 
 
 class Credentials(NamedTuple):
-    """A token, or None; and in words where it comes from, or where it was looked for."""
+    """A token or None, and a description of its source."""
 
     token: str | None
     source: str
 
     @property
     def advice(self) -> str:
-        """Return what helps where the server does not accept it."""
+        """Return advice for a token that the server rejects."""
         return (
-            f"{self.source}. Client(token=…), Client(token_file=…), POCKETSERVE_TOKEN or POCKETSERVE_TOKEN_FILE give "
-            "the right one; a program that cannot read the server's file gets it with pocketserve_client.pair() and "
-            "the code that `pocketserve pair` shows"
+            f"{self.source}. Set the right one with Client(token=…), "
+            "Client(token_file=…), POCKETSERVE_TOKEN or POCKETSERVE_TOKEN_FILE; a "
+            "program that cannot read the server's file gets it with "
+            "pocketserve_client.pair() and the code that `pocketserve pair` shows"
         )
 
 
@@ -36,42 +37,41 @@ def find_credentials(
     token_file: Path | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Credentials:
-    """Return the token: the caller's own, else from the caller's file, else ``POCKETSERVE_TOKEN``, else from the file
-    that ``POCKETSERVE_TOKEN_FILE`` names, else from where a server of the same user keeps it.
+    """Find the token.
 
-    A file that was named is the only one that is read: no other server's token takes the place of one that is missing.
+    It is the first of: ``token``, the content of ``token_file``, ``POCKETSERVE_TOKEN``,
+    the content of ``POCKETSERVE_TOKEN_FILE``, the token that a server of the same user
+    has stored. If a file is named, no later source is used: a missing token is not
+    replaced by that of another server.
     """
     if token:
         return Credentials(token, "the token is the one that this client was given")
     if token_file is not None:
         return _read_token(token_file, "token_file")
-    if environ.get("POCKETSERVE_TOKEN"):
-        return Credentials(
-            environ["POCKETSERVE_TOKEN"],
-            "the token comes from the variable POCKETSERVE_TOKEN",
-        )
-    if environ.get("POCKETSERVE_TOKEN_FILE"):
-        return _read_token(
-            Path(environ["POCKETSERVE_TOKEN_FILE"]), "POCKETSERVE_TOKEN_FILE"
-        )
-    return _read_token(
-        platformdirs.user_state_path(APP_NAME) / "token", "the usual place"
-    )
+    variable = environ.get("POCKETSERVE_TOKEN")
+    if variable:
+        source = "the token comes from the variable POCKETSERVE_TOKEN"
+        return Credentials(variable, source)
+    named_file = environ.get("POCKETSERVE_TOKEN_FILE")
+    if named_file:
+        return _read_token(Path(named_file), "POCKETSERVE_TOKEN_FILE")
+    default_file = platformdirs.user_state_path(APP_NAME) / "token"
+    return _read_token(default_file, "the default file")
 
 
 def find_token(
     token_file: Path | None = None, environ: Mapping[str, str] = os.environ
 ) -> str | None:
-    """Return the token as :func:`find_credentials` finds it, for clients of others; None if there is none."""
+    """Return the token that :func:`find_credentials` finds, for other clients."""
     return find_credentials(None, token_file, environ).token
 
 
 def find_state_dir() -> Path:
-    """Return the folder in which a server of this user says that it runs: ``POCKETSERVE_STATE_DIR``, else the usual."""
+    """Return the state folder of this user's server, which has its run files."""
     folder = os.environ.get("POCKETSERVE_STATE_DIR")
-    return (
-        Path(folder).expanduser() if folder else platformdirs.user_state_path(APP_NAME)
-    )
+    if folder:
+        return Path(folder).expanduser()
+    return platformdirs.user_state_path(APP_NAME)
 
 
 def _read_token(path: Path, origin: str) -> Credentials:
@@ -86,5 +86,5 @@ def _read_token(path: Path, origin: str) -> Credentials:
     except UnicodeDecodeError:
         text = ""
     if not text:
-        return Credentials(None, f"there is no token: {path} ({origin}) holds none")
+        return Credentials(None, f"there is no token: {path} ({origin}) is empty")
     return Credentials(text, f"the token comes from {path} ({origin})")

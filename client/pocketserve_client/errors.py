@@ -1,4 +1,4 @@
-"""Errors of calls."""
+"""Errors of the client."""
 
 from __future__ import annotations
 
@@ -10,27 +10,33 @@ class PocketserveError(Exception):
 
 
 class AddressError(PocketserveError, ValueError):
-    """A server's address that cannot be one."""
+    """An invalid server address."""
 
 
 class ServerUnreachableError(PocketserveError):
-    """Nobody answered, or the connection broke; the text says what to check."""
+    """No answer, or a broken connection; the message says how to fix it."""
 
 
 class NobodyListensError(ServerUnreachableError):
-    """The port took no connection, so nothing was sent to anybody."""
+    """The port refused the connection, so nothing was sent."""
 
 
 class ConnectionLostError(ServerUnreachableError):
-    """A connection that had worked broke before the answer came. The server may or may not have run the request."""
+    """A working connection broke before the answer arrived.
+
+    The server may or may not have run the request.
+    """
 
 
 class NotOurServerError(ServerUnreachableError):
-    """Something else than the server that has our token listens on the port; it was told nothing."""
+    """The port belongs to another program than our server; nothing was sent to it."""
 
 
 class UnprovenPortError(NotOurServerError):
-    """Nothing proves that the HTTP port, which nobody named, is this user's server's; it was told nothing."""
+    """Nothing proves that the default HTTP port belongs to this user's server.
+
+    Nothing was sent to it.
+    """
 
 
 class ServerError(PocketserveError):
@@ -38,35 +44,33 @@ class ServerError(PocketserveError):
 
     Attributes:
         status: the HTTP status, over either transport.
-        code: the stable code, such as ``MODEL_NOT_FOUND``; empty when something else than this server answered.
-        message: what the server said.
-        advice: what this client knows besides; the error's text is both.
+        code: the stable code, such as ``MODEL_NOT_FOUND``; empty if another program
+            answered.
+        message: the server's message.
+        advice: advice from this client; the error's text contains both.
     """
 
     def __init__(self, status: int, code: str, message: str, advice: str = "") -> None:
-        super().__init__(
-            status, code, message, advice
-        )  # all of them, so that it can be pickled
-        self.status, self.code, self.message, self.advice = (
-            status,
-            code,
-            message,
-            advice,
-        )
+        # All arguments, so that it can be pickled.
+        super().__init__(status, code, message, advice)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.advice = advice
 
     def __str__(self) -> str:
         return f"{self.message}; {self.advice}" if self.advice else self.message
 
     @property
     def is_retryable(self) -> bool:
-        """Return whether the same request may simply be sent again later."""
+        """Return whether the same request may succeed later."""
         code = code_named(self.code)
         return code.retryable if code is not None else self.status in (429, 503)
 
 
 class ShuttingDownError(ServerError):
-    """The server refused a request since it is about to end. Another one may take its place, as in a reload."""
+    """The server is shutting down. Another one may replace it, as in a reload."""
 
 
 class GatewayError(ServerError):
-    """A proxy in front of the server answered instead of it: it has lost the server, which may have run the request."""
+    """A proxy answered because it lost the server, which may have run the request."""

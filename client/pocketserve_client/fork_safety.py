@@ -1,4 +1,4 @@
-"""Clients in a forked process: two processes on one connection would get each other's answers."""
+"""Reset clients in forked processes, which must not share a connection."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Protocol
 
 
 class ConnectionHolder(Protocol):
-    """An object that holds connections and locks."""
+    """An object with connections and locks."""
 
     def reset_after_fork(self) -> None:
-        """Forget connections and locks, in the new process, where no other thread runs; the server hears nothing."""
+        """Drop connections and locks in the new process, unnoticed by the server."""
 
 
 _holders: weakref.WeakSet[ConnectionHolder] = weakref.WeakSet()
 
 
 def watch(holder: ConnectionHolder) -> None:
-    """Call ``reset_after_fork`` in processes that are forked from this one."""
+    """Call ``reset_after_fork`` in processes forked from this one."""
     _holders.add(holder)
 
 

@@ -1,4 +1,4 @@
-"""Opening a connection of the socket protocol: who listens is made sure of before anything is sent to it."""
+"""Open a connection of the socket protocol, which authenticates the server first."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import time
 from pocketserve_client.errors import (
     NobodyListensError,
     NotOurServerError,
+    PocketserveError,
     ServerError,
     ServerUnreachableError,
 )
@@ -23,13 +24,17 @@ from pocketserve_wire.version import __version__
 def open_connection(
     address: tuple[str, int], key: bytes | None, timeout: float, max_body: int
 ) -> tuple[socket.socket, FrameDecoder, ConnectionLimits]:
-    """Connect and shake hands, within ``timeout`` seconds. ``key`` is the token's ASCII bytes; None sends no proof.
+    """Connect and authenticate, within ``timeout`` seconds.
+
+    Args:
+        key: the token's ASCII bytes; None sends no proof.
 
     Raises:
-        NobodyListensError: the port took no connection.
-        ServerUnreachableError: the handshake was not finished in time, or not kept to.
-        NotOurServerError: what listens could not prove that it knows the token.
-        ServerError: UNAUTHORIZED, the server does not know this token; or it asks for one and there is none.
+        NobodyListensError: the port refused the connection.
+        ServerUnreachableError: the handshake failed or timed out.
+        NotOurServerError: the listener could not prove that it knows the token.
+        ServerError: UNAUTHORIZED: the server does not accept this token, or requires
+            one.
     """
     deadline = time.monotonic() + timeout
     name = f"{address[0]}:{address[1]}"
@@ -43,50 +48,64 @@ def open_connection(
     try:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         decoder = FrameDecoder(ALLOWED[Role.CLIENT, HandshakeState.HELLO], max_body)
-        shake = ClientHandshake(
-            key, os.urandom(NONCE_BYTES), max_body, f"python/{__version__}"
-        )
-        connected.sendall(shake.hello)
-        connected.sendall(
-            shake.answer_challenge(_next_frame(connected, decoder, deadline))
-        )
-        decoder.allowed = ALLOWED[Role.CLIENT, HandshakeState.AUTH]
-        limits = shake.accept_ready(_next_frame(connected, decoder, deadline))
-        decoder.allowed = ALLOWED[Role.CLIENT, HandshakeState.READY]
+        limits = _authenticate(connected, decoder, key, deadline, max_body)
         return connected, decoder, limits
-    except ConnectionFaultError as fault:
+    except BaseException as error:
         connected.close()
-        if fault.fault is not ConnectionFault.UNAUTHORIZED:
-            raise ServerUnreachableError(
-                f"{name}: {fault.message}; is it a pocketserve socket port?"
-            ) from None
-        if key is None:
-            raise ServerError(401, "UNAUTHORIZED", fault.message) from None
-        raise NotOurServerError(f"{name}: {fault.message}") from None
-    except OSError as error:
-        connected.close()
-        reason = (
-            "took too long"
-            if isinstance(error, TimeoutError)
-            else str(error.strerror or error)
-        )
-        text = f"the handshake with {name} failed ({reason}); is it a pocketserve socket port?"
-        raise ServerUnreachableError(text) from None
-    except BaseException:
-        connected.close()
+        if isinstance(error, ConnectionFaultError):
+            raise _error_of_fault(error, name, key) from None
+        if isinstance(error, OSError):
+            raise _error_of_failure(error, name) from None
         raise
 
 
+def _authenticate(
+    connected: socket.socket,
+    decoder: FrameDecoder,
+    key: bytes | None,
+    deadline: float,
+    max_body: int,
+) -> ConnectionLimits:
+    nonce = os.urandom(NONCE_BYTES)
+    shake = ClientHandshake(key, nonce, max_body, f"python/{__version__}")
+    connected.sendall(shake.hello)
+    challenge = _next_frame(connected, decoder, deadline)
+    connected.sendall(shake.answer_challenge(challenge))
+    decoder.allowed = ALLOWED[Role.CLIENT, HandshakeState.AUTH]
+    limits = shake.accept_ready(_next_frame(connected, decoder, deadline))
+    decoder.allowed = ALLOWED[Role.CLIENT, HandshakeState.READY]
+    return limits
+
+
+def _error_of_fault(
+    fault: ConnectionFaultError, name: str, key: bytes | None
+) -> PocketserveError:
+    if fault.fault is not ConnectionFault.UNAUTHORIZED:
+        return ServerUnreachableError(
+            f"{name}: {fault.message}; is it a pocketserve socket port?"
+        )
+    if key is None:
+        return ServerError(401, "UNAUTHORIZED", fault.message)
+    return NotOurServerError(f"{name}: {fault.message}")
+
+
+def _error_of_failure(error: OSError, name: str) -> ServerUnreachableError:
+    reason = str(error.strerror or error)
+    if isinstance(error, TimeoutError):
+        reason = "took too long"
+    return ServerUnreachableError(
+        f"the handshake with {name} failed ({reason}); is it a pocketserve socket port?"
+    )
+
+
 def named_error(frame: Frame) -> Exception:
-    """Return what an ERROR frame says."""
+    """Convert an ERROR frame to an exception."""
     try:
         content = loads_object(bytes(frame.body))
     except ApiError:
         content = {}
-    code, message = (
-        str(content.get("code", "")),
-        str(content.get("error", "")) or "it gave no reason",
-    )
+    code = str(content.get("code", ""))
+    message = str(content.get("error", "")) or "it gave no reason"
     if code == ConnectionFault.UNAUTHORIZED.name:
         return ServerError(401, code, message)
     return ServerUnreachableError(
@@ -97,7 +116,10 @@ def named_error(frame: Frame) -> Exception:
 def _next_frame(
     connected: socket.socket, decoder: FrameDecoder, deadline: float
 ) -> Frame:
-    while (frame := decoder.next()) is None:
+    while True:
+        frame = decoder.next()
+        if frame is not None:
+            break
         connected.settimeout(max(0.001, deadline - time.monotonic()))
         count = connected.recv_into(decoder.buffer())
         if not count:

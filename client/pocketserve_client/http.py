@@ -39,29 +39,29 @@ from pocketserve_wire.files.run_file import Run
 from pocketserve_wire.version import __version__
 
 DEFAULT_URL = f"http://{Address(LOOPBACK, HTTP_PORT)}"
-MAX_AT_ONCE = 8  # requests that are under way together when they are started without waiting; further ones wait
+MAX_AT_ONCE = 8  # concurrent requests on threads, and idle connections that are kept
 DEFAULT_MAX_ANSWER_BYTES: Final = 256 << 20
-PIECE_BYTES: Final = (
-    1 << 20
-)  # what is read at a time of a body that does not say how long it is
-JOINED_BYTES: Final = (
-    256 << 10
-)  # of a body that is copied behind its head; a longer one is sent from where it lies
+PIECE_BYTES: Final = 1 << 20
+"""Bytes per read of a body without a length."""
+JOINED_BYTES: Final = 256 << 10
+"""Largest body that is copied behind its head; longer ones are sent without a copy."""
 _IN_A_PATH: Final = "/%!$&'()*+,;=:@~"  # besides letters and digits
 _JSON_LENGTH = re.compile(r"[0-9]{1,10}")
-Owner = Callable[[], Run | None]  # tells which server of this user has the port now
+Owner = Callable[[], Run | None]
+"""Returns this user's server that has the port now."""
 
 
 class HttpTransport:
-    """Sends requests over kept-alive connections. May be used from several threads.
+    """Sends requests over kept-alive connections. Thread-safe.
 
-    A loopback server is behind no proxy: neither the environment nor ``.netrc`` is looked at. Cookies are not kept, and
-    redirects are not followed.
+    There is no proxy in front of a server on loopback, so the environment and
+    ``.netrc`` are not used. Cookies are not kept, and redirects are not followed.
 
     Args:
-        token: sent with every request; None sends none. A name and a password in the URL take its place.
-        timeout: seconds for each exchange in all, from connecting to the answer's last byte.
-        owner: where given, nothing is sent unless a server of this user has the port.
+        token: sent with every request; None sends none. A user name and password in the
+            URL replace it.
+        timeout: seconds for each exchange, from connecting to the answer's last byte.
+        owner: if given, nothing is sent unless a server of this user has the port.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class HttpTransport:
         fork_safety.watch(self)
 
     def reset_after_fork(self) -> None:
-        """Leave all connections to the process from which this one was forked."""
+        """Drop all connections of the parent process."""
         _close_all(self._idle)
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(
@@ -101,7 +101,7 @@ class HttpTransport:
         )
 
     def send(self, request: Request) -> Answer:
-        """Send a request and read its whole answer."""
+        """Send a request and read the whole answer."""
         if self._closed:
             raise ServerUnreachableError("the client was closed")
         seconds = request.seconds_left(self._timeout)
@@ -111,29 +111,31 @@ class HttpTransport:
             raise ServerUnreachableError(
                 f"{self._url} did not answer within {seconds:.3g} s"
             ) from None
-        except (
-            HTTPException,
-            OSError,
-            ValueError,
-        ) as error:  # ValueError: of what is hardly HTTP
-            reason = getattr(error, "strerror", None) or error
-            text = f"{self._url} cannot be reached ({reason}); is the server running? start it with: pocketserve serve"
-            had_worked = self.answered and not isinstance(error, ValueError)
-            raise (ConnectionLostError if had_worked else ServerUnreachableError)(
-                text
-            ) from None
+        # http.client raises ValueError for answers that are hardly HTTP.
+        except (HTTPException, OSError, ValueError) as error:
+            raise self._unreachable(error) from None
         self.answered = True
         return answer
 
+    def _unreachable(self, error: Exception) -> ServerUnreachableError:
+        reason = getattr(error, "strerror", None) or error
+        text = (
+            f"{self._url} cannot be reached ({reason}); is the server running? "
+            "start it with: pocketserve serve"
+        )
+        if self.answered and not isinstance(error, ValueError):
+            return ConnectionLostError(text)
+        return ServerUnreachableError(text)
+
     def start(self, request: Request) -> HttpPending:
-        """Send a request on another thread: HTTP/1.1 connections take one request at a time."""
+        """Send a request on another thread, as HTTP/1.1 allows one per connection."""
         with self._lock:
             if self._closed:
                 raise ServerUnreachableError("the client was closed")
             return HttpPending(self._pool.submit(self.send, request))
 
     def close(self) -> None:
-        """Close all connections; those in use, once they have their answer."""
+        """Close idle connections now, and the others after their answer."""
         with self._lock:
             self._closed = True
             _close_all(self._idle)
@@ -148,33 +150,32 @@ class HttpTransport:
         try:
             send_error = _send(connection, self._head_of(request), request)
             with HTTPResponse(connection.sock, method=request.method) as response:
-                try:
-                    _begin(response)
-                    body = _read(response, self._max_answer)
-                except (HTTPException, OSError):
-                    if send_error is not None:
-                        raise send_error from None
-                    raise
+                body = self._read_answer(response, send_error)
         except BaseException:
             connection.close()
             raise
-        self._give_back(
-            connection, is_reusable=send_error is None and not response.will_close
-        )
+        is_reusable = send_error is None and not response.will_close
+        self._give_back(connection, is_reusable=is_reusable)
         length = response.headers.get("Inference-Header-Content-Length", "")
         json_length = int(length) if _JSON_LENGTH.fullmatch(length) else None
-        return Answer(
-            response.status,
-            body,
-            json_length,
-            response.headers.get("Content-Type", JSON),
-        )
+        content_type = response.headers.get("Content-Type", JSON)
+        return Answer(response.status, body, json_length, content_type)
+
+    def _read_answer(self, response: HTTPResponse, send_error: OSError | None) -> bytes:
+        """Read the answer; raise ``send_error`` if there is none."""
+        try:
+            _begin(response)
+            return _read(response, self._max_answer)
+        except (HTTPException, OSError):
+            if send_error is not None:
+                raise send_error from None
+            raise
 
     def _head_of(self, request: Request) -> bytes:
-        """Return request line and headers, to be sent with the body in one piece.
+        """Return request line and headers, sent together with a small body.
 
         Raises:
-            ValueError: a path or a token holds what would end its line.
+            ValueError: a path or token contains characters that would end its line.
         """
         path, length = self._prefix + request.path, request.body_length
         lines = [f"{request.method} {path} HTTP/1.1", *self._headers]
@@ -186,26 +187,26 @@ class HttpTransport:
             lines.append(f"Inference-Header-Content-Length: {request.json_length}")
         if " " in path or not all(line.isprintable() for line in lines):
             raise ValueError(
-                "a path or the token holds characters that a line of HTTP cannot"
+                "the path or the token has characters that HTTP does not allow"
             )
         return "\r\n".join((*lines, "", "")).encode("ascii")
 
     def _take(self) -> _Connection | None:
         try:
-            return self._idle.pop()  # the one that was used last
+            return self._idle.pop()  # the most recently used one
         except IndexError:
             return None
 
     def _take_usable(self) -> _Connection | None:
-        """Return a connection that rests and was not closed by the server."""
-        while (connection := self._take()) is not None:
-            if connection.is_silent():
+        """Return an idle connection that the server has not closed."""
+        while True:
+            connection = self._take()
+            if connection is None or connection.is_silent():
                 return connection
             connection.close()
-        return None
 
     def _give_back(self, connection: _Connection, *, is_reusable: bool) -> None:
-        """Keep a connection for the next request, if the server does."""
+        """Keep a reusable connection for the next request, or close it."""
         with self._lock:
             if is_reusable and not self._closed and len(self._idle) < MAX_AT_ONCE:
                 self._idle.append(connection)
@@ -213,7 +214,7 @@ class HttpTransport:
         connection.close()
 
     def _connection(self, seconds: float) -> _Connection:
-        """Return a connection to the server, not opened yet."""
+        """Return a new connection, not opened yet."""
         parts = urlsplit(self._url)
         host = parts.hostname or ""
         if parts.scheme != "https":
@@ -227,18 +228,18 @@ class HttpTransport:
 
     def _tls_context(self) -> ssl.SSLContext:
         if self._tls is None:
-            from requests.utils import (
-                DEFAULT_CA_BUNDLE_PATH,
-            )  # late: a server on this device has no TLS
+            # Imported late, because a server on this device has no TLS.
+            from requests.utils import DEFAULT_CA_BUNDLE_PATH
 
             self._tls = ssl.create_default_context(cafile=DEFAULT_CA_BUNDLE_PATH)
         return self._tls
 
     def _open(self, seconds: float) -> _Connection:
-        """Connect, and make sure of the port's owner before anything is sent.
+        """Connect, and verify the port's owner before anything is sent.
 
-        The owner before and the owner after must be the same run of a server: then it had the port in between, too.
-        One that only came afterwards may have taken over from whoever took this connection.
+        The owner before and after connecting must be the same run of a server: then it
+        had the port in between, too. A server found only afterwards may have replaced
+        the program that accepted this connection.
 
         Raises:
             UnprovenPortError: no server of this user has the port.
@@ -250,10 +251,11 @@ class HttpTransport:
             connection.connect()
             if self._owner is not None and (before is None or self._owner() != before):
                 raise UnprovenPortError(
-                    "nobody listens for the socket protocol, and nothing shows that who listens at "
-                    f"{connection.host}:{connection.port} is your server, so it was told nothing; start the server "
-                    f"with: pocketserve serve, or name the address (--url, POCKETSERVE_URL or Client('{self._url}')) "
-                    "if you know who listens there"
+                    "nothing listens for the socket protocol, and nothing proves that "
+                    f"the listener on {connection.host}:{connection.port} is your "
+                    "server, so nothing was sent to it; start the server with: "
+                    "pocketserve serve, or name the address (--url, POCKETSERVE_URL or "
+                    f"Client('{self._url}')) if you know who listens there"
                 )
         except BaseException:
             connection.close()
@@ -262,17 +264,17 @@ class HttpTransport:
 
 
 class _Connection(BoundedConnection, HTTPConnection):
-    """A connection to a server without TLS."""
+    """A connection without TLS."""
 
     def is_silent(self) -> bool:
-        """Return whether nothing came while it rested: neither its end nor what nobody asked for."""
+        """Return whether an idle connection is open and has received nothing."""
         poller = select.poll()
         poller.register(self.sock.fileno(), select.POLLIN)
         return not self.sock.pending() and not poller.poll(0)
 
 
 class _TlsConnection(_Connection, HTTPSConnection):
-    """The same with TLS."""
+    """A connection with TLS."""
 
 
 def _close_all(connections: list[_Connection]) -> None:
@@ -281,8 +283,8 @@ def _close_all(connections: list[_Connection]) -> None:
 
 
 def _host_of(parts: SplitResult) -> str:
-    """Return the value of the header ``Host`` for a URL; AddressError for a name that cannot be a server's."""
-    host = (parts.hostname or "").partition("%")[0]  # a zone is this device's own
+    """Return the ``Host`` header for a URL; raise AddressError if it is invalid."""
+    host = (parts.hostname or "").partition("%")[0]  # without a local zone
     try:
         host = f"[{host}]" if ":" in host else host.encode("idna").decode("ascii")
     except UnicodeError as error:
@@ -298,7 +300,10 @@ def _basic(parts: SplitResult) -> str:
 
 
 def _send(connection: _Connection, head: bytes, request: Request) -> OSError | None:
-    """Send a request; returns the error of a peer that stopped reading, since it may have answered before that."""
+    """Send a request; return the error of a server that stopped reading.
+
+    It may have answered before that.
+    """
     try:
         if request.body_length <= JOINED_BYTES:
             connection.send(b"".join((head, *request.chunks)))
@@ -311,41 +316,44 @@ def _send(connection: _Connection, head: bytes, request: Request) -> OSError | N
 
 
 def _begin(response: HTTPResponse) -> None:
-    """Read status and headers; BadStatusLine for 101 to 199, which would come before the answer itself."""
+    """Read status and headers; reject informational responses (101 to 199)."""
     response.begin()
     if response.status < 200:
         raise BadStatusLine(f"status {response.status}")
 
 
 def _read(response: HTTPResponse, max_bytes: int) -> bytes:
-    """Read a body as it was sent: unpacking is not asked for, and would let few bytes become many."""
+    """Read a body as sent; compressed bodies are not requested, so never expand."""
     if response.length is not None:
         if response.length > max_bytes:
             raise answer_too_large()
         return response.read()
-    pieces, length = [], 0
-    while piece := response.read(PIECE_BYTES):
+    pieces: list[bytes] = []
+    length = 0
+    while length <= max_bytes:
+        piece = response.read(PIECE_BYTES)
+        if not piece:
+            return b"".join(pieces)
         pieces.append(piece)
         length += len(piece)
-        if length > max_bytes:
-            raise answer_too_large()
-    return b"".join(pieces)
+    raise answer_too_large()
 
 
 class HttpPending:
-    """A request under way on another thread."""
+    """A request in progress on another thread."""
 
     def __init__(self, future: Future[Answer]) -> None:
         self._future = future
         self._process = os.getpid()
         self.is_done = future.done
-        self.cancel = future.cancel  # one that was sent cannot be called back over HTTP
+        self.cancel = future.cancel  # HTTP cannot cancel a request that was sent
 
     def result(self, timeout: float | None = None) -> Answer:
-        """Wait for the answer; by default for as long as the exchange may take."""
+        """Wait for the answer; by default for the duration of the exchange."""
         if os.getpid() != self._process and not self._future.done():
             raise ConnectionLostError(
-                "the request is under way in the process from which this one was forked"
+                "the request is in progress in the process from which this one was "
+                "forked"
             )
         try:
             return self._future.result(timeout)

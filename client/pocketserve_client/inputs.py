@@ -1,4 +1,4 @@
-"""Inputs of ``predict``, as the bytes of a request."""
+"""Convert the inputs of ``predict`` to request bodies."""
 
 from __future__ import annotations
 
@@ -29,19 +29,12 @@ RawInput = (
 )
 
 MAX_FILE_NAME: Final = 4096
-PNG_MODES: Final = (
-    "1",
-    "L",
-    "LA",
-    "P",
-    "RGB",
-    "RGBA",
-    "I;16",
-)  # of Pillow's images, those that a PNG file can hold
+# The modes of Pillow images that PNG files support.
+PNG_MODES: Final = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
 
 
 def raw_body(data: RawInput) -> bytes | memoryview:
-    """Return the body of a request for raw input; TypeError for what cannot be sent."""
+    """Return the request body for raw input; TypeError for unsupported types."""
     if isinstance(data, Path):
         return data.read_bytes()
     if isinstance(data, str):
@@ -67,7 +60,7 @@ def raw_body(data: RawInput) -> bytes | memoryview:
 
 
 def is_list_of_files(data: RawInput | Files) -> TypeGuard[Files]:
-    """Return whether data is a list of files or pictures, each of which is a request."""
+    """Return whether data is a list of files or pictures, one request each."""
     return isinstance(data, list | tuple) and len(data) > 0 and all(map(_is_file, data))
 
 
@@ -77,61 +70,58 @@ def _is_file(item: Any) -> bool:
 
 
 def with_hint(error: ServerError, data: RawInput) -> ServerError:
-    """Return the error; where a text was sent that is the name of a file, the error with that hint."""
-    if (
-        error.status == 400
-        and isinstance(data, str)
-        and len(data) < MAX_FILE_NAME
-        and os.path.isfile(data)
-    ):
-        hint = f"a str is a text: give Path({data!r}) to send that file"
-        return ServerError(error.status, error.code, error.message, hint)
-    return error
+    """Add a hint to an error if the text names a file."""
+    if error.status != 400 or not isinstance(data, str) or len(data) >= MAX_FILE_NAME:
+        return error
+    if not os.path.isfile(data):
+        return error
+    hint = f"a str is a text: give Path({data!r}) to send that file"
+    return ServerError(error.status, error.code, error.message, hint)
 
 
 def _png(image: Any) -> memoryview:
-    """Return a Pillow image as a PNG file, with the EXIF data that say how it is turned. Pillow is not needed here."""
+    """Encode a Pillow image as PNG, with its EXIF orientation."""
     if image.mode in ("F", "I"):
         raise TypeError(
-            f"a Pillow image of mode {image.mode} has no known white: convert it to L or RGB"
+            f"a Pillow image of mode {image.mode} has no known white: "
+            "convert it to L or RGB"
         )
     file = io.BytesIO()
     converted = image if image.mode in PNG_MODES else image.convert("RGB")
-    converted.save(
-        file, "PNG", exif=image.getexif(), compress_level=1
-    )  # time matters more than bytes to this machine
+    # Fast compression, because the file stays on this device or in its network.
+    converted.save(file, "PNG", exif=image.getexif(), compress_level=1)
     return file.getbuffer()
 
 
 def _rows(table: Any) -> Any:
-    """Return the rows of a pandas DataFrame, or the one of a Series: by name, where the columns have names."""
-    names = table.columns if hasattr(table, "columns") else table.index
+    """Return the rows of a pandas DataFrame, or the one row of a Series.
+
+    Rows are dicts if all columns have names, else lists.
+    """
+    is_frame = hasattr(table, "columns")
+    names = table.columns if is_frame else table.index
     if not all(isinstance(name, str) for name in names):
         return table.to_numpy().tolist()
-    return (
-        table.to_dict(orient="records")
-        if hasattr(table, "columns")
-        else table.to_dict()
-    )
+    if is_frame:
+        return table.to_dict(orient="records")
+    return table.to_dict()
 
 
 def _npy(array: Array) -> memoryview:
-    """Return the array as a ``.npy`` file, with this machine's byte order."""
+    """Encode an array as a ``.npy`` file in native byte order."""
     if array.dtype.kind not in "biuf":
         raise TypeError(
-            f"predict() takes arrays of numbers, not of {array.dtype}: give a list, or send tensors with infer()"
+            f"predict() takes arrays of numbers, not of {array.dtype}: "
+            "give a list, or send tensors with infer()"
         )
     file = io.BytesIO()
-    np.save(
-        file,
-        array.astype(array.dtype.newbyteorder("="), copy=False),
-        allow_pickle=False,
-    )
+    native = array.astype(array.dtype.newbyteorder("="), copy=False)
+    np.save(file, native, allow_pickle=False)
     return file.getbuffer()
 
 
 def _plain(value: Any) -> Any:
-    """Return a JSON-like value whose numbers may be NumPy's as one of Python's."""
+    """Replace NumPy's numbers and arrays in a JSON-like value by Python's."""
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     if isinstance(value, Mapping):
@@ -141,6 +131,7 @@ def _plain(value: Any) -> Any:
     if value is None or isinstance(value, str | int | float):
         return value
     raise TypeError(
-        "predict() takes bytes, a Path, a file, an array, a Pillow image, a pandas table, or JSON-like values; this "
-        f"is a {type(value).__name__}; tensors by name go to infer()"
+        "predict() takes bytes, a Path, a file, an array, a Pillow image, a pandas "
+        f"table, or JSON-like values, not a {type(value).__name__}; tensors by name go "
+        "to infer()"
     )

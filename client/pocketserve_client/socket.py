@@ -1,4 +1,4 @@
-"""The socket transport of the client: one connection at a time, opened anew when it was lost."""
+"""The socket transport: one connection at a time, reopened when it was lost."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ from pocketserve_client.transport import LEAST_S, Answer, Request
 
 
 class SocketTransport:
-    """Sends requests over the socket protocol. May be used from several threads; they share the connection.
+    """Sends requests over the socket protocol. Thread-safe; threads share a connection.
 
     Args:
-        token: proves both sides to each other; it is never sent. None for a server without authentication.
+        token: proves both sides to each other; it is never sent. None for a server
+            without authentication.
         timeout: seconds for connecting, and for each answer.
     """
 
@@ -45,23 +46,23 @@ class SocketTransport:
         fork_safety.watch(self)
 
     def reset_after_fork(self) -> None:
-        """Leave the connection to the process from which this one was forked."""
+        """Drop the connection of the parent process."""
         self._opening = threading.Lock()
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.forget()
 
     def send(self, request: Request) -> Answer:
-        """Send a request and wait for its answer."""
+        """Send a request and wait for the answer."""
         pending = self.connect(request.deadline).start(request)
         return pending.result(request.seconds_left(self._timeout))
 
     def start(self, request: Request) -> PendingAnswer:
-        """Send a request without waiting."""
+        """Send a request without waiting for the answer."""
         return self.connect(request.deadline).start(request)
 
     def connect(self, deadline: float = math.inf) -> ClientConnection:
-        """Return a connection that takes requests: the one that there is, or a new one by the monotonic time."""
+        """Return the usable connection, or open one before a monotonic deadline."""
         connection = self._connection
         if connection is not None and connection.usable:
             return connection
@@ -81,16 +82,15 @@ class SocketTransport:
             except ServerUnreachableError as error:
                 if previous is None:
                     raise
-                raise ConnectionLostError(
-                    str(error)
-                ) from None  # it was there a moment ago: it may be starting again
+                # The server was there a moment ago: it may be restarting.
+                raise ConnectionLostError(str(error)) from None
             self._connection = connection
             if previous is not None:
-                previous.retire()  # it may still bring answers that others wait for
+                previous.retire()  # other threads may wait for its answers
             return connection
 
     def close(self) -> None:
-        """Close the connection; what is under way fails."""
+        """Close the connection; requests in progress fail."""
         with self._opening:
             self._closed = True
             connection, self._connection = self._connection, None

@@ -1,4 +1,7 @@
-"""Bytes to messages and back, for both transports and the client. Standard library only, no sockets."""
+"""Encode and decode messages, for both transports and the client.
+
+Standard library only, no sockets.
+"""
 
 from .datatypes import DATATYPES, Datatype
 from .errors import ApiError, ErrorCode

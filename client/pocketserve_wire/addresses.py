@@ -1,4 +1,4 @@
-"""Addresses of a server: the usual ones, and how one is written."""
+"""Server addresses: the defaults and their textual form."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class Address(NamedTuple):
     port: int
 
     def on_this_device(self) -> Address:
-        """Return where programs of this device find it: what listens everywhere is found on loopback, too."""
+        """Return the address to connect to from this device.
+
+        A wildcard address such as 0.0.0.0 becomes the loopback address.
+        """
         return self._replace(
             host={"0.0.0.0": LOOPBACK, "::": "::1"}.get(self.host, self.host)
         )
 
     def __str__(self) -> str:
-        return (
-            f"[{self.host}]:{self.port}"
-            if ":" in self.host
-            else f"{self.host}:{self.port}"
-        )
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"

@@ -1,7 +1,7 @@
-"""The Open Inference Protocol's datatypes and how their elements lie in memory.
+"""The datatypes of the Open Inference Protocol and their memory layout.
 
-Elements are little-endian and row-major on the wire. Source: Open Inference Protocol, "Tensor Data Types", and
-Triton's binary tensor data extension for BF16 and BYTES.
+Elements are little-endian and row-major on the wire. Source: Open Inference Protocol,
+"Tensor Data Types", and Triton's binary tensor data extension for BF16 and BYTES.
 """
 
 from __future__ import annotations
@@ -10,25 +10,25 @@ from typing import NamedTuple
 
 
 class Datatype(NamedTuple):
-    """A datatype. BF16 has no type of NumPy's: its 16 bits travel as unsigned integers."""
+    """A datatype. NumPy has no BF16: its 16 bits are sent as unsigned integers."""
 
     name: str
-    itemsize: int  # bytes per element; 0 for BYTES, whose elements vary
-    typestr: (
-        str  # in NumPy's array-interface notation; BYTES elements are Python objects
-    )
-    array_code: (
-        str | None
-    )  # for :mod:`array`; None where that module has no such element
+    itemsize: int
+    """Bytes per element; 0 for BYTES, whose elements vary in length."""
+    typestr: str
+    """NumPy's array-interface notation; BYTES elements are Python objects."""
+    array_code: str | None
+    """Type code for :mod:`array`; None if that module has no such element."""
 
     @property
     def protobuf_name(self) -> str:
-        """Return the name in Triton's model configuration."""
-        return f"TYPE_{'STRING' if self.name == 'BYTES' else self.name}"
+        """Return the datatype's name in Triton's model configuration."""
+        name = "STRING" if self.name == "BYTES" else self.name
+        return f"TYPE_{name}"
 
     @property
     def is_integer(self) -> bool:
-        """Return whether elements are whole numbers (BOOL is not)."""
+        """Return whether elements are integers (BOOL is not)."""
         return self.name.startswith(("INT", "UINT"))
 
 

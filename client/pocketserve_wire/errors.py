@@ -1,7 +1,8 @@
-"""All errors that the server may answer, and those that end a connection of the socket protocol.
+"""All error codes of the server, and the faults that close a socket connection.
 
-The ``code`` (a member's name) is API and never changes its meaning; the text beside it may. Both transports send
-``{"error": "<one sentence>", "code": "<CODE>"}`` with the status below.
+The ``code`` (a member's name) is API and never changes its meaning; the text beside it
+may. Both transports send ``{"error": "<one sentence>", "code": "<CODE>"}`` with the
+status below.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 
 class ErrorCode(enum.Enum):
-    """Stable error codes with their HTTP status and whether the same request may simply be sent again."""
+    """Stable error codes with their HTTP status and whether a retry may succeed."""
 
     MALFORMED_JSON = (400, False)
     INVALID_HEADER = (400, False)
@@ -52,7 +53,7 @@ class ErrorCode(enum.Enum):
         self.status = status
         self.retryable = retryable
 
-    # Several codes share one (status, retryable) pair; without this, Enum would make them aliases.
+    # Several codes share one (status, retryable) pair; Enum would alias them.
     def __new__(cls, status: int, retryable: bool) -> ErrorCode:
         member = object.__new__(cls)
         member._value_ = len(cls.__members__)
@@ -60,10 +61,10 @@ class ErrorCode(enum.Enum):
 
 
 class ApiError(Exception):
-    """A fault that a caller is told about, in one sentence that names the field and the limit or expected value.
+    """An error response: one sentence that names the field and its limit.
 
     Args:
-        retry_after_s: seconds after which trying again makes sense; sent as ``Retry-After``.
+        retry_after_s: seconds until a retry makes sense; sent as ``Retry-After``.
     """
 
     def __init__(
@@ -80,26 +81,30 @@ class ApiError(Exception):
         return self.code.status
 
     def copy(self) -> ApiError:
-        """Return the same fault for a further caller, or to be stored.
+        """Return an equal error that can be stored or raised again.
 
-        A raised exception refers to its frames, and so to a request's body or a model; raised again, to more of them.
+        A raised exception refers to its frames, and so to a request's body or a model.
         """
         return ApiError(self.code, self.message, retry_after_s=self.retry_after_s)
 
     def body(self) -> bytes:
-        """Return the answer's body: one JSON object, ASCII only so that every client can read it."""
-        return json.dumps({"error": self.message, "code": self.code.name}).encode(
-            "ascii"
-        )
+        """Return the response body: one JSON object in ASCII."""
+        document = {"error": self.message, "code": self.code.name}
+        return json.dumps(document).encode("ascii")
 
 
 def code_named(name: object) -> ErrorCode | None:
-    """Return the code of that name, or None for a name that this version does not know."""
-    return ErrorCode.__members__.get(name) if isinstance(name, str) else None
+    """Return the code with this name, or None if this version doesn't have it."""
+    if not isinstance(name, str):
+        return None
+    return ErrorCode.__members__.get(name)
 
 
 class ConnectionFault(enum.IntEnum):
-    """Reasons to close a connection: the number travels in the ERROR frame's ``arg``, the name is its ``code``."""
+    """Reasons to close a connection.
+
+    The ERROR frame carries the number in ``arg`` and the name as ``code``.
+    """
 
     BAD_MARK = 1
     BAD_FRAME = 2
@@ -117,14 +122,17 @@ class ConnectionFault(enum.IntEnum):
 
 
 class GoAwayReason(enum.IntEnum):
-    """Reasons to take no more requests on a connection: the ``arg`` of GOAWAY."""
+    """Reasons to accept no more requests on a connection: the ``arg`` of GOAWAY."""
 
     SHUTTING_DOWN = 1
     IDLE = 2
 
 
 class ConnectionFaultError(Exception):
-    """A peer broke the protocol; the connection cannot go on. ``details`` are further members of the ERROR's JSON."""
+    """A protocol violation by the peer; the connection must be closed.
+
+    ``details`` are additional members of the ERROR frame's JSON.
+    """
 
     def __init__(self, fault: ConnectionFault, message: str, **details: Any) -> None:
         super().__init__(message)
@@ -133,14 +141,13 @@ class ConnectionFaultError(Exception):
         self.details = details
 
     def body(self) -> bytes:
-        """The ERROR frame's body: ASCII JSON, of the same shape as every other error's."""
-        return json.dumps(
-            {"error": self.message, "code": self.fault.name, **self.details}
-        ).encode("ascii")
+        """Return the ERROR frame's body, in the shape of all other errors."""
+        document = {"error": self.message, "code": self.fault.name, **self.details}
+        return json.dumps(document).encode("ascii")
 
 
 class HttpPeerError(ConnectionFaultError):
-    """The peer speaks HTTP; it is answered in HTTP."""
+    """The peer speaks HTTP; the response must be HTTP, too."""
 
     def __init__(self) -> None:
         super().__init__(

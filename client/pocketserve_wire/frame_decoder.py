@@ -1,7 +1,8 @@
-"""Bytes of a connection to frames, without touching the connection.
+"""Decode the bytes of a connection to frames, without any I/O.
 
-The owner receives into :meth:`FrameDecoder.buffer`, says how much came, and takes the frames out. Large bodies are
-received where they stay: nothing is copied twice. Memory grows with what has come, never with what was announced.
+The owner receives into :meth:`FrameDecoder.buffer`, reports the number of bytes and
+takes the frames out. Large bodies are received into their final memory, so nothing is
+copied twice. Memory grows with the bytes received, not with the announced length.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from .frames import (
 from .limits import FIRST_BODY_BYTES, grow
 
 BUFFER_BYTES: Final = 16_384
-"""Small frames are received whole. Of a large one no more than this is copied before it is where it stays."""
+"""Size of the receive buffer. At most this much of a large frame is copied."""
 
 _HTTP_METHODS = tuple(
     f"{name} ".encode()
@@ -52,7 +53,10 @@ class Role(enum.Enum):
 
 
 class HandshakeState(enum.Enum):
-    """Progress of the handshake: HELLO and its CHALLENGE, AUTH and its READY, then requests."""
+    """Progress of the handshake.
+
+    HELLO is answered by CHALLENGE, AUTH by READY; then requests may follow.
+    """
 
     HELLO = 1
     AUTH = 2
@@ -85,33 +89,34 @@ ALLOWED: Final[Mapping[tuple[Role, HandshakeState], frozenset[FrameType]]] = {
         }
     ),
 }
-"""Frames that each side may receive in each state; in the order of android_bridge/PROTOCOL.md."""
+"""Frames that each side may receive in each state, in PROTOCOL.md's order."""
 
 _REQUEST: Final = int(FrameType.REQUEST)
-_WITH_BODY: Final = frozenset(
-    {_REQUEST, int(FrameType.RESPONSE)}
-)  # as numbers, which each header has
+# Plain numbers, because a header contains plain numbers.
+_WITH_BODY: Final = frozenset({_REQUEST, int(FrameType.RESPONSE)})
 ALIGNMENT: Final = 8
-"""Bodies start at a multiple of this in memory, so that tensors, which start at one in the body, do so too."""
+"""Bodies start at a multiple of this in memory, and so do the tensors in them."""
 
-_NOTHING: Final = bytearray()
+_NO_BYTES: Final = bytearray()
 
 
 class FrameDecoder:
-    """The reading half of a connection. Not thread-safe: one reader at a time.
+    """The receiving half of a connection. Not thread-safe: one reader at a time.
 
     Attributes:
-        frames: number of whole frames, those passed over among them.
-        reuse: use a long body's memory again for the next one of the same length, unless a memoryview of it exists by
-            then: memory that was just used is in the processor's cache and need not be cleared.
-        in_body: whether what :meth:`buffer` gave last ends where the frame, or its memory so far, ends.
+        frames: number of complete frames, including skipped ones.
+        reuse: receive the next long body of the same length into the memory of the last
+            one, unless a memoryview of it still exists. Recently used memory is in the
+            processor's cache and need not be zeroed.
+        in_body: whether the last :meth:`buffer` is part of a body. It then ends where
+            the frame ends, or where the memory allocated so far ends.
 
     Args:
-        allowed: frame types that may come now, a set of :data:`ALLOWED`; change :attr:`allowed` as the connection goes
-            on, before the next frame is taken out.
-        max_body: bytes that a REQUEST or RESPONSE may have, else FRAME_TOO_LARGE.
-        admit: whether the body of a REQUEST or RESPONSE is kept; called once its header is checked. One that is not
-            kept is read, thrown away, and its frame comes with ``discarded``.
+        allowed: frame types that the peer may send now, a set of :data:`ALLOWED`. Set
+            :attr:`allowed` when the connection's state changes, before the next frame.
+        max_body: size limit of a REQUEST or RESPONSE body, else FRAME_TOO_LARGE.
+        admit: decides from a checked header whether to keep a REQUEST or RESPONSE body.
+            Other bodies are read and dropped; their frames have ``discarded`` set.
         listens: this side is a server, whose clients may speak HTTP by mistake.
     """
 
@@ -135,7 +140,7 @@ class FrameDecoder:
         self._view = memoryview(self._buffer)
         self._start = self._end = 0
         self._header: Header | None = None
-        self._payload = _NOTHING
+        self._payload = _NO_BYTES
         self._last: bytearray | None = None
         self._target = b""
         self._expected = self._filled = 0
@@ -145,16 +150,19 @@ class FrameDecoder:
 
     @property
     def mid_frame(self) -> bool:
-        """Return whether a frame was begun and is not whole yet."""
+        """Return whether an incomplete frame is buffered."""
         return self._header is not None or self._start != self._end
 
     @property
     def buffered(self) -> bool:
-        """Return whether bytes are here that no frame was made of yet: part of one, or whole ones."""
+        """Return whether bytes are buffered that have not been decoded yet."""
         return self._start != self._end
 
     def buffer(self) -> memoryview:
-        """Return where the next bytes go; never empty once :meth:`next` has said None. Valid until :meth:`received`."""
+        """Return the memory for the next bytes; valid until :meth:`received`.
+
+        It is never empty after :meth:`next` returned None.
+        """
         if self._header is not None and not self._discarding:
             if len(self._payload) == self._filled:
                 grow(self._payload, self._expected)
@@ -164,7 +172,7 @@ class FrameDecoder:
         self.in_body = False
         if self._start == self._end:
             self._start = self._end = 0
-            return self._view[:]  # whoever gets it may release it
+            return self._view[:]  # a slice, because the reader may release it
         if self._end == BUFFER_BYTES:
             rest = self._end - self._start
             self._view[:rest] = bytes(self._view[self._start : self._end])
@@ -172,7 +180,7 @@ class FrameDecoder:
         return self._view[self._end :]
 
     def received(self, count: int) -> None:
-        """Say that ``count`` bytes were put into the buffer, which is taken back."""
+        """Report that ``count`` bytes were written to :meth:`buffer`."""
         if not self.in_body:
             self._end += count
             return
@@ -182,17 +190,19 @@ class FrameDecoder:
             self._room = None
 
     def drop(self) -> None:
-        """Free what was received, and the owner: nothing more is read. Only for whoever may read."""
+        """Free all buffers and stop decoding. Call it from the reading thread only."""
         self.admit = None
         self._header = self._room = self._last = None
-        self._payload = _NOTHING
+        self._payload = _NO_BYTES
         self._start = self._end = self._expected = self._filled = self._discarding = 0
 
     def next(self) -> Frame | None:
-        """Return the next whole frame, or None until more bytes come. Unknown optional frames are passed over.
+        """Return the next complete frame, or None if more bytes are needed.
+
+        Unknown optional frames are skipped.
 
         Raises:
-            ConnectionFaultError: the peer broke the protocol; the decoder must not be used any more.
+            ConnectionFaultError: the peer broke the protocol; discard the decoder.
         """
         while True:
             if self._header is None and not self._begin():
@@ -210,7 +220,7 @@ class FrameDecoder:
                 return frame
 
     def _begin(self) -> bool:
-        """Read a header, if it is whole, and take what is there of the payload."""
+        """Parse the next header, if complete, and start its payload."""
         have = self._end - self._start
         if have < HEADER_BYTES:
             if have:
@@ -219,25 +229,35 @@ class FrameDecoder:
         try:
             header = parse_header(self._buffer, self._start)
         except ConnectionFaultError:
-            self._check_first_bytes(have)  # tells HTTP clients apart
+            self._check_first_bytes(have)  # recognizes HTTP clients
             raise
         self._check_expected(header)
         self._listens = False
         self._start += HEADER_BYTES
         self._header = header
-        kind, _, _, target_length, ext_length, _, body_length = header
-        if kind < FIRST_SKIPPED_TYPE and (
-            self.admit is None or kind not in _WITH_BODY or self.admit(header)
-        ):
-            self._keep(target_length + ext_length, body_length)
+        _, _, _, target_length, ext_length, _, body_length = header
+        if self._keeps(header):
+            self._start_payload(target_length + ext_length, body_length)
         else:
             self._discarding = target_length + ext_length + body_length
             self._expected = self._filled = 0
         return True
 
-    def _keep(self, front: int, body: int) -> None:
-        """Move the payload's received bytes, with ``front`` of them before the body, to their own memory."""
-        # The header's last bytes are kept in front as padding, so that the body starts aligned.
+    def _keeps(self, header: Header) -> bool:
+        """Return whether to keep a frame's payload."""
+        kind = header[0]
+        if kind >= FIRST_SKIPPED_TYPE:
+            return False
+        return self.admit is None or kind not in _WITH_BODY or self.admit(header)
+
+    def _start_payload(self, front: int, body: int) -> None:
+        """Move the received part of the payload to memory of its own.
+
+        Args:
+            front: bytes of target and extensions, in front of the body.
+            body: bytes of the body.
+        """
+        # The header's last bytes stay in front as padding, so that the body is aligned.
         self._padding = padding = -front % ALIGNMENT
         self._expected = expected = padding + front + body
         first = self._start - padding
@@ -247,31 +267,32 @@ class FrameDecoder:
             self._filled = expected
             self._start = first + expected
             return
-        self._payload = self._reusable(expected) or bytearray(
-            min(expected, FIRST_BODY_BYTES)
-        )
+        memory = self._reusable(expected)
+        if memory is None:
+            memory = bytearray(min(expected, FIRST_BODY_BYTES))
+        self._payload = memory
         with memoryview(self._payload) as payload:
             payload[:have] = self._view[first : self._end]
         self._filled = have
         self._start = self._end
 
     def _reusable(self, size: int) -> bytearray | None:
-        """Return the memory of the last long body, if it is as long and no view of it is left."""
+        """Return the last long body's memory if it has this size and no views."""
         last, self._last = self._last, None
         if last is None or len(last) != size:
             return None
         try:
-            last.append(last.pop())  # impossible while a view exists
+            last.append(last.pop())  # raises BufferError while a view exists
         except BufferError:
             return None
         return last
 
     def rest(self) -> None:
-        """Free memory that is only kept for speed; only for whoever may read."""
+        """Free cached memory. Call it from the reading thread only."""
         self._last = None
 
     def _check_first_bytes(self, have: int) -> None:
-        """Refuse a peer of another protocol as soon as its first bytes tell."""
+        """Raise if the first bytes of a frame belong to another protocol."""
         first = bytes(self._view[self._start : self._start + min(have, 8)])
         if MARK.startswith(first[:2]):
             return
@@ -286,37 +307,37 @@ class FrameDecoder:
 
     @property
     def _in_handshake(self) -> bool:
-        return (
-            FrameType.PING not in self.allowed
-        )  # both sides may send it from READY on
+        return FrameType.PING not in self.allowed  # allowed on both sides from READY on
 
     def _check_expected(self, header: Header) -> None:
-        kind, request_id, _, _, ext_length, _, body_length = header
+        """Raise if the peer may not send this frame in the current state."""
+        kind = header[0]
         if kind not in self.allowed:
-            if kind < FIRST_SKIPPED_TYPE:
-                raise _unexpected(f"{FrameType(kind).name} may not come here")
-            if self._in_handshake:
-                raise _unexpected(f"frame type 0x{kind:02x} may not come before READY")
+            self._reject_unless_skipped(kind)
         elif kind in _WITH_BODY:
-            if kind == _REQUEST:
-                if request_id <= self._last_request_id:
-                    raise ConnectionFaultError(
-                        ConnectionFault.BAD_REQUEST_ID,
-                        f"request_id {request_id} follows {self._last_request_id}; ids must increase",
-                    )
-                self._last_request_id = request_id
-            if body_length > self._max_body:
-                raise frame_too_large(
-                    f"body_len {body_length} exceeds {self._max_body}"
+            self._check_body(header)
+        elif self._in_handshake:
+            _check_handshake_frame(header)
+
+    def _reject_unless_skipped(self, kind: int) -> None:
+        if kind < FIRST_SKIPPED_TYPE:
+            raise _unexpected(f"{FrameType(kind).name} may not come here")
+        if self._in_handshake:
+            raise _unexpected(f"frame type 0x{kind:02x} may not come before READY")
+
+    def _check_body(self, header: Header) -> None:
+        """Check request id and length of a REQUEST or RESPONSE."""
+        kind, request_id, _, _, _, _, body_length = header
+        if kind == _REQUEST:
+            if request_id <= self._last_request_id:
+                last = self._last_request_id
+                raise ConnectionFaultError(
+                    ConnectionFault.BAD_REQUEST_ID,
+                    f"request_id {request_id} follows {last}; ids must increase",
                 )
-        elif self._in_handshake and ext_length:
-            raise ConnectionFaultError(
-                ConnectionFault.BAD_FRAME, "ext_len must be 0 before READY"
-            )
-        elif self._in_handshake and body_length > MAX_HANDSHAKE_BYTES - HEADER_BYTES:
-            raise frame_too_large(
-                f"frames before READY may have {MAX_HANDSHAKE_BYTES} bytes at most"
-            )
+            self._last_request_id = request_id
+        if body_length > self._max_body:
+            raise frame_too_large(f"body_len {body_length} exceeds {self._max_body}")
 
     def _finish(self) -> Frame | None:
         header, self._header = self._header, None
@@ -331,17 +352,28 @@ class FrameDecoder:
             return Frame(kind, request_id, arg, json_length=json_length, discarded=True)
         if self.reuse and BUFFER_BYTES < self._expected <= FIRST_BODY_BYTES:
             self._last = self._payload
-        memory, self._payload = self._payload, _NOTHING
+        memory, self._payload = self._payload, _NO_BYTES
         ext_start = self._padding + target_length
         body_start = ext_start + ext_length
         target = self._target
         if len(target) != target_length or not memory.startswith(target, self._padding):
-            # Peers repeat their targets: the same object is made once, and hashed once.
+            # Peers repeat their targets. Reusing the object keeps its cached hash.
             target = self._target = bytes(memory[self._padding : ext_start])
         payload = memoryview(memory)
         ext = parse_ext(payload[ext_start:body_start]) if ext_length else {}
         return Frame(
             kind, request_id, arg, target, ext, json_length, payload[body_start:]
+        )
+
+
+def _check_handshake_frame(header: Header) -> None:
+    if header.ext_length:
+        raise ConnectionFaultError(
+            ConnectionFault.BAD_FRAME, "ext_len must be 0 before READY"
+        )
+    if header.body_length > MAX_HANDSHAKE_BYTES - HEADER_BYTES:
+        raise frame_too_large(
+            f"frames before READY may have {MAX_HANDSHAKE_BYTES} bytes at most"
         )
 
 

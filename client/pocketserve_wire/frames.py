@@ -1,7 +1,8 @@
-"""Frames of the socket protocol: their header, and what each type may carry.
+"""The frames of the socket protocol: header, and limits of each type.
 
-``android_bridge/PROTOCOL.md`` is normative. All numbers are little-endian. A frame is a header of 24 bytes, then
-target, extensions and body; the body is byte for byte what the same message has over HTTP.
+``android_bridge/PROTOCOL.md`` is normative. All numbers are little-endian. A frame is a
+header of 24 bytes, then target, extensions and body. The body equals the body of the
+same message over HTTP.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ HEADER_BYTES: Final = HEADER.size
 MAX_TARGET_BYTES: Final = 1024
 MAX_EXT_BYTES: Final = 4096
 MAX_HANDSHAKE_BYTES: Final = 4096
-"""A whole frame of the handshake, which strangers may send."""
+"""A whole frame of the handshake, when the client is still unauthenticated."""
 MAX_NOTICE_BYTES: Final = 65_536
 """The body of GOAWAY, of ERROR, and of a frame that is skipped."""
 FIRST_SKIPPED_TYPE: Final = 0x80
-"""Types from here on are skipped by those who do not know them."""
+"""Receivers skip frames of unknown types from this number on."""
 
 LOWEST_STATUS: Final = 200
 HIGHEST_STATUS: Final = 599
@@ -40,7 +41,7 @@ _CONTENT_TYPE = re.compile(rb"[ -~]{1,%d}" % MAX_CONTENT_TYPE_BYTES)
 
 
 class FrameType(enum.IntEnum):
-    """Types of frames."""
+    """Frame types."""
 
     HELLO = 0x01
     CHALLENGE = 0x02
@@ -56,24 +57,25 @@ class FrameType(enum.IntEnum):
 
 
 class Extension(enum.IntEnum):
-    """Tags of the extensions of version 1; bit 7 marks one that must be understood."""
+    """Tags of the extensions of version 1; bit 7 marks a critical extension."""
 
     RETRY_AFTER_MS = 1
     CONTENT_TYPE = 2
 
 
 CRITICAL: Final = 0x80
-MAX_CHUNKS: Final = 512  # handed to the system in one call; it takes 1,024 at most
+MAX_CHUNKS: Final = 512  # per system call, which accepts at most 1,024
 Chunk = bytes | memoryview
 _REQUEST, _RESPONSE = int(FrameType.REQUEST), int(FrameType.RESPONSE)
 
 
 class _Rule(NamedTuple):
-    """Limits of the frames of a type.
+    """Limits of a frame type.
 
     Attributes:
-        request_id: True where it must be there, False where it must be 0, None where both is right.
-        json_body: bytes that a body of JSON alone may have; None where JSON and other bytes may follow.
+        request_id: True if required, False if it must be 0, None if optional.
+        json_body: size limit of a body that is JSON only; None if other bytes may
+            follow the JSON.
     """
 
     request_id: bool | None = False
@@ -106,8 +108,9 @@ class Header(NamedTuple):
 
     Attributes:
         type: a :class:`FrameType`, or the number of a type to skip.
-        request_id: the request it belongs to; 0 where it belongs to the connection.
-        arg: milliseconds left in a REQUEST, the status in a RESPONSE, a reason, or what PING wants back.
+        request_id: the frame's request; 0 for frames that concern the connection.
+        arg: milliseconds left in a REQUEST, the status in a RESPONSE, a reason, or the
+            value that PONG returns to PING.
         json_length: bytes of JSON at the body's start.
     """
 
@@ -127,8 +130,8 @@ class Frame:
     Attributes:
         target: of a REQUEST, such as ``b"POST /v2/models/m/infer"``.
         ext: extensions by tag, critical bit included.
-        body: what followed; empty when ``discarded``.
-        discarded: the body was too much to keep and was thrown away.
+        body: the payload's last part; empty when ``discarded``.
+        discarded: the body was too large to keep and was dropped.
     """
 
     type: int
@@ -142,13 +145,14 @@ class Frame:
 
 
 def parse_header(buffer: bytes | bytearray | memoryview, offset: int = 0) -> Header:
-    """Parse a header, and check what does not depend on the sender or the connection's state.
+    """Parse a header and check the limits that need no connection state.
 
     Args:
-        offset: where it starts in the buffer.
+        offset: the header's position in the buffer.
 
     Raises:
-        ConnectionFaultError: BAD_MARK, UNKNOWN_FRAME, BAD_FRAME, BAD_REQUEST_ID or FRAME_TOO_LARGE.
+        ConnectionFaultError: BAD_MARK, UNKNOWN_FRAME, BAD_FRAME, BAD_REQUEST_ID or
+            FRAME_TOO_LARGE.
     """
     mark, kind, flags, request_id, arg, target, ext, json_length, body = (
         HEADER.unpack_from(buffer, offset)
@@ -157,11 +161,11 @@ def parse_header(buffer: bytes | bytearray | memoryview, offset: int = 0) -> Hea
         raise ConnectionFaultError(
             ConnectionFault.BAD_MARK, "a frame must start with the bytes 4f 49"
         )
-    # Header(...) would take three times as long.
+    # Header(...) takes three times as long.
     header = tuple.__new__(
         Header, (kind, request_id, arg, target, ext, json_length, body)
     )
-    # Most frames are good REQUESTs and RESPONSEs, for which these comparisons are enough.
+    # Fast path: these comparisons accept every valid REQUEST and RESPONSE.
     if kind == _REQUEST:
         fits = 0 < target <= MAX_TARGET_BYTES
     else:
@@ -185,27 +189,24 @@ def _check_header(header: Header, flags: int) -> None:
     if flags:
         raise _bad(f"flags must be 0 in version 1, not 0x{flags:02x}")
     if skipped:
-        _check_lengths(header, MAX_EXT_BYTES, f"exceeds {MAX_EXT_BYTES}")
-        if header.body_length > MAX_NOTICE_BYTES:
-            raise frame_too_large(
-                f"a frame of unknown type may have {MAX_NOTICE_BYTES} bytes at most"
-            )
-        return
-    kind = FrameType(number)
-    rule = _RULES[kind]
-    if header.request_id and rule.request_id is False:
-        raise _bad_id(f"request_id must be 0 in {kind.name}, which is no request's")
-    if rule.request_id and not header.request_id:
-        raise _bad_id(f"{kind.name} needs a request_id above 0")
-    if header.arg and not rule.arg:
-        raise _bad(f"arg must be 0 in {kind.name}")
-    if kind is FrameType.RESPONSE and not LOWEST_STATUS <= header.arg <= HIGHEST_STATUS:
-        raise _bad(
-            f"the status of a RESPONSE must lie between {LOWEST_STATUS} and {HIGHEST_STATUS}, not {header.arg}"
+        _check_skipped(header)
+    else:
+        _check_known(header, FrameType(number))
+
+
+def _check_skipped(header: Header) -> None:
+    _check_lengths(header, MAX_EXT_BYTES, f"exceeds {MAX_EXT_BYTES}")
+    if header.body_length > MAX_NOTICE_BYTES:
+        raise frame_too_large(
+            f"a frame of unknown type may have {MAX_NOTICE_BYTES} bytes at most"
         )
-    _check_lengths(
-        header, MAX_EXT_BYTES if rule.ext else 0, f"is too much for {kind.name}"
-    )
+
+
+def _check_known(header: Header, kind: FrameType) -> None:
+    rule = _RULES[kind]
+    _check_id_and_arg(header, kind, rule)
+    max_ext = MAX_EXT_BYTES if rule.ext else 0
+    _check_lengths(header, max_ext, f"is too much for {kind.name}")
     if rule.json_body == _EMPTY and header.body_length:
         raise _bad(f"{kind.name} has no body")
     if rule.json_body:
@@ -217,11 +218,26 @@ def _check_header(header: Header, flags: int) -> None:
             )
 
 
+def _check_id_and_arg(header: Header, kind: FrameType, rule: _Rule) -> None:
+    if header.request_id and rule.request_id is False:
+        raise _bad_id(f"request_id must be 0 in {kind.name}, which is no request's")
+    if rule.request_id and not header.request_id:
+        raise _bad_id(f"{kind.name} needs a request_id above 0")
+    if header.arg and not rule.arg:
+        raise _bad(f"arg must be 0 in {kind.name}")
+    if kind is FrameType.RESPONSE and not LOWEST_STATUS <= header.arg <= HIGHEST_STATUS:
+        raise _bad(
+            f"the status of a RESPONSE must lie between {LOWEST_STATUS} and "
+            f"{HIGHEST_STATUS}, not {header.arg}"
+        )
+
+
 def _check_lengths(header: Header, max_ext: int, excess: str) -> None:
     if header.type == _REQUEST:
         if not 0 < header.target_length <= MAX_TARGET_BYTES:
             raise _bad(
-                f"target_len must lie between 1 and {MAX_TARGET_BYTES}, not {header.target_length}"
+                f"target_len must lie between 1 and {MAX_TARGET_BYTES}, not "
+                f"{header.target_length}"
             )
     elif header.target_length:
         raise _bad("target_len must be 0 in a frame that is no REQUEST")
@@ -232,23 +248,20 @@ def _check_lengths(header: Header, max_ext: int, excess: str) -> None:
 
 
 def encode_frame(frame: Frame) -> bytes:
-    """Return a whole frame in one piece, for those that are small."""
+    """Encode a whole frame in one piece; meant for small frames."""
     return encode_head(frame, len(frame.body)) + bytes(frame.body)
 
 
 def encode_head(frame: Frame, body_length: int) -> bytes:
-    """Return header, target and extensions of a frame whose body is sent from where it lies."""
+    """Encode header, target and extensions; the body is sent separately."""
     ext = encode_ext(frame.ext) if frame.ext else b""
     lengths = len(frame.target), len(ext), frame.json_length, body_length
-    return (
-        HEADER.pack(MARK, frame.type, 0, frame.request_id, frame.arg, *lengths)
-        + frame.target
-        + ext
-    )
+    header = HEADER.pack(MARK, frame.type, 0, frame.request_id, frame.arg, *lengths)
+    return header + frame.target + ext
 
 
 def rest_of(chunks: Sequence[Chunk], sent: int) -> list[Chunk]:
-    """Return what is left of chunks after their first ``sent`` bytes; nothing is copied."""
+    """Return the chunks after the first ``sent`` bytes, without a copy."""
     for index, chunk in enumerate(chunks):
         if sent < len(chunk):
             return [memoryview(chunk)[sent:], *chunks[index + 1 :]]
@@ -259,25 +272,25 @@ def rest_of(chunks: Sequence[Chunk], sent: int) -> list[Chunk]:
 def json_frame(
     kind: FrameType, body: bytes, *, request_id: int = 0, arg: int = 0
 ) -> bytes:
-    """Return a whole frame whose body is one JSON document."""
-    return encode_frame(
-        Frame(kind, request_id=request_id, arg=arg, json_length=len(body), body=body)
-    )
+    """Encode a frame whose body is one JSON document."""
+    frame = Frame(kind, request_id, arg, json_length=len(body), body=body)
+    return encode_frame(frame)
 
 
 def encode_ext(ext: Mapping[int, bytes]) -> bytes:
-    """Return extensions as they are sent: tag, length, value."""
-    return b"".join(
-        _EXT_HEAD.pack(tag, len(value)) + value for tag, value in ext.items()
-    )
+    """Encode extensions: tag, length and value of each."""
+    encoded = b""
+    for tag, value in ext.items():
+        encoded += _EXT_HEAD.pack(tag, len(value)) + value
+    return encoded
 
 
 def parse_ext(data: bytes | memoryview) -> dict[int, bytes]:
-    """Return extensions by tag.
+    """Parse extensions; return their values by tag.
 
     Raises:
-        ConnectionFaultError: BAD_FRAME for lengths that do not add up, a tag that comes twice, or a known one with
-            a value that it cannot have.
+        ConnectionFaultError: BAD_FRAME for inconsistent lengths, a repeated tag, or an
+            invalid value of a known tag.
     """
     ext: dict[int, bytes] = {}
     position = 0
@@ -292,26 +305,29 @@ def parse_ext(data: bytes | memoryview) -> dict[int, bytes]:
             raise _bad(f"extension {tag} comes twice")
         ext[tag] = bytes(data[position : position + length])
         position += length
-    retry, content_type = (
-        ext.get(Extension.RETRY_AFTER_MS),
-        ext.get(Extension.CONTENT_TYPE),
-    )
-    if retry is not None and len(retry) != _U32.size:
-        raise _bad("extension 1 (retry_after_ms) must have 4 bytes")
-    if content_type is not None and not _CONTENT_TYPE.fullmatch(content_type):
-        raise _bad(
-            f"extension 2 (content_type) must be printable ASCII of 1 to {MAX_CONTENT_TYPE_BYTES} bytes"
-        )
+    _check_known_extensions(ext)
     return ext
 
 
+def _check_known_extensions(ext: Mapping[int, bytes]) -> None:
+    retry = ext.get(Extension.RETRY_AFTER_MS)
+    if retry is not None and len(retry) != _U32.size:
+        raise _bad("extension 1 (retry_after_ms) must have 4 bytes")
+    content_type = ext.get(Extension.CONTENT_TYPE)
+    if content_type is not None and not _CONTENT_TYPE.fullmatch(content_type):
+        raise _bad(
+            "extension 2 (content_type) must be printable ASCII of 1 to "
+            f"{MAX_CONTENT_TYPE_BYTES} bytes"
+        )
+
+
 def encode_retry_after(milliseconds: int) -> bytes:
-    """Return the value of the extension ``retry_after_ms``, at most 2**32 - 1."""
+    """Encode the value of the extension ``retry_after_ms``, at most 2**32 - 1."""
     return _U32.pack(min(max(0, milliseconds), 2**32 - 1))
 
 
 def frame_too_large(message: str) -> ConnectionFaultError:
-    """Return the fault of a frame with too many bytes."""
+    """Return the error for a frame with too many bytes."""
     return ConnectionFaultError(ConnectionFault.FRAME_TOO_LARGE, message)
 
 

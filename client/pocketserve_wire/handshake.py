@@ -1,8 +1,9 @@
-"""The handshake of the socket protocol: each side proves that it knows the key, and neither sends it.
+"""The mutual authentication of the socket protocol, without sending the key.
 
-Four frames: HELLO, CHALLENGE, AUTH, READY. Both proofs are HMAC-SHA256 over a hash of the first two frames as they
-went over the wire, so a proof is worth nothing on another connection and no offer can be changed on the way. The
-construction follows SCRAM (RFC 5802) without its password stretching, which a random 256-bit key does not need.
+Four frames: HELLO, CHALLENGE, AUTH, READY. Both proofs are HMAC-SHA256 over a hash of
+the first two frames. A proof is therefore useless on another connection, and nobody can
+change an offer in transit. The construction follows SCRAM (RFC 5802) without its
+password stretching, which a random 256-bit key does not need.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ NONCE_BYTES: Final = 16
 AUTH_HMAC: Final = "hmac-sha256"
 AUTH_NONE: Final = "none"
 MAX_U32: Final = 2**32 - 1
-LEAST_MAX_FRAME: Final = 4096  # bytes that every client must take: all errors fit
+LEAST_MAX_FRAME: Final = 4096  # every client must accept this many bytes, as all errors
 
 _CLIENT = b"OI1 client\0"
 _SERVER = b"OI1 server\0"
@@ -30,12 +31,12 @@ _NONCE = re.compile(r"[0-9a-f]{32}")
 
 
 class ConnectionLimits(NamedTuple):
-    """Limits that a server tells its clients in READY."""
+    """Limits that a server announces in READY."""
 
     max_frame: int  # bytes of the largest body
     max_inflight: int  # unanswered requests of one connection
-    max_bytes_inflight: int  # bytes of their bodies together
-    idle_ms: int  # time without a frame after which a connection is closed
+    max_bytes_inflight: int  # total bytes of their bodies
+    idle_ms: int  # a connection without frames is closed after this time
     server: str  # name and version
 
 
@@ -45,22 +46,24 @@ def transcript(hello: bytes, challenge: bytes) -> bytes:
 
 
 def client_proof(key: bytes, hashed: bytes) -> str:
-    """Return the 64 hexadecimal digits that AUTH carries."""
+    """Return the client's proof for AUTH: 64 hexadecimal digits."""
     return hmac.new(key, _CLIENT + hashed, hashlib.sha256).hexdigest()
 
 
 def server_proof(key: bytes, hashed: bytes) -> str:
-    """Return the 64 hexadecimal digits that READY carries."""
+    """Return the server's proof for READY: 64 hexadecimal digits."""
     return hmac.new(key, _SERVER + hashed, hashlib.sha256).hexdigest()
 
 
 class ServerHandshake:
-    """The server's half of a handshake. Methods raise ConnectionFaultError where the client breaks the protocol.
+    """The server's half of a handshake.
+
+    Methods raise ConnectionFaultError if the client breaks the protocol.
 
     Args:
-        key: the token's ASCII bytes; None on a server that asks for none.
+        key: the token's ASCII bytes; None on a server without a token.
         nonce: 16 random bytes, never used before.
-        further: returns the valid keys of other tokens by their owners.
+        further: returns the valid keys of other tokens by owner.
     """
 
     def __init__(
@@ -70,20 +73,18 @@ class ServerHandshake:
         limits: ConnectionLimits,
         further: Callable[[], Mapping[Any, bytes]] = dict,
     ) -> None:
-        self._key, self._further, self._nonce, self._limits = (
-            key,
-            further,
-            nonce,
-            limits,
-        )
+        self._key = key
+        self._further = further
+        self._nonce = nonce
+        self._limits = limits
         self._hashed = b""
-        self.owner: Any = (
-            None  # whose further token the client has; None for the first key
-        )
-        self.client_max_frame = 0  # bytes of the largest body that the client takes; set once HELLO was read
+        self.owner: Any = None
+        """Owner of the further token that the client used; None for ``key``."""
+        self.client_max_frame = 0
+        """Bytes of the largest body that the client accepts; set by HELLO."""
 
     def answer_hello(self, frame: Frame) -> bytes:
-        """Return the CHALLENGE frame that answers a HELLO."""
+        """Check a HELLO and return the CHALLENGE frame."""
         offer = _document(frame, FrameType.HELLO, expected=not self._hashed)
         lowest, highest = _versions(offer)
         if not lowest <= VERSION <= highest:
@@ -99,39 +100,44 @@ class ServerHandshake:
             {"v": VERSION, "nonce": self._nonce.hex(), "auth": auth}
         )
         challenge = json_frame(FrameType.CHALLENGE, body)
-        self._hashed = transcript(
-            json_frame(FrameType.HELLO, bytes(frame.body)), challenge
-        )
+        hello = json_frame(FrameType.HELLO, bytes(frame.body))
+        self._hashed = transcript(hello, challenge)
         return challenge
 
     def answer_auth(self, frame: Frame) -> bytes:
-        """Return the READY frame that answers a good AUTH."""
+        """Check an AUTH and return the READY frame."""
         proof = _proof(_document(frame, FrameType.AUTH, expected=bool(self._hashed)))
         ready: dict[str, Any] = {}
         if self._key is not None:
-            for owner, key in (
-                (None, self._key),
-                *self._further().items(),
-            ):  # all: the time tells no match's place
-                if hmac.compare_digest(proof, client_proof(key, self._hashed)):
-                    ready["proof"], self.owner = server_proof(key, self._hashed), owner
-            if not ready:
-                raise _unauthorized(
-                    "this is not the token of this server (pocketserve token prints it)"
-                )
-        return json_frame(
-            FrameType.READY, strict_json.dumps(ready | self._limits._asdict())
-        )
+            ready["proof"] = self._verify(proof, self._key)
+        ready |= self._limits._asdict()
+        return json_frame(FrameType.READY, strict_json.dumps(ready))
+
+    def _verify(self, proof: str, first_key: bytes) -> str:
+        """Find the key that the client has proven, and return the server's proof."""
+        answer = ""
+        # Compare with every key: the duration must not reveal which one matches.
+        for owner, key in ((None, first_key), *self._further().items()):
+            if hmac.compare_digest(proof, client_proof(key, self._hashed)):
+                answer = server_proof(key, self._hashed)
+                self.owner = owner
+        if not answer:
+            raise _unauthorized(
+                "this is not the token of this server (pocketserve token prints it)"
+            )
+        return answer
 
 
 class ClientHandshake:
-    """The client's half of a handshake. Methods raise ConnectionFaultError where the server breaks the protocol.
+    """The client's half of a handshake.
+
+    Methods raise ConnectionFaultError if the server breaks the protocol.
 
     Args:
-        key: the token's ASCII bytes; None for a client that has none.
+        key: the token's ASCII bytes; None for a client without a token.
         nonce: 16 random bytes, never used before.
-        max_frame: bytes of the largest body that this client takes, from 4,096.
-        name: the client's name and version, for who reads the traffic; the server does not use it.
+        max_frame: bytes of the largest body that this client accepts, from 4,096.
+        name: the client's name and version, for traffic dumps; the server ignores it.
     """
 
     def __init__(
@@ -139,15 +145,14 @@ class ClientHandshake:
     ) -> None:
         self._key = key
         offer = {"v": [VERSION, VERSION], "nonce": nonce.hex(), "max_frame": max_frame}
-        self.hello = json_frame(
-            FrameType.HELLO,
-            strict_json.dumps(offer | ({"client": name} if name else {})),
-        )
+        if name:
+            offer["client"] = name
+        self.hello = json_frame(FrameType.HELLO, strict_json.dumps(offer))
         """The frame to send first."""
         self._hashed = b""
 
     def answer_challenge(self, frame: Frame) -> bytes:
-        """Return the AUTH frame that answers a CHALLENGE."""
+        """Check a CHALLENGE and return the AUTH frame."""
         content = _document(frame, FrameType.CHALLENGE, expected=not self._hashed)
         version = _number(content, "v", 0)
         if version != VERSION:
@@ -156,53 +161,52 @@ class ClientHandshake:
                 f"the server chose version {version}, which was not offered",
             )
         _check_nonce(content)
-        auth = content.get("auth")
+        self._check_auth(content.get("auth"))
+        challenge = json_frame(FrameType.CHALLENGE, bytes(frame.body))
+        self._hashed = transcript(self.hello, challenge)
+        auth: dict[str, Any] = {}
+        if self._key is not None:
+            auth["proof"] = client_proof(self._key, self._hashed)
+        return json_frame(FrameType.AUTH, strict_json.dumps(auth))
+
+    def _check_auth(self, auth: object) -> None:
+        """Raise unless client and server agree on whether there is a token."""
         if auth not in (AUTH_HMAC, AUTH_NONE):
             raise _invalid(f"auth must be {AUTH_HMAC} or {AUTH_NONE}")
         if auth == AUTH_HMAC and self._key is None:
             raise _unauthorized(
                 "the server asks for a token (pocketserve token prints it)"
             )
-        if (
-            auth == AUTH_NONE and self._key is not None
-        ):  # a stranger on the server's port would do that
+        # Another program that took over the server's port would ask for no proof.
+        if auth == AUTH_NONE and self._key is not None:
             raise _unauthorized(
-                "what listens there does not ask for the token: it is not your server, or it runs with --no-auth; "
-                "nothing was sent to it"
+                "the server does not ask for the token: it is not your server, or it "
+                "runs with --no-auth; nothing was sent to it"
             )
-        self._hashed = transcript(
-            self.hello, json_frame(FrameType.CHALLENGE, bytes(frame.body))
-        )
-        proof = (
-            {}
-            if self._key is None
-            else {"proof": client_proof(self._key, self._hashed)}
-        )
-        return json_frame(FrameType.AUTH, strict_json.dumps(proof))
 
     def accept_ready(self, frame: Frame) -> ConnectionLimits:
-        """Return what the server allows, once it has proven that it knows the key."""
+        """Verify the server's proof and return its limits."""
         content = _document(frame, FrameType.READY, expected=bool(self._hashed))
-        if self._key is not None and not hmac.compare_digest(
-            _proof(content), server_proof(self._key, self._hashed)
-        ):
-            raise _unauthorized(
-                "what listens there could not prove that it knows the token: it is not your server, or it has "
-                "another token; nothing was sent to it"
-            )
+        if self._key is not None:
+            expected = server_proof(self._key, self._hashed)
+            if not hmac.compare_digest(_proof(content), expected):
+                raise _unauthorized(
+                    "the server could not prove that it knows the token: it is not "
+                    "your server, or it has another token; nothing was sent to it"
+                )
         server = content.get("server")
-        numbers = {
-            name: _number(content, name, 1)
-            for name in ConnectionLimits._fields
-            if name != "server"
-        }
         return ConnectionLimits(
-            **numbers, server=server if isinstance(server, str) else ""
+            max_frame=_number(content, "max_frame", 1),
+            max_inflight=_number(content, "max_inflight", 1),
+            max_bytes_inflight=_number(content, "max_bytes_inflight", 1),
+            idle_ms=_number(content, "idle_ms", 1),
+            server=server if isinstance(server, str) else "",
         )
 
 
 def _document(frame: Frame, kind: FrameType, *, expected: bool) -> dict[str, Any]:
-    # The decoder checks it already; but a proof over no transcript would be good for every connection.
+    # The decoder checks the order, too, but a proof over an empty transcript would be
+    # valid on every connection.
     if frame.type != kind or not expected:
         raise ConnectionFaultError(
             ConnectionFault.UNEXPECTED_FRAME,
@@ -241,7 +245,7 @@ def _check_nonce(content: dict[str, Any]) -> None:
 
 
 def _proof(content: dict[str, Any]) -> str:
-    """Return the proof, or an empty text, which is none, for what cannot be compared with one."""
+    """Return the proof, or an empty string if it is missing or not comparable."""
     value = content.get("proof")
     return value if isinstance(value, str) and value.isascii() else ""
 

@@ -1,10 +1,12 @@
-"""The Open Inference Protocol's inference messages: bytes <-> requests and responses, in both directions.
+"""Encode and decode the inference messages of the Open Inference Protocol.
 
-A body is a JSON object, followed by the raw bytes of those tensors that are sent as binary. The length of the JSON
-part travels beside the body: in HTTP as ``Inference-Header-Content-Length``, on the socket as ``json_len``.
+A body is a JSON object, followed by the raw bytes of the binary tensors. The length of
+the JSON part is sent separately: in HTTP as ``Inference-Header-Content-Length``, on the
+socket as ``json_len``.
 
-Sources: Open Inference Protocol v2 (REST), Triton's binary tensor data and classification extensions. Where
-implementations differ, `docs/http.md` says which behaviour this codec follows.
+Sources: Open Inference Protocol v2 (REST), Triton's binary tensor data and
+classification extensions. ``docs/http.md`` describes this codec's behaviour where
+implementations differ.
 """
 
 from __future__ import annotations
@@ -48,8 +50,8 @@ class RequestedOutput(NamedTuple):
     """An entry of a request's ``outputs``.
 
     Attributes:
-        binary: send it as raw bytes rather than JSON values.
-        classification: how many best classes to answer instead of the tensor; 0 sends the tensor.
+        binary: send raw bytes rather than JSON values.
+        classification: number of best classes to return; 0 returns the tensor.
     """
 
     name: str
@@ -63,11 +65,11 @@ class InferRequest:
     """A decoded inference request.
 
     Attributes:
-        outputs: empty means all of them.
+        outputs: empty means all outputs.
         parameters: without ``binary_data_output``.
-        binary_output: whether outputs that are not listed are sent as raw bytes.
-        raw: the whole body, when it is one input's bytes with no JSON in front (header length 0).
-        template: the template that it was read with, which requests share that differ in their tensors' bytes alone.
+        binary_output: whether unlisted outputs are sent as raw bytes.
+        raw: the whole body, if it is one input's bytes without JSON (header length 0).
+        template: its template; requests that differ only in tensor bytes share one.
     """
 
     inputs: list[Tensor] = field(default_factory=list)
@@ -80,7 +82,7 @@ class InferRequest:
 
 
 class InferResponse(NamedTuple):
-    """An inference response: the model that answered and its output tensors."""
+    """An inference response: the model's name and version, and its output tensors."""
 
     model_name: str
     model_version: str
@@ -90,12 +92,12 @@ class InferResponse(NamedTuple):
 
 
 class RequestTemplate:
-    """A header that was read and checked once, for every body with the same header and length.
+    """A parsed header, reused for every body with the same header and length.
 
     Attributes:
-        id, parameters: as in :class:`InferRequest`; shared, not to be changed.
-        inputs: where each lies in the body.
-        all_raw: plain tensors are asked for, all as raw bytes.
+        id, parameters: as in :class:`InferRequest`; shared, so don't modify them.
+        inputs: positions of the input tensors in the body.
+        all_raw: all outputs are requested as plain tensors in raw bytes.
     """
 
     __slots__ = ("_binary_output", "_outputs", "all_raw", "id", "inputs", "parameters")
@@ -105,32 +107,35 @@ class RequestTemplate:
         self.parameters = request.parameters.copy()
         self._binary_output = request.binary_output
         self._outputs = request.outputs.copy()
-        plain = all(
-            output.binary and not output.classification for output in request.outputs
-        )
-        self.all_raw = plain if request.outputs else request.binary_output
+        if request.outputs:
+            self.all_raw = all(
+                output.binary and not output.classification
+                for output in request.outputs
+            )
+        else:
+            self.all_raw = request.binary_output
         self.inputs = places_of(request.inputs, start)
 
     def read(self, view: memoryview) -> InferRequest:
-        """Return the request of such a body."""
-        inputs, outputs, parameters = (
-            tensors_at(self.inputs, view),
-            self._outputs.copy(),
-            self.parameters.copy(),
-        )
+        """Return the request of a body that has this header."""
         return InferRequest(
-            inputs, outputs, self.id, parameters, self._binary_output, None, self
+            inputs=tensors_at(self.inputs, view),
+            outputs=self._outputs.copy(),
+            id=self.id,
+            parameters=self.parameters.copy(),
+            binary_output=self._binary_output,
+            template=self,
         )
 
 
 class ResponseTemplate(NamedTuple):
-    """The same for responses: the header without its outputs, and where those lie in the body."""
+    """A parsed response header without outputs, and the outputs' positions."""
 
     header: InferResponse
     outputs: list[TensorPlace]
 
     def read(self, view: memoryview) -> InferResponse:
-        """Return the response of such a body."""
+        """Return the response of a body that has this header."""
         parameters = dict(self.header.parameters)
         return self.header._replace(
             outputs=tensors_at(self.outputs, view), parameters=parameters
@@ -143,11 +148,11 @@ _headers: TemplateCache[tuple[Any, ...], bytes] = TemplateCache()
 
 
 class EncodedBody(NamedTuple):
-    """A body ready to be sent.
+    """An encoded body.
 
     Attributes:
-        chunks: the JSON part and, behind it, each binary tensor's own memory, in order.
-        json_length: bytes of the JSON part when binary tensors follow, else None.
+        chunks: the JSON part, then the memory of each binary tensor, in order.
+        json_length: bytes of the JSON part if binary tensors follow, else None.
     """
 
     chunks: list[bytes | memoryview]
@@ -155,7 +160,7 @@ class EncodedBody(NamedTuple):
 
     @property
     def length(self) -> int:
-        """Bytes in all chunks together."""
+        """Return the number of bytes in all chunks."""
         return sum(map(len, self.chunks))
 
 
@@ -165,11 +170,12 @@ def decode_infer_request(
     """Decode an inference request.
 
     Args:
-        json_length: bytes of JSON at the body's start; None when all is JSON; 0 when the body is the single input's
-            raw bytes.
+        json_length: bytes of JSON at the body's start; None if the body is JSON only; 0
+            if it is the single input's raw bytes.
 
     Raises:
-        ApiError: MALFORMED_JSON, INVALID_HEADER, INVALID_REQUEST, INVALID_PARAMETER or INVALID_TENSOR.
+        ApiError: MALFORMED_JSON, INVALID_HEADER, INVALID_REQUEST, INVALID_PARAMETER or
+            INVALID_TENSOR.
     """
     view = memoryview(body)
     if json_length == 0:
@@ -188,11 +194,12 @@ def decode_infer_request(
 
 
 def find_template(body: memoryview, json_length: int | None) -> RequestTemplate | None:
-    """Return the template of a body whose JSON part was read before; None where it has to be read."""
-    # As body_key(), without the call: a server does this for every request.
+    """Return the cached template of a body, or None."""
+    # body_key() without the call: a server does this for every request.
     if json_length is None or not 0 < json_length <= MAX_TEMPLATE_BYTES:
         return None
-    return _requests.get((bytes(body[:json_length]), len(body)))
+    key = bytes(body[:json_length]), len(body)
+    return _requests.get(key)
 
 
 def _decode(view: memoryview, json_length: int | None) -> InferRequest:
@@ -205,18 +212,29 @@ def _decode(view: memoryview, json_length: int | None) -> InferRequest:
         ),
         parameters=parameters,
     )
-    request.inputs = [
-        parse_tensor(item, f"inputs[{index}]", reader)
-        for index, item in enumerate(parse_list(header, "inputs", required=True))
-    ]
-    reader.expect_end()
+    request.inputs = _parse_tensors(header, "inputs", reader)
     refuse_duplicates([tensor.name for tensor in request.inputs], "inputs")
-    request.outputs = [
-        _decode_requested_output(item, f"outputs[{index}]")
-        for index, item in enumerate(parse_list(header, "outputs", required=False))
-    ]
-    refuse_duplicates([output.name for output in request.outputs], "outputs")
+    request.outputs = _decode_requested_outputs(header)
     return request
+
+
+def _decode_requested_outputs(header: dict[str, Any]) -> list[RequestedOutput]:
+    outputs = []
+    for index, item in enumerate(parse_list(header, "outputs", required=False)):
+        outputs.append(_decode_requested_output(item, f"outputs[{index}]"))
+    refuse_duplicates([output.name for output in outputs], "outputs")
+    return outputs
+
+
+def _parse_tensors(
+    header: dict[str, Any], key: str, reader: BinaryReader
+) -> list[Tensor]:
+    """Parse a list of tensors, which must use all bytes behind the JSON."""
+    tensors = []
+    for index, item in enumerate(parse_list(header, key, required=True)):
+        tensors.append(parse_tensor(item, f"{key}[{index}]", reader))
+    reader.expect_end()
+    return tensors
 
 
 def _split(
@@ -227,9 +245,13 @@ def _split(
 
 
 def encode_infer_request(request: InferRequest, *, binary: bool = True) -> EncodedBody:
-    """Encode an inference request, with the inputs as raw bytes (or as JSON where ``binary`` is false)."""
+    """Encode an inference request.
+
+    Args:
+        binary: send the inputs as raw bytes rather than JSON values.
+    """
     key = _request_key(request) if binary else None
-    body = _with_known_header(key, request.inputs)
+    body = _with_cached_header(key, request.inputs)
     if body is not None:
         return body
     parameters = dict(request.parameters)
@@ -239,51 +261,45 @@ def encode_infer_request(request: InferRequest, *, binary: bool = True) -> Encod
     if parameters:
         header["parameters"] = parameters
     if request.outputs:
-        header["outputs"] = [
-            _encode_requested_output(output) for output in request.outputs
-        ]
-    return _keep_header(
-        key,
-        _encode_tensors(
-            header, "inputs", request.inputs, [binary] * len(request.inputs)
-        ),
-    )
+        header["outputs"] = list(map(_encode_requested_output, request.outputs))
+    flags = [binary] * len(request.inputs)
+    encoded = _encode_tensors(header, "inputs", request.inputs, flags)
+    return _cache_header(key, encoded)
 
 
 def encode_infer_response(
     response: InferResponse, binary: Mapping[str, bool] | bool
 ) -> EncodedBody:
-    """Encode an inference response; ``binary`` tells by output name, or for all, which are sent as raw bytes.
+    """Encode an inference response.
+
+    Args:
+        binary: whether to send outputs as raw bytes, by output name or for all.
 
     Raises:
-        ApiError: INVALID_REQUEST when an output has no JSON form and was not asked for as binary.
+        ApiError: INVALID_REQUEST if an output has no JSON form and is not binary.
     """
     outputs = response.outputs
-    flags = [
-        binary if isinstance(binary, bool) else binary.get(tensor.name, False)
-        for tensor in outputs
-    ]
+    if isinstance(binary, bool):
+        flags = [binary] * len(outputs)
+    else:
+        flags = [binary.get(tensor.name, False) for tensor in outputs]
     key = _response_key(response) if flags and False not in flags else None
-    body = _with_known_header(key, outputs)
+    body = _with_cached_header(key, outputs)
     if body is not None:
         return body
     header: dict[str, Any] = {"id": response.id} if response.id else {}
-    header |= {
-        "model_name": response.model_name,
-        "model_version": response.model_version,
-    }
+    header["model_name"] = response.model_name
+    header["model_version"] = response.model_version
     if response.parameters:
         header["parameters"] = response.parameters
-    return _keep_header(key, _encode_tensors(header, "outputs", outputs, flags))
+    return _cache_header(key, _encode_tensors(header, "outputs", outputs, flags))
 
 
 def _request_key(request: InferRequest) -> tuple[Any, ...] | None:
-    """Return what the JSON part of a request with raw inputs depends on; None where it changes each time."""
-    if (
-        request.id
-        or request.parameters
-        or any(output.parameters for output in request.outputs)
-    ):
+    """Return the cache key of a request's JSON; None if not cacheable."""
+    if request.id or request.parameters:
+        return None
+    if any(output.parameters for output in request.outputs):
         return None
     tensors = header_key(request.inputs)
     if not tensors:
@@ -296,32 +312,29 @@ def _request_key(request: InferRequest) -> tuple[Any, ...] | None:
 
 
 def _response_key(response: InferResponse) -> tuple[Any, ...] | None:
-    """Return the same of a response."""
+    """Return the cache key of a response's JSON; None if not cacheable."""
     if response.id or response.parameters:
         return None
     tensors = header_key(response.outputs)
-    return (
-        None
-        if tensors is None
-        else ("outputs", response.model_name, response.model_version, tensors)
-    )
+    if tensors is None:
+        return None
+    return "outputs", response.model_name, response.model_version, tensors
 
 
-def _with_known_header(
+def _with_cached_header(
     key: tuple[Any, ...] | None, tensors: list[Tensor]
 ) -> EncodedBody | None:
     text = None if key is None else _headers.get(key)
     if text is None:
         return None
-    return EncodedBody([text, *(tensor.data for tensor in tensors)], len(text))  # type: ignore[list-item]  # all raw
+    chunks: list[Any] = [text]
+    chunks += [tensor.data for tensor in tensors]
+    return EncodedBody(chunks, len(text))
 
 
-def _keep_header(key: tuple[Any, ...] | None, body: EncodedBody) -> EncodedBody:
-    if (
-        key is not None
-        and body.json_length is not None
-        and body.json_length <= MAX_TEMPLATE_BYTES
-    ):
+def _cache_header(key: tuple[Any, ...] | None, body: EncodedBody) -> EncodedBody:
+    length = body.json_length
+    if key is not None and length is not None and length <= MAX_TEMPLATE_BYTES:
         _headers.keep(key, bytes(body.chunks[0]))
     return body
 
@@ -332,7 +345,7 @@ def decode_infer_response(
     """Decode an inference response; binary outputs reference the body's memory.
 
     Raises:
-        ApiError: when the body is not a valid response.
+        ApiError: the body is not a valid response.
     """
     view = memoryview(body)
     key = body_key(view, json_length)
@@ -353,11 +366,7 @@ def decode_infer_response(
 
 def _decode_response(view: memoryview, json_length: int | None) -> InferResponse:
     header, reader = _split(view, json_length)
-    outputs = [
-        parse_tensor(item, f"outputs[{index}]", reader)
-        for index, item in enumerate(parse_list(header, "outputs", required=True))
-    ]
-    reader.expect_end()
+    outputs = _parse_tensors(header, "outputs", reader)
     return InferResponse(
         model_name=str(header.get("model_name", "")),
         model_version=str(header.get("model_version") or ""),
@@ -368,20 +377,20 @@ def _decode_response(view: memoryview, json_length: int | None) -> InferResponse
 
 
 def parse_json_length(value: str | None, body_length: int) -> int | None:
-    """Read an ``Inference-Header-Content-Length`` header's value; None when the header is absent.
+    """Parse an ``Inference-Header-Content-Length`` header; None if it is absent.
 
     Raises:
-        ApiError: INVALID_HEADER unless it is a plain decimal number from 0 to the body's length.
+        ApiError: INVALID_HEADER unless it is a decimal number up to the body's length.
     """
     if value is None:
         return None
     text = value.strip()
-    if (
-        not (text.isascii() and text.isdigit())
-        or len(text) > 19
-        or int(text) > body_length
-    ):
-        fault = f"inference header size should be in range (0, {body_length}), got: {text[:40]!r}"
+    is_number = text.isascii() and text.isdigit()
+    if not is_number or len(text) > 19 or int(text) > body_length:
+        fault = (
+            f"inference header size should be in range (0, {body_length}), "
+            f"got: {text[:40]!r}"
+        )
         raise ApiError(ErrorCode.INVALID_HEADER, fault)
     return int(text)
 
@@ -389,36 +398,42 @@ def parse_json_length(value: str | None, body_length: int) -> int | None:
 def raw_input(
     body: memoryview, name: str, datatype: str, shape: Sequence[int]
 ) -> Tensor:
-    """Return the single input of a request without JSON, whose body is its raw bytes.
+    """Return the single input of a request with a raw body, without JSON.
 
     Args:
-        shape: the model's shape; at most one dimension may be -1, and its size follows from the body's.
+        shape: the model's shape. At most one dimension may be -1; the body's length
+            determines its size.
 
     Raises:
         ApiError: INVALID_TENSOR.
     """
     location = f"input {name!r}"
     kind = DATATYPES[datatype]
-    if kind.name == "BYTES":  # Triton: exactly one element, without a length in front
+    if kind.name == "BYTES":  # as Triton: one element without a length in front
         return Tensor(name, datatype, (1,) * max(1, len(shape)), [bytes(body)])
+    sizes = _raw_sizes(len(body), kind.itemsize, shape, location)
+    return Tensor(name, datatype, sizes, from_raw(body, kind, sizes, location))
+
+
+def _raw_sizes(
+    length: int, itemsize: int, shape: Sequence[int], location: str
+) -> tuple[int, ...]:
+    """Return the shape of a raw body; its length determines a variable dimension."""
+    sizes = list(shape)
     variable = [index for index, dim in enumerate(shape) if dim < 0]
     if len(variable) > 1:
         raise invalid(
             location,
-            f"a raw body cannot tell the sizes of shape {list(shape)}; send a JSON header",
+            f"a raw body cannot tell the sizes of shape {sizes}; send a JSON header",
         )
-    sizes = list(shape)
     if variable:
-        step = kind.itemsize * element_count(dim for dim in shape if dim >= 0)
-        if step == 0 or len(body) % step:
+        step = itemsize * element_count(dim for dim in shape if dim >= 0)
+        if step == 0 or length % step:
             raise invalid(
-                location,
-                f"a raw body must be a multiple of {step} bytes, got {len(body)}",
+                location, f"a raw body must be a multiple of {step} bytes, got {length}"
             )
-        sizes[variable[0]] = len(body) // step
-    return Tensor(
-        name, datatype, tuple(sizes), from_raw(body, kind, tuple(sizes), location)
-    )
+        sizes[variable[0]] = length // step
+    return tuple(sizes)
 
 
 def _decode_requested_output(item: Any, location: str) -> RequestedOutput:
@@ -429,14 +444,10 @@ def _decode_requested_output(item: Any, location: str) -> RequestedOutput:
         raise bad_parameter(
             f"{location}.parameters.classification", "must be an integer from 0"
         )
-    return RequestedOutput(
-        name=name,
-        binary=pop_flag(
-            parameters, "binary_data", f"{location}.parameters", default=False
-        ),
-        classification=classification,
-        parameters=parameters,
+    binary = pop_flag(
+        parameters, "binary_data", f"{location}.parameters", default=False
     )
+    return RequestedOutput(name, binary, classification, parameters)
 
 
 def _encode_requested_output(output: RequestedOutput) -> dict[str, Any]:
@@ -470,7 +481,8 @@ def _encode_tensors(
         items.append(item)
     header[key] = items
     text = strict_json.dumps(header)
-    # Without a single raw byte the body is plain JSON and no length is announced, as Triton does.
+    # Without raw bytes the body is plain JSON and has no announced length, as in
+    # Triton.
     if not raw:
         return EncodedBody([text], None)
     text += b" " * (-len(text) % TENSOR_ALIGNMENT)

@@ -1,7 +1,8 @@
-"""Parse the parts of an inference message: names, lists, parameters and tensors of its JSON, and the bytes behind it.
+"""Parse the fields of an inference message: names, parameters and tensors.
 
-Every fault is an ApiError that names its field: INVALID_TENSOR for tensors, INVALID_PARAMETER for parameters, else
-INVALID_REQUEST; NOT_IMPLEMENTED for shared memory.
+Every error is an ApiError that names its field: INVALID_TENSOR for tensors,
+INVALID_PARAMETER for parameters, NOT_IMPLEMENTED for shared memory, else
+INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -22,11 +23,14 @@ from .tensor import (
 
 Parameters = dict[str, Any]
 
-NO_SHARED_MEMORY = "shared memory is not offered: apps of a phone share none; send tensors as binary data"
+NO_SHARED_MEMORY = (
+    "shared memory is not offered: apps of a phone share none; "
+    "send tensors as binary data"
+)
 
 
 def parse_parameters(value: object, location: str) -> Parameters:
-    """Check a ``parameters`` object: flat, names bounded, values strings, numbers or booleans."""
+    """Check a ``parameters`` object: flat, with bounded names and simple values."""
     if value is None:
         return {}
     if not isinstance(value, dict):
@@ -47,7 +51,7 @@ def parse_parameters(value: object, location: str) -> Parameters:
 
 
 class BinaryReader:
-    """Returns the bytes behind the JSON part in order; all of them must be used."""
+    """Reads the bytes behind the JSON part in order; none may be left over."""
 
     def __init__(self, data: memoryview) -> None:
         self._rest = data
@@ -58,21 +62,24 @@ class BinaryReader:
         if size > left:
             raise invalid(
                 location,
-                f"unexpected size: binary_data_size is {size}, but only {left} bytes are left",
+                f"unexpected size: binary_data_size is {size}, but only {left} bytes "
+                "are left",
             )
         part, self._rest = self._rest[:size], self._rest[size:]
         return part
 
     def expect_end(self) -> None:
-        """Refuse bytes that no tensor has claimed."""
-        if surplus := len(self._rest):
+        """Raise if bytes are left that belong to no tensor."""
+        surplus = len(self._rest)
+        if surplus:
             raise bad_request(
-                f"unexpected additional input data: {surplus} bytes follow the last tensor"
+                f"unexpected additional input data: {surplus} bytes follow the last "
+                "tensor"
             )
 
 
 def parse_id(value: object) -> str:
-    """Return a request's id; empty where there is none."""
+    """Return a request's id; empty if it has none."""
     if value is None:
         return ""
     if not isinstance(value, str) or len(value) > MAX_NAME_CHARS:
@@ -83,11 +90,11 @@ def parse_id(value: object) -> str:
 
 def _refuse_surrogates(text: str, location: str) -> None:
     if not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text):
-        raise bad_request(f"{location} holds half of a surrogate pair")
+        raise bad_request(f"{location} contains half of a surrogate pair")
 
 
 def parse_list(header: dict[str, Any], key: str, *, required: bool) -> list[Any]:
-    """Return the entries of ``inputs`` or ``outputs``, unchecked."""
+    """Return the unchecked entries of ``inputs`` or ``outputs``."""
     value = header.get(key)
     if value is None and not required:
         return []
@@ -100,7 +107,7 @@ def parse_list(header: dict[str, Any], key: str, *, required: bool) -> list[Any]
 
 
 def parse_name(item: object, location: str) -> str:
-    """Return the name of a list's entry."""
+    """Return the name of a list entry."""
     if not isinstance(item, dict):
         raise bad_request(
             f"{location} must be an object, not {strict_json.json_type(item)}"
@@ -112,14 +119,15 @@ def parse_name(item: object, location: str) -> str:
         or "\0" in name
     ):
         raise bad_request(
-            f"{location}.name must be a string of 1 to {MAX_TENSOR_NAME_CHARS} characters"
+            f"{location}.name must be a string of 1 to {MAX_TENSOR_NAME_CHARS} "
+            "characters"
         )
     _refuse_surrogates(name, f"{location}.name")
     return name
 
 
 def parse_tensor(item: Any, location: str, reader: BinaryReader) -> Tensor:
-    """Return a tensor, its data from the JSON or, with ``binary_data_size``, from the bytes behind it."""
+    """Parse a tensor whose data is JSON or, with ``binary_data_size``, raw bytes."""
     name = parse_name(item, location)
     location = f"{location} {name!r}"
     datatype = parse_datatype(item.get("datatype"), location)
@@ -138,15 +146,15 @@ def parse_tensor(item: Any, location: str, reader: BinaryReader) -> Tensor:
             location,
             "has both data and the parameter binary_data_size; send one of them",
         )
+    elif type(size) is not int or not 0 <= size <= MAX_ELEMENTS:
+        raise invalid(location, "binary_data_size must be a number of bytes")
     else:
-        if type(size) is not int or not 0 <= size <= MAX_ELEMENTS:
-            raise invalid(location, "binary_data_size must be a number of bytes")
         data = from_raw(reader.take(size, location), datatype, shape, location)
     return Tensor(name, datatype.name, shape, data, parameters)
 
 
 def parse_tensor_parameters(item: Any, location: str) -> Parameters:
-    """Check the parameters of a tensor, or of a requested output."""
+    """Check the parameters of a tensor or a requested output."""
     parameters = parse_parameters(item.get("parameters"), f"{location}.parameters")
     if "shared_memory_region" in parameters:
         raise ApiError(ErrorCode.NOT_IMPLEMENTED, f"{location}: {NO_SHARED_MEMORY}")
@@ -154,7 +162,7 @@ def parse_tensor_parameters(item: Any, location: str) -> Parameters:
 
 
 def pop_flag(parameters: Parameters, key: str, location: str, *, default: bool) -> bool:
-    """Remove a parameter that is true or false, and return it."""
+    """Remove a boolean parameter and return its value."""
     value = parameters.pop(key, default)
     if not isinstance(value, bool):
         raise bad_parameter(f"{location}.{key}", "must be true or false")
@@ -162,17 +170,19 @@ def pop_flag(parameters: Parameters, key: str, location: str, *, default: bool) 
 
 
 def refuse_duplicates(names: list[str], key: str) -> None:
-    """Refuse a list with a repeated name."""
-    if len(set(names)) != len(names):
-        twice = next(name for index, name in enumerate(names) if name in names[:index])
-        raise bad_request(f"{key} names {twice!r} twice")
+    """Raise if a name is repeated."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise bad_request(f"{key} names {name!r} twice")
+        seen.add(name)
 
 
 def bad_parameter(location: str, detail: str) -> ApiError:
-    """Return the fault of a parameter."""
+    """Return the error for an invalid parameter."""
     return ApiError(ErrorCode.INVALID_PARAMETER, f"{location} {detail}")
 
 
 def bad_request(message: str) -> ApiError:
-    """Return the fault of a message that does not have the protocol's form."""
+    """Return the error for a message that violates the protocol."""
     return ApiError(ErrorCode.INVALID_REQUEST, message)

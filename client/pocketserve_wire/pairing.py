@@ -1,7 +1,7 @@
-"""Exchange a code of ten digits for the access token: both halves, without sockets.
+"""Exchange a ten-digit code for the access token: both halves, without sockets.
 
-``docs/pairing.md`` has the messages. The code itself never travels, neither does the token in clear, and an impostor on
-the server's port gets one guess per try.
+``docs/pairing.md`` describes the messages. The code is never sent, the token only
+encrypted. An impostor on the server's port gets one guess per attempt.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from typing import Final
 
 from pocketserve_wire.srp import Srp, SrpError, private_number
 
-CODE_DIGITS: Final = (
-    10  # 30,000 guesses are worth 3 in a million; older servers show 6 digits
-)
+# 30,000 guesses succeed with a probability of 3 in a million. Older servers show 6.
+CODE_DIGITS: Final = 10
 SALT_BYTES: Final = 16
 EXCHANGE_BYTES: Final = 16
 PROOF_BYTES: Final = 32
@@ -28,7 +27,7 @@ _TOKEN = re.compile(rb"[A-Za-z0-9_-]{32,256}")
 
 
 class PairingError(Exception):
-    """The exchange failed; the text is one sentence that says what to do."""
+    """The exchange failed; the message is one sentence with a way out."""
 
 
 def new_code() -> str:
@@ -37,7 +36,11 @@ def new_code() -> str:
 
 
 def clean_code(text: str) -> str:
-    """Return the digits of a code as a person typed it, perhaps in groups; PairingError for other than ten or six."""
+    """Return the digits of a typed code, which may contain spaces and hyphens.
+
+    Raises:
+        PairingError: it does not have ten or six digits.
+    """
     code = re.sub(r"[\s-]", "", text)
     if not re.fullmatch(r"[0-9]{10}|[0-9]{6}", code):
         raise PairingError(
@@ -47,7 +50,10 @@ def clean_code(text: str) -> str:
 
 
 class ServerSecret:
-    """A code's numbers, computed once; ``docs/pairing.md`` says why all its exchanges may share the exponent."""
+    """The numbers derived from a code, computed once.
+
+    ``docs/pairing.md`` explains why all exchanges of a code may share the exponent.
+    """
 
     def __init__(self, code: str, salt: bytes, exponent: int | None = None) -> None:
         self.salt = salt
@@ -57,7 +63,10 @@ class ServerSecret:
 
 
 class ServerExchange:
-    """The server's half, for one try; PairingError where the client's public number is not a proper one."""
+    """The server's half of one attempt.
+
+    Methods raise PairingError if the client's public number is invalid.
+    """
 
     def __init__(self, secret: ServerSecret) -> None:
         self._secret = secret
@@ -65,7 +74,7 @@ class ServerExchange:
         self._client_public = 0
 
     def begin(self, client_public: bytes) -> bytes:
-        """Take the client's public number, and return the server's; both are 256 bytes."""
+        """Accept the client's public number and return the server's, 256 bytes each."""
         self._client_public = int.from_bytes(client_public, "big")
         try:
             SRP.scrambler(self._client_public, self._secret.public)
@@ -76,7 +85,10 @@ class ServerExchange:
         return SRP.pad(self._secret.public)
 
     def finish(self, proof: bytes, token: str) -> tuple[bytes, bytes] | None:
-        """Return the server's proof of 32 bytes and the sealed token; None where the client does not know the code."""
+        """Return the server's 32-byte proof and the encrypted token.
+
+        None means that the client does not know the code.
+        """
         secret = self._secret
         shared = SRP.server_secret(
             secret.exponent, secret.verifier, self._client_public, secret.public
@@ -89,7 +101,10 @@ class ServerExchange:
 
 
 class ClientExchange:
-    """The client's half; PairingError for what is no code, and where the server does not know it."""
+    """The client's half of an exchange.
+
+    Methods raise PairingError if the code is malformed or the server does not know it.
+    """
 
     def __init__(self, code: str, exponent: int | None = None) -> None:
         self._code = clean_code(code).encode("ascii")
@@ -99,16 +114,15 @@ class ClientExchange:
         self._proof = b""
 
     def begin(self) -> bytes:
-        """Return the client's public number, 256 bytes."""
+        """Return the client's public number (256 bytes)."""
         return SRP.pad(self._public)
 
     def prove(self, salt: bytes, server_public: bytes) -> bytes:
-        """Return the proof of 32 bytes that the client knows the code."""
+        """Return the 32-byte proof that the client knows the code."""
         number = int.from_bytes(server_public, "big")
+        password_key = SRP.password_key(salt, USER, self._code)
         try:
-            secret = SRP.client_secret(
-                self._exponent, SRP.password_key(salt, USER, self._code), number
-            )
+            secret = SRP.client_secret(self._exponent, password_key, number)
         except SrpError as error:
             raise PairingError(f"{error}; this is not our server") from None
         self._keys = _Keys(secret, salt, self._public, number)
@@ -116,13 +130,13 @@ class ClientExchange:
         return self._proof
 
     def open(self, server_proof: bytes, sealed: bytes) -> str:
-        """Return the token, once the server has proven that it knows the code too."""
+        """Return the token, after the server has proven that it knows the code."""
         assert self._keys is not None, "prove() comes first"
-        if not hmac.compare_digest(
-            server_proof, self._keys.server_proof(self._proof, sealed)
-        ):
+        expected = self._keys.server_proof(self._proof, sealed)
+        if not hmac.compare_digest(server_proof, expected):
             raise PairingError(
-                "the server does not know the code, so it is not our server; do not use its answers"
+                "the server does not know the code, so it is not our server; "
+                "do not use its answers"
             )
         token = self._keys.seal(sealed)
         if not _TOKEN.fullmatch(token):
@@ -133,7 +147,7 @@ class ClientExchange:
 
 
 class _Keys:
-    """Proofs and encryption with the shared number; every use has a label of its own."""
+    """Proofs and encryption with the shared secret; each use has its own label."""
 
     def __init__(
         self, secret: int, salt: bytes, client_public: int, server_public: int
@@ -153,9 +167,12 @@ class _Keys:
         return self._mac(b"server", self._transcript + client_proof + sealed)
 
     def seal(self, data: bytes) -> bytes:
-        """XOR with a stream that is used once, because each exchange has a key of its own; undoes itself."""
+        """Encrypt or decrypt by XOR with a key stream.
+
+        The stream is used once only, because each exchange has its own key.
+        """
         blocks = (len(data) + PROOF_BYTES - 1) // PROOF_BYTES
-        stream = b"".join(
-            self._mac(b"token", number.to_bytes(4, "big")) for number in range(blocks)
-        )
+        stream = b""
+        for number in range(blocks):
+            stream += self._mac(b"token", number.to_bytes(4, "big"))
         return bytes(byte ^ mask for byte, mask in zip(data, stream, strict=False))

@@ -1,11 +1,13 @@
-"""SRP-6a, a password-authenticated key exchange: two sides that share a short secret get a long one.
+"""SRP-6a, a password-authenticated key exchange.
 
-A listener learns nothing, and an impostor can test one guess of the secret per exchange. The formulas, the 2048-bit
-group, the padding and the names are those of RFC 5054; the hash is a parameter. Numbers are unsigned and big-endian
-when they are hashed. A public number out of range, or a scrambler of zero, is an SrpError.
+Two sides that share a short secret agree on a long one. An eavesdropper learns nothing,
+and an impostor can test one guess of the secret per exchange. The formulas, the
+2048-bit group, the padding and the names are those of RFC 5054; the hash is a
+parameter. Numbers are hashed as unsigned big-endian bytes. A public number out of
+range, or a scrambler of zero, raises SrpError.
 
-Python's ``pow`` does not take the same time for all numbers. Each secret here is used for one code only, and each
-use costs its guesser a proof.
+Python's ``pow`` does not run in constant time. Each secret here belongs to one code
+only, and each use costs an attacker one of the limited attempts.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ MODULUS_2048: Final = int(
 
 
 class SrpError(Exception):
-    """The other side sent a number that would give the secret away."""
+    """The peer sent a number that would reveal the secret."""
 
 
 def private_number() -> int:
@@ -37,7 +39,7 @@ def private_number() -> int:
 
 
 class Srp(NamedTuple):
-    """The formulas for one group, which is a safe prime and its generator, and one hash."""
+    """The formulas for one group (a safe prime and its generator) and one hash."""
 
     modulus: int = MODULUS_2048
     generator: int = 2
@@ -49,7 +51,7 @@ class Srp(NamedTuple):
         return (self.modulus.bit_length() + 7) // 8
 
     def pad(self, number: int) -> bytes:
-        """Return a number as bytes, as long as the modulus."""
+        """Encode a number with the modulus's length."""
         return number.to_bytes(self.size, "big")
 
     def _number(self, *parts: bytes) -> int:
@@ -95,6 +97,9 @@ class Srp(NamedTuple):
     def server_secret(
         self, b: int, v: int, client_public: int, server_public: int
     ) -> int:
-        """Return ``S`` as the server computes it; ``server_public`` is what :meth:`server_public` gave for b and v."""
+        """Return ``S`` as the server computes it.
+
+        ``server_public`` is the result of :meth:`server_public` for b and v.
+        """
         u = self.scrambler(client_public, server_public)
         return pow(client_public * pow(v, u, self.modulus), b, self.modulus)

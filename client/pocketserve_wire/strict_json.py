@@ -1,7 +1,7 @@
-"""JSON as the protocol wants it: UTF-8, no duplicate keys, bounded depth and number of values.
+"""Strict JSON: UTF-8, no duplicate keys, bounded depth and size.
 
-NaN, Infinity and -Infinity are accepted as bare tokens because tritonclient sends them and Triton answers them;
-whether a field may hold one is decided where the field is read.
+NaN, Infinity and -Infinity are accepted as bare tokens because tritonclient sends them
+and Triton returns them. The parser of each field decides whether it allows them.
 """
 
 from __future__ import annotations
@@ -22,36 +22,40 @@ from .limits import (
 
 _STRING: Final = re.compile(rb'"[^"]*"?')
 _ALL_BUT_MARKS: Final = bytes(byte for byte in range(256) if byte not in b'[]{}"')
-# What a byte adds to the depth, as a signed byte: 1 for an opening bracket, -1 for a closing one.
-_STEPS: Final = bytes(
-    {91: 1, 123: 1, 93: 255, 125: 255}.get(byte, 0) for byte in range(256)
-)
+# The change in depth at each byte, as a signed byte: 1 or -1 (255) for a bracket.
+_STEP_OF_BRACKET: Final = {ord("["): 1, ord("{"): 1, ord("]"): 255, ord("}"): 255}
+_STEPS: Final = bytes(_STEP_OF_BRACKET.get(byte, 0) for byte in range(256))
 
 INFINITY, MINUS_INFINITY = math.inf, -math.inf
 _CONSTANTS = {"NaN": math.nan, "Infinity": INFINITY, "-Infinity": MINUS_INFINITY}
 
 
 def is_too_large(value: float) -> bool:
-    """Return whether an infinite value out of :func:`loads` was a number such as ``1e400``.
+    """Return whether an infinite value was parsed from a number such as ``1e400``.
 
-    What was written as infinity is one of two objects, and what Python's parser has made infinite never is.
+    Parsed infinity tokens are one of two objects; overflowing numbers never are.
     """
     return math.isinf(value) and value is not INFINITY and value is not MINUS_INFINITY
 
 
 def loads(document: bytes | memoryview) -> Any:
-    """Parse one JSON document; ApiError MALFORMED_JSON, with the position or the offending key."""
+    """Parse one JSON document.
+
+    Raises:
+        ApiError: MALFORMED_JSON, with the position or the offending key.
+    """
     raw = bytes(document)
-    # A document that is shorter than the lowest of the limits cannot exceed any.
-    if len(raw) > MAX_JSON_CONTAINERS and (excess := excess_of(raw)):
-        raise _malformed(
-            f"{excess}; send tensors as binary, or several smaller requests"
-        )
-    # Before parsing: the parser calls itself for each level, and a thread's stack may be too small for thousands.
-    if (
-        raw.count(b"[") + raw.count(b"{") > MAX_JSON_DEPTH
-        and depth_of(raw) > MAX_JSON_DEPTH
-    ):
+    # A document with fewer bytes than the lowest limit cannot exceed any of them.
+    if len(raw) > MAX_JSON_CONTAINERS:
+        excess = excess_of(raw)
+        if excess:
+            raise _malformed(
+                f"{excess}; send tensors as binary, or several smaller requests"
+            )
+    # Checked before parsing, because the parser is recursive and a thread's stack may
+    # be too small for thousands of levels.
+    brackets = raw.count(b"[") + raw.count(b"{")
+    if brackets > MAX_JSON_DEPTH and depth_of(raw) > MAX_JSON_DEPTH:
         raise _malformed(f"arrays and objects may nest {MAX_JSON_DEPTH} deep at most")
     try:
         text = raw.decode("utf-8")
@@ -67,23 +71,30 @@ def loads(document: bytes | memoryview) -> Any:
         raise _malformed(
             f"{error.msg} at line {error.lineno}, column {error.colno}"
         ) from None
-    except ValueError:  # an integer of more digits than Python converts
+    except ValueError:  # an integer with more digits than Python converts
         raise _malformed("a number has too many digits") from None
 
 
 def depth_of(raw: bytes) -> int:
-    """Return how deep arrays and objects nest, without parsing; of malformed JSON, the part before its first fault."""
+    """Return the nesting depth of a document, without parsing it.
+
+    For malformed JSON it is the depth of the part before the first error.
+    """
     if b"\\" in raw:
         raw = raw.replace(b"\\\\", b"").replace(b'\\"', b"")
-    # A text keeps its quotes only if brackets are between them, so that these can be told from the structure's.
+    # Strings keep their quotes only if they contain brackets; then they are removed.
     marks = raw.translate(None, _ALL_BUT_MARKS).replace(b'""', b"")
     if b'"' in marks:
         marks = _STRING.sub(b"", marks)
-    return max(accumulate(memoryview(marks.translate(_STEPS)).cast("b"), initial=0))
+    steps = memoryview(marks.translate(_STEPS)).cast("b")
+    return max(accumulate(steps, initial=0))
 
 
 def excess_of(raw: bytes) -> str:
-    """Return in words what a document has too many of to be parsed, brackets and commas in texts included; else ""."""
+    """Describe the limit that a document exceeds; empty if it exceeds none.
+
+    Brackets and commas inside strings are counted, too.
+    """
     limits = (
         (MAX_JSON_CONTAINERS, "arrays and objects"),
         (MAX_JSON_SCALARS, "values"),
@@ -98,26 +109,26 @@ def excess_of(raw: bytes) -> str:
 def parsed_bytes(raw: bytes) -> int:
     """Estimate the memory that parsing a document takes, without parsing it.
 
-    CPython 3.11 takes 56 bytes for a list and 184 for a small dict, 24 for a number and 8 for its place, 60 and more
-    for a text; then numbers are packed into 4 or 8 bytes each. Bytes are copied, and decoded, to four times as many
-    where a single character is far off; and a long text among them is cut out in the same width.
+    CPython 3.11 takes 56 bytes for a list, 184 for a small dict, 24 for a number plus 8
+    for its reference, and 60 or more for a string. Numbers are then packed into 4 or 8
+    bytes each. The document is copied and decoded, with four bytes per character if any
+    character needs them; a long string takes the same width again.
     """
     containers, scalars, strings = _counts(raw)
+    bytes_per_character = 4 if raw.isascii() else 11
     return (
-        len(raw) * (4 if raw.isascii() else 11)
-        + 120 * containers
-        + 40 * scalars
-        + 80 * strings
+        len(raw) * bytes_per_character + 120 * containers + 40 * scalars + 80 * strings
     )
 
 
 def _counts(raw: bytes) -> tuple[int, int, int]:
-    """Return upper bounds of the arrays and objects, the values, and the texts of a document."""
-    return raw.count(b"[") + raw.count(b"{"), raw.count(b",") + 1, raw.count(b'"') // 2
+    """Return upper bounds of the containers, the values and the strings."""
+    containers = raw.count(b"[") + raw.count(b"{")
+    return containers, raw.count(b",") + 1, raw.count(b'"') // 2
 
 
 def loads_object(document: bytes | memoryview) -> dict[str, Any]:
-    """Parse a document whose top must be an object, as :func:`loads`."""
+    """Parse a document that must be an object, as :func:`loads`."""
     value = loads(document)
     if not isinstance(value, dict):
         raise _malformed(f"the body must be a JSON object, not {json_type(value)}")
@@ -130,7 +141,7 @@ def dumps(value: Any) -> bytes:
 
 
 def dumps_finite(value: Any) -> bytes:
-    """Return compact ASCII JSON; numbers that JSON does not have become null."""
+    """Return compact ASCII JSON; non-finite numbers become null."""
     try:
         return json.dumps(value, separators=(",", ":"), allow_nan=False).encode("ascii")
     except ValueError:
@@ -167,7 +178,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         keys: set[str] = set()
         for key, _ in pairs:
             if key in keys:
-                raise _malformed(f"the key {key[:64]!r} stands twice in one object")
+                raise _malformed(f"the key {key[:64]!r} occurs twice in one object")
             keys.add(key)
     return members
 

@@ -1,4 +1,4 @@
-"""JSON parts that are read, or written, once for all messages that differ in the raw bytes behind them alone."""
+"""Caches of JSON headers, for messages that differ only in their raw bytes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any, Final, NamedTuple, TypeVar
 from .tensor import Tensor
 
 MAX_TEMPLATE_BYTES: Final = 2048
-"""Bytes of a JSON part that is cached."""
+"""Largest JSON part that is cached, in bytes."""
 
 MAX_TEMPLATES: Final = 64
-"""JSON parts that a cache holds; one more empties it."""
+"""Entries of a cache; adding another one clears it."""
 
 _CHECKED: Final = frozenset({"BYTES", "BOOL"})
 K = TypeVar("K", bound=Hashable)
@@ -22,7 +22,7 @@ class TemplateCache(dict[K, V]):
     """A dictionary of at most :data:`MAX_TEMPLATES` entries."""
 
     def keep(self, key: K, value: V) -> None:
-        """Add an entry; the others go first where there are too many."""
+        """Add an entry; clear the cache first if it is full."""
         if len(self) >= MAX_TEMPLATES:
             self.clear()
         self[key] = value
@@ -32,14 +32,14 @@ BodyKey = tuple[bytes, int]
 
 
 def body_key(body: memoryview, json_length: int | None) -> BodyKey | None:
-    """Return what a body's meaning depends on besides its raw bytes: JSON part and length; None for a long one."""
+    """Return a body's cache key (JSON part, length); None if too long."""
     if json_length is None or not 0 < json_length <= MAX_TEMPLATE_BYTES:
         return None
     return bytes(body[:json_length]), len(body)
 
 
 class TensorPlace(NamedTuple):
-    """A tensor without its bytes, and where they start and end in the body."""
+    """A tensor's header, and the range of its bytes in the body."""
 
     name: str
     datatype: str
@@ -50,18 +50,14 @@ class TensorPlace(NamedTuple):
 
 
 def places_of(tensors: Iterable[Tensor], start: int) -> list[TensorPlace]:
-    """Return where tensors lie whose bytes follow each other from ``start`` on."""
+    """Return the positions of consecutive tensors from ``start`` on."""
     places = []
     for tensor in tensors:
         end = start + len(tensor.data)
+        parameters = dict(tensor.parameters)
         places.append(
             TensorPlace(
-                tensor.name,
-                tensor.datatype,
-                tensor.shape,
-                start,
-                end,
-                dict(tensor.parameters),
+                tensor.name, tensor.datatype, tensor.shape, start, end, parameters
             )
         )
         start = end
@@ -77,21 +73,20 @@ def tensors_at(places: Iterable[TensorPlace], body: memoryview) -> list[Tensor]:
 
 
 def is_plain(tensors: Sequence[Tensor], raw_bytes: int) -> bool:
-    """Return whether all tensors are raw, and of datatypes whose bytes may have any value."""
+    """Return whether all tensors are raw and need no check of their bytes."""
     sizes = [len(tensor.data) for tensor in tensors if tensor.datatype not in _CHECKED]
     return len(sizes) == len(tensors) and sum(sizes) == raw_bytes > 0
 
 
 def header_key(tensors: Iterable[Tensor]) -> tuple[Any, ...] | None:
-    """Return what the JSON part of raw tensors depends on; None where it changes each time."""
+    """Return the cache key of raw tensors; None if they are not cacheable."""
     entries = []
     for tensor in tensors:
-        # Elements of no bytes are left out, and the lengths of texts are only known once they are written.
-        if (
-            tensor.parameters
-            or not isinstance(tensor.data, memoryview)
-            or not tensor.data.nbytes
-        ):
+        # Empty tensors have no binary data, and the length of BYTES is only known after
+        # encoding.
+        if tensor.parameters or not isinstance(tensor.data, memoryview):
+            return None
+        if not tensor.data.nbytes:
             return None
         entries.append((tensor.name, tensor.datatype, tensor.shape, tensor.data.nbytes))
     return tuple(entries)

@@ -1,9 +1,9 @@
-"""A tensor between bytes and a framework's arrays, and its two wire forms: JSON values and raw bytes.
+"""A tensor and its two wire forms: JSON values and raw bytes.
 
-Parsing raises ApiError INVALID_TENSOR for every fault, with its location.
+Parsing raises ApiError INVALID_TENSOR with a location.
 
-Nothing is copied that can be referenced: the raw form of a tensor is a slice of the request body, and
-``numpy.asarray(tensor)`` looks at those same bytes through the array interface protocol.
+Data is referenced rather than copied: a raw tensor is a slice of the request body, and
+``numpy.asarray(tensor)`` shares that memory through the array interface protocol.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ class Tensor:
 
     Attributes:
         datatype: a key of :data:`~pocketserve_wire.datatypes.DATATYPES`.
-        data: the elements as contiguous little-endian bytes; for BYTES a sequence of ``bytes`` objects.
-        parameters: the tensor's own parameters, without those that describe its encoding.
+        data: the elements as contiguous little-endian bytes; for BYTES a sequence of
+            ``bytes`` objects.
+        parameters: the tensor's own parameters, without those of its encoding.
     """
 
     name: str
@@ -42,7 +43,10 @@ class Tensor:
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
-        """Return NumPy's array interface, version 3: ``numpy.asarray(tensor)`` shares the memory (not for BYTES)."""
+        """Return NumPy's array interface, version 3, which shares the memory.
+
+        BYTES tensors have none.
+        """
         if self.datatype == "BYTES":
             raise AttributeError("a BYTES tensor has no buffer; read .data")
         return {
@@ -65,7 +69,7 @@ def parse_shape(value: object, location: str) -> tuple[int, ...]:
             location, f"shape must be an array of integers, not {json_type(value)}"
         )
     if any(type(dim) is not int for dim in value):
-        raise invalid(location, "shape must hold integers only")
+        raise invalid(location, "shape must contain integers only")
     if len(value) > MAX_RANK:
         raise invalid(
             location, f"shape has {len(value)} dimensions, the limit is {MAX_RANK}"
@@ -73,9 +77,10 @@ def parse_shape(value: object, location: str) -> tuple[int, ...]:
     if any(dim < 0 for dim in value):
         raise invalid(
             location,
-            f"shape {value!s:.80} has a negative dimension; a request states every size",
+            f"shape {value!s:.80} has a negative dimension; "
+            "a request states every size",
         )
-    # Zeros are left out of the product: NumPy multiplies the other dimensions of an empty array too.
+    # Without zeros: NumPy multiplies the other dimensions of an empty array, too.
     if element_count(dim for dim in value if dim) > MAX_ELEMENTS:
         raise invalid(
             location, f"shape {value!s:.80} has more than {MAX_ELEMENTS} elements"
@@ -84,7 +89,7 @@ def parse_shape(value: object, location: str) -> tuple[int, ...]:
 
 
 def parse_datatype(value: object, location: str) -> Datatype:
-    """Look a datatype up by its exact name."""
+    """Return the datatype with this exact name."""
     datatype = DATATYPES.get(value) if isinstance(value, str) else None
     if datatype is None:
         raise invalid(
@@ -97,21 +102,23 @@ def parse_datatype(value: object, location: str) -> Datatype:
 def from_json_values(
     values: object, datatype: Datatype, shape: tuple[int, ...], location: str
 ) -> memoryview | list[bytes]:
-    """Turn a JSON ``data`` member into elements.
+    """Convert a JSON ``data`` member to elements.
 
-    Any nesting is accepted, as Triton does: the array is flattened and only the element count is compared.
+    Any nesting is accepted, as in Triton: the array is flattened, and only the number
+    of elements must match.
 
     Raises:
-        ApiError: INVALID_TENSOR for a wrong count, a wrong type or a value out of range.
+        ApiError: INVALID_TENSOR for a wrong count or type, or a value out of range.
     """
     if not isinstance(values, list):
         raise invalid(location, f"data must be an array, not {json_type(values)}")
     flat: list[Any] = []
     _flatten(values, flat, 1, location)
-    if len(flat) != element_count(shape):
+    count = element_count(shape)
+    if len(flat) != count:
         raise invalid(
             location,
-            f"shape {list(shape)} needs {element_count(shape)} elements, data has {len(flat)}",
+            f"shape {list(shape)} needs {count} elements, data has {len(flat)}",
         )
     if datatype.name == "BYTES":
         return _strings(flat, location)
@@ -121,7 +128,7 @@ def from_json_values(
 def from_raw(
     raw: memoryview, datatype: Datatype, shape: tuple[int, ...], location: str
 ) -> memoryview | list[bytes]:
-    """Check a tensor's raw bytes; fixed-size elements are referenced, not copied."""
+    """Check a tensor's raw bytes; only BYTES elements are copied."""
     count = element_count(shape)
     if datatype.name == "BYTES":
         return _split_bytes(raw, count, location)
@@ -135,43 +142,44 @@ def from_raw(
 
 
 def to_raw(tensor: Tensor) -> memoryview:
-    """Return the raw wire form: the tensor's own memory, or for BYTES the elements behind 4-byte lengths."""
+    """Return the raw wire form of a tensor.
+
+    This is the tensor's own memory, or for BYTES each element behind a 4-byte length.
+    """
     if isinstance(tensor.data, memoryview):
         return tensor.data
-    return memoryview(
-        b"".join(
-            part
-            for element in tensor.data
-            for part in (_U32.pack(len(element)), element)
-        )
-    )
+    parts = []
+    for element in tensor.data:
+        parts += [_U32.pack(len(element)), element]
+    return memoryview(b"".join(parts))
 
 
 def to_json_values(tensor: Tensor) -> list[Any]:
     """Return the elements as a flat JSON array, row-major.
 
-    FP32 is printed as the double of the same value, so that reading it back gives the identical float.
+    FP32 values are printed as doubles, so that parsing returns the identical float.
 
     Raises:
-        ApiError: INVALID_REQUEST for FP16 and BF16, which have no JSON form, and for BYTES that are not UTF-8.
+        ApiError: INVALID_REQUEST for FP16 and BF16, which have no JSON form, and for
+            BYTES that are not UTF-8.
     """
     if not isinstance(tensor.data, memoryview):
         try:
             return [element.decode("utf-8") for element in tensor.data]
         except UnicodeDecodeError:
-            raise _needs_binary(tensor, "holds bytes that are not UTF-8") from None
+            raise _needs_binary(tensor, "contains bytes that are not UTF-8") from None
     if tensor.datatype == "BOOL":
         return [byte != 0 for byte in tensor.data]
     code = DATATYPES[tensor.datatype].array_code
     if code is None:
-        raise _needs_binary(tensor, f"is {tensor.datatype}, which JSON cannot hold")
+        raise _needs_binary(tensor, f"is {tensor.datatype}, which JSON cannot express")
     values: array.array[Any] = array.array(code)
     values.frombytes(tensor.data)
     return values.tolist()
 
 
 def invalid(location: str, detail: str) -> ApiError:
-    """Return an INVALID_TENSOR error that starts with the place of the fault."""
+    """Return an INVALID_TENSOR error that starts with the location."""
     return ApiError(ErrorCode.INVALID_TENSOR, f"{location}: {detail}")
 
 
@@ -196,7 +204,7 @@ def _strings(flat: list[Any], location: str) -> list[bytes]:
     except UnicodeEncodeError:
         raise invalid(
             location,
-            "a string holds half of a surrogate pair, which is not Unicode text",
+            "a string contains half of a surrogate pair, which is not Unicode text",
         ) from None
 
 
@@ -218,17 +226,22 @@ def _numbers(
     try:
         return array.array(code, flat)
     except OverflowError:
-        bits = datatype.itemsize * 8
-        low, high = (
-            (0, 2**bits - 1)
-            if name.startswith("U")
-            else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
-        )
+        low, high = _integer_range(datatype)
         index = next(i for i, value in enumerate(flat) if not low <= value <= high)
+        shown = _show(flat[index])
         raise invalid(
             location,
-            f"data[{index}] is {_show(flat[index])}, but {name} holds {low} to {high}",
+            f"data[{index}] is {shown}, but {name} ranges from {low} to {high}",
         ) from None
+
+
+def _integer_range(datatype: Datatype) -> tuple[int, int]:
+    """Return the lowest and highest value of an integer datatype."""
+    bits = datatype.itemsize * 8
+    if datatype.name.startswith("U"):
+        return 0, 2**bits - 1
+    half: int = 2 ** (bits - 1)
+    return -half, half - 1
 
 
 def _floats(flat: list[Any], code: str, name: str, location: str) -> array.array[Any]:
@@ -239,15 +252,23 @@ def _floats(flat: list[Any], code: str, name: str, location: str) -> array.array
     except OverflowError:
         raise invalid(location, f"a number is too large for {name}") from None
     if math.inf in packed or -math.inf in packed:
-        for index, value in enumerate(flat):
-            if math.isinf(packed[index]) and (
-                not math.isinf(value) or is_too_large(value)
-            ):
-                text = "beyond 1.8e308" if math.isinf(value) else repr(value)
-                raise invalid(
-                    location, f"data[{index}] is {text}, which is too large for {name}"
-                )
+        _reject_overflow(flat, packed, name, location)
     return packed
+
+
+def _reject_overflow(
+    flat: list[Any], packed: array.array[Any], name: str, location: str
+) -> None:
+    """Raise if a number became infinite, by parsing or by packing."""
+    for index, value in enumerate(flat):
+        if not math.isinf(packed[index]):
+            continue
+        if math.isinf(value) and not is_too_large(value):
+            continue
+        text = "beyond 1.8e308" if math.isinf(value) else repr(value)
+        raise invalid(
+            location, f"data[{index}] is {text}, which is too large for {name}"
+        )
 
 
 def _check_types(
@@ -262,32 +283,34 @@ def _check_types(
 
 
 def _split_bytes(raw: memoryview, count: int, location: str) -> list[bytes]:
-    if count * _U32.size > raw.nbytes:
+    size = raw.nbytes
+    least = count * _U32.size
+    if least > size:
         raise invalid(
-            location,
-            f"{count} BYTES elements need at least {count * _U32.size} bytes, got {raw.nbytes}",
+            location, f"{count} BYTES elements need at least {least} bytes, got {size}"
         )
     elements: list[bytes] = []
     offset = 0
     for index in range(count):
-        if offset + _U32.size > raw.nbytes:
+        if offset + _U32.size > size:
             raise invalid(
                 location,
-                f"BYTES element {index} has no length: the data ends at byte {raw.nbytes}",
+                f"BYTES element {index} has no length: the data ends at byte {size}",
             )
         (length,) = _U32.unpack_from(raw, offset)
         offset += _U32.size
-        if length > raw.nbytes - offset:
+        left = size - offset
+        if length > left:
             raise invalid(
                 location,
-                f"BYTES element {index} says {length} bytes, only {raw.nbytes - offset} follow",
+                f"BYTES element {index} says {length} bytes, only {left} follow",
             )
         elements.append(bytes(raw[offset : offset + length]))
         offset += length
-    if offset != raw.nbytes:
+    if offset != size:
         raise invalid(
             location,
-            f"{raw.nbytes - offset} bytes follow the last of {count} BYTES elements",
+            f"{size - offset} bytes follow the last of {count} BYTES elements",
         )
     return elements
 
@@ -300,7 +323,7 @@ def _needs_binary(tensor: Tensor, reason: str) -> ApiError:
 
 
 def _show(value: object) -> str:
-    """Return a value as the caller wrote it, cut to a bounded length."""
+    """Format a value as the client wrote it, cut to a bounded length."""
     if isinstance(value, list | dict):
         return json_type(value)
     if value is None or isinstance(value, bool | float):

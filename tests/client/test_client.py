@@ -384,9 +384,9 @@ def test_an_array_is_the_input_tensor(client):
             "arrays of numbers, not of <U1: give a list, or send tensors with infer()",
         ),
         (np.array([object()]), "not of object"),
-        (object(), "this is a object; tensors by name go to infer()"),
-        ([{1, 2}], "this is a set"),
-        ({"a": b"x"}, "this is a bytes"),
+        (object(), "not a object; tensors by name go to infer()"),
+        ([{1, 2}], "not a set"),
+        ({"a": b"x"}, "not a bytes"),
     ],
 )
 def test_what_cannot_be_sent_is_told_before_it_is(data, said):

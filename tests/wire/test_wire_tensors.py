@@ -200,7 +200,7 @@ def test_data_absent_or_null(data: object) -> None:
 @pytest.mark.parametrize(
     ("datatype", "data", "part"),
     [
-        ("UINT8", "[1, 300]", r"data\[1\] is 300, but UINT8 holds 0 to 255"),
+        ("UINT8", "[1, 300]", r"data\[1\] is 300, but UINT8 ranges from 0 to 255"),
         ("INT32", "[1.0, 2]", r"data\[0\] is 1.0, but INT32 takes integers"),
         ("BOOL", "[true, 1]", r"data\[1\] is 1, but BOOL takes true or false"),
         (
@@ -212,7 +212,7 @@ def test_data_absent_or_null(data: object) -> None:
         ("INT8", "[0, null]", r"data\[1\] is null"),
         ("INT8", "[NaN, 0]", r"data\[0\] is NaN"),
         ("FP16", "[1, 2]", "binary"),
-        ("INT64", "[" + "9" * 4000 + ",1]", "over 30 digits, but INT64 holds"),
+        ("INT64", "[" + "9" * 4000 + ",1]", "over 30 digits, but INT64 ranges"),
     ],
 )
 def test_errors_name_the_element(datatype: str, data: str, part: str) -> None:

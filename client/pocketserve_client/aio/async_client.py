@@ -25,18 +25,19 @@ from pocketserve_client.inputs import Files, RawInput, is_list_of_files
 from pocketserve_client.transport import LabelledAnswer, Outputs, Picture
 
 MAX_AT_ONCE = 64
-"""Calls of one client under way together, each with a thread; further ones wait for their turn."""
+"""Concurrent calls of one client, each with a thread; further ones wait."""
 
 T = TypeVar("T")
 
 
 class AsyncClient:
-    """A client whose calls are awaited, with the arguments and results of :class:`Client`.
+    """A client whose calls are awaited, with the interface of :class:`Client`.
 
-    Use it with ``async with``, or await :meth:`close`. Cancelling a task cancels its request: the server does not
-    start on it, or its answer is dropped. One event loop at a time may use it.
+    Use it with ``async with``, or await :meth:`close`. Cancelling a task cancels its
+    request: the server does not start it, or its answer is dropped. Only one event loop
+    at a time may use it.
 
-    Args: as of :class:`Client`.
+    Args: see :class:`Client`.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class AsyncClient:
         return repr(self._client).replace("Client", "AsyncClient", 1)
 
     async def close(self) -> None:
-        """Close the connections; calls under way fail."""
+        """Close the connections; calls in progress fail."""
         await run_in_thread(self._client.close)
 
     async def is_ready(self) -> bool:
@@ -79,11 +80,11 @@ class AsyncClient:
         return await self._run(self._client.is_ready)
 
     async def server_metadata(self) -> dict[str, Any]:
-        """Return name, version and protocol extensions of the server."""
+        """Return the server's name, version and protocol extensions."""
         return await self._run(self._client.server_metadata)
 
     async def index(self, *, ready_only: bool = False) -> list[dict[str, Any]]:
-        """Return every version of every model."""
+        """Return all versions of all models."""
         return await self._run(lambda: self._client.index(ready_only=ready_only))
 
     async def models(self) -> list[str]:
@@ -91,13 +92,13 @@ class AsyncClient:
         return await self._run(self._client.models)
 
     async def is_model_ready(self, model: str, version: str | None = None) -> bool:
-        """Return whether a request to the model would be answered."""
+        """Return whether the model accepts requests."""
         return await self._run(lambda: self._client.is_model_ready(model, version))
 
     async def model_metadata(
         self, model: str, version: str | None = None, *, timeout: float | None = None
     ) -> dict[str, Any]:
-        """Return inputs, outputs and versions of a model."""
+        """Return a model's inputs, outputs and versions."""
         return await self._run(
             lambda: self._client.model_metadata(model, version, timeout=timeout)
         )
@@ -105,19 +106,19 @@ class AsyncClient:
     async def model_interface(
         self, model: str, version: str | None = None
     ) -> dict[str, Any]:
-        """Return tensors, calls, labels and the fingerprint of a model."""
+        """Return a model's tensors, calls, labels and fingerprint."""
         return await self._run(lambda: self._client.model_interface(model, version))
 
     async def statistics(
         self, model: str | None = None, version: str | None = None
     ) -> list[dict[str, Any]]:
-        """Return counters of one version, one model or all models."""
+        """Return statistics of one version, one model or all models."""
         return await self._run(lambda: self._client.statistics(model, version))
 
     async def load(
         self, model: str, *, release: bool = False, timeout: float | None = None
     ) -> None:
-        """Load a model, or load it anew after its files have changed."""
+        """Load a model, or reload it after its files have changed."""
         await self._run(
             lambda: self._client.load(model, release=release, timeout=timeout)
         )
@@ -138,7 +139,7 @@ class AsyncClient:
         datatypes: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> Outputs:
-        """Send tensors, get tensors."""
+        """Run a model on tensors."""
 
         def start() -> Call[Outputs]:
             return self._client.async_infer(
@@ -230,17 +231,11 @@ class AsyncClient:
         timeout: float | None = ...,
     ) -> Any: ...
     async def predict(self, model: str, data: RawInput | Files, **options: Any) -> Any:
-        """Send raw input, get a labelled answer; for a list of files, a list of answers."""
+        """Run a model on raw input, or on each of a list of files."""
         if not is_list_of_files(data):
-            return await self._call(
-                lambda: self._client.async_predict(model, data, **options)
-            )
-        return [
-            answer
-            async for answer in self.stream(
-                model, data, at_once=FILES_AT_ONCE, **options
-            )
-        ]
+            return await self._predict_one(model, data, options)
+        answers = self.stream(model, data, at_once=FILES_AT_ONCE, **options)
+        return [answer async for answer in answers]
 
     async def stream(
         self,
@@ -253,8 +248,9 @@ class AsyncClient:
         """Yield the answers to raw inputs, such as a camera's frames, in their order.
 
         Args:
-            inputs: taken as answers come: ``at_once`` of them are under way. Of a sequence's steps, one is.
-            options: those of :meth:`Client.predict`.
+            inputs: consumed as answers arrive: ``at_once`` of them are in progress, or
+                one if they are steps of a sequence.
+            options: see :meth:`Client.predict`.
         """
         if at_once < 1:
             raise ValueError("at_once must be at least 1")
@@ -281,7 +277,7 @@ class AsyncClient:
         sequence_id: int | str | None = None,
         version: str | None = None,
     ) -> AsyncModelSequence:
-        """Return a sequence of requests to a model with a memory, to be used with ``async with``."""
+        """Return a sequence of requests to a stateful model, for ``async with``."""
         return AsyncModelSequence(
             self._client.sequence(model, sequence_id=sequence_id, version=version)
         )
@@ -298,7 +294,7 @@ class AsyncClient:
         return await run_to_its_end(function, self._slots.release)
 
     async def _call(self, start: Callable[[], Call[T]]) -> T:
-        """Start a call on a thread, since it may have to connect, and wait for its answer."""
+        """Start a call on a thread, as it may connect, and await it."""
         async with self._slots:
             started = run_in_thread(start)
             try:
@@ -334,17 +330,17 @@ class AsyncModelSequence:
         return await self._run(lambda: self._sequence.predict(data, **options))
 
     async def close(self) -> None:
-        """End the sequence, after a step that is in progress."""
+        """End the sequence after a step that is in progress."""
         await self._run(self._sequence.close)
 
     async def _run(self, function: Callable[[], T]) -> T:
-        """Run a step; the next one waits for its end, even if the task that waits for it is cancelled."""
+        """Run a step; the next one waits, even if it is cancelled."""
         await self._step.acquire()
         return await run_to_its_end(function, self._step.release)
 
 
 def _cancel_call(started: asyncio.Future[Call[Any]]) -> None:
-    """Cancel a call that was sent after the task that wanted it had been cancelled."""
+    """Cancel a call that started after its task was cancelled."""
     if not started.cancelled() and started.exception() is None:
         run_in_thread(started.result().cancel)
 

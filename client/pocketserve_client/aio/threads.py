@@ -1,4 +1,4 @@
-"""Blocking functions on threads of their own, awaited from asyncio."""
+"""Run blocking functions on threads and await them in asyncio."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ T = TypeVar("T")
 
 
 def run_in_thread(function: Callable[[], T]) -> asyncio.Future[T]:
-    """Run a function on a thread of its own; return a future of the running event loop.
+    """Run a function on its own thread and return a future.
 
-    The thread is a daemon: a program ends without waiting for an answer that nobody awaits any more, unlike with the
-    loop's own executor, whose few threads others need, too.
+    The thread is a daemon, so that a program can end without waiting for an abandoned
+    answer. The loop's own executor has few threads, and would delay the end.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
@@ -33,13 +33,16 @@ def run_in_thread(function: Callable[[], T]) -> asyncio.Future[T]:
 
 
 async def run_to_its_end(function: Callable[[], T], release: Callable[[], None]) -> T:
-    """Run a function on a thread of its own; call ``release`` when it has ended, also if the caller was cancelled."""
+    """Run a function on its own thread, and call ``release`` when it has ended.
+
+    ``release`` is also called if the awaiting task was cancelled.
+    """
     ended = run_in_thread(function)
 
     def on_end(future: asyncio.Future[T]) -> None:
         release()
         if not future.cancelled():
-            future.exception()  # a cancelled caller doesn't ask for it
+            future.exception()  # marks it as retrieved for a cancelled caller
 
     ended.add_done_callback(on_end)
     return await asyncio.shield(ended)

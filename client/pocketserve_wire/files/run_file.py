@@ -1,8 +1,8 @@
-"""Read the run files of servers, which tell whose a port is.
+"""Read the run files of servers, which identify the owner of a port.
 
-A server locks its file for as long as it has its ports; the lock ends with the process. So a locked file that nobody
-but this user can have written proves that its ports belong to a server of this user. A process id would prove nothing:
-it may belong to another process later.
+A server locks its file while it has its ports; the lock ends with the process. So a
+locked file that only this user could have written proves that its ports belong to a
+server of this user. A process id would prove nothing, because it may be reused.
 """
 
 from __future__ import annotations
@@ -18,99 +18,105 @@ from typing import Any, Final, NamedTuple
 from pocketserve_wire.addresses import LOOPBACK
 
 FOLDER: Final = "runs"
-MAX_FILE_BYTES: Final = 32_768  # a path may have 4,096 bytes, each written with six
+MAX_FILE_BYTES: Final = 32_768  # a path may have 4,096 bytes, with six for each in JSON
 MAX_FILES: Final = 64
-LATEST: Final = (
-    253_402_300_799.0  # the end of the year 9999, the last that Python can format
-)
-HOSTS_OF_LOOPBACK: Final = (
-    LOOPBACK,
-    "0.0.0.0",
-)  # addresses whose listener has the port on 127.0.0.1
+LATEST: Final = 253_402_300_799.0  # the end of 9999, the last that Python can format
+HOSTS_OF_LOOPBACK: Final = (LOOPBACK, "0.0.0.0")
+"""Hosts whose listener also has the port on 127.0.0.1."""
 
 
 class Run(NamedTuple):
     """A run of a server."""
 
     pid: int
-    started: float  # seconds since 1970
-    suspended: float | None = (
-        None  # seconds that the device had slept between its start and the run's, if known
-    )
-    boot: str = ""  # identifies the device's start; empty if unknown
+    started: float
+    """Seconds since 1970."""
+    suspended: float | None = None
+    """Seconds of sleep between the starts of the device and of the run, if known."""
+    boot: str = ""
+    """Identifies the device's boot; empty if unknown."""
     ports: tuple[int, ...] = ()
-    http: str = ""  # host and port, such as ``127.0.0.1:8470``
-    models_dir: str = ""  # the folder or model that is served
+    http: str = ""
+    """Host and port, such as ``127.0.0.1:8470``."""
+    models_dir: str = ""
+    """The served folder or model."""
 
 
 def runs(state_dir: Path) -> Iterator[tuple[Path, Run, bool]]:
-    """Yield every run with its file, and whether a living server has locked it; none from an unreadable folder."""
+    """Yield each run with its file, and whether a live server has locked it.
+
+    An unreadable folder has no runs.
+    """
     with contextlib.suppress(OSError):
         for file in sorted((state_dir / FOLDER).glob("[0-9]*.json"))[:MAX_FILES]:
-            if (run := read_run(file)) is not None:
+            run = read_run(file)
+            if run is not None:
                 yield file, *run
 
 
 def http_server(state_dir: Path, port: int) -> Run | None:
-    """Return the running server of this user that has the HTTP port on 127.0.0.1.
+    """Return this user's running server on an HTTP port of 127.0.0.1.
 
-    The same answer before and after connecting proves that the server had the port in between.
+    The same result before and after connecting proves that the server had the port in
+    between.
     """
     addresses = [f"{host}:{port}" for host in HOSTS_OF_LOOPBACK]
-    return next(
-        (run for _, run, locked in runs(state_dir) if locked and run.http in addresses),
-        None,
-    )
+    for _, run, locked in runs(state_dir):
+        if locked and run.http in addresses:
+            return run
+    return None
 
 
 def read_run(path: Path) -> tuple[Run, bool] | None:
-    """Return a file's run, and whether a server has locked it; None for none, or where others could have written it."""
+    """Return a file's run, and whether a server has locked it.
+
+    None means that the file is missing or invalid, or that others could write it.
+    """
+    no_follow = getattr(os, "O_NOFOLLOW", 0)
+    no_wait = getattr(os, "O_NONBLOCK", 0)  # a pipe must not block
     try:
-        # Neither a link nor a FIFO that nobody writes to may lead away or hold up.
-        descriptor = os.open(
-            path,
-            os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0),
-        )
+        descriptor = os.open(path, os.O_RDONLY | no_follow | no_wait)
     except OSError:
         return None
     try:
-        status = os.fstat(descriptor)
-        if (
-            not stat.S_ISREG(status.st_mode)
-            or status.st_uid != os.geteuid()
-            or status.st_mode & 0o022
-        ):
+        if not _is_private(os.fstat(descriptor)):
             return None
-        return _run_of(json.loads(os.read(descriptor, MAX_FILE_BYTES))), _is_locked(
-            descriptor
-        )
+        document = json.loads(os.read(descriptor, MAX_FILE_BYTES))
+        return _run_of(document), _is_locked(descriptor)
     except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
     finally:
         os.close(descriptor)
 
 
+def _is_private(status: os.stat_result) -> bool:
+    """Return whether this is a regular file that only this user can write."""
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+        return False
+    return not status.st_mode & 0o022
+
+
 def _run_of(document: Mapping[str, Any]) -> Run:
     suspended = document["suspended"]
     started = float(document["started"])
     if not 0 <= started <= LATEST:
-        raise ValueError("no date can be made of it")
+        raise ValueError("the start time is out of range")
     return Run(
-        int(document["pid"]),
-        started,
-        None if suspended is None else float(suspended),
-        str(document["boot"]),
-        tuple(int(port) for port in document["ports"]),
-        str(document.get("http", "")),
-        str(document.get("models_dir", "")),
+        pid=int(document["pid"]),
+        started=started,
+        suspended=None if suspended is None else float(suspended),
+        boot=str(document["boot"]),
+        ports=tuple(map(int, document["ports"])),
+        http=str(document.get("http", "")),
+        models_dir=str(document.get("models_dir", "")),
     )
 
 
 def _is_locked(descriptor: int) -> bool:
-    import fcntl  # late: not on every system that the client runs on
+    import fcntl  # late, because some systems that run the client don't have it
 
     try:
-        # Shared: two readers must not take each other for the server.
+        # A shared lock: two readers must not mistake each other for the server.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
