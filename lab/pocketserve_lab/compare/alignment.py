@@ -1,4 +1,7 @@
-"""Match the layers of two versions by order, shape and values: converters fuse, split and transpose them."""
+"""Match the layers of two versions by order, shape and values.
+
+Converters fuse, split and transpose layers.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,12 @@ import numpy as np
 from pocketserve.tensors import Array
 
 SHAPE_SCORE = 0.25
-"""What equal shapes alone are worth beside the correlation: layers after a fault match by their order."""
+"""Score of equal shapes, added to the correlation.
+
+It lets layers after a fault match by their order."""
 
 FUSED_SCORE = 0.35
-"""What it is worth that one operator has its activation inside, and the other is the activation behind it."""
+"""Score of an operator with a fused activation against that activation as a layer."""
 
 ACTIVATIONS = (
     "relu",
@@ -30,10 +35,10 @@ ACTIVATIONS = (
 )
 LINEAR = frozenset({"dense", "fullyconnected", "gemm", "addmm", "matmul", "linear"})
 OPERATOR_SCORE = 0.1
-"""What operators of one name are worth: of several that only rescale, the values correlate alike."""
+"""Score of equal operators: the values of layers that only rescale correlate alike."""
 
 MAX_POINTS = 4096
-"""Values of a layer that the match looks at."""
+"""Values of a layer that are compared."""
 
 
 class Layer(NamedTuple):
@@ -46,11 +51,11 @@ class Layer(NamedTuple):
 
 
 class LayerPair(NamedTuple):
-    """Two layers that correspond; ``array`` is the other's in the first one's layout.
+    """Two corresponding layers; ``array`` is the other's in the first one's layout.
 
     Attributes:
         places: their positions in both lists.
-        view: of :func:`layouts_of`, the one that makes the other's layout the first one's.
+        view: the index in :func:`layouts_of` that gives the first one's layout.
         difference: the norm of the difference, as a share of the first one's norm.
     """
 
@@ -63,66 +68,89 @@ class LayerPair(NamedTuple):
 
 
 def relative_difference(array: Array, reference: Array) -> float:
-    """Return the norm of the difference as a share of the reference's norm; not finite where only one is."""
-    if not (np.isfinite(array).all() and np.isfinite(reference).all()):
-        alike = (array == reference) | (
-            np.isnan(array) & np.isnan(reference)
-        )  # such as the -inf of a mask
-        array, reference = (
-            np.where(alike & ~np.isfinite(reference), 0.0, each)
-            for each in (array, reference)
-        )
-        if not (np.isfinite(array).all() and np.isfinite(reference).all()):
+    """Return the norm of the difference as a share of the reference's norm.
+
+    It is infinite if the two are not finite in the same places.
+    """
+    if not _all_finite(array, reference):
+        equal = (array == reference) | (np.isnan(array) & np.isnan(reference))
+        # Equal infinities, such as the -inf of a mask, are no difference.
+        ignored = equal & ~np.isfinite(reference)
+        array = np.where(ignored, 0.0, array)
+        reference = np.where(ignored, 0.0, reference)
+        if not _all_finite(array, reference):
             return float("inf")
     norm = float(np.linalg.norm(reference))
     distance = float(np.linalg.norm(array - reference))
     return distance / norm if norm else float(distance > 0)
 
 
+def _all_finite(array: Array, reference: Array) -> bool:
+    return bool(np.isfinite(array).all() and np.isfinite(reference).all())
+
+
 def align(first: Sequence[Layer], other: Sequence[Layer]) -> list[LayerPair]:
-    """Return pairs in order, by dynamic programming over the sum of their correlations; some layers stay alone."""
-    views = [list(layouts_of(layer.array)) for layer in other]
-    points = [[_points(view) for view in each] for each in views]
+    """Return matching pairs in order; some layers stay alone.
+
+    Dynamic programming maximises the sum of the pairs' scores.
+    """
+    candidates = [_LayerViews.of(layer) for layer in other]
     scores = np.zeros((len(first), len(other)))
-    layouts = np.zeros((len(first), len(other)), int)
+    views = np.zeros((len(first), len(other)), int)
     for row, layer in enumerate(first):
-        own = _points(layer.array)
-        for column, each in enumerate(views):
-            if sorted(layer.array.shape[1:]) == sorted(each[0].shape[1:]):
-                fits = [
-                    place
-                    for place, view in enumerate(each)
-                    if view.shape == layer.array.shape
-                ]
-                values = [
-                    (_correlation(own, points[column][place]), -place) for place in fits
-                ]
-                if values:
-                    best, place = max(values)
-                    bonus = OPERATOR_SCORE * _is_same_operator(
-                        layer.operator, other[column].operator
-                    )
-                    if _is_fused(first, row, other, column) or _is_fused(
-                        other, column, first, row
-                    ):
-                        bonus = FUSED_SCORE
-                    scores[row, column] = SHAPE_SCORE + best + bonus
-                    layouts[row, column] = -place
-    return [
-        LayerPair(
-            first[row],
-            other[column],
-            array := views[column][layouts[row, column]],
-            (row, column),
-            int(layouts[row, column]),
-            relative_difference(array, first[row].array),
+        points = _points(layer.array)
+        for column, candidate in enumerate(candidates):
+            match = candidate.best_view(layer, points)
+            if match is None:
+                continue
+            correlation, views[row, column] = match
+            bonus = 0.0
+            if _is_same_operator(layer.operator, other[column].operator):
+                bonus = OPERATOR_SCORE
+            first_fused = _is_fused(first, row, other, column)
+            if first_fused or _is_fused(other, column, first, row):
+                bonus = FUSED_SCORE
+            scores[row, column] = SHAPE_SCORE + correlation + bonus
+    pairs = []
+    for row, column in _best_path(scores):
+        view = int(views[row, column])
+        array = candidates[column].views[view]
+        difference = relative_difference(array, first[row].array)
+        places = row, column
+        pairs.append(
+            LayerPair(first[row], other[column], array, places, view, difference)
         )
-        for row, column in _best_path(scores)
-    ]
+    return pairs
+
+
+class _LayerViews(NamedTuple):
+    """A layer in all its layouts, with the points of each."""
+
+    views: list[Array]
+    points: list[Array]
+
+    @staticmethod
+    def of(layer: Layer) -> _LayerViews:
+        views = list(layouts_of(layer.array))
+        return _LayerViews(views, [_points(view) for view in views])
+
+    def best_view(self, layer: Layer, points: Array) -> tuple[float, int] | None:
+        """Return the best correlation and its layout; None if no shape fits.
+
+        The first of equally good layouts counts.
+        """
+        best = None
+        for index, view in enumerate(self.views):
+            if view.shape != layer.array.shape:
+                continue
+            correlation = _correlation(points, self.points[index])
+            if best is None or correlation > best[0]:
+                best = correlation, index
+        return best
 
 
 def layouts_of(array: Array) -> Iterator[Array]:
-    """Yield an array [samples, ...] as it is, with its last axis first, and with its first axis last."""
+    """Yield an array [samples, ...] unchanged, channels first, and channels last."""
     yield array
     if array.ndim > 2:
         yield np.moveaxis(array, -1, 1)
@@ -135,7 +163,9 @@ def _points(array: Array) -> Array:
     values = np.where(np.isfinite(values), values, 0.0)
     centred = values - values.mean()
     norm = np.linalg.norm(centred)
-    return np.asarray(centred / norm if norm else centred)
+    if not norm:
+        return np.asarray(centred)
+    return np.asarray(centred / norm)
 
 
 def _correlation(points: Array, other: Array) -> float:
@@ -145,46 +175,38 @@ def _correlation(points: Array, other: Array) -> float:
 def _is_fused(
     layers: Sequence[Layer], place: int, following: Sequence[Layer], activation: int
 ) -> bool:
-    """Return whether a layer has no activation behind it, and the other one is an activation behind its like."""
-    if (
-        _is_activation(layers[place])
-        or not activation
-        or not _is_activation(following[activation])
-    ):
+    """Return whether a layer has fused the activation that the others have apart."""
+    if _is_activation(layers[place]) or activation == 0:
         return False
-    alone = place + 1 == len(layers) or not _is_activation(layers[place + 1])
-    return alone and _is_same_operator(
-        layers[place].operator, following[activation - 1].operator
-    )
+    if not _is_activation(following[activation]):
+        return False
+    has_next = place + 1 < len(layers)
+    if has_next and _is_activation(layers[place + 1]):
+        return False
+    operator = following[activation - 1].operator
+    return _is_same_operator(layers[place].operator, operator)
 
 
 def _is_activation(layer: Layer) -> bool:
-    return layer.operator.casefold().replace("_", "").startswith(ACTIVATIONS)
+    return _plain_name(layer.operator).startswith(ACTIVATIONS)
 
 
 def _is_same_operator(operator: str, other: str) -> bool:
     """Return whether names such as ``CONV_2D`` and ``Conv`` mean the same."""
-    names = sorted(
-        (operator.casefold().replace("_", ""), other.casefold().replace("_", "")),
-        key=len,
-    )
-    return names[1].startswith(names[0]) or set(names) <= LINEAR
+    a, b = _plain_name(operator), _plain_name(other)
+    if a in LINEAR and b in LINEAR:
+        return True
+    return a.startswith(b) or b.startswith(a)
+
+
+def _plain_name(operator: str) -> str:
+    return operator.casefold().replace("_", "")
 
 
 def _best_path(scores: Array) -> Iterator[tuple[int, int]]:
-    """Yield the places of the pairs with the largest sum, both ascending."""
+    """Yield the pairs with the largest sum, both positions ascending."""
     rows, columns = scores.shape
-    best = np.zeros((rows + 1, columns + 1))
-    for row in range(rows - 1, -1, -1):
-        for column in range(columns - 1, -1, -1):
-            paired = (
-                scores[row, column] + best[row + 1, column + 1]
-                if scores[row, column]
-                else 0.0
-            )
-            best[row, column] = max(
-                paired, best[row + 1, column], best[row, column + 1]
-            )
+    best = _best_sums(scores)
     row = column = 0
     while row < rows and column < columns:
         score = scores[row, column]
@@ -195,3 +217,17 @@ def _best_path(scores: Array) -> Iterator[tuple[int, int]]:
             row += 1
         else:
             column += 1
+
+
+def _best_sums(scores: Array) -> Array:
+    """Return the largest sum of pairs from each position on."""
+    rows, columns = scores.shape
+    best = np.zeros((rows + 1, columns + 1))
+    for row in range(rows - 1, -1, -1):
+        for column in range(columns - 1, -1, -1):
+            alone = max(best[row + 1, column], best[row, column + 1])
+            score = scores[row, column]
+            if score:
+                alone = max(alone, score + best[row + 1, column + 1])
+            best[row, column] = alone
+    return best

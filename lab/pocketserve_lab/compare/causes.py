@@ -1,11 +1,12 @@
-"""The usual causes of a layer that differs, told apart by experiments: on its values, and on the other version's input.
+"""The usual causes of a layer that differs, identified by experiments.
 
-Each check returns a :class:`Cause` where it explains the difference within the bound, else None.
+An experiment changes the layer's values, or the other version's input. Each check
+returns a :class:`Cause` if it explains the difference within the bound, else None.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -14,20 +15,25 @@ import numpy as np
 from pocketserve.tensors import Array
 from pocketserve_lab.compare.alignment import Layer, LayerPair, relative_difference
 
-RunChanged = Callable[[Callable[[Array], Array]], Array]
-"""Run the other version with its input changed by a function; return the layer in question in the first's layout."""
+InputFunction = Callable[[Array], Array]
+RunChanged = Callable[[InputFunction], Array]
+"""Run the other version with its input changed by a function.
+
+Returns the layer in question in the first version's layout."""
 
 MAX_STEPS = 24
-"""Values that a layer of too wide a range still takes."""
+"""Most distinct values of a layer whose range was calibrated too wide."""
 
 MAX_CHANNELS = 16
 FIT_ROUNDS = 15
-LEAST_VALUES, LEAST_SEEN = 8, 0.1
-"""Of a channel, values that a scale and a shift are fitted to; and the share of all that no ReLU has cut off."""
-IMAGENET_MEAN, IMAGENET_STD = (
-    np.array([0.485, 0.456, 0.406]),
-    np.array([0.229, 0.224, 0.225]),
-)
+LEAST_VALUES = 8
+"""Values that a channel needs for a fit of scale and shift."""
+
+LEAST_SEEN = 0.1
+"""Share of all values that a fit needs, without those that a ReLU cut off."""
+
+IMAGENET_MEAN = np.array([0.485, 0.456, 0.406])
+IMAGENET_STD = np.array([0.229, 0.224, 0.225])
 PIXEL_MEANS = np.array([123.675, 116.28, 103.53])
 CONVENTIONS: Mapping[str, tuple[Array | float, Array | float]] = {
     "0 to 1": (1.0, 0.0),
@@ -36,17 +42,28 @@ CONVENTIONS: Mapping[str, tuple[Array | float, Array | float]] = {
     "ImageNet's mean and deviation": (1 / IMAGENET_STD, -IMAGENET_MEAN / IMAGENET_STD),
     "0 to 255 less ImageNet's mean": (255.0, -PIXEL_MEANS),
 }
-"""Usual inputs, as scale and shift of a pixel between 0 and 1; three numbers are for red, green and blue."""
+"""Usual inputs, as scale and shift of a pixel between 0 and 1.
+
+Three numbers are for red, green and blue."""
+
+
+def _sigmoid(x: Array) -> Array:
+    return np.asarray(1 / (1 + np.exp(-np.clip(x, -60, 60))))
+
+
+def _leaky_relu(x: Array, slope: float) -> Array:
+    return np.where(x < 0, slope * x, x)
+
 
 ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
     "ReLU": lambda x: np.maximum(x, 0),
     "ReLU6": lambda x: np.clip(x, 0, 6),
-    "sigmoid": lambda x: 1 / (1 + np.exp(-np.clip(x, -60, 60))),
+    "sigmoid": _sigmoid,
     "tanh": np.tanh,
     "hard swish": lambda x: x * np.clip(x + 3, 0, 6) / 6,
-    "SiLU": lambda x: x / (1 + np.exp(-np.clip(x, -60, 60))),
-    "leaky ReLU (0.01)": lambda x: np.where(x < 0, 0.01 * x, x),
-    "leaky ReLU (0.2)": lambda x: np.where(x < 0, 0.2 * x, x),
+    "SiLU": lambda x: x * _sigmoid(x),
+    "leaky ReLU (0.01)": partial(_leaky_relu, slope=0.01),
+    "leaky ReLU (0.2)": partial(_leaky_relu, slope=0.2),
 }
 
 
@@ -54,8 +71,8 @@ class Cause(NamedTuple):
     """An explanation.
 
     Attributes:
-        kind: ``preprocessing``, ``channels``, ``layout``, ``activation``, ``calibration``, ``weights``,
-            ``overflow``, ``rounding`` or ``operator``.
+        kind: ``preprocessing``, ``channels``, ``layout``, ``activation``,
+            ``calibration``, ``weights``, ``overflow``, ``rounding`` or ``operator``.
         sentence: for people; ``A`` and ``B`` are the two versions.
     """
 
@@ -64,32 +81,45 @@ class Cause(NamedTuple):
 
 
 def overflow(pair: LayerPair) -> Cause | None:
-    """Tell numbers that have become infinite or NaN in one version, which no other experiment can be made on."""
-    finite = np.isfinite(pair.first.array), np.isfinite(pair.array)
-    for name, layer, not_finite in (
-        ("B", pair.other, finite[0] & ~finite[1]),
-        ("A", pair.first, finite[1] & ~finite[0]),
-    ):
-        if not_finite.any():
-            part = (
-                f"{not_finite.sum():,} of {not_finite.size:,} numbers "
-                f"of {name}'s {layer.operator} {layer.name[:60]!r}"
-            )
-            reason = "they exceed what its type holds, as half floats do beyond 65,504"
-            return Cause(
-                "overflow",
-                f"{part} are infinite or NaN where the other version's are finite: {reason}",
-            )
+    """Find numbers that are infinite or NaN in one version only.
+
+    No other experiment works on them.
+    """
+    finite_a, finite_b = np.isfinite(pair.first.array), np.isfinite(pair.array)
+    only_b = finite_a & ~finite_b
+    if only_b.any():
+        return _overflow_of("B", pair.other, only_b)
+    only_a = finite_b & ~finite_a
+    if only_a.any():
+        return _overflow_of("A", pair.first, only_a)
     return None
 
 
+def _overflow_of(version: str, layer: Layer, overflown: Array) -> Cause:
+    return Cause(
+        "overflow",
+        f"{overflown.sum():,} of {overflown.size:,} numbers of {version}'s "
+        f"{_described(layer)} are infinite or NaN where the other version's are "
+        "finite: they exceed the range of its type, as half floats do beyond 65,504",
+    )
+
+
+def _name_of(layer: Layer) -> str:
+    return repr(layer.name[:60])
+
+
+def _described(layer: Layer) -> str:
+    return f"{layer.operator} {_name_of(layer)}"
+
+
 def rounding(pairs: Sequence[LayerPair]) -> Cause:
-    """Tell differences that grow from layer to layer, of which none stands out."""
+    """Return the cause of differences that grow gradually from layer to layer."""
     return Cause(
         "rounding",
-        "the difference grows little by little, as that of rounded weights and sums does, to "
-        f"{pairs[-1].difference:.1%} in the last layer; none stands out, so that no layer is at fault. What it costs, "
-        "compare says with labelled --data; if that is too much, calibrate with more samples like yours, or take fp16",
+        "the difference grows gradually, as that of rounded weights and sums does, to "
+        f"{pairs[-1].difference:.1%} in the last layer; no single layer is at fault. "
+        "Compare with labelled --data to see the effect on accuracy; if it is too "
+        "large, calibrate with more samples like yours, or use fp16",
     )
 
 
@@ -104,37 +134,38 @@ def explain(
     """Return the likeliest cause of the first pair that differs.
 
     Args:
-        before: the pair before it, which agrees; None where this is the input.
-        skipped: layers of both versions between the two pairs that have no counterpart.
-        rerun: None where the input cannot be changed, or is not what this layer reads first.
+        before: the pair before it, which agrees; None if this is the input.
+        skipped: layers of both versions between the two pairs, without a counterpart.
+        rerun: None if the input cannot be changed, or this layer does not read it
+            first.
         image: the other version's input [samples, ...], for ``rerun``.
     """
-    # An explanation has to leave less than there was; what was different before, it cannot explain.
+    # An explanation must leave a smaller difference than there was, but it cannot
+    # explain the difference of earlier layers.
     earlier = before.difference if before is not None else 0.0
     bound = min(max(bound, 1.5 * earlier), 0.6 * pair.difference)
     checks: list[Callable[[], Cause | None]] = [
-        lambda: _replaced_activation(pair, before, bound),
-        lambda: _activation(pair, bound),
-        lambda: (
-            _missing_activation(before, skipped, bound) if before is not None else None
-        ),
-        lambda: _cut_range(pair, bound),
-        lambda: _coarse_steps(pair),
-        lambda: _order(pair, bound),
+        partial(_replaced_activation, pair, before, bound),
+        partial(_activation, pair, bound),
+        partial(_missing_activation, before, skipped, bound),
+        partial(_cut_range, pair, bound),
+        partial(_coarse_steps, pair),
+        partial(_order, pair, bound),
     ]
     if before is None:
-        checks.append(lambda: _affine_input(pair, bound))
+        checks.append(partial(_affine_input, pair, bound))
     if rerun is not None and image is not None:
-        checks.append(lambda: _changed_input(pair, rerun, image, bound))
-    checks.append(lambda: _channel_factors(pair, bound))
+        checks.append(partial(_changed_input, pair, rerun, image, bound))
+    checks.append(partial(_channel_factors, pair, bound))
     for check in checks:
-        if (cause := check()) is not None:
+        cause = check()
+        if cause is not None:
             return cause
-    operator = f"{pair.other.operator} {pair.other.name[:60]!r}"
     return Cause(
         "operator",
-        f"B's {operator} computes something else from the same input: its weights differ, or the operator was "
-        f"replaced by one that is not the same as A's {pair.first.operator}",
+        f"B's {_described(pair.other)} computes something else from the same input: "
+        "its weights differ, or the operator was replaced by one that is not the same "
+        f"as A's {pair.first.operator}",
     )
 
 
@@ -143,30 +174,32 @@ def _activation(pair: LayerPair, bound: float) -> Cause | None:
     a, b = pair.first.array, pair.array
     if relative_difference(b, a) <= 2 * bound:
         return None
-    if (name := _fitting(a, b, bound)) is not None:
+    name = _fitting(a, b, bound)
+    if name is not None:
+        layer = _name_of(pair.other)
         return Cause(
-            "activation",
-            f"B has a {name} in {pair.other.name[:60]!r} that A does not have there",
+            "activation", f"B has a {name} in {layer} that A does not have there"
         )
-    if (name := _fitting(b, a, bound)) is not None:
-        return Cause(
-            "activation", f"the {name} of A's {pair.first.name[:60]!r} is missing in B"
-        )
+    name = _fitting(b, a, bound)
+    if name is not None:
+        layer = _name_of(pair.first)
+        return Cause("activation", f"the {name} of A's {layer} is missing in B")
     return None
 
 
 def _fitting(values: Array, results: Array, bound: float) -> str | None:
-    """Return the plainest activation that makes results of values about as well as the best one does."""
-    differences = {
-        name: relative_difference(function(values), results)
-        for name, function in ACTIVATIONS.items()
-    }
+    """Return the activation that turns values into results.
+
+    Of several that fit about equally well, the simplest one.
+    """
+    differences = {}
+    for name, function in ACTIVATIONS.items():
+        differences[name] = relative_difference(function(values), results)
     best = min(differences.values())
-    return (
-        next(name for name, each in differences.items() if each <= 1.2 * best + 1e-6)
-        if best <= bound
-        else None
-    )
+    if best > bound:
+        return None
+    enough = 1.2 * best + 1e-6
+    return next(name for name, each in differences.items() if each <= enough)
 
 
 def _replaced_activation(
@@ -176,72 +209,77 @@ def _replaced_activation(
     a, b = pair.first.array, pair.array
     if before is None or before.first.array.shape != a.shape:
         return None
-    results = {
-        name: function(before.first.array) for name, function in ACTIVATIONS.items()
-    }
-
-    def nearest(layer: np.ndarray) -> str:
-        return min(results, key=lambda name: relative_difference(results[name], layer))
-
-    own = nearest(a)
-    other = nearest(b)
-    if (
-        own == other
-        or max(
-            relative_difference(results[own], a), relative_difference(results[other], b)
-        )
-        > bound / 2
-    ):
+    own, own_difference = _nearest_activation(before.first.array, a)
+    other, other_difference = _nearest_activation(before.first.array, b)
+    if own == other or max(own_difference, other_difference) > bound / 2:
         return None
     return Cause(
-        "activation", f"A has a {own} in {pair.first.name[:60]!r} where B has a {other}"
+        "activation", f"A has a {own} in {_name_of(pair.first)} where B has a {other}"
     )
 
 
+def _nearest_activation(values: Array, results: Array) -> tuple[str, float]:
+    """Return the activation that fits best, and its relative difference."""
+    differences = {}
+    for name, function in ACTIVATIONS.items():
+        differences[name] = relative_difference(function(values), results)
+    nearest = min(differences, key=lambda name: differences[name])
+    return nearest, differences[nearest]
+
+
 def _missing_activation(
-    before: LayerPair, skipped: tuple[Sequence[Layer], Sequence[Layer]], bound: float
+    before: LayerPair | None,
+    skipped: tuple[Sequence[Layer], Sequence[Layer]],
+    bound: float,
 ) -> Cause | None:
-    """Look for an activation between two pairs that has no counterpart, because its input is the other's output."""
-    for layers, owner, lacking in ((skipped[0], "A", "B"), (skipped[1], "B", "A")):
-        base = before.first.array if owner == "A" else before.other.array
-        for layer in layers:
-            for name, function in ACTIVATIONS.items():
-                changes = (
-                    layer.array.shape == base.shape
-                    and relative_difference(layer.array, base) > bound
-                )
-                if (
-                    changes
-                    and relative_difference(function(base), layer.array) <= bound
-                ):
-                    return Cause(
-                        "activation",
-                        f"the {name} of {owner}'s {layer.name[:60]!r} is missing in {lacking}",
-                    )
+    """Look for an activation between two pairs that has no counterpart.
+
+    The alignment leaves it alone because its input matches the other's output.
+    """
+    if before is None:
+        return None
+    for layer in skipped[0]:
+        name = _activation_of(before.first.array, layer.array, bound)
+        if name is not None:
+            text = f"the {name} of A's {_name_of(layer)} is missing in B"
+            return Cause("activation", text)
+    for layer in skipped[1]:
+        name = _activation_of(before.other.array, layer.array, bound)
+        if name is not None:
+            text = f"the {name} of B's {_name_of(layer)} is missing in A"
+            return Cause("activation", text)
+    return None
+
+
+def _activation_of(values: Array, results: Array, bound: float) -> str | None:
+    """Return the first activation that explains how results differ from values."""
+    if values.shape != results.shape or relative_difference(results, values) <= bound:
+        return None
+    for name, function in ACTIVATIONS.items():
+        if relative_difference(function(values), results) <= bound:
+            return name
     return None
 
 
 def _cut_range(pair: LayerPair, bound: float) -> Cause | None:
-    """Look for values that are cut off at the ends of a range that was calibrated too narrow."""
+    """Look for values that are cut off because the calibrated range is too narrow."""
     a, b = pair.first.array, pair.array
     low, high = float(b.min()), float(b.max())
     outside = float(np.mean((a < low - 1e-6) | (a > high + 1e-6)))
-    if (
-        outside > 0.001
-        and low < high
-        and relative_difference(np.clip(a, low, high), b) <= bound
-    ):
-        return Cause(
-            "calibration",
-            f"B cuts {pair.other.name[:60]!r} off at {low:.4g} and {high:.4g}, where A reaches {a.min():.4g} to "
-            f"{a.max():.4g} ({outside:.1%} of the values): the range was calibrated too narrow, on samples "
-            "unlike these",
-        )
-    return None
+    if outside <= 0.001 or low >= high:
+        return None
+    if relative_difference(np.clip(a, low, high), b) > bound:
+        return None
+    return Cause(
+        "calibration",
+        f"B cuts {_name_of(pair.other)} off at {low:.4g} and {high:.4g}, where A "
+        f"reaches {a.min():.4g} to {a.max():.4g} ({outside:.1%} of the values): the "
+        "range was calibrated too narrow, on samples unlike these",
+    )
 
 
 def _coarse_steps(pair: LayerPair) -> Cause | None:
-    """Look for values that fall onto a few steps of a range that was calibrated too wide."""
+    """Look for values in few steps because the calibrated range is too wide."""
     a, b = pair.first.array, pair.array
     levels = np.unique(b)
     if not 2 <= len(levels) <= MAX_STEPS or len(np.unique(a)) < 10 * len(levels):
@@ -251,106 +289,102 @@ def _coarse_steps(pair: LayerPair) -> Cause | None:
         return None
     return Cause(
         "calibration",
-        f"B's {pair.other.name[:60]!r} takes {len(levels)} values only, {step:.3g} apart: the range was calibrated too "
-        "wide, by an outlier or on other data",
+        f"B's {_name_of(pair.other)} takes {len(levels)} values only, {step:.3g} apart: "
+        "the range was calibrated too wide, by an outlier or on other data",
     )
 
 
 def _order(pair: LayerPair, bound: float) -> Cause | None:
     """Look for the same numbers in another order."""
     a, b = pair.first.array, pair.array
-    for axis in range(1, a.ndim):
-        if (
-            a.ndim == 4
-            and a.shape[axis] in (3, 4)
-            and relative_difference(_swapped(b, axis), a) <= bound
-        ):
+    for axis in _colour_axes(a, range(1, a.ndim)):
+        if relative_difference(_swapped(b, axis), a) <= bound:
             return Cause(
                 "channels", "B has the channels in the opposite order (RGB and BGR)"
             )
     rows = len(a)
-    if (
-        relative_difference(np.sort(b.reshape(rows, -1)), np.sort(a.reshape(rows, -1)))
-        <= bound / 10
-    ):
-        return Cause(
-            "layout",
-            f"{pair.other.name[:60]!r} of B has the same numbers as A in another order: an axis was swapped, or the "
-            "tensor was flattened in the other layout (NCHW and NHWC)",
-        )
-    return None
+    sorted_a, sorted_b = np.sort(a.reshape(rows, -1)), np.sort(b.reshape(rows, -1))
+    if relative_difference(sorted_b, sorted_a) > bound / 10:
+        return None
+    return Cause(
+        "layout",
+        f"{_name_of(pair.other)} of B has the same numbers as A in another order: an "
+        "axis was swapped, or the tensor was flattened in the other layout (NCHW and "
+        "NHWC)",
+    )
+
+
+def _colour_axes(array: Array, axes: Iterable[int]) -> list[int]:
+    """Return those axes of pictures that have three or four channels."""
+    if array.ndim != 4:
+        return []
+    return [axis for axis in axes if array.shape[axis] in (3, 4)]
 
 
 def _affine_input(pair: LayerPair, bound: float) -> Cause | None:
-    """Compare two inputs that the task itself made differently."""
+    """Compare two inputs that the task itself prepared differently."""
     a, b = pair.first.array, pair.array
     axes = tuple(range(a.ndim - 1))
     scale = b.std(axes) / np.maximum(a.std(axes), 1e-12)
     shift = b.mean(axes) - scale * a.mean(axes)
-    if relative_difference(scale * a + shift, b) <= bound:
-        text = (
-            f"B's input is A's times {_numbers_text(scale)} plus {_numbers_text(shift)}"
-        )
-        return Cause(
-            "preprocessing",
-            f"{text}: the versions' files tell the task different means and scales",
-        )
-    return None
+    if relative_difference(scale * a + shift, b) > bound:
+        return None
+    return Cause(
+        "preprocessing",
+        f"B's input is A's times {_numbers_text(scale)} plus {_numbers_text(shift)}: "
+        "the versions' files give the task different means and scales",
+    )
 
 
 def _changed_input(
     pair: LayerPair, rerun: RunChanged, image: Array, bound: float
 ) -> Cause | None:
-    """Run B on changed inputs: the change that makes it agree with A is what its input lacks."""
+    """Run B on changed inputs, and look for a change that makes it agree with A."""
     a = pair.first.array
 
-    def agrees(change: Callable[[Array], Array]) -> bool:
+    def agrees(change: InputFunction) -> bool:
         return relative_difference(rerun(change), a) <= bound
 
-    for axis, change in _channel_swaps(image):
-        if agrees(change):
+    for axis in _colour_axes(image, (1, image.ndim - 1)):
+        if agrees(partial(_swapped, axis=axis)):
             return Cause(
                 "channels",
-                f"B expects the channels in the opposite order (RGB and BGR, axis {axis})",
+                "B expects the channels in the opposite order "
+                f"(RGB and BGR, axis {axis})",
             )
     for axes, change in _turns(image):
         if agrees(change):
             return Cause("layout", f"B expects its input with the axes {axes} swapped")
-    for names, scale, shift in _conventions(image):
-        if agrees(lambda x, s=scale, t=shift: x * s + t):  # type: ignore[misc]
-            source, target = names
+    for convention in _conventions(image):
+        if agrees(convention.apply):
             return Cause(
                 "preprocessing",
-                f"B expects an input as {target} where A takes {source}: the mean and scale of [image] do not fit both",
+                f"B expects an input as {convention.target} where A takes "
+                f"{convention.source}: the mean and scale of [image] do not fit both",
             )
     return _fitted_input(a, rerun, image, bound)
 
 
-def _channel_swaps(image: Array) -> Iterator[tuple[int, Callable[[Array], Array]]]:
-    for axis in (1, image.ndim - 1):
-        if image.ndim == 4 and image.shape[axis] in (3, 4):
-            yield axis, partial(_swapped, axis=axis)
-
-
 def _swapped(x: Array, axis: int) -> Array:
-    """Return the first three channels in the opposite order; a fourth is transparency and stays."""
+    """Reverse the first three channels; a fourth is transparency and stays."""
     colours = np.flip(x.take(range(3), axis), axis)
     return np.concatenate([colours, x.take(range(3, x.shape[axis]), axis)], axis)
 
 
-def _turns(image: Array) -> Iterator[tuple[str, Callable[[Array], Array]]]:
-    for axis, other in (
-        ((1, 2), (2, 3)) if image.ndim == 4 else ((1, 2),) if image.ndim == 3 else ()
-    ):
+def _turns(image: Array) -> Iterator[tuple[str, InputFunction]]:
+    """Yield axes of an input to swap, and the function that does it."""
+    swaps = {3: [(1, 2)], 4: [(1, 2), (2, 3)]}.get(image.ndim, [])
+    for axis, other in swaps:
         if image.shape[axis] == image.shape[other]:
-            yield f"{axis} and {other}", lambda x, i=axis, j=other: np.swapaxes(x, i, j)  # type: ignore[misc]
+            swap = partial(np.swapaxes, axis1=axis, axis2=other)
+            yield f"{axis} and {other}", swap
     if image.ndim == 4:
         yield "of its layout", _read_as_channels_first
         yield "of its layout", _read_as_channels_last
 
 
 def _read_as_channels_first(x: Array) -> Array:
-    """Read the numbers of NHWC as if they lay in NCHW."""
+    """Read NHWC numbers as if they were NCHW."""
     n, h, w, c = x.shape
     return np.moveaxis(x.reshape(n, c, h, w), 1, -1)
 
@@ -361,62 +395,75 @@ def _read_as_channels_last(x: Array) -> Array:
     return np.moveaxis(x, -1, 1).reshape(n, h, w, c)
 
 
-def _conventions(image: Array) -> Iterator[tuple[tuple[str, str], Array, Array]]:
-    """Yield scale and shift from each usual input to each other one, along the axis of three channels."""
-    axis = next(
-        (
-            axis
-            for axis in (image.ndim - 1, 1)
-            if image.ndim == 4 and image.shape[axis] == 3
-        ),
-        None,
-    )
+def _conventions(image: Array) -> Iterator[_Conversion]:
+    """Yield the change from each usual input to each other one."""
+    colours = [
+        a for a in (image.ndim - 1, 1) if image.ndim == 4 and image.shape[a] == 3
+    ]
+    axis = colours[0] if colours else None
     for source, (scale, shift) in CONVENTIONS.items():
         for target, (new_scale, new_shift) in CONVENTIONS.items():
             factor = np.asarray(new_scale / np.asarray(scale))
             offset = np.asarray(new_shift - factor * shift)
-            if source == target or (
-                (factor.size > 1 or offset.size > 1) and axis is None
-            ):
+            by_channel = factor.size > 1 or offset.size > 1
+            if source == target or (by_channel and axis is None):
                 continue
-            shape = [1] * image.ndim
-            if axis is not None:
-                shape[axis] = 3
-            spread = [
-                np.broadcast_to(part, (3,)).reshape(shape) if part.size > 1 else part
-                for part in (factor, offset)
-            ]
-            yield (source, target), spread[0], spread[1]
+            factor = _along_axis(factor, axis, image.ndim)
+            offset = _along_axis(offset, axis, image.ndim)
+            yield _Conversion(source, target, factor, offset)
+
+
+class _Conversion(NamedTuple):
+    """The change from one usual input to another: times a factor, plus an offset."""
+
+    source: str
+    target: str
+    factor: Array
+    offset: Array
+
+    def apply(self, x: Array) -> Array:
+        return np.asarray(x * self.factor + self.offset)
+
+
+def _along_axis(numbers: Array, axis: int | None, ndim: int) -> Array:
+    """Shape numbers such that they apply to one axis of an array each."""
+    if numbers.size == 1 or axis is None:
+        return numbers
+    shape = [1] * ndim
+    shape[axis] = numbers.size
+    return numbers.reshape(shape)
 
 
 def _fitted_input(
     a: Array, rerun: RunChanged, image: Array, bound: float
 ) -> Cause | None:
-    """Fit scale and shift of B's input, of all of it and then by channel, with Gauss and Newton's method."""
-    axis = next(
-        (axis for axis in (image.ndim - 1, 1) if 1 < image.shape[axis] <= MAX_CHANNELS),
-        None,
-    )
-    sizes = [1] if axis is None else [1, image.shape[axis]]
-    start = np.array([1.0, 0.0])
+    """Fit scale and shift of B's input, first of all of it, then by channel."""
+    axis = None
+    sizes = [1]
+    for candidate in (1, image.ndim - 1):
+        if 1 < image.shape[candidate] <= MAX_CHANNELS:
+            axis = candidate
+    if axis is not None:
+        sizes.append(image.shape[axis])
+    scale, shift = np.ones(1), np.zeros(1)
     for size in sizes:
         start = np.concatenate(
-            [np.broadcast_to(part, (size,)) for part in np.split(start, 2)]
+            [np.broadcast_to(scale, (size,)), np.broadcast_to(shift, (size,))]
         )
-        shape = [1] * image.ndim
-        if size > 1 and axis is not None:
-            shape[axis] = size
 
-        def layer(parameters: Array, shape: Sequence[int] = tuple(shape)) -> Array:
-            scale, shift = (part.reshape(shape) for part in np.split(parameters, 2))
-            return rerun(lambda x: x * scale + shift)
+        def layer(parameters: Array) -> Array:
+            scale, shift = np.split(parameters, 2)
+            factor = _along_axis(scale, axis, image.ndim)
+            offset = _along_axis(shift, axis, image.ndim)
+            return rerun(lambda x: x * factor + offset)
 
-        start, difference = _gauss_newton(a, layer, start)
+        parameters, difference = _gauss_newton(a, layer, start)
+        scale, shift = np.split(parameters, 2)
         if difference <= bound:
-            scale, shift = np.split(start, 2)
             return Cause(
                 "preprocessing",
-                f"B agrees with A when its input is taken times {_numbers_text(scale)} plus {_numbers_text(shift)}: it "
+                "B agrees with A when its input is multiplied by "
+                f"{_numbers_text(scale)} and {_numbers_text(shift)} is added: it "
                 "was made for another mean or scale than [image] gives it",
             )
     return None
@@ -425,67 +472,86 @@ def _fitted_input(
 def _gauss_newton(
     a: Array, layer: Callable[[Array], Array], parameters: Array
 ) -> tuple[Array, float]:
-    """Return the parameters with the least relative difference to ``a``, and that."""
+    """Minimise a layer's relative difference to ``a`` by the Gauss-Newton method.
+
+    Returns the best parameters and their difference.
+    """
     value = layer(parameters)
-    best = parameters, relative_difference(value, a)
+    best, least = parameters, relative_difference(value, a)
     for _ in range(FIT_ROUNDS):
-        columns = []
-        for place in range(len(parameters)):
-            moved = parameters.copy()
-            moved[place] += 0.02
-            columns.append(((layer(moved) - value) / 0.02).reshape(-1))
-        step = np.linalg.lstsq(
-            np.stack(columns, 1), (a - value).reshape(-1), rcond=1e-6
-        )[0]
+        step = _newton_step(a, layer, best, value)
         for share in (1.0, 0.5, 0.1):
-            moved = best[0] + share * step
+            moved = best + share * step
             value = layer(moved)
             difference = relative_difference(value, a)
-            if difference < best[1]:
+            if difference < least:
                 break
         else:
             break
-        improved, best, parameters = best[1] - difference, (moved, difference), moved
-        if improved < 1e-6:
+        improvement = least - difference
+        best, least = moved, difference
+        if improvement < 1e-6:
             break
-    return best
+    return best, least
+
+
+def _newton_step(
+    a: Array, layer: Callable[[Array], Array], parameters: Array, value: Array
+) -> Array:
+    """Return the step towards ``a`` by the numeric derivatives of a layer."""
+    columns = []
+    for place in range(len(parameters)):
+        moved = parameters.copy()
+        moved[place] += 0.02
+        columns.append(((layer(moved) - value) / 0.02).reshape(-1))
+    jacobian = np.stack(columns, 1)
+    step, *_ = np.linalg.lstsq(jacobian, (a - value).reshape(-1), rcond=1e-6)
+    return np.asarray(step)
 
 
 def _channel_factors(pair: LayerPair, bound: float) -> Cause | None:
-    """Look for channels that are all multiplied and shifted by numbers of their own."""
+    """Look for channels that each have a scale and a shift of their own."""
     a, b = pair.first.array, pair.array
-    for axis in {a.ndim - 1, 1} if a.ndim > 1 else ():
+    axes = {a.ndim - 1, 1} if a.ndim > 1 else set()
+    for axis in axes:
         channels = a.shape[axis]
-        columns = [
-            np.moveaxis(array, axis, 0).reshape(channels, -1) for array in (a, b)
-        ]
-        if columns[0].shape[1] >= LEAST_VALUES and _explains_channels(
-            columns[0], columns[1], bound
-        ):
+        rows_a = np.moveaxis(a, axis, 0).reshape(channels, -1)
+        rows_b = np.moveaxis(b, axis, 0).reshape(channels, -1)
+        if rows_a.shape[1] < LEAST_VALUES:
+            continue
+        if _explains_channels(rows_a, rows_b, bound):
             return Cause(
                 "weights",
-                f"each channel of B's {pair.other.name[:60]!r} is A's times one number plus another: a bias or a batch "
-                "normalisation was folded wrongly, or weights were quantised with a wrong scale",
+                f"each channel of B's {_name_of(pair.other)} is A's times one number "
+                "plus another: a bias or a batch normalisation was folded wrongly, or "
+                "weights were quantised with a wrong scale",
             )
     return None
 
 
 def _explains_channels(a: Array, b: Array, bound: float) -> bool:
-    """Return whether a scale and a shift for each row makes b of a; what a ReLU has cut off does not count."""
-    uncut = (a > 0) & (b > 0) if a.min() == 0 == b.min() else np.ones(a.shape, bool)
-    counts = np.maximum(uncut.sum(1, keepdims=True), 1)
+    """Return whether a scale and a shift for each row turns a into b.
+
+    Values that a ReLU has cut off do not count.
+    """
+    uncut = np.ones(a.shape, bool)
+    if a.min() == 0 == b.min():
+        uncut = (a > 0) & (b > 0)
     if uncut.mean() < LEAST_SEEN:
         return False
-    mean_a, mean_b = (
-        (array * uncut).sum(1, keepdims=True) / counts for array in (a, b)
-    )
+    counts = np.maximum(uncut.sum(1, keepdims=True), 1)
+    mean_a = (a * uncut).sum(1, keepdims=True) / counts
+    mean_b = (b * uncut).sum(1, keepdims=True) / counts
     centred_a, centred_b = (a - mean_a) * uncut, (b - mean_b) * uncut
-    scale = (centred_a * centred_b).sum(1, keepdims=True) / np.maximum(
-        (centred_a**2).sum(1, keepdims=True), 1e-12
-    )
+    covariance = (centred_a * centred_b).sum(1, keepdims=True)
+    variance = (centred_a**2).sum(1, keepdims=True)
+    scale = covariance / np.maximum(variance, 1e-12)
     return relative_difference((scale * centred_a + mean_b) * uncut, b * uncut) <= bound
 
 
 def _numbers_text(numbers: Array) -> str:
-    values = [f"{value:.4g}" for value in np.atleast_1d(numbers).reshape(-1)[:4]]
-    return values[0] if len(set(values)) == 1 else f"({', '.join(values)})"
+    flat = np.atleast_1d(numbers).reshape(-1)
+    texts = [f"{value:.4g}" for value in flat[:4]]
+    if len(set(texts)) == 1:
+        return texts[0]
+    return f"({', '.join(texts)})"

@@ -1,4 +1,4 @@
-"""Detected boxes against the true ones: matches, F1 of a picture, and average precision over all pictures."""
+"""Score detected boxes against the true ones."""
 
 from __future__ import annotations
 
@@ -14,78 +14,91 @@ Entries = Sequence[Mapping[str, Any]]
 IOU_STEPS = tuple(np.linspace(0.5, 0.95, 10).tolist())
 RECALL_STEPS = np.linspace(0, 1, 101)
 MAX_DETECTIONS = 100
-"""Of a class on a picture: the best ones count."""
+"""Detections of one class on one picture that count, best first."""
 
 
 def f1(entries: Entries, boxes: Entries) -> float:
-    """Return 2 * matches / (detections + boxes) of one picture, at an IoU of 0.5; 1 where there is nothing in both."""
+    """Return the F1 of one picture's detections at an IoU of 0.5.
+
+    That is 2 * matches / (detections + boxes), and 1 if there are none of either.
+    """
     if not entries and not boxes:
         return 1.0
-    return 2 * sum(_matches(entries, boxes, 0.5)) / (len(entries) + len(boxes))
+    matches = sum(_matches(entries, boxes, 0.5))
+    return 2 * matches / (len(entries) + len(boxes))
 
 
 def precision_figures(
     answers: Sequence[Entries], truths: Sequence[Entries]
 ) -> dict[str, float]:
-    """Return the mean average precision over the true classes as COCO has it: at an IoU of 0.5, and of 0.5 to 0.95."""
-    labels = sorted({box["label"] for boxes in truths for box in boxes})
+    """Return the mean average precision over the true classes.
+
+    As COCO defines it: at an IoU of 0.5, and averaged over 0.5 to 0.95.
+    """
+    labels: set[str] = set()
+    for boxes in truths:
+        labels.update(box["label"] for box in boxes)
     if not labels:
         return {}
-    table = np.array(
-        [
-            [_average_precision(answers, truths, label, iou) for label in labels]
-            for iou in IOU_STEPS
-        ]
-    )
+    table = np.zeros((len(IOU_STEPS), len(labels)))
+    for row, iou in enumerate(IOU_STEPS):
+        for column, label in enumerate(sorted(labels)):
+            table[row, column] = _average_precision(answers, truths, label, iou)
     return {"mAP at 0.5": float(table[0].mean()), "mAP": float(table.mean())}
 
 
 def _average_precision(
     answers: Sequence[Entries], truths: Sequence[Entries], label: str, iou: float
 ) -> float:
-    """Return the mean over 101 steps of recall of the best precision from there on (Lin et al., COCO, 2014)."""
-    ranked: list[tuple[float, bool]] = []
+    """Return the interpolated precision, averaged over 101 steps of recall.
+
+    Lin et al., Microsoft COCO, 2014.
+    """
+    scores: list[float] = []
+    hits: list[bool] = []
     number = 0
     for entries, boxes in zip(answers, truths, strict=True):
-        of_class = [entry for entry in entries if entry["label"] == label]
-        actual = [box for box in boxes if box["label"] == label]
+        detections = _of_class(entries, label)
+        detections.sort(key=lambda entry: -entry["score"])
+        detections = detections[:MAX_DETECTIONS]
+        actual = _of_class(boxes, label)
         number += len(actual)
-        order = sorted(of_class, key=lambda entry: -entry["score"])[:MAX_DETECTIONS]
-        ranked += zip(
-            (entry["score"] for entry in order),
-            _matches(order, actual, iou),
-            strict=True,
-        )
-    if not ranked:
+        scores += [entry["score"] for entry in detections]
+        hits += _matches(detections, actual, iou)
+    if not hits:
         return 0.0
-    hits = np.array(
-        [hit for _, hit in sorted(ranked, key=lambda pair: -pair[0])], float
-    )
-    recall = np.cumsum(hits) / number
-    precision = np.cumsum(hits) / np.arange(1, len(hits) + 1)
+    order = np.argsort(-np.array(scores, float), kind="stable")
+    matches = np.cumsum(np.array(hits, float)[order])
+    recall = matches / number
+    precision = matches / np.arange(1, len(hits) + 1)
     envelope = np.maximum.accumulate(precision[::-1])[::-1]
-    places = np.searchsorted(recall, RECALL_STEPS)
-    return float(np.mean(np.append(envelope, 0.0)[places]))
+    indices = np.searchsorted(recall, RECALL_STEPS)
+    return float(np.mean(np.append(envelope, 0.0)[indices]))
+
+
+def _of_class(entries: Entries, label: str) -> list[Mapping[str, Any]]:
+    return [entry for entry in entries if entry["label"] == label]
 
 
 def _matches(entries: Entries, boxes: Entries, iou: float) -> list[bool]:
-    """Return for each detection, best first, whether it takes a true box of its label that no better one has."""
-    corners, free = _corners(boxes), np.array([box["label"] for box in boxes], object)
+    """Match each detection, best first, to a free true box of its label."""
+    corners = _corners(boxes)
+    free = np.array([box["label"] for box in boxes], object)
     matched = []
     for entry in entries:
-        overlaps = np.where(
-            free == entry["label"], overlap(_corners([entry["box"]])[0], corners), 0.0
-        )
-        matched.append(bool(len(overlaps)) and float(overlaps.max()) >= iou)
-        if matched[-1]:
+        overlaps = overlap(_corners([entry["box"]])[0], corners)
+        overlaps = np.where(free == entry["label"], overlaps, 0.0)
+        is_match = len(overlaps) > 0 and float(overlaps.max()) >= iou
+        if is_match:
             free[overlaps.argmax()] = None
+        matched.append(is_match)
     return matched
 
 
 def _corners(boxes: Entries) -> Array:
     """Return [n, (x0, y0, x1, y1)]."""
-    corners = [
-        (box["x"], box["y"], box["x"] + box["width"], box["y"] + box["height"])
-        for box in boxes
-    ]
-    return np.array(corners, np.float64).reshape(-1, 4)
+    corners = np.zeros((len(boxes), 4))
+    for row, box in enumerate(boxes):
+        x, y = box["x"], box["y"]
+        corners[row] = x, y, x + box["width"], y + box["height"]
+    return corners

@@ -1,4 +1,7 @@
-"""The chart of a comparison: bars with their intervals, drawn as SVG for the page and by Pillow for a picture."""
+"""The chart of a comparison: bars with intervals.
+
+Drawn as SVG for the page and by Pillow for a picture.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,17 @@ from pocketserve_lab.compare.report import number, score_text
 
 WIDTH, ROW, TITLE, GAP = 600, 28, 40, 18
 LEFT, BAR, TEXT = 175, 290, 16
-"""In pixels; so narrow that a phone can show all of it with letters that can be read."""
+"""In pixels: narrow enough for a phone to show it with legible text."""
 
 INK, MUTED, LINE, CHOSEN, PLAIN = "#1d2129", "#667085", "#344054", "#0b7a4b", "#7c9cc9"
 MAX_NAME = 18
 
 
 class Shape(NamedTuple):
-    """A rectangle with a colour, or a text; x and y in pixels are its upper left corner, or the text's baseline."""
+    """A rectangle with a colour, or a text.
+
+    x and y in pixels are the upper left corner, or the start of the text's baseline.
+    """
 
     x: float
     y: float
@@ -34,7 +40,7 @@ class Shape(NamedTuple):
 
 
 class BarPanel(NamedTuple):
-    """A figure over all versions; ``intervals`` may be empty."""
+    """A figure of all versions; ``intervals`` may be empty."""
 
     title: str
     values: Mapping[str, float]
@@ -43,100 +49,101 @@ class BarPanel(NamedTuple):
 
 
 def panels_of(result: Mapping[str, Any]) -> list[BarPanel]:
-    """Return the panels: time of a run, size of the file, memory, and the score or the agreement."""
+    """Return the panels: time of a run, file size, memory, and the score."""
     versions = result["versions"]
-    runs = {name: facts["run_ms"]["p50"] for name, facts in versions.items()}
+    runs, sizes, memory, scores = {}, {}, {}, {}
+    for name, facts in versions.items():
+        runs[name] = facts["run_ms"]["p50"]
+        sizes[name] = facts["file_bytes"]
+        memory[name] = facts["memory_bytes"]["private"]
+        if facts["accuracy"] is not None:
+            scores[name] = facts["accuracy"]
+    title = "Run of the model, p50 ms with 95 % interval (less is better)"
+    times = _values(runs)
+    time_texts = {name: number(value) for name, value in times.items()}
     panels = [
-        BarPanel(
-            "Run of the model, p50 ms with 95 % interval (less is better)",
-            {name: run["value"] for name, run in runs.items()},
-            {name: number(run["value"]) for name, run in runs.items()},
-            _intervals(runs),
-        ),
-        _bytes_panel(
-            "File (less is better)",
-            {name: facts["file_bytes"] for name, facts in versions.items()},
-        ),
+        BarPanel(title, times, time_texts, _intervals(runs)),
+        _bytes_panel("File (less is better)", sizes),
     ]
-    memory = {
-        name: facts["memory_bytes"]["private"] for name, facts in versions.items()
-    }
     if None not in memory.values():
         panels.append(_bytes_panel("Private memory (less is better)", memory))
-    scores = {
-        name: facts["accuracy"]
-        for name, facts in versions.items()
-        if facts["accuracy"] is not None
-    }
     if scores:
-        less = next(iter(scores.values()))["more_is_better"]
-        title = f"{next(iter(scores.values()))['metric']}, 95 % interval ({'more' if less else 'less'} is better)"
-        texts = {
-            name: score_text(score).partition(" ")[0] for name, score in scores.items()
-        }
-        panels.append(
-            BarPanel(
-                title,
-                {name: score["value"] for name, score in scores.items()},
-                texts,
-                _intervals(scores),
-            )
-        )
+        panels.append(_score_panel(scores))
     return panels
 
 
+def _score_panel(scores: Mapping[str, Mapping[str, Any]]) -> BarPanel:
+    texts = {}
+    for name, score in scores.items():
+        texts[name] = score_text(score).partition(" ")[0]
+    first = next(iter(scores.values()))
+    better = "more" if first["more_is_better"] else "less"
+    title = f"{first['metric']}, 95 % interval ({better} is better)"
+    return BarPanel(title, _values(scores), texts, _intervals(scores))
+
+
+def _values(estimates: Mapping[str, Any]) -> dict[str, float]:
+    return {name: estimate["value"] for name, estimate in estimates.items()}
+
+
 def _intervals(estimates: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
-    """Return the ends of the intervals, of those estimates that have one."""
-    return {
-        name: (each["low"], each["high"])
-        for name, each in estimates.items()
-        if each["low"] is not None
-    }
+    """Return the intervals of those estimates that have one."""
+    intervals = {}
+    for name, estimate in estimates.items():
+        if estimate["low"] is not None:
+            intervals[name] = estimate["low"], estimate["high"]
+    return intervals
 
 
 def _bytes_panel(title: str, sizes: Mapping[str, int]) -> BarPanel:
-    return BarPanel(
-        title, sizes, {name: human_bytes(size) for name, size in sizes.items()}, {}
-    )
+    texts = {name: human_bytes(size) for name, size in sizes.items()}
+    return BarPanel(title, sizes, texts, {})
 
 
 def shapes_of(result: Mapping[str, Any]) -> tuple[list[Shape], int]:
-    """Return everything to draw, and the height of the picture."""
-    recommended, shapes, top = result["recommendation"]["version"], [], 10.0
+    """Return all shapes to draw, and the height of the picture."""
+    recommended = result["recommendation"]["version"]
+    shapes = []
+    top = 10.0
     for panel in panels_of(result):
         shapes.append(Shape(10, top + 24, text=panel.title, size=TEXT + 1))
         top += TITLE
-        largest = (
-            max(
-                [
-                    *panel.values.values(),
-                    *(high for _, high in panel.intervals.values()),
-                ],
-                default=0.0,
-            )
-            or 1.0
-        )
-        for name, value in panel.values.items():
+        scale = BAR / _largest(panel)
+        for name in panel.values:
             colour = CHOSEN if name == recommended else PLAIN
-            middle = top + ROW / 2
-            shapes.append(Shape(LEFT - 10, middle + 5, text=_short(name), anchor="end"))
-            shapes.append(
-                Shape(LEFT, top + 4, max(1.0, BAR * value / largest), ROW - 8, colour)
-            )
-            end = LEFT + BAR * value / largest
-            if name in panel.intervals:
-                low, high = (
-                    LEFT + BAR * edge / largest for edge in panel.intervals[name]
-                )
-                shapes.append(Shape(low, middle - 1, max(1.0, high - low), 2, LINE))
-                shapes += [Shape(edge, middle - 5, 2, 10, LINE) for edge in (low, high)]
-                end = max(end, high)
-            shapes.append(
-                Shape(end + 10, middle + 5, text=panel.texts[name], colour=MUTED)
-            )
+            shapes += _bar(panel, name, top, scale, colour)
             top += ROW
         top += GAP
     return shapes, math.ceil(top)
+
+
+def _largest(panel: BarPanel) -> float:
+    """Return the number at the right end of a panel's bars."""
+    numbers = list(panel.values.values())
+    numbers += [high for _, high in panel.intervals.values()]
+    return max(numbers, default=0.0) or 1.0
+
+
+def _bar(
+    panel: BarPanel, name: str, top: float, scale: float, colour: str
+) -> list[Shape]:
+    """Return one version's name, bar, interval and number."""
+    middle = top + ROW / 2
+    length = panel.values[name] * scale
+    shapes = [
+        Shape(LEFT - 10, middle + 5, text=_short(name), anchor="end"),
+        Shape(LEFT, top + 4, max(1.0, length), ROW - 8, colour),
+    ]
+    end = LEFT + length
+    if name in panel.intervals:
+        low, high = panel.intervals[name]
+        left, right = LEFT + low * scale, LEFT + high * scale
+        shapes.append(Shape(left, middle - 1, max(1.0, right - left), 2, LINE))
+        shapes.append(Shape(left, middle - 5, 2, 10, LINE))
+        shapes.append(Shape(right, middle - 5, 2, 10, LINE))
+        end = max(end, right)
+    shapes.append(Shape(end + 10, middle + 5, text=panel.texts[name], colour=MUTED))
+    return shapes
 
 
 def _short(name: str) -> str:
@@ -147,18 +154,19 @@ def _short(name: str) -> str:
 def svg_of(result: Mapping[str, Any]) -> str:
     """Return the chart as an SVG element."""
     shapes, height = shapes_of(result)
-    head = f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="The versions\' figures as bars">'
+    label = "The versions' figures as bars"
+    head = f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{label}">'
     return head + "".join(map(_svg, shapes)) + "</svg>"
 
 
 def _svg(shape: Shape) -> str:
+    position = f'x="{shape.x:.1f}" y="{shape.y:.1f}"'
+    fill = f'fill="{shape.colour}"'
     if not shape.text:
         size = f'width="{shape.width:.1f}" height="{shape.height:.1f}"'
-        return (
-            f'<rect x="{shape.x:.1f}" y="{shape.y:.1f}" {size} fill="{shape.colour}"/>'
-        )
-    place = f'x="{shape.x:.1f}" y="{shape.y:.1f}" font-size="{shape.size}" text-anchor="{shape.anchor}"'
-    return f'<text {place} fill="{shape.colour}">{html.escape(shape.text)}</text>'
+        return f"<rect {position} {size} {fill}/>"
+    style = f'font-size="{shape.size}" text-anchor="{shape.anchor}"'
+    return f"<text {position} {style} {fill}>{html.escape(shape.text)}</text>"
 
 
 def write_png(result: Mapping[str, Any], path: Path) -> None:
@@ -169,32 +177,36 @@ def write_png(result: Mapping[str, Any], path: Path) -> None:
         OSError: the file cannot be written.
     """
     try:
-        from PIL import Image, ImageDraw, ImageFont
+        from PIL import Image, ImageDraw
     except ImportError:
         raise CommandError(
             "--png needs Pillow: pip install 'pocketserve[image]'; --html needs nothing"
         ) from None
     shapes, height = shapes_of(result)
     lines = _wrapped(result["recommendation"]["sentences"], 78)
-    shapes += [
-        Shape(10, height + 20 + 22 * line, text=text) for line, text in enumerate(lines)
-    ]
+    for line, text in enumerate(lines):
+        shapes.append(Shape(10, height + 20 + 22 * line, text=text))
     picture = Image.new("RGB", (WIDTH, height + 22 * len(lines) + 20), "white")
     canvas = ImageDraw.Draw(picture)
     for shape in shapes:
-        if shape.text:
-            font = ImageFont.load_default(shape.size)
-            at = "rs" if shape.anchor == "end" else "ls"
-            canvas.text(
-                (shape.x, shape.y), printable(shape.text), shape.colour, font, anchor=at
-            )
-        else:
-            right, bottom = shape.x + shape.width - 1, shape.y + shape.height - 1
-            canvas.rectangle(
-                (shape.x, shape.y, max(shape.x, right), max(shape.y, bottom)),
-                shape.colour,
-            )
+        _draw(canvas, shape)
     picture.save(path, "PNG")
+
+
+def _draw(canvas: Any, shape: Shape) -> None:
+    """Draw one shape on a canvas of Pillow."""
+    from PIL import ImageFont
+
+    if shape.text:
+        font = ImageFont.load_default(shape.size)
+        anchor = "rs" if shape.anchor == "end" else "ls"
+        start = shape.x, shape.y
+        text = printable(shape.text)
+        canvas.text(start, text, shape.colour, font, anchor=anchor)
+        return
+    right = max(shape.x, shape.x + shape.width - 1)
+    bottom = max(shape.y, shape.y + shape.height - 1)
+    canvas.rectangle((shape.x, shape.y, right, bottom), shape.colour)
 
 
 def _wrapped(text: str, width: int) -> Sequence[str]:

@@ -1,13 +1,15 @@
-"""Judge every version's answers: agreement with the reference, accuracy, and whether it is measurably worse."""
+"""Judge each version's answers by agreement, accuracy and significance."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pocketserve.terminal.errors import CommandError
+from pocketserve_lab.compare.samples import Classes
 from pocketserve_lab.compare.scores import (
     SAME_VALUE,
     Answer,
@@ -28,8 +30,19 @@ from pocketserve_lab.compare.statistics import (
 
 ALPHA = 0.05
 LEAST_LOSS = 0.001
-"""A smaller change is none, however certain it is: a share of the scale 0 to 1; of a regression, of the reference's
-mean error or of the truths' deviation, whichever is larger."""
+
+
+class Labelled(NamedTuple):
+    """The samples with a known truth: their indices, and the truths themselves."""
+
+    indices: list[int]
+    truths: list[Any]
+
+
+"""A smaller change counts as none, however certain it is.
+
+A share of the scale 0 to 1; for a regression, of the reference's mean error or of the
+truths' deviation, whichever is larger."""
 
 
 def judge(
@@ -41,128 +54,134 @@ def judge(
     """Return for each version its ``agreement``, ``accuracy`` and ``test``.
 
     Args:
-        answers: of each version to the same samples; ``{"error"}`` where there is none.
-        truths: of the samples; None where nobody knows one. Accuracy counts samples that have one.
+        answers: of each version to the same samples; ``{"error"}`` for a failure.
+        truths: of the samples; None if unknown. Accuracy counts samples that have one.
 
     Raises:
         CommandError: a classifier's truths are none of its classes.
     """
     measure = measure_for(task)
-    answered = [
-        index
-        for index, answer in enumerate(answers[reference])
-        if "error" not in answer
-    ]
-    labelled = [index for index in answered if truths[index] is not None]
-    if measure.binary and labelled:
-        truths = _resolve(truths, labelled, answers)
-    return {
-        version: _judge_version(
-            measure, each, answers[reference], truths, answered, labelled
+    answered = []
+    labelled = Labelled([], [])
+    for index, answer in enumerate(answers[reference]):
+        if "error" in answer:
+            continue
+        answered.append(index)
+        if truths[index] is not None:
+            labelled.indices.append(index)
+            labelled.truths.append(truths[index])
+    if measure.binary and labelled.truths:
+        classes = _resolve(labelled.truths, answers)
+        labelled = labelled._replace(truths=list(classes))
+    judgements = {}
+    for version, each in answers.items():
+        judgements[version] = _judge_version(
+            measure, each, answers[reference], answered, labelled
         )
-        for version, each in answers.items()
-    }
+    return judgements
 
 
 def _resolve(
-    truths: Sequence[Any],
-    labelled: Sequence[int],
-    answers: Mapping[str, Sequence[Answer]],
-) -> list[Any]:
-    """Return the truths of a classifier's samples as its classes.
+    truths: Sequence[Any], answers: Mapping[str, Sequence[Answer]]
+) -> list[Classes]:
+    """Return the classes that a classifier's truths name.
 
     Raises:
-        CommandError: not one of them is a class that a version answers with.
+        CommandError: none of them is a class that a version answers with.
     """
-    every = (answer for each in answers.values() for answer in each)
-    classes = classes_of([truths[index] for index in labelled], every)
+    every = chain.from_iterable(answers.values())
+    classes = classes_of(truths, every)
     if not any(classes):
         raise CommandError(
-            f"no version knows any of the labels of the data, such as {truths[labelled[0]]!r}"
+            f"no version knows any of the labels of the data, such as {truths[0]!r}"
         )
-    by_place = dict(zip(labelled, classes, strict=True))
-    return [by_place.get(place) for place in range(len(truths))]
+    return classes
 
 
 def _judge_version(
     measure: Measure,
     answers: Sequence[Answer],
     expected: Sequence[Answer],
-    truths: Sequence[Any],
     answered: Sequence[int],
-    labelled: Sequence[int],
+    labelled: Labelled,
 ) -> dict[str, Any]:
-    failures = [
-        answers[index]["error"] for index in answered if "error" in answers[index]
-    ]
+    own = [answers[index] for index in answered]
+    failures = [answer["error"] for answer in own if "error" in answer]
     if failures or not answered:
-        reason = (
-            failures[0]
-            if failures
-            else "the reference version answers none of the samples"
-        )
-        text = f"it fails on {len(failures)} of {len(answered)} samples: {reason}"
+        return _failed(failures, len(answered))
+    alike = sameness(measure, own, [expected[index] for index in answered])
+    agreement = _agreement(own, [expected[index] for index in answered], alike)
+    if not labelled.indices:
         return {
-            "agreement": None,
+            "agreement": agreement,
             "accuracy": None,
-            "test": {"worse": bool(failures), "text": text},
+            "test": _agreement_test(alike),
         }
-    alike = sameness(
-        measure, [answers[i] for i in answered], [expected[i] for i in answered]
-    )
-    distances = [
-        largest_difference(answers[index], expected[index]) for index in answered
-    ]
-    agreement = {
-        "samples": len(answered),
-        "share": wilson(int(sum(alike)), len(alike))._asdict(),
-        "largest_difference": _finite(max(distances)),
-        "same": [bool(value) for value in alike],
-    }
-    if not labelled:
-        differing = len(alike) - int(sum(alike))
-        test = _test(
-            "McNemar, exact",
-            mcnemar_exact(0, differing),
-            -differing,
-            f"{differing} of {len(alike)} answers differ",
-        )
-        return {"agreement": agreement, "accuracy": None, "test": test}
-    scores = [measure.score(answers[index], truths[index]) for index in labelled]
-    base = [measure.score(expected[index], truths[index]) for index in labelled]
-    scale = (
-        _scale([truths[index] for index in labelled], base)
-        if measure.same_from is None
-        else 1.0
-    )
+    labelled_answers = [answers[index] for index in labelled.indices]
+    labelled_expected = [expected[index] for index in labelled.indices]
+    scores = _scores(measure, labelled_answers, labelled.truths)
+    base = _scores(measure, labelled_expected, labelled.truths)
+    scale = 1.0
+    if measure.same_from is None:
+        scale = _scale(labelled.truths, base)
     return {
         "agreement": agreement,
-        "accuracy": _accuracy(
-            measure,
-            scores,
-            [answers[i] for i in labelled],
-            [truths[i] for i in labelled],
-        ),
+        "accuracy": _accuracy(measure, scores, labelled_answers, labelled.truths),
         "test": _paired_test(measure, scores, base, scale),
     }
+
+
+def _failed(failures: Sequence[str], number: int) -> dict[str, Any]:
+    """Return the judgement of a version that some samples make fail."""
+    reason = "the reference version answers none of the samples"
+    if failures:
+        reason = failures[0]
+    text = f"it fails on {len(failures)} of {number} samples: {reason}"
+    test = {"worse": bool(failures), "text": text}
+    return {"agreement": None, "accuracy": None, "test": test}
+
+
+def _agreement(
+    answers: Sequence[Answer], expected: Sequence[Answer], alike: Sequence[float]
+) -> dict[str, Any]:
+    """Return the share of equal answers, and the largest difference of a number."""
+    largest = max(map(largest_difference, answers, expected))
+    return {
+        "samples": len(alike),
+        "share": wilson(int(sum(alike)), len(alike))._asdict(),
+        "largest_difference": _finite(largest),
+        "same": [bool(value) for value in alike],
+    }
+
+
+def _agreement_test(alike: Sequence[float]) -> dict[str, Any]:
+    """Test whether more answers differ from the reference's than chance explains."""
+    differing = len(alike) - int(sum(alike))
+    p = mcnemar_exact(0, differing)
+    text = f"{differing} of {len(alike)} answers differ"
+    return _test("McNemar, exact", p, -differing, text)
+
+
+def _scores(
+    measure: Measure, answers: Sequence[Answer], truths: Sequence[Any]
+) -> list[float]:
+    return [measure.score(*pair) for pair in zip(answers, truths, strict=True)]
 
 
 def sameness(
     measure: Measure, answers: Sequence[Answer], expected: Sequence[Answer]
 ) -> list[float]:
-    """Return 1 for each answer that counts as the same as the reference's, else 0."""
+    """Return 1 for each answer that equals the reference's, else 0."""
     truths = [measure.truth_of(answer) for answer in expected]
-    scores = [
-        measure.score(answer, truth)
-        for answer, truth in zip(answers, truths, strict=True)
-    ]
-    if measure.same_from is not None:
-        return [float(score >= measure.same_from) for score in scores]
-    largest = max(
-        (float(np.max(np.abs(numbers_in(answer)), initial=0.0)) for answer in expected),
-        default=0.0,
-    )
-    return [float(-score <= SAME_VALUE * largest) for score in scores]
+    scores = _scores(measure, answers, truths)
+    least = measure.same_from
+    if least is None:
+        largest = 0.0
+        for answer in expected:
+            numbers = np.abs(numbers_in(answer))
+            largest = max(largest, float(np.max(numbers, initial=0.0)))
+        least = -SAME_VALUE * largest
+    return [float(score >= least) for score in scores]
 
 
 def _accuracy(
@@ -171,15 +190,12 @@ def _accuracy(
     answers: Sequence[Answer],
     truths: Sequence[Any],
 ) -> dict[str, Any]:
-    """Return the mean score with its interval, further figures, and the samples' scores."""
-    sign = (
-        -1.0 if measure.same_from is None else 1.0
-    )  # errors are shown as people know them
-    estimate = (
-        wilson(int(sum(scores)), len(scores))
-        if measure.binary
-        else bootstrap(np.array(scores) * sign, np.mean)
-    )
+    """Return the mean score with its interval, further figures, and all scores."""
+    # Errors are scores below 0, and shown above 0.
+    sign = -1.0 if measure.same_from is None else 1.0
+    estimate = bootstrap(np.array(scores) * sign, np.mean)
+    if measure.binary:
+        estimate = wilson(int(sum(scores)), len(scores))
     return {
         "metric": measure.name,
         "more_is_better": sign > 0,
@@ -191,11 +207,14 @@ def _accuracy(
 
 
 def _scale(truths: Sequence[Any], errors: Sequence[float]) -> float:
-    """Return the size that a regression's loss is held against; it is not 0 where the reference has no error."""
+    """Return the size that a regression's loss is relative to.
+
+    It is above 0 even if the reference has no error.
+    """
     values = np.array([float(truth) for truth in truths])
-    return max(
-        float(np.mean(np.abs(errors))), float(np.std(values) or np.mean(np.abs(values)))
-    )
+    error = float(np.mean(np.abs(errors)))
+    spread = float(np.std(values) or np.mean(np.abs(values)))
+    return max(error, spread)
 
 
 def _paired_test(
@@ -203,41 +222,48 @@ def _paired_test(
 ) -> dict[str, Any]:
     differences = [score - other for score, other in zip(scores, base, strict=True)]
     if measure.binary:
-        gains, losses = sum(d > 0 for d in differences), sum(d < 0 for d in differences)
-        return _test(
-            "McNemar, exact",
-            mcnemar_exact(gains, losses),
-            gains - losses,
-            f"{gains} gained, {losses} lost",
-        )
+        return _mcnemar_test(differences)
     estimate, p = paired_permutation(differences)
     text = f"{measure.name} {_change(estimate, measure)}"
-    if len(differences) < least_provable_loss(ALPHA):
-        text += f"; a loss shows from {least_provable_loss(ALPHA)} samples on"
-    is_small = abs(estimate.value) <= LEAST_LOSS * scale
-    if p < ALPHA and is_small:
-        text += f"; a change below {LEAST_LOSS:.1%} counts as none"
-    return _test("paired permutation", p, 0.0 if is_small else estimate.value, text)
+    least = least_provable_loss(ALPHA)
+    if len(differences) < least:
+        text += f"; a loss shows from {least} samples on"
+    difference = estimate.value
+    if abs(difference) <= LEAST_LOSS * scale:
+        difference = 0.0
+        if p < ALPHA:
+            text += f"; a change below {LEAST_LOSS:.1%} counts as none"
+    return _test("paired permutation", p, difference, text)
+
+
+def _mcnemar_test(differences: Sequence[float]) -> dict[str, Any]:
+    gains = sum(difference > 0 for difference in differences)
+    losses = sum(difference < 0 for difference in differences)
+    p = mcnemar_exact(gains, losses)
+    text = f"{gains} gained, {losses} lost"
+    return _test("McNemar, exact", p, gains - losses, text)
 
 
 def _change(estimate: Estimate, measure: Measure) -> str:
-    """Return how a mean score has changed, as the score is shown: an error that grew has a plus."""
+    """Return how a mean score has changed; an error that grew has a plus."""
+    value, low, high = estimate
     if measure.same_from is None:
-        value, low, high = -estimate.value, estimate.high, estimate.low
-        ends = None if low is None or high is None else (-low, -high)
-    else:
-        value, low, high = estimate
-        ends = None if low is None or high is None else (low, high)
-    return f"{value:+.3g}" + (f" ({ends[0]:+.3g} to {ends[1]:+.3g})" if ends else "")
+        value = -value
+        if low is not None and high is not None:
+            low, high = -high, -low
+    text = f"{value:+.3g}"
+    if low is not None and high is not None:
+        text += f" ({low:+.3g} to {high:+.3g})"
+    return text
 
 
 def _test(name: str, p: float, difference: float, text: str) -> dict[str, Any]:
-    surely = p < ALPHA
+    is_significant = p < ALPHA
     return {
         "name": name,
         "p": p,
-        "worse": surely and difference < 0,
-        "better": surely and difference > 0,
+        "worse": is_significant and difference < 0,
+        "better": is_significant and difference > 0,
         "text": text,
     }
 

@@ -1,8 +1,9 @@
-"""Find the first layers of two versions that differ, and say why."""
+"""Find the first layers in which two versions differ, and explain the difference."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,11 +23,14 @@ from pocketserve_lab.compare.samples import DataSample, Facts, facts_of, read_sa
 from pocketserve_lab.compare.session import Plan
 from pocketserve_lab.random_inputs import random_inputs
 
-BOUND, QUANTIZED_BOUND = 0.02, 0.1
-"""Relative differences that layers may have: of floating-point versions, and where one of them is quantised."""
+BOUND = 0.02
+QUANTIZED_BOUND = 0.1
+"""Relative differences allowed between layers.
+
+The second bound applies if one of the versions is quantised."""
 
 STEP = 3.0
-"""Rounding adds up from layer to layer; a difference so many times as large as before is something else."""
+"""Growth factor from layer to layer that accumulated rounding does not explain."""
 
 RESCALING = frozenset(
     {
@@ -44,45 +48,53 @@ RESCALING = frozenset(
 )
 MAX_SAMPLES = 8
 MAX_NUMBERS = 1 << 25
-"""Of all layers and samples of a version: of a model with large layers, fewer samples are looked at."""
+"""Numbers in all layers and samples of a version.
+
+With large layers, fewer samples are run."""
 
 RANDOM_SAMPLES = 4
-SHOWN_BEFORE, SHOWN_AFTER = 3, 4
-LEAST_CELL, MAX_CELL = 14, 48
+SHOWN_BEFORE = 3
+SHOWN_AFTER = 4
+LEAST_CELL = 14
+MAX_CELL = 48
 OTHER_CELLS = 34
-"""Letters that the table has beside the names of layers."""
+"""Columns of the terminal that the table needs besides the names of layers."""
 
 
-class _Subject(NamedTuple):
-    """A version with its inputs: for each sample the real arrays by the callers' names; the first ``limit`` are run."""
+InputChange = Callable[[Array], Array]
+
+
+class _TracedVersion(NamedTuple):
+    """A loaded version whose layers are read.
+
+    Attributes:
+        inputs: the real arrays of each sample, by the names that clients use.
+        limit: number of samples to run.
+    """
 
     model: LoadedModel
     run: RunLayers
     inputs: list[dict[str, Array]]
     limit: int
 
-    def layers(self, change: Callable[[Array], Array] | None = None) -> list[Layer]:
-        """Run all samples, with the first input changed; return the layers, the input first."""
-        runs = [self._run({**arrays}, change) for arrays in self.inputs[: self.limit]]
-        names = [(layer.name, layer.operator, layer.quantized) for layer in runs[0]]
-        passing = {
-            place
-            for place in range(len(names) - 1)
-            if _is_passing(*runs[0][place : place + 2])
-        }
-        shapes = [
-            {layer.array.shape for layer in column}
-            for column in zip(*runs, strict=True)
-        ]
-        return [
-            Layer(name, operator, _stack([run[place].array for run in runs]), quantized)
-            for place, (name, operator, quantized) in enumerate(names)
-            if len(shapes[place]) == 1 and place not in passing
-        ]
+    def layers(self, change: InputChange | None = None) -> list[Layer]:
+        """Run all samples, with the first input changed.
 
-    def _run(
-        self, arrays: dict[str, Array], change: Callable[[Array], Array] | None
-    ) -> list[Layer]:
+        Returns the layers, the input first, without those whose shape varies and those
+        that only pass numbers on.
+        """
+        runs = [self._run({**arrays}, change) for arrays in self.inputs[: self.limit]]
+        first = runs[0]
+        layers = []
+        for place, layer in enumerate(first):
+            if place + 1 < len(first) and _is_passing(layer, first[place + 1]):
+                continue
+            arrays = [run[place].array for run in runs]
+            if all(array.shape == layer.array.shape for array in arrays):
+                layers.append(layer._replace(array=_stack(arrays)))
+        return layers
+
+    def _run(self, arrays: dict[str, Array], change: InputChange | None) -> list[Layer]:
         name = next(iter(arrays))
         if change is not None:
             arrays[name] = np.asarray(change(arrays[name]), arrays[name].dtype)
@@ -96,21 +108,25 @@ class _Subject(NamedTuple):
         return [Layer(name, "input", real), *(Layer(*output) for output in outputs)]
 
     def image(self) -> Array | None:
-        """Return the first input of all samples, [samples, ...]; None where it cannot be scaled or was not one row."""
+        """Return the first input of all samples, [samples, ...].
+
+        None if it cannot be scaled, or is not one row a sample.
+        """
         first = [next(iter(arrays.values())) for arrays in self.inputs[: self.limit]]
-        fits = all(
-            array.dtype.kind == "f" and array.ndim > 1 and len(array) == 1
-            for array in first
-        )
-        return (
-            np.concatenate(first)
-            if fits and len({array.shape for array in first}) == 1
-            else None
-        )
+        shape = first[0].shape
+        if len(shape) < 2 or shape[0] != 1:
+            return None
+        for array in first:
+            if array.dtype.kind != "f" or array.shape != shape:
+                return None
+        return np.concatenate(first)
 
 
 def compare_layers(plan: Plan, versions: Sequence[str]) -> dict[str, Any]:
-    """Return the matched layers of two versions, the first that differ, and the likeliest cause, in JSON's own types.
+    """Match the layers of two versions, and explain the first difference.
+
+    Returns the matched layers, the first that differ, and the likeliest cause, as plain
+    JSON values.
 
     Raises:
         CommandError: a version has no intermediate results.
@@ -119,59 +135,66 @@ def compare_layers(plan: Plan, versions: Sequence[str]) -> dict[str, Any]:
     service, name, _ = open_local(plan.model, plan.models_dir, threads=plan.threads)
     try:
         with (
-            service.running(name, versions[0]) as (entry, first),
-            service.running(name, versions[1]) as (_, other),
+            service.running(name, versions[0]) as (entry, first_handle),
+            service.running(name, versions[1]) as (_, other_handle),
         ):
-            samples = _samples(plan, entry.folder, facts_of(entry, first.model))
-            subjects = [_subject(handle.model, samples) for handle in (first, other)]
-            limit = min(subject.limit for subject in subjects)
-            subjects = [subject._replace(limit=limit) for subject in subjects]
-            return {"model": name, "versions": list(versions), **_compare(*subjects)}
+            facts = facts_of(entry, first_handle.model)
+            samples = _samples(plan, entry.folder, facts)
+            first = _trace(first_handle.model, samples)
+            other = _trace(other_handle.model, samples)
+            limit = min(first.limit, other.limit)
+            result = _compare(first._replace(limit=limit), other._replace(limit=limit))
+            return {"model": name, "versions": list(versions), **result}
     finally:
         service.close()
 
 
-def _samples(plan: Plan, folder: Any, facts: Facts) -> list[DataSample]:
-    data = plan.data if plan.data is not None else folder / "samples"
-    return (
-        read_samples(data, facts, MAX_SAMPLES)
-        if plan.data is not None or data.is_dir()
-        else []
-    )
+def _samples(plan: Plan, folder: Path, facts: Facts) -> list[DataSample]:
+    if plan.data is not None:
+        return read_samples(plan.data, facts, MAX_SAMPLES)
+    own = folder / "samples"
+    return read_samples(own, facts, MAX_SAMPLES) if own.is_dir() else []
 
 
-def _subject(model: LoadedModel, samples: Sequence[DataSample]) -> _Subject:
+def _trace(model: LoadedModel, samples: Sequence[DataSample]) -> _TracedVersion:
     version = model.version
     if version.format.layers is None:
-        formats = ", ".join(
-            format.name for format in FORMATS if format.layers is not None
-        )
+        readable = [format.name for format in FORMATS if format.layers is not None]
         raise CommandError(
-            f"{version.name!r} is {version.format.name}, which keeps its intermediate results to itself; "
-            f"--layers reads {formats}"
+            f"{version.name!r} is {version.format.name}, which keeps its intermediate "
+            f"results to itself; --layers reads {', '.join(readable)}"
         )
-    if samples:
-        inputs = [
-            dict(model.task.prepare(memoryview(sample.read())).runs[0])
-            for sample in samples
-        ]
-    else:
-        inputs = [
-            random_inputs(model.inputs.specs, seed) for seed in range(RANDOM_SAMPLES)
-        ]
-    subject = _Subject(model, version.format.layers(model.source), inputs, 1)
-    size = sum(layer.array.size for layer in subject.layers())
-    return subject._replace(limit=min(len(inputs), max(1, MAX_NUMBERS // size)))
+    run = version.format.layers(model.source)
+    inputs = _inputs(model, samples)
+    traced = _TracedVersion(model, run, inputs, 1)
+    size = sum(layer.array.size for layer in traced.layers())
+    limit = max(1, MAX_NUMBERS // size)
+    return traced._replace(limit=min(len(inputs), limit))
 
 
-def _compare(first: _Subject, other: _Subject) -> dict[str, Any]:
+def _inputs(
+    model: LoadedModel, samples: Sequence[DataSample]
+) -> list[dict[str, Array]]:
+    """Return the input arrays of each sample, or random ones without samples."""
+    if not samples:
+        seeds = range(RANDOM_SAMPLES)
+        return [random_inputs(model.inputs.specs, seed) for seed in seeds]
+    inputs = []
+    for sample in samples:
+        prepared = model.task.prepare(memoryview(sample.read()))
+        inputs.append(dict(prepared.runs[0]))
+    return inputs
+
+
+def _compare(first: _TracedVersion, other: _TracedVersion) -> dict[str, Any]:
     layers = first.layers(), other.layers()
     pairs = align(*layers)
-    quantized = any(layer.quantized for each in layers for layer in each)
+    quantized = any(layer.quantized for layer in (*layers[0], *layers[1]))
     bound = QUANTIZED_BOUND if quantized else BOUND
+    # Written so that NaN differs, too.
     differing = [
         place for place, pair in enumerate(pairs) if not pair.difference <= bound
-    ]  # NaN is beyond it
+    ]
     cause = None
     if differing:
         step = _step(pairs, bound / (4 if quantized else 10))
@@ -184,7 +207,7 @@ def _compare(first: _Subject, other: _Subject) -> dict[str, Any]:
     return {
         "samples": first.limit,
         "bound": bound,
-        "layers": [len(each) - 1 for each in layers],
+        "layers": [len(layers[0]) - 1, len(layers[1]) - 1],
         "pairs": [_row(pair) for pair in pairs],
         "first_differing": differing[:3],
         "cause": cause._asdict() if cause is not None else None,
@@ -192,7 +215,10 @@ def _compare(first: _Subject, other: _Subject) -> dict[str, Any]:
 
 
 def _step(pairs: Sequence[LayerPair], noise: float) -> int | None:
-    """Return where a difference becomes several times that of every layer before; None where it grows little by little.
+    """Return the first pair whose difference is a sudden increase.
+
+    That is, several times the difference of every pair before. None if differences only
+    grow gradually.
 
     Args:
         noise: a difference that the rounding of one layer may make.
@@ -205,7 +231,7 @@ def _step(pairs: Sequence[LayerPair], noise: float) -> int | None:
 
 
 def _origin(pairs: Sequence[LayerPair], place: int, bound: float) -> int:
-    """Return where a difference began to grow that is beyond the bound at a place."""
+    """Return the pair from which on a difference grew beyond the bound."""
     while place and not pairs[place - 1].difference <= bound / 4:
         place -= 1
     return place
@@ -215,31 +241,32 @@ def _cause(
     pairs: Sequence[LayerPair],
     place: int,
     layers: tuple[list[Layer], list[Layer]],
-    other: _Subject,
+    other: _TracedVersion,
     bound: float,
 ) -> Cause:
-    pair, before = pairs[place], pairs[place - 1] if place else None
-    since = before.places if before is not None else (-1, -1)
-    skipped = (
-        layers[0][since[0] + 1 : pair.places[0]],
-        layers[1][since[1] + 1 : pair.places[1]],
-    )
+    pair = pairs[place]
+    before = pairs[place - 1] if place else None
+    start, other_start = before.places if before is not None else (-1, -1)
+    end, other_end = pair.places
+    skipped = layers[0][start + 1 : end], layers[1][other_start + 1 : other_end]
+
+    def rerun(change: InputChange) -> Array:
+        array = other.layers(change)[other_end].array
+        return list(layouts_of(array))[pair.view]
+
     size = pairs[0].first.array.size
-    untouched = before is not None and all(
-        earlier.first.array.size == size for earlier in pairs[:place]
-    )
-
-    def rerun(change: Callable[[Array], Array]) -> Array:
-        return list(layouts_of(other.layers(change)[pair.places[1]].array))[pair.view]
-
-    return explain(
-        pair, before, skipped, bound, rerun if untouched else None, other.image()
-    )
+    earlier_sizes = {earlier.first.array.size for earlier in pairs[:place]}
+    reads_input = earlier_sizes == {size}
+    run_changed = rerun if reads_input else None
+    return explain(pair, before, skipped, bound, run_changed, other.image())
 
 
 def _is_passing(layer: Layer, following: Layer) -> bool:
-    """Return whether a layer only rescales or moves numbers, and so does the next: the last of such a chain counts."""
-    operators = {each.operator.casefold() for each in (layer, following)}
+    """Return whether a layer and the next only rescale or move numbers.
+
+    Only the last layer of such a chain counts.
+    """
+    operators = {layer.operator.casefold(), following.operator.casefold()}
     return operators <= RESCALING and layer.array.size == following.array.size
 
 
@@ -255,60 +282,56 @@ def _row(pair: LayerPair) -> dict[str, Any]:
 def _stack(arrays: Sequence[Array]) -> Array:
     """Return [samples, ...] in double precision, without axes of size 1."""
     stacked = np.stack(arrays).astype(np.float64)
-    return stacked.reshape(
-        len(arrays), *(size for size in arrays[0].shape if size != 1)
-    )
+    sizes = [size for size in arrays[0].shape if size != 1]
+    return stacked.reshape(len(arrays), *sizes)
 
 
 def _real(array: Array, spec: Any) -> Array:
-    return (
-        dequantize(array, spec)
-        if spec.quantization is not None and array.dtype.kind in "iu"
-        else array
-    )
+    if spec.quantization is None or array.dtype.kind not in "iu":
+        return array
+    return dequantize(array, spec)
 
 
 def print_layers(result: Mapping[str, Any]) -> None:
     """Print the layers around the first one that differs, and the cause."""
-    first_version, other_version = result["versions"]
-    counts = [plural(count, "layer") for count in result["layers"]]
-    pairs, first = result["pairs"], next(iter(result["first_differing"]), None)
-    print_text(
-        f"{result['model']}: A is {first_version} ({counts[0]}), B is {other_version} ({counts[1]})"
-    )
-    print(
-        f"{len(pairs) - 1} layers match; {plural(result['samples'], 'sample')}; bound {result['bound']:.0%}\n"
-    )
-    start = 0 if first is None else max(0, first - SHOWN_BEFORE)
-    rows = pairs if first is None else pairs[start : first + SHOWN_AFTER]
-    print_table(
-        ["", "A", "B", "SHAPE", "DIFFERENCE"],
-        [_cells(start + n, row, first) for n, row in enumerate(rows)],
-    )
-    if first is None and len(pairs) > 1:
+    a, b = result["versions"]
+    a_layers = plural(result["layers"][0], "layer")
+    b_layers = plural(result["layers"][1], "layer")
+    print_text(f"{result['model']}: A is {a} ({a_layers}), B is {b} ({b_layers})")
+    pairs = result["pairs"]
+    samples = plural(result["samples"], "sample")
+    print(f"{len(pairs) - 1} layers match; {samples}; bound {result['bound']:.0%}\n")
+    first = next(iter(result["first_differing"]), None)
+    start, end = 0, len(pairs)
+    if first is not None:
+        start, end = max(0, first - SHOWN_BEFORE), first + SHOWN_AFTER
+    rows = []
+    for number, pair in enumerate(pairs[start:end], start):
+        rows.append(_cells(number, pair, is_first=number == first))
+    print_table(["", "A", "B", "SHAPE", "DIFFERENCE"], rows)
+    if first is not None:
+        _print_cause(pairs[first], result["cause"])
+    elif len(pairs) > 1:
         print("\nNo layer differs beyond the bound.")
-    elif first is None:
+    else:
         print("\nNothing can be said: no layer of A has a counterpart in B.")
-    if first is None:
-        return
-    place = pairs[first]
-    name = f"A's {place['first']['operator']} {place['first']['name'][:MAX_CELL]!r}"
+
+
+def _print_cause(pair: Mapping[str, Any], cause: Mapping[str, Any]) -> None:
+    layer = pair["first"]
+    name = f"A's {layer['operator']} {layer['name'][:MAX_CELL]!r}"
     print_text(f"\nThe first layer that differs is {name}.")
-    print_text(f"{result['cause']['kind']}: {result['cause']['sentence']}.")
+    print_text(f"{cause['kind']}: {cause['sentence']}.")
 
 
-def _cells(number: int, row: Mapping[str, Any], first: int | None) -> list[str]:
-    width = max(LEAST_CELL, min(MAX_CELL, (terminal_columns() - OTHER_CELLS) // 2))
-    names = [
-        f"{row[key]['operator']} {row[key]['name']}"[:width]
-        for key in ("first", "other")
-    ]
-    difference = (
-        "not finite" if row["difference"] is None else f"{row['difference']:.2%}"
-    )
-    return [
-        str(number) if number != first else f"{number} >",
-        *names,
-        "x".join(map(str, row["shape"])),
-        difference,
-    ]
+def _cells(number: int, pair: Mapping[str, Any], *, is_first: bool) -> list[str]:
+    width = (terminal_columns() - OTHER_CELLS) // 2
+    width = max(LEAST_CELL, min(MAX_CELL, width))
+    names = []
+    for key in ("first", "other"):
+        names.append(f"{pair[key]['operator']} {pair[key]['name']}"[:width])
+    difference = "not finite"
+    if pair["difference"] is not None:
+        difference = f"{pair['difference']:.2%}"
+    mark = f"{number} >" if is_first else str(number)
+    return [mark, *names, "x".join(map(str, pair["shape"])), difference]

@@ -1,4 +1,4 @@
-"""A comparison as one HTML page that needs no other file and no network, with the whole result in it as JSON."""
+"""A comparison as one self-contained HTML page, with the whole result in it as JSON."""
 
 from __future__ import annotations
 
@@ -50,37 +50,31 @@ TIMES = ("VERSION", "RUN p50 ms", "p90", "p99", "ANSWER p50 ms", "p90", "p99")
 
 
 def page_of(result: Mapping[str, Any]) -> str:
-    """Return the page's HTML; every name in it is escaped."""
-    device, data = result["device"], result["data"]
-    content = (
-        plural(len(data["samples"]), "sample") if data["samples"] else "random numbers"
-    )
-    load = "?" if device["load"] is None else f"{device['load']:.1f}"
-    facts = (
-        f"{result['created']}; {device['machine']}, {plural(device['cores'], 'core')}, {device['system']}; load "
-        f"{load}; {content}, {data['labelled']} with a label"
-        f"{', ' + data['origin'] if data['samples'] else ''}; pocketserve {result['pocketserve']}"
-    )
+    """Return the page's HTML, with every name escaped."""
     title = _text(f"{result['model']}: versions compared")
-    judgements = [
-        _judged(name, version, is_reference=name == result["reference"])
-        for name, version in result["versions"].items()
-    ]
+    recommendation = result["recommendation"]
+    times = []
+    judgements = []
+    for name, version in result["versions"].items():
+        times.append(_times(name, version))
+        is_reference = name == result["reference"]
+        judgements.append(_judged(name, version, is_reference=is_reference))
     return f"""<!doctype html>
 <html lang="en">
-<head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>
+<head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>{title}</title>
 <style>{STYLE}</style></head>
 <body>
 <h1>{title}</h1>
-<p class="small">{_text(facts)}</p>
-<p class="answer">{_text(result["recommendation"]["sentences"])}</p>
-<p class="small">Rule: {_text(result["recommendation"]["rule"])}</p>
+<p class="small">{_text(_facts(result))}</p>
+<p class="answer">{_text(recommendation["sentences"])}</p>
+<p class="small">Rule: {_text(recommendation["rule"])}</p>
 {svg_of(result)}
 <h2>All figures</h2>
 {_table(HEADER, table_rows(result))}
 <p class="small">{_text(" ".join(LEGEND.split()))}</p>
 <h2>Times with their 95 % intervals</h2>
-{_table(TIMES, [_times(*item) for item in result["versions"].items()])}
+{_table(TIMES, times)}
 <p class="small">{_text(interval_warning(result))}</p>
 <h2>Answers against {_text(result["reference"])}</h2>
 {_table(JUDGED, judgements, "words")}
@@ -103,54 +97,65 @@ function save() {{
 """
 
 
+def _facts(result: Mapping[str, Any]) -> str:
+    """Return a line on the device, the data and the time of measuring."""
+    device, data = result["device"], result["data"]
+    content, origin = "random numbers", ""
+    if data["samples"]:
+        content = plural(len(data["samples"]), "sample")
+        origin = f", {data['origin']}"
+    load = "?" if device["load"] is None else f"{device['load']:.1f}"
+    cores = plural(device["cores"], "core")
+    return (
+        f"{result['created']}; {device['machine']}, {cores}, {device['system']}; "
+        f"load {load}; {content}, {data['labelled']} with a label{origin}; "
+        f"pocketserve {result['pocketserve']}"
+    )
+
+
 def _times(name: str, facts: Mapping[str, Any]) -> list[str]:
-    return [
-        name,
-        *(
-            with_interval(facts[key][share])
-            for key in ("run_ms", "answer_ms")
-            for share in ("p50", "p90", "p99")
-        ),
-    ]
+    cells = [name]
+    for key in ("run_ms", "answer_ms"):
+        for share in ("p50", "p90", "p99"):
+            cells.append(with_interval(facts[key][share]))
+    return cells
 
 
 def _judged(name: str, facts: Mapping[str, Any], *, is_reference: bool) -> list[str]:
-    figures = (
-        ", ".join(f"{key} {text}" for key, text in figures_of(facts["accuracy"]))
-        if facts["accuracy"]
-        else ""
-    )
+    figures = []
+    if facts["accuracy"]:
+        figures = [f"{key} {text}" for key, text in figures_of(facts["accuracy"])]
+    test = facts["test"]
     return [
         name,
         f"{facts['device']}, {facts['runtime']}",
         score_with_interval(facts["accuracy"]),
-        "" if is_reference else facts["test"].get("name", ""),
-        "reference" if is_reference else facts["test"]["text"],
-        figures,
+        "" if is_reference else test.get("name", ""),
+        "reference" if is_reference else test["text"],
+        ", ".join(figures),
     ]
 
 
 def _skipped(skipped: Mapping[str, str]) -> str:
     if not skipped:
         return ""
-    items = "".join(
-        f"<li><b>{_text(name)}</b>: {_text(reason)}</li>"
-        for name, reason in skipped.items()
-    )
+    items = ""
+    for name, reason in skipped.items():
+        items += f"<li><b>{_text(name)}</b>: {_text(reason)}</li>"
     return f"<h2>Not compared</h2><ul>{items}</ul>"
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]], kind: str = "") -> str:
-    head = "".join(f"<th>{_text(cell)}</th>" for cell in header)
-    lines = []
+    lines = ["<tr>" + _table_cells("th", header) + "</tr>"]
     for row in rows:
         mark = ' class="chosen"' if row[0].endswith(" *") else ""
-        lines.append(
-            f"<tr{mark}>" + "".join(f"<td>{_text(cell)}</td>" for cell in row) + "</tr>"
-        )
-    return (
-        f'<div class="wide {kind}"><table><tr>{head}</tr>{"".join(lines)}</table></div>'
-    )
+        lines.append(f"<tr{mark}>" + _table_cells("td", row) + "</tr>")
+    return f'<div class="wide {kind}"><table>{"".join(lines)}</table></div>'
+
+
+def _table_cells(element: str, texts: Sequence[str]) -> str:
+    cells = [f"<{element}>{_text(text)}</{element}>" for text in texts]
+    return "".join(cells)
 
 
 def _text(text: str) -> str:
@@ -158,5 +163,5 @@ def _text(text: str) -> str:
 
 
 def _json(result: Mapping[str, Any]) -> str:
-    """Return JSON that ends no script element, whatever the names in it."""
+    """Return JSON in which no name can close the script element."""
     return json.dumps(result).replace("<", "\\u003c")

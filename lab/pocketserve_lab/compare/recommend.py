@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from statistics import fmean, geometric_mean
 from typing import Any
 
@@ -10,13 +10,17 @@ from pocketserve.messages import plural
 from pocketserve.terminal.output import human_bytes
 from pocketserve_lab.compare.statistics import Estimate, least_provable_loss, time_ratio
 
-SAME_SPEED, SAME_SPEED_IN_NOISE = 1.1, 1.25
-"""Versions whose run takes up to so many times the fastest one's count as equally fast, and the smaller file is better:
-always, and where chance explains the rest."""
+SAME_SPEED = 1.1
+SAME_SPEED_IN_NOISE = 1.25
+"""Versions up to so much slower than the fastest are as fast; the smaller file wins.
+
+The second limit applies where chance may explain the rest.
+"""
 
 RULE = (
-    "the fastest version that is not measurably worse than the reference (p < 0.05, paired), by the geometric mean of "
-    f"its turns' times; of versions within {SAME_SPEED - 1:.0%} of it, or {SAME_SPEED_IN_NOISE - 1:.0%} where that may "
+    "the fastest version that is not measurably worse than the reference "
+    "(p < 0.05, paired), by the geometric mean of its turns' times; of versions within "
+    f"{SAME_SPEED - 1:.0%} of it, or {SAME_SPEED_IN_NOISE - 1:.0%} where that may "
     "be chance, the smallest file."
 )
 
@@ -28,32 +32,25 @@ def recommend(result: Mapping[str, Any]) -> dict[str, Any]:
         result: as :func:`pocketserve_lab.compare.session.compare_versions` makes it.
     """
     versions = result["versions"]
-    good = {
-        name: facts for name, facts in versions.items() if not facts["test"]["worse"]
-    }
+    good = {}
+    for name, facts in versions.items():
+        if not facts["test"]["worse"]:
+            good[name] = facts
     if not good:
         return {
             "version": None,
             "rule": RULE,
             "sentences": "No version answers as it should. Nothing is recommended.",
         }
-    times = {
-        name: [fmean(turn) for turn in facts["samples"]["run_ms"]]
-        for name, facts in good.items()
-    }
+    times = {name: _turn_means(facts) for name, facts in good.items()}
     fastest = min(good, key=lambda name: geometric_mean(times[name]))
-    ratios = {name: time_ratio(times[name], times[fastest]) for name in good}
-    equal = [
-        name for name, ratio in ratios.items() if ratio.value <= _same_speed(ratio)
-    ]
-    best = min(
-        equal,
-        key=lambda name: (good[name]["file_bytes"], name != result["default"], name),
-    )
+    equal = _equally_fast(times, fastest)
+    sizes = {name: facts["file_bytes"] for name, facts in good.items()}
+    best = min(equal, key=lambda name: (sizes[name], name != result["default"], name))
     choices = {
         "version": best,
         "fastest": fastest,
-        "smallest": min(good, key=lambda name: (good[name]["file_bytes"], name)),
+        "smallest": min(good, key=lambda name: (sizes[name], name)),
         "most_accurate": _most_accurate(versions, best),
         "equally_fast": equal,
         "rule": RULE,
@@ -61,18 +58,38 @@ def recommend(result: Mapping[str, Any]) -> dict[str, Any]:
     return {**choices, "sentences": _sentences(result, choices, times)}
 
 
+def _turn_means(facts: Mapping[str, Any]) -> list[float]:
+    return [fmean(turn) for turn in facts["samples"]["run_ms"]]
+
+
+def _equally_fast(times: Mapping[str, list[float]], fastest: str) -> list[str]:
+    """Return the versions that count as equally fast as the fastest one."""
+    equal = []
+    for name in times:
+        ratio = time_ratio(times[name], times[fastest])
+        if ratio.value <= _same_speed(ratio):
+            equal.append(name)
+    return equal
+
+
 def _same_speed(ratio: Estimate) -> float:
-    return SAME_SPEED_IN_NOISE if ratio.low is None or ratio.low <= 1.0 else SAME_SPEED
+    if ratio.low is None or ratio.low <= 1.0:
+        return SAME_SPEED_IN_NOISE
+    return SAME_SPEED
 
 
 def _most_accurate(versions: Mapping[str, Any], best: str) -> str | None:
-    """Return the version with the best score, of equal ones the recommended one; None where there is no truth."""
-    scores = {
-        name: facts["accuracy"]["value"]
-        * (1 if facts["accuracy"]["more_is_better"] else -1)
-        for name, facts in versions.items()
-        if facts["accuracy"] is not None
-    }
+    """Return the version with the best score; None without labels.
+
+    A tie goes to the recommended one.
+    """
+    scores = {}
+    for name, facts in versions.items():
+        accuracy = facts["accuracy"]
+        if accuracy is None:
+            continue
+        sign = 1 if accuracy["more_is_better"] else -1
+        scores[name] = sign * accuracy["value"]
     return max(scores, key=lambda name: (scores[name], name == best), default=None)
 
 
@@ -81,77 +98,104 @@ def _sentences(
     choices: Mapping[str, Any],
     times: Mapping[str, list[float]],
 ) -> str:
-    versions, best, default = result["versions"], choices["version"], result["default"]
-    facts, fastest = versions[best], choices["fastest"]
-    speed = f"its run takes {geometric_mean(times[best]):.3g} ms on average"
-    if best == default:
-        first = f"Keep {best}, the default version: {speed}"
-        if best != fastest:
-            first += f", {_against(time_ratio(times[fastest], times[best]))} {fastest}, whose file is not smaller"
-        elif len(times) > 1:
-            first += ", and none that answers as well is faster"
-        return f"{first}. {_second_sentence(result, choices)}"
-    first = f"Serve {best}: {speed}"
-    if default in times:
-        first += f", {_against(time_ratio(times[default], times[best]))} {default}, the default version"
-    if facts["file_bytes"] < versions.get(default, facts)["file_bytes"]:
-        first += f", with {human_bytes(facts['file_bytes'])} instead of {human_bytes(versions[default]['file_bytes'])}"
-    if default not in times:
-        reason = "is measurably worse" if default in versions else "was not compared"
-        first += f"; {default}, the default version, {reason}"
+    if choices["version"] == result["default"]:
+        first = _keep_sentence(choices, times)
+    else:
+        first = _serve_sentence(result, choices["version"], times)
     return f"{first}. {_second_sentence(result, choices)}"
 
 
+def _keep_sentence(choices: Mapping[str, Any], times: Mapping[str, list[float]]) -> str:
+    best, fastest = choices["version"], choices["fastest"]
+    text = f"Keep {best}, the default version: {_speed(times[best])}"
+    if best != fastest:
+        against = _against(time_ratio(times[fastest], times[best]))
+        return f"{text}, {against} {fastest}, whose file is not smaller"
+    if len(times) > 1:
+        return f"{text}, and none that answers as well is faster"
+    return text
+
+
+def _serve_sentence(
+    result: Mapping[str, Any], best: str, times: Mapping[str, list[float]]
+) -> str:
+    versions, default = result["versions"], result["default"]
+    text = f"Serve {best}: {_speed(times[best])}"
+    if default in times:
+        against = _against(time_ratio(times[default], times[best]))
+        text += f", {against} {default}, the default version"
+    if default in versions:
+        size = versions[best]["file_bytes"]
+        default_size = versions[default]["file_bytes"]
+        if size < default_size:
+            text += f", with {human_bytes(size)} instead of {human_bytes(default_size)}"
+    if default not in times:
+        reason = "is measurably worse" if default in versions else "was not compared"
+        text += f"; {default}, the default version, {reason}"
+    return text
+
+
+def _speed(times: Sequence[float]) -> str:
+    return f"its run takes {geometric_mean(times):.3g} ms on average"
+
+
 def _against(ratio: Estimate) -> str:
-    """Return how many times as fast a version is, or how many times as long it takes, with the interval."""
-    ends = None if ratio.low is None or ratio.high is None else (ratio.low, ratio.high)
-    if f"{ratio.value:.2g}" == "1":
+    """Return how many times as fast or as long, with the interval."""
+    value, low, high = ratio
+    if f"{value:.2g}" == "1":
         return "about as fast as"
-    if ratio.value >= 1:
-        interval = f" ({ends[0]:.2g} to {ends[1]:.2g})" if ends else ""
-        return f"{ratio.value:.2g} times{interval} as fast as"
-    interval = f" ({1 / ends[1]:.2g} to {1 / ends[0]:.2g})" if ends else ""
-    return f"{1 / ratio.value:.2g} times{interval} as long as"
+    relation = "as fast as"
+    if value < 1:
+        relation = "as long as"
+        value = 1 / value
+        if low is not None and high is not None:
+            low, high = 1 / high, 1 / low
+    interval = ""
+    if low is not None and high is not None:
+        interval = f" ({low:.2g} to {high:.2g})"
+    return f"{value:.2g} times{interval} {relation}"
 
 
 def _second_sentence(result: Mapping[str, Any], choices: Mapping[str, Any]) -> str:
-    versions, best, reference = (
-        result["versions"],
-        choices["version"],
-        result["reference"],
-    )
-    facts = versions[best]
-    test, is_reference = facts["test"], best == reference
-    if is_reference:
-        head = "It is the reference itself"
-    elif facts["accuracy"] is not None:
-        relation = "measurably better" if test.get("better") else "not measurably worse"
-        head = f"It is {relation} than {reference} (p = {test['p']:.2g})"
-    else:
-        head = (
-            f"Its answers are not measurably others than {reference}'s ({test['text']})"
-        )
+    best, reference = choices["version"], result["reference"]
+    facts = result["versions"][best]
+    test = facts["test"]
+    head = _quality(facts, reference, is_reference=best == reference)
+    if choices["smallest"] != best:
+        head += f", the smallest is {choices['smallest']}"
+    if choices["most_accurate"] not in (None, best):
+        head += f", the most accurate is {choices['most_accurate']}"
     number = (facts["accuracy"] or facts["agreement"])["samples"]
-    if not result["data"]["samples"]:
-        count = plural(number, "made-up input")
-    elif facts["accuracy"] is not None:
-        count = plural(number, "labelled sample")
-    else:
-        count = plural(number, "sample") + " without labels"
-    accurate = choices["most_accurate"]
-    extra = f", the most accurate is {accurate}" if accurate not in (None, best) else ""
-    smallest = (
-        f", the smallest is {choices['smallest']}"
-        if choices["smallest"] != best
-        else ""
-    )
+    count = _sample_count(number, facts, has_data=bool(result["data"]["samples"]))
     if test["name"].startswith("McNemar"):
-        return f"{head}{smallest}{extra}, and {count} {_provable(number)}."
-    return f"{head}{smallest}{extra}; {count}{'' if is_reference else ': ' + test['text']}."
+        return f"{head}, and {count} {_provable(number)}."
+    if best == reference:
+        return f"{head}; {count}."
+    return f"{head}; {count}: {test['text']}."
+
+
+def _quality(facts: Mapping[str, Any], reference: str, *, is_reference: bool) -> str:
+    """Return how good a version's answers are against the reference's."""
+    if is_reference:
+        return "It is the reference itself"
+    test = facts["test"]
+    if facts["accuracy"] is None:
+        text = test["text"]
+        return f"Its answers do not measurably differ from {reference}'s ({text})"
+    relation = "measurably better" if test.get("better") else "not measurably worse"
+    return f"It is {relation} than {reference} (p = {test['p']:.2g})"
+
+
+def _sample_count(number: int, facts: Mapping[str, Any], *, has_data: bool) -> str:
+    if not has_data:
+        return plural(number, "random input")
+    if facts["accuracy"] is not None:
+        return plural(number, "labelled sample")
+    return f"{plural(number, 'sample')} without labels"
 
 
 def _provable(number: int) -> str:
-    """Return the least loss that so many samples could have shown."""
+    """Return the smallest loss that so many samples can show."""
     least = least_provable_loss()
     if number < least:
         return f"cannot show a loss, which takes {least}"

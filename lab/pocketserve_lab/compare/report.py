@@ -1,4 +1,4 @@
-"""A comparison as a table for the terminal, and as the rows that the page and the picture show, too."""
+"""A comparison as a table for the terminal; the page and the picture share its rows."""
 
 from __future__ import annotations
 
@@ -17,31 +17,35 @@ from pocketserve_lab.compare.statistics import LEAST_FOR_INTERVAL
 from pocketserve_lab.measurement import load_warning
 
 HEADER = (
-    *(
-        "VERSION",
-        "FILE",
-        "RUN p50 ms",
-        "p90",
-        "p99",
-        "ANSWER p50 ms",
-        "ANSWERS/s",
-        "CPU ms",
-        "LOAD ms",
-    ),
-    *("FIRST ms", "MEMORY", "PEAK", "SAME", "SCORE", "WORSE?"),
+    "VERSION",
+    "FILE",
+    "RUN p50 ms",
+    "p90",
+    "p99",
+    "ANSWER p50 ms",
+    "ANSWERS/s",
+    "CPU ms",
+    "LOAD ms",
+    "FIRST ms",
+    "MEMORY",
+    "PEAK",
+    "SAME",
+    "SCORE",
+    "WORSE?",
 )
 
 
 def table_rows(result: Mapping[str, Any]) -> list[list[str]]:
-    """Return a row of cells for each version, as :data:`HEADER` names them; the recommended one has a ``*``."""
+    """Return a row for each version, in the order of :data:`HEADER`.
+
+    The recommended version is marked with a ``*``.
+    """
     recommended = result["recommendation"]["version"]
-    return [
-        [
-            name + (" *" if name == recommended else ""),
-            *_cells(facts, name == result["reference"]),
-        ]
-        for name, facts in result["versions"].items()
-    ]
+    rows = []
+    for name, facts in result["versions"].items():
+        title = f"{name} *" if name == recommended else name
+        rows.append([title, *_cells(facts, name == result["reference"])])
+    return rows
 
 
 def _cells(facts: Mapping[str, Any], is_reference: bool) -> list[str]:
@@ -56,41 +60,49 @@ def _cells(facts: Mapping[str, Any], is_reference: bool) -> list[str]:
         number(facts["cpu_s"] * 1e3),
         number(facts["load_ms"]),
         number(facts["first_answer_ms"]),
-        *(
-            "?" if memory[kind] is None else human_bytes(memory[kind])
-            for kind in ("private", "peak")
-        ),
+        _size(memory["private"]),
+        _size(memory["peak"]),
         "reference" if is_reference else _agreement(facts["agreement"]),
         score_text(facts["accuracy"]),
         "" if is_reference else verdict(facts["test"]),
     ]
 
 
+def _size(size: int | None) -> str:
+    return "?" if size is None else human_bytes(size)
+
+
 def number(value: float) -> str:
-    """Return a number with three digits that count, without an exponent."""
+    """Format a number with three significant digits and no exponent."""
     if value >= 100:
         return f"{value:,.0f}"
-    return f"{value:.{2 if value >= 1 else 3 if value >= 0.1 else 4}f}"
+    if value >= 1:
+        return f"{value:.2f}"
+    if value >= 0.1:
+        return f"{value:.3f}"
+    return f"{value:.4f}"
 
 
 def with_interval(estimate: Mapping[str, Any]) -> str:
-    """Return a number with its 95 % interval, where it has one."""
+    """Format a number with its 95 % interval, if it has one."""
+    value = number(estimate["value"])
     if estimate["low"] is None:
-        return f"{number(estimate['value'])} (no interval)"
-    return f"{number(estimate['value'])} ({number(estimate['low'])}-{number(estimate['high'])})"
+        return f"{value} (no interval)"
+    return f"{value} ({number(estimate['low'])}-{number(estimate['high'])})"
 
 
 def _agreement(agreement: Mapping[str, Any] | None) -> str:
     if agreement is None:
         return "-"
+    share = f"{agreement['share']['value']:.0%}"
     largest = agreement["largest_difference"]
-    return f"{agreement['share']['value']:.0%}, " + (
-        "other count" if largest is None else f"±{largest:.1g}"
-    )
+    if largest is None:
+        return f"{share}, other count"
+    return f"{share}, ±{largest:.1g}"
 
 
 def score_text(accuracy: Mapping[str, Any] | None) -> str:
-    """Return the score of labelled data with its name."""
+    """Format the score of labelled data with its name."""
     if accuracy is None:
         return "-"
     value = accuracy["value"]
@@ -100,31 +112,20 @@ def score_text(accuracy: Mapping[str, Any] | None) -> str:
 
 def verdict(test: Mapping[str, Any]) -> str:
     """Return whether a version is measurably worse, with the test's p."""
-    p = f" (p = {test['p']:.2g})" if "p" in test else ""
-    return (
-        "YES" if test["worse"] else "no, better" if test.get("better") else "no"
-    ) + p
+    if test["worse"]:
+        text = "YES"
+    elif test.get("better"):
+        text = "no, better"
+    else:
+        text = "no"
+    if "p" in test:
+        text += f" (p = {test['p']:.2g})"
+    return text
 
 
 def print_report(result: Mapping[str, Any]) -> None:
-    """Print the table, what was left out and why, and the recommendation."""
-    data, device = result["data"], result["device"]
-    samples = len(data["samples"])
-    content = (
-        f"{plural(samples, 'sample')}, {data['labelled']} with a label"
-        if samples
-        else "random numbers"
-    )
-    origin = f", {data['origin']}" if samples else ""
-    print_text(printable(f"{result['model']}, {result['task']}; {content}{origin}"))
-    print(
-        printable(
-            f"{device['machine']}, {plural(device['cores'], 'core')}, {device['system']}"
-        ),
-        end="\n\n",
-    )
-    if warning := load_warning(device["load"]):
-        print_text(warning)
+    """Print the table, the versions left out, and the recommendation."""
+    _print_head(result)
     print_wide_table(HEADER, table_rows(result))
     print_text(f"\n{LEGEND}")
     print_text(interval_warning(result))
@@ -137,56 +138,78 @@ def print_report(result: Mapping[str, Any]) -> None:
     print_text(f"Rule: {result['recommendation']['rule']}")
 
 
+def _print_head(result: Mapping[str, Any]) -> None:
+    """Print the model, the data and the device, with a warning if it is busy."""
+    data, device = result["data"], result["device"]
+    content = "random numbers"
+    if data["samples"]:
+        samples = plural(len(data["samples"]), "sample")
+        content = f"{samples}, {data['labelled']} with a label, {data['origin']}"
+    print_text(printable(f"{result['model']}, {result['task']}; {content}"))
+    cores = plural(device["cores"], "core")
+    print(printable(f"{device['machine']}, {cores}, {device['system']}"), end="\n\n")
+    warning = load_warning(device["load"])
+    if warning:
+        print_text(warning)
+
+
 LEGEND = (
-    "RUN is the model alone, with the 95 % interval of its median; ANSWER has the decoding of the data, too. "
-    "ANSWERS/s is with several callers at a time; CPU is what an answer costs the battery; MEMORY is private, without "
-    "what the process held before the model was loaded, and PEAK the most that was resident."
+    "RUN is the model alone, with the 95 % interval of its median; ANSWER includes "
+    "decoding the data. ANSWERS/s is with several clients at a time; CPU is the "
+    "processor time of an answer, which the battery pays; MEMORY is private, without "
+    "the memory used before the model was loaded, and PEAK the most that was resident."
 )
 
 
 def judgement(name: str, facts: Mapping[str, Any], *, is_reference: bool) -> str:
-    """Return what is known of a version's answers beside the table: intervals, further figures, the test."""
+    """Return a line on a version's answers: intervals, further figures, the test."""
     parts = []
-    if (accuracy := facts["accuracy"]) is not None:
+    accuracy = facts["accuracy"]
+    if accuracy is not None:
         parts.append(score_with_interval(accuracy))
-        parts += [f"{key} {value:.4g}" for key, value in accuracy["figures"].items()]
-    if not is_reference and facts["test"]["text"]:
-        parts.append(f"{facts['test'].get('name', 'test')}: {facts['test']['text']}")
+        parts += [f"{key} {text}" for key, text in figures_of(accuracy)]
+    test = facts["test"]
+    if not is_reference and test["text"]:
+        parts.append(f"{test.get('name', 'test')}: {test['text']}")
     return f"{name}: {'; '.join(parts)}" if parts else ""
 
 
 def score_with_interval(accuracy: Mapping[str, Any] | None) -> str:
-    """Return the score of labelled data with its name, and its 95 % interval where it has one."""
+    """Format a score with its name, and its 95 % interval if it has one."""
+    text = score_text(accuracy)
     if accuracy is None or accuracy["low"] is None:
-        return score_text(accuracy)
+        return text
     form = "{:.1%}" if accuracy["more_is_better"] else "{:.4g}"
-    return f"{score_text(accuracy)} ({form.format(accuracy['low'])} to {form.format(accuracy['high'])})"
+    low = form.format(accuracy["low"])
+    high = form.format(accuracy["high"])
+    return f"{text} ({low} to {high})"
 
 
 def interval_warning(result: Mapping[str, Any]) -> str:
-    """Return a sentence where the times have no interval; empty otherwise."""
-    if all(
-        facts["run_ms"]["p50"]["low"] is not None
-        for facts in result["versions"].values()
-    ):
+    """Return a warning if a time has no interval, else an empty text."""
+    versions = result["versions"].values()
+    if all(facts["run_ms"]["p50"]["low"] is not None for facts in versions):
         return ""
     return (
-        f"Times without an interval come from fewer than {LEAST_FOR_INTERVAL} turns: chance may explain their "
-        "differences. Give more --seconds."
+        f"Times without an interval come from fewer than {LEAST_FOR_INTERVAL} turns: "
+        "chance may explain their differences. Give more --seconds."
     )
 
 
 def print_skipped(skipped: Mapping[str, str]) -> None:
-    """Print which versions were left out, and why: those that wait for the same framework on one line."""
+    """Print the versions left out, with the reason.
+
+    Versions that need the same framework share a line.
+    """
     if skipped:
         print("\nNot compared:")
-    reasons: dict[str, list[str]] = {}
+    names_by_reason: dict[str, list[str]] = {}
     for name, reason in skipped.items():
         command = missing_command(reason)
-        reasons.setdefault(
-            f"waiting for a framework: {command}" if command else reason, []
-        ).append(name)
-    for reason, names in reasons.items():
+        if command:
+            reason = f"waiting for a framework: {command}"
+        names_by_reason.setdefault(reason, []).append(name)
+    for reason, names in names_by_reason.items():
         print_text(printable(f"  {', '.join(names)}: {reason}"), indent=" " * 4)
 
 

@@ -1,8 +1,9 @@
-"""The user's data: files and rows for the model's own task to read, with the truth where somebody wrote it down.
+"""Read the user's data: samples for the model's own task, with known truths.
 
-A folder holds one folder a label, or files with a ``labels.csv`` beside them, or files that are named like their labels
-(``7.png``, ``7-b.png``). A CSV file names files, or holds texts, or rows of features; any other file is one sample.
-``docs/compare.md`` has examples. Conversions read their samples here, too, also in environments that have NumPy only.
+A folder contains one folder per label, or files with a ``labels.csv``, or files named
+after their labels (``7.png``, ``7-b.png``). A CSV file lists files, texts or rows of
+features; any other file is one sample. ``docs/compare.md`` has examples. Conversions
+read their samples here, too, also in environments that have NumPy only.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ MAX_FILES = 100_000
 MAX_FILE_BYTES = 256 << 20
 BOX = ("x", "y", "width", "height")
 TRUTHS = ("label", "value", "mask", "answer")
-"""Columns of a CSV file that hold the truth; a box has those of :data:`BOX` besides."""
+"""Columns of a CSV file that contain the truth; a box also needs :data:`BOX`."""
 
 _OTHER_SUFFIXES = frozenset({".md", ".toml", ".py", ".yaml", ".yml", ".html"})
-"""Of files in a folder that are no samples."""
+"""Files in a folder that are not samples."""
 
 
 class SampleError(ValueError):
@@ -44,8 +45,9 @@ class DataSample(NamedTuple):
     Attributes:
         name: for people: the file's path in the data's folder, or ``row 12``.
         body: its file, or the bytes themselves.
-        truth: a class's label, a regression's number, a segmentation's mask file, a text, or the list of
-            ``{"label", "x", "y", "width", "height"}`` of a picture; None where nobody says.
+        truth: a class's label, a regression's number, a segmentation's mask file, a
+            text, or the list of ``{"label", "x", "y", "width", "height"}`` of a
+            picture; None if unknown.
     """
 
     name: str
@@ -54,19 +56,18 @@ class DataSample(NamedTuple):
 
     def read(self) -> bytes:
         """Return the bytes to send; OSError for a file that is gone or too large."""
-        return (
-            self.body
-            if isinstance(self.body, bytes)
-            else read_plain(self.body, MAX_FILE_BYTES)
-        )
+        if isinstance(self.body, bytes):
+            return self.body
+        return read_plain(self.body, MAX_FILE_BYTES)
 
 
 class Facts(NamedTuple):
-    """Facts about a model that decide how data is read; a worker tells them.
+    """Facts about a model that decide how data is read; a worker reports them.
 
     Attributes:
-        labels: names of its classes, in order; empty where it has none.
-        features, target: names of a table's columns, where the manifest gives them.
+        labels: names of its classes, in order; empty if it has none.
+        features: names of a table's columns, if the manifest has them.
+        target: name of a table's column with the truth, if the manifest has it.
     """
 
     task: str
@@ -76,7 +77,7 @@ class Facts(NamedTuple):
 
 
 def facts_of(entry: ModelEntry, model: LoadedModel) -> Facts:
-    """Return what decides how data is read for a model."""
+    """Return the facts that decide how data is read for a model."""
     labels = getattr(model.task, "labels", ())
     return Facts(
         model.task.name,
@@ -87,38 +88,37 @@ def facts_of(entry: ModelEntry, model: LoadedModel) -> Facts:
 
 
 def read_samples(data: Path, facts: Facts, limit: int) -> list[DataSample]:
-    """Return samples as :func:`select_samples` does, with truths that the model's task can be judged by.
+    """Select samples, and check that their truths fit the model's task.
 
     Raises:
-        SampleError: there are none, the CSV file cannot be understood, or a truth is none of the model's task.
+        SampleError: there are none, the CSV file is invalid, or a truth does not fit
+            the model's task.
     """
     samples = select_samples(data, facts, limit)
     if facts.task.endswith("-classification"):
-        _check_classes(
-            [sample for sample in samples if sample.truth is not None], facts.labels
-        )
+        labelled = [sample for sample in samples if sample.truth is not None]
+        _check_classes(labelled, facts.labels)
         return samples
     return [_checked(sample, facts) for sample in samples]
 
 
 def select_samples(data: Path, facts: Facts, limit: int) -> list[DataSample]:
-    """Return the samples of a folder or file, ``limit`` at most, spread evenly over all of them.
+    """Return at most ``limit`` samples of a folder or file, spread evenly.
 
     Raises:
-        SampleError: there are none, or a CSV file cannot be understood.
+        SampleError: there are none, or a CSV file is invalid.
     """
     try:
         samples = list(_all_samples(data, facts))
     except OSError as error:
         raise SampleError(f"{error.filename}: {error.strerror}") from None
-    step = max(
-        1.0, len(samples) / limit
-    )  # sorted by folders, the first ones might all be of one class
+    # Files are sorted by folder: the first ones might all be of one class.
+    step = max(1.0, len(samples) / limit)
     return [samples[int(index * step)] for index in range(min(limit, len(samples)))]
 
 
 def sample_files(data: Path) -> list[Path]:
-    """List the files of samples: the one that is named, or those below a folder, in the order of their names.
+    """List a file itself, or the sample files below a folder, sorted by name.
 
     Raises:
         SampleError: there are none, or too many.
@@ -127,16 +127,17 @@ def sample_files(data: Path) -> list[Path]:
         return [data]
     if not data.is_dir():
         raise SampleError(
-            f"the samples {str(data)!r} are no file and no folder; name one that is there"
+            f"the samples {str(data)!r} are no file and no folder; "
+            "name one that is there"
         )
-    files = [
-        path
-        for path in sorted(data.rglob("*"))
-        if path.is_file() and not _is_other(path.relative_to(data))
-    ]
+    files = []
+    for path in sorted(data.rglob("*")):
+        if path.is_file() and not _is_other(path.relative_to(data)):
+            files.append(path)
     if not files:
         raise SampleError(
-            f"the folder {str(data)!r} holds no samples; docs/compare.md says what it may hold"
+            f"the folder {str(data)!r} holds no samples; "
+            "docs/compare.md says what it may hold"
         )
     if len(files) > MAX_FILES:
         raise SampleError(
@@ -146,30 +147,28 @@ def sample_files(data: Path) -> list[Path]:
 
 
 def hash_samples(samples: Iterable[DataSample]) -> str:
-    """Return the SHA-256 over the hashes of what samples hold, in order; OSError for a file that is gone."""
+    """Return the SHA-256 over the hashes of all samples, in order.
+
+    Raises:
+        OSError: a file is gone.
+    """
     total = hashlib.sha256()
     for sample in samples:
-        body = sample.body
-        total.update(
-            bytes.fromhex(sha256_of(body))
-            if isinstance(body, Path)
-            else hashlib.sha256(body).digest()
-        )
+        if isinstance(sample.body, Path):
+            total.update(bytes.fromhex(sha256_of(sample.body)))
+        else:
+            total.update(hashlib.sha256(sample.body).digest())
     return total.hexdigest()
 
 
 def _checked(sample: DataSample, facts: Facts) -> DataSample:
-    """Return a sample whose truth its task can be judged by; of a task that has no score, without one."""
+    """Check that a sample's truth fits its task; drop it if the task has no score."""
     if sample.truth is None:
         return sample
     if facts.task == "object-detection":
         problem = _box_problem(sample.truth, facts.labels)
     elif facts.task == "tabular-regression":
-        problem = (
-            ""
-            if _is_finite(sample.truth)
-            else f"the true value {sample.truth!r} is no finite number"
-        )
+        problem = _value_problem(sample.truth)
     elif facts.task == "image-segmentation":
         problem = _mask_problem(sample.truth)
     elif facts.task == "question-answering":
@@ -182,16 +181,17 @@ def _checked(sample: DataSample, facts: Facts) -> DataSample:
 
 
 Classes = frozenset[Any]
-"""A true class by its index; several ones where a model has classes of the same label."""
+"""The index of a true class; several if classes share the label."""
 
 
 def read_classes(
     truths: Sequence[Any], classes: Iterable[tuple[Any, str]]
 ) -> list[Classes]:
-    """Return the classes that truths mean, all of them read in one way; none for a truth that is no class.
+    """Return the classes that truths name; an empty set for an unknown one.
 
-    They are read as labels; where that explains more of them, as labels in other letters (capitals), or as the numbers
-    of the classes. So a ``0`` among the labels 1 to 9 is not the class that is called 1.
+    All truths are read in the same way: as labels; or, if that explains more of them,
+    as labels regardless of case, or as class numbers. So a ``0`` among the labels 1 to
+    9 is not the class that is called 1.
 
     Args:
         classes: index and label of each.
@@ -201,57 +201,68 @@ def read_classes(
     for index, label in classes:
         labels.setdefault(label.strip(), set()).add(index)
         numbers.setdefault(str(index), set()).add(index)
-    folded = Counter(map(str.casefold, labels))
-    letters = {
-        label.casefold(): each
-        for label, each in labels.items()
-        if folded[label.casefold()] == 1
-    }
     texts = [str(truth).strip() for truth in truths]
+    folded_texts = [text.casefold() for text in texts]
     readings = [
-        [frozenset(table.get(text, ())) for text in keys]
-        for table, keys in (
-            (labels, texts),
-            (letters, [text.casefold() for text in texts]),
-            (numbers, texts),
-        )
+        _look_up(texts, labels),
+        _look_up(folded_texts, _fold(labels)),
+        _look_up(texts, numbers),
     ]
     return max(readings, key=lambda reading: sum(map(bool, reading)))
 
 
+def _fold(labels: Mapping[str, set[Any]]) -> dict[str, set[Any]]:
+    """Return the labels by their lower case, without ambiguous ones."""
+    counts = Counter(map(str.casefold, labels))
+    folded = {}
+    for label, indices in labels.items():
+        if counts[label.casefold()] == 1:
+            folded[label.casefold()] = indices
+    return folded
+
+
+def _look_up(texts: Sequence[str], classes: Mapping[str, set[Any]]) -> list[Classes]:
+    return [frozenset(classes.get(text, ())) for text in texts]
+
+
 def _check_classes(samples: Sequence[DataSample], labels: Sequence[str]) -> None:
-    """Refuse a truth that is none of the classes, as far as there are labels."""
+    """Reject a truth that is not one of the classes, if there are labels."""
     for sample in samples:
         if not isinstance(sample.truth, str):
             raise SampleError(
                 f"{sample.name}: boxes are no class; name one in a column 'label'"
             )
+    if not labels:
+        return
     classes = read_classes([sample.truth for sample in samples], enumerate(labels))
-    wrong = next(
-        (sample for sample, each in zip(samples, classes, strict=True) if not each),
-        None,
-    )
-    if labels and wrong is not None:
-        raise SampleError(
-            f"{wrong.name}: the label {wrong.truth!r} is none of the model's: {_listed(labels)}"
-        )
+    for sample, indices in zip(samples, classes, strict=True):
+        if not indices:
+            raise SampleError(
+                f"{sample.name}: the label {sample.truth!r} is none of the model's: "
+                f"{_listed(labels)}"
+            )
 
 
 def _box_problem(truth: Any, labels: Sequence[str]) -> str:
     if not isinstance(truth, list):
         return f"it needs the columns {', '.join(BOX)}"
     for box in truth:
-        if labels and box["label"] not in labels:
+        label = box["label"]
+        if labels and label not in labels:
+            return f"the label {label!r} is none of the model's: {_listed(labels)}"
+        is_finite = all(_is_finite(box[key]) for key in BOX)
+        if not is_finite or box["width"] < 0 or box["height"] < 0:
             return (
-                f"the label {box['label']!r} is none of the model's: {_listed(labels)}"
+                f"the box of {label!r} needs finite numbers, "
+                "and none below 0 for its size"
             )
-        if (
-            not all(_is_finite(box[key]) for key in BOX)
-            or box["width"] < 0
-            or box["height"] < 0
-        ):
-            return f"the box of {box['label']!r} needs finite numbers, and none below 0 for its size"
     return ""
+
+
+def _value_problem(truth: Any) -> str:
+    if _is_finite(truth):
+        return ""
+    return f"the true value {truth!r} is no finite number"
 
 
 def _mask_problem(truth: Any) -> str:
@@ -281,152 +292,186 @@ def _listed(labels: Sequence[str]) -> str:
 def _all_samples(data: Path, facts: Facts) -> Iterator[DataSample]:
     files = sample_files(data)
     listed = data / LABELS_FILE
-    tables = (
-        [listed]
-        if listed.is_file()
-        else [path for path in files if path.suffix.lower() == ".csv"]
-    )
-    if listed.is_file() or len(tables) == len(files):
+    if listed.is_file():
+        yield from _of_table(listed, facts)
+        return
+    tables = [path for path in files if path.suffix.lower() == ".csv"]
+    if len(tables) == len(files):
         for table in tables:
             yield from _of_table(table, facts)
-    else:
-        root = data if data.is_dir() else data.parent
-        yield from _of_files(
-            [path for path in files if path not in tables], root, facts
-        )
+        return
+    root = data if data.is_dir() else data.parent
+    samples = [path for path in files if path not in tables]
+    yield from _of_files(samples, root, facts)
 
 
 def _of_files(files: Sequence[Path], root: Path, facts: Facts) -> Iterator[DataSample]:
     names = [path.relative_to(root) for path in files]
-    if not facts.task.endswith("-classification"):  # a name tells no more than a class
-        truths: list[str | None] = [None] * len(names)
-    elif all(len(name.parts) == 2 for name in names):  # one folder a label
-        truths = [name.parts[0] for name in names]
-    else:
-        truths = [_label_in(name.stem, facts.labels) for name in names]
-        if None in truths:
-            truths = [None] * len(names)
-    yield from (
-        DataSample(str(name), path, truth)
-        for name, path, truth in zip(names, files, truths, strict=True)
-    )
+    truths = _truths_in(names, facts)
+    for name, path, truth in zip(names, files, truths, strict=True):
+        yield DataSample(str(name), path, truth)
+
+
+def _truths_in(names: Sequence[Path], facts: Facts) -> Sequence[str | None]:
+    """Return the labels that the names of files or folders give, or None for all."""
+    unknown = [None] * len(names)
+    # A name can give a class only.
+    if not facts.task.endswith("-classification"):
+        return unknown
+    if all(len(name.parts) == 2 for name in names):
+        return [name.parts[0] for name in names]
+    truths = [_label_in(name.stem, facts.labels) for name in names]
+    return unknown if None in truths else truths
 
 
 def _is_other(path: Path) -> bool:
-    return (
-        any(part.startswith(".") for part in path.parts)
-        or path.suffix.lower() in _OTHER_SUFFIXES
-    )
+    if path.suffix.lower() in _OTHER_SUFFIXES:
+        return True
+    return any(part.startswith(".") for part in path.parts)
 
 
 def _label_in(stem: str, labels: Sequence[str]) -> str | None:
-    """Return the label that a file's name is, or begins with before a separator: ``7``, ``7-b``, ``tabby cat_2``."""
-    candidates = [
-        label
-        for label in labels
-        if re.fullmatch(rf"{re.escape(label)}([-_. ].*)?", stem, re.IGNORECASE)
-    ]
+    """Return the label that a file's name is, or starts with before a separator.
+
+    Such as ``7``, ``7-b``, ``tabby cat_2``.
+    """
+    candidates = []
+    for label in labels:
+        pattern = rf"{re.escape(label)}([-_. ].*)?"
+        if re.fullmatch(pattern, stem, re.IGNORECASE):
+            candidates.append(label)
     return max(
         candidates, key=lambda label: (len(label), stem.startswith(label)), default=None
     )
 
 
 def _of_table(path: Path, facts: Facts) -> Iterator[DataSample]:
-    """Read a CSV file with a line of names; its column ``file``, ``text`` or else the features are the input."""
+    """Read a CSV file with a header.
+
+    The input is its column ``file``, ``text`` or ``question``, or else the features.
+    """
+    lines = _read_lines(path)
+    head = [cell.strip() for cell in lines[0]]
+    rows = []
+    for number, line in enumerate(lines, 1):
+        if len(line) != len(head):
+            raise SampleError(
+                f"{path.name}: line {number} has {len(line)} cells, "
+                f"the first {len(head)}"
+            )
+        rows.append(dict(zip(head, map(str.strip, line), strict=True)))
+    del rows[0]
+    if "file" in head:
+        yield from _of_listed_files(path, rows)
+    elif "text" in head or "question" in head:
+        yield from _of_texts(path, rows)
+    else:
+        yield from _of_features(path, rows, head, facts)
+
+
+def _read_lines(path: Path) -> list[list[str]]:
+    """Return the lines of a CSV file, a header first; numbers if it has none."""
+    lines = []
     try:
         text = path.read_text(encoding="utf-8-sig")
-        lines = [
-            line
-            for line in csv.reader(text.splitlines())
-            if any(cell.strip() for cell in line)
-        ]
+        for line in csv.reader(text.splitlines()):
+            if any(cell.strip() for cell in line):
+                lines.append(line)
     except (UnicodeDecodeError, csv.Error) as error:
         raise SampleError(f"{path.name} is no CSV file in UTF-8: {error}") from None
-    if lines and all(map(_is_finite, lines[0])):  # rows without a line of names
-        lines = [[str(number) for number in range(1, len(lines[0]) + 1)], *lines]
+    if lines and all(map(_is_finite, lines[0])):
+        header = [str(number) for number in range(1, len(lines[0]) + 1)]
+        lines.insert(0, header)
     if len(lines) < 2:
         raise SampleError(
             f"{path.name} needs a line of column names and a line for each sample"
         )
-    head = [cell.strip() for cell in lines[0]]
-    uneven = next(
-        (number for number, line in enumerate(lines, 1) if len(line) != len(head)), None
-    )
-    if uneven is not None:
-        raise SampleError(
-            f"{path.name}: line {uneven} has {len(lines[uneven - 1])} cells, the first {len(head)}"
-        )
-    rows = [dict(zip(head, map(str.strip, line), strict=True)) for line in lines[1:]]
-    if "file" in head:
-        yield from _of_listed_files(path, rows)
-    elif "text" in head or "question" in head:
-        for number, row in enumerate(rows, 2):
-            body = (
-                json.dumps({key: row[key] for key in ("question", "context")})
-                if "question" in head
-                else row["text"]
-            )
-            yield DataSample(f"line {number}", body.encode(), _truth(row, path.parent))
-    else:
-        yield from _of_features(path, rows, head, facts)
+    return lines
+
+
+def _of_texts(path: Path, rows: Sequence[Mapping[str, str]]) -> Iterator[DataSample]:
+    """Yield one sample for each text, or question with its context."""
+    for number, row in enumerate(rows, 2):
+        if "question" in row:
+            question = {key: row[key] for key in ("question", "context")}
+            body = json.dumps(question)
+        else:
+            body = row["text"]
+        yield DataSample(f"line {number}", body.encode(), _truth(row, path.parent))
 
 
 def _of_listed_files(
     path: Path, rows: Sequence[Mapping[str, str]]
 ) -> Iterator[DataSample]:
-    """Yield one sample a file; several lines of a file are several boxes on its picture."""
+    """Yield one sample per file; several lines are several boxes on its picture."""
     grouped: dict[str, list[Mapping[str, str]]] = {}
     for row in rows:
         grouped.setdefault(row["file"], []).append(row)
     for name, lines in grouped.items():
-        if not (path.parent / name).is_file():
+        file = path.parent / name
+        if not file.is_file():
             raise SampleError(f"{path.name} names {name!r}, which is not beside it")
         if set(BOX) <= lines[0].keys():
-            boxes = [
-                {
-                    "label": line["label"],
-                    **{key: _number(path, line[key]) for key in BOX},
-                }
-                for line in lines
-            ]
-            yield DataSample(
-                name, path.parent / name, [box for box in boxes if box["label"]]
-            )
+            yield DataSample(name, file, _read_boxes(path, lines))
         else:
-            yield DataSample(name, path.parent / name, _truth(lines[0], path.parent))
+            yield DataSample(name, file, _truth(lines[0], path.parent))
+
+
+def _read_boxes(path: Path, lines: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
+    """Return the true boxes; a line without a label has none."""
+    boxes = []
+    for line in lines:
+        box: dict[str, Any] = {"label": line["label"]}
+        for key in BOX:
+            box[key] = _number(path, line[key])
+        if box["label"]:
+            boxes.append(box)
+    return boxes
 
 
 def _of_features(
     path: Path, rows: Sequence[Mapping[str, str]], head: list[str], facts: Facts
 ) -> Iterator[DataSample]:
-    """Yield one sample a row; the truth is in the column named like the target, ``label`` or ``value``, or follows."""
-    names = [name for name in facts.features if name in head]
-    inputs = names if facts.features and len(names) == len(facts.features) else []
-    target = next(
-        (name for name in (facts.target, *TRUTHS) if name and name in head), None
-    )
-    if target is None and len(facts.features) == len(head) - 1:
-        target = (
-            next(name for name in head if name not in names) if inputs else head[-1]
-        )
-    inputs = inputs or [name for name in head if name != target]
-    if facts.features and len(inputs) != len(facts.features):
+    """Yield one sample per row."""
+    columns, target = _choose_columns(head, facts)
+    if facts.features and len(columns) != len(facts.features):
         raise SampleError(
-            f"{path.name} has {len(inputs)} columns for the {len(facts.features)} features "
-            f"{', '.join(facts.features[:20])}; name its columns like them"
+            f"{path.name} has {len(columns)} columns for the {len(facts.features)} "
+            f"features {', '.join(facts.features[:20])}; name its columns like them"
         )
     for number, row in enumerate(rows, 2):
-        body = json.dumps([_number(path, row[name]) for name in inputs])
-        yield DataSample(
-            f"line {number}", body.encode(), (row[target] or None) if target else None
-        )
+        numbers = [_number(path, row[name]) for name in columns]
+        truth = row[target] or None if target else None
+        yield DataSample(f"line {number}", json.dumps(numbers).encode(), truth)
+
+
+def _choose_columns(head: list[str], facts: Facts) -> tuple[list[str], str | None]:
+    """Return the columns of the features, and the one of the truth.
+
+    The truth is in the column named like the target, ``label`` or ``value``; else in
+    the one column that is not a feature, or the last one.
+    """
+    features = [name for name in facts.features if name in head]
+    has_names = bool(features) and len(features) == len(facts.features)
+    target = None
+    for name in (facts.target, *TRUTHS):
+        if name and name in head:
+            target = name
+            break
+    if target is None and len(facts.features) == len(head) - 1:
+        target = head[-1]
+        if has_names:
+            target = next(name for name in head if name not in features)
+    if has_names:
+        return features, target
+    return [name for name in head if name != target], target
 
 
 def _truth(row: Mapping[str, str], folder: Path) -> Any:
-    name = next((name for name in TRUTHS if row.get(name)), None)
-    if name is None:
-        return None
-    return str(folder / row[name]) if name == "mask" else row[name]
+    for name in TRUTHS:
+        if row.get(name):
+            return str(folder / row[name]) if name == "mask" else row[name]
+    return None
 
 
 def _number(path: Path, text: str) -> float:

@@ -1,12 +1,15 @@
-"""The quality of answers: each against the truth, or against the reference version's answer, by the model's task.
+"""The quality of answers, by the model's task.
 
-A score lies between 0 and 1 and more is better; a regression's is minus the absolute error.
+Each answer is scored against the truth, or against the reference version's answer.
+A score lies between 0 and 1, and more is better; a regression's is minus the absolute
+error.
 """
 
 from __future__ import annotations
 
 import base64
 import io
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -19,13 +22,13 @@ from pocketserve_lab.compare.samples import Classes, read_classes
 
 Answer = Mapping[str, Any]
 SAME_VALUE = 0.01
-"""Numbers count as the same within this share of the largest one that the reference answers."""
+"""Numbers within this share of the reference's largest number count as the same."""
 
 SAME_OVERLAP = 0.9
 """Boxes and masks count as the same from this F1 or IoU on."""
 
 IGNORED = 255
-"""Of a mask: pixels that nobody judged."""
+"""The class number of mask pixels that are not judged."""
 
 
 class Measure(NamedTuple):
@@ -33,9 +36,10 @@ class Measure(NamedTuple):
 
     Attributes:
         name: of the mean score.
-        score: of an answer against the truth; the truth may come from :attr:`truth_of`.
-        truth_of: makes a truth of the reference's answer.
-        same_from: the least score at which two answers count as the same; None compares numbers by their size.
+        score: of an answer against the truth, or against the value of :attr:`truth_of`.
+        truth_of: turns the reference's answer into a truth.
+        same_from: the least score at which two answers count as the same; None compares
+            numbers by their size.
         binary: whether a score is 0 or 1, so that McNemar's test fits.
         overall: further figures over all samples, by name; takes answers and truths.
     """
@@ -51,7 +55,7 @@ class Measure(NamedTuple):
 
 
 def measure_for(task: str) -> Measure:
-    """Return how the answers of a task are judged; those that nothing fits are compared number by number."""
+    """Return the measure of a task; without a special one, numbers are compared."""
     if task.endswith("-classification"):
         return CLASSES
     return {
@@ -72,17 +76,19 @@ def _first(answer: Answer) -> Mapping[str, Any]:
 
 
 def classes_of(truths: Sequence[Any], answers: Iterable[Answer]) -> list[Classes]:
-    """Return the classes that truths mean, of those that the answers hold; none for one that nobody knows."""
-    classes = {
-        (_class_of(entry), str(entry.get("label", ""))): None
-        for answer in answers
-        for entry in answer.get("predictions") or []
-    }
+    """Return the classes that truths name, among those in the answers.
+
+    The set is empty for a truth that names no class.
+    """
+    classes: dict[tuple[Any, str], None] = {}
+    for answer in answers:
+        for entry in answer.get("predictions") or []:
+            classes[_class_of(entry), str(entry.get("label", ""))] = None
     return read_classes(truths, classes)
 
 
 def _class_of(entry: Mapping[str, Any]) -> Any:
-    """Return an entry's index; of a task of somebody's own that has none, its label."""
+    """Return an entry's index, or its label if a custom task has no index."""
     return entry.get("index", entry.get("label"))
 
 
@@ -90,31 +96,52 @@ def _class_figures(
     answers: Sequence[Answer], truths: Sequence[Classes]
 ) -> dict[str, float]:
     entries = [answer.get("predictions") or [] for answer in answers]
-    classes = max((len(each) for each in entries), default=0)
     figures = {}
-    if classes > 5:
-        within = [
-            any(_class_of(e) in truth for e in each[:5])
-            for each, truth in zip(entries, truths, strict=True)
-        ]
-        figures["top-5"] = float(np.mean(within))
-    by_index = {index: truth for truth in truths for index in truth}
-    predicted = [
-        by_index.get(index, frozenset([index]))
-        for index in map(_class_of, map(_first, answers))
-    ]
-    hits = Counter(
-        truth for truth, each in zip(truths, predicted, strict=True) if truth == each
-    )
-    number = Counter(truths) + Counter(predicted)
-    figures["F1"] = float(np.mean([2 * hits[each] / number[each] for each in number]))
+    if any(len(each) > 5 for each in entries):
+        figures["top-5"] = _top5(entries, truths)
+    figures["F1"] = _macro_f1(answers, truths)
     return figures
+
+
+def _top5(
+    entries: Sequence[Sequence[Mapping[str, Any]]], truths: Sequence[Classes]
+) -> float:
+    """Return the share of samples whose truth is among the first five entries."""
+    hits = 0
+    for each, truth in zip(entries, truths, strict=True):
+        hits += any(_class_of(entry) in truth for entry in each[:5])
+    return hits / len(truths)
+
+
+def _macro_f1(answers: Sequence[Answer], truths: Sequence[Classes]) -> float:
+    """Return the mean F1 over the classes that are true or predicted."""
+    classes_by_index = {}
+    for truth in truths:
+        for index in truth:
+            classes_by_index[index] = truth
+    hits: Counter[Classes] = Counter()
+    number: Counter[Classes] = Counter(truths)
+    for answer, truth in zip(answers, truths, strict=True):
+        index = _class_of(_first(answer))
+        predicted = classes_by_index.get(index, frozenset([index]))
+        number[predicted] += 1
+        if predicted == truth:
+            hits[truth] += 1
+    return float(np.mean([2 * hits[each] / number[each] for each in number]))
+
+
+def _is_hit(answer: Answer, truth: Classes) -> float:
+    return float(_class_of(_first(answer)) in truth)
+
+
+def _first_class(answer: Answer) -> Classes:
+    return frozenset([_class_of(_first(answer))])
 
 
 CLASSES = Measure(
     "top-1",
-    lambda answer, truth: float(_class_of(_first(answer)) in truth),
-    lambda answer: frozenset([_class_of(_first(answer))]),
+    _is_hit,
+    _first_class,
     same_from=1.0,
     binary=True,
     overall=_class_figures,
@@ -125,7 +152,7 @@ CLASSES = Measure(
 
 
 def numbers_in(answer: Any) -> Array:
-    """Return all numbers of an answer in order; of ``predictions`` as of raw tensors."""
+    """Return all numbers of an answer, in order."""
     numbers: list[float] = []
 
     def collect(value: Any) -> None:
@@ -146,20 +173,20 @@ def numbers_in(answer: Any) -> Array:
 
 
 def largest_difference(answer: Answer, reference: Answer) -> float:
-    """Return how far two answers' numbers are apart; of classes, their scores."""
+    """Return the largest difference of two answers' numbers, or of class scores."""
     entries, expected = answer.get("predictions"), reference.get("predictions")
-    if (
-        entries
-        and expected
-        and {"index", "score"} <= entries[0].keys()
-        and "box" not in entries[0]
-    ):
-        by_index = {entry["index"]: entry["score"] for entry in entries}
-        scores = [
-            (entry["score"], by_index.get(entry["index"], 0.0)) for entry in expected
-        ]
-        return max(abs(float(score) - float(other)) for score, other in scores)
-    return -_distance(answer, numbers_in(reference))
+    if not entries or not expected or not _has_classes(entries[0]):
+        return -_distance(answer, numbers_in(reference))
+    scores = {entry["index"]: entry["score"] for entry in entries}
+    largest = 0.0
+    for entry in expected:
+        score = scores.get(entry["index"], 0.0)
+        largest = max(largest, abs(float(entry["score"]) - float(score)))
+    return largest
+
+
+def _has_classes(entry: Mapping[str, Any]) -> bool:
+    return "index" in entry and "score" in entry and "box" not in entry
 
 
 def _distance(answer: Answer, truth: Array) -> float:
@@ -170,26 +197,25 @@ def _distance(answer: Answer, truth: Array) -> float:
 
 
 def _value_error(answer: Answer, truth: Any) -> float:
-    return -abs(float(_first(answer)["value"]) - float(truth))
+    return -abs(float(_value(answer)) - float(truth))
 
 
 def _value_figures(
     answers: Sequence[Answer], truths: Sequence[Any]
 ) -> dict[str, float]:
-    errors = np.array(
-        [
-            _value_error(answer, truth)
-            for answer, truth in zip(answers, truths, strict=True)
-        ]
-    )
+    errors = np.array(list(map(_value_error, answers, truths)))
     return {"root mean square error": float(np.sqrt(np.mean(errors**2)))}
+
+
+def _value(answer: Answer) -> Any:
+    return _first(answer)["value"]
 
 
 NUMBERS = Measure("largest difference", _distance, numbers_in, same_from=None)
 VALUES = Measure(
     "mean absolute error",
     _value_error,
-    lambda answer: _first(answer)["value"],
+    _value,
     same_from=None,
     overall=_value_figures,
 )
@@ -198,20 +224,33 @@ VALUES = Measure(
 # Boxes
 
 
+def _box_f1(answer: Answer, truth: Any) -> float:
+    return detections.f1(answer.get("predictions") or [], truth)
+
+
+def _boxes_of(answer: Answer) -> list[dict[str, Any]]:
+    """Return an answer's detections as true boxes."""
+    boxes = []
+    for entry in answer.get("predictions") or []:
+        boxes.append({"label": entry["label"], **entry["box"]})
+    return boxes
+
+
+def _box_figures(answers: Sequence[Answer], truths: Sequence[Any]) -> dict[str, float]:
+    entries = []
+    for answer in answers:
+        predictions = answer.get("predictions") or []
+        further = answer.get("further") or []
+        entries.append([*predictions, *further])
+    return detections.precision_figures(entries, truths)
+
+
 BOXES = Measure(
     "F1 at IoU 0.5",
-    lambda answer, truth: detections.f1(answer.get("predictions") or [], truth),
-    lambda answer: [
-        {"label": e["label"], **e["box"]} for e in answer.get("predictions") or []
-    ],
+    _box_f1,
+    _boxes_of,
     same_from=SAME_OVERLAP,
-    overall=lambda answers, truths: detections.precision_figures(
-        [
-            [*(answer.get("predictions") or []), *(answer.get("further") or [])]
-            for answer in answers
-        ],
-        truths,
-    ),
+    overall=_box_figures,
 )
 
 
@@ -232,47 +271,55 @@ def _true_mask(truth: Any) -> Array:
     if isinstance(truth, np.ndarray):
         return truth
     with PIL.Image.open(truth) as picture:
-        return np.array(
-            picture if picture.mode in ("P", "L", "I;16", "I") else picture.convert("L")
-        )
+        if picture.mode in ("P", "L", "I;16", "I"):
+            return np.array(picture)
+        return np.array(picture.convert("L"))
 
 
 def _intersections(answer: Answer, truth: Any) -> tuple[Array, Array]:
-    """Return the pixels in both masks and in either, by class."""
-    import PIL.Image
-
-    predicted, actual = _mask_of(answer), _true_mask(truth)
-    if predicted.shape != actual.shape:
-        size = actual.shape[1], actual.shape[0]
-        predicted = np.array(
-            PIL.Image.fromarray(predicted).resize(size, PIL.Image.Resampling.NEAREST)
-        )
+    """Return the numbers of pixels in both masks, and in either, by class."""
+    actual = _true_mask(truth)
+    predicted = _resized(_mask_of(answer), actual.shape)
     judged = actual != IGNORED
-    classes = (
-        int(max(predicted[judged].max(initial=0), actual[judged].max(initial=0))) + 1
-    )
-    pairs = predicted[judged].astype(np.int64) * classes + actual[judged]
+    predicted, actual = predicted[judged], actual[judged]
+    largest = max(predicted.max(initial=0), actual.max(initial=0))
+    classes = int(largest) + 1
+    pairs = predicted.astype(np.int64) * classes + actual
     table = np.bincount(pairs, minlength=classes * classes).reshape(classes, classes)
     shared = np.diagonal(table)
     return shared, table.sum(axis=0) + table.sum(axis=1) - shared
 
 
+def _resized(mask: Array, shape: tuple[int, ...]) -> Array:
+    """Scale a mask to [height, width] without mixing its class numbers."""
+    import PIL.Image
+
+    if mask.shape == shape:
+        return mask
+    picture = PIL.Image.fromarray(mask)
+    size = shape[1], shape[0]
+    return np.array(picture.resize(size, PIL.Image.Resampling.NEAREST))
+
+
 def _mask_iou(answer: Answer, truth: Any) -> float:
-    shared, union = _intersections(answer, truth)
-    return float(np.mean(shared[union > 0] / union[union > 0])) if union.any() else 1.0
+    return _mean_iou(*_intersections(answer, truth))
+
+
+def _mean_iou(shared: Array, union: Array) -> float:
+    """Return the mean IoU over the classes that are in either mask."""
+    present = union > 0
+    if not present.any():
+        return 1.0
+    return float(np.mean(shared[present] / union[present]))
 
 
 def _mask_figures(answers: Sequence[Answer], truths: Sequence[Any]) -> dict[str, float]:
-    counts = np.zeros((2, 65536))
+    shared, union = np.zeros(65536), np.zeros(65536)
     for answer, truth in zip(answers, truths, strict=True):
-        for total, part in zip(counts, _intersections(answer, truth), strict=True):
-            total[: len(part)] += part
-    shared, union = counts
-    return {
-        "IoU over all pixels": float(np.mean(shared[union > 0] / union[union > 0]))
-        if union.any()
-        else 1.0
-    }
+        shared_here, union_here = _intersections(answer, truth)
+        shared[: len(shared_here)] += shared_here
+        union[: len(union_here)] += union_here
+    return {"IoU over all pixels": _mean_iou(shared, union)}
 
 
 MASKS = Measure(
@@ -284,33 +331,28 @@ MASKS = Measure(
 
 
 def _words(text: Any) -> list[str]:
-    return "".join(
-        char if char.isalnum() else " " for char in str(text).casefold()
-    ).split()
+    folded = str(text).casefold()
+    return re.sub(r"[\W_]+", " ", folded).split()
 
 
 def _text_f1(answer: Answer, truth: Any) -> float:
-    """Return the F1 of the words in common (Rajpurkar et al., SQuAD, 2016, section 6.1)."""
-    answered, actual = _words(_first(answer).get("answer", "")), _words(truth)
+    """Return the F1 of the common words (Rajpurkar et al., SQuAD, 2016, 6.1)."""
+    answered, actual = _words(_answer_text(answer)), _words(truth)
+    if not answered and not actual:
+        return 1.0
     common = sum((Counter(answered) & Counter(actual)).values())
-    return 2 * common / (len(answered) + len(actual)) if answered or actual else 1.0
+    return 2 * common / (len(answered) + len(actual))
 
 
 def _text_figures(answers: Sequence[Answer], truths: Sequence[Any]) -> dict[str, float]:
-    pairs = zip(answers, truths, strict=True)
-    return {
-        "exact": float(
-            np.mean(
-                [_words(_first(a).get("answer", "")) == _words(t) for a, t in pairs]
-            )
-        )
-    }
+    hits = 0
+    for answer, truth in zip(answers, truths, strict=True):
+        hits += _words(_answer_text(answer)) == _words(truth)
+    return {"exact": hits / len(answers)}
 
 
-TEXTS = Measure(
-    "F1",
-    _text_f1,
-    lambda answer: _first(answer).get("answer", ""),
-    same_from=1.0,
-    overall=_text_figures,
-)
+def _answer_text(answer: Answer) -> Any:
+    return _first(answer).get("answer", "")
+
+
+TEXTS = Measure("F1", _text_f1, _answer_text, same_from=1.0, overall=_text_figures)

@@ -1,4 +1,7 @@
-"""Run all versions of a model on this device at once: each in a process of its own, in turns."""
+"""Measure all versions of a model on this device in one session.
+
+Each version runs in its own process; they take turns.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -20,7 +24,7 @@ from typing import Any, NamedTuple
 from pocketserve import __version__, system
 from pocketserve.engine.device.cores import usable_cores
 from pocketserve.messages import did_you_mean, excerpt
-from pocketserve.repository.scan import VersionEntry
+from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.runtimes.base import ModelLoadError, RuntimeMissingError
 from pocketserve.runtimes.devices import (
     Options,
@@ -38,7 +42,7 @@ from pocketserve_lab.compare.statistics import percentiles
 from pocketserve_lab.measurement import interleave, load_now
 
 OPEN_TIMEOUT_S = 600.0
-"""To import a framework and try an unseen file, each once, on a slow device."""
+"""Time to import a framework and try an unseen file, each once, on a slow device."""
 
 ANSWER_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 5.0
@@ -54,21 +58,23 @@ Progress = Callable[[str, float], None]
 
 
 class VersionFailure(Exception):
-    """A version that cannot be measured (any more); the text says why."""
+    """A version that cannot be measured, or no longer; the text says why."""
 
 
 class Plan(NamedTuple):
-    """The wishes of the command line.
+    """The options of the command line.
 
     Attributes:
         model: a name or a path, as other commands take it.
         versions: those to compare; empty for all.
-        reference: the version that others are held against; None for the first of the list that runs.
-        data: a folder or CSV file; None takes the model's own samples, else random numbers.
+        reference: the version that others are compared with; None for the first that
+            runs.
+        data: a folder or CSV file; None uses the model's own samples, else random
+            numbers.
         limit: samples at most.
         seconds: for the timed turns of all versions together.
-        threads: of one run; 0 takes the fast cores.
-        devices: to run each version on, as far as it can; empty for what the manifest says.
+        threads: of one run; 0 uses the fast cores.
+        devices: to run each version on, if it can; empty for the manifest's choice.
     """
 
     model: str
@@ -83,10 +89,10 @@ class Plan(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A version that is compared, as the manifest has it run, or on another device.
+    """A version to compare, as the manifest runs it, or on another device.
 
     Attributes:
-        options: of the version's table, instead of the manifest's; None for those.
+        options: replace those of the version's table in the manifest; None keeps them.
     """
 
     version: str
@@ -94,7 +100,7 @@ class Candidate(NamedTuple):
 
 
 class ComparedModel(NamedTuple):
-    """The model that is compared, as the folder tells."""
+    """The model to compare, as read from its folder."""
 
     name: str
     folder: Path
@@ -135,15 +141,14 @@ class VersionProcess:
         seconds: float,
         job: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Have the process do something and return the result.
+        """Send a request to the process and return the result.
 
         Raises:
-            VersionFailure: it says why it cannot, has ended, or takes too long.
+            VersionFailure: the process reports an error, has ended, or takes too long.
         """
+        request = {"do": action, "with": arguments, "job": job}
         try:
-            self._pipe.send_bytes(
-                json.dumps({"do": action, "with": arguments, "job": job}).encode()
-            )
+            self._pipe.send_bytes(json.dumps(request).encode())
             if not self._pipe.poll(seconds):
                 raise VersionFailure(f"it did not answer within {seconds:g} s")
             reply = json.loads(self._pipe.recv_bytes())
@@ -164,38 +169,44 @@ class VersionProcess:
         self._output.close()
 
     def _end(self) -> str:
-        """Return how the process ended, with its last words."""
+        """Return how the process ended, with the last line of its output."""
         self._process.kill()
         code = self._process.wait()
-        self._output.seek(max(0, self._output.seek(0, os.SEEK_END) - 2000))
-        words = self._output.read().decode(errors="replace").strip().splitlines()
+        size = self._output.seek(0, os.SEEK_END)
+        self._output.seek(max(0, size - 2000))
+        output = self._output.read().decode(errors="replace").strip()
         ending = f"signal {-code}" if code < 0 else f"exit code {code}"
-        return f"its process ended with {ending}" + (
-            f": {excerpt(words[-1], 200)}" if words else ""
-        )
+        text = f"its process ended with {ending}"
+        if output:
+            text += f": {excerpt(output.splitlines()[-1], 200)}"
+        return text
 
 
 def compare_versions(plan: Plan, progress: Progress) -> dict[str, Any]:
-    """Run, judge and recommend; return the whole result in JSON's own types.
+    """Run, judge and recommend; return the whole result as plain JSON values.
 
     Raises:
         CommandError: no version can be run, or the data cannot be read.
     """
-    load = load_now()  # before our own work is part of it
+    # Before our own work is part of it.
+    load = load_now()
     target = _find_target(plan)
     facts, runnable = _try_all(plan, target, progress)
     samples, origin = _samples(plan, target, facts)
     reference = _reference(plan, target, runnable)
     with ExitStack() as stack:
-        measured, answers = _measure_all(
-            plan, target, runnable, samples, stack, progress
-        )
+        session = _Session(plan, target, stack, progress)
+        measured, answers = session.run(runnable, samples)
     if reference not in answers:
         raise CommandError(
             f"the reference version {reference!r} failed: {target.skipped[reference]}"
         )
     truths = [sample.truth for sample in samples] or [None] * len(answers[reference])
     verdicts = judge(facts.task if samples else "tensors", answers, reference, truths)
+    versions = {}
+    for name in measured:
+        candidate = target.candidates[name]._asdict()
+        versions[name] = {**candidate, **measured[name], **verdicts[name]}
     result = {
         "schema": SCHEMA,
         "pocketserve": __version__,
@@ -211,74 +222,73 @@ def compare_versions(plan: Plan, progress: Progress) -> dict[str, Any]:
             "samples": [sample.name for sample in samples],
             "labelled": sum(truth is not None for truth in truths),
         },
-        "versions": {
-            name: {
-                **target.candidates[name]._asdict(),
-                **measured[name],
-                **verdicts[name],
-            }
-            for name in measured
-        },
+        "versions": versions,
         "skipped": target.skipped,
     }
     return {**result, "recommendation": recommend(result)}
 
 
 def _find_target(plan: Plan) -> ComparedModel:
+    """Read the model's versions, and select those to compare.
+
+    Raises:
+        CommandError: a version does not exist, or none can be run.
+    """
     service, name, _ = open_local(plan.model, plan.models_dir)
     try:
         entry = service.entry(name)
-        statuses = {status.version: status for status in service.model_statuses(entry)}
-        reference = (
-            plan.reference.partition("@")[0]
-            if plan.reference and plan.devices
-            else plan.reference
-        )
-        for version in (*plan.versions, *([reference] if reference else [])):
-            if version not in statuses:
-                listed = ", ".join(entry.versions) or "none"
-                raise CommandError(
-                    f"{name!r} has no version {version!r}; it has {listed}{did_you_mean(version, entry.versions)}"
-                )
-        selected = [
-            version
-            for version in entry.versions
-            if not plan.versions or version in plan.versions
-        ]
-        skipped = {
-            version: statuses[version].reason
-            for version in selected
-            if not statuses[version].ready
-        }
-        ready = [version for version in selected if version not in skipped]
+        _check_versions(plan, entry)
+        skipped = {}
+        ready = []
+        for status in service.model_statuses(entry):
+            if plan.versions and status.version not in plan.versions:
+                continue
+            if status.ready:
+                ready.append(status.version)
+            else:
+                skipped[status.version] = status.reason
         if not ready:
-            raise CommandError(
-                f"no version of {name!r} can be run here: {next(iter(skipped.values()), entry.problem)}"
-            )
-        default, candidates = (
-            entry.default_version,
-            {version: Candidate(version) for version in ready},
-        )
+            reason = next(iter(skipped.values()), entry.problem)
+            raise CommandError(f"no version of {name!r} can be run here: {reason}")
+        default = entry.default_version
+        candidates = {version: Candidate(version) for version in ready}
         if plan.devices:
-            devices = {
-                version: _devices(entry.versions[version], skipped) for version in ready
-            }
+            devices = {}
+            for version in ready:
+                devices[version] = _devices(entry.versions[version], skipped)
             candidates = _on_devices(plan.devices, devices, skipped)
-            default = "@".join((default, *[*devices.get(default, ())][:1]))
+            first_device = next(iter(devices.get(default, ())), None)
+            if first_device is not None:
+                default = f"{default}@{first_device}"
+        models_dir = str(service.config.models_dir)
         return ComparedModel(
-            name,
-            entry.folder,
-            str(service.config.models_dir),
-            default,
-            candidates,
-            skipped,
+            name, entry.folder, models_dir, default, candidates, skipped
         )
     finally:
         service.close()
 
 
+def _check_versions(plan: Plan, entry: ModelEntry) -> None:
+    """Raise CommandError if the model lacks a version that the plan names."""
+    names = list(plan.versions)
+    if plan.reference and plan.devices:
+        names.append(plan.reference.partition("@")[0])
+    elif plan.reference:
+        names.append(plan.reference)
+    for version in names:
+        if version not in entry.versions:
+            listed = ", ".join(entry.versions) or "none"
+            hint = did_you_mean(version, entry.versions)
+            raise CommandError(
+                f"{entry.name!r} has no version {version!r}; it has {listed}{hint}"
+            )
+
+
 def _devices(version: VersionEntry, skipped: dict[str, str]) -> dict[str, Options]:
-    """Return what runs a version; nothing where its framework cannot be imported, which is noted."""
+    """Return the devices of a version, with the options for each.
+
+    A version whose framework cannot be imported is added to the skipped ones.
+    """
     try:
         return devices_of(version.format, version.options)
     except (RuntimeMissingError, ModelLoadError) as error:
@@ -291,29 +301,27 @@ def _on_devices(
     devices: Mapping[str, Mapping[str, Options]],
     skipped: dict[str, str],
 ) -> dict[str, Candidate]:
-    """Return each version on each device that it has, as ``tflite@xnnpack``; other pairs are noted.
+    """Return each version on each of its devices, as ``tflite@xnnpack``.
+
+    Other pairs are added to the skipped ones.
 
     Args:
-        wishes: names of devices; ``all`` stands for each that there is.
+        wishes: names of devices; ``all`` for every device there is.
         devices: by version, as :func:`devices_of` returns them.
 
     Raises:
-        CommandError: no version has one of the devices; the sentence names those that there are.
+        CommandError: no version has one of the devices; the text lists those it has.
     """
-    present = {
-        device_name(name): name for tables in devices.values() for name in tables
-    }
-    names = dict.fromkeys(present if "all" in wishes else map(device_name, wishes))
-    for name in names:
-        if name not in present:
-            advice = engine_advice(name)
-            hint = f": {advice}" if advice is not None else did_you_mean(name, present)
-            raise CommandError(
-                f"no version runs here on {name!r}, only on {' or '.join(present.values())}{hint}"
-            )
+    present = {}
+    for tables in devices.values():
+        for name in tables:
+            present[device_name(name)] = name
+    selected = list(present.values())
+    if "all" not in wishes:
+        selected = _select_devices(wishes, present)
     candidates = {}
     for version, tables in devices.items():
-        for name in map(present.__getitem__, names):
+        for name in selected:
             key = f"{version}@{name}"
             if name in tables:
                 candidates[key] = Candidate(version, dict(tables[name]))
@@ -322,8 +330,27 @@ def _on_devices(
     return candidates
 
 
+def _select_devices(wishes: Sequence[str], present: Mapping[str, str]) -> list[str]:
+    """Return the devices that the wishes name, without duplicates.
+
+    Raises:
+        CommandError: one of them is not present.
+    """
+    selected = {}
+    for name in map(device_name, wishes):
+        if name not in present:
+            advice = engine_advice(name)
+            hint = f": {advice}" if advice is not None else did_you_mean(name, present)
+            listed = " or ".join(present.values())
+            raise CommandError(
+                f"no version runs here on {name!r}, only on {listed}{hint}"
+            )
+        selected[name] = present[name]
+    return list(selected.values())
+
+
 def _reference(plan: Plan, target: ComparedModel, runnable: Sequence[str]) -> str:
-    """Return what the others are held against: as it was named, with a device or without, else the first that runs."""
+    """Return the reference version: the requested one, else the first that runs."""
     for name in runnable:
         if plan.reference in (None, name, target.candidates[name].version):
             return name
@@ -336,25 +363,23 @@ def _reference(plan: Plan, target: ComparedModel, runnable: Sequence[str]) -> st
 def _job(plan: Plan, target: ComparedModel, name: str) -> dict[str, Any]:
     version, options = target.candidates[name]
     if options is not None and is_accelerated(options):
-        options = {
-            **options,
-            "required": True,
-        }  # the CPU would answer in its place, and be measured
-    job = {
+        # Otherwise the CPU could take over, and be measured.
+        options = {**options, "required": True}
+    return {
         "model": target.name,
         "models_dir": target.models_dir,
         "version": version,
         "threads": plan.threads,
+        "options": options,
     }
-    return {**job, "options": options}
 
 
 def _try_all(
     plan: Plan, target: ComparedModel, progress: Progress
 ) -> tuple[Facts, list[str]]:
-    """Load each version once; return what the data must look like, and the versions that load.
+    """Load each version once; return facts about the data, and the versions that load.
 
-    So the trial of an unseen file, and a cold disk, count for none of the measured loads.
+    So the trial of an unseen file, and a cold disk, don't count in a measured load.
     """
     facts, runnable = None, []
     for number, version in enumerate(target.candidates):
@@ -367,9 +392,8 @@ def _try_all(
         facts = facts or Facts(*description["facts"])
         runnable.append(version)
     if facts is None:
-        raise CommandError(
-            f"no version of {target.name!r} can be loaded: {next(iter(target.skipped.values()))}"
-        )
+        reason = next(iter(target.skipped.values()))
+        raise CommandError(f"no version of {target.name!r} can be loaded: {reason}")
     return facts, runnable
 
 
@@ -384,7 +408,10 @@ def _open_once(job: Mapping[str, Any]) -> Any:
 def _samples(
     plan: Plan, target: ComparedModel, facts: Facts
 ) -> tuple[list[DataSample], str]:
-    """Return the samples, and in words where they are from; none of them stands for random numbers."""
+    """Return the samples, and their origin in words.
+
+    An empty list stands for random numbers.
+    """
     if plan.data is not None:
         return read_samples(plan.data, facts, plan.limit), str(plan.data)
     own = target.folder / "samples"
@@ -393,111 +420,138 @@ def _samples(
     return [], "random numbers"
 
 
-def _measure_all(
-    plan: Plan,
-    target: ComparedModel,
-    versions: Sequence[str],
-    samples: Sequence[DataSample],
-    stack: ExitStack,
-    progress: Progress,
-) -> tuple[dict[str, Any], dict[str, list[Any]]]:
-    """Return what was measured and what was answered, by version; one that fails is among the skipped ones."""
-    processes: dict[str, VersionProcess] = {}
-    measured: dict[str, Any] = {}
-    answers: dict[str, list[Any]] = {}
+class _Session:
+    """The processes of all versions, and their measurements.
 
-    def guarded(version: str, work: Callable[[], Any]) -> Any:
+    A version that fails is added to the skipped ones and left out from then on.
+    """
+
+    def __init__(
+        self, plan: Plan, target: ComparedModel, stack: ExitStack, progress: Progress
+    ) -> None:
+        self._plan = plan
+        self._target = target
+        self._stack = stack
+        self._progress = progress
+        self._processes: dict[str, VersionProcess] = {}
+        self._facts: dict[str, dict[str, Any]] = {}
+        self._answers: dict[str, list[Any]] = {}
+
+    def run(
+        self, versions: Sequence[str], samples: Sequence[DataSample]
+    ) -> tuple[dict[str, Any], dict[str, list[Any]]]:
+        """Return the measurements and the answers, by version."""
+        bodies = [_plain_sample(sample) for sample in samples]
+        for number, version in enumerate(versions):
+            start, end = number / len(versions), (number + 1) / len(versions)
+            self._guard(version, partial(self._start, version, bodies, start, end))
+        turns = self._take_turns()
+        measured = {}
+        answers = {}
+        for version, facts in self._facts.items():
+            if version not in self._target.skipped:
+                measured[version] = _summarize(facts, turns[version])
+                answers[version] = self._answers[version]
+        return measured, answers
+
+    def _guard(self, version: str, work: Callable[[], Any]) -> Any:
+        """Do a version's work, unless it has failed before."""
+        if version in self._target.skipped:
+            return None
         try:
-            return work() if version not in target.skipped else None
+            return work()
         except VersionFailure as failure:
-            target.skipped[version] = str(failure)
+            self._target.skipped[version] = str(failure)
             return None
 
-    def start(version: str) -> None:
-        processes[version] = process = VersionProcess(_job(plan, target, version))
-        stack.callback(process.close)
-        measured[version] = process.ask("open", seconds=OPEN_TIMEOUT_S)
-        count = process.ask(
-            "take",
-            [_plain_sample(sample) for sample in samples],
-            seconds=OPEN_TIMEOUT_S,
-        )
-        answers[version] = []
-        while len(answers[version]) < count:
-            share = (versions.index(version) + len(answers[version]) / count) / len(
-                versions
-            )
-            progress("asking every sample", share)
+    def _start(
+        self,
+        version: str,
+        samples: Sequence[Mapping[str, str]],
+        start: float,
+        end: float,
+    ) -> None:
+        """Start a version's process and run all samples.
+
+        Args:
+            start: share of the progress at the start; ``end`` that at the end.
+        """
+        process = VersionProcess(_job(self._plan, self._target, version))
+        self._processes[version] = process
+        self._stack.callback(process.close)
+        facts = process.ask("open", seconds=OPEN_TIMEOUT_S)
+        self._facts[version] = facts
+        count = process.ask("take", samples, seconds=OPEN_TIMEOUT_S)
+        answers: list[Any] = []
+        self._answers[version] = answers
+        while len(answers) < count:
+            share = start + (end - start) * len(answers) / count
+            self._progress("running every sample", share)
             reply = process.ask(
-                "answer",
-                len(answers[version]),
-                ANSWERS_AT_A_TIME,
-                seconds=ANSWER_TIMEOUT_S,
+                "answer", len(answers), ANSWERS_AT_A_TIME, seconds=ANSWER_TIMEOUT_S
             )
-            measured[version].setdefault("first_answer_ms", reply["first_ms"])
-            answers[version] += reply["answers"]
-        if all("error" in answer for answer in answers[version]):
+            facts.setdefault("first_answer_ms", reply["first_ms"])
+            answers += reply["answers"]
+        if all("error" in answer for answer in answers):
             raise VersionFailure(
-                f"it answers none of the samples: {answers[version][0]['error']}"
+                f"it answers none of the samples: {answers[0]['error']}"
             )
 
-    for version in versions:
-        guarded(version, partial(start, version))
-    turns = _take_turns(plan, processes, guarded, progress)
-    for version in [version for version in versions if version in target.skipped]:
-        measured.pop(version, None)
-        answers.pop(version, None)
-    return {
-        version: _summarize(facts, turns[version])
-        for version, facts in measured.items()
-    }, answers
-
-
-def _take_turns(
-    plan: Plan,
-    processes: Mapping[str, VersionProcess],
-    guarded: Callable[[str, Callable[[], Any]], Any],
-    progress: Progress,
-) -> dict[str, dict[str, Any]]:
-    """Time the versions in turns, then with several callers at a time; return the samples of each."""
-    turns: dict[str, dict[str, Any]] = {
-        name: {"turn": [], "throughput": []} for name in processes
-    }
-    callers = max(2, len(usable_cores()))
-
-    def ask(version: str, action: str, *arguments: Any) -> Any:
-        work = partial(
-            processes[version].ask, action, *arguments, seconds=ANSWER_TIMEOUT_S
+    def _take_turns(self) -> dict[str, _Turns]:
+        """Time the versions in turns, first alone, then with several clients."""
+        turns = {version: _Turns() for version in self._processes}
+        clients = max(2, len(usable_cores()))
+        for version, each in turns.items():
+            each.clients = clients
+            each.memory_before = self._ask(version, "memory")
+        self._interleave(
+            lambda version: turns[version].alone.append(
+                self._ask(version, "turn", TURN_S, TURN_SAMPLES)
+            ),
+            self._plan.seconds,
+            MAX_ROUNDS,
+            "measuring",
         )
-        return guarded(version, work)
+        for version, each in turns.items():
+            each.memory = self._ask(version, "memory")
+        self._interleave(
+            lambda version: turns[version].together.append(
+                self._ask(version, "throughput", THROUGHPUT_S, clients)
+            ),
+            ANSWER_TIMEOUT_S,
+            THROUGHPUT_ROUNDS,
+            "several clients at a time",
+        )
+        return turns
 
-    def timed(version: str, action: str, *arguments: Any) -> None:
-        turns[version][action].append(ask(version, action, *arguments))
+    def _interleave(
+        self, work: Callable[[str], None], seconds: float, rounds: int, title: str
+    ) -> None:
+        """Do some work of all versions, round by round."""
+        calls = {version: partial(work, version) for version in self._processes}
+        interleave(calls, seconds, rounds, partial(self._progress, title))
 
-    before = {version: ask(version, "memory") for version in processes}
-    calls = {
-        version: partial(timed, version, "turn", TURN_S, TURN_SAMPLES)
-        for version in processes
-    }
-    interleave(calls, plan.seconds, MAX_ROUNDS, partial(progress, "measuring"))
-    after = {version: ask(version, "memory") for version in processes}
-    calls = {
-        version: partial(timed, version, "throughput", THROUGHPUT_S, callers)
-        for version in processes
-    }
-    interleave(
-        calls,
-        ANSWER_TIMEOUT_S,
-        THROUGHPUT_ROUNDS,
-        partial(progress, "several callers at a time"),
-    )
-    for version in processes:
-        turns[version] |= {
-            "memory_before": before[version],
-            "memory": after[version],
-            "callers": callers,
-        }
-    return turns
+    def _ask(self, version: str, action: str, *arguments: Any) -> Any:
+        ask = self._processes[version].ask
+        work = partial(ask, action, *arguments, seconds=ANSWER_TIMEOUT_S)
+        return self._guard(version, work)
+
+
+@dataclass
+class _Turns:
+    """The measurements of one version's turns, as its process returns them.
+
+    Attributes:
+        alone: turns in which one sample ran at a time.
+        together: turns with several clients at a time.
+        clients: number of these.
+    """
+
+    alone: list[Any] = field(default_factory=list)
+    together: list[Any] = field(default_factory=list)
+    clients: int = 0
+    memory_before: Any = None
+    memory: Any = None
 
 
 def _plain_sample(sample: DataSample) -> dict[str, str]:
@@ -506,49 +560,72 @@ def _plain_sample(sample: DataSample) -> dict[str, str]:
     return {"path": os.path.abspath(sample.body)}
 
 
-def _summarize(facts: dict[str, Any], turns: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a version's figures with the samples behind them."""
-    timed, memory = turns["turn"], turns["memory"]
-    summary: dict[str, Any] = {
-        key: facts[key]
-        for key in ("format", "runtime", "device", "threads", "file_bytes")
-    }
-    summary |= {
-        "load_ms": facts["load_ms"],
-        "first_answer_ms": facts["first_answer_ms"],
-    }
-    samples = {}
+def _summarize(facts: Mapping[str, Any], turns: _Turns) -> dict[str, Any]:
+    """Return a version's figures, with the samples behind them."""
+    kept_facts = (
+        "format",
+        "runtime",
+        "device",
+        "threads",
+        "file_bytes",
+        "load_ms",
+        "first_answer_ms",
+    )
+    summary: dict[str, Any] = {key: facts[key] for key in kept_facts}
+    samples: dict[str, Any] = {}
     for key in ("run_ms", "answer_ms"):
-        samples[key] = [[round(value, 6) for value in turn[key]] for turn in timed]
-        estimates = zip(("p50", "p90", "p99"), percentiles(samples[key]), strict=True)
-        summary[key] = {name: estimate._asdict() for name, estimate in estimates}
-    number = sum(len(turn["answer_ms"]) for turn in timed)
-    children = memory["children_cpu_s"] - turns["memory_before"]["children_cpu_s"]
-    rates = sorted(turn["answers"] / turn["seconds"] for turn in turns["throughput"])
-    before = facts["memory_before"]
+        samples[key] = [_rounded(turn[key]) for turn in turns.alone]
+        p50, p90, p99 = percentiles(samples[key])
+        summary[key] = {
+            "p50": p50._asdict(),
+            "p90": p90._asdict(),
+            "p99": p99._asdict(),
+        }
+    samples["cpu_s"] = [turn["cpu_s"] for turn in turns.alone]
     return {
         **summary,
-        "cpu_s": sum(turn["cpu_s"] for turn in timed) / number
-        + children / sum(turn["asked"] for turn in timed),
-        "throughput": {
-            "answers_per_s": rates[len(rates) // 2],
-            "callers": turns["callers"],
-            "rates": rates,
-        },
-        "memory_bytes": {
-            "private": _growth(memory, before, "private"),
-            "peak": _growth(memory, {"peak": before.get("resident")}, "peak"),
-        },
-        "samples": {**samples, "cpu_s": [turn["cpu_s"] for turn in timed]},
+        "cpu_s": _cpu_seconds(turns),
+        "throughput": _throughput(turns),
+        "memory_bytes": _memory_growth(facts["memory_before"], turns.memory),
+        "samples": samples,
     }
 
 
-def _growth(
-    after: Mapping[str, Any], before: Mapping[str, Any], key: str
-) -> int | None:
-    if after.get(key) is None or before.get(key) is None:
+def _rounded(times: Sequence[float]) -> list[float]:
+    return [round(value, 6) for value in times]
+
+
+def _cpu_seconds(turns: _Turns) -> float:
+    """Return the CPU time of one answer, that of child processes included."""
+    answers = runs = 0
+    own = 0.0
+    for turn in turns.alone:
+        own += turn["cpu_s"]
+        answers += len(turn["answer_ms"])
+        runs += turn["asked"]
+    before = turns.memory_before["children_cpu_s"]
+    children = turns.memory["children_cpu_s"] - before
+    return float(own / answers + children / runs)
+
+
+def _throughput(turns: _Turns) -> dict[str, Any]:
+    rates = sorted(turn["answers"] / turn["seconds"] for turn in turns.together)
+    median = rates[len(rates) // 2]
+    return {"answers_per_s": median, "callers": turns.clients, "rates": rates}
+
+
+def _memory_growth(
+    before: Mapping[str, Any], after: Mapping[str, Any]
+) -> dict[str, int | None]:
+    private = _growth(before.get("private"), after.get("private"))
+    peak = _growth(before.get("resident"), after.get("peak"))
+    return {"private": private, "peak": peak}
+
+
+def _growth(before: int | None, after: int | None) -> int | None:
+    if before is None or after is None:
         return None
-    return int(after[key] - before[key])
+    return int(after - before)
 
 
 def _device(load: float | None) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""Estimates with intervals, and tests of whether a difference is chance. All are deterministic: the seed is fixed."""
+"""Estimates with intervals, and tests whether a difference is chance.
+
+All are deterministic: the seed is fixed.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +16,22 @@ from pocketserve.tensors import Array
 RESAMPLES = 1000
 FLIPS = 4000
 MAX_EXACT = 12
-"""Paired differences whose signs are changed in every way; of more, in :data:`FLIPS` random ones."""
+"""With up to this many differences, all changes of sign are tried.
+
+With more, :data:`FLIPS` random ones."""
 
 CONFIDENCE = 0.95
 LEAST_FOR_INTERVAL = 6
-"""Turns or samples that an interval takes: between the ends of fewer, a median lies in less than 95 of 100 cases."""
+"""Turns or samples that an interval needs.
+
+Between the smallest and the largest of fewer, the median lies in under 95 of 100
+cases."""
 
 SEED = 15
 
 
 class Estimate(NamedTuple):
-    """A number with the ends of its 95 % interval; they are None where too little was measured for one."""
+    """A number with its 95 % interval; None where too little was measured for one."""
 
     value: float
     low: float | None
@@ -35,8 +43,9 @@ def percentiles(
 ) -> list[Estimate]:
     """Return percentiles of all samples, with intervals by the cluster bootstrap.
 
-    Samples of one turn were taken one right after the other and resemble each other, so that whole turns are drawn with
-    replacement (Davison and Hinkley, Bootstrap Methods and their Application, 1997, section 3.8).
+    Samples of one turn are taken in quick succession and resemble each other, so whole
+    turns are drawn with replacement (Davison and Hinkley, Bootstrap Methods and their
+    Application, 1997, section 3.8).
 
     Args:
         turns: the samples of each turn, at least one in all.
@@ -47,23 +56,33 @@ def percentiles(
     values = np.quantile(np.concatenate(filled), shares)
     if len(filled) < LEAST_FOR_INTERVAL:
         return [Estimate(float(value), None, None) for value in values]
+    drawn = _draw_percentiles(filled, shares)
+    estimates = []
+    for value, column in zip(values, drawn.T, strict=True):
+        low, high = _interval(column)
+        estimates.append(Estimate(float(value), low, high))
+    return estimates
+
+
+def _draw_percentiles(turns: Sequence[Array], shares: Sequence[float]) -> Array:
+    """Return the percentiles [resample, share] of random selections of turns."""
     random = np.random.default_rng(SEED)
     drawn = np.empty((RESAMPLES, len(shares)))
     for row in drawn:
-        picks = random.integers(0, len(filled), len(filled))
-        row[:] = np.quantile(np.concatenate([filled[index] for index in picks]), shares)
-    return [
-        Estimate(float(v), *_interval(column))
-        for v, column in zip(values, drawn.T, strict=True)
-    ]
+        picks = random.integers(0, len(turns), len(turns))
+        samples = np.concatenate([turns[index] for index in picks])
+        row[:] = np.quantile(samples, shares)
+    return drawn
 
 
 def time_ratio(times: Sequence[float], reference: Sequence[float]) -> Estimate:
-    """Return the geometric mean of ``times / reference`` by round, with its interval by the bootstrap over rounds.
+    """Return the geometric mean of ``times / reference`` by round.
 
-    Both were measured in the same rounds, right after each other: what slowed one round down slowed down both. A median
-    would jump where a run is now fast, now slow, in about as many rounds each. A geometric mean ranks alike whichever
-    of the two is the reference (Fleming and Wallace, Communications of the ACM 29, 1986, pages 218-221).
+    Its interval is by the bootstrap over rounds. Both were measured in the same rounds,
+    right after each other, so whatever slowed a round down slowed down both. A median
+    would jump if runs are sometimes fast and sometimes slow in about as many rounds
+    each. A geometric mean gives the same ranking whichever of the two is the reference
+    (Fleming and Wallace, Communications of the ACM 29, 1986, pages 218-221).
     """
     ratios = np.asarray(times, float) / np.asarray(reference, float)
     return bootstrap(ratios, _geometric_mean)
@@ -77,21 +96,25 @@ def bootstrap(values: Array, statistic: Callable[..., Array]) -> Estimate:
     Args:
         statistic: such as ``np.mean``; takes the keyword ``axis``.
     """
+    value = float(statistic(values, axis=0))
     if len(values) < LEAST_FOR_INTERVAL:
-        return Estimate(float(statistic(values, axis=0)), None, None)
+        return Estimate(value, None, None)
     drawn = statistic(values[_draws(len(values))], axis=1)
-    return Estimate(float(statistic(values, axis=0)), *_interval(drawn))
+    low, high = _interval(drawn)
+    return Estimate(value, low, high)
 
 
 def mcnemar_exact(gains: int, losses: int) -> float:
-    """Return the two-sided p of two classifiers being equally good, from the samples on which just one is right.
+    """Return the two-sided p that two classifiers are equally good.
 
-    The exact conditional form: the discordant pairs fall either way with probability 1/2 (McNemar, Psychometrika 12,
-    1947, pages 153-157; Fagerland, Lydersen and Laake, BMC Medical Research Methodology 13:91, 2013, formula 2).
+    Only samples on which exactly one is right count. The exact conditional form: such a
+    sample favours either one with probability 1/2 (McNemar, Psychometrika 12, 1947,
+    pages 153-157; Fagerland, Lydersen and Laake, BMC Medical Research Methodology
+    13:91, 2013, formula 2).
 
     Args:
-        gains: samples that only the new one has right.
-        losses: samples that only the old one has right.
+        gains: samples that only the new one gets right.
+        losses: samples that only the old one gets right.
     """
     number = gains + losses
     tail = sum(math.comb(number, count) for count in range(min(gains, losses) + 1))
@@ -99,52 +122,59 @@ def mcnemar_exact(gains: int, losses: int) -> float:
 
 
 def least_provable_loss(alpha: float = 0.05) -> int:
-    """Return how many samples must be lost, and none gained, before :func:`mcnemar_exact` falls below ``alpha``."""
-    return next(losses for losses in range(1, 64) if mcnemar_exact(0, losses) < alpha)
+    """Return the fewest losses, without a gain, that are significant.
+
+    That is, for which :func:`mcnemar_exact` falls below ``alpha``.
+    """
+    losses = 1
+    while mcnemar_exact(0, losses) >= alpha:
+        losses += 1
+    return losses
 
 
 def paired_permutation(differences: Sequence[float]) -> tuple[Estimate, float]:
-    """Return the mean of paired differences with its bootstrap interval, and the two-sided p of them being chance.
+    """Return the mean of paired differences, and the two-sided p that it is chance.
 
-    If they are, each could as well have had the other sign: p is the share of all such changes of signs whose mean is
-    at least as far from 0 (Fisher, The Design of Experiments, 1935, section 21). Of many differences random changes are
-    taken, with one more in both counts (Davison and Hinkley, formula 4.11).
+    The mean has its bootstrap interval. If it is chance, each difference could as well
+    have had the other sign: p is the share of all such changes of sign whose mean is at
+    least as far from 0 (Fisher, The Design of Experiments, 1935, section 21). With many
+    differences, random changes are drawn and 1 is added to both counts (Davison and
+    Hinkley, formula 4.11).
     """
     values = np.asarray(differences, float)
     sums = np.abs(_signs(len(values)) @ values)
-    observed = abs(float(values.sum()))
-    extreme_count = int(
-        np.count_nonzero(sums >= observed - 1e-9 * float(np.abs(values).sum()))
-    )
-    p = (
-        extreme_count / len(sums)
-        if len(values) <= MAX_EXACT
-        else (1 + extreme_count) / (1 + len(sums))
-    )
+    rounding = 1e-9 * float(np.abs(values).sum())
+    observed = abs(float(values.sum())) - rounding
+    extreme_count = int(np.count_nonzero(sums >= observed))
+    p = extreme_count / len(sums)
+    if len(values) > MAX_EXACT:
+        p = (1 + extreme_count) / (1 + len(sums))
     return bootstrap(values, np.mean), p
 
 
 def _signs(number: int) -> Array:
-    """Return rows of -1 and 1: all that there are, or random ones where those would be many."""
+    """Return rows of -1 and 1: all combinations, or random ones of a long row."""
     if number > MAX_EXACT:
         return np.random.default_rng(SEED).choice([-1.0, 1.0], (FLIPS, number))
-    return 1.0 - 2.0 * (np.arange(1 << number)[:, None] >> np.arange(number) & 1)
+    bits = np.arange(1 << number)[:, None] >> np.arange(number) & 1
+    return 1.0 - 2.0 * bits
 
 
 def wilson(successes: int, number: int) -> Estimate:
-    """Return a share with its interval (Wilson, Journal of the American Statistical Association 22, 1927, 209-212)."""
+    """Return a share with its score interval.
+
+    Wilson, Journal of the American Statistical Association 22, 1927, 209-212.
+    """
     z = 1.959964
     share = successes / number
-    middle = (share + z * z / (2 * number)) / (1 + z * z / number)
-    half = (
-        z
-        / (1 + z * z / number)
-        * math.sqrt(share * (1 - share) / number + z * z / (4 * number * number))
-    )
-    low, high = max(0.0, middle - half), min(1.0, middle + half)
-    return Estimate(
-        share, min(low, share), max(high, share)
-    )  # which rounding may put outside
+    divisor = 1 + z * z / number
+    middle = (share + z * z / (2 * number)) / divisor
+    variance = share * (1 - share) / number + z * z / (4 * number * number)
+    half = z / divisor * math.sqrt(variance)
+    # Rounding may put the share itself outside.
+    low = min(share, max(0.0, middle - half))
+    high = max(share, min(1.0, middle + half))
+    return Estimate(share, low, high)
 
 
 def _geometric_mean(values: Array, axis: int) -> Array:

@@ -1,7 +1,8 @@
-"""The process of one version: loads it, answers samples, and is timed in turns, as its parent says over a pipe.
+"""The process of one version: it loads the version, answers samples and is timed.
 
-Run as ``python -m pocketserve_lab.compare.worker PARENT DESCRIPTOR``. It asks the model through the service, as every
-transport does: its own task decodes the data. Whatever a framework prints goes to standard error.
+Run as ``python -m pocketserve_lab.compare.worker PARENT DESCRIPTOR``; the parent sends
+requests over a pipe. The model is called through the service, as by every transport, so
+its own task decodes the data. Output of frameworks goes to standard error.
 """
 
 from __future__ import annotations
@@ -33,28 +34,32 @@ from pocketserve_lab.compare.samples import facts_of
 from pocketserve_lab.random_inputs import random_inputs
 from pocketserve_wire import ApiError
 from pocketserve_wire.oip import InferRequest, InferResponse
+from pocketserve_wire.tensor import Tensor
 
 ALL_ENTRIES = 10_000
 RANDOM_SAMPLES = 8
 TIMED_SAMPLES = 32
-"""Samples that the timed turns go through; they are held in memory."""
+"""Samples used in the timed turns; they are kept in memory."""
 
 WARM_S = 0.002
-"""A turn begins with so much work that is not counted: the other versions had the cores and their caches meanwhile."""
+"""Untimed work at the start of a turn.
+
+Other versions have used the cores and their caches in between."""
 
 LEAST_SCORE = 0.01
-"""Of detections that are kept for the average precision, which needs more than an answer has."""
+"""Score of the detections kept for average precision, which needs more than clients
+get."""
 
 MAX_VALUES = 4096
-"""Numbers of an answer that are compared; of a larger tensor some at equal distances."""
+"""Numbers of an answer that are compared; from a larger tensor, evenly spaced ones."""
 
 
 class Subject:
     """A version under measurement; each method is a request of the parent.
 
     Args:
-        job: ``model``, ``version``, ``models_dir`` and ``threads``; ``options`` for the version's table, where they
-            are not the manifest's.
+        job: ``model``, ``version``, ``models_dir`` and ``threads``; ``options``
+            replaces the options of the version's table in the manifest.
     """
 
     def __init__(self, job: dict[str, Any]) -> None:
@@ -70,7 +75,7 @@ class Subject:
         self._slowest_s = 0.0
 
     def _replace_options(self, options: dict[str, Any]) -> None:
-        """Have the version loaded as if the manifest had these options; a trial is of them, too."""
+        """Make the version load, and be tried, as if the manifest had these options."""
         models = self._service.repository.models()
         entry = models[self._name]
         version = entry.versions[self._version]._replace(options=options)
@@ -79,8 +84,9 @@ class Subject:
         )
 
     def open(self) -> dict[str, Any]:
-        """Load the version; return how long that took, what it holds, and what its data must look like."""
-        baseline, began = _memory(), time.perf_counter()
+        """Load the version; return its load time, its memory, and facts about it."""
+        baseline = _memory()
+        began = time.perf_counter()
         with self._service.running(self._name, self._version) as (entry, handle):
             seconds = time.perf_counter() - began
             model = handle.model
@@ -97,18 +103,20 @@ class Subject:
             }
 
     def take(self, samples: Sequence[dict[str, str]]) -> int:
-        """Hold the samples to ask, ``{"path"}`` or ``{"text"}`` each; none stands for random tensors."""
+        """Set the samples to run, each ``{"path"}`` or ``{"text"}``; return how many.
+
+        Without samples, random tensors are used.
+        """
         self._sources = [partial(_read, sample) for sample in samples]
         if not samples:
             with self._service.running(self._name, self._version) as (_, handle):
                 specs = handle.model.inputs.specs
-            self._sources = [
-                partial(_random, specs, seed) for seed in range(RANDOM_SAMPLES)
-            ]
+            for seed in range(RANDOM_SAMPLES):
+                self._sources.append(partial(_random, specs, seed))
         return len(self._sources)
 
     def answer(self, first: int, count: int) -> dict[str, Any]:
-        """Return the answers to some samples with all their entries, in JSON's own types; and the first one's time.
+        """Return the full answers to some samples, and the first one's time.
 
         The first samples that are answered are kept for the timed turns.
         """
@@ -116,14 +124,12 @@ class Subject:
         first_ms = 0.0
         for source in self._sources[first : first + count]:
             payload = source()
-            whole = (
-                payload._replace(options=self._options())
-                if isinstance(payload, RawPayload)
-                else payload
-            )
+            full = payload
+            if isinstance(payload, RawPayload):
+                full = payload._replace(options=self._options())
             began = time.perf_counter()
             try:
-                answers.append(_plain(self._ask(whole), self._threshold()))
+                answers.append(_plain(self._ask(full), self._threshold()))
                 if len(self._payloads) < TIMED_SAMPLES:
                     self._payloads.append(payload)
             except ApiError as error:
@@ -132,36 +138,30 @@ class Subject:
         return {"answers": answers, "first_ms": first_ms}
 
     def turn(self, seconds: float, maximum: int) -> dict[str, Any]:
-        """Ask one sample after the other for a while; return milliseconds of each, and the CPU seconds of all.
+        """Run samples for a while; return the milliseconds of each, and CPU seconds.
 
-        ``run_ms`` is the model alone, ``answer_ms`` the whole answer with its decoding. A turn begins one sample
-        further on than the last: all versions are asked the same ones in the same round.
+        ``run_ms`` is the model alone, ``answer_ms`` the whole answer with decoding. A
+        turn starts one sample after the start of the last one, so all versions get the
+        same samples in the same round.
         """
         if not self._payloads:
             raise CommandError("it answers none of the samples")
-        first, self._next = self._next, self._next + 1
+        first = self._next
+        self._next += 1
+        warming = self._warm_up(first)
         statistics = self._service.engine.statistics(self._name, self._version)
-        warming = 0
-        warm = time.perf_counter() + WARM_S
-        while self._slowest_s < 10 * WARM_S and time.perf_counter() < warm:
-            self._ask(self._payloads[first % len(self._payloads)])
-            warming += 1
         runs: list[float] = []
         answers: list[float] = []
-        before, cpu, began = (
-            statistics.runs.infer_ns,
-            time.process_time(),
-            time.perf_counter(),
-        )
-        now = began
+        infer_ns = statistics.runs.infer_ns
+        cpu = time.process_time()
+        began = now = time.perf_counter()
         while now - began < seconds and len(answers) < maximum:
             start = time.perf_counter()
-            self._ask(self._payloads[(first + len(answers)) % len(self._payloads)])
+            self._ask_sample(first + len(answers))
             now = time.perf_counter()
-            infer_ns = statistics.runs.infer_ns
             answers.append((now - start) * 1e3)
-            runs.append((infer_ns - before) / 1e6)
-            before = infer_ns
+            runs.append((statistics.runs.infer_ns - infer_ns) / 1e6)
+            infer_ns = statistics.runs.infer_ns
         used = time.process_time() - cpu
         self._slowest_s = max(answers) / 1e3
         return {
@@ -171,90 +171,101 @@ class Subject:
             "asked": warming + len(answers),
         }
 
+    def _warm_up(self, sample: int) -> int:
+        """Run a sample for a moment, unless runs are long; return how often."""
+        runs = 0
+        end = time.perf_counter() + WARM_S
+        while self._slowest_s < 10 * WARM_S and time.perf_counter() < end:
+            self._ask_sample(sample)
+            runs += 1
+        return runs
+
     def throughput(self, seconds: float, callers: int) -> dict[str, Any]:
-        """Have several callers ask at the same time; return answers and seconds."""
-        ends, counts = time.perf_counter() + seconds, [0] * callers
+        """Run samples in several threads at the same time; return answers and
+        seconds."""
+        end = time.perf_counter() + seconds
+        counts = [0] * callers
 
         def ask(caller: int) -> None:
-            while time.perf_counter() < ends:
-                self._ask(
-                    self._payloads[(caller + counts[caller]) % len(self._payloads)]
-                )
+            while time.perf_counter() < end:
+                self._ask_sample(caller + counts[caller])
                 counts[caller] += 1
 
         began = time.perf_counter()
-        threads = [
-            threading.Thread(target=ask, args=(caller,)) for caller in range(callers)
-        ]
-        for thread in threads:
+        threads = []
+        for caller in range(callers):
+            thread = threading.Thread(target=ask, args=(caller,))
             thread.start()
+            threads.append(thread)
         for thread in threads:
             thread.join()
         return {"answers": sum(counts), "seconds": time.perf_counter() - began}
 
     def memory(self) -> dict[str, Any]:
-        """Return the memory that the process and those that it started hold, and the CPU seconds of the latter."""
+        """Return the memory of this process and its children, and the children's CPU
+        time."""
         return _memory()
 
     def close(self) -> None:
         """Unload the version."""
         self._service.close()
 
+    def _ask_sample(self, number: int) -> None:
+        """Run one of the timed samples; numbers wrap around."""
+        self._ask(self._payloads[number % len(self._payloads)])
+
     def _ask(self, payload: Payload) -> Any:
         options = self._service.request_options({})
-        return submit_and_wait(
-            self._service.submit,
-            InferenceCall(self._name, self._version, payload, options),
-        )
+        call = InferenceCall(self._name, self._version, payload, options)
+        return submit_and_wait(self._service.submit, call)
 
     def _options(self) -> AnswerOptions:
-        """Return what an answer must hold to be judged: all classes with scores, unsure detections, or the mask."""
+        """Return options for an answer that can be judged.
+
+        It has all classes with scores, unsure detections, or the mask.
+        """
         handle = self._service.engine.running(self._name, self._version)
         task = handle.model.task.name if handle is not None else ""
         every = ALL_ENTRIES if task.endswith("-classification") else None
         least = None if self._threshold() is None else LEAST_SCORE
-        return AnswerOptions(
-            every, least, values={"mask": "png"} if task == "image-segmentation" else {}
-        )
+        values = {"mask": "png"} if task == "image-segmentation" else {}
+        return AnswerOptions(every, least, values=values)
 
     def _threshold(self) -> float | None:
-        """Return the least score of a detection that callers get; None where the model detects nothing."""
+        """Return the least score of a detection that clients get.
+
+        None if the model detects nothing.
+        """
         handle = self._service.engine.running(self._name, self._version)
-        return (
-            getattr(handle.model.task, "threshold", None)
-            if handle is not None
-            else None
-        )
+        if handle is None:
+            return None
+        return getattr(handle.model.task, "threshold", None)
 
 
 def _read(sample: Mapping[str, str]) -> Payload:
-    body = (
-        Path(sample["path"]).read_bytes()
-        if "path" in sample
-        else sample["text"].encode()
-    )
+    if "text" in sample:
+        body = sample["text"].encode()
+        return RawPayload(memoryview(body), AnswerOptions())
+    body = Path(sample["path"]).read_bytes()
     return RawPayload(memoryview(body), AnswerOptions())
 
 
 def _random(specs: Sequence[TensorSpec], seed: int) -> Payload:
-    tensors = [
-        to_tensor(name, array) for name, array in random_inputs(specs, seed).items()
-    ]
+    arrays = random_inputs(specs, seed)
+    tensors = [to_tensor(name, array) for name, array in arrays.items()]
     return TensorPayload(InferRequest(inputs=tensors))
 
 
 def _memory() -> dict[str, Any]:
-    """Return bytes by kind, the peak of what was resident, and the CPU seconds of processes that were started."""
+    """Return bytes by kind, the peak resident memory, and CPU seconds of children."""
     own = os.getpid()
-    children = descendants_of(own)
-    peak = sum(
-        _number_after("VmHWM:", Path(f"/proc/{process}/status"))
-        for process in (own, *children)
-    )
-    # What a child took that has ended meanwhile stands with whoever waited for it: a total that never falls.
-    ticks = _ticks(own, slice(13, 15)) + sum(
-        _ticks(process, slice(11, 15)) for process in children
-    )
+    # A child that has ended is counted by the process that waited for it, so the total
+    # never falls.
+    ticks = _ticks(own, slice(13, 15))
+    peak = _number_after("VmHWM:", Path(f"/proc/{own}/status"))
+    for child in descendants_of(own):
+        ticks += _ticks(child, slice(11, 15))
+        peak += _number_after("VmHWM:", Path(f"/proc/{child}/status"))
     return {
         **(memory_of(own) or {}),
         "peak": 1024 * peak or None,
@@ -263,15 +274,22 @@ def _memory() -> dict[str, Any]:
 
 
 def _number_after(key: str, file: Path) -> int:
+    """Return the number after a key at the start of a line; 0 if there is none."""
     try:
-        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+        text = file.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith(key)), 0)
+    for line in text.splitlines():
+        if line.startswith(key):
+            return int(line.split()[1])
+    return 0
 
 
 def _ticks(process: int, fields: slice) -> int:
-    """Return clock ticks of processor time: fields 11 and 12 are a process's own, 13 and 14 its ended children's."""
+    """Return clock ticks of CPU time.
+
+    Fields 11 and 12 are a process's own, 13 and 14 those of its ended children.
+    """
     try:
         return sum(map(int, stat_fields(process)[fields]))
     except (OSError, ValueError):
@@ -281,37 +299,38 @@ def _ticks(process: int, fields: slice) -> int:
 def _plain(
     answer: Prediction | InferResponse, threshold: float | None
 ) -> dict[str, Any]:
-    """Return an answer in JSON's own types; detections that callers do not get are ``further`` ones."""
-    if isinstance(answer, Prediction) and threshold is not None:
-        entries: list[Any] = list(answer.predictions)
-        place = sum(
-            entry["score"] >= threshold for entry in entries
-        )  # they come best first
-        return {
-            "predictions": entries[:place],
-            "further": entries[place:],
-            **answer.more,
-        }
-    if isinstance(answer, Prediction):
+    """Return an answer as plain JSON values.
+
+    Detections below the threshold, which clients do not get, are ``further`` ones.
+    """
+    if isinstance(answer, InferResponse):
+        return {"outputs": [_plain_tensor(tensor) for tensor in answer.outputs]}
+    if threshold is None:
         return {"predictions": answer.predictions, **answer.more}
-    outputs = []
-    for tensor in answer.outputs:
-        array = to_array(tensor)
-        values = array.reshape(-1)[:: max(1, -(-array.size // MAX_VALUES))]
-        texts = array.dtype.kind == "O"
-        plain = (
-            [str(value) for value in values]
-            if texts
-            else np.asarray(values, np.float64).tolist()
-        )
-        outputs.append(
-            {"name": tensor.name, "shape": list(array.shape), "values": plain}
-        )
-    return {"outputs": outputs}
+    entries: list[Any] = list(answer.predictions)
+    # They come best first.
+    number = sum(entry["score"] >= threshold for entry in entries)
+    return {
+        "predictions": entries[:number],
+        "further": entries[number:],
+        **answer.more,
+    }
+
+
+def _plain_tensor(tensor: Tensor) -> dict[str, Any]:
+    array = to_array(tensor)
+    step = max(1, -(-array.size // MAX_VALUES))
+    values = array.reshape(-1)[::step]
+    shape = list(array.shape)
+    if array.dtype.kind == "O":
+        texts = [str(value) for value in values]
+        return {"name": tensor.name, "shape": shape, "values": texts}
+    numbers = np.asarray(values, np.float64).tolist()
+    return {"name": tensor.name, "shape": shape, "values": numbers}
 
 
 def _serve(pipe: Connection) -> None:
-    """Do what the parent asks, one thing after the other, until it closes the pipe."""
+    """Handle the parent's requests one by one, until it closes the pipe."""
     subject: Subject | None = None
     while True:
         try:
@@ -319,18 +338,18 @@ def _serve(pipe: Connection) -> None:
         except EOFError:
             break
         try:
+            result = None
             if request["do"] == "begin":
-                subject, result = Subject(request["job"]), None
+                subject = Subject(request["job"])
             else:
                 result = getattr(subject, request["do"])(*request["with"])
             reply = {"result": result}
-        except (
-            Exception
-        ) as error:  # a framework's too; the parent lists the version with it
-            is_ours = type(error).__module__.startswith("pocketserve")
-            reply = {
-                "error": str(error) if is_ours else f"{type(error).__name__}: {error}"
-            }
+        # Also those of frameworks: the parent lists the version with the reason.
+        except Exception as error:
+            text = str(error)
+            if not type(error).__module__.startswith("pocketserve"):
+                text = f"{type(error).__name__}: {text}"
+            reply = {"error": text}
         pipe.send_bytes(json.dumps(reply).encode())
     if subject is not None:
         subject.close()
@@ -338,7 +357,8 @@ def _serve(pipe: Connection) -> None:
 
 def main(parent: int, descriptor: int) -> int:
     """Serve the parent over an inherited socket, and end with it."""
-    os.dup2(2, 1)  # frameworks print to standard output
+    # Frameworks print to standard output.
+    os.dup2(2, 1)
     if not bind_to(parent):
         return 1
     _serve(Connection(descriptor))

@@ -306,7 +306,8 @@ def test_two_results_say_in_what_the_devices_differ(
         and "load" not in first
     )
     assert (
-        second.startswith(": simulated phone, ") and "a load of 7.0 beside it" in second
+        second.startswith(": simulated phone, ")
+        and "a load of 7.0 from other work" in second
     )
     assert "tflite: its file has another size on each tflite: A has " in second
     assert f"; B has tflite-runtime 2.14.0 on cpu, {threads + 3} threads" in second

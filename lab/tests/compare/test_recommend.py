@@ -162,7 +162,7 @@ def test_sentences_do_not_contradict_each_other() -> None:
             "data": {"samples": []},
         }
     )
-    assert "10 made-up inputs" in made_up["sentences"]
+    assert "10 random inputs" in made_up["sentences"]
 
 
 def test_one_turn_is_no_interval() -> None:
