@@ -1,1 +1,1 @@
-"""Classes for apps, written from what a server says of a model: names and types that a compiler checks."""
+"""Generate typed classes for apps from the metadata of a server's model."""

@@ -1,20 +1,24 @@
-"""Texts in source code: what a model says of itself must end neither a string nor a comment."""
+"""Escape texts for source code: metadata can end neither a string nor a comment."""
 
 from __future__ import annotations
 
 import textwrap
 
-MAX_COMMENT = 2_000  # characters of one text in a comment
+MAX_COMMENT = 2_000
+"""Characters of one text in a comment."""
+
 COMMENT_WIDTH = 100
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t", '"': '\\"', "\\": "\\\\"}
-# Javadoc reads <, &, @ and {. Kotlin's comments nest at /*. Java takes a backslash with u for a character even here.
+# Javadoc interprets <, &, @ and {. Kotlin's comments nest at /*. Java interprets
+# Unicode escapes even in comments.
 _MARKUP = frozenset("<>&@{}*\\`[]")
 
 
 def java_string(text: str) -> str:
     """Return a literal in ASCII.
 
-    javac looks ahead behind the escape of a surrogate, and miscounts the backslashes there: that one is in octal.
+    After the escape of a surrogate, javac miscounts backslashes: such a backslash is
+    octal.
     """
     escaped = []
     previous = ""
@@ -28,7 +32,7 @@ def java_string(text: str) -> str:
 
 
 def kotlin_string(text: str) -> str:
-    """Return a literal in ASCII, in which ``$`` begins no expression."""
+    """Return a literal in ASCII, in which ``$`` starts no expression."""
     literal = "".join(map(_escape, text))
     return f'"{literal}"'.replace("$", "\\$")
 
@@ -39,24 +43,34 @@ def _escape(char: str) -> str:
     if " " <= char <= "~":
         return char
     units = char.encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+    escaped = ""
+    for start in range(0, len(units), 2):
+        escaped += f"\\u{units[start : start + 2].hex()}"
+    return escaped
 
 
 def capital(text: str) -> str:
-    """Return a text that begins a sentence; it is not yet escaped."""
+    """Capitalise the first letter of a text, before it is escaped."""
     return text[:1].upper() + text[1:]
 
 
 def comment(text: str, indent: int = 0) -> str:
-    """Return a text for the inside of a block comment, in ASCII, in lines that go on below ``*``."""
-    short = text if len(text) <= MAX_COMMENT else f"{text[:MAX_COMMENT]} ..."
-    words = " ".join(short.split())
-    escaped = "".join(
-        char if " " <= char <= "~" and char not in _MARKUP else f"&#{ord(char)};"
-        for char in words
-        if char > "\x1f"
-    )
+    """Return a text in ASCII for a block comment, with further lines after ``*``."""
+    if len(text) > MAX_COMMENT:
+        text = f"{text[:MAX_COMMENT]} ..."
+    escaped = "".join(map(_escape_in_comment, " ".join(text.split())))
     lines = textwrap.wrap(
-        escaped, COMMENT_WIDTH - indent, break_long_words=False, break_on_hyphens=False
+        escaped,
+        COMMENT_WIDTH - indent,
+        break_long_words=False,
+        break_on_hyphens=False,
     )
     return f"\n{' ' * indent} * ".join(lines)
+
+
+def _escape_in_comment(char: str) -> str:
+    if char <= "\x1f":
+        return ""
+    if char > "~" or char in _MARKUP:
+        return f"&#{ord(char)};"
+    return char

@@ -1,4 +1,4 @@
-"""Identifiers for Java and Kotlin, made from texts that anybody may have written."""
+"""Make identifiers for Java and Kotlin from arbitrary texts."""
 
 from __future__ import annotations
 
@@ -6,93 +6,117 @@ import re
 import unicodedata
 from collections.abc import Iterable
 
-MAX_IDENTIFIER = 60  # characters; longer ones are cut
-MAX_PACKAGE = 200  # characters, far below what file systems take
+MAX_IDENTIFIER = 60
+"""Characters of an identifier; longer ones are cut."""
+
+MAX_PACKAGE = 200
+"""Characters of a package's name, far below the limits of file systems."""
 
 _WORDS = """
-    abstract as assert boolean break byte case catch char class const continue default do double else enum extends false
-    final finally float for fun goto if implements import in instanceof int interface is long native new null object
-    package private protected public record return sealed short static strictfp super switch synchronized this throw
-    throws transient true try typealias typeof val var void volatile when while yield _
+    abstract as assert boolean break byte case catch char class const continue default
+    do double else enum extends false final finally float for fun goto if implements
+    import in instanceof int interface is long native new null object package private
+    protected public record return sealed short static strictfp super switch
+    synchronized this throw throws transient true try typealias typeof val var void
+    volatile when while yield _
 """
 RESERVED = frozenset(_WORDS.split())
-"""Words that mean something in Java or in Kotlin."""
+"""Keywords of Java or Kotlin."""
 
 _USED = """
-    Any Array ArrayList BooleanArray Box Byte ByteArray ByteBuffer Datatype Double DoubleArray Float FloatArray
-    IllegalArgumentException InferResult Int IntArray Integer JvmField JvmOverloads JvmStatic Label List Long LongArray
-    Nv21 Object Outputs Override PocketServe PocketServeException PredictOptions Prediction Row ServedModel Short
-    ShortArray String System Tensor TensorShape Throws TypedAnswer Unit
+    Any Array ArrayList BooleanArray Box Byte ByteArray ByteBuffer Datatype Double
+    DoubleArray Float FloatArray IllegalArgumentException InferResult Int IntArray
+    Integer JvmField JvmOverloads JvmStatic Label List Long LongArray Nv21 Object
+    Outputs Override PocketServe PocketServeException PredictOptions Prediction Row
+    ServedModel Short ShortArray String System Tensor TensorShape Throws TypedAnswer
+    Unit
 """
 USED_CLASSES = frozenset(_USED.split())
-"""Classes that generated ones mention or hold, so that none of these can be called so."""
+"""Classes that generated code uses or defines; no generated class has their names."""
 
-# Methods that every object has, and members of generated classes that no tensor or feature may hide.
-_MEMBERS = "class equals getClass hashCode notify notifyAll options raw result toString values wait"
+# Methods of every object, and members of generated classes, which no tensor or feature
+# may hide.
+_MEMBERS = """
+    class equals getClass hashCode notify notifyAll options raw result toString values
+    wait
+"""
 MEMBERS = frozenset(_MEMBERS.split())
 _CLASS_NAME = re.compile(r"[A-Z][A-Za-z0-9_]{0,59}")
 _PACKAGE_PART = re.compile(r"[a-z][a-z0-9_]*")
 
 
 class NameFaultError(ValueError):
-    """A name that cannot be used; the text is one sentence with the way out."""
+    """An unusable name; the text is one sentence with the way out."""
 
 
 def _words(text: str) -> list[str]:
-    """Return the words of a text in ASCII; letters without a relative there are left out."""
-    plain = (
-        unicodedata.normalize("NFKD", text[: 4 * MAX_IDENTIFIER])
-        .encode("ascii", "ignore")
-        .decode("ascii")
-    )
+    """Return the words of a text in ASCII, without letters that have no equivalent."""
+    normalized = unicodedata.normalize("NFKD", text[: 4 * MAX_IDENTIFIER])
+    plain = normalized.encode("ascii", "ignore").decode("ascii")
     return re.findall(r"[A-Za-z0-9]+", plain)
 
 
+def _upper_first(word: str) -> str:
+    return word[:1].upper() + word[1:]
+
+
 def camel_case(text: str, fallback: str) -> str:
-    """Return a name of a variable, such as ``sepalLength``."""
+    """Return a variable's name, such as ``sepalLength``."""
     first, *more = _words(text) or [fallback]
-    name = (
-        first[:1].lower()
-        + first[1:]
-        + "".join(word[:1].upper() + word[1:] for word in more)
-    )
-    name = name if name[0].isalpha() else fallback + name
+    name = first[:1].lower() + first[1:] + "".join(map(_upper_first, more))
+    if not name[0].isalpha():
+        name = fallback + name
     name = name[:MAX_IDENTIFIER]
-    return f"{name}Value" if name in RESERVED or name in MEMBERS else name
+    if name in RESERVED or name in MEMBERS:
+        return f"{name}Value"
+    return name
 
 
 def constant_case(text: str, fallback: str, number: int) -> str:
-    """Return a name of a constant, such as ``SEPAL_LENGTH``; ``LABEL_7`` for a text without letters of its own."""
+    """Return a constant's name, such as ``SEPAL_LENGTH``.
+
+    A text without letters gets a name such as ``LABEL_7``.
+    """
     name = "_".join(_words(text)).upper() or f"{fallback}_{number}"
-    name = name if name[0].isalpha() else f"{fallback}_{name}"
+    if not name[0].isalpha():
+        name = f"{fallback}_{name}"
     return name[:MAX_IDENTIFIER].rstrip("_")
 
 
 def class_case(text: str, fallback: str = "Model") -> str:
-    """Return a name of a class, such as ``MobilenetV2``."""
-    name = "".join(word[:1].upper() + word[1:] for word in _words(text)) or fallback
-    name = (name if name[0].isalpha() else fallback + name)[:MAX_IDENTIFIER]
-    return f"{name}Model" if name in USED_CLASSES else name
+    """Return a class's name, such as ``MobilenetV2``."""
+    name = "".join(map(_upper_first, _words(text))) or fallback
+    if not name[0].isalpha():
+        name = fallback + name
+    name = name[:MAX_IDENTIFIER]
+    if name in USED_CLASSES:
+        return f"{name}Model"
+    return name
 
 
 def distinct(names: Iterable[str]) -> list[str]:
-    """Return the names so that no two are alike, whatever their case: one that came before gets its place, from 0."""
+    """Make names unique regardless of case; a repeated one gets its index, from 0."""
     used: set[str] = set()
     result = []
-    for place, name in enumerate(names):
+    for index, name in enumerate(names):
         candidate = name
         while candidate.casefold() in used:
-            candidate = f"{candidate}_{place}"
+            candidate = f"{candidate}_{index}"
         used.add(candidate.casefold())
         result.append(candidate)
     return result
 
 
 def check_class(name: str, entries: Iterable[str] = ()) -> str:
-    """Return a class's name that somebody chose; NameFaultError where no class can be called so."""
+    """Return the user's name of a class.
+
+    Raises:
+        NameFaultError: it is invalid, or in use.
+    """
     if not _CLASS_NAME.fullmatch(name):
         raise NameFaultError(
-            f"--class {name!r:.80} is no name of a class; it begins with a capital, such as Digits"
+            f"--class {name!r:.80} is no name of a class; "
+            "it begins with a capital, such as Digits"
         )
     if name in USED_CLASSES or name in entries:
         raise NameFaultError(
@@ -102,13 +126,19 @@ def check_class(name: str, entries: Iterable[str] = ()) -> str:
 
 
 def check_package(name: str) -> str:
-    """Return a package's name; NameFaultError where none can be called so."""
+    """Return the user's name of a package.
+
+    Raises:
+        NameFaultError: it is invalid.
+    """
     parts = name.split(".")
-    usable = all(
-        _PACKAGE_PART.fullmatch(part) and part not in RESERVED for part in parts
-    )
-    if not usable or len(name) > MAX_PACKAGE or parts[0] == "java":
+    is_valid = len(name) <= MAX_PACKAGE and parts[0] != "java"
+    for part in parts:
+        if part in RESERVED or not _PACKAGE_PART.fullmatch(part):
+            is_valid = False
+    if not is_valid:
         raise NameFaultError(
-            f"--package {name!r:.80} is no name of a package; it is one such as com.example.app"
+            f"--package {name!r:.80} is no name of a package; "
+            "it is one such as com.example.app"
         )
     return name

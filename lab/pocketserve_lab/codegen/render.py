@@ -1,4 +1,4 @@
-"""Templates of this package become a source file; equal metadata make equal bytes."""
+"""Render this package's templates to a source file; equal metadata make equal bytes."""
 
 from __future__ import annotations
 
@@ -13,19 +13,22 @@ from pocketserve_lab.codegen.escapes import capital, comment, java_string, kotli
 from pocketserve_lab.codegen.view import MAX_PARAMETERS, ModelView
 
 EXTENSIONS = {"java": "java", "kotlin": "kt"}
-"""The languages -> how their files end."""
+"""The languages -> the suffix of their files."""
 
 
 class ClassRequest(NamedTuple):
-    """The class that a caller asks for."""
+    """The requested class.
 
-    model: str  # as the command named it
+    Attributes:
+        model: as the command names it.
+        version: that the class is bound to; None for the default version.
+    """
+
+    model: str
     language: str
     package: str
     class_name: str
-    version: (
-        str | None
-    )  # that the class is bound to; None for the one that answers by default
+    version: str | None
 
     @property
     def command(self) -> str:
@@ -38,11 +41,12 @@ class ClassRequest(NamedTuple):
             self.language,
             "--package",
             self.package,
+            "--class",
+            self.class_name,
         ]
-        words += ["--class", self.class_name]
-        return shlex.join(
-            words + (["--version", self.version] if self.version is not None else [])
-        )
+        if self.version is not None:
+            words += ["--version", self.version]
+        return shlex.join(words)
 
     @property
     def file_name(self) -> str:
@@ -51,40 +55,56 @@ class ClassRequest(NamedTuple):
 
 
 _LIBRARY = """
-    Box Datatype InferResult Nv21 PocketServe PocketServeException PredictOptions Prediction ServedModel Tensor
-    TensorShape TypedAnswer
+    Box Datatype InferResult Nv21 PocketServe PocketServeException PredictOptions
+    Prediction ServedModel Tensor TensorShape TypedAnswer
 """
 _IMPORTS = {name: f"dev.pocketserve.bridge.{name}" for name in _LIBRARY.split()} | {
     "ByteBuffer": "java.nio.ByteBuffer",
     "ArrayList": "java.util.ArrayList",
     "List": "java.util.List",
 }
-_OF_KOTLIN = frozenset(("ArrayList", "List"))  # known there without an import
+_OF_KOTLIN = frozenset(("ArrayList", "List"))
+"""Classes that need no import in Kotlin."""
 
 
 def render_class(model: ModelView, request: ClassRequest) -> str:
     """Return the source of a model's class, in ASCII."""
-    environment = Environment(
-        loader=PackageLoader("pocketserve_lab.codegen"),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,  # no markup: the filters below escape for their place
-    )
     is_kotlin = request.language == "kotlin"
-    string = kotlin_string if is_kotlin else java_string
-    environment.filters |= {"string": string, "comment": comment, "capital": capital}
+    environment = _environment(is_kotlin=is_kotlin)
     values = {
         "model": model,
         "request": request,
         "has_many_inputs": len(model.inputs) > MAX_PARAMETERS,
     }
     body = environment.get_template(f"{request.language}.j2").render(values)
-    mentioned = set(re.findall(r"\w+", body)) - (_OF_KOTLIN if is_kotlin else set())
-    imports = sorted(name for short, name in _IMPORTS.items() if short in mentioned)
-    ending = "" if is_kotlin else ";"
     head = environment.get_template("head.j2").render(
-        values, generator=__version__, imports=imports, ending=ending
+        values,
+        generator=__version__,
+        imports=_imports(body, is_kotlin=is_kotlin),
+        ending="" if is_kotlin else ";",
     )
     return head + body
+
+
+def _environment(*, is_kotlin: bool) -> Environment:
+    environment = Environment(
+        loader=PackageLoader("pocketserve_lab.codegen"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        # The result is no markup; the filters below escape.
+        autoescape=False,
+    )
+    environment.filters["string"] = kotlin_string if is_kotlin else java_string
+    environment.filters["comment"] = comment
+    environment.filters["capital"] = capital
+    return environment
+
+
+def _imports(body: str, *, is_kotlin: bool) -> list[str]:
+    """Return the full names of the classes that a source uses, sorted."""
+    used = set(re.findall(r"\w+", body))
+    if is_kotlin:
+        used -= _OF_KOTLIN
+    return sorted(name for short, name in _IMPORTS.items() if short in used)

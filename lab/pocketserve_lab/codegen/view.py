@@ -1,9 +1,12 @@
-"""The view that templates read: a model as a server described it, checked and bounded, with identifiers."""
+"""The view that templates read.
+
+It is a server's description of a model, checked and bounded, with identifiers.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pocketserve_lab.codegen.names import (
@@ -14,18 +17,23 @@ from pocketserve_lab.codegen.names import (
 )
 from pocketserve_wire import DATATYPES
 
-MAX_ENUM = 1_500  # labels: the code that makes an enum's constants may have 64 kB
-MAX_LABEL = 300  # characters of a label in an enum
-MAX_PARAMETERS = (
-    100  # inputs and features: a method may have 255, of which a real number is two
-)
+MAX_ENUM = 1_500
+"""Labels of an enum: the code of its constants is limited to 64 kB."""
+
+MAX_LABEL = 300
+"""Characters of a label in an enum."""
+
+MAX_PARAMETERS = 100
+"""Inputs and features: a method can have 255 slots, and a real number takes two."""
+
 MAX_TENSORS = 1_000
 MAX_DIMENSIONS = 32
 TAKES = frozenset(
     ("picture", "sound", "text", "question", "comparison", "rows", "items")
 )
 KINDS = frozenset(("text", "label", "integer", "real", "reals", "box", "list"))
-_VERB, _ENTRY = re.compile(r"[a-z][a-zA-Z]{1,30}"), re.compile(r"[A-Z][a-zA-Z]{1,30}")
+_VERB = re.compile(r"[a-z][a-zA-Z]{1,30}")
+_ENTRY = re.compile(r"[A-Z][a-zA-Z]{1,30}")
 _FINGERPRINT = re.compile(r"[0-9a-f]{16,64}")
 
 
@@ -34,7 +42,13 @@ def _getter(variable: str) -> str:
 
 
 class TensorView(NamedTuple):
-    """An input or output; ``free`` counts the dimensions that the caller chooses."""
+    """An input or output.
+
+    Attributes:
+        free: the number of dimensions that the client chooses.
+        open: whether the file has neither datatype nor shape.
+        quantization: in words; empty if there is none.
+    """
 
     name: str
     variable: str
@@ -43,12 +57,12 @@ class TensorView(NamedTuple):
     size: int
     shape: tuple[int, ...]
     free: int
-    open: bool  # the file tells neither datatype nor shape
-    quantization: str  # in words; empty where there is none
+    open: bool
+    quantization: str
 
     @property
     def getter(self) -> str:
-        """The method that gives an output."""
+        """The method that returns an output."""
         return _getter(self.variable)
 
 
@@ -63,7 +77,7 @@ class FieldView(NamedTuple):
 
     @property
     def getter(self) -> str:
-        """The method that gives it."""
+        """The method that returns it."""
         return _getter(self.variable)
 
 
@@ -75,7 +89,7 @@ class EntryView(NamedTuple):
 
 
 class CallView(NamedTuple):
-    """A way to ask."""
+    """A method of the class that sends a request."""
 
     verb: str
     takes: str
@@ -92,12 +106,18 @@ class FeatureView(NamedTuple):
 
     @property
     def getter(self) -> str:
-        """The method that gives it."""
+        """The method that returns it."""
         return _getter(self.variable)
 
 
 class ModelView(NamedTuple):
-    """All that a template reads."""
+    """All values that a template reads.
+
+    Attributes:
+        labels: identifiers and texts; empty if the class has no enum.
+        typed_row: whether a row has a member for each feature.
+        target: of a regression, with its unit.
+    """
 
     name: str
     version: str
@@ -106,73 +126,76 @@ class ModelView(NamedTuple):
     inputs: Sequence[TensorView]
     outputs: Sequence[TensorView]
     calls: Sequence[CallView]
-    labels: Sequence[
-        tuple[str, str]
-    ]  # identifiers and texts; empty where the class has no enum
+    labels: Sequence[tuple[str, str]]
     label_count: int
     features: Sequence[FeatureView]
-    typed_row: bool  # a row has a member for each feature
-    target: str  # what a regression gives, with its unit
+    typed_row: bool
+    target: str
     user: bool
     about: Mapping[str, str]
 
     @property
     def entries(self) -> Sequence[EntryView]:
-        """The classes of all entries, each once."""
-        outer = [call.entry for call in self.calls]
-        inner = [
-            field.entry
-            for entry in outer
-            for field in entry.fields
-            if field.entry is not None
-        ]
-        return list({entry.name: entry for entry in (*outer, *inner)}.values())
+        """The classes of all entries, without duplicates."""
+        by_name = {call.entry.name: call.entry for call in self.calls}
+        for call in self.calls:
+            for field in call.entry.fields:
+                if field.entry is not None:
+                    by_name[field.entry.name] = field.entry
+        return list(by_name.values())
 
 
 def read_interface(answer: Mapping[str, Any]) -> ModelView:
-    """Return what a server said of a model; LookupError, TypeError or ValueError where it is no such answer."""
-    labels, features = _texts(answer.get("labels", [])), answer.get("features", [])
-    has_enum = 0 < len(labels) <= MAX_ENUM and all(
-        len(label) <= MAX_LABEL for label in labels
-    )
-    identifiers = (
-        distinct(constant_case(label, "LABEL", i) for i, label in enumerate(labels))
-        if has_enum
-        else []
-    )
+    """Return a view of a server's description of a model.
+
+    Raises:
+        LookupError, TypeError, ValueError: it is not such a description.
+    """
+    labels = _texts(answer.get("labels", []))
+    inputs = []
+    for tensor in answer["inputs"]:
+        if not _parameters(tensor).get("optional"):
+            inputs.append(tensor)
     target = answer.get("target", {})
-    columns = _features(features)
+    columns = _features(answer.get("features", []))
+    has_names = all(column.name for column in columns)
+    about = {}
+    for key, value in answer.get("about", {}).items():
+        about[_text(key)] = _text(value)
     return ModelView(
         name=_text(answer["name"]),
         version=_text(answer["version"]),
         fingerprint=_match(_FINGERPRINT, answer["fingerprint"]),
         task=_text(answer["task"]),
-        inputs=_tensors(
-            [
-                tensor
-                for tensor in answer["inputs"]
-                if not _parameters(tensor).get("optional")
-            ]
-        ),
+        inputs=_tensors(inputs),
         outputs=_tensors(answer["outputs"]),
-        calls=[_call(call) for call in answer["calls"][:10]],
-        labels=list(zip(identifiers, labels, strict=True)) if has_enum else [],
+        calls=list(map(_call, answer["calls"][:10])),
+        labels=_enum(labels),
         label_count=len(labels),
         features=columns,
-        typed_row=0 < len(columns) <= MAX_PARAMETERS
-        and all(column.name for column in columns),
+        typed_row=0 < len(columns) <= MAX_PARAMETERS and has_names,
         target=_with_unit(_text(target.get("name", "")), _text(target.get("unit", ""))),
         user=answer.get("user") is True,
-        about={
-            _text(key): _text(value) for key, value in answer.get("about", {}).items()
-        },
+        about=about,
     )
 
 
+def _enum(labels: Sequence[str]) -> list[tuple[str, str]]:
+    """Return an identifier with each label; nothing if they make no enum."""
+    if len(labels) > MAX_ENUM or any(len(label) > MAX_LABEL for label in labels):
+        return []
+    names = []
+    for number, label in enumerate(labels):
+        names.append(constant_case(label, "LABEL", number))
+    return list(zip(distinct(names), labels, strict=True))
+
+
 def default_class(model: str, entries: Sequence[EntryView]) -> str:
-    """Return what a model's class is called where nobody chose a name."""
+    """Return the default name of a model's class."""
     name = class_case(model)
-    return f"{name}Model" if name in {entry.name for entry in entries} else name
+    if any(entry.name == name for entry in entries):
+        return f"{name}Model"
+    return name
 
 
 def _with_unit(name: str, unit: str) -> str:
@@ -188,17 +211,19 @@ def _text(value: object) -> str:
 def _texts(values: object) -> list[str]:
     if not isinstance(values, list):
         raise TypeError(f"{values!r:.80} is no list")
-    return [_text(value) for value in values]
+    return list(map(_text, values))
 
 
 def _match(pattern: re.Pattern[str], value: object) -> str:
-    if not pattern.fullmatch(text := _text(value)):
+    text = _text(value)
+    if not pattern.fullmatch(text):
         raise ValueError(f"{text!r:.80} is not of the form {pattern.pattern}")
     return text
 
 
-def _one_of(choices: frozenset[str], value: object) -> str:
-    if (text := _text(value)) not in choices:
+def _one_of(choices: Container[str], value: object) -> str:
+    text = _text(value)
+    if text not in choices:
         raise ValueError(f"{text!r:.80} is unknown here")
     return text
 
@@ -211,56 +236,57 @@ def _parameters(tensor: Mapping[str, Any]) -> Mapping[str, Any]:
 def _tensors(tensors: Sequence[Mapping[str, Any]]) -> list[TensorView]:
     if len(tensors) > MAX_TENSORS:
         raise ValueError(f"{len(tensors)} tensors are more than {MAX_TENSORS}")
-    variables = _variables([_text(tensor["name"]) for tensor in tensors])
-    constants = distinct(
-        constant_case(_text(tensor["name"]), "TENSOR", i)
-        for i, tensor in enumerate(tensors)
-    )
-    return [
-        _tensor(*parts) for parts in zip(tensors, variables, constants, strict=True)
-    ]
+    names = [_text(tensor["name"]) for tensor in tensors]
+    constants = []
+    for number, name in enumerate(names):
+        constants.append(constant_case(name, "TENSOR", number))
+    return list(map(_tensor, tensors, _variables(names), distinct(constants)))
 
 
 def _variables(names: Sequence[str]) -> list[str]:
-    """Return a variable for each tensor; beside one, the same with ``Shape`` stays free for its sizes."""
+    """Return a variable for each tensor.
+
+    Its name with ``Shape`` stays free for a parameter with the tensor's sizes.
+    """
     plain = [camel_case(name, "tensor") for name in names]
-    owners = set(plain)
-    return distinct(
-        f"{name}Value"
-        if name.endswith("Shape") and name.removesuffix("Shape") in owners
-        else name
-        for name in plain
-    )
+    variables = []
+    for name in plain:
+        if name.endswith("Shape") and name.removesuffix("Shape") in plain:
+            name = f"{name}Value"
+        variables.append(name)
+    return distinct(variables)
 
 
 def _tensor(tensor: Mapping[str, Any], variable: str, constant: str) -> TensorView:
-    shape = tuple(int(size) for size in tensor["shape"])
+    datatype = _one_of(DATATYPES, tensor["datatype"])
+    shape = _shape(tensor["shape"])
+    parameters = _parameters(tensor)
+    return TensorView(
+        name=_text(tensor["name"]),
+        variable=variable,
+        constant=constant,
+        datatype=datatype,
+        size=DATATYPES[datatype].itemsize,
+        shape=shape,
+        free=shape.count(-1),
+        open=parameters.get("open") is True,
+        quantization=_quantization(parameters),
+    )
+
+
+def _shape(sizes: Sequence[Any]) -> tuple[int, ...]:
+    shape = tuple(map(int, sizes))
     if len(shape) > MAX_DIMENSIONS or any(not -1 <= size < 2**31 for size in shape):
         raise ValueError(f"{shape!r:.80} is no shape")
-    parameters, datatype = (
-        _parameters(tensor),
-        _one_of(frozenset(DATATYPES), tensor["datatype"]),
-    )
-    quantization = ""
-    if "quantization_scale" in parameters:
-        scale, zero = (
-            float(parameters["quantization_scale"]),
-            int(parameters["quantization_zero_point"]),
-        )
-        quantization = f"a stored q stands for {scale:g} * (q - {zero})"
-    free, is_open = sum(size < 0 for size in shape), parameters.get("open") is True
-    size = DATATYPES[datatype].itemsize
-    return TensorView(
-        _text(tensor["name"]),
-        variable,
-        constant,
-        datatype,
-        size,
-        shape,
-        free,
-        is_open,
-        quantization,
-    )
+    return shape
+
+
+def _quantization(parameters: Mapping[str, Any]) -> str:
+    if "quantization_scale" not in parameters:
+        return ""
+    scale = float(parameters["quantization_scale"])
+    zero = int(parameters["quantization_zero_point"])
+    return f"a stored q stands for {scale:g} * (q - {zero})"
 
 
 def _call(call: Mapping[str, Any]) -> CallView:
@@ -269,40 +295,39 @@ def _call(call: Mapping[str, Any]) -> CallView:
 
 
 def _entry(name: object, fields: Sequence[Mapping[str, Any]]) -> EntryView:
-    # A label has these two beside it.
-    own = ["text", "index"] if any(field["kind"] == "label" for field in fields) else []
-    variables = distinct(
-        [*own, *(camel_case(_text(field["name"]), "value") for field in fields[:50])]
-    )[len(own) :]
-    return EntryView(
-        _match(_ENTRY, name),
-        [_field(*pair) for pair in zip(fields, variables, strict=False)],
-    )
+    names = [camel_case(_text(field["name"]), "value") for field in fields[:50]]
+    # An entry with a label also has these two members.
+    own = []
+    if any(field["kind"] == "label" for field in fields):
+        own = ["text", "index"]
+    variables = distinct([*own, *names])[len(own) :]
+    members = list(map(_field, fields, variables))
+    return EntryView(_match(_ENTRY, name), members)
 
 
 def _field(field: Mapping[str, Any], variable: str) -> FieldView:
     kind = _one_of(KINDS, field["kind"])
-    entry = _entry(field["entry"], field["fields"]) if kind == "list" else None
-    return FieldView(
-        _text(field["name"]), variable, kind, _text(field["meaning"]), entry
-    )
+    name, meaning = _text(field["name"]), _text(field["meaning"])
+    entry = None
+    if kind == "list":
+        entry = _entry(field["entry"], field["fields"])
+    return FieldView(name, variable, kind, meaning, entry)
 
 
 def _features(features: Sequence[Mapping[str, Any]]) -> list[FeatureView]:
     names = [_text(feature["name"]) for feature in features]
     variables = distinct(camel_case(name, "feature") for name in names)
-    return [
-        FeatureView(
-            name,
-            variable,
-            _text(feature["unit"]),
-            _kind(_one_of(frozenset(DATATYPES), feature["datatype"])),
-        )
-        for feature, name, variable in zip(features, names, variables, strict=True)
-    ]
+    views = []
+    for feature, name, variable in zip(features, names, variables, strict=True):
+        unit = _text(feature["unit"])
+        kind = _kind(_one_of(DATATYPES, feature["datatype"]))
+        views.append(FeatureView(name, variable, unit, kind))
+    return views
 
 
 def _kind(datatype: str) -> str:
     if datatype == "BYTES":
         return "text"
-    return "integer" if datatype.startswith(("INT", "UINT")) else "real"
+    if datatype.startswith(("INT", "UINT")):
+        return "integer"
+    return "real"

@@ -1,4 +1,5 @@
-"""Make a model smaller by training it on: recipes, each a function over a PyTorch module, samples and labels.
+"""Make a model smaller by training: recipes over a PyTorch module and labelled samples.
 
-``run.py`` runs one as a converter is run, and measures the accuracy before and after on samples that it was not given.
+``run.py`` runs a recipe as a converter, and measures the accuracy before and after on
+samples that it was not given.
 """

@@ -1,6 +1,7 @@
-"""The process that reads labelled data: ``python -m pocketserve_lab.compress.data request.json``.
+"""The process that reads labelled data.
 
-Files go through the model's own task, as a request does; an .npz holds arrays as the model takes them.
+Run as ``python -m pocketserve_lab.compress.data request.json``. Files go through the
+model's own task, like a request; an .npz contains arrays as the model takes them.
 """
 
 from __future__ import annotations
@@ -36,44 +37,45 @@ TEST_SHARE = 0.25
 LEAST_SAMPLES = 8
 MAX_SAMPLES = 1_000_000
 MAX_BYTES = 4 << 30
-"""Of one set's arrays."""
+"""Bytes of all arrays of one set."""
 
 
 class LabelledArrays(NamedTuple):
-    """Inputs by name, whose first axis counts samples, and labels as of ``TrainingData``."""
+    """Inputs by name, whose first axis counts samples, and their labels.
+
+    The labels are as of ``TrainingData``.
+    """
 
     inputs: dict[str, Array]
     labels: Array
 
     def rows(self, at: Array) -> LabelledArrays:
         """Return some of the samples."""
-        return LabelledArrays(
-            {name: array[at] for name, array in self.inputs.items()}, self.labels[at]
-        )
+        inputs = {name: array[at] for name, array in self.inputs.items()}
+        return LabelledArrays(inputs, self.labels[at])
 
 
 def read_data(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Read data for a model and write ``train.npz`` and ``test.npz`` with their labels.
+    """Read data for a model and write ``train.npz`` and ``test.npz`` with labels.
 
     Args:
-        document: ``models_dir``, ``state_dir``, ``model``, ``version``; ``data``, a folder, CSV or .npz file; ``test``,
-            another one or None, which takes a quarter of the data; ``folder``, where to write.
+        document: ``models_dir``, ``state_dir``, ``model``, ``version``; ``data``, a
+            folder, CSV or .npz file; ``test``, another one, or None to use a quarter of
+            the data; ``folder``, where to write.
 
     Returns:
-        ``train`` and ``test``, the numbers of samples; ``rows``, as of a run of samples; ``sha256`` of both sets.
+        ``train`` and ``test``, the numbers of samples; ``rows``, as of a run of
+        samples; ``sha256`` of both sets.
 
     Raises:
         ConversionError: the data cannot be used.
     """
     with served_model(document) as (_, entry, model):
         train = _read(entry, model, Path(document["data"]))
-        test = (
-            _read(entry, model, Path(document["test"]))
-            if document.get("test")
-            else None
-        )
-    if test is None:
-        train, test = _split(train)
+        if document.get("test"):
+            test = _read(entry, model, Path(document["test"]))
+        else:
+            train, test = _split(train)
     folder = Path(document["folder"])
     save_data(folder / "train.npz", *train)
     save_data(folder / "test.npz", *test)
@@ -81,31 +83,35 @@ def read_data(document: Mapping[str, Any]) -> dict[str, Any]:
     for part in (train, test):
         for array in (*part.inputs.values(), part.labels):
             total.update(np.ascontiguousarray(array).tobytes())
-    counts = {"train": len(train.labels), "test": len(test.labels)}
     return {
-        **counts,
+        "train": len(train.labels),
+        "test": len(test.labels),
         "rows": dict.fromkeys(train.inputs, True),
         "sha256": total.hexdigest(),
     }
 
 
 def _split(data: LabelledArrays) -> tuple[LabelledArrays, LabelledArrays]:
-    """Return most of the samples to train on, and a quarter, chosen by chance, that training does not see."""
+    """Return most samples for training, and a random quarter for the test."""
     count = len(data.labels)
     if count < LEAST_SAMPLES:
         raise ConversionError(
-            f"the data holds {count} samples; {LEAST_SAMPLES} are needed, and hundreds are better"
+            f"the data holds {count} samples; {LEAST_SAMPLES} are needed, "
+            "and hundreds are better"
         )
     order = np.random.default_rng(0).permutation(count)
-    tested = max(1, round(TEST_SHARE * count))
-    return data.rows(np.sort(order[tested:])), data.rows(np.sort(order[:tested]))
+    number = max(1, round(TEST_SHARE * count))
+    train, test = np.sort(order[number:]), np.sort(order[:number])
+    return data.rows(train), data.rows(test)
 
 
 def _read(entry: ModelEntry, model: LoadedModel, path: Path) -> LabelledArrays:
     for spec in model.inputs.specs:
-        if spec.datatype == "BYTES" or spec.open or spec.shape[:1] not in ((-1,), (1,)):
+        takes_rows = spec.shape[:1] in ((-1,), (1,))
+        if spec.datatype == "BYTES" or spec.open or not takes_rows:
             raise ConversionError(
-                f"input {spec.name!r} does not take rows of numbers, which recipes train on"
+                f"input {spec.name!r} does not take rows of numbers, "
+                "which recipes train on"
             )
     if path.suffix.lower() == ".npz":
         inputs, labels = _arrays(path)
@@ -123,74 +129,84 @@ def _arrays(path: Path) -> tuple[dict[str, Array], Array]:
         raise ConversionError(f"{path.name} cannot be read: {excerpt(error)}") from None
     if LABELS not in arrays:
         raise ConversionError(
-            f"{path.name} has no array {LABELS!r} with a class or number for each sample"
+            f"{path.name} has no array {LABELS!r} with a class or number for each "
+            "sample"
         )
     labels = arrays.pop(LABELS)
+    return arrays, _checked_labels(path, labels)
+
+
+def _checked_labels(path: Path, labels: Array) -> Array:
+    """Return labels as int64 classes or float32 numbers."""
     if labels.dtype.kind in "iub" and labels.ndim == 1:
         if labels.size and labels.min() < 0:
             raise ConversionError(
                 f"{path.name}: the labels hold {labels.min()}; classes count from 0"
             )
-        return arrays, labels.astype(np.int64)
+        return labels.astype(np.int64)
     if labels.dtype.kind == "f" and np.isfinite(labels).all():
-        return arrays, labels.reshape(len(labels), -1).astype(np.float32)
+        return labels.reshape(len(labels), -1).astype(np.float32)
     raise ConversionError(
-        f"{path.name}: the labels must be whole numbers of classes, one a sample, or finite floats"
+        f"{path.name}: the labels must be whole numbers of classes, one a sample, "
+        "or finite floats"
     )
 
 
 def _prepared(
     entry: ModelEntry, model: LoadedModel, path: Path
 ) -> tuple[dict[str, Array], Array]:
-    """Read a folder or CSV file as ``compare`` does, each sample through the model's task."""
+    """Read a folder or CSV file, each sample through the model's task."""
     facts = facts_of(entry, model)
     samples = read_samples(path, facts, MAX_SAMPLES)
-    unlabelled = next((sample.name for sample in samples if sample.truth is None), None)
-    if unlabelled is not None:
-        raise ConversionError(
-            f"{path.name}: {unlabelled} has no label; a recipe trains on labelled samples of a classifier or a "
-            "regression (docs/compress.md shows how to write them)"
-        )
+    for sample in samples:
+        if sample.truth is None:
+            raise ConversionError(
+                f"{path.name}: {sample.name} has no label; a recipe trains on labelled "
+                "samples of a classifier or a regression (docs/compress.md shows how "
+                "to write them)"
+            )
     runs = [_run_of(model, sample) for sample in samples]
     inputs = {name: np.concatenate([run[name] for run in runs]) for name in runs[0]}
+    truths = [sample.truth for sample in samples]
     if facts.task == "tabular-regression":
-        return inputs, np.array(
-            [[float(sample.truth)] for sample in samples], np.float32
-        )
+        numbers = [[float(truth)] for truth in truths]
+        return inputs, np.array(numbers, np.float32)
     if not facts.task.endswith("-classification"):
         raise ConversionError(
-            f"recipes train classifiers and regressions, and this model's task is {facts.task}"
+            "recipes train classifiers and regressions, "
+            f"and this model's task is {facts.task}"
         )
-    return inputs, np.array(
-        _class_indices([sample.truth for sample in samples], facts.labels), np.int64
-    )
+    return inputs, np.array(_class_indices(truths, facts.labels), np.int64)
 
 
 def _run_of(model: LoadedModel, sample: DataSample) -> dict[str, Array]:
+    """Return the input arrays of a sample."""
     try:
         runs = model.task.prepare(memoryview(sample.read())).runs
     except (ApiError, OSError, ValueError) as error:
-        raise ConversionError(
-            f"{sample.name}: {excerpt(getattr(error, 'message', error))}"
-        ) from None
+        reason = excerpt(getattr(error, "message", error))
+        raise ConversionError(f"{sample.name}: {reason}") from None
     if len(runs) != 1 or any(len(array) != 1 for array in runs[0].values()):
         raise ConversionError(
-            f"{sample.name} becomes several inputs of the model; give each its own file and label"
+            f"{sample.name} becomes several inputs of the model; "
+            "give each its own file and label"
         )
     return dict(runs[0])
 
 
 def _class_indices(truths: Sequence[Any], labels: Sequence[str]) -> list[int]:
-    """Return the classes that truths mean: their labels, or their numbers."""
-    numbers = sorted({str(truth).strip() for truth in truths})
-    names = list(enumerate(labels)) or [
-        (int(text), text) for text in numbers if text.isdecimal()
-    ]
+    """Return the classes that truths name by their label or number."""
+    names = list(enumerate(labels))
+    if not names:
+        for text in sorted({str(truth).strip() for truth in truths}):
+            if text.isdecimal():
+                names.append((int(text), text))
     classes = read_classes(truths, names)
     for truth, indices in zip(truths, classes, strict=True):
         if len(indices) != 1:
+            number = len(indices) or "none"
             raise ConversionError(
-                f"the label {truth!r} means {len(indices) or 'none'} of the model's classes"
+                f"the label {truth!r} means {number} of the model's classes"
             )
     return [next(iter(indices)) for indices in classes]
 
@@ -201,27 +217,30 @@ def _checked_inputs(
     """Return the arrays in the model's order and types."""
     specs = {spec.name: spec for spec in model.inputs.specs}
     if set(inputs) != set(specs):
+        names = ", ".join(inputs) or "nothing"
         raise ConversionError(
-            f"{path.name} holds {', '.join(inputs) or 'nothing'}; the model takes {', '.join(specs)}"
+            f"{path.name} holds {names}; the model takes {', '.join(specs)}"
         )
     checked: dict[str, Array] = {}
     for name, spec in specs.items():
         array = inputs[name]
         if len(array) != count or not spec.accepts(array.shape, rows_free=True):
+            expected = [count, *spec.shape[1:]]
             raise ConversionError(
-                f"{path.name}: array {name!r} has shape {list(array.shape)}; for {count} labels the model takes "
-                f"{[count, *spec.shape[1:]]}"
+                f"{path.name}: array {name!r} has shape {list(array.shape)}; "
+                f"for {count} labels the model takes {expected}"
             )
-        checked[name] = np.ascontiguousarray(
-            array, np.dtype(DATATYPES[spec.datatype].typestr)
-        )
+        dtype = np.dtype(DATATYPES[spec.datatype].typestr)
+        checked[name] = np.ascontiguousarray(array, dtype)
     if sum(array.nbytes for array in checked.values()) > MAX_BYTES:
         raise ConversionError(
-            f"{path.name} becomes more than {MAX_BYTES >> 30} GB of inputs; give a part of it"
+            f"{path.name} becomes more than {MAX_BYTES >> 30} GB of inputs; "
+            "give a part of it"
         )
     return checked
 
 
 if __name__ == "__main__":
-    logging.disable(logging.WARNING)  # a fault is in the report
+    # Errors are in the report.
+    logging.disable(logging.WARNING)
     sys.exit(report(Path(sys.argv[1]), read_data))

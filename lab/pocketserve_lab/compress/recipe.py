@@ -1,4 +1,7 @@
-"""The contract of recipes, and what they are given. Needs NumPy alone: recipes run in converters' environments."""
+"""The contract of recipes, and their data.
+
+Needs NumPy alone: recipes run in the environments of converters.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,10 @@ class TrainingData(NamedTuple):
     """Labelled samples.
 
     Attributes:
-        inputs: of the model, in the order of ``forward``; the first axis counts samples.
-        labels: [samples], int64 classes; or float32 [samples, …], the numbers that a regression should answer.
+        inputs: of the model, in the order of ``forward``; the first axis counts
+            samples.
+        labels: [samples], int64 classes; or float32 [samples, …], the target numbers of
+            a regression.
     """
 
     inputs: tuple[Array, ...]
@@ -32,7 +37,7 @@ class CompressedModule(NamedTuple):
 
     Attributes:
         module: in evaluation mode; eager, or a TorchScript program.
-        notes: sentences for the user on what the recipe did.
+        notes: sentences for the user about the work of the recipe.
     """
 
     module: Any
@@ -46,13 +51,15 @@ class Recipe:
     Attributes:
         name: as ``--recipe`` takes it; the new version is named after it.
         summary: completes "this recipe …".
-        compress: takes a module, :class:`TrainingData` and the options by name; leaves the module as it is.
+        compress: takes a module, :class:`TrainingData` and the options by name; does
+            not change the module.
         defaults: the options that it takes, of :data:`OPTIONS`.
         sources: the formats of models that it takes.
-        packages: what must be importable in the server's own environment to run there.
-        fallback: the environment for where they are missing.
-        quantize: what it does to digits, of a conversion's modes: for the provenance.
-        takes_student: whether it trains a module of the user's beside the model.
+        packages: modules that the server's own environment needs to run it there.
+        fallback: the environment to use if they are missing.
+        quantize: the quantisation that it applies, as a conversion's mode, for the
+            provenance.
+        takes_student: whether it trains another module of the user's.
     """
 
     name: str
@@ -66,7 +73,7 @@ class Recipe:
     takes_student: bool = False
 
     def converter(self) -> Converter:
-        """Return it as a converter, by which it is planned, run and limited."""
+        """Return the recipe as a converter, which is planned, run and limited."""
         module = "pocketserve_lab.compress.tool"
         return Converter(
             self.name,
@@ -79,7 +86,8 @@ class Recipe:
 
 
 class Option(NamedTuple):
-    """An option of recipes: its type, the range it must lie in, both ends included, and its meaning."""
+    """An option of recipes: its type, its range with both ends included, and its
+    meaning."""
 
     type: type
     low: Number
@@ -88,7 +96,7 @@ class Option(NamedTuple):
 
 
 OPTIONS: Mapping[str, Option] = {
-    "amount": Option(float, 0.01, 0.99, "the share of weights or channels that goes"),
+    "amount": Option(float, 0.01, 0.99, "the share of weights or channels to remove"),
     "epochs": Option(int, 0, 10_000, "how often training goes over the data"),
     "clusters": Option(int, 2, 256, "how many different weights a layer keeps"),
 }
@@ -97,42 +105,49 @@ OPTIONS: Mapping[str, Option] = {
 def checked_options(
     recipe: Recipe, options: Mapping[str, Number | None]
 ) -> dict[str, Number]:
-    """Return a recipe's options: the user's, and its defaults where the user gave none.
+    """Return a recipe's options: the user's, with its defaults for the others.
 
     Raises:
-        ConversionError: it does not take one, or one lies outside of its range.
+        ConversionError: the recipe does not take an option, or it is out of range.
     """
-    overrides = {name: value for name, value in options.items() if value is not None}
-    for name, value in overrides.items():
+    checked = dict(recipe.defaults)
+    for name, value in options.items():
+        if value is None:
+            continue
         if name not in recipe.defaults:
-            takes = (
-                ", ".join(f"--{option}" for option in recipe.defaults) or "no options"
-            )
+            names = [f"--{option}" for option in recipe.defaults]
+            takes = ", ".join(names) or "no options"
             raise ConversionError(f"{recipe.name} takes no --{name}; it takes {takes}")
         option = OPTIONS[name]
         if not option.low <= value <= option.high:
             raise ConversionError(
                 f"--{name} must lie between {option.low} and {option.high}, not {value}"
             )
-    return {**recipe.defaults, **overrides}
+        checked[name] = value
+    return checked
 
 
 def save_data(path: Path, inputs: Mapping[str, Array], labels: Array) -> None:
-    """Write labelled samples: an .npz with the inputs by name, and the labels beside it."""
+    """Write labelled samples: inputs by name as .npz, and the labels as .npy."""
     np.savez(path, **inputs)  # type: ignore[arg-type]  # NumPy's stubs take no arrays by name
     np.save(_labels_path(path), labels)
 
 
 def load_labels(path: Path) -> Array:
-    """Read the labels of what :func:`save_data` wrote."""
+    """Read the labels that :func:`save_data` wrote."""
     labels: Array = np.load(_labels_path(path), allow_pickle=False)
     return labels
 
 
 def load_data(path: Path, order: tuple[str, ...]) -> TrainingData:
-    """Read what :func:`save_data` wrote, the inputs in this order of names."""
+    """Read the samples that :func:`save_data` wrote.
+
+    Args:
+        order: of the inputs, by their names.
+    """
     with np.load(path, allow_pickle=False) as arrays:
-        return TrainingData(tuple(arrays[name] for name in order), load_labels(path))
+        inputs = tuple(arrays[name] for name in order)
+    return TrainingData(inputs, load_labels(path))
 
 
 def _labels_path(path: Path) -> Path:

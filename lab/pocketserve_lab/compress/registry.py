@@ -1,4 +1,7 @@
-"""The list of recipes: a new one is its file in ``recipes`` and a name here. No framework is imported."""
+"""The list of recipes, which imports no framework.
+
+A new recipe is its file in ``recipes`` and its name here.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +28,11 @@ MODULES: tuple[str, ...] = (
 @functools.cache
 def recipes() -> Mapping[str, Recipe]:
     """Return all recipes by name."""
-    loaded = (
-        importlib.import_module(f"{__package__}.recipes.{name}").RECIPE
-        for name in MODULES
-    )
-    return {recipe.name: recipe for recipe in loaded}
+    loaded: dict[str, Recipe] = {}
+    for name in MODULES:
+        module = importlib.import_module(f"{__package__}.recipes.{name}")
+        loaded[module.RECIPE.name] = module.RECIPE
+    return loaded
 
 
 def recipe_named(name: str) -> Recipe:
@@ -40,7 +43,6 @@ def recipe_named(name: str) -> Recipe:
     """
     if name not in recipes():
         listed = ", ".join(recipes())
-        raise ConversionError(
-            f"{name!r} is no recipe{did_you_mean(name, list(recipes()))}; there are {listed}"
-        )
+        hint = did_you_mean(name, list(recipes()))
+        raise ConversionError(f"{name!r} is no recipe{hint}; there are {listed}")
     return recipes()[name]

@@ -1,4 +1,7 @@
-"""Compress a model: read the data, run the recipe, measure before and after on samples that it never saw, publish."""
+"""Compress a model: read the data, run the recipe, measure, publish.
+
+The accuracy before and after is measured on samples that the recipe never saw.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from typing import Any, NamedTuple
 from pocketserve.repository.files import files_below, version_files
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.runtimes.registry import missing_framework
+from pocketserve.tensors import Array
 from pocketserve_lab.compress.recipe import Number, Recipe, checked_options, load_labels
 from pocketserve_lab.compress.scores import Score, score_answers
 from pocketserve_lab.convert.converter import ConversionError, Converter
@@ -28,18 +32,18 @@ from pocketserve_lab.convert.sample_run import load_arrays
 from pocketserve_lab.convert.verify import Agreement
 
 KIND = "torchscript"
-"""Of every result: it is served without consent, and converted further like any version."""
+"""The kind of every result: served without consent, and converted further."""
 
 MAX_LOSS = 0.05
 
 
 @dataclass(frozen=True)
 class CompressionSettings:
-    """The user's wishes for a recipe.
+    """The user's settings of a recipe.
 
     Attributes:
         data: labelled samples to train on: a folder, CSV or .npz file.
-        test: those to measure on; None takes a quarter of the data.
+        test: samples to measure on; None uses a quarter of the data.
         options: of the recipe; None stands for its default.
         student: a ``model.py``, for the recipe that trains one.
         max_loss: the accuracy, or share of the error, that may be lost.
@@ -58,7 +62,7 @@ class Compression(NamedTuple):
     Attributes:
         conversion: the new version, as a conversion makes one.
         gzip_bytes: of the original's files and of the result, each compressed by gzip.
-        trained: the number of samples that the recipe was given.
+        trained: the number of training samples.
     """
 
     conversion: Conversion
@@ -69,7 +73,10 @@ class Compression(NamedTuple):
 
 
 class ModelCompressor(ModelConverter):
-    """Runs a recipe on a version of one model as a converter is run; the accuracy decides, not the agreement."""
+    """Run a recipe on a version of one model, as a converter is run.
+
+    The accuracy decides about the result, not the agreement.
+    """
 
     def __init__(
         self,
@@ -80,20 +87,20 @@ class ModelCompressor(ModelConverter):
         tell: Tell,
         note: Note,
     ) -> None:
-        self._recipe, self._wishes = recipe, wishes
-        self._source, self._converter = (
-            _source_of(entry, recipe, settings.version),
-            recipe.converter(),
-        )
+        self._recipe = recipe
+        self._wishes = wishes
+        self._source = _source_of(entry, recipe, settings.version)
+        self._converter = recipe.converter()
+        options = {
+            "recipe": recipe.name,
+            **checked_options(recipe, wishes.options),
+            **_student_options(recipe, wishes),
+        }
         settings = replace(
             settings,
             version=self._source.name,
             name=settings.name or f"{KIND}-{recipe.name}",
-            options={
-                "recipe": recipe.name,
-                **checked_options(recipe, wishes.options),
-                **_student_options(recipe, wishes),
-            },
+            options=options,
         )
         super().__init__(entry, settings, tell, note, [self._converter])
         self._scores: tuple[Score, Score] | None = None
@@ -102,50 +109,38 @@ class ModelCompressor(ModelConverter):
         """Make the new version and publish it.
 
         Raises:
-            ConversionError: the data or the model cannot be used, or the result loses too much; nothing is left behind.
+            ConversionError: the data or the model cannot be used, or the result loses
+                too much; everything is cleaned up.
         """
         self._facts = self._read_data(self._converter)
         train = str(self._sets / "train.npz")
-        self._settings = replace(
-            self._settings, options={**self._settings.options, "train": train}
-        )
+        options = {**self._settings.options, "train": train}
+        self._settings = replace(self._settings, options=options)
         before = gzip_size(version_files(self._source))
         conversion = self.convert(KIND)
         assert self._scores is not None
-        after = gzip_size(
-            files_below(conversion.path)
-            if conversion.path.is_dir()
-            else [conversion.path]
-        )
-        return Compression(
-            conversion, *self._scores, (before, after), self._facts["train"]
-        )
+        files = [conversion.path]
+        if conversion.path.is_dir():
+            files = list(files_below(conversion.path))
+        sizes = before, gzip_size(files)
+        return Compression(conversion, *self._scores, sizes, self._facts["train"])
 
     def _read_data(self, converter: Converter) -> Mapping[str, Any]:
-        """Have the user's data read by the model's own task, in a process as the samples of a conversion are."""
-        missing = missing_framework(self._source.format)
-        python = Path(sys.executable) if missing is None else self._python(converter)
+        """Read the user's data with the model's own task, in a separate process."""
+        python = Path(sys.executable)
+        if missing_framework(self._source.format) is not None:
+            python = self._python(converter)
         self._sets = self._folder()
-        paths = {"data": self._wishes.data, "test": self._wishes.test}
-        absolute = {
-            name: None if path is None else str(path.absolute())
-            for name, path in paths.items()
-        }
+        test = self._wishes.test
         document = {
             **self._place_of(self._source),
-            **absolute,
+            "data": str(self._wishes.data.absolute()),
+            "test": None if test is None else str(test.absolute()),
             "folder": str(self._sets),
         }
-        job = Job(
-            "reading the data",
-            python,
-            "pocketserve_lab.compress.data",
-            document,
-            self._sets,
-        )
-        return run_job(
-            job, self._settings.limits, lambda: self._tell("reading the data", 0.0)
-        )
+        title = "reading the data"
+        job = Job(title, python, "pocketserve_lab.compress.data", document, self._sets)
+        return run_job(job, self._settings.limits, lambda: self._tell(title, 0.0))
 
     def _sample_request(self) -> dict[str, Any]:
         return {"arrays": str(self._sets / "test.npz"), "rows": self._facts["rows"]}
@@ -154,15 +149,15 @@ class ModelCompressor(ModelConverter):
         self, agreement: Agreement, reference: Reference, outputs: Path, nearest: str
     ) -> list[str]:
         labels = load_labels(self._sets / "test.npz")
-        before, after = (
-            score_answers(next(iter(load_arrays(path).values())), labels)
-            for path in (reference.outputs, outputs)
-        )
+        before = _score_file(reference.outputs, labels)
+        after = _score_file(outputs, labels)
         loss = after.loss_since(before)
+        # Written so that NaN is a loss, too.
         if not loss <= self._wishes.max_loss:
             raise ConversionError(
-                f"the {after.metric} on {after.samples} test samples went from {before} to {after}, a loss of "
-                f"{loss:.1%}, and --max-loss allows {self._wishes.max_loss:.1%}",
+                f"the {after.metric} on {after.samples} test samples went from "
+                f"{before} to {after}, a loss of {loss:.1%}, and --max-loss allows "
+                f"{self._wishes.max_loss:.1%}",
                 nearest=_gentler(self._recipe),
             )
         self._scores = before, after
@@ -181,52 +176,56 @@ class ModelCompressor(ModelConverter):
         }
 
 
+def _score_file(outputs: Path, labels: Array) -> Score:
+    """Score the first output of a run of samples."""
+    answers = next(iter(load_arrays(outputs).values()))
+    return score_answers(answers, labels)
+
+
 def _source_of(entry: ModelEntry, recipe: Recipe, version: str | None) -> VersionEntry:
-    """Return the version that a recipe takes: the named one, else the first of a format that it trains.
+    """Return the version that a recipe trains.
+
+    It is the named one, else the first of a format that the recipe supports.
 
     Raises:
         ConversionError: there is none.
     """
-    versions = entry.versions.values() if version is None else [entry.versions[version]]
-    fits = (
-        each
-        for each in versions
-        if each.format.name in recipe.sources and each.problem is None
+    versions = list(entry.versions.values())
+    if version is not None:
+        versions = [entry.versions[version]]
+    for format in recipe.sources:
+        for each in versions:
+            if each.format.name == format and each.problem is None:
+                return each
+    wanted_format = "an unconverted PyTorch model"
+    if len(recipe.sources) > 1:
+        wanted_format += " or TorchScript"
+    owner = f"{entry.name} has no such version"
+    if version is not None:
+        owner = f"{version} is none"
+    raise ConversionError(
+        f"{recipe.name} takes {wanted_format}, and {owner}; `pocketserve convert` "
+        "makes other versions smaller without training"
     )
-    source = next(
-        iter(sorted(fits, key=lambda each: recipe.sources.index(each.format.name))),
-        None,
-    )
-    if source is None:
-        owner = (
-            f"{entry.name} has no such version"
-            if version is None
-            else f"{version} is none"
-        )
-        raise ConversionError(
-            f"{recipe.name} takes an unconverted PyTorch model{' or TorchScript' if len(recipe.sources) > 1 else ''}, "
-            f"and {owner}; `pocketserve convert` makes what is there smaller without training"
-        )
-    return source
 
 
 def _student_options(recipe: Recipe, wishes: CompressionSettings) -> dict[str, Any]:
-    if recipe.takes_student != (wishes.student is not None):
-        fault = (
-            "needs --student FILE, a model.py with build()"
-            if recipe.takes_student
-            else "takes no --student"
+    student = wishes.student
+    if recipe.takes_student and student is None:
+        raise ConversionError(
+            f"{recipe.name} needs --student FILE, a model.py with build()"
         )
-        raise ConversionError(f"{recipe.name} {fault}")
-    if wishes.student is None:
+    if student is None:
         return {}
+    if not recipe.takes_student:
+        raise ConversionError(f"{recipe.name} takes no --student")
     try:
-        digest = hashlib.sha256(wishes.student.read_bytes()).hexdigest()
+        digest = hashlib.sha256(student.read_bytes()).hexdigest()
     except OSError as error:
         raise ConversionError(
-            f"the student {str(wishes.student)!r} cannot be read: {error.strerror}"
+            f"the student {str(student)!r} cannot be read: {error.strerror}"
         ) from None
-    return {"student": str(wishes.student.absolute()), "student_trusted": [digest]}
+    return {"student": str(student.absolute()), "student_trusted": [digest]}
 
 
 def _gentler(recipe: Recipe) -> str:

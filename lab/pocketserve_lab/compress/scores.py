@@ -1,4 +1,4 @@
-"""Accuracy of answers on labelled samples, in one number that says which way is better."""
+"""Score the answers to labelled samples by one number."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pocketserve_lab.convert.converter import ConversionError
 
 
 class Score(NamedTuple):
-    """Quality of a version's answers.
+    """The quality of a version's answers.
 
     Attributes:
         metric: ``accuracy``, the share of right classes; or ``mean absolute error``.
@@ -24,7 +24,10 @@ class Score(NamedTuple):
     samples: int
 
     def loss_since(self, before: Score) -> float:
-        """Return what was lost: of accuracy, the difference; of an error, its growth as a share. Negative is a gain."""
+        """Return the loss; a gain is negative.
+
+        Of an accuracy it is the difference, of an error its growth as a share.
+        """
         if self.metric == "accuracy":
             return before.value - self.value
         return (self.value - before.value) / (before.value or 1.0)
@@ -34,9 +37,10 @@ class Score(NamedTuple):
 
 
 def score_answers(answers: Array, labels: Array) -> Score:
-    """Return the score of answers [samples, …] against labels.
+    """Return the score of answers [samples, …].
 
-    The labels are as of :class:`~pocketserve_lab.compress.recipe.TrainingData`.
+    Args:
+        labels: as of :class:`~pocketserve_lab.compress.recipe.TrainingData`.
 
     Raises:
         ConversionError: they do not fit the labels.
@@ -46,12 +50,10 @@ def score_answers(answers: Array, labels: Array) -> Score:
         values = labels.reshape(len(labels), -1)
         if rows.shape != values.shape:
             raise ConversionError(
-                f"the model answers {rows.shape[1]} numbers a sample, and the labels have {values.shape[1]}"
+                f"the model answers {rows.shape[1]} numbers a sample, "
+                f"and the labels have {values.shape[1]}"
             )
-        return Score(
-            "mean absolute error",
-            float(np.abs(rows.astype(np.float64) - values).mean()),
-            len(labels),
-        )
+        error = np.abs(rows.astype(np.float64) - values).mean()
+        return Score("mean absolute error", float(error), len(labels))
     best = rows.argmax(axis=1) if rows.shape[1] > 1 else rows[:, 0] > 0.5
     return Score("accuracy", float((best == labels).mean()), len(labels))

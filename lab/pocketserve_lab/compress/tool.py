@@ -1,4 +1,7 @@
-"""Run a recipe as a converter's tool, and write its result as TorchScript, which every later conversion reads."""
+"""Run a recipe as a converter's tool.
+
+The result is TorchScript, which every later conversion reads.
+"""
 
 from __future__ import annotations
 
@@ -20,32 +23,33 @@ from pocketserve_lab.convert.tools.sources.pytorch_source import (
 
 
 def convert(request: ConversionRequest) -> ConversionOutcome:
-    """Compress the model of a request and write it; ``options`` has ``recipe``, ``train``, and the recipe's own.
+    """Compress the model of a request and write the result.
+
+    ``options`` has ``recipe``, ``train``, and the recipe's own options.
 
     Raises:
-        ConversionError: the recipe refuses the model.
+        ConversionError: the recipe does not support the model.
     """
     import torch
 
     torch.manual_seed(0)
-    torch.set_num_threads(1)  # sums do not depend on the number of cores
+    # So that sums do not depend on the number of cores.
+    torch.set_num_threads(1)
     recipe = recipe_named(request.options["recipe"])
     model = load_pytorch(torch, request)
     names = tuple(example.name for example in model.examples)
-    further: dict[str, Any] = {}
-    if recipe.takes_student:
-        further = {
-            "student": _student(torch, Path(request.options["student"]), request)
-        }
-    options = {name: request.options[name] for name in recipe.defaults}
     data = load_data(Path(request.options["train"]), names)
-    result = recipe.compress(model.module, data, **options, **further)
+    options = {name: request.options[name] for name in recipe.defaults}
+    arguments: dict[str, Any] = dict(options)
+    if recipe.takes_student:
+        path = Path(request.options["student"])
+        arguments["student"] = _student(torch, path, request)
+    result = recipe.compress(model.module, data, **arguments)
     compressed = PytorchModel(result.module, model.examples)
     is_program = isinstance(result.module, torch.jit.ScriptModule)
+    format = "torchscript" if is_program else "torch"
     with torch.inference_mode():
-        write_torchscript(
-            torch, compressed, "torchscript" if is_program else "torch", request.output
-        )
+        write_torchscript(torch, compressed, format, request.output)
     return ConversionOutcome(
         "torch",
         torch.__version__,
@@ -55,7 +59,8 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
 
 
 def _student(torch: Any, path: Path, request: ConversionRequest) -> Any:
-    """Build the user's module; the command's own option consents to this file's code."""
+    """Build the user's module; the option of the command consents to running its
+    code."""
     from pocketserve.runtimes.base import ModelLoadError, ModelSource
     from pocketserve.runtimes.torch.eager import build_module
 

@@ -1,4 +1,7 @@
-"""Training as recipes share it: Adam, a falling rate, a fixed seed, and the loss that fits the model's answers."""
+"""Training that recipes share.
+
+Adam with a falling rate and a fixed seed, and the loss that fits the model's answers.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,14 @@ from pocketserve_lab.convert.converter import ConversionError
 BATCH = 64
 RATE = 1e-3
 SMALLEST = 1e-8
-"""Of a probability, before its logarithm is taken."""
+"""Least probability of which a logarithm is taken."""
 
 Loss = Callable[[Any, Any, Any], Any]
 """Takes a batch of inputs, the module's answers and the labels; returns a scalar."""
 
 
 def trainable_copy(module: Any) -> Any:
-    """Return a copy whose weights can be trained; those of a server are mapped from a file.
+    """Return a copy with trainable weights; a server's are mapped from a file.
 
     Raises:
         ConversionError: it has no weights.
@@ -51,20 +54,20 @@ def train(
     """Train a module in place, and return it in evaluation mode.
 
     Args:
-        loss: of a batch; by default the labels' alone.
+        loss: of a batch; by default that of the labels.
         rate: of Adam, at first; it falls to 0 along a cosine.
-        after_step: called after each step, as by pruning, which keeps zeros at zero.
+        after_step: called after each step.
 
     Raises:
-        ConversionError: the loss is no finite number any more.
+        ConversionError: the loss is no longer a finite number.
     """
     import torch
 
     torch.manual_seed(0)
-    loss = loss or (lambda inputs, answers, labels: label_loss(answers, labels))
-    optimizer = torch.optim.Adam(
-        [weight for weight in module.parameters() if weight.requires_grad], lr=rate
-    )
+    if loss is None:
+        loss = _loss_of_labels
+    weights = [weight for weight in module.parameters() if weight.requires_grad]
+    optimizer = torch.optim.Adam(weights, lr=rate)
     steps = max(1, epochs * -(-len(data.labels) // BATCH))
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     module.train()
@@ -73,7 +76,8 @@ def train(
             value = loss(inputs, first_answer(module(*inputs)), labels)
             if not torch.isfinite(value):
                 raise ConversionError(
-                    "training diverged: the loss is no finite number any more; give fewer --epochs"
+                    "training diverged: the loss is no finite number any more; "
+                    "give fewer --epochs"
                 )
             optimizer.zero_grad()
             value.backward()
@@ -83,28 +87,38 @@ def train(
     return module.eval()
 
 
+def _loss_of_labels(inputs: Any, answers: Any, labels: Any) -> Any:
+    return label_loss(answers, labels)
+
+
 def batches(
     torch: Any, data: TrainingData, *, shuffled: bool = True
 ) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Yield inputs and labels of a batch each, as tensors; a rest of one row is left out, which batch norms refuse."""
+    """Yield the inputs and labels of each batch, as tensors.
+
+    A last batch of one row is left out: batch norms cannot train on it.
+    """
     count = len(data.labels)
     order = torch.randperm(count) if shuffled else torch.arange(count)
     for rows in order.split(BATCH):
-        if len(rows) > 1 or count == 1:
-            at = rows.numpy()
-            inputs = tuple(torch.from_numpy(array[at]) for array in data.inputs)
-            yield inputs, torch.from_numpy(data.labels[at])
+        if len(rows) == 1 and count > 1:
+            continue
+        indices = rows.numpy()
+        inputs = tuple(torch.from_numpy(array[indices]) for array in data.inputs)
+        yield inputs, torch.from_numpy(data.labels[indices])
 
 
 def first_answer(answers: Any) -> Any:
-    """Return the output that the labels are about: the only one, or the first."""
+    """Return the output that the labels belong to: the only one, or the first."""
     while isinstance(answers, tuple | list | dict):
-        answers = next(iter(answers.values() if isinstance(answers, dict) else answers))
+        if isinstance(answers, dict):
+            answers = answers.values()
+        answers = next(iter(answers))
     return answers
 
 
 def label_loss(answers: Any, labels: Any) -> Any:
-    """Return the loss of answers: the mean square for numbers; for classes the cross-entropy of their probabilities.
+    """Return the mean square of numbers, or the cross-entropy of classes.
 
     Raises:
         ConversionError: the answers do not fit the labels.
@@ -112,34 +126,40 @@ def label_loss(answers: Any, labels: Any) -> Any:
     from torch.nn import functional
 
     if labels.is_floating_point():
-        if answers.numel() != labels.numel():
-            raise ConversionError(
-                f"the model answers {answers.numel() // len(labels)} numbers a sample, and the labels have "
-                f"{labels.numel() // len(labels)}"
-            )
+        _check_numbers(answers, labels)
         return functional.mse_loss(answers.reshape(labels.shape), labels)
     rows = answers.reshape(len(labels), -1)
     if rows.shape[1] == 1:
-        return functional.binary_cross_entropy(
-            rows[:, 0].clamp(SMALLEST, 1 - SMALLEST), labels.to(rows.dtype)
-        )
-    if int(labels.max()) >= rows.shape[1]:
+        probabilities = rows[:, 0].clamp(SMALLEST, 1 - SMALLEST)
+        return functional.binary_cross_entropy(probabilities, labels.to(rows.dtype))
+    largest = int(labels.max())
+    if largest >= rows.shape[1]:
         raise ConversionError(
-            f"the labels name class {int(labels.max())}, and the model has {rows.shape[1]} classes"
+            f"the labels name class {largest}, and the model has {rows.shape[1]} "
+            "classes"
         )
     return functional.nll_loss(log_probabilities(rows), labels)
 
 
+def _check_numbers(answers: Any, labels: Any) -> None:
+    if answers.numel() != labels.numel():
+        answered = answers.numel() // len(labels)
+        expected = labels.numel() // len(labels)
+        raise ConversionError(
+            f"the model answers {answered} numbers a sample, "
+            f"and the labels have {expected}"
+        )
+
+
 def log_probabilities(rows: Any) -> Any:
-    """Return the logarithms of the probabilities [samples, classes] that a model answers as such, or as logits."""
+    """Return the logarithms of probabilities [samples, classes].
+
+    A model answers either probabilities or logits.
+    """
     import torch
 
-    are_probabilities = bool(
-        (rows.detach() >= 0).all()
-        and ((rows.detach().sum(dim=1) - 1).abs() < 1e-3).all()
-    )
-    return (
-        rows.clamp_min(SMALLEST).log()
-        if are_probabilities
-        else torch.log_softmax(rows, dim=1)
-    )
+    values = rows.detach()
+    sums_to_one = ((values.sum(dim=1) - 1).abs() < 1e-3).all()
+    if bool(sums_to_one and (values >= 0).all()):
+        return rows.clamp_min(SMALLEST).log()
+    return torch.log_softmax(rows, dim=1)

@@ -1,1 +1,4 @@
-"""The recipes, one file each with ``RECIPE`` and its function; listed in ``compress/registry.py``."""
+"""The recipes: one file each, with ``RECIPE`` and its function.
+
+They are listed in ``compress/registry.py``.
+"""

@@ -1,4 +1,7 @@
-"""Distillation: a smaller module learns from the model's answers, or from the labels alone where that is better."""
+"""Distillation: a smaller module learns from the model's answers.
+
+It learns from the labels alone if that is better.
+"""
 
 from __future__ import annotations
 
@@ -20,80 +23,87 @@ from pocketserve_lab.compress.training import (
 )
 
 RATE = 5e-3
-"""Of a student that begins untrained."""
+"""Learning rate of a student that starts untrained."""
 
 TEMPERATURE = 3.0
-"""Softens the teacher's probabilities, so that the student sees which wrong classes are nearly right."""
+"""Softens the teacher's probabilities, so that near misses are visible to the
+student."""
 
 TEACHER_SHARE = 0.7
-"""Of the loss; the rest is the labels'."""
+"""Weight of the teacher in the loss; the rest is that of the labels."""
 
 TRIAL_SHARE = 0.25
-"""Of the training samples: left out at first, to find out whether the teacher helps."""
+"""Share of the training samples that decides whether the teacher helps."""
 
 
 def distil(
     module: Any, data: TrainingData, *, student: Any, epochs: int
 ) -> CompressedModule:
-    """Train a student by the module's answers and by the labels alone, and return what is better, trained on all data.
+    """Train a student by the module's answers or by the labels alone.
+
+    Both are tried on a part of the data. The better one is trained on all of it.
 
     Args:
-        student: takes and answers what the module does; it begins untrained.
+        student: has the module's inputs and outputs; it starts untrained.
 
     Raises:
         ConversionError: the student's answers do not fit the labels.
     """
     order = np.random.default_rng(0).permutation(len(data.labels))
-    apart = max(1, round(TRIAL_SHARE * len(order)))
-    learned, judged = _rows(data, order[apart:]), _rows(data, order[:apart])
-    losses: dict[str, Loss | None] = {
-        "the teacher": partial(_teacher_loss, module.eval()),
-        "the labels alone": None,
-    }
-    scores: dict[str, Score] = {}
-    for name, loss in losses.items():
-        trial = train(
-            trainable_copy(student), learned, epochs=epochs, loss=loss, rate=RATE
-        )
-        scores[name] = _score(trial, judged)
-    taught, labelled = scores.values()
-    best = "the labels alone" if taught.loss_since(labelled) > 0 else "the teacher"
-    result = train(
-        trainable_copy(student), data, epochs=epochs, loss=losses[best], rate=RATE
-    )
-    words = (
-        f"{taught.metric} {taught} with the teacher, {labelled} with the labels alone"
-    )
-    size = sum(weight.numel() for weight in result.parameters())
+    number = max(1, round(TRIAL_SHARE * len(order)))
+    learned, judged = _rows(data, order[number:]), _rows(data, order[:number])
+    teacher: Loss = partial(_teacher_loss, module.eval())
+
+    def train_student(rows: TrainingData, loss: Loss | None) -> Any:
+        copy = trainable_copy(student)
+        return train(copy, rows, epochs=epochs, loss=loss, rate=RATE)
+
+    with_teacher = _score(train_student(learned, teacher), judged)
+    with_labels = _score(train_student(learned, None), judged)
+    if with_teacher.loss_since(with_labels) > 0:
+        best = "the labels alone"
+        result = train_student(data, None)
+    else:
+        best = "the teacher"
+        result = train_student(data, teacher)
     return CompressedModule(
         result,
         (
-            f"on {taught.samples} training samples left out for it, a student has {words}: it learned from {best}",
-            f"it has {size:,} weights; the model has {sum(weight.numel() for weight in module.parameters()):,}",
+            f"on {with_teacher.samples} training samples left out for it, a student "
+            f"has {with_teacher.metric} {with_teacher} with the teacher, {with_labels} "
+            f"with the labels alone: it learned from {best}",
+            f"it has {_size(result):,} weights; the model has {_size(module):,}",
         ),
     )
 
 
+def _size(module: Any) -> int:
+    return sum(weight.numel() for weight in module.parameters())
+
+
 def _teacher_loss(teacher: Any, inputs: Any, answers: Any, labels: Any) -> Any:
-    """Return the loss of a student's answers: the distance from the teacher's, and the labels' loss."""
+    """Return a student's distance from the teacher, mixed with the labels' loss."""
     import torch
     from torch.nn import functional
 
     with torch.no_grad():
-        taught = first_answer(teacher(*inputs))
+        target = first_answer(teacher(*inputs))
     if labels.is_floating_point():
-        distance = functional.mse_loss(answers.reshape(taught.shape), taught)
+        distance = functional.mse_loss(answers.reshape(target.shape), target)
     else:
-        rows = (
-            log_probabilities(each.reshape(len(labels), -1)) / TEMPERATURE
-            for each in (answers, taught)
+        soft_answers = _softened(functional, answers, len(labels))
+        soft_target = _softened(functional, target, len(labels))
+        divergence = functional.kl_div(
+            soft_answers, soft_target, log_target=True, reduction="batchmean"
         )
-        soft, target = (functional.log_softmax(each, dim=1) for each in rows)
-        distance = (
-            functional.kl_div(soft, target, log_target=True, reduction="batchmean")
-            * TEMPERATURE**2
-        )
+        distance = divergence * TEMPERATURE**2
     return TEACHER_SHARE * distance + (1 - TEACHER_SHARE) * label_loss(answers, labels)
+
+
+def _softened(functional: Any, answers: Any, samples: int) -> Any:
+    """Return log-probabilities at the temperature."""
+    rows = log_probabilities(answers.reshape(samples, -1)) / TEMPERATURE
+    return functional.log_softmax(rows, dim=1)
 
 
 def _rows(data: TrainingData, at: Any) -> TrainingData:
@@ -103,18 +113,18 @@ def _rows(data: TrainingData, at: Any) -> TrainingData:
 def _score(module: Any, data: TrainingData) -> Score:
     import torch
 
+    answers = []
     with torch.inference_mode():
-        answers = [
-            first_answer(module(*inputs))
-            for inputs, _ in batches(torch, data, shuffled=False)
-        ]
+        for inputs, _ in batches(torch, data, shuffled=False):
+            answers.append(first_answer(module(*inputs)))
     rows = torch.cat(answers).numpy()
     return score_answers(rows, data.labels[: len(rows)])
 
 
 RECIPE = Recipe(
     "distillation",
-    "trains a smaller module of yours by the model's answers, or by the labels alone where that is better",
+    "trains a smaller module of yours by the model's answers, or by the labels alone "
+    "if that is better",
     distil,
     {"epochs": 60},
     takes_student=True,

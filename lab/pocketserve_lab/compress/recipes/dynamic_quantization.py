@@ -1,4 +1,7 @@
-"""Dynamic quantisation: the weights of linear and recurrent layers in int8, ranges measured anew for each request."""
+"""Dynamic quantisation: int8 weights in linear and recurrent layers.
+
+Ranges are measured anew for each request.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,9 @@ from pocketserve_lab.compress.recipes.static_quantization import (
 
 
 def quantize_dynamic(module: Any, data: TrainingData) -> CompressedModule:
-    """Compute linear and recurrent layers with int8 weights; the data are not needed.
+    """Quantise the weights of linear and recurrent layers to int8.
+
+    The data is not needed.
 
     Raises:
         ConversionError: the module has no such layer.
@@ -23,9 +28,9 @@ def quantize_dynamic(module: Any, data: TrainingData) -> CompressedModule:
 
     kinds = {torch.nn.Linear, torch.nn.LSTM, torch.nn.GRU}
     with quantizing("dynamic-quantization"):
-        return quantized(
-            torch, with_int8_weights(as_parts(torch, module), kinds, dtype=torch.qint8)
-        )
+        parts = as_parts(torch, module)
+        result = with_int8_weights(parts, kinds, dtype=torch.qint8)
+        return quantized(torch, result)
 
 
 RECIPE = Recipe(

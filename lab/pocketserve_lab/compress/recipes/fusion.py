@@ -1,4 +1,4 @@
-"""Fusion: batch norms, and sums and products with constants, become part of the layer before them."""
+"""Fusion: fold batch norms, and operations with constants, into the layer before."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ FUSED = (
 
 
 def fuse(module: Any, data: TrainingData) -> CompressedModule:
-    """Fold batch norms and constants into convolutions and linear layers; the data only serve as an example.
+    """Fold batch norms and constants into convolutions and linear layers.
+
+    The data only serves as an example.
 
     Raises:
         ConversionError: there is nothing to fold.
@@ -31,28 +33,29 @@ def fuse(module: Any, data: TrainingData) -> CompressedModule:
 
     examples = tuple(torch.from_numpy(array[:2]) for array in data.inputs)
     with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", DeprecationWarning
-        )  # TorchScript is what is served
+        # PyTorch deprecates TorchScript, but it is the format that is served.
+        warnings.simplefilter("ignore", DeprecationWarning)
         program = copy.deepcopy(module).eval()
         if not isinstance(program, torch.jit.ScriptModule):
             program = torch.jit.trace(program, examples, check_trace=False)
         before = operators_of(torch.jit.freeze(program, optimize_numerics=False))
         fused = torch.jit.freeze(program)
     folded = before - operators_of(fused)
-    counts = {
-        name.removeprefix("aten::"): folded[name] for name in FUSED if folded[name]
-    }
+    counts = []
+    for name in FUSED:
+        if folded[name]:
+            counts.append(f"{folded[name]} {name.removeprefix('aten::')}")
     if not counts:
         raise ConversionError(
-            "the model has no batch norm, sum or product that could be folded into the layer before it"
+            "the model has no batch norm, sum or product that could be folded into the "
+            "layer before it"
         )
-    listed = ", ".join(f"{count} {name}" for name, count in counts.items())
-    return CompressedModule(fused, (f"folded into the layers before: {listed}",))
+    note = f"folded into the layers before: {', '.join(counts)}"
+    return CompressedModule(fused, (note,))
 
 
 def operators_of(program: Any) -> Counter[str]:
-    """Return how often each operator stands in a program."""
+    """Count the operators of a program."""
     from pocketserve.runtimes.torch.graphs import nodes_of
 
     return Counter(node.kind() for node in nodes_of(program.inlined_graph))

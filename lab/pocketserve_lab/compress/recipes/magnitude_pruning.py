@@ -1,4 +1,4 @@
-"""Magnitude pruning: the weights nearest to zero become zero, and the others are trained on."""
+"""Magnitude pruning: set the smallest weights to zero and train the others."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from pocketserve_lab.convert.converter import ConversionError
 def prune_weights(
     module: Any, data: TrainingData, *, amount: float, epochs: int
 ) -> CompressedModule:
-    """Set the smallest weights of all convolutions and linear layers to zero, and train the others.
+    """Set the smallest weights to zero, and train the others.
+
+    Convolutions and linear layers are pruned.
 
     Args:
-        amount: the share of these weights that becomes zero, over all layers together.
+        amount: the share of their weights that becomes zero, over all layers together.
 
     Raises:
         ConversionError: the module has no such layer.
@@ -24,28 +26,31 @@ def prune_weights(
     from torch.nn.utils import prune
 
     pruned = trainable_copy(module)
-    layers = [(layer, "weight") for layer in weight_layers(torch, pruned)]
+    layers = weight_layers(torch, pruned)
     if not layers:
         raise ConversionError(
-            "magnitude-pruning needs convolutions or linear layers, and the model has none"
+            "magnitude-pruning needs convolutions or linear layers, "
+            "and the model has none"
         )
     prune.global_unstructured(
-        layers, pruning_method=prune.L1Unstructured, amount=amount
+        [(layer, "weight") for layer in layers],
+        pruning_method=prune.L1Unstructured,
+        amount=amount,
     )
     train(pruned, data, epochs=epochs)
-    for layer, name in layers:
-        prune.remove(layer, name)
-    total = sum(layer.weight.numel() for layer, _ in layers)
-    zeros = sum(int((layer.weight == 0).sum()) for layer, _ in layers)
-    return CompressedModule(
-        pruned,
-        (f"{zeros:,} of the {total:,} weights {'is' if zeros == 1 else 'are'} zero",),
-    )
+    total = zeros = 0
+    for layer in layers:
+        prune.remove(layer, "weight")
+        total += layer.weight.numel()
+        zeros += int((layer.weight == 0).sum())
+    verb = "is" if zeros == 1 else "are"
+    note = f"{zeros:,} of the {total:,} weights {verb} zero"
+    return CompressedModule(pruned, (note,))
 
 
 RECIPE = Recipe(
     "magnitude-pruning",
-    "sets the smallest weights to zero; the file becomes smaller where it is compressed",
+    "sets the smallest weights to zero; the file becomes smaller if compressed",
     prune_weights,
     {"amount": 0.5, "epochs": 20},
 )

@@ -1,4 +1,5 @@
-"""Quantisation-aware training: int8 is imitated while the model is trained on, so that its weights fit it."""
+"""Quantisation-aware training: simulate int8 during training, so that weights fit
+it."""
 
 from __future__ import annotations
 
@@ -18,10 +19,12 @@ from pocketserve_lab.compress.training import train, trainable_copy
 def train_quantized(
     module: Any, data: TrainingData, *, epochs: int
 ) -> CompressedModule:
-    """Train with rounding to int8 imitated, then compute convolutions and linear layers in int8.
+    """Train with simulated int8 rounding, then quantise to int8.
+
+    Convolutions and linear layers are quantised.
 
     Raises:
-        ConversionError: PyTorch cannot follow ``forward``, or finds nothing to quantise.
+        ConversionError: PyTorch cannot trace ``forward``, or finds nothing to quantise.
     """
     import torch
     from torch.ao.quantization import get_default_qat_qconfig_mapping, quantize_fx
@@ -29,16 +32,15 @@ def train_quantized(
     with quantizing("qat"):
         mapping = float_softmax(torch, get_default_qat_qconfig_mapping(ENGINE))
         examples = tuple(torch.from_numpy(array[:2]) for array in data.inputs)
-        prepared = quantize_fx.prepare_qat_fx(
-            as_parts(torch, trainable_copy(module)).train(), mapping, examples
-        )
+        parts = as_parts(torch, trainable_copy(module)).train()
+        prepared = quantize_fx.prepare_qat_fx(parts, mapping, examples)
         train(prepared, data, epochs=epochs)
         return quantized(torch, quantize_fx.convert_fx(prepared))
 
 
 RECIPE = Recipe(
     "qat",
-    "trains with int8 imitated, and then makes weights and what passes between layers int8",
+    "trains with simulated int8, and then makes weights and activations int8",
     train_quantized,
     {"epochs": 20},
     quantize="int8",

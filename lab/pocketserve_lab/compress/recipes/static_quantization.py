@@ -1,4 +1,5 @@
-"""Static quantisation: weights and what passes between layers in int8, with ranges measured on samples."""
+"""Static quantisation: int8 weights and activations, with ranges measured on
+samples."""
 
 from __future__ import annotations
 
@@ -14,16 +15,21 @@ from pocketserve_lab.compress.training import batches
 from pocketserve_lab.convert.converter import ConversionError
 
 ENGINE = "x86"
-"""Whose defaults are used: 7 bits between layers, so that no processor's sums overflow; ARM's engine reads them too."""
+"""Engine whose defaults are used.
+
+It has 7 bits between layers, so that no processor's sums overflow. ARM's engine reads
+the result, too."""
 
 CALIBRATION_SAMPLES = 1024
 
 
 def quantize_static(module: Any, data: TrainingData) -> CompressedModule:
-    """Measure the ranges of numbers on samples, and compute convolutions and linear layers in int8.
+    """Measure ranges on samples, and quantise to int8.
+
+    Convolutions and linear layers are quantised.
 
     Raises:
-        ConversionError: PyTorch cannot follow ``forward``, or finds nothing to quantise.
+        ConversionError: PyTorch cannot trace ``forward``, or finds nothing to quantise.
     """
     import torch
     from torch.ao.quantization import get_default_qconfig_mapping, quantize_fx
@@ -35,9 +41,8 @@ def quantize_static(module: Any, data: TrainingData) -> CompressedModule:
     with quantizing("static-quantization"):
         mapping = float_softmax(torch, get_default_qconfig_mapping(ENGINE))
         examples = tuple(torch.from_numpy(array[:2]) for array in data.inputs)
-        prepared = quantize_fx.prepare_fx(
-            as_parts(torch, copy.deepcopy(module)).eval(), mapping, examples
-        )
+        parts = as_parts(torch, copy.deepcopy(module)).eval()
+        prepared = quantize_fx.prepare_fx(parts, mapping, examples)
         with torch.no_grad():
             for inputs, _ in batches(torch, few, shuffled=False):
                 prepared(*inputs)
@@ -46,30 +51,38 @@ def quantize_static(module: Any, data: TrainingData) -> CompressedModule:
 
 @contextmanager
 def quantizing(recipe: str) -> Iterator[None]:
-    """Turn what PyTorch's quantisation raises into one sentence; its warnings on its future are not the user's."""
+    """Turn errors of PyTorch's quantisation into one sentence.
+
+    Its deprecation warnings do not concern the user.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     except ConversionError:
         raise
-    except Exception as error:  # code of the model's own is run symbolically
+    # The model's own code is run symbolically, and may raise anything.
+    except Exception as error:
         raise ConversionError(
-            f"{recipe} follows forward without values, and this model's code does not allow that: {excerpt(error)}",
+            f"{recipe} follows forward without values, and this model's code does not "
+            f"allow that: {excerpt(error)}",
             detail=str(error),
-            nearest="--recipe dynamic-quantization, or pocketserve convert --to tflite --quantize int8",
+            nearest="--recipe dynamic-quantization, "
+            "or pocketserve convert --to tflite --quantize int8",
         ) from error
 
 
 def as_parts(torch: Any, module: Any) -> Any:
-    """Return a module whose layers are parts of it, which PyTorch can replace; a model may be one layer itself."""
-    return (
-        module if any(True for _ in module.children()) else torch.nn.Sequential(module)
-    )
+    """Return a module whose layers are parts that PyTorch can replace.
+
+    A model may be a single layer itself.
+    """
+    has_parts = any(True for _ in module.children())
+    return module if has_parts else torch.nn.Sequential(module)
 
 
 def float_softmax(torch: Any, mapping: Any) -> Any:
-    """Return a mapping of layers to their quantisation that leaves probabilities in float32: int8 has 256 of them."""
+    """Keep softmax in float32 in a quantisation mapping: int8 has 256 probabilities."""
     for kind in (
         torch.softmax,
         torch.nn.functional.softmax,
@@ -86,23 +99,23 @@ def quantized(torch: Any, module: Any) -> CompressedModule:
     Raises:
         ConversionError: there is none.
     """
-    layers = [
-        layer
-        for layer in module.modules()
-        if type(layer).__module__.startswith("torch.ao.nn")
-    ]
-    count = sum(hasattr(layer, "weight") for layer in layers)
+    count = 0
+    for layer in module.modules():
+        is_quantized = type(layer).__module__.startswith("torch.ao.nn")
+        if is_quantized and hasattr(layer, "weight"):
+            count += 1
     if not count:
         raise ConversionError(
             "the model has no convolution or linear layer that PyTorch could quantise"
         )
-    note = f"{plural(count, 'layer')} {'computes' if count == 1 else 'compute'} in int8"
+    verb = "computes" if count == 1 else "compute"
+    note = f"{plural(count, 'layer')} {verb} in int8"
     return CompressedModule(module.eval(), (note,))
 
 
 RECIPE = Recipe(
     "static-quantization",
-    "makes weights, and what passes between layers, int8; ranges are measured on the data",
+    "makes weights and activations int8, with ranges measured on the data",
     quantize_static,
     quantize="int8",
 )

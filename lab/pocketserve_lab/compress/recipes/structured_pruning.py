@@ -1,4 +1,4 @@
-"""Structured pruning: whole channels go, with all that depends on them, and what is left is trained on."""
+"""Structured pruning: remove whole channels and train the rest."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ from pocketserve_lab.convert.converter import ConversionError
 def prune_channels(
     module: Any, data: TrainingData, *, amount: float, epochs: int
 ) -> CompressedModule:
-    """Remove the channels with the smallest weights from all layers but the last, and train the others.
+    """Remove the channels with the smallest weights, and train the others.
+
+    The last layer keeps its channels.
 
     Args:
-        amount: the share of each layer's channels that goes.
+        amount: the share of each layer's channels to remove.
 
     Raises:
-        ConversionError: the tool cannot follow the module, or there is no channel that could go.
+        ConversionError: the tool cannot trace the module, or no channel can be removed.
     """
     import torch
     import torch_pruning
@@ -34,17 +36,11 @@ def prune_channels(
     last = _last_layer(torch, pruned, examples)
     before, shape = _size(pruned), first_answer(pruned(*examples)).shape
     try:
-        pruner = torch_pruning.pruner.MetaPruner(
-            pruned,
-            examples,
-            importance=torch_pruning.importance.GroupMagnitudeImportance(p=2),
-            pruning_ratio=amount,
-            ignored_layers=[last],
-        )
-        pruner.step()
+        _prune(torch_pruning, pruned, examples, last, amount)
         with torch.no_grad():
             after = first_answer(pruned(*examples)).shape
-    except Exception as error:  # it follows any module's gradients
+    # The tool traces the gradients of any module, and may raise anything.
+    except Exception as error:
         raise ConversionError(
             f"structured-pruning cannot follow this model: {excerpt(error)}",
             detail=str(error),
@@ -56,33 +52,57 @@ def prune_channels(
         )
     if _size(pruned) == before:
         raise ConversionError(
-            "structured-pruning needs layers before the last one, and the model has none"
+            "structured-pruning needs layers before the last one, "
+            "and the model has none"
         )
     train(pruned, data, epochs=epochs)
-    return CompressedModule(
-        pruned, (f"{_size(pruned):,} of {before:,} weights are left",)
+    note = f"{_size(pruned):,} of {before:,} weights are left"
+    return CompressedModule(pruned, (note,))
+
+
+def _prune(
+    torch_pruning: Any,
+    module: Any,
+    examples: tuple[Any, ...],
+    last: Any,
+    amount: float,
+) -> None:
+    importance = torch_pruning.importance.GroupMagnitudeImportance(p=2)
+    pruner = torch_pruning.pruner.MetaPruner(
+        module,
+        examples,
+        importance=importance,
+        pruning_ratio=amount,
+        ignored_layers=[last],
     )
+    pruner.step()
 
 
 def _last_layer(torch: Any, module: Any, examples: tuple[Any, ...]) -> Any:
-    """Return the convolution or linear layer that runs last: its channels are the answers."""
-    ran: list[Any] = []
-    layers = weight_layers(torch, module)
-    hooks = [
-        layer.register_forward_hook(lambda layer, inputs, output: ran.append(layer))
-        for layer in layers
-    ]
+    """Return the convolution or linear layer that runs last.
+
+    Its channels are the answers.
+    """
+    layers_run: list[Any] = []
+
+    def record(layer: Any, inputs: Any, output: Any) -> None:
+        layers_run.append(layer)
+
+    hooks = []
+    for layer in weight_layers(torch, module):
+        hooks.append(layer.register_forward_hook(record))
     try:
         with torch.no_grad():
             module(*examples)
     finally:
         for hook in hooks:
             hook.remove()
-    if not ran:
+    if not layers_run:
         raise ConversionError(
-            "structured-pruning needs convolutions or linear layers, and the model has none"
+            "structured-pruning needs convolutions or linear layers, "
+            "and the model has none"
         )
-    return ran[-1]
+    return layers_run[-1]
 
 
 def _size(module: Any) -> int:
@@ -91,7 +111,7 @@ def _size(module: Any) -> int:
 
 RECIPE = Recipe(
     "structured-pruning",
-    "removes whole channels, so that the model becomes smaller and has less to compute",
+    "removes whole channels, so that the model is smaller and faster",
     prune_channels,
     {"amount": 0.3, "epochs": 40},
     packages=("torch", "torch_pruning"),

@@ -223,7 +223,7 @@ def _open(body: memoryview, max_pixels: int) -> Image:
             _check_unstoppable(early, "WebP")
     formats: tuple[str, ...] = FORMATS
     decoded_pixels = 0
-    if body[4:8] == b"ftyp" and is_avif(body):
+    if start[4:8] == b"ftyp" and is_avif(body):
         decoded_pixels = _check_avif(body, max_pixels)
         formats = ("AVIF",)
     elif start[4:8] == b"ftyp" and start[8:] in HEIF_BRANDS:
