@@ -393,11 +393,12 @@ class Service:
 
     def unload(self, name: str) -> None:
         """Stop serving every version of a model. An unknown name is no fault, as in Triton."""
-        entry = self.repository.models().get(name)
-        versions = list(entry.versions) if entry is not None else []
-        # Also what was loaded from files that are gone by now.
-        for version in dict.fromkeys([*versions, *self.engine.versions_of(name)]):
-            self.engine.unload(name, version, self._deadline())
+        with self.updates.paused(name):
+            entry = self.repository.models().get(name)
+            versions = list(entry.versions) if entry is not None else []
+            # Also what was loaded from files that are gone by now.
+            for version in dict.fromkeys([*versions, *self.engine.versions_of(name)]):
+                self.engine.unload(name, version, self._deadline())
         if entry is not None:
             self._note(entry)
 
@@ -509,6 +510,7 @@ class Service:
             call.end(error)
             return None
         call.release = self._release
+        call.renew = self._renew
         handle = self.engine.acquire_loaded(record)
         if handle is None:
             return functools.partial(self._load_and_start, call)
@@ -525,10 +527,29 @@ class Service:
         except BaseException as error:
             call.end(error)
             return None
+        # Another version may answer in place of one that can't be loaded.
+        version = handle.model.version.name
+        call.statistics = self.engine.statistics(call.model, version)
         call.started_ns = (
             time.perf_counter_ns()
         )  # to load the model is not the request's work
         return call.start(handle, self.decode_budget)
+
+    def _renew(self, call: InferenceCall) -> Job | None:
+        """Return a job that starts a call on the version that new sequences use.
+
+        Returns:
+            None if the call holds that version already.
+        """
+        record = self._find(call.model, call.version)
+        handle = call.handle
+        assert handle is not None
+        if record.running is handle and not handle.retired:
+            return None
+        call.leave_sequence(failed=True)
+        call.handle = None
+        self.engine.release(handle)
+        return functools.partial(self._load_and_start, call)
 
     def _release(self, call: InferenceCall) -> None:
         try:

@@ -964,7 +964,7 @@ def test_a_changed_model_with_open_sequences_is_loaded_anew_once_they_are_closed
     version = next(iter(scan(adding)["adding"].versions))
 
     def reload() -> None:
-        one.engine.load(*one.named("adding", version), FOREVER, keeps_sequences=True)
+        one.engine.load(*one.named("adding", version), FOREVER, in_background=True)
 
     with one.engine.use(*one.named("adding", version), FOREVER) as running:
         step = SequenceStep("a", start=True, end=False)

@@ -301,3 +301,210 @@ def test_a_clock_that_was_set_back_holds_nothing_up(
     now = time.time()
     monkeypatch.setattr(quiet.time, "time", lambda: now - 86_400)
     assert quiet.unrest(entry, entry.versions["1"]) == 0
+
+
+def test_files_are_not_read_under_the_lock(
+    local: Callable[..., Local], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pocketserve.engine import engine
+
+    one = local()
+    put(one.root, 1, times(1))
+    assert one.ask() == ("1", 1.0)
+    read, was_free = engine.fingerprint, list[bool]()
+
+    def use_lock() -> None:
+        with one.service.updates.paused("other"):
+            pass
+
+    def checked(entry: Any, version: Any) -> object:
+        thread = threading.Thread(target=use_lock, daemon=True)
+        thread.start()
+        thread.join(TIMEOUT_S)
+        was_free.append(not thread.is_alive())
+        return read(entry, version)
+
+    monkeypatch.setattr(engine, "fingerprint", checked)
+    one.service.updates.start("m")
+    assert was_free and all(was_free)
+
+
+def test_two_blocks_may_pause_a_model(local: Callable[..., Local]) -> None:
+    one = local()
+    put(one.root, 1, times(1))
+    assert one.ask() == ("1", 1.0)
+    updates = one.service.updates
+    with updates.paused("m"):
+        with updates.paused("m"):
+            put(one.root, 2, times(2))
+        assert one.ask() == ("1", 1.0)
+        updates.start("m")
+        assert updates.wait(0)
+    await_that(lambda: one.ask() == ("2", 2.0))
+
+
+def test_an_unload_cancels_a_load_about_to_begin(
+    local: Callable[..., Local], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = local()
+    put(one.root, 1, times(1))
+    assert one.ask() == ("1", 1.0)
+    engine, is_unloaded = one.service.engine, threading.Event()
+    load = engine.load
+
+    def load_after_unload(*arguments: Any, **options: Any) -> None:
+        if not is_unloaded.is_set():
+            one.service.unload("m")
+            is_unloaded.set()
+        load(*arguments, **options)
+
+    monkeypatch.setattr(engine, "load", load_after_unload)
+    put(one.root, 2, times(2))
+    one.service.entry("m")
+    assert is_unloaded.wait(TIMEOUT_S)
+    assert one.service.updates.wait(TIMEOUT_S)
+    assert_unloaded(one)
+
+
+def test_an_unload_waits_for_a_load_in_progress(
+    local: Callable[..., Local], stalled_loads: threading.Event
+) -> None:
+    one = local()
+    put(one.root, 1, times(1))
+    assert one.ask() == ("1", 1.0)
+    put(one.root, 2, times(2))
+    await_that(lambda: one.service.engine.state("m", "2") is State.LOADING)
+    unload = threading.Thread(target=one.service.unload, args=("m",))
+    unload.start()
+    await_that(lambda: one.service.engine.state("m", "1") is State.STOPPED)
+    stalled_loads.set()
+    unload.join(TIMEOUT_S)
+    assert one.service.updates.wait(TIMEOUT_S)
+    assert_unloaded(one)
+
+
+def assert_unloaded(one: Local) -> None:
+    """Check that both versions are unloaded and no request loads one."""
+    for version in ("1", "2"):
+        assert one.service.engine.state("m", version) is State.STOPPED
+    status, answer = one.request("/v2/models/m/infer")
+    assert (status, answer["code"]) == (404, "MODEL_NOT_FOUND")
+
+
+def test_runs_count_for_the_version_that_answers(local: Callable[..., Local]) -> None:
+    one = local()
+    put(one.root, 1, times(1))
+    put(one.root, 2, BROKEN)
+    assert one.ask() == ("1", 1.0)
+    counts = {}
+    for version in ("1", "2"):
+        path = f"/v2/models/m/versions/{version}/stats"
+        (statistics,) = one.request(path, method="GET")[1]["model_stats"]
+        counts[version] = statistics["inference_stats"]["success"]["count"]
+    assert counts == {"1": 1, "2": 0}
+
+
+@pytest.fixture
+def summing(local: Callable[..., Local]) -> Local:
+    """A loaded model that sums the steps of a sequence."""
+    one = local()
+    folder = one.root / "m"
+    (folder / "1").mkdir(parents=True)
+    running_sum(folder / "1" / "model.onnx", 1)
+    (folder / "model.toml").write_text(FEEDBACK)
+    assert step(one, 1.0, start=True, end=True) == ("1", 1.0)
+    return one
+
+
+def add_version_2(one: Local) -> None:
+    """Load version 2 while the default stays as it is."""
+    with one.service.updates.paused("m"):
+        (one.root / "m" / "2").mkdir()
+        running_sum(one.root / "m" / "2" / "model.onnx", 1)
+        entry = one.service.entry("m")
+        version = entry.versions["2"]
+        deadline = time.monotonic() + TIMEOUT_S
+        one.service.engine.load(entry, version, deadline)
+
+
+def reload_in_background(one: Local) -> None:
+    """Load version 1 anew, as if its files had changed."""
+    entry = one.service.entry("m")
+    deadline = time.monotonic() + TIMEOUT_S
+    one.service.engine.load(entry, entry.versions["1"], deadline, in_background=True)
+
+
+def test_a_sequence_that_starts_right_before_a_swap_goes_on(
+    summing: Local, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader = summing.service.engine._loader
+    clock, calls = loader.clock, list[str]()
+
+    def start_sequence() -> float:
+        calls.append("clock")
+        if len(calls) == 3:  # the load has ended, and isn't published yet
+            step(summing, 1.0, start=True)
+        return clock()
+
+    monkeypatch.setattr(loader, "clock", start_sequence)
+    with pytest.raises(ApiError, match="sequences of 'm' are open"):
+        reload_in_background(summing)
+    assert step(summing, 2.0, end=True) == ("1", 3.0)
+
+
+def hook_first_start(monkeypatch: pytest.MonkeyPatch, hook: Callable[[], None]) -> None:
+    """Call a function when the next request has its version, before it starts a sequence."""
+    from pocketserve.engine.lifecycle.sequences import SequenceTable
+
+    enter, calls = SequenceTable.enter, list[str]()
+
+    def hooked(self: Any, step: Any, entry: Any) -> Any:
+        calls.append("enter")
+        if len(calls) == 1:
+            hook()
+        return enter(self, step, entry)
+
+    monkeypatch.setattr(SequenceTable, "enter", hooked)
+
+
+def test_a_sequence_starts_on_the_version_that_was_swapped_in(
+    summing: Local, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hook_first_start(monkeypatch, lambda: reload_in_background(summing))
+    assert step(summing, 1.0, start=True) == ("1", 1.0)
+    assert step(summing, 2.0, end=True) == ("1", 3.0)
+
+
+def test_a_sequence_starts_on_the_new_default_version(
+    summing: Local, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_version_2(summing)
+    repository = summing.service.repository
+    with summing.service.updates.paused("m"):
+        hook_first_start(monkeypatch, lambda: repository.set_default("m", "2"))
+        assert step(summing, 1.0, start=True) == ("2", 1.0)
+        assert step(summing, 2.0, end=True) == ("2", 3.0)
+
+
+def test_a_sequence_that_starts_right_before_a_new_default_goes_on(
+    summing: Local, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, started = summing.service.engine, threading.Event()
+    count = engine.open_sequences
+
+    def start_after_check(name: str, version: str) -> int:
+        number = count(name, version)
+        is_loaded = engine.running("m", "2") is not None
+        if is_loaded and not started.is_set():
+            started.set()
+            step(summing, 1.0, start=True)
+        return number
+
+    monkeypatch.setattr(engine, "open_sequences", start_after_check)
+    (summing.root / "m" / "2").mkdir()
+    running_sum(summing.root / "m" / "2" / "model.onnx", 1)
+    summing.service.entry("m")
+    assert started.wait(TIMEOUT_S)
+    await_that(lambda: "sequences are open" in summing.reason("2"))
+    assert step(summing, 2.0, end=True) == ("1", 3.0)
+    await_that(lambda: step(summing, 1.0, start=True, end=True)[0] == "2")

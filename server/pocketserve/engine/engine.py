@@ -129,13 +129,13 @@ class Engine:
         deadline: float,
         *,
         replaces: str | None = None,
-        keeps_sequences: bool = False,
+        in_background: bool = False,
     ) -> None:
         """Load a version now. A loaded one is loaded anew and swapped in; requests that hold the old one finish on it.
 
         Args:
             replaces: another version, which is not unloaded to make room for this one.
-            keeps_sequences: do not swap while sequences of the loaded one are open.
+            in_background: load nothing that was unloaded meanwhile, and swap nothing while sequences are open.
 
         Raises:
             ApiError: why it cannot be loaded; what was loaded before serves on.
@@ -149,6 +149,8 @@ class Engine:
                     "the server is shutting down",
                     retry_after_s=1.0,
                 )
+            if in_background and record.state is State.STOPPED:
+                return
             record.apply(Event.LOAD_STARTED)
         self._loader.open(
             record,
@@ -156,7 +158,7 @@ class Engine:
             version,
             deadline,
             replaces=replaces,
-            keeps_sequences=keeps_sequences,
+            keeps_sequences=in_background,
         )
         self._reaper.start()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -74,7 +75,7 @@ class Updates:
         self._signalled: set[str] = (
             set()
         )  # those of them that may have changed since their thread last checked
-        self._paused: set[str] = set()
+        self._paused: Counter[str] = Counter()  # by model, the open `paused` blocks
         self._delays: dict[
             tuple[str, str], str
         ] = {}  # by model and version, why its load is put off
@@ -167,12 +168,14 @@ class Updates:
     def paused(self, name: str) -> Iterator[None]:
         """Leave the loads of a model to the caller of this block."""
         with self._changed:
-            self._paused.add(name)
+            self._paused[name] += 1
         try:
             yield
         finally:
             with self._changed:
-                self._paused.discard(name)
+                self._paused[name] -= 1
+                if not self._paused[name]:
+                    del self._paused[name]
             self.start(name)
 
     def start_all(self) -> None:
@@ -187,11 +190,17 @@ class Updates:
                 self._signalled.add(name)
                 self._changed.notify_all()
                 return
-            if self._is_closed or name in self._paused or self._next_step(name) is None:
+            if self._is_closed or name in self._paused:
                 return
             self._active.add(name)
+        pending = self._find_step(name)
+        if pending is None:
+            return
         thread = threading.Thread(
-            target=self._run, args=(name,), name="pocketserve-update", daemon=True
+            target=self._run,
+            args=(name, pending),
+            name="pocketserve-update",
+            daemon=True,
         )
         try:
             thread.start()
@@ -199,8 +208,7 @@ class Updates:
             RuntimeError
         ) as error:  # the system has no more; the next change or load tries again
             log.warning("the change of %s is not taken up for now: %s", name, error)
-            with self._changed:
-                self._active.discard(name)
+            self._end(name)
 
     def close(self) -> None:
         """Start no more loads; those in progress go on."""
@@ -213,23 +221,47 @@ class Updates:
         with self._changed:
             return self._changed.wait_for(lambda: not self._active, seconds)
 
-    def _run(self, name: str) -> None:
+    def _run(self, name: str, first: _Pending) -> None:
         retry_s = FIRST_RETRY_S
-        while True:
-            with self._changed:
-                self._signalled.discard(name)
-            pending = self._look(name)
-            with self._changed:
-                if self._is_closed or (pending is None and name not in self._signalled):
-                    self._active.discard(name)
-                    self._changed.notify_all()
-                    return
-            if pending is None:
-                continue
+        pending: _Pending | None = first
+        while pending is not None:
             delay = self._try_to_take(pending)
             if delay is None:
                 delay, retry_s = retry_s, min(2 * retry_s, LAST_RETRY_S)
             self._pause(max(delay, MIN_PAUSE_S), name if delay else "")
+            try:
+                self._resolve(name, None)  # reads the folder if it has changed
+            except ApiError:
+                self._end(name)
+                return
+            pending = self._find_step(name)
+
+    def _find_step(self, name: str) -> _Pending | None:
+        """Return the next step of an active model. If there is none, end its activity.
+
+        Compares files, so it must not hold the lock: it delays requests.
+        """
+        while True:
+            with self._changed:
+                self._signalled.discard(name)
+            try:
+                pending = self._next_step(name)
+            except BaseException:
+                self._end(name)
+                raise
+            with self._changed:
+                is_over = self._is_closed or name in self._paused
+                is_done = pending is None and name not in self._signalled
+                if is_over or is_done:
+                    self._end(name)
+                    return None
+            if pending is not None:
+                return pending
+
+    def _end(self, name: str) -> None:
+        with self._changed:
+            self._active.discard(name)
+            self._changed.notify_all()
 
     def _try_to_take(self, pending: _Pending) -> float | None:
         """Take one step, and return the seconds until the next; None after a failure that may pass."""
@@ -242,14 +274,6 @@ class Updates:
         except Exception:  # no runtime foresaw it; the engine has it on record
             log.exception("%s/%s could not be loaded in the background", *key)
             return None
-
-    def _look(self, name: str) -> _Pending | None:
-        try:
-            self._resolve(name, None)  # so that the folder is read if it has changed
-        except ApiError:
-            return None
-        with self._changed:
-            return None if name in self._paused else self._next_step(name)
 
     def _next_step(self, name: str) -> _Pending | None:
         entry = self._repository.models().get(name)
@@ -288,12 +312,15 @@ class Updates:
             deadline = time.monotonic() + self._longest_wait
             replaces = None if is_reload else former
             self._engine.load(
-                entry, version, deadline, replaces=replaces, keeps_sequences=True
+                entry, version, deadline, replaces=replaces, in_background=True
             )
-            return (
-                0.0  # the next look compares the files once more before requests get it
-            )
+            # The next step compares the files once more before requests get it.
+            return 0.0
         self._repository.set_default(*key)
+        if self._engine.open_sequences(entry.name, former):
+            # One began since the check above. Its steps need the former version.
+            self._repository.set_default(entry.name, former)
+            return SEQUENCE_LOOK_S
         self._engine.trim(*key)
         log.info("%s: version %s answers by default now, after %s", *key, former)
         return 0.0

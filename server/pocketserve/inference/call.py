@@ -50,6 +50,8 @@ class InferenceCall(QueueEntry):
     Attributes:
         done, statistics: set by ``submit``.
         release: releases the service's resources; None while the call has none.
+        renew: returns a job that restarts the call on a newer version; None if there is
+            none.
         handle: the loaded version that the call uses.
         started_ns: when the work on it began.
     """
@@ -64,6 +66,7 @@ class InferenceCall(QueueEntry):
         "payload",
         "record",
         "release",
+        "renew",
         "respond",
         "started_ns",
         "statistics",
@@ -72,6 +75,7 @@ class InferenceCall(QueueEntry):
 
     done: Done
     statistics: VersionStatistics
+    renew: Callable[[InferenceCall], Job | None]
     _operation: Operation
 
     def __init__(
@@ -123,9 +127,12 @@ class InferenceCall(QueueEntry):
         self.handle = handle
         try:
             self._prepare(handle, budget)
+            renewed = self._restart_sequence()
         except BaseException as error:
             self.end(error)
             return None
+        if renewed is not None:
+            return renewed
         if self._sequence is not None:
             assert handle.sequences is not None
             if handle.sequences.has_sessions:
@@ -150,6 +157,16 @@ class InferenceCall(QueueEntry):
         if operation.step is not None and handle.sequences is not None:
             self._sequence = handle.sequences.enter(operation.step, self)
             operation.sequence = self._sequence
+
+    def _restart_sequence(self) -> Job | None:
+        """Return a job if the call starts a sequence on a version being replaced."""
+        if self._sequence is None:
+            return None
+        step = self._operation.step
+        assert step is not None
+        if not step.start:
+            return None
+        return self.renew(self)
 
     def _submit_step(self) -> Job | None:
         """Submit a step to the queue of its sequence's own session."""
@@ -194,7 +211,7 @@ class InferenceCall(QueueEntry):
             self.batch_rows,
         )
         if self._sequence is not None:
-            self._leave_sequence(failed=False)
+            self.leave_sequence(failed=False)
         if self.release is not None:
             self.release(self)
         self.statistics.record_success(timing)
@@ -209,7 +226,7 @@ class InferenceCall(QueueEntry):
             failed: the run failed, and may have left a sequence's state undefined.
         """
         if self._sequence is not None:
-            self._leave_sequence(failed=failed)
+            self.leave_sequence(failed=failed)
         if self.release is not None:
             self.release(self)
         code = error.code if isinstance(error, ApiError) else None
@@ -218,13 +235,17 @@ class InferenceCall(QueueEntry):
             error = self._explain(error)
         self.done(error)
 
-    def _leave_sequence(self, *, failed: bool) -> None:
+    def leave_sequence(self, *, failed: bool) -> None:
+        """Leave the sequence that :meth:`start` entered, if there is one."""
+        sequence = self._sequence
+        if sequence is None:
+            return
+        self._sequence = None
         assert self.handle is not None
         assert self.handle.sequences is not None
-        assert self._sequence is not None
         step = self._operation.step
         assert step is not None
-        self.handle.sequences.leave(step, self._sequence, self, failed=failed)
+        self.handle.sequences.leave(step, sequence, self, failed=failed)
 
 
 class PreparedOperation(NamedTuple):

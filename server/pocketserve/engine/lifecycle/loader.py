@@ -20,6 +20,7 @@ from pocketserve.engine.lifecycle.state import (
     VersionTable,
     close_all,
     detach,
+    retire_unless_in_sequence,
 )
 from pocketserve.engine.scheduling.queue import Scheduler
 from pocketserve.repository.files import file_bytes, fingerprint
@@ -87,13 +88,6 @@ class ModelLoader:
             self.rescan()
             fresh = self._open_fresh(entry, version, deadline)
             fresh.fingerprint = before[0]
-            if keeps_sequences and self._has_sequences(record):
-                fresh.close()
-                raise ApiError(
-                    ErrorCode.MODEL_NOT_READY,
-                    f"sequences of {key[0]!r} are open",
-                    retry_after_s=1.0,
-                )
         except ApiError as error:
             self._publish_failure(record, before, error)
             raise
@@ -107,9 +101,18 @@ class ModelLoader:
             self._publish_failure(record, before, fault)
             raise
         took = self.clock() - started
+        runtime = fresh.model.runtime
+        try:
+            published = self._publish(
+                record, fresh, users, key, former, keeps_sequences
+            )
+        except ApiError as error:
+            fresh.close()
+            self._publish_failure(record, before, error)
+            raise
         record.statistics.record_load(int(took * 1e9))
-        log.info("loaded %s/%s in %.3f s (%s)", *key, took, fresh.model.runtime)
-        return self._publish(record, fresh, users, key, former)
+        log.info("loaded %s/%s in %.3f s (%s)", *key, took, runtime)
+        return published
 
     def _open_fresh(
         self, entry: ModelEntry, version: VersionEntry, deadline: float
@@ -137,9 +140,17 @@ class ModelLoader:
         users: int,
         key: VersionKey,
         former: VersionKey,
+        keeps_sequences: bool,
     ) -> ModelHandle | None:
-        """Have requests use a version from now on; return None if the engine was closed meanwhile."""
+        """Have requests use a version from now on; return None if the engine was closed meanwhile.
+
+        Raises:
+            ApiError: sequences are open on the loaded one, and are to be kept.
+        """
         with self.table.changed:
+            if keeps_sequences and not retire_unless_in_sequence(record.running):
+                text = f"sequences of {key[0]!r} are open"
+                raise ApiError(ErrorCode.MODEL_NOT_READY, text, retry_after_s=1.0)
             closing = [detach(record)]
             record.running, record.reserved = fresh, 0
             record.apply(Event.LOADED)
@@ -173,10 +184,6 @@ class ModelLoader:
 
     def _threads_for(self, entry: ModelEntry) -> int:
         return self.watch.threads(entry.manifest.threads or self.options.threads)
-
-    def _has_sequences(self, record: VersionRecord) -> bool:
-        with self.table.lock:
-            return record.running is not None and record.running.open_sequences > 0
 
     def _publish_failure(
         self, record: VersionRecord, before: tuple[object, object], error: ApiError
@@ -263,7 +270,7 @@ class ModelLoader:
         finally:
             with self.table.changed:
                 closing = None
-                if fresh is not None and running.open_sequences:
+                if fresh is not None and not retire_unless_in_sequence(running):
                     closing = fresh  # begun meanwhile: their state would be lost; the next sweep looks again
                 elif fresh is not None:
                     fresh.last_used = running.last_used

@@ -185,6 +185,20 @@ def detach(record: VersionRecord) -> ModelHandle | None:
     return handle if handle.users == 0 else None
 
 
+def retire_unless_in_sequence(handle: ModelHandle | None) -> bool:
+    """Retire a version about to be replaced, unless sequences are open. Wants the lock.
+
+    A request that starts a sequence checks `retired` afterwards. One of the two notices the other.
+    """
+    if handle is None:
+        return True
+    handle.retired = True
+    if handle.open_sequences:
+        handle.retired = False
+        return False
+    return True
+
+
 def close_all(*closing: ModelHandle | None) -> None:
     """Close versions that were detached, and give their memory back to the system. Not to be called under the lock."""
     retired_handles = [running for running in closing if running is not None]
