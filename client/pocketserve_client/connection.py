@@ -18,6 +18,7 @@ from typing import Final
 
 from pocketserve_client import handshake
 from pocketserve_client.errors import (
+    FROZEN,
     ConnectionLostError,
     ServerError,
     ServerUnreachableError,
@@ -261,7 +262,7 @@ class ClientConnection:
             if reads:
                 self._stop_reading()
         if not events:
-            text = f"{self._name} took no data for {self._timeout:g} s"
+            text = f"{self._name} took no data for {self._timeout:g} s; {FROZEN}"
             raise self._fail(ConnectionLostError(text))
         if self._closed is not None:
             raise self._closed
@@ -277,7 +278,7 @@ class ClientConnection:
             if self._pending.pop(pending.request_id, None) is None:
                 return
             pending.error = ServerUnreachableError(
-                f"{self._name} did not answer within {timeout:g} s"
+                f"{self._name} did not answer within {timeout:g} s; {FROZEN}"
             )
         self._wake(finished=True)
         self.send_cancel(pending.request_id)
@@ -372,7 +373,7 @@ class ClientConnection:
         """Send a PING to a silent server, or fail if the last one failed."""
         silent = time.monotonic() - self._last_read
         if self._pinged and silent >= 2 * PING_AFTER_S:
-            text = f"{self._name} gave no sign of life for {silent:.0f} s"
+            text = f"{self._name} gave no sign of life for {silent:.0f} s; {FROZEN}"
             self._fail(ConnectionLostError(text))
         elif not writing:
             self._pinged = self._send_control(Frame(FrameType.PING, arg=1))

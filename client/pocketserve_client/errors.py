@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from pocketserve_wire.errors import code_named
 
+FROZEN = (
+    "the server may be busy, or its process stopped or frozen; on a phone, open Termux"
+)
+"""Advice for a server that accepts connections and says nothing."""
+
 
 class PocketserveError(Exception):
     """Base of all errors of this package."""

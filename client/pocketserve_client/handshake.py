@@ -7,6 +7,7 @@ import socket
 import time
 
 from pocketserve_client.errors import (
+    FROZEN,
     NobodyListensError,
     NotOurServerError,
     PocketserveError,
@@ -40,6 +41,9 @@ def open_connection(
     name = f"{address[0]}:{address[1]}"
     try:
         connected = socket.create_connection(address, timeout)
+    except TimeoutError:
+        text = f"{name} took no connection within {timeout:.3g} s; {FROZEN}"
+        raise NobodyListensError(text) from None
     except OSError as error:
         fault = f"{name} cannot be reached ({error.strerror or error})"
         raise NobodyListensError(
@@ -55,7 +59,7 @@ def open_connection(
         if isinstance(error, ConnectionFaultError):
             raise _error_of_fault(error, name, key) from None
         if isinstance(error, OSError):
-            raise _error_of_failure(error, name) from None
+            raise _error_of_failure(error, name, timeout) from None
         raise
 
 
@@ -89,10 +93,14 @@ def _error_of_fault(
     return NotOurServerError(f"{name}: {fault.message}")
 
 
-def _error_of_failure(error: OSError, name: str) -> ServerUnreachableError:
-    reason = str(error.strerror or error)
+def _error_of_failure(
+    error: OSError, name: str, timeout: float
+) -> ServerUnreachableError:
     if isinstance(error, TimeoutError):
-        reason = "took too long"
+        reason = f"did not answer within {timeout:.3g} s; {FROZEN}"
+        text = f"{name} accepts connections but {reason}"
+        return ServerUnreachableError(text)
+    reason = str(error.strerror or error)
     return ServerUnreachableError(
         f"the handshake with {name} failed ({reason}); is it a pocketserve socket port?"
     )

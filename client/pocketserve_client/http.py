@@ -28,6 +28,7 @@ from pocketserve_client.bounded import (
     answer_too_large,
 )
 from pocketserve_client.errors import (
+    FROZEN,
     AddressError,
     ConnectionLostError,
     ServerUnreachableError,
@@ -109,7 +110,7 @@ class HttpTransport:
             answer = self._exchange(request, seconds)
         except TimeoutError:
             raise ServerUnreachableError(
-                f"{self._url} did not answer within {seconds:.3g} s"
+                f"{self._url} did not answer within {seconds:.3g} s; {FROZEN}"
             ) from None
         # http.client raises ValueError for answers that are hardly HTTP.
         except (HTTPException, OSError, ValueError) as error:

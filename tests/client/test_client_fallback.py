@@ -234,6 +234,23 @@ def test_a_frozen_server_leaves_time_for_the_other(phone, server, transport):
     assert time.monotonic() - begin < LIMIT_S
 
 
+def test_the_error_of_a_frozen_server_says_so(phone, transport):
+    def ask() -> None:
+        address = url(phone, transport)
+        with Client(address, phone.token, timeout=1.0, reconnect=0.0) as client:
+            client.predict("petals", FLOWER.tolist())
+
+    phone.process.send_signal(signal.SIGSTOP)
+    try:
+        with pytest.raises(ServerUnreachableError) as error:
+            ask()
+    finally:
+        phone.process.send_signal(signal.SIGCONT)
+    message = str(error.value)
+    assert "did not answer within 1 s" in message
+    assert "process stopped or frozen; on a phone, open Termux" in message
+
+
 def test_one_deadline_over_both(new_server, phone, transport):
     """Two frozen servers take no more than the call's own time, and the error tells of both."""
     other = new_server(MODELS)

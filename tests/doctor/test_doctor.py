@@ -14,7 +14,7 @@ import threading
 import pytest
 
 from pocketserve.doctor.checkup import run_checks
-from pocketserve.doctor.finding import Level, ok
+from pocketserve.doctor.finding import Finding, Level, ok
 from pocketserve.doctor.packages import check_packages, try_imports
 from pocketserve.doctor.server import check_server
 from pocketserve.doctor.settings import read_settings
@@ -535,6 +535,65 @@ def test_a_phone_that_slept_while_the_server_ran_held_no_wake_lock(phone):
     phone.changes["suspended"] = 600.0
     (finding,) = phone.complaints()
     assert "slept 10 min" in finding.sentence and finding.fix == "termux-wake-lock"
+    marker.close()
+
+
+def run_server(phone) -> RunLock:
+    """Have this process count as the phone's server."""
+    return RunLock(phone.state, ())
+
+
+def of_server_process(phone) -> Finding:
+    """The finding about stopped servers."""
+    findings = [each for each in phone.examine() if each.subject == "server process"]
+    (finding,) = findings
+    return finding
+
+
+def test_a_stopped_server_is_found(phone):
+    marker = run_server(phone)
+    stat = f"root/proc/{os.getpid()}/stat"
+    phone.file(stat, f"{os.getpid()} (pocket) serve) S 1 1")
+    assert of_server_process(phone).level is Level.OK
+    for state in "Tt":
+        phone.file(stat, f"{os.getpid()} (pocket) serve) {state} 1 1")
+        finding = of_server_process(phone)
+        assert finding.level is Level.PROBLEM
+        assert "is stopped and answers nobody" in finding.sentence
+        assert finding.fix == f"kill -CONT {os.getpid()}"
+    marker.close()
+
+
+@pytest.mark.parametrize(
+    ("line", "file", "content"),
+    [
+        (
+            "0::/uid_10/pid_7",
+            "uid_10/pid_7/cgroup.events",
+            "populated 1\nfrozen {}\n",
+        ),
+        ("4:cpuset,freezer:/apps", "freezer/apps/freezer.state", "{}\n"),
+    ],
+    ids=["version 2", "version 1"],
+)
+def test_a_frozen_server_is_found(phone, line, file, content):
+    marker = run_server(phone)
+    phone.file(f"root/proc/{os.getpid()}/cgroup", f"1:cpu:/\n{line}\n")
+    awake, frozen = ("0", "1") if "frozen" in content else ("THAWED", "FROZEN")
+    phone.file(f"root/sys/fs/cgroup/{file}", content.format(awake))
+    assert of_server_process(phone).level is Level.OK
+    phone.file(f"root/sys/fs/cgroup/{file}", content.format(frozen))
+    finding = of_server_process(phone)
+    assert "is frozen and answers nobody" in finding.sentence
+    assert "open Termux" in finding.fix
+    marker.close()
+
+
+def test_a_control_group_outside_of_view_is_not_followed(phone):
+    marker = run_server(phone)
+    phone.file(f"root/proc/{os.getpid()}/cgroup", "0::/../../secret\n")
+    phone.file("root/secret/cgroup.events", "frozen 1\n")
+    assert of_server_process(phone).level is Level.OK
     marker.close()
 
 

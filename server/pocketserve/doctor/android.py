@@ -58,7 +58,7 @@ def check_wake_lock(device: Device, settings: Settings) -> Iterator[Finding]:
     if slept > SLEPT_S:
         yield warning(
             "wake lock",
-            f"the phone slept {slept / 60:.0f} min while the server ran",
+            f"the phone slept {slept / 60:.0f} min while the server ran: requests waited for that long",
             "termux-wake-lock",
         )
     elif device.termux and device.find_program("termux-wake-lock") is None:

@@ -14,6 +14,7 @@ from pocketserve.doctor import (
     ports,
     python,
     server,
+    stopped,
     token,
 )
 from pocketserve.doctor.device import Device
@@ -45,6 +46,7 @@ def examine(
     checks |= {
         "trials": lambda: models.check_trials(device, limit),
         "server": lambda: server.check_server(device, settings),
+        "server process": lambda: stopped.check_stopped_servers(device, settings),
         "cores": lambda: hardware.check_cores(device),
         "memory": lambda: hardware.check_memory(device, settings),
         "clock": lambda: hardware.check_clock(device),
