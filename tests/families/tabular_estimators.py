@@ -44,12 +44,11 @@ class Estimator:
     @property
     def title(self) -> str:
         """The name with what sets it apart."""
-        arguments = ", ".join(
-            f"{key}={value}"
-            for key, value in self.arguments.items()
-            if key != "estimators"
-        )
-        return f"{self.name}({arguments})[{self.classes}]"
+        arguments = []
+        for key, value in self.arguments.items():
+            if key != "estimators":
+                arguments.append(f"{key}={getattr(value, '__name__', value)}")
+        return f"{self.name}({', '.join(arguments)})[{self.classes}]"
 
     def create(self) -> Any:
         """Return an estimator that isn't trained."""
