@@ -600,3 +600,34 @@ def test_a_model_is_not_changed_by_reading(tmp_path: Path):
     path.chmod(0o400)
     _read_everything(path)
     assert path.read_bytes() == WHOLE
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("metadata.json", '{"names": {"0": "a"}, "stride": 32}'),
+        ("temp_meta.txt", "{'names': {'0': 'a'}, 'stride': 32}"),
+        ("meta.txt", "{'names': {'0': 'a'}, 'stride': 32}"),
+    ],
+)
+def test_metadata_of_ultralytics_by_each_name_of_its_file(
+    tmp_path: Path, name: str, content: str
+) -> None:
+    path = tmp_path / "m.tflite"
+    shutil.copyfile(MODEL, path)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr(name, content)
+
+    properties = tflite_description.read_properties(path)
+
+    assert properties == {"names": "{'0': 'a'}", "stride": "32"}
+
+
+@pytest.mark.parametrize("content", ["__import__('os')", "[1]", "{" * 5000, "é"])
+def test_other_texts_are_no_metadata(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "m.tflite"
+    shutil.copyfile(MODEL, path)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("meta.txt", content.encode("latin-1"))
+
+    assert tflite_description.read_properties(path) == {}

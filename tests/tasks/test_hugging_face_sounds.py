@@ -124,6 +124,43 @@ def test_other_settings_make_it_tensors(tmp_path: Path, key: str) -> None:
     assert key in task.problem
 
 
+def test_new_names_of_the_feature_extractors(tmp_path: Path) -> None:
+    settings = {"audio_processor_type": "Wav2Vec2AudioProcessor", "do_normalize": True}
+    task = audio_task(tmp_path, {}, settings, SAMPLES)
+    assert task.name == "tensors"  # nothing calls it a classifier
+    config = {"architectures": ["HubertForSequenceClassification"]}
+    task = audio_task(tmp_path / "m", {**WAV2VEC2, **config}, settings, SAMPLES)
+    run = task.prepare(memoryview(wav(tone(0.5) * 0.01))).runs[0]
+    assert run["input_values"].var() == pytest.approx(1, abs=0.01)
+
+
+def test_the_section_of_a_processor_file_is_read(tmp_path: Path) -> None:
+    section = {
+        "feature_extractor_type": "Wav2Vec2FeatureExtractor",
+        "sampling_rate": 8000,
+    }
+    files = {
+        "config.json": WAV2VEC2,
+        "processor_config.json": {"feature_extractor": section},
+    }
+    task = task_of(tmp_path, [SAMPLES], LOGITS, {}, files)
+    assert task.name == "audio-classification"
+    assert task.prepare(memoryview(wav(tone(0.5)))).runs[0]["input_values"].shape == (
+        1,
+        4000,
+    )
+
+
+@pytest.mark.parametrize("key", ["padding_side", "spectrogram_config"])
+def test_settings_of_sounds_that_change_the_input_are_named(
+    tmp_path: Path, key: str
+) -> None:
+    settings = {"audio_processor_type": "Wav2Vec2AudioProcessor", key: "left"}
+    task = audio_task(tmp_path, WAV2VEC2, settings, SAMPLES)
+    assert task.name == "tensors"
+    assert key in task.problem
+
+
 CLAP = {"feature_extractor_type": "ClapFeatureExtractor", "sampling_rate": 48000}
 ENCODEC = {"feature_extractor_type": "EncodecFeatureExtractor", "sampling_rate": 24000}
 
@@ -151,6 +188,16 @@ def test_a_spectrogram_of_the_manifest_replaces_an_unsupported_extractor(
     task = described_task(tmp_path, CLAP, spec, audio=audio, spectrogram=spectrogram)
     run = task.prepare(memoryview(wav(tone(0.1)))).runs[0]
     assert run["input_features"].shape == (1, 1, 20, 16)
+
+
+def test_a_spectrogram_of_the_manifest_replaces_settings_of_the_extractor(
+    tmp_path: Path,
+) -> None:
+    settings = {**CLAP, "padding_side": "left", "padding_value": -1.0}
+    spectrogram = {"win_length": 1024, "hop_length": 480, "n_mels": 16}
+    spec = TensorSpec("input_features", "FP32", (1, 1, 20, 16))
+    task = described_task(tmp_path, settings, spec, spectrogram=spectrogram)
+    assert task.name == "audio-classification"
 
 
 @pytest.mark.parametrize("shape", [(-1, 1, -1), (1, 1, 2400), (-1, -1)], ids=str)

@@ -508,7 +508,9 @@ SAID: dict[str, tuple[dict[str, Any], dict[str, str], ImageOptions]] = {
     "timm": (
         {"config.json": TIMM},
         {},
-        ImageOptions(None, "crop", GREY, GREY, "never", "bicubic", 0.9),
+        ImageOptions(
+            *(None, "crop", GREY, GREY, "never", "bicubic", 0.9), size=(224, 224)
+        ),
     ),
     "Ultralytics": (
         {},
@@ -531,6 +533,41 @@ SAID: dict[str, tuple[dict[str, Any], dict[str, str], ImageOptions]] = {
     ),
     "nothing": ({}, {}, ImageOptions()),
 }
+
+
+def test_the_problem_type_of_a_timm_model_counts(tmp_path: Path) -> None:
+    """transformers wraps models of timm, and trains them for several labels too."""
+    config = {
+        "architectures": ["TimmWrapperForImageClassification"],
+        "problem_type": "multi_label_classification",
+        "label_names": ["a", "b"],
+        **TIMM,
+    }
+    task = select_task(facts(tmp_path, {"s": (1, 2)}, files={"config.json": config}))
+    scores = {"s": np.zeros((1, 2), np.float32)}
+    entries = task.answer([scores], AnswerOptions(), task.prepare(picture()).context)
+
+    assert [entry["score"] for entry in entries] == [0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"architectures": ["DeiTForImageClassificationWithTeacher"]},
+        {"model_type": "vit"},
+        {"model_type": "vit", "architectures": None},
+    ],
+    ids=["teacher", "no architectures", "null"],
+)
+def test_logits_of_transformers_get_softmax(
+    tmp_path: Path, config: dict[str, Any]
+) -> None:
+    config = {"id2label": {"0": "a", "1": "b"}, **config}
+    task = select_task(facts(tmp_path, {"s": (1, 2)}, files={"config.json": config}))
+    scores = {"s": np.array([[0.0, np.log(3)]], np.float32)}
+    best = task.answer([scores], AnswerOptions(), task.prepare(picture()).context)[0]
+
+    assert (best["label"], best["score"]) == ("b", pytest.approx(0.75))
 
 
 @pytest.mark.parametrize(
@@ -636,7 +673,9 @@ NAMED: dict[str, tuple[dict[str, Any], dict[str, str], list[str]]] = {
         ["a", "", "c"],
     ),
     "label_names": ({"config.json": {"label_names": ["a", "b"]}}, {}, ["a", "b"]),
-    "a list instead": ({"config.json": {"id2label": ["a"]}}, {}, []),
+    "a list": ({"config.json": {"id2label": ["a", "b"]}}, {}, ["a", "b"]),
+    "a list of numbers": ({"config.json": {"id2label": [1, 2]}}, {}, []),
+    "names in a list": ({}, {"names": "['a', 'b']"}, ["a", "b"]),
     "huge numbers": ({"config.json": {"id2label": {"999999999": "a"}}}, {}, []),
     "names": ({}, {"names": "{0: 'a', 1: 'b'}"}, ["a", "b"]),
     "code": ({}, {"names": "__import__('os').getcwd()"}, []),

@@ -33,7 +33,7 @@ LABEL_FILES: Final = (
 
 NAMES: Final = (
     *LABEL_FILES,
-    *("config.json", "preprocessor_config.json", TASK_FILE),
+    *("config.json", "preprocessor_config.json", "processor_config.json", TASK_FILE),
     *("metadata.json", "signature.json"),
     *(
         "tokenizer.json",

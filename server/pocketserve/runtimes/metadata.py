@@ -5,9 +5,13 @@ A format's reader of it is :attr:`~pocketserve.runtimes.model_format.ModelFormat
 
 from __future__ import annotations
 
+import ast
 import enum
 import json
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+MAX_LITERAL_BYTES = 1 << 18
+"""Of a text in Python's notation; reading one takes a hundred times its size."""
 
 
 class FileType(enum.IntEnum):
@@ -181,14 +185,25 @@ class ModelMetadata(NamedTuple):
 
 
 def parse_properties(content: bytes) -> dict[str, str]:
-    """Return the members of a JSON object as texts in Python's notation; empty for anything else.
+    """Return the members of a JSON object or a Python dict as texts in Python's notation; empty for anything else.
 
-    Ultralytics writes such an object into TFLite and TorchScript files, and texts like these into ONNX files.
+    Ultralytics writes such an object into TFLite and TorchScript files, and texts like these into ONNX files. Older
+    versions wrote a Python dict into TFLite files.
     """
     try:
         members = json.loads(content)
     except (ValueError, RecursionError):
-        return {}
+        members = _literal(content)
     if not isinstance(members, dict):
         return {}
-    return {name: str(value) for name, value in members.items()}
+    return {str(name): str(value) for name, value in members.items()}
+
+
+def _literal(content: bytes) -> Any:
+    """Parse Python's notation; return None for anything else."""
+    if len(content) > MAX_LITERAL_BYTES:
+        return None
+    try:
+        return ast.literal_eval(content.decode("utf-8"))
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return None

@@ -22,7 +22,7 @@ _ARCHITECTURES = {
     "ForSemanticSegmentation": "image-segmentation",
     "ForAudioClassification": "audio-classification",
 }
-"""Tasks by how Hugging Face calls a model's class."""
+"""Tasks by a part of the class name, which may end in ``WithTeacher``."""
 
 _SOUND_TYPES = frozenset(
     (
@@ -88,9 +88,7 @@ def suggest_task(facts: ModelFacts, labels: Sequence[str]) -> tuple[str, str]:
         if isinstance(names, list) and names and isinstance(names[0], str)
         else ""
     )
-    task = next(
-        (task for end, task in _ARCHITECTURES.items() if name.endswith(end)), ""
-    )
+    task = next((task for part, task in _ARCHITECTURES.items() if part in name), "")
     takes_sound = config.get("model_type") in _SOUND_TYPES or _SOUND_INPUTS & {
         spec.name for spec in facts.inputs
     }

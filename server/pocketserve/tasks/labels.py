@@ -101,8 +101,8 @@ def _find(facts: ModelFacts, output: int | None) -> Labels:
     labels = _of_metadata(facts, output)
     if labels.names:
         return labels
-    # Ultralytics writes {0: 'person', ...} into its properties.
-    names = _by_number(literal(facts.properties.get("names", ""))) or _of_config(facts)
+    # Ultralytics writes {0: 'person', ...} into its properties, YOLOv5 ['person', ...].
+    names = names_of(literal(facts.properties.get("names", ""))) or _of_config(facts)
     return Labels(names or _of_file_beside(facts))
 
 
@@ -322,12 +322,24 @@ def _distance(locale: str, language: str | None) -> int:
 
 
 def _of_config(facts: ModelFacts) -> list[str]:
-    """Return Hugging Face's ``id2label`` or timm's ``label_names``."""
+    """Return Hugging Face's ``id2label`` or timm's names of the classes."""
     config = facts.json_beside(CONFIG)
-    names = config.get("label_names")
-    if isinstance(names, list) and all(isinstance(name, str) for name in names):
-        return names
-    return _by_number(config.get("id2label"))
+    if not config:
+        return []
+    from pocketserve.tasks.foreign.timm_config import (
+        timm_labels,  # late: few models have the file
+    )
+
+    return names_of(timm_labels(config)) or names_of(config.get("id2label"))
+
+
+def names_of(names: object) -> list[str]:
+    """Return names that are a list, or a map by number; empty for anything else."""
+    if not isinstance(names, list | tuple):
+        return _by_number(names)
+    if not all(isinstance(name, str) for name in names) or len(names) > MAX_LABELS:
+        return []
+    return list(names)
 
 
 def _by_number(names: object) -> list[str]:

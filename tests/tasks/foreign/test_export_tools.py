@@ -8,10 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pocketserve.repository.scan import VersionEntry
 from pocketserve.runtimes.registry import FORMATS
+from pocketserve.tasks.base import AnswerOptions
 from pocketserve.tasks.foreign.exports import lobe, teachable_machine, ultralytics
 from pocketserve.tasks.foreign.exports.properties import properties_beside
 from pocketserve.tasks.foreign.keys import Effect, ForeignFile
@@ -287,3 +289,60 @@ def test_an_unknown_key_is_reported(tmp_path: Path) -> None:
     )
 
     assert unknown_keys(model) == {"metadata.json": ("flipped",)}
+
+
+V5 = {"stride": "32", "names": "['cat', 'dog']"}
+NCHW = TensorSpec("images", "FP32", (1, 3, 32, 32))
+
+
+@pytest.mark.parametrize(
+    "names", ["['cat', 'dog']", "{0: 'cat', 1: 'dog'}", "('cat', 'dog')"]
+)
+def test_a_detector_of_yolov5_is_known_by_its_metadata(
+    tmp_path: Path, names: str
+) -> None:
+    model = exported(
+        tmp_path, "m.onnx", {}, NCHW, {"output0": (1, 60, 7)}, {**V5, "names": names}
+    )
+    task = select_task(model)
+    rows = np.zeros((1, 60, 7), np.float32)
+    rows[0, 0] = [16, 16, 8, 8, 0.9, 0.1, 0.95]
+
+    prepared = task.prepare(picture(32, 32))
+    (entry,) = task.answer([{"output0": rows}], AnswerOptions(), prepared.context)
+
+    assert entry["label"] == "dog"
+    assert entry["score"] == pytest.approx(0.9 * 0.95)
+    assert "between bars" in preprocessing(model)
+    assert model.assumed == []
+
+
+def test_a_classifier_of_yolov5_is_normalised_and_gets_softmax(tmp_path: Path) -> None:
+    model = exported(tmp_path, "m.onnx", {}, NCHW, {"output0": (1, 2)}, V5)
+    task = select_task(model)
+
+    assert task.name == "image-classification"
+    prepared = task.prepare(picture(32, 32))
+    scores = {"output0": np.array([[0.0, np.log(3)]], np.float32)}
+    best = task.answer([scores], AnswerOptions(), prepared.context)[0]
+    assert (best["label"], best["score"]) == ("dog", pytest.approx(0.75))
+    assert "cropped to its middle" in preprocessing(model)
+    assert "(pixel - [123.675, 116.28, 103.53])" in preprocessing(model)
+
+
+@pytest.mark.parametrize("outputs", [{"output0": (1, 60, 39)}, {"output0": (1, 7)}])
+def test_other_outputs_with_the_metadata_of_yolov5_are_tensors(
+    tmp_path: Path, outputs: dict[str, tuple[int, ...]]
+) -> None:
+    model = exported(tmp_path, "m.onnx", {}, NCHW, outputs, V5)
+
+    assert select_task(model).name == "tensors"
+
+
+@pytest.mark.parametrize("size", ["64", "[64, 64]", "(64, 64)"])
+def test_the_size_of_an_export_with_free_sides(tmp_path: Path, size: str) -> None:
+    image = TensorSpec("images", "FP32", (1, 3, -1, -1))
+    properties = {**METADATA, "imgsz": size}
+    model = exported(tmp_path, "m.onnx", {}, image, {"output0": (1, 6, 84)}, properties)
+
+    assert "64x64" in preprocessing(model)

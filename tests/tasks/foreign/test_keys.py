@@ -50,6 +50,16 @@ def test_values_that_change_nothing_are_accepted(value: object) -> None:
     assert check_keys(TABLE, {"flip": value}).unsupported == ()
 
 
+def test_ignored_keys_leave_room_for_others() -> None:
+    content: dict[str, Any] = {f"key{number}": True for number in range(30)}
+    table = ForeignFile("x.json", (Key("*", Effect.UNSUPPORTED, "example"),))
+    ignored = [f"key{number}" for number in range(29)]
+
+    findings = check_keys(table, content, ignored=ignored)
+
+    assert [key.path for key in findings.unsupported] == ["key29"]
+
+
 def test_zero_is_not_mistaken_for_false() -> None:
     assert check_keys(TABLE, {"flip": 0}).unsupported != ()
 

@@ -32,6 +32,11 @@ DETR = {
     "image_processor_type": "DetrImageProcessor",
     "size": {"shortest_edge": 32, "longest_edge": 64},
 }
+WITHIN = {
+    "image_processor_type": "DetrImageProcessor",
+    "size": {"max_height": 64, "max_width": 64},
+}
+CROPPED = {**VIT, "do_center_crop": True, "crop_size": SQUARE}
 CONFIG = {
     "architectures": ["XForImageClassification"],
     "id2label": {"0": "a", "1": "b", "2": "c"},
@@ -48,11 +53,18 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {**VIT, "do_center_crop": True, "crop_size": 32},
         {"do_resize": False},
     ),
-    "size": (VIT, {"size": {"height": 32, "width": 48}}),
-    "resample": (VIT, {"resample": 0}),
+    "size": ({"size": 32}, {"size": [32, 48]}),
+    "size.height": (VIT, {"size": {"height": 48, "width": 32}}),
+    "size.width": (VIT, {"size": {"height": 32, "width": 48}}),
+    "size.shortest_edge": (DETR, {"size": {"shortest_edge": 24, "longest_edge": 64}}),
+    "size.longest_edge": (DETR, {"size": {"shortest_edge": 32, "longest_edge": 48}}),
+    "size.max_height": (WITHIN, {"size": {"max_height": 30, "max_width": 64}}),
+    "size.max_width": (WITHIN, {"size": {"max_height": 64, "max_width": 48}}),
     "default_to_square": ({"size": 32}, {"default_to_square": False}),
     "do_center_crop": ({**VIT, "crop_size": 24}, {"do_center_crop": True}),
     "crop_size": ({**VIT, "do_center_crop": True, "crop_size": 32}, {"crop_size": 24}),
+    "crop_size.height": (CROPPED, {"crop_size": {"height": 24, "width": 32}}),
+    "crop_size.width": (CROPPED, {"crop_size": {"height": 32, "width": 24}}),
     "do_rescale": (VIT, {"do_rescale": False}),
     "rescale_factor": (VIT, {"rescale_factor": 0.0078}),
     "do_normalize": (VIT, {"do_normalize": False}),
@@ -84,6 +96,7 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 ENABLED: dict[str, dict[str, Any]] = {
+    "crop_size.*": {"do_center_crop": True},
     "size_divisor": {"do_pad": True},
     "size_divisibility": {"do_pad": True},
     "clusters": {"do_color_quantize": True},
@@ -110,8 +123,11 @@ TIMM_CHANGES: dict[str, Any] = {
 }
 
 OF_PICTURES = preprocessor_config.TABLE.keys
+LABELS_OF_TIMM = ("pretrained_cfg.label_names", "pretrained_cfg.labels")
 OF_TIMM = [
-    row for row in config_json.TABLE.keys if row.path.startswith("pretrained_cfg.")
+    row
+    for row in config_json.TABLE.keys
+    if row.path.startswith("pretrained_cfg.") and row.path not in LABELS_OF_TIMM
 ]
 
 
@@ -165,13 +181,55 @@ def test_a_harmless_key_changes_nothing(tmp_path: Path, key: str) -> None:
 @pytest.mark.parametrize("key", having(OF_PICTURES, Effect.UNSUPPORTED))
 def test_an_unsupported_key_is_named(tmp_path: Path, key: str) -> None:
     value = 32 if key.startswith("size_") else True
-    content = {**VIT, key: value, **ENABLED.get(key, {})}
+    content = {**VIT, **ENABLED.get(key, {})}
+    name, _, inner = key.partition(".")
+    if inner:
+        key = f"{name}.other"
+        content[name] = {**SQUARE, "other": value}
+    else:
+        content[key] = value
     files = {"config.json": CONFIG, preprocessor_config.NAME: content}
 
     task = select_task(facts(tmp_path, {"logits": (-1, 3)}, files=files, image=OPEN))
 
     assert isinstance(task, tensors.Tensors)
     assert f"{key} = {value}" in task.problem
+
+
+@pytest.mark.parametrize(
+    ("value", "number"),
+    [("PIL.Image.BOX", 4), ("bicubic", 3), ("PILImageResampling.LANCZOS", 1)],
+)
+def test_a_filter_may_be_a_name(tmp_path: Path, value: str, number: int) -> None:
+    by_name = tensor_of(
+        tmp_path, {preprocessor_config.NAME: {**VIT, "resample": value}}
+    )
+    by_number = tensor_of(
+        tmp_path, {preprocessor_config.NAME: {**VIT, "resample": number}}
+    )
+
+    assert are_equal(by_name, by_number)
+
+
+def test_a_section_of_processor_config_comes_first(tmp_path: Path) -> None:
+    section = {**VIT, "image_mean": [0.1, 0.2, 0.3]}
+    alone = tensor_of(tmp_path, {preprocessor_config.NAME: section})
+    files = {
+        "processor_config.json": {"image_processor": section},
+        preprocessor_config.NAME: VIT,
+    }
+
+    assert are_equal(tensor_of(tmp_path, files), alone)
+
+
+def test_an_unsupported_key_of_a_section_is_named_with_its_file(tmp_path: Path) -> None:
+    content = {"image_processor": {**VIT, "do_thumbnail": True}}
+    files = {"config.json": CONFIG, "processor_config.json": content}
+
+    task = select_task(facts(tmp_path, {"logits": (-1, 3)}, files=files, image=OPEN))
+
+    assert isinstance(task, tensors.Tensors)
+    assert task.problem.startswith("processor_config.json")
 
 
 def test_unsupported_keys_matter_for_all_tasks_with_pictures() -> None:
@@ -261,6 +319,61 @@ def test_an_unknown_key_is_reported(tmp_path: Path) -> None:
     unknown = unknown_keys(facts(tmp_path, {"logits": (-1, 3)}, files=files))
 
     assert unknown == {preprocessor_config.NAME: ("do_magic",)}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"label_names": ["a", "b", "c"], "pretrained_cfg": TIMM},
+        {"label_names": {"0": "a", "1": "b", "2": "c"}, "pretrained_cfg": TIMM},
+        {"pretrained_cfg": {**TIMM, "label_names": ["a", "b", "c"]}},
+        {"architecture": "resnet18", "labels": ["a", "b", "c"], **TIMM},
+    ],
+    ids=["list", "map", "section", "without section"],
+)
+def test_names_of_timm(tmp_path: Path, config: dict[str, Any]) -> None:
+    model = facts(
+        tmp_path, {"logits": (-1, 3)}, files={"config.json": config}, image=FIXED
+    )
+    task = select_task(model)
+    whole = {"pretrained_cfg": TIMM}
+
+    assert list(task.labels) == ["a", "b", "c"]
+    assert are_equal(
+        tensor_of(tmp_path, {"config.json": config}),
+        tensor_of(tmp_path, {"config.json": whole}),
+    )
+
+
+def test_missing_settings_of_timm_have_its_defaults(tmp_path: Path) -> None:
+    defaults = {
+        **TIMM,
+        "crop_pct": 0.875,
+        "mean": [0.485, 0.456, 0.406],
+        "std": [0.229, 0.224, 0.225],
+    }
+    few = {"pretrained_cfg": {"input_size": TIMM["input_size"]}}
+
+    assert are_equal(
+        tensor_of(tmp_path, {"config.json": few}),
+        tensor_of(tmp_path, {"config.json": {"pretrained_cfg": defaults}}),
+    )
+
+
+def test_an_unsupported_key_of_timm_without_a_section_is_named(tmp_path: Path) -> None:
+    config = {
+        "architecture": "resnet18",
+        "labels": ["a", "b", "c"],
+        "crop_border_pixels": 4,
+        **TIMM,
+    }
+
+    task = select_task(
+        facts(tmp_path, {"logits": (-1, 3)}, files={"config.json": config}, image=FIXED)
+    )
+
+    assert isinstance(task, tensors.Tensors)
+    assert "pretrained_cfg.crop_border_pixels = 4" in task.problem
 
 
 @pytest.mark.parametrize("key", having(OF_TIMM, Effect.APPLIED))

@@ -401,6 +401,10 @@ SOUND_PROBES: dict[str, tuple[Files, dict[str, Any]]] = {
         WAV2VEC2,
         {"feature_extractor_type": "ASTFeatureExtractor"},
     ),
+    "audio_processor_type": (
+        WAV2VEC2,
+        {"audio_processor_type": "AudioSpectrogramTransformerAudioProcessor"},
+    ),
     "sampling_rate": (WAV2VEC2, {"sampling_rate": 8000}),
     "do_normalize": (WAV2VEC2, {"do_normalize": False}),
     "num_mel_bins": (AST, {"num_mel_bins": 9}),
@@ -572,7 +576,7 @@ def sound_input(folder: Path, files: Files) -> Any:
     """What a model of sounds is given for a tone, without a manifest."""
     folder.mkdir()
     write(folder, files)
-    kind = files["preprocessor_config.json"]["feature_extractor_type"]
+    kind = str(feature_extractor.extractor_class(files["preprocessor_config.json"]))
     specs = SOUND if kind.startswith("Wav2Vec2") else FEATURES
     task = task_of(folder, specs, {"logits": (1, 2)})
     assert task.name == AUDIO, task.advice

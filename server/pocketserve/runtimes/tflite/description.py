@@ -70,18 +70,22 @@ def read_associated_files(path: Path, names: Sequence[str], limit: int) -> list[
     return contents
 
 
+PROPERTY_FILES = ("metadata.json", "temp_meta.txt", "meta.txt")
+"""Names that Ultralytics has used: the latter two by older versions, and by YOLOv5."""
+
+
 def read_properties(path: Path) -> dict[str, str]:
-    """Return the ``metadata.json`` that Ultralytics puts into the archive, as texts; empty where there is none.
+    """Return the metadata that Ultralytics puts into the archive, as texts; empty if there are none.
 
     The values are in Python's notation, as in its ONNX files.
     """
-    try:
-        content = read_associated_files(path, ["metadata.json"], MAX_PROPERTIES_BYTES)[
-            0
-        ]
-    except DamagedFileError:
-        return {}
-    return metadata.parse_properties(content)
+    for name in PROPERTY_FILES:
+        try:
+            (content,) = read_associated_files(path, [name], MAX_PROPERTIES_BYTES)
+        except DamagedFileError:
+            continue
+        return metadata.parse_properties(content)
+    return {}
 
 
 def _find_metadata(model: FlatBuffer) -> bytes | None:

@@ -15,7 +15,9 @@ from pocketserve.tasks.foreign.feature_extractor import (
     SUPPORTED,
     WAV2VEC2,
     WHISPER,
+    extractor_class,
 )
+from pocketserve.tasks.foreign.processor_file import processor_settings
 from pocketserve.tasks.model_facts import (
     CONFIG,
     PREPROCESSOR,
@@ -93,8 +95,8 @@ def feature_extractor(facts: ModelFacts) -> FeatureExtractor | None:
     Raises:
         MetadataError: the feature extractor, or one of its settings, is not supported.
     """
-    config = facts.json_beside(PREPROCESSOR)
-    kind = config.get("feature_extractor_type")
+    config = processor_settings(facts)
+    kind = extractor_class(config)
     if kind is None:
         kind = (
             _MODELS.get(str(facts.json_beside(CONFIG).get("model_type")))
@@ -104,7 +106,9 @@ def feature_extractor(facts: ModelFacts) -> FeatureExtractor | None:
     if kind is None:
         return None
     if kind not in SUPPORTED:
-        raise _unsupported("feature_extractor_type", kind)
+        new = "audio_processor_type" in config
+        key = "audio_processor_type" if new else "feature_extractor_type"
+        raise _unsupported(key, kind)
     rate = _integer(config, "sampling_rate", 16_000, 1000, 768_000)
     if kind == WAV2VEC2:
         return FeatureExtractor(

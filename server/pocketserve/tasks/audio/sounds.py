@@ -22,8 +22,8 @@ from pocketserve.tasks.audio.resampling import resample
 from pocketserve.tasks.audio.spectrogram import features_of
 from pocketserve.tasks.base import Arrays, Hints, invalid_input, invalid_parameter
 from pocketserve.tasks.cancellation import cancellable
+from pocketserve.tasks.foreign.processor_file import processor_settings
 from pocketserve.tasks.model_facts import (
-    PREPROCESSOR,
     MetadataError,
     ModelFacts,
     named_tensor,
@@ -77,7 +77,7 @@ class SoundInput:
             rate = (
                 extractor.rate
                 if extractor
-                else facts.json_beside(PREPROCESSOR).get("sampling_rate")
+                else processor_settings(facts).get("sampling_rate")
             )
         if type(rate) is not int or not 1000 <= rate <= 768_000:
             raise ModelLoadError(

@@ -33,12 +33,10 @@ def configured_activation(facts: ModelFacts, task: str, classes: int) -> str:
     Raises:
         MetadataError: the files ask for an activation that is not supported.
     """
+    if _is_yolov5(facts):
+        return "softmax"  # its export gives logits
     config = facts.json_beside(CONFIG)
-    architectures = config.get("architectures")
-    first = (
-        architectures[0] if isinstance(architectures, list) and architectures else ""
-    )
-    if not isinstance(first, str) or not first.endswith("Classification"):
+    if not config or not _is_classifier(config):
         return "none"
     function = _of_cross_encoder(facts, config) or _function_to_apply(config, task)
     if function:
@@ -48,6 +46,35 @@ def configured_activation(facts: ModelFacts, task: str, classes: int) -> str:
         return _PROBLEMS[problem]
     count = classes or _label_count(config)
     return "sigmoid" if count == 1 else "softmax"
+
+
+def _is_yolov5(facts: ModelFacts) -> bool:
+    if not facts.properties:
+        return False
+    from pocketserve.tasks.foreign.exports.ultralytics import (
+        is_yolov5_metadata,  # late: few models have properties
+    )
+
+    return is_yolov5_metadata(facts.properties)
+
+
+def _is_classifier(config: Mapping[str, Any]) -> bool:
+    """Return whether a model gives logits that the libraries turn into scores.
+
+    A file of transformers may name no architecture; its pipelines then go by ``model_type``. Distilled models end in
+    ``ForImageClassificationWithTeacher``.
+    """
+    from pocketserve.tasks.foreign.timm_config import (
+        timm_settings,  # late: few models have the file
+    )
+
+    if timm_settings(config):
+        return True
+    architectures = config.get("architectures")
+    if not architectures:
+        return isinstance(config.get("model_type"), str)
+    first = architectures[0] if isinstance(architectures, list) else ""
+    return isinstance(first, str) and "Classification" in first
 
 
 def _of_cross_encoder(facts: ModelFacts, config: Mapping[str, Any]) -> str:

@@ -7,6 +7,8 @@ input is made or how its outputs are read.
 from __future__ import annotations
 
 from pocketserve.tasks.foreign.keys import Effect, ForeignFile, Key
+from pocketserve.tasks.foreign.timm_config import with_section
+from pocketserve.tasks.foreign.windows_ml import PICTURE_TASKS
 
 _CONFIG = "huggingface/transformers, configuration_utils.py"
 _TIMM = (
@@ -46,6 +48,8 @@ TABLE = ForeignFile(
         Key("problem_type", Effect.APPLIED, _CONFIG),
         Key("num_channels", Effect.APPLIED, _CONFIG),
         Key("label_names", Effect.APPLIED, _TIMM),
+        Key("pretrained_cfg.label_names", Effect.APPLIED, _TIMM),
+        Key("pretrained_cfg.labels", Effect.APPLIED, _TIMM),
         Key("pretrained_cfg.input_size", Effect.APPLIED, _TIMM),
         Key("pretrained_cfg.interpolation", Effect.APPLIED, _TIMM),
         Key("pretrained_cfg.crop_pct", Effect.APPLIED, _TIMM),
@@ -53,7 +57,11 @@ TABLE = ForeignFile(
         Key("pretrained_cfg.mean", Effect.APPLIED, _TIMM),
         Key("pretrained_cfg.std", Effect.APPLIED, _TIMM),
         Key(
-            "pretrained_cfg.crop_border_pixels", Effect.UNSUPPORTED, _TIMM, neutral=(0,)
+            "pretrained_cfg.crop_border_pixels",
+            Effect.UNSUPPORTED,
+            _TIMM,
+            neutral=(0,),
+            tasks=PICTURE_TASKS,
         ),
         # These two describe training and a second test size, which timm uses only on request.
         Key("pretrained_cfg.test_input_size", Effect.HARMLESS, _TIMM),
@@ -64,4 +72,5 @@ TABLE = ForeignFile(
         Key("pretrained_cfg.classifier", Effect.HARMLESS, _TIMM),
     ),
     reports_unknown=False,
+    complete=with_section,
 )

@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pocketserve.tasks.audio.options import SpectrogramOptions
 from pocketserve.tasks.foreign.keys import Effect, ForeignFile, Key
 
 _SEQUENCE = "huggingface/transformers, feature_extraction_sequence_utils.py"
 _WAV2VEC2 = "huggingface/transformers, feature_extraction_wav2vec2.py"
 _AST = "huggingface/transformers, feature_extraction_audio_spectrogram_transformer.py"
 _WHISPER = "huggingface/transformers, feature_extraction_whisper.py"
+_AUDIO = "huggingface/transformers, audio_processing_base.py"
 _SOUNDS = ("audio-classification", "voice-activity")
 WAV2VEC2, AST, WHISPER = (
     "Wav2Vec2FeatureExtractor",
@@ -23,6 +25,14 @@ WAV2VEC2, AST, WHISPER = (
 SUPPORTED = (WAV2VEC2, AST, WHISPER)
 
 
+_AUDIO_PROCESSORS = {
+    "Wav2Vec2AudioProcessor": WAV2VEC2,
+    "AudioSpectrogramTransformerAudioProcessor": AST,
+    "WhisperAudioProcessor": WHISPER,
+}
+"""Names that transformers uses from version 5.25 on."""
+
+
 def is_of_sounds(content: Mapping[str, Any]) -> bool:
     """Return whether a feature extractor for sounds wrote the file.
 
@@ -30,15 +40,24 @@ def is_of_sounds(content: Mapping[str, Any]) -> bool:
     """
     if "image_processor_type" in content:
         return False
-    return (
-        "sampling_rate" in content or content.get("feature_extractor_type") in SUPPORTED
-    )
+    return "sampling_rate" in content or extractor_class(content) in SUPPORTED
+
+
+def extractor_class(content: Mapping[str, Any]) -> object:
+    """Return the class of a feature extractor by its usual name; None if the file names none."""
+    name = content.get("audio_processor_type")
+    if not isinstance(name, str):
+        return content.get("feature_extractor_type")
+    return _AUDIO_PROCESSORS.get(name.removesuffix("Numpy"), name)
 
 
 TABLE = ForeignFile(
     "preprocessor_config.json",
     (
         Key("feature_extractor_type", Effect.APPLIED, _SEQUENCE),
+        Key("audio_processor_type", Effect.APPLIED, _AUDIO),
+        Key("spectrogram_config", Effect.UNSUPPORTED, _AUDIO, ({},), _SOUNDS),
+        Key("return_padding_mask", Effect.HARMLESS, "return_attention_mask, renamed"),
         Key("sampling_rate", Effect.APPLIED, _SEQUENCE),
         Key("feature_size", Effect.APPLIED, _SEQUENCE),
         Key("do_normalize", Effect.APPLIED, _WAV2VEC2),
@@ -63,4 +82,5 @@ TABLE = ForeignFile(
     ),
     reports_unknown=False,
     belongs=is_of_sounds,
+    sections=(SpectrogramOptions,),
 )

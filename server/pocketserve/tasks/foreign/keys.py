@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -65,6 +65,7 @@ class ForeignFile:
         complete: adds the defaults of keys that the file leaves out, given ``model_type`` of ``config.json``.
         belongs: returns whether a content is this tool's, for names that several tools use; None for any.
         is_inside: whether the keys are properties inside the model file, as text in Python's notation.
+        sections: sections of the manifest that describe the input in the file's place.
     """
 
     name: str
@@ -73,6 +74,7 @@ class ForeignFile:
     complete: Callable[[Mapping[str, Any], object], Mapping[str, Any]] = _as_written
     belongs: Callable[[Mapping[str, Any]], bool] | None = None
     is_inside: bool = False
+    sections: tuple[type, ...] = ()
 
     @functools.cached_property
     def rows(self) -> _SplitRows:
@@ -112,6 +114,7 @@ def check_keys(
     task: str = "",
     *,
     has_fixed_size: bool = False,
+    ignored: Collection[str] = (),
 ) -> Findings:
     """Check a file's content against its table.
 
@@ -120,6 +123,7 @@ def check_keys(
         content: the parsed file.
         task: the name of the task that reads it; empty checks the rows of all tasks.
         has_fixed_size: whether the model's inputs have a fixed size.
+        ignored: unsupported keys that the owner knows to be irrelevant.
     """
     rows = table.rows
     unsupported: list[UnsupportedKey] = []
@@ -129,7 +133,7 @@ def check_keys(
         row = rows.row_of(path)
         if row is None:
             unknown.add(path[:MAX_KEY_CHARS])
-        elif row.is_of_free_sizes and has_fixed_size:
+        elif (row.is_of_free_sizes and has_fixed_size) or path in ignored:
             continue
         elif row.effect is Effect.UNSUPPORTED and _matters(row, value, task):
             unsupported.append(UnsupportedKey(path, value))
@@ -188,14 +192,10 @@ def _prepare(keys: Sequence[Key]) -> _SplitRows:
 def _leaves(
     content: Mapping[str, Any], rows: _SplitRows, prefix: str = ""
 ) -> Iterator[tuple[str, Any]]:
-    """Yield each key with its dotted path; an object without a row of its own is entered if a row lies below it."""
+    """Yield each key with its dotted path; an object is entered if a row lies below it."""
     for key, value in content.items():
         path = f"{prefix}{key}"
-        if (
-            isinstance(value, Mapping)
-            and rows.row_of(path) is None
-            and rows.has_rows_below(path)
-        ):
+        if isinstance(value, Mapping) and rows.has_rows_below(path):
             yield from _leaves(value, rows, f"{path}.")
         else:
             yield path, value

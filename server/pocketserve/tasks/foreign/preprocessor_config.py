@@ -36,10 +36,19 @@ def _unsupported(model: str, *names: str) -> tuple[Key, ...]:
 
 _APPLIED = (
     *_rows(Effect.APPLIED, _UTILS, "image_processor_type", "feature_extractor_type"),
+    *_rows(Effect.APPLIED, _UTILS, "do_resize", "size", "default_to_square"),
     *_rows(
-        Effect.APPLIED, _UTILS, "do_resize", "size", "resample", "default_to_square"
+        Effect.APPLIED,
+        _UTILS,
+        "size.height",
+        "size.width",
+        "size.shortest_edge",
+        "size.longest_edge",
+        "size.max_height",
+        "size.max_width",
     ),
     *_rows(Effect.APPLIED, _UTILS, "do_center_crop", "crop_size"),
+    *_rows(Effect.APPLIED, _UTILS, "crop_size.height", "crop_size.width"),
     *_rows(
         Effect.APPLIED,
         _UTILS,
@@ -59,7 +68,26 @@ _APPLIED = (
     *_rows(Effect.APPLIED, _MODELS.format("dpt"), "ensure_multiple_of"),
 )
 
+_FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
+_NAMES_OF_FILTERS = tuple(
+    f"{prefix}{name}"
+    for prefix in ("", "PIL.Image.", "PIL.Image.Resampling.", "PILImageResampling.")
+    for name in (*_FILTERS, *(name.upper() for name in _FILTERS))
+)
+"""The documentation of transformers shows ``PIL.Image.BOX``."""
+
 _UNSUPPORTED = (
+    Key(
+        "resample",
+        Effect.UNSUPPORTED,
+        f"{_UTILS}; the neutral values are applied",
+        (*range(len(_FILTERS)), *_NAMES_OF_FILTERS),
+        PICTURE_TASKS,
+    ),
+    *(
+        Key(name, Effect.UNSUPPORTED, _UTILS, tasks=PICTURE_TASKS)
+        for name in ("size.*", "crop_size.*")
+    ),
     *(
         Key(
             name,
@@ -87,6 +115,7 @@ _UNSUPPORTED = (
     *_unsupported("siglip2", "max_num_patches"),
     *_unsupported("pix2struct", "max_patches"),
     *_unsupported("pp_lcnet", "resize_short"),
+    *_unsupported("qwen2_vl", "min_pixels", "max_pixels"),
     *_unsupported("pp_ocrv5_server_det", "limit_side_len"),
 )
 

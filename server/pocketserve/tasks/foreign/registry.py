@@ -9,7 +9,12 @@ from typing import Any, Final
 from pocketserve.repository.sidecar_files import LABEL_FILES, NAMES, TASK_FILE
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks.foreign.keys import ForeignFile, check_keys
-from pocketserve.tasks.model_facts import CONFIG, MetadataError, ModelFacts
+from pocketserve.tasks.model_facts import (
+    CONFIG,
+    PREPROCESSOR,
+    MetadataError,
+    ModelFacts,
+)
 
 TFLITE_METADATA: Final = "TFLite metadata"
 FOREIGN_FILES: Final = tuple(
@@ -27,20 +32,22 @@ def reject_unsupported_keys(facts: ModelFacts, task: str) -> None:
     """
     model_type = _model_type(facts)
     for table in _tables(facts):
+        if any(section in facts.manifest.sections for section in table.sections):
+            continue
         content = table.complete(_content(facts, table), model_type)
         findings = check_keys(
-            table, content, task, has_fixed_size=_has_fixed_size(facts)
+            table,
+            content,
+            task,
+            has_fixed_size=_has_fixed_size(facts),
+            ignored=facts.manifest.ignored_keys,
         )
-        keys = [
-            finding
-            for finding in findings.unsupported
-            if finding.path not in facts.manifest.ignored_keys
-        ]
+        keys = findings.unsupported
         if keys:
             listed = ", ".join(str(key) for key in keys)
             paths = json.dumps([key.path for key in keys], ensure_ascii=False)
             raise MetadataError(
-                f"{_place(table)} has settings that are not supported: {listed}; if they don't "
+                f"{_place(facts, table)} has settings that are not supported: {listed}; if they don't "
                 f"matter, write ignored_keys = {paths} into model.toml"
             )
 
@@ -51,7 +58,7 @@ def unknown_keys(facts: ModelFacts) -> dict[str, tuple[str, ...]]:
     for table in _tables(facts):
         findings = check_keys(table, _content(facts, table))
         if findings.unknown:
-            unknown[table.name] = findings.unknown
+            unknown[_file_name(facts, table)] = findings.unknown
     return unknown
 
 
@@ -103,7 +110,7 @@ def _content(facts: ModelFacts, table: ForeignFile) -> dict[str, Any]:
         content: dict[str, Any] = dict(facts.properties)
     else:
         try:
-            content = facts.json_beside(table.name)
+            content = _read(facts, table)
         except ModelLoadError:
             return {}
     if table.belongs is not None and not table.belongs(content):
@@ -111,5 +118,27 @@ def _content(facts: ModelFacts, table: ForeignFile) -> dict[str, Any]:
     return content
 
 
-def _place(table: ForeignFile) -> str:
-    return table.name if table.is_inside else f"{table.name} beside the model"
+def _read(facts: ModelFacts, table: ForeignFile) -> dict[str, Any]:
+    if table.name != PREPROCESSOR:
+        return facts.json_beside(table.name)
+    from pocketserve.tasks.foreign.processor_file import (
+        processor_settings,  # late, as its table
+    )
+
+    return processor_settings(facts)
+
+
+def _file_name(facts: ModelFacts, table: ForeignFile) -> str:
+    """Return the name of the file that was checked."""
+    if table.name != PREPROCESSOR:
+        return table.name
+    from pocketserve.tasks.foreign.processor_file import (
+        processor_file,  # late, as its table
+    )
+
+    return processor_file(facts).name
+
+
+def _place(facts: ModelFacts, table: ForeignFile) -> str:
+    name = _file_name(facts, table)
+    return name if table.is_inside else f"{name} beside the model"

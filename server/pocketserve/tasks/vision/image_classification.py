@@ -77,13 +77,6 @@ def create(facts: ModelFacts) -> ImageClassification:
         )
     picture = picture_input(facts, NAME)
     ranking = ranking_of(facts, _scores_output(facts), NAME)
-    if (
-        _is_timm(facts)
-        and facts.manifest.section(ClassificationOptions).activation is None
-    ):
-        ranking = ranking._replace(
-            options=ranking.options._replace(activation="softmax")
-        )
     return ImageClassification(picture, ranking)
 
 
@@ -98,11 +91,6 @@ def _scores_output(facts: ModelFacts) -> str:
         if spec.datatype != "BYTES" and spec.shape[-1:] == (count,)
     ]
     return matches[0] if len(matches) == 1 else ""
-
-
-def _is_timm(facts: ModelFacts) -> bool:
-    """Return whether timm wrote the model's ``config.json``; its classifiers give logits."""
-    return isinstance(facts.json_beside(CONFIG).get("pretrained_cfg"), dict)
 
 
 class ImageClassification(PictureTask):

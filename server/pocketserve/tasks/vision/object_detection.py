@@ -29,7 +29,7 @@ from pocketserve.tasks.vision.picture_input import (
     picture_input,
     takes_picture,
 )
-from pocketserve.tasks.vision.preprocessing import IMAGE, is_ultralytics
+from pocketserve.tasks.vision.preprocessing import IMAGE, is_ultralytics, is_yolov5
 from pocketserve.tasks.vision.yolo import instances
 from pocketserve.tensors import Array
 from pocketserve_wire import ApiError, ErrorCode
@@ -105,6 +105,12 @@ def _format_of_files(facts: ModelFacts) -> str | None:
         if task == "detect":
             is_final = facts.properties.get("end2end") == "True" or tables[0][-1] == 6
             return "yolov10" if is_final else "yolov8"
+    if (
+        tables
+        and is_yolov5(facts)
+        and tables[0][-1] == len(find_labels(facts).names) + 5
+    ):
+        return "yolov5"
     architectures = facts.json_beside(CONFIG).get("architectures")
     if (
         isinstance(architectures, list)

@@ -13,7 +13,13 @@ from typing import Annotated, Any, NamedTuple
 from pocketserve.repository.toml_table import Section, TomlTable, declared_values
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.metadata import ImageProperties
-from pocketserve.tasks.model_facts import CONFIG, PREPROCESSOR, ModelFacts, literal
+from pocketserve.tasks.model_facts import (
+    CONFIG,
+    PREPROCESSOR,
+    PROCESSOR,
+    ModelFacts,
+    literal,
+)
 from pocketserve.tasks.vision.geometry import Sizing
 
 MAX_SIDE = 1 << 14
@@ -30,9 +36,6 @@ RESAMPLE = {
 
 CONVNEXT_STRETCHES = 384
 """The shorter side from which on ConvNeXT's processor stretches. Source: image_processing_convnext.py."""
-
-TIMM_CROP = 0.875
-"""timm's default of ``crop_pct``. Source: timm/data/constants.py."""
 
 _PIXEL_RANGES = {
     "NominalRange_0_255": ((0.0,), (1.0,)),
@@ -120,7 +123,6 @@ def _onnx(facts: ModelFacts) -> ImageOptions:
     properties = facts.properties
     options = ImageOptions()
     if is_ultralytics(facts):
-        height_width = literal(properties.get("imgsz", ""))
         resize = "crop" if properties.get("task") == "classify" else "letterbox"
         if (
             properties.get("head") == "RTDETRDecoder"
@@ -131,8 +133,10 @@ def _onnx(facts: ModelFacts) -> ImageOptions:
             std=(255.0,),
             resize=resize,
             fill=(114.0,),
-            size=_size(height_width[::-1]) if isinstance(height_width, list) else None,
+            size=_image_size(properties),
         )
+    elif is_yolov5(facts):
+        options = _yolov5(facts)
     mean, std = _PIXEL_RANGES.get(
         properties.get("Image.NominalPixelRange", ""), (options.mean, options.std)
     )
@@ -142,9 +146,36 @@ def _onnx(facts: ModelFacts) -> ImageOptions:
     return options._replace(mean=mean, std=std, color=colour)
 
 
+def _image_size(properties: Mapping[str, str]) -> tuple[int, int] | None:
+    """Return the (width, height) of Ultralytics' ``imgsz``: a list of height and width, or a number."""
+    sides = literal(properties.get("imgsz", ""))
+    if isinstance(sides, int):
+        sides = [sides, sides]
+    return _size(tuple(sides)[::-1]) if isinstance(sides, list | tuple) else None
+
+
+def _yolov5(facts: ModelFacts) -> ImageOptions:
+    """Return the pictures of a YOLOv5 detector, or of its classifier.
+
+    Source: ultralytics/yolov5, utils/augmentations.py (``letterbox``, ``classify_transforms``).
+    """
+    is_classifier = all(len(spec.shape) <= 2 for spec in facts.outputs)
+    if not is_classifier:
+        return ImageOptions(
+            mean=(0.0,), std=(255.0,), resize="letterbox", fill=(114.0,)
+        )
+    from pocketserve.tasks.foreign.timm_config import IMAGENET_MEAN, IMAGENET_STD
+
+    return ImageOptions(
+        mean=tuple(value * 255 for value in IMAGENET_MEAN),
+        std=tuple(value * 255 for value in IMAGENET_STD),
+        resize="crop",
+    )
+
+
 def _hugging_face(facts: ModelFacts) -> ImageOptions:
-    """Read ``preprocessor_config.json``, completed by its processor class's defaults."""
-    file = facts.json_beside(PREPROCESSOR)
+    """Read the image processor's settings, completed by its class's defaults."""
+    file = _processor_settings(facts)
     if not file:
         return ImageOptions()
     from pocketserve.tasks.foreign.image_processors import (  # late: few have the file
@@ -165,13 +196,27 @@ def _hugging_face(facts: ModelFacts) -> ImageOptions:
     )
 
 
-def _resample(number: object) -> str | None:
-    return RESAMPLE.get(number) if isinstance(number, int) else None
+def _processor_settings(facts: ModelFacts) -> dict[str, Any]:
+    if facts.beside(PREPROCESSOR) is None and facts.beside(PROCESSOR) is None:
+        return {}
+    from pocketserve.tasks.foreign.processor_file import (
+        processor_settings,  # late: few models have the files
+    )
+
+    return processor_settings(facts)
+
+
+def _resample(value: object) -> str | None:
+    """Return the filter of Pillow's number, or of a text such as ``PIL.Image.BOX``."""
+    if isinstance(value, str):
+        name = value.rpartition(".")[2].lower()
+        return name if name in RESAMPLE.values() else None
+    return RESAMPLE.get(value) if isinstance(value, int) else None
 
 
 def note_unknown_processor(facts: ModelFacts) -> None:
     """Note a processor class whose defaults and peculiarities aren't known."""
-    file = facts.json_beside(PREPROCESSOR)
+    file = _processor_settings(facts)
     if not file:
         return
     from pocketserve.tasks.foreign.image_processors import (
@@ -324,12 +369,19 @@ def _shortest_only(name: str, config: Mapping[str, Any], shortest: int) -> Image
 
 
 def _timm(facts: ModelFacts) -> ImageOptions:
-    """Read ``pretrained_cfg`` in the ``config.json`` of a timm model.
+    """Read the ``config.json`` of a timm model.
 
     Source: huggingface/pytorch-image-models, timm/data/transforms_factory.py, ``transforms_imagenet_eval``.
     """
-    config = facts.json_beside(CONFIG).get("pretrained_cfg")
-    if not isinstance(config, dict) or not config.get("mean") or not config.get("std"):
+    file = facts.json_beside(CONFIG)
+    if not file:
+        return ImageOptions()
+    from pocketserve.tasks.foreign.timm_config import (
+        timm_settings,  # late: few have the file
+    )
+
+    config = timm_settings(file)
+    if not config:
         return ImageOptions()
     mean, std = _numbers(config, "mean"), _numbers(config, "std")
     interpolation = config.get("interpolation")
@@ -338,7 +390,7 @@ def _timm(facts: ModelFacts) -> ImageOptions:
         std=tuple(value * 255 for value in std),
         resample="bilinear" if interpolation == "random" else None,
         resize="crop",
-        crop_fraction=_crop_percentage(config, TIMM_CROP),
+        crop_fraction=_crop_percentage(config),
     )
     if interpolation in RESAMPLE.values():
         options = options._replace(resample=interpolation)
@@ -410,11 +462,22 @@ def is_ultralytics(facts: ModelFacts) -> bool:
     return is_ultralytics_metadata(facts.properties)
 
 
-def _crop_percentage(config: Mapping[str, Any], default: float = 1.0) -> float:
+def is_yolov5(facts: ModelFacts) -> bool:
+    """Return whether the file is an export of YOLOv5, by the metadata that it writes."""
+    if not facts.properties:
+        return False
+    from pocketserve.tasks.foreign.exports.ultralytics import (
+        is_yolov5_metadata,  # late: few models have properties
+    )
+
+    return is_yolov5_metadata(facts.properties)
+
+
+def _crop_percentage(config: Mapping[str, Any]) -> float:
     fraction = config.get("crop_pct")
     if isinstance(fraction, int | float) and 0.01 <= fraction <= 1:
         return float(fraction)
-    return default
+    return 1.0
 
 
 def _numbers(config: Mapping[str, Any], key: str) -> tuple[float, ...]:

@@ -20,6 +20,16 @@ def is_ultralytics_metadata(content: Mapping[str, Any]) -> bool:
     return {"names", "task", "stride"} <= set(content)
 
 
+def is_yolov5_metadata(content: Mapping[str, Any]) -> bool:
+    """Return whether texts in a model file are those of YOLOv5, which has no ``task``.
+
+    Source: ultralytics/yolov5, export.py.
+    """
+    if "task" in content or "names" not in content:
+        return False
+    return str(content.get("stride", "")).isdecimal()
+
+
 TABLE = ForeignFile(
     "the model file's metadata",
     (
