@@ -495,21 +495,84 @@ def test_special_tokens_of_a_text_stay_text(tmp_path: Path) -> None:
 
 # Modules of sentence-transformers
 
+SENTENCES = "sentence_transformers.models"
+
 
 @pytest.mark.parametrize(
-    ("kind", "path"),
+    ("listed", "reason"),
     [
-        ("Router", "1_Router"),
-        ("LSTM", "1_LSTM"),
-        ("Dense", "9_Dense"),
-        ("WordEmbeddings", "0_Words"),
+        ([("Transformer", "")], "no pooling"),
+        ([("Transformer", ""), ("Pooling", "1_Pooling")], "which is missing"),
+        ([("Normalize", "1_Normalize"), ("Pooling", "1_Pooling")], "Pooling"),
+    ],
+    ids=["without pooling", "without its file", "normalised first"],
+)
+def test_pooling_that_the_files_leave_open_is_named(
+    tmp_path: Path, listed: list[tuple[str, str]], reason: str
+) -> None:
+    modules = [{"type": f"{SENTENCES}.{kind}", "path": path} for kind, path in listed]
+    files = {"vocab.txt": VOCAB, "modules.json": json.dumps(modules)}
+    with pytest.raises(MetadataError, match=reason):
+        task_of(
+            tmp_path,
+            bert_inputs(),
+            {"last_hidden_state": (1, -1, 2)},
+            {"task": "text-embedding"},
+            files,
+        )
+
+
+def test_a_classifier_with_modules_behind_it_is_refused(tmp_path: Path) -> None:
+    """Rerankers that are language models compute their score from the logits of two tokens."""
+    package = "sentence_transformers.cross_encoder.modules.logit_score"
+    modules = [
+        {"type": f"{SENTENCES}.Transformer", "path": ""},
+        {"type": f"{package}.LogitScore", "path": "1_LogitScore"},
+    ]
+    files = {"vocab.txt": VOCAB, "modules.json": json.dumps(modules)}
+    with pytest.raises(MetadataError, match="LogitScore"):
+        task_of(
+            tmp_path,
+            bert_inputs(),
+            {"logits": (1, -1, 9)},
+            {"task": "text-classification"},
+            files,
+        )
+
+
+@pytest.mark.parametrize("shape", [(-1, -1, 9), (1, 16, 9)], ids=str)
+def test_scores_for_each_token_are_refused(
+    tmp_path: Path, shape: tuple[int, ...]
+) -> None:
+    with pytest.raises(ModelLoadError, match="scores for each token"):
+        task_of(
+            tmp_path,
+            bert_inputs(),
+            {"logits": shape},
+            {"task": "text-classification"},
+            {"vocab.txt": VOCAB},
+        )
+
+
+@pytest.mark.parametrize(
+    ("package", "kind", "path"),
+    [
+        (SENTENCES, "Router", "1_Router"),
+        (SENTENCES, "LSTM", "1_LSTM"),
+        (SENTENCES, "Dense", "9_Dense"),
+        (SENTENCES, "WordEmbeddings", "0_Words"),
+        (SENTENCES, "Transformer", "0_Transformer"),
+        (SENTENCES, "Pooling", "pooling"),
+        ("custom_st", "Transformer", ""),
     ],
 )
-def test_other_modules_are_named(tmp_path: Path, kind: str, path: str) -> None:
+def test_other_modules_are_named(
+    tmp_path: Path, package: str, kind: str, path: str
+) -> None:
     (tmp_path / "m").mkdir()
     listed = [
         {"type": "sentence_transformers.models.Transformer", "path": ""},
-        {"type": f"x.{kind}", "path": path},
+        {"type": f"{package}.{kind}", "path": path},
     ]
     (tmp_path / "m" / "modules.json").write_text(json.dumps(listed))
     with pytest.raises(ModelLoadError, match=kind):
@@ -530,7 +593,9 @@ def test_a_dense_layer_with_a_long_header_is_refused(tmp_path: Path) -> None:
     (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
     files = {
         "vocab.txt": VOCAB,
-        "modules.json": json.dumps([{"type": "x.Dense", "path": "2_Dense"}]),
+        "modules.json": json.dumps(
+            [{"type": "sentence_transformers.models.Dense", "path": "2_Dense"}]
+        ),
     }
     with pytest.raises(MetadataError, match="at most 65536 are read"):
         task_of(

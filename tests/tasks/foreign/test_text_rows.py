@@ -119,7 +119,11 @@ def modules(*kinds: str) -> str:
 
 
 TOKENS: Mapping[str, tuple[int, ...]] = {"last_hidden_state": (1, -1, 2)}
-POOLED = {"vocab.txt": VOCAB, "modules.json": modules("Pooling")}
+POOLED = {
+    "vocab.txt": VOCAB,
+    "modules.json": modules("Pooling"),
+    "1_Pooling/config.json": {"word_embedding_dimension": 2},
+}
 DENSE = {
     **POOLED,
     "modules.json": modules("Pooling", "Dense"),
@@ -129,8 +133,8 @@ DENSE_3 = {
     **POOLED,
     "modules.json": json.dumps(
         [
-            {"path": "1_Pooling", "type": "x.Pooling"},
-            {"path": "3_Dense", "type": "x.Dense"},
+            {"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+            {"path": "3_Dense", "type": "sentence_transformers.models.Dense"},
         ]
     ),
     "3_Dense/model.safetensors": dense_file(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks.base import (
     NO_HINTS,
     Answer,
@@ -22,9 +23,11 @@ from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.ranking import ranking_of
 from pocketserve.tasks.scores import CLASSIFICATION
 from pocketserve.tasks.text.encoders import TokenEncoder, encoder_of
+from pocketserve.tasks.text.hugging_face.sentence_modules import reject_modules_behind
 from pocketserve.tasks.text.options import TEXT, TextOptions
 from pocketserve.tasks.text.texts import read_texts_or_pairs
 from pocketserve.tasks.text.tokenizers import tokenizer_unit
+from pocketserve.tensors import TensorSpec
 
 NAME = "text-classification"
 
@@ -35,6 +38,15 @@ def fits(facts: ModelFacts) -> bool:
         facts.output_metadata(0).associated_files
     )
     return labelled and tokenizer_unit(facts) is not None
+
+
+def _check_rows(spec: TensorSpec) -> None:
+    """Raise if an output has scores for each token, as taggers and language models have."""
+    if len(spec.shape) > 2 and any(length != 1 for length in spec.shape[1:-1]):
+        raise ModelLoadError(
+            f"model.toml: task {NAME} needs one row of scores for a text, but output {spec.name!r} has the shape "
+            f"{list(spec.shape)}, scores for each token; name another one as text.output, or use task tensors"
+        )
 
 
 class _Counted(NamedTuple):
@@ -54,7 +66,9 @@ class TextClassification:
 
     def __init__(self, facts: ModelFacts) -> None:
         self._options = options = facts.manifest.section(TextOptions)
+        reject_modules_behind(facts)
         self._ranking = ranking_of(facts, options.output, NAME)
+        _check_rows(self._ranking.spec)
         self._encoder = encoder_of(facts, options, NAME)
         self.labels = self._ranking.labels.names
         self.problem = self._ranking.problem

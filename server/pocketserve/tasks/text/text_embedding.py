@@ -22,7 +22,7 @@ from pocketserve.tasks.base import (
 from pocketserve.tasks.cancellation import cancellable
 from pocketserve.tasks.entries import AnswerField, TaskCall
 from pocketserve.tasks.form import Form
-from pocketserve.tasks.model_facts import ModelFacts
+from pocketserve.tasks.model_facts import MetadataError, ModelFacts
 from pocketserve.tasks.parameters import parameter
 from pocketserve.tasks.scores import real_values
 from pocketserve.tasks.text.encoders import StringEncoder, TokenEncoder, encoder_of
@@ -78,6 +78,17 @@ class TextEmbedding:
             if options.pooling
             else modules.pooling or Pooling()
         )
+        if (
+            has_modules(facts)
+            and modules.pooling is None
+            and not options.pooling
+            and len(self._output.shape) == 3
+            and self._output.name != COMPLETE_OUTPUT
+        ):
+            raise MetadataError(
+                "modules.json of sentence-transformers lists no pooling, and the model gives a vector for each token; "
+                "set pooling in [text] of model.toml"
+            )
         self._steps = modules.steps
         self._normalize = (
             not has_modules(facts) if options.normalize is None else options.normalize

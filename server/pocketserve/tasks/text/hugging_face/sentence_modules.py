@@ -24,6 +24,8 @@ MAX_WEIGHT_HEADER = (
     64 << 10
 )  # bytes; a dense layer has two tensors, and reading a header takes many times its size
 
+_PACKAGE = "sentence_transformers."
+
 POOLING_MODES = (
     "cls",
     "max",
@@ -137,25 +139,52 @@ def sentence_modules(facts: ModelFacts) -> SentenceModules:
     pooling = None
     steps: list[Dense | Normalize] = []
     for module in listed:
-        kind = module.type.rpartition(".")[2]
-        if kind in ("Transformer", "Dropout"):
+        kind = module.kind
+        is_first = pooling is None and not steps
+        if kind == "Dropout" or module.is_network:
             continue
-        if kind == "Pooling" and pooling is None and module.path == "1_Pooling":
+        if kind == "Pooling" and is_first and module.path == "1_Pooling":
+            if facts.beside(POOLING) is None:
+                raise MetadataError(f"{MODULES} names {POOLING}, which is missing")
             pooling = _pooling(facts.json_beside(POOLING))
         elif kind == "Dense" and module.path in ("2_Dense", "3_Dense"):
             steps.append(_dense(facts, module.path))
         elif kind == "Normalize":
             steps.append(Normalize())
         else:
-            raise _unsupported(
-                f"module {module.type!r:.80} in folder {module.path!r:.40}"
-            )
+            raise module.unsupported()
     return SentenceModules(pooling, tuple(steps))
+
+
+def reject_modules_behind(facts: ModelFacts) -> None:
+    """Raise if ``modules.json`` lists more than the network, for tasks that read the network's own scores.
+
+    Raises:
+        MetadataError: names the module.
+    """
+    for module in _list(facts) or ():
+        if not module.is_network:
+            raise module.unsupported()
 
 
 class _Module(NamedTuple):
     type: str
     path: str
+
+    @property
+    def kind(self) -> str:
+        """Return the class of the library; empty for a class of the model's own code."""
+        package, _, name = self.type.rpartition(".")
+        return name if package.startswith(_PACKAGE) else ""
+
+    @property
+    def is_network(self) -> bool:
+        """Return whether it is the network itself, with its settings beside the model."""
+        return self.kind == "Transformer" and self.path in ("", ".")
+
+    def unsupported(self) -> MetadataError:
+        """Return the error that names the module."""
+        return _unsupported(f"module {self.type!r:.80} in folder {self.path!r:.40}")
 
 
 def _list(facts: ModelFacts) -> list[_Module] | None:
@@ -177,9 +206,8 @@ def _list(facts: ModelFacts) -> list[_Module] | None:
 def _pooling(config: Mapping[str, Any]) -> Pooling:
     modes = config.get("pooling_mode")
     if modes is None:
-        modes = [mode for flag, mode in _FLAGS.items() if config.get(flag) is True] or [
-            "mean"
-        ]
+        modes = [mode for flag, mode in _FLAGS.items() if config.get(flag)]
+        modes = modes or ["mean"]
     names = [modes] if isinstance(modes, str) else modes
     if not isinstance(names, list) or not names or len(names) > len(POOLING_MODES):
         raise _unsupported("pooling_mode in 1_Pooling/config.json")
