@@ -6,13 +6,14 @@ import { file, picture } from "./files.js";
 import { microphone, soundFile } from "./sound.js";
 import { rows } from "./rows.js";
 import { tensors } from "./tensors.js";
-import { items, query, question, text, texts } from "./texts.js";
+import { items, pair, pairs, query, question, text, texts } from "./texts.js";
 import { optionsView, queryOf } from "./options.js";
 import { update } from "../page.js";
 import { t } from "../words.js";
 
 const INPUTS = {
   picture: [picture, camera, drawing], sound: [microphone, soundFile], text: [text], texts: [texts], query: [query],
+  pair: [pair, pairs],
   question: [question], rows: [rows], items: [items], tensors: [tensors], file: [file],
 };
 const TINY = 64; // pixels: a model of such pictures knows drawings

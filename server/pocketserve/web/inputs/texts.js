@@ -1,4 +1,4 @@
-// Forms of texts: a text, several, a question with its context, a query with texts, items.
+// Forms of texts: a text, several, a pair, a question with its context, a query with texts, items.
 import { html, nothing } from "/web/vendor/lit-html/lit-html.js";
 import { t } from "../words.js";
 
@@ -41,6 +41,11 @@ const kind = (name, fields, make) => ({ name, create: (bench) => new TextForm(be
 export const text = kind("text", [["text", 4]], ({ text: value }) => (
   { body: new Blob([value], { type: "text/plain;charset=utf-8" }), query: {}, name: "text.txt", text: value }));
 export const texts = kind("texts", [["texts", 5]], (values) => json(lines(values.texts)));
+export const pair = kind("pair", [["text", 3], ["textPair", 3]], (values) => (
+  json({ text: values.text, text_pair: values.textPair })));
+/** Pairs of one text with each of several, as rerankers take a query and documents. */
+export const pairs = kind("pairs", [["query", 2], ["texts", 5]], (values) => (
+  json(lines(values.texts).map((line) => ({ text: values.query, text_pair: line })))));
 export const query = kind("query", [["query", 2], ["texts", 5]], (values) => json({ query: values.query, texts: lines(values.texts) }));
 export const question = kind("question", [["question", 2], ["context", 6]], (values) => (
   json({ question: values.question, context: values.context })));
