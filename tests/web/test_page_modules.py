@@ -124,3 +124,19 @@ def test_odd_addresses(tmp_path: Path) -> None:
     console.log(JSON.stringify([route.part, ...odd, read("#try/a%2Fb/%E0")]));"""
     named = {"part": "try", "rest": ["a/b", "%E0"]}
     assert run_module("main.js", script, tmp_path, PARTS) == 5 * ["models"] + [named]
+
+
+def test_pairs_of_texts_are_sent_as_the_server_takes_them(tmp_path: Path) -> None:
+    script = """
+    const one = pair.create(new Bench()).make({ text: "a film", textPair: "a song" });
+    const several = pairs.create(new Bench()).make({ query: "a film", texts: "good\\n\\n bad " });
+    console.log(JSON.stringify([one, several].map((sample) => JSON.parse(sample.body))));
+    """
+
+    one, several = run_module("inputs/texts.js", script, tmp_path)
+
+    assert one == {"text": "a film", "text_pair": "a song"}
+    assert several == [
+        {"text": "a film", "text_pair": "good"},
+        {"text": "a film", "text_pair": "bad"},
+    ]
