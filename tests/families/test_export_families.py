@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import base64
 import io
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -284,3 +287,42 @@ def mask_overlap(own: Any, entry: dict[str, Any], size: tuple[int, int]) -> floa
     part = own[top : top + mask.shape[0], left : left + mask.shape[1]] > 0
     inner = np.s_[1:-1, 1:-1]  # its edge pixels depend on rounding
     return float((part[inner] == mask[inner]).mean()) if mask[inner].size else 1.0
+
+
+@pytest.mark.parametrize("kind", ["onnx", "torchscript"])
+def test_an_export_is_added_and_asked(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file that the exporter wrote, with no further step."""
+    monkeypatch.setenv("POCKETSERVE_STATE_DIR", str(tmp_path / "state"))
+    model = Export("yolo11n", "detect", kind)
+    path = export(model, tmp_path)
+    image = blocks()[0]
+    (tmp_path / "photo.png").write_bytes(png(image))
+    everything = predictions(path, model, image, 0.001, IOU)
+    least = round(float(np.sort(confidences(everything))[::-1][:12].min()) - 1e-4, 6)
+
+    run("add", path, "--models-dir", tmp_path / "models")
+    words = ("--threshold", least, "--set", f"iou={IOU}", "--top-k", 100)
+    where = ("--local", "--models-dir", tmp_path / "models", "--json")
+    answer = json.loads(
+        run("predict", path.stem, tmp_path / "photo.png", *words, *where)
+    )
+
+    result = predictions(path, model, image, least, IOU)
+    entries = answer["predictions"]
+    assert compare(model, result, entries, image.size, least + MARGIN) >= 8
+
+
+def run(*words: object) -> str:
+    """Run a command of ``pocketserve``; return what it prints."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pocketserve", *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
