@@ -69,7 +69,7 @@ DAY_S = 86400
 
 
 class ConfigError(Exception):
-    """A setting that cannot be used; the text names it and says what is expected."""
+    """An invalid setting; the text names it and the expected value."""
 
 
 def _setting(
@@ -79,7 +79,10 @@ def _setting(
     unit: str = "",
     choices: tuple[str, ...] = (),
 ) -> Any:
-    """Return a field; a function as ``default`` makes the default of each instance. Limits are included."""
+    """Return a field; a function as ``default`` is called per instance.
+
+    Limits are included.
+    """
     metadata = {"why": purpose, "unit": unit, "limits": limits, "choices": choices}
     if callable(default):
         return dataclasses.field(default_factory=default, metadata=metadata)
@@ -87,7 +90,7 @@ def _setting(
 
 
 def default_state_dir() -> Path:
-    """Return where this installation keeps what must survive a restart."""
+    """Return the folder for state that survives restarts."""
     shell = os.environ.get("SHELL") or os.environ.get(
         "PREFIX"
     )  # without one, Android apps have folders of their own
@@ -109,7 +112,7 @@ def default_token_file() -> Path:
 
 
 def embedded_models_dir() -> Path:
-    """Return the demo models' folder: beside the packages in a wheel, in ``models/`` in a source checkout."""
+    """Return the demo models' folder, in a wheel or checkout."""
     installed = Path(__file__).with_name("embedded_models")
     return installed if installed.is_dir() else Path(__file__).parents[2] / "models"
 
@@ -307,7 +310,10 @@ class Config:
 
     @property
     def worker_threads(self) -> int:
-        """Return the number of HTTP threads: enough to hold a full queue and still answer health checks."""
+        """Return the number of HTTP threads.
+
+        Enough for a full queue and health checks.
+        """
         return self.http_threads or self.queue_limit + 8
 
 
@@ -400,7 +406,7 @@ def variable_of(setting: str) -> str:
 
 
 def unknown_variables(environ: Mapping[str, str] = os.environ) -> dict[str, list[str]]:
-    """Return variables that look like settings and are none, each with those that may be meant."""
+    """Return unknown setting variables, with likely intended names."""
     names = OTHER_VARIABLES | {variable_of(name) for name in SETTINGS}
     short = sorted(name.removeprefix(PREFIX) for name in names)
     unknown = sorted(

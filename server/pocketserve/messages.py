@@ -24,7 +24,10 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 def plural(number: int, singular: str, many: str = "") -> str:
-    """Return a number with its noun: ``1 process``, ``2,000 processes``; ``many`` is ``singular`` with an s."""
+    """Return a number with its noun, such as ``2,000 processes``.
+
+    ``many`` is ``singular`` with an s by default.
+    """
     return f"{number:,} {singular if number == 1 else many or singular + 's'}"
 
 
@@ -36,7 +39,7 @@ def listed(names: Iterable[str], maximum: int) -> str:
 
 
 def label_list(labels: Iterable[str]) -> str:
-    """Return labels with commas between them; one that holds a comma itself stands in quotes."""
+    """Return labels separated by commas; quote those with commas."""
     return ", ".join(
         json.dumps(label, ensure_ascii=False) if "," in label else label
         for label in labels
@@ -44,7 +47,9 @@ def label_list(labels: Iterable[str]) -> str:
 
 
 def excerpt(text: object, maximum: int = 300) -> str:
-    """Return another program's words as a part of a sentence: on one line, cut between words, without a full stop.
+    """Return another program's text as part of a sentence.
+
+    One line, cut between words, without a full stop.
 
     Addresses in memory are left out: they differ from run to run.
     """
@@ -56,7 +61,10 @@ def excerpt(text: object, maximum: int = 300) -> str:
 
 
 def near(name: str, names: Iterable[str]) -> list[str]:
-    """Return the names that an unknown one may mean: those whose last words it is, else first, else the closest."""
+    """Return the likely intended names for an unknown one.
+
+    Matching last words come first, then first words, then similar names.
+    """
     import difflib  # for a mistake only: a start does without it
 
     name, names = name[:64], list(names)
@@ -72,6 +80,6 @@ def near(name: str, names: Iterable[str]) -> list[str]:
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """Return ``; did you mean 'digits'?`` for an error's end; empty where no name is like the unknown one."""
+    """Return ``; did you mean 'digits'?`` or nothing."""
     close = near(name, names)
     return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""

@@ -1,4 +1,4 @@
-"""A whole server: from settings to a process that answers, and back to a clean end."""
+"""A whole server: from settings to a clean shutdown."""
 
 from __future__ import annotations
 
@@ -48,18 +48,20 @@ With Python's own 5 ms, a model that has finished waits longer than it ran for a
 
 
 class StartError(Exception):
-    """The server cannot start; the text is one sentence that says why and what to do."""
+    """The server cannot start; the text says why and the way out."""
 
 
 class Endpoints(NamedTuple):
-    """The addresses of a server; ``socket`` is None where that transport is switched off."""
+    """A server's addresses; ``socket`` is None if it is off."""
 
     http: Address
     socket: Address | None
 
 
 def serve(config: Config, on_ready: Callable[[Endpoints], None] | None = None) -> None:
-    """Serve until SIGTERM, SIGINT or SIGHUP, then finish what is under way and return. Runs on the main thread.
+    """Serve until SIGTERM, SIGINT or SIGHUP, then drain.
+
+    Runs on the main thread.
 
     A second signal ends the process at once.
 
@@ -132,7 +134,7 @@ class _Server:
         self._closed = self._announced = False
 
     def run(self) -> None:
-        """Answer until it is drained; raise StartError if a model of ``load`` cannot be loaded."""
+        """Serve until drained; raise StartError for ``load`` failures."""
         restore = _install_signals(self._end, self._http.wakeup_descriptor)
         names = [
             name
@@ -168,7 +170,7 @@ class _Server:
             self.unfinished |= not self._service.close()
 
     def _load(self, names: Sequence[str]) -> None:
-        """Load models while the server answers already, alive but not ready; a request waits for its own alone."""
+        """Load models while the server answers, alive but not ready."""
         try:
             for name in names:
                 try:
@@ -247,7 +249,7 @@ def open_service(
 def write_ready_file(
     path: Path, config: Config, endpoints: Endpoints, pid: int = 0
 ) -> None:
-    """Tell other programs where a server listens, by default this process; the file appears whole or not at all."""
+    """Write the server's addresses to a file, atomically."""
     content = {
         "pid": pid or os.getpid(),
         "http": endpoints.http._asdict(),
@@ -259,7 +261,7 @@ def write_ready_file(
 
 
 def _by_another_server(error: PortTakenError, state_dir: Path) -> PortTakenError:
-    """Return the error, in other words if a server with the same state folder has the port."""
+    """Return the error, reworded if another server has the port."""
     owner = next(
         (run.pid for run in running_servers(state_dir) if error.busy_port in run.ports),
         None,
@@ -274,7 +276,7 @@ def _by_another_server(error: PortTakenError, state_dir: Path) -> PortTakenError
 
 
 def _warn_of_killed(state_dir: Path) -> None:
-    """Warn if the last server had no chance to end, and say what helps: Android kills without a word."""
+    """Warn if the last server was killed: Android gives no reason."""
     run = notice_killed(state_dir)
     if run is not None:
         # Imported late: most starts have nothing to say.
@@ -287,7 +289,7 @@ def _warn_of_killed(state_dir: Path) -> None:
 
 
 def _log_models(folder: Path, models: Models) -> None:
-    """Log the names of models, and what somebody may have meant who named another folder or file."""
+    """Log the models, and hints at likely other folders."""
     names = models.present()
     if names:
         log.info("found %s: %s", plural(len(names), "model"), listed(names, MAX_LISTED))
@@ -303,7 +305,9 @@ def _log_models(folder: Path, models: Models) -> None:
 def _install_signals(
     end: Callable[[], None], wakeup_descriptor: int
 ) -> Callable[[], None]:
-    """Drain on a thread of its own at the first signal, end at once at the second; return what restores the handlers.
+    """Drain at the first signal, exit at the second.
+
+    Return a function that restores the handlers.
 
     The thread is there from the start: when the signal comes the system may have none left.
     """

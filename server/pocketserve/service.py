@@ -1,4 +1,4 @@
-"""The functions that transports call. Nothing here knows of HTTP or sockets."""
+"""The functions that transports call, independent of protocols."""
 
 from __future__ import annotations
 
@@ -61,7 +61,10 @@ CLOSE_S = 1.0  # for loads in the background to end
 
 
 class ModelStatus(NamedTuple):
-    """The status of a version, for listings. ``ready``: a request would be answered (perhaps after loading)."""
+    """A version's status, for listings.
+
+    ``ready``: it would answer a request, perhaps after loading.
+    """
 
     model: str
     version: str
@@ -173,14 +176,17 @@ class Service:
                 self._idle.notify_all()
 
     def drain(self, timeout: float) -> bool:
-        """Refuse new requests and wait for those under way; whether all of them finished in time."""
+        """Reject new requests; return whether all others finished in time."""
         self.pairing.close()
         with self._idle:
             self._draining = True
             return self._idle.wait_for(lambda: self._request_slots.unused, timeout)
 
     def close(self) -> bool:
-        """End a trial or a question that is under way, and unload every model; return whether all loads have ended."""
+        """Unload every model; return whether all loads have ended.
+
+        Trials and battery checks in progress end, too.
+        """
         self.updates.close()
         if self.quarantine is not None:
             self.quarantine.close()
@@ -193,7 +199,7 @@ class Service:
     # Descriptions
 
     def server_metadata(self) -> dict[str, Any]:
-        """Name, version and protocol extensions; and why power is low, as long as it is."""
+        """Return name, version, extensions, and why power is low."""
         metadata = {
             "name": self.config.server_name,
             "version": __version__,
@@ -209,7 +215,7 @@ class Service:
         return list(self.repository.models())
 
     def statuses(self, *, rescan: bool = False) -> list[ModelStatus]:
-        """Every version of every model; one nameless version for a model that has none."""
+        """Return all versions; an unnamed one for a model without any."""
         if rescan:
             self._read_folder()
         else:
@@ -246,7 +252,10 @@ class Service:
         return self._status(entry, version_entry)
 
     def default_of(self, entry: ModelEntry) -> str:
-        """Return the version that answers requests that name none, as far as is known without loading any."""
+        """Return the version for requests that name none.
+
+        No version is loaded for the answer.
+        """
         if not self.repository.has_default(entry.name):
             for candidate in entry.candidates:
                 if self._status(entry, entry.versions[candidate]).ready:
@@ -254,7 +263,7 @@ class Service:
         return entry.default_version
 
     def note(self, entry: ModelEntry, version: str) -> str:
-        """Return why newer files or versions do not answer yet; empty if there are none."""
+        """Return why newer files or versions are not served yet, if so."""
         reason = (
             self._status(entry, entry.versions[version]).reason
             if version in entry.versions
@@ -276,7 +285,7 @@ class Service:
     def running(
         self, name: str, version: str | None, options: RequestOptions | None = None
     ) -> Iterator[tuple[ModelEntry, ModelHandle]]:
-        """Hold a version for describing it; loads it where needed.
+        """Hold a loaded version for a description.
 
         Raises:
             ApiError: why it cannot be loaded.
@@ -293,7 +302,7 @@ class Service:
                 self.engine.release(handle)
 
     def require(self, name: str, version: str | None) -> None:
-        """Refuse a request for an unknown model before its body is looked at.
+        """Raise if the model does not exist, before decoding the body.
 
         Raises:
             ApiError: MODEL_NOT_FOUND, VERSION_NOT_FOUND or MODEL_FAILED.
@@ -312,7 +321,7 @@ class Service:
     # Repository control
 
     def release(self, name: str) -> None:
-        """Forget what trials said of a model's files, so that they are tried again.
+        """Forget the trials of a model's files, so that they are retried.
 
         Raises:
             ApiError: MODEL_NOT_FOUND, or MODEL_FAILED when a file cannot be read.
@@ -329,7 +338,9 @@ class Service:
             ) from None
 
     def load(self, name: str, *, rescan: bool = True) -> None:
-        """Read a model's files anew and load its preferred version; other loaded versions are loaded anew too.
+        """Reload a model's files and its preferred version.
+
+        Other loaded versions are reloaded, too.
 
         Args:
             rescan: look through the folder first; a server that has just started knows it.
@@ -352,14 +363,14 @@ class Service:
         self._note(entry)
 
     def _read_folder(self) -> None:
-        """Read the models folder now; its watch need not have it read for what has changed before."""
+        """Read the models folder now, without a second read for old changes."""
         if self._watch is not None:
             self._watch.read_now()
         else:
             self._rescan()
 
     def _rescan(self) -> None:
-        """Read the models folder again; what is loaded and has changed is loaded anew by its next request."""
+        """Read the models folder; changed models reload on the next request."""
         look_again()
         self.repository.refresh(self.engine.loaded_models())
         self.engine.note_changes(self.repository.models())
@@ -376,7 +387,10 @@ class Service:
                 self.engine.reset(entry.name, version.name)
 
     def _load_preferred(self, entry: ModelEntry) -> str:
-        """Load the preferred version; or the best that loads, if none has answered by default yet. Return its name."""
+        """Load the preferred version and return its name.
+
+        If none has answered by default yet, load the best that works.
+        """
         fault: ApiError | None = None
         for candidate in entry.candidates:
             try:
@@ -392,7 +406,7 @@ class Service:
         raise fault
 
     def unload(self, name: str) -> None:
-        """Stop serving every version of a model. An unknown name is no fault, as in Triton."""
+        """Stop serving a model; ignore unknown names, as Triton does."""
         with self.updates.paused(name):
             entry = self.repository.models().get(name)
             versions = list(entry.versions) if entry is not None else []
@@ -403,7 +417,10 @@ class Service:
             self._note(entry)
 
     def _note(self, entry: ModelEntry) -> None:
-        """Put on file how a model stands now: of a load and an unload at the same time, either may end last."""
+        """Persist whether the model is unloaded.
+
+        Concurrent load/unload calls may finish in either order.
+        """
         if self._unloaded_models is None:
             return
         with self._noting:
@@ -416,7 +433,7 @@ class Service:
                 self._unloaded_models.discard(entry.name)
 
     def remember(self, unloaded_models: UnloadedModels) -> None:
-        """Do not serve what was unloaded when the last server was killed, and keep note of loads and unloads from now.
+        """Restore unloaded models of a killed server, and track further changes.
 
         Called before requests are accepted.
         """
@@ -429,7 +446,7 @@ class Service:
         self._unloaded_models = unloaded_models
 
     def follow_folder(self) -> None:
-        """Follow changes of the models folder from now on. Called before requests are accepted."""
+        """Follow changes of the models folder from now on."""
         self._watch = self.repository.watch(self._rescan)
         self._watch.start()
 
@@ -627,7 +644,7 @@ class Service:
     def _reason(
         self, entry: ModelEntry, version: VersionEntry, state: State, fault: str | None
     ) -> str:
-        """Return a sentence for listings; empty for a loaded version that is up to date."""
+        """Return a sentence for listings; empty if up to date."""
         running = self.engine.running(entry.name, version.name)
         if running is not None and (fault is not None or running.outdated):
             return f"{SERVES_ON}{fault or self._delayed(version, LOADS_ANEW, entry)}"
@@ -665,7 +682,7 @@ class Service:
         return self.trust.known_reason(entry, version) or quarantined
 
     def _deadline(self) -> float:
-        """Return when the longest wait that the settings allow is over."""
+        """Return the latest deadline that the settings allow."""
         return time.monotonic() + self.config.request_timeout
 
 
@@ -683,7 +700,7 @@ def _engine_options(config: Config, replica: Replica | None) -> EngineOptions:
 
 
 def _is_alone(config: Config, replica: Replica | None) -> Callable[[], bool]:
-    """Return what says whether every request of a sequence comes to this process."""
+    """Return a check for whether sequences reach this process whole."""
     if not config.sequences:
         return lambda: False
     return always if replica is None else replica.is_alone

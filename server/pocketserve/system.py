@@ -1,4 +1,4 @@
-"""The kind of system and where its files are, as all code here sees it: one seam, for simulated phones.
+"""The platform and its files, with one hook for simulated phones.
 
 ``pocketserve simulate`` names a folder in an environment variable, which the processes on the phone hand on to those
 they start. There the platform is ``android``, and what the system tells of itself (``/proc``, ``/sys``) is read from
@@ -21,13 +21,16 @@ LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
 
 
 def simulation() -> Path | None:
-    """Return the folder of the simulated phone that this process runs on; None on a real device."""
+    """Return the simulated phone's folder, None on a real device."""
     folder = os.environ.get(VARIABLE)
     return Path(folder) if folder else None
 
 
 def platform() -> str:
-    """Return ``sys.platform``: ``android`` in Termux since Python 3.13, ``linux`` before it and on desktops."""
+    """Return ``sys.platform``, ``android`` or ``linux`` in Termux.
+
+    It is ``android`` since Python 3.13.
+    """
     return "android" if simulation() else sys.platform
 
 
@@ -38,10 +41,10 @@ def root() -> Path:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether an IPv4 address in decimal form is one of 127.0.0.0/8, which no network leads to."""
+    """Return whether an IPv4 address is in 127.0.0.0/8."""
     return _LOOPBACK.fullmatch(host) is not None
 
 
 def binds_loopback(host: str) -> bool:
-    """Return whether a server that binds this name or address is reached from this device alone."""
+    """Return whether an address is reachable from this device only."""
     return host in LOOPBACK_HOSTS or is_loopback(host)

@@ -1,4 +1,4 @@
-"""The tasks that come with the server, each by the module that defines it.
+"""The tasks that come with the server, by module.
 
 A task's module has a ``TASK``, and the task is named like its module, with dashes. Importing this module imports none.
 To add a task: write its module and add its line.
@@ -43,6 +43,6 @@ def task_named(name: str) -> TaskDefinition:
 
 
 def parameter_names() -> tuple[str, ...]:
-    """Import and return the names of request parameters that tasks read."""
+    """Import and return the request parameters that tasks read."""
     names: tuple[str, ...] = import_module("pocketserve.tasks.parameters").NAMES
     return names

@@ -1,4 +1,4 @@
-"""Conversion between the wire's tensors and NumPy arrays, and the description of a model's inputs and outputs.
+"""Tensors as NumPy arrays, and specs of inputs and outputs.
 
 BF16 has no NumPy type of its own: its arrays hold the 16 bits as ``uint16``, and whoever computes with them
 converts. BYTES arrays have dtype ``object`` and ``bytes`` elements.
@@ -66,7 +66,10 @@ class TensorSpec(NamedTuple):
     batch: str = ""
 
     def accepts(self, shape: tuple[int, ...], *, rows_free: bool = False) -> bool:
-        """Return whether a tensor of this shape fits; ``rows_free`` leaves the first dimension out of it."""
+        """Return whether a shape fits.
+
+        ``rows_free`` ignores the first dimension.
+        """
         if len(shape) != len(self.shape):
             return False
         start = 1 if rows_free else 0
@@ -93,7 +96,7 @@ def datatype_of(dtype: DTypeLike) -> str:
 
 
 def to_array(tensor: Tensor) -> Array:
-    """Return a tensor as an array; fixed-size elements share the tensor's (read-only) memory."""
+    """Return a tensor as an array, sharing its memory if possible."""
     if isinstance(tensor.data, memoryview):
         return np.frombuffer(
             tensor.data, dtype=DATATYPES[tensor.datatype].typestr
@@ -104,7 +107,7 @@ def to_array(tensor: Tensor) -> Array:
 
 
 def to_tensor(name: str, array: Array, datatype: str | None = None) -> Tensor:
-    """Return an array as a tensor that shares its memory where it is contiguous.
+    """Return an array as a tensor, sharing contiguous memory.
 
     Args:
         datatype: needed only where the dtype does not tell it (BF16).
@@ -129,7 +132,7 @@ def to_tensor(name: str, array: Array, datatype: str | None = None) -> Tensor:
 
 
 def plain_memory(array: Array) -> memoryview | None:
-    """Return an array's own memory if it has the wire's form, as nearly every output has; else None."""
+    """Return an array's memory if it has the wire's form, else None."""
     if array.dtype in _PLAIN and array.size and array.flags.c_contiguous:
         return array.data.cast("B")
     return None
@@ -176,7 +179,10 @@ def zeros(spec: TensorSpec, size: int = 1) -> Array:
 
 
 def random_array(spec: TensorSpec, random: np.random.Generator) -> Array:
-    """Return numbers in the shape of a spec: floats in [0, 1), bytes, 0 or 1, or short words. Free dimensions are 1."""
+    """Return random numbers or words in the shape of a spec.
+
+    Floats in [0, 1), bytes, 0 or 1. Free dimensions are 1.
+    """
     shape = tuple(max(1, size) for size in spec.shape)
     if spec.datatype == "BYTES":
         return np.full(shape, b"word", dtype=object)
@@ -191,7 +197,10 @@ def random_array(spec: TensorSpec, random: np.random.Generator) -> Array:
 
 
 def byte_size(spec: TensorSpec) -> int:
-    """Return the bytes of an array of a spec, free dimensions being 1; texts are not counted."""
+    """Return the bytes of a spec's array, free dimensions being 1.
+
+    Texts are not counted.
+    """
     return (
         math.prod(1 if dim < 0 else dim for dim in spec.shape)
         * DATATYPES[spec.datatype].itemsize
@@ -199,7 +208,7 @@ def byte_size(spec: TensorSpec) -> int:
 
 
 def quantize(array: Array, spec: TensorSpec) -> Array:
-    """Convert real numbers to the stored integers of a quantised tensor: round(x / scale) + zero_point, saturated."""
+    """Quantize real numbers: round(x / scale) + zero_point, saturated."""
     assert spec.quantization is not None
     dtype = np.dtype(DATATYPES[spec.datatype].typestr)
     limits = np.iinfo(dtype)
@@ -220,7 +229,7 @@ def dequantize(array: Array, spec: TensorSpec) -> Array:
 
 
 def spec_metadata(spec: TensorSpec) -> Mapping[str, Any]:
-    """Return a spec as the protocol's metadata prints it, with quantisation where there is one.
+    """Return a spec as the protocol's metadata shows it.
 
     ``open`` says that the file tells neither datatype nor shape: those shown are a guess that binds nobody.
     """

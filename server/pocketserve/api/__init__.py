@@ -1,1 +1,1 @@
-"""The server's interface, independent of the transport: one dispatch table and one file per protocol."""
+"""The server's interface: a dispatch table and one file per protocol."""

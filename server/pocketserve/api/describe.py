@@ -1,4 +1,4 @@
-"""A loaded model's metadata: tensors, what runs it, what its file says of itself, and a card with requests to copy."""
+"""A loaded model's metadata, and a card with sample requests."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ def describe_model(
     local: str = "",
     note: str = "",
 ) -> dict[str, Any]:
-    """Return a model's metadata as ``GET /v2/models/NAME`` answers it: the protocol's own keys come first.
+    """Return the content of ``GET /v2/models/NAME``.
+
+    The protocol's own keys come first.
 
     Args:
         port: where the server listens for HTTP, for the card's examples; 0 stands for the usual one.
@@ -146,7 +148,7 @@ def _card(
 
 
 def example_file(model: LoadedModel) -> str:
-    """Return how a file that a model takes might be called."""
+    """Return a sample name for a file that the model takes."""
     texts: Mapping[str, str] = (
         model.task.describe() if isinstance(model.task, Describer) else PLAIN
     )
@@ -159,7 +161,7 @@ def _provenance(entry: ModelEntry, version: str) -> Mapping[str, Any]:
 
 
 def device_of(sessions: Sequence[Session]) -> str:
-    """Return what really runs a loaded model; empty when it was closed meanwhile."""
+    """Return the device that runs a loaded model; empty if closed."""
     return "; ".join(dict.fromkeys(session.device for session in sessions))
 
 

@@ -58,7 +58,7 @@ class MethodNotAllowedError(ApiError):
 
 
 class Target(NamedTuple):
-    """A route, and what the path says.
+    """A route and the path's values.
 
     Attributes:
         path: values of the route's placeholders, percent-decoded; not to be changed, it is shared.
@@ -71,7 +71,10 @@ class Target(NamedTuple):
 
 
 def decode_path(raw: str) -> str:
-    """Return a path's text from its percent-encoded form. What is no UTF-8 becomes U+FFFD, as in WSGI frameworks."""
+    """Decode a percent-encoded path.
+
+    Invalid UTF-8 becomes U+FFFD, as in WSGI frameworks.
+    """
     return unquote_to_bytes(raw).decode("utf-8", errors="replace")
 
 
@@ -127,7 +130,7 @@ def _candidates(path: str) -> list[tuple[Route, dict[str, str]]]:
 
 
 def _values(parts: list[PathPart], segments: list[str]) -> dict[str, str] | None:
-    """Return the values of a pattern's placeholders in a path of as many segments; None where it does not fit."""
+    """Return a pattern's placeholder values, None without a match."""
     values: dict[str, str] = {}
     for (name, literal), segment in zip(parts, segments, strict=True):
         if not name:
@@ -147,7 +150,10 @@ def _values(parts: list[PathPart], segments: list[str]) -> dict[str, str] | None
 
 
 def _patterns() -> dict[int, list[tuple[Route, list[PathPart]]]]:
-    """Return the routes by their number of segments. Compiling regular expressions takes a hundredth of a start."""
+    """Return the routes by number of segments.
+
+    Compiling regular expressions would take a hundredth of a start.
+    """
     table: dict[int, list[tuple[Route, list[PathPart]]]] = {}
     for route in ROUTES:
         segments = [segment.rpartition("}") for segment in route.pattern.split("/")]
@@ -160,7 +166,7 @@ _PATTERNS = _patterns()
 
 
 def parse_query(query: str) -> dict[str, str]:
-    """Return the parameters of a query string, percent-decoded; a name without ``=`` has an empty value.
+    """Parse a query string; a name without ``=`` has an empty value.
 
     Raises:
         ApiError: INVALID_PARAMETER for one that comes twice.
@@ -179,7 +185,9 @@ def parse_query(query: str) -> dict[str, str]:
 
 
 def split_target(target: bytes) -> tuple[str, str, str]:
-    """Return method, decoded path and query string of a target such as ``b"POST /predictions/digits?top_k=3"``.
+    """Return method, decoded path and query of a target.
+
+    For example ``b"POST /predictions/digits?top_k=3"``.
 
     Raises:
         ApiError: INVALID_REQUEST unless it is a method, one space, and an ASCII path that begins with a slash.
@@ -198,7 +206,9 @@ def split_target(target: bytes) -> tuple[str, str, str]:
 
 
 def check_owner(route: Route | None, app: str | None) -> None:
-    """Keep apps and pages from what hands out power: theirs may end sooner than the installation's own token.
+    """Reject app and page tokens on owner-only routes.
+
+    They may expire sooner than the installation's token.
 
     Args:
         app: whose token was shown, see :meth:`Guard.check_token <pocketserve.auth.guard.Guard.check_token>`.
@@ -219,7 +229,7 @@ def check_owner(route: Route | None, app: str | None) -> None:
 
 
 def answer_request(service: Service, route: Route, request: ApiRequest) -> ApiResponse:
-    """Answer a request on the calling thread; every fault becomes a response."""
+    """Answer a request on this thread; faults become responses."""
     executor = CallerExecutor()
     request.execute = executor.execute
     response = _open(service, route, request)
@@ -235,7 +245,7 @@ def start_request(
     request: ApiRequest,
     on_response: Callable[[ApiResponse], None],
 ) -> Job | None:
-    """Answer a request without waiting; every fault becomes a response.
+    """Answer a request without waiting; faults become responses.
 
     Args:
         on_response: called once with the response, on any thread, perhaps before this
@@ -260,7 +270,7 @@ def start_request(
 def _open(
     service: Service, route: Route, request: ApiRequest
 ) -> ApiResponse | InferenceCall:
-    """Return the handler's response, or the call that produces it."""
+    """Return the handler's response, or the call to run."""
     try:
         if request.cancellation is not None and request.cancellation.cancelled:
             raise cancelled()
@@ -303,7 +313,7 @@ def _name(route: Route) -> str:
 def _room_to_parse(
     service: Service, request: ApiRequest
 ) -> AbstractContextManager[None]:
-    """Reserve memory for parsing the JSON or CSV of a request.
+    """Reserve memory for parsing a request's JSON or CSV.
 
     Raises:
         ApiError: CANCELLED, DEADLINE_EXCEEDED.
@@ -320,7 +330,9 @@ def _room_to_parse(
 
 
 def failure(error: BaseException, action: str) -> ApiResponse:
-    """Return the answer to a request that failed; unexpected faults are logged and become INTERNAL.
+    """Return the response to an error.
+
+    Unexpected errors are logged and become INTERNAL.
 
     Args:
         action: for the log.

@@ -1,4 +1,4 @@
-"""Requests, responses and routes: what transports and handlers share."""
+"""Requests, responses and routes, shared by transports and handlers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OCTETS = "application/octet-stream"
 
 @dataclass(slots=True, eq=False, repr=False)
 class ApiRequest:
-    """A request after the transport has checked and decoded it.
+    """A checked and decoded request.
 
     Attributes:
         path: values of the route's placeholders, percent-decoded.
@@ -58,7 +58,7 @@ class ApiRequest:
 
 @dataclass(slots=True, eq=False, repr=False)
 class ApiResponse:
-    """An answer that a transport can send as it is.
+    """A response that any transport can send.
 
     Attributes:
         chunks: the body's parts in order; they may reference a tensor's own memory.
@@ -118,7 +118,10 @@ class Route:
 
 @functools.cache
 def load_handler(name: str) -> Handler:
-    """Return the handler MODULE.FUNCTION of this package; a module is imported for its first request."""
+    """Import and return the handler MODULE.FUNCTION.
+
+    Modules are imported on first use.
+    """
     module, _, function = name.partition(".")
     return cast(
         Handler, getattr(importlib.import_module(f"pocketserve.api.{module}"), function)
@@ -146,7 +149,7 @@ def error_response(error: ApiError) -> ApiResponse:
 
 
 def query_number(request: ApiRequest, name: str, high: float) -> float:
-    """Return a number from 0 of the query string, 0 where it is missing.
+    """Return a number of the query string, 0 if missing.
 
     Raises:
         ApiError: INVALID_PARAMETER.
@@ -212,7 +215,7 @@ WAITING_QUERY = ("timeout_ms", "priority", "stream")
 
 
 def waiting_parameters(request: ApiRequest) -> dict[str, Any]:
-    """Return what the query string says of a request's waiting, as the protocol's parameters.
+    """Return the query's timeout, priority and stream as parameters.
 
     Raises:
         ApiError: INVALID_PARAMETER.
@@ -239,7 +242,7 @@ SEQUENCE_QUERY = ("sequence_id", "sequence_start", "sequence_end")
 
 
 def sequence_parameters(request: ApiRequest) -> dict[str, Any]:
-    """Return what the query string says of a sequence, as the protocol's parameters, not checked yet."""
+    """Return the query's sequence parameters, unchecked."""
     values: dict[str, Any] = {
         name: request.query[name] for name in SEQUENCE_QUERY if name in request.query
     }
@@ -268,7 +271,7 @@ def refuse_unknown_query(request: ApiRequest, *names: str) -> None:
 
 
 def expect_nothing(request: ApiRequest) -> None:
-    """Refuse a body other than an empty JSON object, and any query.
+    """Reject any query, and any body but an empty JSON object.
 
     Raises:
         ApiError: INVALID_PARAMETER, INVALID_REQUEST, MALFORMED_JSON.
@@ -281,7 +284,10 @@ def expect_nothing(request: ApiRequest) -> None:
 
 
 def not_offered(text: str, summary: str = "Not offered.") -> Handler:
-    """Return a handler that refuses what other servers offer; ``text`` says what to do instead."""
+    """Return a handler that rejects a feature of other servers.
+
+    ``text`` says what to do instead.
+    """
 
     def handler(service: Service, request: ApiRequest) -> ApiResponse:
         raise ApiError(ErrorCode.NOT_IMPLEMENTED, text)

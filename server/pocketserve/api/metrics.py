@@ -44,7 +44,7 @@ def metrics(service: Service, request: ApiRequest) -> ApiResponse:
 
 
 class _Collector:
-    """Reads the engine's counters at the moment of the scrape, so that there is no second book-keeping."""
+    """Reads the engine's counters at scrape time."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -65,7 +65,7 @@ class _Collector:
 
 
 class _Labelled:
-    """Names the worker on every sample: of several, a scrape reaches any."""
+    """Adds the worker's name to every sample."""
 
     def __init__(
         self, collectors: Sequence[Collector], replica: Replica | None

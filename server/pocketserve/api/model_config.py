@@ -1,4 +1,4 @@
-"""Triton's model configuration, as far as a model here has one: what its clients read before they ask.
+"""Triton's model configuration, as far as it applies.
 
 The fields are those of ``model_config.proto`` in its JSON form; Triton's HTTP front writes 64-bit integers as numbers.
 """
@@ -59,7 +59,7 @@ def triton_config(entry: ModelEntry, running: ModelHandle) -> dict[str, Any]:
 
 
 def max_batch_size(specs: Iterable[TensorSpec]) -> int:
-    """Return how many rows the first dimension of all tensors stands for; 0 where it is one of a tensor's own sizes.
+    """Return the rows that all first dimensions count, or 0.
 
     Files whose batch is fixed to one count as taking one row: Triton's image client wants a picture's sizes alone.
     """
@@ -82,7 +82,7 @@ def _tensor(spec: TensorSpec, rows: int) -> dict[str, Any]:
 
 
 def _format(spec: TensorSpec) -> str:
-    """Return how a picture lies in an input; Triton's own image client asks for it."""
+    """Return the picture layout of an input, for Triton's client."""
     try:
         _, channels_first = picture_shape(spec)
     except ValueError:

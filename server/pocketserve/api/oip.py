@@ -281,7 +281,7 @@ def repository_index(service: Service, request: ApiRequest) -> ApiResponse:
 
 
 def _listing(service: Service, status: ModelStatus) -> dict[str, Any]:
-    """Return what a list of models says of a version beside its state; nothing of one without files."""
+    """Return a version's further entries in the index."""
     model = service.repository.models().get(status.model)
     version = model.versions.get(status.version) if model is not None else None
     if model is None or version is None:

@@ -1,4 +1,4 @@
-"""The interface in OpenAPI 3.1, made from the dispatch table, so that no route can be forgotten."""
+"""The interface in OpenAPI 3.1, generated from the dispatch table."""
 
 from __future__ import annotations
 
@@ -357,7 +357,7 @@ _QUERY: dict[str, Sequence[tuple[str, Schema, str]]] = {
 def describe_routes(
     routes: Sequence[Route], port: int = HTTP_PORT, *, auth: bool = True
 ) -> ApiResponse:
-    """Describe these routes of a server with that HTTP port; ``auth`` says that a token is asked for."""
+    """Describe the routes; ``auth`` adds the token."""
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         paths.setdefault(route.pattern, {})[route.method.lower()] = _operation(route)

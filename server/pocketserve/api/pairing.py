@@ -1,4 +1,7 @@
-"""Pairing: an app gets the token for a code of ten digits (``docs/pairing.md``)."""
+"""Pairing: an app gets the token for a ten-digit code.
+
+See ``docs/pairing.md``.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +80,7 @@ def _answer(now: PairingState, **more: str) -> ApiResponse:
 
 
 def _hexadecimal(request: ApiRequest, **lengths: int) -> dict[str, bytes]:
-    """The body's fields, each so many bytes in hexadecimal digits and nothing else."""
+    """Return the body's hexadecimal fields as bytes."""
     refuse_unknown_query(request)
     if len(request.body) > MAX_BODY_BYTES:
         raise ApiError(

@@ -41,7 +41,7 @@ def predict(service: Service, request: ApiRequest) -> InferenceCall:
 
 
 def ask(service: Service, request: ApiRequest) -> Prediction:
-    """Answer raw input on this thread, as :func:`predict`, for commands and tests.
+    """Answer raw input on this thread, for commands and tests.
 
     Raises:
         ApiError: for every fault of the request, the model or the server.
@@ -55,7 +55,7 @@ def call_of(
     request: ApiRequest,
     respond: Callable[[Prediction], ApiResponse] | None = None,
 ) -> InferenceCall:
-    """Return the inference that a request of this interface asks for.
+    """Return the call of a request.
 
     Raises:
         ApiError: for every fault of the request's form.
@@ -91,7 +91,7 @@ def call_of(
 
 
 def _read_form(request: ApiRequest) -> list[FormPart]:
-    """Move a form's fields that say how the request waits into its query, and return the other parts."""
+    """Move a form's waiting parameters to the query; return the rest."""
     from pocketserve.inference.multipart import read_form  # late: few send forms
 
     query = dict(request.query)
@@ -123,7 +123,7 @@ def _respond(prediction: Prediction) -> ApiResponse:
 
 
 def _explain(service: Service, request: ApiRequest, error: ApiError) -> ApiError:
-    """Add what to do instead of sending nothing, or what curl -d makes of a file.
+    """Add the likely cause to an error, such as an empty body.
 
     Advice on a model's settings gives way to the fault of settings that were changed already.
     """
@@ -135,7 +135,7 @@ def _explain(service: Service, request: ApiRequest, error: ApiError) -> ApiError
 
 
 def _pending_fault(service: Service, request: ApiRequest) -> str:
-    """Return why a model's changed files aren't served yet; empty if they are, or if nothing changed."""
+    """Return why a model's changed files aren't served yet, if so."""
     try:
         reason = service.status(request.path["model"], _version(request)).reason
     except ApiError:
@@ -152,7 +152,7 @@ def _pending_fault(service: Service, request: ApiRequest) -> str:
 
 
 def _version(request: ApiRequest) -> str | None:
-    """Return the version in the path, as TorchServe has it, or in the query."""
+    """Return the version in the path or in the query."""
     in_path, in_query = request.path.get("version"), request.query.get("version")
     if in_path is not None and in_query not in (None, in_path):
         text = f"the path names version {in_path!r:.80}, the query {in_query!r:.80}"
@@ -178,12 +178,12 @@ def _hint(request: ApiRequest, message: str) -> str:
 
 
 def encoded_document(prediction: Prediction) -> bytes:
-    """Return the answer as JSON that every parser reads: null for NaN and infinities."""
+    """Return the answer as strict JSON: null for NaN and infinities."""
     return strict_json.dumps_finite(document(prediction))
 
 
 def document(prediction: Prediction) -> dict[str, Any]:
-    """Return the answer's content, before it is encoded; times are in milliseconds."""
+    """Return the answer's content; times are in milliseconds."""
     timing = prediction.timing
     phases = {
         "queue": timing.queue_ns,

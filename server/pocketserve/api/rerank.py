@@ -1,4 +1,4 @@
-"""``POST /v1/rerank``: documents ordered by their relevance for a query.
+"""``POST /v1/rerank``: order documents by relevance for a query.
 
 The shape is what the interfaces of Jina, Cohere and llama.cpp's server share.
 """
@@ -139,7 +139,10 @@ def _respond(query: _Query, prediction: Prediction) -> ApiResponse:
 
 
 def _scores(prediction: Prediction, count: int) -> list[float]:
-    """Return the relevance of each document: its only score, or that of the second of two labels."""
+    """Return each document's relevance.
+
+    It is the only score, or that of the second of two labels.
+    """
     if prediction.task != TASK:
         raise _no_reranker(prediction.model, f"its task is {prediction.task}")
     classes = prediction.more["classes"]
@@ -158,7 +161,7 @@ def _scores(prediction: Prediction, count: int) -> list[float]:
 
 
 def _explain(error: ApiError) -> ApiError:
-    """Add to a task's refusal of pairs what a reranker is."""
+    """Explain rerankers in a task's rejection of pairs."""
     if error.code is not ErrorCode.INVALID_INPUT:
         return error
     return ApiError(error.code, f"{error.message}; {_TAKES_PAIRS}")

@@ -1,4 +1,4 @@
-"""The dispatch table: every (method, path) the server answers, for both transports.
+"""The dispatch table: every method and path, for both transports.
 
 A pattern's ``{name}`` stands for one path segment without "/" and ":"; its percent-decoded text is the handler's
 ``request.path["name"]``. HTTP registers these with Flask; ``openapi.py`` describes them from the same table.

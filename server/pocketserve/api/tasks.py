@@ -1,4 +1,6 @@
-"""Raw input over the Open Inference Protocol: ``"parameters": {"task": true}`` and one input of BYTES elements.
+"""Raw input over the Open Inference Protocol.
+
+``"parameters": {"task": true}`` and one input of BYTES elements.
 
 So clients of that protocol get what ``/predictions`` gives: the answer comes as a BYTES tensor that holds its JSON, or
 the picture where ``annotate`` asks for it.
@@ -25,7 +27,7 @@ OWN = ("task", "content_type", "timeout", "priority", "stream", *SEQUENCE_QUERY)
 def payload_of(
     request: InferRequest,
 ) -> tuple[RawPayload, Callable[[Prediction], InferResponse]]:
-    """Return the raw input that a request holds, and what makes the protocol's answer of the task's."""
+    """Return a request's raw input, and its response encoder."""
     values = dict(request.parameters)
     names = (*OWN, *parameters.NAMES)
     if unknown := [name for name in values if name not in names]:
@@ -65,7 +67,7 @@ def _respond(request_id: str, prediction: Prediction) -> InferResponse:
 
 
 def _elements(request: InferRequest, is_base64: bool) -> list[memoryview]:
-    """Return the raw inputs, decoded where MLServer's ``content_type`` says that they are base64."""
+    """Return the raw inputs, decoded from base64 if marked."""
     tensors = request.inputs
     if len(tensors) != 1 or tensors[0].datatype != "BYTES":
         raise bad_request(

@@ -1,4 +1,4 @@
-"""TensorFlow Serving's REST API v1, merged with KServe's v1 where both define a route.
+"""TensorFlow Serving's REST API v1, merged with KServe's v1.
 
 Sources: TensorFlow Serving "RESTful API"; its behaviour where the page is silent (`results`, doubled
 `signature_def`); KServe "V1 Inference Protocol".
@@ -196,7 +196,7 @@ def _predict_files(
     names: list[str],
     rows: bool,
 ) -> InferenceCall:
-    """Answer pictures or sounds in base64 by the model's task: a list of labelled entries for each file."""
+    """Run the task on base64 files, a list of entries each."""
     from pocketserve.tasks.encoded import files_in_json  # late: few requests hold files
 
     files, is_list = files_in_json(values, media, names)
@@ -223,14 +223,17 @@ def _respond_to_files(rows: bool, is_list: bool, prediction: Prediction) -> ApiR
 
 
 def _holds_text(values: Any) -> bool:
-    """Return whether the first value in lists and objects is a text, such as base64."""
+    """Return whether the first nested value is a text."""
     while isinstance(values, list | dict) and values:
         values = values[0] if isinstance(values, list) else next(iter(values.values()))
     return isinstance(values, str)
 
 
 def _by_feature(values: Any, rows: bool, bound: Bindings, task: Task) -> Any:
-    """Return rows or columns by feature name as the rows of the model's matrix; other values as they are."""
+    """Return rows or columns by feature name as matrix rows.
+
+    Other values are returned unchanged.
+    """
     first = values[0] if rows and isinstance(values, list) and values else values
     if not _is_named(first) or any(name in bound.by_name for name in first):
         return values
@@ -344,13 +347,16 @@ def _from_inputs(
 
 
 def _as_column(tensor: Tensor, spec: TensorSpec) -> Tensor:
-    """Return an input of shape [n, 1] that was sent as [n], as TensorFlow Serving's own examples do."""
+    """Return an input of shape [n] as [n, 1].
+
+    TensorFlow Serving's examples send it so.
+    """
     single = len(tensor.shape) == 1 and not spec.open and spec.shape[1:] == (1,)
     return dataclasses.replace(tensor, shape=(*tensor.shape, 1)) if single else tensor
 
 
 def _without_column(tensor: Tensor) -> Tensor:
-    """Return an output of one value a row as an array of values."""
+    """Return an output of one value per row as a flat array."""
     single = len(tensor.shape) == 2 and tensor.shape[1] == 1
     return dataclasses.replace(tensor, shape=tensor.shape[:1]) if single else tensor
 
@@ -360,7 +366,10 @@ def _is_named(value: Any) -> bool:
 
 
 def _column(spec: TensorSpec, values: Any) -> Tensor:
-    """Parse nested values of an input; unlike in OIP, the nesting gives the shape and must be rectangular."""
+    """Parse nested values of an input.
+
+    Unlike in OIP, the nesting gives the shape and must be rectangular.
+    """
     location = f"input {spec.name!r}"
     if spec.datatype in _NOT_IN_JSON:
         raise ApiError(
@@ -402,7 +411,7 @@ def _text(value: Any, location: str) -> bytes:
 
 
 def _to_values(tensor: Tensor) -> Any:
-    """Return nested lists; FP32 in the shortest decimal form that reads back as the same FP32."""
+    """Return nested lists, FP32 in its shortest exact form."""
     if tensor.datatype in _NOT_IN_JSON:
         text = (
             f"output {tensor.name!r} is {tensor.datatype}, which this API cannot send"

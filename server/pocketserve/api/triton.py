@@ -1,4 +1,4 @@
-"""Triton's further extensions: shared memory, tracing and logging. None is offered here.
+"""Triton's other extensions: none is offered.
 
 Triton's clients clean up before they begin: status and unregistering of all regions are answered as if there were none.
 """

@@ -1,4 +1,4 @@
-"""The page's way in: a one-time ticket, and what it is changed for (``docs/web.md``)."""
+"""Tickets and sessions of the web page (``docs/web.md``)."""
 
 from __future__ import annotations
 

@@ -1,1 +1,4 @@
-"""Runs models: who may run when, on what, and what stays in memory. Policy is pure; the clock is injected."""
+"""Runs models: scheduling, devices and memory.
+
+Policies are pure; the clock is injected.
+"""

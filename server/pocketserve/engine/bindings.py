@@ -1,4 +1,4 @@
-"""The names and specs that callers see, over those that a session uses.
+"""Maps public tensor names and specs to a session's.
 
 A manifest may give a tensor a friendlier name, and a TFLite signature does too; any of the names is accepted.
 """
@@ -28,7 +28,10 @@ class Bindings(NamedTuple):
 def bind_specs(
     actual: Sequence[TensorSpec], declared: Sequence[TensorSpec], direction: str
 ) -> Bindings:
-    """Match what a manifest declares, in any order, with a model's tensors; raise ModelLoadError if none fits."""
+    """Match a manifest's tensors with the model's, in any order.
+
+    Raises ModelLoadError if one does not fit.
+    """
     renamed: dict[str, TensorSpec] = {}
     for position, spec in enumerate(declared):
         own = _find(actual, spec, position, len(declared))
@@ -57,7 +60,7 @@ def bind_specs(
 def _find(
     actual: Sequence[TensorSpec], spec: TensorSpec, position: int, count: int
 ) -> TensorSpec | None:
-    """Return the tensor that a manifest means: the one of that name, else of that alias, else the one in that place."""
+    """Find a declared tensor by name, by alias, or by position."""
     for candidate in actual:
         if spec.name == candidate.name:
             return candidate

@@ -1,4 +1,4 @@
-"""The life of models: loaded on first use or on request, held while in use, unloaded when idle or when room is needed.
+"""Loads models on demand, and unloads idle ones.
 
 This is what requests meet. What each version stands at is in `lifecycle/state.py`, opening it in `lifecycle/loader.py`,
 who must go for it in `budget.py`, and what happens while nobody asks in `lifecycle/reaper.py`.
@@ -112,7 +112,9 @@ class Engine:
         deadline: float,
         cancellation: Cancellation | None = None,
     ) -> AbstractContextManager[ModelHandle]:
-        """Hold a version for one request, loading it first where needed. It is not unloaded meanwhile.
+        """Hold a version for one request; load it if necessary.
+
+        It is not unloaded meanwhile.
 
         Args:
             deadline, cancellation: end the wait for a load that another request has begun.
@@ -131,7 +133,9 @@ class Engine:
         replaces: str | None = None,
         in_background: bool = False,
     ) -> None:
-        """Load a version now. A loaded one is loaded anew and swapped in; requests that hold the old one finish on it.
+        """Load or reload a version now.
+
+        Requests that hold the old one finish on it.
 
         Args:
             replaces: another version, which is not unloaded to make room for this one.
@@ -163,13 +167,15 @@ class Engine:
         self._reaper.start()
 
     def trim(self, name: str, version: str) -> None:
-        """Unload others if a version and all that is loaded beside it take more than the memory budget."""
+        """Unload others if this version exceeds the memory budget."""
         with self._lock:
             closing = self._budget.evict_beside((name, version))
         close_all(*closing)
 
     def unload(self, name: str, version: str, deadline: float) -> None:
-        """Stop serving a version until it is loaded again. Requests that hold it finish.
+        """Stop serving a version until it is loaded again.
+
+        Requests that hold it finish.
 
         Raises:
             ApiError: DEADLINE_EXCEEDED when it was being loaded all the time.
@@ -182,7 +188,7 @@ class Engine:
         close_all(closing)
 
     def reset(self, name: str, version: str) -> None:
-        """Allow the next request to load a version again that was unloaded, or that failed."""
+        """Let the next request load a stopped or failed version."""
         with self._lock:
             record = self._table.ensure((name, version))
             if record.state in (State.STOPPED, State.FAILED):
@@ -194,7 +200,7 @@ class Engine:
             return {name for (name, _), _, _ in self._table.loaded()}
 
     def versions_of(self, name: str) -> list[str]:
-        """Versions of a model that were ever asked for, whether their files are still there or not."""
+        """Return all requested versions of a model, even deleted ones."""
         with self._lock:
             return [version for model, version in self._by_key if model == name]
 
@@ -204,7 +210,7 @@ class Engine:
         return record.state if record is not None else State.ON_DEMAND
 
     def failure(self, name: str, version: str) -> str | None:
-        """Return why the last attempt to load a version failed, as long as nothing changed since."""
+        """Return why the last load failed, unless something changed since."""
         record = self._by_key.get((name, version))
         return (
             record.error.message
@@ -213,7 +219,7 @@ class Engine:
         )
 
     def record(self, name: str, version: str) -> VersionRecord:
-        """Return all that is known of a version; it stays the same one for good."""
+        """Return a version's record, which is permanent."""
         with self._lock:
             return self._table.ensure((name, version))
 
@@ -236,7 +242,7 @@ class Engine:
         return self._budget.used()
 
     def sweep(self) -> float | None:
-        """Unload what has been idle for its keep-alive time, give up idle sequences, follow the cores and the battery.
+        """Unload idle versions, drop idle sequences, and check cores and battery.
 
         Returns:
             The clock's time of the next expiry; None when nothing can expire.
@@ -249,12 +255,12 @@ class Engine:
         return len(self._watch.usable_cores())
 
     def check_power(self) -> None:
-        """Have the reaper look at the battery if it is time, for a request that gets no further than here."""
+        """Have the reaper check the battery if it is time."""
         if self._power.due(self._clock()):
             self._reaper.wake()
 
     def close(self) -> None:
-        """Unload everything; requests that hold a version finish on it."""
+        """Unload everything; requests that hold a version finish."""
         with self._lock:
             self._table.closed = True
             closing = [detach(record) for record in self._by_key.values()]
@@ -268,7 +274,9 @@ class Engine:
         deadline: float,
         cancellation: Cancellation | None,
     ) -> ModelHandle:
-        """Return what :meth:`use` does at its start, for the one caller whose time counts; :meth:`release` ends it.
+        """Acquire a handle without the context manager (hot path).
+
+        Release it with :meth:`release`.
 
         Raises:
             ApiError: as :meth:`use`.
@@ -322,7 +330,7 @@ class Engine:
         close_all(*closing)
 
     def outdated_versions(self, entry: ModelEntry) -> list[VersionEntry]:
-        """Return the loaded versions of a model whose files have changed since, and were not tried yet."""
+        """Return loaded versions whose changed files were not tried yet."""
         with self._lock:
             listed = self._table.loaded()
         outdated = []
@@ -343,7 +351,7 @@ class Engine:
         entry: ModelEntry,
         version: VersionEntry,
     ) -> bool:
-        """Mark a loaded version as outdated, or not, by comparing its files with those that it was loaded from."""
+        """Update whether a loaded version's files have changed."""
         now = fingerprint(entry, version)
         if now == running.fingerprint:
             running.outdated = False
@@ -357,7 +365,7 @@ class Engine:
         return running.outdated
 
     def acquire_loaded(self, record: VersionRecord) -> ModelHandle | None:
-        """Hold a version without waiting; None where it has to be loaded first."""
+        """Acquire a loaded version without waiting; None if not loaded."""
         with self._lock:
             handle = record.running
             if handle is None or self._table.closed:
@@ -366,12 +374,15 @@ class Engine:
             return handle
 
     def open_sequences(self, name: str, version: str) -> int:
-        """Return how many sequences are open on a loaded version."""
+        """Return the number of open sequences of a version."""
         handle = self.running(name, version)
         return handle.open_sequences if handle is not None else 0
 
     def can_be_tried(self, entry: ModelEntry, version: VersionEntry) -> bool:
-        """Return whether loading a version may succeed: it was not unloaded, and has changed since it failed."""
+        """Return whether loading a version may succeed.
+
+        It was not unloaded, and has changed since it failed.
+        """
         record = self._by_key.get((entry.name, version.name))
         if record is None or record.state in (
             State.ON_DEMAND,
@@ -401,7 +412,7 @@ class Engine:
             raise error.copy()
 
     def release(self, running: ModelHandle) -> None:
-        """Give back what :meth:`acquire` gave."""
+        """Release a handle from :meth:`acquire`."""
         with self._lock:
             running.users -= 1
             now = running.last_used = self._clock()

@@ -1,4 +1,4 @@
-"""The interface of a model, from which programs that ask it are written, and the fingerprint that tells of a change."""
+"""A model's interface for generated clients, with a fingerprint."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FINGERPRINT_DIGITS = 32  # hexadecimal ones: 128 bits
 
 
 def describe_interface(model: LoadedModel) -> dict[str, Any]:
-    """Return what ``GET /v2/models/NAME/interface`` answers.
+    """Return the content of ``GET /v2/models/NAME/interface``.
 
     ``calls`` are those of the task, each with the members of its entries; ``about`` is what people want to read in a
     comment. Neither counts for the fingerprint: a newer server may say more of the same model.
@@ -52,7 +52,7 @@ def describe_interface(model: LoadedModel) -> dict[str, Any]:
 
 
 def fingerprint_of(model: LoadedModel) -> str:
-    """Return a hash of all that callers of a model depend on: tensors, task, labels, and what stands in a row.
+    """Return a hash of everything that clients depend on.
 
     Neither the model's name nor its version counts: two versions that are asked alike have the same one.
     """

@@ -1,4 +1,4 @@
-"""The knowledge that one of several workers has of itself."""
+"""Identity of one worker process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""True counters of what each version did, as the Open Inference Protocol's statistics extension wants them.
+"""Counters per version, for the statistics extension.
 
 Times are monotonic nanoseconds. One lock per version is held for a few additions only.
 """
@@ -35,7 +35,7 @@ UNANSWERED = {
 
 
 class Timing(NamedTuple):
-    """Nanoseconds of one request's phases and the batch rows and runs it took."""
+    """Phases of one request in nanoseconds, with rows and runs."""
 
     queue_ns: int
     input_ns: int
@@ -60,7 +60,7 @@ class _Duration:
 
 @dataclass(slots=True)
 class _Runs:
-    """The number of answered requests, and the nanoseconds of each of their phases together."""
+    """The number of answered requests, and their total times."""
 
     count: int = 0
     queue_ns: int = 0
@@ -85,7 +85,7 @@ class _Runs:
 
 
 class Traffic:
-    """Count answers by transport, route and status, whatever the model; and tell how many connections are open.
+    """Counts responses by transport, route and status, and connections.
 
     Nothing that a caller sends is kept: a request that reached no route, or was not let in, counts for the route "".
     """
@@ -101,12 +101,15 @@ class Traffic:
         )
 
     def count(self, transport: str, route: Any, status: int) -> None:
-        """Count one answer; ``route`` is the dispatch table's, None for a request that reached none."""
+        """Count a response; ``route`` is None if none matched."""
         with self._lock:
             self._answers[transport, route, status] += 1
 
     def answers(self) -> list[tuple[tuple[str, str, str, int], int]]:
-        """Return transport, method, route's pattern and status, and how often, in a fixed order."""
+        """Return counts by transport, method, pattern and status.
+
+        The order is fixed.
+        """
         with self._lock:
             answers = list(self._answers.items())
         return sorted(
@@ -124,7 +127,7 @@ class Traffic:
 
 
 class VersionStatistics:
-    """Counters of one version. They survive unloading and loading again."""
+    """Counters of one version, which survive reloads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -141,7 +144,7 @@ class VersionStatistics:
 
     @property
     def runs(self) -> _Runs:
-        """Return all requests that were answered: added up for whoever asks, not for each request."""
+        """Return the totals of all answered requests."""
         with self._lock:
             return self._sum()
 
@@ -168,13 +171,13 @@ class VersionStatistics:
 
     @property
     def last_inference_ms(self) -> int:
-        """Return when the last request was answered, as an epoch time; 0 when none was."""
+        """Return the epoch time of the last answer in ms, or 0."""
         return int(self._last_inference_s * 1000)
 
     def record_success(
         self, timing: tuple[int, int, int, int, int, int, int | None]
     ) -> None:
-        """Count a request that was answered, from the fields of its :class:`Timing`."""
+        """Count an answered request, from its :class:`Timing` fields."""
         queue_ns, input_ns, infer_ns, output_ns, rows, executions, batch = timing
         size = rows if batch is None else batch
         whole_ns = queue_ns + input_ns + infer_ns + output_ns
@@ -193,14 +196,17 @@ class VersionStatistics:
             )  # an epoch time for people, never used to compute
 
     def _runs_of(self, size: int) -> _Runs:
-        """Return the counters of a batch size that was not seen before; 0 is a request that another one led."""
+        """Return new counters for a batch size.
+
+        0 stands for requests that another one led.
+        """
         if not size or len(self.batches) >= MAX_BATCH_SIZES:
             return self._other_runs
         batch = self.batches[size] = _Runs()
         return batch
 
     def latency_classes(self) -> list[tuple[str, int]]:
-        """Return answered requests by seconds, as Prometheus wants them: each class holds those before it."""
+        """Return answered requests by latency, cumulative as in Prometheus."""
         with self._lock:
             counts = list(accumulate(self.latencies))
         return list(
@@ -220,7 +226,7 @@ class VersionStatistics:
                 self.loads.add(ns)
 
     def record_failure(self, ns: int, code: ErrorCode | None = None) -> None:
-        """Count a request that reached the model's name but was not answered with a result."""
+        """Count a failed request."""
         with self._lock:
             self.fail.add(ns)
             if code in UNANSWERED:

@@ -1,1 +1,1 @@
-"""The way of a request to a loaded model: call, validate, compile, run, respond. There is no other."""
+"""The only way from a request to a loaded model."""

@@ -1,4 +1,4 @@
-"""The raw input that a model's task takes, and the inputs that a request has."""
+"""The raw input that a task accepts."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Accepted(NamedTuple):
 
     @property
     def objects(self) -> list[tuple[str, ...]]:
-        """Return the keys of each JSON object that the task takes."""
+        """Return the keys of each JSON object that the task accepts."""
         objects: list[tuple[str, ...]] = []
         for kind in self.kinds:
             objects.extend(TEXT_KEYS.get(kind, ()))
@@ -76,5 +76,8 @@ def accepted_by(task: Task, input_names: Collection[str]) -> Accepted:
 
 
 def field_name(name: str) -> str:
-    """Return a field's name without the brackets that some libraries write behind names of lists."""
+    """Return a field's name without trailing brackets.
+
+    Some libraries add them to names of lists.
+    """
     return name.removesuffix("[]")

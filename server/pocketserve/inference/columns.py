@@ -18,7 +18,10 @@ from pocketserve_wire import DATATYPES, ApiError, ErrorCode, Tensor
 
 
 def matrix_features(task: Task, bound: Bindings) -> list[str]:
-    """Return the names of a matrix's columns; none where the model takes something else, or they have no names."""
+    """Return the names of a matrix's columns.
+
+    Empty if the input is no matrix or its columns have no names.
+    """
     specs = bound.specs
     if (
         len(specs) != 1
@@ -32,7 +35,9 @@ def matrix_features(task: Task, bound: Bindings) -> list[str]:
 def join_columns(
     tensors: Sequence[Tensor], bound: Bindings, task: Task
 ) -> Sequence[Tensor]:
-    """Return one matrix in place of a tensor for each feature; other tensors are returned as they are.
+    """Return one matrix for tensors that are named by features.
+
+    Other tensors are returned unchanged.
 
     Raises:
         ApiError: INVALID_REQUEST for a feature too many or too few; INVALID_TENSOR for columns of different lengths.
@@ -72,7 +77,9 @@ def rows_of_objects(rows: Sequence[Any], features: Sequence[str]) -> list[list[A
 def rows_of_columns(
     columns: Mapping[str, Any], features: Sequence[str]
 ) -> list[list[Any]]:
-    """Return lists of values by feature name as rows in the model's order; a single value is a row of its own.
+    """Return lists of values by feature name as rows.
+
+    The rows are in the model's order. A single value is a row.
 
     Raises:
         ApiError: INVALID_REQUEST, INVALID_TENSOR.

@@ -59,7 +59,10 @@ def inputs_of_form(
 
 
 def _is_parameter(part: FormPart, accepted: Accepted) -> bool:
-    """Return whether a field is a request parameter; the task's own keys go first."""
+    """Return whether a field is a request parameter.
+
+    The task's own keys take precedence.
+    """
     return (
         not part.is_file
         and part.name in parameters.NAMES
@@ -87,7 +90,7 @@ def _raw(part: FormPart, hints: Hints) -> RawInput:
 def _files(
     parts: Sequence[FormPart], accepted: Accepted, hints: Hints, options: AnswerOptions
 ) -> RawInputs:
-    """Return one input for each file, which a field may hold in base64."""
+    """Return one input per file; fields may hold base64."""
     if len(parts) > MAX_INPUTS:
         raise invalid_input(
             f"the form has {len(parts)} files, the limit is {MAX_INPUTS}; send them in parts"
@@ -103,7 +106,10 @@ def _files(
 
 
 def _rows(parts: Sequence[FormPart], hints: Hints, options: AnswerOptions) -> RawInputs:
-    """Return fields by feature name as CSV; a name that comes again begins the next row."""
+    """Return fields by feature name as CSV.
+
+    A repeated name begins the next row.
+    """
     columns: dict[str, list[str]] = {}
     for part in parts:
         if part.is_file:
@@ -142,7 +148,7 @@ def _tensors(
 def _object(
     parts: Sequence[FormPart], accepted: Accepted, hints: Hints, options: AnswerOptions
 ) -> RawInputs:
-    """Return fields, and files of text, as the JSON object that the task takes."""
+    """Return fields and text files as a JSON object for the task."""
     values: dict[str, list[Any]] = {}
     for part in parts:
         name = field_name(part.name)
@@ -168,7 +174,7 @@ def _object(
 
 
 def _items(text: str) -> list[Any]:
-    """Return the items of a field: a number, a title, or a JSON list of them."""
+    """Return a field's items: a number, a title, or a JSON list."""
     stripped = text.strip()
     if stripped.startswith("["):
         try:

@@ -1,4 +1,4 @@
-"""Forms as ``curl -F``, FormData and HTTP libraries send them: ``multipart/form-data``.
+"""``multipart/form-data``, as sent by curl, FormData and HTTP libraries.
 
 Source: RFC 7578, and RFC 2046 for the delimiters.
 """

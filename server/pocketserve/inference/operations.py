@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Operation(Protocol):
-    """A checked request: how to run the model for it, and how to respond.
+    """A checked request: how to run the model and how to respond.
 
     Attributes:
         signature: the entry point; None for the default.
@@ -38,7 +38,7 @@ class Operation(Protocol):
         ...
 
     def run(self, session: Session, arrays: Arrays | None) -> Any:
-        """Run the model on inputs that can be batched, or on the operation's own."""
+        """Run the model on batchable inputs, or on the operation's."""
         ...
 
     def respond(self, result: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The payloads of requests, and the answer to raw input."""
+"""Payloads of requests, and the answer to raw input."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ class TensorPayload(NamedTuple):
 
 
 class EncodedPayload(NamedTuple):
-    """A body whose JSON part is known; the result is an :class:`~pocketserve_wire.oip.EncodedBody`.
+    """A body whose JSON part is known.
+
+    The result is an :class:`~pocketserve_wire.oip.EncodedBody`.
 
     Attributes:
         template: of this body; it asks for raw tensors only.
@@ -50,7 +52,7 @@ class RawInput(NamedTuple):
 
 
 class FormPart(NamedTuple):
-    """A field or file of a form, or one of several raw inputs.
+    """A form's field or file, or one of several raw inputs.
 
     Attributes:
         name: empty where the protocol has none.
@@ -65,7 +67,9 @@ class FormPart(NamedTuple):
 
 
 class RawPayload(NamedTuple):
-    """Raw input for the model's task; the result is a :class:`Prediction`.
+    """Raw input for the model's task.
+
+    The result is a :class:`Prediction`.
 
     Attributes:
         parameters: the protocol's own, of which those of a sequence count.
@@ -83,7 +87,7 @@ Payload = TensorPayload | EncodedPayload | RawPayload
 
 
 def media_of(task: Task) -> str:
-    """Return the kind of file that a task takes, ``picture`` or ``sound``; empty for other tasks."""
+    """Return the media that a task takes: ``picture``, ``sound`` or none."""
     media: str = getattr(task, "media", "")
     return media
 

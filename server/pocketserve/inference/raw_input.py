@@ -1,4 +1,4 @@
-"""Raw input as other programs send it: forms, files in base64, JSON under another name.
+"""Raw input in other programs' formats: forms, base64, other JSON.
 
 A plain file or document is handed to the task as it is, see ``payload.is_direct_input``.
 """
@@ -78,14 +78,14 @@ def read_raw_inputs(
 
 
 def _untyped(hints: Hints) -> Hints:
-    """Return hints without the type of the JSON that a file came in."""
+    """Return hints without the content type of the enclosing JSON."""
     return hints._replace(content_type="")
 
 
 def _encoded_files(
     body: memoryview, accepted: Accepted
 ) -> tuple[list[bytes], bool] | None:
-    """Return the files of a JSON document or data URL; None where the body is neither."""
+    """Return the files in a JSON document or data URL, if any."""
     start = bytes(body[:64]).lstrip(b" \t\r\n")
     if start[: len(DATA_URL)].lower() == DATA_URL.encode():
         return [decode_file(_decode_ascii(body), f"the {accepted.media}")], False
@@ -111,7 +111,10 @@ def _decode_ascii(body: memoryview) -> str:
 
 
 def _is_task_object(body: memoryview, accepted: Accepted) -> bool:
-    """Return whether a body is exactly a JSON object that the task takes: ``fetch`` types strings as text."""
+    """Return whether a body is a JSON object for the task.
+
+    ``fetch`` labels strings as text.
+    """
     objects = accepted.objects
     if not objects or bytes(body[:64]).lstrip(b" \t\r\n")[:1] != b"{":
         return False
@@ -133,7 +136,7 @@ def _is_input(value: Any) -> bool:
 
 
 def urlencoded_fields(body: memoryview, accepted: Accepted) -> list[FormPart]:
-    """Return the fields of a urlencoded form; none where the body is no form of the task's keys.
+    """Return the fields of a urlencoded form, if any match.
 
     ``curl -d`` sends every text under this type, so a form must name one of the task's keys.
 

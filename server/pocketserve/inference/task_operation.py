@@ -1,4 +1,4 @@
-"""Run a model's task on raw input: one run, or several on one session."""
+"""Runs of a model's task on raw input."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ class TaskOperation:
         return inputs
 
     def _count_runs(self, steps: Sequence[Inputs]) -> None:
-        """Set the rows and runs of the request, and its inputs if they can be batched.
+        """Set rows and runs, and the inputs if they can be batched.
 
         Raises:
             ApiError: INVALID_REQUEST for a step of a sequence that takes several runs.
@@ -269,7 +269,7 @@ class TaskOperation:
             raise
 
     def respond(self, result: Any) -> Prediction:
-        """Return the labelled answer, and the annotated picture if requested."""
+        """Return the labelled answer, with an annotated picture if requested."""
         results = result if isinstance(result, list) else [result]
         if self._is_list:
             return self._respond_to_list(results)
@@ -326,7 +326,7 @@ class TaskOperation:
     def _task_outputs(
         self, results: Sequence[Mapping[str, Array]], item: PreparedInput
     ) -> list[Arrays]:
-        """Return the outputs of an input's runs by the names that tasks use.
+        """Return the outputs of an input's runs by public name.
 
         Where real numbers were sent, real numbers are returned.
         """
@@ -362,7 +362,7 @@ class TaskOperation:
         return TaskEntries(answer, {})
 
     def _annotate(self, runs: list[Arrays], entries: Answer) -> bytes | None:
-        """Return the picture with the answer drawn on it, if the task can draw."""
+        """Return the annotated picture, if the task can draw."""
         task = self._handle.model.task
         if not isinstance(task, Annotator):
             return None
@@ -399,7 +399,7 @@ def _prepare_tensors(task: Task, source: RawInput) -> Prepared:
 
 
 def _numbered(per_input: Sequence[Answer]) -> Answer:
-    """Return the entries of all inputs, each with the number of its input from 0."""
+    """Return the entries of all inputs, with input numbers from 0."""
     entries: Answer = []
     for number, answer in enumerate(per_input):
         for entry in answer:

@@ -112,7 +112,7 @@ class TensorOperation:
         return joined
 
     def run(self, session: Session, arrays: Arrays | None) -> dict[str, Array]:
-        """Run the model; do nothing if the request only ends a sequence."""
+        """Run the model, unless the request only ends a sequence."""
         if self._closes:
             return {}
         if self.sequence is not None:
@@ -267,7 +267,7 @@ def output_tensor(
 def _classes(
     output: BoundOutput, array: Array, labels: Sequence[str], batched: bool
 ) -> Tensor:
-    """Return BYTES ``value:index[:label]``, best first, ties in order, NaN last."""
+    """Return BYTES ``value:index[:label]``, best first; ties in order, NaN last."""
     requested = output.requested
     if array.dtype.kind not in "iuf":
         fault = f"classification needs numbers, not {output.spec.datatype}"

@@ -1,1 +1,1 @@
-"""Transports translate between bytes on a connection and the interface in ``pocketserve.api``; nothing else."""
+"""Transports, which only translate between bytes and ``pocketserve.api``."""

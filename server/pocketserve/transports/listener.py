@@ -17,7 +17,11 @@ log = logging.getLogger(__name__)
 
 
 class PortTakenError(Exception):
-    """The port cannot be had; the text says which and what to do. ``busy_port`` is one that somebody else has."""
+    """The port is not available.
+
+    The text says which one, and the way out. ``busy_port`` is set if another program
+    has it.
+    """
 
     def __init__(self, text: str, busy_port: int | None = None) -> None:
         super().__init__(text)
@@ -25,7 +29,9 @@ class PortTakenError(Exception):
 
 
 def listen(host: str, port: int, option: str, wait: float = 0.0) -> socket.socket:
-    """Return a TCP socket that listens, and does not block; PortTakenError where the address cannot be bound.
+    """Return a non-blocking listening TCP socket.
+
+    Raises PortTakenError if the address cannot be bound.
 
     Args:
         port: 0 takes any free one.
@@ -53,7 +59,9 @@ def listen(host: str, port: int, option: str, wait: float = 0.0) -> socket.socke
 
 
 def affordable(maximum: int, share: float, setting: str) -> int:
-    """Return how many connections the system's limit on open files allows, at most ``maximum``.
+    """Return the connections allowed by the limit on open files.
+
+    At most ``maximum``.
 
     Args:
         share: of the remaining files, the part for this transport.

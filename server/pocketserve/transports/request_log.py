@@ -1,4 +1,4 @@
-"""A line in the log for each request: what was asked, how it ended and how long that took; never what was sent."""
+"""The request log: one line per request, without any content."""
 
 from __future__ import annotations
 
@@ -35,12 +35,15 @@ _SAFE = "/:@!$&'()*+,;=-._~"  # RFC 3986, section 3.3: what stands in a path as 
 
 
 def read_request_id(text: str | None) -> str:
-    """Return the id in an ``X-Request-Id`` header; empty where there is none that may be repeated."""
+    """Return the id in an ``X-Request-Id`` header; empty if invalid."""
     return text if text is not None and _REQUEST_ID.fullmatch(text) else ""
 
 
 def read_trace_id(text: str | None) -> str:
-    """Return the trace in a ``traceparent`` header (W3C Trace Context); empty where there is none."""
+    """Return the trace id in a ``traceparent`` header; empty if invalid.
+
+    See W3C Trace Context.
+    """
     match = _TRACE_PARENT.fullmatch(text) if text is not None else None
     return match[1] if match is not None else ""
 
@@ -98,7 +101,10 @@ class RequestLog:
         log.info(line, fields)
 
     def _has_room(self, second: int) -> bool:
-        """Return whether one more request without the token gets a line; tell how many got none."""
+        """Return whether an unauthenticated request gets a line.
+
+        Log the number of omitted lines.
+        """
         with self._lock:
             left_out = 0
             if second != self._second:
@@ -112,6 +118,9 @@ class RequestLog:
 
 
 def _path_text(path: bytes, status: int) -> str:
-    """Return a path for the log; of what was refused, long segments are cut: they may be tokens."""
+    """Return a path for the log.
+
+    Long segments of rejected paths are cut: they may be tokens.
+    """
     text = quote(path[:MAX_PATH], _SAFE)
     return (_LONG_SEGMENT.sub(r"\1...", text) if status >= 400 else text) or "-"

@@ -1,1 +1,1 @@
-"""The device: cores, battery, power, and other programs run within bounds."""
+"""The device: cores, battery, power, and child programs."""

@@ -1,4 +1,4 @@
-"""Readings of the battery: the kernel's files where they may be read, else Termux's program.
+"""Battery readings, from kernel files or Termux's program.
 
 The program may hang for good and may start others: it is asked rarely, and never by a thread that a request waits for.
 """
@@ -23,7 +23,10 @@ SANE_PERCENT = (0.0, 100.0)
 
 
 class Reading(NamedTuple):
-    """A reading of the battery; None is not known. Percent, whether it has a charger, and °C."""
+    """A battery reading: percent, whether charging, and °C.
+
+    None means unknown.
+    """
 
     charge: float | None = None
     charging: bool | None = None
@@ -31,7 +34,10 @@ class Reading(NamedTuple):
 
 
 class Battery:
-    """The device's battery. ``program`` is what to ask where the files say nothing; None where it is not installed."""
+    """The device's battery.
+
+    ``program`` is called if the files have no data; None if it is not installed.
+    """
 
     def __init__(
         self,
@@ -48,11 +54,14 @@ class Battery:
 
     @property
     def tells_nothing(self) -> bool:
-        """Return whether there is nothing here to look at, now or later."""
+        """Return whether no battery can be read, now or later."""
         return not self._supplies and not self._zones and self.program is None
 
     def read_files(self) -> Reading:
-        """Return what the kernel's files say, in well below a millisecond; most devices hide some from apps."""
+        """Return the kernel's values; most devices hide some from apps.
+
+        This takes well below a millisecond.
+        """
         percents = (
             _sane(_number(folder / "capacity"), *SANE_PERCENT)
             for folder in self._supplies
@@ -83,7 +92,7 @@ class Battery:
         )
 
     def ask_program(self) -> Reading | None:
-        """Return what Termux's program says; None if it says nothing within its time. Waits up to five seconds."""
+        """Return the values from Termux's program; None after five seconds."""
         # Late: a server that need not ask holds no code for it.
         from pocketserve.engine.device.programs import run_program
 
@@ -101,7 +110,7 @@ class Battery:
             os.close(stopped)
 
     def give_up(self) -> None:
-        """End the program if it runs, and start it no more: it must not outlive the server."""
+        """Stop the program for good: it must not outlive the server."""
         with self._lock:
             self._given_up = True
             self._close_stop()
@@ -113,7 +122,7 @@ class Battery:
 
 
 def read_status(text: str) -> Reading | None:
-    """Read the output of ``termux-battery-status``; None unless it is what it should be."""
+    """Parse the output of ``termux-battery-status``; None if invalid."""
     try:
         status = json.loads(text)
     except (ValueError, RecursionError):
@@ -129,14 +138,20 @@ def read_status(text: str) -> Reading | None:
 
 
 def _sane(value: object, low: float, high: float) -> float | None:
-    """Return a number between two limits; None for anything else, such as the -1 of a device that does not know."""
+    """Return a number within limits, else None.
+
+    Devices report -1, for example, for an unknown value.
+    """
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if low <= value <= high else None
 
 
 def _find_program(name: str) -> str | None:
-    """Find a program in the folders of ``PATH``; ``shutil.which`` would load three compressors with it."""
+    """Find a program in ``PATH``.
+
+    ``shutil.which`` would import three compressors.
+    """
     paths = (os.path.join(folder, name) for folder in os.get_exec_path())
     return next(
         (path for path in paths if os.path.isfile(path) and os.access(path, os.X_OK)),
@@ -145,7 +160,7 @@ def _find_program(name: str) -> str | None:
 
 
 def _batteries(folder: Path) -> list[Path]:
-    """List the device's own batteries, not those of a mouse or a pen."""
+    """List the device's own batteries, not those of peripherals."""
     return [
         supply
         for supply in _listed(folder, "", MAX_SUPPLIES)
@@ -154,7 +169,10 @@ def _batteries(folder: Path) -> list[Path]:
 
 
 def _battery_zones(folder: Path) -> list[Path]:
-    """List thermal zones of batteries. A processor's is hot whenever it works: it says nothing of the device."""
+    """List the thermal zones of batteries.
+
+    A processor's is hot under any load.
+    """
     zones = _listed(folder, "thermal_zone", MAX_ZONES)
     return [zone for zone in zones if _read(zone / "type").lower().startswith("batt")]
 

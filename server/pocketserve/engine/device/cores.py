@@ -1,4 +1,4 @@
-"""The part of the device that this process may use now: its cores, the fast ones among them, and memory."""
+"""The cores and memory that this process may use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ FAST_SHARE = 0.7
 
 
 def usable_cores() -> list[int]:
-    """Return the cores this process may run on now; Android shrinks the set for background apps.
+    """Return the usable cores.
+
+    Android shrinks the set for background apps.
 
     The main thread's set is asked, whichever thread asks: 0 would mean the calling thread, and a thread may be bound.
     """
@@ -29,7 +31,7 @@ def usable_cores() -> list[int]:
 
 
 def top_speed_khz(core: int, root: Path | None = None) -> int | None:
-    """Return a core's highest clock in kHz; None where the system does not tell.
+    """Return a core's highest clock in kHz, None if unknown.
 
     ``scaling_max_freq`` is not used: some devices forbid reading it.
     """
@@ -43,7 +45,10 @@ def top_speed_khz(core: int, root: Path | None = None) -> int | None:
 def count_fast(
     cores: Iterable[int], speed: Callable[[int], int | None] = top_speed_khz
 ) -> int:
-    """Return how many of the cores are fast ones; all of them when no speed is known. At least 1."""
+    """Return the number of fast cores, at least 1.
+
+    All of them if no speed is known.
+    """
     listed = list(cores)
     speeds = [kilohertz for core in listed if (kilohertz := speed(core)) is not None]
     if len(speeds) < len(listed) or not speeds:
@@ -52,7 +57,7 @@ def count_fast(
 
 
 class CoreWatch:
-    """Follows the cores that this process may use, and whether power is low, which halves them.
+    """Tracks the usable cores and low power, which halves them.
 
     Android takes cores away from an app in the background and gives them back later.
     """
@@ -65,7 +70,7 @@ class CoreWatch:
         self._fitted = usable_cores(), power.low
 
     def follow(self) -> bool:
-        """Look again; return whether anything has changed since the last time."""
+        """Update the cores; return whether anything has changed."""
         before, self._fitted = self._fitted, (self.usable_cores(), self.power.low)
         return self._fitted != before
 
@@ -89,12 +94,15 @@ class CoreWatch:
 
 
 def available_memory() -> int:
-    """Return bytes of memory that can be had without swapping; a cautious 1 GiB where the system does not tell."""
+    """Return the bytes of available memory; 1 GiB if unknown."""
     return readable_memory() or 2**30
 
 
 def readable_memory(meminfo: Path | None = None) -> int | None:
-    """Return as :func:`available_memory`, or None; Android lets apps read this file of ``/proc``, unlike others."""
+    """Return the bytes of available memory, None if unknown.
+
+    Android lets apps read this file of ``/proc``, unlike others.
+    """
     try:
         content = (meminfo or system.root() / "proc/meminfo").read_text()
     except (OSError, ValueError):

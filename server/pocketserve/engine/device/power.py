@@ -1,4 +1,4 @@
-"""Low power: when the battery is low or hot, fewer cores are used and background work is refused.
+"""Low power: fewer cores, and no background work.
 
 Nobody looks at an idle server's battery: looking is due with the requests that come a minute or more after the last
 look, and is done behind their backs (see docs/adr/0021-low-power.md).
@@ -39,7 +39,10 @@ END_S = 2.0
 def reasons_for(
     reading: Reading, before: frozenset[str], low_battery: float, hot_battery: float
 ) -> frozenset[str]:
-    """Return why power is low. A reason so far ends some way beyond its limit only; a limit of 0 is never reached."""
+    """Return why power is low.
+
+    Reasons persist until well beyond their limit. A limit of 0 is never reached.
+    """
     lowest = low_battery + (CHARGED_BY if BATTERY in before else 0.0)
     hottest = hot_battery - (COOLED_BY if HEAT in before else 0.0)
     reasons = set()
@@ -56,7 +59,7 @@ def reasons_for(
 
 
 class PowerWatch:
-    """Knows whether power is low, and when it is time to look again.
+    """Tracks low power, and when to check again.
 
     Args:
         mode: ``auto`` looks at the battery, ``on`` and ``off`` do as they say.
@@ -99,7 +102,10 @@ class PowerWatch:
         return now >= self._due
 
     def look(self) -> None:
-        """Look at the battery if it is time. What may take longer is left to a thread that ends with its answer."""
+        """Check the battery if it is time.
+
+        Slow programs run on a separate thread.
+        """
         with self._lock:
             now = self._clock()
             if now < self._due:
@@ -161,7 +167,10 @@ class PowerWatch:
             self.on_change()
 
     def close(self) -> None:
-        """Look no more, and end a program that is being asked. Waits two seconds at most."""
+        """Stop checking, and end a running program.
+
+        Waits two seconds at most.
+        """
         with self._lock:
             self._due = math.inf
             battery, asker = self._battery, self._asker
@@ -171,7 +180,7 @@ class PowerWatch:
             asker.join(END_S)
 
     def describe(self) -> str:
-        """Return why power is low, in words; empty when it is not."""
+        """Return why power is low; empty if it is not."""
         words = {ASKED: "the setting low_power is on"}
         if self.reading is not None:
             words[BATTERY] = f"the battery is at {self.reading.charge or 0:.0f} %"
@@ -181,7 +190,7 @@ class PowerWatch:
         )
 
     def refuse_background(self) -> None:
-        """Refuse a request that can wait: raise LOW_POWER while power is low."""
+        """Raise LOW_POWER for background requests while power is low."""
         reason, now = self.describe(), self._clock()
         if not reason or (ASKED not in self.reasons and now - self._read_at > STALE_S):
             return

@@ -1,4 +1,4 @@
-"""Processes that others have started: who started them, what they take, and how they end."""
+"""Processes of others: parents, memory use and termination."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def stat_fields(pid: int) -> list[str]:
-    """Return what ``/proc/PID/stat`` says behind the name: state, parent, group, session and more (proc(5)).
+    """Return the fields of ``/proc/PID/stat`` after the name.
+
+    State, parent, group, session and more, see proc(5).
 
     Raises:
         OSError: there is no such process any more.
@@ -31,7 +33,7 @@ def stat_fields(pid: int) -> list[str]:
 
 
 def descendants_of(pid: int) -> list[int]:
-    """Return the processes that one has started, and those that they have."""
+    """Return the direct and indirect children of a process."""
     children: dict[int, list[int]] = defaultdict(list)
     for other in all_processes():
         try:
@@ -45,12 +47,12 @@ def descendants_of(pid: int) -> list[int]:
 
 
 def all_processes() -> list[int]:
-    """Return the ids of all processes that the system shows; none where it shows no ``/proc``."""
+    """Return the ids of all visible processes; none without ``/proc``."""
     return [int(path.name) for path in Path("/proc").glob("[0-9]*")]
 
 
 def end_session(process: subprocess.Popen[bytes]) -> None:
-    """End a process that leads a session of its own, and whatever it started in it."""
+    """End a session leader and all processes of its session."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
@@ -59,7 +61,9 @@ def end_session(process: subprocess.Popen[bytes]) -> None:
 
 
 def bind_to(parent: int, *, adopt: bool = False) -> bool:
-    """End this process when the thread that started it ends; False if it has ended already.
+    """End this process with its parent thread.
+
+    Return False if the parent has ended already.
 
     Where the system knows no such thing (it is Linux's, and so Android's), nothing happens.
 
@@ -81,7 +85,10 @@ def bind_to(parent: int, *, adopt: bool = False) -> bool:
 
 
 def signal_name(exit_code: int) -> str:
-    """Return the name of the signal that ended a process, from its negative exit code; a number where it has none."""
+    """Return the name of the signal in a negative exit code.
+
+    A number if it has no name.
+    """
     return next(
         (entry.name for entry in signal.Signals if entry == -exit_code),
         f"signal {-exit_code}",

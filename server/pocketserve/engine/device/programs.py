@@ -1,4 +1,4 @@
-"""Other programs, run within bounds: none of them can hold up whoever asks, print without end or stay behind."""
+"""Child programs with bounded time and output."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ END_GRACE_S = 1.0
 
 
 class Outcome(NamedTuple):
-    """The end of a program. ``code`` is negative for a signal, and None where it was not there or had to be ended."""
+    """The end of a program.
+
+    ``code`` is negative for a signal; None if it was missing or had to be killed.
+    """
 
     code: int | None
     output: str
@@ -29,7 +32,9 @@ def run_program(
     environ: Mapping[str, str] | None = None,
     stop: int | None = None,
 ) -> Outcome:
-    """Run a program and end it, with all that it started, when its time is over. Never raises, never waits longer.
+    """Run a program until it ends or its time is over.
+
+    All its children end with it. Never raises.
 
     Args:
         timeout: seconds; about one more passes until a program that had to be ended is gone.
@@ -63,7 +68,10 @@ def run_program(
 def _read_until(
     process: subprocess.Popen[bytes], deadline: float, stop: int | None
 ) -> bytes:
-    """Return what it prints until its end, or the time's, cut off if need be; raise TimeoutExpired to stop it."""
+    """Return the output until its end or the deadline.
+
+    Raises TimeoutExpired to stop the program.
+    """
     assert process.stdout is not None
     output = bytearray()
     with selectors.DefaultSelector() as selector:

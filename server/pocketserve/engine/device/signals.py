@@ -1,4 +1,4 @@
-"""Ends of commands by signals: tidily, as if they had failed, with nothing left behind."""
+"""Clean termination of commands by signals."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SAME_WISH_S: Final = 2.0  # a signal that comes sooner says nothing new, and mus
 
 
 class _Postponed:
-    """The state of :func:`uninterrupted`: a block runs; a signal came in it."""
+    """The state of :func:`uninterrupted`."""
 
     active = False
     pending = False
@@ -23,7 +23,9 @@ class _Postponed:
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Put the end by a signal off until the block is over, in which a process or folder is made and becomes known.
+    """Delay termination by a signal until the block ends.
+
+    For blocks that create a process or folder and register it.
 
     Signals are heard on the main thread only: on others the block changes nothing.
     """
@@ -42,7 +44,9 @@ def uninterrupted() -> Iterator[None]:
 
 @contextlib.contextmanager
 def tidy_end() -> Iterator[None]:
-    """End on SIGTERM and a terminal that closes as on Ctrl-C: by KeyboardInterrupt, so that all blocks tidy up.
+    """Raise KeyboardInterrupt on SIGTERM and SIGHUP, as on Ctrl-C.
+
+    So all blocks clean up.
 
     SIGTERM alone would leave temporary folders, with tokens in them, and child processes behind. What is ignored
     already, as under ``nohup``, stays ignored.

@@ -1,1 +1,1 @@
-"""The life of a version: loaded, held while in use, unloaded when idle or when memory is needed."""
+"""The life of a version: loading, use, unloading."""

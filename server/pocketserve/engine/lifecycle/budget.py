@@ -1,4 +1,4 @@
-"""Keeping all loaded models within the memory that they may hold together."""
+"""Keeps all loaded models within the memory budget."""
 
 from __future__ import annotations
 
@@ -43,13 +43,16 @@ class Budget:
         self._clock = clock
 
     def now(self) -> int:
-        """Return bytes that all loaded versions may hold now: never more than half of what is left on top."""
+        """Return the bytes that all loaded versions may use now.
+
+        At most half of the rest is used on top.
+        """
         if self._available is None:
             return self.size
         return min(self.size, self.used() + self._available() // 2)
 
     def used(self) -> int:
-        """Return bytes that all loaded versions are thought to hold."""
+        """Return the estimated bytes of all loaded versions."""
         with self._table.lock:
             return sum(resident.size for resident in self._table.residents())
 
@@ -60,7 +63,7 @@ class Budget:
         deadline: float,
         former: VersionKey | None = None,
     ) -> None:
-        """Evict what must go for a load, and reserve its bytes until it is done.
+        """Evict versions for a load, and reserve its bytes.
 
         A version that it replaces (``former``) does not count: both are in memory for a moment.
 
@@ -83,7 +86,10 @@ class Budget:
         close_all(*closing)
 
     def has_room_for_copy(self, key: VersionKey) -> bool:
-        """Return whether a loaded version may be in memory twice, and nothing else goes for it. Wants the lock."""
+        """Return whether a second copy fits without evictions.
+
+        Requires the lock.
+        """
         running = self._table.by_key[key].running
         return (
             running is not None
@@ -93,7 +99,10 @@ class Budget:
     def evict_beside(
         self, key: VersionKey, former: VersionKey | None = None
     ) -> list[ModelHandle | None]:
-        """Make others go for a model that turned out larger than its file. Wants the lock; returns what to close."""
+        """Evict others for a model that is larger than its file.
+
+        Requires the lock; returns the handles to close.
+        """
         running = self._table.by_key[key].running
         size = running.model.memory_bytes if running is not None else 0
         return [

@@ -1,4 +1,4 @@
-"""A budget of bytes for what requests prepare: pictures while they are decoded, JSON while it is read.
+"""A memory budget for decoding pictures and JSON.
 
 Each request alone is within its limits; many at a time are not, and a phone ends the process that takes too much.
 """
@@ -15,7 +15,7 @@ CHECK_S = 0.05  # how often a request that waits asks whether its answer is stil
 
 
 class ByteBudget:
-    """A number of bytes that requests share; who finds no room waits, first come, first served.
+    """Bytes shared by requests, first come, first served.
 
     When a large holder ends, memory that it has freed goes back to the system.
     """
@@ -32,7 +32,9 @@ class ByteBudget:
         return self._reserved
 
     def acquire(self, count: int, check: Callable[[], None]) -> int:
-        """Take bytes, and return how many; a request that alone exceeds the budget takes all of it.
+        """Acquire bytes; return their number.
+
+        A request larger than the budget takes all of it.
 
         ``check`` is called before each wait, and raises once nobody wants the answer.
         """
@@ -53,7 +55,7 @@ class ByteBudget:
         return count
 
     def release(self, count: int) -> None:
-        """Give back what :meth:`acquire` returned."""
+        """Release the bytes that :meth:`acquire` returned."""
         with self._changed:
             self._reserved -= count
             self._changed.notify_all()

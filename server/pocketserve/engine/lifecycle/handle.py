@@ -1,4 +1,4 @@
-"""A loaded version as requests hold it: the model, the queue in front of it, and its sequences."""
+"""A loaded version with its queue and sequences."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def always() -> bool:
 
 
 class EngineOptions(NamedTuple):
-    """The settings that the engine needs; see the settings table for their meaning.
+    """The engine's settings; see the settings table.
 
     ``is_alone`` says whether every request reaches this process: elsewhere a sequence would miss steps.
     """
@@ -42,7 +42,7 @@ class EngineOptions(NamedTuple):
 
 @dataclass(slots=True, eq=False, repr=False)
 class ModelHandle:
-    """A loaded version with its queue, as requests hold it."""
+    """A loaded version with its queue, held by requests."""
 
     model: LoadedModel
     queue: ModelQueue
@@ -61,18 +61,18 @@ class ModelHandle:
 
     @property
     def open_sequences(self) -> int:
-        """Return how many sequences would lose their state with it."""
+        """Return the number of open sequences."""
         return len(self.sequences) if self.sequences is not None else 0
 
     @property
     def memory_bytes(self) -> int:
-        """Return what it is thought to hold: the model, and what its open sequences have of their own."""
+        """Return the estimated bytes of model and open sequences."""
         return self.model.memory_bytes + (
             self.sequences.memory_bytes if self.sequences is not None else 0
         )
 
     def close(self) -> None:
-        """Close the sequences and the model, which nobody uses any more."""
+        """Close the sequences and the model."""
         if self.sequences is not None:
             self.sequences.close()
         self.model.close()
@@ -84,7 +84,7 @@ def open_handle(
     scheduler: Scheduler,
     clock: Callable[[], float],
 ) -> ModelHandle:
-    """Put a queue in front of a model that was just loaded."""
+    """Create the queue of a newly loaded model."""
     manifest = model.entry.manifest
     queue_limit = manifest.queue_limit or options.queue_limit
     # A manifest that demands batching need not be shown that it pays.
@@ -105,7 +105,7 @@ def open_handle(
 
 
 def _batcher(model: LoadedModel, options: EngineOptions) -> RowBatcher | None:
-    """Return what runs several requests of a model as one; None where that cannot be or is not wanted."""
+    """Return the batcher of a model; None if batching is off or impossible."""
     manifest = model.entry.manifest
     enabled = options.batching if manifest.batching is None else manifest.batching
     maximum = manifest.max_batch or options.max_batch

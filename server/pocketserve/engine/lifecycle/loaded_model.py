@@ -1,4 +1,4 @@
-"""From a repository entry to a model that can run: sessions, bindings, task."""
+"""Builds a runnable model from a repository entry."""
 
 from __future__ import annotations
 
@@ -62,7 +62,10 @@ class LoadedModel:
 
     @property
     def shown_outputs(self) -> Bindings:
-        """Return the same for descriptions: what the file does not tell is shown as the runs so far gave it."""
+        """Return the outputs for descriptions.
+
+        Unknown shapes are shown as the runs so far produced them.
+        """
         bound = self.outputs
         learned = {
             spec.name: spec
@@ -84,7 +87,7 @@ class LoadedModel:
 
     @property
     def resettable(self) -> bool:
-        """Return whether the model keeps state inside itself from run to run."""
+        """Return whether sessions keep state between runs."""
         return isinstance(self.sessions[0], ResettableSession)
 
     @property
@@ -94,7 +97,10 @@ class LoadedModel:
 
     @property
     def optional_inputs(self) -> frozenset[str]:
-        """Return the names of inputs that the server fills in: fixed ones, and the state of a model with a memory."""
+        """Return the inputs that the server fills in.
+
+        These are fixed inputs and state.
+        """
         own_names = self.inputs.by_name
         return frozenset(
             spec.name
@@ -104,15 +110,18 @@ class LoadedModel:
 
     @property
     def fixed_threads(self) -> bool:
-        """Return whether opening it again with another number of threads would change nothing."""
+        """Return whether the number of threads has no effect."""
         return getattr(runtime_for(self.version.format), "fixed_threads", False)
 
     def open_session(self) -> Session:
-        """Open one more session, for a sequence that needs its own; the caller closes it."""
+        """Open a session for a sequence; the client closes it."""
         return self.open_with(self.threads)
 
     def open_with(self, threads: int) -> Session:
-        """Open one more session, with so many threads, of the very bytes that were loaded, or raise MODEL_FAILED."""
+        """Open a session with some threads, of the loaded bytes.
+
+        Raises MODEL_FAILED.
+        """
         with _load_errors(self.entry, self.version):
             if self.snapshot is None:
                 raise ModelLoadError("it was unloaded meanwhile")
@@ -127,7 +136,10 @@ class LoadedModel:
                 raise ModelLoadError(str(error)) from error
 
     def reopen(self, threads: int) -> LoadedModel:
-        """Return the same files with sessions for another number of threads, or raise MODEL_FAILED."""
+        """Return a copy with sessions for another number of threads.
+
+        Raises MODEL_FAILED.
+        """
         sessions = [self.open_with(threads) for _ in self.sessions]
         return dataclasses.replace(
             self,
@@ -139,7 +151,10 @@ class LoadedModel:
         )
 
     def close(self) -> None:
-        """Close every session, and drop the copy unless sessions for another number of threads use it."""
+        """Close all sessions, and drop the files' copy.
+
+        Sessions for another number of threads may still use it.
+        """
         for session in self.sessions:
             session.close()
         self.sessions = ()
@@ -210,7 +225,7 @@ def load_model(
 
 @contextmanager
 def _load_errors(entry: ModelEntry, version: VersionEntry) -> Iterator[None]:
-    """Raise what goes wrong inside as an ApiError that names the model."""
+    """Convert load errors to an ApiError that names the model."""
     try:
         yield
     except ApiError:

@@ -1,4 +1,4 @@
-"""The choice of models that stay in memory, as pure decisions, and the calls that give memory back."""
+"""Eviction policy, and returning memory to the system."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ _GLIBC_MOST_KEPT = 64 * 2**20
 
 
 class Resident(NamedTuple):
-    """A loaded version as the policy sees it. One in use is never chosen."""
+    """A loaded version as the policy sees it.
+
+    One in use is never chosen.
+    """
 
     key: object
     size: int
@@ -39,7 +42,10 @@ class Resident(NamedTuple):
 def choose_evictions(
     residents: Sequence[Resident], required: int, budget: int
 ) -> list[object] | None:
-    """Return the keys of the least recently used versions whose removal makes room; None where none makes enough."""
+    """Return the least recently used versions to evict.
+
+    None if evicting all does not suffice.
+    """
     held_bytes = sum(resident.size for resident in residents)
     victims: list[object] = []
     for resident in sorted(residents, key=lambda r: r.last_used):
@@ -52,7 +58,7 @@ def choose_evictions(
 
 
 def expired_keys(residents: Sequence[Resident], now: float) -> list[object]:
-    """Return the versions that have been idle for their whole keep-alive time."""
+    """Return the versions that exceeded their keep-alive time."""
     return [
         r.key
         for r in residents
@@ -61,7 +67,7 @@ def expired_keys(residents: Sequence[Resident], now: float) -> list[object]:
 
 
 def next_expiry(residents: Sequence[Resident], now: float) -> float | None:
-    """Return the earliest clock time at which a version may expire; None when none ever does.
+    """Return the earliest possible expiry, None if there is none.
 
     One that is in use cannot expire before it was idle for its whole keep-alive time from now on.
     """
@@ -77,7 +83,7 @@ def next_expiry(residents: Sequence[Resident], now: float) -> float | None:
 
 @contextmanager
 def trimming(library: Any = None) -> Iterator[None]:
-    """Give memory that is freed inside back to the system, and what Python and the C library keep for later, too.
+    """Return freed memory to the system during and after the block.
 
     glibc keeps up to 64 MiB at the end of each thread's heap, where its ``malloc_trim`` does not reach: those go as
     they are freed. Android's allocator has one call for all. Other C libraries have none.
@@ -91,12 +97,12 @@ def trimming(library: Any = None) -> Iterator[None]:
 
 
 def trim_on_free(library: Any = None) -> None:
-    """Have the C library give back what is freed from now on; :func:`trim` ends that."""
+    """Have the C library return freed memory until :func:`trim`."""
     _keep(library or _c_library(), 0)
 
 
 def trim(library: Any = None) -> None:
-    """Give back what the C library has kept until now, of other threads' heaps all but the end; let it keep again."""
+    """Return memory that the C library has kept."""
     library = library or _c_library()
     if hasattr(library, "malloc_trim"):
         trim_on_free(library)
@@ -118,7 +124,10 @@ def _c_library() -> Any:
 
 
 def _keep(library: Any, maximum: int) -> None:
-    """Have glibc keep so many bytes at the end of a heap. Its own rules for both numbers end with the first call."""
+    """Set the bytes that glibc keeps at the end of a heap.
+
+    The first call disables glibc's own rules.
+    """
     if hasattr(library, "malloc_trim") and hasattr(library, "mallopt"):
         library.mallopt(
             _MMAP_THRESHOLD, _GLIBC_MOST_KEPT // 2

@@ -1,4 +1,4 @@
-"""The thread that unloads what is idle, and follows the cores and the battery."""
+"""The thread that unloads idle models and checks cores and battery."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOOK_S = 1.0  # how often requests look whether cores or power have changed; an 
 
 
 class Reaper:
-    """A sleeping thread, from the first load on; it wakes only when something may expire or has changed."""
+    """A thread that sleeps until something may expire or has changed."""
 
     def __init__(
         self,
@@ -40,7 +40,10 @@ class Reaper:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the thread, if it does not run yet. It ends once the table is closed and it is notified."""
+        """Start the thread if it is not running.
+
+        It ends once the table is closed and it is notified.
+        """
         with self._table.lock:
             if self._thread is not None or self._table.closed:
                 return
@@ -62,7 +65,9 @@ class Reaper:
             self._table.changed.notify_all()
 
     def wake_if_due(self, running: ModelHandle, now: float) -> None:
-        """Wake it if a sequence expires before it would wake, or cores or power changed; looked at once a second.
+        """Wake the thread early if something is due.
+
+        That is a sequence's expiry or, once a second, cores and power.
 
         Wants the lock.
         """
@@ -77,7 +82,7 @@ class Reaper:
             self._table.changed.notify_all()
 
     def sweep(self) -> float | None:
-        """Do what is done when it wakes; see :meth:`pocketserve.engine.engine.Engine.sweep`."""
+        """Do the thread's work, see :meth:`pocketserve.engine.engine.Engine.sweep`."""
         self._loader.rescan()
         self._loader.fit_threads()
         with self._table.lock:

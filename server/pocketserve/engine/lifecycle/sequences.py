@@ -35,7 +35,9 @@ SequenceKey = tuple[str, int | str]  # the owner, and the id that it chose
 
 @dataclass(frozen=True, slots=True)
 class SequenceStep:
-    """The sequence parameters of one request. An ``id`` of 0 or "" means that it belongs to none.
+    """A request's sequence parameters.
+
+    An ``id`` of 0 or "" means no sequence.
 
     ``owner`` is the identity of the client's token: clients with tokens of their own may choose the same id.
     """
@@ -47,7 +49,7 @@ class SequenceStep:
 
     @property
     def key(self) -> SequenceKey:
-        """Return the key of the sequence among all clients' sequences."""
+        """Return the sequence's key, unique over all clients."""
         return self.owner, self.id
 
 
@@ -71,7 +73,10 @@ class Sequence:
 
     @property
     def memory_bytes(self) -> int:
-        """Return what it holds beside the model. Looked at while its steps may run, so each is read once."""
+        """Return the sequence's bytes beside the model.
+
+        Its steps may run meanwhile, so each value is read once.
+        """
         session, state = self.session, self.state
         return (session.memory_bytes if session is not None else 0) + sum(
             array.nbytes for array in state.values()
@@ -79,7 +84,10 @@ class Sequence:
 
 
 def read_step(parameters: Mapping[str, Any], owner: str = "") -> SequenceStep | None:
-    """Return the sequence parameters of a request, None without; raise INVALID_PARAMETER for bad ones."""
+    """Parse a request's sequence parameters; None without any.
+
+    Raises INVALID_PARAMETER.
+    """
     number = parameters.get("sequence_id", 0)
     start, end = (
         parameters.get(name, False) for name in ("sequence_start", "sequence_end")
@@ -119,7 +127,7 @@ class SequenceTable:
 
     @property
     def memory_bytes(self) -> int:
-        """Return what the open sequences hold: their sessions, or their arrays.
+        """Return the bytes of all open sequences.
 
         Asked under the engine's lock, so that it does not wait for ours, under which sessions are closed.
         """
@@ -129,11 +137,13 @@ class SequenceTable:
 
     @property
     def has_sessions(self) -> bool:
-        """Return whether each sequence has a session of its own."""
+        """Return whether each sequence has its own session."""
         return self.open_session is not None
 
     def enter(self, step: SequenceStep, entry: QueueEntry) -> Sequence:
-        """Add a request to its sequence, a fresh one if it starts one; :meth:`leave` ends that.
+        """Add a request to its sequence, or start one.
+
+        End it with :meth:`leave`.
 
         Raises:
             ApiError: INVALID_REQUEST when it continues a sequence that is not open (any more); QUEUE_FULL when it
@@ -155,7 +165,10 @@ class SequenceTable:
         return sequence
 
     def queue_of(self, sequence: Sequence) -> ModelQueue:
-        """Return the queue of a sequence's own session, opened by its first step, or raise MODEL_FAILED."""
+        """Return the queue of a sequence's own session.
+
+        Its first step opens the session; raises MODEL_FAILED.
+        """
         assert self.open_session is not None
         with sequence.opening:
             if sequence.queue is None:
@@ -167,7 +180,7 @@ class SequenceTable:
             return sequence.queue
 
     def _find(self, step: SequenceStep, dropped: list[Sequence]) -> Sequence:
-        """Take the request's sequence, or a new one, out of the table; fill in what has to go for it."""
+        """Find or create the request's sequence; list evictions."""
         sequence = self._sequences.get(step.key)
         name = f"sequence {str(step.id)[:64]!r}"
         if sequence is None and not step.start:
@@ -190,7 +203,7 @@ class SequenceTable:
     def leave(
         self, step: SequenceStep, sequence: Sequence, entry: QueueEntry, *, failed: bool
     ) -> None:
-        """Note that a request has ended; the last one of a sequence closes it.
+        """Note the end of a request; the last one closes the sequence.
 
         So does one that failed after the model had begun on it: nobody knows the state that is left.
         """
@@ -208,12 +221,12 @@ class SequenceTable:
             self.queue.scheduler.start_waiting()  # the next step may have waited for this one only
 
     def sweep(self) -> None:
-        """Give up what nobody used for too long."""
+        """Close idle sequences."""
         with self._lock:
             _close_all(self._drop_idle())
 
     def next_expiry(self) -> float | None:
-        """Return the earliest clock time at which a sequence may be given up; None when none is open.
+        """Return the earliest expiry of a sequence, None without any.
 
         Asked under the engine's lock, as :attr:`memory_bytes`.
         """
@@ -225,7 +238,7 @@ class SequenceTable:
         return min(ends, default=None)
 
     def close(self) -> None:
-        """Give up every sequence; those with a request under way are closed by it."""
+        """Close all sequences; busy ones are closed by their request."""
         with self._lock:
             _close_all(
                 [
@@ -246,7 +259,7 @@ class SequenceTable:
         return [self._sequences.pop(key) for key in expired]
 
     def _make_room(self) -> list[Sequence]:
-        """Drop the sequence that was idle longest; those with a request under way stay."""
+        """Drop the longest idle sequence that is not in use."""
         if len(self._sequences) < self.maximum:
             return []
         for key, item in self._sequences.items():

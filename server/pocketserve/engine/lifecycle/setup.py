@@ -1,4 +1,4 @@
-"""Set up what a model has beside its session: bindings, task, state. A trial sets it up as the server does."""
+"""Builds bindings, task and state of a model, also in trials."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pocketserve_wire import ApiError
 
 
 class Setup(NamedTuple):
-    """All that a model's files decide and a session does not hold."""
+    """Everything that a model's files decide, without sessions."""
 
     entry_points: Mapping[
         str | None, tuple[Bindings, Bindings]
@@ -49,7 +49,10 @@ def set_up(
     max_image_pixels: int,
     source: ModelSource,
 ) -> Setup:
-    """Read metadata, labels and tokenizers, and choose the task; raise ModelLoadError if one does not fit."""
+    """Read metadata, labels and tokenizers, and choose the task.
+
+    Raises ModelLoadError.
+    """
     points = _entry_points(session, entry.manifest)
     inputs, outputs = points[None]
     facts = read_facts(entry, version, session, max_image_pixels, source)
@@ -73,7 +76,10 @@ def read_facts(
     max_image_pixels: int,
     source: ModelSource,
 ) -> ModelFacts:
-    """Return all that a task may look at; ModelLoadError if the manifest's tensors do not fit."""
+    """Return the facts for choosing a task.
+
+    Raises ModelLoadError if the manifest's tensors do not fit.
+    """
     inputs, outputs = _entry_points(session, entry.manifest)[None]
     properties = properties_of(version._replace(path=source.path), session)
     shapes = inputs.specs, outputs.specs
@@ -138,7 +144,7 @@ def _feedback(entry: ModelEntry, inputs: Bindings, outputs: Bindings) -> dict[st
 
 
 def _fixed_inputs(entry: ModelEntry, inputs: Bindings) -> dict[str, Array]:
-    """Return the values of the manifest's ``[fixed_inputs]``, by the session's own names."""
+    """Return the manifest's ``[fixed_inputs]`` by session names."""
     fixed: dict[str, Array] = {}
     for name, value in entry.manifest.fixed_inputs.items():
         if name not in inputs.by_name:
@@ -160,7 +166,7 @@ def _fixed_inputs(entry: ModelEntry, inputs: Bindings) -> dict[str, Array]:
 
 
 def _first_state(entry: ModelEntry, inputs: Bindings) -> dict[str, Array]:
-    """Return zeros for the inputs of the manifest's feedback, by the session's own names."""
+    """Return zeros for the feedback inputs by session names."""
     state = entry.manifest.state
     first: dict[str, Array] = {}
     for input_name in state.feedback:

@@ -1,4 +1,4 @@
-"""The state of every version, loaded or not, and the one lock under which that is decided.
+"""The state of every version, under one lock.
 
 Opening and closing models happens outside of the lock: what is to be closed is handed back for :func:`close_all`.
 """
@@ -26,7 +26,10 @@ VersionKey = tuple[str, str]  # a model's name and its version's
 
 
 class State(Enum):
-    """The state of a version. ON_DEMAND will be loaded by its first request; STOPPED was unloaded on request."""
+    """The state of a version.
+
+    ON_DEMAND: its first request loads it. STOPPED: it was unloaded.
+    """
 
     ON_DEMAND = "on demand"
     LOADING = "loading"
@@ -36,7 +39,10 @@ class State(Enum):
 
 
 class Event(Enum):
-    """An event in the life of a version. LOAD_DEFERRED: the load may be tried again at once, so nothing is decided."""
+    """An event in the life of a version.
+
+    LOAD_DEFERRED: the load may be retried at once.
+    """
 
     LOAD_STARTED = "load started"
     LOADED = "loaded"
@@ -66,7 +72,7 @@ TRANSITIONS: Mapping[tuple[State, Event], State] = {
 
 @dataclass(slots=True, eq=False, repr=False)
 class VersionRecord:
-    """All that is known of one version, loaded or not."""
+    """Everything known about one version, loaded or not."""
 
     state: State = State.ON_DEMAND  # changed by ``apply`` alone
     before: State = State.ON_DEMAND  # the state in which the load under way began
@@ -81,7 +87,10 @@ class VersionRecord:
     statistics: VersionStatistics = field(default_factory=VersionStatistics)
 
     def apply(self, event: Event, error: ApiError | None = None) -> None:
-        """Change the state, or raise RuntimeError if that is not possible; keep why a load failed. Wants the lock."""
+        """Apply an event; raise RuntimeError for an invalid one.
+
+        Keeps why a load failed. Requires the lock.
+        """
         deferred = self.state is State.LOADING and event is Event.LOAD_DEFERRED
         state = self.before if deferred else TRANSITIONS.get((self.state, event))
         if state is None:
@@ -99,7 +108,7 @@ class VersionRecord:
 
 
 class VersionTable:
-    """The records of all versions that were ever asked for.
+    """The records of all requested versions.
 
     While a version is LOADING, only the thread that loads it changes its record. All methods want the lock.
 
@@ -118,7 +127,7 @@ class VersionTable:
         self._clock = clock
 
     def ensure(self, key: VersionKey) -> VersionRecord:
-        """Return a version's record, made when it is asked for the first time."""
+        """Return a version's record, creating it on first use."""
         record = self.by_key.get(key)
         return (
             record
@@ -132,7 +141,10 @@ class VersionTable:
         deadline: float,
         cancellation: Cancellation | None = None,
     ) -> None:
-        """Wait, without the lock, while another thread loads a version; raise DEADLINE_EXCEEDED or CANCELLED."""
+        """Wait for another thread's load, releasing the lock.
+
+        Raises DEADLINE_EXCEEDED or CANCELLED.
+        """
         if record.state is not State.LOADING:
             return
         with waking(cancellation, self.changed):
@@ -147,7 +159,7 @@ class VersionTable:
                     raise ApiError(ErrorCode.DEADLINE_EXCEEDED, text)
 
     def loaded(self) -> list[tuple[VersionKey, VersionRecord, ModelHandle]]:
-        """Return the versions that are loaded now, in the order in which they were first asked for."""
+        """Return the loaded versions in order of first use."""
         return [
             (key, record, record.running)
             for key, record in self.by_key.items()
@@ -155,7 +167,7 @@ class VersionTable:
         ]
 
     def residents(self) -> list[memory.Resident]:
-        """Return what is loaded, as the memory policy sees it."""
+        """Return the loaded versions for the memory policy."""
         return [
             # One that is being loaded anew counts as in use: its record belongs to the thread that loads it.
             memory.Resident(
@@ -169,7 +181,10 @@ class VersionTable:
         ]
 
     def evict(self, key: object, reason: str) -> ModelHandle | None:
-        """Unload a version until its next request, for a reason that is logged; return what to close."""
+        """Unload a version until its next request; return handles to close.
+
+        The reason is logged.
+        """
         record = self.by_key[key]  # type: ignore[index]  # the policy hands back the keys it was given
         record.apply(Event.EVICTED)
         log.info("unloading %s/%s: %s", *key, reason)  # type: ignore[misc]
@@ -177,7 +192,7 @@ class VersionTable:
 
 
 def detach(record: VersionRecord) -> ModelHandle | None:
-    """Take the loaded version out of its record; return it when nobody holds it, so that it can be closed."""
+    """Detach the loaded version; return it if it can be closed."""
     handle, record.running = record.running, None
     if handle is None:
         return None
@@ -200,7 +215,10 @@ def retire_unless_in_sequence(handle: ModelHandle | None) -> bool:
 
 
 def close_all(*closing: ModelHandle | None) -> None:
-    """Close versions that were detached, and give their memory back to the system. Not to be called under the lock."""
+    """Close detached versions and return their memory.
+
+    Not under the lock.
+    """
     retired_handles = [running for running in closing if running is not None]
     if not retired_handles:
         return

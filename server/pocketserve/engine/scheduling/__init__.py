@@ -1,1 +1,1 @@
-"""The order of requests: queues, batches, options, fair shares and cancellation."""
+"""Scheduling: queues, batches, options, fairness and cancellation."""

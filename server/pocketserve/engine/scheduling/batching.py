@@ -1,4 +1,4 @@
-"""Several waiting requests as one run of the model, where that gives each the answer it would have got alone.
+"""Runs several requests as one batch, if each gets its own answer.
 
 That a model's first dimension is free does not make it a batch: it may be time, or characters. So the first batches of
 a version are tried: the requests run one by one, as they would have anyway, and some of them once more together. Only
@@ -28,7 +28,7 @@ TRIALS = (2, 4, 8)
 
 
 class RowBatcher:
-    """Stacks requests along the first dimension and gives each its own rows back.
+    """Stacks requests along the first dimension and splits the outputs.
 
     Args:
         title: the version's name, for the log.
@@ -46,7 +46,10 @@ class RowBatcher:
         self._given_up = False
 
     def describe(self, entry: QueueEntry) -> tuple[Hashable | None, int, int]:
-        """Key, rows and bytes of a request; requests with the same key fit together, and None fits with nobody."""
+        """Return a request's batch key, rows and bytes.
+
+        Requests with equal keys fit together; None fits none.
+        """
         arrays = entry.arrays
         if self._given_up or not arrays or entry.signature not in self._signatures:
             return None, 1, 0
@@ -67,7 +70,7 @@ class RowBatcher:
     def run(
         self, session: Session, entries: Sequence[QueueEntry]
     ) -> tuple[list[Any], int]:
-        """Each request's outputs, or the exception that it ends with, and how often the model was run."""
+        """Return each request's outputs or exception, and the runs."""
         signature = entries[0].signature
         trial = self._trials.get(signature, 0)
         if self._given_up or trial < len(TRIALS):
@@ -89,7 +92,7 @@ class RowBatcher:
     def _try(
         self, session: Session, entries: Sequence[QueueEntry], outcomes: Sequence[Any]
     ) -> bool:
-        """Compare a batch with what its requests got alone; whether the comparison was made."""
+        """Compare a batch with single results; return whether it was possible."""
         signature = entries[0].signature
         inputs, alone = (
             [dict(entry.arrays or {}) for entry in entries],
@@ -129,7 +132,7 @@ class RowBatcher:
 def free_rows(
     entry_points: Mapping[str | None, tuple[Bindings, Bindings]],
 ) -> frozenset[str | None]:
-    """The entry points whose inputs, numbers all, leave their first dimension to the caller."""
+    """Return the entry points with numeric inputs of free first dimension."""
     return frozenset(
         name
         for name, (inputs, _) in entry_points.items()
@@ -142,7 +145,10 @@ def free_rows(
 
 
 def agrees(batched: Mapping[str, Array], alone: Mapping[str, Array]) -> bool:
-    """Return whether two runs gave the same: integers exactly, floats but for rounding in another order."""
+    """Return whether two results agree.
+
+    Integers exactly, floats except for rounding.
+    """
     return batched.keys() == alone.keys() and all(
         _close(batched[name], alone[name]) for name in alone
     )

@@ -1,4 +1,4 @@
-"""Cancellation of requests: a switch that a transport throws and the engine listens to."""
+"""Cancellation of requests by a transport."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ _LOCK = threading.Lock()
 
 
 class Cancellation:
-    """The cancel switch of one request: a transport throws it, and the queue that the request waits in listens.
+    """The cancel switch of one request.
+
+    A transport sets it; the request's queue listens.
 
     Thread-safe. Throwing it twice, or after the request has ended, does nothing.
 
@@ -28,7 +30,10 @@ class Cancellation:
         self._listener: Callable[[], None] | None = None
 
     def cancel(self) -> None:
-        """Throw the switch. Runs the listener on this thread; it must not block."""
+        """Cancel the request.
+
+        The listener runs on this thread and must not block.
+        """
         with _LOCK:
             if self.cancelled:
                 return
@@ -38,7 +43,10 @@ class Cancellation:
             listener()
 
     def listen(self, listener: Callable[[], None] | None) -> None:
-        """Set what is called on cancelling, at once when it has already happened; None forgets the one before."""
+        """Set the listener; call it at once if already cancelled.
+
+        None removes it.
+        """
         with _LOCK:
             if not self.cancelled:
                 self._listener = listener
@@ -77,7 +85,7 @@ def waking(
 
 
 def cancelled() -> ApiError:
-    """The answer to a request that its caller gave up."""
+    """Return the error for a cancelled request."""
     return ApiError(
         ErrorCode.CANCELLED,
         "the request was cancelled by its caller; the model was not run",

@@ -1,4 +1,4 @@
-"""A request in a model's queue: what it runs, and how it ends."""
+"""A request in a model's queue."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ Raises RuntimeError when the system has no thread."""
 
 
 class QueueEntry(Entry):
-    """A request, from its submission to a :class:`ModelQueue` to its end. It ends once.
+    """A request, from submission to its end.
+
+    It ends once.
 
     Args:
         execute: called with :meth:`begin` when the request may run and no thread of its own submits it.
@@ -86,9 +88,12 @@ class QueueEntry(Entry):
         return self.queue.run(self)
 
     def work(self, session: Session) -> Any:
-        """Run the model for this request alone, and return the result."""
+        """Run the model for this request alone."""
         raise NotImplementedError
 
     def end(self, outcome: Any) -> None:
-        """Take the result of the run; or why there is none: an ApiError, or what the run raised. It must not raise."""
+        """Handle the result, or the exception in its place.
+
+        It must not raise.
+        """
         raise NotImplementedError

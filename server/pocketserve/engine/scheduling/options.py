@@ -1,4 +1,4 @@
-"""Options of a request: how long it may wait, how urgent it is, and whether a newer one replaces it."""
+"""A request's deadline, priority and stream."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ DEFAULT_PRIORITY = 5
 
 
 class RequestOptions:
-    """The options of one request. Plain slots: one is made for every request.
+    """The options of one request.
+
+    Slots make creation cheap: every request has one.
 
     Attributes:
         deadline: monotonic seconds after which the model is not started on it any more.
@@ -48,7 +50,7 @@ class RequestOptions:
         self.owner = owner
 
     def check(self) -> None:
-        """Refuse to go on preparing for a run that nobody waits for, or that would not be started.
+        """Raise if the request was cancelled or its deadline has passed.
 
         Raises:
             ApiError: CANCELLED, DEADLINE_EXCEEDED.
@@ -72,7 +74,9 @@ def read_options(
     longest_wait: float,
     clock: Callable[[], float] = time.monotonic,
 ) -> RequestOptions:
-    """Return the options of a request with the parameters ``timeout`` (microseconds), ``priority`` and ``stream``.
+    """Parse the parameters ``timeout``, ``priority`` and ``stream``.
+
+    The timeout is in microseconds.
 
     Args:
         deadline: monotonic seconds, from the transport; the earliest limit counts.

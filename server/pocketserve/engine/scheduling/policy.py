@@ -1,4 +1,6 @@
-"""The rules of waiting, batching and fair sharing: no threads, no locks, no clock of their own.
+"""The policy of queueing, batching and fair sharing.
+
+It has no threads, locks or clock.
 
 Each :class:`EntryQueue` belongs to one set of sessions; all queues of an engine meet in one :class:`FairScheduler`.
 Time is an argument, so that a simulation drives the code of the server (`tests/engine/test_policy_simulation.py`).
@@ -55,12 +57,14 @@ class Entry:
 
     @property
     def blocked(self) -> bool:
-        """Return whether an earlier step of its sequence has not ended."""
+        """Return whether an earlier step of the sequence is unfinished."""
         return self.steps is not None and self.steps[0] is not self
 
 
 class BatchingAdvisor:
-    """Learn whether batching pays, by trying both: some models take several rows at once in no less time.
+    """Measures whether batching pays, by trying both ways.
+
+    Some models take as long for several rows one by one.
 
     One window of batches, one of single runs, then the better way for a long while, and again.
     """
@@ -99,7 +103,7 @@ class BatchingAdvisor:
 
 
 class Flow:
-    """The service that one model version has had; several queues may share one.
+    """The service time of one model version; several queues may share it.
 
     Attributes:
         service_time: seconds, brought up to date when it comes back after a rest.
@@ -161,7 +165,9 @@ class EntryQueue:
         rows: int = 1,
         size: int = 0,
     ) -> tuple[Entry, ErrorCode] | None:
-        """Add a request, and number it: a newer request of a stream takes over the number of the older one.
+        """Add a request and number it.
+
+        A newer request of a stream takes over the older one's number.
 
         Args:
             key: requests with the same one may run as one batch; None always runs alone.
@@ -219,7 +225,7 @@ class EntryQueue:
         return True
 
     def take(self, now: float) -> list[Entry]:
-        """Remove and return the entries to run next, as one batch; empty when none can be started."""
+        """Remove and return the next batch; empty if none can start."""
         first = self._choose(now)
         if first is None:
             return []
@@ -263,7 +269,7 @@ class EntryQueue:
 
 
 class FairScheduler:
-    """All queues of an engine and the slots that they share.
+    """All queues of an engine and their shared slots.
 
     Args:
         slots: runs at a time, over all queues. A flow gets one less, but at least one.
@@ -280,7 +286,7 @@ class FairScheduler:
         self._virtual_time = 0.0  # the service time of the flow that was started last
 
     def start(self, queue: EntryQueue) -> Any | None:
-        """Return an idle session for a request that has just come; None when it has to wait."""
+        """Return an idle session for a new request, None if it must wait."""
         busy = queue.flow.busy
         if (
             not queue.idle
@@ -305,7 +311,7 @@ class FairScheduler:
         return evicted
 
     def remove(self, queue: EntryQueue, entry: Entry) -> bool:
-        """Remove a request from its queue; return whether it was still waiting."""
+        """Remove a request; return whether it was still waiting."""
         removed = queue.remove(entry)
         if not queue.waiting:
             self.contenders.pop(queue, None)
@@ -319,7 +325,9 @@ class FairScheduler:
         entries: Sequence[Entry] = (),
         prepare_s: float = 0.0,
     ) -> None:
-        """Note that a run has ended. The caller asks :meth:`next` then, until there is none.
+        """Record the end of a run.
+
+        Call :meth:`next` afterwards until it returns None.
 
         Args:
             entries: those of the run that had waited for it.
@@ -337,7 +345,10 @@ class FairScheduler:
         queue.idle.append(session)
 
     def next(self, now: float) -> tuple[EntryQueue, Any, list[Entry]] | None:
-        """Return the next run: queue, session and entries; None when no slot is free or nobody can be started."""
+        """Return the next run: queue, session and entries.
+
+        None if no slot is free or no entry can start.
+        """
         passed_by: list[EntryQueue] = []
         while (queue := self._least_served(passed_by)) is not None:
             entries = queue.take(now)

@@ -1,4 +1,4 @@
-"""A model's queue: the sessions of one loaded version and the requests that wait for them.
+"""A model's queue: its sessions and waiting requests.
 
 A request that finds a session idle is run by the thread that submits it. Otherwise it waits here, without a thread,
 until a session is given to it, its deadline passes, its caller cancels it, or another request replaces it. `policy.py`
@@ -42,18 +42,21 @@ class Batcher(Protocol):
     max_rows: int
 
     def describe(self, entry: QueueEntry) -> tuple[Hashable | None, int, int]:
-        """Return a request's batch key (None: it runs alone), its rows and bytes."""
+        """Return a request's batch key, rows and bytes.
+
+        None as key: it runs alone.
+        """
         ...
 
     def run(
         self, session: Session, entries: Sequence[QueueEntry]
     ) -> tuple[list[Any], int]:
-        """Return each request's result, or the exception that it ends with, and how often the model was run."""
+        """Return each request's result or exception, and the runs."""
         ...
 
 
 class Scheduler:
-    """The lock and the slots that all queues of an engine share, and the thread that ends requests at their deadline.
+    """The lock and slots shared by all queues, and the deadline thread.
 
     Args:
         slots: runs at a time.
@@ -73,12 +76,15 @@ class Scheduler:
         self._thread: threading.Thread | None = None
 
     def resize(self, slots: int) -> None:
-        """Change how many runs there may be at a time; :meth:`start_waiting` follows, under no other lock."""
+        """Change the number of concurrent runs.
+
+        Call :meth:`start_waiting` afterwards, under no other lock.
+        """
         with self.lock:
             self.policy.slots = slots
 
     def start_waiting(self) -> None:
-        """Have requests begun that wait although they need not any more."""
+        """Start requests that no longer need to wait."""
         with self.lock:
             leaders = self._next_runs()
         for leader in _begin(leaders):
@@ -92,7 +98,7 @@ class Scheduler:
         rows: int,
         size: int,
     ) -> Session | None:
-        """Add a request to a queue, unless a session has become idle meanwhile: then it is returned.
+        """Add a request to a queue, or return a session that became idle.
 
         Raises:
             ApiError: QUEUE_FULL or SUPERSEDED for this request; another that has to go for it is failed.
@@ -117,7 +123,7 @@ class Scheduler:
         return None
 
     def remove(self, queue: EntryQueue, entry: QueueEntry) -> bool:
-        """Remove a request from its queue; return whether it was still waiting."""
+        """Remove a request from its queue; return whether it was waiting."""
         with self.lock:
             return self.policy.remove(queue, entry)
 
@@ -129,7 +135,7 @@ class Scheduler:
         entries: Sequence[Entry] = (),
         prepare_s: float = 0.0,
     ) -> list[QueueEntry]:
-        """Note that a run of these entries has ended, and give its session and slot to whoever is next.
+        """Record the end of a run, and assign its session and slot.
 
         Returns:
             Those who lead the next runs; the caller has each begun.
@@ -160,7 +166,10 @@ class Scheduler:
     # Deadlines
 
     def _set_alarm(self, deadline: float) -> None:
-        """Have the thread look at that time. The alarm stays when that request is run in time, as nearly all are."""
+        """Have the thread check at this time.
+
+        The alarm remains if the request runs in time, as nearly all do.
+        """
         self._alarm = deadline
         if self._thread is not None:
             self._alarm_changed.notify()
@@ -256,7 +265,7 @@ class ModelQueue:
 
     @property
     def batches(self) -> bool:
-        """Return whether requests that wait may be run as one."""
+        """Return whether waiting requests may be batched."""
         return self._batcher is not None
 
     @property
@@ -265,7 +274,7 @@ class ModelQueue:
         return self._entries.flow
 
     def check_room(self, rank: int, stream: Hashable) -> None:
-        """Refuse a request that :meth:`submit` would refuse now, before anything is prepared for it.
+        """Raise early if :meth:`submit` would reject the request.
 
         Raises:
             ApiError: QUEUE_FULL.
@@ -338,7 +347,7 @@ class ModelQueue:
             _fail(entry, cancelled())
 
     def run(self, entry: QueueEntry) -> Job | None:
-        """Run an entry that was given a session, with its batch members, and end it.
+        """Run an entry and its batch members, and end them.
 
         Returns:
             The next run, where this thread is to make it.
@@ -402,7 +411,10 @@ class ModelQueue:
 
 
 def _begin(leaders: Sequence[QueueEntry]) -> list[QueueEntry]:
-    """Have entries run by threads of their transports; return those for which the system has no thread."""
+    """Start entries on their transports' threads.
+
+    Return those for which the system has no thread.
+    """
     left = []
     for leader in leaders:
         try:
@@ -413,7 +425,7 @@ def _begin(leaders: Sequence[QueueEntry]) -> list[QueueEntry]:
 
 
 def _chain(entries: list[QueueEntry]) -> Job:
-    """Return a job that runs entries one after the other, without one call inside of the other."""
+    """Return a job that runs entries in turn, without nesting."""
     if len(entries) == 1:
         return entries[0].begin
 
@@ -430,7 +442,7 @@ def _run_inline(job: Job | None) -> None:
 
 
 def _end(entry: QueueEntry, outcome: Any) -> None:
-    """End a request that was run; a fault in its answer must not cost others theirs."""
+    """End a request; its errors must not affect others."""
     try:
         entry.end(outcome)
     except Exception:
@@ -438,14 +450,14 @@ def _end(entry: QueueEntry, outcome: Any) -> None:
 
 
 def _fail(entry: Any, error: ApiError) -> None:
-    """End a request that was taken out of its queue."""
+    """End a request that was removed from its queue."""
     if entry.options.cancellation is not None:
         entry.options.cancellation.listen(None)  # which knows the request
     _end(entry, error)
 
 
 def expired() -> ApiError:
-    """Return the error of a request whose deadline has passed."""
+    """Return the error for a passed deadline."""
     return ApiError(
         ErrorCode.DEADLINE_EXCEEDED,
         "the request's timeout passed before the model could start on it",

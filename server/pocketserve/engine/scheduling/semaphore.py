@@ -7,7 +7,7 @@ from functools import partial
 
 
 class Semaphore:
-    """Slots that are acquired without waiting, and without a lock.
+    """Slots that are acquired without waiting or locking.
 
     A list's own methods are atomic, and calling them directly costs no Python frame.
 

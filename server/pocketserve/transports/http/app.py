@@ -1,4 +1,4 @@
-"""The Flask application: it registers the dispatch table and answers what the data plane leaves to it."""
+"""The Flask application, for requests that the data plane does not answer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from pocketserve_wire import ApiError, ErrorCode
 
 
 class _SegmentConverter(BaseConverter):
-    """Match one path segment; a colon ends it, because TF Serving's verbs follow one."""
+    """Match one path segment.
+
+    A colon ends it: TF Serving's verbs follow one.
+    """
 
     regex = "[^/:]+"
     part_isolating = True

@@ -1,4 +1,7 @@
-"""Bodies without copies: received into the memory that the model reads, sent from the memory that it wrote.
+"""Request and response bodies that are not copied.
+
+A body is received into the memory that the model reads, and sent from the memory that
+the model wrote.
 
 waitress would receive in pieces of 8 KiB, poll all connections before each, and copy everything twice.
 """
@@ -18,7 +21,7 @@ MAX_JOINED: Final = (
 
 
 class InPlaceData:
-    """Stands in waitress's calls for bytes that are in :meth:`ReceivedBody.room` already."""
+    """A placeholder for bytes that are already in :meth:`ReceivedBody.room`."""
 
     __slots__ = ("_count",)
 
@@ -30,7 +33,10 @@ class InPlaceData:
 
 
 class Body:
-    """A body in memory, instead of waitress's receiver and its buffer; also its request's ``wsgi.input``."""
+    """A request body in memory; also the request's ``wsgi.input``.
+
+    It replaces waitress's receiver and buffer.
+    """
 
     error: Error | None = None
     completed = False
@@ -40,7 +46,10 @@ class Body:
         self._memory = bytearray(size)
 
     def getbuffer(self) -> memoryview:
-        """Return all of it, not copied; writable, since TensorFlow Lite copies what is not."""
+        """Return the whole body without a copy.
+
+        It is writable: TensorFlow Lite copies read-only memory.
+        """
         return memoryview(self._memory)[self._start :]
 
     def getfile(self) -> Body:
@@ -48,7 +57,7 @@ class Body:
         return self
 
     def getbuf(self) -> Body:
-        """Return the object that waitress closes when the request was answered."""
+        """Return the object that waitress closes after the response."""
         return self
 
     def close(self) -> None:
@@ -57,7 +66,9 @@ class Body:
 
 
 class ReceivedBody(Body):
-    """Receives a body of known length. Memory grows with what has come, not with what was announced.
+    """Receives a body of known length.
+
+    Memory grows with the received bytes, not with the announced length.
 
     Args:
         length: bytes, at least one.
@@ -73,13 +84,16 @@ class ReceivedBody(Body):
         return self._filled - self._start
 
     def room(self) -> memoryview:
-        """Return where the next bytes go; never empty before it is completed. Release it before any other call."""
+        """Return the memory for the next bytes.
+
+        It is never empty before the body is complete. Release it before any other call.
+        """
         if len(self._memory) == self._filled:
             grow(self._memory, self._end)
         return memoryview(self._memory)[self._filled :]
 
     def received(self, data: bytes | InPlaceData) -> int:
-        """Take bytes up to the body's end; return how many were taken."""
+        """Consume bytes up to the body's end; return their number."""
         if isinstance(data, InPlaceData):
             self._filled += len(data)
             self.completed = self._filled == self._end
@@ -96,7 +110,10 @@ class ReceivedBody(Body):
 
 
 class MemoryBuffer(ReadOnlyFileBasedBuffer):  # type: ignore[misc]  # waitress has no types
-    """A part of an answer that waitress sends from where it is, as it does with files; nobody may change it."""
+    """A part of a response that waitress sends without a copy.
+
+    waitress does so with files only. Nobody may change the memory.
+    """
 
     def __init__(self, memory: memoryview) -> None:
         self._rest = memory

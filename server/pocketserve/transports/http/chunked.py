@@ -1,4 +1,6 @@
-"""Bodies in chunks (RFC 9112, section 7.1), in linear time and memory.
+"""Chunked request bodies (RFC 9112, section 7.1).
+
+Time and memory are linear.
 
 waitress's receiver joins the pieces of an unfinished line anew with each that comes, and waits for ever for what is no
 chunk.
@@ -21,7 +23,10 @@ _SIZE_LINE = re.compile(rb"([0-9a-fA-F]{1,16})(?:;[\t\x20-\x7e\x80-\xff]*)?\r\n"
 
 
 class ChunkedBody(Body):
-    """Receives a body instead of waitress's ``ChunkedReceiver``; one of ``limit`` bytes or more is refused."""
+    """Receives a chunked body of less than ``limit`` bytes.
+
+    It replaces waitress's ``ChunkedReceiver``.
+    """
 
     def __init__(self, limit: int) -> None:
         super().__init__()
@@ -35,7 +40,7 @@ class ChunkedBody(Body):
         return len(self._memory)
 
     def received(self, data: bytes) -> int:
-        """Take bytes up to the body's end; return how many were taken."""
+        """Consume bytes up to the body's end; return their number."""
         start = 0
         while start < len(data) and not self.completed and self.error is None:
             if self._left:

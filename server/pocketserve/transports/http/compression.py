@@ -76,7 +76,10 @@ def _inflate(body: bytes | memoryview, wbits: int, limit: int) -> bytearray:
 
 
 def choose_coding(accept_encoding: str | None) -> str | None:
-    """Return the coding for a response: gzip or deflate if that is the only one the client names, else None."""
+    """Return the coding for a response, None for no compression.
+
+    It is gzip or deflate, if that is the only one the client names.
+    """
     if not accept_encoding:
         return None
     items = [item.strip() for item in accept_encoding.split(",") if item.strip()]

@@ -56,7 +56,7 @@ DEFAULT_TIMEOUTS: Final = HttpTimeouts()
 
 
 class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
-    """A connection that knows when it is to be closed.
+    """A connection with a deadline.
 
     Attributes:
         authenticated: a request carried the token.
@@ -77,21 +77,21 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
 
     @property
     def busy(self) -> bool:
-        """Return whether a request is being answered, or an answer is not sent yet."""
+        """Return whether a request or its response is in progress."""
         return bool(self.requests) or self.total_outbufs_len > 0
 
     @property
     def evictable(self) -> bool:
-        """Return whether it may be closed for a new one."""
+        """Return whether this connection may be closed for a new one."""
         return not (self.authenticated and self.busy)
 
     @property
     def has_unread_input(self) -> bool:
-        """Return whether bytes came that this turn of the loop will read: they may hold the token."""
+        """Return whether unread bytes have arrived, which may carry the token."""
         return not self.lingering and self.readable() and self._has_input()
 
     def is_newcomer(self, timeouts: HttpTimeouts) -> bool:
-        """Return whether it is so new that an honest client may not have sent its request, or read its answer, yet.
+        """Return whether the client may not have had time to act yet.
 
         One that has sent a part of a request is not: its bytes take memory.
         """
@@ -101,7 +101,10 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
         )
 
     def deadline(self, timeouts: HttpTimeouts) -> float:
-        """Return the monotonic clock's time at which it is to be closed; infinite while the server is at work."""
+        """Return the monotonic time at which to close this connection.
+
+        It is infinite while the server works on a request.
+        """
         since = self._unread_since
         if since is not None and self.total_outbufs_len:
             return since + timeouts.reader
@@ -115,7 +118,11 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
 
     @property
     def eviction_order(self) -> tuple[bool, bool, bool, float]:
-        """Order evictions: refused, idle and then busy without the token, others; the longest quiet first."""
+        """Return the sort key for evictions.
+
+        Refused connections go first, then idle and busy ones without the token, then
+        others; of each kind, the longest quiet first.
+        """
         return self.authenticated, not self.lingering, self.busy, self._quiet_since
 
     def _has_input(self) -> bool:
@@ -125,7 +132,10 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
             return False
 
     def reset(self) -> None:
-        """Close at once, without the output that the peer did not take: the system would keep it for minutes."""
+        """Close at once, discarding unread output.
+
+        The system would keep it for minutes otherwise.
+        """
         if self.socket is not None:
             if self.total_outbufs_len:
                 self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
@@ -138,7 +148,10 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
         super().handle_close()
 
     def handle_close(self) -> None:
-        """Close, unless what still comes must be read first: the peer's answer would be lost to a reset."""
+        """Close, unless remaining input must be read first.
+
+        A reset would discard the last response.
+        """
         if not self.lingering:
             super().handle_close()
 
@@ -148,7 +161,10 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
         return self.lingering or HTTPChannel.readable(self)
 
     def _linger(self) -> bool:
-        """Begin to throw away what comes, if anything may; the client sees that the answer was the last."""
+        """Begin to discard input, if there may be any.
+
+        The client sees that no more responses follow.
+        """
         if not (self._answers_fault or self._has_input()):
             return False
         try:
@@ -163,7 +179,10 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
         return True
 
     def may_begin(self) -> bool:
-        """Return whether the next request may begin; if not, it is begun when the client has read."""
+        """Return whether the next request may begin.
+
+        If not, it begins when the client has read enough.
+        """
         self.authenticated = self.authenticated or self.requests[0].trusted
         with self.outbuf_lock:
             self._parked = self.total_outbufs_len > MAX_UNREAD
@@ -208,7 +227,7 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
             self.handle_close()
 
     def _receive_into(self, room: bytearray | memoryview) -> int | None:
-        """Return how many bytes came: 0 at the end, None where they are still to come."""
+        """Return the number of received bytes: 0 at the end, None without any."""
         try:
             return int(self.socket.recv_into(room))
         except BlockingIOError:

@@ -1,4 +1,4 @@
-"""Assemble the HTTP interface: the data plane, the page, and Flask for the rest."""
+"""Assemble the HTTP interface: data plane, page, and Flask."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pocketserve.transports.http.wsgi import (
 
 
 def create_on_demand(create: Callable[[], WsgiApp]) -> WsgiApp:
-    """Return a WSGI application that is created for its first request."""
+    """Return a WSGI application that is created on first use."""
     created, lock = functools.cache(create), threading.Lock()
 
     def on_demand(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:

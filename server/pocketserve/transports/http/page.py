@@ -1,4 +1,4 @@
-"""The server's own page: its files and their headers, in front of the interface, for HTTP alone.
+"""The server's own web page and its files, for HTTP only.
 
 A request's path is looked up in a table and never becomes a file's path. Whoever asks gets the files: they hold no
 secret. Every other request goes on.
@@ -69,7 +69,7 @@ class PageFile(NamedTuple):
 
 
 def read_page(folder: Path = FOLDER) -> dict[str, PageFile]:
-    """Return the page's files by the path of a request."""
+    """Return the page's files by request path."""
     return {
         f"/web/{path.relative_to(folder).as_posix()}": _page_file(
             path.read_bytes(), CONTENT_TYPES[path.suffix]
@@ -80,7 +80,7 @@ def read_page(folder: Path = FOLDER) -> dict[str, PageFile]:
 
 
 def _access_file(guard: Guard) -> PageFile:
-    """Return what the page asks before it asks its visitor: whether a token is needed."""
+    """Return the file that tells the page whether a token is required."""
     return _page_file(
         json.dumps({"token": not guard.is_open}).encode(), "application/json"
     )
@@ -93,7 +93,10 @@ def _page_file(content: bytes, content_type: str) -> PageFile:
 
 
 def create_page(service: Service, guard: Guard, fallback: WsgiApp) -> WsgiApp:
-    """Return the callable for the page's files; ``fallback`` answers everything else."""
+    """Return the callable for the page's files.
+
+    ``fallback`` answers everything else.
+    """
     files = functools.cache(lambda: {**read_page(), ACCESS: _access_file(guard)})
 
     def page(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
@@ -136,12 +139,12 @@ def create_page(service: Service, guard: Guard, fallback: WsgiApp) -> WsgiApp:
 
 
 def _wants_html(environ: Environ) -> bool:
-    """Return whether a browser shows the answer, and no client reads it."""
+    """Return whether the client is a browser that shows the response."""
     return HTML in environ.get("HTTP_ACCEPT", "").lower()
 
 
 def _file_answer(file: PageFile, path: str, environ: Environ) -> ApiResponse:
-    """Return a file, or 304 where the browser has it."""
+    """Return a file, or 304 if the browser has it."""
     headers = {
         **HEADERS,
         "ETag": file.etag,
@@ -156,7 +159,9 @@ def _file_answer(file: PageFile, path: str, environ: Environ) -> ApiResponse:
 
 
 def _no_worker() -> ApiResponse:
-    """Return the cure of a service worker that an app left at this address when it had the port.
+    """Return a response that removes a stale service worker.
+
+    Another app may have installed it when it used this port.
 
     A browser looks for a newer script of each worker; a 404 alone leaves the worker that it has.
     """

@@ -1,4 +1,4 @@
-"""waitress's parser, stricter: what can be read in two ways is refused, and little is taken without the token.
+"""waitress's parser, stricter about ambiguous and unauthenticated requests.
 
 A client that sends a request without it gets one answer for one connection, sends a body of no more than
 :data:`MAX_UNAUTHENTICATED_BODY`, and nothing that it sends behind its request is parsed.
@@ -55,7 +55,7 @@ class Parser(HTTPRequestParser):  # type: ignore[misc]
     _fault: Error | None = None
 
     def received(self, data: bytes | InPlaceData) -> int:
-        """Take bytes; returns how many of them need no further look."""
+        """Consume bytes; return how many are done with."""
         if self.body_rcv is None and not self.header_plus and data[:1] == TLS_HANDSHAKE:  # type: ignore[index]
             self.error, self.completed = (
                 BadRequest("this port speaks HTTP without TLS; use http://"),
@@ -74,7 +74,7 @@ class Parser(HTTPRequestParser):  # type: ignore[misc]
         return len(data) if last else consumed
 
     def parse_header(self, header_plus: bytes) -> None:
-        """Read the header, and decide what is to become of the body."""
+        """Parse the header, and choose how to receive the body."""
         try:
             super().parse_header(header_plus)
         except (
@@ -110,7 +110,10 @@ class Parser(HTTPRequestParser):  # type: ignore[misc]
             self.expect_continue = False  # there is nothing to go on with
 
     def _refuse_doubtful(self, header_plus: bytes) -> None:
-        """Refuse a header that two servers could read differently (RFC 9112, sections 2.3, 5.2, 6.1 and 6.3)."""
+        """Reject a header that two servers could read differently.
+
+        See RFC 9112, sections 2.3, 5.2, 6.1 and 6.3.
+        """
         if self.version not in ("", "1.0", "1.1"):
             self._fault = VersionNotSupported(f"HTTP/{self.version}; use HTTP/1.1")
             raise ParsingError("refused")
@@ -126,7 +129,7 @@ class Parser(HTTPRequestParser):  # type: ignore[misc]
                 )
 
     def _read_connection(self) -> None:
-        """Leave what waitress looks for alone in a ``Connection`` header that lists more."""
+        """Reduce a ``Connection`` list to the option that waitress looks for."""
         connection = self.headers["CONNECTION"]
         options = {option.strip(" \t") for option in connection.lower().split(",")}
         if len(options) > 1:
@@ -135,7 +138,7 @@ class Parser(HTTPRequestParser):  # type: ignore[misc]
             )
 
     def _restrict(self, error: ApiError) -> None:
-        """Give a client without the token its answer and no more."""
+        """Restrict an unauthenticated client to one small request per connection."""
         self.headers["CONNECTION"] = "close"
         if not self.chunked and self.content_length <= MAX_UNAUTHENTICATED_BODY:
             return
@@ -149,6 +152,9 @@ class Parser(HTTPRequestParser):  # type: ignore[misc]
         raise ParsingError("refused")
 
     def _json_length(self) -> int:
-        """Return what the header says, unchecked: here it only aligns the memory."""
+        """Return the JSON length in the header, unchecked.
+
+        It is only used to align the memory.
+        """
         text = self.headers["INFERENCE_HEADER_CONTENT_LENGTH"]
         return int(text) if text.isdecimal() and len(text) < 20 else 0

@@ -1,4 +1,7 @@
-"""waitress, set up for a phone: bodies stay in memory, errors are JSON, the loop sleeps until something happens."""
+"""waitress, configured for a phone.
+
+Bodies stay in memory, errors are JSON, and the loop sleeps until something happens.
+"""
 
 from __future__ import annotations
 
@@ -44,13 +47,16 @@ log = logging.getLogger(__name__)
 
 
 class _Adjustments(Adjustments):  # type: ignore[misc]  # waitress has no types
-    """waitress looks up the host that it would listen on, even if it is given a socket; ``*`` needs no look-up."""
+    """Settings that skip waitress's host lookup.
+
+    waitress looks up the host even if it gets a socket; ``*`` needs no lookup.
+    """
 
     host = "*"
 
 
 def _next_silent(candidates: deque[Channel]) -> Channel | None:
-    """Take the next connection from which no byte has come that is still to be read; None where there is none."""
+    """Remove and return the next connection without unread input, if any."""
     while candidates:
         channel = candidates.popleft()
         if not channel.has_unread_input:
@@ -59,7 +65,9 @@ def _next_silent(candidates: deque[Channel]) -> Channel | None:
 
 
 class HttpServer(TcpWSGIServer):  # type: ignore[misc]
-    """A bound HTTP server; :meth:`run` serves until :meth:`stop` is called from any thread.
+    """A bound HTTP server.
+
+    :meth:`run` serves until :meth:`stop` is called from any thread.
 
     Args:
         guard: who may send large bodies, and stay for long.
@@ -147,7 +155,7 @@ class HttpServer(TcpWSGIServer):  # type: ignore[misc]
 
     @property
     def wakeup_descriptor(self) -> int:
-        """Return a descriptor that wakes the I/O loop when a byte is written to it; not blocking."""
+        """Return a non-blocking descriptor that wakes the I/O loop when written to."""
         descriptor: int = self.trigger.trigger
         os.set_blocking(descriptor, False)
         return descriptor
@@ -162,13 +170,13 @@ class HttpServer(TcpWSGIServer):  # type: ignore[misc]
         self._stopping = True
 
     def pending_output(self) -> int:
-        """Return the bytes of answers that clients have not taken yet."""
+        """Return the number of response bytes that clients have not read."""
         return sum(
             channel.total_outbufs_len for channel in list(self.active_channels.values())
         )
 
     def readable(self) -> bool:
-        """Return whether a new connection would be accepted: there is room, or one to evict."""
+        """Return whether a new connection can be accepted."""
         if not self.accepting or time.monotonic() < self._accept_at:
             return False
         channels = self.active_channels
@@ -177,7 +185,7 @@ class HttpServer(TcpWSGIServer):  # type: ignore[misc]
         )
 
     def handle_accept(self) -> None:
-        """Accept some connections, each for a free place or for one that is evicted.
+        """Accept connections, evicting others where necessary.
 
         An honest program may open many connections before it sends on any of them. So connections without the token
         may take all places while they are new, and only their share of them later.
@@ -216,7 +224,7 @@ class HttpServer(TcpWSGIServer):  # type: ignore[misc]
         return deque(evictable)
 
     def _evict_surplus(self) -> None:
-        """Close what connections without the token hold beyond their share, but for the newest."""
+        """Close unauthenticated connections above their limit, except new ones."""
         unauthenticated = [
             channel
             for channel in self.active_channels.values()
@@ -263,7 +271,9 @@ class HttpServer(TcpWSGIServer):  # type: ignore[misc]
             super().pull_trigger()
 
     def close_expired(self) -> float | None:
-        """Close connections whose time is over; return the seconds that the I/O loop may sleep, None for any time.
+        """Close connections whose deadline has passed.
+
+        Return the seconds that the I/O loop may sleep, None for no limit.
 
         All connections are checked rarely: a deadline that began since then is at least the shortest timeout away.
         """

@@ -1,4 +1,4 @@
-"""waitress's threads and their tasks: an application's answer, or a fault's."""
+"""waitress's worker threads, and the tasks that send responses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ _CODES = {
 
 
 class HttpTask(WSGITask):  # type: ignore[misc]  # waitress has no types
-    """Sends the header with the body, since two sends wake the client twice, and large bodies without a copy."""
+    """Sends the header together with the body, and large bodies without a copy.
+
+    Two sends would wake the client twice.
+    """
 
     wrote_header: bool
 
@@ -55,7 +58,7 @@ class HttpTask(WSGITask):  # type: ignore[misc]  # waitress has no types
 
 
 class JsonErrorTask(ErrorTask):  # type: ignore[misc]
-    """Gives the faults that waitress finds before the application runs the JSON shape of all others."""
+    """Sends the faults that waitress finds as JSON, like all others."""
 
     def execute(self) -> None:
         fault, error = self.request.error, self.request.refusal
@@ -106,7 +109,10 @@ class JsonErrorTask(ErrorTask):  # type: ignore[misc]
 
 
 class GrowingDispatcher(ThreadedTaskDispatcher):  # type: ignore[misc]
-    """A thread pool that starts its threads when they are needed: an idle server holds the memory of few."""
+    """A thread pool that starts threads on demand.
+
+    An idle server holds the memory of few threads.
+    """
 
     def __init__(self, max_threads: int) -> None:
         super().__init__()

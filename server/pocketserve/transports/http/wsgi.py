@@ -1,4 +1,4 @@
-"""The WSGI callable for inference, predictions and health, and what all callables share.
+"""The data plane's WSGI callable, and helpers for all callables.
 
 Flask gets every other request.
 """
@@ -95,7 +95,10 @@ def create_data_plane(service: Service, guard: Guard, fallback: WsgiApp) -> Wsgi
 def preflight(
     service: Service, guard: Guard, environ: Environ, start_response: StartResponse
 ) -> Iterable[bytes]:
-    """Answer a browser's CORS preflight request, which carries no token."""
+    """Answer a browser's CORS preflight request.
+
+    Such a request carries no token.
+    """
     started = time.monotonic()
     origin = environ["HTTP_ORIGIN"]
     is_page = environ["PATH_INFO"].startswith("/web/")
@@ -118,7 +121,7 @@ def preflight(
 
 
 class _Answer(NamedTuple):
-    """A request's answer, and what the log and the counters need.
+    """A request's answer, with details for log and counters.
 
     Attributes:
         route: None if the client may not know whether it exists.
@@ -297,7 +300,7 @@ def _read_request(
 
 @cache
 def status_line(status: int) -> str:
-    """Return a status with its phrase, such as ``404 Not Found``."""
+    """Return a status line such as ``404 Not Found``."""
     if status == 200:
         return "200 OK"
     # Imported late: most responses have status 200.
@@ -317,7 +320,7 @@ class _Encoded(NamedTuple):
 
 
 def _encode_response(response: ApiResponse, environ: Environ) -> _Encoded:
-    """Return headers and body, compressed if the client asks for it."""
+    """Return headers and body, compressed if requested."""
     headers = dict(response.headers)
     chunks = response.chunks
     if response.json_length is not None:

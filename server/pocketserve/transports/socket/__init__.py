@@ -1,1 +1,1 @@
-"""The socket protocol: frames over TCP, from the same dispatch table as HTTP and without Flask or WSGI."""
+"""The socket protocol: frames over TCP, with the same dispatch table as HTTP."""

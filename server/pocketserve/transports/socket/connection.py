@@ -1,4 +1,4 @@
-"""An authenticated connection: its reader, its requests, and its end.
+"""An authenticated socket connection: its reader, requests and end.
 
 Exactly one thread is the connection's reader, or the event loop waits for bytes in its place (leader/followers). Before
 the reader runs a model it releases the connection to the event loop, and it becomes the reader again before it sends
@@ -41,7 +41,10 @@ _REQUEST = int(FrameType.REQUEST)
 
 
 class ConnectionState(Enum):
-    """The end of a connection, step by step. HALF_CLOSED: the peer sends nothing more, but reads its answers."""
+    """The states of a connection.
+
+    HALF_CLOSED: the peer sends nothing more, but still reads responses.
+    """
 
     OPEN = 0
     GOING_AWAY = 1
@@ -105,7 +108,10 @@ class Connection:
     # Reading
 
     def read(self) -> None:
-        """Read and answer until the connection is quiet, ended, or read by another thread; for the reader."""
+        """Read and answer until the connection is quiet or closed.
+
+        Also until another thread reads. For the reader.
+        """
         try:
             reads = True
             while reads:
@@ -130,7 +136,10 @@ class Connection:
             )
 
     def _handle_other(self, frame: Frame) -> bool:
-        """Handle what is no request; return whether this thread is still the reader."""
+        """Handle a frame other than a request.
+
+        Return whether this thread is still the reader.
+        """
         if frame.type == QUIET:
             self._await_bytes()
             return False
@@ -186,7 +195,7 @@ class Connection:
             return self._acquire_reader()
 
     def _release_reader(self) -> None:
-        """Have another thread read what comes, since this one is going to be busy."""
+        """Let another thread read while this one is busy."""
         if self._reader.decoder.buffered:
             self.execute(
                 self.read
@@ -200,7 +209,7 @@ class Connection:
         self._reader.drop()
 
     def _await_bytes(self) -> None:
-        """Have the event loop wait for bytes, and for the time at which that is too long."""
+        """Have the event loop wait for bytes, with a timeout."""
         with self._lock:
             if self._state is _CLOSED:
                 self._reader.drop()
@@ -210,7 +219,10 @@ class Connection:
             self._server.event_loop.arm(self.descriptor)
 
     def _set_timer(self) -> None:
-        """Set the end of the wait for a frame's rest or for a request. Under the lock, while the reader is released."""
+        """Set the timeout for the rest of a frame or for a request.
+
+        Requires the lock, while the reader is released.
+        """
         if self._reader.ends is not None:
             self._server.event_loop.set_timer(self, self._reader.ends)
         elif not len(self._inflight):
@@ -218,7 +230,10 @@ class Connection:
             self._server.event_loop.set_timer(self, time.monotonic() + quiet_s)
 
     def _acquire_reader(self) -> bool:
-        """Become the reader again, unless another thread is. Under the lock."""
+        """Become the reader, unless another thread is.
+
+        Requires the lock.
+        """
         if not self._released or self._state is _CLOSED:
             return False
         self._released = False
@@ -229,7 +244,7 @@ class Connection:
     # Answering
 
     def answer(self, exchange: Exchange, answer: ApiResponse) -> None:
-        """Send the answer to a request; it waits for nobody."""
+        """Send a response without waiting."""
         frame = exchange.frame
         with self._lock:
             if not exchange.reads and exchange.thread == threading.get_ident():
@@ -242,7 +257,7 @@ class Connection:
             self._after_answer()
 
     def _after_answer(self) -> None:
-        """Close when all is answered, or have the event loop wait for the next request."""
+        """Close after the last response, or wait for the next request."""
         with self._lock:
             ends = self._may_end()
             if self._released and self._state is _OPEN and not len(self._inflight):
@@ -253,7 +268,7 @@ class Connection:
     # The event loop
 
     def on_ready(self, events: int) -> None:
-        """Have a thread read: bytes came, or the connection broke."""
+        """Have a thread read the bytes or the error."""
         with self._lock:
             is_broken = self._state is ConnectionState.HALF_CLOSED and bool(
                 events & BROKEN
@@ -298,7 +313,7 @@ class Connection:
     # The end
 
     def go_away(self) -> None:
-        """Take no more requests; close once those under way are answered."""
+        """Accept no more requests; close after those in progress."""
         with self._lock:
             if self._state is not _OPEN:
                 return
@@ -317,7 +332,7 @@ class Connection:
         )
 
     def _half_close(self) -> None:
-        """Answer what is under way, for the peer sends nothing more."""
+        """Finish requests in progress: the peer sends nothing more."""
         mid_frame = self._reader.decoder.mid_frame
         self._reader.drop()
         if mid_frame:
@@ -335,7 +350,10 @@ class Connection:
         return None
 
     def _may_end(self) -> bool:
-        """Return whether no more is taken and all is answered, once. Under the lock."""
+        """Return whether to close now, once.
+
+        Requires the lock.
+        """
         if self._state not in (
             ConnectionState.GOING_AWAY,
             ConnectionState.HALF_CLOSED,
@@ -345,7 +363,10 @@ class Connection:
         return True
 
     def _fail(self, fault: ConnectionFaultError) -> None:
-        """Say what the peer did wrong, and close; for the reader."""
+        """Report the peer's fault and close.
+
+        For the reader.
+        """
         log.debug("closing a connection: %s", fault.message)
         self._reader.drop()
         for cancellation in self._inflight.cancellations():
@@ -356,13 +377,13 @@ class Connection:
         )
 
     def _close_gently(self) -> None:
-        """Close after the last byte was handed to the system: the peer must be able to read it."""
+        """Close without a reset, so that the peer can read the last bytes."""
         if self._close():
             LingeringClose.begin(self._server, self._socket)
             self._server.forget(self)
 
     def abort(self) -> None:
-        """Close at once; what the system still holds for the peer is dropped."""
+        """Close at once, discarding unsent output."""
         if not self._close():
             return
         self._writer.drop()
@@ -379,7 +400,10 @@ class Connection:
     on_fault = abort
 
     def _close(self) -> bool:
-        """Note the end, once. No cycle may outlive it: a body would stay until the collector comes by."""
+        """Mark this connection closed, once.
+
+        No reference cycle may remain: it would keep request bodies in memory.
+        """
         with self._lock:
             if self._state is _CLOSED:
                 return False

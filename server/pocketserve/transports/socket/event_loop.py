@@ -1,4 +1,4 @@
-"""The thread that waits for new connections, for handshakes, and for bytes and times of quiet connections.
+"""The thread that waits for connections, handshakes, bytes and timeouts.
 
 It never blocks on a peer and runs no request. With nothing to do it sleeps without end.
 """
@@ -22,10 +22,15 @@ log = logging.getLogger(__name__)
 
 
 class EventHandler(Protocol):
-    """The interface of what waits for events. The event loop's thread calls it; it must not block."""
+    """The interface of event handlers.
+
+    The event loop's thread calls them; they must not block.
+    """
 
     def on_ready(self, events: int) -> None:
-        """Bytes came, or the connection ended. Sent once for each :meth:`EventLoop.arm`.
+        """Handle input or the end of a connection.
+
+        Called once per :meth:`EventLoop.arm`.
 
         Args:
             events: what the poller says; see ``poller.BROKEN``.
@@ -35,11 +40,13 @@ class EventHandler(Protocol):
         """The time given to :meth:`EventLoop.set_timer` has come."""
 
     def on_fault(self) -> None:
-        """Recover from an unexpected error in one of the other two."""
+        """Recover from an unexpected error in another handler method."""
 
 
 class EventLoop:
-    """A loop with deadlines. Everything but :meth:`run` may be called from any thread.
+    """An event loop with deadlines.
+
+    All methods but :meth:`run` may be called from any thread.
 
     Args:
         poller: how it waits; by default the best that the system has.
@@ -64,7 +71,10 @@ class EventLoop:
         self._poller.register(descriptor, ONCE)
 
     def arm(self, descriptor: int) -> None:
-        """Report once when the descriptor can be read. Costs one system call and wakes nobody."""
+        """Report once when the descriptor becomes readable.
+
+        This takes one system call and wakes no thread.
+        """
         self._poller.modify(descriptor, READABLE)
 
     def disarm(self, descriptor: int) -> None:
@@ -72,13 +82,16 @@ class EventLoop:
         self._poller.modify(descriptor, ONCE)
 
     def remove(self, descriptor: int, handler: EventHandler) -> None:
-        """Forget a descriptor before it is closed; once more does nothing."""
+        """Stop watching a descriptor before it is closed.
+
+        Repeated calls do nothing.
+        """
         if self._handlers.pop(descriptor, None) is not None:
             self._poller.unregister(descriptor)
         self.set_timer(handler, None)
 
     def set_timer(self, handler: EventHandler, due_at: float | None) -> None:
-        """Call ``on_time`` at a time of the monotonic clock; None forgets it."""
+        """Call ``on_time`` at a monotonic time; None cancels it."""
         with self._lock:
             if due_at is None:
                 self._times.pop(handler, None)
@@ -89,7 +102,10 @@ class EventLoop:
             self._wake()
 
     def call(self, function: Callable[[], None]) -> bool:
-        """Run a function on the event loop's thread; False when the event loop has ended."""
+        """Run a function on the event loop's thread.
+
+        Return False if the event loop has ended.
+        """
         with self._lock:
             if self._closed:
                 return False

@@ -1,4 +1,4 @@
-"""The reading half of one connection: bytes from its socket to whole frames, within their time."""
+"""The reading half of a connection: bytes to frames, with deadlines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _END = Frame(END)
 
 
 class FrameReader:
-    """Read frames; for the one thread that is the connection's reader.
+    """Reads frames, for the thread that is the connection's reader.
 
     Args:
         decoder: as the handshake left it; it may hold bytes of the first request.
@@ -92,11 +92,14 @@ class FrameReader:
             raise self.too_slow()
 
     def too_slow(self) -> ConnectionFaultError:
-        """Return the fault of a frame that took too long."""
+        """Return the error for a frame that took too long."""
         text = f"a frame must be whole within {self._timeouts.frame:g} s"
         return ConnectionFaultError(ConnectionFault.TIMEOUT, text)
 
     def drop(self) -> None:
-        """Read nothing more; for the reader, which stays it for good."""
+        """Stop reading for good.
+
+        For the reader, which remains the reader.
+        """
         self.decoder.drop()
         self._inflight.received()

@@ -1,4 +1,7 @@
-"""A connection before READY: the handshake, on the event loop's thread. It holds no thread and little memory."""
+"""A connection before READY, handled on the event loop's thread.
+
+It uses no thread and little memory.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +91,10 @@ class HandshakeConnection:
         return None
 
     def _go_on(self) -> bool:
-        """Take the frames that are whole; whether the handshake is still under way."""
+        """Process complete frames.
+
+        Return True while the handshake is in progress.
+        """
         while (frame := self._decoder.next()) is not None:
             if frame.type == FrameType.HELLO:
                 self._socket.sendall(self._handshake.answer_hello(frame))
@@ -150,7 +156,7 @@ class HandshakeConnection:
             )
 
     def on_time(self) -> None:
-        """The handshake took too long, or it is time to say that the proof was wrong."""
+        """Reject a wrong proof after its delay, or a slow handshake."""
         if self._refusal is not None:
             self.leave(self._refusal)
         else:
@@ -158,7 +164,10 @@ class HandshakeConnection:
             self._refuse(ConnectionFaultError(ConnectionFault.TIMEOUT, text))
 
     def evict(self) -> None:
-        """Leave the place to a newer stranger: whoever is honest has long been through."""
+        """Close this handshake to make room for a newer one.
+
+        A legitimate client would have finished by now.
+        """
         fault = ConnectionFaultError(
             ConnectionFault.TOO_MANY_CONNECTIONS,
             "too many connections are in the handshake",

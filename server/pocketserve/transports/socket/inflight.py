@@ -1,4 +1,4 @@
-"""The requests of one connection that are not answered yet, and what may be added to them."""
+"""The unanswered requests of one connection, and their limits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SMALL_BODY = 65_536
 
 
 class InflightRequests:
-    """Count requests and bytes, and refuse what is too much.
+    """Counts requests and bytes, and rejects what exceeds the limits.
 
     :meth:`admit` and :meth:`received` are for the thread that reads; the others want the connection's lock.
 
@@ -59,7 +59,7 @@ class InflightRequests:
         return len(self._requests)
 
     def admit(self, header: Header) -> bool:
-        """Return whether a request's body is to be kept, from its header."""
+        """Return whether to keep a request's body, based on its header."""
         size = header.body_length
         self.received_at = time.monotonic()
         self.refusal = None
@@ -90,13 +90,13 @@ class InflightRequests:
         return self.refusal is None
 
     def received(self) -> None:
-        """Note that the body is whole, or never will be."""
+        """Note that the body is complete, or never will be."""
         size, self._receiving = self._receiving, 0
         if size:
             self._incoming.release(size)
 
     def add(self, frame: Frame, cancellation: Cancellation) -> ApiError | None:
-        """Add a request whose body is whole; return why it is refused instead."""
+        """Add a complete request; return an error if it is rejected."""
         if self.refusal is not None:
             return self.refusal
         try:
@@ -111,7 +111,7 @@ class InflightRequests:
         return None
 
     def make_room(self, frame: Frame) -> None:
-        """Give back a request's share of the limits while its answer is being sent."""
+        """Release a request's share of the limits before its response is sent."""
         self._count -= 1
         self._bytes -= len(frame.body)
         self._slots.release()
@@ -121,7 +121,7 @@ class InflightRequests:
         del self._requests[request_id]
 
     def cancellation(self, request_id: int) -> Cancellation | None:
-        """Return the switch of one request, if it is under way."""
+        """Return the cancellation of a request in progress, if any."""
         return self._requests.get(request_id)
 
     def cancellations(self) -> list[Cancellation]:

@@ -1,4 +1,4 @@
-"""Connections that are over: what was sent last must reach the peer before they are gone.
+"""Closed connections whose last output must still reach the peer.
 
 Closing while the peer still sends would reset the connection, and the peer might never read why it was closed.
 """
@@ -32,7 +32,10 @@ class LingeringClose:
 
     @classmethod
     def begin(cls, server: SocketServer, connection: socket.socket) -> None:
-        """Take a connection over, which the event loop must not know any more; from any thread."""
+        """Take over a connection that the event loop no longer watches.
+
+        Callable from any thread.
+        """
         if not server.event_loop.call(cls(server, connection)._begin):
             connection.close()
 
@@ -54,7 +57,7 @@ class LingeringClose:
         self._event_loop.arm(self._descriptor)
 
     def on_ready(self, events: int) -> None:
-        """Throw away what came."""
+        """Discard input."""
         try:
             ended = not self._socket.recv_into(_scratch)
         except BlockingIOError:

@@ -1,4 +1,7 @@
-"""Waiting for many descriptors, each reported once: epoll where there is one, poll elsewhere."""
+"""Wait for many descriptors, each reported once.
+
+Uses epoll if available, else poll.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,10 @@ BROKEN: Final = select.POLLHUP | select.POLLERR
 
 
 class Poller(Protocol):
-    """The part of ``select.epoll`` that the event loop needs. All but ``poll`` may be called from any thread."""
+    """The part of ``select.epoll`` that the event loop needs.
+
+    All methods but ``poll`` may be called from any thread.
+    """
 
     def register(self, descriptor: int, events: int) -> None:
         """Know a descriptor."""
@@ -36,7 +42,10 @@ class Poller(Protocol):
 
 
 class PollPoller:
-    """epoll's behaviour on ``poll``, for systems without it. Each change wakes the thread that waits."""
+    """Emulates epoll with ``poll``.
+
+    Each change wakes the waiting thread.
+    """
 
     def __init__(self) -> None:
         self._events: dict[int, int] = {}
@@ -62,7 +71,10 @@ class PollPoller:
             self._wake()
 
     def poll(self, timeout: float | None) -> list[tuple[int, int]]:
-        """Wait for events; at most ``timeout`` seconds. May return early without any."""
+        """Wait for events, at most ``timeout`` seconds.
+
+        It may return early without events.
+        """
         waiting = select.poll()
         waiting.register(self._wake_read, select.POLLIN)
         with self._lock:
@@ -86,7 +98,7 @@ class PollPoller:
         os.close(self._wake_write)
 
     def _take(self, descriptor: int, registered: int) -> bool:
-        """Return whether an event is still wanted; it is forgotten if it was wanted once."""
+        """Return whether an event is still wanted; forget one-shot events."""
         with self._lock:
             if self._events.get(descriptor) != registered:
                 return False  # changed since; what is still true is reported next time
@@ -100,7 +112,7 @@ class PollPoller:
 
 
 def best_poller() -> Poller:
-    """epoll, or what comes nearest to it."""
+    """Return epoll, or the best substitute."""
     if hasattr(select, "epoll"):
         poller: Poller = select.epoll()
         return poller

@@ -1,4 +1,4 @@
-"""From a REQUEST to its RESPONSE: the socket's counterpart of what Flask and the WSGI front do for HTTP."""
+"""From a REQUEST frame to its RESPONSE."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Exchange(ApiRequest):
         self._connection.answer(self, answer)
 
     def refuse(self, error: ApiError) -> ApiResponse:
-        """Return the answer to a request that is not submitted, and count it."""
+        """Return and count the response to a rejected request."""
         answer = error_response(error)
         self._count(answer)
         return answer
@@ -138,7 +138,10 @@ class Exchange(ApiRequest):
 
 
 def _target_parts(target: bytes) -> tuple[str, str]:
-    """Return a target's method and path for the log, without the query; empty texts where it is none."""
+    """Return a target's method and path for the log.
+
+    The query is omitted. Both are empty for an invalid target.
+    """
     method, _, path = re.split("[?#]", target.decode("latin-1"), maxsplit=1)[
         0
     ].partition(" ")
@@ -184,7 +187,7 @@ def _read_ext(ext: object) -> str:
 def encode(
     request_id: int, answer: ApiResponse, maximum: int
 ) -> tuple[list[Chunk], int]:
-    """Return a RESPONSE's pieces, to be sent from where they lie, and their length together.
+    """Return a RESPONSE's pieces and their total length.
 
     Args:
         maximum: bytes of the largest body that the client takes.

@@ -1,4 +1,4 @@
-"""The socket transport: listens, keeps count of connections, and brings them to a good end."""
+"""The socket transport: listener, connection limits and shutdown."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ STOP_S: Final = 1.0
 
 
 class SocketServer:
-    """A bound socket server; :meth:`start` begins to serve on threads of its own.
+    """A bound socket server, which serves on its own threads.
 
     Args:
         service: what requests call.
@@ -105,7 +105,7 @@ class SocketServer:
 
     @functools.cached_property
     def limits(self) -> ConnectionLimits:
-        """Return what clients are told in READY."""
+        """Return the limits that clients get in READY."""
         return connection_limits(self.service.config)
 
     def start(self) -> None:
@@ -169,7 +169,7 @@ class SocketServer:
         return len(self._connections) >= self._maximum
 
     def register(self, connection: Connection) -> None:
-        """Begin to serve a connection whose peer knows the token."""
+        """Start serving an authenticated connection."""
         with self._changed:
             self._connections.add(connection)
             draining = self._draining
@@ -187,7 +187,7 @@ class SocketServer:
     # The end
 
     def drain(self) -> None:
-        """Take no more connections and requests, and tell the clients."""
+        """Reject new connections and requests, and tell the clients."""
         with self._changed:
             self._draining = True
             connections = list(self._connections)
@@ -203,7 +203,7 @@ class SocketServer:
             handshake_connection.close()
 
     def wait(self, timeout: float) -> bool:
-        """Wait until every connection has its answers; return whether that was in time."""
+        """Wait for all responses; return whether they were sent in time."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._connections, timeout)
 
@@ -225,7 +225,7 @@ class SocketServer:
 
 
 def connection_limits(config: Config) -> ConnectionLimits:
-    """Return what READY says, from the settings."""
+    """Return the limits in READY, from the settings."""
     from pocketserve_wire.handshake import ConnectionLimits
 
     return ConnectionLimits(

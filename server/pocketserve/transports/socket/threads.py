@@ -1,4 +1,7 @@
-"""Threads that read connections and run requests: started when needed, ended when idle."""
+"""Threads that read connections and run requests.
+
+They start on demand and end when idle.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ class _Parked:
 
 
 class Workers:
-    """A pool of threads that grows with the work and shrinks to nothing without.
+    """A thread pool that grows on demand and shrinks to nothing.
 
     Args:
         maximum: threads at a time; further jobs wait.
@@ -53,7 +56,10 @@ class Workers:
             return self._count - len(self._parked)
 
     def execute(self, job: Job) -> None:
-        """Have some thread run a job soon, and the jobs that it returns; one that raises is logged."""
+        """Run a job on some thread soon, and the jobs it returns.
+
+        Exceptions are logged.
+        """
         with self._lock:
             if self._parked:
                 parked = self._parked.pop()  # the last to come is the warmest

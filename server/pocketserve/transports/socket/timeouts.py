@@ -1,4 +1,4 @@
-"""The times that the socket transport waits for its peers, in seconds."""
+"""The socket transport's timeouts, in seconds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Timeouts(NamedTuple):
-    """The times that the protocol fixes, and those that are this server's own.
+    """The protocol's timeouts, and this server's own.
 
     Attributes:
         handshake: from connecting to AUTH, as the protocol says.
@@ -28,5 +28,5 @@ class Timeouts(NamedTuple):
 
     @property
     def receive_timeout(self) -> bytes:
-        """``quiet`` as the value of ``SO_RCVTIMEO``: a C ``struct timeval``."""
+        """Return ``quiet`` as a C ``struct timeval`` for ``SO_RCVTIMEO``."""
         return struct.pack("ll", int(self.quiet), int(self.quiet % 1 * 1e6))

@@ -1,4 +1,4 @@
-"""The writing half of one connection: whole frames, one after the other, from whichever thread has one."""
+"""The writing half of a connection: whole frames, in order, from any thread."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ _DONT_WAIT: Final = int(socket.MSG_DONTWAIT)
 
 
 class FrameWriter:
-    """Sends frames in order. The thread that finds nobody writing writes; others leave theirs to it.
+    """Sends frames in order.
+
+    The first thread writes; others leave their frames to it.
 
     No method waits for the peer: where its buffer is full, another thread writes the rest.
 
@@ -65,7 +67,7 @@ class FrameWriter:
         self._frames = 0  # begun so far
 
     def post(self, chunks: list[Chunk], size: int, *, urgent: bool = False) -> None:
-        """Send one frame, or leave it to the thread that is writing.
+        """Send a frame, or leave it to the writing thread.
 
         Args:
             size: bytes in all chunks together.
@@ -99,7 +101,10 @@ class FrameWriter:
         return self._busy
 
     def finish(self, frame: bytes = b"", *, drop_waiting: bool = False) -> None:
-        """Send a last frame after the one being written and, unless they are dropped, before those that wait."""
+        """Send a last frame after the current one.
+
+        Pending frames follow or are dropped.
+        """
         with self._lock:
             if self._ending:
                 return
@@ -140,7 +145,7 @@ class FrameWriter:
                 frame, ends = self._frames, time.monotonic() + self._timeouts.frame
 
     def drop(self) -> None:
-        """Send nothing more, and call nothing: the connection is gone."""
+        """Send nothing more and call no callbacks: the connection is gone."""
         self._end(_nothing)
 
     def _keep(self, chunks: list[Chunk], size: int, urgent: bool) -> bool:
@@ -151,7 +156,7 @@ class FrameWriter:
         return self._waiting_bytes > self._max_bytes or frames > MAX_WAITING
 
     def _advance(self) -> bool:
-        """Write without waiting, frame after frame; return whether everything was written."""
+        """Write frames without blocking; return whether all were written."""
         while True:
             if self._rest[1]:
                 rest = self._send(*self._rest)
@@ -165,7 +170,7 @@ class FrameWriter:
                 return True
 
     def _send(self, chunks: list[Chunk], size: int) -> Waiting | None:
-        """Hand to the system what it takes now; return what is left, or None when the connection is broken."""
+        """Send without blocking; return the rest, None for a broken connection."""
         try:
             sent = self._socket.sendmsg(
                 chunks if len(chunks) <= MAX_CHUNKS else chunks[:MAX_CHUNKS],
@@ -209,7 +214,7 @@ class FrameWriter:
         callback()
 
     def _forget(self) -> None:
-        """Drop the callbacks: their owner has this writer, and the two would keep each other."""
+        """Drop the callbacks, whose owner references this writer."""
         self._finished = self._broken = _nothing
 
 
