@@ -68,20 +68,24 @@ def parse_shape(value: object, location: str) -> tuple[int, ...]:
         raise invalid(
             location, f"shape must be an array of integers, not {json_type(value)}"
         )
-    if any(type(dim) is not int for dim in value):
-        raise invalid(location, "shape must contain integers only")
+    for dim in value:
+        if type(dim) is not int:
+            raise invalid(location, "shape must contain integers only")
     if len(value) > MAX_RANK:
         raise invalid(
             location, f"shape has {len(value)} dimensions, the limit is {MAX_RANK}"
         )
-    if any(dim < 0 for dim in value):
-        raise invalid(
-            location,
-            f"shape {value!s:.80} has a negative dimension; "
-            "a request states every size",
-        )
-    # Without zeros: NumPy multiplies the other dimensions of an empty array, too.
-    if element_count(dim for dim in value if dim) > MAX_ELEMENTS:
+    count = 1
+    for dim in value:
+        if dim < 0:
+            raise invalid(
+                location,
+                f"shape {value!s:.80} has a negative dimension; "
+                "a request states every size",
+            )
+        # Without zeros: NumPy multiplies the other dimensions of an empty array, too.
+        count *= dim or 1
+    if count > MAX_ELEMENTS:
         raise invalid(
             location, f"shape {value!s:.80} has more than {MAX_ELEMENTS} elements"
         )

@@ -99,7 +99,7 @@ def default_state_dir() -> Path:
         and shell
         and "XDG_STATE_HOME" not in os.environ
     ):
-        # What platformdirs says here; importing it, with tempfile for its sake, takes a fortieth of a start.
+        # As platformdirs does; importing it takes a fortieth of the start time.
         return Path(os.path.expanduser("~/.local/state")) / APP_NAME
     import platformdirs
 

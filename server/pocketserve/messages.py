@@ -12,13 +12,13 @@ MAX_WORD = 40
 MAX_SUGGESTIONS = 5
 
 SERVES_ON = "serves on as it was loaded: "
-"""What the reason of a version begins with whose files changed and cannot be served, while it is loaded."""
+"""Start of the reason of a loaded version whose changed files cannot be served."""
 
 LOADS_ANEW = "its files changed, and are loaded in the background"
-"""What follows :data:`SERVES_ON` where nothing speaks against the change."""
+"""Follows :data:`SERVES_ON` if the changed files are still to be loaded."""
 
 PENDING = "pending: "
-"""What the reason of a version begins with that is to become the default one and has not been loaded yet."""
+"""Start of the reason of a version that is to become the default, but is not loaded yet."""
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 

@@ -36,7 +36,7 @@ from pocketserve_wire.addresses import Address
 
 log = logging.getLogger(__name__)
 
-FLUSH_SHARE_S = 0.5  # of the drain time, what is kept for sending finished answers
+FLUSH_SHARE_S = 0.5  # share of the drain time for sending finished responses
 MAX_LISTED = 8  # models that are named at start
 
 SWITCH_S = 0.001

@@ -115,7 +115,7 @@ class Service:
         self.updates = Updates(
             self.repository, self.engine, self._resolve, config.request_timeout
         )
-        # What the names of requests stand for, as long as the repository has the same models.
+        # Records by model and version name, valid for one index of the repository.
         self._targets: tuple[object, dict[tuple[str, str | None], VersionRecord]] = (
             None,
             {},
@@ -410,7 +410,7 @@ class Service:
         with self.updates.paused(name):
             entry = self.repository.models().get(name)
             versions = list(entry.versions) if entry is not None else []
-            # Also what was loaded from files that are gone by now.
+            # Include versions whose files are gone.
             for version in dict.fromkeys([*versions, *self.engine.versions_of(name)]):
                 self.engine.unload(name, version, self._deadline())
         if entry is not None:

@@ -33,7 +33,7 @@ TASK_MODULES = (
 _MODULES = {
     module.rpartition(".")[2].replace("_", "-"): module for module in TASK_MODULES
 }
-TASK_NAMES = tuple(_MODULES)  # what a manifest's ``task`` may be
+TASK_NAMES = tuple(_MODULES)  # values of ``task`` in a manifest
 
 
 def task_named(name: str) -> TaskDefinition:

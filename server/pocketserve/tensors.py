@@ -28,7 +28,7 @@ _PLAIN = (
     if sys.byteorder == "little"
     else frozenset()
 )
-"""Element types whose memory is what the wire wants, and that memoryviews know."""
+"""Element types with the wire's memory layout that memoryviews support."""
 
 _BY_DTYPE = {
     np.dtype(kind.typestr): name

@@ -23,7 +23,7 @@ import requests
 from conftest import MODELS, Server, StartServer
 from pocketserve.terminal.log_output import JsonLogFormatter, LogFormatter, LogHandler
 from pocketserve.transports.request_log import (
-    STRANGERS_A_SECOND,
+    MAX_UNTRUSTED_LINES,
     RequestLog,
     read_trace_id,
 )
@@ -348,7 +348,7 @@ def test_requests_without_the_token_cannot_fill_the_log(
     log._second = (
         1 << 40
     )  # no second ends while the test runs: this one began in the future
-    for _ in range(STRANGERS_A_SECOND + 5):
+    for _ in range(MAX_UNTRUSTED_LINES + 5):
         log._has_room(1 << 40)
     assert not log._has_room(1 << 40)
     assert log._has_room(1 + (1 << 40))

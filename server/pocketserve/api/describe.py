@@ -52,14 +52,44 @@ def describe_model(
     The protocol's own keys come first.
 
     Args:
-        port: where the server listens for HTTP, for the card's examples; 0 stands for the usual one.
-        local: for a model that no server serves: how ``predict --local`` names it.
-        note: why a change of its files is not served; empty where there is none.
+        port: the server's HTTP port for the examples; 0 for the default.
+        local: the name for ``predict --local``, if no server serves the model.
+        note: why changed files are not served yet; empty if nothing changed.
     """
-    model, version = running.model, running.model.version
+    model = running.model
     labels = list(getattr(model.task, "labels", ()))
+    facts = {"note": note, **_facts(entry, running, labels)}
+    versions = []
+    for name in entry.versions:
+        if name not in entry.withheld or name == entry.default_version:
+            versions.append(name)
+    description: dict[str, Any] = {
+        "name": entry.name,
+        "versions": versions,
+        "platform": model.platform,
+        "inputs": [spec_metadata(spec) for spec in model.inputs.specs],
+        "outputs": [spec_metadata(spec) for spec in model.shown_outputs.specs],
+        "parameters": _without_empty(facts),
+        "card": _card(model, labels, port, local),
+    }
+    metadata = _metadata(model)
+    if metadata:
+        description["metadata"] = metadata
+    return description
+
+
+def _without_empty(facts: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in facts.items() if value}
+
+
+def _facts(
+    entry: ModelEntry, running: ModelHandle, labels: Sequence[str]
+) -> dict[str, Any]:
+    """Return the facts about a model and version; some may be empty."""
+    model = running.model
+    version = model.version
+    signatures = [name for name in model.entry_points if name is not None]
     facts = {
-        "note": note,
         "not_applied": "; ".join(entry.notes),
         "version": version.name,
         "default_version": entry.default_version,
@@ -74,45 +104,38 @@ def describe_model(
         "file": version.path.name,
         "file_bytes": model.file_bytes,
         "memory_bytes": model.memory_bytes,
-        "signatures": ",".join(name for name in model.entry_points if name is not None),
-        **{
-            f"{table}_{key}": value
-            for table, values in (
-                ("evaluation", version.evaluation),
-                ("provenance", _provenance(entry, version.name)),
-            )
-            for key, value in values.items()
-            if isinstance(value, str | float)
-            or (isinstance(value, int) and abs(value) < 2**63)
-        },
+        "signatures": ",".join(signatures),
     }
-    description: dict[str, Any] = {
-        "name": entry.name,
-        "versions": [
-            name
-            for name in entry.versions
-            if name not in entry.withheld or name == entry.default_version
-        ],
-        "platform": model.platform,
-        "inputs": [spec_metadata(spec) for spec in model.inputs.specs],
-        "outputs": [spec_metadata(spec) for spec in model.shown_outputs.specs],
-        "parameters": {key: value for key, value in facts.items() if value},
-        "card": _card(model, labels, port, local),
-    }
+    facts |= _scalars("evaluation", version.evaluation)
+    facts |= _scalars("provenance", _provenance(entry, version.name))
+    return facts
+
+
+def _scalars(table: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a manifest's table that the protocol can send."""
+    scalars = {}
+    for key, value in values.items():
+        is_integer = isinstance(value, int) and abs(value) < 2**63
+        if is_integer or isinstance(value, str | float):
+            scalars[f"{table}_{key}"] = value
+    return scalars
+
+
+def _metadata(model: LoadedModel) -> dict[str, Any]:
+    """Return the file's metadata, and problems with the model's files."""
     metadata = _file_metadata(model)
     problems = [getattr(model.task, "problem", ""), *model.notes]
-    if problem := "; ".join(filter(None, problems)):
-        metadata = {**metadata, "problem": problem}
+    problem = "; ".join(filter(None, problems))
+    if problem:
+        metadata["problem"] = problem
     if model.unknown_keys:
-        metadata = {
-            **metadata,
-            "unknown_keys": {
-                name: list(keys) for name, keys in model.unknown_keys.items()
-            },
-        }
+        unknown_keys = {}
+        for name, keys in model.unknown_keys.items():
+            unknown_keys[name] = list(keys)
+        metadata["unknown_keys"] = unknown_keys
     if model.assumed:
-        metadata = {**metadata, "assumed": list(model.assumed)}
-    return description | ({"metadata": metadata} if metadata else {})
+        metadata["assumed"] = list(model.assumed)
+    return metadata
 
 
 def _card(
@@ -120,31 +143,35 @@ def _card(
 ) -> dict[str, Any]:
     task = model.task
     texts: Mapping[str, str] = task.describe() if isinstance(task, Describer) else PLAIN
+    facts: dict[str, Any] = {"task": task.name}
+    for key in ("input", "preprocessing", "answer"):
+        facts[key] = texts.get(key)
+    facts["advice"] = getattr(task, "advice", "")
+    facts["labels"] = len(labels)
+    facts["first_labels"] = labels[:SHOWN_LABELS]
+    if local:
+        command = f"pocketserve predict --local {local} {example_file(model)}"
+        facts["examples"] = {"shell": command}
+    else:
+        facts["examples"] = _examples(model, port)
+    card = _without_empty(facts)
+    if isinstance(task, FormProvider):
+        card |= task.form().facts()
+    return card
+
+
+def _examples(model: LoadedModel, port: int) -> dict[str, str]:
+    """Return sample requests by language."""
     file = example_file(model)
-    url = f"http://{LOOPBACK}:{port or HTTP_PORT}/predictions/{quote(model.entry.name, safe='')}"
+    path = quote(model.entry.name, safe="")
+    url = f"http://{LOOPBACK}:{port or HTTP_PORT}/predictions/{path}"
     parts = {
         "file": file,
         "quoted_file": json.dumps(file),
         "model": json.dumps(model.entry.name),
         "shell_url": f"'{url}'" if "%" in url else url,
     }
-    examples = {language: text.format(**parts) for language, text in EXAMPLES.items()}
-    facts: dict[str, Any] = {
-        "task": task.name,
-        **{
-            key: texts[key]
-            for key in ("input", "preprocessing", "answer")
-            if key in texts
-        },
-        "advice": getattr(task, "advice", ""),
-        "labels": len(labels),
-        "first_labels": labels[:SHOWN_LABELS],
-        "examples": {"shell": f"pocketserve predict --local {local} {file}"}
-        if local
-        else examples,
-    }
-    form = task.form().facts() if isinstance(task, FormProvider) else {}
-    return {key: value for key, value in facts.items() if value} | form
+    return {language: text.format(**parts) for language, text in EXAMPLES.items()}
 
 
 def example_file(model: LoadedModel) -> str:
@@ -173,15 +200,12 @@ def _file_metadata(model: LoadedModel) -> dict[str, Any]:
         return {"problem": str(error)}
     if metadata is None:
         return {}
-    texts = {
-        key: getattr(metadata, key)
-        for key in ("name", "description", "version", "author", "license")
-    }
-    tensors = {
-        "inputs": [_tensor(tensor) for tensor in metadata.inputs],
-        "outputs": [_tensor(tensor) for tensor in metadata.outputs],
-    }
-    return {key: value for key, value in {**texts, **tensors}.items() if value}
+    facts: dict[str, Any] = {}
+    for key in ("name", "description", "version", "author", "license"):
+        facts[key] = getattr(metadata, key)
+    facts["inputs"] = [_tensor(tensor) for tensor in metadata.inputs]
+    facts["outputs"] = [_tensor(tensor) for tensor in metadata.outputs]
+    return _without_empty(facts)
 
 
 def _tensor(tensor: TensorMetadata) -> dict[str, Any]:
@@ -194,4 +218,4 @@ def _tensor(tensor: TensorMetadata) -> dict[str, Any]:
         "std": list(normalization.std) if normalization is not None else [],
         "files": [file.name for file in tensor.associated_files],
     }
-    return {key: value for key, value in facts.items() if value}
+    return _without_empty(facts)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pocketserve import __version__
 from pocketserve.api.describe import device_of
@@ -19,20 +20,50 @@ if TYPE_CHECKING:
 
     from pocketserve.engine.replica import Replica
 
-VERSION = ["model", "version"]
+VERSION = ("model", "version")
 
-Row = tuple[str, str, str, Sequence[str], Iterable[tuple[Any, ...]]]
-"""A metric: its kind, name, text and labels, and its samples: the values of the labels, and what is counted."""
+
+@dataclass
+class MetricRow:
+    """A metric and its samples.
+
+    Attributes:
+        kind: ``Gauge``, ``Counter`` or ``Histogram``.
+        labels: names of the labels.
+    """
+
+    kind: str
+    name: str
+    text: str
+    labels: Sequence[str] = ()
+    samples: list[tuple[Any, ...]] = field(default_factory=list)
+
+    def add(self, labels: Sequence[str], *values: Any) -> None:
+        """Add a sample: the labels' values, and the measured value."""
+        self.samples.append(([*labels], *values))
+
+
+class UsedVersion(NamedTuple):
+    """A version with counters.
+
+    Attributes:
+        key: model and version.
+        handle: None if it is not loaded.
+    """
+
+    key: tuple[str, str]
+    counters: VersionStatistics
+    handle: ModelHandle | None
 
 
 def metrics(service: Service, request: ApiRequest) -> ApiResponse:
-    """Counters and gauges of every version that was ever used, and of the server."""
-    # Imported here: a server that nobody scrapes need not hold the library.
+    """Counters and gauges of the server and of every used version."""
+    # Imported late: only scraped servers need the library.
     from prometheus_client import CollectorRegistry, ProcessCollector
     from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
     registry = CollectorRegistry()
-    # The second tells memory, processor time, open files and the start, where /proc has them.
+    # ProcessCollector adds memory, processor time, open files and the start time.
     registry.register(
         _Labelled(
             [_Collector(service), ProcessCollector(registry=None)], service.replica
@@ -52,14 +83,10 @@ class _Collector:
     def collect(self) -> Iterator[Metric]:
         from prometheus_client import core
 
-        for kind, name, text, labels, samples in (
-            *_of_server(self._service),
-            *_of_versions(self._service),
-        ):
-            metric: Any = getattr(core, f"{kind}MetricFamily")(
-                f"pocketserve_{name}", text, labels=labels
-            )
-            for sample in samples:
+        for row in _rows(self._service):
+            family = getattr(core, f"{row.kind}MetricFamily")
+            metric: Any = family(f"pocketserve_{row.name}", row.text, labels=row.labels)
+            for sample in row.samples:
                 metric.add_metric(*sample)
             yield metric
 
@@ -76,143 +103,170 @@ class _Labelled:
     def collect(self) -> Iterator[Metric]:
         for collector in self._collectors:
             for metric in collector.collect():
-                metric.samples = [
-                    sample._replace(labels={**sample.labels, **self._labels})
-                    for sample in metric.samples
-                ]
+                samples = []
+                for sample in metric.samples:
+                    labels = {**sample.labels, **self._labels}
+                    samples.append(sample._replace(labels=labels))
+                metric.samples = samples
                 yield metric
 
 
-def _of_server(service: Service) -> Iterator[Row]:
-    engine, power, traffic = service.engine, service.power, service.traffic
-    yield "Gauge", "info", "The server", ["version"], [([__version__], 1)]
-    values: list[tuple[str, str, float]] = [
-        (
-            "models_memory_bytes",
-            "Memory that loaded models hold, estimated",
-            engine.memory_held(),
+def _rows(service: Service) -> Iterator[MetricRow]:
+    yield MetricRow("Gauge", "info", "The server", ["version"], [([__version__], 1)])
+    yield from _values_of_server(service)
+    yield _low_power(service)
+    yield _open_connections(service)
+    yield _responses(service)
+    used = list(_used(service))
+    yield from _gauges(used)
+    yield from _counters(used)
+    yield _latencies(used)
+    yield from _loads(used)
+
+
+def _values_of_server(service: Service) -> Iterator[MetricRow]:
+    engine = service.engine
+    rows = {
+        ("models_memory_bytes", "Memory that loaded models hold, estimated"): (
+            engine.memory_held()
         ),
-        (
-            "memory_budget_bytes",
-            "Memory that they may hold together",
-            engine.memory_budget,
+        ("memory_budget_bytes", "Memory that they may hold together"): (
+            engine.memory_budget
         ),
-        ("usable_cores", "Cores that it may use now", engine.usable_cores),
-    ]
-    reading = power.reading
-    if reading is not None and reading.charge is not None:
-        values.append(
-            ("battery_charge_ratio", "Charge, last read", reading.charge / 100)
-        )
-    if reading is not None and reading.heat is not None:
-        values.append(("battery_celsius", "Temperature, last read", reading.heat))
-    for name, text, value in values:
-        yield "Gauge", name, text, (), [((), value)]
-    reasons = [([reason], float(reason in power.reasons)) for reason in REASONS]
+        ("usable_cores", "Cores that it may use now"): engine.usable_cores,
+    }
+    for (name, text), value in rows.items():
+        yield MetricRow("Gauge", name, text, (), [((), value)])
+    reading = service.power.reading
+    if reading is None:
+        return
+    if reading.charge is not None:
+        sample = ((), reading.charge / 100)
+        text = "Charge, last read"
+        yield MetricRow("Gauge", "battery_charge_ratio", text, (), [sample])
+    if reading.heat is not None:
+        sample = ((), reading.heat)
+        text = "Temperature, last read"
+        yield MetricRow("Gauge", "battery_celsius", text, (), [sample])
+
+
+def _low_power(service: Service) -> MetricRow:
     text = "Whether there are fewer threads and no background requests, by reason"
-    yield "Gauge", "low_power", text, ["reason"], reasons
-    connections = [
-        ([transport], count()) for transport, count in traffic.connections.items()
-    ]
-    yield (
-        "Gauge",
-        "open_connections",
-        "Connections that are open",
-        ["transport"],
-        connections,
-    )
-    answers = [([*map(str, labels)], count) for labels, count in traffic.answers()]
-    text = "Answers; route is empty where none was reached or let in"
-    yield (
+    row = MetricRow("Gauge", "low_power", text, ["reason"])
+    for reason in REASONS:
+        row.add([reason], float(reason in service.power.reasons))
+    return row
+
+
+def _open_connections(service: Service) -> MetricRow:
+    text = "Connections that are open"
+    row = MetricRow("Gauge", "open_connections", text, ["transport"])
+    for transport, count in service.traffic.connections.items():
+        row.add([transport], count())
+    return row
+
+
+def _responses(service: Service) -> MetricRow:
+    row = MetricRow(
         "Counter",
         "responses",
-        text,
+        "Answers; route is empty where none was reached or let in",
         ["transport", "method", "route", "status"],
-        answers,
     )
+    for labels, count in service.traffic.answers():
+        row.add([str(label) for label in labels], count)
+    return row
 
 
-def _of_versions(service: Service) -> Iterator[Row]:
-    used = list(_used(service))
-    running = [(key, handle) for key, _, handle in used if handle is not None]
-    # A model that is closed at this moment has no sessions.
-    opened = [
-        (key, handle.model, handle.model.sessions)
-        for key, handle in running
-        if handle.model.sessions
-    ]
-    devices = [
-        ([*key, device_of(sessions), sessions[0].runtime], 1)
-        for key, _, sessions in opened
-    ]
-    threads = [
-        (key, model.threads) for key, model, _ in opened if not model.fixed_threads
-    ]
-    loaded = [(key, float(handle is not None)) for key, _, handle in used]
-    waiting = [
-        (key, float(handle.queue.waiting if handle is not None else 0))
-        for key, _, handle in used
-    ]
-    yield "Gauge", "model_loaded", "Whether a version is in memory", VERSION, loaded
-    yield "Gauge", "queue_length", "Requests in line", VERSION, waiting
-    text = "1 for what really runs a version that is in memory"
-    yield "Gauge", "model_device", text, [*VERSION, "device", "runtime"], devices
-    yield (
+def _gauges(used: Sequence[UsedVersion]) -> list[MetricRow]:
+    loaded = MetricRow(
+        "Gauge", "model_loaded", "Whether a version is in memory", VERSION
+    )
+    waiting = MetricRow("Gauge", "queue_length", "Requests in line", VERSION)
+    device = MetricRow(
+        "Gauge",
+        "model_device",
+        "1 for what really runs a version that is in memory",
+        [*VERSION, "device", "runtime"],
+    )
+    threads = MetricRow(
         "Gauge",
         "model_threads",
         "Threads that one run of a version may use",
         VERSION,
-        threads,
     )
-    counters = [(key, each) for key, each, _ in used]
-    requests = [
-        ([*key, outcome], count)
-        for key, each in counters
-        for outcome, count in _outcomes(each).items()
-    ]
-    phases = [
-        ([*key, phase], ns / 1e9)
-        for key, each in counters
-        for phase, ns in each.phase_ns().items()
-    ]
-    times = [
-        (key, each.latency_classes(), sum(each.phase_ns().values()) / 1e9)
-        for key, each in counters
-    ]
-    loads = [([*key, "success"], each.loads.count) for key, each in counters]
-    loads += [([*key, "failure"], each.failed_loads) for key, each in counters]
-    load_s = [(key, each.loads.ns / 1e9) for key, each in counters]
-    rows = [(key, each.inference_count) for key, each in counters]
-    runs = [(key, each.execution_count) for key, each in counters]
-    yield "Counter", "requests", "Requests by outcome", [*VERSION, "outcome"], requests
-    yield "Counter", "inferences", "Batch rows that were computed", VERSION, rows
-    yield "Counter", "executions", "Runs of the model", VERSION, runs
-    yield "Counter", "phase_seconds", "Time spent by phase", [*VERSION, "phase"], phases
+    for key, _, handle in used:
+        if handle is None:
+            loaded.add(key, 0.0)
+            waiting.add(key, 0.0)
+            continue
+        loaded.add(key, 1.0)
+        waiting.add(key, float(handle.queue.waiting))
+        model = handle.model
+        sessions = model.sessions
+        if not sessions:  # it is being closed
+            continue
+        device.add([*key, device_of(sessions), sessions[0].runtime], 1)
+        if not model.fixed_threads:
+            threads.add(key, model.threads)
+    return [loaded, waiting, device, threads]
+
+
+def _counters(used: Sequence[UsedVersion]) -> list[MetricRow]:
+    requests = MetricRow(
+        "Counter", "requests", "Requests by outcome", [*VERSION, "outcome"]
+    )
+    rows = MetricRow("Counter", "inferences", "Batch rows that were computed", VERSION)
+    runs = MetricRow("Counter", "executions", "Runs of the model", VERSION)
+    phases = MetricRow(
+        "Counter", "phase_seconds", "Time spent by phase", [*VERSION, "phase"]
+    )
+    for key, counters, _ in used:
+        for outcome, count in _outcomes(counters).items():
+            requests.add([*key, outcome], count)
+        rows.add(key, counters.inference_count)
+        runs.add(key, counters.execution_count)
+        for phase, ns in counters.phase_ns().items():
+            phases.add([*key, phase], ns / 1e9)
+    return [requests, rows, runs, phases]
+
+
+def _latencies(used: Sequence[UsedVersion]) -> MetricRow:
     text = "Answered requests by time, from their arrival at the model"
-    yield "Histogram", "request_seconds", text, VERSION, times
-    yield "Counter", "loads", "Loads by outcome", [*VERSION, "outcome"], loads
-    yield "Counter", "load_seconds", "Time spent loading", VERSION, load_s
+    row = MetricRow("Histogram", "request_seconds", text, VERSION)
+    for key, counters, _ in used:
+        seconds = sum(counters.phase_ns().values()) / 1e9
+        row.add(key, counters.latency_classes(), seconds)
+    return row
 
 
-def _used(
-    service: Service,
-) -> Iterator[tuple[list[str], VersionStatistics, ModelHandle | None]]:
+def _loads(used: Sequence[UsedVersion]) -> list[MetricRow]:
+    loads = MetricRow("Counter", "loads", "Loads by outcome", [*VERSION, "outcome"])
+    seconds = MetricRow("Counter", "load_seconds", "Time spent loading", VERSION)
+    for key, counters, _ in used:
+        loads.add([*key, "success"], counters.loads.count)
+        loads.add([*key, "failure"], counters.failed_loads)
+        seconds.add(key, counters.loads.ns / 1e9)
+    return [loads, seconds]
+
+
+def _used(service: Service) -> Iterator[UsedVersion]:
+    """Yield the versions that were ever used."""
     for status in service.statuses():
-        if status.version:
-            counters = service.engine.statistics(status.model, status.version)
-            handle = service.engine.running(status.model, status.version)
-            if (
-                counters.last_inference_ms
-                or counters.fail.count
-                or counters.failed_loads
-                or handle
-            ):
-                yield [status.model, status.version], counters, handle
+        if not status.version:
+            continue
+        counters = service.engine.statistics(status.model, status.version)
+        handle = service.engine.running(status.model, status.version)
+        has_counts = counters.last_inference_ms or counters.fail.count
+        if has_counts or counters.failed_loads or handle is not None:
+            yield UsedVersion((status.model, status.version), counters, handle)
 
 
 def _outcomes(counters: VersionStatistics) -> dict[str, int]:
-    unanswered = {
-        outcome: duration.count for outcome, duration in counters.unanswered.items()
-    }
-    failures = max(0, counters.fail.count - sum(unanswered.values()))
-    return {"success": counters.runs.count, **unanswered, "failure": failures}
+    outcomes = {"success": counters.runs.count}
+    failures = counters.fail.count
+    for outcome, duration in counters.unanswered.items():
+        outcomes[outcome] = duration.count
+        failures -= duration.count
+    outcomes["failure"] = max(0, failures)
+    return outcomes

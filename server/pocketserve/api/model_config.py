@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from pocketserve.engine.lifecycle.handle import ModelHandle
+from pocketserve.engine.lifecycle.loaded_model import LoadedModel
 from pocketserve.repository.scan import ModelEntry
 from pocketserve.task_registry import task_named
 from pocketserve.tasks.vision.picture_input import picture_shape
@@ -23,28 +24,21 @@ NO_FORMAT = "FORMAT_NONE"
 
 def triton_config(entry: ModelEntry, running: ModelHandle) -> dict[str, Any]:
     """Describe a loaded version as Triton's ``GET /v2/models/NAME/config`` does."""
-    model, format = running.model, running.model.version.format
+    model = running.model
+    version = model.version
     inputs, outputs = model.inputs.specs, model.shown_outputs.specs
     rows = max_batch_size((*inputs, *outputs))
-    pictures = task_named(model.task.name).takes_pictures
-    labels = entry.manifest.labels if isinstance(entry.manifest.labels, str) else ""
+    instances = {"name": entry.name, "kind": "KIND_CPU", "count": len(model.sessions)}
     config: dict[str, Any] = {
         "name": entry.name,
         "platform": model.platform,
-        "backend": format.triton or format.name,
+        "backend": version.format.triton or version.format.name,
         "version_policy": dict(entry.policy) or {"all": {}},
         "max_batch_size": rows,
-        "input": [
-            _tensor(spec, rows) | {"format": _format(spec) if pictures else NO_FORMAT}
-            for spec in inputs
-        ],
-        "output": [
-            _tensor(spec, rows) | {"label_filename": labels} for spec in outputs
-        ],
-        "instance_group": [
-            {"name": entry.name, "kind": "KIND_CPU", "count": len(model.sessions)}
-        ],
-        "default_model_filename": model.version.path.name,
+        "input": _inputs(model, rows),
+        "output": _outputs(entry, model, rows),
+        "instance_group": [instances],
+        "default_model_filename": version.path.name,
         "parameters": {"runtime": {"string_value": model.runtime}},
     }
     if running.queue.batches:
@@ -56,6 +50,26 @@ def triton_config(entry: ModelEntry, running: ModelHandle) -> dict[str, Any]:
             "direct": {},
         }
     return config
+
+
+def _inputs(model: LoadedModel, rows: int) -> list[dict[str, Any]]:
+    takes_pictures = task_named(model.task.name).takes_pictures
+    inputs = []
+    for spec in model.inputs.specs:
+        tensor = _tensor(spec, rows)
+        tensor["format"] = _format(spec) if takes_pictures else NO_FORMAT
+        inputs.append(tensor)
+    return inputs
+
+
+def _outputs(entry: ModelEntry, model: LoadedModel, rows: int) -> list[dict[str, Any]]:
+    labels = entry.manifest.labels
+    outputs = []
+    for spec in model.shown_outputs.specs:
+        tensor = _tensor(spec, rows)
+        tensor["label_filename"] = labels if isinstance(labels, str) else ""
+        outputs.append(tensor)
+    return outputs
 
 
 def max_batch_size(specs: Iterable[TensorSpec]) -> int:
@@ -71,14 +85,14 @@ def max_batch_size(specs: Iterable[TensorSpec]) -> int:
 
 def _tensor(spec: TensorSpec, rows: int) -> dict[str, Any]:
     dims = list(spec.shape[1:] if rows else spec.shape)
-    tensor = {
+    tensor: dict[str, Any] = {
         "name": spec.name,
         "data_type": DATATYPES[spec.datatype].protobuf_name,
         "dims": dims or [1],
     }
-    return (
-        tensor if dims else tensor | {"reshape": {"shape": []}}
-    )  # the protocol has no empty dims
+    if not dims:  # the protocol has no empty dims
+        tensor["reshape"] = {"shape": []}
+    return tensor
 
 
 def _format(spec: TensorSpec) -> str:

@@ -44,7 +44,7 @@ def live(service: Service, request: ApiRequest) -> ApiResponse:
 
 
 def ready(service: Service, request: ApiRequest) -> ApiResponse:
-    """New requests are accepted, and what is to be loaded at start is loaded."""
+    """New requests are accepted, and the models of ``load`` are loaded."""
     if service.draining:
         raise ApiError(
             ErrorCode.SHUTTING_DOWN, "the server is shutting down", retry_after_s=1.0
@@ -80,7 +80,7 @@ def model_ready(service: Service, request: ApiRequest) -> ApiResponse:
 
 
 def model_metadata(service: Service, request: ApiRequest) -> ApiResponse:
-    """Inputs, outputs, versions and what runs the model."""
+    """Inputs, outputs, versions and runtime of a model."""
     from pocketserve.api.describe import describe_model  # late: no inference needs it
 
     with service.running(request.path["model"], request.path.get("version")) as (
@@ -107,7 +107,7 @@ def model_config(service: Service, request: ApiRequest) -> ApiResponse:
 
 
 def model_interface(service: Service, request: ApiRequest) -> ApiResponse:
-    """Tensors, calls of the task, all labels and the fingerprint: what programs that ask the model are written from."""
+    """Tensors, calls of the task, all labels and the fingerprint, for generated code."""
     from pocketserve.engine.interface import (
         describe_interface,
     )  # late: no inference needs it

@@ -390,38 +390,46 @@ def describe_routes(
 
 
 def _operation(route: Route) -> dict[str, Any]:
-    schema = ANSWERS[route.answer]
-    content = (
-        {"text/plain": {"schema": schema}}
-        if route.answer == "metrics"
-        else _json(schema)
-    )
-    content |= {
-        content_type: {"schema": other}
-        for content_type, other in _OTHER_TYPES.get(route.answer, {}).items()
-    }
-    success = (
-        {}
-        if route.answer == "not_offered"
-        else {"200": {"description": "Done.", "content": content}}
-    )
-    fault = {
-        "description": "The fault in words and its stable code.",
-        "content": _json(_reference("Error")),
-    }
+    summary = (load_handler(route.handler_name).__doc__ or "").strip()
     operation: dict[str, Any] = {
         "operationId": f"{route.group}_{route.name}_{route.method.lower()}",
         "tags": [route.group],
-        "summary": (load_handler(route.handler_name).__doc__ or "")
-        .strip()
-        .splitlines()[0],
-        "responses": {**success, "default": fault},
+        "summary": summary.splitlines()[0],
+        "responses": _responses(route),
     }
-    in_path = re.findall(r"{(\w+)}", route.pattern)
-    parameters = [
-        {"name": name, "in": "path", "required": True, "schema": TEXT}
-        for name in in_path
-    ]
+    parameters = _parameters(route)
+    if parameters:
+        operation["parameters"] = parameters
+    if route.body is not None:
+        operation["requestBody"] = REQUEST_BODIES[route.body]
+    if route.open:
+        operation["security"] = []
+    return operation
+
+
+def _responses(route: Route) -> dict[str, Any]:
+    schema = ANSWERS[route.answer]
+    content = _json(schema)
+    if route.answer == "metrics":
+        content = {"text/plain": {"schema": schema}}
+    for content_type, other in _OTHER_TYPES.get(route.answer, {}).items():
+        content[content_type] = {"schema": other}
+    responses: dict[str, Any] = {}
+    if route.answer != "not_offered":
+        responses["200"] = {"description": "Done.", "content": content}
+    responses["default"] = {
+        "description": "The fault in words and its stable code.",
+        "content": _json(_reference("Error")),
+    }
+    return responses
+
+
+def _parameters(route: Route) -> list[dict[str, Any]]:
+    parameters: list[dict[str, Any]] = []
+    for name in re.findall(r"{(\w+)}", route.pattern):
+        parameters.append(
+            {"name": name, "in": "path", "required": True, "schema": TEXT}
+        )
     for name, kind, text in _QUERY.get(route.answer, ()):
         parameters.append(
             {
@@ -432,10 +440,4 @@ def _operation(route: Route) -> dict[str, Any]:
                 "description": text,
             }
         )
-    if parameters:
-        operation["parameters"] = parameters
-    if route.body is not None:
-        operation["requestBody"] = REQUEST_BODIES[route.body]
-    if route.open:
-        operation["security"] = []
-    return operation
+    return parameters

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -36,7 +36,7 @@ MAX_FIELD_BYTES = (
 
 
 def predict(service: Service, request: ApiRequest) -> InferenceCall:
-    """Answer raw input: a picture, a JSON document, a ``.npy`` file, or what else the model's task takes."""
+    """Answer a picture, a sound, a JSON document, a ``.npy`` file or other raw input."""
     return call_of(service, request, _respond)
 
 
@@ -65,16 +65,13 @@ def call_of(
     if content_type[: len(FORM)].lower() == FORM:
         body, content_type = memoryview(b""), ""
         parts = _read_form(request)
-    waiting: Mapping[str, Any] = {}
-    sequence: Mapping[str, Any] = {}
-    version = request.path.get("version")
-    if request.query:
+    query = request.query
+    if query:
         refuse_unknown_query(request, *QUERY_NAMES)
-    hints, answer_options = parameters.hints_and_options(request.query, content_type)
-    if request.query:
-        sequence = sequence_parameters(request)
-        version = _version(request)
-        waiting = waiting_parameters(request)
+    hints, answer_options = parameters.hints_and_options(query, content_type)
+    sequence = sequence_parameters(request) if query else {}
+    version = _version(request) if query else request.path.get("version")
+    waiting = waiting_parameters(request) if query else {}
     options = service.request_options(
         waiting, request.deadline, request.cancellation, request.received, request.owner
     )

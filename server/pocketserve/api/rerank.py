@@ -36,7 +36,7 @@ _TAKES_PAIRS = (
 
 
 class _Query(NamedTuple):
-    """A request, checked."""
+    """A checked request."""
 
     model: str
     query: str
@@ -80,23 +80,16 @@ def rerank(service: Service, request: ApiRequest) -> InferenceCall:
 
 
 def _read(content: dict[str, Any]) -> _Query:
+    """Check a request's body."""
     for key in content:
         if key not in _KEYS:
-            raise bad_request(
-                f"unknown key {key!r:.80}; known are {', '.join(sorted(_KEYS))}"
-            )
+            names = ", ".join(sorted(_KEYS))
+            raise bad_request(f"unknown key {key!r:.80}; known are {names}")
     for key in ("model", "query"):
         text = content.get(key)
         if not isinstance(text, str) or not text.strip():
             raise bad_request(f"{key!r} must be a text, and not empty")
-    listed = content.get("documents")
-    if not isinstance(listed, list) or not listed:
-        raise bad_request("'documents' must be a list of texts with at least one")
-    if len(listed) > MAX_DOCUMENTS:
-        raise bad_request(
-            f"'documents' has {len(listed)} texts, the limit is {MAX_DOCUMENTS}"
-        )
-    documents = [_document(entry) for entry in listed]
+    documents = _documents(content)
     top_n = content.get("top_n")
     if top_n is None:
         top_n = len(documents)
@@ -106,6 +99,18 @@ def _read(content: dict[str, Any]) -> _Query:
     if not isinstance(returns, bool):
         raise bad_request("'return_documents' must be true or false")
     return _Query(content["model"], content["query"], documents, top_n, returns)
+
+
+def _documents(content: dict[str, Any]) -> list[str]:
+    documents = content.get("documents")
+    if not isinstance(documents, list) or not documents:
+        raise bad_request("'documents' must be a list of texts with at least one")
+    if len(documents) > MAX_DOCUMENTS:
+        count = len(documents)
+        raise bad_request(
+            f"'documents' has {count} texts, the limit is {MAX_DOCUMENTS}"
+        )
+    return [_document(entry) for entry in documents]
 
 
 def _document(entry: Any) -> str:

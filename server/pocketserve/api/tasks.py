@@ -8,8 +8,9 @@ the picture where ``annotate`` asks for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 from pocketserve.api.messages import SEQUENCE_QUERY
 from pocketserve.api.predictions import encoded_document
@@ -29,31 +30,35 @@ def payload_of(
 ) -> tuple[RawPayload, Callable[[Prediction], InferResponse]]:
     """Return a request's raw input, and its response encoder."""
     values = dict(request.parameters)
-    names = (*OWN, *parameters.NAMES)
-    if unknown := [name for name in values if name not in names]:
-        raise bad_parameter(
-            f"unknown parameter {unknown[0]!r:.64};", f"known are {', '.join(names)}"
-        )
+    _refuse_unknown(values)
     content_type = values.get("content_type", "")
     if not isinstance(content_type, str):
         raise bad_parameter("parameters.content_type", "must be a text")
-    is_base64 = content_type == BASE64  # of the whole request, as MLServer has it
+    is_base64 = content_type == BASE64  # of all elements, as MLServer has it
     if is_base64:
         content_type = ""
     hints, options = parameters.hints_and_options(values, content_type)
-    if any(
-        output.name != OUTPUT or output.classification for output in request.outputs
-    ):
-        raise bad_request(
-            f"with parameters.task the only output is {OUTPUT!r}, without classification"
-        )
+    for output in request.outputs:
+        if output.name != OUTPUT or output.classification:
+            raise bad_request(
+                f"with parameters.task the only output is {OUTPUT!r}, "
+                "without classification"
+            )
     elements = _elements(request, is_base64)
+    respond = partial(_respond, request.id)
     if len(elements) == 1:
-        payload = RawPayload(elements[0], options, hints, values)
-    else:
-        parts = [FormPart("", element, content_type) for element in elements]
-        payload = RawPayload(memoryview(b""), options, hints, values, parts)
-    return payload, partial(_respond, request.id)
+        return RawPayload(elements[0], options, hints, values), respond
+    parts = [FormPart("", element, content_type) for element in elements]
+    return RawPayload(memoryview(b""), options, hints, values, parts), respond
+
+
+def _refuse_unknown(values: Mapping[str, Any]) -> None:
+    names = (*OWN, *parameters.NAMES)
+    for name in values:
+        if name not in names:
+            raise bad_parameter(
+                f"unknown parameter {name!r:.64};", f"known are {', '.join(names)}"
+            )
 
 
 def _respond(request_id: str, prediction: Prediction) -> InferResponse:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from pocketserve.api.messages import (
     waiting_parameters,
 )
 from pocketserve.engine.bindings import Bindings
+from pocketserve.engine.lifecycle.loaded_model import LoadedModel
 from pocketserve.inference.call import InferenceCall
 from pocketserve.inference.payload import (
     FormPart,
@@ -56,7 +57,7 @@ INSTEAD = "which this server does not offer; ask with :predict, or for labels wi
 def alive(service: Service, request: ApiRequest) -> ApiResponse:
     """KServe's liveness probe; over HTTP a browser gets the page."""
     answer = json_response({"status": "alive"})
-    answer.headers["Vary"] = "Accept"  # what HTTP answers a browser is the page
+    answer.headers["Vary"] = "Accept"  # browsers get the page over HTTP
     return answer
 
 
@@ -118,6 +119,19 @@ regress = not_offered(f":regress takes tf.Example features, {INSTEAD}")
 explain = not_offered(f"models are not explained here, {INSTEAD}")
 
 
+class _Body(NamedTuple):
+    """A predict request's body.
+
+    Attributes:
+        is_rows: row format (``instances``) instead of columnar format (``inputs``).
+        signature: the requested entry point; None for the default.
+    """
+
+    values: Any
+    is_rows: bool
+    signature: str | None
+
+
 def v1_predict(service: Service, request: ApiRequest) -> InferenceCall:
     """Row format (``instances``) or columnar format (``inputs``)."""
     service.require(request.path["model"], request.path.get("version"))
@@ -132,80 +146,98 @@ def v1_predict(service: Service, request: ApiRequest) -> InferenceCall:
         raise bad_request(
             f"signature_name must be a string, not {strict_json.json_type(signature)}"
         )
-    key = None if signature in ("", DEFAULT_SIGNATURE) else signature
     waiting = waiting_parameters(request)
+    model = _loaded_model(service, request, waiting)
+    body = _read_body(document, signature, model)
+    bound = model.entry_points[body.signature][0]
+    media = media_of(model.task)
+    if body.signature is None and media and _is_media(body.values, bound):
+        names = [spec.name for spec in bound.specs]
+        return _predict_files(service, request, body, media, names)
+    tensors = _read_tensors(body, bound, model)
+    columns: list[Tensor] = []
+    is_narrowed = False
+    for tensor in tensors:
+        column = _as_column(tensor, bound.by_name[tensor.name][0])
+        columns.append(column)
+        is_narrowed = is_narrowed or column is not tensor
+    decoded = oip.InferRequest(inputs=columns)
+    if body.signature is not None:
+        decoded.parameters["signature_name"] = body.signature
+    payload = TensorPayload(decoded, row_by_row=body.is_rows)
+    respond = partial(_respond, body.is_rows, is_narrowed)
+    return inference_call(service, request, payload, waiting, respond)
+
+
+def _loaded_model(
+    service: Service, request: ApiRequest, waiting: Mapping[str, Any]
+) -> LoadedModel:
+    """Return the model, loading it if necessary."""
     options = service.request_options(
         waiting, request.deadline, request.cancellation, request.received, request.owner
     )
-    with service.running(
-        request.path["model"], request.path.get("version"), options
-    ) as (_, running):
-        points, optional, task = (
-            running.model.entry_points,
-            running.model.optional_inputs,
-            running.model.task,
-        )
-    if key not in points:
+    name, version = request.path["model"], request.path.get("version")
+    with service.running(name, version, options) as (_, handle):
+        return handle.model
+
+
+def _read_body(document: dict[str, Any], signature: str, model: LoadedModel) -> _Body:
+    """Return the body's values and format.
+
+    Raises:
+        ApiError: INVALID_PARAMETER for an unknown signature; INVALID_REQUEST unless
+            there is exactly one of ``instances`` and ``inputs``.
+    """
+    key = None if signature in ("", DEFAULT_SIGNATURE) else signature
+    if key not in model.entry_points:
         raise bad_parameter(
             f"signature_name {signature!r:.80}", "is not one of the model's"
         )
-    rows = "instances" in document
-    if rows == ("inputs" in document):
-        raise bad_request(
-            f"the body must have 'instances' or 'inputs', it has {'both' if rows else 'neither'}"
-        )
-    bound = points[key][0]
-    required = [
-        spec for spec in bound.specs if key is not None or spec.name not in optional
-    ]
-    values = document["instances" if rows else "inputs"]
-    if key is None:
-        media = media_of(task)
-        if (
-            media
-            and _holds_text(values)
-            and all(spec.datatype != "BYTES" for spec in bound.specs)
-        ):
-            return _predict_files(
-                service,
-                request,
-                values,
-                media,
-                [spec.name for spec in bound.specs],
-                rows,
-            )
-        values = _by_feature(values, rows, bound, task)
-    parse = _from_instances if rows else _from_inputs
-    tensors = parse(values, bound, required)
-    columns = [_as_column(tensor, bound.by_name[tensor.name][0]) for tensor in tensors]
-    narrowed = any(new is not old for new, old in zip(columns, tensors, strict=True))
-    decoded = oip.InferRequest(
-        inputs=columns, parameters={"signature_name": key} if key else {}
-    )
-    respond = partial(_respond, rows, narrowed)
-    return inference_call(
-        service, request, TensorPayload(decoded, row_by_row=rows), waiting, respond
-    )
+    is_rows = "instances" in document
+    if is_rows == ("inputs" in document):
+        count = "both" if is_rows else "neither"
+        raise bad_request(f"the body must have 'instances' or 'inputs', it has {count}")
+    return _Body(document["instances" if is_rows else "inputs"], is_rows, key)
+
+
+def _is_media(values: Any, bound: Bindings) -> bool:
+    """Return whether the values are media files in base64."""
+    for spec in bound.specs:
+        if spec.datatype == "BYTES":
+            return False
+    return _holds_text(values)
+
+
+def _read_tensors(body: _Body, bound: Bindings, model: LoadedModel) -> list[Tensor]:
+    values = body.values
+    optional: Collection[str] = ()
+    if body.signature is None:
+        optional = model.optional_inputs
+        values = _by_feature(values, body.is_rows, bound, model.task)
+    required = [spec for spec in bound.specs if spec.name not in optional]
+    if body.is_rows:
+        return _from_instances(values, bound, required)
+    return _from_inputs(values, bound, required)
 
 
 def _predict_files(
     service: Service,
     request: ApiRequest,
-    values: Any,
+    body: _Body,
     media: str,
     names: list[str],
-    rows: bool,
 ) -> InferenceCall:
-    """Run the task on base64 files, a list of entries each."""
-    from pocketserve.tasks.encoded import files_in_json  # late: few requests hold files
+    """Run the task on base64 files, and return a list of entries for each."""
+    # Imported late: few requests hold files.
+    from pocketserve.tasks.encoded import files_in_json
 
-    files, is_list = files_in_json(values, media, names)
+    files, is_list = files_in_json(body.values, media, names)
     hints, answer_options = parameters.hints_and_options(request.query, "")
     if "annotate" in answer_options.values:
         raise bad_parameter("annotate", "is answered by POST /predictions/NAME")
     parts = [FormPart("", memoryview(content)) for content in files]
     payload = RawPayload(memoryview(b""), answer_options, hints, parts=parts)
-    respond = partial(_respond_to_files, rows, is_list)
+    respond = partial(_respond_to_files, body.is_rows, is_list)
     return inference_call(
         service, request, payload, waiting_parameters(request), respond
     )
@@ -305,26 +337,37 @@ def _from_instances(
 ) -> list[Tensor]:
     if not isinstance(instances, list) or not instances:
         raise bad_request("instances must be an array with at least one element")
-    names = {spec.name for spec in bound.specs}
     if _is_named(instances[0]):
-        first = set(instances[0])
-        if {spec.name for spec in required} <= first <= names:
-            names = first  # inputs that the server fills in may be left out, in all rows alike
-        for index, row in enumerate(instances):
-            if not isinstance(row, dict) or set(row) != names:
-                raise bad_request(
-                    f"instances[{index}] must be an object with the inputs {bound.names()}"
-                )
-        columns = {name: [row[name] for row in instances] for name in names}
+        columns = _columns_of_objects(instances, bound, required)
     elif len(required) == 1:
         columns = {required[0].name: instances}
     else:
         raise bad_request(f"instances must be objects with the inputs {bound.names()}")
-    return [
-        _column(spec, columns[spec.name])
-        for spec in bound.specs
-        if spec.name in columns
-    ]
+    tensors = []
+    for spec in bound.specs:
+        if spec.name in columns:
+            tensors.append(_column(spec, columns[spec.name]))
+    return tensors
+
+
+def _columns_of_objects(
+    instances: list[Any], bound: Bindings, required: Sequence[TensorSpec]
+) -> dict[str, list[Any]]:
+    """Return objects, one per row, as lists of values by input name."""
+    names = {spec.name for spec in bound.specs}
+    first = set(instances[0])
+    if {spec.name for spec in required} <= first <= names:
+        # All rows alike may leave out inputs that the server fills in.
+        names = first
+    for index, row in enumerate(instances):
+        if not isinstance(row, dict) or set(row) != names:
+            raise bad_request(
+                f"instances[{index}] must be an object with the inputs {bound.names()}"
+            )
+    columns: dict[str, list[Any]] = {}
+    for name in names:
+        columns[name] = [row[name] for row in instances]
+    return columns
 
 
 def _from_inputs(
@@ -418,17 +461,17 @@ def _to_values(tensor: Tensor) -> Any:
         )
         raise ApiError(ErrorCode.NOT_IMPLEMENTED, text)
     array = to_array(tensor)
+    flat = array.reshape(-1)
     if array.dtype == object:
-        texts = [
-            _encode_text(element, tensor.name) for element in array.reshape(-1).tolist()
-        ]
-        return np.array(texts, dtype=object).reshape(array.shape).tolist()
+        texts = np.empty(array.size, dtype=object)
+        for index, element in enumerate(flat.tolist()):
+            texts[index] = _encode_text(element, tensor.name)
+        return texts.reshape(array.shape).tolist()
     if array.dtype == np.float32:
-        exact, flat = np.empty(array.size), array.reshape(-1)
+        exact = np.empty(array.size)
         for start in range(0, array.size, STEP):
-            exact[start : start + STEP] = (
-                flat[start : start + STEP].astype("U32").astype(np.float64)
-            )
+            part = slice(start, start + STEP)
+            exact[part] = flat[part].astype("U32").astype(np.float64)
         return exact.reshape(array.shape).tolist()
     return array.tolist()
 

@@ -30,7 +30,7 @@ def ticket(service: Service, request: ApiRequest) -> ApiResponse:
 
 
 def session(service: Service, request: ApiRequest) -> ApiResponse:
-    """Change a ticket for a session, which is accepted as the token is, but for what hands out power."""
+    """Exchange a ticket for a session, a token without owner rights."""
     refuse_unknown_query(request)
     if len(request.body) > MAX_BODY_BYTES:
         raise ApiError(

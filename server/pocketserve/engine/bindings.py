@@ -15,7 +15,7 @@ from pocketserve.tensors import TensorSpec
 class Bindings(NamedTuple):
     """Hold one direction's tensors."""
 
-    specs: tuple[TensorSpec, ...]  # what callers see, in the model's order
+    specs: tuple[TensorSpec, ...]  # public specs in the model's order
     by_name: Mapping[
         str, tuple[TensorSpec, str]
     ]  # every accepted name -> (the spec, the session's own name)

@@ -300,7 +300,7 @@ class Engine:
                     return record.running
                 self._refuse_unusable(record, version, entry)
                 if record.state is State.FAILED:
-                    record.apply(Event.RESET)  # what failed has changed
+                    record.apply(Event.RESET)  # its files have changed since
                 record.apply(Event.LOAD_STARTED)
             loaded = self._loader.open(record, entry, version, deadline, users=1)
             self._reaper.start()

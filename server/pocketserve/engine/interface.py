@@ -63,7 +63,7 @@ def fingerprint_of(model: LoadedModel) -> str:
 
 
 def _contract(model: LoadedModel) -> dict[str, Any]:
-    # What runs have taught of an open output counts for nothing: it is there after the first run only.
+    # Ignore shapes learned from runs: they are unknown before the first run.
     task, optional = model.task, model.optional_inputs
     facts = task.structure() if isinstance(task, Structured) else {}
     return {

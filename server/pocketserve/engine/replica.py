@@ -11,5 +11,5 @@ class Replica(NamedTuple):
     """A worker of several that serve the same folder."""
 
     name: str  # labels its statistics
-    state_dir: Path  # what it alone learns, such as verdicts; consent to code stays in the server's state folder
+    state_dir: Path  # its own state, such as verdicts; trust stays in the server's state folder
     is_alone: Callable[[], bool]  # whether every request reaches this worker, now

@@ -62,6 +62,12 @@ def accepted_by(task: Task, input_names: Collection[str]) -> Accepted:
     form = task.form() if isinstance(task, FormProvider) else Form(("file",))
     media = media_of(task)
     parameters = tuple(parameter.name for parameter in form.parameters)
+    keys = _keys(form, media, input_names)
+    return Accepted(media, form.accepts, keys, parameters, input_names)
+
+
+def _keys(form: Form, media: str, input_names: Collection[str]) -> set[str]:
+    """Return the names of fields and JSON keys that hold input."""
     keys: set[str] = set()
     if media:
         keys.update(MEDIA_KEYS[media], input_names)
@@ -72,7 +78,7 @@ def accepted_by(task: Task, input_names: Collection[str]) -> Accepted:
     for kind in form.accepts:
         for names in TEXT_KEYS.get(kind, ()):
             keys.update(names)
-    return Accepted(media, form.accepts, keys, parameters, input_names)
+    return keys
 
 
 def field_name(name: str) -> str:

@@ -20,7 +20,7 @@ from pocketserve.tasks.base import Arrays
 from pocketserve_wire import ApiError
 
 if TYPE_CHECKING:
-    from pocketserve.engine.lifecycle.sequences import Sequence
+    from pocketserve.engine.lifecycle.sequences import Sequence, SequenceStep
     from pocketserve.engine.lifecycle.state import VersionRecord
     from pocketserve.inference.compile import CompiledRequest
     from pocketserve.tasks.cancellation import BytePool
@@ -97,10 +97,8 @@ class InferenceCall(QueueEntry):
         # Labelling, drawing or writing JSON takes too long for the next request to
         # wait for this thread.
         self.keeps_thread = keeps_thread and type(payload) is EncodedPayload
-        self.session: Session | None = None
-        self.batch_members = None
+        self.session = self.batch_members = self.batch_rows = None
         self.executions = 1
-        self.batch_rows = None
         self.prepare_ns = 0
 
         self.model = model
@@ -149,14 +147,16 @@ class InferenceCall(QueueEntry):
                 self.arrays = compiled.arrays(payload.body)
                 self.signature = compiled.signature
                 return
-        operation, self.arrays = prepare_operation(
-            handle, payload, self.options, budget
-        )
-        self._operation = operation
-        self.signature = operation.signature
-        if operation.step is not None and handle.sequences is not None:
-            self._sequence = handle.sequences.enter(operation.step, self)
-            operation.sequence = self._sequence
+        prepared = prepare_operation(handle, payload, self.options, budget)
+        self._operation, self.arrays = prepared
+        self.signature = self._operation.signature
+        if self._operation.step is not None:
+            self._enter_sequence(handle, self._operation.step)
+
+    def _enter_sequence(self, handle: ModelHandle, step: SequenceStep) -> None:
+        if handle.sequences is not None:
+            self._sequence = handle.sequences.enter(step, self)
+            self._operation.sequence = self._sequence
 
     def _restart_sequence(self) -> Job | None:
         """Return a job if the call starts a sequence on a version being replaced."""

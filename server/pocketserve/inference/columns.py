@@ -23,11 +23,9 @@ def matrix_features(task: Task, bound: Bindings) -> list[str]:
     Empty if the input is no matrix or its columns have no names.
     """
     specs = bound.specs
-    if (
-        len(specs) != 1
-        or len(specs[0].shape) != 2
-        or not isinstance(task, FormProvider)
-    ):
+    if not isinstance(task, FormProvider):
+        return []
+    if len(specs) != 1 or len(specs[0].shape) != 2:
         return []
     return [feature.name for feature in task.form().features]
 
@@ -120,22 +118,37 @@ def _check_names(
 def _column(tensor: Tensor, spec: TensorSpec) -> Array:
     """Return the values of one feature in the matrix's datatype."""
     location = f"input {tensor.name!r}"
-    if tensor.shape[1:] not in ((), (1,)) or not tensor.shape:
-        text = f"{location}: a feature has shape [rows] or [rows, 1], got {list(tensor.shape)}"
-        raise ApiError(ErrorCode.INVALID_TENSOR, text)
+    shape = tensor.shape
+    if not shape or shape[1:] not in ((), (1,)):
+        raise _misfit(
+            f"{location}: a feature has shape [rows] or [rows, 1], got {list(shape)}"
+        )
     datatype = "FP32" if spec.quantization is not None else spec.datatype
     target = np.dtype(DATATYPES[datatype].typestr)
-    array = to_array(tensor)
-    fits = tensor.datatype not in ("BYTES", "BF16") and np.can_cast(
-        array.dtype, target, "same_kind"
-    )
+    array = to_array(tensor).reshape(-1)
+    is_number = tensor.datatype not in ("BYTES", "BF16")
+    fits = is_number and np.can_cast(array.dtype, target, "same_kind")
     if not fits or datatype == "BF16":
-        text = f"{location}: {tensor.datatype} does not fit the model's {datatype}"
-        raise ApiError(ErrorCode.INVALID_TENSOR, text)
+        raise _misfit(
+            f"{location}: {tensor.datatype} does not fit the model's {datatype}"
+        )
     with np.errstate(over="ignore"):
-        values = array.reshape(-1).astype(target)
-    whole = target.kind in "iu" and not np.array_equal(values, array.reshape(-1))
-    if whole or (target.kind == "f" and np.isinf(values).sum() > np.isinf(array).sum()):
-        text = f"{location}: it holds values that do not fit the model's {datatype}"
-        raise ApiError(ErrorCode.INVALID_TENSOR, text)
+        values = array.astype(target)
+    if _is_lossy(array, values):
+        raise _misfit(
+            f"{location}: it holds values that do not fit the model's {datatype}"
+        )
     return values
+
+
+def _is_lossy(array: Array, values: Array) -> bool:
+    """Return whether a conversion changed integers or overflowed."""
+    if values.dtype.kind in "iu":
+        return not np.array_equal(values, array)
+    if values.dtype.kind == "f":
+        return bool(np.isinf(values).sum() > np.isinf(array).sum())
+    return False
+
+
+def _misfit(text: str) -> ApiError:
+    return ApiError(ErrorCode.INVALID_TENSOR, text)

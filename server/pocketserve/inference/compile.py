@@ -144,19 +144,20 @@ class CompiledRequest:
         """Return the response; reuse the last JSON part for the same output forms."""
         forms: list[OutputForm] = []
         arrays: list[Array] = []
+        is_contiguous = True
         for _, session_name, _ in self._outputs:
             array = result[session_name]
-            forms.append((array.dtype, array.shape))
             arrays.append(array)
+            forms.append((array.dtype, array.shape))
+            is_contiguous = is_contiguous and array.flags.c_contiguous
         known_forms, text = self._header
         if forms != known_forms:
             return self._encode_first(result, forms)
+        if not is_contiguous:
+            return self._encode(result)
+        # Arrays of these forms had plain memory before, see _encode_first.
         chunks: list[bytes | memoryview] = [text]
-        for array in arrays:
-            if not array.flags.c_contiguous:
-                return self._encode(result)
-            # Arrays of these forms had plain memory before, see _encode_first.
-            chunks.append(array.data.cast("B"))
+        chunks += [array.data.cast("B") for array in arrays]
         return EncodedBody(chunks, len(text))
 
     def _encode_first(
@@ -194,6 +195,19 @@ def keep_compiled(
     # model.resettable is slow: it checks a protocol.
     if not template.all_raw or hasattr(handle.model.sessions[0], "reset"):
         return
+    inputs = _compile_inputs(template, bindings)
+    outputs = _compile_outputs(bound_outputs)
+    model = handle.model
+    response = InferResponse(model.entry.name, model.version.name, [], template.id)
+    compiled = CompiledRequest(signature, rows, inputs, outputs, response)
+    if len(handle.compiled) >= MAX_COMPILED:
+        handle.compiled.clear()
+    handle.compiled[template] = compiled
+
+
+def _compile_inputs(
+    template: RequestTemplate, bindings: Bindings
+) -> list[CompiledInput]:
     inputs = []
     for place in template.inputs:
         _, session_name = bindings.by_name[place.name]
@@ -202,15 +216,13 @@ def keep_compiled(
         inputs.append(
             CompiledInput(session_name, dtype, place.shape, count, place.start)
         )
+    return inputs
+
+
+def _compile_outputs(bound_outputs: Sequence[BoundOutput]) -> list[CompiledOutput]:
     outputs = []
     for bound in bound_outputs:
         datatype = "BF16" if bound.spec.datatype == "BF16" else None
-        outputs.append(
-            CompiledOutput(bound.requested.name, bound.session_name, datatype)
-        )
-    model = handle.model
-    response = InferResponse(model.entry.name, model.version.name, [], template.id)
-    compiled = CompiledRequest(signature, rows, inputs, outputs, response)
-    if len(handle.compiled) >= MAX_COMPILED:
-        handle.compiled.clear()
-    handle.compiled[template] = compiled
+        name = bound.requested.name
+        outputs.append(CompiledOutput(name, bound.session_name, datatype))
+    return outputs

@@ -22,6 +22,7 @@ from pocketserve.tasks.encoded import MAX_INPUTS, decode_file
 from pocketserve_wire import ApiError
 
 LISTS = ("texts", "items")  # keys whose values are always lists
+ITEM_KEYS = ("items", "user")  # keys whose fields may hold JSON lists
 
 
 def inputs_of_form(
@@ -34,19 +35,24 @@ def inputs_of_form(
     """
     parts = [part for part in parts if not part.is_unfilled]
     hints, options = _with_parameters(parts, accepted, payload)
-    inputs = [
-        part for part in parts if part.is_file or not _is_parameter(part, accepted)
-    ]
+    inputs: list[FormPart] = []
+    for part in parts:
+        if part.is_file or not _is_parameter(part, accepted):
+            inputs.append(part)
     if not inputs:
         raise invalid_input("the form has no file and no field with input")
-    lone = inputs[0]
-    if len(inputs) == 1 and (
-        lone.is_file or field_name(lone.name) not in accepted.keys
-    ):
-        return RawInputs([_raw(lone, hints)], options)
+    if len(inputs) == 1 and not _is_key(inputs[0], accepted):
+        return RawInputs([_raw(inputs[0], hints)], options)
     for part in inputs:
-        if not part.is_file and field_name(part.name) not in accepted.keys:
+        if not part.is_file and not _is_key(part, accepted):
             raise _unknown_field(part.name, accepted)
+    return _read_inputs(inputs, accepted, hints, options)
+
+
+def _read_inputs(
+    inputs: Sequence[FormPart], accepted: Accepted, hints: Hints, options: AnswerOptions
+) -> RawInputs:
+    """Return the inputs in the form of the model's kind of input."""
     if accepted.media:
         return _files(inputs, accepted, hints, options)
     if "rows" in accepted.kinds:
@@ -56,6 +62,11 @@ def inputs_of_form(
     if accepted.objects:
         return _object(inputs, accepted, hints, options)
     raise invalid_input("this model takes one file; the form has several")
+
+
+def _is_key(part: FormPart, accepted: Accepted) -> bool:
+    """Return whether a part is a field that the task reads by name."""
+    return not part.is_file and field_name(part.name) in accepted.keys
 
 
 def _is_parameter(part: FormPart, accepted: Accepted) -> bool:
@@ -114,18 +125,23 @@ def _rows(parts: Sequence[FormPart], hints: Hints, options: AnswerOptions) -> Ra
     for part in parts:
         if part.is_file:
             raise invalid_input(
-                "send a table as one file, or its features as fields of the form, not both"
+                "send a table as one file, or its features as fields of the form, "
+                "not both"
             )
         columns.setdefault(field_name(part.name), []).append(_text(part))
     counts = {len(values) for values in columns.values()}
     if len(counts) > 1:
         raise invalid_input("the form has more values of some features than of others")
+    body = memoryview(_csv(columns))
+    return RawInputs([RawInput(body, hints)], options)
+
+
+def _csv(columns: dict[str, list[str]]) -> bytes:
     table = io.StringIO()
     writer = csv.writer(table)
     writer.writerow(columns)
     writer.writerows(zip(*columns.values(), strict=True))
-    body = table.getvalue().encode("utf-8", "replace")
-    return RawInputs([RawInput(memoryview(body), hints)], options)
+    return table.getvalue().encode("utf-8", "replace")
 
 
 def _tensors(
@@ -156,21 +172,27 @@ def _object(
             if "texts" not in accepted.keys:
                 raise _unknown_field(part.name, accepted)
             name = "texts"
-        value = _text(part)
-        values.setdefault(name, []).extend(
-            _items(value) if name in ("items", "user") else [value]
-        )
+        text = _text(part)
+        entries = _items(text) if name in ITEM_KEYS else [text]
+        values.setdefault(name, []).extend(entries)
     if len(values.get("text", ())) > 1 and len(values) == 1:
         values = {"texts": values["text"]}
+    body = json.dumps(_single_values(values)).encode("ascii")
+    json_hints = hints._replace(content_type=JSON)
+    return RawInputs([RawInput(memoryview(body), json_hints)], options)
+
+
+def _single_values(values: dict[str, list[Any]]) -> dict[str, Any]:
+    """Return lists as they are, and the only value of every other key."""
     content: dict[str, Any] = {}
     for name, entries in values.items():
-        if name not in LISTS and len(entries) > 1:
+        if name in LISTS:
+            content[name] = entries
+            continue
+        if len(entries) > 1:
             raise invalid_input(f"the form has the field {name!r} twice")
-        content[name] = entries if name in LISTS else entries[0]
-    body = json.dumps(content).encode("ascii")
-    return RawInputs(
-        [RawInput(memoryview(body), hints._replace(content_type=JSON))], options
-    )
+        content[name] = entries[0]
+    return content
 
 
 def _items(text: str) -> list[Any]:

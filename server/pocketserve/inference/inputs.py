@@ -100,28 +100,51 @@ def collect(
         if session_name in arrays:
             fault = f"input {spec.name!r} is given twice under different names"
             raise _bad_inputs(fault, bound)
-        shape = tensor.shape
-        split = False
-        if row_by_row and spec.shape[:1] == (1,):
-            split = len(shape) > 0 and shape[0] > 1
-        check_against(spec, tensor, rows_free=split)
-        array = to_array(tensor)
-        if spec.quantization is not None and tensor.datatype == "FP32":
-            array = quantize(array, spec)
-            reals = True
-        arrays[session_name] = array
-        if spec.batch and array.ndim:
+        checked = _check(spec, tensor, row_by_row)
+        arrays[session_name] = checked.array
+        reals = reals or checked.is_real
+        splits = splits or checked.splits
+        rows = max(rows, checked.rows)
+        if spec.batch and tensor.shape:
             first = batches.setdefault(spec.batch, tensor)
             _check_same_rows(spec, tensor, first)
-        splits = splits or split
-        if split or (shape and spec.shape[:1] == (-1,)):
-            rows = max(rows, shape[0])
     state: dict[str, Array] = {}
     if len(arrays) < len(bound.specs):
         state = _initial_state(bound, arrays, first_state)
     if splits:
         _check_equal_rows(arrays, bound)
     return Inputs(arrays, rows, splits, reals, state)
+
+
+class _CheckedTensor(NamedTuple):
+    """A tensor that the model accepts.
+
+    Attributes:
+        rows: batch rows; 1 for other tensors.
+        splits: the model takes its rows one by one.
+        is_real: it was quantized from real numbers.
+    """
+
+    array: Array
+    rows: int
+    splits: bool
+    is_real: bool
+
+
+def _check(spec: TensorSpec, tensor: Tensor, row_by_row: bool) -> _CheckedTensor:
+    shape = tensor.shape
+    splits = False
+    if row_by_row and spec.shape[:1] == (1,):
+        splits = len(shape) > 0 and shape[0] > 1
+    check_against(spec, tensor, rows_free=splits)
+    array = to_array(tensor)
+    is_real = spec.quantization is not None and tensor.datatype == "FP32"
+    if is_real:
+        array = quantize(array, spec)
+    rows = 1
+    if splits or (shape and spec.shape[:1] == (-1,)):
+        rows = shape[0]
+    return _CheckedTensor(array, rows, splits, is_real)
 
 
 def _check_same_rows(spec: TensorSpec, tensor: Tensor, first: Tensor) -> None:
@@ -226,6 +249,11 @@ def _run_rows(
         for name, array in inputs.arrays.items():
             arrays[name] = array[row : row + 1]
         runs.append(run_session(session, arrays, signature))
+    return _joined(runs)
+
+
+def _joined(runs: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    """Return the outputs of single rows as outputs of all rows."""
     outputs: dict[str, Array] = {}
     for name in runs[0]:
         parts = [np.atleast_1d(run[name]) for run in runs]
@@ -263,12 +291,21 @@ def run_steps(
         arrays = {**step.state, **state, **step.arrays}
         outputs = run_session(session, arrays, None)
         results.append(outputs)
-        state = {}
-        if feedback is not None:
-            state = {name: outputs[output] for name, output in feedback.items()}
+        state = _next_state(outputs, feedback)
     if sequence is not None:
         sequence.state = state
     return results
+
+
+def _next_state(
+    outputs: Mapping[str, Array], feedback: Mapping[str, str] | None
+) -> dict[str, Array]:
+    """Return the outputs that the next run takes as inputs."""
+    state: dict[str, Array] = {}
+    if feedback is not None:
+        for name, output in feedback.items():
+            state[name] = outputs[output]
+    return state
 
 
 def reset(session: Session) -> None:

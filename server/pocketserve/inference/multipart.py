@@ -37,7 +37,6 @@ def read_form(body: memoryview, content_type: str) -> list[FormPart]:
         raise _invalid_form("cannot be read")
     delimiter = b"--" + (boundary[1] or boundary[2]).encode("latin-1", "replace")
     content = bytes(body)
-    view = memoryview(content)
     if not content.startswith(delimiter + b"\r\n"):
         raise _invalid_form("cannot be read")
     parts: list[FormPart] = []
@@ -45,43 +44,58 @@ def read_form(body: memoryview, content_type: str) -> list[FormPart]:
     while content[start : start + 2] == b"\r\n":
         if len(parts) == MAX_PARTS:
             raise _invalid_form(f"has more than {MAX_PARTS} parts")
-        head_end = content.find(b"\r\n\r\n", start, start + MAX_PART_HEADERS)
-        if head_end < 0:
-            raise _invalid_form("cannot be read")
-        # The line end in front of the delimiter may be the one that ends the headers.
-        end = content.find(b"\r\n" + delimiter, head_end + 2)
-        if end < 0:
-            raise _invalid_form("is cut off")
-        parts.append(
-            _part(content[start:head_end], view[head_end + 4 : max(head_end + 4, end)])
-        )
+        part, end = _read_part(content, start, delimiter)
+        parts.append(part)
         start = end + 2 + len(delimiter)
     if content[start : start + 2] != b"--":
         raise _invalid_form("cannot be read")
     return parts
 
 
+def _read_part(content: bytes, start: int, delimiter: bytes) -> tuple[FormPart, int]:
+    """Return the part after a delimiter, and the offset of its end."""
+    head_end = content.find(b"\r\n\r\n", start, start + MAX_PART_HEADERS)
+    if head_end < 0:
+        raise _invalid_form("cannot be read")
+    # The line end before the delimiter may be the one that ends the headers.
+    end = content.find(b"\r\n" + delimiter, head_end + 2)
+    if end < 0:
+        raise _invalid_form("is cut off")
+    body_start = head_end + 4
+    body = memoryview(content)[body_start : max(body_start, end)]
+    return _part(content[start:head_end], body), end
+
+
 def _part(headers: bytes, content: memoryview) -> FormPart:
     if _ENCODED.search(headers):
         raise _invalid_form("encodes its part")
     kind = _TYPE.search(headers)
-    content_type = kind[1].decode("latin-1").strip() if kind else ""
-    disposition = _DISPOSITION.search(headers)
-    parameters = {}
-    for match in _PARAMETER.finditer(disposition[1] if disposition else b""):
-        quoted, plain = match[2], match[3]
-        value = plain if quoted is None else quoted.replace(b'\\"', b'"')
-        parameters[match[1].lower()] = value
+    content_type = ""
+    if kind is not None:
+        content_type = kind[1].decode("latin-1").strip()
+    parameters = _disposition(headers)
     name = parameters.get(b"name", b"").decode("utf-8", "replace")
-    has_filename = b"filename" in parameters or b"filename*" in parameters
-    # Some programs leave the file's name out, and none writes such a type for a text field.
-    is_file = has_filename or (
-        content_type != "" and not content_type.lower().startswith(_TEXT_TYPES)
-    )
+    is_file = b"filename" in parameters or b"filename*" in parameters
+    if content_type and not content_type.lower().startswith(_TEXT_TYPES):
+        # Some programs omit the file's name. None sends such a type for a text field.
+        is_file = True
     is_unfilled = is_file and not content and not parameters.get(b"filename")
     return FormPart(
         name, content, content_type, is_file=is_file, is_unfilled=is_unfilled
     )
+
+
+def _disposition(headers: bytes) -> dict[bytes, bytes]:
+    """Return the parameters of the Content-Disposition header."""
+    parameters: dict[bytes, bytes] = {}
+    disposition = _DISPOSITION.search(headers)
+    if disposition is None:
+        return parameters
+    for match in _PARAMETER.finditer(disposition[1]):
+        quoted, plain = match[2], match[3]
+        value = plain if quoted is None else quoted.replace(b'\\"', b'"')
+        parameters[match[1].lower()] = value
+    return parameters
 
 
 def _invalid_form(fault: str) -> ApiError:

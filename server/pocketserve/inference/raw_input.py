@@ -1,13 +1,14 @@
 """Raw input in other programs' formats: forms, base64, other JSON.
 
-A plain file or document is handed to the task as it is, see ``payload.is_direct_input``.
+Plain files and documents go to the task directly, see
+``task_operation.is_direct_input``.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, unquote_plus
 
 from pocketserve.inference.accepted import (
@@ -24,14 +25,14 @@ from pocketserve.inference.payload import (
     RawInput,
     RawPayload,
 )
-from pocketserve.tasks.base import Hints, Task, invalid_input
+from pocketserve.tasks.base import Task, invalid_input
 from pocketserve.tasks.cancellation import hold_document
 from pocketserve.tasks.encoded import DATA_URL, decode_file, files_in_json, is_data_url
 from pocketserve.tasks.parameters import NAMES
 from pocketserve_wire import ApiError, strict_json
 
-MAX_FIELDS: Final = 10_000  # of a urlencoded form: one for each feature of a table
-MAX_FIELD_NAME: Final = 1024  # bytes that may stand in front of the first "="
+MAX_FIELDS: Final = 10_000  # of a urlencoded form, one per feature of a table
+MAX_FIELD_NAME: Final = 1024  # bytes before the first "="
 _LIST_OF_FILES = re.compile(rb'\s*\[\s*["{]')
 
 
@@ -46,7 +47,8 @@ def read_raw_inputs(
     Raises:
         ApiError: INVALID_INPUT, INVALID_PARAMETER or MALFORMED_JSON.
     """
-    from pocketserve.inference.form_fields import inputs_of_form  # late: few send forms
+    # Imported late: few requests are forms.
+    from pocketserve.inference.form_fields import inputs_of_form
 
     accepted = accepted_by(task, input_names)
     if payload.parts:
@@ -58,47 +60,61 @@ def read_raw_inputs(
         if fields:
             return inputs_of_form(fields, accepted, payload)
     is_raw_sample = "format" in hints.values and content_type != JSON
-    if (
-        "file" not in accepted.kinds
-        and not is_raw_sample
-        and bytes(body[: len(BOM)]) == BOM
-    ):
-        body = body[len(BOM) :]
-    if accepted.media and not is_raw_sample:
-        files = _encoded_files(body, accepted)
+    if not is_raw_sample:
+        if "file" not in accepted.kinds:
+            body = _without_bom(body)
+        files = _encoded_files(body, accepted) if accepted.media else None
         if files is not None:
-            contents, is_list = files
-            inputs = [
-                RawInput(memoryview(content), _untyped(hints)) for content in contents
-            ]
-            return RawInputs(inputs, payload.options, is_list)
+            return _inputs_of_files(files, payload)
     if content_type.startswith("text/") and _is_task_object(body, accepted):
         hints = hints._replace(content_type=JSON)
     return RawInputs([RawInput(body, hints)], payload.options)
 
 
-def _untyped(hints: Hints) -> Hints:
-    """Return hints without the content type of the enclosing JSON."""
-    return hints._replace(content_type="")
+def _without_bom(body: memoryview) -> memoryview:
+    if bytes(body[: len(BOM)]) == BOM:
+        return body[len(BOM) :]
+    return body
 
 
-def _encoded_files(
-    body: memoryview, accepted: Accepted
-) -> tuple[list[bytes], bool] | None:
+class _Files(NamedTuple):
+    """Decoded files; ``is_list`` if the body may hold several."""
+
+    contents: list[bytes]
+    is_list: bool
+
+
+def _inputs_of_files(files: _Files, payload: RawPayload) -> RawInputs:
+    # The content type is that of the enclosing JSON.
+    hints = payload.hints._replace(content_type="")
+    inputs = [RawInput(memoryview(content), hints) for content in files.contents]
+    return RawInputs(inputs, payload.options, files.is_list)
+
+
+def _encoded_files(body: memoryview, accepted: Accepted) -> _Files | None:
     """Return the files in a JSON document or data URL, if any."""
     start = bytes(body[:64]).lstrip(b" \t\r\n")
     if start[: len(DATA_URL)].lower() == DATA_URL.encode():
-        return [decode_file(_decode_ascii(body), f"the {accepted.media}")], False
-    if start[:1] not in (b"{", b'"') and not _LIST_OF_FILES.match(bytes(body[:256])):
+        content = decode_file(_decode_ascii(body), f"the {accepted.media}")
+        return _Files([content], False)
+    if not _may_hold_files(body, start):
         return None
     hold_document(body)
     try:
-        content = strict_json.loads(body)
+        document = strict_json.loads(body)
     except ApiError:
-        if start[:1] == b'"':  # a file of another kind may begin with a quotation mark
+        if start[:1] == b'"':  # other files may begin with a quotation mark
             return None
         raise
-    return files_in_json(content, accepted.media, accepted.input_names)
+    files, has_list = files_in_json(document, accepted.media, accepted.input_names)
+    return _Files(files, has_list)
+
+
+def _may_hold_files(body: memoryview, start: bytes) -> bool:
+    """Return whether a body may be JSON with files."""
+    if start[:1] in (b"{", b'"'):
+        return True
+    return _LIST_OF_FILES.match(bytes(body[:256])) is not None
 
 
 def _decode_ascii(body: memoryview) -> str:
@@ -153,16 +169,14 @@ def urlencoded_fields(body: memoryview, accepted: Accepted) -> list[FormPart]:
         return []
     if text.count("&") >= MAX_FIELDS:
         raise invalid_input(f"the form has more than {MAX_FIELDS} fields")
-    pairs = parse_qsl(text, keep_blank_values=True)
-    if not any(field_name(name) in accepted.keys for name, _ in pairs):
-        return []
-    fields = []
-    for name, value in pairs:
-        if accepted.media and (is_data_url(value) or field_name(name) in accepted.keys):
-            value = value.replace(
-                " ", "+"
-            )  # a plus sign of base64 that was not percent-encoded
-        fields.append(
-            FormPart(name, memoryview(value.encode("utf-8", "replace")), is_file=False)
-        )
-    return fields
+    fields: list[FormPart] = []
+    has_input = False
+    for name, value in parse_qsl(text, keep_blank_values=True):
+        is_input = field_name(name) in accepted.keys
+        has_input = has_input or is_input
+        if accepted.media and (is_input or is_data_url(value)):
+            # A plus sign of base64 that was not percent-encoded.
+            value = value.replace(" ", "+")
+        content = memoryview(value.encode("utf-8", "replace"))
+        fields.append(FormPart(name, content, is_file=False))
+    return fields if has_input else []

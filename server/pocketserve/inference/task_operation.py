@@ -170,14 +170,8 @@ class TaskOperation:
             ApiError: INVALID_REQUEST for a step of a sequence that takes several runs.
         """
         is_plain = len(steps) == 1 and not steps[0].row_by_row
-        is_chain = len(self._inputs) == 1 and self._inputs[0].chained
-        is_step = self.step is not None and self._handle.sequences is not None
-        if is_step and not (is_plain or is_chain):
-            raise ApiError(
-                ErrorCode.INVALID_REQUEST,
-                "a step of a sequence is one run of the model, and this input "
-                "takes several; send it in parts",
-            )
+        if self.step is not None and not is_plain:
+            self._check_chain()
         self.rows = 0
         runs = 0
         for step in steps:
@@ -186,6 +180,16 @@ class TaskOperation:
         self.executions = 0 if is_plain else runs
         if is_plain and not steps[0].state and self.step is None:
             self.arrays = steps[0].arrays
+
+    def _check_chain(self) -> None:
+        """Raise if a step of a sequence takes several independent runs."""
+        is_chain = len(self._inputs) == 1 and self._inputs[0].chained
+        if not is_chain and self._handle.sequences is not None:
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST,
+                "a step of a sequence is one run of the model, and this input "
+                "takes several; send it in parts",
+            )
 
     def _read_sources(self) -> Sequence[RawInput]:
         """Return the inputs of a body in another program's format.
@@ -251,22 +255,29 @@ class TaskOperation:
             self._prepare()
             self.prepare_ns = time.perf_counter_ns() - began
             self._options.check()  # the queue's own check was before the decoding
-        cancellation = self._options.cancellation
         inputs = self._inputs
         try:
             if len(inputs) == 1 and len(inputs[0].steps) == 1 and self.sequence is None:
+                cancellation = self._options.cancellation
                 return run_inputs(session, inputs[0].steps[0], None, cancellation)
-            results: list[dict[str, Array]] = []
-            for item in inputs:
-                is_chain = item.chained or self.sequence is not None
-                feedback = self._handle.model.feedback if is_chain else None
-                results += run_steps(
-                    session, item.steps, feedback, cancellation, self.sequence
-                )
-            return results
+            return self._run_steps(session)
         except ApiError as error:
             _raise_fault_of_task(self._handle.model.task, error)
             raise
+
+    def _run_steps(self, session: Session) -> list[dict[str, Array]]:
+        results: list[dict[str, Array]] = []
+        for item in self._inputs:
+            is_chain = item.chained or self.sequence is not None
+            feedback = self._handle.model.feedback if is_chain else None
+            results += run_steps(
+                session,
+                item.steps,
+                feedback,
+                self._options.cancellation,
+                self.sequence,
+            )
+        return results
 
     def respond(self, result: Any) -> Prediction:
         """Return the labelled answer, with an annotated picture if requested."""
@@ -276,18 +287,13 @@ class TaskOperation:
         item = self._inputs[0]
         runs = self._task_outputs(results, item)
         entries, more = self._answer(runs, item)
-        picture = None
-        if "annotate" in self._answer_options.values:
-            picture = self._annotate(runs, entries)
-            if (
-                picture is not None
-                and self._answer_options.values["annotate"] == "both"
-            ):
-                # Imported late: few requests ask for a picture.
-                import base64
-
-                more = {**more, "picture": base64.b64encode(picture).decode()}
-                picture = None
+        mode = self._answer_options.values.get("annotate")
+        if mode is None:
+            return self._prediction(entries, more, None, [entries])
+        picture = self._annotate(runs, entries)
+        if picture is not None and mode == "both":
+            more = {**more, "picture": _base64(picture)}
+            picture = None
         return self._prediction(entries, more, picture, [entries])
 
     def _respond_to_list(self, results: Sequence[Mapping[str, Array]]) -> Prediction:
@@ -387,6 +393,13 @@ def is_direct_input(payload: RawPayload, media: str) -> bool:
     if content_type == URLENCODED or content_type.startswith("text/"):
         return False
     return start != BOM[:1]
+
+
+def _base64(content: bytes) -> str:
+    # Imported late: few requests ask for a picture.
+    import base64
+
+    return base64.b64encode(content).decode()
 
 
 def _prepare_tensors(task: Task, source: RawInput) -> Prepared:

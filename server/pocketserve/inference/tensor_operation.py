@@ -38,6 +38,7 @@ from pocketserve_wire.tensor import invalid
 
 if TYPE_CHECKING:
     from pocketserve.engine.lifecycle.sequences import Sequence as OpenSequence
+    from pocketserve.engine.lifecycle.sequences import SequenceStep
 
 NO_INPUTS = Inputs({}, 0, False, False, {})
 """The inputs of a request that only ends a sequence."""
@@ -65,36 +66,46 @@ class TensorOperation:
         encoded: bool,
     ) -> None:
         request = payload.request
-        model = handle.model
         self._handle = handle
         self._request = request
         self._options = options
         self._encoded = encoded
         self.signature = signature_of(request, handle)
-        self._bindings, outputs = model.entry_points[self.signature]
+        self._bindings, output_bindings = handle.model.entry_points[self.signature]
         tensors = self._read_tensors(request)
-        parameters = request.parameters
-        self.step = step = step_of(parameters, options.owner) if parameters else None
-        first_state: Mapping[str, Array] = {}
-        if self.signature is None:
-            first_state = model.first_state
-        elif step is not None and handle.sequences is not None:
-            raise ApiError(
-                ErrorCode.INVALID_REQUEST,
-                "sequences work with the default signature only",
-            )
-        self._closes = step is not None and step.end and not tensors
+        self.step = self._read_step(request, options)
+        self._closes = self.step is not None and self.step.end and not tensors
         self._outputs: list[BoundOutput] = []
         inputs = NO_INPUTS
         if not self._closes:
-            self._outputs = requested_outputs(request.outputs, outputs)
-            inputs = collect(tensors, self._bindings, payload.row_by_row, first_state)
+            self._outputs = requested_outputs(request.outputs, output_bindings)
+            state = handle.model.first_state if self.signature is None else {}
+            inputs = collect(tensors, self._bindings, payload.row_by_row, state)
         self._inputs = inputs
         self.rows = inputs.rows
         self.executions = inputs.rows if inputs.row_by_row else 0
         self.arrays: Arrays | None = None
-        if not (inputs.row_by_row or inputs.state) and step is None:
+        if not (inputs.row_by_row or inputs.state) and self.step is None:
             self.arrays = inputs.arrays
+
+    def _read_step(
+        self, request: InferRequest, options: RequestOptions
+    ) -> SequenceStep | None:
+        """Return the request's step of a sequence, if any.
+
+        Raises:
+            ApiError: INVALID_PARAMETER, INVALID_REQUEST.
+        """
+        if not request.parameters:
+            return None
+        step = step_of(request.parameters, options.owner)
+        has_sequences = self._handle.sequences is not None
+        if step is not None and has_sequences and self.signature is not None:
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST,
+                "sequences work with the default signature only",
+            )
+        return step
 
     def _read_tensors(self, request: InferRequest) -> Sequence[Tensor]:
         """Return the request's inputs, joining columns of a table."""
@@ -133,21 +144,26 @@ class TensorOperation:
     def respond(self, result: Mapping[str, Array]) -> InferResponse | EncodedBody:
         """Return the outputs in the form that the client asked for."""
         model = self._handle.model
+        outputs = self._encode_outputs(result)
+        response = InferResponse(
+            model.entry.name, model.version.name, outputs, id=self._request.id
+        )
+        if self._can_be_compiled():
+            self._keep_compiled()
+        if self._encoded:
+            return encode_infer_response(response, True)
+        return response
+
+    def _encode_outputs(self, result: Mapping[str, Array]) -> list[Tensor]:
         reals = self._inputs.reals
-        labels = getattr(model.task, "labels", ())
+        labels = getattr(self._handle.model.task, "labels", ())
         specs = self._bindings.specs
         batch = specs[0].shape[:1] if specs else ()
         outputs: list[Tensor] = []
         for output in self._outputs:
             array = result[output.session_name]
             outputs.append(output_tensor(output, array, reals, labels, batch))
-        entry_name, version_name = model.entry.name, model.version.name
-        response = InferResponse(entry_name, version_name, outputs, id=self._request.id)
-        if self._can_be_compiled():
-            self._keep_compiled()
-        if self._encoded:
-            return encode_infer_response(response, True)
-        return response
+        return outputs
 
     def _can_be_compiled(self) -> bool:
         inputs = self._inputs
@@ -272,18 +288,24 @@ def _classes(
     if array.dtype.kind not in "iuf":
         fault = f"classification needs numbers, not {output.spec.datatype}"
         raise invalid(f"output {requested.name!r}", fault)
-    stacked = array if batched else array[np.newaxis]
-    # math.prod and not -1, which fails without rows.
-    rows = stacked.reshape(stacked.shape[0], math.prod(stacked.shape[1:]))
+    rows = _as_rows(array if batched else array[np.newaxis])
     count = min(requested.classification, rows.shape[1])
     texts: list[bytes] = []
     for row in rows:
-        # Sorting the negated double keeps ties in class order and puts NaN last.
-        order = np.argsort(-row.astype(np.float64), kind="stable")
-        for index in order[:count].tolist():
-            texts.append(_class_text(row, index, labels))
+        texts += _best_classes(row, count, labels)
     shape = (rows.shape[0], count) if batched else (count,)
     return Tensor(requested.name, "BYTES", shape, texts)
+
+
+def _as_rows(array: Array) -> Array:
+    # math.prod and not -1, which fails without rows.
+    return array.reshape(array.shape[0], math.prod(array.shape[1:]))
+
+
+def _best_classes(row: Array, count: int, labels: Sequence[str]) -> list[bytes]:
+    # Sorting the negated double keeps ties in class order and puts NaN last.
+    order = np.argsort(-row.astype(np.float64), kind="stable")
+    return [_class_text(row, index, labels) for index in order[:count].tolist()]
 
 
 def _class_text(row: Array, index: int, labels: Sequence[str]) -> bytes:

@@ -35,8 +35,8 @@ def listen(host: str, port: int, option: str, wait: float = 0.0) -> socket.socke
 
     Args:
         port: 0 takes any free one.
-        option: the command-line option that chooses another, for the error.
-        wait: seconds for which a port that somebody else has is waited for.
+        option: the command-line option for another port, for the error.
+        wait: seconds to wait for a port that another program uses.
     """
     deadline = time.monotonic() + wait
     warned = False
@@ -46,9 +46,11 @@ def listen(host: str, port: int, option: str, wait: float = 0.0) -> socket.socke
         except OSError as error:
             in_use = error.errno == errno.EADDRINUSE
             if not in_use or time.monotonic() >= deadline:
-                text = f"cannot listen on {host}:{port}: {error.strerror}; stop what uses it or choose another"
+                busy_port = port if in_use else None
                 raise PortTakenError(
-                    f"{text} with {option}", busy_port=port if in_use else None
+                    f"cannot listen on {host}:{port}: {error.strerror}; "
+                    f"stop what uses it or choose another with {option}",
+                    busy_port,
                 ) from None
         if not warned:
             log.warning(

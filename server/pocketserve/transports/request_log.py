@@ -16,14 +16,16 @@ LINE: Final = (
     "%(transport)s %(method)s %(path)s %(status)d %(model)s "
     "%(ms).1f ms, %(bytes_in)d B in, %(bytes_out)d B out"
 )
-STRANGERS_A_SECOND: Final = 20
-"""Lines for requests without the token: every app on the device can send those, and must not fill its storage."""
+MAX_UNTRUSTED_LINES: Final = 20
+"""Lines per second for requests without the token.
+
+Every app on the device can send those, and must not fill the storage."""
 
 MAX_PATH: Final = 256
-"""Bytes of a path that are shown: longer ones lead nowhere."""
+"""Bytes of a path that are logged: no route is longer."""
 
 MAX_ID: Final = 128
-"""Characters of an id that are shown."""
+"""Characters of an id that are logged."""
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:+/=@-]{1,128}")
 _TRACE_PARENT = re.compile(
@@ -31,7 +33,7 @@ _TRACE_PARENT = re.compile(
 )
 _LONG_SEGMENT = re.compile("([^/]{16})[^/]{25,}")  # tokens have 43 letters
 _METHOD = re.compile("[A-Z]{1,16}")
-_SAFE = "/:@!$&'()*+,;=-._~"  # RFC 3986, section 3.3: what stands in a path as it is
+_SAFE = "/:@!$&'()*+,;=-._~"  # unescaped in paths (RFC 3986, section 3.3)
 
 
 def read_request_id(text: str | None) -> str:
@@ -54,7 +56,7 @@ class RequestLog:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._second = 0
-        self._strangers = 0
+        self._untrusted = 0
 
     def write(
         self,
@@ -70,22 +72,24 @@ class RequestLog:
         trusted: bool = True,
         ids: Mapping[str, str] | None = None,
     ) -> None:
-        """Write a request's line.
+        """Log a request.
 
         Args:
             path: percent-decoded bytes as Latin-1, as in WSGI; without the query.
-            model: the path's, which need not exist; empty where it has none.
-            started: when it came, by the monotonic clock.
-            bytes_in, bytes_out: of the bodies, as they were sent.
-            trusted: it came with the token.
-            ids: by which the client finds the request, by name; logged with the token only.
+            model: the model in the path, which may not exist; empty without one.
+            started: monotonic time of arrival.
+            bytes_in, bytes_out: sizes of the bodies as sent.
+            trusted: the request had a valid token.
+            ids: the client's ids for the request; logged only with a valid token.
         """
         now = time.monotonic()
         if not (trusted or self._has_room(int(now))):
             return
+        if not _METHOD.fullmatch(method):
+            method = "-"
         fields: dict[str, Any] = {
             "transport": transport,
-            "method": method if _METHOD.fullmatch(method) else "-",
+            "method": method,
             "path": _path_text(path.encode("latin-1", "replace"), status),
             "status": status,
             "model": _path_text(model.encode(errors="replace"), status),
@@ -93,12 +97,7 @@ class RequestLog:
             "bytes_in": bytes_in,
             "bytes_out": bytes_out,
         }
-        line = LINE
-        for name, value in (ids or {}).items():
-            if trusted and value:
-                fields[name] = quote(value[:MAX_ID], _SAFE)
-                line += f", {name} %({name})s"
-        log.info(line, fields)
+        log.info(LINE + _add_ids(fields, ids if trusted else None), fields)
 
     def _has_room(self, second: int) -> bool:
         """Return whether an unauthenticated request gets a line.
@@ -108,13 +107,23 @@ class RequestLog:
         with self._lock:
             left_out = 0
             if second != self._second:
-                left_out = max(0, self._strangers - STRANGERS_A_SECOND)
-                self._second, self._strangers = second, 0
-            self._strangers += 1
-            has_room = self._strangers <= STRANGERS_A_SECOND
+                left_out = max(0, self._untrusted - MAX_UNTRUSTED_LINES)
+                self._second, self._untrusted = second, 0
+            self._untrusted += 1
+            has_room = self._untrusted <= MAX_UNTRUSTED_LINES
         if left_out:
             log.info("%d more requests without the token are not listed", left_out)
         return has_room
+
+
+def _add_ids(fields: dict[str, Any], ids: Mapping[str, str] | None) -> str:
+    """Add the ids to a line's fields; return their part of the line's format."""
+    text = ""
+    for name, value in (ids or {}).items():
+        if value:
+            fields[name] = quote(value[:MAX_ID], _SAFE)
+            text += f", {name} %({name})s"
+    return text
 
 
 def _path_text(path: bytes, status: int) -> str:

@@ -149,7 +149,7 @@ class PowerWatch:
                 and reading.charge is None
                 and now - self._read_at < STALE_S
             ):
-                answer = self.reading  # what it said the last time
+                answer = self.reading  # the last reading
         self._take(answer or reading)
 
     def _take(self, reading: Reading) -> None:

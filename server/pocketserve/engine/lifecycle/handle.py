@@ -52,7 +52,7 @@ class ModelHandle:
     users: int = 0
     compiled: dict[object, Any] = field(
         default_factory=dict
-    )  # what inference/compile.py keeps of repeated requests
+    )  # by request template, see inference/compile.py
     retired: bool = False
     fingerprint: object = (
         None  # of the files that it was loaded from, see repository/files.py

@@ -39,8 +39,8 @@ class LoadedModel:
     sessions: Sequence[Session]  # instances of the model, each for one thread at a time
     platform: str
     memory_bytes: int  # estimate over all sessions, and ``task_bytes``
-    threads: int  # what one run may use, as the sessions were opened
-    source: ModelSource  # what they were opened from
+    threads: int  # threads of one run
+    source: ModelSource  # the source of the sessions
     snapshot: Snapshot | None  # the copy in which that lies; None once it is closed
     file_bytes: int  # size of the files
     # As in ``Setup``:

@@ -79,7 +79,7 @@ class ModelLoader:
         former = (entry.name, replaces) if replaces is not None else key
         before = self.stamp_of(
             entry, version
-        )  # what changes from now on deserves another try
+        )  # files that change from now on are tried again
         try:
             self.budget.make_room(
                 key, file_bytes(version) * entry.manifest.instances, deadline, former
@@ -264,7 +264,7 @@ class ModelLoader:
         except ApiError as error:
             log.warning("%s", error.message)
             running.model.threads = threads  # it is not tried again and again
-        except Exception:  # what no runtime foresaw must not end the reaper
+        except Exception:  # an unexpected error must not end the reaper
             log.exception("%s/%s could not be opened with %d threads", *key, threads)
             running.model.threads = threads
         finally:

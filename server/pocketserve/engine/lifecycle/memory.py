@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 LARGE_BYTES = 16 * 2**20
-"""Files from this size on are worth a tenth of a second after the load, for what reading them has left behind."""
+"""Size of files after whose load memory is trimmed, which takes a tenth of a second."""
 
 _PURGE, _PURGE_ALL = (
     -101,

@@ -32,7 +32,7 @@ class Setup(NamedTuple):
     first_state: Mapping[
         str, Array
     ]  # inputs that a request may leave out: fixed ones, and a state's first values
-    task_bytes: int  # what labels and tokenizers take, estimated
+    task_bytes: int  # estimated memory of labels and tokenizers
     assumed: tuple[str, ...]  # settings that no file states, such as ``pixels 0..1``
     notes: tuple[
         str, ...

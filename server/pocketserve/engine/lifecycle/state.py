@@ -80,9 +80,7 @@ class VersionRecord:
     error: ApiError | None = (
         None  # of the last load, though an earlier one may serve on; to be raised as a copy()
     )
-    failed_fingerprint: object = (
-        None  # the fingerprint of what failed, as the loader has it
-    )
+    failed_fingerprint: object = None  # the loader's fingerprint of the failed files
     reserved: int = 0  # bytes that a load under way is thought to need, or the second copy of one that is opened again
     statistics: VersionStatistics = field(default_factory=VersionStatistics)
 

@@ -14,7 +14,7 @@ MAX_STREAM_CHARS = 128
 MAX_PRIORITY = 2**32 - 1
 
 DEFAULT_PRIORITY = 5
-"""What priority 0, the default, counts as: 1 to 4 go before it, 6 and above are background work."""
+"""The rank of priority 0: 1 to 4 are more urgent, 6 and above are background work."""
 
 
 class RequestOptions:

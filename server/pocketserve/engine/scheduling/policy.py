@@ -42,7 +42,7 @@ class Entry:
         had_alternative: another entry was there to be batched with when it was started.
     """
 
-    # Slots, and what only a request that waits has is set when it is enqueued: most do not wait.
+    # Attributes of waiting requests are set by enqueue(): most requests do not wait.
     __slots__ = ("had_alternative", "key", "number", "options", "rows", "size", "steps")
 
     key: Hashable | None

@@ -64,13 +64,16 @@ class ChunkedBody(Body):
         elif self._line.endswith(b"\n"):
             line = bytes(self._line)
             self._line.clear()
-            if self._trailers >= 0:
-                self._read_trailer(line)
-            elif self._ends_chunk:
-                self._ends_chunk = False
-            else:
-                self._read_size(line)
+            self._read_line(line)
         return end
+
+    def _read_line(self, line: bytes) -> None:
+        if self._trailers >= 0:
+            self._read_trailer(line)
+        elif self._ends_chunk:
+            self._ends_chunk = False
+        else:
+            self._read_size(line)
 
     def _read_size(self, line: bytes) -> None:
         match = _SIZE_LINE.fullmatch(line)

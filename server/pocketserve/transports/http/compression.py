@@ -56,7 +56,7 @@ def _inflate(body: bytes | memoryview, wbits: int, limit: int) -> bytearray:
     for _ in range(MAX_MEMBERS if wbits == _GZIP_WBITS else 1):
         decoder = zlib.decompressobj(wbits)
         while not decoder.eof:
-            step = rest[:_STEP]  # zlib copies what it is given beyond a member's end
+            step = rest[:_STEP]  # zlib copies input beyond a member's end
             part = decoder.decompress(step, min(_ROOM, limit - len(inflated) + 1))
             inflated += part
             if len(inflated) > limit:

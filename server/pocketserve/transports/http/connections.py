@@ -157,7 +157,8 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
 
     def readable(self) -> bool:
         """Return whether bytes are wanted."""
-        # Not super(), which takes longer than the question: the loop asks all connections at each turn.
+        # The I/O loop asks all connections at every turn; super() would take longer
+        # than the answer.
         return self.lingering or HTTPChannel.readable(self)
 
     def _linger(self) -> bool:
@@ -189,26 +190,25 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
             return not self._parked
 
     def handle_write(self) -> None:
+        # waitress closes after the last response although input may remain, and never
+        # resumes a connection that waits for a slow reader.
         if self.close_when_flushed:
             self._flush_exception(self._flush_some)
             if not (self.total_outbufs_len or self.will_close) and self._linger():
                 return
         super().handle_write()
         with self.outbuf_lock:
-            resumes = (
-                self._parked and self.connected and self.total_outbufs_len <= MAX_UNREAD
-            )
+            has_room = self.total_outbufs_len <= MAX_UNREAD
+            resumes = self._parked and self.connected and has_room
             if resumes:
                 self._parked = False
         if resumes:
             self.server.task_dispatcher.add_task(self)
 
     def handle_read(self) -> None:
+        # waitress would receive 8 KiB at a time and copy it; bodies go into their memory.
         if self.lingering:
-            count = self._receive_into(_scratch)
-            self._drained += count or 0
-            if count == 0 or self._drained > MAX_DRAINED:
-                self.end()
+            self._drain()
             return
         request = self.request
         if request is None or not isinstance(request.body_rcv, ReceivedBody):
@@ -226,6 +226,13 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
         elif count == 0:
             self.handle_close()
 
+    def _drain(self) -> None:
+        """Discard input after the last response."""
+        count = self._receive_into(_scratch)
+        self._drained += count or 0
+        if count == 0 or self._drained > MAX_DRAINED:
+            self.end()
+
     def _receive_into(self, room: bytearray | memoryview) -> int | None:
         """Return the number of received bytes: 0 at the end, None without any."""
         try:
@@ -236,6 +243,7 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
             return 0
 
     def received(self, data: bytes | InPlaceData) -> bool:
+        # To learn early that a request has a valid token: its connection stays longer.
         complete: bool = super().received(data)
         request: Parser | None = self.request  # whose body is still coming
         self.authenticated = self.authenticated or (
@@ -246,11 +254,13 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
         return complete
 
     def service(self) -> None:
+        # To know when the last response ended, and whether it was an error.
         self._answers_fault = self.requests[0].error is not None
         super().service()
         self._quiet_since = time.monotonic()
 
     def _flush_some(self, do_close: bool = True) -> bool:
+        # To see whether the client makes progress.
         before = self.total_outbufs_len
         flushed: bool = super()._flush_some(do_close)
         self._read += before - self.total_outbufs_len

@@ -70,13 +70,14 @@ class PageFile(NamedTuple):
 
 def read_page(folder: Path = FOLDER) -> dict[str, PageFile]:
     """Return the page's files by request path."""
-    return {
-        f"/web/{path.relative_to(folder).as_posix()}": _page_file(
-            path.read_bytes(), CONTENT_TYPES[path.suffix]
-        )
-        for path in sorted(folder.rglob("*"))
-        if path.suffix in CONTENT_TYPES and path.is_file()
-    }
+    files: dict[str, PageFile] = {}
+    for path in sorted(folder.rglob("*")):
+        content_type = CONTENT_TYPES.get(path.suffix)
+        if content_type is None or not path.is_file():
+            continue
+        name = path.relative_to(folder).as_posix()
+        files[f"/web/{name}"] = _page_file(path.read_bytes(), content_type)
+    return files
 
 
 def _access_file(guard: Guard) -> PageFile:
@@ -92,50 +93,68 @@ def _page_file(content: bytes, content_type: str) -> PageFile:
     )
 
 
+class _Page:
+    """The WSGI callable for the page's files."""
+
+    def __init__(self, service: Service, guard: Guard, fallback: WsgiApp) -> None:
+        self._service = service
+        self._guard = guard
+        self._fallback = fallback
+        self._files = functools.cache(self._read_files)
+
+    def _read_files(self) -> dict[str, PageFile]:
+        return {**read_page(), ACCESS: _access_file(self._guard)}
+
+    def __call__(
+        self, environ: Environ, start_response: StartResponse
+    ) -> Iterable[bytes]:
+        file = self._find(environ)
+        if file is None and "HTTP_SERVICE_WORKER" not in environ:
+            return self._fallback(environ, start_response)
+        started = time.monotonic()
+        answer = self._answer(file, environ)
+        has_body = answer.status != 304
+        body = b"".join(answer.chunks)
+        sent = body if has_body and environ["REQUEST_METHOD"] != "HEAD" else b""
+        route = _ROUTE if answer.status in (200, 304) else None
+        self._service.traffic.count("http", route, answer.status)
+        # A visit is one line of the log, not one for each file.
+        if environ["PATH_INFO"] == "/" or answer.status >= 400:
+            log_answer(self._service, environ, answer.status, started, len(sent))
+        headers = [*answer.headers.items(), ("Content-Type", answer.content_type)]
+        if has_body:
+            headers.append(("Content-Length", str(len(body))))
+        start_response(status_line(answer.status), headers)
+        return [sent]
+
+    def _find(self, environ: Environ) -> PageFile | None:
+        """Return the requested file, if the path is one of the page's."""
+        if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
+            return None
+        path = environ["PATH_INFO"]
+        if path == "/" and _wants_html(environ):
+            return self._files().get(INDEX)
+        if path.startswith("/web/"):
+            return self._files().get(path)
+        return None
+
+    def _answer(self, file: PageFile | None, environ: Environ) -> ApiResponse:
+        host, origin = environ.get("HTTP_HOST"), environ.get("HTTP_ORIGIN")
+        try:
+            self._guard.check_source(host, origin, own_page=True)
+        except ApiError as error:
+            return error_response(error)
+        if file is None or "HTTP_SERVICE_WORKER" in environ:
+            return _no_worker()
+        return _file_answer(file, environ["PATH_INFO"], environ)
+
+
 def create_page(service: Service, guard: Guard, fallback: WsgiApp) -> WsgiApp:
     """Return the callable for the page's files.
 
     ``fallback`` answers everything else.
     """
-    files = functools.cache(lambda: {**read_page(), ACCESS: _access_file(guard)})
-
-    def page(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        path, method = environ["PATH_INFO"], environ["REQUEST_METHOD"]
-        file = None
-        if method in ("GET", "HEAD") and (
-            path.startswith("/web/") or (path == "/" and _wants_html(environ))
-        ):
-            file = files().get(INDEX if path == "/" else path)
-        is_worker = "HTTP_SERVICE_WORKER" in environ
-        if file is None and not is_worker:
-            return fallback(environ, start_response)
-        started = time.monotonic()
-        try:
-            guard.check_source(
-                environ.get("HTTP_HOST"), environ.get("HTTP_ORIGIN"), own_page=True
-            )
-            answer = (
-                _no_worker()
-                if is_worker or file is None
-                else _file_answer(file, path, environ)
-            )
-        except ApiError as error:
-            answer = error_response(error)
-        body = b"".join(answer.chunks)
-        sent = b"" if method == "HEAD" or answer.status == 304 else body
-        service.traffic.count(
-            "http", _ROUTE if answer.status in (200, 304) else None, answer.status
-        )
-        if (
-            path == "/" or answer.status >= 400
-        ):  # a visit is one line of the log, and not one for each file
-            log_answer(service, environ, answer.status, started, len(sent))
-        length = {} if answer.status == 304 else {"Content-Length": str(len(body))}
-        headers = {**answer.headers, "Content-Type": answer.content_type, **length}
-        start_response(status_line(answer.status), list(headers.items()))
-        return [sent]
-
-    return page
+    return _Page(service, guard, fallback)
 
 
 def _wants_html(environ: Environ) -> bool:
@@ -145,16 +164,13 @@ def _wants_html(environ: Environ) -> bool:
 
 def _file_answer(file: PageFile, path: str, environ: Environ) -> ApiResponse:
     """Return a file, or 304 if the browser has it."""
-    headers = {
-        **HEADERS,
-        "ETag": file.etag,
-        **({"Vary": "Accept"} if path == "/" else {}),
-    }
-    tags = (
-        tag.strip().removeprefix("W/")
-        for tag in environ.get("HTTP_IF_NONE_MATCH", "").split(",")
-    )
-    status = 304 if any(tag in (file.etag, "*") for tag in tags) else 200
+    headers = {**HEADERS, "ETag": file.etag}
+    if path == "/":
+        headers["Vary"] = "Accept"
+    status = 200
+    for tag in environ.get("HTTP_IF_NONE_MATCH", "").split(","):
+        if tag.strip().removeprefix("W/") in (file.etag, "*"):
+            status = 304
     return ApiResponse(status, file.content_type, [file.content], headers=headers)
 
 

@@ -68,7 +68,7 @@ class Parser(HTTPRequestParser):  # type: ignore[misc]
         if self.error is not None:
             self.error = self._fault or self.error
             self.expect_continue = (
-                False  # waitress would ask for the body of what it has refused
+                False  # waitress would request the body of a rejected request
             )
         last = self.completed and (self.error is not None or not self.trusted)
         return len(data) if last else consumed
@@ -89,7 +89,7 @@ class Parser(HTTPRequestParser):  # type: ignore[misc]
         if self.proxy_scheme or self.proxy_netloc:
             self.headers["HOST"] = (
                 self.proxy_netloc
-            )  # RFC 9112, section 3.2.2: what the request line says holds
+            )  # RFC 9112, section 3.2.2: the request line takes precedence
         guard = self.adj.guard
         self.owner = guard.identify(self.headers.get("AUTHORIZATION"))
         self.trusted = self.owner is not None
@@ -98,7 +98,7 @@ class Parser(HTTPRequestParser):  # type: ignore[misc]
         if self.chunked:
             from pocketserve.transports.http.chunked import (
                 ChunkedBody,
-            )  # late: apps know the length of what they send
+            )  # late: apps know the length of their bodies
 
             self.body_rcv = ChunkedBody(self.adj.max_request_body_size)
         elif 0 < self.content_length < self.adj.max_request_body_size:

@@ -9,6 +9,7 @@ import contextlib
 import logging
 import math
 import os
+import socket
 import threading
 import time
 from collections import deque
@@ -32,6 +33,7 @@ from pocketserve.transports.listener import affordable, listen
 from pocketserve_wire import limits
 
 SHARE: Final = 0.6  # of the files that may be open for connections, the part for HTTP; the rest is the socket's
+MAX_BUFFER: Final = 2**31 - 1
 RESCAN_S: Final = 1.0  # how often all connections are checked while there is traffic
 MAX_UNAUTHENTICATED: Final = (
     128  # lasting connections without the token: each takes at most 36 KiB
@@ -53,6 +55,27 @@ class _Adjustments(Adjustments):  # type: ignore[misc]  # waitress has no types
     """
 
     host = "*"
+
+
+def _adjustments(listener: socket.socket, config: Config, guard: Guard) -> _Adjustments:
+    adjustments = _Adjustments(
+        sockets=[listener],
+        max_request_header_size=limits.MAX_HEADER_BYTES,
+        # The first size that waitress rejects.
+        max_request_body_size=config.max_body_bytes + 1,
+        # Bodies stay in memory instead of flash storage; responses have no limit.
+        inbuf_overflow=config.max_body_bytes + 1,
+        outbuf_overflow=MAX_BUFFER,
+        # waitress would hold a thread above this; Channel.may_begin limits instead.
+        outbuf_high_watermark=MAX_BUFFER,
+        asyncore_use_poll=True,
+        # Nothing reads these headers, and the check would cost each request a call.
+        clear_untrusted_proxy_headers=False,
+        ident="pocketserve",
+        expose_tracebacks=False,
+    )
+    adjustments.guard = guard  # waitress passes nothing else to its parsers
+    return adjustments
 
 
 def _next_silent(candidates: deque[Channel]) -> Channel | None:
@@ -106,37 +129,16 @@ class HttpServer(TcpWSGIServer):  # type: ignore[misc]
             config.max_connections, SHARE, "max_connections"
         )
         self._ending = threading.Lock()
-        adjustments = _Adjustments(
-            sockets=[listener],
-            max_request_header_size=limits.MAX_HEADER_BYTES,
-            max_request_body_size=config.max_body_bytes
-            + 1,  # the first size that waitress refuses
-            # Nothing is spilled to flash storage below the limits; answers have no limit of their own.
-            inbuf_overflow=config.max_body_bytes + 1,
-            outbuf_overflow=2**31 - 1,
-            # waitress would hold a thread above this; Channel.may_begin limits instead.
-            outbuf_high_watermark=2**31 - 1,
-            asyncore_use_poll=True,
-            clear_untrusted_proxy_headers=False,  # nothing here reads them, and it costs each request a middleware
-            ident="pocketserve",
-            expose_tracebacks=False,
-        )
-        adjustments.guard = guard  # for the parsers, which waitress gives nothing else
-        logging.getLogger("waitress.queue").setLevel(
-            logging.ERROR
-        )  # waiting is our queue's normal state
+        # Waiting is our queue's normal state, and no reason for a warning.
+        logging.getLogger("waitress.queue").setLevel(logging.ERROR)
+        address = listener.getsockname()
         super().__init__(
             app,
             _sock=listener,
             dispatcher=GrowingDispatcher(config.worker_threads),
-            adj=adjustments,
+            adj=_adjustments(listener, config, guard),
             bind_socket=False,
-            sockinfo=(
-                listener.family,
-                listener.type,
-                listener.proto,
-                listener.getsockname(),
-            ),
+            sockinfo=(listener.family, listener.type, listener.proto, address),
         )
         self.traffic.connections["http"] = lambda: len(self.active_channels)
 
@@ -263,10 +265,12 @@ class HttpServer(TcpWSGIServer):  # type: ignore[misc]
         return True
 
     def add_task(self, task: Any) -> None:
+        # waitress would begin the next pipelined request for a client that never reads.
         if task.may_begin():
             super().add_task(task)
 
     def pull_trigger(self) -> None:
+        # The trigger does not block, so that signals can wake the loop through it.
         with contextlib.suppress(BlockingIOError):  # the loop is being woken already
             super().pull_trigger()
 
@@ -275,7 +279,8 @@ class HttpServer(TcpWSGIServer):  # type: ignore[misc]
 
         Return the seconds that the I/O loop may sleep, None for no limit.
 
-        All connections are checked rarely: a deadline that began since then is at least the shortest timeout away.
+        All connections are checked rarely: a deadline set since then is at least the
+        shortest timeout away.
         """
         now = time.monotonic()
         if now >= min(self._scan_at, self._scanned + RESCAN_S):
@@ -283,17 +288,20 @@ class HttpServer(TcpWSGIServer):  # type: ignore[misc]
                 if channel.deadline(self.timeouts) <= now:
                     channel.reset()
             self._evict_surplus()
-            deadlines = [
-                channel.deadline(self.timeouts)
-                for channel in list(self.active_channels.values())
-            ]
-            self._scanned, self._scan_at = now, min(deadlines, default=math.inf)
+            self._scanned = now
+            self._scan_at = self._next_deadline()
         else:
             self._scan_at = min(self._scan_at, self._scanned + min(self.timeouts))
-        wake_at = (
-            min(self._scan_at, self._accept_at)
-            if self._accept_at > now
-            else self._scan_at
-        )
-        # poll counts in milliseconds and cuts: one more, or it would return early and often.
-        return None if wake_at == math.inf else max(0.0, wake_at - now) + 0.001
+        wake_at = self._scan_at
+        if self._accept_at > now:
+            wake_at = min(wake_at, self._accept_at)
+        if wake_at == math.inf:
+            return None
+        # poll() rounds down to milliseconds; add one, or it would return early.
+        return max(0.0, wake_at - now) + 0.001
+
+    def _next_deadline(self) -> float:
+        deadline = math.inf
+        for channel in list(self.active_channels.values()):
+            deadline = min(deadline, channel.deadline(self.timeouts))
+        return deadline

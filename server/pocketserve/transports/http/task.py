@@ -39,11 +39,9 @@ class HttpTask(WSGITask):  # type: ignore[misc]  # waitress has no types
         return environ
 
     def write(self, data: bytes | memoryview) -> None:
-        left = (
-            -1
-            if self.content_length is None
-            else self.content_length - self.content_bytes_written
-        )
+        left = -1
+        if self.content_length is not None:
+            left = self.content_length - self.content_bytes_written
         if not (self.complete and self.has_body and 0 < len(data) <= left):
             super().write(data)
             return
@@ -61,51 +59,59 @@ class JsonErrorTask(ErrorTask):  # type: ignore[misc]
     """Sends the faults that waitress finds as JSON, like all others."""
 
     def execute(self) -> None:
-        fault, error = self.request.error, self.request.refusal
-        status = fault.code if error is None else error.status
+        error = self.request.refusal
         if error is None:
-            code = _CODES.get(
-                status,
-                ErrorCode.INVALID_REQUEST if status < 500 else ErrorCode.INTERNAL,
-            )
-            detail = str(fault.body).strip()
-            if code is ErrorCode.BODY_TOO_LARGE:
-                detail = f"the body exceeds {self.channel.adj.max_request_body_size - 1} bytes (max_body_bytes)"
-            error = ApiError(code, f"{fault.reason}: {detail}")
-        answer, body = error_response(error), error.body() + LINE_END
+            error = self._read_fault()
+            status: int = self.request.error.code
+        else:
+            status = error.status
+        answer = error_response(error)
+        body = error.body() + LINE_END
         self.channel.server.traffic.count("http", None, status)
         self._log(status, len(body))
         self.status = status_line(status)
-        origins = self.channel.adj.guard.origins
-        request_id = read_request_id(self.request.headers.get("X_REQUEST_ID"))
-        self.response_headers = [
-            *answer.headers.items(),
-            *origins.response_headers(self.request.headers.get("ORIGIN")).items(),
-            *([("X-Request-Id", request_id)] if request_id else []),
-            ("Content-Type", answer.content_type),
-            ("Connection", "close"),
-        ]
+        headers = self.request.headers
+        origins = self.channel.adj.guard.origins.response_headers(headers.get("ORIGIN"))
+        self.response_headers = [*answer.headers.items(), *origins.items()]
+        request_id = read_request_id(headers.get("X_REQUEST_ID"))
+        if request_id:
+            self.response_headers.append(("X-Request-Id", request_id))
+        self.response_headers.append(("Content-Type", answer.content_type))
+        self.response_headers.append(("Connection", "close"))
         self.content_length = len(body)
         self.set_close_on_finish()
         self.write(body)
 
+    def _read_fault(self) -> ApiError:
+        """Return the error for a fault that waitress found."""
+        fault = self.request.error
+        default = ErrorCode.INVALID_REQUEST if fault.code < 500 else ErrorCode.INTERNAL
+        code = _CODES.get(fault.code, default)
+        detail = str(fault.body).strip()
+        if code is ErrorCode.BODY_TOO_LARGE:
+            limit = self.channel.adj.max_request_body_size - 1
+            detail = f"the body exceeds {limit} bytes (max_body_bytes)"
+        return ApiError(code, f"{fault.reason}: {detail}")
+
     def _log(self, status: int, size: int) -> None:
         traffic, request = self.channel.server.traffic, self.request
-        if traffic.log_request is not None:
-            is_read = (
-                status != 431
-            )  # waitress reads a request line of its own in place of one that is too long
-            traffic.log_request(
-                "http",
-                getattr(request, "command", "") if is_read else "",
-                getattr(request, "path", "") if is_read else "",
-                "",
-                status,
-                started=time.monotonic(),
-                bytes_in=request.body_bytes_received,
-                bytes_out=size,
-                trusted=request.trusted,
-            )
+        if traffic.log_request is None:
+            return
+        method = path = ""
+        if status != 431:  # waitress replaces a request line that is too long
+            method = getattr(request, "command", "")
+            path = getattr(request, "path", "")
+        traffic.log_request(
+            "http",
+            method,
+            path,
+            "",
+            status,
+            started=time.monotonic(),
+            bytes_in=request.body_bytes_received,
+            bytes_out=size,
+            trusted=request.trusted,
+        )
 
 
 class GrowingDispatcher(ThreadedTaskDispatcher):  # type: ignore[misc]
@@ -124,9 +130,8 @@ class GrowingDispatcher(ThreadedTaskDispatcher):  # type: ignore[misc]
             idle = len(self.threads) - self.active_count
             grow = len(self.queue) >= idle and len(self.threads) < self._max_threads
         if grow:
-            with contextlib.suppress(
-                RuntimeError
-            ):  # the system has no thread left: the others do the work
+            # Without a free thread in the system, the others do the work.
+            with contextlib.suppress(RuntimeError):
                 self.set_thread_count(len(self.threads) + 1)
         super().add_task(task)
 

@@ -36,6 +36,7 @@ invalid token. No header can set it: those keys begin with ``HTTP_``."""
 DATA_PLANE = frozenset({"infer", "prediction", "health"})
 """Values of ``Route.answer`` that are answered without Flask."""
 
+JSON_LENGTH_KEY = "HTTP_INFERENCE_HEADER_CONTENT_LENGTH"
 PLAIN_ENCODINGS = ("", "identity")
 
 Environ = dict[str, Any]
@@ -56,40 +57,56 @@ class HttpResponse(NamedTuple):
     chunks: list[bytes | memoryview]
 
 
+class _DataPlane:
+    """The WSGI callable for inference, predictions and health."""
+
+    def __init__(self, service: Service, guard: Guard, fallback: WsgiApp) -> None:
+        self._service = service
+        self._guard = guard
+        self._fallback = fallback
+
+    def __call__(
+        self, environ: Environ, start_response: StartResponse
+    ) -> Iterable[bytes]:
+        path = environ["PATH_INFO"]
+        if not path.isascii():
+            path = path.encode("latin-1").decode("utf-8", errors="replace")
+        method = environ["REQUEST_METHOD"]
+        if method == "OPTIONS" and environ.get("HTTP_ORIGIN") in self._guard.origins:
+            return preflight(self._service, self._guard, environ, start_response)
+        try:
+            match = dispatch.match(method, path)
+        except ApiError:
+            return self._fallback(environ, start_response)
+        # Browsers request a service worker's script at any path; the page refuses it.
+        is_worker = "HTTP_SERVICE_WORKER" in environ
+        if is_worker or match.head or match.route.answer not in DATA_PLANE:
+            return self._fallback(environ, start_response)
+        response = respond(self._service, self._guard, environ, match)
+        return send(response, start_response)
+
+
+def send(response: HttpResponse, start_response: StartResponse) -> Iterable[bytes]:
+    """Start a WSGI response and return its body."""
+    size = 0
+    for chunk in response.chunks:
+        size += len(chunk)
+    headers = [*response.headers.items(), ("Content-Length", str(size))]
+    start_response(response.status, headers)
+    if size <= MAX_JOINED:
+        return [b"".join(response.chunks)]
+    # Send large parts without a copy. waitress accepts memoryviews, although WSGI does
+    # not require that of servers.
+    return response.chunks  # type: ignore[return-value]
+
+
 def create_data_plane(service: Service, guard: Guard, fallback: WsgiApp) -> WsgiApp:
     """Return the callable for inference, predictions and health.
 
     Args:
         fallback: answers all other requests.
     """
-
-    def data_plane(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        path = environ["PATH_INFO"]
-        if not path.isascii():
-            path = path.encode("latin-1").decode("utf-8", errors="replace")
-        method = environ["REQUEST_METHOD"]
-        if method == "OPTIONS" and environ.get("HTTP_ORIGIN") in guard.origins:
-            return preflight(service, guard, environ, start_response)
-        try:
-            match = dispatch.match(method, path)
-        except ApiError:
-            return fallback(environ, start_response)
-        # Browsers request a service worker's script at any path; the page refuses it.
-        is_worker = "HTTP_SERVICE_WORKER" in environ
-        if is_worker or match.head or match.route.answer not in DATA_PLANE:
-            return fallback(environ, start_response)
-        status, headers, chunks = respond(service, guard, environ, match)
-        size = 0
-        for chunk in chunks:
-            size += len(chunk)
-        start_response(status, [*headers.items(), ("Content-Length", str(size))])
-        if size <= MAX_JOINED:
-            return [b"".join(chunks)]
-        # Send large parts without a copy. waitress accepts memoryviews, although WSGI
-        # does not require that of servers.
-        return chunks  # type: ignore[return-value]
-
-    return data_plane
+    return _DataPlane(service, guard, fallback)
 
 
 def preflight(
@@ -146,20 +163,16 @@ def respond(
     """
     traffic = service.traffic
     started = 0.0 if traffic.log_request is None else time.monotonic()
-    response, route, owner, client_id = _answer(service, guard, environ, match)
+    answer = _answer(service, guard, environ, match)
+    response = answer.response
     try:
         headers, chunks = _encode_response(response, environ)
     except Exception as error:  # out of memory while compressing
         response = dispatch.failure(error, "encoding an answer")
         headers, chunks = _encode_response(response, {})
-    if "HTTP_X_REQUEST_ID" in environ:
-        request_id = read_request_id(environ["HTTP_X_REQUEST_ID"])
-        if request_id:
-            headers["X-Request-Id"] = request_id
-    if guard.has_origins:
-        origin, vary = environ.get("HTTP_ORIGIN"), headers.get("Vary", "")
-        headers |= guard.origins.response_headers(origin, vary)
-    traffic.count("http", route, response.status)
+    if guard.has_origins or "HTTP_X_REQUEST_ID" in environ:
+        _add_headers(headers, guard, environ)
+    traffic.count("http", answer.route, response.status)
     if traffic.log_request is not None:
         model = "" if isinstance(match, ApiError) else match.path.get("model", "")
         size = 0 if environ["REQUEST_METHOD"] == "HEAD" else sum(map(len, chunks))
@@ -170,10 +183,19 @@ def respond(
             started,
             size,
             model,
-            trusted=owner is not None,
-            client_id=client_id,
+            trusted=answer.owner is not None,
+            client_id=answer.client_id,
         )
     return HttpResponse(status_line(response.status), headers, chunks)
+
+
+def _add_headers(headers: dict[str, str], guard: Guard, environ: Environ) -> None:
+    """Add the request's id, and the headers for pages of listed origins."""
+    request_id = read_request_id(environ.get("HTTP_X_REQUEST_ID"))
+    if request_id:
+        headers["X-Request-Id"] = request_id
+    origin, vary = environ.get("HTTP_ORIGIN"), headers.get("Vary", "")
+    headers |= guard.origins.response_headers(origin, vary)
 
 
 def _answer(
@@ -285,12 +307,10 @@ def _read_request(
         text = environ["QUERY_STRING"].encode("latin-1").decode(errors="replace")
         query = dispatch.parse_query(text)
     json_length = None
-    if route.binary_tensors:
-        # On other routes tritonclient may send the header by mistake: it leaves it in
-        # its caller's dict, which then goes with every later call.
-        length = environ.get("HTTP_INFERENCE_HEADER_CONTENT_LENGTH")
-        if length is not None:
-            json_length = parse_json_length(length, len(body))
+    # On other routes tritonclient may send the header by mistake: it leaves it in its
+    # caller's dict, which then goes with every later call.
+    if route.binary_tensors and JSON_LENGTH_KEY in environ:
+        json_length = parse_json_length(environ[JSON_LENGTH_KEY], len(body))
     content_type = environ.get("CONTENT_TYPE", "")
     if route.answer == "v1_predict" and "HTTP_CE_SPECVERSION" in environ:
         # In CloudEvents' binary mode, the type is that of the data.

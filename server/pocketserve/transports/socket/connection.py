@@ -84,11 +84,9 @@ class Connection:
         self._socket = connection
         self._client_max_frame = client_max_frame
         limits, apps = server.limits, server.apps
-        access = (
-            functools.partial(apps.is_good, app)
-            if app is not None and apps is not None
-            else None
-        )
+        access = None
+        if app is not None and apps is not None:
+            access = functools.partial(apps.is_good, app)
         self._inflight = InflightRequests(
             limits, server.request_slots, server.incoming, access
         )
@@ -188,7 +186,7 @@ class Connection:
                 self._release_reader()
                 exchange.reads = False
             job = job()
-        exchange.thread = 0  # what waits is answered by any thread, perhaps by this one
+        exchange.thread = 0  # any thread may answer it later, even this one
         if exchange.reads:
             return True
         with self._lock:
@@ -252,7 +250,7 @@ class Connection:
             self._inflight.make_room(frame)
         self._writer.post(*encode(frame.request_id, answer, self._client_max_frame))
         self._inflight.remove(frame.request_id)
-        # Without the lock: whoever changes one of these looks at what is in flight after that.
+        # Without the lock: every change of the state checks the requests in flight afterwards.
         if self._released or self._state is not _OPEN:
             self._after_answer()
 

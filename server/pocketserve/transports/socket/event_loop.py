@@ -132,7 +132,7 @@ class EventLoop:
         os.close(self._wake_write)
 
     def _on_event(self, descriptor: int, events: int) -> None:
-        # Apart, so that the loop does not keep what it reported last while it sleeps.
+        # In a method of its own, so that the sleeping loop holds no reference to a handler.
         if descriptor == self._wake_read:
             self._drain_wakes()
         elif (handler := self._handlers.get(descriptor)) is not None:

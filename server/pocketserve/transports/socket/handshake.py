@@ -37,7 +37,7 @@ _STATUS = {
     ConnectionFault.TIMEOUT: 408,
     ConnectionFault.TOO_MANY_CONNECTIONS: 429,
 }
-"""What HTTP would answer, for the log; 400 to everything else."""
+"""HTTP statuses for the log; 400 for other faults."""
 
 
 class HandshakeConnection:

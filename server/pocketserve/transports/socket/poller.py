@@ -37,6 +37,10 @@ class Poller(Protocol):
     def poll(self, timeout: float | None) -> list[tuple[int, int]]:
         """Wait for events; at most ``timeout`` seconds."""
 
+    def _drain_wakeups(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._wake_read, 4096)
+
     def close(self) -> None:
         """Close the descriptors."""
 
@@ -81,16 +85,18 @@ class PollPoller:
             registered = dict(self._events)
         for descriptor, events in registered.items():
             waiting.register(descriptor, events & ~ONCE)
+        milliseconds = None if timeout is None else 1000 * timeout
         ready = []
-        for descriptor, events in waiting.poll(
-            None if timeout is None else 1000 * timeout
-        ):
+        for descriptor, events in waiting.poll(milliseconds):
             if descriptor == self._wake_read:
-                with contextlib.suppress(BlockingIOError):
-                    os.read(self._wake_read, 4096)
+                self._drain_wakeups()
             elif self._take(descriptor, registered[descriptor]):
                 ready.append((descriptor, events))
         return ready
+
+    def _drain_wakeups(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._wake_read, 4096)
 
     def close(self) -> None:
         """Close the descriptors."""
@@ -101,7 +107,7 @@ class PollPoller:
         """Return whether an event is still wanted; forget one-shot events."""
         with self._lock:
             if self._events.get(descriptor) != registered:
-                return False  # changed since; what is still true is reported next time
+                return False  # changed since; a remaining event is reported again
             if registered & ONCE:
                 del self._events[descriptor]
         return True

@@ -94,14 +94,15 @@ class SocketServer:
             config.socket_connections, SHARE, "socket_connections"
         )
         self._connections: set[Connection] = set()
-        service.traffic.connections["socket"] = lambda: (
-            len(self._connections) + len(self.handshakes)
-        )
+        service.traffic.connections["socket"] = self._count_connections
         self._changed = threading.Condition()
         self._draining = self.stopped = self._starved = False
         self._thread = threading.Thread(
             target=self.event_loop.run, name="pocketserve-socket-watcher", daemon=True
         )
+
+    def _count_connections(self) -> int:
+        return len(self._connections) + len(self.handshakes)
 
     @functools.cached_property
     def limits(self) -> ConnectionLimits:
@@ -114,7 +115,7 @@ class SocketServer:
         self.event_loop.arm(self._listener.fileno())
         self._thread.start()
 
-    # What the event loop tells
+    # Event handlers
 
     def on_ready(self, events: int) -> None:
         """Accept a connection."""
@@ -138,7 +139,7 @@ class SocketServer:
         self.event_loop.arm(self._listener.fileno())
 
     def _begin_handshake(self, connection: socket.socket) -> None:
-        # Late: what speaks the protocol is imported for the first peer, and does not keep HTTP waiting at start.
+        # Imported late, for the first client: HTTP starts sooner.
         from pocketserve.transports.socket.handshake import HandshakeConnection
 
         if len(self.handshakes) >= MAX_HANDSHAKES:

@@ -106,7 +106,7 @@ class Workers:
                     job = job()
             except Exception:
                 log.exception("unexpected error on a thread of the socket transport")
-            job = None  # what it holds must not live as long as the wait
+            job = None  # free its memory before the wait
             job = self._next(parked)
 
     def _next(self, parked: _Parked) -> Job | None:
