@@ -13,12 +13,15 @@ from pocketserve.tensors import TensorSpec
 
 
 class Bindings(NamedTuple):
-    """Hold one direction's tensors."""
+    """The inputs, or the outputs, of an entry point.
 
-    specs: tuple[TensorSpec, ...]  # public specs in the model's order
-    by_name: Mapping[
-        str, tuple[TensorSpec, str]
-    ]  # every accepted name -> (the spec, the session's own name)
+    Attributes:
+        specs: public specs in the model's order.
+        by_name: spec and session's name of every accepted name.
+    """
+
+    specs: tuple[TensorSpec, ...]
+    by_name: Mapping[str, tuple[TensorSpec, str]]
 
     def names(self) -> str:
         """The callers' names as a list for messages."""
@@ -36,25 +39,34 @@ def bind_specs(
     for position, spec in enumerate(declared):
         own = _find(actual, spec, position, len(declared))
         if own is None or own.name in renamed:
-            names = ", ".join(repr(candidate.name) for candidate in actual) or "none"
+            names = [repr(candidate.name) for candidate in actual]
             raise ModelLoadError(
-                f"the manifest declares {direction} {spec.name!r}, but the model has {names}"
+                f"the manifest declares {direction} {spec.name!r}, "
+                f"but the model has {', '.join(names) or 'none'}"
             )
         renamed[own.name] = _merge(own, spec, direction)
     specs = tuple(renamed.get(spec.name, spec) for spec in actual)
+    return Bindings(specs, _by_name(specs, actual))
+
+
+def _by_name(
+    specs: Sequence[TensorSpec], actual: Sequence[TensorSpec]
+) -> dict[str, tuple[TensorSpec, str]]:
+    """Return all accepted names.
+
+    A tensor's name takes precedence over another one's alias, and the manifest's name
+    over the file's.
+    """
     by_name: dict[str, tuple[TensorSpec, str]] = {}
-    for spec, own in zip(specs, actual, strict=True):
-        by_name |= {
-            name: (spec, own.name) for name in spec.aliases if name not in by_name
-        }
-    # A tensor's name comes before another one's alias, and the manifest's before the file's.
-    by_name |= {
-        own.name: (spec, own.name) for spec, own in zip(specs, actual, strict=True)
-    }
-    by_name |= {
-        spec.name: (spec, own.name) for spec, own in zip(specs, actual, strict=True)
-    }
-    return Bindings(specs, by_name)
+    pairs = list(zip(specs, actual, strict=True))
+    for spec, own in pairs:
+        for alias in spec.aliases:
+            by_name.setdefault(alias, (spec, own.name))
+    for spec, own in pairs:
+        by_name[own.name] = (spec, own.name)
+    for spec, own in pairs:
+        by_name[spec.name] = (spec, own.name)
+    return by_name
 
 
 def _find(
@@ -72,22 +84,30 @@ def _find(
 
 
 def _merge(own: TensorSpec, declared: TensorSpec, direction: str) -> TensorSpec:
+    """Return a model's spec with the manifest's name and fixed dimensions."""
+    name = declared.name
     if declared.datatype != own.datatype:
         raise ModelLoadError(
-            f"the manifest says {direction} {declared.name!r} is {declared.datatype}, but the model has {own.datatype}"
+            f"the manifest says {direction} {name!r} is {declared.datatype}, "
+            f"but the model has {own.datatype}"
         )
-    fits = len(own.shape) == len(declared.shape) and all(
-        -1 in (a, b) or a == b for a, b in zip(own.shape, declared.shape, strict=True)
-    )
-    if not fits:
-        shapes = f"shape {list(declared.shape)}, but the model has {list(own.shape)}"
+    if not _fits(own.shape, declared.shape):
         raise ModelLoadError(
-            f"the manifest says {direction} {declared.name!r} has {shapes}"
+            f"the manifest says {direction} {name!r} has shape "
+            f"{list(declared.shape)}, but the model has {list(own.shape)}"
         )
-    # A manifest may fix a dimension that the file leaves open, but cannot open one that the file fixes.
-    shape = tuple(
-        a if a != -1 else b for a, b in zip(own.shape, declared.shape, strict=True)
-    )
-    return own._replace(
-        name=declared.name, shape=shape, aliases=(*own.aliases, own.name)
-    )
+    # A manifest may fix a dimension that the file leaves open, but not the reverse.
+    shape = []
+    for size, declared_size in zip(own.shape, declared.shape, strict=True):
+        shape.append(declared_size if size == -1 else size)
+    aliases = (*own.aliases, own.name)
+    return own._replace(name=name, shape=tuple(shape), aliases=aliases)
+
+
+def _fits(shape: tuple[int, ...], declared: tuple[int, ...]) -> bool:
+    if len(shape) != len(declared):
+        return False
+    for size, declared_size in zip(shape, declared, strict=True):
+        if size != declared_size and -1 not in (size, declared_size):
+            return False
+    return True

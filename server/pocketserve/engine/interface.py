@@ -19,42 +19,46 @@ FINGERPRINT_DIGITS = 32  # hexadecimal ones: 128 bits
 def describe_interface(model: LoadedModel) -> dict[str, Any]:
     """Return the content of ``GET /v2/models/NAME/interface``.
 
-    ``calls`` are those of the task, each with the members of its entries; ``about`` is what people want to read in a
-    comment. Neither counts for the fingerprint: a newer server may say more of the same model.
+    ``calls`` are the task's, each with the members of its entries; ``about`` has texts
+    for comments. Neither is part of the fingerprint: a newer server may say more about
+    the same model.
     """
     task = model.task
-    texts: Mapping[str, str] = task.describe() if isinstance(task, Describer) else {}
-    about = {
-        "description": model.entry.manifest.description,
-        "license": model.entry.manifest.license,
-        **{
-            key: texts[key]
-            for key in ("input", "preprocessing", "answer")
-            if key in texts
-        },
-    }
-    return {
-        "name": model.entry.name,
-        "version": model.version.name,
-        "fingerprint": fingerprint_of(model),
-        **_contract(model),
-        "calls": [
+    calls = []
+    for call in task_named(task.name).calls:
+        calls.append(
             {
                 "verb": call.verb,
                 "takes": call.takes,
                 "entry": call.entry,
                 "fields": _fields(call.fields),
             }
-            for call in task_named(task.name).calls
-        ],
-        "about": {key: value for key, value in about.items() if value},
+        )
+    return {
+        "name": model.entry.name,
+        "version": model.version.name,
+        "fingerprint": fingerprint_of(model),
+        **_contract(model),
+        "calls": calls,
+        "about": _about(model),
     }
+
+
+def _about(model: LoadedModel) -> dict[str, str]:
+    """Return texts for comments in generated code."""
+    task, manifest = model.task, model.entry.manifest
+    texts: Mapping[str, str] = task.describe() if isinstance(task, Describer) else {}
+    about = {"description": manifest.description, "license": manifest.license}
+    for key in ("input", "preprocessing", "answer"):
+        about[key] = texts.get(key, "")
+    return _without_empty(about)
 
 
 def fingerprint_of(model: LoadedModel) -> str:
     """Return a hash of everything that clients depend on.
 
-    Neither the model's name nor its version counts: two versions that are asked alike have the same one.
+    The model's name and version are not part of it: versions with the same interface
+    have the same hash.
     """
     text = json.dumps(
         _contract(model), sort_keys=True, separators=(",", ":"), ensure_ascii=True
@@ -65,35 +69,33 @@ def fingerprint_of(model: LoadedModel) -> str:
 def _contract(model: LoadedModel) -> dict[str, Any]:
     # Ignore shapes learned from runs: they are unknown before the first run.
     task, optional = model.task, model.optional_inputs
-    facts = task.structure() if isinstance(task, Structured) else {}
-    return {
+    inputs = []
+    for spec in model.inputs.specs:
+        inputs.append(_tensor(spec, optional=spec.name in optional))
+    contract = {
         "task": task.name,
-        "inputs": [
-            _tensor(spec, optional=spec.name in optional) for spec in model.inputs.specs
-        ],
+        "inputs": inputs,
         "outputs": [_tensor(spec) for spec in model.outputs.specs],
-        **{key: value for key, value in facts.items() if value},
     }
+    if isinstance(task, Structured):
+        contract |= _without_empty(task.structure())
+    return contract
 
 
 def _tensor(spec: TensorSpec, *, optional: bool = False) -> dict[str, Any]:
     entry = dict(spec_metadata(spec))
-    return (
-        {**entry, "parameters": {**entry.get("parameters", {}), "optional": True}}
-        if optional
-        else entry
-    )
+    if optional:
+        entry["parameters"] = {**entry.get("parameters", {}), "optional": True}
+    return entry
 
 
 def _fields(fields: Sequence[AnswerField]) -> list[dict[str, Any]]:
-    return [
-        {
-            key: value
-            for key, value in {
-                **field._asdict(),
-                "fields": _fields(field.fields),
-            }.items()
-            if value
-        }
-        for field in fields
-    ]
+    entries = []
+    for field in fields:
+        entry = {**field._asdict(), "fields": _fields(field.fields)}
+        entries.append(_without_empty(entry))
+    return entries
+
+
+def _without_empty(facts: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in facts.items() if value}

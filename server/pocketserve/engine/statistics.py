@@ -10,7 +10,7 @@ import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -70,6 +70,16 @@ class _Runs:
     rows: int = 0
     executions: int = 0
 
+    def add(self, other: _Runs) -> None:
+        """Add another counter's values."""
+        self.count += other.count
+        self.queue_ns += other.queue_ns
+        self.input_ns += other.input_ns
+        self.infer_ns += other.infer_ns
+        self.output_ns += other.output_ns
+        self.rows += other.rows
+        self.executions += other.executions
+
     @property
     def total_ns(self) -> int:
         """Return the time of all phases together."""
@@ -111,19 +121,14 @@ class Traffic:
         The order is fixed.
         """
         with self._lock:
-            answers = list(self._answers.items())
-        return sorted(
-            (
-                (
-                    transport,
-                    route.method if route else "",
-                    route.pattern if route else "",
-                    status,
-                ),
-                count,
-            )
-            for (transport, route, status), count in answers
-        )
+            counts = list(self._answers.items())
+        answers = []
+        for (transport, route, status), count in counts:
+            method = pattern = ""
+            if route is not None:
+                method, pattern = route.method, route.pattern
+            answers.append(((transport, method, pattern, status), count))
+        return sorted(answers)
 
 
 class VersionStatistics:
@@ -149,15 +154,10 @@ class VersionStatistics:
             return self._sum()
 
     def _sum(self) -> _Runs:
-        return _Runs(
-            *map(
-                sum,
-                zip(
-                    *map(astuple, (self._other_runs, *self.batches.values())),
-                    strict=True,
-                ),
-            )
-        )
+        total = _Runs()
+        for runs in (self._other_runs, *self.batches.values()):
+            total.add(runs)
+        return total
 
     @property
     def inference_count(self) -> int:
@@ -209,13 +209,8 @@ class VersionStatistics:
         """Return answered requests by latency, cumulative as in Prometheus."""
         with self._lock:
             counts = list(accumulate(self.latencies))
-        return list(
-            zip(
-                [*(f"{ns / 1e9:g}" for ns in LATENCY_BOUNDS_NS), "+Inf"],
-                counts,
-                strict=True,
-            )
-        )
+        bounds = [f"{ns / 1e9:g}" for ns in LATENCY_BOUNDS_NS]
+        return list(zip([*bounds, "+Inf"], counts, strict=True))
 
     def record_load(self, ns: int, *, failed: bool = False) -> None:
         """Count a load, or one that failed."""
@@ -235,40 +230,42 @@ class VersionStatistics:
     def phase_ns(self) -> dict[str, int]:
         """Return nanoseconds of all successful requests together, by phase."""
         runs = self.runs
-        return {
-            "queue": runs.queue_ns,
-            **{phase: document["ns"] for phase, document in runs.to_json().items()},
-        }
+        phases = {"queue": runs.queue_ns}
+        for phase, document in runs.to_json().items():
+            phases[phase] = document["ns"]
+        return phases
 
     def to_json(self, name: str, version: str, memory_bytes: int) -> dict[str, Any]:
         """Return one entry of ``model_stats``."""
+        memory = []
+        if memory_bytes:
+            memory.append({"type": "CPU", "id": 0, "byte_size": memory_bytes})
         with self._lock:
-            never = {"count": 0, "ns": 0}
             total = self._sum()
+            batches = []
+            for size, runs in sorted(self.batches.items()):
+                batches.append({"batch_size": size, **runs.to_json()})
             return {
                 "name": name,
                 "version": version,
                 "last_inference": self.last_inference_ms,
                 "inference_count": total.rows,
                 "execution_count": total.executions,
-                "inference_stats": {
-                    "success": {"count": total.count, "ns": total.total_ns},
-                    "fail": asdict(self.fail),
-                    **{
-                        name: asdict(duration)
-                        for name, duration in self.unanswered.items()
-                    },
-                    "queue": {"count": total.count, "ns": total.queue_ns},
-                    **total.to_json(),
-                    "cache_hit": never,
-                    "cache_miss": never,
-                },
+                "inference_stats": self._inference_stats(total),
                 "response_stats": {},
-                "batch_stats": [
-                    {"batch_size": size, **runs.to_json()}
-                    for size, runs in sorted(self.batches.items())
-                ],
-                "memory_usage": [{"type": "CPU", "id": 0, "byte_size": memory_bytes}]
-                if memory_bytes
-                else [],
+                "batch_stats": batches,
+                "memory_usage": memory,
             }
+
+    def _inference_stats(self, total: _Runs) -> dict[str, dict[str, int]]:
+        never = {"count": 0, "ns": 0}
+        stats = {
+            "success": {"count": total.count, "ns": total.total_ns},
+            "fail": asdict(self.fail),
+        }
+        for name, duration in self.unanswered.items():
+            stats[name] = asdict(duration)
+        stats["queue"] = {"count": total.count, "ns": total.queue_ns}
+        stats |= total.to_json()
+        stats["cache_hit"] = stats["cache_miss"] = never
+        return stats

@@ -1,6 +1,7 @@
 """Battery readings, from kernel files or Termux's program.
 
-The program may hang for good and may start others: it is asked rarely, and never by a thread that a request waits for.
+The program may hang forever and may start others. So it runs rarely, and never on a
+thread that a request waits for.
 """
 
 from __future__ import annotations
@@ -62,38 +63,31 @@ class Battery:
 
         This takes well below a millisecond.
         """
-        percents = (
-            _sane(_number(folder / "capacity"), *SANE_PERCENT)
-            for folder in self._supplies
-        )
-        charges = [percent for percent in percents if percent is not None]
-        states = [
-            state
-            for folder in self._supplies
-            if (state := _read(folder / "status")) not in ("", "Unknown")
-        ]
-        return Reading(
-            charge=max(charges, default=None),
-            charging=any(state != "Discharging" for state in states)
-            if states
-            else None,
-            heat=self._heat(),
-        )
+        charges: list[float] = []
+        states: list[str] = []
+        for folder in self._supplies:
+            percent = _sane(_number(folder / "capacity"), *SANE_PERCENT)
+            if percent is not None:
+                charges.append(percent)
+            state = _read(folder / "status")
+            if state not in ("", "Unknown"):
+                states.append(state)
+        charging = None
+        if states:
+            charging = any(state != "Discharging" for state in states)
+        return Reading(max(charges, default=None), charging, self._heat())
 
     def _heat(self) -> float | None:
-        tenths = (_number(folder / "temp") for folder in self._supplies)
-        thousandths = (_number(folder / "temp") for folder in self._zones)
-        heats = [value / 10 for value in tenths if value is not None]
-        heats += [value / 1000 for value in thousandths if value is not None]
-        # Other units than the kernel's own give nonsense, which is passed over, not guessed at.
-        return max(
-            (heat for heat in heats if SANE_C[0] <= heat <= SANE_C[1] and heat),
-            default=None,
-        )
+        heats: list[float] = []
+        for folder in self._supplies:
+            heats += _degrees(folder / "temp", 10)
+        for folder in self._zones:
+            heats += _degrees(folder / "temp", 1000)
+        return max(heats, default=None)
 
     def ask_program(self) -> Reading | None:
         """Return the values from Termux's program; None after five seconds."""
-        # Late: a server that need not ask holds no code for it.
+        # Imported late: most servers never run the program.
         from pocketserve.engine.device.programs import run_program
 
         with self._lock:
@@ -147,25 +141,38 @@ def _sane(value: object, low: float, high: float) -> float | None:
     return float(value) if low <= value <= high else None
 
 
+def _degrees(path: Path, scale: int) -> list[float]:
+    """Return the temperature in a file, if it makes sense.
+
+    Some kernels use other units, which are ignored rather than guessed.
+    """
+    value = _number(path)
+    if not value:
+        return []
+    degrees = _sane(value / scale, *SANE_C)
+    return [] if degrees is None else [degrees]
+
+
 def _find_program(name: str) -> str | None:
     """Find a program in ``PATH``.
 
     ``shutil.which`` would import three compressors.
     """
-    paths = (os.path.join(folder, name) for folder in os.get_exec_path())
-    return next(
-        (path for path in paths if os.path.isfile(path) and os.access(path, os.X_OK)),
-        None,
-    )
+    for folder in os.get_exec_path():
+        path = os.path.join(folder, name)
+        if os.path.isfile(path) and os.access(path, os.X_OK):
+            return path
+    return None
 
 
 def _batteries(folder: Path) -> list[Path]:
     """List the device's own batteries, not those of peripherals."""
-    return [
-        supply
-        for supply in _listed(folder, "", MAX_SUPPLIES)
-        if _read(supply / "type") == "Battery" and _read(supply / "scope") != "Device"
-    ]
+    batteries = []
+    for supply in _listed(folder, "", MAX_SUPPLIES):
+        is_battery = _read(supply / "type") == "Battery"
+        if is_battery and _read(supply / "scope") != "Device":
+            batteries.append(supply)
+    return batteries
 
 
 def _battery_zones(folder: Path) -> list[Path]:
@@ -173,17 +180,19 @@ def _battery_zones(folder: Path) -> list[Path]:
 
     A processor's is hot under any load.
     """
-    zones = _listed(folder, "thermal_zone", MAX_ZONES)
-    return [zone for zone in zones if _read(zone / "type").lower().startswith("batt")]
+    zones = []
+    for zone in _listed(folder, "thermal_zone", MAX_ZONES):
+        if _read(zone / "type").lower().startswith("batt"):
+            zones.append(zone)
+    return zones
 
 
 def _listed(folder: Path, prefix: str, maximum: int) -> list[Path]:
     try:
-        return sorted(
-            path for path in folder.iterdir() if path.name.startswith(prefix)
-        )[:maximum]
+        paths = sorted(folder.iterdir())
     except OSError:
         return []
+    return [path for path in paths if path.name.startswith(prefix)][:maximum]
 
 
 def _read(path: Path) -> str:

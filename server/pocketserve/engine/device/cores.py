@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from pocketserve.engine.device.power import PowerWatch
 
 FAST_SHARE = 0.7
-"""A core counts as fast from this share of the fastest core's top speed: big and middle cores, not little ones."""
+"""Share of the fastest core's top speed from which a core counts as fast.
+
+Big and middle cores do, little ones do not."""
 
 
 def usable_cores() -> list[int]:
@@ -22,7 +24,7 @@ def usable_cores() -> list[int]:
 
     Android shrinks the set for background apps.
 
-    The main thread's set is asked, whichever thread asks: 0 would mean the calling thread, and a thread may be bound.
+    This is the main thread's set: the calling thread, which 0 stands for, may be bound.
     """
     getter: Callable[[int], set[int]] | None = getattr(os, "sched_getaffinity", None)
     if getter is None:
@@ -50,10 +52,16 @@ def count_fast(
     All of them if no speed is known.
     """
     listed = list(cores)
-    speeds = [kilohertz for core in listed if (kilohertz := speed(core)) is not None]
-    if len(speeds) < len(listed) or not speeds:
-        return max(1, len(listed))
-    return sum(kilohertz >= FAST_SHARE * max(speeds) for kilohertz in speeds)
+    speeds: list[int] = []
+    for core in listed:
+        kilohertz = speed(core)
+        if kilohertz is None:
+            return max(1, len(listed))
+        speeds.append(kilohertz)
+    if not speeds:
+        return 1
+    slowest = FAST_SHARE * max(speeds)
+    return sum(kilohertz >= slowest for kilohertz in speeds)
 
 
 class CoreWatch:

@@ -105,31 +105,23 @@ class Budget:
         """
         running = self._table.by_key[key].running
         size = running.model.memory_bytes if running is not None else 0
-        return [
-            self._table.evict(other, MAKES_ROOM)
-            for other in self._choose(key, size, former) or ()
-        ]
+        victims = self._choose(key, size, former) or ()
+        return [self._table.evict(other, MAKES_ROOM) for other in victims]
 
     def _choose(
         self, key: VersionKey, required: int, former: VersionKey | None = None
     ) -> list[object] | None:
-        reserved = sum(
-            record.reserved
-            for other, record in self._table.by_key.items()
-            if other != key
-        )
-        return memory.choose_evictions(
-            self._other_residents(key, former), required + reserved, self.now()
-        )
+        for other, record in self._table.by_key.items():
+            if other != key:
+                required += record.reserved
+        others = self._other_residents(key, former)
+        return memory.choose_evictions(others, required, self.now())
 
     def _other_residents(
         self, key: VersionKey, former: VersionKey | None = None
     ) -> list[memory.Resident]:
-        return [
-            resident
-            for resident in self._table.residents()
-            if resident.key not in (key, former)
-        ]
+        residents = self._table.residents()
+        return [each for each in residents if each.key not in (key, former)]
 
     def _no_room(self, key: VersionKey, required: int) -> ApiError:
         used = sum(resident.size for resident in self._other_residents(key))

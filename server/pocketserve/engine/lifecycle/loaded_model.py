@@ -22,7 +22,7 @@ from pocketserve.runtimes.base import (
 )
 from pocketserve.runtimes.registry import missing_framework, runtime_for
 from pocketserve.tasks.base import Task
-from pocketserve.tensors import Array
+from pocketserve.tensors import Array, TensorSpec
 from pocketserve.trust.store import TrustStore
 from pocketserve_wire import ApiError, ErrorCode
 
@@ -67,23 +67,20 @@ class LoadedModel:
         Unknown shapes are shown as the runs so far produced them.
         """
         bound = self.outputs
-        learned = {
-            spec.name: spec
-            for session in self.sessions
-            for spec in session.outputs
-            if not spec.open
-        }
-        pairs = (
-            (spec, learned.get(bound.by_name[spec.name][1], spec))
-            for spec in bound.specs
-        )
-        specs = tuple(
-            spec._replace(datatype=other.datatype, shape=other.shape, open=False)
-            if spec.open and not other.open
-            else spec
-            for spec, other in pairs
-        )
-        return bound._replace(specs=specs)
+        learned: dict[str, TensorSpec] = {}
+        for session in self.sessions:
+            for spec in session.outputs:
+                if not spec.open:
+                    learned[spec.name] = spec
+        specs = []
+        for spec in bound.specs:
+            other = learned.get(bound.by_name[spec.name][1])
+            if spec.open and other is not None:
+                spec = spec._replace(
+                    datatype=other.datatype, shape=other.shape, open=False
+                )
+            specs.append(spec)
+        return bound._replace(specs=tuple(specs))
 
     @property
     def resettable(self) -> bool:
@@ -101,12 +98,12 @@ class LoadedModel:
 
         These are fixed inputs and state.
         """
-        own_names = self.inputs.by_name
-        return frozenset(
-            spec.name
-            for spec in self.inputs.specs
-            if own_names[spec.name][1] in self.first_state
-        )
+        names = set()
+        for spec in self.inputs.specs:
+            _, session_name = self.inputs.by_name[spec.name]
+            if session_name in self.first_state:
+                names.add(spec.name)
+        return frozenset(names)
 
     @property
     def fixed_threads(self) -> bool:
@@ -188,16 +185,7 @@ def load_model(
         snapshot = (snapshots or SnapshotStore()).take(version, entry.folder)
         on_failure.callback(snapshot.close)
         runtime = runtime_for(version.format)
-        source = ModelSource(
-            path=snapshot.path,
-            origin=version.path.resolve(),
-            threads=threads,
-            options=version.options,
-            inputs=entry.manifest.inputs,
-            outputs=entry.manifest.outputs,
-            trusted=trust.check(entry, version) if trust is not None else frozenset(),
-            sides=quarantine.sides(entry, version) if quarantine is not None else None,
-        )
+        source = _source(entry, version, snapshot, threads, quarantine, trust)
         if quarantine is not None:
             quarantine.check(entry, version, source, deadline, snapshot.digest)
         else:
@@ -205,9 +193,9 @@ def load_model(
         sessions = [runtime.open(source) for _ in range(entry.manifest.instances)]
         snapshot.check()
         setup = set_up(entry, version, sessions[0], max_image_pixels, source)
-        memory_bytes = (
-            sum(session.memory_bytes for session in sessions) + setup.task_bytes
-        )
+        memory_bytes = setup.task_bytes
+        for session in sessions:
+            memory_bytes += session.memory_bytes
         on_failure.pop_all()
         return LoadedModel(
             entry,
@@ -221,6 +209,26 @@ def load_model(
             snapshot.size,
             **setup._asdict(),
         )
+
+
+def _source(
+    entry: ModelEntry,
+    version: VersionEntry,
+    snapshot: Snapshot,
+    threads: int,
+    quarantine: Quarantine | None,
+    trust: TrustStore | None,
+) -> ModelSource:
+    return ModelSource(
+        path=snapshot.path,
+        origin=version.path.resolve(),
+        threads=threads,
+        options=version.options,
+        inputs=entry.manifest.inputs,
+        outputs=entry.manifest.outputs,
+        trusted=trust.check(entry, version) if trust is not None else frozenset(),
+        sides=quarantine.sides(entry, version) if quarantine is not None else None,
+    )
 
 
 @contextmanager

@@ -59,11 +59,12 @@ def choose_evictions(
 
 def expired_keys(residents: Sequence[Resident], now: float) -> list[object]:
     """Return the versions that exceeded their keep-alive time."""
-    return [
-        r.key
-        for r in residents
-        if r.keep_alive and not r.in_use and now >= r.last_used + r.keep_alive
-    ]
+    keys = []
+    for resident in residents:
+        expiry = resident.last_used + resident.keep_alive
+        if resident.keep_alive and not resident.in_use and now >= expiry:
+            keys.append(resident.key)
+    return keys
 
 
 def next_expiry(residents: Sequence[Resident], now: float) -> float | None:
@@ -71,14 +72,12 @@ def next_expiry(residents: Sequence[Resident], now: float) -> float | None:
 
     One that is in use cannot expire before it was idle for its whole keep-alive time from now on.
     """
-    return min(
-        (
-            (now if r.in_use else r.last_used) + r.keep_alive
-            for r in residents
-            if r.keep_alive
-        ),
-        default=None,
-    )
+    expiries = []
+    for resident in residents:
+        if resident.keep_alive:
+            idle_since = now if resident.in_use else resident.last_used
+            expiries.append(idle_since + resident.keep_alive)
+    return min(expiries, default=None)
 
 
 @contextmanager

@@ -48,7 +48,7 @@ class Reaper:
             if self._thread is not None or self._table.closed:
                 return
             thread = threading.Thread(
-                target=self._run, name="pocketserve-janitor", daemon=True
+                target=self._run, name="pocketserve-reaper", daemon=True
             )
             try:
                 thread.start()
@@ -71,9 +71,9 @@ class Reaper:
 
         Wants the lock.
         """
-        upcoming = (
-            running.sequences.next_expiry() if running.sequences is not None else None
-        )
+        upcoming = None
+        if running.sequences is not None:
+            upcoming = running.sequences.next_expiry()
         early = upcoming is not None and (self._wakes is None or upcoming < self._wakes)
         if now >= self.look_at:
             self.look_at = now + LOOK_S
@@ -96,16 +96,19 @@ class Reaper:
             return self._next_expiry()
 
     def _tables(self) -> list[SequenceTable]:
-        return [
-            running.sequences
-            for _, _, running in self._table.loaded()
-            if running.sequences is not None
-        ]
+        tables = []
+        for _, _, handle in self._table.loaded():
+            if handle.sequences is not None:
+                tables.append(handle.sequences)
+        return tables
 
     def _next_expiry(self) -> float | None:
-        times = [table.next_expiry() for table in self._tables()]
-        times.append(memory.next_expiry(self._table.residents(), self._clock()))
-        return min((time for time in times if time is not None), default=None)
+        earliest = memory.next_expiry(self._table.residents(), self._clock())
+        for table in self._tables():
+            expiry = table.next_expiry()
+            if expiry is not None and (earliest is None or expiry < earliest):
+                earliest = expiry
+        return earliest
 
     def _run(self) -> None:
         while not self._table.closed:

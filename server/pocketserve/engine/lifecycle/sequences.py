@@ -78,9 +78,10 @@ class Sequence:
         Its steps may run meanwhile, so each value is read once.
         """
         session, state = self.session, self.state
-        return (session.memory_bytes if session is not None else 0) + sum(
-            array.nbytes for array in state.values()
-        )
+        size = session.memory_bytes if session is not None else 0
+        for array in state.values():
+            size += array.nbytes
+        return size
 
 
 def read_step(parameters: Mapping[str, Any], owner: str = "") -> SequenceStep | None:
@@ -89,9 +90,8 @@ def read_step(parameters: Mapping[str, Any], owner: str = "") -> SequenceStep | 
     Raises INVALID_PARAMETER.
     """
     number = parameters.get("sequence_id", 0)
-    start, end = (
-        parameters.get(name, False) for name in ("sequence_start", "sequence_end")
-    )
+    start = parameters.get("sequence_start", False)
+    end = parameters.get("sequence_end", False)
     text = isinstance(number, str) and len(number) <= MAX_ID_CHARS
     if not text and not (type(number) is int and 0 <= number < 2**64):
         raise bad_parameter(
@@ -231,32 +231,26 @@ class SequenceTable:
         Asked under the engine's lock, as :attr:`memory_bytes`.
         """
         now = self.clock()
-        ends = [
-            (now if item.users else item.last_used) + self.max_idle
-            for item in tuple(self._sequences.values())
-        ]
+        ends = []
+        for item in tuple(self._sequences.values()):
+            idle_since = now if item.users else item.last_used
+            ends.append(idle_since + self.max_idle)
         return min(ends, default=None)
 
     def close(self) -> None:
         """Close all sequences; busy ones are closed by their request."""
         with self._lock:
-            _close_all(
-                [
-                    sequence
-                    for sequence in self._sequences.values()
-                    if not sequence.users
-                ]
-            )
+            sequences = self._sequences.values()
+            _close_all([sequence for sequence in sequences if not sequence.users])
             self._sequences.clear()
 
     def _drop_idle(self) -> list[Sequence]:
         now = self.clock()
-        expired = [
-            key
-            for key, item in self._sequences.items()
-            if not item.users and now - item.last_used >= self.max_idle
-        ]
-        return [self._sequences.pop(key) for key in expired]
+        expired = []
+        for key, item in tuple(self._sequences.items()):
+            if not item.users and now - item.last_used >= self.max_idle:
+                expired.append(self._sequences.pop(key))
+        return expired
 
     def _make_room(self) -> list[Sequence]:
         """Drop the longest idle sequence that is not in use."""

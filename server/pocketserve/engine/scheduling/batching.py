@@ -16,7 +16,7 @@ import numpy as np
 
 from pocketserve.engine.bindings import Bindings
 from pocketserve.runtimes.base import Session
-from pocketserve.tensors import Array
+from pocketserve.tensors import Array, TensorSpec
 
 if TYPE_CHECKING:
     from pocketserve.engine.scheduling.entries import QueueEntry
@@ -25,6 +25,10 @@ log = logging.getLogger(__name__)
 
 TRIALS = (2, 4, 8)
 """Requests that are compared, batch by batch, before a version is trusted."""
+
+
+ALONE = (None, 1, 0)
+"""The batch key, rows and bytes of a request that runs alone."""
 
 
 class RowBatcher:
@@ -52,20 +56,18 @@ class RowBatcher:
         """
         arrays = entry.arrays
         if self._given_up or not arrays or entry.signature not in self._signatures:
-            return None, 1, 0
-        counts = {array.shape[0] if array.ndim else 0 for array in arrays.values()}
+            return ALONE
+        counts: set[int] = set()
+        parts: list[tuple[str, str, tuple[int, ...]]] = []
+        size = 0
+        for name, array in sorted(arrays.items()):
+            counts.add(array.shape[0] if array.ndim else 0)
+            parts.append((name, array.dtype.str, array.shape[1:]))
+            size += array.nbytes
         rows = counts.pop()
         if counts or not rows:
-            return None, 1, 0
-        parts = tuple(
-            (name, array.dtype.str, array.shape[1:])
-            for name, array in sorted(arrays.items())
-        )
-        return (
-            (entry.signature, parts),
-            rows,
-            sum(array.nbytes for array in arrays.values()),
-        )
+            return ALONE
+        return (entry.signature, tuple(parts)), rows, size
 
     def run(
         self, session: Session, entries: Sequence[QueueEntry]
@@ -75,17 +77,16 @@ class RowBatcher:
         trial = self._trials.get(signature, 0)
         if self._given_up or trial < len(TRIALS):
             outcomes = _one_by_one(session, entries)
-            compared = not self._given_up and self._try(
-                session, entries[: TRIALS[trial]], outcomes
-            )
-            return outcomes, len(entries) + compared
+            runs = len(entries)
+            if not self._given_up:
+                runs += self._try(session, entries[: TRIALS[trial]], outcomes)
+            return outcomes, runs
+        inputs = [entry.arrays or {} for entry in entries]
         try:
-            return _together(
-                session, [entry.arrays or {} for entry in entries], signature
-            ), 1
+            return _together(session, inputs, signature), 1
         except Exception as error:
             outcomes = _one_by_one(session, entries)
-            if not any(isinstance(outcome, Exception) for outcome in outcomes):
+            if not _has_exception(outcomes):
                 self._give_up(f"it failed on several rows at a time ({_brief(error)})")
             return outcomes, len(entries) + 1
 
@@ -94,19 +95,14 @@ class RowBatcher:
     ) -> bool:
         """Compare a batch with single results; return whether it was possible."""
         signature = entries[0].signature
-        inputs, alone = (
-            [dict(entry.arrays or {}) for entry in entries],
-            list(outcomes[: len(entries)]),
-        )
-        if any(isinstance(outcome, Exception) for outcome in alone):
+        inputs = [dict(entry.arrays or {}) for entry in entries]
+        alone = list(outcomes[: len(entries)])
+        if _has_exception(alone):
             return False
         try:
-            if all(_equal(inputs[0], other) for other in inputs[1:]):
-                # Equal rows would hide that they are mixed: the last one is turned round.
-                inputs[-1] = {
-                    name: np.ascontiguousarray(np.flip(array))
-                    for name, array in inputs[-1].items()
-                }
+            if _all_equal(inputs):
+                # Equal rows would hide that they are mixed: reverse the last one.
+                inputs[-1] = _reversed(inputs[-1])
                 if _equal(inputs[0], inputs[-1]):
                     return False
                 alone[-1] = session.run(inputs[-1], signature)
@@ -114,13 +110,11 @@ class RowBatcher:
         except Exception as error:
             self._give_up(f"it failed on several rows at a time ({_brief(error)})")
             return True
-        if all(
-            agrees(batched, single)
-            for batched, single in zip(together, alone, strict=True)
-        ):
-            self._trials[signature] = self._trials.get(signature, 0) + 1
-        else:
-            self._give_up("rows answer differently in company")
+        for batched, single in zip(together, alone, strict=True):
+            if not agrees(batched, single):
+                self._give_up("rows answer differently in company")
+                return True
+        self._trials[signature] = self._trials.get(signature, 0) + 1
         return True
 
     def _give_up(self, reason: str) -> None:
@@ -133,15 +127,15 @@ def free_rows(
     entry_points: Mapping[str | None, tuple[Bindings, Bindings]],
 ) -> frozenset[str | None]:
     """Return the entry points with numeric inputs of free first dimension."""
-    return frozenset(
-        name
-        for name, (inputs, _) in entry_points.items()
-        if inputs.specs
-        and all(
-            not spec.open and spec.shape[:1] == (-1,) and spec.datatype != "BYTES"
-            for spec in inputs.specs
-        )
-    )
+    names = set()
+    for name, (inputs, _) in entry_points.items():
+        if inputs.specs and all(_has_free_rows(spec) for spec in inputs.specs):
+            names.add(name)
+    return frozenset(names)
+
+
+def _has_free_rows(spec: TensorSpec) -> bool:
+    return not spec.open and spec.shape[:1] == (-1,) and spec.datatype != "BYTES"
 
 
 def agrees(batched: Mapping[str, Array], alone: Mapping[str, Array]) -> bool:
@@ -149,9 +143,9 @@ def agrees(batched: Mapping[str, Array], alone: Mapping[str, Array]) -> bool:
 
     Integers exactly, floats except for rounding.
     """
-    return batched.keys() == alone.keys() and all(
-        _close(batched[name], alone[name]) for name in alone
-    )
+    if batched.keys() != alone.keys():
+        return False
+    return all(_close(batched[name], array) for name, array in alone.items())
 
 
 def _close(batched: Array, alone: Array) -> bool:
@@ -186,27 +180,48 @@ def _together(
         ValueError: an output does not have one row for each row of the inputs.
         Exception: whatever the framework raises.
     """
-    stacked = {
-        name: np.concatenate([single[name] for single in inputs]) for name in inputs[0]
-    }
-    sizes = [next(iter(single.values())).shape[0] for single in inputs]
+    sizes = []
+    for arrays in inputs:
+        first = next(iter(arrays.values()))
+        sizes.append(first.shape[0])
+    stacked: dict[str, Array] = {}
+    for name in inputs[0]:
+        stacked[name] = np.concatenate([arrays[name] for arrays in inputs])
     outputs = session.run(stacked, signature)
-    for name, array in outputs.items():
-        if array.ndim == 0 or array.shape[0] != sum(sizes):
-            raise ValueError(
-                f"output {name!r} of shape {list(array.shape)} does not have {sum(sizes)} rows"
-            )
+    _check_rows(outputs, sum(sizes))
     parts, start = [], 0
     for size in sizes:
-        parts.append(
-            {name: array[start : start + size] for name, array in outputs.items()}
-        )
+        part = slice(start, start + size)
+        parts.append({name: array[part] for name, array in outputs.items()})
         start += size
     return parts
 
 
-def _equal(single: Mapping[str, Array], other: Mapping[str, Array]) -> bool:
-    return all(np.array_equal(array, other[name]) for name, array in single.items())
+def _check_rows(outputs: Mapping[str, Array], rows: int) -> None:
+    for name, array in outputs.items():
+        if array.ndim == 0 or array.shape[0] != rows:
+            shape = list(array.shape)
+            raise ValueError(
+                f"output {name!r} of shape {shape} does not have {rows} rows"
+            )
+
+
+def _has_exception(outcomes: Sequence[Any]) -> bool:
+    return any(isinstance(outcome, Exception) for outcome in outcomes)
+
+
+def _reversed(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    return {
+        name: np.ascontiguousarray(np.flip(array)) for name, array in arrays.items()
+    }
+
+
+def _all_equal(inputs: Sequence[Mapping[str, Array]]) -> bool:
+    return all(_equal(inputs[0], other) for other in inputs[1:])
+
+
+def _equal(arrays: Mapping[str, Array], other: Mapping[str, Array]) -> bool:
+    return all(np.array_equal(array, other[name]) for name, array in arrays.items())
 
 
 def _brief(error: Exception) -> str:

@@ -145,22 +145,26 @@ class Scheduler:
             if not self.policy.contenders:
                 return []
             if self._thread is None:  # it could not be started
-                waiting = [
-                    entry.options.deadline
-                    for queue in self.policy.contenders
-                    for entry in queue.waiting
-                ]
-                self._set_alarm(min(waiting))
+                self._set_alarm(self._earliest_deadline())
             return self._next_runs()
+
+    def _earliest_deadline(self) -> float:
+        earliest = NEVER
+        for queue in self.policy.contenders:
+            for entry in queue.waiting:
+                earliest = min(earliest, entry.options.deadline)
+        return earliest
 
     def _next_runs(self) -> list[QueueEntry]:
         leaders: list[QueueEntry] = []
-        while (following := self.policy.next(self._clock())) is not None:
+        following = self.policy.next(self._clock())
+        while following is not None:
             _, session, entries = following
             leader: QueueEntry = entries[0]  # type: ignore[assignment]
             leader.session = session
             leader.batch_members = entries[1:]  # type: ignore[assignment]
             leaders.append(leader)
+            following = self.policy.next(self._clock())
         return leaders
 
     # Deadlines
@@ -179,9 +183,7 @@ class Scheduler:
         )
         try:
             thread.start()
-        except (
-            RuntimeError
-        ) as error:  # the system has no more; the next request tries again
+        except RuntimeError as error:  # the system has no threads left
             self._alarm = NEVER
             log.warning("requests that wait may be refused late: %s", error)
             return
@@ -191,39 +193,28 @@ class Scheduler:
         while True:
             self.expire()
             with self.lock:
-                # At an alarm that nobody set anew, it looks at those that are left, or ends.
+                # Without another deadline, the thread ends.
                 if self._alarm == NEVER:
                     self._thread = None
                     return
-                self._alarm_changed.wait(
-                    min(max(0.0, self._alarm - self._clock()), threading.TIMEOUT_MAX)
-                )
+                left = max(0.0, self._alarm - self._clock())
+                self._alarm_changed.wait(min(left, threading.TIMEOUT_MAX))
 
     def expire(self) -> None:
         """Fail every waiting request whose deadline has passed."""
         with self.lock:
             now = self._clock()
-            waiting = [
-                (queue, entry)
-                for queue in self.policy.contenders
-                for entry in queue.waiting
-            ]
-            late = [
-                (queue, entry)
-                for queue, entry in waiting
-                if entry.options.deadline <= now
-            ]
-            for queue, entry in late:
-                self.policy.remove(queue, entry)
-            self._alarm = min(
-                (
-                    entry.options.deadline
-                    for _, entry in waiting
-                    if entry.options.deadline > now
-                ),
-                default=NEVER,
-            )
-        for _, entry in late:
+            late: list[Entry] = []
+            alarm = NEVER
+            for queue in tuple(self.policy.contenders):
+                for entry in tuple(queue.waiting):
+                    if entry.options.deadline > now:
+                        alarm = min(alarm, entry.options.deadline)
+                        continue
+                    self.policy.remove(queue, entry)
+                    late.append(entry)
+            self._alarm = alarm
+        for entry in late:
             _fail(entry, expired())
 
 
@@ -371,13 +362,10 @@ class ModelQueue:
         leaders = self.scheduler.finish(
             self._entries, session, run_ns / 1e9, members, entry.prepare_ns / 1e9
         )
-        following: list[QueueEntry] = []
-        if leaders:
-            if entry.keeps_thread and leaders[0].keeps_thread:
-                following.append(leaders.pop(0))
-            following += _begin(leaders)
+        following = _keep_thread(entry, leaders) if leaders else None
         _end(entry, outcome)
-        outcome = None  # an error knows this frame: the request's body would stay for the collector
+        # An error references this frame, which would keep the request's body alive.
+        outcome = None
         return _chain(following) if following else None
 
     def _run_batch(self, entries: list[QueueEntry], session: Any) -> Job | None:
@@ -391,23 +379,44 @@ class ModelQueue:
         except BaseException as error:
             outcomes, executions = [error] * len(entries), 1
         run_ns = time.perf_counter_ns() - started
-        # Other threads make the next runs, which must not wait for all of these answers.
-        following = _begin(
-            self.scheduler.finish(self._entries, session, run_ns / 1e9, entries)
-        )
-        together = executions == 1  # else they were run one by one after all
-        rows = sum(entry.rows for entry in entries)
-        for index, (entry, outcome) in enumerate(zip(entries, outcomes, strict=True)):
-            entry.run_ns, entry.queue_ns = run_ns, started - entry.submitted_ns
-            entry.executions = (
-                int(not together)
-                if index
-                else executions - (0 if together else len(entries) - 1)
-            )
-            entry.batch_rows = (0 if index else rows) if together else None
+        leaders = self.scheduler.finish(self._entries, session, run_ns / 1e9, entries)
+        # Other threads make the next runs, which must not wait for all these answers.
+        following = _begin(leaders)
+        _count_batch(entries, executions)
+        for entry, outcome in zip(entries, outcomes, strict=True):
+            entry.run_ns = run_ns
+            entry.queue_ns = started - entry.submitted_ns
             _end(entry, outcome)
         outcomes.clear()
         return _chain(following) if following else None
+
+
+def _keep_thread(entry: QueueEntry, leaders: list[QueueEntry]) -> list[QueueEntry]:
+    """Start the next runs; return those for the thread of an ended entry."""
+    following: list[QueueEntry] = []
+    if entry.keeps_thread and leaders[0].keeps_thread:
+        following.append(leaders.pop(0))
+    return following + _begin(leaders)
+
+
+def _count_batch(entries: list[QueueEntry], executions: int) -> None:
+    """Set the batch rows and runs of each entry.
+
+    A batch that ran as one counts for its leader. Otherwise each entry counts its own
+    run, and the leader the comparison, too.
+    """
+    leader = entries[0]
+    if executions > 1:
+        for entry in entries:
+            entry.executions = 1
+            entry.batch_rows = None
+        leader.executions = executions - (len(entries) - 1)
+        return
+    for entry in entries:
+        entry.executions = 0
+        entry.batch_rows = 0
+    leader.executions = executions
+    leader.batch_rows = sum(entry.rows for entry in entries)
 
 
 def _begin(leaders: Sequence[QueueEntry]) -> list[QueueEntry]:

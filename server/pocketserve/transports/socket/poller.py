@@ -37,10 +37,6 @@ class Poller(Protocol):
     def poll(self, timeout: float | None) -> list[tuple[int, int]]:
         """Wait for events; at most ``timeout`` seconds."""
 
-    def _drain_wakeups(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.read(self._wake_read, 4096)
-
     def close(self) -> None:
         """Close the descriptors."""
 
