@@ -160,8 +160,10 @@ def pack(folder: Path, archive: Path) -> None:
 
 
 def write_parts(output: Path, version: str, epoch: int) -> None:
-    """Write the SBOM: the files of the release with their hashes, the packages that the core needs, as tested, and the
-    libraries of the web page, which are part of the wheel.
+    """Write the SBOM.
+
+    It has the files of the release with their hashes, the packages that the server and
+    the lab need, as tested, and the libraries of the web page, which the wheel contains.
 
     Frameworks are not in it: each is the choice of whoever installs it, and none is part of a file here.
     """
@@ -173,14 +175,15 @@ def write_parts(output: Path, version: str, epoch: int) -> None:
         serial_number=uuid.uuid5(uuid.NAMESPACE_URL, f"pocketserve-{version}-{epoch}")
     )
     bom.metadata.timestamp = datetime.fromtimestamp(epoch, UTC)
-    components = {name: _component(name) for name in requirements("pocketserve")}
+    components = {name: _component(name) for name in requirements("pocketserve-lab")}
     root = components.pop("pocketserve")
     root.type = ComponentType.APPLICATION
     root.components = [_file(path) for path in sorted(output.iterdir())]
     bom.metadata.component = root
     bom.components = [*components.values(), *_page_libraries()]
-    for name, component in {"pocketserve": root, **components}.items():
-        bom.register_dependency(component, [components[need] for need in needs(name)])
+    parts = {"pocketserve": root, **components}
+    for name, component in parts.items():
+        bom.register_dependency(component, [parts[need] for need in needs(name)])
     (output / f"pocketserve-{version}.cdx.json").write_text(
         JsonV1Dot6(bom).output_as_string(indent=2) + "\n", "utf-8"
     )
