@@ -40,6 +40,7 @@ NOT_QUICK: Final = frozenset({"alone", "thorough", "assets"})
 
 SANS_NUMPY: Final = (
     "wire",
+    "child",
     "pairing/test_srp.py",
     "pairing/test_desk.py",
     "repository/test_manifest.py",

@@ -17,10 +17,10 @@ import pytest
 
 from conftest import MODELS
 from pocketserve import __version__
+from pocketserve.child.memory import memory_of
 from pocketserve.cli import COMMANDS, OTHER_NAMES, WAYS, main
 from pocketserve.cli.commands.models import _load_each, _print_models
 from pocketserve.cli.commands.predict import _print_answer
-from pocketserve.engine.device.process_memory import memory_of
 from pocketserve.messages import LOADS_ANEW, SERVES_ON
 from pocketserve.terminal.local import open_local
 from pocketserve.terminal.output import human_bytes

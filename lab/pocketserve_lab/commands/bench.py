@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from pocketserve.engine.device.process_memory import memory_of
+from pocketserve.child.memory import memory_of
 from pocketserve.local.own_server import own_server
 from pocketserve.messages import plural
 from pocketserve.terminal.errors import CommandError

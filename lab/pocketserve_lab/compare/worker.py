@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from pocketserve.engine.device.process_memory import memory_of
+from pocketserve.child.memory import memory_of
 from pocketserve.engine.device.processes import bind_to, descendants_of, stat_fields
 from pocketserve.inference.blocking import submit_and_wait
 from pocketserve.inference.call import InferenceCall

@@ -9,8 +9,8 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from pocketserve.child.memory import memory_of
 from pocketserve.cli.running.stop import find_server
-from pocketserve.engine.device.process_memory import memory_of
 from pocketserve.terminal.connection import (
     add_connection_options,
     open_client,

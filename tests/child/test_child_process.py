@@ -1,0 +1,142 @@
+"""Child processes: their limits, their end, and what they leave behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pocketserve.child.log import KEPT_BYTES, MAX_BYTES, ChildLog
+from pocketserve.child.memory import resident_bytes
+from pocketserve.child.process import (
+    Child,
+    Exceeded,
+    Limits,
+    Streams,
+    describe_end,
+    running,
+)
+
+LIMITS = Limits(120)
+SLEEP = ["sleep", "600"]
+NESTED = """
+import os, subprocess, sys
+inner = subprocess.Popen(["sleep", "600"], start_new_session=True)
+print(os.getsid(0), inner.pid, flush=True)
+inner.wait()
+"""
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-c", code]
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a process is gone, or only waits to be reaped."""
+    try:
+        return "(sleep) Z" in Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return True
+
+
+def test_a_child_that_ends_has_exceeded_nothing() -> None:
+    with running(python("raise SystemExit(3)")) as child:
+        assert child.wait(LIMITS) is None
+        assert child.process.returncode == 3
+        assert not child.is_running
+
+
+def test_the_time_limit() -> None:
+    with running(SLEEP) as child:
+        assert child.wait(Limits(0.0, poll_s=0.01)) is Exceeded.TIME
+        assert child.is_running
+    assert child.process.returncode == -signal.SIGKILL
+
+
+def test_the_memory_limit() -> None:
+    """The process alone, or with its descendants."""
+    streams = Streams(stdout=subprocess.PIPE)
+    with running(python(NESTED), streams) as child:
+        assert child.process.stdout is not None
+        child.process.stdout.readline()
+        own = resident_bytes(child.pid, descendants=False)
+        assert 0 < own < resident_bytes(child.pid)
+        limits = Limits(120, own // 2, with_descendants=False, poll_s=0.01)
+        assert child.wait(limits) is Exceeded.MEMORY
+
+
+def test_ticks_come_while_it_runs() -> None:
+    ticks = []
+    with running(python("input()"), Streams(stdin=subprocess.PIPE)) as child:
+
+        def tick() -> None:
+            ticks.append(child.is_running)
+            if len(ticks) == 3:
+                child.process.stdin.close()
+
+        assert child.wait(Limits(120, poll_s=0.01), tick) is None
+    assert ticks[:3] == [True] * 3
+
+
+def test_all_descendants_end_with_it() -> None:
+    """Also one in a session of its own."""
+    with running(python(NESTED), Streams(stdout=subprocess.PIPE)) as child:
+        assert child.process.stdout is not None
+        session, inner = map(int, child.process.stdout.readline().split())
+        assert session == child.pid != os.getsid(0)
+        assert not has_ended(inner)
+    assert has_ended(inner)
+    assert child.process.stdout.closed
+
+
+def test_a_child_may_end_by_itself_first() -> None:
+    code = "import signal, sys; signal.signal(15, lambda *a: sys.exit(4)); print(1, flush=True); signal.pause()"
+    child = Child(python(code), Streams(stdout=subprocess.PIPE))
+    assert child.process.stdout is not None
+    child.process.stdout.readline()
+    assert child.end(grace_s=120.0) == 4
+    assert child.end(grace_s=120.0) == 4
+
+
+def test_a_program_that_does_not_exist_is_an_error() -> None:
+    with pytest.raises(FileNotFoundError), running(["/no/such/program"]):
+        pass
+
+
+@pytest.mark.parametrize("name", ["log.txt", None])
+def test_a_log_is_cut_to_its_end(tmp_path: Path, name: str | None) -> None:
+    """What the child prints afterwards follows at once."""
+    log = ChildLog(None if name is None else tmp_path / name)
+    code = (
+        f"import sys; print('x' * {MAX_BYTES} + 'last', flush=True); input(); print()\n"
+        "print('more')\n"
+    )
+    streams = Streams(subprocess.PIPE, log.file, log.file)
+    with running(python(code), streams) as child:
+        pipe = child.process.stdin
+        assert pipe is not None
+
+        def tick() -> None:
+            if log.last_line().endswith("last") and not pipe.closed:
+                log.cut()
+                pipe.write(b"\n")
+                pipe.close()
+
+        assert child.wait(Limits(120, poll_s=0.01), tick) is None
+    text = log.tail(2 * MAX_BYTES)
+    assert text.endswith("xlast\n\nmore\n")
+    assert len(text) == KEPT_BYTES + len("\nmore\n")
+    assert log.last_line() == "more"
+    log.clear()
+    assert (log.tail(), log.last_line()) == ("", "")
+    log.close()
+
+
+def test_the_end_in_words() -> None:
+    assert describe_end(3) == "exit code 3"
+    assert describe_end(-signal.SIGKILL) == "signal SIGKILL"
+    assert describe_end(-250) == "signal 250"
