@@ -19,11 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pocketserve import system
+from pocketserve.child.process import Limits, Streams, running
 from pocketserve.messages import excerpt
 from pocketserve.state.folder_lock import remove_tree
 from pocketserve.state.permissions import make_private_folder
 from pocketserve_lab.convert.converter import ConversionError
-from pocketserve_lab.convert.process import NO_ROOM, end_abandoned, running_process
+from pocketserve_lab.convert.process import NO_ROOM, end_abandoned
 
 FOLDER_VARIABLE = "POCKETSERVE_CONVERTERS"
 MARKER = ".pocketserve-environment"
@@ -400,26 +401,23 @@ def _run(
     )  # where pip unpacks: its files go with the environment
     work.mkdir(parents=True, exist_ok=True)
     log.unlink(missing_ok=True)  # of a command that was ended by signal 9
-    with running_process(command, log, {**inherited, "TMPDIR": str(work)}) as process:
-        while process.poll() is None and time.monotonic() < ends:
-            used = before - shutil.disk_usage(folder).free
-            tell(
-                f"making {environment.name}",
-                min(0.99, max(0.0, used / environment.disk)),
-            )
-            _wait(process)
+
+    def show() -> None:
+        used = before - shutil.disk_usage(folder).free
+        share = min(0.99, max(0.0, used / environment.disk))
+        tell(f"making {environment.name}", share)
+
+    limits = Limits(max(0.0, ends - time.monotonic()), poll_s=POLL_S)
+    variables = {**inherited, "TMPDIR": str(work)}
+    with log.open("ab") as output:
+        streams = Streams(stdout=output, stderr=output)
+        with running(command, streams, environment=variables) as child:
+            limit = child.wait(limits, show)
     remove_tree(work)
     text = log.read_text(encoding="utf-8", errors="replace")
     log.unlink()
-    if process.returncode != 0:
-        raise _failure(environment, text, timed_out=time.monotonic() >= ends)
-
-
-def _wait(process: subprocess.Popen[bytes]) -> None:
-    try:
-        process.wait(POLL_S)
-    except subprocess.TimeoutExpired:
-        return
+    if child.process.returncode != 0:
+        raise _failure(environment, text, timed_out=limit is not None)
 
 
 def _failure(

@@ -8,42 +8,26 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
+from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pocketserve
 import pocketserve_lab
 import pocketserve_wire
+from pocketserve.child.log import ChildLog
+from pocketserve.child.process import Exceeded, Limits, Streams, running
 from pocketserve.engine.device.cores import available_memory
-from pocketserve.engine.device.processes import (
-    all_processes,
-    descendants_of,
-    end_session,
-    signal_name,
-    stat_fields,
-)
-from pocketserve.engine.device.signals import uninterrupted
+from pocketserve.engine.device.processes import all_processes, signal_name
 from pocketserve.messages import excerpt
 from pocketserve.runtimes.framework_import import FRAMEWORK_ENVIRONMENT
 from pocketserve_lab.convert.converter import ConversionError
 from pocketserve_lab.convert.tool_process import RESULT_NAME
 
-POLL_S = 0.1
-MAX_LOG_BYTES = 1 << 20
-LOG_TAIL_BYTES = 64 * 1024
-"""What is kept of a log that has become larger than that, and what errors show."""
-
 SPARE_BYTES = 256 << 20
 """Memory that is left to the rest of the system."""
-
-CUT_ATTEMPTS = 8
-"""Readings of a log that grows all the time, before it is cut all the same."""
 
 REQUEST_NAME, LOG_NAME = "request.json", "log.txt"
 NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large")
@@ -93,47 +77,28 @@ def run_job(
     Raises:
         ConversionError: it refused, crashed, hung, or took more than it may; what it started has ended.
     """
-    (job.folder / REQUEST_NAME).write_text(
-        json.dumps({**job.request, "parent": os.getpid()}, default=str), "utf-8"
-    )
-    log = job.folder / LOG_NAME
-    command = [str(job.python), "-m", job.module, str(job.folder / REQUEST_NAME)]
-    with running_process(command, log, _environment(job), job.folder) as process:
-        fault = _watch(process, job, limits, partial(_tick, log, tick))
-    text = _last(log)
-    if fault is not None:
-        raise LimitError(fault, detail=text)
-    return _result(job, process.returncode, text)
+    request = {**job.request, "parent": os.getpid()}
+    path = job.folder / REQUEST_NAME
+    path.write_text(json.dumps(request, default=str), "utf-8")
+    command = [str(job.python), "-m", job.module, str(path)]
+    memory = limits.memory_bytes()
+    log = ChildLog(job.folder / LOG_NAME)
 
+    def cut_and_tick() -> None:
+        log.cut()
+        tick()
 
-@contextmanager
-def running_process(
-    command: Sequence[str],
-    log: Path,
-    environment: Mapping[str, str],
-    folder: Path | None = None,
-) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a process in a session of its own, which writes into a log; it and what it starts end with the block.
-
-    Args:
-        folder: where it runs; None stands for where this process does.
-    """
-    with (
-        log.open("ab") as output,
-        ExitStack() as stack,
-    ):  # it appends, so that the log can be cut while it writes
-        with uninterrupted():
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                cwd=folder,
-                env=environment,
-                start_new_session=True,
-            )
-            stack.callback(_end, process)
-        yield process
+    with closing(log):
+        streams = Streams(stdout=log.file, stderr=log.file)
+        variables = _environment(job)
+        with running(
+            command, streams, environment=variables, folder=job.folder
+        ) as child:
+            limit = child.wait(Limits(limits.seconds, memory), cut_and_tick)
+        text = log.tail()
+    if limit is not None:
+        raise LimitError(_limit_fault(job.title, limits, limit, memory), detail=text)
+    return _result(job, child.process.returncode, text)
 
 
 def _environment(job: Job) -> dict[str, str]:
@@ -166,59 +131,17 @@ def _environment(job: Job) -> dict[str, str]:
     return {**FRAMEWORK_ENVIRONMENT, **inherited, **own}
 
 
-def _watch(
-    process: subprocess.Popen[bytes],
-    job: Job,
-    limits: ProcessLimits,
-    tick: Callable[[], None],
-) -> str | None:
-    """Wait for the end; return a sentence on the limit that was broken, or None."""
-    deadline, memory = time.monotonic() + limits.seconds, limits.memory_bytes()
-    while True:
-        try:
-            process.wait(POLL_S)
-            return None
-        except subprocess.TimeoutExpired:
-            tick()
-        if time.monotonic() > deadline:
-            return f"{job.title} did not finish within {limits.seconds:g} s; --timeout gives it more"
-        if resident_bytes(process.pid) > memory:
-            way = (
-                "--memory gives it more"
-                if limits.memory
-                else "convert it on a machine that has more"
-            )
-            reason = f"it took more than {memory / 1e6:,.0f} MB of memory"
-            return f"the model is too large for {job.title} here: {reason}; {way}"
-
-
-def _tick(log: Path, tick: Callable[[], None]) -> None:
-    """Keep the end of a log that has become too large, and show the progress."""
-    if log.stat().st_size > MAX_LOG_BYTES:
-        _cut(log)
-    tick()
-
-
-def _cut(log: Path) -> None:
-    """Drop all of a log but its end, while nothing is written: that would be lost, as may be a tool's last words."""
-    with log.open("ab") as file:
-        for _ in range(CUT_ATTEMPTS):
-            size, end = log.stat().st_size, _last(log).encode()
-            if log.stat().st_size == size:
-                break
-        file.truncate(0)
-        file.write(end)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the process, and whatever it started, also in sessions of their own."""
-    descendants = descendants_of(
-        process.pid
-    )  # they cannot be told from others once it has ended
-    end_session(process)
-    for descendant in descendants:
-        with suppress(ProcessLookupError, PermissionError):
-            os.kill(descendant, signal.SIGKILL)
+def _limit_fault(
+    title: str, limits: ProcessLimits, limit: Exceeded, memory: int
+) -> str:
+    """Return a sentence on a limit that was exceeded, with the option that raises it."""
+    if limit is Exceeded.TIME:
+        return f"{title} did not finish within {limits.seconds:g} s; --timeout gives it more"
+    reason = f"it took more than {memory / 1e6:,.0f} MB of memory"
+    way = "convert it on a machine that has more"
+    if limits.memory:
+        way = "--memory gives it more"
+    return f"the model is too large for {title} here: {reason}; {way}"
 
 
 def end_abandoned(folder: Path, prefix: str = "") -> None:
@@ -243,15 +166,6 @@ def end_abandoned(folder: Path, prefix: str = "") -> None:
             )
             if place is not None and not os.path.exists(place):
                 os.kill(process, signal.SIGKILL)
-
-
-def resident_bytes(pid: int) -> int:
-    """Return the resident memory of a process and of all that it has started; 0 where the system does not tell."""
-    pages = 0
-    for process in (pid, *descendants_of(pid)):
-        with suppress(OSError, ValueError, IndexError):  # it has ended meanwhile
-            pages += int(stat_fields(process)[21])
-    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def _result(job: Job, code: int, log: str) -> dict[str, Any]:
@@ -291,10 +205,3 @@ def _end_of(title: str, code: int, log: str) -> str:
     return f"{title} ended without a result (exit code {code}): {excerpt(lines[-1])}".rstrip(
         ": "
     )
-
-
-def _last(log: Path) -> str:
-    """Return the end of a log."""
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - LOG_TAIL_BYTES))
-        return file.read().decode("utf-8", errors="replace")

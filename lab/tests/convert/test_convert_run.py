@@ -24,6 +24,7 @@ import pytest
 
 from conftest import MODELS, ROOT
 from plain_user import as_plain_user
+from pocketserve.child.process import running
 from pocketserve.cli import main
 from pocketserve.engine.device.processes import stat_fields
 from pocketserve.engine.device.signals import tidy_end
@@ -37,7 +38,7 @@ from pocketserve_lab.convert.converter import (
     Converter,
 )
 from pocketserve_lab.convert.environments import ENVIRONMENTS, Environment
-from pocketserve_lab.convert.process import Job, ProcessLimits, run_job, running_process
+from pocketserve_lab.convert.process import Job, ProcessLimits, run_job
 from pocketserve_lab.convert.publish import publish
 from pocketserve_lab.convert.run import Conversion, ConversionSettings, ModelConverter
 from pocketserve_lab.convert.sample_run import load_arrays
@@ -445,7 +446,7 @@ def test_a_signal_while_a_process_starts(
     with (
         pytest.raises(KeyboardInterrupt),
         tidy_end(),
-        running_process(["sleep", "600"], tmp_path / "log", os.environ),
+        running(["sleep", "600"]),
     ):
         raise AssertionError("the signal was not heard")
     assert [process.returncode for process in begun] == [-signal.SIGKILL]

@@ -22,7 +22,7 @@ class FrameError(ValueError):
     """A frame that is too large or no JSON object; the text is one sentence."""
 
 
-class Frame(NamedTuple):
+class ChildFrame(NamedTuple):
     """A received frame."""
 
     header: dict[str, Any]
@@ -50,7 +50,7 @@ class FramePipe:
         header: Mapping[str, Any],
         payload: Sequence[memoryview] = (),
         deadline: float | None = None,
-    ) -> Frame:
+    ) -> ChildFrame:
         """Send a frame and receive the answer."""
         self.send(header, payload, deadline)
         return self.receive(deadline)
@@ -70,7 +70,7 @@ class FramePipe:
         for part in payload:
             self._write(part, deadline)
 
-    def receive(self, deadline: float | None = None) -> Frame:
+    def receive(self, deadline: float | None = None) -> ChildFrame:
         """Read a frame."""
         header_size, size = LENGTHS.unpack(self._read(LENGTHS.size, deadline))
         if not 0 < header_size <= self._max_header or size > self._max_payload:
@@ -81,7 +81,7 @@ class FramePipe:
             raise FrameError(f"a frame has no JSON: {error}") from error
         if not isinstance(header, dict):
             raise FrameError("a frame has no JSON object")
-        return Frame(header, self._read(size, deadline))
+        return ChildFrame(header, self._read(size, deadline))
 
     def _write(self, data: memoryview, deadline: float | None) -> None:
         while data.nbytes:

@@ -90,7 +90,7 @@ class Child:
 
     @property
     def is_running(self) -> bool:
-        """Whether it has not ended yet."""
+        """True until it has ended."""
         return self.process.poll() is None
 
     def wait(
