@@ -114,6 +114,15 @@ class Child:
             if limits.memory and self._resident_bytes(limits) > limits.memory:
                 return Exceeded.MEMORY
 
+    def kill(self) -> None:
+        """End it and all that it started at once; any thread may do so."""
+        # Once it has ended, its descendants cannot be told from other processes.
+        descendants = descendants_of(self.pid) if self.is_running else []
+        end_session(self.process)
+        for descendant in descendants:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(descendant, signal.SIGKILL)
+
     def end(self, grace_s: float = 0.0) -> int:
         """End it and all that it started, and close its pipes; return its exit code.
 
@@ -124,12 +133,7 @@ class Child:
             self.process.terminate()
             with suppress(subprocess.TimeoutExpired):
                 self.process.wait(grace_s)
-        # Once it has ended, its descendants cannot be told from other processes.
-        descendants = descendants_of(self.pid) if self.is_running else []
-        end_session(self.process)
-        for descendant in descendants:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(descendant, signal.SIGKILL)
+        self.kill()
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
             if pipe is not None:
                 with suppress(BrokenPipeError):

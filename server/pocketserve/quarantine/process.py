@@ -12,13 +12,14 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, NoReturn
 
+from pocketserve.child.feed import PipeFeed
+from pocketserve.child.process import Child, Exceeded, Limits, Streams
 from pocketserve.engine.device.cores import available_memory
-from pocketserve.engine.device.processes import end_session, signal_name
+from pocketserve.engine.device.processes import signal_name
 from pocketserve.quarantine import TRIAL_PREFIX
 from pocketserve.quarantine.rules import rules_for
 from pocketserve.quarantine.trial import IMPORTED, serialize_request
@@ -35,6 +36,7 @@ from pocketserve.runtimes.model_format import ModelFormat
 from pocketserve.state.folder_lock import WorkFolder, locked
 from pocketserve_wire import ApiError, ErrorCode
 
+SANDBOX = "pocketserve.quarantine.sandbox"
 POLL_INTERVAL_S = 0.05
 MAX_ANSWER_BYTES = 64 * 1024
 HEADROOM_BYTES = 2 << 30
@@ -54,14 +56,14 @@ def run_trial(
     state_dir: Path,
     timeout: float,
     memory: int,
-    on_start: Callable[[subprocess.Popen[bytes]], None],
+    on_start: Callable[[Child], None],
 ) -> Verdict:
     """Load and run one version in a process, in a work folder of its own, and return what its end means.
 
     Args:
         timeout: seconds from its start to its answer.
         memory: resident bytes that it may take.
-        on_start: takes the process; whoever ends it, by ``end_session``, ends the trial.
+        on_start: takes the child; killing it ends the trial.
 
     Raises:
         ApiError: MODEL_NOT_READY, the device had too little of something.
@@ -78,35 +80,27 @@ def run_trial(
         stack.callback(folder.remove)
         rules = rules_for(entry, version, source, str(folder.path))
         try:
-            process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-P",
-                    "-m",
-                    "pocketserve.quarantine.sandbox",
-                    json.dumps(rules),
-                ],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,  # no file: on a full disk every model would seem to have ended its process
-                stderr=subprocess.DEVNULL,
-                cwd=folder.path,
-                env=_environment(str(folder.path)),
-                start_new_session=True,  # so that its own children end with it
+            child = Child(
+                [sys.executable, "-P", "-m", SANDBOX, json.dumps(rules)],
+                # The answer goes to no file: on a full disk every trial would fail.
+                Streams(subprocess.PIPE, subprocess.PIPE),
+                environment=_environment(str(folder.path)),
+                folder=folder.path,
             )
         except OSError as error:
             _retry_later(
                 f"a process for the file's trial cannot be had ({error.strerror})"
             )
-        assert process.stdin is not None and process.stdout is not None
-        with process.stdin, process.stdout:
-            try:
-                on_start(process)
-                fault = _watch(process, process.stdin, request, timeout, memory)
-            finally:
-                end_session(process)  # what it started may still run
-            answer = _answer(process.stdout)
+        stack.callback(child.end)
+        on_start(child)
+        fault = _watch(child, request, timeout, memory)
+        child.kill()  # what it started may still run
+        assert child.process.stdout is not None
+        answer = _answer(child.process.stdout)
     try:
-        verdict = fault or _judge(process.returncode, answer.removeprefix(IMPORTED))
+        verdict = fault or _judge(
+            child.process.returncode, answer.removeprefix(IMPORTED)
+        )
     except ModelLoadError:
         _check_resources()
         raise
@@ -117,38 +111,19 @@ def run_trial(
     return verdict
 
 
-def _watch(
-    process: subprocess.Popen[bytes],
-    pipe: IO[bytes],
-    request: bytes,
-    timeout: float,
-    memory: int,
-) -> Verdict | None:
-    """Hand the request over and wait for the end; return what breaking a limit means, or None."""
-    os.set_blocking(
-        pipe.fileno(), False
-    )  # a long one does not fit into the pipe before it is read
-    deadline = time.monotonic() + timeout
-    rest = memoryview(request)
-    while True:
-        if rest:
-            rest = rest[_write(pipe.fileno(), rest) :]
-            if not rest:
-                pipe.close()
-        try:
-            process.wait(POLL_INTERVAL_S)
-            return None
-        except subprocess.TimeoutExpired:
-            if time.monotonic() > deadline:
-                return Verdict(
-                    False, f"it did not finish loading and running within {timeout:g} s"
-                )
-            if _resident_bytes(process.pid) > memory:
-                return Verdict(
-                    False,
-                    f"it took more than {memory // 2**20} MiB of memory",
-                    memory=memory,
-                )
+def _watch(child: Child, request: bytes, timeout: float, memory: int) -> Verdict | None:
+    """Pass the request on and wait for the end; return a verdict if a limit is exceeded."""
+    assert child.process.stdin is not None
+    feed = PipeFeed(child.process.stdin, request)
+    limits = Limits(timeout, memory, with_descendants=False, poll_s=POLL_INTERVAL_S)
+    exceeded = child.wait(limits, feed.push)
+    if exceeded is Exceeded.TIME:
+        reason = f"it did not finish loading and running within {timeout:g} s"
+        return Verdict(False, reason)
+    if exceeded is Exceeded.MEMORY:
+        reason = f"it took more than {memory // 2**20} MiB of memory"
+        return Verdict(False, reason, memory=memory)
+    return None
 
 
 def _answer(pipe: IO[bytes]) -> bytes:
@@ -234,16 +209,6 @@ def _environment(folder: str) -> dict[str, str]:
     }
 
 
-def _write(pipe: int, data: memoryview) -> int:
-    """Return how many bytes the pipe took; all of them if nobody reads any more: the exit code says why."""
-    try:
-        return os.write(pipe, data)
-    except BlockingIOError:
-        return 0
-    except OSError:
-        return len(data)
-
-
 def _judge(exit_code: int, answer: bytes) -> Verdict:
     """Return what the end of a trial within its limits means. Raises as :func:`run_trial`."""
     if exit_code in (-signal.SIGKILL, -signal.SIGTERM):
@@ -274,11 +239,3 @@ def _judge(exit_code: int, answer: bytes) -> Verdict:
     if outcome == "rejected":
         raise ModelLoadError(reason)
     return Verdict(outcome == "ok", reason, result["runtime"])
-
-
-def _resident_bytes(pid: int) -> int:
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf(
-            "SC_PAGE_SIZE"
-        )
-    return 0

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from pocketserve.engine.device.cores import available_memory
-from pocketserve.engine.device.processes import end_session
 from pocketserve.quarantine import TRIAL_PREFIX
 from pocketserve.quarantine.verdicts import Verdict, VerdictStore
 from pocketserve.repository.files import (
@@ -35,7 +34,8 @@ from pocketserve.state.folder_lock import sweep
 from pocketserve_wire import ApiError, ErrorCode
 
 if TYPE_CHECKING:
-    from subprocess import Popen
+    from pocketserve.child.process import Child
+
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class Quarantine:
         self._store = VerdictStore(state_dir / "verdicts.json")
         # One trial at a time: each may take as much memory as a whole framework.
         self._trial = threading.Lock()
-        self._process: Popen[bytes] | None = None
+        self._process: Child | None = None
         sweep(state_dir, TRIAL_PREFIX)
 
     def check(
@@ -126,9 +126,9 @@ class Quarantine:
     def close(self) -> None:
         """End the trial that runs."""
         if (process := self._process) is not None:
-            end_session(process)
+            process.kill()
 
-    def _started(self, process: Popen[bytes]) -> None:
+    def _started(self, process: Child) -> None:
         self._process = process
 
     def _verdict(self, key: str) -> Verdict | None:
