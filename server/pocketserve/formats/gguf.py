@@ -1,0 +1,446 @@
+"""Read the header of a GGUF file (a language model for llama.cpp) within limits.
+
+The layout is that of ggml's ``docs/gguf.md``: little-endian, keys with values, then descriptions of the tensors.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pocketserve.formats import DamagedFileError, mapped
+
+MAGIC: Final = b"GGUF"
+VERSIONS: Final = (2, 3)
+MAX_KEYS: Final = 4096
+MAX_TENSORS: Final = 65_536
+MAX_HEADER_BYTES: Final = 64 * 2**20
+MAX_KEY_BYTES: Final = 65_535
+MAX_ELEMENTS: Final = 1 << 22
+"""Elements of all arrays together; the largest vocabularies have 262,144 tokens."""
+
+MAX_LAYERS: Final = 512
+MAX_CONTEXT: Final = 1 << 24
+MAX_WIDTH: Final = 1 << 18
+MAX_HEADS: Final = 1 << 14
+MAX_TEMPLATE_BYTES: Final = 64 * 1024
+MAX_DIMENSIONS: Final = 4
+MAX_TEXT: Final = 200
+"""Characters of a name or licence that are kept."""
+
+KV_TYPES: Final[Mapping[str, tuple[int, int]]] = {
+    "f16": (1, 2),
+    "q8_0": (32, 34),
+    "q4_0": (32, 18),
+}
+"""Types of the context's cache: the values of a block, and its bytes."""
+
+_NUMBERS: Final[Mapping[int, str]] = {
+    0: "<B",
+    1: "<b",
+    2: "<H",
+    3: "<h",
+    4: "<I",
+    5: "<i",
+    6: "<f",
+    7: "<?",
+    10: "<Q",
+    11: "<q",
+    12: "<d",
+}
+_REAL_LAYOUTS: Final = ("<f", "<d")
+_STRING, _ARRAY = 8, 9
+_SHORT_ARRAY: Final = 1024
+"""Elements of an array of numbers that are kept; of longer ones only the length counts."""
+
+_BLOCKS: Final[Mapping[int, tuple[int, int]]] = {
+    0: (1, 4),
+    1: (1, 2),
+    2: (32, 18),
+    3: (32, 20),
+    6: (32, 22),
+    7: (32, 24),
+    8: (32, 34),
+    10: (256, 84),
+    11: (256, 110),
+    12: (256, 144),
+    13: (256, 176),
+    14: (256, 210),
+    15: (256, 292),
+    16: (256, 66),
+    17: (256, 74),
+    18: (256, 98),
+    19: (256, 50),
+    20: (32, 18),
+    21: (256, 110),
+    22: (256, 82),
+    23: (256, 136),
+    24: (1, 1),
+    25: (1, 2),
+    26: (1, 4),
+    27: (1, 8),
+    28: (1, 8),
+    29: (256, 56),
+    30: (1, 2),
+    34: (256, 54),
+    35: (256, 66),
+    39: (32, 17),
+    40: (64, 36),
+    41: (128, 18),
+}
+"""Values and bytes of a block, by the tensor type's number in ggml.h."""
+
+_FILE_TYPES: Final[Mapping[int, str]] = {
+    0: "F32",
+    1: "F16",
+    2: "Q4_0",
+    3: "Q4_1",
+    7: "Q8_0",
+    8: "Q5_0",
+    9: "Q5_1",
+    10: "Q2_K",
+    11: "Q3_K_S",
+    12: "Q3_K_M",
+    13: "Q3_K_L",
+    14: "Q4_K_S",
+    15: "Q4_K_M",
+    16: "Q5_K_S",
+    17: "Q5_K_M",
+    18: "Q6_K",
+    32: "BF16",
+}
+"""Names of quantisations, by ``general.file_type``."""
+
+_POOLING: Final = ("none", "mean", "cls", "last", "rank")
+
+
+@dataclass(frozen=True)
+class GgufHeader:
+    """The facts of a language model's file.
+
+    Attributes:
+        context: tokens that the model was made for.
+        kv_values: values of the cache for one token, over all layers.
+        quantisation: such as ``Q4_K_M``; empty where the file doesn't say.
+        template: the chat template, empty where there is none.
+        pooling: of an embedding model, such as ``mean``; empty for others.
+        parameters: number of weights.
+    """
+
+    architecture: str
+    name: str
+    licence: str
+    context: int
+    layers: int
+    width: int
+    vocabulary: int
+    kv_values: int
+    quantisation: str
+    template: str
+    pooling: str
+    parameters: int
+    file_bytes: int
+
+    def kv_bytes(self, context: int, kind: str = "f16") -> int:
+        """Return the bytes of the cache for so many tokens."""
+        values, size = KV_TYPES[kind]
+        return context * self.kv_values * size // values
+
+
+@dataclass(frozen=True)
+class _Array:
+    """An array: its length, and its elements if they are few numbers."""
+
+    length: int
+    numbers: tuple[int, ...] = ()
+
+
+class _GgufReader:
+    """Reads values one after the other, within the file and the limits."""
+
+    def __init__(self, data: mmap.mmap) -> None:
+        self._data = data
+        self._end = min(len(data), MAX_HEADER_BYTES)
+        self._at = 0
+        self._elements = 0
+
+    @property
+    def position(self) -> int:
+        return self._at
+
+    def take(self, count: int) -> bytes:
+        """Return the next bytes."""
+        if count > self._end - self._at:
+            raise DamagedFileError("the header ends early; copy the file again")
+        start = self._at
+        self._at += count
+        return self._data[start : self._at]
+
+    def skip(self, count: int) -> None:
+        """Pass over bytes."""
+        if count > self._end - self._at:
+            raise DamagedFileError("the header ends early; copy the file again")
+        self._at += count
+
+    def number(self, layout: str) -> Any:
+        """Return a number of this ``struct`` layout."""
+        return struct.unpack(layout, self.take(struct.calcsize(layout)))[0]
+
+    def text_bytes(self, limit: int) -> bytes:
+        """Return a text's bytes."""
+        length = self.number("<Q")
+        if length > limit:
+            raise DamagedFileError(f"the header has a text of {length} bytes")
+        return self.take(length)
+
+    def value(self, kind: int) -> Any:
+        """Return a value of a type; of an array as much as is needed."""
+        if kind in _NUMBERS:
+            return self.number(_NUMBERS[kind])
+        if kind == _STRING:
+            return self.text_bytes(MAX_HEADER_BYTES)
+        if kind == _ARRAY:
+            return self._array()
+        raise DamagedFileError(f"the header has a value of the unknown type {kind}")
+
+    def _array(self) -> _Array:
+        kind = self.number("<I")
+        length = self.number("<Q")
+        self._elements += length
+        if self._elements > MAX_ELEMENTS:
+            raise DamagedFileError(f"the header has an array of {length} elements")
+        if kind == _STRING:
+            for _ in range(length):
+                self.skip(self.number("<Q"))
+            return _Array(length)
+        if kind not in _NUMBERS:
+            raise DamagedFileError(f"the header has an array of the type {kind}")
+        return self._number_array(_NUMBERS[kind], length)
+
+    def _number_array(self, layout: str, length: int) -> _Array:
+        if length > _SHORT_ARRAY or layout in _REAL_LAYOUTS:
+            self.skip(length * struct.calcsize(layout))
+            return _Array(length)
+        numbers = [int(self.number(layout)) for _ in range(length)]
+        return _Array(length, tuple(numbers))
+
+
+def read_gguf(path: Path) -> GgufHeader:
+    """Read and check the header of a model.
+
+    Raises:
+        DamagedFileError: it is damaged, or no model that can be served alone.
+    """
+    with mapped(path) as data:
+        reader = _GgufReader(data)
+        if len(data) < 24 or reader.take(4) != MAGIC:
+            raise DamagedFileError("it is no GGUF file, or it was cut; copy it again")
+        version = reader.number("<I")
+        if version not in VERSIONS:
+            raise DamagedFileError(
+                f"it has version {version} of GGUF; version 3 can be read"
+            )
+        tensors = reader.number("<Q")
+        keys = reader.number("<Q")
+        if tensors > MAX_TENSORS or keys > MAX_KEYS:
+            raise DamagedFileError(f"it has {tensors} tensors and {keys} keys")
+        values = _read_values(reader, keys)
+        _refuse_other_kinds(values)
+        parameters = _read_tensors(reader, tensors, values, len(data))
+        return _header(values, parameters, len(data))
+
+
+def _read_values(reader: _GgufReader, count: int) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for _ in range(count):
+        key = reader.text_bytes(MAX_KEY_BYTES).decode("utf-8", errors="replace")
+        kind = reader.number("<I")
+        values[key] = reader.value(kind)
+    return values
+
+
+def _refuse_other_kinds(values: Mapping[str, Any]) -> None:
+    kind = _text(values, "general.type") or "model"
+    if kind == "adapter":
+        raise DamagedFileError(
+            "it is an adapter for another model; merge it into that model first"
+        )
+    if kind == "mmproj":
+        raise DamagedFileError(
+            "it is the projector of a model for pictures, which is not supported;"
+            " add the language model itself"
+        )
+    if kind != "model":
+        raise DamagedFileError(f"it is of the kind {kind!r:.80}, and no model")
+    parts = values.get("split.count", 0)
+    if isinstance(parts, int) and parts > 1:
+        raise DamagedFileError(
+            f"it is one of {parts} parts of a model; merge them first with"
+            " `llama-gguf-split --merge`"
+        )
+
+
+def _read_tensors(
+    reader: _GgufReader, count: int, values: Mapping[str, Any], file_bytes: int
+) -> int:
+    """Check that all tensors lie in the file; return the number of weights."""
+    if not count:
+        raise DamagedFileError("it has no weights")
+    alignment = _integer(values, "general.alignment", 1, 1 << 20, default=32)
+    parameters = 0
+    end = 0
+    for _ in range(count):
+        tensor = _read_tensor(reader)
+        parameters += tensor.elements
+        end = max(end, tensor.end)
+    start = -(-reader.position // alignment) * alignment
+    if start + end > file_bytes:
+        raise DamagedFileError(
+            f"it has {file_bytes} bytes, but its tensors need {start + end};"
+            " copy or download it again"
+        )
+    return parameters
+
+
+@dataclass(frozen=True)
+class _TensorPlace:
+    """A tensor's size, and its end behind the header."""
+
+    elements: int
+    end: int
+
+
+def _read_tensor(reader: _GgufReader) -> _TensorPlace:
+    reader.text_bytes(MAX_KEY_BYTES)
+    elements = _elements(reader)
+    kind = reader.number("<I")
+    offset = reader.number("<Q")
+    values_per_block, block_bytes = _BLOCKS.get(kind, (1, 0))
+    size = -(-elements // values_per_block) * block_bytes
+    return _TensorPlace(elements, offset + size)
+
+
+def _elements(reader: _GgufReader) -> int:
+    """Return the number of a tensor's values."""
+    dimensions = reader.number("<I")
+    if dimensions > MAX_DIMENSIONS:
+        raise DamagedFileError(f"it has a tensor with {dimensions} dimensions")
+    elements = 1
+    for _ in range(dimensions):
+        elements *= reader.number("<Q")
+    return elements
+
+
+def _header(values: Mapping[str, Any], parameters: int, file_bytes: int) -> GgufHeader:
+    architecture = _text(values, "general.architecture")
+    if not architecture:
+        raise DamagedFileError("it doesn't name its architecture")
+    layers = _integer(values, f"{architecture}.block_count", 1, MAX_LAYERS)
+    width = _integer(values, f"{architecture}.embedding_length", 1, MAX_WIDTH)
+    context = _integer(values, f"{architecture}.context_length", 1, MAX_CONTEXT)
+    return GgufHeader(
+        architecture=architecture,
+        name=_text(values, "general.name"),
+        licence=_text(values, "general.license"),
+        context=context,
+        layers=layers,
+        width=width,
+        vocabulary=_vocabulary(values),
+        kv_values=_kv_values(values, architecture, layers, width),
+        quantisation=_quantisation(values),
+        template=_template(values),
+        pooling=_pooling(values, architecture),
+        parameters=parameters,
+        file_bytes=file_bytes,
+    )
+
+
+def _vocabulary(values: Mapping[str, Any]) -> int:
+    tokens = values.get("tokenizer.ggml.tokens")
+    return tokens.length if isinstance(tokens, _Array) else 0
+
+
+def _quantisation(values: Mapping[str, Any]) -> str:
+    number = values.get("general.file_type")
+    if not isinstance(number, int):
+        return ""
+    return _FILE_TYPES.get(number, "")
+
+
+def _pooling(values: Mapping[str, Any], architecture: str) -> str:
+    number = values.get(f"{architecture}.pooling_type")
+    if not isinstance(number, int) or not 0 < number < len(_POOLING):
+        return ""
+    return _POOLING[number]
+
+
+def _kv_values(
+    values: Mapping[str, Any], architecture: str, layers: int, width: int
+) -> int:
+    """Return the values that the cache holds for one token."""
+    attention = f"{architecture}.attention"
+    heads = _per_layer(values, f"{attention}.head_count", layers)
+    kv_heads = heads
+    if f"{attention}.head_count_kv" in values:
+        kv_heads = _per_layer(values, f"{attention}.head_count_kv", layers)
+    _check_heads(heads, kv_heads)
+    default = width // max(1, *heads)
+    lengths = 0
+    for name in ("key_length", "value_length"):
+        lengths += _integer(values, f"{attention}.{name}", 0, MAX_WIDTH, default)
+    return sum(kv_heads) * lengths
+
+
+def _check_heads(heads: list[int], kv_heads: list[int]) -> None:
+    for head, kv_head in zip(heads, kv_heads, strict=True):
+        if kv_head and head % kv_head:
+            raise DamagedFileError(
+                f"it has {head} attention heads, which {kv_head} KV heads don't divide"
+            )
+
+
+def _per_layer(values: Mapping[str, Any], key: str, layers: int) -> list[int]:
+    """Return a count of heads for each layer."""
+    value = values.get(key)
+    if isinstance(value, _Array):
+        if len(value.numbers) != layers:
+            raise DamagedFileError(f"{key} has {value.length} values for its layers")
+        numbers = list(value.numbers)
+    else:
+        numbers = [_integer(values, key, 1, MAX_HEADS)] * layers
+    if not all(0 <= number <= MAX_HEADS for number in numbers):
+        raise DamagedFileError(f"{key} must be from 0 to {MAX_HEADS}")
+    return numbers
+
+
+def _template(values: Mapping[str, Any]) -> str:
+    template = values.get("tokenizer.chat_template")
+    if not isinstance(template, bytes):
+        return ""
+    if len(template) > MAX_TEMPLATE_BYTES:
+        raise DamagedFileError(
+            f"its chat template has {len(template)} bytes, the limit is"
+            f" {MAX_TEMPLATE_BYTES}"
+        )
+    return template.decode("utf-8", errors="replace")
+
+
+def _text(values: Mapping[str, Any], key: str) -> str:
+    value = values.get(key)
+    if not isinstance(value, bytes):
+        return ""
+    return value.decode("utf-8", errors="replace")[:MAX_TEXT]
+
+
+def _integer(
+    values: Mapping[str, Any], key: str, low: int, high: int, default: int | None = None
+) -> int:
+    value = values.get(key, default)
+    if type(value) is not int or not low <= value <= high:
+        text = "missing" if value is None else f"{value!r:.40}"
+        raise DamagedFileError(f"{key} must be from {low} to {high}; it is {text}")
+    return value

@@ -1,0 +1,148 @@
+"""Writes small GGUF files: models with random weights, and damaged ones."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+TEMPLATE = (
+    "{% for m in messages %}{{'<|im_start|>' + m['role'] + '\n' + m['content']"
+    " + '<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}"
+    "{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+WIDTH, LAYERS, HEADS, KV_HEADS, FORWARD = 64, 2, 4, 2, 96
+CONTEXT = 512
+
+
+def metadata(**changes: Any) -> dict[str, Any]:
+    """Return the keys of a tiny model; a change to None leaves a key out.
+
+    Names of arguments have ``__`` for a dot.
+    """
+    tokens = tiny_tokens()
+    types = [3] * 3 + [1] * (len(tokens) - 3)
+    values: dict[str, Any] = {
+        "general.architecture": "llama",
+        "general.name": "Tiny random",
+        "general.license": "apache-2.0",
+        "general.file_type": 1,
+        "llama.context_length": CONTEXT,
+        "llama.embedding_length": WIDTH,
+        "llama.block_count": LAYERS,
+        "llama.feed_forward_length": FORWARD,
+        "llama.attention.head_count": HEADS,
+        "llama.attention.head_count_kv": KV_HEADS,
+        "llama.attention.layer_norm_rms_epsilon": 1e-5,
+        "llama.rope.dimension_count": WIDTH // HEADS,
+        "llama.vocab_size": len(tokens),
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "smollm",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": types,
+        "tokenizer.ggml.merges": ["t h"],
+        "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.ggml.eos_token_id": 2,
+        "tokenizer.ggml.padding_token_id": 0,
+        "tokenizer.ggml.add_bos_token": False,
+        "tokenizer.chat_template": TEMPLATE,
+    }
+    for name, value in changes.items():
+        key = name.replace("__", ".")
+        if value is None:
+            values.pop(key, None)
+        else:
+            values[key] = value
+    return values
+
+
+def tiny_tokens() -> list[str]:
+    """Return a vocabulary of all bytes, as GPT-2 writes them."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    letters = {byte: chr(byte) for byte in printable}
+    for byte in range(256):
+        if byte not in letters:
+            letters[byte] = chr(256 + len(letters) - len(printable))
+    texts = [letters[byte] for byte in range(256)]
+    return ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *texts, "th"]
+
+
+def tensors(seed: int = 0) -> dict[str, Any]:
+    """Return the weights of a tiny Llama, random."""
+    random = np.random.default_rng(seed)
+
+    def matrix(rows: int, columns: int) -> Any:
+        return (random.standard_normal((rows, columns)) * 0.2).astype(np.float16)
+
+    ones = np.ones(WIDTH, np.float32)
+    kv_width = WIDTH // HEADS * KV_HEADS
+    weights: dict[str, Any] = {
+        "token_embd.weight": matrix(len(tiny_tokens()), WIDTH),
+        "output_norm.weight": ones,
+    }
+    for layer in range(LAYERS):
+        weights |= {
+            f"blk.{layer}.attn_norm.weight": ones,
+            f"blk.{layer}.ffn_norm.weight": ones,
+            f"blk.{layer}.attn_q.weight": matrix(WIDTH, WIDTH),
+            f"blk.{layer}.attn_k.weight": matrix(kv_width, WIDTH),
+            f"blk.{layer}.attn_v.weight": matrix(kv_width, WIDTH),
+            f"blk.{layer}.attn_output.weight": matrix(WIDTH, WIDTH),
+            f"blk.{layer}.ffn_gate.weight": matrix(FORWARD, WIDTH),
+            f"blk.{layer}.ffn_up.weight": matrix(FORWARD, WIDTH),
+            f"blk.{layer}.ffn_down.weight": matrix(WIDTH, FORWARD),
+        }
+    return weights
+
+
+def write_tiny(path: Path, seed: int = 0, **changes: Any) -> Path:
+    """Write a whole tiny model that an engine can run."""
+    path.write_bytes(encode(metadata(**changes), tensors(seed)))
+    return path
+
+
+def encode(values: Mapping[str, Any], weights: Mapping[str, Any]) -> bytes:
+    """Return the bytes of a GGUF file of version 3."""
+    head = [b"GGUF", struct.pack("<IQQ", 3, len(weights), len(values))]
+    for key, value in values.items():
+        head += [_text(key), _value(value)]
+    data = b""
+    for name, array in weights.items():
+        shape = array.shape[::-1]
+        head.append(_text(name) + struct.pack("<I", len(shape)))
+        head.append(struct.pack(f"<{len(shape)}Q", *shape))
+        kind = 1 if array.dtype == np.float16 else 0
+        head.append(struct.pack("<IQ", kind, len(data)))
+        data += _padded(array.tobytes())
+    return _padded(b"".join(head)) + data
+
+
+def _padded(data: bytes) -> bytes:
+    return data + bytes(-len(data) % 32)
+
+
+def _text(text: str) -> bytes:
+    data = text.encode()
+    return struct.pack("<Q", len(data)) + data
+
+
+def _value(value: Any) -> bytes:
+    if isinstance(value, bool):
+        return struct.pack("<I?", 7, value)
+    if isinstance(value, int):
+        if value < 0:
+            return struct.pack("<Iq", 11, value)
+        if value >= 2**32:
+            return struct.pack("<IQ", 10, value)
+        return struct.pack("<II", 4, value)
+    if isinstance(value, float):
+        return struct.pack("<If", 6, value)
+    if isinstance(value, str):
+        return struct.pack("<I", 8) + _text(value)
+    items = list(value)
+    if items and isinstance(items[0], str):
+        return struct.pack("<IIQ", 9, 8, len(items)) + b"".join(map(_text, items))
+    return struct.pack(f"<IIQ{len(items)}i", 9, 5, len(items), *items)

@@ -1,0 +1,165 @@
+"""Reading GGUF headers: good ones tell the facts, bad ones are refused within limits."""
+
+from __future__ import annotations
+
+import random
+import struct
+from pathlib import Path
+
+import pytest
+
+import gguf_files
+from pocketserve.formats import DamagedFileError
+from pocketserve.formats.gguf import MAX_TEMPLATE_BYTES, read_gguf
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "m.gguf"
+
+
+def head_bytes(version: int = 3, tensors: int = 1, keys: int = 0) -> bytes:
+    return b"GGUF" + struct.pack("<IQQ", version, tensors, keys)
+
+
+def test_a_good_file_tells_its_facts(path: Path) -> None:
+    header = read_gguf(gguf_files.write_tiny(path))
+    assert header.architecture == "llama"
+    assert header.name == "Tiny random"
+    assert header.context == gguf_files.CONTEXT
+    assert header.layers == gguf_files.LAYERS
+    assert header.vocabulary == len(gguf_files.tiny_tokens())
+    assert header.quantisation == "F16"
+    assert header.template == gguf_files.TEMPLATE
+    assert header.pooling == ""
+    weights = gguf_files.tensors().values()
+    assert header.parameters == sum(array.size for array in weights)
+
+
+def test_the_cache_is_counted_per_token_layer_and_type(path: Path) -> None:
+    header = read_gguf(gguf_files.write_tiny(path))
+    head = gguf_files.WIDTH // gguf_files.HEADS
+    per_token = 2 * gguf_files.LAYERS * gguf_files.KV_HEADS * head
+    assert header.kv_bytes(100) == 100 * per_token * 2
+    assert header.kv_bytes(32, "q8_0") == 32 * per_token * 34 // 32
+    assert header.kv_bytes(32, "q4_0") == 32 * per_token * 18 // 32
+
+
+def test_kv_heads_and_key_lengths_may_differ(path: Path) -> None:
+    changes = {
+        "llama__attention__head_count_kv": [1, 2],
+        "llama__attention__key_length": 24,
+        "llama__attention__value_length": 8,
+    }
+    header = read_gguf(gguf_files.write_tiny(path, **changes))
+    assert header.kv_values == 3 * 32
+
+
+def test_without_kv_heads_there_are_as_many_as_heads(path: Path) -> None:
+    changes = {"llama__attention__head_count_kv": None}
+    header = read_gguf(gguf_files.write_tiny(path, **changes))
+    assert header.kv_values == 2 * gguf_files.LAYERS * gguf_files.WIDTH
+
+
+def test_an_embedding_model_names_its_pooling(path: Path) -> None:
+    header = read_gguf(gguf_files.write_tiny(path, llama__pooling_type=1))
+    assert header.pooling == "mean"
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "empty"),
+        (b"GGUF\3\0\0\0", "no GGUF file"),
+        (b"GGML" + head_bytes()[4:], "no GGUF file"),
+        (head_bytes(version=0), "version 0"),
+        (head_bytes(version=99), "version 99"),
+        (head_bytes(tensors=2**31), "2147483648 tensors"),
+        (head_bytes(keys=2**60), "keys"),
+        (head_bytes(keys=1) + struct.pack("<Q", 2**62), "text of"),
+        (head_bytes(keys=1) + struct.pack("<Q", 3) + b"a.b", "ends early"),
+    ],
+)
+def test_bad_starts_are_refused(path: Path, data: bytes, reason: str) -> None:
+    path.write_bytes(data)
+    with pytest.raises(DamagedFileError, match=reason):
+        read_gguf(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"llama__context_length": 0}, "context_length"),
+        ({"llama__context_length": 2**32 - 1}, "context_length"),
+        ({"llama__context_length": None}, "missing"),
+        ({"llama__context_length": -1}, "context_length"),
+        ({"llama__context_length": "512"}, "context_length"),
+        ({"llama__block_count": 2**31}, "block_count"),
+        ({"llama__block_count": 100_000}, "block_count"),
+        ({"llama__block_count": 0}, "block_count"),
+        ({"llama__embedding_length": 2**31}, "embedding_length"),
+        ({"llama__attention__head_count": 0}, "head_count"),
+        ({"llama__attention__head_count_kv": 7}, "don't divide"),
+        ({"llama__attention__head_count_kv": [1, 2, 2]}, "values for its layers"),
+        ({"general__architecture": None}, "architecture"),
+        ({"general__type": "adapter"}, "adapter"),
+        ({"general__type": "mmproj"}, "projector"),
+        ({"general__type": "vocab"}, "'vocab'"),
+        ({"split__count": 3}, "3 parts"),
+        (
+            {"tokenizer__chat_template": "x" * (MAX_TEMPLATE_BYTES + 1)},
+            "chat template",
+        ),
+    ],
+)
+def test_values_out_of_range_are_refused(
+    path: Path, changes: dict[str, object], reason: str
+) -> None:
+    gguf_files.write_tiny(path, **changes)
+    with pytest.raises(DamagedFileError, match=reason):
+        read_gguf(path)
+
+
+def test_a_cut_file_is_refused(path: Path) -> None:
+    whole = gguf_files.write_tiny(path).read_bytes()
+    for kept in (len(whole) // 2, len(whole) // 200, len(whole) - 1024):
+        path.write_bytes(whole[:kept])
+        with pytest.raises(DamagedFileError):
+            read_gguf(path)
+
+
+def test_a_file_without_weights_is_refused(path: Path) -> None:
+    path.write_bytes(gguf_files.encode(gguf_files.metadata(), {}))
+    with pytest.raises(DamagedFileError, match="no weights"):
+        read_gguf(path)
+
+
+def test_an_endless_array_is_refused(path: Path) -> None:
+    key = struct.pack("<Q", 3) + b"a.b"
+    array = struct.pack("<IIQ", 9, 0, 2**62)
+    path.write_bytes(head_bytes(keys=1) + key + array)
+    with pytest.raises(DamagedFileError, match="elements"):
+        read_gguf(path)
+
+
+def test_nested_arrays_are_refused(path: Path) -> None:
+    key = struct.pack("<Q", 3) + b"a.b"
+    array = struct.pack("<IIQ", 9, 9, 1)
+    path.write_bytes(head_bytes(keys=1) + key + array + bytes(64))
+    with pytest.raises(DamagedFileError, match="array of the type 9"):
+        read_gguf(path)
+
+
+def test_mutated_headers_give_facts_or_a_reason(path: Path) -> None:
+    whole = bytearray(gguf_files.write_tiny(path).read_bytes())
+    choose = random.Random(0)
+    for _ in range(200):
+        data = bytearray(whole)
+        for _ in range(choose.randint(1, 10)):
+            data[choose.randrange(2000)] = choose.randrange(256)
+        path.write_bytes(data)
+        try:
+            header = read_gguf(path)
+        except DamagedFileError:
+            continue
+        assert header.kv_bytes(4096) >= 0
