@@ -19,6 +19,7 @@ MARKS: Final = {
     "torch": "needs PyTorch and ExecuTorch",
     "tensorflow": "needs TensorFlow",
     "tfjs": "needs Node and the npm packages of TensorFlow.js",
+    "llm": "needs an engine for language models",
     "compiler": "needs a C compiler (cc, gcc or clang)",
     "java": "needs a JDK 17, and Debian packages for the Android tools",
     "conformance": "runs other people's clients against a live server",
@@ -328,19 +329,21 @@ KINDS: Final = {
     "docs": Kind(BIG, only=DOCS, only_here=SANS_FRAMEWORKS),
     "lab": Kind(BIG, only=LAB, only_here=SANS_FRAMEWORKS),
     "all": Kind(
-        frozenset({"browser", "convert", "families", "long", "triton", "ray"}),
+        frozenset({"browser", "convert", "families", "llm", "long", "triton", "ray"}),
         had=SANS_FRAMEWORKS,
         complete=True,
     ),
     "browser": Kind(frozenset({"long"}), complete=True),
     "soak": Kind(
-        frozenset({"browser", "convert", "families", "triton", "ray"}), complete=True
+        frozenset({"browser", "convert", "families", "llm", "triton", "ray"}),
+        complete=True,
     ),
     "tflite-runtime": Kind(BIG | {"onnx"}, had=SANS_TFLITE, complete=True),
     "convert": Kind(BIG - {"convert"}),
     "triton": Kind(BIG - {"triton"}, complete=True),
     "ray": Kind(BIG - {"ray"}, complete=True),
     "families": Kind(BIG - {"families"}, complete=True),
+    "llm": Kind(BIG - {"llm"}, complete=True),
     "newest": Kind(BIG | {"assets"}),
     "arm64": Kind(BIG | {"assets", "live"}),
 }

@@ -117,6 +117,21 @@ ENVIRONMENTS = {
             *("tritonclient[http]", "kserve"),
         ),
     ),
+    # An engine for language models, and other people's clients for them.
+    "llm": Environment(
+        ".venv-llm",
+        ("tflite", "image", "llm"),
+        constraints="constraints-llm.txt",
+        also=(
+            "pytest>=8.2",
+            "pytest-xdist",
+            "hypothesis",
+            "openai==3.57.0",
+            "litellm==1.110.2",
+            "langchain-openai==1.7.4",
+            "llm==0.36",
+        ),
+    ),
     # The libraries that make models, for tests that compare their answers with ours.
     "families": Environment(
         ".venv-families",

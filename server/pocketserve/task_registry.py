@@ -21,6 +21,7 @@ TASK_MODULES = (
     "pocketserve.tasks.tabular.tabular_regression",
     "pocketserve.tasks.audio.audio_classification",
     "pocketserve.tasks.audio.voice_activity",
+    "pocketserve.tasks.text.text_generation",
     "pocketserve.tasks.text.question_answering",
     "pocketserve.tasks.text.text_classification",
     "pocketserve.tasks.text.text_embedding",

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import gguf_files
 from places import MODELS
 from plain_user import NOBODY, as_plain_user
 from pocketserve.config import load_config
@@ -38,6 +39,8 @@ def lay(kind: ModelFormat, models: Path) -> Path:
         shutil.copytree(DIGITS / kind.name, own)
         return own / kind.marker
     own.mkdir(parents=True)
+    if kind.name == "gguf":
+        return gguf_files.write_tiny(own / "m.gguf")
     good = next(
         path for path in sorted(DIGITS.iterdir()) if path.name.endswith(kind.suffixes)
     )

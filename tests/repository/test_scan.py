@@ -330,7 +330,7 @@ def test_weights_without_a_model(tmp_path: Path, file: str) -> None:
             "ckpt-1",
             "is a TensorFlow checkpoint, weights without a model: save",
         ),
-        ("Tiny.Q4_K.gguf", "Tiny.Q4_K", "is a language model for an engine of its own"),
+        ("Tiny.Q4_K.ggml", "Tiny.Q4_K", "is a language model for an engine of its own"),
         (
             "iris.joblib",
             "iris",
@@ -431,7 +431,7 @@ def test_folders_that_hold_something_else(tmp_path: Path) -> None:
         "a/notes.txt",
         "b.mlpackage/Manifest.json",
         "c/photos.zip",
-        "d/.net.gguf",
+        "d/.net.ggml",
     )
     found = scan(tmp_path)
     assert list(found) == ["a", "b.mlpackage"]

@@ -69,7 +69,7 @@ def test_an_embedding_model_names_its_pooling(path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"", "empty"),
+        (b"", "no GGUF file"),
         (b"GGUF\3\0\0\0", "no GGUF file"),
         (b"GGML" + head_bytes()[4:], "no GGUF file"),
         (head_bytes(version=0), "version 0"),

@@ -5,17 +5,18 @@ The layout is that of ggml's ``docs/gguf.md``: little-endian, keys with values, 
 
 from __future__ import annotations
 
-import mmap
+import os
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
-from pocketserve.formats import DamagedFileError, mapped
+from pocketserve.formats import DamagedFileError
 
 MAGIC: Final = b"GGUF"
 VERSIONS: Final = (2, 3)
+_START_BYTES: Final = 24
 MAX_KEYS: Final = 4096
 MAX_TENSORS: Final = 65_536
 MAX_HEADER_BYTES: Final = 64 * 2**20
@@ -125,6 +126,7 @@ class GgufHeader:
     Attributes:
         context: tokens that the model was made for.
         kv_values: values of the cache for one token, over all layers.
+        head_sizes: values of a head's key, and of its value.
         quantisation: such as ``Q4_K_M``; empty where the file doesn't say.
         template: the chat template, empty where there is none.
         pooling: of an embedding model, such as ``mean``; empty for others.
@@ -139,11 +141,17 @@ class GgufHeader:
     width: int
     vocabulary: int
     kv_values: int
+    head_sizes: tuple[int, int]
     quantisation: str
     template: str
     pooling: str
     parameters: int
     file_bytes: int
+
+    def can_store(self, kind: str) -> bool:
+        """Return whether the cache can have a type: heads are stored in whole blocks."""
+        block = KV_TYPES[kind][0]
+        return all(size % block == 0 for size in self.head_sizes)
 
     def kv_bytes(self, context: int, kind: str = "f16") -> int:
         """Return the bytes of the cache for so many tokens."""
@@ -160,31 +168,26 @@ class _Array:
 
 
 class _GgufReader:
-    """Reads values one after the other, within the file and the limits."""
+    """Reads values one after the other, within the file and the limits.
 
-    def __init__(self, data: mmap.mmap) -> None:
-        self._data = data
-        self._end = min(len(data), MAX_HEADER_BYTES)
-        self._at = 0
+    The file is read and not mapped: its owner may cut it meanwhile.
+    """
+
+    def __init__(self, file: BinaryIO, size: int) -> None:
+        self._file = file
+        self._end = min(size, MAX_HEADER_BYTES)
         self._elements = 0
-
-    @property
-    def position(self) -> int:
-        return self._at
+        self.position = 0
 
     def take(self, count: int) -> bytes:
         """Return the next bytes."""
-        if count > self._end - self._at:
+        data = b""
+        if count <= self._end - self.position:
+            data = self._file.read(count)
+        if len(data) != count:
             raise DamagedFileError("the header ends early; copy the file again")
-        start = self._at
-        self._at += count
-        return self._data[start : self._at]
-
-    def skip(self, count: int) -> None:
-        """Pass over bytes."""
-        if count > self._end - self._at:
-            raise DamagedFileError("the header ends early; copy the file again")
-        self._at += count
+        self.position += count
+        return data
 
     def number(self, layout: str) -> Any:
         """Return a number of this ``struct`` layout."""
@@ -215,7 +218,7 @@ class _GgufReader:
             raise DamagedFileError(f"the header has an array of {length} elements")
         if kind == _STRING:
             for _ in range(length):
-                self.skip(self.number("<Q"))
+                self.take(self.number("<Q"))
             return _Array(length)
         if kind not in _NUMBERS:
             raise DamagedFileError(f"the header has an array of the type {kind}")
@@ -223,7 +226,7 @@ class _GgufReader:
 
     def _number_array(self, layout: str, length: int) -> _Array:
         if length > _SHORT_ARRAY or layout in _REAL_LAYOUTS:
-            self.skip(length * struct.calcsize(layout))
+            self.take(length * struct.calcsize(layout))
             return _Array(length)
         numbers = [int(self.number(layout)) for _ in range(length)]
         return _Array(length, tuple(numbers))
@@ -235,23 +238,30 @@ def read_gguf(path: Path) -> GgufHeader:
     Raises:
         DamagedFileError: it is damaged, or no model that can be served alone.
     """
-    with mapped(path) as data:
-        reader = _GgufReader(data)
-        if len(data) < 24 or reader.take(4) != MAGIC:
-            raise DamagedFileError("it is no GGUF file, or it was cut; copy it again")
-        version = reader.number("<I")
-        if version not in VERSIONS:
-            raise DamagedFileError(
-                f"it has version {version} of GGUF; version 3 can be read"
-            )
-        tensors = reader.number("<Q")
-        keys = reader.number("<Q")
-        if tensors > MAX_TENSORS or keys > MAX_KEYS:
-            raise DamagedFileError(f"it has {tensors} tensors and {keys} keys")
-        values = _read_values(reader, keys)
-        _refuse_other_kinds(values)
-        parameters = _read_tensors(reader, tensors, values, len(data))
-        return _header(values, parameters, len(data))
+    try:
+        with path.open("rb") as file:
+            return _read(file, os.fstat(file.fileno()).st_size)
+    except OSError as error:
+        raise DamagedFileError(f"it cannot be read: {error.strerror}") from error
+
+
+def _read(file: BinaryIO, size: int) -> GgufHeader:
+    reader = _GgufReader(file, size)
+    if size < _START_BYTES or reader.take(len(MAGIC)) != MAGIC:
+        raise DamagedFileError("it is no GGUF file, or it was cut; copy it again")
+    version = reader.number("<I")
+    if version not in VERSIONS:
+        raise DamagedFileError(
+            f"it has version {version} of GGUF; version 3 can be read"
+        )
+    tensors = reader.number("<Q")
+    keys = reader.number("<Q")
+    if tensors > MAX_TENSORS or keys > MAX_KEYS:
+        raise DamagedFileError(f"it has {tensors} tensors and {keys} keys")
+    values = _read_values(reader, keys)
+    _refuse_other_kinds(values)
+    parameters = _read_tensors(reader, tensors, values, size)
+    return _header(values, parameters, size)
 
 
 def _read_values(reader: _GgufReader, count: int) -> dict[str, Any]:
@@ -342,6 +352,7 @@ def _header(values: Mapping[str, Any], parameters: int, file_bytes: int) -> Gguf
     layers = _integer(values, f"{architecture}.block_count", 1, MAX_LAYERS)
     width = _integer(values, f"{architecture}.embedding_length", 1, MAX_WIDTH)
     context = _integer(values, f"{architecture}.context_length", 1, MAX_CONTEXT)
+    attention = _read_attention(values, architecture, layers, width)
     return GgufHeader(
         architecture=architecture,
         name=_text(values, "general.name"),
@@ -350,7 +361,8 @@ def _header(values: Mapping[str, Any], parameters: int, file_bytes: int) -> Gguf
         layers=layers,
         width=width,
         vocabulary=_vocabulary(values),
-        kv_values=_kv_values(values, architecture, layers, width),
+        kv_values=attention.kv_values,
+        head_sizes=attention.head_sizes,
         quantisation=_quantisation(values),
         template=_template(values),
         pooling=_pooling(values, architecture),
@@ -378,10 +390,17 @@ def _pooling(values: Mapping[str, Any], architecture: str) -> str:
     return _POOLING[number]
 
 
-def _kv_values(
+@dataclass(frozen=True)
+class _Attention:
+    """As in :class:`GgufHeader`."""
+
+    kv_values: int
+    head_sizes: tuple[int, int]
+
+
+def _read_attention(
     values: Mapping[str, Any], architecture: str, layers: int, width: int
-) -> int:
-    """Return the values that the cache holds for one token."""
+) -> _Attention:
     attention = f"{architecture}.attention"
     heads = _per_layer(values, f"{attention}.head_count", layers)
     kv_heads = heads
@@ -389,10 +408,9 @@ def _kv_values(
         kv_heads = _per_layer(values, f"{attention}.head_count_kv", layers)
     _check_heads(heads, kv_heads)
     default = width // max(1, *heads)
-    lengths = 0
-    for name in ("key_length", "value_length"):
-        lengths += _integer(values, f"{attention}.{name}", 0, MAX_WIDTH, default)
-    return sum(kv_heads) * lengths
+    key = _integer(values, f"{attention}.key_length", 0, MAX_WIDTH, default)
+    value = _integer(values, f"{attention}.value_length", 0, MAX_WIDTH, default)
+    return _Attention(sum(kv_heads) * (key + value), (key, value))
 
 
 def _check_heads(heads: list[int], kv_heads: list[int]) -> None:

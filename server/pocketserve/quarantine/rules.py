@@ -108,7 +108,7 @@ def rules_for(
         [os.path.join(keras_home, "keras.json")] if keras_home else []
     )  # read by the import of Keras
     readable = [*_FACTS, *settings, *map(str, model)]
-    return {
+    rules = {
         "read": [*readable, *_node_modules(), *programs] if needs_node else readable,
         # Imports look for libraries by the system's programs; later, the filter of system calls starts none.
         "execute": list(_node()) if needs_node else programs,
@@ -120,6 +120,27 @@ def rules_for(
             *(["/dev"] if is_accelerated(version.options) else []),
         ],
         "processes": needs_node,
+    }
+    if version.format.confines_itself:
+        rules["confines_itself"] = True
+    return rules
+
+
+def rules_of_engine(model: Path, program: str, folder: Path) -> dict[str, list[str]]:
+    """Return the paths by right that the process of a language model may use.
+
+    Args:
+        program: the engine's own program, or this Python.
+        folder: the only one that it may write to.
+    """
+    python, listed = _python(str(folder))
+    programs = [*_SYSTEM, *python, os.path.dirname(os.path.realpath(program))]
+    return {
+        "read": [*_FACTS, str(model)],
+        "execute": programs,
+        "list": listed,
+        "write": [str(folder)],
+        "device": ["/dev/null", "/dev/zero"],
     }
 
 

@@ -118,8 +118,14 @@ def confine_files(rules: Mapping[str, Sequence[str]]) -> tuple[int, str]:
     return version, ""
 
 
-def confine_calls(*, may_start_processes: bool = False) -> str:
-    """Refuse this process, in all of its threads, system calls that no model needs; return why that fails, or ""."""
+def confine_calls(
+    *, may_start_processes: bool = False, may_listen: bool = False
+) -> str:
+    """Refuse this process, in all of its threads, system calls that no model needs; return why that fails, or "".
+
+    Args:
+        may_listen: see :func:`~pocketserve.quarantine.system_calls.build_filter`.
+    """
     if sys.platform not in ("linux", "android"):
         return _NO_LINUX
     bits = 8 * ctypes.sizeof(ctypes.c_void_p)
@@ -129,7 +135,10 @@ def confine_calls(*, may_start_processes: bool = False) -> str:
             f"the system calls of {os.uname().machine} with {bits} bits are not known"
         )
     program = build_filter(
-        machine, os.getpid(), may_start_processes=may_start_processes
+        machine,
+        os.getpid(),
+        may_start_processes=may_start_processes,
+        may_listen=may_listen,
     )
     code = ctypes.create_string_buffer(program, len(program))
     header = struct.pack(
@@ -213,16 +222,19 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     rules = json.loads(arguments[0])
     may_start_processes = rules.pop("processes")
+    confines_itself = rules.pop("confines_itself", False)
     version, fault = confine_files(rules)
     from pocketserve.quarantine import (
         trial,
     )  # from here on, nothing is imported unconfined
 
-    return trial.main(
-        lambda: Confinement(
-            version, fault, confine_calls(may_start_processes=may_start_processes)
-        )
-    )
+    def confine() -> Confinement:
+        if confines_itself:  # by another filter, which would not be stronger with this
+            return Confinement(version, fault, "its own process has one")
+        calls = confine_calls(may_start_processes=may_start_processes)
+        return Confinement(version, fault, calls)
+
+    return trial.main(confine)
 
 
 if __name__ == "__main__":

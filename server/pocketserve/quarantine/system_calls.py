@@ -144,8 +144,13 @@ _SCHEDULING_OF_ITSELF: Final[dict[str, tuple[int, int, int]]] = {
 }
 """As above, also for a process that may start others. Frameworks give 0, their own thread."""
 
+_SOCKET: Final = "socket"
+_CONNECT: Final = (42, 203, 283)
+_UNIX, _STREAM, _TYPE_MASK = 1, 1, 0xF
+
 _LOAD, _EQUAL, _AT_LEAST, _HAS_BITS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-_NUMBER, _ARCH, _FIRST_ARGUMENT = 0, 4, 16
+_AND: Final = 0x54
+_NUMBER, _ARCH, _FIRST_ARGUMENT, _SECOND_ARGUMENT = 0, 4, 16, 24
 """Offsets in the kernel's ``seccomp_data``; all three machines are little-endian."""
 
 ALLOW: Final = 0x7FFF0000
@@ -167,17 +172,23 @@ def architecture(machine: str, bits: int) -> Architecture | None:
 
 
 def build_filter(
-    machine: Architecture, process: int, *, may_start_processes: bool
+    machine: Architecture,
+    process: int,
+    *,
+    may_start_processes: bool,
+    may_listen: bool = False,
 ) -> bytes:
-    """Build the filter of a process, which may send signals to itself only, or if it may start any, to processes."""
-    return b"".join(
-        struct.pack("<HBBI", *step)
-        for step in _program(machine, process, may_start_processes)
-    )
+    """Build the filter of a process, which may send signals to itself only, or if it may start any, to processes.
+
+    Args:
+        may_listen: it may have stream sockets of the UNIX family, and connect to none.
+    """
+    steps = list(_program(machine, process, may_start_processes, may_listen))
+    return b"".join(struct.pack("<HBBI", *step) for step in steps)
 
 
 def _program(
-    machine: Architecture, process: int, may_start_processes: bool
+    machine: Architecture, process: int, may_start_processes: bool, may_listen: bool
 ) -> Iterator[tuple[int, int, int, int]]:
     """Yield instructions: code, jumps if true and if false, operand."""
     yield _LOAD, 0, 0, _ARCH
@@ -186,7 +197,10 @@ def _program(
     yield _LOAD, 0, 0, _NUMBER
     if machine is _X86_64:
         yield from ((_AT_LEAST, 0, 1, _X32), (_RETURN, 0, 0, _UNKNOWN))
-    table = _REFUSED if may_start_processes else _REFUSED | _PROCESSES
+    table = dict(_REFUSED if may_start_processes else _REFUSED | _PROCESSES)
+    if may_listen:
+        yield from _allow_listening(table.pop(_SOCKET)[machine.column])
+        table["connect"] = _CONNECT
     for number in (
         *(numbers[machine.column] for numbers in table.values()),
         *_REFUSED_EVERYWHERE,
@@ -209,6 +223,18 @@ def _program(
         for numbers in _OF_ITSELF.values():
             yield from _allow_for_itself(numbers[machine.column], process)
     yield _RETURN, 0, 0, ALLOW
+
+
+def _allow_listening(number: int) -> Iterator[tuple[int, int, int, int]]:
+    """Yield instructions that allow a stream socket of the UNIX family and no other."""
+    yield _EQUAL, 0, 7, number
+    yield _LOAD, 0, 0, _FIRST_ARGUMENT
+    yield _EQUAL, 0, 4, _UNIX
+    yield _LOAD, 0, 0, _SECOND_ARGUMENT
+    yield _AND, 0, 0, _TYPE_MASK
+    yield _EQUAL, 0, 1, _STREAM
+    yield _RETURN, 0, 0, ALLOW
+    yield _RETURN, 0, 0, REFUSE
 
 
 def _allow_for_itself(number: int, process: int) -> Iterator[tuple[int, int, int, int]]:

@@ -101,9 +101,12 @@ def try_model(
     """Load, set up and run; return ``outcome`` (ok, missing, rejected, starved or nan_output), reason and runtime."""
     try:
         with contextlib.closing(runtime_for(version.format).open(source)) as session:
-            outcome, reason = _run(
-                session, set_up(entry, version, session, MAX_PIXELS, source)
-            )
+            setup = set_up(entry, version, session, MAX_PIXELS, source)
+            try_out = getattr(session, "try_out", None)
+            if try_out is not None:
+                try_out()
+                return {"outcome": "ok", "reason": "", "runtime": session.runtime}
+            outcome, reason = _run(session, setup)
             return {"outcome": outcome, "reason": reason, "runtime": session.runtime}
     except Exception as error:  # frameworks raise anything on a bad file
         return _failure(error)
@@ -129,6 +132,10 @@ def _import_framework(format: ModelFormat, threads: int) -> None:
 def _failure(error: Exception) -> dict[str, str]:
     if _is_scarce(error) or any(text in str(error) for text in _NO_THREADS):
         return {"outcome": "starved", "reason": str(error)[:300], "runtime": ""}
+    by_system = getattr(error, "by_system", None)  # of a model's own process
+    if by_system is not None:
+        outcome = "starved" if by_system else "ended"
+        return {"outcome": outcome, "reason": str(error)[:300], "runtime": ""}
     is_sentence = isinstance(error, RuntimeMissingError | ModelLoadError)
     reason = (
         str(error) if is_sentence else f"{type(error).__name__}: {excerpt(error, 500)}"

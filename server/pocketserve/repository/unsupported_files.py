@@ -35,7 +35,7 @@ _SUFFIXES = {
     "is a pickle, which is code and is never opened: convert the model to ONNX where it was trained (skl2onnx, "
     "onnxmltools)": " ".join(PICKLES),
     "is a language model for an engine of its own, such as llama.cpp, which is not part of Pocketserve": (
-        ".gguf .ggml .llamafile .litertlm"
+        ".ggml .llamafile .litertlm"
     ),
     "is a model of another library's own format: convert it to ONNX with onnxmltools": ".cbm .ubj .pmml",
     "was compiled by TensorRT for one kind of NVIDIA's cards: serve the ONNX model that it was made from, there by "

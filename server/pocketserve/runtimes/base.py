@@ -38,6 +38,8 @@ class ModelSource(NamedTuple):
     )
     # SHA-256 of the files beside it that a task may read; None where they were not hashed
     sides: Mapping[Path, str] | None = None
+    sections: Mapping[type, Any] = {}  # the manifest's tables of tasks, by their class
+    memory_budget: int = 0  # bytes that the model may take; 0 where nothing limits it
 
     @property
     def original(self) -> Path:

@@ -71,6 +71,8 @@ class ModelFormat(NamedTuple):
         str, ...
     ] = ()  # keys of a version's table that decide what code does
     starts_processes: bool = False  # its trial may start further processes
+    # a process of its own opens its files and is confined as long as it lives
+    confines_itself: bool = False
     whole_folder: bool = False  # all files beside it belong to it
     # names of files beside it that it names. May raise ``ModelLoadError``.
     other_files: Callable[[Path], Iterable[str]] | None = None
@@ -90,3 +92,6 @@ class ModelFormat(NamedTuple):
         None
     )
     triton: str = ""  # Triton's names of its backend
+    # returns the memory that a file will take, for the manifest's sections and a budget; 0 where only the load tells.
+    # None takes the file's size. Raises ``ApiError`` where it can't fit.
+    memory: Callable[[Path, Mapping[type, Any], int], int] | None = None

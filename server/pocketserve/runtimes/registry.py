@@ -20,6 +20,7 @@ FORMAT_PACKAGES = (
     "torch",
     "tensorflow",
     "tfjs",
+    "llm",
 )
 """Packages beside this module, each with its ``FORMATS``. To add a format: write its package and add it here."""
 

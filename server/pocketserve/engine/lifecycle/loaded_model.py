@@ -167,6 +167,7 @@ def load_model(
     deadline: float,
     snapshots: SnapshotStore | None = None,
     trust: TrustStore | None = None,
+    memory_budget: int = 0,
 ) -> LoadedModel:
     """Open a version's sessions and choose its task.
 
@@ -176,6 +177,7 @@ def load_model(
         deadline: monotonic time by which a trial must have begun.
         snapshots: makes the copy that is opened; None has it among the system's temporary files.
         trust: which code may run; None trusts none.
+        memory_budget: bytes that all models may take; 0 is no limit.
 
     Raises:
         ApiError: RUNTIME_MISSING or MODEL_FAILED, with the reason in words; MODEL_NOT_READY where there is no room.
@@ -186,6 +188,7 @@ def load_model(
         on_failure.callback(snapshot.close)
         runtime = runtime_for(version.format)
         source = _source(entry, version, snapshot, threads, quarantine, trust)
+        source = source._replace(memory_budget=memory_budget)
         if quarantine is not None:
             quarantine.check(entry, version, source, deadline, snapshot.digest)
         else:
@@ -228,6 +231,7 @@ def _source(
         outputs=entry.manifest.outputs,
         trusted=trust.check(entry, version) if trust is not None else frozenset(),
         sides=quarantine.sides(entry, version) if quarantine is not None else None,
+        sections=entry.manifest.sections,
     )
 
 

@@ -81,9 +81,8 @@ class ModelLoader:
             entry, version
         )  # files that change from now on are tried again
         try:
-            self.budget.make_room(
-                key, file_bytes(version) * entry.manifest.instances, deadline, former
-            )
+            required = self._required_bytes(entry, version)
+            self.budget.make_room(key, required, deadline, former)
             started = self.clock()
             self.rescan()
             fresh = self._open_fresh(entry, version, deadline)
@@ -180,7 +179,20 @@ class ModelLoader:
             deadline,
             self.snapshots,
             self.trust,
+            self.budget.size,
         )
+
+    def _required_bytes(self, entry: ModelEntry, version: VersionEntry) -> int:
+        """Return the memory that a version will take, as far as its files tell.
+
+        Raises:
+            ApiError: MEMORY_BUDGET where it can't fit.
+        """
+        size = 0
+        if version.format.memory is not None:
+            sections = entry.manifest.sections
+            size = version.format.memory(version.path, sections, self.budget.size)
+        return (size or file_bytes(version)) * entry.manifest.instances
 
     def _threads_for(self, entry: ModelEntry) -> int:
         return self.watch.threads(entry.manifest.threads or self.options.threads)

@@ -1,0 +1,97 @@
+"""Choose a language model's context so that it fits into memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from pocketserve.formats import DamagedFileError
+from pocketserve.formats.gguf import GgufHeader, read_gguf
+from pocketserve.runtimes.llm.options import DEFAULT_CONTEXT, GenerationOptions
+from pocketserve_wire import ApiError, ErrorCode
+
+ENGINE_BYTES: Final = 48 * 2**20
+"""Memory of an engine without a model; 33 MiB were measured for xllamacpp."""
+
+SMALL_CONTEXT: Final = 1024
+"""The context that is tried before the cache is compressed."""
+
+
+class ContextPlan(NamedTuple):
+    """The context of a loaded model, and the memory of all of it."""
+
+    context: int
+    cache: str
+    memory_bytes: int
+
+
+def plan_context(
+    header: GgufHeader, options: GenerationOptions, budget: int
+) -> ContextPlan:
+    """Choose the largest context that fits into a budget.
+
+    The owner's own settings are kept as they are. Without a budget (0) everything fits.
+
+    Raises:
+        ApiError: MEMORY_BUDGET.
+    """
+    choices = _choices(header, options)
+    for context, cache in choices:
+        size = _memory_bytes(header, context, cache)
+        if not budget or size <= budget:
+            return ContextPlan(context, cache, size)
+    smallest, cache = choices[-1]
+    raise _no_room(header, smallest, cache, budget)
+
+
+def required_bytes(path: Path, sections: Mapping[type, Any], budget: int) -> int:
+    """Return the memory that a model will take; 0 where its header can't be read.
+
+    Raises:
+        ApiError: MEMORY_BUDGET, it can't fit into the budget.
+    """
+    options = sections.get(GenerationOptions) or GenerationOptions()
+    try:
+        header = read_gguf(path)
+    except DamagedFileError:
+        return 0  # the load itself says what is wrong
+    return plan_context(header, options, budget).memory_bytes
+
+
+def _choices(header: GgufHeader, options: GenerationOptions) -> list[tuple[int, str]]:
+    """Return contexts with types of the cache, the best first."""
+    full = options.context or min(header.context, DEFAULT_CONTEXT)
+    cache = options.cache or "f16"
+    choices = [(full, cache)]
+    context = full
+    if options.context is None and full > SMALL_CONTEXT:
+        if full > 2 * SMALL_CONTEXT:
+            choices.append((2 * SMALL_CONTEXT, cache))
+        context = SMALL_CONTEXT
+        choices.append((context, cache))
+    if options.cache is None and header.can_store("q8_0"):
+        choices.append((context, "q8_0"))
+    return choices
+
+
+def _memory_bytes(header: GgufHeader, context: int, cache: str) -> int:
+    return header.file_bytes + header.kv_bytes(context, cache) + ENGINE_BYTES
+
+
+def _no_room(header: GgufHeader, context: int, cache: str, budget: int) -> ApiError:
+    file = _mebibytes(header.file_bytes)
+    kv = _mebibytes(header.kv_bytes(context, cache))
+    engine = _mebibytes(ENGINE_BYTES)
+    total = _mebibytes(_memory_bytes(header, context, cache))
+    text = (
+        f"failed to load the model: it needs {total} MiB (file {file}, context of"
+        f" {context} tokens {kv}, engine {engine}), but the memory budget is"
+        f" {_mebibytes(budget)} MiB; take a smaller or more quantised model, or raise"
+        " --memory-budget"
+    )
+    return ApiError(ErrorCode.MEMORY_BUDGET, text, retry_after_s=1.0)
+
+
+def _mebibytes(size: int) -> int:
+    return -(-size // 2**20)

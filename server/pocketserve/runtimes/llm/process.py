@@ -1,0 +1,215 @@
+"""Start, watch and end the process of a language model."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+from pocketserve.messages import excerpt
+from pocketserve.quarantine.rules import rules_of_engine
+from pocketserve.runtimes.base import TRIAL_VARIABLE
+from pocketserve.runtimes.llm.client import EngineConnection, EngineLostError
+from pocketserve.runtimes.llm.settings import EngineSettings
+from pocketserve.state.folder_lock import WorkFolder
+
+SOCKET_NAME: Final = "e.sock"
+LOAD_TIMEOUT_S: Final = 120.0
+HEALTH_TIMEOUT_S: Final = 10.0
+POLL_S: Final = 0.05
+SPARE_BYTES: Final = 512 * 2**20
+"""Memory that an engine may take beyond its model and context."""
+
+LOG_BYTES: Final = 4096
+FOLDER_PREFIX: Final = "pocketserve-llm-"
+DROPPED: Final = ("LLAMA_", "POCKETSERVE_TOKEN", "HF_TOKEN", "PYTHONSTARTUP")
+"""Starts of variables that an engine must not see: each of its flags has one."""
+
+
+class EngineEndedError(RuntimeError):
+    """The engine's process ended or hung.
+
+    Attributes:
+        by_system: the system ended it, so that the model is not to blame.
+    """
+
+    by_system = False
+
+
+class EngineProcess:
+    """A running engine with its model loaded.
+
+    Args:
+        memory_bytes: what model and context take.
+
+    Raises:
+        EngineEndedError: it ended, or did not load the model in time.
+    """
+
+    def __init__(self, settings: EngineSettings, memory_bytes: int) -> None:
+        self._work = WorkFolder(Path(tempfile.gettempdir()), FOLDER_PREFIX)
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  # closed by end()
+        self._settings = settings
+        try:
+            self._process = self._start(memory_bytes)
+        except OSError as error:
+            self._remove()
+            fault = EngineEndedError(f"no process can be started: {error.strerror}")
+            fault.by_system = True
+            raise fault from error
+        try:
+            self._wait_until_loaded()
+        except BaseException:
+            self.end()
+            raise
+
+    @property
+    def pid(self) -> int:
+        """Return the process's number."""
+        return self._process.pid
+
+    @property
+    def runs(self) -> bool:
+        """Return whether the process runs."""
+        return self._process.poll() is None
+
+    def connect(self, deadline: float) -> EngineConnection:
+        """Return a connection for one request.
+
+        Raises:
+            EngineLostError: it doesn't answer.
+        """
+        try:
+            return EngineConnection(self._work.path, SOCKET_NAME, deadline)
+        except EngineLostError:
+            raise
+        except OSError as error:
+            raise EngineLostError("the engine ended") from error
+
+    def end(self) -> None:
+        """End the process, whatever it does; this takes milliseconds."""
+        self._process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(10)
+        if self._process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
+        self._remove()
+
+    def death(self) -> EngineEndedError:
+        """Return how it ended; kill it if it has not ended by itself."""
+        try:
+            code = self._process.wait(1)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            return EngineEndedError("the engine hung and was ended")
+        reason = f"with code {code}"
+        if code < 0:
+            reason = f"with {_signal_name(-code)}"
+        fault = EngineEndedError(f"the engine ended {reason}{self._complaint()}")
+        fault.by_system = code in (-signal.SIGKILL, -signal.SIGTERM)
+        return fault
+
+    def _start(self, memory_bytes: int) -> subprocess.Popen[bytes]:
+        command = self._command(memory_bytes)
+        options = self._options()
+
+        def start() -> subprocess.Popen[bytes]:
+            return subprocess.Popen(command, **options)
+
+        return _starter.submit(start).result()
+
+    def _command(self, memory_bytes: int) -> list[str]:
+        settings = self._settings
+        program = settings.program or sys.executable
+        request: dict[str, Any] = {
+            "settings": asdict(settings),
+            "rules": rules_of_engine(Path(settings.model), program, self._work.path),
+            "data_limit": memory_bytes + SPARE_BYTES,
+            "parent": os.getpid(),
+        }
+        module = "pocketserve.runtimes.llm.child"
+        return [sys.executable, "-P", "-m", module, json.dumps(request)]
+
+    def _options(self) -> dict[str, Any]:
+        # A trial ends with all processes of its session; elsewhere Ctrl-C in the
+        # terminal must not end an answer in progress.
+        return {
+            "stdin": subprocess.PIPE,
+            "stdout": subprocess.DEVNULL,
+            "stderr": self._log,
+            "cwd": self._work.path,
+            "env": _environment(),
+            "start_new_session": TRIAL_VARIABLE not in os.environ,
+        }
+
+    def _wait_until_loaded(self) -> None:
+        deadline = time.monotonic() + LOAD_TIMEOUT_S
+        while not self._is_loaded():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(POLL_S)
+                raise self.death()
+            if time.monotonic() > deadline:
+                raise EngineEndedError(
+                    f"the engine did not load the model within {LOAD_TIMEOUT_S:g} s"
+                )
+
+    def _is_loaded(self) -> bool:
+        if not (self._work.path / SOCKET_NAME).exists():
+            return False
+        try:
+            connection = self.connect(time.monotonic() + HEALTH_TIMEOUT_S)
+        except EngineLostError:
+            return False
+        try:
+            return connection.is_healthy()
+        except (OSError, ValueError):
+            return False
+        finally:
+            connection.close()
+
+    def _complaint(self) -> str:
+        size = self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(0, size - LOG_BYTES))
+        lines = self._log.read().decode("utf-8", errors="replace").strip().splitlines()
+        if not lines:
+            return ""
+        return f" ({excerpt(lines[-1], 200)})"
+
+    def _remove(self) -> None:
+        self._log.close()
+        self._work.remove()
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _environment() -> dict[str, str]:
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(DROPPED)
+    }
+    # Relative entries of the path would mean something else in the child's folder.
+    path = os.pathsep.join(map(os.path.abspath, sys.path))
+    # On an abort, llama.cpp starts a debugger if there is one, and waits for it.
+    return environment | {"PYTHONPATH": path, "GGML_NO_BACKTRACE": "1"}
+
+
+_starter = ThreadPoolExecutor(1, "pocketserve-engines")
+"""Its thread lives as long as this process: the system ends a process that is bound to
+its parent when the thread that started it ends."""

@@ -1,0 +1,62 @@
+"""The settings of an engine, and their form on a command line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+BATCH: Final = 64
+"""Tokens of a prompt between two looks at whether the request was cancelled."""
+
+HTTP_THREADS: Final = 4
+"""One answers, the others keep health checks and refusals quick."""
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """Settings of the process of one model.
+
+    Attributes:
+        program: path of llama.cpp's server; empty for the Python package.
+        socket: name of the UNIX socket in the process's folder, ends in ``.sock``.
+        alias: the model's name in answers; without it, its path would stand there.
+        pooling: of an embedding model; empty for one that generates text.
+    """
+
+    program: str
+    model: str
+    socket: str
+    alias: str
+    context: int
+    cache: str
+    threads: int
+    batch: int = BATCH
+    http_threads: int = HTTP_THREADS
+    pooling: str = ""
+
+
+def program_arguments(settings: EngineSettings) -> list[str]:
+    """Return the command line of llama.cpp's server."""
+    flags = {
+        "--model": settings.model,
+        "--alias": settings.alias,
+        "--host": settings.socket,
+        "--ctx-size": settings.context,
+        "--parallel": 1,
+        "--batch-size": settings.batch,
+        "--ubatch-size": settings.batch,
+        "--threads": settings.threads,
+        "--threads-batch": settings.threads,
+        "--threads-http": settings.http_threads,
+        "--cache-type-k": settings.cache,
+        "--cache-type-v": settings.cache,
+        "--cache-ram": 0,
+        "--gpu-layers": 0,
+    }
+    arguments = [settings.program]
+    for flag, value in flags.items():
+        arguments += [flag, str(value)]
+    arguments += ["--jinja", "--offline", "--no-ui", "--no-slots"]
+    if settings.pooling:
+        arguments += ["--embedding", "--pooling", settings.pooling]
+    return arguments

@@ -1,0 +1,32 @@
+"""A server with tiny language models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import gguf_files
+from conftest import Server, start_server
+
+MODEL = "tiny"
+
+
+@pytest.fixture(scope="session")
+def llm_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a chat model, and one without a template."""
+    folder = tmp_path_factory.mktemp("models")
+    gguf_files.write_tiny(folder / f"{MODEL}.gguf")
+    gguf_files.write_tiny(folder / "plain.gguf", tokenizer__chat_template=None)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def llm_server(
+    llm_models: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    """A running server of these models."""
+    running = start_server(tmp_path_factory.mktemp("llm"), llm_models)
+    yield running
+    assert running.stop() == 0

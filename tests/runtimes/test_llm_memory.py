@@ -1,0 +1,84 @@
+"""A language model's context is chosen so that it fits, or its owner is told the sum."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import gguf_files
+from pocketserve.formats.gguf import GgufHeader, read_gguf
+from pocketserve.runtimes.llm.memory import (
+    ENGINE_BYTES,
+    plan_context,
+    required_bytes,
+)
+from pocketserve.runtimes.llm.options import GenerationOptions
+from pocketserve_wire import ApiError, ErrorCode
+
+AUTOMATIC = GenerationOptions()
+
+
+@pytest.fixture
+def header(tmp_path: Path) -> GgufHeader:
+    """A model with long contexts whose cache can be compressed."""
+    file = gguf_files.write_tiny(
+        tmp_path / "m.gguf",
+        llama__context_length=8192,
+        llama__attention__key_length=64,
+        llama__attention__value_length=64,
+    )
+    return read_gguf(file)
+
+
+def total(header: GgufHeader, context: int, cache: str) -> int:
+    return header.file_bytes + header.kv_bytes(context, cache) + ENGINE_BYTES
+
+
+@pytest.mark.parametrize(
+    ("context", "cache"),
+    [(4096, "f16"), (2048, "f16"), (1024, "f16"), (1024, "q8_0")],
+)
+def test_the_largest_that_fits_is_chosen(
+    header: GgufHeader, context: int, cache: str
+) -> None:
+    budget = total(header, context, cache)
+    assert plan_context(header, AUTOMATIC, budget) == (context, cache, budget)
+
+
+def test_without_a_budget_everything_fits(header: GgufHeader) -> None:
+    assert plan_context(header, AUTOMATIC, 0).context == 4096
+
+
+def test_the_context_is_never_longer_than_the_models(tmp_path: Path) -> None:
+    header = read_gguf(gguf_files.write_tiny(tmp_path / "m.gguf"))
+    assert plan_context(header, AUTOMATIC, 0).context == gguf_files.CONTEXT
+
+
+def test_the_owners_context_is_kept_or_refused(header: GgufHeader) -> None:
+    options = GenerationOptions(context=8192, cache="f16")
+    size = total(header, 8192, "f16")
+    assert plan_context(header, options, size).context == 8192
+    with pytest.raises(ApiError, match="context of 8192 tokens"):
+        plan_context(header, options, size - 1)
+
+
+def test_too_little_memory_names_the_parts_of_the_sum(header: GgufHeader) -> None:
+    with pytest.raises(ApiError) as caught:
+        plan_context(header, AUTOMATIC, ENGINE_BYTES)
+    assert caught.value.code is ErrorCode.MEMORY_BUDGET
+    for part in ("file 1,", "context of 1024 tokens", "engine 48", "--memory-budget"):
+        assert part in caught.value.message
+
+
+def test_a_damaged_file_is_left_to_the_load(tmp_path: Path) -> None:
+    file = tmp_path / "m.gguf"
+    file.write_bytes(b"GGUF")
+    assert required_bytes(file, {}, 1) == 0
+
+
+def test_the_budget_counts_what_the_manifest_asks_for(tmp_path: Path) -> None:
+    file = gguf_files.write_tiny(tmp_path / "m.gguf")
+    header = read_gguf(file)
+    sections = {GenerationOptions: GenerationOptions(context=256)}
+    assert required_bytes(file, sections, 0) == total(header, 256, "f16")
