@@ -122,7 +122,7 @@ class Config:
     """All settings of a server."""
 
     models_dir: Path = _setting(
-        embedded_models_dir, "Folder of models; or one model, its file or folder."
+        embedded_models_dir, "Folder of models, or one model's file or folder."
     )
     host: str = _setting(
         LOOPBACK,
@@ -130,181 +130,180 @@ class Config:
     )
     http_port: int = _setting(
         HTTP_PORT,
-        "TCP port for HTTP; 0 takes any free one. A taken port is an error.",
+        "TCP port for HTTP; 0 uses any free one. A taken port is an error.",
         (0, 65535),
     )
-    socket: bool = _setting(
-        True, "Answer the socket protocol too, on a port of its own."
-    )
+    socket: bool = _setting(True, "Also serve the socket protocol, on its own port.")
     socket_port: int = _setting(
         SOCKET_PORT,
-        "TCP port for the socket protocol; 0 takes any free one.",
+        "TCP port for the socket protocol; 0 uses any free one.",
         (0, 65535),
     )
     port_wait: float = _setting(
         0.0,
-        "Time for which a start waits for a taken port; a supervised server is back sooner with it.",
+        "Time to wait at start for a taken port; lets a supervised server restart sooner.",
         (0, DAY_S),
         "seconds",
     )
     token_file: Path = _setting(
-        default_token_file, "File with the access token; made with mode 0600."
+        default_token_file, "File with the access token; created with mode 0600."
     )
     state_dir: Path = _setting(
         default_state_dir,
-        "Folder for what the server learns, such as verdicts; not the token.",
+        "Folder for persisted state, such as verdicts; not the token.",
     )
     auth: bool = _setting(
         True,
         "Require the token. Without it every app on the device may use the server.",
     )
     allowed_hosts: tuple[str, ...] = _setting(
-        (), "Further Host header names to accept, for a reverse proxy."
+        (), "Additional Host header names to accept, for a reverse proxy."
     )
     allowed_origins: tuple[str, ...] = _setting(
         (),
-        "Origins of web pages that may ask with the token, such as capacitor://localhost; never all.",
+        "Origins of web pages that may send requests with the token, such as capacitor://localhost; never all.",
     )
     ready_file: Path | None = _setting(
-        None, "JSON file written once requests are accepted, removed at the end."
+        None, "JSON file written once requests are accepted, removed on shutdown."
     )
     load: tuple[str, ...] = _setting(
         (), "Models to load at start instead of on first use."
     )
     quarantine: bool = _setting(
-        True, "Try unseen model files in a throw-away process before they are loaded."
+        True, "Try unseen model files in a separate process before they are loaded."
     )
     trial_timeout: float = _setting(
         120.0,
-        "Longest time that the trial of a file may take.",
+        "Time limit for the trial of a file.",
         (0.1, DAY_S),
         "seconds",
     )
     trial_memory: int = _setting(
         0,
-        "Memory that the trial of a file may take, framework included; 0 takes half of what is available.",
+        "Memory limit for the trial of a file, framework included; 0 means half of the available memory.",
         (0, 2**50),
         "bytes",
     )
     memory_budget: int = _setting(
         0,
-        "Memory that loaded models may hold together; 0 takes half of what is available.",
+        "Memory limit for all loaded models; 0 means half of the available memory.",
         (0, 2**50),
         "bytes",
     )
     decode_budget: int = _setting(
         256 * 2**20,
-        "Memory that pictures being decoded and JSON being read may take together; further ones wait, "
-        "and raw input of a stream is refused.",
+        "Memory limit for decoding pictures and JSON; further requests wait, "
+        "and raw input of a stream is rejected.",
         (2**20, 2**50),
         "bytes",
     )
     keep_alive: float = _setting(
         300.0,
-        "Idle time after which a model is unloaded; 0 keeps it for good.",
+        "Idle time after which a model is unloaded; 0 keeps it loaded.",
         (0, 10**9),
         "seconds",
     )
     threads: int = _setting(
         0,
-        "Threads one inference may use; 0 takes the fast cores this process may use.",
+        "Threads of one inference; 0 means the fast cores that this process may use.",
         (0, 256),
     )
     low_power: str = _setting(
         "auto",
-        "Half the threads, no background requests (priority from 6): auto, while the battery is low or hot; on; off.",
+        "Half the threads, no background requests (priority 6 and above): auto (battery low or hot), on, off.",
         choices=("auto", "on", "off"),
     )
     low_battery: float = _setting(
         15.0,
-        "Charge below which the battery is low while nothing charges it; 0 never.",
+        "Charge below which an uncharging battery counts as low; 0 disables this.",
         (0, 100),
         "%",
     )
     hot_battery: float = _setting(
-        42.0, "Temperature from which the battery is hot; 0 never.", (0, 100), "°C"
+        42.0,
+        "Temperature from which the battery counts as hot; 0 disables this.",
+        (0, 100),
+        "°C",
     )
     queue_limit: int = _setting(
         64,
-        "Requests that may wait for one busy model; the next one is answered 429.",
+        "Requests that may wait for one busy model; the next one gets 429.",
         (1, 1024),
     )
     batching: bool = _setting(
-        True, "Run waiting requests together where the model allows it and it pays."
+        True, "Run waiting requests together if the model allows it and it pays."
     )
     sequences: bool = _setting(
         True,
-        "Answer requests with a sequence_id; off where several servers share an address.",
+        "Accept requests with a sequence_id; turn off if several servers share an address.",
     )
-    max_batch: int = _setting(
-        8, "Rows that are run together at most.", (1, 1024), "rows"
-    )
+    max_batch: int = _setting(8, "Maximum rows in a batch.", (1, 1024), "rows")
     request_timeout: float = _setting(
         60.0,
-        "Longest time a request may wait when it names no timeout.",
+        "Longest wait of a request without its own timeout.",
         (0.001, DAY_S),
         "seconds",
     )
     drain_timeout: float = _setting(
         4.0,
-        "Time that running requests get to finish after SIGTERM.",
+        "Time for running requests to finish after SIGTERM.",
         (0, 60),
         "seconds",
     )
     http_threads: int = _setting(
-        0, "Threads that answer HTTP; 0 takes 8 more than the queue limit.", (0, 1100)
+        0, "Threads for HTTP; 0 means 8 more than the queue limit.", (0, 1100)
     )
     max_connections: int = _setting(
         512,
-        "Open HTTP connections; for one more, the one that was idle for longest is closed.",
+        "Open HTTP connections; a new one beyond that closes the one that has been idle longest.",
         (1, 4096),
     )
     socket_connections: int = _setting(
-        64, "Connections of the socket protocol; one more is refused.", (1, 1024)
+        64, "Connections of the socket protocol; one more is rejected.", (1, 1024)
     )
     socket_inflight: int = _setting(
         32,
-        "Requests that one socket connection may have under way; the next is answered 429.",
+        "Requests in progress on one socket connection; the next one gets 429.",
         (1, 1024),
     )
     socket_bytes_inflight: int = _setting(
         limits.MAX_BODY_BYTES,
-        "Bodies under way on one socket connection, with answers that wait to be read; never less than one body.",
+        "Total size of bodies in progress and unread answers on one socket connection; at least one body.",
         (1024, 2**31 - 1),
         "bytes",
     )
     socket_idle: float = _setting(
         300.0,
-        "Time after which a socket connection without any frame is closed.",
+        "Time after which a silent socket connection is closed.",
         (3, DAY_S),
         "seconds",
     )
     max_body_bytes: int = _setting(
         limits.MAX_BODY_BYTES,
-        "One request body, before and after inflating.",
+        "Size of a request body, before and after decompression.",
         (1024, 2**31 - 1),
         "bytes",
     )
     max_image_pixels: int = _setting(
         64_000_000,
-        "Pixels of a decoded picture; larger ones are refused.",
+        "Pixels of a decoded picture; larger ones are rejected.",
         (1, 2**31 - 1),
         "pixels",
     )
     server_name: str = _setting(APP_NAME, "Name in the server metadata.")
     log_level: str = _setting(
         "info",
-        "What is logged: debug, info, warning or error.",
+        "Lowest level to log: debug, info, warning or error.",
         choices=("debug", "info", "warning", "error"),
     )
     log_format: str = _setting(
         "text",
-        "How: lines for people, or one JSON document a line.",
+        "Format of the log: readable lines, or one JSON document a line.",
         choices=("text", "json"),
     )
     request_log: str = _setting(
         "auto",
-        "Log a line for each request, never what it holds: auto, where the log is a terminal; on; off.",
+        "Log a line for each request, never its contents: auto (if the log is a terminal), on, off.",
         choices=("auto", "on", "off"),
     )
 

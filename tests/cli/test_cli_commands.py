@@ -230,11 +230,11 @@ def test_help_of_serve_has_groups_units_and_defaults(
     text = " ".join(capsys.readouterr().out.split())
     assert "addresses: --host TEXT Address to listen on; anything but loopback" in text
     assert (
-        "--keep-alive SECONDS Idle time after which a model is unloaded; 0 keeps it for good. [300]"
+        "--keep-alive SECONDS Idle time after which a model is unloaded; 0 keeps it loaded. [300]"
         in text
     )
     assert (
-        "--max-body-bytes BYTES One request body, before and after inflating. [64M]"
+        "--max-body-bytes BYTES Size of a request body, before and after decompression. [64M]"
         in text
     )
     assert "--low-power auto|on|off " in text and "VALUE" not in text
