@@ -59,23 +59,24 @@ def describe_model(
     model = running.model
     labels = list(getattr(model.task, "labels", ()))
     facts = {"note": note, **_facts(entry, running, labels)}
-    versions = []
-    for name in entry.versions:
-        if name not in entry.withheld or name == entry.default_version:
-            versions.append(name)
     description: dict[str, Any] = {
         "name": entry.name,
-        "versions": versions,
+        "versions": _offered_versions(entry),
         "platform": model.platform,
         "inputs": [spec_metadata(spec) for spec in model.inputs.specs],
         "outputs": [spec_metadata(spec) for spec in model.shown_outputs.specs],
         "parameters": _without_empty(facts),
         "card": _card(model, labels, port, local),
     }
-    metadata = _metadata(model)
-    if metadata:
-        description["metadata"] = metadata
-    return description
+    return description | _metadata(model)
+
+
+def _offered_versions(entry: ModelEntry) -> list[str]:
+    versions = []
+    for name in entry.versions:
+        if name not in entry.withheld or name == entry.default_version:
+            versions.append(name)
+    return versions
 
 
 def _without_empty(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -122,7 +123,7 @@ def _scalars(table: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _metadata(model: LoadedModel) -> dict[str, Any]:
-    """Return the file's metadata, and problems with the model's files."""
+    """Return the file's metadata and problems of its files, if any."""
     metadata = _file_metadata(model)
     problems = [getattr(model.task, "problem", ""), *model.notes]
     problem = "; ".join(filter(None, problems))
@@ -135,34 +136,34 @@ def _metadata(model: LoadedModel) -> dict[str, Any]:
         metadata["unknown_keys"] = unknown_keys
     if model.assumed:
         metadata["assumed"] = list(model.assumed)
-    return metadata
+    return {"metadata": metadata} if metadata else {}
 
 
 def _card(
     model: LoadedModel, labels: Sequence[str], port: int, local: str
 ) -> dict[str, Any]:
     task = model.task
-    texts: Mapping[str, str] = task.describe() if isinstance(task, Describer) else PLAIN
+    texts = _texts(model)
     facts: dict[str, Any] = {"task": task.name}
     for key in ("input", "preprocessing", "answer"):
         facts[key] = texts.get(key)
-    facts["advice"] = getattr(task, "advice", "")
-    facts["labels"] = len(labels)
-    facts["first_labels"] = labels[:SHOWN_LABELS]
-    if local:
-        command = f"pocketserve predict --local {local} {example_file(model)}"
-        facts["examples"] = {"shell": command}
-    else:
-        facts["examples"] = _examples(model, port)
+    facts |= {
+        "advice": getattr(task, "advice", ""),
+        "labels": len(labels),
+        "first_labels": labels[:SHOWN_LABELS],
+        "examples": _examples(model, port, local),
+    }
     card = _without_empty(facts)
     if isinstance(task, FormProvider):
         card |= task.form().facts()
     return card
 
 
-def _examples(model: LoadedModel, port: int) -> dict[str, str]:
+def _examples(model: LoadedModel, port: int, local: str) -> dict[str, str]:
     """Return sample requests by language."""
     file = example_file(model)
+    if local:
+        return {"shell": f"pocketserve predict --local {local} {file}"}
     path = quote(model.entry.name, safe="")
     url = f"http://{LOOPBACK}:{port or HTTP_PORT}/predictions/{path}"
     parts = {
@@ -176,10 +177,14 @@ def _examples(model: LoadedModel, port: int) -> dict[str, str]:
 
 def example_file(model: LoadedModel) -> str:
     """Return a sample name for a file that the model takes."""
-    texts: Mapping[str, str] = (
-        model.task.describe() if isinstance(model.task, Describer) else PLAIN
-    )
-    return texts.get("example", PLAIN["example"])
+    return _texts(model).get("example", PLAIN["example"])
+
+
+def _texts(model: LoadedModel) -> Mapping[str, str]:
+    """Return the task's description of its input and answer."""
+    if isinstance(model.task, Describer):
+        return model.task.describe()
+    return PLAIN
 
 
 def _provenance(entry: ModelEntry, version: str) -> Mapping[str, Any]:
@@ -194,8 +199,10 @@ def device_of(sessions: Sequence[Session]) -> str:
 
 def _file_metadata(model: LoadedModel) -> dict[str, Any]:
     read = model.version.format.metadata
+    if read is None:
+        return {}
     try:
-        metadata = read(model.source.path) if read is not None else None
+        metadata = read(model.source.path)
     except DamagedFileError as error:
         return {"problem": str(error)}
     if metadata is None:
@@ -209,13 +216,11 @@ def _file_metadata(model: LoadedModel) -> dict[str, Any]:
 
 
 def _tensor(tensor: TensorMetadata) -> dict[str, Any]:
-    normalization = tensor.normalization
-    facts: dict[str, Any] = {
-        "name": tensor.name,
-        "description": tensor.description,
-        "content": tensor.content.kind if tensor.content is not None else "",
-        "mean": list(normalization.mean) if normalization is not None else [],
-        "std": list(normalization.std) if normalization is not None else [],
-        "files": [file.name for file in tensor.associated_files],
-    }
+    facts: dict[str, Any] = {"name": tensor.name, "description": tensor.description}
+    if tensor.content is not None:
+        facts["content"] = tensor.content.kind
+    if tensor.normalization is not None:
+        facts["mean"] = list(tensor.normalization.mean)
+        facts["std"] = list(tensor.normalization.std)
+    facts["files"] = [file.name for file in tensor.associated_files]
     return _without_empty(facts)

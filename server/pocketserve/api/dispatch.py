@@ -32,10 +32,12 @@ from pocketserve_wire import ApiError, ErrorCode, strict_json
 log = logging.getLogger(__name__)
 
 REMEMBERED = 256
-"""Paths whose route is cached."""
+"""Number of paths whose route is cached."""
 
 LONGEST_REMEMBERED = 512
-"""Characters of such a path: long ones, perhaps from strangers, must not fill the memory."""
+"""Characters of such a path.
+
+Long ones, perhaps of unauthenticated clients, must not fill the memory."""
 
 _METHOD = re.compile(r"[A-Z]{1,16}")
 
@@ -89,11 +91,9 @@ def match(method: str, path: str) -> Target:
         ApiError: NOT_FOUND.
         MethodNotAllowedError: the path is known, but not with this method.
     """
-    return (
-        _match_cached(method, path)
-        if len(path) <= LONGEST_REMEMBERED
-        else _match(method, path)
-    )
+    if len(path) > LONGEST_REMEMBERED:
+        return _match(method, path)
+    return _match_cached(method, path)
 
 
 def _match(method: str, path: str) -> Target:
@@ -106,13 +106,15 @@ def _match(method: str, path: str) -> Target:
             ErrorCode.NOT_FOUND,
             "Not Found: no such path; GET /openapi.json lists all of them",
         )
+    is_head = method == "HEAD"
+    route_method = "GET" if is_head else method
     for route, values in candidates:
-        if route.method == ("GET" if method == "HEAD" else method):
-            return Target(route, values, head=method == "HEAD")
+        if route.method == route_method:
+            return Target(route, values, is_head)
     allowed = {route.method for route, _ in candidates}
-    raise MethodNotAllowedError(
-        method, tuple(sorted(allowed | ({"HEAD"} if "GET" in allowed else set())))
-    )
+    if "GET" in allowed:
+        allowed.add("HEAD")
+    raise MethodNotAllowedError(method, tuple(sorted(allowed)))
 
 
 _match_cached = lru_cache(REMEMBERED)(_match)
@@ -120,13 +122,18 @@ _match_cached = lru_cache(REMEMBERED)(_match)
 
 def _candidates(path: str) -> list[tuple[Route, dict[str, str]]]:
     segments = path.split("/")
-    matches = [
-        (route, _values(parts, segments))
-        for route, parts in _PATTERNS.get(len(segments), ())
-    ]
-    candidates = [(route, values) for route, values in matches if values is not None]
+    literal: list[tuple[Route, dict[str, str]]] = []
+    others: list[tuple[Route, dict[str, str]]] = []
+    for route, parts in _PATTERNS.get(len(segments), ()):
+        values = _values(parts, segments)
+        if values is None:
+            continue
+        if values:
+            others.append((route, values))
+        else:
+            literal.append((route, values))
     # No model can be called as a literal segment.
-    return [(route, values) for route, values in candidates if not values] or candidates
+    return literal or others
 
 
 def _values(parts: list[PathPart], segments: list[str]) -> dict[str, str] | None:
@@ -156,8 +163,10 @@ def _patterns() -> dict[int, list[tuple[Route, list[PathPart]]]]:
     """
     table: dict[int, list[tuple[Route, list[PathPart]]]] = {}
     for route in ROUTES:
-        segments = [segment.rpartition("}") for segment in route.pattern.split("/")]
-        parts = [(name.removeprefix("{"), literal) for name, _, literal in segments]
+        parts: list[PathPart] = []
+        for segment in route.pattern.split("/"):
+            name, _, literal = segment.rpartition("}")
+            parts.append((name.removeprefix("{"), literal))
         table.setdefault(len(parts), []).append((route, parts))
     return table
 

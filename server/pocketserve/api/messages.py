@@ -16,7 +16,6 @@ from pocketserve.inference.payload import Payload
 from pocketserve_wire import ApiError, ErrorCode, strict_json
 
 if TYPE_CHECKING:
-    from pocketserve.engine.lifecycle.state import VersionRecord
     from pocketserve.service import Service
 
 JSON = "application/json"
@@ -178,26 +177,28 @@ def inference_call(
     *,
     version: str | None = None,
     explain: Callable[[ApiError], ApiError] | None = None,
-    record: VersionRecord | None = None,
 ) -> InferenceCall:
     """Return the call of a request.
 
     Args:
         parameters: the protocol's, which say how it waits.
         version: by default the path's.
-        respond, explain, record: see
-            :class:`~pocketserve.inference.call.InferenceCall`.
+        respond, explain: see :class:`~pocketserve.inference.call.InferenceCall`.
 
     Raises:
         ApiError: INVALID_PARAMETER.
     """
-    path, deadline, cancellation = request.path, request.deadline, request.cancellation
     options = service.request_options(
-        parameters, deadline, cancellation, request.received, request.owner
+        parameters,
+        request.deadline,
+        request.cancellation,
+        request.received,
+        request.owner,
     )
-    version = path.get("version") if version is None else version
+    if version is None:
+        version = request.path.get("version")
     return InferenceCall(
-        path["model"],
+        request.path["model"],
         version,
         payload,
         options,
@@ -205,7 +206,6 @@ def inference_call(
         respond,
         explain,
         request.keeps_thread,
-        record,
     )
 
 
@@ -243,16 +243,17 @@ SEQUENCE_QUERY = ("sequence_id", "sequence_start", "sequence_end")
 
 def sequence_parameters(request: ApiRequest) -> dict[str, Any]:
     """Return the query's sequence parameters, unchecked."""
-    values: dict[str, Any] = {
-        name: request.query[name] for name in SEQUENCE_QUERY if name in request.query
-    }
-    values |= {
-        name: FLAGS[text]
-        for name, text in values.items()
-        if text in FLAGS and name != "sequence_id"
-    }
-    if re.fullmatch(r"[0-9]{1,20}", values.get("sequence_id", "")):
-        values["sequence_id"] = int(values["sequence_id"])
+    values: dict[str, Any] = {}
+    for name in SEQUENCE_QUERY:
+        text = request.query.get(name)
+        if text is None:
+            continue
+        values[name] = text
+        if name == "sequence_id":
+            if re.fullmatch(r"[0-9]{1,20}", text):
+                values[name] = int(text)
+        elif text in FLAGS:
+            values[name] = FLAGS[text]
     return values
 
 

@@ -226,27 +226,28 @@ def _answer(body: oip.EncodedBody) -> ApiResponse:
 
 def statistics(service: Service, request: ApiRequest) -> ApiResponse:
     """Counters of one version, of all versions of a model, or of everything."""
-    name = request.path.get("model")
-    if name is None:
-        statuses = [status for status in service.statuses() if status.version]
-    elif "version" in request.path:
-        statuses = [service.status(name, request.path["version"])]
-    else:
-        statuses = [
-            status
-            for status in service.model_statuses(service.entry(name))
-            if status.version
-        ]
-        used = [
-            status
-            for status in statuses
-            if service.engine.statistics(name, status.version).last_inference_ms
-        ]
-        # Clients of a single-version server expect one entry: versions that never ran are left out.
-        statuses = used or [service.status(name, None)]
+    statuses = _statuses(service, request)
     entries = [_statistics_entry(service, status) for status in statuses]
-    worker = {} if service.replica is None else {"worker": service.replica.name}
-    return json_response({"model_stats": entries, **worker})
+    content: dict[str, Any] = {"model_stats": entries}
+    if service.replica is not None:
+        content["worker"] = service.replica.name
+    return json_response(content)
+
+
+def _statuses(service: Service, request: ApiRequest) -> list[ModelStatus]:
+    """Return the versions whose statistics are requested."""
+    name = request.path.get("model")
+    if name is not None and "version" in request.path:
+        return [service.status(name, request.path["version"])]
+    if name is None:
+        return [status for status in service.statuses() if status.version]
+    # Clients of a single-version server expect one entry: omit versions that never ran.
+    used = []
+    for status in service.model_statuses(service.entry(name)):
+        statistics = service.engine.statistics(name, status.version)
+        if status.version and statistics.last_inference_ms:
+            used.append(status)
+    return used or [service.status(name, None)]
 
 
 def repository_index(service: Service, request: ApiRequest) -> ApiResponse:
@@ -254,52 +255,59 @@ def repository_index(service: Service, request: ApiRequest) -> ApiResponse:
     only_ready = _body_flag(request, "ready")
     entries = []
     for status in service.statuses(rescan=True):
-        if only_ready and not status.ready:
-            continue
-        state = _INDEX_STATES.get(status.state, "UNAVAILABLE")
-        # Triton and MLServer always have a reason, and their clients count on it.
-        entry = {
-            "name": status.model,
-            "version": status.version,
-            "state": state,
-            "reason": status.reason,
-        }
-        entries.append(entry | _listing(service, status))
-    for name in () if only_ready else service.repository.models().misnamed:
-        name_text = name.encode(
-            "utf-8", "replace"
-        ).decode()  # a file's name need not be UTF-8, JSON must
-        entries.append(
-            {
-                "name": name_text,
-                "version": "",
-                "state": "UNAVAILABLE",
-                "reason": name_fault(name_text),
-            }
-        )
+        if status.ready or not only_ready:
+            entries.append(_index_entry(service, status))
+    if not only_ready:
+        for name in service.repository.models().misnamed:
+            entries.append(_misnamed_entry(name))
     return json_response(entries)
 
 
+def _index_entry(service: Service, status: ModelStatus) -> dict[str, Any]:
+    # Triton and MLServer always have a reason, and their clients rely on it.
+    entry = {
+        "name": status.model,
+        "version": status.version,
+        "state": _INDEX_STATES.get(status.state, "UNAVAILABLE"),
+        "reason": status.reason,
+    }
+    return entry | _listing(service, status)
+
+
+def _misnamed_entry(name: str) -> dict[str, Any]:
+    # A file's name may not be UTF-8, but JSON must be.
+    text = name.encode("utf-8", "replace").decode()
+    return {
+        "name": text,
+        "version": "",
+        "state": "UNAVAILABLE",
+        "reason": name_fault(text),
+    }
+
+
 def _listing(service: Service, status: ModelStatus) -> dict[str, Any]:
-    """Return a version's further entries in the index."""
+    """Return a version's further entries in the index.
+
+    There are none for a version without files.
+    """
     model = service.repository.models().get(status.model)
     version = model.versions.get(status.version) if model is not None else None
     if model is None or version is None:
         return {}
+    entry: dict[str, Any] = {}
+    if service.replica is not None:
+        entry["worker"] = service.replica.name
     running = service.engine.running(status.model, status.version)
-    snapshot = running.model.snapshot if running is not None else None
-    worker = {} if service.replica is None else {"worker": service.replica.name}
-    return {
-        **worker,
-        **({} if snapshot is None else {"sha256": snapshot.digest}),
-        "default": version.name == service.default_of(model),
-        "loaded": running is not None,
-        "file_bytes": file_bytes(version),
-        "task": (
-            running.model.task.name if running is not None else model.manifest.task
-        )
-        or "",
-    }
+    task = model.manifest.task
+    if running is not None:
+        task = running.model.task.name
+        if running.model.snapshot is not None:
+            entry["sha256"] = running.model.snapshot.digest
+    entry["default"] = version.name == service.default_of(model)
+    entry["loaded"] = running is not None
+    entry["file_bytes"] = file_bytes(version)
+    entry["task"] = task or ""
+    return entry
 
 
 def repository_load(service: Service, request: ApiRequest) -> ApiResponse:

@@ -92,10 +92,10 @@ def _hexadecimal(request: ApiRequest, **lengths: int) -> dict[str, bytes]:
         raise bad_request(f"the body must be a JSON object with {', '.join(lengths)}")
     for name, length in lengths.items():
         text = document[name]
-        if not isinstance(text, str) or not re.fullmatch(
-            rf"[0-9a-fA-F]{{{2 * length}}}", text
-        ):
+        digits = 2 * length
+        pattern = rf"[0-9a-fA-F]{{{digits}}}"
+        if not isinstance(text, str) or not re.fullmatch(pattern, text):
             raise bad_request(
-                f"{name} must be {length} bytes as {2 * length} hexadecimal digits"
+                f"{name} must be {length} bytes as {digits} hexadecimal digits"
             )
     return {name: bytes.fromhex(document[name]) for name in lengths}

@@ -60,16 +60,8 @@ def call_of(
     Raises:
         ApiError: for every fault of the request's form.
     """
-    body, content_type = request.body, request.content_type
-    parts: Sequence[FormPart] = ()
-    if content_type[: len(FORM)].lower() == FORM:
-        body, content_type = memoryview(b""), ""
-        parts = _read_form(request)
+    payload = _read_payload(request)
     query = request.query
-    if query:
-        refuse_unknown_query(request, *QUERY_NAMES)
-    hints, answer_options = parameters.hints_and_options(query, content_type)
-    sequence = sequence_parameters(request) if query else {}
     version = _version(request) if query else request.path.get("version")
     waiting = waiting_parameters(request) if query else {}
     options = service.request_options(
@@ -78,13 +70,28 @@ def call_of(
     return InferenceCall(
         request.path["model"],
         version,
-        RawPayload(body, answer_options, hints, sequence, parts),
+        payload,
         options,
         request.execute,
         respond,
         partial(_explain, service, request),
         request.keeps_thread,
     )
+
+
+def _read_payload(request: ApiRequest) -> RawPayload:
+    """Return the raw input, and move a form's parameters into the query."""
+    body, content_type = request.body, request.content_type
+    parts: Sequence[FormPart] = ()
+    if content_type[: len(FORM)].lower() == FORM:
+        body, content_type = memoryview(b""), ""
+        parts = _read_form(request)
+    query = request.query
+    if query:
+        refuse_unknown_query(request, *QUERY_NAMES)
+    hints, options = parameters.hints_and_options(query, content_type)
+    sequence = sequence_parameters(request) if query else {}
+    return RawPayload(body, options, hints, sequence, parts)
 
 
 def _read_form(request: ApiRequest) -> list[FormPart]:
@@ -182,18 +189,19 @@ def encoded_document(prediction: Prediction) -> bytes:
 def document(prediction: Prediction) -> dict[str, Any]:
     """Return the answer's content; times are in milliseconds."""
     timing = prediction.timing
-    phases = {
-        "queue": timing.queue_ns,
-        "pre": timing.input_ns,
-        "infer": timing.infer_ns,
-        "post": timing.output_ns,
-    }
-    return {
+    content = {
         "model": prediction.model,
         "version": prediction.version,
         "task": prediction.task,
         "predictions": prediction.predictions,
         **prediction.more,
-        **({"assumed": list(prediction.assumed)} if prediction.assumed else {}),
-        "timing_ms": {name: round(ns / 1e6, 3) for name, ns in phases.items()},
     }
+    if prediction.assumed:
+        content["assumed"] = list(prediction.assumed)
+    content["timing_ms"] = {
+        "queue": round(timing.queue_ns / 1e6, 3),
+        "pre": round(timing.input_ns / 1e6, 3),
+        "infer": round(timing.infer_ns / 1e6, 3),
+        "post": round(timing.output_ns / 1e6, 3),
+    }
+    return content

@@ -54,9 +54,9 @@ def rerank(service: Service, request: ApiRequest) -> InferenceCall:
             "'query' is too long for so many documents: it is paired with each of them"
         )
     service.require(query.model, None)
-    pairs = [
-        {"text": query.query, "text_pair": document} for document in query.documents
-    ]
+    pairs = []
+    for document in query.documents:
+        pairs.append({"text": query.query, "text_pair": document})
     body = memoryview(strict_json.dumps(pairs))
     every_score = AnswerOptions(top_k=2, threshold=float("-inf"))
     payload = RawPayload(body, every_score, Hints(JSON, {"usage": True}))
@@ -125,12 +125,7 @@ def _document(entry: Any) -> str:
 def _respond(query: _Query, prediction: Prediction) -> ApiResponse:
     scores = _scores(prediction, len(query.documents))
     order = sorted(range(len(scores)), key=lambda index: (-scores[index], index))
-    results = []
-    for index in order[: query.top_n]:
-        result: dict[str, Any] = {"index": index, "relevance_score": scores[index]}
-        if query.return_documents:
-            result["document"] = {"text": query.documents[index]}
-        results.append(result)
+    results = [_result(query, scores, index) for index in order[: query.top_n]]
     tokens = prediction.more.get("tokens", 0)
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     return json_response(
@@ -141,6 +136,13 @@ def _respond(query: _Query, prediction: Prediction) -> ApiResponse:
             "usage": usage,
         }
     )
+
+
+def _result(query: _Query, scores: Sequence[float], index: int) -> dict[str, Any]:
+    result: dict[str, Any] = {"index": index, "relevance_score": scores[index]}
+    if query.return_documents:
+        result["document"] = {"text": query.documents[index]}
+    return result
 
 
 def _scores(prediction: Prediction, count: int) -> list[float]:

@@ -36,7 +36,7 @@ from pocketserve.service import ModelStatus, Service
 from pocketserve.tasks import parameters
 from pocketserve.tasks.arrays import nested
 from pocketserve.tasks.base import Task
-from pocketserve.tensors import TensorSpec, to_array
+from pocketserve.tensors import Array, TensorSpec, to_array
 from pocketserve_wire import DATATYPES, ApiError, ErrorCode, Tensor, oip, strict_json
 from pocketserve_wire.oip_fields import bad_parameter, bad_request
 from pocketserve_wire.tensor import from_json_values, invalid
@@ -66,12 +66,8 @@ def model_status(service: Service, request: ApiRequest) -> ApiResponse:
     name = request.path["model"]
     version = request.path.get("version")
     if version is None:
-        entry = service.entry(name)
-        statuses = service.model_statuses(entry)
-        default = service.default_of(entry)
-        status = next(
-            (item for item in statuses if item.version == default), statuses[0]
-        )
+        statuses = service.model_statuses(service.entry(name))
+        status = _default_status(service, name, statuses)
     else:
         status = service.status(name, version)
         # OpenVINO's client asks for the default version as 0 and wants a number back.
@@ -87,6 +83,16 @@ def model_status(service: Service, request: ApiRequest) -> ApiResponse:
             "model_version_status": list(map(_version_status, statuses)),
         }
     )
+
+
+def _default_status(
+    service: Service, name: str, statuses: Sequence[ModelStatus]
+) -> ModelStatus:
+    default = service.default_of(service.entry(name))
+    for status in statuses:
+        if status.version == default:
+            return status
+    return statuses[0]
 
 
 def v1_model_metadata(service: Service, request: ApiRequest) -> ApiResponse:
@@ -135,6 +141,29 @@ class _Body(NamedTuple):
 def v1_predict(service: Service, request: ApiRequest) -> InferenceCall:
     """Row format (``instances``) or columnar format (``inputs``)."""
     service.require(request.path["model"], request.path.get("version"))
+    document = _read_document(request)
+    waiting = waiting_parameters(request)
+    model = _loaded_model(service, request, waiting)
+    body = _read_body(document, model)
+    bound = model.entry_points[body.signature][0]
+    media = media_of(model.task)
+    if body.signature is None and media and _is_media(body.values, bound):
+        names = [spec.name for spec in bound.specs]
+        return _predict_files(service, request, body, media, names)
+    decoded = oip.InferRequest()
+    if body.signature is not None:
+        decoded.parameters["signature_name"] = body.signature
+    is_narrowed = False
+    for tensor in _read_tensors(body, bound, model):
+        column = _as_column(tensor, bound.by_name[tensor.name][0])
+        decoded.inputs.append(column)
+        is_narrowed = is_narrowed or column is not tensor
+    payload = TensorPayload(decoded, row_by_row=body.is_rows)
+    respond = partial(_respond, body.is_rows, is_narrowed)
+    return inference_call(service, request, payload, waiting, respond)
+
+
+def _read_document(request: ApiRequest) -> dict[str, Any]:
     if request.content_type.startswith("application/cloudevents"):
         raise ApiError(
             ErrorCode.NOT_IMPLEMENTED,
@@ -146,27 +175,7 @@ def v1_predict(service: Service, request: ApiRequest) -> InferenceCall:
         raise bad_request(
             f"signature_name must be a string, not {strict_json.json_type(signature)}"
         )
-    waiting = waiting_parameters(request)
-    model = _loaded_model(service, request, waiting)
-    body = _read_body(document, signature, model)
-    bound = model.entry_points[body.signature][0]
-    media = media_of(model.task)
-    if body.signature is None and media and _is_media(body.values, bound):
-        names = [spec.name for spec in bound.specs]
-        return _predict_files(service, request, body, media, names)
-    tensors = _read_tensors(body, bound, model)
-    columns: list[Tensor] = []
-    is_narrowed = False
-    for tensor in tensors:
-        column = _as_column(tensor, bound.by_name[tensor.name][0])
-        columns.append(column)
-        is_narrowed = is_narrowed or column is not tensor
-    decoded = oip.InferRequest(inputs=columns)
-    if body.signature is not None:
-        decoded.parameters["signature_name"] = body.signature
-    payload = TensorPayload(decoded, row_by_row=body.is_rows)
-    respond = partial(_respond, body.is_rows, is_narrowed)
-    return inference_call(service, request, payload, waiting, respond)
+    return document
 
 
 def _loaded_model(
@@ -181,13 +190,14 @@ def _loaded_model(
         return handle.model
 
 
-def _read_body(document: dict[str, Any], signature: str, model: LoadedModel) -> _Body:
+def _read_body(document: dict[str, Any], model: LoadedModel) -> _Body:
     """Return the body's values and format.
 
     Raises:
         ApiError: INVALID_PARAMETER for an unknown signature; INVALID_REQUEST unless
             there is exactly one of ``instances`` and ``inputs``.
     """
+    signature = document.get("signature_name", DEFAULT_SIGNATURE)
     key = None if signature in ("", DEFAULT_SIGNATURE) else signature
     if key not in model.entry_points:
         raise bad_parameter(
@@ -284,25 +294,25 @@ def _by_feature(values: Any, rows: bool, bound: Bindings, task: Task) -> Any:
 
 
 def _respond(rows: bool, narrowed: bool, response: oip.InferResponse) -> ApiResponse:
-    tensors = [
-        _without_column(tensor) if narrowed else tensor for tensor in response.outputs
-    ]
-    outputs = {tensor.name: _to_values(tensor) for tensor in tensors}
+    tensors: list[Tensor] = []
+    outputs: dict[str, Any] = {}
+    for tensor in response.outputs:
+        if narrowed:
+            tensor = _without_column(tensor)
+        tensors.append(tensor)
+        outputs[tensor.name] = _to_values(tensor)
+    answer: dict[str, Any] = {"outputs": outputs}
     if rows:
-        answer: dict[str, Any] = {"predictions": _as_rows(outputs, tensors)}
-    else:
-        answer = {
-            "outputs": next(iter(outputs.values())) if len(outputs) == 1 else outputs
-        }
+        answer = {"predictions": _as_rows(outputs, tensors)}
+    elif len(outputs) == 1:
+        answer = {"outputs": next(iter(outputs.values()))}
     return ApiResponse(chunks=[strict_json.dumps(answer)], compressible=True)
 
 
 def _version_status(status: ModelStatus) -> dict[str, Any]:
-    state, code, message = (
-        ("AVAILABLE", "OK", "")
-        if status.ready
-        else ("END", "UNAVAILABLE", status.reason)
-    )
+    state, code, message = "AVAILABLE", "OK", ""
+    if not status.ready:
+        state, code, message = "END", "UNAVAILABLE", status.reason
     return {
         "version": status.version,
         "state": state,
@@ -374,16 +384,16 @@ def _from_inputs(
     inputs: Any, bound: Bindings, required: Sequence[TensorSpec]
 ) -> list[Tensor]:
     if _is_named(inputs):
-        missing = [spec.name for spec in required if spec.name not in inputs]
-        if missing:
-            raise bad_request(
-                f"inputs lacks {missing[0]!r}; the model takes {bound.names()}"
-            )
-        return [
-            _column(spec, inputs[spec.name])
-            for spec in bound.specs
-            if spec.name in inputs
-        ]
+        for spec in required:
+            if spec.name not in inputs:
+                raise bad_request(
+                    f"inputs lacks {spec.name!r}; the model takes {bound.names()}"
+                )
+        tensors = []
+        for spec in bound.specs:
+            if spec.name in inputs:
+                tensors.append(_column(spec, inputs[spec.name]))
+        return tensors
     if len(required) != 1:
         raise bad_request(f"inputs must be an object with {bound.names()}")
     return [_column(required[0], inputs)]
@@ -463,17 +473,26 @@ def _to_values(tensor: Tensor) -> Any:
     array = to_array(tensor)
     flat = array.reshape(-1)
     if array.dtype == object:
-        texts = np.empty(array.size, dtype=object)
-        for index, element in enumerate(flat.tolist()):
-            texts[index] = _encode_text(element, tensor.name)
-        return texts.reshape(array.shape).tolist()
+        return _texts(flat, tensor.name).reshape(array.shape).tolist()
     if array.dtype == np.float32:
-        exact = np.empty(array.size)
-        for start in range(0, array.size, STEP):
-            part = slice(start, start + STEP)
-            exact[part] = flat[part].astype("U32").astype(np.float64)
-        return exact.reshape(array.shape).tolist()
+        return _exact(flat).reshape(array.shape).tolist()
     return array.tolist()
+
+
+def _texts(elements: Array, name: str) -> Array:
+    texts = np.empty(elements.size, dtype=object)
+    for index, element in enumerate(elements.tolist()):
+        texts[index] = _encode_text(element, name)
+    return texts
+
+
+def _exact(values: Array) -> Array:
+    """Return FP32 as the FP64 that is printed with the fewest digits."""
+    exact = np.empty(values.size)
+    for start in range(0, values.size, STEP):
+        part = slice(start, start + STEP)
+        exact[part] = values[part].astype("U32").astype(np.float64)
+    return exact
 
 
 def _encode_text(element: bytes, name: str) -> Any:
@@ -491,7 +510,7 @@ def _as_rows(outputs: dict[str, Any], tensors: list[Tensor]) -> list[Any]:
     if len(outputs) == 1:
         rows: list[Any] = next(iter(outputs.values()))
         return rows
-    return [
-        dict(zip(outputs, row, strict=True))
-        for row in zip(*outputs.values(), strict=True)
-    ]
+    objects = []
+    for values in zip(*outputs.values(), strict=True):
+        objects.append(dict(zip(outputs, values, strict=True)))
+    return objects
