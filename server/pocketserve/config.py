@@ -408,15 +408,12 @@ def unknown_variables(environ: Mapping[str, str] = os.environ) -> dict[str, list
     """Return unknown setting variables, with likely intended names."""
     names = OTHER_VARIABLES | {variable_of(name) for name in SETTINGS}
     short = sorted(name.removeprefix(PREFIX) for name in names)
-    unknown = sorted(
-        name
-        for name in environ
-        if name.upper().startswith(PREFIX) and name not in names
-    )
-    return {
-        name: [PREFIX + close for close in near(name[len(PREFIX) :].upper(), short)]
-        for name in unknown
-    }
+    unknown: dict[str, list[str]] = {}
+    for name in sorted(environ):
+        if name.upper().startswith(PREFIX) and name not in names:
+            similar = near(name[len(PREFIX) :].upper(), short)
+            unknown[name] = [PREFIX + each for each in similar]
+    return unknown
 
 
 def parse_bytes(text: str) -> int:

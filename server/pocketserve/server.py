@@ -82,10 +82,10 @@ def serve(config: Config, on_ready: Callable[[Endpoints], None] | None = None) -
 
 
 class _Server:
-    """The parts of a server, from when it listens.
+    """The parts of a listening server.
 
     Attributes:
-        unfinished: whether requests or loads were still running when the drain time was over.
+        unfinished: whether requests or loads were still running after the drain time.
     """
 
     def __init__(
@@ -96,31 +96,18 @@ class _Server:
         token = ensure_token(config.token_file) if config.auth else None
         self._service = open_service(config, token)
         apps = AppTokens(path_of(config.token_file)) if config.auth else None
-        guard = Guard(
-            token,
-            config.allowed_hosts,
-            apps,
-            self._service.pages,
-            config.allowed_origins,
-        )
         try:
-            app = create_server_app(self._service, guard)
-            self._http = HttpServer(app, config, guard, traffic=self._service.traffic)
-            self._sockets = (
-                SocketServer(self._service, token, apps=apps) if config.socket else None
-            )
+            self._listen(token, apps)
         except PortTakenError as error:
             raise _by_another_server(error, config.state_dir) from None
         http = Address(self._http.host, self._http.port)
-        self._endpoints = Endpoints(
-            http,
-            Address(self._sockets.host, self._sockets.port) if self._sockets else None,
-        )
+        socket_address = None
+        if self._sockets is not None:
+            socket_address = Address(self._sockets.host, self._sockets.port)
+        self._endpoints = Endpoints(http, socket_address)
         self._service.page_url = f"http://{http.on_this_device()}/"
         _warn_of_killed(config.state_dir)
-        ports = tuple(
-            address.port for address in self._endpoints if address is not None
-        )
+        ports = tuple(address.port for address in self._endpoints if address)
         self._run_lock = RunLock(
             config.state_dir, ports, str(http), str(config.models_dir.absolute())
         )
@@ -132,6 +119,22 @@ class _Server:
         self._fault: Exception | None = None
         self._announcing = threading.Lock()  # guards both:
         self._closed = self._announced = False
+
+    def _listen(self, token: str | None, apps: AppTokens | None) -> None:
+        """Bind the ports.
+
+        Raises:
+            PortTakenError: an address cannot be bound.
+        """
+        config, service = self._config, self._service
+        guard = Guard(
+            token, config.allowed_hosts, apps, service.pages, config.allowed_origins
+        )
+        app = create_server_app(service, guard)
+        self._http = HttpServer(app, config, guard, traffic=service.traffic)
+        self._sockets: SocketServer | None = None
+        if config.socket:
+            self._sockets = SocketServer(service, token, apps=apps)
 
     def run(self) -> None:
         """Serve until drained; raise StartError for ``load`` failures."""
@@ -309,7 +312,7 @@ def _install_signals(
 
     Return a function that restores the handlers.
 
-    The thread is there from the start: when the signal comes the system may have none left.
+    The thread starts now: when a signal comes, the system may have no threads left.
     """
     count = 0
     requested = threading.Event()
@@ -322,22 +325,21 @@ def _install_signals(
     def handle(number: int, frame: FrameType | None) -> None:
         nonlocal count
         count += 1
-        if (
-            count > 1 and number != signal.SIGHUP
-        ):  # the terminal says that, and then its shell
+        # A closing terminal sends SIGHUP, and so does its shell.
+        if count > 1 and number != signal.SIGHUP:
             sys.stderr.write("ended at once\n")
             os._exit(1)
         requested.set()
 
-    threading.Thread(
+    thread = threading.Thread(
         target=end_when_requested, name="pocketserve-drain", daemon=True
-    ).start()
-    # A signal that comes just before the I/O loop falls asleep would be noticed when it wakes; this wakes it.
+    )
+    thread.start()
+    # A signal just before the I/O loop falls asleep must wake it.
     signal.set_wakeup_fd(wakeup_descriptor, warn_on_full_buffer=False)
     numbers = [signal.SIGTERM, signal.SIGINT]
-    if (
-        signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
-    ):  # a terminal that closes, unless nohup says otherwise
+    # A closing terminal ends the server, unless nohup ignores the signal.
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         numbers.append(signal.SIGHUP)
     previous = {number: signal.signal(number, handle) for number in numbers}
 

@@ -58,6 +58,10 @@ EXTENSIONS = (
 )
 FREE_THREADS = 4
 CLOSE_S = 1.0  # for loads in the background to end
+STATE_REASONS = {State.ON_DEMAND: "loads on first use", State.STOPPED: "unloaded"}
+
+
+_Targets = tuple[object, dict[tuple[str, str | None], VersionRecord]]
 
 
 class ModelStatus(NamedTuple):
@@ -78,8 +82,8 @@ class Service:
 
     Args:
         config: the settings.
-        token: what pairing hands over; None when no token is asked for.
-        replica: which of several workers it is; None for a server of one process.
+        token: the token that pairing hands over; None if none is required.
+        replica: identity of this worker; None for a server of one process.
     """
 
     def __init__(
@@ -94,9 +98,8 @@ class Service:
         self.request_options = functools.partial(
             read_options, longest_wait=config.request_timeout
         )
-        self.page_url = (
-            f"http://{LOOPBACK}:{config.http_port}/"  # until the server knows its port
-        )
+        # The server replaces it once its port is known.
+        self.page_url = f"http://{LOOPBACK}:{config.http_port}/"
         self.repository = Repository(config.models_dir)
         self._watch: FolderWatch | None = None
         self.quarantine = _open_quarantine(config, state_dir)
@@ -116,15 +119,13 @@ class Service:
             self.repository, self.engine, self._resolve, config.request_timeout
         )
         # Records by model and version name, valid for one index of the repository.
-        self._targets: tuple[object, dict[tuple[str, str | None], VersionRecord]] = (
-            None,
-            {},
-        )
+        self._targets: _Targets = (None, {})
         self._unloaded_models: UnloadedModels | None = None
         self._noting = threading.Lock()
-        # Some threads stay free to answer health checks and refusals, however many models are busy or loading.
+        # Some threads stay free for health checks and rejections, even if all models
+        # are busy or loading.
         self._request_slots = Semaphore(max(1, config.worker_threads - FREE_THREADS))
-        self.starting = False  # whether the models of --load are still on their way
+        self.starting = False  # whether the models of --load are still being loaded
         self._draining = False
         self._idle = threading.Condition()
 
@@ -200,14 +201,14 @@ class Service:
 
     def server_metadata(self) -> dict[str, Any]:
         """Return name, version, extensions, and why power is low."""
-        metadata = {
+        metadata: dict[str, Any] = {
             "name": self.config.server_name,
             "version": __version__,
             "extensions": list(EXTENSIONS),
         }
-        return metadata | (
-            {"low_power": self.power.describe()} if self.power.low else {}
-        )
+        if self.power.low:
+            metadata["low_power"] = self.power.describe()
+        return metadata
 
     def model_names(self) -> list[str]:
         """Every model of the folder."""
@@ -264,22 +265,17 @@ class Service:
 
     def note(self, entry: ModelEntry, version: str) -> str:
         """Return why newer files or versions are not served yet, if so."""
-        reason = (
-            self._status(entry, entry.versions[version]).reason
-            if version in entry.versions
-            else ""
-        )
-        if reason.startswith(SERVES_ON):
-            return reason
+        if version in entry.versions:
+            reason = self._status(entry, entry.versions[version]).reason
+            if reason.startswith(SERVES_ON):
+                return reason
         if version != entry.default_version:
             return ""
-        better = [
-            self._status(entry, entry.versions[name])
-            for name in better_than_default(entry)
-        ]
-        return "; ".join(
-            f"version {status.version}: {status.reason}" for status in better
-        )
+        reasons = []
+        for name in better_than_default(entry):
+            status = self._status(entry, entry.versions[name])
+            reasons.append(f"version {status.version}: {status.reason}")
+        return "; ".join(reasons)
 
     @contextmanager
     def running(
@@ -603,42 +599,32 @@ class Service:
         return entry, self.repository.version(entry, version)
 
     def _status(self, entry: ModelEntry, version: VersionEntry) -> ModelStatus:
-        state = self.engine.state(entry.name, version.name)
-        running = self.engine.running(entry.name, version.name)
-        reason = (
-            self.engine.failure(entry.name, version.name)
-            or version.problem
-            or entry.problem
-        )
-        if (
-            reason is None
-            and version.name in entry.withheld
-            and version.name != entry.default_version
-        ):
-            return ModelStatus(
-                entry.name,
-                version.name,
-                State.FAILED,
-                False,
-                entry.withheld[version.name],
-            )
-        if reason is None and state is State.ON_DEMAND:
-            reason = (
-                missing_framework(version.format)
-                or self._refusal_reason(entry, version)
-                or file_fault(version)
-            )
-            state = State.FAILED if reason else state
-        if version.problem is not None and running is None:
+        name = version.name
+        state = self.engine.state(entry.name, name)
+        is_loaded = self.engine.running(entry.name, name) is not None
+        fault = self.engine.failure(entry.name, name) or version.problem
+        fault = fault or entry.problem
+        is_withheld = name in entry.withheld and name != entry.default_version
+        if fault is None and is_withheld:
+            reason = entry.withheld[name]
+            return ModelStatus(entry.name, name, State.FAILED, False, reason)
+        if fault is None and state is State.ON_DEMAND:
+            fault = self._known_fault(entry, version)
+            if fault:
+                state = State.FAILED
+        if version.problem is not None and not is_loaded:
             state = State.FAILED
-        # One that is being loaded anew serves on.
-        ready = state in (State.READY, State.ON_DEMAND) or running is not None
-        return ModelStatus(
-            entry.name,
-            version.name,
-            state,
-            ready,
-            self._reason(entry, version, state, reason),
+        # A version that is being reloaded serves on.
+        ready = is_loaded or state in (State.READY, State.ON_DEMAND)
+        reason = self._reason(entry, version, state, fault)
+        return ModelStatus(entry.name, name, state, ready, reason)
+
+    def _known_fault(self, entry: ModelEntry, version: VersionEntry) -> str | None:
+        """Return why a version that was never loaded cannot be, if known."""
+        return (
+            missing_framework(version.format)
+            or self._refusal_reason(entry, version)
+            or file_fault(version)
         )
 
     def _reason(
@@ -652,14 +638,12 @@ class Service:
             return self._pending_reason(entry, version, fault)
         if fault is not None:
             return fault
-        return {State.ON_DEMAND: "loads on first use", State.STOPPED: "unloaded"}.get(
-            state, ""
-        )
+        return STATE_REASONS.get(state, "")
 
     def _is_pending(self, entry: ModelEntry, version: VersionEntry) -> bool:
-        return self.repository.has_default(
-            entry.name
-        ) and version.name in better_than_default(entry)
+        if not self.repository.has_default(entry.name):
+            return False
+        return version.name in better_than_default(entry)
 
     def _pending_reason(
         self, entry: ModelEntry, version: VersionEntry, fault: str | None
@@ -667,18 +651,17 @@ class Service:
         former = f"version {entry.default_version} answers requests that name none"
         if fault is not None:
             return f"{fault}; {former}"
-        return f"{PENDING}{self._delayed(version, 'it is loaded in the background', entry)}; {former} until then"
+        loading = self._delayed(version, "it is loaded in the background", entry)
+        return f"{PENDING}{loading}; {former} until then"
 
     def _delayed(self, version: VersionEntry, text: str, entry: ModelEntry) -> str:
         delay = self.updates.delay_of(entry.name, version.name)
         return f"{text} ({delay})" if delay else text
 
     def _refusal_reason(self, entry: ModelEntry, version: VersionEntry) -> str | None:
-        quarantined = (
-            self.quarantine.known_reason(entry, version)
-            if self.quarantine is not None
-            else None
-        )
+        quarantined = None
+        if self.quarantine is not None:
+            quarantined = self.quarantine.known_reason(entry, version)
         return self.trust.known_reason(entry, version) or quarantined
 
     def _deadline(self) -> float:

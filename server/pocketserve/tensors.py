@@ -48,13 +48,13 @@ class TensorSpec(NamedTuple):
     """An input or output of a model.
 
     Attributes:
-        shape: -1 stands for a dimension that the caller chooses.
-        quantization: set when the stored integers stand for real numbers.
-        aliases: other names that mean the same tensor, such as a signature's.
-        open: the file tells neither datatype nor rank (TorchScript): whatever comes is passed on, and datatype and
-            shape are only a guess to show.
-        batch: what the file calls the free first dimension, empty where it does not say: inputs with one name for it
-            have as many rows each.
+        shape: -1 stands for a dimension of any size.
+        quantization: set if the stored integers stand for real numbers.
+        aliases: other names of the tensor, such as a signature's.
+        open: the file has neither datatype nor rank (TorchScript): any tensor is passed
+            on, and datatype and shape are a guess for display.
+        batch: the file's name for the free first dimension, empty if it has none.
+            Inputs with the same name have the same number of rows.
     """
 
     name: str
@@ -115,20 +115,20 @@ def to_tensor(name: str, array: Array, datatype: str | None = None) -> Tensor:
     dtype = array.dtype
     kind = datatype or _BY_DTYPE.get(dtype) or datatype_of(dtype)
     if kind == "BYTES":
-        elements = [
-            item if isinstance(item, bytes) else str(item).encode()
-            for item in array.reshape(-1).tolist()
-        ]
-        return Tensor(name, kind, array.shape, elements)
+        return Tensor(name, kind, array.shape, _elements(array))
     memory = plain_memory(array)
     if memory is None:
-        memory = (
-            np.ascontiguousarray(array, dtype=DATATYPES[kind].typestr)
-            .reshape(-1)
-            .view(np.uint8)
-            .data
-        )
+        plain = np.ascontiguousarray(array, dtype=DATATYPES[kind].typestr)
+        memory = plain.reshape(-1).view(np.uint8).data
     return Tensor(name, kind, array.shape, memory)
+
+
+def _elements(array: Array) -> list[bytes]:
+    """Return the elements of a BYTES array."""
+    elements: list[bytes] = []
+    for item in array.reshape(-1).tolist():
+        elements.append(item if isinstance(item, bytes) else str(item).encode())
+    return elements
 
 
 def plain_memory(array: Array) -> memoryview | None:
@@ -139,12 +139,12 @@ def plain_memory(array: Array) -> memoryview | None:
 
 
 def check_against(spec: TensorSpec, tensor: Tensor, *, rows_free: bool = False) -> None:
-    """Refuse a tensor that the model cannot take.
+    """Raise if a tensor does not fit the model.
 
-    A quantised input may also be sent as FP32; the caller quantises it.
+    A quantized input may also be sent as FP32; the calling code quantizes it.
 
     Raises:
-        ApiError: INVALID_TENSOR naming the input, what was expected and what came.
+        ApiError: INVALID_TENSOR with the input's name, the expected and actual values.
     """
     if spec.open:
         return
@@ -165,14 +165,11 @@ def zeros(spec: TensorSpec, size: int = 1) -> Array:
     """Return zeros (empty strings) in the shape of a spec.
 
     Args:
-        size: of free dimensions; a first one in front of others counts rows, of which there is one.
+        size: the size of free dimensions, except for the number of rows, which is 1.
     """
-    sizes = (
-        1 if at == 0 and len(spec.shape) > 1 else size for at in range(len(spec.shape))
-    )
-    shape = [
-        free if dim < 0 else dim for dim, free in zip(spec.shape, sizes, strict=True)
-    ]
+    shape = [size if dim < 0 else dim for dim in spec.shape]
+    if len(shape) > 1 and spec.shape[0] < 0:
+        shape[0] = 1  # rows
     if spec.datatype == "BYTES":
         return np.full(shape, b"", dtype=object)
     return np.zeros(shape, dtype=DATATYPES[spec.datatype].typestr)

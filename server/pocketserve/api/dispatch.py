@@ -123,17 +123,17 @@ _match_cached = lru_cache(REMEMBERED)(_match)
 def _candidates(path: str) -> list[tuple[Route, dict[str, str]]]:
     segments = path.split("/")
     literal: list[tuple[Route, dict[str, str]]] = []
-    others: list[tuple[Route, dict[str, str]]] = []
+    with_values: list[tuple[Route, dict[str, str]]] = []
     for route, parts in _PATTERNS.get(len(segments), ()):
         values = _values(parts, segments)
         if values is None:
             continue
         if values:
-            others.append((route, values))
+            with_values.append((route, values))
         else:
             literal.append((route, values))
     # No model can be called as a literal segment.
-    return literal or others
+    return literal or with_values
 
 
 def _values(parts: list[PathPart], segments: list[str]) -> dict[str, str] | None:

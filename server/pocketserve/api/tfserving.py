@@ -125,7 +125,7 @@ regress = not_offered(f":regress takes tf.Example features, {INSTEAD}")
 explain = not_offered(f"models are not explained here, {INSTEAD}")
 
 
-class _Body(NamedTuple):
+class _PredictBody(NamedTuple):
     """A predict request's body.
 
     Attributes:
@@ -190,7 +190,7 @@ def _loaded_model(
         return handle.model
 
 
-def _read_body(document: dict[str, Any], model: LoadedModel) -> _Body:
+def _read_body(document: dict[str, Any], model: LoadedModel) -> _PredictBody:
     """Return the body's values and format.
 
     Raises:
@@ -207,7 +207,7 @@ def _read_body(document: dict[str, Any], model: LoadedModel) -> _Body:
     if is_rows == ("inputs" in document):
         count = "both" if is_rows else "neither"
         raise bad_request(f"the body must have 'instances' or 'inputs', it has {count}")
-    return _Body(document["instances" if is_rows else "inputs"], is_rows, key)
+    return _PredictBody(document["instances" if is_rows else "inputs"], is_rows, key)
 
 
 def _is_media(values: Any, bound: Bindings) -> bool:
@@ -218,7 +218,9 @@ def _is_media(values: Any, bound: Bindings) -> bool:
     return _holds_text(values)
 
 
-def _read_tensors(body: _Body, bound: Bindings, model: LoadedModel) -> list[Tensor]:
+def _read_tensors(
+    body: _PredictBody, bound: Bindings, model: LoadedModel
+) -> list[Tensor]:
     values = body.values
     optional: Collection[str] = ()
     if body.signature is None:
@@ -233,7 +235,7 @@ def _read_tensors(body: _Body, bound: Bindings, model: LoadedModel) -> list[Tens
 def _predict_files(
     service: Service,
     request: ApiRequest,
-    body: _Body,
+    body: _PredictBody,
     media: str,
     names: list[str],
 ) -> InferenceCall:

@@ -86,15 +86,15 @@ def _find(
 def _merge(own: TensorSpec, declared: TensorSpec, direction: str) -> TensorSpec:
     """Return a model's spec with the manifest's name and fixed dimensions."""
     name = declared.name
+    declares = f"the manifest says {direction} {name!r}"
     if declared.datatype != own.datatype:
         raise ModelLoadError(
-            f"the manifest says {direction} {name!r} is {declared.datatype}, "
-            f"but the model has {own.datatype}"
+            f"{declares} is {declared.datatype}, but the model has {own.datatype}"
         )
     if not _fits(own.shape, declared.shape):
         raise ModelLoadError(
-            f"the manifest says {direction} {name!r} has shape "
-            f"{list(declared.shape)}, but the model has {list(own.shape)}"
+            f"{declares} has shape {list(declared.shape)}, "
+            f"but the model has {list(own.shape)}"
         )
     # A manifest may fix a dimension that the file leaves open, but not the reverse.
     shape = []

@@ -188,7 +188,7 @@ class Engine:
         close_all(closing)
 
     def reset(self, name: str, version: str) -> None:
-        """Let the next request load a stopped or failed version."""
+        """Allow the next request to load a stopped or failed version."""
         with self._lock:
             record = self._table.ensure((name, version))
             if record.state in (State.STOPPED, State.FAILED):
@@ -319,14 +319,13 @@ class Engine:
         for key, record, running in listed:
             entry = models.get(key[0])
             version = entry.versions.get(key[1]) if entry is not None else None
-            if entry is None or version is None:
-                with self._lock:
-                    if record.running is running and record.state is State.READY:
-                        closing.append(
-                            self._table.evict(key, "it is gone from the folder")
-                        )
+            if entry is not None and version is not None:
+                self._compare(record, running, entry, version)
                 continue
-            self._compare(record, running, entry, version)
+            with self._lock:
+                if record.running is running and record.state is State.READY:
+                    reason = "it is gone from the folder"
+                    closing.append(self._table.evict(key, reason))
         close_all(*closing)
 
     def outdated_versions(self, entry: ModelEntry) -> list[VersionEntry]:

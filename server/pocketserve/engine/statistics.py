@@ -59,7 +59,7 @@ class _Duration:
 
 
 @dataclass(slots=True)
-class _Runs:
+class _RunTotals:
     """The number of answered requests, and their total times."""
 
     count: int = 0
@@ -70,7 +70,7 @@ class _Runs:
     rows: int = 0
     executions: int = 0
 
-    def add(self, other: _Runs) -> None:
+    def add(self, other: _RunTotals) -> None:
         """Add another counter's values."""
         self.count += other.count
         self.queue_ns += other.queue_ns
@@ -139,22 +139,22 @@ class VersionStatistics:
         self._last_inference_s = 0.0
         self.fail = _Duration()
         self.unanswered = {name: _Duration() for name in UNANSWERED.values()}
-        self.batches: dict[int, _Runs] = {}
+        self.batches: dict[int, _RunTotals] = {}
         self.latencies = [0] * (len(LATENCY_BOUNDS_NS) + 1)
         self.loads = _Duration()
         self.failed_loads = 0
         self._other_runs = (
-            _Runs()
+            _RunTotals()
         )  # requests that another one led, and batches of sizes that are not itemised
 
     @property
-    def runs(self) -> _Runs:
+    def runs(self) -> _RunTotals:
         """Return the totals of all answered requests."""
         with self._lock:
             return self._sum()
 
-    def _sum(self) -> _Runs:
-        total = _Runs()
+    def _sum(self) -> _RunTotals:
+        total = _RunTotals()
         for runs in (self._other_runs, *self.batches.values()):
             total.add(runs)
         return total
@@ -195,14 +195,14 @@ class VersionStatistics:
                 time.time()
             )  # an epoch time for people, never used to compute
 
-    def _runs_of(self, size: int) -> _Runs:
+    def _runs_of(self, size: int) -> _RunTotals:
         """Return new counters for a batch size.
 
         0 stands for requests that another one led.
         """
         if not size or len(self.batches) >= MAX_BATCH_SIZES:
             return self._other_runs
-        batch = self.batches[size] = _Runs()
+        batch = self.batches[size] = _RunTotals()
         return batch
 
     def latency_classes(self) -> list[tuple[str, int]]:
@@ -257,7 +257,7 @@ class VersionStatistics:
                 "memory_usage": memory,
             }
 
-    def _inference_stats(self, total: _Runs) -> dict[str, dict[str, int]]:
+    def _inference_stats(self, total: _RunTotals) -> dict[str, dict[str, int]]:
         never = {"count": 0, "ns": 0}
         stats = {
             "success": {"count": total.count, "ns": total.total_ns},

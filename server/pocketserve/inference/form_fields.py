@@ -35,18 +35,19 @@ def inputs_of_form(
     """
     parts = [part for part in parts if not part.is_unfilled]
     hints, options = _with_parameters(parts, accepted, payload)
-    inputs: list[FormPart] = []
-    for part in parts:
-        if part.is_file or not _is_parameter(part, accepted):
-            inputs.append(part)
+    inputs = [part for part in parts if not _is_parameter(part, accepted)]
     if not inputs:
         raise invalid_input("the form has no file and no field with input")
     if len(inputs) == 1 and not _is_key(inputs[0], accepted):
         return RawInputs([_raw(inputs[0], hints)], options)
+    _refuse_unknown(inputs, accepted)
+    return _read_inputs(inputs, accepted, hints, options)
+
+
+def _refuse_unknown(inputs: Sequence[FormPart], accepted: Accepted) -> None:
     for part in inputs:
         if not part.is_file and not _is_key(part, accepted):
             raise _unknown_field(part.name, accepted)
-    return _read_inputs(inputs, accepted, hints, options)
 
 
 def _read_inputs(

@@ -133,9 +133,7 @@ class _CheckedTensor(NamedTuple):
 
 def _check(spec: TensorSpec, tensor: Tensor, row_by_row: bool) -> _CheckedTensor:
     shape = tensor.shape
-    splits = False
-    if row_by_row and spec.shape[:1] == (1,):
-        splits = len(shape) > 0 and shape[0] > 1
+    splits = row_by_row and spec.shape[:1] == (1,) and _has_many_rows(shape)
     check_against(spec, tensor, rows_free=splits)
     array = to_array(tensor)
     is_real = spec.quantization is not None and tensor.datatype == "FP32"
@@ -145,6 +143,10 @@ def _check(spec: TensorSpec, tensor: Tensor, row_by_row: bool) -> _CheckedTensor
     if splits or (shape and spec.shape[:1] == (-1,)):
         rows = shape[0]
     return _CheckedTensor(array, rows, splits, is_real)
+
+
+def _has_many_rows(shape: tuple[int, ...]) -> bool:
+    return len(shape) > 0 and shape[0] > 1
 
 
 def _check_same_rows(spec: TensorSpec, tensor: Tensor, first: Tensor) -> None:

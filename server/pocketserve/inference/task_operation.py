@@ -287,10 +287,10 @@ class TaskOperation:
         item = self._inputs[0]
         runs = self._task_outputs(results, item)
         entries, more = self._answer(runs, item)
+        picture = None
         mode = self._answer_options.values.get("annotate")
-        if mode is None:
-            return self._prediction(entries, more, None, [entries])
-        picture = self._annotate(runs, entries)
+        if mode is not None:
+            picture = self._annotate(runs, entries)
         if picture is not None and mode == "both":
             more = {**more, "picture": _base64(picture)}
             picture = None
@@ -299,15 +299,14 @@ class TaskOperation:
     def _respond_to_list(self, results: Sequence[Mapping[str, Array]]) -> Prediction:
         per_input: list[Answer] = []
         extras: dict[str, list[Any]] = {}
-        start = 0
+        rest = list(results)
         for item in self._inputs:
-            end = start + len(item.steps)
-            runs = self._task_outputs(results[start:end], item)
+            count = len(item.steps)
+            runs = self._task_outputs(rest[:count], item)
+            del rest[:count]
             entries, more = self._answer(runs, item)
             per_input.append(entries)
-            for name, value in more.items():
-                extras.setdefault(name, []).append(value)
-            start = end
+            _append_values(extras, more)
         return self._prediction(_numbered(per_input), extras, None, per_input)
 
     def _prediction(
@@ -393,6 +392,11 @@ def is_direct_input(payload: RawPayload, media: str) -> bool:
     if content_type == URLENCODED or content_type.startswith("text/"):
         return False
     return start != BOM[:1]
+
+
+def _append_values(lists: dict[str, list[Any]], values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
+        lists.setdefault(name, []).append(value)
 
 
 def _base64(content: bytes) -> str:

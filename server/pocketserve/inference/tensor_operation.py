@@ -284,17 +284,17 @@ def _classes(
     output: BoundOutput, array: Array, labels: Sequence[str], batched: bool
 ) -> Tensor:
     """Return BYTES ``value:index[:label]``, best first; ties in order, NaN last."""
-    requested = output.requested
+    name = output.requested.name
     if array.dtype.kind not in "iuf":
         fault = f"classification needs numbers, not {output.spec.datatype}"
-        raise invalid(f"output {requested.name!r}", fault)
+        raise invalid(f"output {name!r}", fault)
     rows = _as_rows(array if batched else array[np.newaxis])
-    count = min(requested.classification, rows.shape[1])
-    texts: list[bytes] = []
+    count = min(output.requested.classification, rows.shape[1])
+    texts = []
     for row in rows:
-        texts += _best_classes(row, count, labels)
+        texts.extend(_best_classes(row, count, labels))
     shape = (rows.shape[0], count) if batched else (count,)
-    return Tensor(requested.name, "BYTES", shape, texts)
+    return Tensor(name, "BYTES", shape, texts)
 
 
 def _as_rows(array: Array) -> Array:

@@ -114,8 +114,8 @@ class Budget:
         for other, record in self._table.by_key.items():
             if other != key:
                 required += record.reserved
-        others = self._other_residents(key, former)
-        return memory.choose_evictions(others, required, self.now())
+        residents = self._other_residents(key, former)
+        return memory.choose_evictions(residents, required, self.now())
 
     def _other_residents(
         self, key: VersionKey, former: VersionKey | None = None

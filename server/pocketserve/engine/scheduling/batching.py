@@ -154,11 +154,14 @@ def _close(batched: Array, alone: Array) -> bool:
     if alone.dtype.kind != "f" or not alone.size:
         return bool(np.array_equal(batched, alone))
     epsilon = float(np.finfo(alone.dtype).eps)
-    largest = float(np.max(np.abs(alone), initial=0.0, where=np.isfinite(alone)))
-    relative, absolute = min(256 * epsilon, 0.01), min(64 * epsilon, 0.01) * largest
-    return bool(
-        np.allclose(batched, alone, rtol=relative, atol=absolute, equal_nan=True)
-    )
+    relative = min(256 * epsilon, 0.01)
+    absolute = min(64 * epsilon, 0.01) * _largest(alone)
+    return np.allclose(batched, alone, rtol=relative, atol=absolute, equal_nan=True)
+
+
+def _largest(array: Array) -> float:
+    finite = np.isfinite(array)
+    return float(np.max(np.abs(array), initial=0.0, where=finite))
 
 
 def _one_by_one(session: Session, entries: Sequence[QueueEntry]) -> list[Any]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from waitress.channel import HTTPChannel
 
 from pocketserve.transports.http.body import InPlaceData, ReceivedBody
-from pocketserve.transports.http.parser import Parser
+from pocketserve.transports.http.parser import HttpParser
 from pocketserve.transports.http.task import HttpTask, JsonErrorTask
 
 if TYPE_CHECKING:
@@ -64,8 +64,8 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
     """
 
     server: HttpServer
-    requests: list[Parser]
-    parser_class, task_class, error_task_class = Parser, HttpTask, JsonErrorTask
+    requests: list[HttpParser]
+    parser_class, task_class, error_task_class = HttpParser, HttpTask, JsonErrorTask
     authenticated = lingering = False
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -245,7 +245,7 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
     def received(self, data: bytes | InPlaceData) -> bool:
         # To learn early that a request has a valid token: its connection stays longer.
         complete: bool = super().received(data)
-        request: Parser | None = self.request  # whose body is still coming
+        request: HttpParser | None = self.request  # whose body is still coming
         self.authenticated = self.authenticated or (
             request is not None and request.trusted
         )

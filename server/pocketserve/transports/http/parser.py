@@ -36,7 +36,7 @@ class VersionNotSupported(Error):  # type: ignore[misc]  # waitress has no types
     reason = "HTTP Version Not Supported"
 
 
-class Parser(HTTPRequestParser):  # type: ignore[misc]
+class HttpParser(HTTPRequestParser):  # type: ignore[misc]
     """A request.
 
     Attributes:

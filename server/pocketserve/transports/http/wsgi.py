@@ -137,7 +137,7 @@ def preflight(
     return [body]
 
 
-class _Answer(NamedTuple):
+class _CountedAnswer(NamedTuple):
     """A request's answer, with details for log and counters.
 
     Attributes:
@@ -200,7 +200,7 @@ def _add_headers(headers: dict[str, str], guard: Guard, environ: Environ) -> Non
 
 def _answer(
     service: Service, guard: Guard, environ: Environ, match: dispatch.Target | ApiError
-) -> _Answer:
+) -> _CountedAnswer:
     """Check access, decode the request and answer it."""
     route = owner = None
     try:
@@ -214,9 +214,9 @@ def _answer(
         request.owner = owner or ""
     except Exception as error:
         action = f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}"
-        return _Answer(dispatch.failure(error, action), route, owner)
+        return _CountedAnswer(dispatch.failure(error, action), route, owner)
     response = dispatch.answer_request(service, route, request)
-    return _Answer(response, route, owner, request.client_id)
+    return _CountedAnswer(response, route, owner, request.client_id)
 
 
 def log_answer(

@@ -193,7 +193,7 @@ class Connection:
             return self._acquire_reader()
 
     def _release_reader(self) -> None:
-        """Let another thread read while this one is busy."""
+        """Hand over reading while this thread is busy."""
         if self._reader.decoder.buffered:
             self.execute(
                 self.read
