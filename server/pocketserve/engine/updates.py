@@ -1,4 +1,7 @@
-"""Choice of the version that answers by default. A new or changed one is loaded in the background first."""
+"""Choice of the default version.
+
+New and changed versions are loaded in the background first.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve_wire import ApiError, ErrorCode
 
 MAX_REST_S = 5.0
-"""Seconds that a request waits for files which are being written, where nothing older can answer."""
+"""Seconds that a request waits for unfinished files, if no older version can answer."""
 
 MAX_CANDIDATES = 8  # versions that one request tries, the best first
 FIRST_RETRY_S, LAST_RETRY_S = (
@@ -53,11 +56,14 @@ class _Pending(NamedTuple):
 
 
 class Updates:
-    """Takes up new and changed versions while the former ones answer. One thread for each model that has a change.
+    """Loads new and changed versions while the former ones serve.
+
+    Each model with a change has a thread.
 
     Args:
-        resolve: returns a model and a version as the folder has them now, or raises ApiError.
-        longest_wait: seconds that a load in the background may wait for memory and for trials of other files.
+        resolve: returns a model and version of the current folder, or raises ApiError.
+        longest_wait: seconds that a load in the background may wait for memory and for
+            trials of other files.
     """
 
     def __init__(
@@ -87,10 +93,12 @@ class Updates:
         deadline: float,
         cancellation: Cancellation | None = None,
     ) -> tuple[ModelEntry, ModelHandle]:
-        """Load a version if needed, and hold it; where none is named, the best one that can be loaded.
+        """Acquire a version, loading it if necessary.
+
+        Without a version, the best one that can be loaded is acquired.
 
         Raises:
-            ApiError: why it cannot be used; of several, why the best one cannot.
+            ApiError: the version cannot be used; of several, the best one.
         """
         entry, selected = self._resolve(name, version)
         if not is_default(entry, version):
@@ -105,12 +113,10 @@ class Updates:
             except ApiError as error:
                 if error.code not in _FALL_BACK:
                     raise
-                has_answered = (
-                    self._repository.has_default(name)
-                    and candidate == entry.default_version
-                )
+                is_default_version = candidate == entry.default_version
+                has_answered = is_default_version and self._repository.has_default(name)
                 if has_answered and error.code.retryable:
-                    raise  # the reason may pass, and an older version must not take over for that
+                    raise  # an older version must not replace it for a temporary fault
                 fault = fault or error
                 continue
             self._repository.set_default(name, candidate)
@@ -126,7 +132,7 @@ class Updates:
         deadline: float,
         cancellation: Cancellation | None,
     ) -> ModelHandle:
-        """Hold a version, loaded from files that have come to rest."""
+        """Acquire a version, loaded from files that are completely written."""
         latest = min(deadline, time.monotonic() + MAX_REST_S)
         while True:
             entry, selected = self._resolve_exactly(name, version)
@@ -150,13 +156,13 @@ class Updates:
     def _resolve_exactly(
         self, name: str, version: str
     ) -> tuple[ModelEntry, VersionEntry]:
-        """Return a version under its own name, also one that is no longer offered by its number."""
+        """Return a version by its own name, even if its number is no longer offered."""
         entry, _ = self._resolve(name, None)
         exact = entry.versions.get(version)
         return (entry, exact) if exact is not None else self._resolve(name, version)
 
     def _pause(self, seconds: float, name: str = "") -> None:
-        """Wait, but not longer than until the server ends, or something is known to have changed of a model."""
+        """Wait until the server ends or a model may have changed."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self._is_closed or name in self._signalled, seconds
@@ -166,7 +172,7 @@ class Updates:
 
     @contextmanager
     def paused(self, name: str) -> Iterator[None]:
-        """Leave the loads of a model to the caller of this block."""
+        """Load nothing of a model in the background during this block."""
         with self._changed:
             self._paused[name] += 1
         try:
@@ -184,7 +190,7 @@ class Updates:
             self.start(name)
 
     def start(self, name: str) -> None:
-        """Start loading the changes of a model, if there are any."""
+        """Start loading the changes of a model, if any."""
         with self._changed:
             if name in self._active:
                 self._signalled.add(name)
@@ -204,9 +210,7 @@ class Updates:
         )
         try:
             thread.start()
-        except (
-            RuntimeError
-        ) as error:  # the system has no more; the next change or load tries again
+        except RuntimeError as error:  # the system has no threads left
             log.warning("the change of %s is not taken up for now: %s", name, error)
             self._end(name)
 
@@ -217,7 +221,7 @@ class Updates:
             self._changed.notify_all()
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the loads in progress after :meth:`close`; return whether all have ended."""
+        """Wait for loads in progress; return whether all have ended."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._active, seconds)
 
@@ -264,7 +268,7 @@ class Updates:
             self._changed.notify_all()
 
     def _try_to_take(self, pending: _Pending) -> float | None:
-        """Take one step, and return the seconds until the next; None after a failure that may pass."""
+        """Take a step; return the seconds until the next, None after a temporary failure."""
         key = (pending.entry.name, pending.version.name)
         try:
             return self._take(pending)
@@ -292,10 +296,12 @@ class Updates:
         return None
 
     def _take(self, pending: _Pending) -> float:
-        """Load a version, or make a loaded one the default; return the seconds to wait before that, 0 if it is done.
+        """Load a version, or make a loaded one the default.
+
+        Return the seconds to wait before a retry, 0 if it is done.
 
         Raises:
-            ApiError: why the version cannot be loaded.
+            ApiError: the version cannot be loaded.
         """
         entry, version, is_reload = pending
         key = (entry.name, version.name)
@@ -328,24 +334,24 @@ class Updates:
     # For listings
 
     def delay_of(self, name: str, version: str) -> str:
-        """Return why the load of a version in the background is put off; empty if it is not."""
+        """Return why a load in the background is delayed; empty if it is not."""
         return self._delays.get((name, version), "")
 
 
 def is_default(entry: ModelEntry, version: str | None) -> bool:
-    """Return whether a request leaves the choice of the version to the server."""
+    """Return whether a request names no version."""
     return not version or (version == "0" and version not in entry.versions)
 
 
 def better_than_default(entry: ModelEntry) -> tuple[str, ...]:
-    """Return the versions that are to replace the default one, the preferred one first."""
+    """Return the versions to replace the default one, best first."""
     if entry.default_version not in entry.candidates:
         return entry.candidates
     return entry.candidates[: entry.candidates.index(entry.default_version)]
 
 
 def _in_order(entry: ModelEntry, is_running: bool) -> list[str]:
-    """Return all versions that may answer by default, the present one first.
+    """Return all possible default versions, the current one first.
 
     One that its owner has withdrawn comes last, unless it is loaded.
     """

@@ -1,4 +1,4 @@
-"""Opening versions: outside of the lock, and published when they are there or have failed."""
+"""Opens versions outside of the lock, and publishes the results."""
 
 from __future__ import annotations
 
@@ -39,9 +39,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False, repr=False)
 class ModelLoader:
-    """Opens versions and publishes them in the table; see :class:`pocketserve.engine.engine.Engine` for the arguments.
+    """Opens versions and publishes them in the table.
 
-    The threads that call it own the records they bring: these are LOADING.
+    See :class:`pocketserve.engine.engine.Engine` for the arguments. The calling threads
+    own the records that they pass: these are LOADING.
     """
 
     table: VersionTable
@@ -65,21 +66,20 @@ class ModelLoader:
         replaces: str | None = None,
         keeps_sequences: bool = False,
     ) -> ModelHandle | None:
-        """Load a version, publish and return it; or return None if the engine was closed meanwhile.
+        """Load and publish a version; return None if the engine was closed.
 
         Args:
-            users: how many hold it from the start. One that is held is not evicted for the next load at once.
-            replaces: another version, which is not evicted for this one and may be in memory beside it.
-            keeps_sequences: give the load up if sequences are open on the loaded one.
+            users: initial users. A version in use is not evicted for the next load.
+            replaces: another version, which is not evicted for this one.
+            keeps_sequences: give up if the loaded version has open sequences.
 
         Raises:
-            ApiError: why it cannot be loaded.
+            ApiError: the version cannot be loaded.
         """
         key = (entry.name, version.name)
         former = (entry.name, replaces) if replaces is not None else key
-        before = self.stamp_of(
-            entry, version
-        )  # files that change from now on are tried again
+        # Files that change from now on are tried again.
+        before = self.stamp_of(entry, version)
         try:
             required = self._required_bytes(entry, version)
             self.budget.make_room(key, required, deadline, former)
@@ -90,9 +90,7 @@ class ModelLoader:
         except ApiError as error:
             self._publish_failure(record, before, error)
             raise
-        except (
-            BaseException
-        ) as error:  # a version that stayed LOADING would answer nobody any more
+        except BaseException as error:  # the version must not stay LOADING
             fault = ApiError(
                 ErrorCode.MODEL_FAILED,
                 f"failed to load {key[0]!r}: {type(error).__name__}: {error}",
@@ -116,7 +114,7 @@ class ModelLoader:
     def _open_fresh(
         self, entry: ModelEntry, version: VersionEntry, deadline: float
     ) -> ModelHandle:
-        """Load a version from files that stay the same meanwhile.
+        """Load a version from files that do not change meanwhile.
 
         Raises:
             ApiError: MODEL_NOT_READY when they changed, or why it cannot be loaded.
@@ -141,10 +139,10 @@ class ModelLoader:
         former: VersionKey,
         keeps_sequences: bool,
     ) -> ModelHandle | None:
-        """Have requests use a version from now on; return None if the engine was closed meanwhile.
+        """Make a version available; return None if the engine was closed.
 
         Raises:
-            ApiError: sequences are open on the loaded one, and are to be kept.
+            ApiError: the loaded version has open sequences, which are to be kept.
         """
         with self.table.changed:
             if keeps_sequences and not retire_unless_in_sequence(record.running):
@@ -166,7 +164,7 @@ class ModelLoader:
     def _load(
         self, entry: ModelEntry, version: VersionEntry, deadline: float
     ) -> LoadedModel:
-        # Imported with the first model: a server that has loaded none does not hold the code for it.
+        # Imported late: a server without loaded models does not need the code.
         from pocketserve.engine.lifecycle.loaded_model import load_model
 
         threads, pixels = self._threads_for(entry), self.options.max_image_pixels
@@ -183,10 +181,10 @@ class ModelLoader:
         )
 
     def _required_bytes(self, entry: ModelEntry, version: VersionEntry) -> int:
-        """Return the memory that a version will take, as far as its files tell.
+        """Estimate a version's memory from its files.
 
         Raises:
-            ApiError: MEMORY_BUDGET where it can't fit.
+            ApiError: MEMORY_BUDGET if it can't fit.
         """
         size = 0
         if version.format.memory is not None:
@@ -217,15 +215,17 @@ class ModelLoader:
     def stamp_of(
         self, entry: ModelEntry, version: VersionEntry
     ) -> tuple[object, object]:
-        """Return what a version is made from, and what its owner trusts of it."""
-        return fingerprint(entry, version), self.trust.consents_to(
-            entry
-        ) if self.trust is not None else None
+        """Return a version's fingerprint and its owner's consents."""
+        consents = None
+        if self.trust is not None:
+            consents = self.trust.consents_to(entry)
+        return fingerprint(entry, version), consents
 
     def rescan(self) -> None:
-        """Follow a change of the cores that this process may use, or of the battery, in how much runs at a time."""
+        """Adapt the number of concurrent runs to cores and battery."""
         self.watch.power.look()
-        with self.table.lock:  # asked under the lock, or a thread that was held up would bring an old answer back
+        # Under the lock, or a delayed thread would apply an outdated answer.
+        with self.table.lock:
             changed = self.watch.follow()
             if changed:
                 self.scheduler.resize(self.watch.runs_at_a_time)
@@ -233,36 +233,29 @@ class ModelLoader:
             self.scheduler.start_waiting()
 
     def fit_threads(self) -> None:
-        """Open loaded models again whose sessions were made for another number of cores. The old ones serve on.
+        """Reopen models whose sessions have another number of threads.
 
-        Where memory has no room for both, an idle one is let go: its next request opens it. One in use is left as it
-        is until the next sweep.
+        The old sessions serve meanwhile. If memory has no room for both, an idle model
+        is evicted, and its next request loads it. One in use waits for the next sweep.
         """
-        evicted = []
+        evicted: list[ModelHandle | None] = []
         with self.table.lock:
             listed = self.table.loaded()
         for key, record, _ in listed:
             with self.table.lock:
-                running = record.running
-                if running is None or record.state is not State.READY:
+                handle = record.running
+                if handle is None or record.state is not State.READY:
                     continue
-                threads = self._threads_for(running.model.entry)
-                if (
-                    running.model.threads == threads
-                    or running.model.fixed_threads
-                    or running.open_sequences
-                ):
-                    continue  # the state of sequences would be lost; the next sweep looks again
+                threads = self._threads_for(handle.model.entry)
+                if not _needs_other_threads(handle, threads):
+                    continue
                 if not self.budget.has_room_for_copy(key):
-                    evicted += (
-                        [self.table.evict(key, MAKES_ROOM)]
-                        if running.users == 0
-                        else []
-                    )
+                    if handle.users == 0:
+                        evicted.append(self.table.evict(key, MAKES_ROOM))
                     continue
                 record.apply(Event.LOAD_STARTED)
-                record.reserved = running.model.memory_bytes
-            self._reopen(key, record, running, threads)
+                record.reserved = handle.model.memory_bytes
+            self._reopen(key, record, handle, threads)
         close_all(*evicted)
 
     def _reopen(
@@ -270,32 +263,51 @@ class ModelLoader:
     ) -> None:
         fresh = None
         try:
-            fresh = open_handle(
-                running.model.reopen(threads), self.options, self.scheduler, self.clock
-            )
+            model = running.model.reopen(threads)
+            fresh = open_handle(model, self.options, self.scheduler, self.clock)
         except ApiError as error:
             log.warning("%s", error.message)
-            running.model.threads = threads  # it is not tried again and again
+            running.model.threads = threads  # do not retry at every sweep
         except Exception:  # an unexpected error must not end the reaper
             log.exception("%s/%s could not be opened with %d threads", *key, threads)
             running.model.threads = threads
         finally:
-            with self.table.changed:
-                closing = None
-                if fresh is not None and not retire_unless_in_sequence(running):
-                    closing = fresh  # begun meanwhile: their state would be lost; the next sweep looks again
-                elif fresh is not None:
-                    fresh.last_used = running.last_used
-                    fresh.fingerprint, fresh.outdated = (
-                        running.fingerprint,
-                        running.outdated,
-                    )
-                    closing = detach(record)
-                    record.running = fresh
-                record.apply(Event.REOPENED)
-                record.reserved = 0
-                last = detach(record) if self.table.closed else None
-                self.table.changed.notify_all()
-            if fresh is not None and closing is not fresh:
+            is_swapped = self._swap(record, running, fresh)
+            if is_swapped:
                 log.info("%s/%s runs with %d threads now", *key, threads)
-            close_all(closing, last)
+
+    def _swap(
+        self, record: VersionRecord, running: ModelHandle, fresh: ModelHandle | None
+    ) -> bool:
+        """Replace a handle by a reopened one; return whether it was replaced.
+
+        It is not if a sequence began meanwhile, whose state would be lost. The next
+        sweep retries then.
+        """
+        is_swapped = False
+        closing = fresh
+        with self.table.changed:
+            if fresh is not None and retire_unless_in_sequence(running):
+                fresh.last_used = running.last_used
+                fresh.fingerprint = running.fingerprint
+                fresh.outdated = running.outdated
+                closing = detach(record)
+                record.running = fresh
+                is_swapped = True
+            record.apply(Event.REOPENED)
+            record.reserved = 0
+            last = detach(record) if self.table.closed else None
+            self.table.changed.notify_all()
+        close_all(closing, last)
+        return is_swapped
+
+
+def _needs_other_threads(handle: ModelHandle, threads: int) -> bool:
+    """Return whether to reopen a model for another number of threads.
+
+    A model with open sequences is not: their state would be lost.
+    """
+    model = handle.model
+    if model.threads == threads or model.fixed_threads:
+        return False
+    return not handle.open_sequences
