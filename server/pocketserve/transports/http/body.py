@@ -3,7 +3,8 @@
 A body is received into the memory that the model reads, and sent from the memory that
 the model wrote.
 
-waitress would receive in pieces of 8 KiB, poll all connections before each, and copy everything twice.
+waitress would receive pieces of 8 KiB, poll all connections before each, and copy
+everything twice.
 """
 
 from __future__ import annotations
@@ -15,9 +16,8 @@ from waitress.utilities import Error
 
 from pocketserve_wire.limits import FIRST_BODY_BYTES, TENSOR_ALIGNMENT, grow
 
-MAX_JOINED: Final = (
-    64 * 1024
-)  # bytes of a body that are copied behind its header, so that both are sent at once
+MAX_JOINED: Final = 64 * 1024
+"""Bytes of a body that are appended to its header, so that one call sends both."""
 
 
 class InPlaceData:
@@ -72,7 +72,8 @@ class ReceivedBody(Body):
 
     Args:
         length: bytes, at least one.
-        json_length: bytes in front of the tensors, which are aligned: frameworks copy others.
+        json_length: bytes before the tensors. Those are aligned in memory: frameworks
+            copy others.
     """
 
     def __init__(self, length: int, json_length: int = 0) -> None:

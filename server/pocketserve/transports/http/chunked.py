@@ -2,8 +2,8 @@
 
 Time and memory are linear.
 
-waitress's receiver joins the pieces of an unfinished line anew with each that comes, and waits for ever for what is no
-chunk.
+waitress's receiver rejoins all pieces of an unfinished line with each new one, and waits
+forever for an invalid chunk.
 """
 
 from __future__ import annotations

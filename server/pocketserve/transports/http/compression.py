@@ -1,8 +1,8 @@
 """Content-Encoding of requests (bounded) and responses.
 
-Responses are compressed only for a client that names exactly one coding, as tritonclient does when it is told to.
-A list of codings is what HTTP libraries send by default; honouring it would compress every answer on loopback,
-where bytes cost nothing and compressing them costs milliseconds.
+Responses are compressed only for a client that names exactly one coding, as tritonclient
+does on request. HTTP libraries send a list by default: honoring it would compress every
+response on loopback, where bytes cost nothing and compression costs milliseconds.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ _GZIP_WBITS = 16 + zlib.MAX_WBITS
 _STEP = 64 * 1024
 _ROOM = 1024 * 1024
 
-MAX_MEMBERS = (
-    64  # members of one gzip body: each costs time, also one that holds nothing
-)
+MAX_MEMBERS = 64  # members of one gzip body; even empty ones take time
 
 
 def inflate(
     body: bytes | memoryview, encoding: str, limit: int
 ) -> bytes | bytearray | memoryview:
-    """Undo a request's Content-Encoding; ApiError UNSUPPORTED_ENCODING, BODY_TOO_LARGE or INVALID_REQUEST.
+    """Undo a request's Content-Encoding.
 
     Args:
-        limit: inflated bytes above which the body is refused, and no more is ever held; with 0 nothing is inflated.
+        limit: limit of the inflated size, also for memory; 0 inflates nothing.
+
+    Raises:
+        ApiError: UNSUPPORTED_ENCODING, BODY_TOO_LARGE or INVALID_REQUEST.
     """
     coding = encoding.strip().lower()
     # tritonclient leaves the header in its caller's dict: later requests without a body carry it too.

@@ -1,8 +1,8 @@
 """waitress's connections with deadlines and limits.
 
-A neighbour that opens connections and says nothing, or asks and never reads, must not keep others out, hold a thread,
-or hold more memory than one answer and :data:`MAX_UNREAD`. A client that has not shown the token gets one answer for a
-connection, and is evicted for new ones at any time (``docs/adr/0030-strangers.md``).
+Idle and slow-reading clients must not exhaust connections, threads or memory: each
+takes one response and :data:`MAX_UNREAD` at most. An unauthenticated client gets one
+response per connection, and may be evicted at any time (``docs/adr/0030-strangers.md``).
 """
 
 from __future__ import annotations
@@ -22,18 +22,17 @@ from pocketserve.transports.http.task import HttpTask, JsonErrorTask
 if TYPE_CHECKING:
     from pocketserve.transports.http.server import HttpServer
 
-MAX_UNREAD: Final = (
-    64 * 1024
-)  # bytes of answers not taken, above which the next pipelined request is not begun
-MIN_PROGRESS: Final = (
-    64 * 1024
-)  # bytes that a slow reader must take before its timeout begins anew
-MAX_LINGERING: Final = (
-    16  # connections that are drained at a time; the oldest is closed for one more
-)
-MAX_DRAINED: Final = (
-    128 * 1024 * 1024
-)  # bytes of a refused body that are read, so that the client reads why
+MAX_UNREAD: Final = 64 * 1024
+"""Unread bytes of responses above which the next pipelined request does not begin."""
+
+MIN_PROGRESS: Final = 64 * 1024
+"""Bytes that a slow reader must read to restart its timeout."""
+
+MAX_LINGERING: Final = 16
+"""Connections that are drained at a time; the oldest is closed for one more."""
+
+MAX_DRAINED: Final = 128 * 1024 * 1024
+"""Bytes of a rejected body that are read, so that the client reads the reason."""
 
 _scratch = bytearray(256 * 1024)
 
@@ -43,13 +42,13 @@ _RESET = struct.pack("ii", 1, 0)
 class HttpTimeouts(NamedTuple):
     """Seconds after which a connection is closed."""
 
-    unauthenticated: float = 10.0  # without the token, since it was opened or answered last; bytes alone win no time
-    idle: float = 120.0  # with the token, since something was sent or answered last
-    reader: float = 10.0  # with answers that the client does not take
-    lingering: float = (
-        5.0  # after the last answer, while a refused body is still coming
-    )
-    newcomer: float = 2.0  # without the token, since it was opened, where there are more than their share of these
+    # Without the token, since the opening or the last response; bytes alone don't count.
+    unauthenticated: float = 10.0
+    idle: float = 120.0  # with the token, since the last bytes or response
+    reader: float = 10.0  # while the client does not read its responses
+    lingering: float = 5.0  # after the last response, while a rejected body arrives
+    # Without the token, since the opening, while there are too many of these.
+    newcomer: float = 2.0
 
 
 DEFAULT_TIMEOUTS: Final = HttpTimeouts()
@@ -59,8 +58,8 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
     """A connection with a deadline.
 
     Attributes:
-        authenticated: a request carried the token.
-        lingering: the last answer was sent, and what still comes is thrown away until the client ends.
+        authenticated: a request had a valid token.
+        lingering: the last response was sent; further input is discarded.
     """
 
     server: HttpServer

@@ -1,7 +1,7 @@
 """The server's own web page and its files, for HTTP only.
 
-A request's path is looked up in a table and never becomes a file's path. Whoever asks gets the files: they hold no
-secret. Every other request goes on.
+Request paths are looked up in a table and never become file paths. The files need no
+token: they contain no secrets.
 """
 
 from __future__ import annotations

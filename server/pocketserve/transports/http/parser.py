@@ -1,7 +1,7 @@
 """waitress's parser, stricter about ambiguous and unauthenticated requests.
 
-A client that sends a request without it gets one answer for one connection, sends a body of no more than
-:data:`MAX_UNAUTHENTICATED_BODY`, and nothing that it sends behind its request is parsed.
+An unauthenticated client gets one response per connection. Its body may have
+:data:`MAX_UNAUTHENTICATED_BODY` at most, and nothing after its request is parsed.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from pocketserve_wire import ApiError
 if TYPE_CHECKING:
     from pocketserve.transports.http.chunked import ChunkedBody
 
-MAX_UNAUTHENTICATED_BODY: Final = (
-    4096  # bytes without the token: the messages of pairing have a seventh of it
-)
-TLS_HANDSHAKE: Final = (
-    b"\x16"  # first byte of every TLS connection (RFC 8446, section 5.1)
-)
+MAX_UNAUTHENTICATED_BODY: Final = 4096
+"""Bytes of a body without the token: seven times a pairing message."""
+
+TLS_HANDSHAKE: Final = b"\x16"
+"""The first byte of every TLS connection (RFC 8446, section 5.1)."""
+
 _TRANSFER_ENCODING = re.compile(
     rb"^transfer-encoding:(.*)$", re.IGNORECASE | re.MULTILINE
 )
 
 
 class VersionNotSupported(Error):  # type: ignore[misc]  # waitress has no types
-    """A version of HTTP that is not spoken here."""
+    """An unsupported version of HTTP."""
 
     code = 505
     reason = "HTTP Version Not Supported"
@@ -42,7 +42,7 @@ class HttpParser(HTTPRequestParser):  # type: ignore[misc]
     Attributes:
         trusted: its header has a valid token.
         owner: the token's owner, see :meth:`Guard.identify`; None without one.
-        refusal: why the request was refused before its body was taken.
+        refusal: why the request was rejected before its body.
     """
 
     trusted = False
@@ -67,9 +67,8 @@ class HttpParser(HTTPRequestParser):  # type: ignore[misc]
             self.error, self.empty = BadRequest("the request line is missing"), False
         if self.error is not None:
             self.error = self._fault or self.error
-            self.expect_continue = (
-                False  # waitress would request the body of a rejected request
-            )
+            # waitress would request the body of a rejected request.
+            self.expect_continue = False
         last = self.completed and (self.error is not None or not self.trusted)
         return len(data) if last else consumed
 
@@ -77,9 +76,8 @@ class HttpParser(HTTPRequestParser):  # type: ignore[misc]
         """Parse the header, and choose how to receive the body."""
         try:
             super().parse_header(header_plus)
-        except (
-            ValueError
-        ):  # waitress lets those of urlsplit("http://[") and int("9" * 5000) through
+        except ValueError:
+            # waitress does not catch it from urlsplit("http://[") or int("9" * 5000).
             raise ParsingError(
                 "the request line or the Content-Length is invalid"
             ) from None
@@ -87,18 +85,16 @@ class HttpParser(HTTPRequestParser):  # type: ignore[misc]
         if "," in self.headers.get("CONNECTION", ""):
             self._read_connection()
         if self.proxy_scheme or self.proxy_netloc:
-            self.headers["HOST"] = (
-                self.proxy_netloc
-            )  # RFC 9112, section 3.2.2: the request line takes precedence
+            # RFC 9112, section 3.2.2: the request line takes precedence.
+            self.headers["HOST"] = self.proxy_netloc
         guard = self.adj.guard
         self.owner = guard.identify(self.headers.get("AUTHORIZATION"))
         self.trusted = self.owner is not None
         if not self.trusted:
             self._restrict(guard.unauthorized())
         if self.chunked:
-            from pocketserve.transports.http.chunked import (
-                ChunkedBody,
-            )  # late: apps know the length of their bodies
+            # Imported late: apps know the length of their bodies.
+            from pocketserve.transports.http.chunked import ChunkedBody
 
             self.body_rcv = ChunkedBody(self.adj.max_request_body_size)
         elif 0 < self.content_length < self.adj.max_request_body_size:

@@ -93,12 +93,12 @@ class HttpServer(TcpWSGIServer):  # type: ignore[misc]
     :meth:`run` serves until :meth:`stop` is called from any thread.
 
     Args:
-        guard: who may send large bodies, and stay for long.
-        timeouts: when connections are closed.
-        traffic: where refusals and open connections are counted.
+        guard: who may send large bodies and stay connected.
+        timeouts: deadlines of connections.
+        traffic: counts rejections and open connections.
 
     Attributes:
-        lingering: connections that were refused and are still sending, the oldest first.
+        lingering: rejected connections that still send, the oldest first.
 
     Raises:
         PortTakenError: the address cannot be bound.
@@ -164,7 +164,8 @@ class HttpServer(TcpWSGIServer):  # type: ignore[misc]
 
     def stop(self) -> None:
         """Make :meth:`run` return soon; callable from any thread."""
-        with self._ending:  # waitress's trigger first leaves its message and then writes: the loop must not end between
+        # The trigger queues its message before it writes. The loop must not end between.
+        with self._ending:
             if not self._closed:
                 self.trigger.pull_trigger(self._mark_stopping)
 
@@ -189,14 +190,15 @@ class HttpServer(TcpWSGIServer):  # type: ignore[misc]
     def handle_accept(self) -> None:
         """Accept connections, evicting others where necessary.
 
-        An honest program may open many connections before it sends on any of them. So connections without the token
-        may take all places while they are new, and only their share of them later.
+        A legitimate program may open many connections before it sends on any of them.
+        So unauthenticated connections may use all slots while they are new, and only
+        their share later.
         """
         channels = list(self.active_channels.values())
         unauthenticated = [channel for channel in channels if not channel.authenticated]
         free = max(0, self._max_connections - len(channels))
         share = MAX_UNAUTHENTICATED - len(unauthenticated)
-        # One with the token is evicted only for one that nothing else makes room for.
+        # An authenticated one is evicted only if nothing else makes room.
         accepts = ACCEPTS if unauthenticated else min(ACCEPTS, free + 1)
         candidates = self._eviction_candidates(unauthenticated or channels)
         evicted: list[Channel] = []
@@ -216,7 +218,7 @@ class HttpServer(TcpWSGIServer):  # type: ignore[misc]
                 break
             if candidate is not None:
                 evicted.append(candidate)
-        # Not before: a new one would get the descriptor, and with it an event that was meant for the other.
+        # Not earlier: a new one would get the descriptor, and an event of the old one.
         for channel in evicted:
             channel.reset()
 
@@ -260,7 +262,7 @@ class HttpServer(TcpWSGIServer):  # type: ignore[misc]
         try:
             self.set_socket_options(connection)
             self.channel_class(self, connection, address, self.adj, map=self._map)
-        except OSError:  # it is gone already
+        except OSError:  # the client has closed it
             connection.close()
         return True
 

@@ -63,9 +63,9 @@ class Connection:
     """A connection after READY.
 
     Args:
-        decoder: as the handshake left it; it may hold bytes of the first request.
-        client_max_frame: bytes of the largest body that the client takes.
-        app: the app's token that the client has; None for the installation's own.
+        decoder: the handshake's; it may have bytes of the first request.
+        client_max_frame: bytes of the largest body that the client accepts.
+        app: the client's app token; None for the installation's own.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Connection:
         )
         self._lock = threading.Lock()
         self._state = _OPEN
-        self._released = False  # the event loop waits for bytes, in the reader's place
+        self._released = False  # the event loop waits for bytes instead of a reader
 
     # Reading
 

@@ -19,7 +19,7 @@ _WAIT_ALL: Final = int(socket.MSG_WAITALL)
 
 QUIET: Final = -1
 END: Final = -2
-"""Types of frames that no peer sends: nothing came for a while; the peer sends nothing more."""
+"""Internal frame types: nothing arrived for a while; the peer closed its side."""
 
 _QUIET = Frame(QUIET)
 _END = Frame(END)
@@ -29,10 +29,10 @@ class FrameReader:
     """Reads frames, for the thread that is the connection's reader.
 
     Args:
-        decoder: as the handshake left it; it may hold bytes of the first request.
+        decoder: the handshake's; it may have bytes of the first request.
 
     Attributes:
-        ends: the monotonic time by which the frame that was begun must be whole; None where none was begun.
+        ends: deadline of the current frame; None between frames.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class FrameReader:
         self.decoder = decoder
         self._inflight = inflight
         self._timeouts = timeouts
-        self._frames = 0  # that were whole when the one under way was begun
+        self._frames = 0  # complete frames when the current one began
         self.ends: float | None = None
         decoder.admit, decoder.reuse = inflight.admit, True
         connection.setblocking(True)
@@ -68,7 +68,8 @@ class FrameReader:
             else:
                 self.ends = None
             try:
-                # The rest of a body in one call: the kernel wakes this thread once instead of for each segment.
+                # Read the rest of a body in one call: the kernel wakes this thread once
+                # instead of for each segment.
                 count = self._socket.recv_into(
                     decoder.buffer(), 0, _WAIT_ALL if decoder.in_body else 0
                 )

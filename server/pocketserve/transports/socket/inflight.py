@@ -16,24 +16,26 @@ if TYPE_CHECKING:
     from pocketserve_wire.handshake import ConnectionLimits
 
 SMALL_BODY = 65_536
-"""Bodies up to this size do not count for ``incoming``: 64 of these are 4 MiB."""
+"""Bodies up to this size do not count for ``incoming``."""
 
 
 class InflightRequests:
     """Counts requests and bytes, and rejects what exceeds the limits.
 
-    :meth:`admit` and :meth:`received` are for the thread that reads; the others want the connection's lock.
+    :meth:`admit` and :meth:`received` are for the reading thread; the others require the
+    connection's lock.
 
     Args:
         limits: the connection's.
-        slots: requests of all connections.
-        incoming: bytes of bodies that are being received on all connections.
-        access: whether the token that the connection was opened with is still valid; None for one that stays so.
+        slots: for requests of all connections.
+        incoming: for bytes of incoming bodies of all connections.
+        access: returns whether the connection's token is still valid; None for a
+            permanent one.
 
     Attributes:
-        refusal: why the request whose header was read last is not taken; its body is thrown away.
-        received_at: when that header was read, by the monotonic clock.
-        last_id: of the requests taken.
+        refusal: why the latest request is rejected; its body is discarded.
+        received_at: monotonic time of its header.
+        last_id: id of the latest accepted request.
     """
 
     def __init__(

@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_HANDSHAKES: Final = 64
-"""Connections in the handshake: a burst of one program. The oldest is told to come back, for one more."""
+"""Connections in the handshake. For one more, the oldest is rejected with a retry hint."""
 
 ACCEPT_AGAIN_S: Final = 1.0
-"""How long no connection is taken after the system had no descriptor left for one."""
+"""Seconds until connections are accepted again after descriptors ran out."""
 
 SHARE: Final = 0.4
-"""Of the files that may be open for connections, the part for the socket; the rest is HTTP's."""
+"""The socket's share of the open files for connections; HTTP has the rest."""
 
 INCOMING: Final = 4
-"""Connections whose bodies may all be as large as they may be and on their way at once; see ``incoming``."""
+"""Connections that may send bodies of maximum size at the same time; see ``incoming``."""
 
 STOP_S: Final = 1.0
 
@@ -47,19 +47,20 @@ class SocketServer:
     """A bound socket server, which serves on its own threads.
 
     Args:
-        service: what requests call.
-        token: what clients must know; None asks for nothing.
-        timeouts: how long peers are waited for.
+        service: runs the requests.
+        token: the clients' token; None if none is required.
+        timeouts: timeouts for clients.
         event_loop: a new one, which has not run.
-        apps: the tokens of apps, with which clients may come, too.
+        apps: tokens of apps, which are accepted, too.
 
     Attributes:
-        host, port: where it listens.
+        host, port: the address.
         key: the token's bytes.
-        handshakes, lingering: connections before and after their time; the event loop's thread alone touches them.
-        request_slots: for requests that run or wait on all connections together.
-        incoming: bytes for bodies that are on their way on all connections together.
-        stopped: nobody is waited for any more.
+        handshakes, lingering: connections in the handshake, and closed ones that are
+            drained; only for the event loop's thread.
+        request_slots: for running and waiting requests of all connections.
+        incoming: bytes for incoming bodies of all connections.
+        stopped: clients are no longer waited for.
 
     Raises:
         PortTakenError: the address cannot be bound.
@@ -86,7 +87,8 @@ class SocketServer:
         self.event_loop = event_loop or EventLoop()
         self.request_slots = Semaphore(config.worker_threads)
         self.incoming = FrameBudget(INCOMING * _bytes_inflight(config))
-        # A thread reads a connection, writes to it or runs a request: nothing that must be read waits for a thread.
+        # A thread reads, writes or runs a request. There are enough: reading never waits
+        # for a thread.
         self.workers = Workers(2 * config.socket_connections + config.worker_threads)
         self.handshakes: dict[HandshakeConnection, None] = {}
         self.lingering: dict[LingeringClose, None] = {}
