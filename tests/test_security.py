@@ -107,7 +107,7 @@ def test_files_without_a_token(tmp_path: Path, content: str | bytes) -> None:
     path = written(tmp_path / "token", content)
     before = path.read_bytes()
     for function in (read_token, ensure_token):
-        with pytest.raises(TokenFileError, match="holds no token; delete it"):
+        with pytest.raises(TokenFileError, match="contains no token; delete it"):
             function(path)
     assert path.read_bytes() == before
 

@@ -1,1 +1,1 @@
-"""Access to the server: its token, those of single apps, pairing, and the checks that keep web pages out."""
+"""Access control: tokens, pairing, and checks against web pages."""

@@ -1,8 +1,8 @@
-"""Check the token, and keep web pages out.
+"""Check the token and the origin of requests.
 
-Every app on a phone can reach a loopback port, and every web page can make a browser send requests to it. So each
-request needs the installation's token; and requests that a foreign page made are refused before routing, by their
-``Host`` (DNS rebinding) and ``Origin`` headers.
+Every app on a phone can reach a loopback port, and every web page can make a browser
+send requests to it. So each request needs the token, and requests of foreign pages are
+rejected before routing, by their ``Host`` (DNS rebinding) and ``Origin`` headers.
 """
 
 from __future__ import annotations
@@ -29,20 +29,24 @@ if TYPE_CHECKING:
 TOKEN_BYTES = 32
 MAX_CHECKED_HOSTS = 64  # Host headers that a guard caches
 MAX_HOST = 256  # characters of a cached Host header
-PAGE = "/page"  # who shows a session of the page; no name of an app
+PAGE = "/page"  # the client's name for a session of the page; not a valid app name
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "[::1]"})
 _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?")
-# A name of its own for each opening of the page: browsers resolve it to loopback without DNS.
+# Each opening of the page has its own name, which browsers resolve without DNS.
 _FRESH_ORIGIN = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.localhost")
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{32,256}")
 
 
 class TokenFileError(Exception):
-    """A token file that must not be used; the text says why and what to do."""
+    """A token file that cannot be used; the message explains why."""
 
 
 def read_token(path: Path) -> str:
-    """Read a token that only its owner can read, or raise TokenFileError."""
+    """Read a token that only its owner can read.
+
+    Raises:
+        TokenFileError: the file is missing, invalid, or readable by others.
+    """
     try:
         with open_plain(path) as file:
             mode = os.fstat(file.fileno()).st_mode
@@ -57,16 +61,21 @@ def read_token(path: Path) -> str:
         )
     if not _TOKEN.fullmatch(text):
         raise TokenFileError(
-            f"the token file {path} holds no token; delete it and start the server again"
+            f"the token file {path} contains no token; delete it and start the server "
+            "again"
         )
     return text
 
 
 def ensure_token(path: Path) -> str:
-    """Read the token, or make a random 256-bit one in a new file of mode 0600, or raise TokenFileError."""
+    """Read the token, or create a random one.
+
+    Raises:
+        TokenFileError: the file cannot be read or created.
+    """
     try:
         make_private_folder(path.parent)
-        # O_EXCL: of two servers that start together one makes the file and the other reads it.
+        # O_EXCL: if two servers start together, one creates the file.
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         _wait_for_content(path)
@@ -75,22 +84,24 @@ def ensure_token(path: Path) -> str:
         raise TokenFileError(
             f"the token file {path} cannot be made: {error.strerror}"
         ) from None
-    import secrets  # late: a token is made once for an installation
+    import secrets  # late, because an installation creates one token
 
     token = secrets.token_urlsafe(TOKEN_BYTES)
     try:
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
             file.write(f"{token}\n")
     except OSError as error:
-        path.unlink(missing_ok=True)  # an empty one would be refused for ever
-        text = f"the token file {path} cannot be made: {error.strerror}; make room on the device"
-        raise TokenFileError(text) from None
+        path.unlink(missing_ok=True)  # an empty file would be rejected for ever
+        raise TokenFileError(
+            f"the token file {path} cannot be made: {error.strerror}; "
+            "make room on the device"
+        ) from None
     return token
 
 
 def _wait_for_content(path: Path) -> None:
-    """Wait while another server writes the token into its new file."""
-    with contextlib.suppress(OSError):  # reading it says what is wrong
+    """Wait while another server writes its new token file."""
+    with contextlib.suppress(OSError):  # reading it will report the error
         for _ in range(50):
             if path.stat().st_size:
                 return
@@ -98,7 +109,7 @@ def _wait_for_content(path: Path) -> None:
 
 
 class Guard:
-    """Decides whether a request may pass, from its headers alone. None as token lets everybody in."""
+    """Authorizes requests by their headers; all if there is no token."""
 
     def __init__(
         self,
@@ -108,7 +119,8 @@ class Guard:
         pages: WebSessions | None = None,
         allowed_origins: Iterable[str] = (),
     ) -> None:
-        self._apps, self._pages = apps, pages
+        self._apps = apps
+        self._pages = pages
         self.origins = AllowedOrigins(allowed_origins)
         self.has_origins = bool(self.origins)
         self._token = token.encode("ascii") if token is not None else None
@@ -118,23 +130,21 @@ class Guard:
 
     @property
     def is_open(self) -> bool:
-        """Return whether everybody is let in."""
+        """Return whether everybody is authorized."""
         return self._token is None
 
     def _is_own_name(self, name: str) -> bool:
-        return (
-            name in self._hosts
-            or is_loopback(name)
-            or _FRESH_ORIGIN.fullmatch(name) is not None
-        )
+        if name in self._hosts or is_loopback(name):
+            return True
+        return _FRESH_ORIGIN.fullmatch(name) is not None
 
     def check_source(
         self, host: str | None, origin: str | None, *, own_page: bool = False
     ) -> None:
-        """Refuse what a foreign web page sent, with HOST_REFUSED or ORIGIN_REFUSED.
+        """Reject requests of foreign web pages: HOST_REFUSED or ORIGIN_REFUSED.
 
         Args:
-            own_page: only pages of this server may ask, and none of ``allowed_origins``.
+            own_page: allow only this server's pages, and not ``allowed_origins``.
         """
         if origin is None and host in self._checked_hosts:
             return
@@ -154,7 +164,7 @@ class Guard:
             )
 
     def is_own_origin(self, host: str | None, origin: str) -> bool:
-        """Return whether a page came from this server, by the Host header under which it asks."""
+        """Return whether a page came from this server, given its Host header."""
         own = (host or "").lower()
         return origin.lower() in (f"http://{own}", f"https://{own}")
 
@@ -209,7 +219,10 @@ def _refusal_of_host(name: str) -> str:
     text = "the Host header must name this machine: 127.0.0.1, localhost or [::1]"
     if not name:
         return text
-    return f"{text}; to be reached as {name:.253}, start the server with --allowed-hosts {name:.253}"
+    return (
+        f"{text}; to be reached as {name:.253}, start the server with "
+        f"--allowed-hosts {name:.253}"
+    )
 
 
 def _presented(authorization: str) -> bytes:
@@ -218,7 +231,7 @@ def _presented(authorization: str) -> bytes:
     if scheme == "bearer":
         return value.encode("utf-8", errors="replace")
     if scheme == "basic":
-        import base64  # late: programs send Bearer
+        import base64  # late, because programs send Bearer
 
         with contextlib.suppress(ValueError):
             return base64.b64decode(value, validate=True).partition(b":")[2]

@@ -1,7 +1,7 @@
-"""Hand the token to an app that knows the code: for two minutes, and for more wrong tries than fit into them.
+"""Give the token to an app that knows a code, for two minutes.
 
-Nothing is possible until the token's owner opens the desk. The cryptography is in :mod:`pocketserve_wire.pairing`, the
-reasons in ``docs/adr/0009-pairing.md``.
+Pairing is closed until the token's owner opens it. The cryptography is in
+:mod:`pocketserve_wire.pairing`, the reasons in ``docs/adr/0009-pairing.md``.
 """
 
 from __future__ import annotations
@@ -19,15 +19,19 @@ if TYPE_CHECKING:
 
 OPEN_S: Final = 120.0
 MAX_TRIES: Final = 30_000
-"""Of 10**10 codes: 3 in a million. Checking as many keeps a core busy for as long as an opening lasts."""
+"""Of 10**10 codes: 3 in a million. Checking as many keeps one core busy until it
+closes."""
 MAX_EXCHANGES: Final = 1024
-"""Exchanges at a time, of which the oldest gives way: no other app can begin as many before ours is finished."""
+"""Concurrent exchanges, of which the oldest is evicted: another app cannot begin as
+many before the owner's app finishes."""
 
 
 class PairingState(NamedTuple):
-    """State of pairing: ``closed``, ``open``, or how it ended: ``paired``, ``refused`` (too many tries) or ``expired``.
+    """The state of pairing.
 
-    While it is open, also the seconds until it closes by itself, and how many wrong codes are still allowed.
+    It is ``closed``, ``open``, or the result: ``paired``, ``refused`` (too many tries)
+    or ``expired``. While it is open, also the seconds until it closes, and the number
+    of wrong codes that are still allowed.
     """
 
     state: str
@@ -44,11 +48,11 @@ class _Opening:
 
 
 class PairingDesk:
-    """Holds one code and its exchanges. The arithmetic is done outside the lock.
+    """Manages one code and its exchanges.
 
     Args:
-        token: what is handed over; None when the server asks for no token.
-        tries: wrong proofs that end an opening.
+        token: the token to give; None if the server has none.
+        tries: number of wrong proofs that close pairing.
     """
 
     def __init__(
@@ -60,21 +64,20 @@ class PairingDesk:
         self._token = token
         self._clock = clock
         self._tries = tries
-        self._checking = (
-            threading.Lock()
-        )  # one proof at a time: guesses of others take one core and share no try
+        # One proof at a time, so that guesses use one core and each counts as a try.
+        self._checking = threading.Lock()
         self._changed = threading.Condition()
         self._opening: _Opening | None = None
         self._ended = "closed"
 
     def open(self) -> str:
-        """Open the desk, or open it anew with another code; return the code."""
+        """Open pairing with a new code; return the code."""
         if self._token is None:
             raise ApiError(
                 ErrorCode.INVALID_REQUEST,
                 "this server asks for no token, so there is nothing to pair",
             )
-        import secrets  # late, as what follows: most servers never pair
+        import secrets  # late, like the next import, because most servers never pair
 
         from pocketserve_wire.pairing import SALT_BYTES, ServerSecret, new_code
 
@@ -86,28 +89,35 @@ class PairingDesk:
             return code
 
     def close(self) -> None:
-        """Close the desk, and end all waiting."""
+        """Close pairing, and wake all waiting threads."""
         with self._changed:
             if self._opening is not None:
                 self._end("closed")
 
     def state(self) -> PairingState:
-        """Return where pairing stands now."""
+        """Return the current state."""
         with self._changed:
             return self._state()
 
     def wait(self, timeout: float) -> PairingState:
-        """Wait until the desk is closed, at most so many seconds, and return its state."""
+        """Wait until pairing is closed, or until the timeout."""
         with self._changed:
             deadline = self._clock() + timeout
-            while (state := self._state()).state == "open" and self._clock() < deadline:
-                self._changed.wait(min(deadline - self._clock(), state.remaining_s))
-            return state
+            while True:
+                state = self._state()
+                left = deadline - self._clock()
+                if state.state != "open" or left <= 0:
+                    return state
+                self._changed.wait(min(left, state.remaining_s))
 
     def begin(self, client_public: bytes) -> tuple[bytes, bytes, bytes]:
-        """Begin an exchange, which costs no try; of too many unfinished ones the oldest is dropped.
+        """Begin an exchange; evict the oldest of too many.
 
-        Return its identifier, the salt and the server's public number, or raise PAIRING_CLOSED or INVALID_REQUEST.
+        Returns:
+            Its identifier, the salt and the server's public number.
+
+        Raises:
+            ApiError: PAIRING_CLOSED or INVALID_REQUEST.
         """
         with self._changed:
             opening = self._require_open()
@@ -126,14 +136,17 @@ class PairingDesk:
         return exchange.identifier, opening.secret.salt, public
 
     def finish(self, identifier: bytes, proof: bytes) -> tuple[bytes, bytes]:
-        """Return the server's proof and the sealed token; raise PAIRING_CLOSED, or PAIRING_REFUSED for a wrong code."""
-        token = self._token or ""  # without one nothing is ever open
+        """Return the server's proof and the encrypted token.
+
+        Raises:
+            ApiError: PAIRING_CLOSED, or PAIRING_REFUSED for a wrong code.
+        """
+        token = self._token or ""  # without a token pairing is never open
         with self._checking:
             with self._changed:
                 opening = self._require_open()
-                exchange = opening.exchanges.pop(
-                    identifier, None
-                )  # one proof per exchange
+                # Each exchange allows one proof.
+                exchange = opening.exchanges.pop(identifier, None)
             if exchange is None:
                 text = (
                     "another app has interfered: it began pairing in between; try again"

@@ -1,6 +1,8 @@
-"""Tickets and sessions of the server's own page: a ticket, good once and for a minute, is changed for a session.
+"""Tickets and sessions of the server's own page.
 
-So the token never enters an address, a cookie or a browser's history. ``docs/web.md`` has the way in and its limits.
+A ticket is valid once and for a minute, and is exchanged for a session. So the token
+never appears in an address, a cookie or a browser's history. ``docs/web.md`` describes
+the procedure and its limits.
 """
 
 from __future__ import annotations
@@ -13,24 +15,22 @@ from typing import Any, Final
 from pocketserve.auth.app_tokens import token_digest
 from pocketserve_wire import ApiError, ErrorCode
 
-TICKET_S: Final = (
-    60  # that a ticket is good for: a browser's slow start on a slow phone
-)
-MAX_TICKETS: Final = 8  # at a time; the oldest gives way
-MAX_SESSIONS: Final = 8  # at a time; the oldest gives way
-RANDOM_BYTES: Final = 32  # of a ticket and of a session, as of the token
+TICKET_S: Final = 60  # enough for a slow start of the browser on a slow phone
+MAX_TICKETS: Final = 8  # the oldest is evicted
+MAX_SESSIONS: Final = 8  # the oldest is evicted
+RANDOM_BYTES: Final = 32  # of a ticket and of a session, like the token
 
 
 class WebSessions:
-    """The tickets and sessions of one server process, as hashes. May be used from several threads."""
+    """The hashed tickets and sessions of one server. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._tickets: dict[
-            str, float
-        ] = {}  # ends by the clock, by hash; the oldest first
-        self._sessions: dict[str, None] = {}  # hashes, the oldest first
+        self._tickets: dict[str, float] = {}
+        """Expiry by hash, the oldest first."""
+        self._sessions: dict[str, None] = {}
+        """Hashes, the oldest first."""
 
     def issue(self) -> str:
         """Return a new ticket."""
@@ -44,20 +44,27 @@ class WebSessions:
         return ticket
 
     def redeem(self, ticket: str) -> str:
-        """Return a new session for a ticket, which is worthless from then on; or raise TICKET_REFUSED."""
+        """Exchange a ticket, which becomes invalid, for a new session.
+
+        Raises:
+            ApiError: TICKET_REFUSED.
+        """
         digest, session = _digest(ticket), _random_text()
         with self._lock:
             end = self._tickets.pop(digest, None)
             if end is None or self._clock() >= end:
-                text = f"the ticket is used, older than {TICKET_S} seconds or unknown; run `pocketserve open` again"
-                raise ApiError(ErrorCode.TICKET_REFUSED, text)
+                raise ApiError(
+                    ErrorCode.TICKET_REFUSED,
+                    f"the ticket is used, older than {TICKET_S} seconds or unknown; "
+                    "run `pocketserve open` again",
+                )
             self._sessions[_digest(session)] = None
             _drop_oldest(self._sessions, MAX_SESSIONS)
         return session
 
     def is_session(self, presented: bytes) -> bool:
-        """Tell whether a session was presented."""
-        # Hashes are looked up, which nobody can choose.
+        """Return whether the presented text is a valid session."""
+        # Looking up hashes leaks nothing, because a client cannot choose a hash.
         return bool(self._sessions) and token_digest(presented) in self._sessions
 
 
@@ -66,7 +73,7 @@ def _digest(text: str) -> str:
 
 
 def _random_text() -> str:
-    import secrets  # late: most servers never open the page
+    import secrets  # late, because most servers never open the page
 
     return secrets.token_urlsafe(RANDOM_BYTES)
 
