@@ -504,7 +504,7 @@ def test_a_verdict_counts_for_the_modules_beside(models: Path, tmp_path: Path) -
 
 def test_a_pipe_is_refused_without_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "task.py")
-    with pytest.raises(ModelLoadError, match="no regular file"):
+    with pytest.raises(ModelLoadError, match="not a regular file"):
         read_code(tmp_path / "task.py", frozenset())
 
 

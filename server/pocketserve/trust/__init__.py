@@ -1,1 +1,1 @@
-"""Code of models runs only after its owner's consent, which is kept outside of the models folder."""
+"""The owner's consent to run the code of models."""

@@ -1,4 +1,4 @@
-"""A look into a ``model.py`` for the function that builds the module, before its owner is asked for consent."""
+"""Check whether a ``model.py`` defines its builder, without running it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ FUNCTION = "build"
 
 
 def check_builder(version: VersionEntry) -> None:
-    """Raise if a ``model.py`` surely has no function that builds the module; nothing in it runs.
+    """Raise if a ``model.py`` surely defines no builder.
+
+    Nothing in the file runs.
 
     Raises:
-        ModelLoadError: names the function, and what to write.
+        ModelLoadError: names the function and the fix.
     """
     if version.format.code is not Code.MODULES:
         return
@@ -37,13 +39,14 @@ def check_builder(version: VersionEntry) -> None:
     if name in names or "*" in names or "__getattr__" in names:
         return
     raise ModelLoadError(
-        f"{version.path.name} has no function {name!r} that builds the module; write one that returns it, such as "
-        f"def {name}(): return MyModule(), or name another as function in [versions.{version.name}]"
+        f"{version.path.name} has no function {name!r} that builds the module; write "
+        f"one that returns it, such as def {name}(): return MyModule(), or name "
+        f"another as function in [versions.{version.name}]"
     )
 
 
 def _bound_names(body: list[ast.stmt]) -> Iterator[str]:
-    """Yield the names that statements bind at a module's top level, ``*`` for an import of everything."""
+    """Yield a module's top-level names; ``*`` for star imports."""
     for statement in body:
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield statement.name

@@ -1,4 +1,4 @@
-"""Finds the parts of a model that are code, and what identifies each."""
+"""Find and identify the code of a model."""
 
 from __future__ import annotations
 
@@ -21,72 +21,85 @@ MAX_MODULES = 256
 
 
 class CodePart(NamedTuple):
-    """A part that an owner is asked about."""
+    """A piece of code that needs the owner's consent."""
 
-    key: str  # its absolute path, or what else it is known by
+    key: str
+    """Its absolute path, or another identifier."""
     name: str
     digest: str
-    effect: str  # when it runs, for people
-    path: (
-        Path | None
-    )  # the file or folder; None for options, and for a library that the system's loader finds
+    effect: str
+    """When it runs, for users."""
+    path: Path | None
+    """The file or folder; None for options, and for a library of the system."""
 
 
 def code_of(entry: ModelEntry, version: VersionEntry) -> list[CodePart]:
-    """Return the code that loading a version would run; with ``trust = true`` in its manifest that is all of it."""
+    """Return the code that loading a version would run.
+
+    With ``trust = true`` in its manifest that is the whole version.
+    """
     parts: list[CodePart] = []
     code, options = version.format.code, version.options
     if code is Code.MODULES:
-        parts += _modules(
-            version.path,
-            f"runs when version {version.name} is loaded, with the modules beside it",
+        effect = (
+            f"runs when version {version.name} is loaded, with the modules beside it"
         )
+        parts += _modules(version.path, effect)
     elif code is Code.FILE:
-        parts.append(
-            _file(
-                version.path,
-                f"runs the code in it when version {version.name} is loaded",
-            )
-        )
+        effect = f"runs the code in it when version {version.name} is loaded"
+        parts.append(_file(version.path, effect))
     elif options.get("trust") is True:
         parts.append(whole_version(version))
-    if isinstance(name := options.get("delegate"), str):
-        path = find_library(name, version.path.resolve().parent)
-        effect = f"is native code that version {version.name} loads"
-        if path is None:
-            effect += ", where the system finds it"
-            parts.append(
-                CodePart(f"library:{name}", name, library_digest(name), effect, None)
-            )
-        elif path.exists():
-            parts.append(_file(path, effect))
+    parts += _delegate(version)
     task = task_file(entry, version)
     if task is not None:
         parts += _modules(task, "prepares inputs and answers, in the server")
-    if parts and (
-        code_options := {
-            key: options[key] for key in version.format.code_options if key in options
-        }
-    ):
-        text = json.dumps(code_options, sort_keys=True, default=str)
-        key, digest = (
-            f"{key_of(version.path)}#{version.name}",
-            hashlib.sha256(text.encode()).hexdigest(),
+    if parts:
+        parts += _code_options(version)
+    return _without_duplicates(parts)
+
+
+def _delegate(version: VersionEntry) -> list[CodePart]:
+    """Return the native library that a version loads, if any."""
+    name = version.options.get("delegate")
+    if not isinstance(name, str):
+        return []
+    path = find_library(name, version.path.resolve().parent)
+    effect = f"is native code that version {version.name} loads"
+    if path is None:
+        effect += ", where the system finds it"
+        return [CodePart(f"library:{name}", name, library_digest(name), effect, None)]
+    return [_file(path, effect)] if path.exists() else []
+
+
+def _code_options(version: VersionEntry) -> list[CodePart]:
+    """Return the options that its code receives, as a part."""
+    options = version.options
+    values = {
+        key: options[key] for key in version.format.code_options if key in options
+    }
+    if not values:
+        return []
+    text = json.dumps(values, sort_keys=True, default=str)
+    return [
+        CodePart(
+            key=f"{key_of(version.path)}#{version.name}",
+            name=f"[versions.{version.name}]",
+            digest=hashlib.sha256(text.encode()).hexdigest(),
+            effect=f"options for its code: {text}",
+            path=None,
         )
-        parts.append(
-            CodePart(
-                key,
-                f"[versions.{version.name}]",
-                digest,
-                f"options for its code: {text}",
-                None,
-            )
-        )
-    return list({part.key: part for part in reversed(parts)}.values())[::-1]
+    ]
+
+
+def _without_duplicates(parts: list[CodePart]) -> list[CodePart]:
+    """Keep the last part of each key."""
+    by_key = {part.key: part for part in reversed(parts)}
+    return list(by_key.values())[::-1]
 
 
 def whole_version(version: VersionEntry) -> CodePart:
-    """Return a version whose format is data as code: its framework would let it act."""
+    """Return a whole version of a data format as code."""
     effect = f"may read and write files when version {version.name} is loaded or run"
     return CodePart(
         key_of(version.path),
@@ -98,20 +111,17 @@ def whole_version(version: VersionEntry) -> CodePart:
 
 
 def _modules(main: Path, effect: str) -> Iterator[CodePart]:
-    """Yield a Python file, and the code in its folder, which it may import."""
+    """Yield a Python file and the other code in its folder."""
     files = [path for path in code_files(main.parent) if path != main]
     if len(files) > MAX_MODULES:
         raise ModelLoadError(
-            f"the folder of {main.name} holds {len(files)} files of code, more than {MAX_MODULES}; move the model into "
-            "a folder of its own"
+            f"the folder of {main.name} holds {len(files)} files of code, more than "
+            f"{MAX_MODULES}; move the model into a folder of its own"
         )
     yield _file(main, effect)
     for path in files:
-        yield _file(
-            path,
-            f"can be imported by {main.name}",
-            path.relative_to(main.parent).as_posix(),
-        )
+        name = path.relative_to(main.parent).as_posix()
+        yield _file(path, f"can be imported by {main.name}", name)
 
 
 def _file(path: Path, effect: str, name: str = "") -> CodePart:

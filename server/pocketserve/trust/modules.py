@@ -1,7 +1,7 @@
-"""Imports Python files of a model as modules: from the bytes that are trusted, with the modules beside them.
+"""Import the Python files of a model from trusted bytes.
 
-What lies in the folder of such a file is imported in no other way, even by code that adds the folder to ``sys.path``,
-or that imports only when it is called. What Python compiled before is never used.
+The files in such a folder cannot be imported in any other way, even by code that adds
+the folder to ``sys.path`` or that imports late. Compiled files (``.pyc``) are not used.
 """
 
 from __future__ import annotations
@@ -22,31 +22,27 @@ from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.trust.verified_files import private_copy, read_code
 
 _importing = threading.RLock()  # two models may both have a ``helper.py``
-_folders: dict[
-    str, Set[str]
-] = {}  # folders of models with code, without links; and what of each may run
+_folders: dict[str, Set[str]] = {}
+"""The hashes of trusted code by real path of a model's folder."""
 
 _MAIN = "pocketserve_code_"
 
 
 def run_file(path: Path, trusted: Set[str], original: Path | None = None) -> ModuleType:
-    """Run a Python file as a module, never from a cache: a changed file counts when the model is loaded again.
+    """Run a Python file as a new module.
 
     Args:
-        original: the owner's file that this one is a copy of, as which it is run.
+        original: the owner's file if ``path`` is a copy of it; used as module path.
     """
     original = original or path
-    read_code(
-        path, trusted, original
-    )  # that a file is not trusted is no fault of the file's own
-    # A name of its own per file: two models may both have a model.py.
+    read_code(path, trusted, original)  # raises before the file's own errors are caught
+    # A unique name per file, because two models may both have a model.py.
     name = f"{_MAIN}{hashlib.sha256(os.fsencode(original)).hexdigest()[:16]}"
-    spec = importlib.util.spec_from_file_location(
-        name, original, loader=_TrustedSource(trusted, name, path, original)
-    )
+    loader = _TrustedSource(trusted, name, path, original)
+    spec = importlib.util.spec_from_file_location(name, original, loader=loader)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and pickling look their module up there
+    sys.modules[name] = module  # dataclasses and pickle look the module up there
     try:
         spec.loader.exec_module(module)
     except BaseException as error:
@@ -62,9 +58,9 @@ def run_file(path: Path, trusted: Set[str], original: Path | None = None) -> Mod
 
 @contextmanager
 def modules_beside(path: Path, trusted: Set[str]) -> Iterator[None]:
-    """Allow the code of this thread to import the trusted modules in a file's folder, and nothing else of it.
+    """Allow this thread to import trusted modules beside a file.
 
-    What they define stays; their names are free again afterwards, for the next model's.
+    Their names are released afterwards for the next model; the modules stay usable.
     """
     with _importing:
         root = os.path.realpath(path.parent)
@@ -75,28 +71,27 @@ def modules_beside(path: Path, trusted: Set[str]) -> Iterator[None]:
             if _lies_in(folder, root):
                 del sys.path_importer_cache[folder]
         finder = _FolderFinder(path.parent)
-        _free_names()
+        _release_names()
         sys.meta_path.insert(0, finder)
         try:
             yield
         finally:
             sys.meta_path.remove(finder)
-            _free_names()
+            _release_names()
 
 
 def _finder_in(folder: str) -> machinery.FileFinder:
     """Find modules in a model's folder; see :data:`sys.path_hooks`."""
-    # The innermost counts: a models folder may itself be that of a model.
-    root = max(
-        (root for root in _folders if _lies_in(folder, root)), key=len, default=None
-    )
+    # The innermost folder, because a models folder may itself contain a model's code.
+    roots = [root for root in _folders if _lies_in(folder, root)]
+    root = max(roots, key=len, default=None)
     if root is None:
-        raise ImportError("no folder of a model", path=folder)
+        raise ImportError("not a model's folder", path=folder)
     loaders = (
         (partial(_TrustedLibrary, _folders[root]), machinery.EXTENSION_SUFFIXES),
         (partial(_TrustedSource, _folders[root]), machinery.SOURCE_SUFFIXES),
     )
-    return machinery.FileFinder(folder, *loaders)  # type: ignore[arg-type]  # typeshed wants classes; it calls what it gets
+    return machinery.FileFinder(folder, *loaders)  # type: ignore[arg-type]  # typeshed wants classes
 
 
 def _lies_in(folder: str, root: str) -> bool:
@@ -104,8 +99,8 @@ def _lies_in(folder: str, root: str) -> bool:
     return real == root or real.startswith(f"{root}{os.sep}")
 
 
-def _free_names() -> None:
-    """Forget the names of models' modules, so that no model gets those of another."""
+def _release_names() -> None:
+    """Release the names of models' modules for the next model."""
     for name, module in list(sys.modules.items()):
         is_model_code = isinstance(
             getattr(module, "__loader__", None), _TrustedSource | _TrustedLibrary
@@ -115,7 +110,7 @@ def _free_names() -> None:
 
 
 class _FolderFinder:
-    """Finds modules in a folder. It comes first, so that code which adds its folder to ``sys.path`` gets the same."""
+    """Finds modules in a folder before any other finder does."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = str(folder)
@@ -127,7 +122,7 @@ class _FolderFinder:
         path: Sequence[str] | None = None,
         target: ModuleType | None = None,
     ) -> machinery.ModuleSpec | None:
-        """See :class:`importlib.abc.MetaPathFinder`. Modules of a package are found by the package's own path."""
+        """Implement :class:`importlib.abc.MetaPathFinder` for top-level modules."""
         if threading.get_ident() != self._thread or path is not None:
             return None
         spec = _finder_in(self._folder).find_spec(name)
@@ -135,7 +130,7 @@ class _FolderFinder:
 
 
 class _TrustedSource(machinery.SourceFileLoader):
-    """Runs one trusted file as a module; nothing compiled beside it is used."""
+    """Runs one trusted file as a module, ignoring compiled files."""
 
     def __init__(
         self,
@@ -149,7 +144,7 @@ class _TrustedSource(machinery.SourceFileLoader):
         self._trusted = trusted
 
     def get_code(self, fullname: str) -> CodeType:
-        """Compile the bytes that were hashed; raise ImportError if they are not trusted."""
+        """Compile the hashed bytes; ImportError if not trusted."""
         try:
             return compile(read_code(self._read, self._trusted), self.path, "exec")
         except ModelLoadError as error:
@@ -157,7 +152,7 @@ class _TrustedSource(machinery.SourceFileLoader):
 
 
 class _TrustedLibrary(machinery.ExtensionFileLoader):
-    """Loads one trusted native module, from a copy of what was hashed; raises ImportError if it is not trusted."""
+    """Loads one trusted native module from a private copy."""
 
     def __init__(self, trusted: Set[str], name: str, path: str) -> None:
         try:

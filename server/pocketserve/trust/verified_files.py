@@ -1,6 +1,7 @@
-"""Reads code as it was hashed: once, compared with what the owner trusts, and run from those bytes.
+"""Read code once, verify its hash, and run those bytes.
 
-A file that is replaced between the check and its use is never run: nothing opens it a second time.
+A file that is replaced between the check and its use never runs, because nothing opens
+it a second time.
 """
 
 from __future__ import annotations
@@ -17,17 +18,20 @@ from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.state.folder_lock import remove_tree
 from pocketserve_wire.files.plain_file import open_plain
 
-MAX_BYTES = 4 << 30  # of one file of code; an exported program holds its weights
+MAX_BYTES = 4 << 30  # of one file of code; exported programs contain their weights
 
 _copying = threading.Lock()
 
 
 def read_code(path: Path, trusted: Set[str], original: Path | None = None) -> bytes:
-    """Read a file of code; raise ModelLoadError if it is not trusted or cannot be read.
+    """Read a file of code.
 
     Args:
-        trusted: SHA-256 of what the owner trusts, in lower-case hexadecimal digits.
-        original: the owner's file that this one is a copy of.
+        trusted: SHA-256 of trusted code, in lower-case hexadecimal digits.
+        original: the owner's file if ``path`` is a copy of it.
+
+    Raises:
+        ModelLoadError: it is not trusted or cannot be read.
     """
     content = read_regular(path)
     if hashlib.sha256(content).hexdigest() not in trusted:
@@ -38,7 +42,7 @@ def read_code(path: Path, trusted: Set[str], original: Path | None = None) -> by
 
 
 def read_regular(path: Path) -> bytes:
-    """Read a regular file whole; raise ModelLoadError if it is none, is too large, or cannot be read."""
+    """Read a whole regular file, or raise ModelLoadError."""
     try:
         with open_plain(path) as file:
             size = os.fstat(file.fileno()).st_size
@@ -54,16 +58,15 @@ def read_regular(path: Path) -> bytes:
 
 
 def private_copy(path: Path, trusted: Set[str]) -> Path:
-    """Copy a trusted library, once, to where nobody else writes, for loaders that want a path."""
+    """Copy a trusted library to a private folder, once."""
     content = read_code(path, trusted)
     try:
         with _copying:
             target = _copies() / hashlib.sha256(content).hexdigest() / path.name
             if not target.exists():
                 target.parent.mkdir(mode=0o700, exist_ok=True)
-                partial = target.with_name(
-                    f".{path.name}"
-                )  # where there is no room, half of it must not be run later
+                # Renamed when complete: half of a library must not be run later.
+                partial = target.with_name(f".{path.name}")
                 partial.write_bytes(content)
                 partial.replace(target)
     except OSError as error:
@@ -74,15 +77,22 @@ def private_copy(path: Path, trusted: Set[str]) -> Path:
 
 
 def not_trusted(path: Path, reason: str) -> str:
-    """Return a reason, such as ``m.savedmodel has the operator ReadFile``, with the way to consent to a model."""
-    import shlex  # late: most models hold no code
+    """Return a message with the command to trust a model.
 
-    return f"{reason}; `pocketserve trust {shlex.quote(str(path))}` shows what it may do, and asks for your consent"
+    Args:
+        reason: such as ``m.savedmodel has the operator ReadFile``.
+    """
+    import shlex  # late, because most models contain no code
+
+    return (
+        f"{reason}; `pocketserve trust {shlex.quote(str(path))}` shows what it may do, "
+        "and asks for your consent"
+    )
 
 
 @functools.cache
 def _copies() -> Path:
-    import tempfile  # late: few models have one
+    import tempfile  # late, because few models need it
 
     folder = Path(tempfile.mkdtemp(prefix="pocketserve-code-"))
     atexit.register(remove_tree, folder)
