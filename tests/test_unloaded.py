@@ -69,7 +69,7 @@ def test_a_folder_that_cannot_be_written_costs_the_memory_only(
     unloaded_models = UnloadedModels(tmp_path, MODELS, 8470)
     unloaded_models.add("digits")
     unloaded_models.close()
-    assert "will be forgotten if the server is killed" in caplog.text
+    assert "will be lost if the server is killed" in caplog.text
 
 
 class UnloadedMeanwhile(Service):

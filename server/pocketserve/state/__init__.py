@@ -1,1 +1,1 @@
-"""Keep between runs, in small files of the state folder, what the server must not forget."""
+"""Persist data in small files of the state folder."""

@@ -1,4 +1,4 @@
-"""Locks of folders, which the kernel releases when their process ends, and folders that one process works in."""
+"""Folder locks, which end with their process, and work folders."""
 
 from __future__ import annotations
 
@@ -13,24 +13,27 @@ from typing import Final
 
 from pocketserve.state.permissions import make_private_folder
 
-WAIT_S: Final = 2.0  # the work under the lock takes milliseconds; a holder that takes longer is frozen
+WAIT_S: Final = 2.0  # the locked work takes milliseconds; a slower holder is frozen
 
 POLL_S: Final = 0.01
 _FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-PARTIAL_SUFFIX: Final = ".partial"  # what the name of a half-written file ends with, after 16 random hexadecimal digits
+PARTIAL_SUFFIX: Final = ".partial"
+"""Suffix of unfinished files, after 16 random hexadecimal digits."""
 
 
 @contextmanager
 def locked(folder: Path, wait_s: float = WAIT_S) -> Iterator[bool]:
-    """Hold a folder's lock while the block runs, so that one process at a time changes the files in it.
+    """Lock a folder for exclusive changes of its files.
 
-    The files themselves are replaced by each change; a lock file beside them would stay behind.
+    The folder is locked because its files are replaced by each change, and a lock file
+    would stay behind.
 
     Args:
-        folder: it is made if it is missing.
+        folder: created if it is missing.
 
     Yields:
-        Whether the lock is held; else another process held it, there is no such folder, or it cannot be locked.
+        Whether the lock is held. False if another process held it for too long, or the
+        folder cannot be created or locked.
     """
     try:
         make_private_folder(folder)
@@ -45,87 +48,93 @@ def locked(folder: Path, wait_s: float = WAIT_S) -> Iterator[bool]:
 
 
 def acquire_lock(descriptor: int, deadline: float) -> bool:
-    """Return whether the lock of an open folder is held now; not before a deadline of the monotonic clock, or never."""
+    """Lock an open folder before a deadline; return success."""
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
         except OSError as error:
-            if (
-                error.errno not in (errno.EAGAIN, errno.EACCES)
-                or time.monotonic() >= deadline
-            ):
+            is_held = error.errno in (errno.EAGAIN, errno.EACCES)
+            if not is_held or time.monotonic() >= deadline:
                 return False
-        time.sleep(
-            POLL_S
-        )  # flock has no timeout, and a signal to interrupt it belongs to the main thread alone
+        # flock has no timeout, and only the main thread could use a signal for it.
+        time.sleep(POLL_S)
 
 
 class WorkFolder:
-    """A new folder of mode 0700, whose lock shows that its owner lives.
+    """A private new folder, locked while its owner lives.
 
-    Make it while the parent is :func:`locked`, or it may be swept before it has its lock.
+    Create it while the parent is :func:`locked`, or it may be swept before its lock.
     """
 
     def __init__(self, parent: Path, prefix: str = "") -> None:
         self.path = parent.resolve() / f"{prefix}{os.urandom(8).hex()}"
         self.path.mkdir(mode=0o700)
         self._descriptor = os.open(self.path, _FOLDER_FLAGS)
-        with suppress(
-            OSError
-        ):  # a file system without locks: then nobody sweeps either
+        # Without locks in the file system, sweeping does nothing either.
+        with suppress(OSError):
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def remove(self) -> None:
-        """Remove the folder with all that is in it, as far as that can be."""
+        """Remove the folder with its contents, as far as possible."""
         remove_tree(self.path)
         os.close(self._descriptor)
 
 
 def sweep(parent: Path, prefix: str = "") -> None:
-    """Remove this user's work folders whose owner has ended, and half-written files."""
+    """Remove this user's abandoned work folders and unfinished files."""
     if not os.path.isdir(parent):
         return
     with locked(parent) as alone, suppress(OSError):
-        for entry in [*os.scandir(parent)] if alone else ():
+        if not alone:
+            return
+        for entry in list(os.scandir(parent)):
             with suppress(OSError):
-                if entry.stat(follow_symlinks=False).st_uid != os.geteuid():
-                    continue
-                if entry.is_dir(follow_symlinks=False) and entry.name.startswith(
-                    prefix
-                ):
-                    _remove_ended(entry.path)
-                elif entry.is_file(follow_symlinks=False) and entry.name.endswith(
-                    PARTIAL_SUFFIX
-                ):
-                    os.unlink(entry.path)
+                _sweep_entry(entry, prefix)
 
 
-def _remove_ended(folder: str) -> None:
+def _sweep_entry(entry: os.DirEntry[str], prefix: str) -> None:
+    if entry.stat(follow_symlinks=False).st_uid != os.geteuid():
+        return
+    if entry.is_dir(follow_symlinks=False) and entry.name.startswith(prefix):
+        _remove_abandoned(entry.path)
+    elif entry.is_file(follow_symlinks=False) and entry.name.endswith(PARTIAL_SUFFIX):
+        os.unlink(entry.path)
+
+
+def _remove_abandoned(folder: str) -> None:
     descriptor = os.open(folder, _FOLDER_FLAGS)
     try:
-        fcntl.flock(
-            descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB
-        )  # raises OSError while its owner lives
+        # Raises OSError while its owner lives.
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         remove_tree(folder)
     finally:
         os.close(descriptor)
 
 
 def remove_tree(folder: str | Path) -> None:
-    """Remove a folder, however deep what lies in it: folders in folders are moved up, since recursion has a limit."""
+    """Remove a folder of any depth, without recursion.
+
+    Nested folders are moved up instead, since recursion has a limit.
+    """
     with suppress(OSError):
-        while entries := [*os.scandir(folder)]:
+        while True:
+            entries = list(os.scandir(folder))
+            if not entries:
+                break
             for entry in entries:
-                if not entry.is_dir(follow_symlinks=False):
+                if entry.is_dir(follow_symlinks=False):
+                    _flatten(entry.path, folder)
+                else:
                     os.unlink(entry.path)
-                    continue
-                os.chmod(entry.path, 0o700)
-                for inner in [*os.scandir(entry.path)]:
-                    if inner.is_dir(follow_symlinks=False):
-                        os.chmod(
-                            inner.path, 0o700
-                        )  # what may not be written to cannot be moved
-                    os.rename(inner.path, os.path.join(folder, os.urandom(8).hex()))
-                os.rmdir(entry.path)
         os.rmdir(folder)
+
+
+def _flatten(inner: str, folder: str | Path) -> None:
+    """Move a folder's entries up, and remove it."""
+    os.chmod(inner, 0o700)
+    for entry in list(os.scandir(inner)):
+        if entry.is_dir(follow_symlinks=False):
+            os.chmod(entry.path, 0o700)  # a folder must be writable to be moved
+        os.rename(entry.path, os.path.join(folder, os.urandom(8).hex()))
+    os.rmdir(inner)

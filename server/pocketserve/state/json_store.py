@@ -1,4 +1,4 @@
-"""Small JSON files of the state folder, which are replaced whole."""
+"""Small JSON files that are replaced as a whole."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ T = TypeVar("T", bound=NamedTuple)
 
 
 class JsonStore(Generic[T]):
-    """Entries by key in a file that other processes of this user may change, too.
+    """Entries by key in a file shared with other processes.
 
-    A file that another user could have written counts as empty: its entries may let models in.
+    A file that another user could have written counts as empty, because its entries may
+    decide which models are loaded.
 
     Args:
-        parse: returns the entry of a JSON value; raises TypeError, KeyError or ValueError for a damaged one, which is
-            dropped.
+        parse: converts a JSON value to an entry; raises TypeError, KeyError or
+            ValueError for damaged values, which are dropped.
     """
 
     def __init__(self, path: Path, parse: Callable[[Any], T]) -> None:
@@ -38,28 +39,27 @@ class JsonStore(Generic[T]):
         self._entries: Mapping[str, T] = {}
 
     def entries(self) -> Mapping[str, T]:
-        """Return all entries, oldest first. The mapping does not change afterwards."""
+        """Return an immutable snapshot of all entries, oldest first."""
         with self._lock:
             self._refresh()
             return self._entries
 
     def change(self, added: Mapping[str, T], removed: Collection[str] = ()) -> None:
-        """Add and remove entries; of more than ``MAX_ENTRIES`` the oldest go.
+        """Add and remove entries; beyond ``MAX_ENTRIES`` drop the oldest.
 
-        A change that raises OSError, since the file cannot be written, holds for this process all the same.
+        If the file cannot be written, OSError is raised, but the change is still
+        effective in this process.
         """
         with self._lock, locked(self._path.parent):
             self._refresh()
-            rest = {
-                key: entry
-                for key, entry in self._entries.items()
-                if key not in removed and key not in added
-            }
-            self._entries = dict([*rest.items(), *added.items()][-MAX_ENTRIES:])
-            replace_json(
-                self._path,
-                {key: entry._asdict() for key, entry in self._entries.items()},
-            )
+            entries = {}
+            for key, entry in self._entries.items():
+                if key not in removed and key not in added:
+                    entries[key] = entry
+            entries.update(added)
+            self._entries = dict(list(entries.items())[-MAX_ENTRIES:])
+            document = {key: entry._asdict() for key, entry in self._entries.items()}
+            replace_json(self._path, document)
             self._stamp = file_stamp(self._path)
 
     def _refresh(self) -> None:
@@ -71,17 +71,22 @@ class JsonStore(Generic[T]):
     def _read(self) -> dict[str, T]:
         if other_writer(self._path) or other_writer(self._path.parent):
             return {}
-        entries = {}
+        entries: dict[str, T] = {}
         with suppress(OSError, ValueError, RecursionError):
             document = json.loads(read_plain(self._path, MAX_BYTES))
-            for key, value in document.items() if isinstance(document, dict) else ():
+            if not isinstance(document, dict):
+                return {}
+            for key, value in document.items():
                 with suppress(TypeError, KeyError, ValueError):
                     entries[key] = self._parse(value)
         return entries
 
 
 def file_stamp(path: Path) -> tuple[int, ...] | None:
-    """Return what changes when a file is replaced, written or opened to others; None where there is none."""
+    """Return a value that changes with a file, or None.
+
+    It changes if the file is replaced, written, or gets another mode.
+    """
     try:
         status = path.stat()
     except OSError:
@@ -90,19 +95,20 @@ def file_stamp(path: Path) -> tuple[int, ...] | None:
 
 
 def replace_json(path: Path, document: Any) -> None:
-    """Replace a JSON file of mode 0600 whole, or raise OSError and leave nothing behind."""
+    """Replace a whole private JSON file, or raise OSError."""
     replace_file(path, json.dumps(document).encode())
 
 
 def replace_file(
     path: Path, content: bytes, mode: int = 0o600, *, durable: bool = False
 ) -> None:
-    """Replace a file whole, or raise OSError and leave nothing behind.
+    """Replace a whole file; on OSError nothing is left behind.
 
-    Its folder may be one that others write to: the name is random until then.
+    Other users may be able to write to its folder, so the temporary name is random.
 
     Args:
-        durable: return once the content is on the disk, so that a power cut leaves the old file or the new one.
+        durable: write the content to disk before returning, so that a power cut leaves
+            the old file or the new one.
     """
     partial = path.with_name(f".{path.name}.{os.urandom(8).hex()}{PARTIAL_SUFFIX}")
     try:

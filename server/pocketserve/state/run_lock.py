@@ -1,8 +1,9 @@
-"""Remembers that a server runs, so that one which was killed is noticed.
+"""Record that a server runs, to detect killed ones.
 
-Android ends processes with signal 9, which no program can catch. A server that runs holds a locked file in the state
-folder and removes it at its end; an unlocked file shows that a server was killed, and a locked one shows clients whose
-the ports in it are (``pocketserve_wire.files.run_file``).
+Android ends processes with SIGKILL, which no program can catch. A running server has a
+locked file in the state folder and removes it when it stops. An unlocked file shows
+that a server was killed; a locked one tells clients which ports belong to this user
+(``pocketserve_wire.files.run_file``).
 """
 
 from __future__ import annotations
@@ -22,17 +23,16 @@ KILLED_FILE = "last-killed.json"
 
 
 def suspended_seconds() -> float | None:
-    """Return how long this device has slept since it was started."""
+    """Return how long this device was suspended since its boot."""
     try:
-        return time.clock_gettime(time.CLOCK_BOOTTIME) - time.clock_gettime(
-            time.CLOCK_MONOTONIC
-        )
+        since_boot = time.clock_gettime(time.CLOCK_BOOTTIME)
+        return since_boot - time.clock_gettime(time.CLOCK_MONOTONIC)
     except (AttributeError, OSError):
         return None
 
 
 def boot_id(path: Path = Path("/proc/sys/kernel/random/boot_id")) -> str:
-    """Return what distinguishes one start of the device from another; an empty text if it cannot be read."""
+    """Return an identifier of this boot, or ""."""
     try:
         return path.read_text()[:64].strip()
     except (OSError, ValueError):
@@ -40,10 +40,11 @@ def boot_id(path: Path = Path("/proc/sys/kernel/random/boot_id")) -> str:
 
 
 class RunLock:
-    """The locked file of a server that runs. A state folder that cannot be written costs the file, not the service.
+    """The locked file of a running server.
 
-    Made once the server listens, and closed before it gives its ports up: clients send the token to the port over HTTP,
-    at the host and port ``http``, while the file is locked. ``models_dir`` is what is served.
+    The server runs without it if the state folder is not writable. Create it when the
+    server listens, and close it before the ports are released: while the file is
+    locked, clients send the token over HTTP to the address ``http``.
     """
 
     def __init__(
@@ -57,27 +58,26 @@ class RunLock:
         self._descriptor: int | None = None
         self._closing = threading.Lock()
         run = Run(
-            os.getpid(),
-            time.time(),
-            suspended_seconds(),
-            boot_id(),
-            ports,
-            http,
-            models_dir,
+            pid=os.getpid(),
+            started=time.time(),
+            suspended=suspended_seconds(),
+            boot=boot_id(),
+            ports=ports,
+            http=http,
+            models_dir=models_dir,
         )
         partial = self._path.with_name(f".{self._path.name}")
         with contextlib.suppress(OSError):
             make_private_folder(self._path.parent)
-            # Locked before it has its name, or another start might take its server for a dead one.
-            self._descriptor = os.open(
-                partial, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600
-            )
+            # Locked before it is renamed, or another server might see it unlocked.
+            flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+            self._descriptor = os.open(partial, flags, 0o600)
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.write(self._descriptor, json.dumps(run._asdict()).encode())
             os.replace(partial, self._path)
 
     def close(self) -> None:
-        """Remove the file: the server ends as it was asked to. May be called again, from any thread."""
+        """Remove the file on a clean stop. Idempotent and thread-safe."""
         with self._closing:
             descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
@@ -86,20 +86,21 @@ class RunLock:
 
 
 def running_servers(state_dir: Path) -> list[Run]:
-    """Return the servers that run now with this state folder."""
+    """Return the running servers that use this state folder."""
     return [run for _, run, locked in runs(state_dir) if locked]
 
 
 def killed(state_dir: Path) -> Run | None:
-    """Return the newest server that was killed, noticed by a later one or not."""
+    """Return the latest killed server, reported or not."""
     dead = [run for _, run, locked in runs(state_dir) if not locked]
-    if (noticed := read_run(state_dir / KILLED_FILE)) is not None:
-        dead.append(noticed[0])
+    reported = read_run(state_dir / KILLED_FILE)
+    if reported is not None:
+        dead.append(reported[0])
     return max(dead, key=lambda run: run.started, default=None)
 
 
 def notice_killed(state_dir: Path) -> Run | None:
-    """Return the newest server that was killed since the last call; :func:`killed` still returns it."""
+    """Return the latest newly killed server; report each once."""
     dead = []
     for path, run, locked in runs(state_dir):
         with contextlib.suppress(OSError):

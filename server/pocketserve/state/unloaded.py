@@ -1,8 +1,8 @@
-"""Remembers which models were unloaded on request, for the case that the server is killed.
+"""Persist which models were unloaded, in case of a kill.
 
-An unload is acknowledged with the words that the model is not served until it is loaded again. Android kills servers,
-supervisors start them again, and that must not bring the model back. A clean end forgets: who starts a server on
-purpose finds every model served, as always.
+An unloaded model must not be served until it is loaded again. Android kills servers,
+supervisors restart them, and that must not bring the model back. A clean stop clears
+the record: a server that is started on purpose serves every model.
 """
 
 from __future__ import annotations
@@ -25,34 +25,35 @@ log = logging.getLogger(__name__)
 
 
 class UnloadedModels:
-    """The models that a server was told not to serve. A file that cannot be written costs the memory, not the service.
+    """The models that a server was told not to serve.
+
+    If the file cannot be written, the record is lost when the server is killed.
 
     Args:
-        models_dir: the folder of the models; names from another folder do not count.
-        port: the port for HTTP, which tells this server from others. Nothing is remembered for port 0, with which a
-            server is another one each time.
+        models_dir: the models folder; names of another folder are ignored.
+        port: the HTTP port, which identifies this server. Nothing is recorded for port
+            0, because the port then changes with each start.
     """
 
     def __init__(self, state_dir: Path, models_dir: Path, port: int) -> None:
         self._path = state_dir / FOLDER / f"{port}.json" if port else None
         self._models = str(models_dir.absolute())
         self._lock = threading.Lock()
-        self.names = (
-            self._read()
-        )  # those that were unloaded when a server here was killed
+        self.names = self._read()
+        """Unloaded models, initially those of a killed server."""
 
     def add(self, name: str) -> None:
-        """Note that a model was unloaded. Returns once that is on file."""
+        """Record durably that a model was unloaded."""
         with self._lock:
             self._write(self.names | {name})
 
     def discard(self, name: str) -> None:
-        """Note that a model was loaded again."""
+        """Record that a model was loaded again."""
         with self._lock:
             self._write(self.names - {name})
 
     def close(self) -> None:
-        """Forget, and remember nothing more: the server ends as it was asked to."""
+        """Clear the record and stop recording, on a clean stop."""
         with self._lock:
             path, self._path = self._path, None
             if path is not None:
@@ -65,14 +66,13 @@ class UnloadedModels:
         self.names = names
         if self._path is None:
             return
+        document = {"models_dir": self._models, "names": sorted(names)}
         try:
             make_private_folder(self._path.parent)
-            replace_json(
-                self._path, {"models_dir": self._models, "names": sorted(names)}
-            )
+            replace_json(self._path, document)
         except OSError as error:
             log.warning(
-                "which models are unloaded will be forgotten if the server is killed: %s",
+                "the list of unloaded models will be lost if the server is killed: %s",
                 error.strerror,
             )
 
