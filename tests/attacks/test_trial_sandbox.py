@@ -616,7 +616,7 @@ def test_a_system_that_traps_the_question_is_told(report: str, layer: str) -> No
     if "seccomp yes" in report:
         assert done.returncode == 0, done.stderr
         assert (
-            f"{layer} no (the system forbids apps to ask for it)"
+            f"{layer} no (the system does not allow apps to use it)"
             in json.loads(done.stdout)["sentence"]
         )
 

@@ -109,7 +109,7 @@ def test_a_state_folder_that_cannot_be_made(
     assert not list((tmp_path / "system").iterdir())
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
     with pytest.raises(
-        ApiError, match="no place to try the file in: Not a directory; make room in"
+        ApiError, match="no room to try the file in: Not a directory; make room in"
     ) as error:
         check(
             Quarantine(tmp_path / "file" / "state", TrialLimits(timeout=120)),
@@ -808,7 +808,7 @@ def test_what_is_no_plain_file_is_refused(
         (folder / "s" / "saved_model.pb").write_bytes(b"x")
         (folder / "s" / "variables").symlink_to(folder)
         version = entry(folder, "s")
-    with pytest.raises(ModelLoadError, match=r"is no regular file|holds links"):
+    with pytest.raises(ModelLoadError, match=r"is not a regular file|holds links"):
         check(quarantine, version)
 
 

@@ -1,3 +1,3 @@
-"""Load and run unseen model files in a throw-away process; what harms it is never loaded by the server."""
+"""Try new model files in a throw-away process."""
 
-TRIAL_PREFIX = "trial-"  # what the names of trials' work folders begin with
+TRIAL_PREFIX = "trial-"  # prefix of the trials' work folders

@@ -1,4 +1,4 @@
-"""The process of one trial: started, watched, ended, and its end judged."""
+"""Run the process of one trial, and judge its result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, NoReturn
+from typing import IO, Any, NoReturn
 
 from pocketserve.child.feed import PipeFeed
 from pocketserve.child.process import Child, Exceeded, Limits, Streams
@@ -40,13 +40,16 @@ SANDBOX = "pocketserve.quarantine.sandbox"
 POLL_INTERVAL_S = 0.05
 MAX_ANSWER_BYTES = 64 * 1024
 HEADROOM_BYTES = 2 << 30
-"""Address space that frameworks reserve but do not use, on top of the limit, before the hard end of memory."""
+"""Address space that frameworks reserve but do not use, in addition to the limit."""
 
 SPARE_BYTES = 96 << 20
 SPARE_THREADS = 8
-"""What a device must have left for a failed trial to be the file's fault; threads beside two for each core."""
+"""The spare resources without which a failed trial is not the file's fault.
 
-ALARM_MARGIN_S = 5  # after its time limit, a trial whose server has gone ends itself
+The threads are in addition to two for each core.
+"""
+
+ALARM_MARGIN_S = 5  # a trial whose server is gone ends itself this long after its limit
 
 
 def run_trial(
@@ -58,17 +61,18 @@ def run_trial(
     memory: int,
     on_start: Callable[[Child], None],
 ) -> Verdict:
-    """Load and run one version in a process, in a work folder of its own, and return what its end means.
+    """Load and run one version in its own process.
 
     Args:
         timeout: seconds from its start to its answer.
-        memory: resident bytes that it may take.
-        on_start: takes the child; killing it ends the trial.
+        memory: limit of its resident bytes.
+        on_start: receives the child; killing it ends the trial.
 
     Raises:
-        ApiError: MODEL_NOT_READY, the device had too little of something.
-        RuntimeMissingError, ModelLoadError: the framework is missing, or refused the file in good order. Neither is
-            a verdict: another framework or manifest may change it.
+        ApiError: MODEL_NOT_READY, the device lacked resources.
+        RuntimeMissingError, ModelLoadError: the framework is missing, or has rejected
+            the file. Neither is a verdict, because another framework or manifest may
+            change the outcome.
     """
     limits = {
         "data_limit": memory + HEADROOM_BYTES,
@@ -79,22 +83,11 @@ def run_trial(
         folder = _work_folder(state_dir)
         stack.callback(folder.remove)
         rules = rules_for(entry, version, source, str(folder.path))
-        try:
-            child = Child(
-                [sys.executable, "-P", "-m", SANDBOX, json.dumps(rules)],
-                # The answer goes to no file: on a full disk every trial would fail.
-                Streams(subprocess.PIPE, subprocess.PIPE),
-                environment=_environment(str(folder.path)),
-                folder=folder.path,
-            )
-        except OSError as error:
-            _retry_later(
-                f"a process for the file's trial cannot be had ({error.strerror})"
-            )
+        child = _start(rules, folder)
         stack.callback(child.end)
         on_start(child)
         fault = _watch(child, request, timeout, memory)
-        child.kill()  # what it started may still run
+        child.kill()  # its child processes may still run
         assert child.process.stdout is not None
         answer = _answer(child.process.stdout)
     try:
@@ -111,8 +104,21 @@ def run_trial(
     return verdict
 
 
+def _start(rules: dict[str, Any], folder: WorkFolder) -> Child:
+    try:
+        return Child(
+            [sys.executable, "-P", "-m", SANDBOX, json.dumps(rules)],
+            # Pipes, not files: on a full disk every trial would seem to fail.
+            Streams(subprocess.PIPE, subprocess.PIPE),
+            environment=_environment(str(folder.path)),
+            folder=folder.path,
+        )
+    except OSError as error:
+        _retry_later(f"a process for the file's trial cannot be had ({error.strerror})")
+
+
 def _watch(child: Child, request: bytes, timeout: float, memory: int) -> Verdict | None:
-    """Pass the request on and wait for the end; return a verdict if a limit is exceeded."""
+    """Send the request, wait, and return a verdict on exceeded limits."""
     assert child.process.stdin is not None
     feed = PipeFeed(child.process.stdin, request)
     limits = Limits(timeout, memory, with_descendants=False, poll_s=POLL_INTERVAL_S)
@@ -127,7 +133,10 @@ def _watch(child: Child, request: bytes, timeout: float, memory: int) -> Verdict
 
 
 def _answer(pipe: IO[bytes]) -> bytes:
-    """Return what it has written, which fits into a pipe. Its children may still hold the other end."""
+    """Return the process's output, which fits into the pipe.
+
+    Its child processes may still have the other end open.
+    """
     os.set_blocking(pipe.fileno(), False)
     try:
         return os.read(pipe.fileno(), MAX_ANSWER_BYTES)
@@ -136,24 +145,22 @@ def _answer(pipe: IO[bytes]) -> bytes:
 
 
 def _check_framework(format: ModelFormat, timeout: float, *, timed_out: bool) -> None:
-    """Blame a framework that is not imported here, and whose import ended the trial or did not end."""
+    """Raise if the framework's import was the problem."""
     if not sys.modules.keys().isdisjoint(format.packages):
         return
-    package = next(
-        (
-            name
-            for name in format.packages
-            if importlib.util.find_spec(name) is not None
-        ),
-        format.name,
-    )
+    package = format.name
+    for name in format.packages:
+        if importlib.util.find_spec(name) is not None:
+            package = name
+            break
     if timed_out:
         raise RuntimeMissingError(
-            f"the import of {package} alone takes more than {timeout:g} s; try again when the device has "
-            "less to do, or give --trial-timeout more seconds"
+            f"the import of {package} alone takes more than {timeout:g} s; try again "
+            "when the device has less to do, or give --trial-timeout more seconds"
         )
     raise RuntimeMissingError(
-        f"{package} is installed, but its import ends the process; `pocketserve doctor` says what to do"
+        f"{package} is installed, but its import ends the process; "
+        "`pocketserve doctor` says what to do"
     )
 
 
@@ -164,7 +171,10 @@ def _retry_later(reason: str, seconds: int = 5) -> NoReturn:
 
 
 def _check_resources() -> None:
-    """Blame no file while the device has no threads or memory to spare: frameworks die, hang or refuse without them."""
+    """Raise MODEL_NOT_READY if the device lacks threads or memory.
+
+    Frameworks crash, hang or reject files without them, which is not the file's fault.
+    """
     if available_memory() < SPARE_BYTES:
         _retry_later("there was no memory to try the file")
     end = threading.Event()
@@ -178,7 +188,7 @@ def _check_resources() -> None:
 
 
 def _work_folder(state_dir: Path) -> WorkFolder:
-    """Make the trial's folder in the state folder, or if that cannot be written, among temporary files."""
+    """Create the trial's folder, preferably in the state folder."""
     try:
         with locked(state_dir):
             return WorkFolder(state_dir, TRIAL_PREFIX)
@@ -187,19 +197,22 @@ def _work_folder(state_dir: Path) -> WorkFolder:
     try:
         return WorkFolder(Path(tempfile.gettempdir()), f"pocketserve-{TRIAL_PREFIX}")
     except OSError:
-        text = f"there is no place to try the file in: {reason}; make room in {state_dir}, which the server writes to"
-        raise ApiError(ErrorCode.MODEL_NOT_READY, text, retry_after_s=1) from None
+        raise ApiError(
+            ErrorCode.MODEL_NOT_READY,
+            f"there is no room to try the file in: {reason}; make room in {state_dir}, "
+            "which the server writes to",
+            retry_after_s=1,
+        ) from None
 
 
 def _environment(folder: str) -> dict[str, str]:
-    # Relative entries of the path would mean something else in the trial's own folder.
+    # Absolute, because the trial has another working folder.
     path = os.pathsep.join(map(os.path.abspath, sys.path))
-    # No file is to learn the token, in whatever way it gets at its process's environment.
-    inherited = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith("POCKETSERVE_TOKEN")
-    }
+    inherited = {}
+    for name, value in os.environ.items():
+        # A file must not learn the token from its process's environment.
+        if not name.startswith("POCKETSERVE_TOKEN"):
+            inherited[name] = value
     return {
         **FRAMEWORK_ENVIRONMENT,
         **inherited,
@@ -210,18 +223,21 @@ def _environment(folder: str) -> dict[str, str]:
 
 
 def _judge(exit_code: int, answer: bytes) -> Verdict:
-    """Return what the end of a trial within its limits means. Raises as :func:`run_trial`."""
+    """Return the verdict on a trial within its limits.
+
+    Raises as :func:`run_trial`.
+    """
     if exit_code in (-signal.SIGKILL, -signal.SIGTERM):
-        # Android ends child processes when it likes: that says nothing of the file.
+        # Android may end child processes at any time, which is not the file's fault.
         _retry_later("the system ended the file's trial", 1)
     if exit_code == -signal.SIGSYS:
         return Verdict(
             False,
-            "it made a system call that no model needs, and that ends its process (SIGSYS)",
+            "it made a system call that no model needs, and that ends its process "
+            "(SIGSYS)",
         )
-    if (
-        exit_code == -signal.SIGINT
-    ):  # from OpenBLAS, which has no threads: nobody else reaches the trial's session
+    # OpenBLAS sends SIGINT if it has no threads; nothing else can reach the trial.
+    if exit_code == -signal.SIGINT:
         _retry_later("there were no threads to try the file")
     if exit_code < 0:
         return Verdict(False, f"it crashed its framework ({signal_name(exit_code)})")

@@ -1,6 +1,7 @@
-"""Decides whether the server may load a version: by an earlier verdict on its content, else by a trial.
+"""Decide by verdict or trial whether the server may load a version.
 
-A trial costs one extra process per new file, once. It is never on the path of a request to a loaded model.
+A trial costs one extra process for each new file, once. Requests to a loaded model
+never wait for one.
 """
 
 from __future__ import annotations
@@ -39,22 +40,27 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-RETRY_FACTOR = 1.5  # a trial that took too much memory is repeated where there is so many times as much
+RETRY_FACTOR = 1.5  # a trial that ran out of memory is repeated with this much more
 
 
 class TrialLimits(NamedTuple):
-    """Limits of one trial: seconds, and resident bytes; 0 takes half of what is available, and 1 GiB at least."""
+    """Limits of one trial.
+
+    Attributes:
+        timeout: seconds.
+        memory: resident bytes; 0 means half of the available memory, at least 1 GiB.
+    """
 
     timeout: float = 120.0
     memory: int = 0
 
     def memory_bytes(self) -> int:
-        """Return the limit in bytes, now."""
+        """Return the current limit in bytes."""
         return self.memory or max(1 << 30, available_memory() // 2)
 
 
 class Quarantine:
-    """Keeps files that harm their loader away from the server. Verdicts and trials use the state folder."""
+    """Keeps harmful files away from the server, by stored verdicts."""
 
     def __init__(self, state_dir: Path, limits: TrialLimits) -> None:
         self._state_dir = state_dir
@@ -73,34 +79,35 @@ class Quarantine:
         deadline: float = math.inf,
         content: str = "",
     ) -> None:
-        """Refuse a version that is in quarantine; try one that is unknown.
+        """Reject a quarantined version; try an unknown one.
 
         Args:
-            deadline: monotonic time by which a trial must have begun; one at a time runs.
-            content: SHA-256 of the private copy that the source is in.
+            deadline: monotonic time by which the trial must start; one runs at a time.
+            content: SHA-256 of the private copy that the source refers to.
 
         Raises:
-            ModelLoadError: the content is not the expected one, or is in quarantine; the text says why.
+            ModelLoadError: the content has another hash than the manifest states, or is
+                in quarantine.
         """
         content = content or content_digest(version)
         check_digest(version, content)
         key = self.key(entry, version, content, source.sides)
-        verdict = self._verdict(key) or self._try(
-            key, entry, version, content, source, deadline
-        )
+        verdict = self._verdict(key)
+        if verdict is None:
+            verdict = self._try(key, entry, version, content, source, deadline)
         if not verdict.ok:
             raise ModelLoadError(_in_quarantine(entry, verdict))
 
     def known_reason(self, entry: ModelEntry, version: VersionEntry) -> str | None:
-        """Return why a version is in quarantine, if that is known without reading its files; else None."""
-        with suppress(ModelLoadError, OSError):  # loading it says why
+        """Return why a version is in quarantine, or None."""
+        with suppress(ModelLoadError, OSError):  # loading will report the error
             for verdict in self._store.rejections(version.path).values():
-                if verdict.seen == _stamp(entry, version) and self._holds(verdict):
+                if verdict.seen == _stamp(entry, version) and self._is_valid(verdict):
                     return _in_quarantine(entry, verdict)
         return None
 
     def release(self, entry: ModelEntry, version: VersionEntry) -> bool:
-        """Forget the verdict on a version, so that it is tried again; return whether there was one."""
+        """Remove the verdict on a version; return whether there was one."""
         return self._store.remove(self.key(entry, version))
 
     def key(
@@ -110,22 +117,24 @@ class Quarantine:
         content: str = "",
         sides: Mapping[Path, str] | None = None,
     ) -> str:
-        """Return the key of a verdict: the format, the content, and all else that decides how it is loaded and run."""
+        """Return a verdict's key for a version.
+        that affect how it is loaded and run."""
         hashes = self.sides(entry, version) if sides is None else sides
-        names = [
-            (value, os.path.relpath(path, entry.folder))
-            for path, value in hashes.items()
-        ]
+        names = []
+        for path, value in hashes.items():
+            names.append((value, os.path.relpath(path, entry.folder)))
         beside = describe_hashes(names).decode(errors="surrogateescape")
-        return f"{version.format.name}:{content or content_digest(version)}:{_hash(entry, version, beside)}"
+        content = content or content_digest(version)
+        return f"{version.format.name}:{content}:{_hash(entry, version, beside)}"
 
     def sides(self, entry: ModelEntry, version: VersionEntry) -> Mapping[Path, str]:
-        """Return the SHA-256 of each file beside a version that a task may read, or the code of one import."""
+        """Return the SHA-256 of each sidecar file of a version."""
         return {path: sidecar_hash(path) for path in sidecar_files(entry, version)}
 
     def close(self) -> None:
-        """End the trial that runs."""
-        if (process := self._process) is not None:
+        """End the running trial."""
+        process = self._process
+        if process is not None:
             process.kill()
 
     def _started(self, process: Child) -> None:
@@ -133,14 +142,15 @@ class Quarantine:
 
     def _verdict(self, key: str) -> Verdict | None:
         verdict = self._store.get(key)
-        return verdict if verdict is not None and self._holds(verdict) else None
+        if verdict is None or not self._is_valid(verdict):
+            return None
+        return verdict
 
-    def _holds(self, verdict: Verdict) -> bool:
-        """Return whether a verdict counts still: one for want of memory does not once there is much more."""
-        return (
-            not verdict.memory
-            or self._limits.memory_bytes() <= RETRY_FACTOR * verdict.memory
-        )
+    def _is_valid(self, verdict: Verdict) -> bool:
+        """Return whether a verdict is still valid, given today's memory."""
+        if not verdict.memory:
+            return True
+        return self._limits.memory_bytes() <= RETRY_FACTOR * verdict.memory
 
     def _try(
         self,
@@ -151,34 +161,17 @@ class Quarantine:
         source: ModelSource,
         deadline: float,
     ) -> Verdict:
-        from pocketserve.quarantine.process import (
-            run_trial,
-        )  # late: known files need no process
-
-        if not self._trial.acquire(
-            timeout=min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX)
-        ):
+        left = max(0.0, deadline - time.monotonic())
+        if not self._trial.acquire(timeout=min(left, threading.TIMEOUT_MAX)):
             raise ApiError(
                 ErrorCode.DEADLINE_EXCEEDED,
                 "the request's timeout passed while another file was tried",
             )
         try:
-            if (earlier := self._verdict(key)) is not None:
+            earlier = self._verdict(key)
+            if earlier is not None:
                 return earlier
-            started = time.monotonic()
-            limits = self._limits.timeout, self._limits.memory_bytes()
-            try:
-                verdict = run_trial(
-                    entry, version, source, self._state_dir, *limits, self._started
-                )
-            finally:
-                self._process = None
-            log.info(
-                "tried %s in %.2f s: %s",
-                version.path.name,
-                time.monotonic() - started,
-                verdict.reason or "good",
-            )
+            verdict = self._run_trial(entry, version, source)
             if self.key(entry, version, content) != key:
                 raise ModelLoadError(
                     "its files changed while they were tried; load the model again"
@@ -192,33 +185,56 @@ class Quarantine:
         finally:
             self._trial.release()
 
+    def _run_trial(
+        self, entry: ModelEntry, version: VersionEntry, source: ModelSource
+    ) -> Verdict:
+        # Imported late, because known files need no process.
+        from pocketserve.quarantine.process import run_trial
+
+        started = time.monotonic()
+        limits = self._limits.timeout, self._limits.memory_bytes()
+        try:
+            verdict = run_trial(
+                entry, version, source, self._state_dir, *limits, self._started
+            )
+        finally:
+            self._process = None
+        log.info(
+            "tried %s in %.2f s: %s",
+            version.path.name,
+            time.monotonic() - started,
+            verdict.reason or "good",
+        )
+        return verdict
+
 
 def _stamp(entry: ModelEntry, version: VersionEntry) -> str:
-    """Return what changes with the files of a version, without reading them: after a restart, listings use it."""
+    """Return a value that changes with a version's files.
+
+    Listings use it after a restart.
+    """
     files = stamp([*version_files(version), *sidecar_files(entry, version)])
     return _hash(entry, version, f"{version.format.name}\n{files}")
 
 
 def _hash(entry: ModelEntry, version: VersionEntry, files: str) -> str:
-    """Return the hash of a description of files, of the options, and of what decides in the manifest."""
+    """Hash files, options and the relevant part of the manifest."""
     options = json.dumps(dict(version.options), sort_keys=True, default=str)
     delegate = version.options.get("delegate")
-    if isinstance(
-        delegate, str
-    ):  # native code, which must not profit from a trial without it
+    # A delegate is native code, which must not use the verdict of a trial without it.
+    if isinstance(delegate, str):
         options += str(stamp([version.path.parent / delegate]))
-    # By name: where the classes of sections stand in our code says nothing of the model.
-    sections = {
-        kind.__name__: options for kind, options in entry.manifest.sections.items()
-    }
+    # By class name, because the modules of our classes are irrelevant to the model.
+    sections = {}
+    for kind, section in entry.manifest.sections.items():
+        sections[kind.__name__] = section
     manifest = entry.manifest.of_one_version()._replace(sections=sections)  # type: ignore[arg-type]
-    return hashlib.sha256(
-        f"{options}\n{manifest!r}\n{files}".encode(errors="surrogateescape")
-    ).hexdigest()
+    text = f"{options}\n{manifest!r}\n{files}"
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
 
 
 def _in_quarantine(entry: ModelEntry, verdict: Verdict) -> str:
-    import shlex  # late: most files are good
+    import shlex  # late, because most files are good
 
     command = f"pocketserve inspect --release {shlex.quote(entry.name)}"
     return f"in quarantine: {verdict.reason}; `{command}` tries it again"

@@ -1,4 +1,4 @@
-"""Lists the files that a trial may use: those of Python, of the system's libraries, and of its model."""
+"""List the files that a trial may use."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.repository.sidecar_files import sidecar_files
@@ -17,150 +17,149 @@ from pocketserve.runtimes.devices import is_accelerated
 from pocketserve.runtimes.tflite.delegates import find_library
 
 _SYSTEM: Final = (
-    *(
-        "/usr",
-        "/bin",
-        "/sbin",
-        "/lib",
-        "/lib32",
-        "/lib64",
-        "/opt",
-        "/nix/store",
-        "/gnu/store",
-        "/run/opengl-driver",
-    ),
-    *(
-        "/system",
-        "/vendor",
-        "/apex",
-        "/product",
-        "/odm",
-        "/linkerconfig",
-        "/dev/__properties__",
-    ),  # Android's
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/opt",
+    "/nix/store",
+    "/gnu/store",
+    "/run/opengl-driver",
+    # Android's:
+    "/system",
+    "/vendor",
+    "/apex",
+    "/product",
+    "/odm",
+    "/linkerconfig",
+    "/dev/__properties__",
 )
+# Nothing of other processes, because their environments may contain tokens.
 _FACTS: Final = (
-    *(
-        "/etc/ld.so.cache",
-        "/etc/ld.so.conf",
-        "/etc/ld.so.conf.d",
-        "/etc/localtime",
-        "/etc/nsswitch.conf",
-    ),
-    *(
-        "/proc/self",
-        "/proc/cpuinfo",
-        "/proc/meminfo",
-        "/proc/stat",
-        "/proc/version",
-        "/proc/filesystems",
-    ),
-    *(
-        "/proc/sys/vm",
-        "/proc/sys/kernel/osrelease",
-        "/sys/devices",
-        "/sys/fs/cgroup",
-        "/sys/kernel/mm",
-    ),
-    *(
-        "/dev/urandom",
-        "/dev/random",
-        "/etc/ssl/openssl.cnf",
-        "/etc/pki/tls/openssl.cnf",
-    ),
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d",
+    "/etc/localtime",
+    "/etc/nsswitch.conf",
+    "/proc/self",
+    "/proc/cpuinfo",
+    "/proc/meminfo",
+    "/proc/stat",
+    "/proc/version",
+    "/proc/filesystems",
+    "/proc/sys/vm",
+    "/proc/sys/kernel/osrelease",
+    "/sys/devices",
+    "/sys/fs/cgroup",
+    "/sys/kernel/mm",
+    "/dev/urandom",
+    "/dev/random",
+    "/etc/ssl/openssl.cnf",
+    "/etc/pki/tls/openssl.cnf",
 )
-"""Nothing of other processes: their environments may hold tokens."""
 
 _LOADER: Final = re.compile(rb"/[\w./-]*/(?:ld[\w.-]*\.so[\w.]*|linker(?:64)?)")
-"""The program that starts another one, as that one's head names it."""
+"""The dynamic loader that an executable's header names."""
+
+
+class PythonPaths(NamedTuple):
+    """The paths of the interpreter and its packages.
+
+    Attributes:
+        readable: files and folders that imports may read and map.
+        listed: folders in which imports may only list the names.
+    """
+
+    readable: list[str]
+    listed: list[str]
 
 
 def rules_for(
     entry: ModelEntry, version: VersionEntry, source: ModelSource, folder: str
 ) -> dict[str, Any]:
-    """Return the paths by right that :func:`~pocketserve.quarantine.sandbox.confine_files` allows a trial.
+    """Return the paths that a trial may use, by permission.
 
-    Under ``processes`` stands whether it may start any: TensorFlow.js runs in Node. It may write to ``folder`` only.
+    :func:`~pocketserve.quarantine.sandbox.confine_files` applies them. The entry
+    ``processes`` tells whether the trial may start processes: TensorFlow.js runs in
+    Node. The trial may write to ``folder`` only.
     """
-    needs_node = version.format.starts_processes
-    model = [
-        source.path if source.path.is_dir() else source.path.parent,
-        source.original,
-        version.path,
-    ]
-    model += sidecar_files(entry, version)
-    if name := source.options.get(
-        "delegate"
-    ):  # a library, which its owner may have anywhere
-        library = (
-            find_library(name, source.original.resolve().parent)
-            if isinstance(name, str)
-            else None
-        )
-        model += [library] if library is not None else []
-    model += (
-        [entry.folder] if entry.folder.name == entry.name else []
-    )  # for a bare file it holds other models too
-    python, listed = _python(folder)
-    programs = [*_SYSTEM, *python]
-    keras_home = os.environ.get("KERAS_HOME")
-    settings = (
-        [os.path.join(keras_home, "keras.json")] if keras_home else []
-    )  # read by the import of Keras
-    readable = [*_FACTS, *settings, *map(str, model)]
-    rules = {
-        "read": [*readable, *_node_modules(), *programs] if needs_node else readable,
-        # Imports look for libraries by the system's programs; later, the filter of system calls starts none.
-        "execute": list(_node()) if needs_node else programs,
-        "list": listed,
+    python = _python(folder)
+    programs = [*_SYSTEM, *python.readable]
+    readable = [*_FACTS, *_keras_settings()]
+    readable += map(str, _model_paths(entry, version, source))
+    devices = ["/dev/null", "/dev/zero"]
+    if is_accelerated(version.options):
+        devices.append("/dev")
+    rules: dict[str, Any] = {
+        "list": python.listed,
         "write": [folder],
-        "device": [
-            "/dev/null",
-            "/dev/zero",
-            *(["/dev"] if is_accelerated(version.options) else []),
-        ],
-        "processes": needs_node,
+        "device": devices,
+        "processes": version.format.starts_processes,
     }
+    if version.format.starts_processes:
+        rules["read"] = [*readable, *_node_modules(), *programs]
+        rules["execute"] = list(_node())
+    else:
+        rules["read"] = readable
+        # Imports run system programs to find libraries. Afterwards the filter of system
+        # calls prevents new processes.
+        rules["execute"] = programs
     if version.format.confines_itself:
         rules["confines_itself"] = True
     return rules
 
 
 def rules_of_engine(model: Path, program: str, folder: Path) -> dict[str, list[str]]:
-    """Return the paths by right that the process of a language model may use.
+    """Return the paths that a language model's process may use, by permission.
 
     Args:
         program: the engine's own program, or this Python.
-        folder: the only one that it may write to.
+        folder: the only folder that it may write to.
     """
-    python, listed = _python(str(folder))
-    programs = [*_SYSTEM, *python, os.path.dirname(os.path.realpath(program))]
+    python = _python(str(folder))
+    engine = os.path.dirname(os.path.realpath(program))
     return {
         "read": [*_FACTS, str(model)],
-        "execute": programs,
-        "list": listed,
+        "execute": [*_SYSTEM, *python.readable, engine],
+        "list": python.listed,
         "write": [str(folder)],
         "device": ["/dev/null", "/dev/zero"],
     }
 
 
-def _python(folder: str) -> tuple[list[str], list[str]]:
-    """Return the interpreter, its packages and libraries, and folders whose names alone imports may read.
+def _model_paths(
+    entry: ModelEntry, version: VersionEntry, source: ModelSource
+) -> list[Path]:
+    folder = source.path if source.path.is_dir() else source.path.parent
+    paths = [folder, source.original, version.path]
+    paths += sidecar_files(entry, version)
+    # The owner may keep a delegate's library anywhere.
+    delegate = source.options.get("delegate")
+    if isinstance(delegate, str):
+        library = find_library(delegate, source.original.resolve().parent)
+        if library is not None:
+            paths.append(library)
+    # The folder of a bare file contains other models, too.
+    if entry.folder.name == entry.name:
+        paths.append(entry.folder)
+    return paths
 
-    Where a whole home is on the path, as by ``python -m`` in it, just the packages that are in use count.
+
+def _keras_settings() -> list[str]:
+    """Return the settings file that the import of Keras reads."""
+    home = os.environ.get("KERAS_HOME")
+    return [os.path.join(home, "keras.json")] if home else []
+
+
+def _python(folder: str) -> PythonPaths:
+    """Return the paths of the interpreter, its packages and libraries.
+
+    If a whole home folder is on ``sys.path``, as with ``python -m`` in it, only the
+    imported packages in it are readable.
     """
-    private = [
-        Path(os.path.realpath(path))
-        for path in (os.path.expanduser("~"), folder, "/root", "/home")
-    ]
-    libraries = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
-    entries = [*map(os.path.abspath, filter(None, sys.path)), *filter(None, libraries)]
-    wide = [
-        entry
-        for entry in entries
-        if any(path.is_relative_to(os.path.realpath(entry)) for path in private)
-    ]
-    narrow = [entry for entry in entries if entry not in wide]
+    wide, narrow = _split_entries(_path_entries(), folder)
     whole = [
         sys.prefix,
         sys.base_prefix,
@@ -168,35 +167,65 @@ def _python(folder: str) -> tuple[list[str], list[str]]:
         os.path.realpath(sys.executable),
         *narrow,
     ]
-    whole += [target for entry in narrow for target in _links_in(entry)]
-    below, within = (tuple(f"{entry}/" for entry in paths) for paths in (wide, whole))
-    files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
-    used = {
-        file
-        for file in files
-        if isinstance(file, str)
-        and file.startswith(below)
-        and not file.startswith(within)
-    }
-    packages = {_package(file, below) for file in used}
-    return [*whole, *sorted(packages)], [
-        entry for entry in wide if any(p.startswith(f"{entry}/") for p in packages)
-    ]
+    for entry in narrow:
+        whole += _links_in(entry)
+    packages = _imported_packages(wide, whole)
+    listed = []
+    for entry in wide:
+        if any(package.startswith(f"{entry}/") for package in packages):
+            listed.append(entry)
+    return PythonPaths([*whole, *sorted(packages)], listed)
+
+
+def _path_entries() -> list[str]:
+    """Return the folders of ``sys.path`` and ``LD_LIBRARY_PATH``."""
+    libraries = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
+    modules = [os.path.abspath(entry) for entry in sys.path if entry]
+    return [*modules, *filter(None, libraries)]
+
+
+def _split_entries(entries: list[str], folder: str) -> tuple[list[str], list[str]]:
+    """Split folders by whether they contain private folders."""
+    private = []
+    for path in (os.path.expanduser("~"), folder, "/root", "/home"):
+        private.append(Path(os.path.realpath(path)))
+    wide, narrow = [], []
+    for entry in entries:
+        real = os.path.realpath(entry)
+        if any(path.is_relative_to(real) for path in private):
+            wide.append(entry)
+        else:
+            narrow.append(entry)
+    return wide, narrow
+
+
+def _imported_packages(wide: list[str], whole: list[str]) -> set[str]:
+    """Return the imported packages in ``wide`` folders only."""
+    below = tuple(f"{entry}/" for entry in wide)
+    within = tuple(f"{entry}/" for entry in whole)
+    packages = set()
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if not isinstance(file, str) or file.startswith(within):
+            continue
+        if file.startswith(below):
+            packages.add(_package(file, below))
+    return packages
 
 
 def _links_in(folder: str) -> Iterator[str]:
-    """Yield where links in a folder lead: some installers link packages instead of copying them."""
+    """Yield the targets of links, as some installers link packages."""
     try:
         with os.scandir(folder) as items:
-            yield from (
-                os.path.realpath(item.path) for item in items if item.is_symlink()
-            )
-    except OSError:  # a zip on the path, or nothing
+            for item in items:
+                if item.is_symlink():
+                    yield os.path.realpath(item.path)
+    except OSError:  # a zip archive, or a missing folder
         return
 
 
 def _package(file: str, folders: Sequence[str]) -> str:
-    """Return the package, or the module itself, that lies directly in one of the folders and holds a file."""
+    """Return the file's entry in the innermost folder."""
     folder = max(filter(file.startswith, folders), key=len)
     return folder + file.removeprefix(folder).partition("/")[0]
 
@@ -211,7 +240,7 @@ def _node_modules() -> Sequence[str]:
 
 
 def _node() -> Iterator[str]:
-    """Yield Node itself, and the program that starts it."""
+    """Yield Node and its dynamic loader."""
     node = shutil.which("node")
     if node is None:
         return

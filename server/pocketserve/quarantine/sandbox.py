@@ -1,8 +1,9 @@
-"""Confines the process of a trial, as far as the kernel offers it: Landlock for files, seccomp for system calls.
+"""Confine a trial's process with Landlock and seccomp.
 
-Files come first, while there is one thread: Landlock holds for the thread that asks and for those that it starts.
-System calls follow once the framework is imported, for all threads at once: imports start programs. Each of both may be
-missing; the trial goes on without. The calls and structures are those of the kernel's
+Files come first, while there is one thread: Landlock applies to the calling thread and
+those that it starts. System calls follow after the framework's import, for all threads
+at once, because imports start programs. A kernel may lack either; the trial then runs
+without it. The calls and structures are those of the kernel's
 ``Documentation/userspace-api/landlock.rst`` and ``seccomp(2)``.
 """
 
@@ -23,15 +24,13 @@ from pocketserve.quarantine.system_calls import architecture, build_filter
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 2, 4, 8
-_REMOVE, _MAKE_CHAR, _MAKE_BLOCK, _MAKE_OTHERS = (
-    16 | 32,
-    64,
-    2048,
-    128 | 256 | 512 | 1024 | 4096,
-)
+_REMOVE = 16 | 32
+_MAKE_CHAR = 64
+_MAKE_BLOCK = 2048
+_MAKE_OTHERS = 128 | 256 | 512 | 1024 | 4096
 _REFER, _TRUNCATE, _IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
 _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
-"""Rights that a rule on a file, not on a folder, may name."""
+"""Rights that apply to files, not only to folders."""
 
 _READ: Final = _READ_FILE | _READ_DIR
 _WRITE: Final = _READ | _WRITE_FILE | _REMOVE | _MAKE_OTHERS | _REFER | _TRUNCATE
@@ -43,17 +42,22 @@ RIGHTS: Final = {
     "write": _WRITE,
     "device": _DEVICE,
 }
-"""What a list of rules allows below its paths."""
+"""The rights below a path, by the name of its list of rules."""
 
 _SET_NO_NEW_PRIVS, _ALL_THREADS = 38, 1
 
 PROBE: Final = "--probe"
 _NO_LINUX: Final = "it is a part of Linux"
-_FORBIDDEN: Final = "the system forbids apps to ask for it"
+_FORBIDDEN: Final = "the system does not allow apps to use it"
 
 
 class Confinement(NamedTuple):
-    """The confinement of a process: the kernel's version of Landlock, and why each layer does not hold, or ""."""
+    """The confinement of a process.
+
+    Attributes:
+        landlock: the kernel's Landlock version.
+        landlock_fault, seccomp_fault: why a layer is missing, or "".
+    """
 
     landlock: int
     landlock_fault: str
@@ -61,28 +65,27 @@ class Confinement(NamedTuple):
 
     @property
     def confined(self) -> bool:
-        """Return whether anything holds."""
+        """Return whether at least one layer is active."""
         return not (self.landlock_fault and self.seccomp_fault)
 
     def describe(self) -> str:
-        """Return a text for the doctor: ``seccomp yes, Landlock ABI 3``."""
-        calls = (
-            f"seccomp no ({self.seccomp_fault})"
-            if self.seccomp_fault
-            else "seccomp yes"
-        )
-        files = (
-            f"Landlock no ({self.landlock_fault})"
-            if self.landlock_fault
-            else f"Landlock ABI {self.landlock}"
-        )
+        """Describe the confinement for the doctor."""
+        calls = "seccomp yes"
+        if self.seccomp_fault:
+            calls = f"seccomp no ({self.seccomp_fault})"
+        files = f"Landlock ABI {self.landlock}"
+        if self.landlock_fault:
+            files = f"Landlock no ({self.landlock_fault})"
         return f"{calls}, {files}"
 
 
 def confine_files(rules: Mapping[str, Sequence[str]]) -> tuple[int, str]:
-    """Restrict this thread, and those that it starts, to some files; and forbid TCP, where the kernel can do that.
+    """Restrict this thread to some files, and forbid TCP.
 
-    Return the kernel's version of Landlock and "", or 0 and why it does not hold. Paths that do not exist are left out.
+    Paths that do not exist are ignored. Older kernels cannot forbid TCP.
+
+    Returns:
+        The kernel's version of Landlock and "", or 0 and why it is not active.
     """
     if sys.platform not in ("linux", "android"):
         return 0, _NO_LINUX
@@ -91,19 +94,11 @@ def confine_files(rules: Mapping[str, Sequence[str]]) -> tuple[int, str]:
         if trapped():
             return 0, _FORBIDDEN
     if version < 1:
-        missing = ctypes.get_errno() == errno.ENOSYS
-        return (
-            0,
-            "the kernel has none (it came with Linux 5.13)" if missing else _reason(),
-        )
-    handled = _EXECUTE | _WRITE | _MAKE_CHAR | _MAKE_BLOCK | _IOCTL_DEV
-    for since, right in ((2, _REFER), (3, _TRUNCATE), (5, _IOCTL_DEV)):
-        if version < since:
-            handled &= ~right
-    # Files; from version 4 on the network, and from 6 on signals and sockets of others.
-    attributes = struct.pack("<QQQ", handled, 3, 3)[
-        : 24 if version >= 6 else 16 if version >= 4 else 8
-    ]
+        if ctypes.get_errno() == errno.ENOSYS:
+            return 0, "the kernel has none (it came with Linux 5.13)"
+        return 0, _reason()
+    handled = _handled_rights(version)
+    attributes = _ruleset_attributes(version, handled)
     ruleset = _system_call(_CREATE_RULESET, attributes, len(attributes), 0)
     if ruleset < 0:
         return 0, _reason()
@@ -118,10 +113,30 @@ def confine_files(rules: Mapping[str, Sequence[str]]) -> tuple[int, str]:
     return version, ""
 
 
+def _handled_rights(version: int) -> int:
+    """Return the rights that this version of Landlock controls."""
+    handled = _EXECUTE | _WRITE | _MAKE_CHAR | _MAKE_BLOCK | _IOCTL_DEV
+    for since, right in ((2, _REFER), (3, _TRUNCATE), (5, _IOCTL_DEV)):
+        if version < since:
+            handled &= ~right
+    return handled
+
+
+def _ruleset_attributes(version: int, handled: int) -> bytes:
+    """Encode the controlled rights: files, TCP, scopes.
+
+    Scopes are signals to other processes and their abstract sockets.
+    """
+    attributes = struct.pack("<QQQ", handled, 3, 3)
+    if version >= 6:
+        return attributes
+    return attributes[:16] if version >= 4 else attributes[:8]
+
+
 def confine_calls(
     *, may_start_processes: bool = False, may_listen: bool = False
 ) -> str:
-    """Refuse this process, in all of its threads, system calls that no model needs; return why that fails, or "".
+    """Forbid system calls that no model needs; return the error or "".
 
     Args:
         may_listen: see :func:`~pocketserve.quarantine.system_calls.build_filter`.
@@ -131,9 +146,8 @@ def confine_calls(
     bits = 8 * ctypes.sizeof(ctypes.c_void_p)
     machine = architecture(os.uname().machine, bits)
     if machine is None:
-        return (
-            f"the system calls of {os.uname().machine} with {bits} bits are not known"
-        )
+        name = os.uname().machine
+        return f"the system calls of {name} with {bits} bits are not known"
     program = build_filter(
         machine,
         os.getpid(),
@@ -141,9 +155,8 @@ def confine_calls(
         may_listen=may_listen,
     )
     code = ctypes.create_string_buffer(program, len(program))
-    header = struct.pack(
-        "HxxxxxxP" if bits == 64 else "HxxP", len(program) // 8, ctypes.addressof(code)
-    )
+    layout = "HxxxxxxP" if bits == 64 else "HxxP"
+    header = struct.pack(layout, len(program) // 8, ctypes.addressof(code))
     if _forbid_new_rights():
         return _reason()
     with _trapped() as trapped:
@@ -157,7 +170,7 @@ def confine_calls(
 
 @contextmanager
 def _trapped() -> Iterator[Callable[[], bool]]:
-    """Notice a system call for which this process is sent SIGSYS, as by Android's filter for apps."""
+    """Detect system calls that raise SIGSYS, as on Android."""
     signals: list[int] = []
     handler = signal.signal(signal.SIGSYS, lambda number, frame: signals.append(number))
     try:
@@ -169,7 +182,7 @@ def _trapped() -> Iterator[Callable[[], bool]]:
 def _allow(ruleset: int, path: str, rights: int) -> None:
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    except OSError:  # nothing there
+    except OSError:  # it does not exist
         return
     try:
         if not os.path.isdir(f"/proc/self/fd/{descriptor}"):
@@ -186,11 +199,10 @@ def _forbid_new_rights() -> int:
 def _system_call(number: int, *arguments: Any) -> int:
     function = ctypes.CDLL(None, use_errno=True).syscall
     function.restype = ctypes.c_long
-    # A bare int would go as 32 bits, and the kernel would read the rest of the register.
-    values = (
-        ctypes.c_long(value) if isinstance(value, int) else value
-        for value in (number, *arguments)
-    )
+    # ctypes passes a bare int as 32 bits, but the kernel reads the whole register.
+    values = []
+    for value in (number, *arguments):
+        values.append(ctypes.c_long(value) if isinstance(value, int) else value)
     return int(function(*values))
 
 
@@ -199,10 +211,10 @@ def _reason() -> str:
 
 
 def probe_confinement() -> Confinement:
-    """Confine this process for good, and check that it holds."""
+    """Confine this process permanently, and check that it is effective."""
     version, files = confine_files({"read": [sys.prefix, sys.base_prefix]})
     calls = confine_calls()
-    import socket  # late: a trial needs none
+    import socket  # late, because a trial doesn't need it
 
     with suppress(OSError):
         socket.socket().close()
@@ -211,25 +223,24 @@ def probe_confinement() -> Confinement:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Confine this process, then try a model; or print what confines a process on this device."""
+    """Confine this process and run a trial, or print its confinement."""
     if arguments[0] == PROBE:
         confinement = probe_confinement()
-        print(
-            json.dumps(
-                {"confined": confinement.confined, "sentence": confinement.describe()}
-            )
-        )
+        document = {
+            "confined": confinement.confined,
+            "sentence": confinement.describe(),
+        }
+        print(json.dumps(document))
         return 0
     rules = json.loads(arguments[0])
     may_start_processes = rules.pop("processes")
     confines_itself = rules.pop("confines_itself", False)
     version, fault = confine_files(rules)
-    from pocketserve.quarantine import (
-        trial,
-    )  # from here on, nothing is imported unconfined
+    # Imported late, so that it happens inside the confinement.
+    from pocketserve.quarantine import trial
 
     def confine() -> Confinement:
-        if confines_itself:  # by another filter, which would not be stronger with this
+        if confines_itself:  # with its own filter, which this one would not strengthen
             return Confinement(version, fault, "its own process has one")
         calls = confine_calls(may_start_processes=may_start_processes)
         return Confinement(version, fault, calls)

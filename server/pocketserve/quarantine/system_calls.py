@@ -1,7 +1,8 @@
-"""A filter of system calls, as classic BPF for the kernel's seccomp: what a trial's process may not ask for.
+"""Build the seccomp filter of a trial's system calls.
 
-It is a list of what is refused, not of what is allowed: frameworks use most of the rest, each version in its own way.
-The numbers are those of the kernel's tables (``arch/*/syscalls``, ``asm-generic/unistd.h``).
+It lists the forbidden calls, not the allowed ones, because each version of a framework
+uses others. The numbers are those of the kernel's tables (``arch/*/syscalls``,
+``asm-generic/unistd.h``).
 """
 
 from __future__ import annotations
@@ -13,7 +14,13 @@ from typing import Final, NamedTuple
 
 
 class Architecture(NamedTuple):
-    """A kind of machine: its number in ``linux/audit.h``, its column in the tables, and the number of ``seccomp``."""
+    """A kind of machine.
+
+    Attributes:
+        audit: its number in ``linux/audit.h``.
+        column: its column in the tables of this module.
+        seccomp: its number of the system call ``seccomp``.
+    """
 
     audit: int
     column: int
@@ -25,12 +32,9 @@ _AARCH64 = Architecture(0xC00000B7, 1, 277)
 _ARM = Architecture(0x40000028, 2, 383)
 
 _REFUSED: Final[dict[str, tuple[int, int, int]]] = {
-    # name: x86_64, aarch64, 32-bit arm; 0 where there is none
-    "socket": (
-        41,
-        198,
-        281,
-    ),  # no network, and no daemon of this machine; socketpair stays
+    # name: x86_64, aarch64, 32-bit arm; 0 if there is none
+    # No network, and no daemons on this device; socketpair is allowed.
+    "socket": (41, 198, 281),
     "ptrace": (101, 117, 26),
     "process_vm_readv": (310, 270, 376),
     "process_vm_writev": (311, 271, 377),
@@ -91,11 +95,11 @@ _REFUSED: Final[dict[str, tuple[int, int, int]]] = {
     "removexattr": (197, 14, 235),
     "lremovexattr": (198, 15, 236),
     "fremovexattr": (199, 16, 237),
-    # Priorities of other processes; a thread of the trial needs no other than its own.
+    # Priorities of other processes.
     "setpriority": (141, 140, 97),
     "ioprio_set": (251, 30, 314),
     "migrate_pages": (256, 238, 400),
-    # Memory, semaphores and queues that are shared by name or number, with any process of the user.
+    # Memory, semaphores and queues that any process of the user can open by name.
     "shmget": (29, 194, 307),
     "shmat": (30, 196, 305),
     "shmctl": (31, 195, 308),
@@ -112,9 +116,10 @@ _REFUSED: Final[dict[str, tuple[int, int, int]]] = {
     "mq_unlink": (241, 181, 275),
 }
 _REFUSED_EVERYWHERE: Final = (*range(424, 435), 438, 440, 442, 452, 463, 466, 469)
-"""Calls that are younger than 2019, with one number on all machines: pidfd_send_signal, io_uring_setup, _enter and
-_register, open_tree, move_mount, fsopen, fsconfig, fsmount, fspick, pidfd_open; pidfd_getfd, process_madvise,
-mount_setattr, fchmodat2, setxattrat, removexattrat and file_setattr."""
+"""Calls since 2019, which have one number on all machines: pidfd_send_signal,
+io_uring_setup, _enter and _register, open_tree, move_mount, fsopen, fsconfig, fsmount,
+fspick, pidfd_open; pidfd_getfd, process_madvise, mount_setattr, fchmodat2, setxattrat,
+removexattrat and file_setattr."""
 
 _PROCESSES: Final[dict[str, tuple[int, int, int]]] = {
     "fork": (57, 0, 2),
@@ -133,7 +138,7 @@ _OF_ITSELF: Final[dict[str, tuple[int, int, int]]] = {
     "rt_tgsigqueueinfo": (297, 240, 363),
     "prlimit64": (302, 261, 369),
 }
-"""Their first argument is a process: this one is allowed, also as 0."""
+"""Calls whose first argument is a process, which must be this one or 0."""
 
 _SCHEDULING_OF_ITSELF: Final[dict[str, tuple[int, int, int]]] = {
     "sched_setaffinity": (203, 122, 241),
@@ -142,7 +147,7 @@ _SCHEDULING_OF_ITSELF: Final[dict[str, tuple[int, int, int]]] = {
     "sched_setattr": (314, 274, 380),
     "move_pages": (279, 239, 344),
 }
-"""As above, also for a process that may start others. Frameworks give 0, their own thread."""
+"""As above, also for a process that may start others. Frameworks pass 0."""
 
 _SOCKET: Final = "socket"
 _CONNECT: Final = (42, 203, 283)
@@ -157,15 +162,14 @@ ALLOW: Final = 0x7FFF0000
 KILL: Final = 0x80000000
 _ERROR: Final = 0x00050000
 REFUSE: Final = _ERROR | errno.EPERM
-_UNKNOWN: Final = (
-    _ERROR | 38
-)  # ENOSYS: the C library then takes an older call, whose flags can be looked at
+# ENOSYS: the C library then uses an older call, whose flags the filter can read.
+_UNKNOWN: Final = _ERROR | 38
 
 _X32: Final = 0x40000000
 
 
 def architecture(machine: str, bits: int) -> Architecture | None:
-    """Return the machine of a process by ``os.uname()`` and its bits; None for one whose numbers are not known here."""
+    """Return a process's kind of machine, or None if unknown."""
     if bits == 64:
         return {"x86_64": _X86_64, "aarch64": _AARCH64}.get(machine)
     return _ARM if machine.startswith(("arm", "aarch64")) else None
@@ -178,55 +182,50 @@ def build_filter(
     may_start_processes: bool,
     may_listen: bool = False,
 ) -> bytes:
-    """Build the filter of a process, which may send signals to itself only, or if it may start any, to processes.
+    """Build the filter of a process.
 
     Args:
-        may_listen: it may have stream sockets of the UNIX family, and connect to none.
+        process: the only process to which it may send signals, unless it may start
+            processes.
+        may_listen: it may have UNIX stream sockets, but not connect them.
     """
-    steps = list(_program(machine, process, may_start_processes, may_listen))
-    return b"".join(struct.pack("<HBBI", *step) for step in steps)
+    code = b""
+    for step in _program(machine, process, may_start_processes, may_listen):
+        code += struct.pack("<HBBI", *step)
+    return code
 
 
 def _program(
     machine: Architecture, process: int, may_start_processes: bool, may_listen: bool
 ) -> Iterator[tuple[int, int, int, int]]:
-    """Yield instructions: code, jumps if true and if false, operand."""
+    """Yield instructions: code, jump if true, jump if false, operand."""
     yield _LOAD, 0, 0, _ARCH
     yield _EQUAL, 1, 0, machine.audit
     yield _RETURN, 0, 0, KILL
     yield _LOAD, 0, 0, _NUMBER
     if machine is _X86_64:
-        yield from ((_AT_LEAST, 0, 1, _X32), (_RETURN, 0, 0, _UNKNOWN))
+        yield _AT_LEAST, 0, 1, _X32
+        yield _RETURN, 0, 0, _UNKNOWN
     table = dict(_REFUSED if may_start_processes else _REFUSED | _PROCESSES)
     if may_listen:
         yield from _allow_listening(table.pop(_SOCKET)[machine.column])
         table["connect"] = _CONNECT
-    for number in (
-        *(numbers[machine.column] for numbers in table.values()),
-        *_REFUSED_EVERYWHERE,
-    ):
+    refused = [numbers[machine.column] for numbers in table.values()]
+    for number in (*refused, *_REFUSED_EVERYWHERE):
         if number:
-            yield from ((_EQUAL, 0, 1, number), (_RETURN, 0, 0, REFUSE))
+            yield _EQUAL, 0, 1, number
+            yield _RETURN, 0, 0, REFUSE
     for numbers in _SCHEDULING_OF_ITSELF.values():
         yield from _allow_for_itself(numbers[machine.column], process)
     if not may_start_processes:
-        yield from ((_EQUAL, 0, 1, _CLONE3), (_RETURN, 0, 0, _UNKNOWN))
-        yield from (
-            (_EQUAL, 0, 4, _CLONE[machine.column]),
-            (_LOAD, 0, 0, _FIRST_ARGUMENT),
-        )
-        yield from (
-            (_HAS_BITS, 0, 1, _CLONE_THREAD),
-            (_RETURN, 0, 0, ALLOW),
-            (_RETURN, 0, 0, REFUSE),
-        )
+        yield from _allow_threads_only(machine)
         for numbers in _OF_ITSELF.values():
             yield from _allow_for_itself(numbers[machine.column], process)
     yield _RETURN, 0, 0, ALLOW
 
 
 def _allow_listening(number: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yield instructions that allow a stream socket of the UNIX family and no other."""
+    """Yield instructions that allow UNIX stream sockets, but no others."""
     yield _EQUAL, 0, 7, number
     yield _LOAD, 0, 0, _FIRST_ARGUMENT
     yield _EQUAL, 0, 4, _UNIX
@@ -237,8 +236,19 @@ def _allow_listening(number: int) -> Iterator[tuple[int, int, int, int]]:
     yield _RETURN, 0, 0, REFUSE
 
 
+def _allow_threads_only(machine: Architecture) -> Iterator[tuple[int, int, int, int]]:
+    """Yield instructions that reject new processes, but not new threads."""
+    yield _EQUAL, 0, 1, _CLONE3
+    yield _RETURN, 0, 0, _UNKNOWN
+    yield _EQUAL, 0, 4, _CLONE[machine.column]
+    yield _LOAD, 0, 0, _FIRST_ARGUMENT
+    yield _HAS_BITS, 0, 1, _CLONE_THREAD
+    yield _RETURN, 0, 0, ALLOW
+    yield _RETURN, 0, 0, REFUSE
+
+
 def _allow_for_itself(number: int, process: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yield instructions that refuse a call whose first argument is another process."""
+    """Yield instructions that reject a call about another process."""
     yield _EQUAL, 0, 5, number
     yield _LOAD, 0, 0, _FIRST_ARGUMENT
     yield _EQUAL, 1, 0, process

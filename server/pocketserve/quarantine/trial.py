@@ -1,8 +1,9 @@
-"""The throw-away process: loads a model, sets up all that its files decide, runs it, and reports the result.
+"""The process of a trial: load and run a model, and report.
 
-Run by :mod:`pocketserve.quarantine.sandbox`, which confines it. The server pickles the model's description to its
-standard input. It writes one line to standard output once the framework is imported, and then the result in JSON.
-Whatever a framework prints goes to standard error.
+:mod:`pocketserve.quarantine.sandbox` starts it and confines it. The server sends the
+pickled model description to standard input. The trial writes one line to standard
+output after the framework's import, and then the result as JSON. Output of frameworks
+goes to standard error.
 """
 
 from __future__ import annotations
@@ -47,18 +48,23 @@ _NO_THREADS = (
     "Resource temporarily unavailable",
     "pthread_create",
 )
-"""How Python, C and frameworks say that the device has nothing to spare."""
+"""Messages of Python, C and frameworks that say that the device lacks resources."""
 
 IMPORTED = b"imported\n"
-"""Written first, before any of the model's files is opened: the framework's import has ended well, or raised."""
+"""Written after the framework's import, before any model file is opened."""
 
-MAX_REASON = 1000  # characters; a file's own words may be in it, and nobody reads the pipe before the trial has ended
+MAX_REASON = 1000  # characters; the pipe is only read after the trial
 MAX_PIXELS = 1 << 20  # of a synthetic picture, which has four
-MAX_RUNS = 4  # runs of one synthetic body; a long window makes one of a short sound
+MAX_RUNS = 4  # runs of one synthetic body; a long window needs one for a short sound
 
 
 def main(confine: Callable[[], Confinement]) -> int:
-    """Try the model that standard input describes; confine the process between the import and opening the model."""
+    """Try the model that standard input describes.
+
+    Args:
+        confine: confines the process, called between the framework's import and opening
+            the model.
+    """
     request = pickle.load(sys.stdin.buffer)
     output = os.dup(1)
     os.dup2(2, 1)  # frameworks print to standard output
@@ -68,28 +74,29 @@ def main(confine: Callable[[], Confinement]) -> int:
     os.write(output, IMPORTED)
     confinement = confine()
     result = try_model(request["entry"], request["version"], request["source"])
-    forbidden = any(
-        os.strerror(number) in result["reason"]
-        for number in (errno.EPERM, errno.EACCES)
-    )
-    if (
-        result["outcome"] in ("rejected", "missing")
-        and confinement.confined
-        and forbidden
-    ):
+    if confinement.confined and _was_forbidden(result):
         result["reason"] = (
-            f"{result['reason'][:500]}; in its trial a file may use its own folder and libraries, but no other files, "
-            "no network and no further process (`pocketserve serve --no-quarantine` has no trials)"
+            f"{result['reason'][:500]}; in its trial a file may use its own folder and "
+            "libraries, but no other files, no network and no further process "
+            "(`pocketserve serve --no-quarantine` has no trials)"
         )
     result["reason"] = result["reason"][:MAX_REASON]
     os.write(output, json.dumps(result).encode())
     return 0
 
 
+def _was_forbidden(result: Mapping[str, str]) -> bool:
+    """Return whether confinement may have made a trial fail."""
+    if result["outcome"] not in ("rejected", "missing"):
+        return False
+    errors = (os.strerror(errno.EPERM), os.strerror(errno.EACCES))
+    return any(error in result["reason"] for error in errors)
+
+
 def serialize_request(
     entry: ModelEntry, version: VersionEntry, source: ModelSource, **limits: int
 ) -> bytes:
-    """Return what :func:`main` reads: just what the server has read, whatever the files hold by then."""
+    """Pickle the input of :func:`main`."""
     return pickle.dumps(
         {"entry": entry, "version": version, "source": source, **limits}
     )
@@ -98,7 +105,12 @@ def serialize_request(
 def try_model(
     entry: ModelEntry, version: VersionEntry, source: ModelSource
 ) -> dict[str, str]:
-    """Load, set up and run; return ``outcome`` (ok, missing, rejected, starved or nan_output), reason and runtime."""
+    """Load, set up and run a model.
+
+    Returns:
+        ``outcome`` (ok, missing, rejected, starved or nan_output), ``reason`` and
+        ``runtime``.
+    """
     try:
         with contextlib.closing(runtime_for(version.format).open(source)) as session:
             setup = set_up(entry, version, session, MAX_PIXELS, source)
@@ -113,7 +125,7 @@ def try_model(
 
 
 def _import_framework(format: ModelFormat, threads: int) -> None:
-    """Import what opens files of a format. If it cannot be imported, opening the file says so."""
+    """Import a format's framework, ignoring errors until it opens files."""
     with contextlib.suppress(Exception):
         if format.packages == ("tensorflow",):
             from pocketserve.runtimes.tensorflow.common import import_tensorflow
@@ -126,7 +138,7 @@ def _import_framework(format: ModelFormat, threads: int) -> None:
         else:
             for package in format.packages:
                 import_framework(package)
-    gc.freeze()  # what is there now stays
+    gc.freeze()  # skips the framework's objects in later collections
 
 
 def _failure(error: Exception) -> dict[str, str]:
@@ -136,60 +148,69 @@ def _failure(error: Exception) -> dict[str, str]:
     if by_system is not None:
         outcome = "starved" if by_system else "ended"
         return {"outcome": outcome, "reason": str(error)[:300], "runtime": ""}
-    is_sentence = isinstance(error, RuntimeMissingError | ModelLoadError)
-    reason = (
-        str(error) if is_sentence else f"{type(error).__name__}: {excerpt(error, 500)}"
-    )
+    reason = f"{type(error).__name__}: {excerpt(error, 500)}"
+    if isinstance(error, RuntimeMissingError | ModelLoadError):
+        reason = str(error)
     outcome = "missing" if isinstance(error, RuntimeMissingError) else "rejected"
     return {"outcome": outcome, "reason": reason, "runtime": ""}
 
 
 def _is_scarce(error: BaseException | None, levels: int = 3) -> bool:
-    """Return whether the device had nothing to spare; readers of files put its errors into their own words, twice."""
+    """Return whether an error or its cause is a lack of resources.
+
+    File readers wrap such errors up to twice.
+    """
     if error is None or levels == 0:
         return False
-    return (isinstance(error, OSError) and error.errno in _SCARCE) or _is_scarce(
-        error.__cause__, levels - 1
-    )
+    if isinstance(error, OSError) and error.errno in _SCARCE:
+        return True
+    return _is_scarce(error.__cause__, levels - 1)
 
 
 def _run(session: Session, setup: Setup) -> tuple[str, str]:
-    """Run a model on synthetic inputs and return the outcome, and why.
+    """Run a model on synthetic inputs; return outcome and reason.
 
-    A model that refuses such inputs is not bad: their sizes or values may make no sense to it.
+    A model may reject such inputs, because their sizes or values may be invalid for it.
     """
-    by_task, specs = _nan_by_task(session, setup), session.inputs
-    nan_for_zeros = _nan_outputs(session, specs, zeros)
+    by_task = _nan_by_task(session, setup)
+    nan_for_zeros = _nan_outputs(session, session.inputs, zeros)
+    names = _always_nan(session, nan_for_zeros, by_task)
+    if names:
+        return "nan_output", (
+            f"its output {min(names)!r:.300} is not a number throughout, whatever goes "
+            "in; the file is probably damaged; if it is meant to be so, "
+            "`pocketserve serve --no-quarantine` serves it"
+        )
+    if not nan_for_zeros:
+        return "ok", ""
+    name = min(nan_for_zeros)
+    return "ok", f"its output {name!r:.300} is not a number where only zeros go in"
+
+
+def _always_nan(
+    session: Session, nan_for_zeros: set[str], by_task: set[str] | None
+) -> set[str]:
+    """Return the outputs that are NaN for all synthetic inputs."""
+    specs = session.inputs
     names = nan_for_zeros & _nan_outputs(session, specs, synthetic.small_numbers)
     if names and by_task is not None:
         names &= by_task
     elif names and any(spec.datatype[0] in "IUB" for spec in specs):
-        # Of zeros, a mean over a mask of zeros has no number; 1 may be beyond what other inputs take.
+        # A mean over a mask of zeros is NaN. Ones may be invalid for other inputs.
         names &= _nan_outputs(
             session, specs, synthetic.integer_ones, synthetic.masks_of_ones
         )
     if names and any(-1 in spec.shape[1:] for spec in specs):
-        # Of a picture of one pixel some graphs have no numbers left, and are good all the same.
-        names &= _nan_outputs(
-            session, [*map(synthetic.enlarged, specs)], synthetic.integer_ones
-        )
-    if names:
-        return "nan_output", (
-            f"its output {min(names)!r:.300} is not a number throughout, whatever goes in; the file is probably "
-            "damaged; if it is meant to be so, `pocketserve serve --no-quarantine` serves it"
-        )
-    reason = (
-        f"its output {min(nan_for_zeros)!r:.300} is not a number where only zeros go in"
-        if nan_for_zeros
-        else ""
-    )
-    return "ok", reason
+        # Some good models produce NaN for a picture of one pixel.
+        large = list(map(synthetic.enlarged, specs))
+        names &= _nan_outputs(session, large, synthetic.integer_ones)
+    return names
 
 
 def _nan_outputs(
     session: Session, specs: Sequence[TensorSpec], *fills: synthetic.FillTensor
 ) -> set[str]:
-    """Return the outputs that are nothing but NaN for the first inputs that the model takes."""
+    """Return the NaN outputs for the first accepted inputs."""
     for fill in fills:
         inputs = synthetic.make_inputs(specs, fill)
         with contextlib.suppress(Exception):
@@ -199,48 +220,54 @@ def _nan_outputs(
 
 
 def _nan_by_task(session: Session, setup: Setup) -> set[str] | None:
-    """Return :func:`_nan_outputs` of a synthetic body for the task, whose steps the trial is to measure, too."""
+    """Return :func:`_nan_outputs` for a synthetic body of the task.
+
+    It also runs the task's own steps, so that the trial covers them.
+    """
     body = synthetic.body_for(setup.task)
     if body is None:
         return None
-    inputs, outputs = setup.entry_points[None]
+    _, outputs = setup.entry_points[None]
     with contextlib.suppress(Exception):
         prepared = setup.task.prepare(*body)
         results = []
         for run in prepared.runs[:MAX_RUNS]:
-            tensors = [to_tensor(name, array) for name, array in run.items()]
-            checked = collect(
-                tensors, inputs, row_by_row=True, first_state=setup.first_state
-            )
-            rows = slice(1) if checked.row_by_row else ...
-            results.append(
-                session.run(
-                    {
-                        **checked.state,
-                        **{name: a[rows] for name, a in checked.arrays.items()},
-                    }
-                )
-            )
-        by_name: list[Any] = [
-            {s.name: result[outputs.by_name[s.name][1]] for s in outputs.specs}
-            for result in results
-        ]
+            results.append(_run_prepared(session, setup, run))
+        by_name: list[Any] = []
+        for result in results:
+            renamed = {}
+            for spec in outputs.specs:
+                renamed[spec.name] = result[outputs.by_name[spec.name][1]]
+            by_name.append(renamed)
         with np.errstate(all="ignore"), contextlib.suppress(Exception):
             setup.task.answer(by_name, AnswerOptions(), prepared.context)
         return set.intersection(*map(_all_nan, results))
     return None
 
 
+def _run_prepared(
+    session: Session, setup: Setup, run: Mapping[str, Array]
+) -> Mapping[str, Array]:
+    """Run a model on a task's prepared inputs."""
+    inputs, _ = setup.entry_points[None]
+    tensors = [to_tensor(name, array) for name, array in run.items()]
+    checked = collect(tensors, inputs, row_by_row=True, first_state=setup.first_state)
+    arrays = dict(checked.state)
+    for name, array in checked.arrays.items():
+        arrays[name] = array[:1] if checked.row_by_row else array
+    return session.run(arrays)
+
+
 def _all_nan(outputs: Mapping[str, Array]) -> set[str]:
-    return {
-        name
-        for name, a in outputs.items()
-        if a.dtype.kind == "f" and a.size and bool(np.isnan(a).all())
-    }
+    names = set()
+    for name, array in outputs.items():
+        if array.dtype.kind == "f" and array.size and bool(np.isnan(array).all()):
+            names.add(name)
+    return names
 
 
 def _limit(data_bytes: int) -> None:
-    """Forbid core files, and set a hard end for memory; the parent watches for a softer one."""
+    """Forbid core files, and set a hard memory limit."""
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_DATA, (data_bytes, data_bytes))

@@ -1,4 +1,4 @@
-"""Keeps verdicts on model files in the state folder, by the SHA-256 of their content."""
+"""Store verdicts on model files by the hash of their content."""
 
 from __future__ import annotations
 
@@ -13,32 +13,39 @@ from pocketserve.state.json_store import JsonStore
 class Verdict(NamedTuple):
     """The result of a trial."""
 
-    ok: bool  # whether the server may load the file
-    reason: str = ""  # why not, in words; for a good file, what the trial could not do
-    runtime: str = ""  # the framework that was tried, with its version
-    path: str = ""  # where a rejected file lay
-    seen: str = ""  # the stamp of its files
-    memory: int = 0  # bytes that its trial might take, where that was too little; with much more it is tried again
-    version: int = HASH_VERSION  # of the hash in its key
+    ok: bool
+    """Whether the server may load the file."""
+    reason: str = ""
+    """Why not; for a good file, a limitation of the trial."""
+    runtime: str = ""
+    """The framework and its version."""
+    path: str = ""
+    """The path of a rejected file."""
+    seen: str = ""
+    """The stamp of its files."""
+    memory: int = 0
+    """The memory limit that the trial exceeded; it is repeated with much more."""
+    version: int = HASH_VERSION
+    """Version of the hash in its key."""
 
 
 class VerdictStore:
-    """The verdicts in a file; ``inspect --release`` in another process may take one back."""
+    """The stored verdicts, which ``inspect --release`` may remove."""
 
     def __init__(self, path: Path) -> None:
         self._store = JsonStore(path, _parse)
 
     def get(self, key: str) -> Verdict | None:
-        """Return the verdict on a content."""
+        """Return the verdict for a key, or None."""
         return self._store.entries().get(key)
 
     def save(self, key: str, verdict: Verdict) -> None:
-        """Keep a verdict. A folder that cannot be written costs trials, not the service."""
+        """Store a verdict; without it the trial is repeated later."""
         with contextlib.suppress(OSError):
             self._store.change({key: verdict})
 
     def remove(self, key: str) -> bool:
-        """Forget a verdict; return whether there was one."""
+        """Remove a verdict; return whether there was one."""
         if self.get(key) is None:
             return False
         with contextlib.suppress(OSError):
@@ -46,27 +53,25 @@ class VerdictStore:
         return True
 
     def rejections(self, path: Path | None = None) -> dict[str, Verdict]:
-        """Return the verdicts that keep a file, or what lies or lay at a path, from being loaded, by key."""
-        place = None if path is None else str(path)
-        verdicts = self._store.entries().items()
-        return {
-            key: verdict
-            for key, verdict in verdicts
-            if not verdict.ok and place in (None, verdict.path)
-        }
+        """Return the rejecting verdicts by key, optionally of one path."""
+        rejections = {}
+        for key, verdict in self._store.entries().items():
+            if not verdict.ok and (path is None or verdict.path == str(path)):
+                rejections[key] = verdict
+        return rejections
 
 
 def _parse(value: Any) -> Verdict:
     ok, memory = value["ok"], value.get("memory", 0)
-    if (
-        type(ok) is not bool
-        or type(memory) is not int
-        or value.get("version") != HASH_VERSION
-    ):
-        raise ValueError("a damaged verdict, or an old one")
-    texts = {
-        name: str(value.get(name, "")) for name in ("reason", "runtime", "path", "seen")
-    }
+    if type(ok) is not bool or type(memory) is not int:
+        raise ValueError("a damaged verdict")
+    if value.get("version") != HASH_VERSION:
+        raise ValueError("an old verdict")
     return Verdict(
-        ok, texts["reason"], texts["runtime"], texts["path"], texts["seen"], memory
+        ok,
+        reason=str(value.get("reason", "")),
+        runtime=str(value.get("runtime", "")),
+        path=str(value.get("path", "")),
+        seen=str(value.get("seen", "")),
+        memory=memory,
     )
