@@ -88,7 +88,7 @@ def test_an_animation_is_refused() -> None:
     body = file_of(
         picture(), save_all=True, append_images=[picture(mode="L").convert("RGB")]
     )
-    with pytest.raises(ApiError, match="animated AVIF is not read"):
+    with pytest.raises(ApiError, match="animated AVIF is not supported"):
         read(body)
 
 

@@ -1,4 +1,4 @@
-"""Bounded readers of file formats that several parts of the server share, and what the readers have in common."""
+"""Bounded readers of file formats, and their common parts."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from pathlib import Path
 
 
 class DamagedFileError(ValueError):
-    """A file that cannot be read: damaged, hostile, or beyond a limit."""
+    """An unreadable file: damaged, hostile, or beyond a limit."""
 
 
 class BoundedReader:
-    """Bytes of a file, and a budget that bounds the work that a small file can ask for."""
+    """The bytes of a file, and a budget for the work of reading it."""
 
     def __init__(self, data: bytes | mmap.mmap, budget: int) -> None:
         self.data = data
         self._budget = budget
 
     def pay(self, units: int) -> None:
-        """Take from the budget; raise ``DamagedFileError`` if it is spent."""
+        """Subtract from the budget; raise ``DamagedFileError`` if it is exhausted."""
         self._budget -= units
         if self._budget < 0:
             raise DamagedFileError("the description is too large")
@@ -28,7 +28,7 @@ class BoundedReader:
 
 @contextmanager
 def mapped(path: Path) -> Iterator[mmap.mmap]:
-    """Map a file to which nobody writes meanwhile; raise ``DamagedFileError`` if it is empty or cannot be read."""
+    """Map a file read-only; ``DamagedFileError`` if empty or unreadable."""
     try:
         with path.open("rb") as file:
             if not file.read(1):

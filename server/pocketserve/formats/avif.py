@@ -1,9 +1,11 @@
-"""The sizes of the frames in an AVIF file, read before a decoder allocates anything.
+"""Read the frame sizes of an AVIF file, before a decoder allocates memory.
 
-libavif decodes a frame of any size that its AV1 stream announces, whatever the file's own header says, and scales it
-afterwards. So the streams' sequence headers count. Animations are refused: their frames lie elsewhere.
+libavif decodes frames of the size that the AV1 stream announces, whatever the file's
+header says, and scales them afterwards. So the streams' sequence headers count.
+Animations are rejected, because their frames are stored elsewhere.
 
-Sources: ISO/IEC 14496-12 (boxes), ISO/IEC 23008-12 (items), AV1 specification, sections 5.3 and 5.5.
+Sources: ISO/IEC 14496-12 (boxes), ISO/IEC 23008-12 (items), AV1 specification, sections
+5.3 and 5.5.
 """
 
 from __future__ import annotations
@@ -19,8 +21,41 @@ SEQUENCE_HEADER: Final = 1
 MAX_BRANDS: Final = 256  # bytes of the first box
 
 
+class ItemLayout(NamedTuple):
+    """The bytes of the fields in the box ``iloc``, and where its items begin."""
+
+    id_bytes: int
+    has_method: bool
+    base_bytes: int
+    field_sizes: tuple[int, int, int]
+    """Bytes of index, offset and length of an extent."""
+    start: int
+
+    @property
+    def extent_bytes(self) -> int:
+        """Return the size of an extent's fields."""
+        return sum(self.field_sizes)
+
+
+class ItemPlace(NamedTuple):
+    """The head of an item in ``iloc``.
+
+    Attributes:
+        origin: the offset of its extents, in the file or in ``idat``.
+        is_in_idat: whether the origin is relative to the box ``idat``.
+        extent_count: the number of its extents.
+        extents_at: the position of the extents' fields.
+    """
+
+    item: int
+    origin: int
+    is_in_idat: bool
+    extent_count: int
+    extents_at: int
+
+
 class AvifError(Exception):
-    """A file that must not be decoded; the text says why and what to send."""
+    """A file that must not be decoded; the message says why."""
 
 
 class Extent(NamedTuple):
@@ -31,7 +66,7 @@ class Extent(NamedTuple):
 
 
 def is_avif(body: memoryview) -> bool:
-    """Return whether a file's first box says that it is AVIF."""
+    """Return whether a file's first box declares AVIF."""
     start = bytes(body[:MAX_BRANDS])
     if start[4:8] != b"ftyp":
         return False
@@ -42,10 +77,10 @@ def is_avif(body: memoryview) -> bool:
 
 
 def frame_sizes(body: memoryview) -> list[tuple[int, int]]:
-    """Return the largest width and height that each item of a file may be decoded to.
+    """Return the largest possible width and height of each item.
 
     Raises:
-        AvifError: it is an animation or cannot be read.
+        AvifError: it is an animation, or unreadable.
     """
     try:
         return _Reader(body).frame_sizes()
@@ -54,14 +89,14 @@ def frame_sizes(body: memoryview) -> list[tuple[int, int]]:
 
 
 class Bits:
-    """Reads numbers of some bits."""
+    """Reads numbers of a few bits."""
 
     def __init__(self, data: bytes) -> None:
         self._value = int.from_bytes(data, "big")
         self._left = 8 * len(data)
 
     def read(self, count: int) -> int:
-        """Return the next bits as a number; ValueError where they are missing."""
+        """Return the next bits as a number; ValueError if there are too few."""
         if count > self._left:
             raise ValueError("the data ends too early")
         self._left -= count
@@ -81,11 +116,28 @@ class _Reader:
         self._boxes = 0
 
     def frame_sizes(self) -> list[tuple[int, int]]:
+        parts = self._meta_parts()
+        items = self._coded_items(*parts[b"iinf"]) if b"iinf" in parts else set()
+        if b"iloc" not in parts or not items:
+            raise _unreadable()
+        places = self._places(*parts[b"iloc"], parts.get(b"idat", (0, 0)))
+        sizes: list[tuple[int, int]] = []
+        for item in items:
+            data = b""
+            for extent in places.get(item, ()):
+                data += self._bytes(extent.start, extent.size)
+            sizes.extend(_stream_sizes(data))
+        if not sizes:
+            raise _unreadable()
+        return sizes
+
+    def _meta_parts(self) -> dict[bytes, tuple[int, int]]:
+        """Return the ranges of the boxes in ``meta``."""
         top = list(self._children(0, len(self._body)))
         kinds = [kind for kind, _, _ in top]
         if b"moov" in kinds or bytes(self._body[8:12]) == b"avis":
             raise AvifError(
-                "animated AVIF is not read; send one picture as AVIF, JPEG or PNG"
+                "animated AVIF is not supported; send one picture as AVIF, JPEG or PNG"
             )
         if kinds.count(b"meta") != 1:
             raise _unreadable()
@@ -95,23 +147,10 @@ class _Reader:
             if kind in parts and kind in (b"iinf", b"iloc", b"idat"):
                 raise _unreadable()
             parts[kind] = (first, last)
-        items = self._coded_items(*parts[b"iinf"]) if b"iinf" in parts else set()
-        if b"iloc" not in parts or not items:
-            raise _unreadable()
-        places = self._places(*parts[b"iloc"], parts.get(b"idat", (0, 0)))
-        sizes: list[tuple[int, int]] = []
-        for item in items:
-            data = b"".join(
-                self._bytes(extent.start, extent.size)
-                for extent in places.get(item, ())
-            )
-            sizes.extend(_stream_sizes(data))
-        if not sizes:
-            raise _unreadable()
-        return sizes
+        return parts
 
     def _children(self, start: int, end: int) -> Iterator[tuple[bytes, int, int]]:
-        """Yield kind, first and last byte of the content of each box."""
+        """Yield kind, first and last content byte of each box."""
         at = start
         while at + 8 <= end:
             self._boxes += 1
@@ -146,50 +185,66 @@ class _Reader:
     def _places(
         self, start: int, end: int, idat: tuple[int, int]
     ) -> dict[int, list[Extent]]:
-        """Return where the data of each item is."""
-        version = self._body[start]
-        sizes = self._number(start + 4, 2)
-        offset_bytes, length_bytes, base_bytes = (
-            sizes >> 12,
-            sizes >> 8 & 15,
-            sizes >> 4 & 15,
-        )
-        index_bytes = sizes & 15 if version in (1, 2) else 0
-        field_sizes = (index_bytes, offset_bytes, length_bytes)
-        id_bytes = 4 if version == 2 else 2
-        at = start + 6
-        count = self._number(at, id_bytes)
-        at += id_bytes
+        """Return the extents of each item's data."""
+        layout = self._item_layout(start)
+        count = self._number(layout.start, layout.id_bytes)
+        at = layout.start + layout.id_bytes
         places: dict[int, list[Extent]] = {}
         extents = 0
         total = 0
         for _ in range(count):
-            item = self._number(at, id_bytes)
-            at += id_bytes
-            method = 0
-            if version in (1, 2):
-                method = self._number(at, 2) & 15
-                at += 2
-            base = self._number(at + 2, base_bytes)
-            at += 2 + base_bytes
-            extent_count = self._number(at, 2)
-            at += 2
-            extents += extent_count
-            if method > 1 or extents > MAX_EXTENTS or at > end or item in places:
+            place = self._item_place(at, layout)
+            extents += place.extent_count
+            if extents > MAX_EXTENTS or place.extents_at > end or place.item in places:
                 raise _unreadable()
-            origin = base + (idat[0] if method == 1 else 0)
-            places[item] = self._extents(at, extent_count, origin, field_sizes)
-            at += extent_count * sum(field_sizes)
-            total += sum(extent.size for extent in places[item])
-            # Items may overlap: together they must not be larger than the file that they are joined from.
+            origin = place.origin
+            if place.is_in_idat:
+                origin += idat[0]
+            at = place.extents_at
+            item_extents = self._extents(at, place.extent_count, origin, layout.field_sizes)
+            places[place.item] = item_extents
+            at += place.extent_count * layout.extent_bytes
+            total += sum(extent.size for extent in item_extents)
+            # Items may overlap, but joined they must not be larger than the file.
             if total > len(self._body):
                 raise _unreadable()
         return places
 
+    def _item_layout(self, start: int) -> ItemLayout:
+        version = self._body[start]
+        sizes = self._number(start + 4, 2)
+        has_method = version in (1, 2)
+        index_bytes = sizes & 15 if has_method else 0
+        return ItemLayout(
+            id_bytes=4 if version == 2 else 2,
+            has_method=has_method,
+            base_bytes=sizes >> 4 & 15,
+            field_sizes=(index_bytes, sizes >> 12, sizes >> 8 & 15),
+            start=start + 6,
+        )
+
+    def _item_place(self, at: int, layout: ItemLayout) -> ItemPlace:
+        item = self._number(at, layout.id_bytes)
+        at += layout.id_bytes
+        method = 0
+        if layout.has_method:
+            method = self._number(at, 2) & 15
+            at += 2
+        if method > 1:
+            raise _unreadable()
+        origin = self._number(at + 2, layout.base_bytes)
+        at += 2 + layout.base_bytes
+        count = self._number(at, 2)
+        return ItemPlace(item, origin, method == 1, count, at + 2)
+
     def _extents(
         self, at: int, count: int, origin: int, field_sizes: tuple[int, int, int]
     ) -> list[Extent]:
-        """Return an item's pieces; ``field_sizes`` are the bytes of index, offset and length."""
+        """Return an item's extents.
+
+        Args:
+            field_sizes: bytes of index, offset and length.
+        """
         index_bytes, offset_bytes, length_bytes = field_sizes
         extents = []
         for _ in range(count):
@@ -252,7 +307,7 @@ def _sequence_size(bits: Bits) -> tuple[int, int]:
     width, height = bits.read(width_bits) + 1, bits.read(height_bits) + 1
     if is_reduced:
         return width, height
-    # A frame's own header may name any size of so many bits.
+    # A frame's own header may announce any size of this many bits.
     return 1 << width_bits, 1 << height_bits
 
 
@@ -278,5 +333,5 @@ def _skip_operating_points(bits: Bits) -> None:
 
 def _unreadable() -> AvifError:
     return AvifError(
-        "the AVIF picture is damaged or of a kind that is not read here; send a JPEG or PNG"
+        "the AVIF picture is damaged or of an unsupported kind; send a JPEG or PNG"
     )

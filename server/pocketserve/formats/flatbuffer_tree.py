@@ -1,8 +1,9 @@
-"""A FlatBuffer as a tree that can be changed and written anew.
+"""A FlatBuffer as a tree that can be changed and written again.
 
-The format does not describe itself: a schema says which fields lead elsewhere. Numbers inside a table are carried over
-as they lie there, so that the schema names nothing but those fields. Tables and vectors that several places share are
-shared in the tree, too. Source: "FlatBuffers internals", flatbuffers.dev.
+The format does not describe itself: a schema lists the fields with offsets. Plain
+numbers in a table are copied with its bytes, so the schema does not list them. Shared
+tables and vectors stay shared in the tree. Source: "FlatBuffers internals",
+flatbuffers.dev.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ from pocketserve.formats import DamagedFileError
 from pocketserve.formats.flatbuffers import FlatBuffer
 
 MAX_BYTES = 2**31 - 1
-"""Offsets have 32 bits and, towards a table's list of fields, a sign."""
+"""The limit of offsets: 32 bits, and signed towards a table's list of fields."""
 
 _PHASE = 8
-"""The largest alignment of a field: what is aligned inside a table stays so where it moves by a multiple of this."""
+"""The largest alignment of a field. Moving a table by a multiple keeps alignments."""
 
 
 @dataclass(frozen=True)
 class VectorField:
-    """A field of a schema that leads to a vector of numbers, or to a text (size 1).
+    """A schema's field with a vector of numbers, or a string (size 1).
 
     Attributes:
         itemsize: bytes of an element.
-        alignment: of the first element in the file, in bytes, if it is more than an element's size.
+        alignment: of the first element in the file, if more than an element's size.
     """
 
     itemsize: int = 1
@@ -37,12 +38,13 @@ class VectorField:
 
 @dataclass(frozen=True)
 class TableField:
-    """A field that leads to a table, or to a vector of tables.
+    """A schema's field with a table, or with a vector of tables.
 
     Attributes:
-        fields: those of the table that lead elsewhere.
-        count: of all its fields. A table with more is newer than the schema, and refused.
-        many: whether it is a vector of them.
+        fields: the table's fields with offsets.
+        count: the number of all its fields. A table with more is newer than the schema,
+            and rejected.
+        many: whether it is a vector of tables.
     """
 
     fields: Mapping[int, SchemaField]
@@ -52,11 +54,13 @@ class TableField:
 
 @dataclass(frozen=True)
 class UnionField:
-    """A field that leads to a table of one of several types, whose number is in the byte of the field before it.
+    """A schema's field with a table of one of several types.
+
+    The byte of the previous field has the type's number.
 
     Attributes:
-        types: the fields of each type that has such which lead elsewhere.
-        newest: the largest number of a type that is known; the others up to here hold numbers only.
+        types: the fields with offsets, for types that have such fields.
+        newest: the largest known type; types that are not listed have only numbers.
     """
 
     types: Mapping[int, Mapping[int, SchemaField]]
@@ -70,7 +74,7 @@ _Part = TypeVar("_Part")
 
 
 class FlatVector:
-    """A vector of numbers, or a text; ``data`` are its bytes without the count."""
+    """A vector of numbers or a string, without its count."""
 
     def __init__(
         self, data: bytes | memoryview, itemsize: int = 1, alignment: int = 4
@@ -85,9 +89,9 @@ class FlatNode:
     """A table. Its fields are set and read by number.
 
     Attributes:
-        inline: the bytes of the table itself; the first four are filled in when it is written.
-        slots: where in ``inline`` each field lies; 0 for one that has its default.
-        children: what the fields lead to.
+        inline: the table's bytes; the first four are set when it is written.
+        slots: the position of each field in ``inline``; 0 for a default value.
+        children: the targets of the fields with offsets.
         phase: the table's position in its file, modulo 8.
     """
 
@@ -97,54 +101,48 @@ class FlatNode:
     phase: int = 0
 
     def number(self, index: int, code: str, default: int = 0) -> int:
-        """Return an integer; ``code`` is one of struct's."""
+        """Return an integer; ``code`` is a ``struct`` code."""
         at = self._slot(index)
-        if at and at + struct.calcsize(f"<{code}") > len(self.inline):
+        if not at:
+            return default
+        if at + struct.calcsize(f"<{code}") > len(self.inline):
             raise DamagedFileError("a field leads out of its table")
-        value: int = (
-            struct.unpack_from(f"<{code}", self.inline, at)[0] if at else default
-        )
+        value: int = struct.unpack_from(f"<{code}", self.inline, at)[0]
         return value
 
     def set_number(self, index: int, code: str, value: int) -> None:
-        """Set an integer, also one that had its default."""
-        struct.pack_into(
-            f"<{code}",
-            self.inline,
-            self._make_slot(index, struct.calcsize(f"<{code}")),
-            value,
-        )
+        """Set an integer, also one with its default value."""
+        slot = self._make_slot(index, struct.calcsize(f"<{code}"))
+        struct.pack_into(f"<{code}", self.inline, slot, value)
 
     def vector(self, index: int) -> FlatVector | None:
-        """Return a vector of numbers or a text; None where there is none."""
+        """Return a vector of numbers or a string, or None."""
         child = self.children.get(index)
         return child if isinstance(child, FlatVector) else None
 
     def text(self, index: int) -> str:
-        """Return a text; empty where there is none."""
+        """Return a string; empty if missing."""
         vector = self.vector(index)
-        return (
-            ""
-            if vector is None
-            else bytes(vector.data).decode("utf-8", errors="replace")
-        )
+        if vector is None:
+            return ""
+        return bytes(vector.data).decode("utf-8", errors="replace")
 
     def nodes(self, index: int) -> list[FlatNode]:
-        """Return the tables of a vector, which may be changed in place; empty where there is none."""
+        """Return a vector's tables, which may be changed; empty if missing."""
         child = self.children.get(index)
         return child if isinstance(child, list) else []
 
     def set_child(self, index: int, child: FlatChild) -> None:
-        """Have a field lead to something else."""
+        """Set the target of a field."""
         self._make_slot(index, 4)
         self.children[index] = child
 
     def copy(self) -> FlatNode:
-        """Return a table of its own that leads to the same parts."""
+        """Return a copy with the same children."""
         return FlatNode(self.inline[:], self.slots[:], dict(self.children), self.phase)
 
     def remove(self, index: int) -> None:
-        """Give a field its default again."""
+        """Reset a field to its default."""
         self.children.pop(index, None)
         if index < len(self.slots):
             self.slots[index] = 0
@@ -165,16 +163,17 @@ FlatChild = FlatVector | FlatNode | list[FlatNode]
 
 
 def read_tree(buffer: FlatBuffer, view: memoryview, schema: TableField) -> FlatNode:
-    """Return the root of a buffer, with vectors that are parts of ``view``, the buffer's memory.
+    """Return the root of a buffer as a tree.
 
     Raises:
-        DamagedFileError: an offset leads outside, the budget is spent, or something is newer than the schema.
+        DamagedFileError: an offset is invalid, the budget is exhausted, or something is
+            newer than the schema.
     """
     return _TreeReader(buffer, view).table(buffer.follow(0), schema)
 
 
 class _TreeReader:
-    """Reads tables once each: what is shared in the file is shared in the tree."""
+    """Reads each table once, so that shared parts stay shared."""
 
     def __init__(self, buffer: FlatBuffer, view: memoryview) -> None:
         self._buffer = buffer
@@ -186,7 +185,7 @@ class _TreeReader:
         node = self._node(at, kind.fields)
         if any(node.slots[kind.count :]):
             raise DamagedFileError(
-                "it has a table with fields newer than what is known here"
+                "it has a table with fields that are newer than this server"
             )
         return node
 
@@ -199,11 +198,8 @@ class _TreeReader:
         fields_size, size = buffer.number("H", fields), buffer.number("H", fields + 2)
         if fields_size < 4 or fields_size % 2 or size < 4:
             raise DamagedFileError("a table's field list has an impossible size")
-        slots = list(
-            struct.unpack(
-                f"<{fields_size // 2 - 2}H", buffer.slice(fields + 4, fields_size - 4)
-            )
-        )
+        slot_bytes = buffer.slice(fields + 4, fields_size - 4)
+        slots = list(struct.unpack(f"<{fields_size // 2 - 2}H", slot_bytes))
         if any(slot and not 4 <= slot < size for slot in slots):
             raise DamagedFileError("a field leads out of its table")
         node = FlatNode(bytearray(buffer.slice(at, size)), slots, {}, at % _PHASE)
@@ -223,17 +219,16 @@ class _TreeReader:
             number = node.number(index - 1, "B")
             if number > kind.newest:
                 raise DamagedFileError(
-                    f"it has options of type {number}, which is newer than what is known here"
+                    f"it has options of type {number}, which is newer than this server"
                 )
             return self._node(target, kind.types.get(number, _NUMBERS_ONLY))
         if not kind.many:
             return self.table(target, kind)
         offsets = self._vector(target, VectorField(4))
-        count = len(offsets.data) // 4
-        return [
-            self.table(self._buffer.follow(target + 4 + 4 * i), kind)
-            for i in range(count)
-        ]
+        nodes = []
+        for i in range(len(offsets.data) // 4):
+            nodes.append(self.table(self._buffer.follow(target + 4 + 4 * i), kind))
+        return nodes
 
     def _vector(self, at: int, kind: VectorField) -> FlatVector:
         key = (at, kind)
@@ -248,12 +243,12 @@ class _TreeReader:
 
 
 def write_tree(root: FlatNode, identifier: bytes, file: BinaryIO) -> int:
-    """Write a tree as a FlatBuffer to the start of a file, and return its size in bytes.
+    """Write a tree to a file as a FlatBuffer; return its size in bytes.
 
-    Tables come first and vectors last, so that the description of a large model lies together.
+    Tables come first and vectors last, so that a large model's description is compact.
 
     Raises:
-        DamagedFileError: it would be larger than offsets can say.
+        DamagedFileError: it would exceed the limit of offsets.
     """
     layout = _Layout(root)
     if layout.size > MAX_BYTES:
@@ -270,12 +265,12 @@ def write_tree(root: FlatNode, identifier: bytes, file: BinaryIO) -> int:
 
 
 class _Layout:
-    """Positions of everything in a tree. Offsets lead forward only, so that a parent comes before its children."""
+    """The positions of a tree's parts, parents first."""
 
     def __init__(self, root: FlatNode) -> None:
         self._root = root
         self._at = 8
-        self._positions: dict[int, int] = {}  # by the identity of what the tree holds
+        self._positions: dict[int, int] = {}  # by the part's id()
         self._field_lists: dict[bytes, int] = {}
         self._order: list[FlatChild] = []
         for part in _in_order(root):
@@ -283,7 +278,7 @@ class _Layout:
         self.size = self._at + -self._at % 16
 
     def pieces(self, identifier: bytes) -> Iterator[tuple[int, bytes | memoryview]]:
-        """Yield the position and bytes of every part, in the file's order."""
+        """Yield position and bytes of each part, in the file's order."""
         yield 0, struct.pack("<I", self._positions[id(self._root)]) + identifier
         lists = {at: content for content, at in self._field_lists.items()}
         for part in self._order:
@@ -297,11 +292,13 @@ class _Layout:
                 yield at, struct.pack("<I", len(part.data) // part.itemsize)
                 yield at + 4, part.data
             else:
-                offsets = [
-                    self._positions[id(node)] - at - 4 - 4 * i
-                    for i, node in enumerate(part)
-                ]
-                yield at, struct.pack(f"<{len(part) + 1}I", len(part), *offsets)
+                yield at, self._list_bytes(part, at)
+
+    def _list_bytes(self, nodes: list[FlatNode], at: int) -> bytes:
+        offsets = []
+        for i, node in enumerate(nodes):
+            offsets.append(self._positions[id(node)] - at - 4 - 4 * i)
+        return struct.pack(f"<{len(nodes) + 1}I", len(nodes), *offsets)
 
     def _place(self, part: FlatChild) -> None:
         self._order.append(part)
@@ -315,7 +312,7 @@ class _Layout:
             size = len(part.inline)
         elif isinstance(part, FlatVector):
             self._at += -(self._at + 4) % part.alignment
-            size = 4 + len(part.data) + 1  # a text ends with a zero
+            size = 4 + len(part.data) + 1  # a string ends with a zero
         else:
             self._at += -self._at % 4
             size = 4 + 4 * len(part)
@@ -327,9 +324,8 @@ class _Layout:
         struct.pack_into("<i", content, 0, at - fields)
         for index, child in node.children.items():
             slot = node.slots[index]
-            struct.pack_into(
-                "<I", content, slot, self._positions[id(child)] - at - slot
-            )
+            offset = self._positions[id(child)] - at - slot
+            struct.pack_into("<I", content, slot, offset)
         return bytes(content)
 
 
@@ -339,12 +335,12 @@ def _field_list(node: FlatNode) -> bytes:
 
 
 def _in_order(root: FlatNode) -> list[FlatChild]:
-    """Return all parts of a tree, each once and after every parent of it, also after those on a deeper level."""
+    """Return each part of a tree once, after all of its parents."""
     return [*_unique(reversed([*_walk(root)]))][::-1]
 
 
 def _walk(root: FlatNode) -> Iterator[FlatChild]:
-    """Yield all parts of a tree level by level for tables, then the vectors; what levels share, on each of them."""
+    """Yield all parts; shared parts repeat."""
     vectors: list[FlatVector] = []
     level: list[FlatNode] = [root]
     while level:

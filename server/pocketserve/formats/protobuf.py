@@ -1,6 +1,7 @@
-"""A bounded reader of Protocol Buffers. Nesting is bounded by its callers, which follow a schema.
+"""A bounded reader of Protocol Buffers.
 
-Of a field that occurs twice both are returned. Source: "Encoding", protobuf.dev.
+Callers bound the nesting, because they follow a schema. Of a repeated field all values
+are returned. Source: "Encoding", protobuf.dev.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from collections.abc import Iterator
 from pocketserve.formats import BoundedReader, DamagedFileError
 
 Span = tuple[int, int]
-"""Start and end of a message or a text in the data."""
+"""Start and end of a message or string in the data."""
 
-# Messages may hold millions of plain numbers, such as a forest's nodes: such runs are skipped in one go. These are the
-# tags of fields 1 to 15 with wire types 0 (varint), 5 (four bytes) and 1 (eight bytes). Possessive, so that no state is
-# kept for each number.
+# Messages may contain millions of plain numbers, such as a forest's nodes, so runs of
+# them are skipped at once. These are the tags of fields 1 to 15 with wire types 0
+# (varint), 5 (four bytes) and 1 (eight bytes). The pattern is possessive, so that it
+# keeps no state for each number.
 _VARINT_TAGS, _FIXED32_TAGS, _FIXED64_TAGS = (
     re.escape(bytes(range(8 + kind, 128, 8))) for kind in (0, 5, 1)
 )
@@ -27,10 +29,13 @@ _NUMBERS = re.compile(
 
 
 class ProtobufReader(BoundedReader):
-    """Fields of messages, each checked against the end of its message and paid from the budget."""
+    """Reads fields, each within its message and paid from the budget."""
 
     def fields(self, span: Span) -> Iterator[tuple[int, int, int, int]]:
-        """Yield number, wire type, value and end of every field; the value of wire types other than 0 is its start."""
+        """Yield number, wire type, value and end of each field.
+
+        For wire types other than 0 the value is the start of the content.
+        """
         at, end = span
         while at < end:
             field = self._field(at, end)
@@ -38,38 +43,43 @@ class ProtobufReader(BoundedReader):
             at = field[3]
 
     def parts(self, span: Span) -> Iterator[tuple[int, Span]]:
-        """Yield number and span of every field with a length: messages, texts, packed numbers."""
+        """Yield number and span of messages, strings and packed numbers."""
         at, end = span
         while at < end:
-            if self.data[at] & 7 != 2 and (run := _NUMBERS.match(self.data, at, end)):
-                self.pay(1 + (run.end() - at) // 256)
-                at = run.end()
-                continue
+            if self.data[at] & 7 != 2:
+                run = _NUMBERS.match(self.data, at, end)
+                if run is not None:
+                    self.pay(1 + (run.end() - at) // 256)
+                    at = run.end()
+                    continue
             number, wire_type, start, at = self._field(at, end)
             if wire_type == 2:
                 yield number, (start, at)
 
     def messages(self, span: Span, *numbers: int) -> Iterator[Span]:
-        """Yield the spans of messages or texts in the fields with one of these numbers."""
+        """Yield the spans of messages or strings in these fields."""
         return (part for number, part in self.parts(span) if number in numbers)
 
     def text(self, span: Span) -> str:
-        """Return a text; bytes that are no UTF-8 become surrogates, as in names of files."""
+        """Return a string; invalid UTF-8 becomes surrogates, as in file names."""
         return self.data[span[0] : span[1]].decode("utf-8", errors="surrogateescape")
 
     def spans(self, span: Span, *path: int) -> list[Span]:
-        """Return the messages or texts that a path of field numbers leads to."""
+        """Return the messages or strings at a path of field numbers."""
         spans = [span]
         for number in path:
-            spans = [inner for outer in spans for inner in self.messages(outer, number)]
+            inner: list[Span] = []
+            for outer in spans:
+                inner += self.messages(outer, number)
+            spans = inner
         return spans
 
     def texts(self, span: Span, *path: int) -> list[str]:
-        """Return the texts that a path of field numbers leads to."""
+        """Return the strings at a path of field numbers."""
         return [self.text(part) for part in self.spans(span, *path)]
 
     def integers(self, span: Span, number: int) -> list[int]:
-        """Return a repeated integer without sign, packed or not."""
+        """Return a repeated unsigned integer, packed or not."""
         values: list[int] = []
         for field, wire_type, value, end in self.fields(span):
             if field == number and wire_type == 0:
@@ -84,7 +94,7 @@ class ProtobufReader(BoundedReader):
         self.pay(1)
         tag, at = self._varint(at, end)
         number, wire_type = tag >> 3, tag & 7
-        if number == 0 or tag > 0xFFFFFFFF:  # readers differ in what they make of it
+        if number == 0 or tag > 0xFFFFFFFF:  # other readers disagree about these
             raise DamagedFileError("a field has an impossible number")
         if wire_type == 0:
             value, after = self._varint(at, end)
@@ -93,15 +103,17 @@ class ProtobufReader(BoundedReader):
             size, at = self._varint(at, end)
         elif wire_type in (1, 5):
             size = 8 if wire_type == 1 else 4
-        else:  # groups are used by none of the formats
+        else:  # no format here uses groups
             raise DamagedFileError(f"a field has the wire type {wire_type}")
         if at + size > end:
             raise DamagedFileError("a field leads out of its message")
         return number, wire_type, at, at + size
 
     def _varint(self, at: int, end: int) -> tuple[int, int]:
-        if at < end and (byte := self.data[at]) < 0x80:  # nearly all are short
-            return byte, at + 1
+        if at < end:
+            byte = self.data[at]
+            if byte < 0x80:  # fast path for nearly all numbers
+                return byte, at + 1
         value = 0
         for shift in range(0, 70, 7):
             if at >= end:

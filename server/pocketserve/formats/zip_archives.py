@@ -1,8 +1,9 @@
-"""Reads zip archives within bounds, and tells PyTorch's apart by their members' names.
+"""Read zip archives within limits, and recognize PyTorch's.
 
-TorchScript, its mobile form, exported programs, compiled packages and plain weights all are zips, often with the same
-suffix. The directory is read in steps: ``zipfile`` would make an object of every entry that a hostile file claims.
-Only names decide, nothing is unpickled. Layout: APPNOTE.TXT of PKWARE, sections 4.3.12 to 4.3.16.
+TorchScript, its mobile form, exported programs, compiled packages and plain weights are
+all zips, often with the same suffix. The directory is read incrementally: ``zipfile``
+would create an object for every entry that a hostile file claims. Only names count,
+nothing is unpickled. Layout: APPNOTE.TXT of PKWARE, sections 4.3.12 to 4.3.16.
 """
 
 from __future__ import annotations
@@ -13,17 +14,15 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-# A model has one entry per weight tensor: the largest have some ten thousand. Over 300 bytes for each.
+# A model has one entry for each weight tensor: ten thousand at most in practice.
 MAX_ENTRIES = 200_000
 MAX_DIRECTORY_BYTES = 64 * 1024 * 1024
 
-_END, _END64, _LOCATOR64, _ENTRY, _LOCAL = (
-    b"PK\5\6",
-    b"PK\6\6",
-    b"PK\6\7",
-    b"PK\1\2",
-    b"PK\3\4",
-)
+_END = b"PK\5\6"
+_END64 = b"PK\6\6"
+_LOCATOR64 = b"PK\6\7"
+_ENTRY = b"PK\1\2"
+_LOCAL = b"PK\3\4"
 _END_SIZE, _ENTRY_SIZE, _LOCAL_SIZE = 22, 46, 30
 _MAX_COMMENT = 0xFFFF
 _STORED, _DEFLATED = 0, 8
@@ -32,33 +31,43 @@ _PIECE = 1 << 20
 
 
 class BadZipError(ValueError):
-    """Not a zip, a damaged one, or one beyond the bounds."""
+    """The file is not a zip, or is damaged, or exceeds a limit."""
 
 
 class Member(NamedTuple):
     """An entry of the directory."""
 
-    name: str  # without the archive's top folder, which all of PyTorch's have; whole in an appended archive
+    name: str
+    """Without the top folder of PyTorch's archives; complete in appended archives."""
     method: int
     packed: int
     size: int
     offset: int
     flags: int = 0
-    crc: int | None = None  # of the content; None in PyTorch's, which may lack it
-    mode: int = 0  # as Unix has it; 0 where the archive was made elsewhere
+    crc: int | None = None
+    """Of the content; None in PyTorch's archives, which may lack it."""
+    mode: int = 0
+    """Unix mode; 0 if the archive was made on another system."""
 
 
 def kind_of_zip(path: Path) -> str | None:
-    """Return what a PyTorch zip is, as ``_KINDS`` calls it; None for anything else, damaged files among it."""
+    """Return a PyTorch zip's kind, see ``_KINDS``; None for all other files."""
     try:
         markers = {_marker(member.name) for member in members(path)}
     except (BadZipError, OSError):
         return None
-    return next((kind for required, kind in _KINDS if required <= markers), None)
+    for required, kind in _KINDS:
+        if required <= markers:
+            return kind
+    return None
 
 
 def members(path: Path, *, appended: bool = False) -> Iterator[Member]:
-    """Yield the entries of an archive, which may be ``appended`` to something; PyTorch takes offsets as written."""
+    """Yield an archive's entries.
+
+    Args:
+        appended: the archive may follow other data, which shifts its offsets.
+    """
     with path.open("rb") as file:
         count, size, start, end = _directory(file)
         if count > MAX_ENTRIES or size > MAX_DIRECTORY_BYTES:
@@ -71,33 +80,32 @@ def members(path: Path, *, appended: bool = False) -> Iterator[Member]:
             if appended:
                 yield member._replace(offset=member.offset + shift)
             else:
-                yield member._replace(
-                    name=member.name.partition("/")[2] or member.name, crc=None
-                )
+                name = member.name.partition("/")[2] or member.name
+                yield member._replace(name=name, crc=None)
 
 
 def check_overlaps(entries: Iterable[Member]) -> None:
-    """Raise BadZipError if two members share packed bytes: a small archive could hold any number of them."""
+    """Raise BadZipError if members overlap."""
     end = 0
     for member in sorted(entries, key=lambda member: member.offset):
         if member.offset < end:
-            raise BadZipError(f"{member.name[:80]!r} lies inside another file of it")
+            raise BadZipError(f"{member.name[:80]!r} overlaps another file of it")
         end = member.offset + _LOCAL_SIZE + member.packed
 
 
 def read_member(path: Path, member: Member, maximum: int) -> bytes:
-    """Return a member's content, ``maximum`` bytes at most; BadZipError where it is longer, damaged or unreadable."""
+    """Return a member's content; BadZipError if too long or damaged."""
     if member.size > maximum or member.packed > maximum + 1024:
         raise BadZipError(f"{member.name[:80]!r} is larger than {maximum} bytes")
     return b"".join(member_pieces(path, member))
 
 
 def member_pieces(path: Path, member: Member) -> Iterator[bytes]:
-    """Yield a member's content, never more than it claims; BadZipError where it is damaged or unreadable."""
+    """Yield a member's content, or raise BadZipError."""
     name = repr(member.name[:80])
     if member.method not in (_STORED, _DEFLATED) or member.flags & _ENCRYPTED:
         raise BadZipError(f"{name} is encrypted, or packed by method {member.method}")
-    import zlib  # late: most models are no archives
+    import zlib  # late, because most models are not archives
 
     size = crc = 0
     with path.open("rb") as file:
@@ -119,7 +127,7 @@ def member_pieces(path: Path, member: Member) -> Iterator[bytes]:
 
 
 def _unpacked(file: BinaryIO, member: Member) -> Iterator[bytes]:
-    """Yield what follows in a file, unpacked; a few bytes may become gigabytes, so each piece is bounded."""
+    """Yield the unpacked data in bounded pieces."""
     import zlib
 
     unpack = zlib.decompressobj(-zlib.MAX_WBITS) if member.method == _DEFLATED else None
@@ -128,9 +136,10 @@ def _unpacked(file: BinaryIO, member: Member) -> Iterator[bytes]:
         if unpack is None:
             yield packed
             continue
-        while piece := unpack.decompress(packed, _PIECE):
+        piece = unpack.decompress(packed, _PIECE)
+        while piece:
             yield piece
-            packed = unpack.unconsumed_tail
+            piece = unpack.decompress(unpack.unconsumed_tail, _PIECE)
 
 
 _FOLDERS = ("data/aotinductor/", "code/", "data/")
@@ -145,7 +154,7 @@ _FILES = frozenset(
 )
 
 _KINDS = (
-    # Compiled packages come first: whatever else such a file holds, opening it would run native code.
+    # Compiled packages come first, because opening such a file would run native code.
     ({"data/aotinductor/"}, "aoti"),
     ({"models/", "archive_format"}, "pt2"),
     ({"serialized_exported_program.json"}, "pt2"),
@@ -153,28 +162,28 @@ _KINDS = (
     ({"code/", "constants.pkl"}, "torchscript"),
     ({"data.pkl"}, "state_dict"),
 )
-"""Markers that a kind's archives have; the first row that fits decides."""
+"""Markers of each kind; the first matching row counts."""
 
 
 def _marker(name: str) -> str:
-    """Return the part of a member's name that tells the kind, or an empty text; so that the set of them stays small."""
+    """Return the part of a member's name that identifies the kind, or ""."""
     if name.startswith("models/") and name.endswith(".json"):
         return "models/"
-    return next(
-        (folder for folder in _FOLDERS if name.startswith(folder)),
-        name if name in _FILES else "",
-    )
+    for folder in _FOLDERS:
+        if name.startswith(folder):
+            return folder
+    return name if name in _FILES else ""
 
 
 def _directory(file: BinaryIO) -> tuple[int, int, int, int]:
-    """Return count of entries, bytes and start of the directory, and where it should end, from the file's end."""
+    """Return the directory's entries, size, start and expected end."""
     size = file.seek(0, os.SEEK_END)
     begin = max(0, size - _END_SIZE - _MAX_COMMENT)
     file.seek(begin)
     tail = file.read()
     at = tail.rfind(_END)
     if at < 0 or len(tail) - at < _END_SIZE:
-        raise BadZipError("it is no zip archive, or is cut short")
+        raise BadZipError("it is not a zip archive, or is truncated")
     end = begin + at
     count, length, start = struct.unpack_from("<HII", tail, at + 10)
     if count == 0xFFFF or 0xFFFFFFFF in (length, start):
@@ -214,20 +223,22 @@ def _entry(file: BinaryIO, left: int) -> tuple[Member, int]:
 
 
 def _wide(extra: bytes, packed: int, size: int, offset: int) -> tuple[int, int, int]:
-    """Return a ZIP64 entry's values: the extra field holds, in this order, those that are all ones in the entry."""
+    """Return a ZIP64 entry's values.
+
+    The extra field contains, in this order, those that are all ones in the entry.
+    """
     at = 0
     while at + 4 <= len(extra):
         kind, length = struct.unpack_from("<HH", extra, at)
         if kind == 1:
-            wide = iter(
-                struct.unpack_from(
-                    f"<{min(length, len(extra) - at - 4) // 8}Q", extra, at + 4
-                )
-            )
-            size, packed, offset = (
-                next(wide, value) if value == 0xFFFFFFFF else value
-                for value in (size, packed, offset)
-            )
+            count = min(length, len(extra) - at - 4) // 8
+            wide = iter(struct.unpack_from(f"<{count}Q", extra, at + 4))
+            if size == 0xFFFFFFFF:
+                size = next(wide, size)
+            if packed == 0xFFFFFFFF:
+                packed = next(wide, packed)
+            if offset == 0xFFFFFFFF:
+                offset = next(wide, offset)
         at += 4 + length
     return packed, size, offset
 
@@ -235,5 +246,5 @@ def _wide(extra: bytes, packed: int, size: int, offset: int) -> tuple[int, int, 
 def _exactly(file: BinaryIO, count: int) -> bytes:
     data = file.read(count)
     if len(data) != count:
-        raise BadZipError("it is cut short")
+        raise BadZipError("it is truncated")
     return data
