@@ -119,7 +119,7 @@ def test_a_layout_that_the_editor_mixes_up_is_refused(tmp_path: Path) -> None:
     (tmp_path / "model.toml").write_text(text)
     with pytest.raises(
         ManifestError,
-        match=r"laid out in a way that no command can change; write \[table\] headers",
+        match=r"has a layout that no command can change; write \[table\] headers",
     ):
         edit_manifest(
             tmp_path,

@@ -1,1 +1,1 @@
-"""Finds models in a folder, reads their manifests and says which versions there are. Loads nothing."""
+"""Find models in a folder, and read their manifests."""

@@ -1,4 +1,4 @@
-"""The files that make up a version, the hash of their content, and signs that they changed."""
+"""A version's files, their hash, and change detection."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pocketserve_wire.files.plain_file import open_plain
 MAX_FILES = 4096
 
 HASH_VERSION = 2
-"""Version of the text that is hashed for several files; consents and verdicts of another version do not count."""
+"""Version of the text hashed for several files; other versions' hashes are ignored."""
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
@@ -26,13 +26,14 @@ Stamp = tuple[tuple[str, int, int, int, int], ...]
 
 
 def version_files(version: VersionEntry) -> list[Path]:
-    """Return every file whose content decides what the version does, in a fixed order.
+    """Return all files that affect a version, in a fixed order.
 
-    A folder stands for all files in it; so does the folder of a TensorFlow.js ``model.json``, whose shards lie there,
-    and an ONNX file counts with the weights that it names.
+    These are all files of a folder or of a TensorFlow.js model's folder, and an ONNX
+    file with its external weights.
 
     Raises:
-        ModelLoadError: more files than any model has, or a file that names others is damaged.
+        ModelLoadError: there are too many files, or a file that lists others is
+            damaged.
     """
     path = version.path
     if path.is_dir():
@@ -49,10 +50,8 @@ def version_files(version: VersionEntry) -> list[Path]:
         files += files_below(path.parent)
     if version.format.other_files is not None:
         real = Path(os.path.realpath(path))
-        files += [
-            path.parent / name
-            for name in _other_files(version.format.other_files, real, stamp([real]))
-        ]
+        names = _other_files(version.format.other_files, real, stamp([real]))
+        files += [path.parent / name for name in names]
     return list(dict.fromkeys(files))
 
 
@@ -64,29 +63,22 @@ def _other_files(
 
 
 def stamp(files: Sequence[Path]) -> Stamp:
-    """Return what changes when one of the files is written or replaced; missing files are left out."""
+    """Return a value that changes with the existing files."""
     entries = []
     for path in files:
         try:
             status = path.stat()
         except OSError:
             continue
-        entries.append(
-            (
-                str(path),
-                status.st_size,
-                status.st_mtime_ns,
-                status.st_ctime_ns,
-                status.st_ino,
-            )
-        )
+        times = (status.st_mtime_ns, status.st_ctime_ns)
+        entries.append((str(path), status.st_size, *times, status.st_ino))
     return tuple(entries)
 
 
 def fingerprint(entry: ModelEntry, version: VersionEntry) -> object:
-    """Return what changes with a version's files, the files beside it, or what its manifest says of it.
+    """Return a value that changes with files or manifest.
 
-    Two results are equal as long as nothing has changed. No content is read, but for what an ONNX file names.
+    No content is read, except for the file names in an ONNX file.
     """
     manifest = entry.manifest.of_one_version()
     try:
@@ -101,24 +93,25 @@ def fingerprint(entry: ModelEntry, version: VersionEntry) -> object:
 
 
 def key_of(path: Path) -> str:
-    """Return the name of a file or folder in the state folder: its path without links."""
+    """Return the key of a path in the state folder: its real path."""
     return os.path.realpath(path)
 
 
 def file_bytes(version: VersionEntry) -> int:
-    """Return the size of a version's files: the estimate of its memory before it is loaded. 0 if unreadable."""
+    """Return a version's size in bytes; 0 if unreadable."""
     try:
         return sum(entry[1] for entry in stamp(version_files(version)))
     except (ModelLoadError, OSError):
-        return 0  # opening it will say why
+        return 0  # opening it will report the error
 
 
 def hash_files(files: Sequence[Path], base: Path) -> str:
-    """Return the SHA-256 of files: of one its own, of several that of their hashes and names relative to a base."""
+    """Return the SHA-256 of one file or several."""
+    hashes = []
     try:
-        return combine_hashes(
-            [(sha256_of(path), path.relative_to(base)) for path in files]
-        )
+        for path in files:
+            hashes.append((sha256_of(path), path.relative_to(base)))
+        return combine_hashes(hashes)
     except OSError as error:
         raise read_error(error) from None
     except ValueError as error:
@@ -126,16 +119,15 @@ def hash_files(files: Sequence[Path], base: Path) -> str:
 
 
 def combine_hashes(hashes: Sequence[tuple[str, Path]]) -> str:
-    """Return what :func:`hash_files` makes of the files' own SHA-256 and their names relative to the base."""
+    """Return :func:`hash_files` from the files' own SHA-256 and relative names."""
     if len(hashes) == 1:
         return hashes[0][0]
-    return hashlib.sha256(
-        describe_hashes([(value, name.as_posix()) for value, name in hashes])
-    ).hexdigest()
+    text = describe_hashes([(value, name.as_posix()) for value, name in hashes])
+    return hashlib.sha256(text).hexdigest()
 
 
 def describe_hashes(hashes: Iterable[tuple[str, str]]) -> bytes:
-    """Return a text of hashes and names that no other names give: the length of each name stands before it."""
+    """Return an unambiguous text of hashes and names."""
     lines = [f"files {HASH_VERSION}\n".encode()]
     for value, name in hashes:
         encoded = name.encode(errors="surrogateescape")
@@ -150,7 +142,7 @@ def sha256_of(path: Path) -> str:
 
 
 def read_error(error: OSError) -> ModelLoadError:
-    """Return the error for a file of a model that cannot be read."""
+    """Return the error for an unreadable file of a model."""
     name = Path(error.filename).name if error.filename else "one of them"
     return ModelLoadError(
         f"the model's files cannot be read: {name}: {error.strerror or error}"
@@ -158,33 +150,35 @@ def read_error(error: OSError) -> ModelLoadError:
 
 
 def base_of(version: VersionEntry) -> Path:
-    """Return the folder that the names of a version's files are relative to."""
+    """Return the base folder of a version's file names."""
     return version.path if version.path.is_dir() else version.path.parent
 
 
 def content_digest(version: VersionEntry) -> str:
-    """Return the SHA-256 of a version's content, as ``sha256`` in a manifest states it."""
+    """Return the SHA-256 of a version's content."""
     return hash_files(version_files(version), base_of(version))
 
 
 def check_digest(version: VersionEntry, digest: str) -> None:
-    """Compare the digest of a version's content with its manifest's ``sha256``."""
+    """Raise if a version's content has another SHA-256."""
     if version.sha256 is not None and digest != version.sha256.lower():
         raise ModelLoadError(
-            f"its SHA-256 is {digest}, but model.toml says {version.sha256}; copy the file again or correct model.toml"
+            f"its SHA-256 is {digest}, but model.toml says {version.sha256}; "
+            "copy the file again or correct model.toml"
         )
 
 
 def has_control_characters(name: str) -> bool:
-    """Return whether a file's name has characters that terminals and lists take for something else."""
+    """Return whether a file's name contains control characters."""
     return _CONTROL.search(name) is not None
 
 
 def files_below(folder: Path) -> list[Path]:
-    """List the files of a folder that is a model, in a fixed order.
+    """List the files of a model that is a folder.
 
     Raises:
-        ModelLoadError: the folder holds links, too many files, or names with control characters.
+        ModelLoadError: it contains links, too many files, or control characters in
+            names.
     """
     paths = sorted(folder.rglob("*"))
     if any(path.is_symlink() for path in paths):
@@ -194,12 +188,13 @@ def files_below(folder: Path) -> list[Path]:
     for path in paths:
         if has_control_characters(path.name):
             raise ModelLoadError(
-                f"the folder {folder.name} holds the name {ascii(path.name)[:100]}, which has control characters; "
-                "rename it"
+                f"the folder {folder.name} holds the name {ascii(path.name)[:100]}, "
+                "which has control characters; rename it"
             )
     files = [path for path in paths if path.is_file()]
     if len(files) > MAX_FILES:
         raise ModelLoadError(
-            f"the folder {folder.name} holds {len(files)} files; a model has {MAX_FILES} at most"
+            f"the folder {folder.name} holds {len(files)} files; "
+            f"a model has {MAX_FILES} at most"
         )
     return files

@@ -1,8 +1,9 @@
-"""Notices changes in the models folder. A request checks for changes with one system call.
+"""Detect changes in the models folder cheaply.
 
-Linux queues an event before the call that made the change returns (inotify(7)), so a request that comes after a change
-finds it. A file that is written counts when its writer closes it. A request waits for changes of its own model only. A
-thread that sleeps until there are events reads the folder if no request comes.
+Linux queues an event before the call that made the change returns (inotify(7)), so a
+later request sees it. A written file counts when its writer closes it. A request waits
+only for changes of its own model. Without requests, a thread that waits for events
+reads the folder.
 """
 
 from __future__ import annotations
@@ -25,29 +26,29 @@ from pathlib import Path
 from pocketserve_wire import ApiError
 
 MAX_FOLDERS = 4096
-"""Folders that are watched; Android allows a user 8,192."""
+"""Limit of watched folders; Android allows a user 8,192."""
 
 POLL_S = 1.0
-"""Where the system has no inotify, the folder is read again by a request that comes so long after the last reading."""
+"""Without inotify, a request reads the folder if the last reading is this old."""
 
 SETTLE_S = 0.2
-"""Seconds that the thread leaves between an event and reading the folder: changes come in bursts."""
+"""Seconds between an event and reading the folder, because changes come in bursts."""
 
-CLOSE_S = 5.0  # for the thread to end
-READING_SHARE = 4  # how many times as long as the last reading took the thread rests before the next one
+CLOSE_S = 5.0  # limit of waiting for the thread's end
+READING_SHARE = 4  # the thread pauses for this multiple of the last reading's duration
 
-WAIT_S = 60.0  # for a reading that another thread has begun; a hundred thousand files take eight seconds
+WAIT_S = 60.0
+"""Limit of waiting for another reading; a hundred thousand files take 8 s."""
 
 MAX_NAMES = 1 << 16
-"""Names of changed entries that are kept until they are read; beyond that, any model may have changed."""
+"""Limit of recorded names; beyond that, any model may have changed."""
 
 _ATTRIBUTES, _CLOSED, _CREATED, _DELETED = 0x4, 0x8, 0x100, 0x200  # linux/inotify.h
 _MOVED_FROM, _MOVED_TO, _SELF_DELETED, _SELF_MOVED = 0x40, 0x80, 0x400, 0x800
 _ONLY_FOLDERS = 0x01000000
 _OVERFLOW = 0x4000
-_EVENT_HEAD = struct.Struct(
-    "=iIII"
-)  # watch descriptor, mask, cookie, length of the name behind it
+_EVENT_HEAD = struct.Struct("=iIII")
+"""Watch descriptor, mask, cookie, and length of the name that follows."""
 _EVENTS = (
     _ATTRIBUTES
     | _CLOSED
@@ -64,37 +65,35 @@ log = logging.getLogger(__name__)
 
 
 class FolderWatch:
-    """Watches a models folder, and has a function read it after a change.
+    """Watches a models folder, and has changes read.
 
     Args:
         root: the folder.
-        only: the one model in it that counts, see :func:`~pocketserve.repository.scan.locate`; None for all.
+        only: the only model to watch, see
+            :func:`~pocketserve.repository.scan.locate`; None for all.
         read: reads the folder again.
     """
 
     def __init__(self, root: Path, only: Path | None, read: Callable[[], None]) -> None:
         self._root, self._only, self._read = root, only, read
         self._reading = threading.Lock()
-        self._reading_s = 0.0  # how long the last reading took
-        self._is_behind = (
-            False  # while it is read, and after that as long as the root is gone
-        )
+        self._reading_s = 0.0  # duration of the last reading
+        self._is_behind = False  # during a reading, and while the root is missing
         self._read_at = time.monotonic()
-        self._events = threading.Lock()  # guards what follows
-        self._tops: dict[
-            int, str
-        ] = {}  # watch descriptor -> the entry of the root that the folder lies in
+        self._events = threading.Lock()  # guards the following attributes
+        self._tops: dict[int, str] = {}
+        """The root's entry that contains a watched folder, by watch descriptor."""
         self._unread = _Changes()
         self._has_unread = False
         self._being_read = _Changes()
         self._descriptor = _open_inotify()
         self._add_folders()
         self._closing = threading.Event()
-        self._wake: tuple[int, int] | None = None  # a pipe that ends the thread's sleep
+        self._wake: tuple[int, int] | None = None  # a pipe that wakes the thread
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Have a thread read the folder after changes that no request finds. Without inotify there is none."""
+        """Start a thread that reads changes between requests."""
         if self._descriptor < 0 or self._thread is not None:
             return
         self._wake = os.pipe2(os.O_CLOEXEC)
@@ -103,7 +102,7 @@ class FolderWatch:
         )
         try:
             thread.start()
-        except RuntimeError as error:  # the system has no more; requests find changes
+        except RuntimeError as error:  # no threads left; requests detect changes
             log.warning(
                 "changes of the models folder are found by requests only: %s", error
             )
@@ -111,26 +110,24 @@ class FolderWatch:
         self._thread = thread
 
     def has_changes(self) -> bool:
-        """Return whether something may have changed that was not read yet."""
+        """Return whether there may be unread changes."""
         descriptor = self._descriptor
         if descriptor < 0:
             return time.monotonic() - self._read_at >= POLL_S
-        length = bytearray(
-            4
-        )  # not bytes, which fcntl tries to write to first, and makes a text of the fault
+        length = bytearray(4)  # writable, so that ioctl fills it in place
         try:
             fcntl.ioctl(descriptor, termios.FIONREAD, length)
-        except OSError:  # the watch was closed meanwhile: the server ends
+        except OSError:  # closed by another thread, as the server stops
             return False
-        # In this order: an event that is taken off the queue in between was preceded by the mark.
+        # The order matters: events are taken off the queue after the flag is set.
         return any(length) or self._is_behind or self._has_unread
 
     def catch_up(self, model: str | None = None) -> None:
-        """Have the folder read if it has changed; what was changed before the call is read when it returns.
+        """Read the folder if it has changed before this call.
 
         Args:
-            model: the only model that matters to the caller. Changes of other models are read by another thread, and
-                are not waited for.
+            model: the only model that matters to the caller. Changes of other models
+                are read by another thread, without waiting.
         """
         if not self.has_changes():
             return
@@ -147,14 +144,14 @@ class FolderWatch:
             return self._unread.concern(model) or self._being_read.concern(model)
 
     def _read_in_background(self) -> None:
-        """Start a thread that reads the changes, unless a thread is reading already."""
+        """Start a thread that reads the changes, unless one is reading."""
         if not self._reading.acquire(blocking=False):
             return
         try:
             threading.Thread(
                 target=self._run_in_background, name="pocketserve-folder", daemon=True
             ).start()
-        except RuntimeError:  # no threads to spare: the next request tries again
+        except RuntimeError:  # no threads left: the next request tries again
             self._reading.release()
 
     def _run_in_background(self) -> None:
@@ -162,7 +159,7 @@ class FolderWatch:
             self._read_changes()
 
     def _read_changes(self) -> None:
-        """Read the folder if it has changed. The calling thread has acquired the lock, which is released here."""
+        """Read changes, and release the lock, which is held."""
         try:
             if self.has_changes():
                 self._begin_reading()
@@ -172,13 +169,12 @@ class FolderWatch:
             self._end_reading()
 
     def read_now(self) -> None:
-        """Have the folder read, whatever was seen of it; what was seen before the call is no change any more.
+        """Read the folder now; earlier events are then obsolete.
 
-        Raises what reading raises.
+        Raises the exceptions of the reading function.
         """
-        if not self._reading.acquire(
-            timeout=WAIT_S
-        ):  # what holds it up must not hold up who asks for a reading
+        # A hanging reading must not block this one.
+        if not self._reading.acquire(timeout=WAIT_S):
             self._read()
             return
         try:
@@ -191,26 +187,25 @@ class FolderWatch:
             self._end_reading()
 
     def close(self) -> None:
-        """End the thread, and give the descriptor back."""
+        """Stop the thread, and close the descriptor."""
         self._closing.set()
         if self._wake is not None:
             os.close(self._wake[1])
         if self._thread is not None:
             self._thread.join(CLOSE_S)
-            if (
-                self._thread.is_alive()
-            ):  # it reads a large folder; the descriptors end with the process
+            # It reads a large folder; the descriptors end with the process.
+            if self._thread.is_alive():
                 return
         if self._wake is not None:
             os.close(self._wake[0])
             self._wake = None
-        with self._events:  # no thread reads from it
+        with self._events:  # no other thread reads from the descriptor
             descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
 
     def _begin_reading(self) -> None:
-        """Take the events off the queue: the changes are found by reading."""
+        """Empty the event queue, because reading finds all changes."""
         self._is_behind = True
         self._take_events()
         with self._events:
@@ -219,15 +214,14 @@ class FolderWatch:
             self._has_unread = False
 
     def _end_reading(self) -> None:
-        if (
-            not self._is_behind
-        ):  # else a reading has failed, and its changes are still to be read
+        # After a failed reading the changes are still unread.
+        if not self._is_behind:
             with self._events:
                 self._being_read = _Changes()
         self._reading.release()
 
     def _follow(self) -> None:
-        """Read the folder after each burst of events, until the watch is closed."""
+        """Read the folder after each burst of events."""
         assert self._wake is not None
         events = select.poll()
         events.register(self._descriptor, select.POLLIN)
@@ -255,12 +249,12 @@ class FolderWatch:
             return False
         except ApiError:
             raise
-        except Exception:  # one odd file must not cost the requests to all models
+        except Exception:  # one odd file must not make all models unavailable
             log.exception("the models folder is served as it was")
         return True
 
     def _take_events(self) -> None:
-        """Take the events off the queue, and note the entries of the root that they are about."""
+        """Empty the event queue, and record the changed entries."""
         with self._events:
             self._has_unread = True  # before the queue is empty, see has_changes
             try:
@@ -285,7 +279,7 @@ class FolderWatch:
                 self._unread.add(top or os.fsdecode(name))
 
     def _add_folders(self) -> bool:
-        """Watch every folder, also those that are watched already; return whether the root could be."""
+        """Watch every folder again; return whether the root exists."""
         if self._descriptor < 0:
             return True
         add = _libc().inotify_add_watch
@@ -339,7 +333,7 @@ class _Changes:
         self._names |= other._names
 
     def concern(self, model: str) -> bool:
-        """Return whether a model may have changed: its entry has its name, perhaps with an ending."""
+        """Return whether a model's entry has changed."""
         if self.is_everything or model in self._names:
             return True
         return any(name.startswith(f"{model}.") for name in self._names)

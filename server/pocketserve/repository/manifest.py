@@ -1,6 +1,7 @@
-"""``model.toml``: what a model's owner says of it, checked key by key.
+"""Parse ``model.toml``, the owner's settings of a model.
 
-Every fault names the file, the key and the fix. The format is documented in ``docs/manifest.md``.
+Every error names the file, the key and the fix. ``docs/manifest.md`` documents
+the format.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import math
 import re
 import string
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -24,53 +25,50 @@ from pocketserve_wire.limits import MAX_RANK
 FILE_NAME = "model.toml"
 MAX_MANIFEST_BYTES = 256 * 1024
 MAX_DOTS_SQUARED = 2**24
-"""Of all lines. tomllib keeps each beginning of a dotted key, so that one of 130,000 parts would take all memory."""
+"""Limit of the sum over all lines. tomllib keeps every prefix of a dotted key, so a key
+with 130,000 parts would exhaust the memory."""
 
 MAX_DEPTH = 32
 MAX_START_ELEMENTS = 2**26
-"""Of a state's first zeros, 256 MiB of FP32: each request of no sequence, and each sequence, has its own."""
+"""Elements of a state's initial zeros: 256 MiB of FP32 for each sequence, and for each
+request without one."""
 
 MAX_FIXED_INPUTS = 64
-MAX_LANGUAGES = 256  # of labels. A request that names one is compared with all of them
+MAX_LANGUAGES = 256  # of labels; a requested language is compared with all of them
 
 Options = TypeVar("Options")
 
 
 class StateOptions(NamedTuple):
-    """A model that keeps state from request to request."""
+    """The settings of a model that keeps state between requests."""
 
-    feedback: Mapping[
-        str, str
-    ] = {}  # input -> the output that it takes at the next step
-    start: Mapping[
-        str, tuple[int, ...]
-    ] = {}  # input -> shape of its first zeros, if not its own with free sizes as 1
-    max_sequences: int | None = (
-        None  # sequences that may be open at a time; None leaves it to the engine
-    )
-    max_idle: float = (
-        60.0  # seconds without a request after which a sequence is given up
-    )
+    feedback: Mapping[str, str] = {}
+    """The previous step's output by input."""
+    start: Mapping[str, tuple[int, ...]] = {}
+    """The shape of the initial zeros by input, unless free sizes are to be 1."""
+    max_sequences: int | None = None
+    """Limit of open sequences; None leaves it to the engine."""
+    max_idle: float = 60.0
+    """Seconds without a request after which a sequence is closed."""
 
 
 class VersionOptions(NamedTuple):
     """A ``[versions.NAME]`` table."""
 
-    file: str  # relative to the model's folder
-    options: Mapping[
-        str, Any
-    ] = {}  # the keys that belong to the runtime, such as ``weights``
-    evaluation: Mapping[
-        str, Any
-    ] = {}  # what its recipe measured: ``dataset``, ``metric``, ``value``
-    sha256: str | None = None  # what the file's content must hash to
-    provenance: Mapping[
-        str, Any
-    ] = {}  # where it is from: ``source``, ``date``; of a conversion ``tools`` as well
+    file: str
+    """Path relative to the model's folder."""
+    options: Mapping[str, Any] = {}
+    """The runtime's keys, such as ``weights``."""
+    evaluation: Mapping[str, Any] = {}
+    """Measurements by its recipe: ``dataset``, ``metric``, ``value``."""
+    sha256: str | None = None
+    """The expected hash of the file's content."""
+    provenance: Mapping[str, Any] = {}
+    """Its origin: ``source``, ``date``; for a conversion also ``tools``."""
 
     @property
     def is_converted(self) -> bool:
-        """Return whether a conversion has made the file, and may make it anew."""
+        """Return whether a conversion created the file."""
         return "tools" in self.provenance
 
 
@@ -81,9 +79,8 @@ class Manifest(NamedTuple):
     license: str = ""
     task: str | None = None
     default_version: str | None = None
-    labels: str | tuple[str, ...] | None = (
-        None  # the file that holds them, or themselves
-    )
+    labels: str | tuple[str, ...] | None = None
+    """The labels, or the file that contains them."""
     translations: Mapping[str, str | tuple[str, ...]] = {}
     threads: int | None = None
     instances: int = 1
@@ -91,40 +88,37 @@ class Manifest(NamedTuple):
     batching: bool | None = None
     max_batch: int | None = None
     keep_alive: float | None = None
-    sections: Mapping[
-        type, Any
-    ] = {}  # the tables of tasks, by the class of their options
+    sections: Mapping[type, Any] = {}
+    """The options of tasks by class."""
     state: StateOptions = StateOptions()
     feature_names: tuple[str, ...] = ()
     feature_units: tuple[str, ...] = ()
-    feature_minimum: tuple[float, ...] = ()  # usual least and greatest values
+    feature_minimum: tuple[float, ...] = ()
+    """Usual lowest values."""
     feature_maximum: tuple[float, ...] = ()
+    """Usual highest values."""
     target_name: str = ""
     target_unit: str = ""
-    target_names: tuple[
-        str, ...
-    ] = ()  # of a model with several targets, in the order of its outputs
+    target_names: tuple[str, ...] = ()
+    """Of a model with several targets, in the order of its outputs."""
     target_units: tuple[str, ...] = ()
-    ignored_keys: tuple[
-        str, ...
-    ] = ()  # unsupported keys of other tools' files that the owner knows to be irrelevant
-    fixed_inputs: Mapping[
-        str, Any
-    ] = {}  # input -> a number or nested lists of numbers that it always gets
+    ignored_keys: tuple[str, ...] = ()
+    """Unsupported keys of other tools' files that the owner knows to be irrelevant."""
+    fixed_inputs: Mapping[str, Any] = {}
+    """The constant value of an input: a number or nested lists of numbers."""
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
     versions: Mapping[str, VersionOptions] = {}
-    files: tuple[
-        str, ...
-    ] = ()  # names of files that these tables name, such as a vocabulary
+    files: tuple[str, ...] = ()
+    """Names of files in the options of tasks, such as a vocabulary."""
 
     def section(self, kind: type[Options]) -> Options:
-        """Return the options in a task's own table, such as ``manifest.section(ImageOptions)``, or their defaults."""
+        """Return the options of a task's table, or their defaults."""
         options: Options = self.sections.get(kind) or kind()
         return options
 
     def of_one_version(self) -> Manifest:
-        """Return the manifest without what it says of other versions, and to people only."""
+        """Return the manifest without other versions and descriptions."""
         return self._replace(
             description="", license="", versions={}, default_version=None
         )
@@ -134,17 +128,12 @@ def read_manifest(path: Path) -> Manifest:
     """Read and check a manifest file."""
     try:
         content = read_plain(path, MAX_MANIFEST_BYTES)
-        if (
-            sum(line.count(b".") ** 2 for line in content.split(b"\n"))
-            > MAX_DOTS_SQUARED
-        ):
-            raise ManifestError(
-                f"{path.name}: it has lines with too many dots; put fewer numbers into a line"
-            )
+        _check_dots(content, path.name)
         document = tomllib.loads(content.decode("utf-8"))
         if not _is_shallow(document, MAX_DEPTH):
             raise ManifestError(
-                f"{path.name}: its tables and lists are nested more than {MAX_DEPTH} deep"
+                f"{path.name}: its tables and lists are nested more than {MAX_DEPTH} "
+                "deep"
             )
     except tomllib.TOMLDecodeError as error:
         raise ManifestError(
@@ -152,48 +141,78 @@ def read_manifest(path: Path) -> Manifest:
         ) from None
     except OSError as error:
         raise ManifestError(f"{path.name}: cannot be read: {error.strerror}") from None
-    except (
-        ValueError,
-        RecursionError,
-    ) as error:  # ValueError: not UTF-8, or an integer of too many digits
+    # ValueError: not UTF-8, or an integer with too many digits.
+    except (ValueError, RecursionError) as error:
         raise ManifestError(f"{path.name}: cannot be read: {error}") from None
     return parse_manifest(document, path.name)
 
 
+def _check_dots(content: bytes, file_name: str) -> None:
+    dots_squared = 0
+    for line in content.split(b"\n"):
+        dots_squared += line.count(b".") ** 2
+    if dots_squared > MAX_DOTS_SQUARED:
+        raise ManifestError(
+            f"{file_name}: it has lines with too many dots; "
+            "put fewer numbers into a line"
+        )
+
+
 def _hint(content: bytes, error: str) -> str:
-    """Return the cure of a bare word as a value in the line that an error names; empty for other faults."""
+    """Return the fix for an unquoted value, or ""."""
     number = re.search(r"at line (\d+)", error)
-    line = content.decode().split("\n")[int(number[1]) - 1] if number else ""
+    if number is None:
+        return ""
+    line = content.decode().split("\n")[int(number[1]) - 1]
     bare = re.fullmatch(r"\s*([\w.-]+)\s*=\s*([A-Za-z][\w./-]*)\s*(#.*)?", line)
     if bare is None:
         return ""
     key, word = bare[1], bare[2]
-    return (
-        f"; write {key} = {word.lower()}"
-        if word in ("True", "False")
-        else f'; put it in quotes: {key} = "{word}"'
-    )
+    if word in ("True", "False"):
+        return f"; write {key} = {word.lower()}"
+    return f'; put it in quotes: {key} = "{word}"'
 
 
 def _is_shallow(value: Any, depth: int) -> bool:
-    inside = (
-        value.values()
-        if isinstance(value, dict)
-        else value
-        if isinstance(value, list)
-        else ()
-    )
+    inside: Iterable[Any] = ()
+    if isinstance(value, dict):
+        inside = value.values()
+    elif isinstance(value, list):
+        inside = value
     return depth > 0 and all(_is_shallow(item, depth - 1) for item in inside)
 
 
 def parse_manifest(document: Mapping[str, Any], file_name: str = FILE_NAME) -> Manifest:
-    """Check a manifest that is already parsed from TOML."""
+    """Parse a manifest's TOML document."""
     table = TomlTable(document, file_name, "")
     features = table.table("features")
     target = table.table("target")
     state = table.table("state")
     task = table.choice("task", TASK_NAMES)
-    manifest = Manifest(
+    manifest = _basic_manifest(table, task)
+    manifest = manifest._replace(
+        state=_state(state),
+        feature_names=features.texts("names"),
+        feature_units=features.texts("units"),
+        feature_minimum=features.numbers("minimum", each="feature") or (),
+        feature_maximum=features.numbers("maximum", each="feature") or (),
+        target_name=target.text("name"),
+        target_unit=target.text("unit"),
+        target_names=target.texts("names"),
+        target_units=target.texts("units"),
+    )
+    parts = {"features": features, "target": target, "state": state, "": table}
+    # Last, because it imports other tasks only if keys are left.
+    manifest = _with_sections(manifest, _sections(table, task, parts))
+    for part in parts.values():
+        part.refuse_rest(partial(_way_out, parts, task))
+    _check_default_version(manifest, file_name)
+    return manifest
+
+
+def _basic_manifest(table: TomlTable, task: str | None) -> Manifest:
+    """Parse everything except features, target, state and tasks."""
+    return Manifest(
         description=table.text("description"),
         license=table.text("license"),
         task=task,
@@ -206,66 +225,57 @@ def parse_manifest(document: Mapping[str, Any], file_name: str = FILE_NAME) -> M
         batching=table.flag("batching"),
         max_batch=table.integer("max_batch", 1, 1024),
         keep_alive=table.number("keep_alive", 0, 1e9),
-        state=_state(state),
-        feature_names=features.texts("names"),
-        feature_units=features.texts("units"),
-        feature_minimum=features.numbers("minimum", each="feature") or (),
-        feature_maximum=features.numbers("maximum", each="feature") or (),
-        target_name=target.text("name"),
-        target_unit=target.text("unit"),
-        target_names=target.texts("names"),
-        target_units=target.texts("units"),
         ignored_keys=table.texts("ignored_keys"),
         fixed_inputs=_fixed_inputs(table),
         inputs=_specs(table, "inputs"),
         outputs=_specs(table, "outputs"),
         versions=_versions(table),
     )
-    parts = {"features": features, "target": target, "state": state, "": table}
-    pairs = _sections(
-        table, task, parts
-    )  # last: all tasks are asked where a key is left
-    files = (
-        name
-        for section, options in pairs
-        for name in section.files(options)
-        if name is not None
-    )
-    manifest = manifest._replace(
-        sections={section.options: options for section, options in pairs},
-        files=tuple(files),
-    )
-    for part in parts.values():
-        part.refuse_rest(partial(_way_out, parts, task))
+
+
+def _with_sections(manifest: Manifest, pairs: list[tuple[Section, Any]]) -> Manifest:
+    """Add the options of tasks, and their files."""
+    sections = {}
+    files: list[str] = []
+    for section, options in pairs:
+        sections[section.options] = options
+        files += [name for name in section.files(options) if name is not None]
+    return manifest._replace(sections=sections, files=tuple(files))
+
+
+def _check_default_version(manifest: Manifest, file_name: str) -> None:
     default, versions = manifest.default_version, manifest.versions
     if default and versions and default not in versions:
         raise ManifestError(
-            f"{file_name}: default_version is {default!r}, but [versions] has {', '.join(versions)}"
+            f"{file_name}: default_version is {default!r}, but [versions] has "
+            f"{', '.join(versions)}"
         )
-    return manifest
 
 
 def is_valid_name(name: str) -> bool:
-    """Return whether a model or version may have this name: it stands in URL paths and in metrics."""
-    return (
-        0 < len(name) <= 128
-        and not name.startswith(".")
-        and name != "stats"  # /v2/models/stats is the statistics of all models
-        and not any(
-            char in "/:\\%?#" or ord(char) < 33 or ord(char) == 127 for char in name
-        )
-        and not any("\ud800" <= char <= "\udfff" for char in name)
-    )
+    """Return whether a model or version may have a name."""
+    if not 0 < len(name) <= 128 or name.startswith("."):
+        return False
+    if name == "stats":  # /v2/models/stats is the statistics of all models
+        return False
+    return not any(map(_is_forbidden, name))
+
+
+def _is_forbidden(char: str) -> bool:
+    """Return whether a name must not contain a character."""
+    if char in "/:\\%?#" or ord(char) < 33 or ord(char) == 127:
+        return True
+    return "\ud800" <= char <= "\udfff"
 
 
 def _translations(table: TomlTable) -> dict[str, str | tuple[str, ...]]:
-    """Parse ``[translations]``: what ``labels`` is, by language."""
+    """Parse ``[translations]``: labels by language."""
     inner = table.table("translations")
-    labels = {
-        tag: each
-        for tag in inner.left()
-        if (each := inner.path_or_texts(tag)) is not None
-    }
+    labels = {}
+    for tag in inner.left():
+        translated = inner.path_or_texts(tag)
+        if translated is not None:
+            labels[tag] = translated
     if len(labels) > MAX_LANGUAGES:
         raise table.fault(
             "translations",
@@ -277,51 +287,60 @@ def _translations(table: TomlTable) -> dict[str, str | tuple[str, ...]]:
 def _sections(
     table: TomlTable, task: str | None, parts: Mapping[str, TomlTable]
 ) -> list[tuple[Section, Any]]:
-    """Parse the tables of tasks, the manifest's own task first: no other is imported where nothing else is left.
+    """Parse the tables of tasks, the model's own first.
+
+    Other tasks are imported only if keys are left.
 
     Args:
-        parts: the tables that belong to no task, by name, for the error of an unknown key.
+        parts: the other tables by name, for the error of an unknown key.
     """
     pairs = []
     for name in (task, *TASK_NAMES):
-        if name is not None and table.left():
-            for section in task_named(name).sections:
-                if (inner := table.optional_table(section.name)) is not None:
-                    pairs.append((section, section.read(inner)))
-                    inner.refuse_rest(partial(_way_out, parts, task))
+        if name is None or not table.left():
+            continue
+        for section in task_named(name).sections:
+            inner = table.optional_table(section.name)
+            if inner is not None:
+                pairs.append((section, section.read(inner)))
+                inner.refuse_rest(partial(_way_out, parts, task))
     return pairs
 
 
 def _way_out(parts: Mapping[str, TomlTable], task: str | None, key: str) -> str:
-    """Return which table an unknown key belongs into, or how a request says it; empty where neither knows it."""
+    """Return where an unknown key would be valid, or ""."""
     if key in parts[""].known_keys():
-        is_table = key in parts or any(
-            section.name == key
-            for name in TASK_NAMES
-            for section in task_named(name).sections
-        )
-        return (
-            f"it is a table of its own, [{key}]"
-            if is_table
-            else "it belongs above the first [table]"
-        )
-    own = _tables_with(key, (task,) if task else ())
-    names = own or [
-        name for name, part in parts.items() if key in part.known_keys()
-    ] + _tables_with(key, TASK_NAMES)
+        if key in parts or key in _table_names():
+            return f"it is a table of its own, [{key}]"
+        return "it belongs above the first [table]"
+    names = _tables_with(key, (task,) if task else ())
+    if not names:
+        names = [name for name, part in parts.items() if key in part.known_keys()]
+        names += _tables_with(key, TASK_NAMES)
     if names:
         return f"it belongs into {' or '.join(f'[{name}]' for name in names)}"
     if key not in parameter_names():
         return ""
     option = "--top-k N" if key == "top_k" else f"--set {key}=…"
-    return f"each request says it, as the parameter {key}: `pocketserve predict` takes {option}"
+    return (
+        f"each request says it, as the parameter {key}: "
+        f"`pocketserve predict` takes {option}"
+    )
+
+
+def _table_names() -> set[str]:
+    """Return the names of all tables of tasks."""
+    names = set()
+    for task in TASK_NAMES:
+        names |= {section.name for section in task_named(task).sections}
+    return names
 
 
 def _tables_with(key: str, tasks: Sequence[str]) -> list[str]:
-    """Return the names of tables of tasks that may have a key."""
-    sections = {
-        section.name: section for name in tasks for section in task_named(name).sections
-    }
+    """Return the tables of tasks that allow a key."""
+    sections: dict[str, Section] = {}
+    for task in tasks:
+        for section in task_named(task).sections:
+            sections[section.name] = section
     return [name for name, section in sections.items() if key in section.known_keys()]
 
 
@@ -330,32 +349,30 @@ def _state(table: TomlTable) -> StateOptions:
     for name, output in feedback.items():
         if not isinstance(output, str):
             raise table.fault(f"feedback.{name}", "must name an output")
-    start = table.table("start").rest()
-    for name, shape in start.items():
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, shape in table.table("start").rest().items():
+        key = f"start.{name}"
         if name not in feedback:
-            raise table.fault(f"start.{name}", "is no input of state.feedback")
-        if not _is_shape(shape) or -1 in shape:
-            raise table.fault(
-                f"start.{name}", "must be a list of sizes, such as [1, 2, 0, 64]"
-            )
-        if (
-            len(shape) > MAX_RANK
-            or math.prod(max(1, size) for size in shape) > MAX_START_ELEMENTS
-        ):
-            raise table.fault(
-                f"start.{name}",
-                f"is larger than {MAX_START_ELEMENTS:,} numbers, or has too many sizes",
-            )
-    idle, maximum = (
-        table.number("max_idle", 0, 1e9),
-        table.integer("max_sequences", 1, 1024),
-    )
-    shapes = {name: tuple(shape) for name, shape in start.items()}
+            raise table.fault(key, "is no input of state.feedback")
+        shapes[name] = _start_shape(table, key, shape)
+    idle = table.number("max_idle", 0, 1e9)
+    maximum = table.integer("max_sequences", 1, 1024)
     return StateOptions(feedback, shapes, maximum, 60.0 if idle is None else idle)
 
 
+def _start_shape(table: TomlTable, key: str, shape: Any) -> tuple[int, ...]:
+    if not _is_shape(shape) or -1 in shape:
+        raise table.fault(key, "must be a list of sizes, such as [1, 2, 0, 64]")
+    elements = math.prod(max(1, size) for size in shape)
+    if len(shape) > MAX_RANK or elements > MAX_START_ELEMENTS:
+        raise table.fault(
+            key, f"is larger than {MAX_START_ELEMENTS:,} numbers, or has too many sizes"
+        )
+    return tuple(shape)
+
+
 def _fixed_inputs(table: TomlTable) -> dict[str, Any]:
-    """Parse ``[fixed_inputs]``: values by the names of inputs."""
+    """Parse ``[fixed_inputs]``: values by input."""
     values = table.table("fixed_inputs").rest()
     if len(values) > MAX_FIXED_INPUTS:
         raise table.fault(
@@ -385,11 +402,9 @@ def _versions(table: TomlTable) -> dict[str, VersionOptions]:
         file = inner.relative_path("file")
         if file is None:
             raise inner.fault("file", "is missing; name the model file")
-        evaluation, provenance = (
-            inner.table("evaluation").rest(),
-            inner.table("provenance").rest(),
-        )
         sha256 = inner.take("sha256", _is_sha256, "64 hexadecimal digits")
+        evaluation = inner.table("evaluation").rest()
+        provenance = inner.table("provenance").rest()
         versions[name] = VersionOptions(
             file, inner.rest(), evaluation, sha256, provenance
         )
@@ -420,16 +435,14 @@ def _is_shape(value: Any) -> bool:
 
 
 def _is_sha256(value: Any) -> bool:
-    return (
-        isinstance(value, str)
-        and len(value) == 64
-        and set(value) <= set(string.hexdigits)
-    )
+    if not isinstance(value, str) or len(value) != 64:
+        return False
+    return set(value) <= set(string.hexdigits)
 
 
 def name_fault(name: str) -> str:
-    """Return what to do about a file or folder whose name :func:`is_valid_name` refuses."""
+    """Return the advice for a file or folder with an invalid name."""
     return (
-        f"{name[:128]!r} is passed over: a model's name has no spaces, none of : \\ % ? # and 128 characters at most, "
-        "and is not stats; rename it"
+        f"{name[:128]!r} is passed over: a model's name has no spaces, none of "
+        ": \\ % ? # and 128 characters at most, and is not stats; rename it"
     )

@@ -1,4 +1,4 @@
-"""Changes of ``model.toml`` by a command: comments, order and everything else in it stay."""
+"""Change ``model.toml`` from commands, preserving comments and order."""
 
 from __future__ import annotations
 
@@ -20,20 +20,23 @@ Document = MutableMapping[str, Any]
 
 
 def edit_manifest(folder: Path, change: Callable[[Document], object]) -> None:
-    """Change the manifest in a model's folder; one is made where there is none.
+    """Change the manifest in a model's folder, or create it.
 
-    The new text is checked as a server checks it and takes the file's place in one step, so that nobody reads half. It
-    has to hold what the same change makes of plain tables: a text can be laid out so that tomlkit mixes up its tables.
+    The new text is checked as a server does, and replaces the file atomically. It must
+    equal the result of the same change on plain tables, because tomlkit mixes up tables
+    in some layouts.
 
     Args:
-        change: changes a document in place, such as ``document["default_version"] = "onnx"``. It is called twice.
+        change: modifies a document, such as ``document["default_version"] = "onnx"``.
+            It is called twice.
 
     Raises:
-        ManifestError: the manifest is broken already, the change would break it, or it cannot be written.
+        ManifestError: the manifest is invalid before or after the change, or cannot be
+            written.
     """
     path = folder / FILE_NAME
     try:
-        import tomlkit  # late: a server edits nothing
+        import tomlkit  # late, because a server edits nothing
     except ImportError:
         raise ManifestError(
             f"{FILE_NAME} is edited with tomlkit, which is missing; pip install tomlkit"
@@ -41,38 +44,40 @@ def edit_manifest(folder: Path, change: Callable[[Document], object]) -> None:
     if path.exists():
         read_manifest(path)
     try:
-        before = (
-            path.read_bytes().decode() if path.exists() else _carried_over(folder)
-        )  # keeps CRs
+        before = _current_text(path)
         intended = tomllib.loads(before, parse_float=_number)
         change(intended)
         parse_manifest(intended)
-        document = tomlkit.parse(before)
-        after = _changed(document, change)
+        after = _changed(tomlkit.parse(before), change)
         if after is None or tomllib.loads(after, parse_float=_number) != intended:
             raise ManifestError(
-                f"{path} is laid out in a way that no command can change; write [table] headers in it"
+                f"{path} has a layout that no command can change; "
+                "write [table] headers in it"
             )
         if before.count("\r\n") == before.count("\n") > 0:
-            after = re.sub(
-                r"(?<!\r)\n", "\r\n", after
-            )  # tomlkit ends new lines without the CR
+            # tomlkit ends new lines with a plain LF.
+            after = re.sub(r"(?<!\r)\n", "\r\n", after)
         mode = path.stat().st_mode & 0o777 if path.exists() else 0o644
-        replace_file(
-            Path(os.path.realpath(path)), after.encode(), mode, durable=True
-        )  # of a link, its file changes
+        target = Path(os.path.realpath(path))  # a link stays a link
+        replace_file(target, after.encode(), mode, durable=True)
     except OSError as error:
         raise ManifestError(f"{path} cannot be written: {error.strerror}") from None
 
 
+def _current_text(path: Path) -> str:
+    if path.exists():
+        return path.read_bytes().decode()  # read_text() would convert CRLF
+    return _carried_over(path.parent)
+
+
 def _number(text: str) -> float:
-    """Return a number of TOML. Each nan is the same object, since two of them are equal by that alone."""
+    """Parse a float. All NaNs are one object, so that they are equal."""
     value = float(text)
     return math.nan if math.isnan(value) else value
 
 
 def _carried_over(folder: Path) -> str:
-    """Return what a new manifest begins with: what counts of a ``config.pbtxt``, which is not read any more then."""
+    """Return a new manifest's text, from a ``config.pbtxt``."""
     import tomlkit
 
     path = folder / TRITON_CONFIG
@@ -96,7 +101,7 @@ def _carried_over(folder: Path) -> str:
 
 
 def _changed(document: Document, change: Callable[[Document], object]) -> str | None:
-    """Return the text of a changed document; None where tomlkit cannot make it."""
+    """Return the text of a changed document; None if tomlkit fails."""
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
 
@@ -110,33 +115,33 @@ def _changed(document: Document, change: Callable[[Document], object]) -> str | 
 
 
 def declare_versions(document: Document, entry: ModelEntry) -> None:
-    """Give each version of a model its table, so that one can be changed; nothing else changes by that."""
+    """Add a table for each version of a model."""
     if "default_version" not in document and entry.default_version:
         document["default_version"] = entry.default_version
     use_table_headers(document, "versions")
     if "versions" not in document:
-        document["versions"] = {
-            name: {"file": version.path.relative_to(entry.folder).as_posix()}
-            for name, version in entry.versions.items()
-        }
+        files = {}
+        for name, version in entry.versions.items():
+            file = version.path.relative_to(entry.folder).as_posix()
+            files[name] = {"file": file}
+        document["versions"] = files
 
 
 def use_table_headers(document: Document, name: str) -> None:
-    """Lay a table of tables out with a ``[name.key]`` header for each, where dotted keys or inline tables stand for it.
+    """Convert a table of tables to ``[name.key]`` headers.
 
-    New tables can be added then. Comments at lines' ends stay. Plain data has no layout and is left as it is.
+    Comments at line ends are preserved. Plain dicts are left unchanged.
     """
     import tomlkit
     from tomlkit.items import InlineTable
 
     if not isinstance(document, tomlkit.TOMLDocument) or name not in document:
         return
-    parts = [
-        (key, item)
-        for key, item in document.body
-        if key is not None and key.key == name
-    ]
-    if not any(key.is_dotted() or isinstance(item, InlineTable) for key, item in parts):
+    parts = []
+    for key, item in document.body:
+        if key is not None and key.key == name:
+            parts.append(key.is_dotted() or isinstance(item, InlineTable))
+    if not any(parts):
         return
     tables = _headed(document[name])
     del document[name]
@@ -144,7 +149,7 @@ def use_table_headers(document: Document, name: str) -> None:
 
 
 def _headed(tables: Any) -> Any:
-    """Return a table like another one, with a header, and so are those in it."""
+    """Return an equal table with headers."""
     import tomlkit
     from tomlkit.items import Item
 

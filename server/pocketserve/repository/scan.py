@@ -1,4 +1,4 @@
-"""From a folder to the models in it. Reads names, manifests and the first bytes of files; no framework is used."""
+"""Find the models in a folder without using a framework."""
 
 from __future__ import annotations
 
@@ -44,63 +44,70 @@ if TYPE_CHECKING:
 TRITON_CONFIG = "config.pbtxt"
 
 MAX_VERSIONS = 64
-"""Versions of a model whose manifest names none: a folder of thousands of checkpoints is no model."""
+"""Limit without a manifest: a folder of thousands of checkpoints is not a model."""
 
-MAX_DIGITS = 19  # of a version that is a number: as many as TensorFlow Serving's have
+MAX_DIGITS = 19  # of a numbered version, as in TensorFlow Serving
 
 
 class VersionEntry(NamedTuple):
-    """A servable variant of a model."""
+    """A variant of a model.
+
+    Attributes:
+        problem: why it cannot be served, as far as known without opening it.
+    """
 
     name: str
     format: ModelFormat
     path: Path
     options: Mapping[str, Any] = {}
     evaluation: Mapping[str, Any] = {}
-    problem: str | None = (
-        None  # why it cannot be served, known without opening it; None if nothing speaks against it
-    )
+    problem: str | None = None
     sha256: str | None = None
 
 
 class ModelEntry(NamedTuple):
-    """A model with its versions."""
+    """A model with its versions.
+
+    Attributes:
+        folder: the base of relative paths in the manifest; a bare file's folder.
+        default_version: answers requests without a version; empty if there is none.
+        problem: a fault of the whole model; if it was loaded, it keeps its versions.
+        candidates: versions that may become the default, the preferred one first.
+        withheld: versions that its owner does not offer, with the reason.
+        notes: sentences about settings that are not applied.
+        policy: the offered versions, in the JSON form of Triton's ``version_policy``.
+    """
 
     name: str
-    folder: Path  # where relative paths of the manifest start; for a bare file, the folder it lies in
+    folder: Path
     versions: Mapping[str, VersionEntry] = {}
-    default_version: str = (
-        ""  # answers requests that name no version; empty when there is none at all
-    )
+    default_version: str = ""
     manifest: Manifest = Manifest()
-    problem: str | None = (
-        None  # a fault of the whole model; one that was loaded before keeps its versions
-    )
-    candidates: tuple[
-        str, ...
-    ] = ()  # versions that may become the default one, the preferred one first
-    withheld: Mapping[
-        str, str
-    ] = {}  # versions that its owner does not offer, with the reason
-    notes: tuple[str, ...] = ()  # about settings that are not used here
-    policy: Mapping[
-        str, Any
-    ] = {}  # which versions are offered, in the JSON form of Triton's ``version_policy``
+    problem: str | None = None
+    candidates: tuple[str, ...] = ()
+    withheld: Mapping[str, str] = {}
+    notes: tuple[str, ...] = ()
+    policy: Mapping[str, Any] = {}
 
 
 class TooManyVersions(Exception):
-    """A folder holds more models than one model has versions."""
+    """A folder contains more models than allowed versions."""
 
 
 class Models(Mapping[str, ModelEntry]):
-    """The models of a folder by name, in alphabetical order; each is read on first use, and then cached.
+    """The models of a folder by name, read on demand.
 
-    A bare model file is a model; so is a folder with a manifest, model files, or numbered version folders, and one
-    that is a model by itself (SavedModel). Bare files that differ only in their kind are versions of one model.
-    What looks like a model and cannot be served as it is, such as an archive, is listed with what to do.
+    A model is a bare model file, or a folder with a manifest, model files, or numbered
+    version folders, or a folder that is a model by itself (SavedModel). Bare files that
+    differ only in their format are versions of one model. Files that look like a model
+    but cannot be served, such as archives, are listed with advice.
 
     Args:
-        only: the one file or model's folder in it that counts, see :func:`locate`; None for all.
+        only: the only model to list, see :func:`locate`; None for all.
+
+    Attributes:
+        names: names of all potential models; folders are checked when they are read.
+        misnamed: names that are invalid for a model.
     """
 
     def __init__(self, root: Path, only: Path | None = None) -> None:
@@ -110,49 +117,56 @@ class Models(Mapping[str, ModelEntry]):
         self._bare: dict[str, list[Path]] = {}
         self._unusable: dict[str, str] = {}
         self._entries: dict[str, ModelEntry | None] = {}
-        # The folder around one model is not listed: it may hold anything, and Android's shared storage forbids it.
-        names = (
-            sorted(os.listdir(root))
-            if only is None
-            else [only.relative_to(root).parts[0]] * only.exists()
-        )
         misnamed = []
+        names = self._list_names()
         beside = frozenset(names)
         for name in names:
-            if name.startswith("."):
+            if name.startswith(".") or _leads_upwards(root / name):
                 continue
-            path = root / name
-            if _leads_upwards(path):
-                continue
-            if path.is_dir():  # unlike a directory entry's own is_dir, false for a link that leads to itself
-                if is_valid_name(name):
-                    self._folders.add(name)
-                elif _holds_model(path):
-                    misnamed.append(name)
-            elif (
-                format_of_name(name) is not None
-                and not name.endswith(".py")
-                and name not in MARKERS
-            ):
-                if is_valid_name(name) and is_valid_name(stem_of(name)):
-                    self._bare.setdefault(stem_of(name), []).append(path)
-                else:
-                    misnamed.append(name)
-            elif (reason := advice(name, beside)) is not None:
-                if is_valid_name(reason[0]):
-                    self._unusable.setdefault(*reason)
-            elif format_of_name(name) is None and format_of_content(path) is not None:
-                if is_valid_name(path.stem):
-                    self._bare.setdefault(path.stem, []).append(path)
-                else:
-                    misnamed.append(name)
-        # What may be a model: only reading tells of folders.
+            if not self._add(name, beside):
+                misnamed.append(name)
         self.names = tuple(
             sorted(self._folders | set(self._bare) | set(self._unusable))
         )
-        self.misnamed = tuple(
-            misnamed
-        )  # what would be a model if it had a name for one
+        self.misnamed = tuple(misnamed)
+
+    def _list_names(self) -> list[str]:
+        if self._only is None:
+            return sorted(os.listdir(self._root))
+        # The folder is not listed: it may be large, and Android's shared storage
+        # forbids it.
+        return [self._only.relative_to(self._root).parts[0]] * self._only.exists()
+
+    def _add(self, name: str, beside: frozenset[str]) -> bool:
+        """Add a potential model; False if its name is invalid."""
+        path = self._root / name
+        # Unlike DirEntry.is_dir, this is False for a link cycle.
+        if path.is_dir():
+            return self._add_folder(name)
+        kind = format_of_name(name)
+        if kind is not None and not name.endswith(".py") and name not in MARKERS:
+            return self._add_file(path, stem_of(name))
+        reason = advice(name, beside)
+        if reason is not None:
+            if is_valid_name(reason[0]):
+                self._unusable.setdefault(*reason)
+        elif kind is None and format_of_content(path) is not None:
+            return self._add_file(path, path.stem)
+        return True
+
+    def _add_folder(self, name: str) -> bool:
+        if not is_valid_name(name):
+            return not _holds_model(self._root / name)
+        self._folders.add(name)
+        return True
+
+    def _add_file(self, path: Path, model: str) -> bool:
+        if format_of_name(path.name) is not None and not is_valid_name(path.name):
+            return False
+        if not is_valid_name(model):
+            return False
+        self._bare.setdefault(model, []).append(path)
+        return True
 
     def __getitem__(self, name: str) -> ModelEntry:
         entry = self._read(name)
@@ -167,41 +181,33 @@ class Models(Mapping[str, ModelEntry]):
         return sum(1 for _ in self)
 
     def present(self) -> list[str]:
-        """Return the names of all models; no manifest is read, so that it is fit for a start."""
-        isfile = (
-            os.path.isfile
-        )  # unlike Path's, false, not an error, where the folder may not be entered
-        files = {
-            name
-            for name in self.names
-            if name in self._bare or isfile(self._root / name / FILE_NAME)
-        }
-        return [
-            name for name in self.names if name in files or self._read(name) is not None
-        ]
+        """Return the names of all models, reading few."""
+        names = []
+        for name in self.names:
+            # Unlike Path.is_file, this returns False for inaccessible folders.
+            has_manifest = os.path.isfile(self._root / name / FILE_NAME)
+            if name in self._bare or has_manifest or self._read(name) is not None:
+                names.append(name)
+        return names
 
     def copy(self) -> Models:
-        """Return another index of the same models, which can be changed by itself."""
+        """Return an independent index of the same models."""
         models = copy.copy(self)
         models._entries = dict(self._entries)
         return models
 
     def replace(self, entry: ModelEntry) -> None:
-        """Replace what the folder says under the model's name."""
+        """Replace the entry of a model."""
         self._entries[entry.name] = entry
 
     def _read(self, name: str) -> ModelEntry | None:
         if name in self._entries:
             return self._entries[name]
-        if (
-            name not in self._folders
-            and name not in self._bare
-            and name not in self._unusable
-        ):
-            return None  # not cached: anybody may ask for anything
-        return self._entries.setdefault(
-            name, self._scan(name)
-        )  # of two that read at the same time, the first counts
+        sources = (self._folders, self._bare, self._unusable)
+        if not any(name in source for source in sources):
+            return None  # not cached, because clients may ask for any name
+        # If two threads read at the same time, the first result is kept.
+        return self._entries.setdefault(name, self._scan(name))
 
     def _scan(self, name: str) -> ModelEntry | None:
         try:
@@ -211,41 +217,34 @@ class Models(Mapping[str, ModelEntry]):
             return ModelEntry(name, folder, problem=str(error))
 
     def _scan_model(self, name: str) -> ModelEntry | None:
-        model = None
-        if name in self._folders:
-            path = self._root / name
-            try:
-                model = _scan_folder(path, self._root)
-            except OSError as error:  # one unreadable folder hides no other
-                problem = (
-                    f"the folder {name} cannot be read: {error.strerror}; chmod u+rx it"
-                )
-                model = ModelEntry(name, path, problem=problem)
-        files = [
-            path for path in self._bare.get(name, ()) if not path.is_dir()
-        ]  # as one may have become since
-        if model is None and files:  # a folder of the same name says more
-            model = _model(
-                name,
-                self._root,
-                self._root,
-                _versions_of_files(files, variant_from=name),
-                Manifest(),
-            )
+        model = self._scan_folder(name)
+        # Bare files may have become folders since they were listed.
+        files = [path for path in self._bare.get(name, ()) if not path.is_dir()]
+        if model is None and files:  # a folder of the same name has precedence
+            versions = _versions_of_files(files, variant_from=name)
+            model = _model(name, self._root, self._root, versions, Manifest())
         if model is None and name in self._unusable:
             model = ModelEntry(name, self._root, problem=self._unusable[name])
-        return (
-            model
-            if model is None or self._only is None
-            else _with_version_at(self._only, model)
-        )
+        if model is None or self._only is None:
+            return model
+        return _with_version_at(self._only, model)
+
+    def _scan_folder(self, name: str) -> ModelEntry | None:
+        if name not in self._folders:
+            return None
+        path = self._root / name
+        try:
+            return _scan_folder(path, self._root)
+        except OSError as error:  # an unreadable folder must not hide other models
+            reason = f"the folder {name} cannot be read: {error.strerror}"
+            return ModelEntry(name, path, problem=f"{reason}; chmod u+rx it")
 
 
 def locate(path: Path) -> tuple[Path, Path | None]:
-    """Return the models folder that a path names, and the one model in it that counts; None for all.
+    """Return a path's models folder, and its only model.
 
-    A file is a model by itself, or a version of the model whose manifest beside it lists it. A folder with a manifest,
-    and one that is a model by its own layout, is one model.
+    A file is a model, or a version of the model whose manifest beside it lists it. A
+    folder is one model if it has a manifest or a model's layout.
     """
     if path.is_file() and format_at(path) is not None:
         root = path.parent.parent
@@ -257,21 +256,23 @@ def locate(path: Path) -> tuple[Path, Path | None]:
 
 
 def scan(root: Path, only: Path | None = None) -> Models:
-    """Return all models of a folder, read now; or the one that counts, see :func:`locate`."""
+    """Read all models of a folder, or only one."""
     models = Models(root, only)
     len(models)
     return models
 
 
 def _with_version_at(path: Path, model: ModelEntry) -> ModelEntry | None:
-    """Return a model with the version alone that is a file; None if it has none there, whole for its folder."""
+    """Return a model with only the version at a path.
+
+    For the path of a folder it is the whole model.
+    """
     if path.is_dir() or not model.versions:
         return model
-    versions = {
-        name: version
-        for name, version in model.versions.items()
-        if version.path == path
-    }
+    versions = {}
+    for name, version in model.versions.items():
+        if version.path == path:
+            versions[name] = version
     if not versions:
         return None
     default = next(iter(versions))
@@ -283,15 +284,16 @@ def _with_version_at(path: Path, model: ModelEntry) -> ModelEntry | None:
 def _scan_folder(folder: Path, root: Path) -> ModelEntry | None:
     manifest = Manifest()
     config: TritonConfig | None = None
-    if has_manifest := (folder / FILE_NAME).is_file():
+    has_manifest = (folder / FILE_NAME).is_file()
+    config_path = folder / TRITON_CONFIG
+    if has_manifest:
         try:
             manifest = read_manifest(folder / FILE_NAME)
         except ManifestError as error:
             return ModelEntry(folder.name, folder, problem=f"{folder.name}/{error}")
-    elif (config_path := folder / TRITON_CONFIG).exists():
-        from pocketserve.repository.triton_config import (
-            read_config,
-        )  # late: few folders have one
+    elif config_path.exists():
+        # Imported late, because few folders have one.
+        from pocketserve.repository.triton_config import read_config
 
         config = read_config(config_path)
         if config.problem is not None:
@@ -302,23 +304,29 @@ def _scan_folder(folder: Path, root: Path) -> ModelEntry | None:
     if manifest.versions:
         versions = _declared_versions(manifest, folder)
     else:
-        versions = _undeclared_versions(
-            folder, config.file_name if config is not None else None
-        )
+        file_name = config.file_name if config is not None else None
+        versions = _undeclared_versions(folder, file_name)
     if versions:
         entry = _model(folder.name, folder, root, versions, manifest)
         return entry if config is None else _with_config(entry, config)
-    if has_manifest:
-        problem = f"{folder.name}/{FILE_NAME}: the folder holds no model file; add one or a [versions] table"
+    return _without_versions(folder, manifest if has_manifest else None)
+
+
+def _without_versions(folder: Path, manifest: Manifest | None) -> ModelEntry | None:
+    """Return a model without versions, with advice."""
+    if manifest is not None:
+        problem = (
+            f"{folder.name}/{FILE_NAME}: the folder holds no model file; "
+            "add one or a [versions] table"
+        )
         return ModelEntry(folder.name, folder, manifest=manifest, problem=problem)
     reason = advice_for_folder(folder.name, frozenset(os.listdir(folder)))
     return None if reason is None else ModelEntry(folder.name, folder, problem=reason)
 
 
 def _declared_versions(manifest: Manifest, folder: Path) -> dict[str, VersionEntry]:
-    list_names = functools.cache(
-        _names_in
-    )  # a manifest may name thousands of files of one folder
+    # Cached, because a manifest may name thousands of files in one folder.
+    list_names = functools.cache(_names_in)
     versions = {}
     for name, options in manifest.versions.items():
         versions[name] = _declared_version(name, options, folder, list_names)
@@ -336,17 +344,17 @@ def _declared_version(
     list_names: Callable[[Path], frozenset[str]],
 ) -> VersionEntry:
     path = folder / options.file
-    kind, problem = format_at(path), None
+    kind = format_at(path)
+    problem = None
     key = f"{folder.name}/{FILE_NAME}: versions.{name}.file"
     if not path.exists():
         problem = f"{key} names {options.file}, which does not exist; put it there"
-    elif (
-        kind is None
-        and (reason := advice(path.name, list_names(path.parent))) is not None
-    ):
-        problem = f"{key}: {reason[1]}"
     elif kind is None:
-        problem = f"{key} is no model ({', '.join((*SUFFIXES, *MARKERS))})"
+        reason = advice(path.name, list_names(path.parent))
+        if reason is not None:
+            problem = f"{key}: {reason[1]}"
+        else:
+            problem = f"{key} is no model ({', '.join((*SUFFIXES, *MARKERS))})"
     return VersionEntry(
         name,
         kind or FORMATS[0],
@@ -361,20 +369,19 @@ def _declared_version(
 def _undeclared_versions(
     folder: Path, file_name: str | None = None
 ) -> dict[str, VersionEntry]:
-    """Return the versions of a folder whose manifest, if any, names none.
+    """Return the versions of a folder whose manifest lists none.
 
     Args:
-        file_name: the model in each numbered folder; None takes the only one.
+        file_name: the model's name in each numbered folder; None if it is the only one.
     """
     kind = format_at(folder)
     if kind is not None:
         return {kind.name: VersionEntry(kind.name, kind, folder)}
     versions = _versions_of_files(_models_in(folder), variant_from=folder.name)
-    children = [
-        child
-        for child in sorted(folder.iterdir())
-        if child.is_dir() and not _leads_upwards(child)
-    ]
+    children = []
+    for child in sorted(folder.iterdir()):
+        if child.is_dir() and not _leads_upwards(child):
+            children.append(child)
     for child in _newest_numbered(children):
         version = _numbered_version(child, file_name)
         if version is not None:
@@ -382,17 +389,15 @@ def _undeclared_versions(
     if versions:
         return versions
     # Hugging Face's layout: NAME/config.json, NAME/onnx/model.onnx.
-    inner = [
-        path
-        for child in children
-        if format_named(child.name)
-        for path in _models_in(child)
-    ]
+    inner = []
+    for child in children:
+        if format_named(child.name):
+            inner += _models_in(child)
     return _versions_of_files(inner, variant_from="model")
 
 
 def _newest_numbered(folders: list[Path]) -> list[Path]:
-    """Return the folders of numbered versions; of too many the newest ones."""
+    """Return the newest folders of numbered versions."""
     numbered = [folder for folder in folders if folder.name.isdecimal()]
     numbered.sort(key=lambda folder: int(folder.name))
     return numbered[-MAX_VERSIONS:]
@@ -401,7 +406,7 @@ def _newest_numbered(folders: list[Path]) -> list[Path]:
 def _versions_of_files(
     paths: list[Path], *, variant_from: str
 ) -> dict[str, VersionEntry]:
-    """Return versions named after the kind; where a kind has several files, with what tells them apart."""
+    """Return the versions that model files stand for."""
     if paths:
         _check_number_of_versions(paths[0].parent, len(paths))
     kinds: dict[Path, ModelFormat] = {}
@@ -416,48 +421,59 @@ def _versions_of_files(
         variants |= _variants_of(same_kind, variant_from)
     versions: dict[str, VersionEntry] = {}
     for path, kind in kinds.items():
-        variant = variants[path]
-        name = (
-            f"{kind.name}-{variant}"
-            if variant and variant not in ("model", kind.name)
-            else kind.name
-        )
-        if name in versions:  # such as m.h5 beside m.keras
-            name = f"{kind.name}-{path.suffix[1:]}"
-        if name in versions or not is_valid_name(name):
-            name = f"{kind.name}-{len(versions) + 1}"
+        name = _version_name(path, kind, variants[path], versions)
         versions[name] = VersionEntry(name, kind, path)
-    for path in (path.with_suffix(suffix) for path in kinds for suffix in PICKLES):
-        if (
-            path.is_file() and (reason := advice(path.name)) is not None
-        ):  # its owner may wait for it
-            versions.setdefault(
-                path.suffix[1:],
-                VersionEntry(path.suffix[1:], FORMATS[-1], path, problem=reason[1]),
-            )
+    _add_pickles(versions, list(kinds))
     return versions
 
 
+def _version_name(
+    path: Path, kind: ModelFormat, variant: str, taken: Mapping[str, VersionEntry]
+) -> str:
+    name = kind.name
+    if variant and variant not in ("model", kind.name):
+        name = f"{kind.name}-{variant}"
+    if name in taken:  # such as m.h5 beside m.keras
+        name = f"{kind.name}-{path.suffix[1:]}"
+    if name in taken or not is_valid_name(name):
+        name = f"{kind.name}-{len(taken) + 1}"
+    return name
+
+
+def _add_pickles(versions: dict[str, VersionEntry], paths: list[Path]) -> None:
+    """Add pickles beside models, with advice."""
+    for path in paths:
+        for suffix in PICKLES:
+            pickle = path.with_suffix(suffix)
+            reason = advice(pickle.name) if pickle.is_file() else None
+            if reason is not None:
+                name = suffix[1:]
+                entry = VersionEntry(name, FORMATS[-1], pickle, problem=reason[1])
+                versions.setdefault(name, entry)
+
+
 def _check_number_of_versions(folder: Path, number: int) -> None:
-    """Raise TooManyVersions for a folder with more models than one model has versions."""
+    """Raise TooManyVersions if a folder contains too many models."""
     if number > MAX_VERSIONS:
         raise TooManyVersions(
-            f"the folder {folder.name} holds {number} models; a model has {MAX_VERSIONS} versions at most: "
-            f"list the ones to serve under [versions] in {FILE_NAME}, or move the others to another folder"
+            f"the folder {folder.name} holds {number} models; a model has "
+            f"{MAX_VERSIONS} versions at most: list the ones to serve under [versions] "
+            f"in {FILE_NAME}, or move the others to another folder"
         )
 
 
 def _leads_upwards(path: Path) -> bool:
-    """Return whether a path is a link to a folder that it lies in, which would list its models again."""
+    """Return whether a path links to a parent folder."""
     if not path.is_symlink():
         return False
     return lies_in(path.parent, path)
 
 
 def _variants_of(paths: list[Path], model: str) -> dict[Path, str]:
-    """Return the part of each file's name that follows the model's name.
+    """Return the part of each file's name after the model's name.
 
-    If no file is named after the model, it is the part that follows the shortest name. The files have one format.
+    If no file is named after the model, it is the part after the shortest name. All
+    files have one format.
     """
     if len(paths) == 1:
         return {paths[0]: ""}
@@ -476,49 +492,55 @@ def _variants_of(paths: list[Path], model: str) -> dict[Path, str]:
 
 
 def _suffix(stem: str, base: str) -> str | None:
-    """Return what a stem adds to another behind a separator; None where it does not begin with it."""
+    """Return a stem's part after a base, or None."""
+    if not stem.startswith(base):
+        return None
     rest = stem.removeprefix(base)
-    return (
-        rest.strip("._-")
-        if stem.startswith(base) and (not rest or rest[0] in "._-")
-        else None
-    )
+    if rest and rest[0] not in "._-":
+        return None
+    return rest.strip("._-")
 
 
 def _numbered_version(folder: Path, file_name: str | None) -> VersionEntry | None:
-    """Return the version in the layout of Triton and TensorFlow Serving: ``NAME/1/m.tflite``."""
+    """Return the version in the layout of Triton and TensorFlow Serving:
+    ``NAME/1/m.tflite``.
+    """
     paths = _models_in(folder) if format_at(folder) is None else [folder]
     problem = None
     if file_name is not None and paths:
         selected = [path for path in paths if path.name == file_name]
         if not selected:
-            problem = f"the folder {folder.name} has no {file_name}, which default_model_filename names"
+            problem = (
+                f"the folder {folder.name} has no {file_name}, "
+                "which default_model_filename names"
+            )
         paths = selected or paths[:1]
     kind = format_at(paths[0]) if paths else None
     if kind is None:
         return None
     if len(paths) > 1:
-        problem = f"the folder {folder.name} holds {len(paths)} models; a numbered version has one"
+        problem = (
+            f"the folder {folder.name} holds {len(paths)} models; "
+            "a numbered version has one"
+        )
     return VersionEntry(plain_number(folder.name), kind, paths[0], problem=problem)
 
 
 def plain_number(version: str) -> str:
-    """Return a numbered version as TensorFlow Serving calls it: the folder ``00000123`` holds version 123."""
-    return (
-        str(int(version))
-        if version.isdecimal() and len(version) <= MAX_DIGITS
-        else version
-    )
+    """Normalize a number: TensorFlow Serving's 00000123 is 123."""
+    if version.isdecimal() and len(version) <= MAX_DIGITS:
+        return str(int(version))
+    return version
 
 
 def _models_in(folder: Path) -> list[Path]:
-    """Return model files and folders that are models, in a model's folder."""
+    """Return the model files in a folder, and the folders that are models."""
     has_code = (folder / "model.py").is_file()
-    return [
-        path
-        for path in sorted(folder.iterdir())
-        if path.name[0] != "." and _is_model(path, has_code)
-    ]
+    models = []
+    for path in sorted(folder.iterdir()):
+        if path.name[0] != "." and _is_model(path, has_code):
+            models.append(path)
+    return models
 
 
 def _is_model(path: Path, has_code: bool) -> bool:
@@ -528,24 +550,27 @@ def _is_model(path: Path, has_code: bool) -> bool:
         return path.name == "model.py"
     if format_of_name(path.name) is None:
         return advice(path.name) is None and format_of_content(path) is not None
-    # Weights beside a model.py are the model's, whatever their ending.
+    # Weights beside a model.py belong to it, whatever their suffix.
     return not (has_code and content_of(path) == "state_dict")
 
 
 def _holds_model(folder: Path) -> bool:
-    """Return whether a folder that is no model for its name has what makes one, directly in it."""
+    """Return whether a folder contains a manifest or a model file."""
     try:
-        return any(
-            name == FILE_NAME or format_of_name(name) is not None
-            for name in os.listdir(folder)
-        )
+        for name in os.listdir(folder):
+            if name == FILE_NAME or format_of_name(name) is not None:
+                return True
     except OSError:
         return False
+    return False
 
 
 def _problem_of(path: Path, root: Path) -> str | None:
     if not lies_in(path, root):
-        return f"{path.name} is a link that leaves the models folder; copy the file into it"
+        return (
+            f"{path.name} is a link that leaves the models folder; "
+            "copy the file into it"
+        )
     return failed_download(path) or advice_for_content(path)
 
 
@@ -556,13 +581,17 @@ def _model(
     versions: Mapping[str, VersionEntry],
     manifest: Manifest,
 ) -> ModelEntry:
-    versions = {
-        key: v._replace(problem=v.problem or _problem_of(v.path, root))
-        for key, v in versions.items()
-    }
+    checked = {}
+    for key, version in versions.items():
+        problem = version.problem or _problem_of(version.path, root)
+        checked[key] = version._replace(problem=problem)
+    versions = checked
     candidates = _candidates_of(versions, manifest.default_version)
     if candidates[0] not in versions:
-        problem = f"{name}/{FILE_NAME}: default_version is {candidates[0]!r}, but the folder has {', '.join(versions)}"
+        problem = (
+            f"{name}/{FILE_NAME}: default_version is {candidates[0]!r}, "
+            f"but the folder has {', '.join(versions)}"
+        )
         return ModelEntry(name, folder, manifest=manifest, problem=problem)
     return ModelEntry(
         name, folder, versions, candidates[0], manifest, candidates=candidates
@@ -572,32 +601,28 @@ def _model(
 def _candidates_of(
     versions: Mapping[str, VersionEntry], selected: str | None
 ) -> tuple[str, ...]:
-    """Return the versions that may become the default one, the preferred one first.
+    """Return candidates for the default, the preferred one first.
 
-    These are the one that the manifest names; else all numbers, the highest first; else the first kind of the
-    registry that can be served, plain before variants.
+    These are the manifest's default; else all numbers, the highest first; else the
+    first servable format of the registry, plain before variants.
     """
     if selected is not None:
         return (selected if selected in versions else plain_number(selected),)
     numbers = [name for name in versions if name.isdecimal()]
     if numbers:
         return tuple(sorted(numbers, key=int, reverse=True))
-    order = {kind.name: rank for rank, kind in enumerate(FORMATS)}
-    return (
-        min(
-            versions,
-            key=lambda v: (
-                versions[v].problem is not None,
-                order[versions[v].format.name],
-                len(v),
-                v,
-            ),
-        ),
-    )
+    ranks = {kind.name: rank for rank, kind in enumerate(FORMATS)}
+
+    def preference(name: str) -> tuple[bool, int, int, str]:
+        version = versions[name]
+        rank = ranks[version.format.name]
+        return version.problem is not None, rank, len(name), name
+
+    return (min(versions, key=preference),)
 
 
 def _with_config(entry: ModelEntry, config: TritonConfig) -> ModelEntry:
-    """Return a model with the version settings of its ``config.pbtxt``."""
+    """Apply the version settings of a model's ``config.pbtxt``."""
     entry = entry._replace(notes=config.notes, policy=config.policy.to_json())
     withheld, candidates = config.policy.choose(entry.candidates)
     if not candidates:

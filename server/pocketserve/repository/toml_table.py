@@ -1,4 +1,4 @@
-"""Tables of a TOML file, checked key by key with errors that name the file, the key and the fix."""
+"""Check TOML tables key by key, with helpful errors."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from typing import Annotated, Any, NamedTuple, get_origin, get_type_hints
 from pocketserve.messages import did_you_mean
 
 MAX_NAME_BYTES, MAX_PATH_BYTES = 255, 1024
-"""Of a file's name, as Linux has it, and of the whole path below the model's folder."""
+"""Linux's limit of a file name, and the limit of the path below a model's folder."""
 
 
 class ManifestError(Exception):
-    """A manifest that cannot be used; the text names the file, the key and the fix."""
+    """An invalid manifest; the message explains the fix."""
 
 
 class TomlTable:
-    """A TOML table whose keys are removed as they are read; what is left over at the end is a spelling mistake.
+    """A TOML table whose keys are removed when they are read.
 
-    A missing key gives None, unless the method says otherwise. All methods raise ManifestError for a value of another
-    type or out of range; it names the file, and by ``prefix`` the path to this table, with a dot at its end.
+    Keys that are left over are spelling mistakes. A missing key gives None, unless the
+    method says otherwise. All methods raise ManifestError for a value of another type
+    or out of range, with the file and ``prefix``, the path to this table with a dot.
     """
 
     def __init__(self, values: Mapping[str, Any], file_name: str, prefix: str) -> None:
@@ -36,7 +37,7 @@ class TomlTable:
     def take(
         self, key: str, check: Callable[[Any], bool], expected: str, hint: str = ""
     ) -> Any:
-        """Remove and return a value; say what is expected, and what else may help, where it does not pass the check."""
+        """Remove and return a checked value."""
         self._keys[key] = None
         value = self._left.pop(key, None)
         if value is not None and not check(value):
@@ -49,20 +50,18 @@ class TomlTable:
 
     def texts(self, key: str) -> tuple[str, ...]:
         """Return a list of texts; empty if the key is missing."""
-        return tuple(
-            self.take(key, lambda value: _is_list(value, str), "a list of texts") or ()
-        )
+        value = self.take(key, lambda value: _is_list(value, str), "a list of texts")
+        return tuple(value or ())
 
     def choice(self, key: str, choices: tuple[str, ...]) -> str | None:
         """Return one of several texts."""
         text = self._left.get(key)
-        hint = (
-            did_you_mean(text, choices)
-            if isinstance(text, str) and text not in choices
-            else ""
-        )
+        hint = ""
+        if isinstance(text, str) and text not in choices:
+            hint = did_you_mean(text, choices)
+        expected = f"one of {', '.join(choices)}"
         value: str | None = self.take(
-            key, lambda value: value in choices, f"one of {', '.join(choices)}", hint
+            key, lambda value: value in choices, expected, hint
         )
         return value
 
@@ -85,19 +84,22 @@ class TomlTable:
     def numbers(
         self, key: str, *, nonzero: bool = False, each: str = "colour channel"
     ) -> tuple[float, ...] | None:
-        """Return one finite number or a list of them, one for each of what ``each`` says."""
+        """Return one finite number, or a list of them.
+
+        Args:
+            each: the item that each number belongs to, for the error message.
+        """
 
         def check(value: Any) -> bool:
             items = value if isinstance(value, list) else [value]
-            return bool(items) and all(
-                _is_number(item) and (item or not nonzero) for item in items
-            )
+            if not items or not all(map(_is_number, items)):
+                return False
+            return not nonzero or all(items)
 
-        value = self.take(
-            key,
-            check,
-            f"numbers, one per {each}" + (" and none of them 0" if nonzero else ""),
-        )
+        expected = f"numbers, one per {each}"
+        if nonzero:
+            expected += " and none of them 0"
+        value = self.take(key, check, expected)
         if value is None:
             return None
         return tuple(map(float, value if isinstance(value, list) else [value]))
@@ -128,146 +130,136 @@ class TomlTable:
         return tuple(value) if isinstance(value, list) else value
 
     def table(self, key: str) -> TomlTable:
-        """Return a table within; an empty one if the key is missing."""
-        return self.optional_table(key) or TomlTable(
-            {}, self._file, f"{self._prefix}{key}."
-        )
+        """Return an inner table; an empty one if the key is missing."""
+        inner = self.optional_table(key)
+        if inner is not None:
+            return inner
+        return TomlTable({}, self._file, f"{self._prefix}{key}.")
 
     def optional_table(self, key: str) -> TomlTable | None:
-        """Return a table within."""
+        """Return an inner table."""
         value = self.take(key, lambda value: isinstance(value, dict), "a table")
-        return (
-            None
-            if value is None
-            else TomlTable(value, self._file, f"{self._prefix}{key}.")
-        )
+        if value is None:
+            return None
+        return TomlTable(value, self._file, f"{self._prefix}{key}.")
 
     def tables(self, key: str) -> list[TomlTable]:
-        """Return a list of tables within; empty if the key is missing."""
-        values = (
-            self.take(
-                key,
-                lambda value: _is_list(value, dict),
-                f"a list of tables ([[{key}]])",
-            )
-            or []
-        )
-        return [
-            TomlTable(value, self._file, f"{self._prefix}{key}[{index}].")
-            for index, value in enumerate(values)
-        ]
+        """Return a list of inner tables; empty if the key is missing."""
+        expected = f"a list of tables ([[{key}]])"
+        values = self.take(key, lambda value: _is_list(value, dict), expected)
+        tables = []
+        for index, value in enumerate(values or []):
+            prefix = f"{self._prefix}{key}[{index}]."
+            tables.append(TomlTable(value, self._file, prefix))
+        return tables
 
     def named_tables(self, key: str) -> dict[str, TomlTable]:
-        """Return a table of tables, by names that the owner chooses."""
+        """Return the inner tables of a table, by name."""
         inner = self.table(key)
         return {name: inner.table(name) for name in inner.left()}
 
     def left(self) -> list[str]:
-        """Return the keys that were not read yet."""
+        """Return the unread keys."""
         return list(self._left)
 
     def rest(self) -> dict[str, Any]:
-        """Remove and return all that is left, unchecked."""
+        """Remove and return all unread keys, unchecked."""
         rest, self._left = self._left, {}
         return rest
 
     def known_keys(self) -> list[str]:
-        """Return the keys that were asked for so far, whether they are there or not."""
+        """Return the keys that were read so far."""
         return list(self._keys)
 
     def refuse_rest(self, way_out: Callable[[str], str] = lambda key: "") -> None:
-        """Refuse keys that were not read.
+        """Raise if there are unread keys.
 
         Args:
-            way_out: returns where else an unknown key has a meaning, empty where nowhere.
+            way_out: says where an unknown key would be valid; "" if nowhere.
         """
         for key in self._left:
-            from difflib import (
-                get_close_matches,
-            )  # late: only those who mistype need it
-
+            # Imported late, because typos are rare.
             from pocketserve.runtimes.engines import engine_note
 
-            close = get_close_matches(key, self._keys, n=1)
-            hint = (
-                f"did you mean {close[0]!r}?"
-                if close
-                else f"known keys are {', '.join(self._keys)}"
-            )
-            if not (
-                close and self._prefix
-            ):  # inside a table, its own keys are more likely than another's
-                hint = way_out(key) or hint
+            hint = self._hint(key, way_out)
             note = engine_note(key, self._left[key])
             raise ManifestError(
                 f"{self._file}: unknown key {self._prefix}{key}; {hint}{note}"
             )
 
+    def _hint(self, key: str, way_out: Callable[[str], str]) -> str:
+        from difflib import get_close_matches  # late, because typos are rare
+
+        close = get_close_matches(key, self._keys, n=1)
+        hint = f"known keys are {', '.join(self._keys)}"
+        if close:
+            hint = f"did you mean {close[0]!r}?"
+        # Inside a table, its own keys are more likely than those of another.
+        if close and self._prefix:
+            return hint
+        return way_out(key) or hint
+
 
 class Section(NamedTuple):
-    """A table of a manifest that belongs to tasks."""
+    """A table of a manifest that belongs to tasks.
 
-    name: str  # of the table
-    options: type  # the class of its options; ``options()`` holds the defaults
-    parse: Callable[[TomlTable], Any] | None = (
-        None  # None where the class declares every key, see declared_values
-    )
-    files: Callable[[Any], Iterable[str | None]] = (
-        lambda options: ()
-    )  # names of files that the options name
+    Attributes:
+        name: the table's name.
+        options: the class of its options; ``options()`` has the defaults.
+        parse: None if the class declares every key, see :func:`declared_values`.
+        files: returns the names of files in the options.
+    """
+
+    name: str
+    options: type
+    parse: Callable[[TomlTable], Any] | None = None
+    files: Callable[[Any], Iterable[str | None]] = lambda options: ()
 
     def read(self, table: TomlTable) -> Any:
-        """Return the options; keys that are left are refused by the caller as misspelt."""
-        return (
-            self.parse(table)
-            if self.parse
-            else self.options(**declared_values(self.options, table))
-        )
+        """Parse the options; the caller rejects keys that are left."""
+        if self.parse:
+            return self.parse(table)
+        return self.options(**declared_values(self.options, table))
 
     def known_keys(self) -> list[str]:
-        """Return the keys that the table may have."""
+        """Return the valid keys of the table."""
         empty = TomlTable({}, "", "")
-        with contextlib.suppress(ManifestError):  # of a key that has to be there
+        with contextlib.suppress(ManifestError):  # a required key is missing
             self.read(empty)
         return empty.known_keys()
 
 
 def declared_values(options: type, table: TomlTable) -> dict[str, Any]:
-    """Return the keys of a table that a class of options declares, as far as they are there.
+    """Return the values of the keys that options declare.
 
-    A field of type ``Annotated[int, TomlTable.integer, 1, 9]`` is read by that method with these arguments.
+    A field of type ``Annotated[int, TomlTable.integer, 1, 9]`` is read by that method
+    with these arguments.
     """
     hints = get_type_hints(options, include_extras=True)
-    readers = {
-        key: hint.__metadata__
-        for key, hint in hints.items()
-        if get_origin(hint) is Annotated
-    }
-    values = {
-        key: read(table, key, *arguments) for key, (read, *arguments) in readers.items()
-    }
-    return {key: value for key, value in values.items() if value not in (None, "")}
+    values = {}
+    for key, hint in hints.items():
+        if get_origin(hint) is Annotated:
+            read, *arguments = hint.__metadata__
+            value = read(table, key, *arguments)
+            if value not in (None, ""):
+                values[key] = value
+    return values
 
 
 def is_contained_name(value: object) -> bool:
-    """Return whether a manifest's path is relative and stays below its folder as written (links are checked later).
+    """Return whether a path stays below its folder.
 
-    Longer paths than systems have are refused here, where the error says so.
+    Links are checked later. Paths that are too long for Linux are rejected here, with a
+    clear error.
     """
-    if (
-        not isinstance(value, str)
-        or not value
-        or "\0" in value
-        or "\\" in value
-        or value.startswith("/")
-    ):
+    if not isinstance(value, str) or not value or value.startswith("/"):
+        return False
+    if "\0" in value or "\\" in value:
         return False
     parts = value.split("/")
-    return (
-        ".." not in parts
-        and max(map(_bytes, parts)) <= MAX_NAME_BYTES
-        and _bytes(value) <= MAX_PATH_BYTES
-    )
+    if ".." in parts or _bytes(value) > MAX_PATH_BYTES:
+        return False
+    return max(map(_bytes, parts)) <= MAX_NAME_BYTES
 
 
 def _bytes(name: str) -> int:
@@ -279,7 +271,7 @@ def _is_list(value: Any, kind: type) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    # Bounded so that it fits a float32; NaN and infinities fail the comparison.
+    # Bounded to fit a float32; NaN and infinities fail the comparison.
     return (
         isinstance(value, int | float)
         and not isinstance(value, bool)
@@ -290,5 +282,6 @@ def _is_number(value: Any) -> bool:
 def _show(value: Any) -> str:
     try:
         return f"{value!r:.80}"
-    except ValueError:  # TOML reads hexadecimal integers of any length; Python prints 4300 digits at most
+    # TOML allows hexadecimal integers of any length; Python prints at most 4300 digits.
+    except ValueError:
         return "a number of over 4300 digits"

@@ -1,6 +1,7 @@
-"""Triton's ``config.pbtxt`` beside a model: what can be taken over is, and what cannot be is said.
+"""Read Triton's ``config.pbtxt``: apply supported settings, report the others.
 
-The file is a protocol buffer in text form, a ``ModelConfig`` of Triton's ``model_config.proto``.
+The file is a protocol buffer in text form, a ``ModelConfig`` of Triton's
+``model_config.proto``.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from pocketserve_wire.files.plain_file import read_plain
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 16
-MAX_ROWS = 1024  # as many as ``max_batch`` of a manifest may be
-MAX_WAITING = 1024  # as many as its ``queue_limit`` may be
+MAX_ROWS = 1024  # limit of ``max_batch`` in a manifest
+MAX_WAITING = 1024  # limit of ``queue_limit`` in a manifest
 MAX_IDLE_S = 86_400.0
 MAX_DIGITS = 20
 
@@ -28,11 +29,11 @@ _TOKEN = re.compile(
     r"|(?P<text>\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*')"
     r"|(?P<word>[A-Za-z_][\w.]*|[-+]?[\d.][\w.+-]*)|(?P<mark>[{}\[\]:,;])"
 )
-MAX_NUMBERS = 64  # versions that ``version_policy`` names
+MAX_NUMBERS = 64  # versions in ``version_policy``
 
 BACKENDS = frozenset({"onnxruntime", "pytorch", "tensorflow", "armnn_tflite"})
 PLATFORMS = frozenset({"onnxruntime_onnx", "pytorch_libtorch", "tensorflow_savedmodel"})
-"""Triton's backends and platforms that run files of formats which are served here."""
+"""Triton's backends and platforms for formats that are served here."""
 
 CHOOSING_PARAMETERS = frozenset(
     {"TF_SIGNATURE_DEF", "TF_GRAPH_TAG", "TF_INIT_OPS_FILE"}
@@ -41,19 +42,19 @@ CHOOSING_PARAMETERS = frozenset(
 
 
 class TextFormatError(ValueError):
-    """A file that is no text of a protocol buffer; the text says where."""
+    """The file is not a protocol buffer in text form."""
 
 
 class TritonConfig(NamedTuple):
-    """The settings of a ``config.pbtxt`` that are used here.
+    """The supported settings of a ``config.pbtxt``.
 
     Attributes:
-        labels: the file with the first output's labels.
+        labels: the label file of the first output.
         problem: why the model cannot be served.
         notes: sentences about settings that are not applied.
         file_name: the model file in each version's folder.
-        max_batch: rows that run together; 0 for no batching.
-        feedback: by input, the output of the step before that it takes.
+        max_batch: rows of a batch; 0 for no batching.
+        feedback: the previous step's output by input.
         max_idle: seconds until an idle sequence is closed.
     """
 
@@ -68,7 +69,7 @@ class TritonConfig(NamedTuple):
     max_idle: float | None = None
 
     def manifest(self) -> Manifest:
-        """Return the same as a manifest."""
+        """Return the settings as a manifest."""
         state = StateOptions(feedback=self.feedback)
         if self.max_idle is not None:
             state = state._replace(max_idle=self.max_idle)
@@ -81,7 +82,7 @@ class TritonConfig(NamedTuple):
 
 
 def read_config(path: Path) -> TritonConfig:
-    """Read a ``config.pbtxt``; ``problem`` names every fault of the file."""
+    """Read a ``config.pbtxt``; all errors are reported in ``problem``."""
     name = f"{path.parent.name}/{path.name}"
     try:
         text = read_plain(path, MAX_BYTES).decode("utf-8")
@@ -99,33 +100,21 @@ def read_config(path: Path) -> TritonConfig:
 
 
 class UnservedError(Exception):
-    """A setting that is not supported; the text continues a sentence that begins with the file."""
+    """An unsupported setting; the message continues after the file's name."""
 
 
 def _read(config: Message, source: str, notes: tuple[str, ...]) -> TritonConfig:
     _check_backend(config)
     _check_parameters(config)
-    reshape_notes = [
-        _check_reshape(kind, tensor)
-        for kind in ("input", "output")
-        for tensor in _messages(config, kind)
-    ]
-    batching, sequences = (
-        _message_of(config, "dynamic_batching"),
-        _message_of(config, "sequence_batching"),
-    )
+    batching = _message_of(config, "dynamic_batching")
+    sequences = _message_of(config, "sequence_batching")
+    queue = _message_of(batching, "default_queue_policy")
+    queue_limit = _number(queue, "max_queue_size", 2**32 - 1)
     max_batch = _number(config, "max_batch_size", 2**31 - 1)
-    queue_limit = _number(
-        _message_of(batching, "default_queue_policy"), "max_queue_size", 2**32 - 1
-    )
     idle_us = _number(sequences, "max_sequence_idle_microseconds", 2**64 - 1)
     return TritonConfig(
         labels=_labels(config),
-        notes=(
-            *notes,
-            *(note for note in reshape_notes if note),
-            *_parameter_notes(config),
-        ),
+        notes=(*notes, *_reshape_notes(config), *_parameter_notes(config)),
         policy=_policy(_message_of(config, "version_policy"), source),
         file_name=_file_name(config),
         max_batch=None if max_batch is None else min(max_batch, MAX_ROWS),
@@ -135,25 +124,36 @@ def _read(config: Message, source: str, notes: tuple[str, ...]) -> TritonConfig:
     )
 
 
+def _reshape_notes(config: Message) -> list[str]:
+    notes = []
+    for kind in ("input", "output"):
+        for tensor in _messages(config, kind):
+            note = _check_reshape(kind, tensor)
+            if note:
+                notes.append(note)
+    return notes
+
+
 def _check_backend(config: Message) -> None:
     backend, platform = _last(config, "backend"), _last(config, "platform")
     if backend == "python":
-        text = "code for Triton's Python backend is not served; write a model.py or a task.py, with a model.toml"
-        raise UnservedError(text)
-    if backend and backend not in BACKENDS:
         raise UnservedError(
-            f"the backend {str(backend)[:40]!r} is not served; a model.toml in its place serves the file"
+            "code for Triton's Python backend is not served; write a model.py or a "
+            "task.py, with a model.toml"
         )
+    advice = "is not served; a model.toml in its place serves the file"
+    if backend and backend not in BACKENDS:
+        raise UnservedError(f"the backend {str(backend)[:40]!r} {advice}")
     if not backend and platform and platform not in PLATFORMS:
-        text = f"the platform {str(platform)[:40]!r} is not served; a model.toml in its place serves the file"
-        raise UnservedError(text)
+        raise UnservedError(f"the platform {str(platform)[:40]!r} {advice}")
 
 
 def _check_parameters(config: Message) -> None:
     for name in _parameter_names(config):
         if name in CHOOSING_PARAMETERS:
             raise UnservedError(
-                f"the parameter {name} is not applied; model.toml has `signature` and `loader`"
+                f"the parameter {name} is not applied; "
+                "model.toml has `signature` and `loader`"
             )
 
 
@@ -170,17 +170,21 @@ def _parameter_notes(config: Message) -> list[str]:
 
 
 def _check_reshape(kind: str, tensor: Message) -> str:
-    """Return a note on a shape that clients of Triton send otherwise; refuse one that could pass unnoticed."""
+    """Return a note on a reshape, or reject it."""
     reshape = _last(tensor, "reshape")
     if reshape is None:
         return ""
     shape = reshape.get("shape", []) if isinstance(reshape, dict) else []
     if len(shape) == len(tensor.get("dims", [])):
         raise UnservedError(
-            f"{kind}.reshape to as many dimensions is not applied; a model.toml serves it unchanged"
+            f"{kind}.reshape to as many dimensions is not applied; "
+            "a model.toml serves it unchanged"
         )
     name = str(_last(tensor, "name"))[:40]
-    return f"{kind}.reshape of {name!r} is not applied: the shape is {_as_text(shape)}, after a batch dimension if any"
+    return (
+        f"{kind}.reshape of {name!r} is not applied: the shape is {_as_text(shape)}, "
+        "after a batch dimension if any"
+    )
 
 
 def _as_text(shape: list[Any]) -> str:
@@ -188,12 +192,13 @@ def _as_text(shape: list[Any]) -> str:
 
 
 def _labels(config: Message) -> str | None:
-    """Return the file with the labels of the first output; refuse those of another."""
+    """Return the label file of the first output."""
     names = [_last(output, "label_filename") for output in _messages(config, "output")]
     for name in names[1:]:
         if isinstance(name, str) and name:
             raise UnservedError(
-                "output.label_filename is used for the first output only; a model.toml has `labels`"
+                "output.label_filename is used for the first output only; "
+                "a model.toml has `labels`"
             )
     return names[0] if names and is_contained_name(names[0]) else None
 
@@ -225,10 +230,8 @@ def _file_name(config: Message) -> str | None:
 def _feedback(sequences: Message) -> dict[str, str]:
     feedback = {}
     for state in _messages(sequences, "state"):
-        input_name, output_name = (
-            _last(state, "input_name"),
-            _last(state, "output_name"),
-        )
+        input_name = _last(state, "input_name")
+        output_name = _last(state, "output_name")
         if not (isinstance(input_name, str) and isinstance(output_name, str)):
             raise UnservedError(
                 "sequence_batching.state must name an input and an output"
@@ -252,18 +255,14 @@ def _number(message: Message, name: str, high: int) -> int | None:
 
 
 def _as_number(value: Any, high: int) -> int:
-    if not (
-        isinstance(value, str)
-        and value.isdecimal()
-        and len(value) <= MAX_DIGITS
-        and int(value) <= high
-    ):
-        raise ValueError(f"{str(value)[:40]!r} is no number from 0 to {high}")
+    is_number = isinstance(value, str) and value.isdecimal()
+    if not is_number or len(value) > MAX_DIGITS or int(value) > high:
+        raise ValueError(f"{str(value)[:40]!r} is not a number from 0 to {high}")
     return int(value)
 
 
 def _last(message: Message, name: str) -> Any:
-    """Return a field's value; of several the last counts."""
+    """Return the last value of a field."""
     return next(reversed(message.get(name, [])), None)
 
 
@@ -282,27 +281,23 @@ def _tokens(text: str) -> Iterator[tuple[str, str]]:
         match = _TOKEN.match(text, at)
         if match is None:
             raise TextFormatError(
-                f"line {text.count(chr(10), 0, at) + 1} is no text of a protocol buffer"
+                f"line {text.count(chr(10), 0, at) + 1} is not a protocol buffer's text"
             )
         at = match.end()
-        if match.lastgroup is not None:
-            yield (
-                match.lastgroup,
-                match[0][1:-1] if match.lastgroup == "text" else match[0],
-            )
+        kind = match.lastgroup
+        if kind is not None:
+            yield kind, match[0][1:-1] if kind == "text" else match[0]
 
 
 def _message(tokens: list[tuple[str, str]], depth: int) -> Message:
-    """Remove fields from the end of ``tokens``, up to the closing bracket, which is left."""
+    """Parse a message's fields, up to the closing bracket."""
     if depth > MAX_DEPTH:
         raise TextFormatError(f"messages nest more than {MAX_DEPTH} deep")
     fields: Message = {}
     while tokens and tokens[-1] != ("mark", "}"):
         kind, name = tokens.pop()
         if kind != "word":
-            raise TextFormatError(
-                f"{name!r:.40} stands where a field's name is expected"
-            )
+            raise TextFormatError(f"{name!r:.40} is in place of a field's name")
         _skip(tokens, ":")
         values = fields.setdefault(name, [])
         if _skip(tokens, "["):
@@ -322,7 +317,7 @@ def _value(tokens: list[tuple[str, str]], depth: int) -> Any:
     if kind != "mark":
         return text
     if text != "{":
-        raise TextFormatError(f"{text!r} stands where a value is expected")
+        raise TextFormatError(f"{text!r} is in place of a value")
     message = _message(tokens, depth + 1)
     if not _skip(tokens, "}"):
         raise TextFormatError("a bracket is never closed")
@@ -330,7 +325,7 @@ def _value(tokens: list[tuple[str, str]], depth: int) -> Any:
 
 
 def _skip(tokens: list[tuple[str, str]], marks: str) -> bool:
-    """Remove the next token if it is one of the marks; return whether it was."""
+    """Remove the next token if it is one of the marks."""
     if tokens and tokens[-1][0] == "mark" and tokens[-1][1] in marks:
         tokens.pop()
         return True

@@ -1,7 +1,7 @@
-"""Every field of Triton's ``ModelConfig``, with its treatment here.
+"""All fields of Triton's ``ModelConfig``, and their treatment.
 
-Source: ``protobuf/model_config.proto`` of triton-inference-server/common. A message that is listed without its fields
-is treated as a whole.
+Source: ``protobuf/model_config.proto`` of triton-inference-server/common. A message
+that is listed without its fields is treated as a whole.
 """
 
 from __future__ import annotations
@@ -10,16 +10,15 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-Message = dict[
-    str, list[Any]
-]  # the fields of a message by name, each with its values in order
+Message = dict[str, list[Any]]
+"""The fields of a message by name, each with its values in order."""
 
 MAX_NOTES: Final = 8  # sentences about one file
 _MAX_SHOWN = 80  # characters of an unknown field's name
 
 
 class Treatment(Enum):
-    """The way a field is treated."""
+    """How a field is treated."""
 
     APPLIED = "applied"
     HARMLESS = "no answer depends on it"
@@ -28,19 +27,17 @@ class Treatment(Enum):
 
 
 class ConfigField(NamedTuple):
-    """A field by its path, such as ``input.dims``. The text continues "FIELD ..." for people."""
+    """A field by its path, such as ``input.dims``, and its description."""
 
     path: str
     treatment: Treatment
     text: str
 
 
-_A, _H, _N, _R = (
-    Treatment.APPLIED,
-    Treatment.HARMLESS,
-    Treatment.NAMED,
-    Treatment.REFUSED,
-)
+_A = Treatment.APPLIED
+_H = Treatment.HARMLESS
+_N = Treatment.NAMED
+_R = Treatment.REFUSED
 
 FIELDS: Final = (
     ConfigField("name", _H, "is not read: a model is called like its folder"),
@@ -158,7 +155,8 @@ FIELDS: Final = (
     ConfigField(
         "sequence_batching.control_input",
         _R,
-        "asks for controls of sequences as inputs, which are not served; feed outputs back by [state] in a model.toml",
+        "asks for controls of sequences as inputs, which are not served; "
+        "feed outputs back by [state] in a model.toml",
     ),
     ConfigField(
         "sequence_batching.state.input_name", _A, "takes the output of the step before"
@@ -209,7 +207,8 @@ FIELDS: Final = (
     ConfigField(
         "ensemble_scheduling",
         _R,
-        "makes it one of the ensembles, which are not served; ask its models one by one",
+        "makes it one of the ensembles, which are not served; "
+        "ask its models one by one",
     ),
     ConfigField(
         "instance_group",
@@ -242,31 +241,32 @@ BY_PATH: Final = {field.path: field for field in FIELDS}
 _ABOVE: Final = frozenset(
     path[:at] for path in BY_PATH for at, letter in enumerate(path) if letter == "."
 )
+"""The paths of messages that are listed by their fields."""
 _NO_EFFECT: Final = frozenset({"", "0", "false", "False", "f"})
-"""Values that a protocol buffer takes for a field that is missing."""
+"""Values that equal a missing field."""
 
 
 def check_fields(config: Message) -> tuple[str | None, tuple[str, ...]]:
-    """Return the reason not to serve a model, or None; and notes on fields that are not applied."""
-    notes = dict[str, None]()  # in order, each once
+    """Return the reason not to serve a model, and notes on fields."""
+    notes: dict[str, None] = {}  # in order, without duplicates
     for path, values in _leaves(config, ""):
         field = BY_PATH.get(path)
         if field is None:
-            notes[
-                f"{path[:_MAX_SHOWN]} is no field that this server knows, and is not used"
-            ] = None
-        elif field.treatment in (Treatment.REFUSED, Treatment.NAMED) and _has_effect(
-            values
-        ):
-            sentence = f"{path} {field.text}"
-            if field.treatment is Treatment.REFUSED:
-                return sentence, tuple(notes)[:MAX_NOTES]
+            name = path[:_MAX_SHOWN]
+            notes[f"{name} is no field that this server knows, and is not used"] = None
+            continue
+        if not _has_effect(values):
+            continue
+        sentence = f"{path} {field.text}"
+        if field.treatment is Treatment.REFUSED:
+            return sentence, tuple(notes)[:MAX_NOTES]
+        if field.treatment is Treatment.NAMED:
             notes[sentence] = None
     return None, tuple(notes)[:MAX_NOTES]
 
 
 def _leaves(message: Message, prefix: str) -> Iterator[tuple[str, list[Any]]]:
-    """Yield the path and the values of each field; of messages that are listed by their fields, those."""
+    """Yield path and values of each field."""
     for name, values in message.items():
         path = f"{prefix}{name}"
         if path not in _ABOVE:
@@ -278,5 +278,5 @@ def _leaves(message: Message, prefix: str) -> Iterator[tuple[str, list[Any]]]:
 
 
 def _has_effect(values: list[Any]) -> bool:
-    """Return whether any value differs from that of a missing field. An empty message counts, as it is there."""
+    """Return whether any value differs from a missing field."""
     return any(isinstance(value, dict) or value not in _NO_EFFECT for value in values)

@@ -1,4 +1,4 @@
-"""Triton's ``version_policy``: which numbered versions are available."""
+"""Triton's ``version_policy``: the numbered versions that are available."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 
 class VersionPolicy(NamedTuple):
-    """The versions of a model that are offered; all by default.
+    """The available versions of a model; all by default.
 
     Attributes:
-        latest: only so many of the highest numbers; 0 sets no limit.
-        specific: only these; None sets no limit.
-        source: the file that says so, for people.
+        latest: number of highest versions; 0 means no limit.
+        specific: the available versions; None means no limit.
+        source: the file with the policy, for users.
     """
 
     latest: int = 0
@@ -22,36 +22,36 @@ class VersionPolicy(NamedTuple):
     def choose(
         self, candidates: Sequence[str]
     ) -> tuple[dict[str, str], tuple[str, ...]]:
-        """Return the versions that are withheld, with the reason, and those that may answer by default.
+        """Return unavailable versions with their reason, and candidates for the
+        default.
 
-        A version that a newer one has pushed out of the latest may still do so, until a newer one can be loaded.
+        A version that a newer one has displaced from the latest remains a candidate
+        until the newer one is loadable.
 
         Args:
-            candidates: numbered versions, the highest first; others are left as they are.
+            candidates: numbered versions, the highest first; others are unaffected.
         """
         numbers = [name for name in candidates if name.isdecimal()]
         if not numbers:
             return {}, tuple(candidates)
         if self.specific is not None:
             available = [name for name in numbers if name in self.specific]
-            text = (
-                f"{self.source}: version_policy offers {_as_text(self.specific)} only"
-            )
-            return {name: text for name in numbers if name not in available}, tuple(
-                available
-            )
+            specific = _as_text(self.specific)
+            text = f"{self.source}: version_policy offers {specific} only"
+            others = [name for name in numbers if name not in available]
+            return dict.fromkeys(others, text), tuple(available)
         if self.latest:
             text = f"{self.source}: version_policy offers the latest {self.latest} only"
             return dict.fromkeys(numbers[self.latest :], text), tuple(numbers)
         return {}, tuple(numbers)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it in the JSON form of Triton's ``ModelVersionPolicy``."""
+        """Return the JSON form of Triton's ``ModelVersionPolicy``."""
         if self.specific is not None:
-            return {
-                "specific": {"versions": [int(version) for version in self.specific]}
-            }
-        return {"latest": {"num_versions": self.latest}} if self.latest else {"all": {}}
+            return {"specific": {"versions": list(map(int, self.specific))}}
+        if self.latest:
+            return {"latest": {"num_versions": self.latest}}
+        return {"all": {}}
 
 
 def _as_text(versions: Sequence[str]) -> str:
