@@ -1,1 +1,1 @@
-"""``pocketserve doctor``: what this device can do, what is wrong, and the command that fixes it."""
+"""``pocketserve doctor``: find problems of this device."""

@@ -1,4 +1,4 @@
-"""Android's effects on a program in the background: sleep, heat, and the end of child processes."""
+"""Check Android's limits on background programs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pocketserve.doctor.device import Device
 from pocketserve.doctor.finding import Finding, ok, warning
 from pocketserve.doctor.settings import Settings
-from pocketserve.engine.device.battery import PROGRAM, read_status
+from pocketserve.engine.device.battery import PROGRAM, Reading, read_status
 from pocketserve.engine.device.power import BATTERY, HEAT, reasons_for
 from pocketserve.state.run_lock import boot_id, killed, running_servers
 from pocketserve_wire.files.run_file import Run
@@ -17,7 +17,7 @@ from pocketserve_wire.files.run_file import Run
 if TYPE_CHECKING:
     from pocketserve.config import Config
 
-BATTERY_TIMEOUT_S = 4.0  # it hangs for good where the Termux:API app is missing
+BATTERY_TIMEOUT_S = 4.0  # without the Termux:API app the program hangs
 QUICK_TIMEOUT_S = 3.0
 HOT_C, LOW_PERCENT = 42.0, 15.0
 SLEPT_S = 60.0
@@ -33,28 +33,18 @@ PHANTOM_FIX_12 = (
 
 
 def on_android(device: Device) -> bool:
-    """Return whether Android decides, be it in Termux or in a Linux distribution inside of it."""
+    """Return whether this is Android, in Termux or proot."""
     return device.termux or device.proot
 
 
 def check_wake_lock(device: Device, settings: Settings) -> Iterator[Finding]:
-    """Look whether the device slept while a server ran: no program can ask for the wake lock itself."""
+    """Check whether the device slept while a server ran.
+
+    No program can detect the wake lock itself.
+    """
     if not on_android(device):
         return
-    runs = (
-        running_servers(settings.config.state_dir)
-        if settings.config is not None
-        else []
-    )
-    now = device.suspended
-    slept = max(
-        (
-            now - run.suspended
-            for run in runs
-            if now is not None and run.suspended is not None
-        ),
-        default=0.0,
-    )
+    slept = _slept_seconds(device, settings)
     if slept > SLEPT_S:
         yield warning(
             "wake lock",
@@ -68,12 +58,29 @@ def check_wake_lock(device: Device, settings: Settings) -> Iterator[Finding]:
             "pkg install termux-tools",
         )
     else:
-        text = "Termux's notification says 'wake lock held' when it is; without it the phone sleeps"
+        text = (
+            "Termux's notification says 'wake lock held' when it is; "
+            "without it the phone sleeps"
+        )
         yield ok("wake lock", text, "termux-wake-lock")
 
 
+def _slept_seconds(device: Device, settings: Settings) -> float:
+    """Return how long the device slept while a server ran."""
+    if settings.config is None or device.suspended is None:
+        return 0.0
+    slept = 0.0
+    for run in running_servers(settings.config.state_dir):
+        if run.suspended is not None:
+            slept = max(slept, device.suspended - run.suspended)
+    return slept
+
+
 def check_battery(device: Device, settings: Settings) -> Iterator[Finding]:
-    """Check heat, which slows every core, and charge: Android stops background work when it is low."""
+    """Check the temperature, which slows every core, and the charge.
+
+    Android stops background work if the charge is low.
+    """
     if not device.termux:
         return
     if device.find_program(PROGRAM) is None:
@@ -91,42 +98,49 @@ def check_battery(device: Device, settings: Settings) -> Iterator[Finding]:
         fix = "install the Termux:API app from where Termux came from, and open it once"
         yield warning("battery", f"{PROGRAM} {fault}", fix)
         return
-    config = settings.config  # the limits are those of the server's low-power mode
-    low, hot = (
-        (config.low_battery, config.hot_battery)
-        if config is not None
-        else (LOW_PERCENT, HOT_C)
-    )
-    effect = "; the server uses fewer threads and refuses background requests"
-    effect = effect if config is None or config.low_power == "auto" else ""
+    yield from _judge_battery(reading, settings.config)
+
+
+def _judge_battery(reading: Reading, config: Config | None) -> Iterator[Finding]:
+    """Compare a reading with the limits of low-power mode."""
+    low, hot = LOW_PERCENT, HOT_C
+    if config is not None:
+        low, hot = config.low_battery, config.hot_battery
+    effect = ""
+    if config is None or config.low_power == "auto":
+        effect = "; the server uses fewer threads and refuses background requests"
     reasons = reasons_for(reading, frozenset(), low, hot)
     if HEAT in reasons:
-        fix = "let the phone cool down, out of its case and off the charger"
         yield warning(
             "battery",
-            f"the battery is hot ({reading.heat:.0f} °C): the cores are slowed down{effect}",
-            fix,
+            f"the battery is hot ({reading.heat:.0f} °C): "
+            f"the cores are slowed down{effect}",
+            "let the phone cool down, out of its case and off the charger",
         )
     if BATTERY in reasons:
-        sentence = f"the battery is low ({reading.charge:.0f} %): Android stops background work{effect}"
-        yield warning("battery", sentence, "plug it in")
-    if not reasons:
-        charge = "?" if reading.charge is None else f"{reading.charge:.0f}"
-        yield ok(
+        yield warning(
             "battery",
-            f"the battery has {charge} %"
-            + (f" and {reading.heat:.0f} °C" if reading.heat else ""),
+            f"the battery is low ({reading.charge:.0f} %): "
+            f"Android stops background work{effect}",
+            "plug it in",
         )
+    if not reasons:
+        yield _describe_battery(reading)
+
+
+def _describe_battery(reading: Reading) -> Finding:
+    charge = "?" if reading.charge is None else f"{reading.charge:.0f}"
+    heat = f" and {reading.heat:.0f} °C" if reading.heat else ""
+    return ok("battery", f"the battery has {charge} %{heat}")
 
 
 def check_phantom_processes(device: Device) -> Iterator[Finding]:
-    """Count processes: Android 12 and later end some when all apps together have more than 32."""
+    """Count processes, which Android 12 and later limit."""
     if not device.termux:
         return
-    sdk = device.run(
-        ["getprop", "ro.build.version.sdk"], QUICK_TIMEOUT_S
-    ).output.strip()
-    api = int(sdk) if sdk.isdecimal() and len(sdk) < 4 else 0
+    sdk = device.run(["getprop", "ro.build.version.sdk"], QUICK_TIMEOUT_S)
+    number = sdk.output.strip()
+    api = int(number) if number.isdecimal() and len(number) < 4 else 0
     if api and api < PHANTOM_API:
         yield ok("processes", "this Android does not limit child processes")
         return
@@ -137,20 +151,25 @@ def check_phantom_processes(device: Device) -> Iterator[Finding]:
     if monitor.output.strip() == "false":
         yield ok("processes", "Android's limit on child processes is switched off")
         return
-    count = sum(
-        path.name.isdigit() for path in (device.root / "proc").iterdir()
-    )  # others' are hidden
+    yield _count_processes(device, api)
+
+
+def _count_processes(device: Device, api: int) -> Finding:
+    count = 0  # visible processes: Android hides those of other apps
+    for path in (device.root / "proc").iterdir():
+        count += path.name.isdigit()
     fix = PHANTOM_FIX if api != PHANTOM_API else PHANTOM_FIX_12
-    sentence = f"Termux has {count} processes; Android ends some when all apps together have more than 32"
-    yield (
-        warning("processes", sentence, fix)
-        if count >= MANY_PROCESSES
-        else ok("processes", sentence, fix)
+    finding = warning if count >= MANY_PROCESSES else ok
+    return finding(
+        "processes",
+        f"Termux has {count} processes; Android ends some when all apps together "
+        "have more than 32",
+        fix,
     )
 
 
 def check_last_run(device: Device, config: Config) -> Iterator[Finding]:
-    """Report the last server if it was killed lately: Android kills without a word, but its mark stays."""
+    """Report whether the last server was killed recently."""
     run = killed(config.state_dir)
     if run is None or device.now - run.started > RECENT_S:
         yield ok("last run", "no server was killed lately")
@@ -159,13 +178,16 @@ def check_last_run(device: Device, config: Config) -> Iterator[Finding]:
 
 
 def tell(device: Device, run: Run) -> tuple[str, str]:
-    """Return how a server that had no chance to say goodbye ended, as far as can be known, and what helps."""
+    """Return how a killed server ended, and the fix."""
     boot = boot_id(device.root / "proc/sys/kernel/random/boot_id")
     started = time.strftime("%Y-%m-%d %H:%M", time.gmtime(run.started))
     server = f"the server that started at {started} UTC (process {run.pid})"
     if boot and run.boot and boot != run.boot:
         return f"{server} ended with a restart of the device", "pocketserve serve"
     if on_android(device):
-        fix = "termux-wake-lock && pocketserve serve --memory-budget 300M; and see docs/termux.md, 'Signal 9'"
+        fix = (
+            "termux-wake-lock && pocketserve serve --memory-budget 300M; "
+            "and see docs/termux.md, 'Signal 9'"
+        )
         return f"{server} was killed, most likely by Android", fix
     return f"{server} was killed", "pocketserve serve --memory-budget 500M"

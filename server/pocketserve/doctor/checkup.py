@@ -1,10 +1,11 @@
-"""All checks, side by side, within one time limit."""
+"""Run all checks concurrently, within one time limit."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from pocketserve.doctor import (
     android,
@@ -21,7 +22,10 @@ from pocketserve.doctor.device import Device
 from pocketserve.doctor.finding import Check, Finding, warning
 from pocketserve.doctor.settings import Settings
 
-LIMIT_S = 15.0  # For everything together. The checks that start processes bound themselves to 10 s.
+if TYPE_CHECKING:
+    from pocketserve.config import Config
+
+LIMIT_S = 15.0  # for all checks together; those that start processes have 10 s
 
 
 def examine(
@@ -35,14 +39,8 @@ def examine(
         "packages": lambda: packages.check_packages(device, limit),
         "settings": lambda: settings.findings,
     }
-    if (config := settings.config) is not None:
-        checks |= {
-            "models": lambda: models.check_models(device, config, limit),
-            "token": lambda: token.check_token(device, config),
-            "ports": lambda: ports.check_ports(device, config),
-            "last run": lambda: android.check_last_run(device, config),
-            "disk": lambda: hardware.check_disk(device, config),
-        }
+    if settings.config is not None:
+        checks |= _checks_with_config(device, settings.config, limit)
     checks |= {
         "trials": lambda: models.check_trials(device, limit),
         "server": lambda: server.check_server(device, settings),
@@ -57,38 +55,44 @@ def examine(
     return run_checks(checks, LIMIT_S)
 
 
+def _checks_with_config(
+    device: Device, config: Config, limit: float
+) -> dict[str, Check]:
+    return {
+        "models": lambda: models.check_models(device, config, limit),
+        "token": lambda: token.check_token(device, config),
+        "ports": lambda: ports.check_ports(device, config),
+        "last run": lambda: android.check_last_run(device, config),
+        "disk": lambda: hardware.check_disk(device, config),
+    }
+
+
 def run_checks(checks: Mapping[str, Check], limit: float) -> list[Finding]:
-    """Run checks on a thread each; one that fails or takes longer than ``limit`` seconds becomes a finding."""
+    """Run checks concurrently; failures become findings."""
     deadline = time.monotonic() + limit
     results: dict[str, list[Finding]] = {}
-    threads = {
-        subject: threading.Thread(
+    threads = {}
+    for subject, check in checks.items():
+        threads[subject] = threading.Thread(
             target=_run,
             args=(subject, check, results),
             name=f"doctor-{subject}",
             daemon=True,
         )
-        for subject, check in checks.items()
-    }
     for thread in threads.values():
         thread.start()
     findings: list[Finding] = []
     for subject, thread in threads.items():
         thread.join(max(0.0, deadline - time.monotonic()))
-        hung = [
-            warning(
-                subject,
-                f"looking at it took longer than {limit:g} s",
-                "pocketserve doctor --debug",
-            )
-        ]
-        findings += results.get(subject, hung)
+        sentence = f"checking it took longer than {limit:g} s"
+        slow = warning(subject, sentence, "pocketserve doctor --debug")
+        findings += results.get(subject, [slow])
     return findings
 
 
 def _run(subject: str, check: Check, results: dict[str, list[Finding]]) -> None:
     try:
         results[subject] = list(check())
-    except Exception as error:  # whatever is broken here must not hide the rest
-        text = f"it cannot be looked at: {type(error).__name__}: {str(error)[:200]}"
+    except Exception as error:  # a broken part must not hide the other findings
+        text = f"it cannot be checked: {type(error).__name__}: {str(error)[:200]}"
         results[subject] = [warning(subject, text, "report this")]

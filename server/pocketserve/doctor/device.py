@@ -1,6 +1,6 @@
-"""Everything that the checks look at, behind one seam: where the files of the system are, and how programs are run.
+"""The device as the checks see it, replaceable in tests.
 
-Only the standard library is used, here and in all checks: the doctor works where nothing else does.
+The doctor uses only the standard library, so that it works with broken packages.
 """
 
 from __future__ import annotations
@@ -21,69 +21,64 @@ from pocketserve.engine.device.programs import Outcome, run_program
 from pocketserve.state.run_lock import suspended_seconds
 
 MAX_FILE_BYTES = 1 << 20
-MARK = "pocketserve-doctor:"  # begins a line that a process reports a JSON document in; frameworks may print around it
+MARK = "pocketserve-doctor:"
+"""Prefix of the lines with a process's JSON reports, among a framework's output."""
 
 
 @dataclass(frozen=True)
 class Device:
-    """A device as the checks see it; the defaults are this one."""
+    """A device; the default values describe this one.
 
-    root: Path = field(
-        default_factory=system.root
-    )  # where ``/proc``, ``/sys`` and ``/system`` are
+    Attributes:
+        root: contains ``/proc``, ``/sys`` and ``/system``.
+        platform: ``android`` (Termux since Python 3.13) or ``linux``.
+        release: the kernel's release; proot-distro shows its own.
+        prefix: contains this Python's packages.
+        cores: the cores that this process may use now.
+        now: seconds since 1970 by the device's clock.
+        suspended: seconds of sleep since its boot; None if unknown.
+        free_disk: returns the free bytes in a folder.
+    """
+
+    root: Path = field(default_factory=system.root)
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
-    platform: str = field(
-        default_factory=system.platform
-    )  # ``android`` (Termux since Python 3.13) or ``linux``
+    platform: str = field(default_factory=system.platform)
     machine: str = field(default_factory=lambda: os.uname().machine)
-    release: str = field(
-        default_factory=lambda: os.uname().release
-    )  # the kernel's release; proot-distro shows its own
-    prefix: Path = Path(sys.prefix)  # where this Python's packages are
+    release: str = field(default_factory=lambda: os.uname().release)
+    prefix: Path = Path(sys.prefix)
     python: tuple[int, int] = (sys.version_info.major, sys.version_info.minor)
     wide: bool = sys.maxsize > 2**32
-    cores: Sequence[int] = field(
-        default_factory=usable_cores
-    )  # those this process may use now
-    now: float = field(
-        default_factory=time.time
-    )  # seconds since 1970 by the device's clock
-    suspended: float | None = field(
-        default_factory=suspended_seconds
-    )  # seconds since its start; None: unknown
-    free_disk: Callable[[Path], int] = lambda folder: (
-        shutil.disk_usage(folder).free
-    )  # bytes left below a folder
+    cores: Sequence[int] = field(default_factory=usable_cores)
+    now: float = field(default_factory=time.time)
+    suspended: float | None = field(default_factory=suspended_seconds)
+    free_disk: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free
     python_path: Sequence[str] = field(
-        default_factory=lambda: [os.path.abspath(entry) for entry in sys.path]
+        default_factory=lambda: list(map(os.path.abspath, sys.path))
     )
 
     @property
     def termux(self) -> bool:
-        """Return whether this is Termux itself, not a Linux distribution inside of it."""
-        return not self.proot and (
-            self.platform == "android" or "com.termux" in self.environ.get("PREFIX", "")
-        )
+        """Return whether this is Termux, without proot."""
+        if self.proot:
+            return False
+        prefix = self.environ.get("PREFIX", "")
+        return self.platform == "android" or "com.termux" in prefix
 
     @property
     def proot(self) -> bool:
-        """Return whether this is a Linux distribution that runs under proot."""
+        """Return whether this is a Linux distribution under proot."""
         if "proot" in self.release.lower():
             return True
-        tracer = next(
-            (
-                line
-                for line in self.read("proc/self/status").splitlines()
-                if line[:10] == "TracerPid:"
-            ),
-            "",
-        )
-        return tracer[10:].strip() not in ("", "0") and "proot" in self.read(
-            f"proc/{tracer[10:].strip()}/comm"
-        )
+        tracer = ""
+        for line in self.read("proc/self/status").splitlines():
+            if line.startswith("TracerPid:"):
+                tracer = line.partition(":")[2].strip()
+        if tracer in ("", "0"):
+            return False
+        return "proot" in self.read(f"proc/{tracer}/comm")
 
     def read(self, path: str) -> str:
-        """Return the text of a system file; empty where it is missing or forbidden, as many are on Android."""
+        """Return the text of a system file, or ""."""
         try:
             with (self.root / path).open(errors="replace") as file:
                 return file.read(MAX_FILE_BYTES)
@@ -91,21 +86,24 @@ class Device:
             return ""
 
     def find_program(self, program: str) -> str | None:
-        """Return where a program is."""
+        """Return the path of a program, or None."""
         return shutil.which(program, path=self.environ.get("PATH", ""))
 
     def command(self, termux: str, elsewhere: str) -> str:
-        """Return the one of two commands that fits this device."""
+        """Return the command for Termux, or for other systems."""
         return termux if self.termux else elsewhere
 
     def run_reporting(
         self, arguments: Sequence[str], timeout: float
     ) -> tuple[Outcome, list[dict[str, Any]]]:
-        """Run this Python with the same search path; return how it ended and what it reported after marks."""
+        """Run this Python; return the outcome and its reports."""
         path = os.pathsep.join(self.python_path)
         outcome = self.run([sys.executable, *arguments], timeout, {"PYTHONPATH": path})
-        lines = (line for line in outcome.output.splitlines() if line.startswith(MARK))
-        return outcome, [json.loads(line.removeprefix(MARK)) for line in lines]
+        reports = []
+        for line in outcome.output.splitlines():
+            if line.startswith(MARK):
+                reports.append(json.loads(line.removeprefix(MARK)))
+        return outcome, reports
 
     def run(
         self,
@@ -113,5 +111,5 @@ class Device:
         timeout: float,
         variables: Mapping[str, str] | None = None,
     ) -> Outcome:
-        """Run a program as :func:`run_program` does, with further environment variables."""
+        """Run a program as :func:`run_program` does, with additional variables."""
         return run_program(command, timeout, {**self.environ, **(variables or {})})

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 
 class Level(enum.StrEnum):
-    """Severity: a problem keeps something from working, a warning will surprise somebody."""
+    """Severity of a finding."""
 
     OK = "ok"
     WARNING = "warning"
@@ -17,14 +17,17 @@ class Level(enum.StrEnum):
 
 
 class Finding(NamedTuple):
-    """A fact about the device."""
+    """A fact about the device.
+
+    Attributes:
+        subject: the checked part, such as ``token``.
+        fix: the command or step that fixes it; with level OK an optional improvement.
+    """
 
     level: Level
-    subject: str  # what was looked at, such as ``token``
-    sentence: str  # the fact in plain words
-    fix: str = (
-        ""  # the command or step that mends it; with level OK, what could be added
-    )
+    subject: str
+    sentence: str
+    fix: str = ""
 
 
 Check = Callable[[], Iterable[Finding]]

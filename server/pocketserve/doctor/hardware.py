@@ -1,4 +1,4 @@
-"""Cores, memory, disk space and the clock."""
+"""Check cores, memory, disk space and the clock."""
 
 from __future__ import annotations
 
@@ -19,41 +19,52 @@ if TYPE_CHECKING:
 CPUS = "sys/devices/system/cpu"
 LITTLE_MEMORY = 300 << 20
 LITTLE_DISK, NO_DISK = 300 << 20, 20 << 20
-OLDEST_TIME = 1_735_689_600.0  # 2025-01-01: a clock that shows less was never set
+OLDEST_TIME = 1_735_689_600.0  # 2025-01-01: an earlier time was never set
 
 
 def check_cores(device: Device) -> Iterator[Finding]:
-    """Compare all cores and their top speeds with those that this process may use now."""
-    names = (path.name[3:] for path in (device.root / CPUS).glob("cpu[0-9]*"))
-    cores = sorted(int(name) for name in names if name.isdigit()) or list(device.cores)
+    """Compare all cores with those that are usable."""
+    cores = _all_cores(device)
     speeds = {core: top_speed_khz(core, device.root / CPUS) for core in cores}
     groups = Counter(speed for speed in speeds.values() if speed is not None)
-    text = (
-        ", ".join(
-            f"{count} of {speed / 1e6:.1f} GHz"
-            for speed, count in sorted(groups.items(), reverse=True)
-        )
-        or "speeds unknown"
+    sentence = (
+        f"{plural(len(cores), 'core')} ({_describe_speeds(groups)}); "
+        f"this process may use {len(device.cores)} now"
     )
-    fast = count_fast(device.cores, speeds.get)
-    sentence = f"{plural(len(cores), 'core')} ({text}); this process may use {len(device.cores)} now"
-    usable = [speed for core in device.cores if (speed := speeds.get(core)) is not None]
-    if groups and usable and max(usable) < max(groups):
-        fix = "bring Termux to the front, and set its battery use to Unrestricted in Android's settings"
+    usable = [speeds.get(core) or 0 for core in device.cores]
+    if 0 < max(usable, default=0) < max(groups, default=0):
         yield warning(
             "cores",
             f"{sentence}, none of them a fastest one, for Termux is in the background",
-            fix,
+            "bring Termux to the front, and set its battery use to Unrestricted in "
+            "Android's settings",
         )
     else:
-        yield ok(
-            "cores",
-            f"{sentence}, and one inference uses the {'fast one' if fast == 1 else f'{fast} fast ones'}",
-        )
+        fast = count_fast(device.cores, speeds.get)
+        noun = "fast one" if fast == 1 else f"{fast} fast ones"
+        yield ok("cores", f"{sentence}, and one inference uses the {noun}")
+
+
+def _all_cores(device: Device) -> list[int]:
+    cores = []
+    for path in (device.root / CPUS).glob("cpu[0-9]*"):
+        number = path.name[3:]
+        if number.isdigit():
+            cores.append(int(number))
+    return sorted(cores) or list(device.cores)
+
+
+def _describe_speeds(groups: Counter[int]) -> str:
+    if not groups:
+        return "speeds unknown"
+    parts = []
+    for speed, count in sorted(groups.items(), reverse=True):
+        parts.append(f"{count} of {speed / 1e6:.1f} GHz")
+    return ", ".join(parts)
 
 
 def check_memory(device: Device, settings: Settings) -> Iterator[Finding]:
-    """Check what is available, and what models may take of it."""
+    """Check the available memory, and the models' share of it."""
     available = readable_memory(device.root / "proc/meminfo")
     if available is None:
         fix = "export POCKETSERVE_MEMORY_BUDGET=512M"
@@ -77,14 +88,12 @@ def check_memory(device: Device, settings: Settings) -> Iterator[Finding]:
             "close other apps",
         )
     else:
-        yield ok(
-            "memory",
-            f"{sentence}; loaded models may hold {_size(budget or available // 2)} together",
-        )
+        allowed = _size(budget or available // 2)
+        yield ok("memory", f"{sentence}; loaded models may hold {allowed} together")
 
 
 def check_disk(device: Device, config: Config) -> Iterator[Finding]:
-    """Check the space where the state is kept."""
+    """Check the free space in the state folder."""
     path = config.state_dir.absolute()
     folder = next(folder for folder in (path, *path.parents) if folder.exists())
     free = device.free_disk(folder)
@@ -100,7 +109,7 @@ def check_disk(device: Device, config: Config) -> Iterator[Finding]:
 
 
 def check_clock(device: Device) -> Iterator[Finding]:
-    """Check the clock: if it was never set, every download fails, and every date is wrong."""
+    """Check whether the clock was ever set."""
     text = time.strftime("%Y-%m-%d %H:%M", time.gmtime(device.now))
     if device.now < OLDEST_TIME:
         fix = device.command(

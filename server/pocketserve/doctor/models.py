@@ -1,7 +1,8 @@
-"""The models folder, files in quarantine, and the confinement of trials.
+"""Check models, quarantine, and the confinement of trials.
 
-Another process looks at the folder (``python -m pocketserve.doctor.models MODELS STATE``): reading manifests takes
-NumPy, which may be broken. It reports as it goes, so that an end by force loses only the rest.
+Another process reads the folder (``python -m pocketserve.doctor.models MODELS STATE``),
+because reading manifests needs NumPy, which may be broken. It reports incrementally, so
+that a timeout loses only the rest.
 """
 
 from __future__ import annotations
@@ -28,34 +29,34 @@ CARE = "only load files of people whom you trust"
 
 
 def check_models(device: Device, config: Config, limit: float) -> Iterator[Finding]:
-    """Check the folder, each model's faults, and the files in quarantine."""
+    """Check the folder, its models, and the quarantine."""
     folder = config.models_dir
     command = ["-m", "pocketserve.doctor.models", str(folder), str(config.state_dir)]
     outcome, answers = device.run_reporting(command, limit)
-    if answers and "folder_error" in answers[0]:
-        fix = f"mkdir -p {folder}" if not folder.exists() else f"chmod u+rx {folder}"
-        yield problem(
-            "models",
-            f"the models folder {folder} cannot be read: {answers[0]['folder_error']}",
-            fix,
-        )
-    elif answers:
-        is_served = any(
-            run.models_dir == str(folder) for run in running_servers(config.state_dir)
-        )
-        yield from _models(device, folder, answers[0]["models"], is_served)
-        yield from _quarantine(answers[1:], complete=outcome.code == 0)
-    else:
-        reason = (
-            f"did not end within {limit:g} s"
-            if outcome.timed_out
-            else "failed; the packages above may be why"
-        )
-        yield warning(
-            "models",
-            f"looking at the models folder {folder} {reason}",
-            f"ls -l {folder}",
-        )
+    if not answers:
+        reason = "failed; the packages above may be why"
+        if outcome.timed_out:
+            reason = f"did not end within {limit:g} s"
+        yield _unknown(folder, reason)
+        return
+    if "folder_error" in answers[0]:
+        yield _unreadable(folder, answers[0]["folder_error"])
+        return
+    servers = running_servers(config.state_dir)
+    is_served = any(run.models_dir == str(folder) for run in servers)
+    yield from _models(device, folder, answers[0]["models"], is_served)
+    yield from _quarantine(answers[1:], complete=outcome.code == 0)
+
+
+def _unreadable(folder: Path, error: str) -> Finding:
+    fix = f"mkdir -p {folder}" if not folder.exists() else f"chmod u+rx {folder}"
+    sentence = f"the models folder {folder} cannot be read: {error}"
+    return problem("models", sentence, fix)
+
+
+def _unknown(folder: Path, reason: str) -> Finding:
+    sentence = f"reading the models folder {folder} {reason}"
+    return warning("models", sentence, f"ls -l {folder}")
 
 
 def _models(
@@ -68,21 +69,32 @@ def _models(
             f"cp MODEL.tflite {folder}/",
         )
         return
-    yield from [finding for model in models for finding in _faults(model)][:MAX_LISTED]
+    findings: list[Finding] = []
+    for model in models:
+        findings += _faults(model)
+    yield from findings[:MAX_LISTED]
     if is_shared(device, folder):
-        fix = f"cp -r {folder} ~/models && pocketserve serve ~/models"
         yield warning(
             "models",
-            f"other apps can change the models in {folder}, so model.py files are refused",
-            fix,
+            f"other apps can change the models in {folder}, "
+            "so model.py files are refused",
+            f"cp -r {folder} ~/models && pocketserve serve ~/models",
         )
+    yield _summarize(folder, models, is_served)
+
+
+def _summarize(
+    folder: Path, models: Sequence[Mapping[str, Any]], is_served: bool
+) -> Finding:
     usable = sum(model["usable"] for model in models)
     sentence = f"{usable} of {plural(len(models), 'model')} in {folder} can be served"
     if is_served and usable < len(models):
-        text = f"{sentence}; a model that the running server had loaded before its fault goes on answering"
-        yield ok("models", text, "pocketserve models")
-    else:
-        yield ok("models", sentence)
+        text = (
+            f"{sentence}; a model that the running server had loaded before its fault "
+            "goes on answering"
+        )
+        return ok("models", text, "pocketserve models")
+    return ok("models", sentence)
 
 
 def _faults(model: Mapping[str, Any]) -> Iterator[Finding]:
@@ -98,28 +110,32 @@ def _faults(model: Mapping[str, Any]) -> Iterator[Finding]:
 def _quarantine(
     answers: Sequence[Mapping[str, Any]], *, complete: bool
 ) -> Iterator[Finding]:
-    count = next(
-        (answer["quarantined"] for answer in answers if "quarantined" in answer), 0
-    )
-    files = [answer for answer in answers if "name" in answer]
-    for file in files[:MAX_LISTED]:
-        sentence = (
-            f"{file['name']} ({file['version']}) is in quarantine: {file['reason']}"
-        )
-        yield problem(
-            "quarantine",
-            sentence,
-            f"pocketserve inspect --release {shlex.quote(file['name'])}",
-        )
+    count = 0
+    files = []
+    for answer in answers:
+        count = answer.get("quarantined", count)
+        if "name" in answer:
+            files.append(answer)
+    yield from map(_quarantined_file, files[:MAX_LISTED])
     if not files and count and not complete:
-        text = f"{plural(count, 'file is', 'files are')} in quarantine; there was no time to find out which"
+        noun = plural(count, "file is", "files are")
+        text = f"{noun} in quarantine; there was no time to find out which"
         yield warning("quarantine", text, "pocketserve models")
     elif not files:
         yield ok("quarantine", "no file of the models folder is in quarantine")
 
 
+def _quarantined_file(file: Mapping[str, Any]) -> Finding:
+    name = file["name"]
+    return problem(
+        "quarantine",
+        f"{name} ({file['version']}) is in quarantine: {file['reason']}",
+        f"pocketserve inspect --release {shlex.quote(name)}",
+    )
+
+
 def check_trials(device: Device, limit: float) -> Iterator[Finding]:
-    """Confine a process as a trial is, and look what holds."""
+    """Confine a process like a trial, and check it."""
     outcome, _ = device.run_reporting(
         ["-m", "pocketserve.quarantine.sandbox", "--probe"], limit
     )
@@ -128,7 +144,7 @@ def check_trials(device: Device, limit: float) -> Iterator[Finding]:
     except ValueError:
         yield warning(
             "trials",
-            "whether trials are confined is not known: the process that looks failed",
+            "whether trials are confined is not known: the checking process failed",
             CARE,
         )
         return
@@ -143,7 +159,7 @@ def check_trials(device: Device, limit: float) -> Iterator[Finding]:
 
 
 def main(models_dir: Path, state_dir: Path) -> None:
-    """Print one JSON document a line, each after the mark."""
+    """Print one JSON document per line, each after the mark."""
     from pocketserve.repository.scan import locate, scan
 
     try:
@@ -151,7 +167,7 @@ def main(models_dir: Path, state_dir: Path) -> None:
     except OSError as error:
         _report(folder_error=error.strerror)
         return
-    _report(models=[_summary(entry) for entry in models.values()])
+    _report(models=list(map(_summary, models.values())))
     for document in _quarantined(models, state_dir):
         _report(**document)
 
@@ -164,16 +180,13 @@ def _summary(entry: ModelEntry) -> dict[str, Any]:
     from pocketserve.repository.manifest import FILE_NAME
     from pocketserve.runtimes.registry import missing_framework
 
-    problems = [
-        problem
-        for problem in (entry.problem, *(v.problem for v in entry.versions.values()))
-        if problem
-    ]
-    missing = [
-        missing_framework(v.format)
-        for v in entry.versions.values()
-        if v.problem is None
-    ]
+    problems = [] if entry.problem is None else [entry.problem]
+    missing = []
+    for version in entry.versions.values():
+        if version.problem is None:
+            missing.append(missing_framework(version.format))
+        else:
+            problems.append(version.problem)
     return {
         "name": entry.name,
         "file": str(entry.folder / FILE_NAME),
@@ -184,7 +197,7 @@ def _summary(entry: ModelEntry) -> dict[str, Any]:
 
 
 def _quarantined(models: Models, state_dir: Path) -> Iterator[dict[str, Any]]:
-    """Yield the files with a bad verdict. Only files of the kinds that have one are read."""
+    """Yield the models' quarantined files."""
     from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
     from pocketserve.quarantine.verdicts import VerdictStore
     from pocketserve.runtimes.base import ModelLoadError
@@ -197,17 +210,15 @@ def _quarantined(models: Models, state_dir: Path) -> Iterator[dict[str, Any]]:
     quarantine = Quarantine(state_dir, TrialLimits())
     for entry in models.values():
         for version in entry.versions.values():
-            if version.format.name in kinds and version.problem is None:
-                try:
-                    key = quarantine.key(entry, version)
-                except ModelLoadError:
-                    continue
-                if key in bad:
-                    yield {
-                        "name": entry.name,
-                        "version": version.name,
-                        "reason": bad[key].reason,
-                    }
+            if version.format.name not in kinds or version.problem is not None:
+                continue
+            try:
+                key = quarantine.key(entry, version)
+            except ModelLoadError:
+                continue
+            if key in bad:
+                reason = bad[key].reason
+                yield {"name": entry.name, "version": version.name, "reason": reason}
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
-"""The packages that the server and models need, each imported in another process.
+"""Check the packages of server and models by importing them.
 
-A broken package may raise anything, hang, or end its process. All processes start together, and none gets more than the
-one time limit.
+A broken package may raise anything, hang, or end its process, so other processes import
+them. All start together, and share one time limit.
 """
 
 from __future__ import annotations
 
 import importlib.machinery
 import signal
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -29,7 +29,8 @@ CORE = (
     Requirement("prometheus_client", "/metrics", "prometheus-client"),
 )
 PILLOW = Requirement("PIL.Image", "pictures as input", "pillow", "python-pillow")
-# One process imports a group: the small pure-Python ones are together, for Android counts processes.
+# One process imports each group. Pure-Python packages share one, for Android counts
+# processes.
 GROUPS = (
     ("numpy",),
     tuple(p.module for p in CORE[1:]),
@@ -53,58 +54,63 @@ for name in sys.argv[1:]:
 
 
 class ImportResult(NamedTuple):
-    """The end of an import."""
+    """The outcome of an import.
 
-    installed: bool  # whether the package is there at all
-    fault: str = ""  # what went wrong, in words; empty if nothing did
+    Attributes:
+        installed: whether the package exists.
+        fault: the error; "" if there is none.
+        unknown: why the outcome is unknown, which is not the package's fault.
+    """
+
+    installed: bool
+    fault: str = ""
     version: str = ""
-    unknown: str = ""  # why nothing was found out about it, in words; that is no fault of the package
+    unknown: str = ""
 
 
 def check_packages(device: Device, limit: float = LIMIT_S) -> Iterator[Finding]:
-    """Import everything that there is, all at the same time."""
+    """Import all packages concurrently."""
     results = try_imports(device, GROUPS, limit)
-    states = [_core_state(device, package, results[package.module]) for package in CORE]
-    complete = ok(
-        "packages", f"all {len(CORE)} packages that the server needs are there"
-    )
-    yield from list(filter(None, states)) or [complete]
-    if not results[PILLOW.module].installed:
-        yield warning(
-            "pillow",
-            "Pillow is missing: models cannot take pictures",
-            _install(device, PILLOW),
-        )
-    else:
-        yield _state(
-            device, "pillow", "Pillow", PILLOW, results[PILLOW.module], "reads pictures"
-        )
+    faults = []
+    for package in CORE:
+        finding = _core_state(device, package, results[package.module])
+        if finding is not None:
+            faults.append(finding)
+    complete = f"all {len(CORE)} packages that the server needs are there"
+    yield from faults or [ok("packages", complete)]
+    yield _pillow(device, results[PILLOW.module])
+    yield from _runtimes(device, results)
+
+
+def _pillow(device: Device, result: ImportResult) -> Finding:
+    if not result.installed:
+        sentence = "Pillow is missing: models cannot take pictures"
+        return warning("pillow", sentence, _install(device, PILLOW))
+    return _state(device, "pillow", "Pillow", PILLOW, result, "reads pictures")
+
+
+def _runtimes(device: Device, results: Mapping[str, ImportResult]) -> Iterator[Finding]:
+    absent = []
     for package in FRAMEWORKS:
-        if results[package.module].installed:
-            yield _state(
-                device,
-                "runtimes",
-                _top(package),
-                package,
-                results[package.module],
-                f"runs {package.use}",
-            )
-    absent = [
-        _top(package) for package in FRAMEWORKS if not results[package.module].installed
-    ]
+        name, result = _top(package), results[package.module]
+        if result.installed:
+            use = f"runs {package.use}"
+            yield _state(device, "runtimes", name, package, result, use)
+        else:
+            absent.append(name)
     if len(absent) == len(FRAMEWORKS):
-        install = device.command(
-            "pkg install python-tflite-runtime", "pip install 'pocketserve[tflite]'"
-        )
         yield problem(
             "runtimes",
             "no runtime is installed: no model but TensorFlow.js ones can run",
-            install,
+            device.command(
+                "pkg install python-tflite-runtime", "pip install 'pocketserve[tflite]'"
+            ),
         )
     elif absent:
         yield ok(
             "runtimes",
-            f"not installed: {', '.join(absent)}; the list of models says where that matters",
+            f"not installed: {', '.join(absent)}; "
+            "the list of models says where that matters",
         )
 
 
@@ -135,24 +141,28 @@ def _state(
 def _fault(
     device: Device, subject: str, name: str, package: Requirement, result: ImportResult
 ) -> Finding | None:
-    """Return what is wrong with a package that is there; a slow device is no broken package."""
+    """Return the problem of an installed package, or None."""
     if result.unknown:
-        fix = f"python -c 'import {package.module}' (it may take its time), then pocketserve doctor again"
-        sentence = f"{_top(package)} is installed, but whether it works is not known: {result.unknown}"
-        return warning(subject, sentence, fix)
+        return warning(
+            subject,
+            f"{_top(package)} is installed, but whether it works is not known: "
+            f"{result.unknown}",
+            f"python -c 'import {package.module}' (it may take its time), "
+            "then pocketserve doctor again",
+        )
     if not result.fault:
         return None
     fix = f"pip install --force-reinstall {package.pip}"
-    if package.termux:  # there everything is upgraded, for parts must fit together
+    if package.termux:  # upgrade everything, because Termux's packages must match
         fix = device.command(f"pkg upgrade && pkg reinstall {package.termux}", fix)
     return problem(subject, f"{name} is installed but broken: {result.fault}", fix)
 
 
 def _install(device: Device, package: Requirement) -> str:
     fix = f"pip install {package.pip}"
-    return (
-        device.command(f"pkg install {package.termux}", fix) if package.termux else fix
-    )
+    if package.termux:
+        return device.command(f"pkg install {package.termux}", fix)
+    return fix
 
 
 def _top(package: Requirement) -> str:
@@ -162,18 +172,15 @@ def _top(package: Requirement) -> str:
 def try_imports(
     device: Device, groups: Iterable[Sequence[str]], limit: float = LIMIT_S
 ) -> dict[str, ImportResult]:
-    """Import modules within ``limit`` seconds, one process for each group; the modules of a group share its fate."""
-    groups = list(groups)
-    results = {
-        name: ImportResult(is_installed(device, name))
-        for group in groups
-        for name in group
-    }
-    present = [
-        names
-        for group in groups
-        if (names := [name for name in group if results[name].installed])
-    ]
+    """Import modules within ``limit`` seconds, each group in one process."""
+    results = {}
+    present = []
+    for group in groups:
+        for name in group:
+            results[name] = ImportResult(is_installed(device, name))
+        names = [name for name in group if results[name].installed]
+        if names:
+            present.append(names)
     with ThreadPoolExecutor(
         max(1, len(present)), thread_name_prefix="doctor-import"
     ) as pool:
@@ -183,38 +190,39 @@ def try_imports(
 
 
 def is_installed(device: Device, module: str) -> bool:
-    """Return whether a module's package can be found; nothing of it is run."""
+    """Return whether a module's package exists, without running it."""
+    package = module.partition(".")[0]
     try:
-        return (
-            importlib.machinery.PathFinder.find_spec(
-                module.partition(".")[0], list(device.python_path)
-            )
-            is not None
+        spec = importlib.machinery.PathFinder.find_spec(
+            package, list(device.python_path)
         )
+        return spec is not None
     except (ImportError, ValueError, OSError):
-        return True  # something is there, and it is broken
+        return True  # it exists, but is broken
 
 
 def _try_group(
     device: Device, group: Sequence[str], limit: float
 ) -> dict[str, ImportResult]:
     outcome, answers = device.run_reporting(["-c", _PROGRAM, *group], limit)
-    results = {answer.pop("name"): ImportResult(True, **answer) for answer in answers}
+    results = {}
+    for answer in answers:
+        name = answer.pop("name")
+        results[name] = ImportResult(True, **answer)
     end = _end_of(outcome, limit)
     for name in group:
         if name not in results:
             results[name] = end
             end = ImportResult(
                 True,
-                unknown="it was not tried, because one before it did not come to its end",
+                unknown="it was not tried, because one before it did not finish",
             )
     return results
 
 
 def _end_of(outcome: Outcome, limit: float) -> ImportResult:
-    if (
-        outcome.timed_out
-    ):  # no fault: a first import compiles the package, which takes a busy core minutes
+    # Not a fault: a first import compiles the package, which may take minutes.
+    if outcome.timed_out:
         return ImportResult(True, unknown=f"its import takes longer than {limit:g} s")
     if outcome.code is None:
         return ImportResult(True, unknown="no further process could be started")

@@ -1,4 +1,4 @@
-"""The server's ports: free, or who has them."""
+"""Check whether the server's ports are free."""
 
 from __future__ import annotations
 
@@ -19,44 +19,55 @@ LISTENING = "0A"
 
 
 def check_ports(device: Device, config: Config) -> Iterator[Finding]:
-    """Bind each for a moment, as the server would."""
-    own = {
-        port: run.pid for run in running_servers(config.state_dir) for port in run.ports
-    }
-    ports = {"http": config.http_port} | (
-        {"socket": config.socket_port} if config.socket else {}
-    )
+    """Bind each port for a moment, as the server would."""
+    own = _own_ports(config)
+    ports = {"http": config.http_port}
+    if config.socket:
+        ports["socket"] = config.socket_port
     for name, port in ports.items():
         if port in own:
-            yield ok(
-                "ports",
-                f"{name} port {port} is served by a running pocketserve (process {own[port]})",
+            sentence = (
+                f"{name} port {port} is served by a running pocketserve "
+                f"(process {own[port]})"
             )
-        elif (code := _bind_error(config.host, port)) is None:
+            yield ok("ports", sentence)
+            continue
+        code = _bind_error(config.host, port)
+        if code is None:
             yield ok("ports", f"{name} port {port} is free")
         else:
             yield _fault(device, config.host, name, port, code)
 
 
+def _own_ports(config: Config) -> dict[int, int]:
+    """Return the process ids of this user's servers by port."""
+    own = {}
+    for run in running_servers(config.state_dir):
+        own.update(dict.fromkeys(run.ports, run.pid))
+    return own
+
+
 def _fault(device: Device, host: str, name: str, port: int, code: int) -> Finding:
-    """Return what a bind error means."""
+    """Return the finding for a bind error."""
     other = f"pocketserve serve --{name}-port {port + 100 if port >= 1024 else 8571}"
     if code in (errno.EACCES, errno.EPERM):
         return problem("ports", f"{name} port {port} may not be used", other)
     if code != errno.EADDRINUSE:
         sentence = f"{host} cannot be listened on: {os.strerror(code)}"
         return problem("ports", sentence, "pocketserve serve --host 127.0.0.1")
-    holder = _holder(device, port)
-    by = f" by {holder[1]} (process {holder[0]})" if holder else " by another app"
-    return problem(
-        "ports",
-        f"{name} port {port} is taken{by}",
-        f"kill {holder[0]}, or {other}" if holder else other,
-    )
+    return _taken(f"{name} port {port} is taken by", _holder(device, port), other)
+
+
+def _taken(taken: str, holder: tuple[str, str] | None, other: str) -> Finding:
+    if holder is None:
+        return problem("ports", f"{taken} another app", other)
+    pid, program = holder
+    sentence = f"{taken} {program} (process {pid})"
+    return problem("ports", sentence, f"kill {pid}, or {other}")
 
 
 def _bind_error(host: str, port: int) -> int | None:
-    """Return the number of the error that a server would meet; None if it would not."""
+    """Return the error number of binding a port, or None."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         with socket.socket(family, socket.SOCK_STREAM) as listener:
@@ -70,11 +81,14 @@ def _bind_error(host: str, port: int) -> int | None:
 
 
 def _holder(device: Device, port: int) -> tuple[str, str] | None:
-    """Return process and name of what listens on a port, if it is of the same user and the system tells."""
-    sockets = {
-        name for name, number in listeners(device.read).items() if number == port
-    }
-    for folder in sorted((device.root / "proc").glob("[0-9]*/fd")) if sockets else ():
+    """Return the process that listens on a port, if visible."""
+    sockets = set()
+    for name, number in listeners(device.read).items():
+        if number == port:
+            sockets.add(name)
+    if not sockets:
+        return None
+    for folder in sorted((device.root / "proc").glob("[0-9]*/fd")):
         try:
             if any(os.readlink(entry) in sockets for entry in folder.iterdir()):
                 pid = folder.parent.name
@@ -85,13 +99,15 @@ def _holder(device: Device, port: int) -> tuple[str, str] | None:
 
 
 def listeners(read: Callable[[str], str]) -> dict[str, int]:
-    """Return the TCP ports that are listened on, by the socket's name in ``/proc/PID/fd``; ``read`` reads a file."""
-    rows = [
-        line.split()
-        for name in ("tcp", "tcp6")
-        for line in read(f"proc/net/{name}").splitlines()[1:]
-    ]
-    listening = [row for row in rows if len(row) > 9 and row[3] == LISTENING]
-    return {
-        f"socket:[{row[9]}]": int(row[1].rpartition(":")[2], 16) for row in listening
-    }
+    """Return the listening TCP ports by socket name.
+
+    Args:
+        read: reads a system file.
+    """
+    ports = {}
+    for name in ("tcp", "tcp6"):
+        for line in read(f"proc/net/{name}").splitlines()[1:]:
+            row = line.split()
+            if len(row) > 9 and row[3] == LISTENING:
+                ports[f"socket:[{row[9]}]"] = int(row[1].rpartition(":")[2], 16)
+    return ports

@@ -1,4 +1,4 @@
-"""The Python that runs, on which kind of system, and packages that an upgrade of it has left behind."""
+"""Check Python, its platform, and an older Python's packages."""
 
 from __future__ import annotations
 
@@ -18,13 +18,11 @@ FDROID = "take Termux from F-Droid or GitHub (see docs/termux.md)"
 def check_python(device: Device) -> Iterator[Finding]:
     """Check version, platform and word size."""
     version = ".".join(map(str, device.python))
-    kind = (
-        "Linux under proot"
-        if device.proot
-        else "Termux"
-        if device.termux
-        else "a desktop"
-    )
+    kind = "a desktop"
+    if device.proot:
+        kind = "Linux under proot"
+    elif device.termux:
+        kind = "Termux"
     if device.python < OLDEST:
         fix = device.command("pkg upgrade python", "install Python 3.11 or newer")
         yield problem(
@@ -42,21 +40,20 @@ def check_python(device: Device) -> Iterator[Finding]:
 
 
 def check_play_store(device: Device) -> Iterator[Finding]:
-    """Warn of Google Play's Termux, which lacks what the companion app needs."""
-    release, version = (
-        device.environ.get(name, "")
-        for name in ("TERMUX_APK_RELEASE", "TERMUX_VERSION")
-    )
+    """Warn about Google Play's Termux, which lacks features."""
+    release = device.environ.get("TERMUX_APK_RELEASE", "")
+    version = device.environ.get("TERMUX_VERSION", "")
     if release == "GOOGLE_PLAY_STORE" or "googleplay" in version:
         yield warning(
             "termux",
-            "this is Google Play's Termux: apps cannot start servers in it, nor reach them",
+            "this is Google Play's Termux: apps cannot start servers in it, "
+            "nor reach them",
             FDROID,
         )
 
 
 def check_upgrade(device: Device) -> Iterator[Finding]:
-    """Look for packages that stayed in the folder of an older Python: pip has a folder per version."""
+    """Find packages that only an older Python has."""
     packages = {
         "pocketserve",
         *(package.module for package in CORE if not package.termux),
@@ -70,14 +67,18 @@ def check_upgrade(device: Device) -> Iterator[Finding]:
                 "sh install-termux.sh", "pip install 'pocketserve[tflite,image]'"
             )
             version = folder.parent.name.removeprefix("python")
-            sentence = f"{', '.join(left)} stayed behind with Python {version} when Python was upgraded"
+            sentence = (
+                f"{', '.join(left)} stayed behind with Python {version} "
+                "when Python was upgraded"
+            )
             yield problem("upgrade", sentence, fix)
 
 
 def _distributions(folder: Path) -> set[str]:
     """Return the names of installed packages, as folders spell them."""
-    matches = (
-        re.match(r"([A-Za-z0-9_.]+?)-[^-]*\.dist-info$", path.name)
-        for path in folder.glob("*.dist-info")
-    )
-    return {match[1].lower() for match in matches if match}
+    names = set()
+    for path in folder.glob("*.dist-info"):
+        match = re.match(r"([A-Za-z0-9_.]+?)-[^-]*\.dist-info$", path.name)
+        if match is not None:
+            names.add(match[1].lower())
+    return names

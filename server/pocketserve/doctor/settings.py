@@ -1,4 +1,4 @@
-"""The settings of a server here, as far as they can be read."""
+"""Read the settings of a server on this device."""
 
 from __future__ import annotations
 
@@ -19,26 +19,27 @@ SUBJECT = "settings"
 
 
 class Settings(NamedTuple):
-    """The settings of a server here, or why there are none."""
+    """The settings of a server, or the reasons why they are missing.
+
+    Attributes:
+        url: the expected address of a server; None means the environment's.
+    """
 
     config: Config | None
     findings: tuple[Finding, ...]
-    url: str | None = (
-        None  # where the caller expects a server; None leaves it to the environment
-    )
+    url: str | None = None
 
 
 def read_settings(
     device: Device, models_dir: str | None = None, url: str | None = None
 ) -> Settings:
-    """Return the settings that ``pocketserve serve`` would use; the defaults in place of wrong ones."""
+    """Return the settings that ``pocketserve serve`` would use."""
     try:
         return Settings(*_read(device, models_dir), url)
-    except Exception as error:  # the one library it needs was wiped by an upgrade of Python, or is broken
+    except Exception as error:  # platformdirs is missing or broken
         fix = "pip install --force-reinstall platformdirs"
-        return Settings(
-            None, (problem(SUBJECT, f"the settings cannot be read: {error}", fix),), url
-        )
+        finding = problem(SUBJECT, f"the settings cannot be read: {error}", fix)
+        return Settings(None, (finding,), url)
 
 
 def _read(device: Device, models_dir: str | None) -> tuple[Config, tuple[Finding, ...]]:
@@ -47,38 +48,44 @@ def _read(device: Device, models_dir: str | None) -> tuple[Config, tuple[Finding
     unknown = _unknown(device)
     try:
         config = load_config({"models_dir": models_dir}, device.environ)
-        if models_dir is None and (folder := _served_folder(config)):
+        folder = _served_folder(config) if models_dir is None else ""
+        if folder:
             config = dataclasses.replace(config, models_dir=Path(folder))
         return config, (_state(config.state_dir), *unknown)
     except ConfigError as error:
         text = str(error)
         name = text.split(maxsplit=1)[0]
-        variable = (
-            name if name.startswith("POCKETSERVE_") else f"POCKETSERVE_{name.upper()}"
-        )
-        wrong = problem(SUBJECT, f"a setting is wrong: {text}", f"unset {variable}")
+        if not name.startswith("POCKETSERVE_"):
+            name = f"POCKETSERVE_{name.upper()}"
+        wrong = problem(SUBJECT, f"a setting is wrong: {text}", f"unset {name}")
         return load_config({"models_dir": models_dir}, {}), (wrong, *unknown)
 
 
 def _served_folder(config: Config) -> str:
-    """Return the folder that a running server serves, the one at these ports first; empty where none runs."""
-    folders = {
-        config.http_port in run.ports: run.models_dir
-        for run in running_servers(config.state_dir)
-    }
-    return folders.get(True) or folders.get(False) or ""
+    """Return the folder of a running server, or ""."""
+    at_port = elsewhere = ""
+    for run in running_servers(config.state_dir):
+        if config.http_port in run.ports:
+            at_port = run.models_dir
+        else:
+            elsewhere = run.models_dir
+    return at_port or elsewhere
 
 
 def _state(folder: Path) -> Finding:
-    """Return whether the state folder can be made and written; the server does without it, and forgets."""
-    existing = next(
-        path
-        for path in (folder.absolute(), *folder.absolute().parents)
-        if os.path.exists(path)
-    )
+    """Check that the state folder can be created and written.
+
+    Without it the server runs, but stores nothing.
+    """
+    existing = folder.absolute()
+    while not os.path.exists(existing):
+        existing = existing.parent
     if existing.is_dir() and os.access(existing, os.W_OK | os.X_OK):
         return ok(SUBJECT, f"state is kept in {folder}")
-    sentence = f"the state folder {folder} cannot be written: trials of model files and ends are not remembered"
+    sentence = (
+        f"the state folder {folder} cannot be written: trials of model files and ends "
+        "are not remembered"
+    )
     return warning(
         SUBJECT,
         sentence,
@@ -90,9 +97,9 @@ def _unknown(device: Device) -> Iterator[Finding]:
     from pocketserve.config import unknown_variables
 
     for name, similar in unknown_variables(device.environ).items():
-        fix = f"unset {name}" + (
-            f"; perhaps {' or '.join(similar)} is meant" if similar else ""
-        )
+        fix = f"unset {name}"
+        if similar:
+            fix += f"; perhaps {' or '.join(similar)} is meant"
         yield warning(
             SUBJECT, f"the variable {name} is no setting and changes nothing", fix
         )

@@ -1,4 +1,4 @@
-"""The token file: there, whole, and readable by its owner only."""
+"""Check that the token file is valid and private."""
 
 from __future__ import annotations
 
@@ -15,18 +15,21 @@ if TYPE_CHECKING:
     from pocketserve.config import Config
 
 SUBJECT = "token"
-# All apps with the storage permission can read these folders, whatever a file's mode says.
+# All apps with the storage permission can read these folders, whatever the file's mode.
 SHARED_STORAGE = ("storage", "sdcard", "mnt/sdcard", "data/media")
 
 
 def check_token(device: Device, config: Config) -> Iterator[Finding]:
-    """Look at the file as the server would."""
+    """Check the file as the server does."""
     if not config.auth:
         return
     path = config.token_file
     try:
         if is_shared(device, path):
-            sentence = f"the token file {path} lies in shared storage, where other apps can read it"
+            sentence = (
+                f"the token file {path} lies in shared storage, where other apps can "
+                "read it"
+            )
             yield problem(
                 SUBJECT,
                 sentence,
@@ -40,12 +43,10 @@ def check_token(device: Device, config: Config) -> Iterator[Finding]:
 
 
 def is_shared(device: Device, path: Path) -> bool:
-    """Return whether a path lies in Android's shared storage."""
+    """Return whether a path is in Android's shared storage."""
     resolved = path.resolve()
-    return any(
-        resolved.is_relative_to((device.root / folder).resolve())
-        for folder in SHARED_STORAGE
-    )
+    folders = [(device.root / folder).resolve() for folder in SHARED_STORAGE]
+    return any(resolved.is_relative_to(folder) for folder in folders)
 
 
 def _fault(path: Path, text: str) -> Finding:
@@ -63,9 +64,7 @@ def _fault(path: Path, text: str) -> Finding:
         return problem(
             SUBJECT, f"the token file {path} is not a file", f"mv {path} {path}.old"
         )
-    fix = (
-        f"chmod 600 {path}"
-        if mode & 0o077 or not mode & 0o400
-        else f"rm {path} && pocketserve token"
-    )
+    fix = f"rm {path} && pocketserve token"
+    if mode & 0o077 or not mode & 0o400:
+        fix = f"chmod 600 {path}"
     return problem(SUBJECT, text.partition(";")[0], fix)
