@@ -1,7 +1,7 @@
 """Picture models of Hugging Face and timm: the same answers as their own processors and pipelines.
 
 Each model is tiny and random, made by its library and exported to ONNX. The processors resize with Pillow
-(``backend="pil"``), as the server does.
+(``backend="pil"``), as the server does. BiT is left out: PyTorch's exports of it answer otherwise than the model.
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ class Transformers:
         mask: whether it has the input ``pixel_mask``.
         fixed: whether its sizes are fixed in the export.
         dynamo: whether it needs the newer exporter.
+        head: the end of the model's class, if it isn't the usual one of the task.
     """
 
     config: str
@@ -76,6 +77,7 @@ class Transformers:
     mask: bool = False
     fixed: bool = False
     dynamo: bool = False
+    head: str = ""
 
 
 ROWS: dict[str, tuple[Family, Transformers]] = {}
@@ -249,6 +251,16 @@ _classifier(
     fixed=True,
 )
 
+_row(
+    "DistilledDeiT",
+    CLASSIFICATION,
+    Transformers(
+        *("DeiT", TINY_VIT, "DeiT"),
+        {"size": {"height": 40, "width": 40}, "crop_size": {"height": 32, "width": 32}},
+        head="ForImageClassificationWithTeacher",
+    ),
+)
+
 _DETR = {
     **{"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "num_queries": 6},
     **{
@@ -264,6 +276,13 @@ _BACKBONE = {
     "layer_type": "basic",
     "out_features": ["stage4"],
 }
+_LEVELS = {**_BACKBONE, "out_features": ["stage2", "stage3", "stage4"]}
+_DEFORMABLE = {
+    "decoder_layers": 2,
+    "num_feature_levels": 3,
+    "disable_custom_kernels": True,
+}
+_RT_PICTURE = {"size": {"height": 64, "width": 64}}
 _DETECTOR_SIZE = {"size": {"shortest_edge": 64, "longest_edge": 120}}
 
 
@@ -295,6 +314,14 @@ _detector(
     mask=True,
 )
 _detector(
+    *("DeformableDetr", {**_DETR, "backbone_config": _LEVELS, **_DEFORMABLE}),
+    *("DeformableDetr", _RT_PICTURE),
+    side=64,
+    mask=True,
+    fixed=True,
+    dynamo=True,
+)
+_detector(
     *("Yolos", {**TINY_VIT, "image_size": [64, 64], "num_detection_tokens": 6}),
     *("Yolos", {"size": {"shortest_edge": 64, "longest_edge": 128}}),
 )
@@ -323,7 +350,6 @@ _RT_BACKBONE = {
     **{"hidden_sizes": [10, 20, 30, 40], "depths": [1, 1, 2, 1], "embedding_size": 10},
     **{"out_features": ["stage2", "stage3", "stage4"]},
 }
-_RT_PICTURE = {"size": {"height": 64, "width": 64}}
 _detector(
     "RTDetr",
     {**_RT, "backbone_config": _RT_BACKBONE},
@@ -519,7 +545,8 @@ def build(spec: Transformers, task: str) -> tuple[Any, Any]:
         id2label=names,
         label2id={name: number for number, name in names.items()},
     )
-    model = getattr(transformers, f"{spec.config}{heads[task]}")(config)
+    head = spec.head or heads[task]
+    model = getattr(transformers, f"{spec.config}{head}")(config)
     processor = getattr(transformers, f"{spec.processor}ImageProcessorPil")(
         **spec.processing
     )
@@ -541,7 +568,8 @@ def write_model(
     dynamic: dict[str, dict[int, str]] = {} if spec.fixed else {"pixel_values": free}
     if spec.mask:
         inputs["pixel_mask"] = torch.ones(1, spec.side, spec.side, dtype=torch.int64)
-        dynamic["pixel_mask"] = {0: "batch_size", 1: "height", 2: "width"}
+        if not spec.fixed:
+            dynamic["pixel_mask"] = {0: "batch_size", 1: "height", 2: "width"}
     export_to_onnx(
         model, folder / "model.onnx", inputs, outputs, dynamic, dynamo=spec.dynamo
     )

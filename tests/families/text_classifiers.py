@@ -177,6 +177,13 @@ MODELS: dict[str, TextModel] = {
     ),
     "RoFormer": TextModel("RoFormer", "Bert", "wordpiece", {**TINY, **THREE}),
     "ERNIE": TextModel("Ernie", "Bert", "wordpiece", {**TINY, **THREE}),
+    "ModernBERT": TextModel(
+        "ModernBert",
+        "Bert",
+        "wordpiece",
+        {**TINY, **THREE, "local_attention": 8, "cls_token_id": 2, "sep_token_id": 3},
+        types=False,
+    ),
     "MEGATRON-BERT": TextModel("MegatronBert", "Bert", "wordpiece", {**TINY, **THREE}),
 }
 
