@@ -65,6 +65,14 @@ MODELS: dict[str, TextModel] = {
     "RoBERTa": TextModel(
         "Roberta", "Roberta", "bpe", {**BEHIND_PADDING, **THREE}, types=False
     ),
+    "RoBERTa, space in front": TextModel(
+        "Roberta",
+        "Roberta",
+        "bpe",
+        {**BEHIND_PADDING, **THREE},
+        types=False,
+        edits={"add_prefix_space": True},
+    ),
     "XLM-RoBERTa": TextModel(
         "XLMRoberta", "XLMRoberta", "unigram", {**BEHIND_PADDING, **THREE}, types=False
     ),

@@ -75,6 +75,7 @@ class TextModel:
         tokenizing: arguments of the tokenizer.
         length: tokens at most.
         fixed: whether the export takes exactly that many tokens, as the library can't export it otherwise.
+        edits: keys that are changed in ``tokenizer_config.json`` afterwards, so that ``tokenizer.json`` differs.
     """
 
     config: str
@@ -86,6 +87,7 @@ class TextModel:
     tokenizing: Mapping[str, Any] = field(default_factory=dict)
     length: int = LENGTH
     fixed: bool = False
+    edits: Mapping[str, Any] = field(default_factory=dict)
 
 
 def import_torchvision() -> None:
@@ -232,6 +234,9 @@ def write_classifier(spec: TextModel, folder: Path, **more: Any) -> Any:
     spread(model)
     folder.mkdir(parents=True)
     tokenizer.save_pretrained(folder)
+    settings = folder / "tokenizer_config.json"
+    content = json.loads(settings.read_text(encoding="utf-8"))
+    settings.write_text(json.dumps({**content, **spec.edits}), encoding="utf-8")
     model.config.architectures = [type(model).__name__]
     model.config.save_pretrained(folder)
     texts = (TEXTS[0], PAIRS[0][1]) if spec.pairs else (TEXTS[0],)

@@ -118,6 +118,21 @@ def modules(*kinds: str) -> str:
     return json.dumps(listed)
 
 
+BYTE_LEVEL = {
+    **{"version": "1.0", "truncation": None, "padding": None, "added_tokens": []},
+    **{"normalizer": None, "post_processor": None, "decoder": None},
+    "pre_tokenizer": {
+        **{"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True},
+        "use_regex": True,
+    },
+    "model": {
+        **{"type": "BPE", "dropout": None, "unk_token": None, "fuse_unk": False},
+        **{"continuing_subword_prefix": None, "end_of_word_suffix": None},
+        "byte_fallback": False,
+        "vocab": {"g": 0, "o": 1, "d": 2, "\u0120": 3},
+        "merges": [],
+    },
+}
 TOKENS: Mapping[str, tuple[int, ...]] = {"last_hidden_state": (1, -1, 2)}
 POOLED = {
     "vocab.txt": VOCAB,
@@ -208,6 +223,14 @@ PROBES: dict[tuple[str, str], Probe] = {
     ),
     ("tokenizer_config.json", "add_eos_token"): Probe(
         {"add_eos_token": True, "eos_token": "the"}
+    ),
+    ("tokenizer_config.json", "add_prefix_space"): Probe(
+        {"add_prefix_space": True},
+        b"good",
+        files={
+            "tokenizer.json": BYTE_LEVEL,
+            "tokenizer_config.json": {"tokenizer_class": "RobertaTokenizer"},
+        },
     ),
     ("tokenizer_config.json", "bos_token"): Probe(
         {"bos_token": "a"},
@@ -518,7 +541,7 @@ def test_an_applied_key_changes_input_or_answer(
     if (name, row.path) not in PROBES:
         pytest.fail(f"no probe for {row.path} of {name}")
     probe = PROBES[name, row.path]
-    if row.path == "pre_tokenizer":
+    if row.path in ("pre_tokenizer", "add_prefix_space"):
         pytest.importorskip("tokenizers")
     before = result_of(tmp_path / "before", probe, base_files(probe))
     after = result_of(tmp_path / "after", probe, changed_files(probe, name))

@@ -7,6 +7,7 @@ from pocketserve.tasks.foreign.keys import Effect, ForeignFile, Key
 _FAST = "huggingface/transformers, tokenization_utils_tokenizers.py"
 _BASE = "huggingface/transformers, tokenization_utils_base.py"
 _BERT = "huggingface/transformers, tokenization_bert.py"
+_ROBERTA = "huggingface/transformers, tokenization_roberta.py"
 _LIBRARY = "huggingface/tokenizers, tokenizer/serialization.rs"
 _ADDED = "huggingface/tokenizers, tokenizer/added_vocabulary.rs"
 _TEXT_TASKS = ("text-classification", "text-embedding", "question-answering")
@@ -72,7 +73,7 @@ CONFIG = ForeignFile(
             Key(f"{role}_token", Effect.HARMLESS, _BASE)
             for role in ("unk", "sep", "cls", "mask")
         ),
-        Key("add_prefix_space", Effect.HARMLESS, "tokenizer.json has its effect"),
+        Key("add_prefix_space", Effect.APPLIED, _ROBERTA),
         Key("split_special_tokens", Effect.UNSUPPORTED, _BASE, tasks=_TEXT_TASKS),
         Key("clean_up_tokenization_spaces", Effect.HARMLESS, "of decoding alone"),
         Key(

@@ -303,7 +303,8 @@ def _of_tokenizer_json(facts: ModelFacts, options: TextOptions) -> Tokenizer:
             "on Termux pkg install rust first"
         ) from None
     try:
-        library = Library.from_str(content.decode("utf-8"))
+        document = _with_prefix_space(content.decode("utf-8"), settings)
+        library = Library.from_str(document)
         for part in (library.normalizer, library.pre_tokenizer):
             for pattern in patterns_in(
                 None if part is None else json.loads(part.__getstate__())
@@ -318,6 +319,22 @@ def _of_tokenizer_json(facts: ModelFacts, options: TextOptions) -> Tokenizer:
         ) from None
     facts.weights["tokenizer"] = _LIBRARY_SHARE * len(content)
     return tokenizer
+
+
+def _with_prefix_space(text: str, settings: TokenizerSettings) -> str:
+    """Return a ``tokenizer.json`` whose byte-level splitting follows ``add_prefix_space`` of the settings.
+
+    Source: huggingface/transformers, tokenization_roberta.py and tokenization_gpt2.py, which build it anew.
+    """
+    if settings.prefix_space is None or not settings.sets_prefix_space:
+        return text
+    document = json.loads(text)
+    split = document.get("pre_tokenizer")
+    parts = [split, *(split.get("pretokenizers") or ())] if split else []
+    for part in parts:
+        if part.get("type") == "ByteLevel":
+            part["add_prefix_space"] = settings.prefix_space
+    return json.dumps(document)
 
 
 def _bert_pipeline(content: bytes, settings: TokenizerSettings) -> WordPiece | str:

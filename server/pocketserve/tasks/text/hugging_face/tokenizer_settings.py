@@ -23,6 +23,9 @@ _GENERIC_CLASSES = (
 _SETS_BOS = ("Llama", "CodeLlama", "Gemma")
 """Classes that rebuild the post-processor by ``add_bos_token`` and ``add_eos_token``, also where these are false."""
 
+_SETS_PREFIX_SPACE = ("Roberta", "GPT2", "Bart", "Longformer", "LED", "Deberta")
+"""Classes that split bytes by ``add_prefix_space``; DeBERTa V2 splits no bytes."""
+
 Number = Callable[[str], int | None]
 
 
@@ -33,6 +36,7 @@ class TokenizerSettings(NamedTuple):
         of_bert_class: whether ``lower_case``, ``strip_accents`` and ``cjk`` override ``tokenizer.json``.
         names: special tokens by role, such as ``pad``.
         max_length: ``model_max_length``.
+        prefix_space: ``add_prefix_space``.
     """
 
     tokenizer_class: str = ""
@@ -47,6 +51,12 @@ class TokenizerSettings(NamedTuple):
     padding_side: str = ""
     truncation_side: str = ""
     max_length: int | None = None
+    prefix_space: bool | None = None
+
+    @property
+    def sets_prefix_space(self) -> bool:
+        """Return whether the class splits texts by ``prefix_space``, whatever ``tokenizer.json`` says."""
+        return self.tokenizer_class.startswith(_SETS_PREFIX_SPACE)
 
     @property
     def of_bert_class(self) -> bool:
@@ -133,6 +143,7 @@ def tokenizer_settings(facts: ModelFacts) -> TokenizerSettings:
         _side(config.get("padding_side")),
         _side(config.get("truncation_side")),
         length if type(length) is int else None,
+        _flag(config.get("add_prefix_space")),
     )
 
 
