@@ -441,3 +441,55 @@ def test_one_score_and_one_label_are_no_classifier(tmp_path: Path) -> None:
         select_task(facts(tmp_path, {"s": (1, 1)}, files={"labels.txt": "cat\n"})).name
         == "tensors"
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("labels.txt", "[2] blue\n[0] red\n[1] green\n"),
+        ("labels.txt", "(2) blue\n(0) red\n(1) green\n"),
+        ("labels.txt", "2.blue\n0.red\n1.green\n"),
+        ("labels.txt", "2;blue\n0;red\n1;green\n"),
+        ("labels.txt", "{2: 'blue', 0: 'red', 1: 'green'}"),
+        ("labels.txt", "['red', 'green', 'blue']\n"),
+        ("labels.txt", '["red", "green", "blue"]'),
+        ("labels.txt", '{"2": "blue", "0": "red", "1": "green"}\n'),
+        ("labels.txt", '"red"\n"green"\n"blue"\n'),
+        ("labels.txt", "'red',\n'green',\n'blue'\n"),
+        ("labels.txt", "red,\ngreen,\nblue,\n"),
+        ("labels.txt", "- red\n- green\n- blue\n"),
+        ("labels.txt", "names:\n  2: blue\n  0: red\n  1: green\n"),
+        ("labels.json", '[[2, "blue"], [0, "red"], [1, "green"]]'),
+        ("labels.json", '{"2": {"name": "blue"}, "0": {"name": "red"}, "1": "green"}'),
+        (
+            "labels.json",
+            '{"categories": [{"id": 1, "name": "green"}, {"id": 2, "name": "blue"}, '
+            '{"id": 0, "name": "red"}]}',
+        ),
+        ("labels.csv", "id;name\n2;blue\n0;red\n1;green\n"),
+        ("labels.csv", "id\tname\n2\tblue\n0\tred\n1\tgreen\n"),
+    ],
+)
+def test_forms_of_other_tools(name: str, content: str) -> None:
+    assert parse_labels(name, content.encode()).names == ["red", "green", "blue"]
+
+
+@pytest.mark.parametrize(
+    ("content", "names"),
+    [
+        ("# classes\nred\ngreen\nblue\n", ["red", "green", "blue"]),
+        ("red, green, blue\n", ["red", "green", "blue"]),
+        ("#\n$\n%\n", ["#", "$", "%"]),
+    ],
+)
+def test_names_that_fit_the_number_of_classes(content: str, names: list[str]) -> None:
+    parsed = parse_labels("labels.txt", content.encode()).names
+
+    assert fit_to_classes(parsed, 3) == names
+
+
+@pytest.mark.parametrize(
+    "content", ["[red\ngreen]\n", "{red}\n", "- red\ngreen\n", '"a" or "b"\nc\n']
+)
+def test_marks_that_not_all_names_have_stay(content: str) -> None:
+    assert parse_labels("labels.txt", content.encode()).names == content.splitlines()

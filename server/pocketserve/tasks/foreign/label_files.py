@@ -5,6 +5,7 @@ Where a file states the index of each class, the index decides the order. Otherw
 
 from __future__ import annotations
 
+import ast
 import codecs
 import csv
 import json
@@ -40,11 +41,15 @@ _BYTE_ORDER_MARKS = (
 )
 """The mark of UTF-32 comes before that of UTF-16, which it starts with."""
 
+MAX_LITERAL: Final = 1 << 18
+"""Characters of a text in Python's notation; reading one takes a hundred times its size."""
+
 MAX_NUMBERED_LINE = 1000  # characters of a line that may state an index
 _INDEX = r"\d{1,7}"
 _INDEX_FIRST = re.compile(
-    rf"({_INDEX})(?:\s*[:,;=]\s*|(\s+[-–—]\s+)|[.)]\s+|\s+)(\S.*)"
+    rf"[\[(]?({_INDEX})(?:\s*[:,;=]\s*|(\s+[-–—]\s+)|[])]\s*|\.\s+|\.(?=\D)|\s+)(\S.*)"
 )
+_QUOTED = re.compile(r"""(["'])(.*)\1,?""")
 _RANGE = re.compile(rf"({_INDEX})\s+(?:[-–—]|to)\s+({_INDEX})\b")
 _INDEX_LAST = re.compile(rf"{_INDEX}$")
 _SEPARATORS = " \t:,;="
@@ -64,7 +69,10 @@ _NAME_HEADERS = (
 )
 """Column names of CSV files as :func:`_plain_header` returns them."""
 
-_JSON_LISTS = ("labels", "classes", "class_names", "names", "id2label", "label2id")
+_JSON_LISTS = (
+    *("labels", "classes", "class_names", "names", "categories"),
+    *("id2label", "label2id"),
+)
 _JSON_NAMES = ("display_name", "name", "label", "class_name")
 _JSON_NUMBERS = ("id", "index", "class_id", "class_index")
 
@@ -100,7 +108,7 @@ def parse_labels(file_name: str, content: bytes) -> LabelFile:
     elif ending == "csv":
         names = _of_csv(text)
     else:
-        names = _of_lines(text.splitlines())
+        names = _of_text(text)
     return LabelFile(names, note)
 
 
@@ -156,6 +164,53 @@ class _NumberedLine(NamedTuple):
     number: int
     name: str
     may_skip: bool
+
+
+def _of_text(text: str) -> list[str]:
+    """Return names of a text file, which may hold a list or a map of JSON or Python as well."""
+    stripped = text.strip()
+    if stripped[:1] + stripped[-1:] in ("[]", "{}"):
+        try:
+            names = _of_value(_literal(stripped))
+        except DamagedFileError:
+            names = []
+        if names:
+            return names
+    return _of_lines(_without_marks(text.splitlines()))
+
+
+def _literal(text: str) -> Any:
+    """Parse JSON, or else Python's notation; return None for anything else."""
+    if text.count(",") > 2 * MAX_LABELS:
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        pass
+    if len(text) > MAX_LITERAL:
+        return None
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return None
+
+
+def _without_marks(lines: Sequence[str]) -> Sequence[str]:
+    """Return lines without the quotes, commas or dashes that all of them have, and without YAML's ``names:``."""
+    filled = [line.strip() for line in lines if line.strip()]
+    if len(filled) > 1 and filled[0] in ("names:", "labels:", "classes:"):
+        filled = filled[1:]
+        lines = filled
+    if len(filled) < 2:
+        return lines
+    if all(line.startswith("- ") for line in filled):
+        return [line[2:].strip() for line in filled]
+    quoted = [_QUOTED.fullmatch(line) for line in filled]
+    if all(quoted):
+        return [match[2] for match in quoted if match is not None]
+    if all(line.endswith(",") for line in filled[:-1]):
+        return [line.removesuffix(",").strip() for line in filled]
+    return lines
 
 
 def _of_lines(lines: Sequence[str]) -> list[str]:
@@ -240,11 +295,8 @@ def by_index(numbered: Mapping[int, str]) -> list[str]:
 def _of_csv(text: str) -> list[str]:
     """Return names of a CSV file, with or without a line of column names."""
     try:
-        rows = [
-            row
-            for row in csv.reader(text.splitlines())
-            if any(cell.strip() for cell in row)
-        ]
+        reader = csv.reader(text.splitlines(), delimiter=_delimiter(text))
+        rows = [row for row in reader if any(cell.strip() for cell in row)]
     except csv.Error as error:
         raise DamagedFileError(f"is not valid CSV: {error}") from None
     if not rows:
@@ -269,6 +321,15 @@ def _of_csv(text: str) -> list[str]:
             return names
         numbered[int(number)] = name
     return by_index(numbered)
+
+
+def _delimiter(text: str) -> str:
+    """Return what separates the cells: spreadsheets of some languages write semicolons."""
+    first = text.lstrip().partition("\n")[0]
+    for delimiter in (",", ";", "\t"):
+        if delimiter in first:
+            return delimiter
+    return ","
 
 
 def _plain_header(cell: str) -> str:
@@ -304,6 +365,11 @@ def _of_json(text: str) -> list[str]:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise DamagedFileError(f"is not valid JSON: {str(error)[:200]}") from None
+    return _of_value(content)
+
+
+def _of_value(content: Any) -> list[str]:
+    """Return names of a list or a map."""
     if isinstance(content, dict):
         for key in _JSON_LISTS:
             if isinstance(content.get(key), list | dict):
@@ -321,6 +387,8 @@ def _of_json_list(items: Sequence[Any]) -> list[str] | None:
     """Return names of a list of texts, or of objects with a name and perhaps an index."""
     if all(isinstance(item, str) for item in items):
         return list(items)
+    if all(_is_pair(item) for item in items):
+        return _of_json_map({str(number): name for number, name in items})
     if not all(isinstance(item, dict) for item in items):
         return None
     numbered: dict[int, str] = {}
@@ -331,6 +399,16 @@ def _of_json_list(items: Sequence[Any]) -> list[str] | None:
         index = _first_value(item, _JSON_NUMBERS, int)
         numbered[position if index is None else index] = name
     return by_index(numbered) if len(numbered) == len(items) else None
+
+
+def _is_pair(item: object) -> bool:
+    """Return whether an item of a list is an index and a name."""
+    return (
+        isinstance(item, list | tuple)
+        and len(item) == 2
+        and type(item[0]) is int
+        and isinstance(item[1], str)
+    )
 
 
 def _first_value(item: Mapping[str, Any], keys: Sequence[str], kind: type) -> Any:
@@ -346,6 +424,9 @@ def _of_json_map(content: Any) -> list[str] | None:
         return None
     numbered: dict[int, str] = {}
     for key, value in content.items():
+        key = str(key)  # Python's notation may have numbers as keys
+        if isinstance(value, dict):
+            value = _first_value(value, _JSON_NAMES, str)
         if isinstance(value, list) and value and isinstance(value[-1], str):
             value = value[-1]  # Keras writes [WordNet number, name]
         if re.fullmatch(r"\d{1,7}", key) and isinstance(value, str):
@@ -395,10 +476,13 @@ def fit_to_classes(names: Sequence[str], classes: int) -> Sequence[str]:
     while trimmed and not trimmed[-1].strip():
         trimmed.pop()
     filled = [name for name in trimmed if name.strip()]
+    if len(filled) == 1:
+        filled = [name.strip() for name in filled[0].split(",")]
     for candidate in (
         trimmed,
         trimmed[1:] if trimmed and not trimmed[0].strip() else [],
         filled,
+        [name for name in filled if not name.lstrip().startswith("#")],
     ):
         if len(candidate) == count:
             return candidate
