@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import pytest
 
 from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.selection import select_task
@@ -47,3 +51,58 @@ def bert_inputs(length: int = -1, kind: str = "INT32") -> list[TensorSpec]:
         TensorSpec(name, kind, (1, length))
         for name in ("input_ids", "attention_mask", "token_type_ids")
     ]
+
+
+RERANKER_WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "good", "bad")
+
+
+def write_reranker(folder: Path, classes: int = 1) -> None:
+    """Write a classifier whose logits are the number of tokens of the second text, less 2, for each class."""
+    onnx = pytest.importorskip("onnx")
+    helper, numpy_helper = onnx.helper, onnx.numpy_helper
+    folder.mkdir(parents=True)
+    (folder / "vocab.txt").write_text("\n".join(RERANKER_WORDS) + "\n")
+    labels = {str(number): f"LABEL_{number}" for number in range(classes)}
+    config = {
+        "architectures": ["BertForSequenceClassification"],
+        "model_type": "bert",
+        "id2label": labels,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "model.toml").write_text('task = "text-classification"\n')
+    names = ("input_ids", "attention_mask", "token_type_ids")
+    integer, real = onnx.TensorProto.INT64, onnx.TensorProto.FLOAT
+    inputs = [
+        helper.make_tensor_value_info(name, integer, ["b", "s"]) for name in names
+    ]
+    outputs = [helper.make_tensor_value_info("logits", real, ["b", classes])]
+    signs = np.array(
+        [[1.0] if classes == 1 else [0.0, *range(1, classes)]], np.float32
+    ).reshape(1, classes)
+    constants = {
+        "two": np.float32(2),
+        "axis": np.array([1]),
+        "signs": signs,
+        "zero": np.float32(0),
+    }
+    nodes = [
+        helper.make_node("Cast", ["token_type_ids"], ["types"], to=real),
+        helper.make_node("Cast", ["input_ids"], ["ids"], to=real),
+        helper.make_node("Cast", ["attention_mask"], ["mask"], to=real),
+        helper.make_node("Add", ["ids", "mask"], ["used"]),
+        helper.make_node("Mul", ["used", "zero"], ["nothing"]),
+        helper.make_node("Add", ["types", "nothing"], ["seconds"]),
+        helper.make_node("ReduceSum", ["seconds", "axis"], ["count"], keepdims=1),
+        helper.make_node("Sub", ["count", "two"], ["logit"]),
+        helper.make_node("Mul", ["logit", "signs"], ["logits"]),
+    ]
+    initializers = [
+        numpy_helper.from_array(np.asarray(value), name)
+        for name, value in constants.items()
+    ]
+    graph = helper.make_graph(nodes, "reranker", inputs, outputs, initializers)
+    opset = helper.make_opsetid("", 17)
+    onnx.save(
+        helper.make_model(graph, opset_imports=[opset], ir_version=8),
+        str(folder / "model.onnx"),
+    )

@@ -14,6 +14,7 @@ from conftest import MODELS, Server, start_server
 from firefox import Firefox
 from places import ROOT, copy_folder
 from sounds import tone, wav
+from text_models import write_reranker
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Playwright
@@ -71,6 +72,7 @@ def page_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     (models / "plain" / "plain.tflite").write_bytes(
         (MODELS / "petals" / "petals.tflite").read_bytes()
     )
+    write_reranker(models / "reranker")
     running = start_server(tmp_path_factory.mktemp("page-server"), models)
     yield running
     assert running.stop() == 0

@@ -181,6 +181,25 @@ def test_question(visited: Visit) -> None:
     assert visited.page.inner_text("mark") == "oslo"
 
 
+def test_two_texts(visited: Visit) -> None:
+    """The score is of the second text: a sigmoid of its tokens less 2, of which one is the end."""
+    visited.open_model("reranker", "pair")
+    visited.page.fill("[name=text]", "good")
+    visited.page.fill("[name=textPair]", "good bad good")
+    visited.page.click("form .primary")
+    assert "88" in visited.best("LABEL_0")
+
+
+def test_a_query_and_texts(visited: Visit) -> None:
+    visited.open_model("reranker", "pairs")
+    visited.page.fill("[name=query]", "good")
+    visited.page.fill("[name=texts]", "bad\nbad good bad")
+    visited.page.click("form .primary")
+    visited.page.wait_for_function(
+        "() => document.querySelector('.answer')?.textContent.includes('1: LABEL_0')"
+    )
+
+
 def test_nearest_text(visited: Visit) -> None:
     visited.open_model("phrases", "query")
     visited.page.fill("[name=query]", "switch the lamp on")
