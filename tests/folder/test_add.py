@@ -351,8 +351,7 @@ def test_an_archive_whose_entries_share_bytes(
         in add(overlapping(tmp_path / "one.zip", 1))[2]
     )
     assert (
-        "overlaps another file of it"
-        in add(overlapping(tmp_path / "many.zip", 90))[2]
+        "overlaps another file of it" in add(overlapping(tmp_path / "many.zip", 90))[2]
     )
     assert contents(folder) == []
 

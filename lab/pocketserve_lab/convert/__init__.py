@@ -1,1 +1,1 @@
-"""Convert a model into another kind of file, check the result against the original, and publish it beside it."""
+"""Convert models: choose tools, check and publish the result."""

@@ -1,4 +1,7 @@
-"""The contract between the command and its converters. Needs the standard library only: tools import it anywhere."""
+"""The contract between the command and its converters.
+
+Needs the standard library only: tools import it in any environment.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +15,20 @@ from typing import Any, NamedTuple
 from pocketserve.messages import excerpt
 
 QUANTIZE_MODES = ("none", "fp16", "dynamic", "int8", "int16x8")
-"""As it is; weights in half floats; weights in int8; weights and sums in int8; int16 between layers of int8 weights."""
+"""The modes, in the order of the command's help.
+
+Unchanged; weights in half floats; weights in int8; weights and sums in int8; int16
+between layers of int8 weights."""
 
 
 class ConversionError(Exception):
-    """A conversion that cannot be done.
+    """A conversion that is not possible.
 
     Attributes:
-        message: one sentence, which names the layer or operator where one is to blame.
+        message: one sentence, which names the layer or operator at fault, if one is
+            known.
         detail: the tool's own text, for ``--debug``.
-        nearest: what to try instead, such as ``--to onnx``; empty where none is known.
+        nearest: an alternative, such as ``--to onnx``; empty if none is known.
     """
 
     def __init__(self, message: str, *, detail: str = "", nearest: str = "") -> None:
@@ -30,7 +37,7 @@ class ConversionError(Exception):
 
 
 class KindOfFile(NamedTuple):
-    """A kind that can be written: the end of its file's name, and whether it is a folder."""
+    """A kind of file or folder that can be written."""
 
     suffix: str
     folder: bool = False
@@ -50,7 +57,7 @@ KINDS: Mapping[str, KindOfFile] = {
     "openvino": KindOfFile("", folder=True, served=False),
     "coreml": KindOfFile(".mlpackage", folder=True, served=False),
 }
-"""By the names that ``--to`` takes: those of the runtimes' formats, and of kinds that other engines serve."""
+"""By the names that ``--to`` takes."""
 
 
 @dataclass(frozen=True)
@@ -59,12 +66,17 @@ class SourceTensor:
 
     Attributes:
         datatype: the protocol's name, such as ``FP32``.
-        shape: -1 where the caller chooses.
+        shape: -1 for a size that the client chooses.
     """
 
     name: str
     datatype: str
     shape: tuple[int, ...]
+
+    @classmethod
+    def from_plain(cls, values: Mapping[str, Any]) -> SourceTensor:
+        """Return a tensor from plain JSON values."""
+        return cls(values["name"], values["datatype"], tuple(values["shape"]))
 
 
 @dataclass(frozen=True)
@@ -72,17 +84,20 @@ class Converter:
     """A tool that makes one kind of file.
 
     Attributes:
-        name: as ``--json`` and the provenance call it, such as ``litert-torch``.
+        name: in ``--json`` and the provenance, such as ``litert-torch``.
         sources: the formats that it reads, by their names in the runtimes' ``FORMATS``.
-        kind: of :data:`KINDS`, what it writes.
-        module: in ``pocketserve_lab.convert.tools``, or by its full name; its ``convert(request)`` returns a
-            :class:`ConversionOutcome`.
-        quantize: the modes that it can do.
-        environment: of ``environments.py``; None runs in the server's own environment, on the device.
-        packages: what must be importable there for that, such as ``torch``.
-        fallback: an environment for where these packages are missing.
+        kind: that it writes, of :data:`KINDS`.
+        module: in ``pocketserve_lab.convert.tools``, or by its full name; its
+            ``convert(request)`` returns a :class:`ConversionOutcome`.
+        quantize: the modes that it supports.
+        environment: of ``environments.py``; None runs in the server's own environment,
+            on the device.
+        packages: modules that the server's environment needs for that, such as
+            ``torch``.
+        fallback: an environment to use if these are missing.
         needs_samples: the modes that calibrate.
-        single: whether the file takes one row at a time, although the source takes any number.
+        single: whether the file takes one row at a time, although the source takes any
+            number.
     """
 
     name: str
@@ -99,22 +114,28 @@ class Converter:
 
 @dataclass(frozen=True)
 class ConversionRequest:
-    """Describe one run of a converter; a tool's process reads it as JSON.
+    """One run of a converter.
+
+    A tool's process reads it as JSON.
 
     Attributes:
         source: the model file or folder; for unconverted PyTorch its ``model.py``.
         format: of the source, such as ``torch``.
-        output: the temporary file, or folder that does not exist yet, which the tool writes.
+        output: the temporary file, or folder that does not exist yet, to write.
         kind: of the output, of :data:`KINDS`.
-        function, weights, arguments: of unconverted PyTorch, as in the manifest's version table.
-        inputs, outputs: in the model's order, by the names that callers use; the file may have others.
-        samples: an .npz with an array for each input by name; the first axis counts samples, and where an input's own
-            first size is free or 1, a sample is a row of it: ``array[i:i+1]`` is what the model takes. Without samples
-            of the user's these are made up, and no mode that calibrates is asked for.
+        function, weights, arguments: of unconverted PyTorch, as in the manifest's
+            version table.
+        inputs, outputs: in the model's order, by the names that clients use; the file
+            may have others.
+        samples: an .npz with an array for each input by name; the first axis counts
+            samples. If an input's own first size is free or 1, a sample is a row of it:
+            the model takes ``array[i:i+1]``. Without samples of the user's these are
+            random, and the mode is none that calibrates.
         quantize: of :data:`QUANTIZE_MODES`.
         options: the converter's own.
-        trusted: SHA-256 of the source's code that its owner lets run.
-        title: what sentences call the source: its file's name, but of a file between two steps what it was made of.
+        trusted: SHA-256 of the source's code that its owner trusts.
+        title: of the source in messages: its file's name, or for a file between two
+            steps its origin.
     """
 
     source: Path
@@ -138,7 +159,10 @@ class ConversionRequest:
     def refusal(
         self, tool: str, text: str, reason: str = "", nearest: str = ""
     ) -> ConversionError:
-        """Return the error of a tool that cannot convert this; without a reason, its own text says why."""
+        """Return the error of a tool that cannot convert this.
+
+        Without a reason, the tool's own text is used.
+        """
         message = f"{tool} cannot convert {self.title}: {reason or excerpt(text)}"
         return ConversionError(message, detail=text, nearest=nearest)
 
@@ -148,35 +172,35 @@ class ConversionRequest:
 
     @classmethod
     def from_json(cls, text: str) -> ConversionRequest:
-        """Return what :meth:`to_json` wrote.
+        """Return the request that :meth:`to_json` wrote.
 
         Raises:
-            ValueError, TypeError, KeyError: the text is nothing of the kind.
+            ValueError, TypeError, KeyError: the text is not a request.
         """
         values = json.loads(text)
         for key in ("source", "output", "weights", "samples"):
             values[key] = None if values[key] is None else Path(values[key])
         for key in ("inputs", "outputs"):
-            values[key] = tuple(
-                SourceTensor(t["name"], t["datatype"], tuple(t["shape"]))
-                for t in values[key]
-            )
-        return cls(**{**values, "trusted": tuple(values["trusted"])})
+            values[key] = tuple(map(SourceTensor.from_plain, values[key]))
+        values["trusted"] = tuple(values["trusted"])
+        return cls(**values)
 
 
 @dataclass(frozen=True)
 class ConversionOutcome:
-    """Describe a file that a tool has written.
+    """A file that a tool has written.
 
     Attributes:
-        tool, version: what made it, such as ``litert-torch`` and ``0.10.0``.
+        tool, version: that made it, such as ``litert-torch`` and ``0.10.0``.
         options: those that it used, for the provenance.
-        inputs, outputs: the source's name -> the file's, where the tool renamed it.
-        layouts: the source's input -> ``NCHW`` or ``NHWC``, where the tool changed it.
-        answers: an .npz with the result's outputs, the first axis counting the samples, of a tool that has run its
-            result itself: of a kind that is not served here, nothing else can.
+        inputs, outputs: the source's name -> the file's, if the tool renamed it.
+        layouts: the source's input -> ``NCHW`` or ``NHWC``, if the tool changed it.
+        answers: an .npz with the result's outputs, the first axis counting the samples,
+            of a tool that has run its result itself: a kind that is not served here
+            cannot be run otherwise.
         notes: sentences for the user, such as that the file takes one row at a time.
-        float_bytes: of the same file before it was quantised, where the tool wrote it; else what it read counts.
+        float_bytes: of the same file before quantisation, if the tool wrote it; else
+            the size of the source counts.
     """
 
     tool: str
@@ -191,5 +215,5 @@ class ConversionOutcome:
 
     @classmethod
     def from_plain(cls, values: Mapping[str, Any]) -> ConversionOutcome:
-        """Return what :func:`dataclasses.asdict` made plain."""
+        """Return the outcome that :func:`dataclasses.asdict` made plain."""
         return cls(**{**values, "notes": tuple(values["notes"])})

@@ -1,6 +1,6 @@
-"""Carries what a model file says of itself, such as labels and preprocessing, into a result whose tool has dropped it.
+"""Restore metadata, such as labels, that tools drop.
 
-Tools convert graphs; but a task is chosen, and set up, by what stands beside the graph in the same file.
+Tools convert graphs; but a task is chosen and set up by the metadata in the same file.
 """
 
 from __future__ import annotations
@@ -17,37 +17,32 @@ from pocketserve.runtimes.tflite import description as tflite_description
 from pocketserve_lab.convert.converter import ConversionError
 
 MAX_ATTACHED_BYTES = 64 * 2**20
-"""Of all files that a model carries, unpacked: more are no labels."""
+"""Unpacked size of all files that a model contains; labels need far less."""
 
 
 def carry_description(source: Path, format: str, output: Path, kind: str) -> None:
-    """Give a result what its source says of itself; what it has already stays.
+    """Copy the source's metadata into a result; existing metadata is kept.
 
     Args:
-        format: of the source; nothing is known of others than TFLite and ONNX.
+        format: of the source; only TFLite and ONNX have metadata.
         kind: of the result, in the same way.
 
     Raises:
-        ConversionError: what the source carries is damaged or too large.
+        ConversionError: the metadata of the source is damaged or too large.
     """
     try:
-        if format == kind == "tflite":
+        if format == "tflite" and kind == "tflite":
             _attach(output, _attached(source))
         elif format == "tflite" and kind == "onnx":
-            _add_properties(
-                output,
-                {**tflite_description.read_properties(source), **_in_texts(source)},
-            )
+            properties = tflite_description.read_properties(source)
+            _add_properties(output, {**properties, **_in_texts(source)})
         elif format == "onnx" and kind == "onnx":
             _add_properties(output, onnx_description.read_onnx_texts(source))
         elif format == "onnx" and kind == "tflite":
             properties = onnx_description.read_onnx_texts(source)
-            _attach(
-                output,
-                [("metadata.json", json.dumps(properties).encode())]
-                if properties
-                else [],
-            )
+            if properties:
+                content = json.dumps(properties).encode()
+                _attach(output, [("metadata.json", content)])
     except (
         DamagedFileError,
         BadZipFile,
@@ -56,12 +51,12 @@ def carry_description(source: Path, format: str, output: Path, kind: str) -> Non
         ValueError,
     ) as error:
         raise ConversionError(
-            f"what {source.name} says of itself cannot be read: {error}"
+            f"the metadata of {source.name} cannot be read: {error}"
         ) from error
 
 
 def _attached(source: Path) -> list[tuple[ZipInfo, bytes]]:
-    """Return the files that a TFLite model carries, in a zip archive behind it."""
+    """Return the files in a TFLite model's zip archive."""
     if not is_zipfile(source):
         return []
     with ZipFile(source) as archive:
@@ -79,36 +74,34 @@ def _attach(output: Path, files: Sequence[tuple[str | ZipInfo, bytes]]) -> None:
 
 
 def _in_texts(source: Path) -> dict[str, str]:
-    """Return a TFLite model's metadata, and the files that they name, as ONNX carries them."""
-    content, key = (
-        tflite_description.read_metadata_bytes(source),
-        onnx_description.TFLITE_METADATA,
-    )
-    if content is None:
+    """Return a TFLite model's metadata and its files, encoded for ONNX."""
+    metadata = tflite_description.read_metadata_bytes(source)
+    if metadata is None:
         return {}
-    files = {
-        f"{key}/{member.filename}": content for member, content in _attached(source)
-    }
-    return {
-        name: base64.b64encode(content).decode()
-        for name, content in {key: content, **files}.items()
-    }
+    key = onnx_description.TFLITE_METADATA
+    texts = {key: base64.b64encode(metadata).decode()}
+    for member, content in _attached(source):
+        texts[f"{key}/{member.filename}"] = base64.b64encode(content).decode()
+    return texts
 
 
 def _add_properties(output: Path, texts: Mapping[str, str]) -> None:
-    """Append texts to an ONNX file: a field behind a message of Protocol Buffers belongs to it."""
+    """Append texts to an ONNX file.
+
+    A field after a message of Protocol Buffers belongs to the message.
+    """
     present = onnx_description.read_onnx_texts(output)
     with output.open("ab") as file:
         for name, text in texts.items():
-            if name not in present:
-                entry = _field(1, name.encode()) + _field(
-                    2, text.encode(errors="surrogateescape")
-                )
-                file.write(_field(14, entry))
+            if name in present:
+                continue
+            value = text.encode(errors="surrogateescape")
+            entry = _field(1, name.encode()) + _field(2, value)
+            file.write(_field(14, entry))
 
 
 def _field(number: int, content: bytes) -> bytes:
-    """Return a field with a length, as Protocol Buffers have it."""
+    """Return a length-delimited field of Protocol Buffers."""
     length, rest = bytearray(), len(content)
     while rest > 0x7F:
         length.append(rest & 0x7F | 0x80)

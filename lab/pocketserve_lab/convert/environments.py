@@ -1,6 +1,7 @@
-"""The converters' environments: pinned packages, each set in a virtual environment of its own, made once and kept.
+"""The converters' environments: virtual environments with pinned packages.
 
-No two of these tools agree on their versions, and together they take gigabytes: so none is a part of the server.
+Each is made once. No two of these tools agree on their versions, and together they take
+gigabytes: so none is part of the server.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from pocketserve_lab.convert.process import NO_ROOM, end_abandoned
 FOLDER_VARIABLE = "POCKETSERVE_CONVERTERS"
 MARKER = ".pocketserve-environment"
 SPARE_BYTES = 500 * 10**6
-"""Left free beside an environment's own size: pip unpacks each package once more before it installs it."""
+"""Free space needed besides an environment's size; pip unpacks packages twice."""
 
 NEWEST_PYTHON = (3, 13)
 OLDEST_PYTHON = (3, 11)
@@ -37,15 +38,16 @@ POLL_S = 0.5
 LOCK_WAIT_S = 3600.0
 START_TIMEOUT_S = 60.0
 _NO_NETWORK = re.compile(
-    r"NewConnectionError|Temporary failure in name resolution|Name or service not known|ConnectTimeout|"
-    r"Network is unreachable|Connection refused|No route to host|ReadTimeout|ProxyError|Could not fetch URL"
+    r"NewConnectionError|Temporary failure in name resolution|"
+    r"Name or service not known|ConnectTimeout|Network is unreachable|"
+    r"Connection refused|No route to host|ReadTimeout|ProxyError|Could not fetch URL"
 )
 
 Tell = Callable[[str, float], None]
-"""Show what goes on: a title, and which share of it is over, 0 to 1."""
+"""Show the progress: a title, and the finished share, 0 to 1."""
 
 Note = Callable[[str], None]
-"""Take a sentence that the user should see at once."""
+"""Show a sentence to the user at once."""
 
 
 @dataclass(frozen=True)
@@ -55,10 +57,11 @@ class Environment:
     Attributes:
         name: also of its folder.
         purpose: completes "for …".
-        packages: requirements with their versions; NumPy and Pillow, which the comparison needs, come on top.
+        packages: requirements with their versions; NumPy and Pillow, which the
+            comparison needs, are added.
         disk: bytes that it takes.
         minutes: that it took to make, about.
-        newest: the newest Python that all its packages have files for.
+        newest: the newest Python that all its packages support.
     """
 
     name: str
@@ -71,20 +74,21 @@ class Environment:
     @property
     def modules(self) -> tuple[str, ...]:
         """The packages' names as imports spell them."""
-        return tuple(
-            re.split(r"[=<>\[]", package)[0].replace("-", "_")
-            for package in self.packages
-        )
+        return tuple(name.replace("-", "_") for name in self._names())
+
+    def _names(self) -> list[str]:
+        return [re.split(r"[=<>\[]", package)[0] for package in self.packages]
 
     @property
     def requirements(self) -> tuple[str, ...]:
-        """All that pip is asked for."""
-        names = {re.split(r"[=<>\[]", package)[0] for package in self.packages}
-        common = {"numpy": "numpy==2.4.6", "pillow": "pillow==13.0.0"}
-        return (
-            *self.packages,
-            *(package for name, package in common.items() if name not in names),
-        )
+        """All requirements for pip."""
+        names = self._names()
+        requirements = list(self.packages)
+        if "numpy" not in names:
+            requirements.append("numpy==2.4.6")
+        if "pillow" not in names:
+            requirements.append("pillow==13.0.0")
+        return tuple(requirements)
 
 
 _TORCH = ("torch==2.13.0", "torchao==0.18.0")
@@ -136,7 +140,8 @@ _TABLE = (
     Environment(
         "tensorflowjs",
         "Keras and SavedModel to TensorFlow.js",
-        # Newer files of ydf, which the tool brings, want a newer protobuf than this TensorFlow has.
+        # Newer releases of ydf, which the tool needs, want a newer protobuf than this
+        # TensorFlow has.
         (
             "tensorflowjs==4.22.0",
             "tensorflow==2.19.0",
@@ -154,19 +159,15 @@ _TABLE = (
         "ONNX to TFLite",
         # The tool names none of the packages that it imports.
         (
-            *(
-                *_ONNX,
-                *_TENSORFLOW,
-                "onnx2tf==1.28.8",
-                "tf_keras==2.21.0",
-                "onnxsim==0.8.1",
-            ),
-            *(
-                "onnx_graphsurgeon==0.6.1",
-                "sng4onnx==2.0.1",
-                "ai-edge-litert==2.3.0",
-                "psutil==7.2.2",
-            ),
+            *_ONNX,
+            *_TENSORFLOW,
+            "onnx2tf==1.28.8",
+            "tf_keras==2.21.0",
+            "onnxsim==0.8.1",
+            "onnx_graphsurgeon==0.6.1",
+            "sng4onnx==2.0.1",
+            "ai-edge-litert==2.3.0",
+            "psutil==7.2.2",
         ),
         2500 * _MB,
         4,
@@ -187,53 +188,56 @@ ENVIRONMENTS = {environment.name: environment for environment in _TABLE}
 
 
 def environments_folder(state_dir: Path) -> Path:
-    """Return where environments are: what ``POCKETSERVE_CONVERTERS`` names, else a folder of the state folder."""
+    """Return the folder of the environments.
+
+    ``POCKETSERVE_CONVERTERS`` names it; the default is a folder of the state folder.
+    """
     folder = os.environ.get(FOLDER_VARIABLE)
     return Path(folder).expanduser().absolute() if folder else state_dir / "converters"
 
 
 def python_of(environment: Environment, folder: Path) -> Path | None:
-    """Return the Python of an environment that is there, as it is defined now; else None."""
+    """Return the Python of an existing, up-to-date environment; else None."""
     home = folder / environment.name
     try:
         marker = json.loads((home / MARKER).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     python = home / "bin" / "python"
-    return (
-        python if marker == list(environment.requirements) and python.exists() else None
-    )
+    if marker != list(environment.requirements) or not python.exists():
+        return None
+    return python
 
 
 def describe(environment: Environment) -> str:
-    """Return a sentence on what making an environment takes."""
-    size, time_taken = (
-        f"{environment.disk / 1e9:.1f} GB",
-        f"about {environment.minutes} min",
+    """Describe the size of an environment and its preparation time."""
+    return (
+        f"the environment {environment.name} ({environment.purpose}) takes "
+        f"{environment.disk / 1e9:.1f} GB and about {environment.minutes} min"
     )
-    return f"the environment {environment.name} ({environment.purpose}) takes {size} and {time_taken}"
 
 
 def ensure(environment: Environment, folder: Path, tell: Tell, note: Note) -> Path:
-    """Return an environment's Python; make it where it is not there.
+    """Return an environment's Python; make the environment if it is missing.
 
     Args:
         folder: of all environments.
         tell: shows the progress.
-        note: takes the sentence on size and time, before anything is fetched.
+        note: takes the sentence on size and time, before anything is downloaded.
 
     Raises:
-        ConversionError: it cannot be made; nothing of it is left.
+        ConversionError: it cannot be made; everything is cleaned up.
     """
-    if (python := python_of(environment, folder)) is not None:
+    python = python_of(environment, folder)
+    if python is not None:
         return python
     interpreter = _interpreter(environment)
     try:
         make_private_folder(folder)
         with _alone(folder / f"{environment.name}.lock", tell):
-            if (
-                python := python_of(environment, folder)
-            ) is not None:  # another command has made it meanwhile
+            # Another command may have made it meanwhile.
+            python = python_of(environment, folder)
+            if python is not None:
                 return python
             _remove_rest(folder / environment.name)
             check_possible([environment], folder)
@@ -241,13 +245,13 @@ def ensure(environment: Environment, folder: Path, tell: Tell, note: Note) -> Pa
             return _make(environment, folder, interpreter, tell)
     except OSError as error:
         raise ConversionError(
-            f"the environment {environment.name} cannot be made in {folder}: {error.strerror}; "
-            f"name another folder with {FOLDER_VARIABLE}"
+            f"the environment {environment.name} cannot be made in {folder}: "
+            f"{error.strerror}; name another folder with {FOLDER_VARIABLE}"
         ) from None
 
 
 def _interpreter(environment: Environment) -> str:
-    """Return the Python that an environment is made with: this one, or an older one that all packages know."""
+    """Return this Python, or an older one that is supported."""
     if sys.version_info[:2] <= environment.newest:
         return sys.executable
     older = find_python(environment.newest)
@@ -255,12 +259,16 @@ def _interpreter(environment: Environment) -> str:
         return older
     newest = ".".join(map(str, environment.newest))
     raise ConversionError(
-        f"the environment {environment.name} needs Python {newest} or older; install python{newest}"
+        f"the environment {environment.name} needs Python {newest} or older; "
+        f"install python{newest}"
     )
 
 
 def find_python(newest: tuple[int, int]) -> str | None:
-    """Return the newest installed Python up to a version that runs, or None."""
+    """Return the newest working Python up to a version.
+
+    Or None.
+    """
     for minor in range(newest[1], OLDEST_PYTHON[1] - 1, -1):
         path = shutil.which(f"python3.{minor}")
         if path is not None and _starts(path):
@@ -269,7 +277,10 @@ def find_python(newest: tuple[int, int]) -> str | None:
 
 
 def _starts(python: str) -> bool:
-    """Return whether a program runs code; pyenv's stand-ins for versions that are switched off do not."""
+    """Return whether a program runs code.
+
+    pyenv's shims of versions that are not active do not.
+    """
     try:
         process = subprocess.run(
             [python, "-c", ""],
@@ -284,7 +295,7 @@ def _starts(python: str) -> bool:
 
 @contextmanager
 def _alone(path: Path, tell: Tell) -> Iterator[None]:
-    """Hold a lock of the process, so that two commands do not make the same environment."""
+    """Hold a file lock while making an environment."""
     ends = time.monotonic() + LOCK_WAIT_S
     with path.open("w") as file:
         while True:
@@ -294,7 +305,8 @@ def _alone(path: Path, tell: Tell) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() > ends:
                     raise ConversionError(
-                        f"another command has been making {path.stem} for an hour; end it"
+                        f"another command has been making {path.stem} for an hour; "
+                        "end it"
                     ) from None
                 tell(f"waiting for another command, which makes {path.stem}", 0.0)
                 time.sleep(POLL_S)
@@ -302,82 +314,83 @@ def _alone(path: Path, tell: Tell) -> Iterator[None]:
 
 
 def _remove_rest(home: Path) -> None:
-    """Remove what an interrupted command has left of an environment, and end what still makes it."""
-    for _ in range(2):  # the second time, nothing writes there any more
-        remove_tree(home)
-        end_abandoned(home)
+    """Clean up after an interrupted command, and end its processes."""
+    remove_tree(home)
+    end_abandoned(home)
+    # Once more: a process may have written until it ended.
+    remove_tree(home)
+    end_abandoned(home)
 
 
 def check_possible(environments: Sequence[Environment], folder: Path) -> None:
-    """Refuse environments that cannot be made here, all together, before the first of them is fetched.
+    """Check whether missing environments can be made here, all together.
 
     Args:
-        folder: of all environments; where it is not there yet, the disk that it will be on counts.
+        folder: of all environments; if it does not exist, its future disk counts.
 
     Raises:
-        ConversionError: this is a phone, or the disk is too small; the sentence has what they take, and what is free.
+        ConversionError: this is a phone, or the disk is too small; the text has the
+            needed and the free space.
     """
-    missing = [
-        environment
-        for environment in environments
-        if python_of(environment, folder) is None
-    ]
+    missing = []
+    needed = SPARE_BYTES
+    for environment in environments:
+        if python_of(environment, folder) is None:
+            missing.append(environment)
+            needed += environment.disk
     if not missing:
         return
     if system.platform() == "android":
         raise ConversionError(
-            f"the environment {missing[0].name} cannot be installed on a phone: convert on a desktop and copy the "
-            "model's folder; `pocketserve convert --on-device` lists what a phone can do"
+            f"the environment {missing[0].name} cannot be installed on a phone: "
+            "convert on a desktop and copy the model's folder; "
+            "`pocketserve convert --on-device` lists what a phone can do"
         )
-    free = shutil.disk_usage(
-        next(path for path in (folder, *folder.parents) if os.path.isdir(path))
-    ).free
-    if free < sum(environment.disk for environment in missing) + SPARE_BYTES:
+    free = _free_bytes(folder)
+    if free < needed:
         raise ConversionError(
-            f"{' and '.join(map(describe, missing))}, but {free / 1e9:.1f} GB are free in {folder}; make room, or name "
-            f"another folder with {FOLDER_VARIABLE}"
+            f"{' and '.join(map(describe, missing))}, but {free / 1e9:.1f} GB are free "
+            f"in {folder}; make room, or name another folder with {FOLDER_VARIABLE}"
         )
+
+
+def _free_bytes(folder: Path) -> int:
+    """Return the free space for a folder that may not exist."""
+    existing = folder
+    while not os.path.isdir(existing):
+        existing = existing.parent
+    return shutil.disk_usage(existing).free
 
 
 def _make(environment: Environment, folder: Path, interpreter: str, tell: Tell) -> Path:
     home = folder / environment.name
     python = home / "bin" / "python"
+    cache = home / "cache"
+    make_folder = [interpreter, "-m", "venv", "--without-pip", str(home)]
+    # Not by venv, which hides errors.
+    install_pip = [str(python), "-Im", "ensurepip", "--default-pip"]
+    install = [
+        str(python),
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-input",
+        "--disable-pip-version-check",
+        "--retries",
+        "2",
+        "--progress-bar",
+        "off",
+        "--cache-dir",
+        str(cache),
+        *environment.requirements,
+    ]
     try:
-        _run(
-            [interpreter, "-m", "venv", "--without-pip", str(home)],
-            environment,
-            folder,
-            tell,
-        )
-        # Not by venv, which keeps to itself what is wrong.
-        _run(
-            [str(python), "-Im", "ensurepip", "--default-pip"],
-            environment,
-            folder,
-            tell,
-        )
-        pip = [
-            str(python),
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--no-input",
-            "--disable-pip-version-check",
-        ]
-        pip += [
-            "--retries",
-            "2",
-            "--progress-bar",
-            "off",
-            "--cache-dir",
-            str(home / "cache"),
-        ]
-        _run([*pip, *environment.requirements], environment, folder, tell)
-        remove_tree(home / "cache")
-        (home / MARKER).write_text(
-            json.dumps(environment.requirements), encoding="utf-8"
-        )
+        for command in (make_folder, install_pip, install):
+            _run(command, environment, folder, tell)
+        remove_tree(cache)
+        marker = json.dumps(environment.requirements)
+        (home / MARKER).write_text(marker, encoding="utf-8")
     except BaseException:
         remove_tree(home)
         raise
@@ -387,31 +400,25 @@ def _make(environment: Environment, folder: Path, interpreter: str, tell: Tell) 
 def _run(
     command: list[str], environment: Environment, folder: Path, tell: Tell
 ) -> None:
-    """Run one step; show how much of the disk it has taken of what the environment will take."""
+    """Run one step, with used disk space as progress."""
     log = folder / f"{environment.name}.log"
-    ends = time.monotonic() + 60 * max(30, 10 * environment.minutes)
+    deadline = time.monotonic() + 60 * max(30, 10 * environment.minutes)
     before = shutil.disk_usage(folder).free
-    inherited = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("PYTHON", "POCKETSERVE_"))
-    }
-    work = (
-        folder / environment.name / "tmp"
-    )  # where pip unpacks: its files go with the environment
+    # pip unpacks here, so that its files are removed with the environment.
+    work = folder / environment.name / "tmp"
     work.mkdir(parents=True, exist_ok=True)
-    log.unlink(missing_ok=True)  # of a command that was ended by signal 9
+    # Left over by a command that was killed.
+    log.unlink(missing_ok=True)
 
     def show() -> None:
         used = before - shutil.disk_usage(folder).free
         share = min(0.99, max(0.0, used / environment.disk))
         tell(f"making {environment.name}", share)
 
-    limits = Limits(max(0.0, ends - time.monotonic()), poll_s=POLL_S)
-    variables = {**inherited, "TMPDIR": str(work)}
+    limits = Limits(max(0.0, deadline - time.monotonic()), poll_s=POLL_S)
     with log.open("ab") as output:
         streams = Streams(stdout=output, stderr=output)
-        with running(command, streams, environment=variables) as child:
+        with running(command, streams, environment=_variables(work)) as child:
             limit = child.wait(limits, show)
     remove_tree(work)
     text = log.read_text(encoding="utf-8", errors="replace")
@@ -420,31 +427,48 @@ def _run(
         raise _failure(environment, text, timed_out=limit is not None)
 
 
+def _variables(work: Path) -> dict[str, str]:
+    """Return the variables of a step, without those of this Python."""
+    variables = {}
+    for name, value in os.environ.items():
+        if not name.startswith(("PYTHON", "POCKETSERVE_")):
+            variables[name] = value
+    variables["TMPDIR"] = str(work)
+    return variables
+
+
 def _failure(
     environment: Environment, text: str, *, timed_out: bool
 ) -> ConversionError:
     name = environment.name
     if timed_out:
-        sentence = f"the environment {name} was not ready in time; try again on a faster network"
-        return ConversionError(sentence, detail=text)
-    if any(words in text for words in NO_ROOM):
-        sentence = f"{describe(environment)}, and the disk became full; make room and try again"
-        return ConversionError(sentence, detail=text)
-    if "No module named ensurepip" in text:
-        sentence = f"the environment {name} needs Python's ensurepip, which is missing; on Debian, install python3-venv"
-        return ConversionError(sentence, detail=text)
-    if _NO_NETWORK.search(text):
-        return ConversionError(
-            f"the packages of the environment {name} cannot be fetched, because no package index can be reached; "
-            "connect to a network and try again",
-            detail=text,
+        message = (
+            f"the environment {name} was not ready in time; "
+            "try again on a faster network"
         )
-    errors = (
-        [line for line in text.splitlines() if line.startswith("ERROR")]
-        or text.splitlines()[-1:]
-        or [""]
-    )
-    return ConversionError(
-        f"pip could not install the environment {name}: {excerpt(errors[-1])}",
-        detail=text,
-    )
+    elif any(words in text for words in NO_ROOM):
+        message = (
+            f"{describe(environment)}, and the disk became full; "
+            "make room and try again"
+        )
+    elif "No module named ensurepip" in text:
+        message = (
+            f"the environment {name} needs Python's ensurepip, which is missing; "
+            "on Debian, install python3-venv"
+        )
+    elif _NO_NETWORK.search(text):
+        message = (
+            f"the packages of the environment {name} cannot be fetched, because no "
+            "package index can be reached; connect to a network and try again"
+        )
+    else:
+        reason = excerpt(_last_error(text))
+        message = f"pip could not install the environment {name}: {reason}"
+    return ConversionError(message, detail=text)
+
+
+def _last_error(text: str) -> str:
+    """Return the last error in pip's output."""
+    lines = text.splitlines() or [""]
+    errors = [line for line in lines if line.startswith("ERROR")]
+    return (errors or lines)[-1]

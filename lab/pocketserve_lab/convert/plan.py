@@ -1,4 +1,4 @@
-"""Choose the way from a format to a kind: one converter, or a short chain of two; or say why there is none."""
+"""Choose one converter, or a chain of two."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SOURCE_ORDER = (
     "ptl",
     "tflite",
 )
-"""Formats that a conversion begins with, the one nearest to the training first."""
+"""Formats that a conversion can start from, the one closest to the training first."""
 
 TITLES = {
     "torch": "unconverted PyTorch",
@@ -44,127 +44,150 @@ TITLES = {
 
 
 class Step(NamedTuple):
-    """Describe one run of a converter: what it reads, and how it makes it smaller."""
+    """One run of a converter in a plan."""
 
     converter: Converter
     format: str
     quantize: str
 
 
-Plan = tuple[Step, ...]
+ConversionPlan = tuple[Step, ...]
 
 
 def plans_for(
     format: str, kind: str, quantize: str, converters: Sequence[Converter]
-) -> list[Plan]:
-    """Return the ways from a format to a kind, the best first: one step before two, then the converters' order.
+) -> list[ConversionPlan]:
+    """Return the plans from a format to a kind, best first.
+
+    One step is better than two; then the order of the converters counts.
 
     Raises:
-        ConversionError: there is none; the sentence has the reason, and ``nearest`` what to try instead.
+        ConversionError: there is none; the text has the reason, and ``nearest`` an
+            alternative.
     """
-    direct = _direct(format, kind, quantize, converters)
-    chains = [
-        (*first, *second)
-        for middle in dict.fromkeys(converter.kind for converter in converters)
-        if (middle not in (format, kind) and format != kind)
-        or (middle == kind and quantize != "none")
-        for first in _direct(format, middle, "none", converters)
-        for second in _direct(middle, kind, quantize, converters)
-    ]
-    plans = [*direct, *chains]
+    plans = _direct(format, kind, quantize, converters)
+    for middle in dict.fromkeys(converter.kind for converter in converters):
+        if not _is_detour(format, middle, kind, quantize):
+            continue
+        for first in _direct(format, middle, "none", converters):
+            for second in _direct(middle, kind, quantize, converters):
+                plans.append((*first, *second))
     if not plans:
         raise _refusal(format, kind, quantize, converters)
     return plans
 
 
+def _is_detour(format: str, middle: str, kind: str, quantize: str) -> bool:
+    """Return whether a chain by way of another kind makes sense.
+
+    A result may also be quantised in a second step.
+    """
+    if middle == kind:
+        return quantize != "none"
+    return format not in (middle, kind)
+
+
 def milder_mode(
     format: str, kind: str, quantize: str, converters: Sequence[Converter]
 ) -> str:
-    """Return the option of the mode that loses less, needs no samples and has a way; empty where there is none."""
-    modes = (
-        ("fp16", "dynamic", "none")
-        if quantize == "int16x8"
-        else ("dynamic", "fp16", "none")
-    )
-    milder = modes[modes.index(quantize) + 1 :] if quantize in modes else modes
-    return next((f"--quantize {mode}" for mode in milder
-                 if (format, mode) != (kind, "none") and _reaches(format, kind, mode, converters)), "")  # fmt: skip
+    """Return the option of a milder mode without samples.
+
+    Empty if there is none.
+    """
+    modes = ["dynamic", "fp16", "none"]
+    if quantize == "int16x8":
+        modes = ["fp16", "dynamic", "none"]
+    if quantize in modes:
+        modes = modes[modes.index(quantize) + 1 :]
+    for mode in modes:
+        is_copy = format == kind and mode == "none"
+        if not is_copy and _reaches(format, kind, mode, converters):
+            return f"--quantize {mode}"
+    return ""
 
 
 def _direct(
     format: str, kind: str, quantize: str, converters: Sequence[Converter]
-) -> list[Plan]:
-    return [
-        (Step(converter, format, quantize),)
-        for converter in converters
-        if format in converter.sources
-        and kind == converter.kind
-        and quantize in converter.quantize
-    ]
+) -> list[ConversionPlan]:
+    """Return the plans of one step."""
+    plans: list[ConversionPlan] = []
+    for converter in converters:
+        if converter.kind != kind or format not in converter.sources:
+            continue
+        if quantize in converter.quantize:
+            plans.append((Step(converter, format, quantize),))
+    return plans
 
 
 def _refusal(
     format: str, kind: str, quantize: str, converters: Sequence[Converter]
 ) -> ConversionError:
     source, target = TITLES.get(format, format), TITLES.get(kind, kind)
-    modes = [
-        mode
-        for mode in QUANTIZE_MODES
-        if mode != quantize and _reaches(format, kind, mode, converters)
-    ]
+    modes = []
+    for mode in QUANTIZE_MODES:
+        if mode != quantize and _reaches(format, kind, mode, converters):
+            modes.append(mode)
+    nearest = f"--quantize {' or '.join(modes)}" if modes else ""
     if format == kind and quantize == "none":
-        nearest = f"--quantize {' or '.join(modes)}" if modes else ""
         return ConversionError(f"it is {target} already", nearest=nearest)
+    message = f"no converter makes {target} from {source}"
     if modes:
-        message = (
-            f"no converter makes {target} from {source} with --quantize {quantize}"
-        )
-        return ConversionError(message, nearest=f"--quantize {' or '.join(modes)}")
-    kinds = [
-        other
-        for other in KINDS
-        if other not in (kind, format) and _reaches(format, other, quantize, converters)
-    ]
+        return ConversionError(f"{message} with --quantize {quantize}", nearest=nearest)
+    kinds = []
+    for other in KINDS:
+        if other in (kind, format):
+            continue
+        if _reaches(format, other, quantize, converters):
+            kinds.append(other)
     nearest = f"--to {' or '.join(kinds)}" if kinds else ""
-    return ConversionError(
-        f"no converter makes {target} from {source}", nearest=nearest
-    )
+    return ConversionError(message, nearest=nearest)
 
 
 def _reaches(
     format: str, kind: str, quantize: str, converters: Sequence[Converter]
 ) -> bool:
+    """Return whether a plan leads from a format to a kind."""
     if _direct(format, kind, quantize, converters):
         return True
-    middles = {
-        c.kind for c in converters if format in c.sources and "none" in c.quantize
-    } - {format}
-    return any(_direct(middle, kind, quantize, converters) for middle in middles)
+    for first in converters:
+        if format not in first.sources or "none" not in first.quantize:
+            continue
+        if first.kind == format:
+            continue
+        if _direct(first.kind, kind, quantize, converters):
+            return True
+    return False
 
 
 def reachable_kinds(
     formats: Sequence[str], quantize: str, converters: Sequence[Converter]
 ) -> list[str]:
-    """Return the kinds that any of the formats can become, in the order of :data:`KINDS`."""
-    return [
-        kind
-        for kind in KINDS
-        if any(_reaches(format, kind, quantize, converters) for format in formats)
-    ]
+    """Return the kinds that any of the formats can become."""
+    kinds = []
+    for kind in KINDS:
+        if any(_reaches(format, kind, quantize, converters) for format in formats):
+            kinds.append(kind)
+    return kinds
 
 
 def environment_of(converter: Converter) -> str | None:
-    """Return the environment that a converter needs here; None where it runs in the server's own."""
+    """Return the environment that a converter needs here.
+
+    None if it runs in the server's own.
+    """
     if converter.environment is not None or converter.fallback is None:
         return converter.environment
-    installed = all(
-        importlib.util.find_spec(package) is not None for package in converter.packages
-    )
-    return None if installed else converter.fallback
+    for package in converter.packages:
+        if importlib.util.find_spec(package) is None:
+            return converter.fallback
+    return None
 
 
 def runs_on_device(converter: Converter) -> bool:
-    """Return whether a converter can run where the server does: it needs at most packages that serve models, too."""
+    """Return whether a converter can run on the server's device.
+
+    Then it needs only packages that serve models, too.
+    """
     return converter.environment is None
 
 
@@ -172,21 +195,28 @@ def check_kinds(text: str) -> list[str]:
     """Return the kinds that ``--to`` names; empty for ``all``.
 
     Raises:
-        ConversionError: a name is none of a kind.
+        ConversionError: a name is not a kind.
     """
-    names = [name.strip() for name in text.split(",") if name.strip()]
+    names = []
+    for part in text.split(","):
+        if part.strip():
+            names.append(part.strip())
     if names == ["all"]:
         return []
     for name in names:
         if name not in KINDS:
-            if (advice := engine_advice(name)) is not None:
-                raise ConversionError(f"{name!r} is no kind of file; {advice}")
-            hint = (
-                did_you_mean(name, KINDS) or f"; there are {', '.join(KINDS)}, and all"
-            )
-            raise ConversionError(f"{name!r} is no kind of file{hint}")
+            raise ConversionError(f"{name!r} is no kind of file{_kind_hint(name)}")
     if not names:
         raise ConversionError(
             f"--to names no kind; there are {', '.join(KINDS)}, and all"
         )
     return list(dict.fromkeys(names))
+
+
+def _kind_hint(name: str) -> str:
+    """Return advice about an unknown kind of file."""
+    advice = engine_advice(name)
+    if advice is not None:
+        return f"; {advice}"
+    suggestion = did_you_mean(name, KINDS)
+    return suggestion or f"; there are {', '.join(KINDS)}, and all"

@@ -1,6 +1,7 @@
-"""Starts and watches the processes of a conversion: tools, and what runs models to compare their outputs.
+"""Start and watch the processes of a conversion.
 
-Each has a limit on time and memory, a session of its own, which ends with it, and a short log instead of a terminal.
+They are tools, and runs of models to compare outputs. Each has a limit on time and
+memory, its own session, which ends with it, and a short log instead of a terminal.
 """
 
 from __future__ import annotations
@@ -27,18 +28,22 @@ from pocketserve_lab.convert.converter import ConversionError
 from pocketserve_lab.convert.tool_process import RESULT_NAME
 
 SPARE_BYTES = 256 << 20
-"""Memory that is left to the rest of the system."""
+"""Memory that stays free for the rest of the system."""
 
 REQUEST_NAME, LOG_NAME = "request.json", "log.txt"
 NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large")
 
 
 class LimitError(ConversionError):
-    """Time, memory or disk are not enough: another way would not help."""
+    """Not enough time, memory or disk: another plan would not help."""
 
 
 class ProcessLimits(NamedTuple):
-    """Limits of one process: seconds; and resident bytes of it and what it starts, 0 for nearly all that is free."""
+    """Limits of one process.
+
+    Attributes:
+        memory: resident bytes of it and its descendants; 0 for nearly all that is free.
+    """
 
     seconds: float = 1800.0
     memory: int = 0
@@ -52,11 +57,12 @@ class Job(NamedTuple):
     """Work for a process.
 
     Attributes:
-        title: begins sentences on its end, such as ``litert-torch``, or "the run of onnx".
+        title: begins messages about its end, such as ``litert-torch``, or "the run of
+            onnx".
         python: of the environment; :data:`sys.executable` is the server's own.
-        module: runs with ``-m`` and is given the request's path.
-        request: what it reads, written as JSON.
-        folder: where the request, the result and temporary files lie.
+        module: runs with ``-m`` and takes the request's path.
+        request: its input, written as JSON.
+        folder: for the request, the result and temporary files.
     """
 
     title: str
@@ -75,7 +81,8 @@ def run_job(
         tick: called while it runs, for the progress.
 
     Raises:
-        ConversionError: it refused, crashed, hung, or took more than it may; what it started has ended.
+        ConversionError: it reported an error, crashed, or exceeded a limit; its
+            descendants have ended.
     """
     request = {**job.request, "parent": os.getpid()}
     path = job.folder / REQUEST_NAME
@@ -102,33 +109,36 @@ def run_job(
 
 
 def _environment(job: Job) -> dict[str, str]:
-    """Return the variables of a process: our packages, and in another environment nothing else of the server's."""
-    inherited = {
-        n: v
-        for n, v in os.environ.items()
-        if not n.startswith(("POCKETSERVE_TOKEN", "PYTHON"))
-    }
+    """Return a process's variables, with our packages on its path.
+
+    In another environment, no other package of the server is on its path.
+    """
+    variables = dict(FRAMEWORK_ENVIRONMENT)
+    for name, value in os.environ.items():
+        if not name.startswith(("POCKETSERVE_TOKEN", "PYTHON")):
+            variables[name] = value
+    path = str(job.folder / "packages")
     if str(job.python) == sys.executable:
         path = os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))
     else:
-        packages = (
-            job.folder / "packages"
-        )  # not the folder they lie in, which may hold all of the server's
-        packages.mkdir(exist_ok=True)
-        for package in (pocketserve, pocketserve_lab, pocketserve_wire):
-            link = packages / package.__name__
-            if not link.is_symlink():
-                link.symlink_to(
-                    Path(str(package.__file__)).resolve().parent,
-                    target_is_directory=True,
-                )
-        path = str(packages)
-    own = {
-        "TMPDIR": str(job.folder),
-        "PYTHONPATH": path,
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
-    return {**FRAMEWORK_ENVIRONMENT, **inherited, **own}
+        _link_packages(Path(path))
+    variables["TMPDIR"] = str(job.folder)
+    variables["PYTHONPATH"] = path
+    variables["PYTHONDONTWRITEBYTECODE"] = "1"
+    return variables
+
+
+def _link_packages(folder: Path) -> None:
+    """Link our packages into a folder.
+
+    Their own may contain all of the server's.
+    """
+    folder.mkdir(exist_ok=True)
+    for package in (pocketserve, pocketserve_lab, pocketserve_wire):
+        link = folder / package.__name__
+        if not link.is_symlink():
+            source = Path(str(package.__file__)).resolve().parent
+            link.symlink_to(source, target_is_directory=True)
 
 
 def _limit_fault(
@@ -145,63 +155,74 @@ def _limit_fault(
 
 
 def end_abandoned(folder: Path, prefix: str = "") -> None:
-    """End what the processes of a command that was ended by signal 9 have left running.
+    """End processes left over by a command that was killed.
 
-    They are known by their folder for temporary files, which children inherit.
+    They are recognised by their folder for temporary files, which children inherit.
 
     Args:
-        folder: what was in it is gone, by the names that begin with ``prefix``; what is there still belongs to others.
+        folder: its subfolders with this ``prefix`` are checked: those of running
+            commands still exist.
     """
     start = os.fsencode(folder.resolve() / prefix)
     for process in all_processes():
         with suppress(OSError):
-            variables = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
-            place = next(
-                (
-                    v.removeprefix(b"TMPDIR=")
-                    for v in variables
-                    if v.startswith(b"TMPDIR=" + start)
-                ),
-                None,
-            )
-            if place is not None and not os.path.exists(place):
+            work = _temporary_folder(process)
+            if work.startswith(start) and not os.path.exists(work):
                 os.kill(process, signal.SIGKILL)
 
 
+def _temporary_folder(process: int) -> bytes:
+    """Return a process's TMPDIR; empty without one."""
+    environment = Path(f"/proc/{process}/environ").read_bytes()
+    for variable in environment.split(b"\0"):
+        if variable.startswith(b"TMPDIR="):
+            return variable.removeprefix(b"TMPDIR=")
+    return b""
+
+
 def _result(job: Job, code: int, log: str) -> dict[str, Any]:
-    """Return what the process has written; raise what it, or its end, says instead."""
+    """Return the result of a process.
+
+    Raises:
+        ConversionError: the process reported an error, or left no result.
+    """
     try:
-        result: dict[str, Any] = json.loads(
-            (job.folder / RESULT_NAME).read_text(encoding="utf-8")
-        )
+        text = (job.folder / RESULT_NAME).read_text(encoding="utf-8")
+        result: dict[str, Any] = json.loads(text)
     except (OSError, ValueError):
         raise ConversionError(_end_of(job.title, code, log), detail=log) from None
     if result.get("ok"):
         return result
-    message, detail = (
-        str(result.get("message") or "it gave no reason"),
-        str(result.get("detail") or ""),
-    )
-    if any(words in message or words in detail for words in NO_ROOM):
-        raise LimitError(
-            f"the disk became full while {job.title} wrote; make room and try again",
-            detail=detail,
-        )
-    text = f"{detail}\n{log}".strip()
-    raise ConversionError(
-        message, detail=text, nearest=str(result.get("nearest") or "")
-    )
+    message = str(result.get("message") or "it gave no reason")
+    detail = str(result.get("detail") or "")
+    if _is_full(message) or _is_full(detail):
+        raise LimitError(_disk_full(job.title), detail=detail)
+    nearest = str(result.get("nearest") or "")
+    raise ConversionError(message, detail=f"{detail}\n{log}".strip(), nearest=nearest)
+
+
+def _is_full(text: str) -> bool:
+    """Return whether a text reports a full disk."""
+    return any(words in text for words in NO_ROOM)
+
+
+def _disk_full(title: str) -> str:
+    return f"the disk became full while {title} wrote; make room and try again"
 
 
 def _end_of(title: str, code: int, log: str) -> str:
     """Return a sentence on a process that ended without a result."""
-    if any(words in log for words in NO_ROOM):
-        return f"the disk became full while {title} wrote; make room and try again"
+    if _is_full(log):
+        return _disk_full(title)
     if code == -signal.SIGKILL:
-        return f"the system ended {title}, probably for want of memory; convert the model on a machine that has more"
+        return (
+            f"the system ended {title}, probably for want of memory; convert the model "
+            "on a machine that has more"
+        )
     if code < 0:
         return f"{title} crashed on this model ({signal_name(code)})"
-    lines = log.strip().splitlines() or [""]
-    return f"{title} ended without a result (exit code {code}): {excerpt(lines[-1])}".rstrip(
-        ": "
-    )
+    text = f"{title} ended without a result (exit code {code})"
+    lines = log.strip().splitlines()
+    if not lines:
+        return text
+    return f"{text}: {excerpt(lines[-1])}"

@@ -1,4 +1,4 @@
-"""Publish a result as a new version of the same model: a file beside the original, a table in the manifest."""
+"""Publish a result as a new version of its model."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,19 +31,26 @@ from pocketserve_lab.convert.converter import KINDS, ConversionError
 from pocketserve_lab.convert.staging import copy_result
 
 PARTIAL_PREFIX = ".pocketserve-convert-"
-"""What the names of files begin with that are there during a publication; names with a dot in front are no models."""
+"""Prefix of temporary files; names of models have no leading dot."""
 
 JOURNAL = f"{PARTIAL_PREFIX}journal"
-"""The file that says what is published, until it is: whoever comes after an interruption takes it back."""
+"""The journal of a publication in progress.
+
+After an interruption, the next command rolls it back."""
 
 MAX_FILE_NAME_BYTES = 255
 
 LOCK_WAIT_S = 120.0
-"""How long a conversion waits for another one that copies a result into the same folder."""
+"""Wait for another conversion that copies a result into the same folder."""
 
 
 class NewVersion(NamedTuple):
-    """A version to be: its name, its file's or folder's name in the model's folder, and whether it replaces one."""
+    """A future version.
+
+    Attributes:
+        file: in the model's folder.
+        replaces: whether the version exists already.
+    """
 
     name: str
     file: str
@@ -50,69 +58,76 @@ class NewVersion(NamedTuple):
 
 
 def model_folder(entry: ModelEntry) -> Path:
-    """Return the model's own folder; of a bare file, the one that :func:`publish` makes for it."""
-    return (
-        entry.folder if entry.folder.name == entry.name else entry.folder / entry.name
-    )
+    """Return the model's own folder.
+
+    For a bare file, the one to make for it.
+    """
+    if entry.folder.name == entry.name:
+        return entry.folder
+    return entry.folder / entry.name
 
 
 def choose_name(
     entry: ModelEntry, source: str, kind: str, quantize: str, wish: str | None = None
 ) -> NewVersion:
-    """Return what a result is called: by its kind and quantisation; where that is taken, by its source as well.
+    """Choose a result's name by its kind and quantisation.
 
-    A version that an earlier conversion of the same source has made is replaced.
+    The source is part of the name if the name is taken. A version from an earlier
+    conversion of the same source is replaced.
 
     Args:
         wish: the user's own name for it.
 
     Raises:
-        ConversionError: the user's own name cannot be one, or is that of a version that no conversion has made.
+        ConversionError: the user's own name is invalid, or that of a version that is
+            not a conversion.
     """
-    name = kind if quantize == "none" else f"{kind}-{quantize}"
-    if wish is None and name in entry.versions and not _is_converted(entry, name):
-        name = f"{name}-from-{source}"
-    name = name if wish is None else wish
+    if wish is not None:
+        _check_name(entry, wish, kind)
+        name = wish
+    else:
+        name = kind if quantize == "none" else f"{kind}-{quantize}"
+        if name in entry.versions and not _is_converted(entry, name):
+            name = f"{name}-from-{source}"
+    if name not in entry.versions:
+        return NewVersion(name, _choose_file(entry, name, kind))
+    if not _is_converted(entry, name):
+        raise ConversionError(
+            f"the model has a version {name!r} that no conversion has made; "
+            "name another with --name"
+        )
+    file = entry.versions[name].path.relative_to(entry.folder)
+    return NewVersion(name, file.as_posix(), replaces=True)
+
+
+def _check_name(entry: ModelEntry, name: str, kind: str) -> None:
+    """Raise ConversionError for an invalid or long name."""
     file_name = f"{entry.name}.{name}{KINDS[kind].suffix}"
-    if wish is not None and not (
-        is_valid_name(wish) and len(file_name.encode()) <= MAX_FILE_NAME_BYTES
-    ):
-        fault = f"--name {excerpt(wish, 40)!r} cannot name a version: it becomes a part of URLs and of a file's name"
+    is_too_long = len(file_name.encode()) > MAX_FILE_NAME_BYTES
+    if is_too_long or not is_valid_name(name):
         raise ConversionError(
-            f"{fault}; use at most 128 letters, digits, dots and dashes"
+            f"--name {excerpt(name, 40)!r} cannot name a version: it becomes a part of "
+            "URLs and of a file's name; use at most 128 letters, digits, dots and "
+            "dashes"
         )
-    replaces = name in entry.versions
-    if replaces and not _is_converted(entry, name):
-        raise ConversionError(
-            f"the model has a version {name!r} that no conversion has made; name another with --name"
-        )
-    if replaces:
-        return NewVersion(
-            name,
-            entry.versions[name].path.relative_to(entry.folder).as_posix(),
-            replaces=True,
-        )
+
+
+def _choose_file(entry: ModelEntry, name: str, kind: str) -> str:
+    """Return a free file name for a new version."""
     suffix, home = KINDS[kind].suffix, model_folder(entry)
-    rest = name.removeprefix(kind).lstrip("-")
     stem = entry.name if suffix else kind
-    names = (
-        f"{stem}.{rest}{suffix}" if rest else f"{stem}{suffix}",
-        f"{entry.name}.{name}{suffix}",
+    rest = name.removeprefix(kind).lstrip("-")
+    short = f"{stem}.{rest}{suffix}" if rest else f"{stem}{suffix}"
+    long = f"{entry.name}.{name}{suffix}"
+    bare = set()
+    if home != entry.folder:
+        bare = {version.path.name for version in entry.versions.values()}
+    for file in (short, long):
+        if file not in bare and not (home / file).exists():
+            return file
+    raise ConversionError(
+        f"{long} is there already and belongs to no version; remove it, or use --name"
     )
-    bare = (
-        {version.path.name for version in entry.versions.values()}
-        if home != entry.folder
-        else set()
-    )
-    file = next(
-        (file for file in names if not (home / file).exists() and file not in bare),
-        None,
-    )
-    if file is None:
-        raise ConversionError(
-            f"{names[-1]} is there already and belongs to no version; remove it, or use --name"
-        )
-    return NewVersion(name, file)
 
 
 def _is_converted(entry: ModelEntry, name: str) -> bool:
@@ -129,81 +144,86 @@ def publish(
     *,
     listed: bool = True,
 ) -> Path:
-    """Put a result beside the original and name it in the manifest; return its path.
+    """Copy a result into the model's folder and its manifest.
 
-    The default version stays what it was. A bare file gets a folder of its own, which has the original, too.
+    Return its path. The default version does not change. A bare file gets a folder of
+    its own, with the original in it.
 
     Args:
-        source: the version that it was made from, whose options for its task hold for the new one as well.
+        source: the version that it was made from, whose options for its task apply to
+            the new one as well.
         listed: whether it becomes a version; else it is only a file.
 
     Raises:
-        ConversionError: the folder or the manifest cannot be written; all is as it was.
+        ConversionError: the folder or the manifest cannot be written; nothing has
+            changed.
     """
     home = model_folder(entry)
     with _writing(home), _alone(home):
         _take_back(home)
-        target, copied, old = _places(home, new.file)
-        is_new = not any(home.iterdir())
+        places = _places(home, new.file)
         journal = {
             "version": new.name,
             "file": new.file,
-            "replaces": target.exists(),
-            "folder": is_new,
+            "replaces": places.target.exists(),
+            "folder": not any(home.iterdir()),
+            "provenance": provenance if listed else None,
         }
-        journal["provenance"] = provenance if listed else None
         try:
             (home / JOURNAL).write_text(json.dumps(journal), encoding="utf-8")
             if home != entry.folder:
                 _adopt(entry, home)
-            copy_result(result, copied)
-            if copied.is_file():
-                with copied.open("rb") as file:
-                    os.fsync(file.fileno())
-            if target.exists():
-                os.replace(target, old)
-            os.replace(copied, target)
+            _copy_durably(result, places.copied)
+            if places.target.exists():
+                os.replace(places.target, places.old)
+            os.replace(places.copied, places.target)
             if listed:
-                edit_manifest(
-                    home,
-                    lambda document: _add_version(
-                        document, entry, source, new, provenance
-                    ),
+                change = partial(
+                    _add_version,
+                    entry=entry,
+                    source=source,
+                    new=new,
+                    provenance=provenance,
                 )
-        except BaseException:  # also Ctrl-C: half a folder would hide the bare file
+                edit_manifest(home, change)
+        # Also on Ctrl-C: an incomplete folder would hide the bare file.
+        except BaseException:
             _take_back(home)
             raise
-        _remove(old)
+        _remove(places.old)
         (home / JOURNAL).unlink()
-        return target
+        return places.target
+
+
+def _copy_durably(result: Path, target: Path) -> None:
+    """Copy a result; a file is written to the disk."""
+    copy_result(result, target)
+    if target.is_file():
+        with target.open("rb") as file:
+            os.fsync(file.fileno())
 
 
 def check_writable(entry: ModelEntry) -> None:
-    """Refuse a model in whose folder nothing can be published, by a file without a name.
+    """Check that the model's folder can be written.
 
     Raises:
-        ConversionError: the sentence has the system's reason.
+        ConversionError: the text has the system's reason.
     """
     home = model_folder(entry)
-    with (
-        _writing(home),
-        tempfile.TemporaryFile(dir=home if home.is_dir() else home.parent),
-    ):
+    folder = home if home.is_dir() else home.parent
+    with _writing(home), tempfile.TemporaryFile(dir=folder):
         return
 
 
 @contextmanager
 def _writing(home: Path) -> Iterator[None]:
-    """Raise a ConversionError for whatever keeps the block from writing to a model's folder."""
+    """Turn errors of writing to a model's folder into a ConversionError."""
     try:
         yield
     except OSError as error:
-        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        way = (
-            "make room and try again"
-            if is_full
-            else "copy the model to where you may write, and convert it there"
-        )
+        way = "copy the model to where you may write, and convert it there"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            way = "make room and try again"
         raise ConversionError(
             f"{home} cannot be written: {error.strerror}; {way}"
         ) from None
@@ -212,7 +232,7 @@ def _writing(home: Path) -> Iterator[None]:
 
 
 def recover(entry: ModelEntry) -> bool:
-    """Take back, or end, what a command that was ended while it published has left; return whether there was any."""
+    """Roll back or complete an interrupted publication, if there is one."""
     home = model_folder(entry)
     if not (home / JOURNAL).is_file():
         return False
@@ -221,26 +241,39 @@ def recover(entry: ModelEntry) -> bool:
     return True
 
 
-def _places(home: Path, file: str) -> tuple[Path, Path, Path]:
-    """Return where a result goes, where it is copied to before, and where what it replaces waits."""
+class _Places(NamedTuple):
+    """The paths of a publication.
+
+    Attributes:
+        target: of the result.
+        copied: of the copy before it is renamed.
+        old: of the file that it replaces, meanwhile.
+    """
+
+    target: Path
+    copied: Path
+    old: Path
+
+
+def _places(home: Path, file: str) -> _Places:
     target = home / file
-    return (
-        target,
-        target.with_name(f"{PARTIAL_PREFIX}copy"),
-        target.with_name(f"{PARTIAL_PREFIX}old"),
-    )
+    copied = target.with_name(f"{PARTIAL_PREFIX}copy")
+    old = target.with_name(f"{PARTIAL_PREFIX}old")
+    return _Places(target, copied, old)
 
 
 def _take_back(home: Path) -> None:
-    """Undo the publication that the journal tells of, or end it where the manifest has the new version already.
+    """Roll back the publication in the journal.
 
-    It may be interrupted itself: each step leaves what the next one needs to go on.
+    It is completed instead if the manifest has the new version already. Each step can
+    be interrupted and repeated.
     """
     try:
         journal = json.loads((home / JOURNAL).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return
-    except ValueError:  # it is half written: nothing else has happened
+    except ValueError:
+        # An incomplete journal: nothing else has happened.
         (home / JOURNAL).unlink()
         return
     target, copied, old = _places(home, journal["file"])
@@ -248,8 +281,8 @@ def _take_back(home: Path) -> None:
     if journal["folder"] and not is_done:
         remove_tree(home)
         return
-    for partial in (copied, *home.glob(f".{FILE_NAME}.*{PARTIAL_SUFFIX}")):
-        _remove(partial)
+    for partial_file in (copied, *home.glob(f".{FILE_NAME}.*{PARTIAL_SUFFIX}")):
+        _remove(partial_file)
     if is_done:
         _remove(old)
     elif not journal["replaces"]:
@@ -261,7 +294,10 @@ def _take_back(home: Path) -> None:
 
 
 def _is_listed(home: Path, journal: Mapping[str, Any]) -> bool:
-    """Return whether the manifest has the version of a journal: of one that replaces another, with its provenance."""
+    """Return whether the manifest has the version of a journal.
+
+    A version that replaces another must have the journal's provenance.
+    """
     if journal["provenance"] is None:
         return False
     try:
@@ -275,13 +311,13 @@ def _is_listed(home: Path, journal: Mapping[str, Any]) -> bool:
 
 @contextmanager
 def _alone(home: Path) -> Iterator[None]:
-    """Hold the lock of a model's folder while the block runs: one conversion at a time publishes there.
+    """Lock a model's folder while publishing.
 
-    The folder is made where it is missing. A file system without locks has none.
+    The folder is made if it is missing. A file system may support no locks.
 
     Raises:
-        ConversionError: another conversion has held it for too long.
-        OSError: there can be no such folder.
+        ConversionError: another conversion holds the lock for too long.
+        OSError: the folder cannot be made.
     """
     deadline = time.monotonic() + LOCK_WAIT_S
     while True:
@@ -290,18 +326,19 @@ def _alone(home: Path) -> Iterator[None]:
         try:
             if not acquire_lock(descriptor, deadline) and time.monotonic() >= deadline:
                 raise ConversionError(
-                    f"another conversion has been writing to {home} for {LOCK_WAIT_S:g} s; try again"
+                    f"another conversion has been writing to {home} for "
+                    f"{LOCK_WAIT_S:g} s; try again"
                 )
             if home.exists() and os.path.samestat(os.fstat(descriptor), home.stat()):
                 yield
                 return
-            # The one that held the lock has failed and removed the folder.
+            # The other conversion has failed and removed the folder.
         finally:
             os.close(descriptor)
 
 
 def _adopt(entry: ModelEntry, home: Path) -> None:
-    """Put links to a model's bare files into its folder, or copies where there are no links."""
+    """Link a model's bare files into its folder, or copy them."""
     for version in entry.versions.values():
         for file in version_files(version):
             target = home / file.relative_to(entry.folder)
@@ -328,16 +365,17 @@ def _add_version(
     new: NewVersion,
     provenance: Mapping[str, Any],
 ) -> None:
-    """Change a manifest: all versions that there are by name, the default one, and the new one with its provenance.
+    """Add a version to a manifest that declares all versions.
 
-    Of a version that is replaced, everything else that its owner wrote into its table stays.
+    If it replaces one, other entries of that version's table are kept.
     """
     declare_versions(document, entry)
     versions = document["versions"]
     if new.name in versions:
         table = versions[new.name]
         table["file"] = new.file
-        table.pop("sha256", None)  # of the file before
+        # The hash is of the replaced file.
+        table.pop("sha256", None)
         _update(table, "provenance", provenance)
     else:
         versions[new.name] = {
@@ -350,7 +388,7 @@ def _add_version(
 
 
 def _update(table: Document, name: str, values: Mapping[str, Any]) -> None:
-    """Give an inner table other values; comments in it stay."""
+    """Replace the values of an inner table, but keep its comments."""
     if name not in table:
         table[name] = copy.deepcopy(dict(values))
         return

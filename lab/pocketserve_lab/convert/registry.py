@@ -1,4 +1,7 @@
-"""The list of converters: a new one is its file in ``tools`` and a name here. No tool's packages are imported."""
+"""The list of converters, which imports no packages of tools.
+
+A new converter is its file in ``tools`` and its name here.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +24,16 @@ TOOLS: tuple[str, ...] = (
     "openvino",
     "coreml",
 )
-"""Modules in ``tools``, each with ``CONVERTER`` (or ``CONVERTERS``). Of two for one path, the first is taken."""
+"""Modules in ``tools``, each with ``CONVERTER`` or ``CONVERTERS``.
+
+Of two converters for one path, the first is taken."""
 
 
 @functools.cache
 def converters() -> tuple[Converter, ...]:
     """Return all converters, in the order of preference."""
-    modules = (importlib.import_module(f"{__package__}.tools.{name}") for name in TOOLS)
-    return tuple(
-        entry
-        for module in modules
-        for entry in getattr(module, "CONVERTERS", None) or (module.CONVERTER,)
-    )
+    entries: list[Converter] = []
+    for name in TOOLS:
+        module = importlib.import_module(f"{__package__}.tools.{name}")
+        entries += getattr(module, "CONVERTERS", None) or (module.CONVERTER,)
+    return tuple(entries)

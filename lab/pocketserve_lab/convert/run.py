@@ -1,4 +1,4 @@
-"""Convert a model: choose the way, prepare samples, run the tools, check the result, publish it."""
+"""Convert a model: plan, samples, tools, checks, publication."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from pocketserve_lab.convert.environments import (
 from pocketserve_lab.convert.plan import (
     SOURCE_ORDER,
     TITLES,
-    Plan,
+    ConversionPlan,
     Step,
     environment_of,
     milder_mode,
@@ -72,13 +72,13 @@ from pocketserve_lab.convert.staging import stage
 
 WORK_PREFIX = "convert-"
 MAX_ALTERNATIVES = 2
-"""Other ways that are tried after the best one has failed, where that needs no further environment."""
+"""Other plans to try after the best one, if no environment is missing."""
 
 MAX_REMAINDER = 0.95
-"""Of the size: a model that loses less is small already, or its weights are."""
+"""Share of the size; a model that shrinks less is small already, or its weights are."""
 
 MAX_REASONS = 3
-"""Of samples that cannot be used; more would only hide what comes after them."""
+"""Sample errors that are shown; more would hide the output after them."""
 
 QUANTIZED_WORDS = frozenset(
     (
@@ -95,17 +95,18 @@ QUANTIZED_WORDS = frozenset(
         "quantized",
     )
 )
-"""What names of versions and files have in them whose weights are no longer those of the training."""
+"""Parts of names of versions and files whose weights are quantised."""
 
 
 @dataclass(frozen=True)
 class ConversionSettings:
-    """The user's wishes for a conversion, and where things lie.
+    """The user's settings of a conversion, and its folders.
 
     Attributes:
         models_dir: of the model, as a server would serve it.
-        version: to convert from; None takes the one nearest to the training that has a way.
-        samples: a file or folder; None takes the model's own folder ``samples``, if it has one.
+        version: to convert from; None uses the one closest to the training that has a
+            plan.
+        samples: a file or folder; None uses the model's own folder ``samples``, if any.
         name: of the new version; None names it after its kind.
         options: of the tools.
     """
@@ -128,7 +129,7 @@ class Conversion(NamedTuple):
         source: the version that it was made from.
         tools: with their versions, in the order of their runs.
         agreement: with the original; None for a kind that cannot be run here.
-        random: nobody gave samples, so made-up input was compared.
+        random: without samples, random input was compared.
         notes: sentences for the user.
     """
 
@@ -145,7 +146,7 @@ class Conversion(NamedTuple):
 
 
 class Reference(NamedTuple):
-    """The original's answers: what its process told, and the files that it wrote."""
+    """The original's answers, and facts about it."""
 
     facts: Mapping[str, Any]
     inputs: Path
@@ -153,10 +154,10 @@ class Reference(NamedTuple):
 
 
 class _Result(NamedTuple):
-    """A file that the tools of a plan have written, before it is checked and published."""
+    """A tool's result before it is checked and published."""
 
     source: VersionEntry
-    plan: Plan
+    plan: ConversionPlan
     new: NewVersion
     reference: Reference
     output: Path
@@ -169,11 +170,14 @@ class _Result(NamedTuple):
 
 
 class ModelConverter:
-    """Converts versions of one model, into one kind after the other. A work folder holds all that is not published.
+    """Converts versions of one model, to one kind after the other.
+
+    Everything that is not published lies in a work folder.
 
     Args:
         tell: shows the progress.
-        note: takes a sentence for the user that should be seen at once, such as what an environment takes.
+        note: takes a sentence that the user should see at once, such as the size of an
+            environment.
         tools: the converters to choose from.
     """
 
@@ -185,16 +189,14 @@ class ModelConverter:
         note: Note,
         tools: Sequence[Converter] | None = None,
     ) -> None:
-        self._entry, self._settings, self._tell, self._note = (
-            entry,
-            settings,
-            tell,
-            note,
-        )
+        self._entry = entry
+        self._settings = settings
+        self._tell = tell
+        self._note = note
         self._tools = converters() if tools is None else tools
         self._references: dict[str, Reference] = {}
         self._middles: dict[
-            tuple[str, Plan], tuple[ConversionRequest, ConversionOutcome]
+            tuple[str, ConversionPlan], tuple[ConversionRequest, ConversionOutcome]
         ] = {}
         if recover(entry):
             self._entry = scan(settings.models_dir)[entry.name]
@@ -205,7 +207,7 @@ class ModelConverter:
         self._runs = 0
 
     def close(self) -> None:
-        """Remove what is left of the work."""
+        """Remove the work folder."""
         self._work.remove()
 
     def convert(self, kind: str, quantize: str | None = None) -> Conversion:
@@ -215,159 +217,172 @@ class ModelConverter:
             quantize: the mode, from now on; None keeps the one of the settings.
 
         Raises:
-            ConversionError: it cannot be made, or is not what the original is; nothing is left behind.
+            ConversionError: the conversion is not possible, or the result differs from
+                the original; everything is cleaned up.
         """
         if quantize is not None:
             self._settings = replace(self._settings, quantize=quantize)
+        settings = self._settings
         source, plans = self._plans(kind)
+        best = plans[0]
         _check_runs_here(kind)
-        trusted = _trusted_code(self._entry, source, self._settings.state_dir)
+        trusted = _trusted_code(self._entry, source, settings.state_dir)
         new = choose_name(
-            self._entry, source.name, kind, self._settings.quantize, self._settings.name
+            self._entry, source.name, kind, settings.quantize, settings.name
         )
-        self._check_samples(source, plans[0])
+        self._check_samples(source, best)
         check_writable(self._entry)
-        check_possible(
-            _environments(plans[0]), environments_folder(self._settings.state_dir)
-        )
-        self._reference(
-            source, self._python(plans[0][0].converter)
-        )  # an original that fails does so for all ways
-        ready = [
-            plan
-            for plan in plans[1:]
-            if all(self._is_ready(step.converter) for step in plan)
-        ]
-        faults: list[ConversionError] = []
-        for plan in (plans[0], *ready[:MAX_ALTERNATIVES]):
-            if faults:
-                self._note(f"that failed ({faults[-1].message}); trying {_names(plan)}")
+        folder = environments_folder(settings.state_dir)
+        check_possible(_environments(best), folder)
+        # An original that cannot be run fails here, and not in each plan.
+        self._reference(source, self._python(best[0].converter))
+        ready = [plan for plan in plans[1:] if self._has_environments(plan)]
+        errors: list[ConversionError] = []
+        for plan in (best, *ready[:MAX_ALTERNATIVES]):
+            if errors:
+                reason = errors[-1].message
+                self._note(f"that failed ({reason}); trying {_names(plan)}")
             try:
                 return self._convert(source, plan, new, trusted)
             except LimitError:
                 raise
             except ConversionError as error:
-                faults.append(error)
-        raise faults[0]  # the best way's
+                errors.append(error)
+        # The best plan's error counts.
+        raise errors[0]
 
-    def _plans(self, kind: str) -> tuple[VersionEntry, list[Plan]]:
-        """Return the version to begin with, and the ways from it; of equal ones, the nearest to the training.
+    def _plans(self, kind: str) -> tuple[VersionEntry, list[ConversionPlan]]:
+        """Return the version to convert, and its plans, the best first.
 
-        A version that is quantised already is taken only where no other one has a way, and one that neither this
-        installation nor the converter's environment can run, where there is nothing else at all.
+        A quantised version is used only if no other one has a plan. One that neither
+        this installation nor the converter's environment can run is the last resort.
         """
-        entry = self._entry
         if self._settings.version is not None:
-            version = entry.versions[self._settings.version]
-            try:
-                return version, self._ways(version, kind)
-            except ConversionError as error:
-                raise ConversionError(
-                    error.message, nearest=error.nearest or self._other_version(kind)
-                ) from None
-        choices: list[tuple[VersionEntry, list[Plan]]] = []
+            return self._plans_of_version(self._settings.version, kind)
+        choices: list[tuple[VersionEntry, list[ConversionPlan]]] = []
         refusals: list[ConversionError] = []
-        for version in _originals(entry):
+        for version in _originals(self._entry):
             try:
                 choices.append((version, self._ways(version, kind)))
             except ConversionError as error:
                 refusals.append(error)
-        if not choices:
-            raise (
-                refusals[0]
-                if refusals
-                else ConversionError("the model has no version that can be read")
-            )
-        return min(
-            choices,
-            key=lambda choice: (
-                *self._flaws(choice[0], choice[1][0]),
-                *self._cost(choice[1][0]),
-            ),
-        )
+        if choices:
+            return min(choices, key=lambda choice: self._rank(choice[0], choice[1][0]))
+        if refusals:
+            raise refusals[0]
+        raise ConversionError("the model has no version that can be read")
 
-    def _ways(self, version: VersionEntry, kind: str) -> list[Plan]:
-        """Return the ways from a version to a kind, the best first; what cannot be had here comes last.
+    def _plans_of_version(
+        self, name: str, kind: str
+    ) -> tuple[VersionEntry, list[ConversionPlan]]:
+        """Return the named version and its plans.
 
-        So does a way whose first environment cannot run the original, where this installation cannot either.
+        Raises:
+            ConversionError: it has none; the text suggests another version.
         """
-        plans = plans_for(
-            version.format.name, kind, self._settings.quantize, self._tools
-        )
-        return sorted(
-            plans,
-            key=lambda plan: (self._is_out_of_reach(plan), _is_mute(version, plan)),
-        )
+        version = self._entry.versions[name]
+        try:
+            return version, self._ways(version, kind)
+        except ConversionError as error:
+            nearest = error.nearest or self._other_version(kind)
+            raise ConversionError(error.message, nearest=nearest) from None
+
+    def _ways(self, version: VersionEntry, kind: str) -> list[ConversionPlan]:
+        """Return the plans from a version to a kind, best first.
+
+        Plans come last if an environment cannot be made here, or if neither this
+        installation nor the first environment can run the original.
+        """
+        mode = self._settings.quantize
+        plans = plans_for(version.format.name, kind, mode, self._tools)
+
+        def rank(plan: ConversionPlan) -> tuple[bool, bool]:
+            return self._is_out_of_reach(plan), _is_mute(version, plan)
+
+        return sorted(plans, key=rank)
 
     def _other_version(self, kind: str) -> str:
-        """Return the option of a version that has a way to a kind; empty where there is none."""
+        """Return the option of a version that has a plan.
+
+        Empty if there is none.
+        """
         for version in _originals(self._entry):
             with suppress(ConversionError):
                 self._ways(version, kind)
                 return f"--version {version.name}"
         return ""
 
-    def _flaws(self, version: VersionEntry, plan: Plan) -> tuple[bool, bool]:
-        """Return whether nothing at hand could run a version for its answers, and whether it is quantised already."""
-        return _is_mute(version, plan), _is_quantized(self._entry, version)
+    def _rank(
+        self, version: VersionEntry, plan: ConversionPlan
+    ) -> tuple[bool, bool, bool, bool, int]:
+        """Return the sort key of a version and its best plan.
 
-    def _cost(self, plan: Plan) -> tuple[bool, bool, int]:
-        """Return what a way costs: more than there is, gigabytes for an environment, then its steps."""
+        The smallest is best. In order: whether nothing here can run the version,
+        whether it is quantised already, whether the plan is out of reach, whether it
+        needs a new environment of gigabytes, and its number of steps.
+        """
         return (
+            _is_mute(version, plan),
+            _is_quantized(self._entry, version),
             self._is_out_of_reach(plan),
-            not all(self._is_ready(step.converter) for step in plan),
+            not self._has_environments(plan),
             len(plan),
         )
 
-    def _is_out_of_reach(self, plan: Plan) -> bool:
-        """Return whether the environments that a way still needs cannot be made here."""
+    def _has_environments(self, plan: ConversionPlan) -> bool:
+        return all(self._is_ready(step.converter) for step in plan)
+
+    def _is_out_of_reach(self, plan: ConversionPlan) -> bool:
+        """Return whether a plan's environments cannot be made here."""
+        folder = environments_folder(self._settings.state_dir)
         try:
-            check_possible(
-                _environments(plan), environments_folder(self._settings.state_dir)
-            )
+            check_possible(_environments(plan), folder)
         except ConversionError:
             return True
         return False
 
     def _milder(self, source: VersionEntry, kind: str) -> str:
-        return milder_mode(
-            source.format.name, kind, self._settings.quantize, self._tools
-        )
+        mode = self._settings.quantize
+        return milder_mode(source.format.name, kind, mode, self._tools)
 
-    def _check_samples(self, source: VersionEntry, plan: Plan) -> None:
+    def _check_samples(self, source: VersionEntry, plan: ConversionPlan) -> None:
+        """Raise ConversionError if a step calibrates and there are no samples."""
         for step in plan:
-            if step.quantize in step.converter.needs_samples and self._data() is None:
-                own = (
-                    self._entry.folder.name == self._entry.name
-                )  # else the folder has other models, too
-                place = (
-                    f", or put some into {self._entry.folder / FOLDER}" if own else ""
-                )
-                raise ConversionError(
-                    f"--quantize {step.quantize} measures the ranges of numbers on samples, and there are none; give "
-                    f"--samples FOLDER{place}",
-                    nearest=self._milder(source, plan[-1].converter.kind),
-                )
+            if step.quantize not in step.converter.needs_samples:
+                continue
+            if self._data() is not None:
+                continue
+            hint = ""
+            if self._has_own_folder():
+                hint = f", or put some into {self._entry.folder / FOLDER}"
+            raise ConversionError(
+                f"--quantize {step.quantize} measures the ranges of numbers on "
+                f"samples, and there are none; give --samples FOLDER{hint}",
+                nearest=self._milder(source, plan[-1].converter.kind),
+            )
+
+    def _has_own_folder(self) -> bool:
+        """Return whether the model's folder has no other models."""
+        return self._entry.folder.name == self._entry.name
 
     def _data(self) -> Path | None:
-        """Return the file or folder of samples; None where there is none.
+        """Return the file or folder of samples.
+
+        None if there is none.
 
         Raises:
-            ConversionError: it is not there, or empty.
+            ConversionError: it does not exist, or is empty.
         """
-        own = self._entry.folder / FOLDER
         data = self._settings.samples
-        if (
-            data is None
-            and own.is_dir()
-            and self._entry.folder.name == self._entry.name
-        ):
+        if data is None:
+            own = self._entry.folder / FOLDER
+            if not own.is_dir() or not self._has_own_folder():
+                return None
             data = own
-        if data is not None:
-            try:
-                sample_files(data)
-            except SampleError as error:
-                raise ConversionError(str(error)) from None
+        try:
+            sample_files(data)
+        except SampleError as error:
+            raise ConversionError(str(error)) from None
         return data
 
     def _is_ready(self, converter: Converter) -> bool:
@@ -376,7 +391,7 @@ class ModelConverter:
         return name is None or python_of(ENVIRONMENTS[name], folder) is not None
 
     def _python(self, converter: Converter) -> Path:
-        """Return the Python that runs a converter; its environment is made where it is missing."""
+        """Return the Python that runs a converter, in its environment."""
         name = environment_of(converter)
         if name is None:
             return Path(sys.executable)
@@ -391,7 +406,11 @@ class ModelConverter:
         return folder
 
     def _convert(
-        self, source: VersionEntry, plan: Plan, new: NewVersion, trusted: frozenset[str]
+        self,
+        source: VersionEntry,
+        plan: ConversionPlan,
+        new: NewVersion,
+        trusted: frozenset[str],
     ) -> Conversion:
         pythons = [self._python(step.converter) for step in plan]
         reference = self._reference(source, pythons[0])
@@ -403,37 +422,52 @@ class ModelConverter:
             outcomes.append(outcome)
         carry_description(source.path, source.format.name, request.output, request.kind)
         result = _Result(source, plan, new, reference, request.output, outcomes)
-        conversion = _conversion(result)
-        if KINDS[conversion.kind].served:
-            facts, agreement, doubts = self._verify(result, pythons[-1])
-            notes = (*conversion.notes, *_renamed(reference.facts, facts), *doubts)
-            conversion = conversion._replace(agreement=agreement, notes=notes)
-        elif answers := outcomes[-1].answers:
-            agreement, doubts = self._compare_answers(reference, Path(answers))
-            notes = (*conversion.notes, *doubts)
-            conversion = conversion._replace(agreement=agreement, notes=notes)
+        conversion = self._check(result, _conversion(result), pythons[-1])
         return self._publish(result, conversion)
+
+    def _check(
+        self, result: _Result, conversion: Conversion, python: Path
+    ) -> Conversion:
+        """Compare a result with the original, and add the agreement.
+
+        A kind that is not served here is compared if the tool ran it.
+        """
+        notes = list(conversion.notes)
+        answers = result.outcomes[-1].answers
+        if KINDS[conversion.kind].served:
+            facts, agreement, doubts = self._verify(result, python)
+            notes += _renamed(result.reference.facts, facts)
+        elif answers:
+            agreement, doubts = self._compare_answers(result.reference, Path(answers))
+        else:
+            return conversion
+        notes += doubts
+        return conversion._replace(agreement=agreement, notes=tuple(notes))
 
     def _step(
         self,
         source: VersionEntry,
-        way: Plan,
+        way: ConversionPlan,
         python: Path,
         before: ConversionRequest,
         name: str | None,
     ) -> tuple[ConversionRequest, ConversionOutcome]:
-        """Run the last step of a way; return its request and its outcome.
+        """Run the last step of a plan.
+
+        Return its request and its outcome.
 
         Args:
             before: the request of the step before, or the first one.
-            name: of the result's file; None for one between two steps, which is made once for all kinds and modes.
+            name: of the result's file; None for a file between two steps, which is made
+                once for all kinds and modes.
         """
         if name is None and (source.name, way) in self._middles:
             return self._middles[source.name, way]
-        file = f"step{KINDS[way[-1].converter.kind].suffix}" if name is None else name
+        converter = way[-1].converter
+        file = f"step{KINDS[converter.kind].suffix}" if name is None else name
         request = _next_request(before, way[-1], self._folder() / file)
         outcome = self._run_tool(way[-1], python, request)
-        _check_written(request.output, way[-1].converter)
+        _check_written(request.output, converter)
         _check_smaller(request, outcome, source)
         if name is None:
             self._middles[source.name, way] = request, outcome
@@ -442,15 +476,21 @@ class ModelConverter:
     def _compare_answers(
         self, reference: Reference, answers: Path
     ) -> tuple[verify.Agreement, list[str]]:
-        """Compare what a tool's own run answered with the original; return sentences on what is left open, too.
+        """Compare the answers of a tool's own run with the original's.
+
+        Returns:
+            The agreement, and sentences on doubts.
 
         Raises:
             ConversionError: they differ by more than is accepted.
         """
-        facts, outputs = reference.facts, load_arrays(reference.outputs)
-        is_random, count = bool(facts["random"]), int(facts["count"])
+        facts = reference.facts
         agreement = verify.compare_outputs(
-            outputs, load_arrays(answers), facts["task"], count, random=is_random
+            load_arrays(reference.outputs),
+            load_arrays(answers),
+            facts["task"],
+            int(facts["count"]),
+            random=bool(facts["random"]),
         )
         verify.check_agreement(agreement, self._settings.quantize)
         return agreement, verify.doubts(agreement, self._settings.quantize)
@@ -461,45 +501,45 @@ class ModelConverter:
         title = f"{step.converter.name}: {step.format} to {step.converter.kind}"
         name = step.converter.module
         module = name if "." in name else f"pocketserve_lab.convert.tools.{name}"
-        document = {"module": module, "request": request.to_json()}
         job = Job(
             step.converter.name,
             python,
             "pocketserve_lab.convert.tool_process",
-            document,
+            {"module": module, "request": request.to_json()},
             request.output.parent,
         )
         result = run_job(job, self._settings.limits, lambda: self._tell(title, 0.0))
         return ConversionOutcome.from_plain(result["outcome"])
 
     def _reference(self, source: VersionEntry, python: Path) -> Reference:
-        """Return the answers of the version to convert, from its own process; the same for all kinds."""
+        """Return the original's answers, from its own process.
+
+        They are the same for all kinds.
+        """
         if source.name in self._references:
             return self._references[source.name]
         folder = self._folder()
         document = {**self._place_of(source), **self._sample_request()}
-        facts = self._run_samples(
-            f"version {source.name}", source.format, python, document, folder
-        )
+        title = f"version {source.name}"
+        facts = self._run_samples(title, source.format, python, document, folder)
         reference = Reference(facts, folder / "inputs.npz", folder / "outputs.npz")
-        for number, reason in enumerate(facts["skipped"][:MAX_REASONS], 1):
-            self._note(
-                f"left out of the samples: {reason}"
-                + (_more(facts["skipped"]) if number == MAX_REASONS else "")
-            )
+        skipped = facts["skipped"]
+        for number, reason in enumerate(skipped[:MAX_REASONS], 1):
+            more = _more(skipped) if number == MAX_REASONS else ""
+            self._note(f"left out of the samples: {reason}{more}")
         return self._references.setdefault(source.name, reference)
 
     def _place_of(self, source: VersionEntry) -> dict[str, str]:
-        """Return where a process finds the version to convert."""
-        settings = self._settings
-        folders = {
-            "models_dir": str(settings.models_dir.absolute()),
-            "state_dir": str(settings.state_dir.absolute()),
+        """Return the location of the version to convert, for a process."""
+        return {
+            "models_dir": str(self._settings.models_dir.absolute()),
+            "state_dir": str(self._settings.state_dir.absolute()),
+            "model": self._entry.name,
+            "version": source.name,
         }
-        return {**folders, "model": self._entry.name, "version": source.name}
 
     def _sample_request(self) -> dict[str, Any]:
-        """Return the samples that the original is run on, as a run of samples is asked for them."""
+        """Return the samples part of a request."""
         data = self._data()
         return {"data": str(data.absolute()) if data is not None else ""}
 
@@ -511,42 +551,42 @@ class ModelConverter:
         document: Mapping[str, Any],
         folder: Path,
     ) -> Mapping[str, Any]:
+        """Run a version on samples, here or in its environment."""
         missing = missing_framework(format)
         if missing is None:
             python = Path(sys.executable)
         elif python == Path(sys.executable):
             raise ConversionError(missing)
-        request = {**document, "folder": str(folder)}
         job = Job(
             f"the run of {version}",
             python,
             "pocketserve_lab.convert.sample_run",
-            request,
+            {**document, "folder": str(folder)},
             folder,
         )
-        return run_job(
-            job, self._settings.limits, lambda: self._tell(f"running {version}", 0.0)
-        )
+        title = f"running {version}"
+        return run_job(job, self._settings.limits, lambda: self._tell(title, 0.0))
 
     def _verify(
         self, result: _Result, python: Path
     ) -> tuple[Mapping[str, Any], verify.Agreement, list[str]]:
-        """Load and run the result as a server would, and compare its answers with the original's.
+        """Run the result and compare it with the original.
 
         Returns:
-            What its process told of it, the agreement, and sentences on what it leaves open.
+            The facts from its process, the agreement, and sentences on doubts.
         """
-        reference, format = result.reference, format_named(result.kind)
-        assert format is not None  # of every kind that is served
+        reference = result.reference
+        format = format_named(result.kind)
+        # Every kind that is served has a format.
+        assert format is not None
         folder = self._folder()
+        state_dir = self._settings.state_dir
         staged = stage(
-            self._entry,
-            result.source,
-            result.output,
-            format,
-            folder,
-            self._settings.state_dir,
+            self._entry, result.source, result.output, format, folder, state_dir
         )
+        layouts: dict[str, str] = {}
+        for outcome in result.outcomes:
+            layouts.update(outcome.layouts)
         document = {
             "models_dir": str(staged.models_dir),
             "state_dir": str(staged.state_dir),
@@ -555,34 +595,27 @@ class ModelConverter:
             "arrays": str(reference.inputs),
             "rows": reference.facts["rows"],
             "data": self._sample_request().get("data", ""),
-            "layouts": {
-                name: layout
-                for outcome in result.outcomes
-                for name, layout in outcome.layouts.items()
-            },
+            "layouts": layouts,
         }
+        title = f"the new {format.name} version"
         try:
-            facts = self._run_samples(
-                f"the new {format.name} version", format, python, document, folder
-            )
+            facts = self._run_samples(title, format, python, document, folder)
         except ConversionError as error:
             raise ConversionError(
                 f"the result cannot be served: {error.message}", detail=error.detail
             ) from None
         _check_same_task(reference.facts, facts)
+        outputs = folder / "outputs.npz"
         agreement = verify.compare_outputs(
             load_arrays(reference.outputs),
-            load_arrays(folder / "outputs.npz"),
+            load_arrays(outputs),
             reference.facts["task"],
             int(facts["count"]),
             random=bool(reference.facts["random"]),
         )
         nearest = self._milder(result.source, format.name)
-        return (
-            facts,
-            agreement,
-            self._judge(agreement, reference, folder / "outputs.npz", nearest),
-        )
+        doubts = self._judge(agreement, reference, outputs, nearest)
+        return facts, agreement, doubts
 
     def _judge(
         self,
@@ -591,20 +624,36 @@ class ModelConverter:
         outputs: Path,
         nearest: str,
     ) -> list[str]:
-        """Refuse a result that is not what the original is; return sentences on what is left open.
+        """Reject a result that differs from the original.
+
+        Return sentences on doubts.
 
         Args:
             outputs: the result's, on the reference's inputs.
-            nearest: what may work instead.
+            nearest: an alternative for the message.
         """
         verify.check_agreement(agreement, self._settings.quantize, nearest)
         return verify.doubts(agreement, self._settings.quantize)
 
     def _measured(self) -> dict[str, Any]:
-        """Return what else the provenance says of the result."""
+        """Return further entries for the provenance."""
         return {}
 
     def _publish(self, result: _Result, conversion: Conversion) -> Conversion:
+        path = publish(
+            self._entry,
+            conversion.source,
+            result.output,
+            result.new,
+            self._provenance(result, conversion),
+            listed=KINDS[result.kind].served,
+        )
+        # The name of the next kind depends on this one.
+        self._entry = scan(self._settings.models_dir)[self._entry.name]
+        return conversion._replace(path=path)
+
+    def _provenance(self, result: _Result, conversion: Conversion) -> dict[str, Any]:
+        """Return a version's provenance."""
         facts = result.reference.facts
         provenance: dict[str, Any] = {
             "source": conversion.source,
@@ -617,87 +666,82 @@ class ModelConverter:
         }
         if facts["samples_sha256"]:
             provenance["samples_sha256"] = facts["samples_sha256"]
-        options = {
-            key: value
-            for outcome in result.outcomes
-            for key, value in outcome.options.items()
-        }
+        options: dict[str, Any] = {}
+        for outcome in result.outcomes:
+            options.update(outcome.options)
         if options:
             provenance["options"] = options
         if conversion.agreement is not None:
             provenance["difference"] = float(f"{conversion.agreement.error:.3g}")
-        provenance |= self._measured()
-        listed = KINDS[result.kind].served
-        path = publish(
-            self._entry,
-            conversion.source,
-            result.output,
-            result.new,
-            provenance,
-            listed=listed,
-        )
-        self._entry = scan(self._settings.models_dir)[
-            self._entry.name
-        ]  # the next kind's name depends on this one's
-        return conversion._replace(path=path)
+        return provenance | self._measured()
 
 
 def _originals(entry: ModelEntry) -> list[VersionEntry]:
-    """Return the versions that a conversion may begin with, the nearest to the training first.
+    """Return the versions to convert from, unconverted ones first.
 
-    What a conversion has made comes last.
+    Results of conversions come last.
     """
-    order = {name: rank for rank, name in enumerate(SOURCE_ORDER)}
     usable = [version for version in entry.versions.values() if version.problem is None]
 
     def rank(version: VersionEntry) -> tuple[bool, int, bool]:
         options = entry.manifest.versions.get(version.name)
-        derived = options is not None and options.is_converted
-        return (
-            derived,
-            order.get(version.format.name, len(order)),
-            version.name != entry.default_version,
-        )
+        is_converted = options is not None and options.is_converted
+        place = len(SOURCE_ORDER)
+        if version.format.name in SOURCE_ORDER:
+            place = SOURCE_ORDER.index(version.format.name)
+        return is_converted, place, version.name != entry.default_version
 
     return sorted(usable, key=rank)
 
 
-def _is_mute(version: VersionEntry, plan: Plan) -> bool:
-    """Return whether neither this installation nor the first environment of a way could run a version."""
+def _is_mute(version: VersionEntry, plan: ConversionPlan) -> bool:
+    """Return whether nothing here can run a version."""
+    if missing_framework(version.format) is None:
+        return False
     environment = environment_of(plan[0].converter)
-    packages = ENVIRONMENTS[environment].modules if environment is not None else ()
-    return missing_framework(version.format) is not None and not any(
-        module.startswith(version.format.packages) for module in packages
-    )
+    if environment is None:
+        return True
+    modules = ENVIRONMENTS[environment].modules
+    return not any(module.startswith(version.format.packages) for module in modules)
 
 
 def _is_quantized(entry: ModelEntry, version: VersionEntry) -> bool:
-    """Return whether a version has lost digits already, as its provenance, its name or its file's name says."""
+    """Return whether a version is quantised already.
+
+    By its provenance, its name or its file's name.
+    """
     options = entry.manifest.versions.get(version.name)
     if options is not None and options.provenance.get("quantize", "none") != "none":
         return True
-    names = f"{version.name} {version.path.name.removeprefix(entry.name)}"  # a model may be called dynamic
-    return not QUANTIZED_WORDS.isdisjoint(re.split("[^a-z0-9]+", names.lower()))
+    # A model may be called "dynamic" itself.
+    file_name = version.path.name.removeprefix(entry.name)
+    parts = re.split("[^a-z0-9]+", f"{version.name} {file_name}".lower())
+    return not QUANTIZED_WORDS.isdisjoint(parts)
 
 
 def _check_runs_here(kind: str) -> None:
-    """Refuse, before anything is fetched, a kind whose result would want more than packages of Python, and has not."""
+    """Reject a kind whose result could not run here.
+
+    It is checked before anything is downloaded.
+    """
     format = format_named(kind)
-    if (
-        format is None
-        or format.missing is None
-        or (missing := format.missing()) is None
-    ):
+    if format is None or format.missing is None:
         return
-    raise ConversionError(
-        f"the result could not be run, and so not be checked: {missing}"
-    )
+    missing = format.missing()
+    if missing is not None:
+        raise ConversionError(
+            f"the result could not be run, and so not be checked: {missing}"
+        )
 
 
 def _trusted_code(
     entry: ModelEntry, source: VersionEntry, state_dir: Path
 ) -> frozenset[str]:
-    """Return the hashes of a source's code; refuse what its owner has not allowed: converting it runs it."""
+    """Return the hashes of a source's code, which the conversion runs.
+
+    Raises:
+        ConversionError: its owner does not trust it.
+    """
     try:
         return TrustStore(state_dir).check(entry, source)
     except ModelLoadError as error:
@@ -728,23 +772,22 @@ def _first_request(
 
 
 def _tensors(values: Sequence[Mapping[str, Any]]) -> tuple[SourceTensor, ...]:
-    return tuple(
-        SourceTensor(value["name"], value["datatype"], tuple(value["shape"]))
-        for value in values
-    )
+    return tuple(map(SourceTensor.from_plain, values))
 
 
 def _next_request(
     before: ConversionRequest, step: Step, output: Path
 ) -> ConversionRequest:
-    """Return the request of a step: it reads what the step before it has written."""
+    """Return the request of a plan's next step."""
+    source, title = before.source, before.title
     is_first = before.output == before.source
+    if not is_first:
+        source = before.output
+        title = f"the {TITLES[step.format]} file made of {before.title}"
     return dataclasses.replace(
         before,
-        source=before.source if is_first else before.output,
-        title=before.title
-        if is_first
-        else f"the {TITLES[step.format]} file made of {before.title}",
+        source=source,
+        title=title,
         format=step.format,
         output=output,
         kind=step.converter.kind,
@@ -753,108 +796,109 @@ def _next_request(
 
 
 def _check_written(output: Path, converter: Converter) -> None:
-    """Refuse a tool that ended well without a file, or with an empty one."""
-    files = (
-        [output]
-        if output.is_file()
-        else [path for path in output.rglob("*") if path.is_file()]
-    )
-    if not any(file.stat().st_size for file in files):
+    """Reject a tool that ended without an error and wrote nothing."""
+    if not _size(output):
         raise ConversionError(f"{converter.name} ended well, but wrote nothing")
 
 
 def _check_smaller(
     request: ConversionRequest, outcome: ConversionOutcome, source: VersionEntry
 ) -> None:
-    """Refuse a quantised file that is as large as what it was made of: its few weights are less than what is added.
+    """Reject a quantised file that is hardly smaller than its source.
 
-    Code says nothing of the size of its weights.
+    A file with few weights grows by more than it saves. The size of code does not tell
+    the size of its weights.
     """
-    before = outcome.float_bytes or _size(request.source)
-    if request.source == source.path and not outcome.float_bytes:
-        before = 0 if source.format.code is Code.MODULES else file_bytes(source)
-    if (
-        request.quantize == "none"
-        or not before
-        or _size(request.output) <= MAX_REMAINDER * before
-    ):
+    if request.quantize == "none":
         return
-    is_there = source.format.name == request.kind
-    way = (
-        "use it as it is"
-        if is_there
-        else f"use it without --quantize {request.quantize}"
-    )
+    before = outcome.float_bytes
+    if not before and request.source == source.path:
+        is_code = source.format.code is Code.MODULES
+        before = 0 if is_code else file_bytes(source)
+    elif not before:
+        before = _size(request.source)
+    if not before or _size(request.output) <= MAX_REMAINDER * before:
+        return
+    way = f"use it without --quantize {request.quantize}"
+    if source.format.name == request.kind:
+        way = "use it as it is"
     raise ConversionError(f"{request.title} would not become smaller; {way}")
 
 
 def _check_same_task(original: Mapping[str, Any], result: Mapping[str, Any]) -> None:
-    """Refuse a result that is asked otherwise than the original, or names its answers otherwise."""
-    labels = [facts["labels"] for facts in (original, result)]
+    """Reject a result that takes other requests or gives other labels."""
+    labels, original_labels = result["labels"], original["labels"]
     if original["task"] != result["task"]:
         fault = f"its task is {result['task']}, and the original's {original['task']}"
-    elif len(labels[0]) != len(labels[1]):
-        fault = f"it has {plural(len(labels[1]), 'label')}, and the original {len(labels[0])}"
-    elif labels[0] != labels[1]:
+    elif len(original_labels) != len(labels):
+        number = plural(len(labels), "label")
+        fault = f"it has {number}, and the original {len(original_labels)}"
+    elif original_labels != labels:
         fault = "its labels are others"
     elif result["prepares_otherwise"]:
         fault = "it prepares a sample otherwise"
     else:
         return
     raise ConversionError(
-        f"the result cannot be asked as the original is: {fault}; declare what the original's file says of itself "
-        "(task, labels, preprocessing) in model.toml"
+        f"the result cannot be asked as the original is: {fault}; declare the task, "
+        "labels and preprocessing of the original's file in model.toml"
     )
 
 
 def _size(path: Path) -> int:
+    """Return the size of a file or folder."""
     files = [path] if path.is_file() else path.rglob("*")
     return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def _conversion(result: _Result) -> Conversion:
-    outcomes, kind = result.outcomes, result.kind
-    layouts = (
-        f"its input {n!r} is {layout} now"
-        for outcome in outcomes
-        for n, layout in outcome.layouts.items()
-    )
-    notes = (*(note for outcome in outcomes for note in outcome.notes), *layouts)
+    """Return a conversion that is not checked or published yet."""
+    notes: list[str] = []
+    layouts: list[str] = []
+    tools = []
+    for outcome in result.outcomes:
+        tools.append(f"{outcome.tool} {outcome.version}")
+        notes += outcome.notes
+        for name, layout in outcome.layouts.items():
+            layouts.append(f"its input {name!r} is {layout} now")
     return Conversion(
-        kind=kind,
-        version=result.new.name if KINDS[kind].served else "",
+        kind=result.kind,
+        version=result.new.name if KINDS[result.kind].served else "",
         path=result.output,
         source=result.source.name,
         source_bytes=file_bytes(result.source),
         result_bytes=_size(result.output),
-        tools=tuple(f"{outcome.tool} {outcome.version}" for outcome in outcomes),
+        tools=tuple(tools),
         agreement=None,
         random=bool(result.reference.facts["random"]),
-        notes=tuple(dict.fromkeys(notes)),
+        notes=tuple(dict.fromkeys([*notes, *layouts])),
     )
 
 
 def _renamed(original: Mapping[str, Any], result: Mapping[str, Any]) -> list[str]:
-    """Return sentences on tensors that callers have to call otherwise: those that the manifest does not name."""
-    pairs = [(key, before["name"], after["name"])
-             for key in ("inputs", "outputs")
-             for before, after in zip(original[key], result[key], strict=False)]  # fmt: skip
-    return [
-        f"its {key[:-1]} {before!r} is called {after!r} here"
-        for key, before, after in pairs
-        if before != after
-    ]
+    """Return sentences on tensors whose names changed for clients.
+
+    Names in the manifest do not change.
+    """
+    notes = []
+    for key, title in (("inputs", "input"), ("outputs", "output")):
+        for before, after in zip(original[key], result[key], strict=False):
+            old, new = before["name"], after["name"]
+            if old != new:
+                notes.append(f"its {title} {old!r} is called {new!r} here")
+    return notes
 
 
-def _environments(plan: Plan) -> list[Environment]:
-    """Return the environments that a way needs, each once."""
+def _environments(plan: ConversionPlan) -> list[Environment]:
+    """Return the environments of a plan, without duplicates."""
     names = dict.fromkeys(environment_of(step.converter) for step in plan)
     return [ENVIRONMENTS[name] for name in names if name is not None]
 
 
-def _names(plan: Plan) -> str:
+def _names(plan: ConversionPlan) -> str:
     return " and ".join(step.converter.name for step in plan)
 
 
 def _more(items: Sequence[str]) -> str:
-    return f"; and {len(items) - MAX_REASONS} more" if len(items) > MAX_REASONS else ""
+    number = len(items) - MAX_REASONS
+    return f"; and {number} more" if number > 0 else ""

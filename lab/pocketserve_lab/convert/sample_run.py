@@ -1,7 +1,9 @@
-"""The process that runs a model on samples: ``python -m pocketserve_lab.convert.sample_run request.json``.
+"""The process that runs a model on samples.
 
-The model is loaded as a server loads it, in quarantine first. Where its framework is not installed here, the process
-runs in the converter's environment, which has it: all that is needed of ours imports with NumPy alone.
+Run as ``python -m pocketserve_lab.convert.sample_run request.json``. The model is loaded as
+by a server, after a trial in quarantine. If its framework is not installed here, the
+process runs in the converter's environment, which has it: all modules that it needs
+import with NumPy alone.
 """
 
 from __future__ import annotations
@@ -46,43 +48,47 @@ REQUEST_TIMEOUT_S = 600.0
 
 
 def run_samples(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Load a version, run it on samples, and write inputs and outputs as ``.npz`` files.
+    """Run a version on samples; write inputs and outputs.
 
     Args:
-        document: ``models_dir``, ``state_dir``, ``model``, ``version``; ``data`` (samples), or ``arrays`` (an .npz of
-            inputs by the names of another version, with its ``rows``, that it may have made of ``data``), or neither
-            for made-up ones; ``layouts`` as of an outcome; ``folder``, where ``inputs.npz`` and ``outputs.npz`` are
-            written.
+        document: ``models_dir``, ``state_dir``, ``model``, ``version``; ``data``
+            (samples), or ``arrays`` (an .npz of another version's inputs with its
+            ``rows``, perhaps made of ``data``), or neither for random ones;
+            ``layouts`` as of an outcome; ``folder``, for ``inputs.npz`` and
+            ``outputs.npz``.
 
     Returns:
-        ``runtime``, ``task``, ``labels``, ``count``, ``rows``, ``skipped``, ``random``, ``samples_sha256`` of data,
-        whether this version ``prepares_otherwise`` than the other one, and ``inputs`` and ``outputs`` as name, datatype
-        and shape.
+        ``runtime``, ``task``, ``labels``, ``count``, ``rows``, ``skipped``, ``random``,
+        ``samples_sha256`` of data, ``prepares_otherwise``, whether this version
+        prepares data differently from the other one, and ``inputs`` and ``outputs`` as
+        name, datatype and shape.
 
     Raises:
-        ConversionError: it cannot be loaded, run, or given these samples.
+        ConversionError: it cannot be loaded, or cannot be run on these samples.
     """
     with served_model(document) as (service, entry, model):
-        name, version = document["model"], document["version"]
         task_facts = facts_of(entry, model)
         samples, digest = _samples(model, document, task_facts)
         prepares_otherwise = _prepares_otherwise(model, document, task_facts, samples)
-        outputs = [
-            _answer(service, name, version, one_sample(samples, at))
-            for at in range(samples.number)
-        ]
-        specs = {"inputs": model.inputs.specs, "outputs": model.shown_outputs.specs}
+        outputs = []
+        for index in range(samples.number):
+            sample = one_sample(samples, index)
+            outputs.append(
+                _answer(service, document["model"], document["version"], sample)
+            )
         facts = {
             "runtime": model.runtime,
             "task": model.task.name,
             "labels": task_facts.labels,
+            "inputs": list(map(_plain, model.inputs.specs)),
+            "outputs": list(map(_plain, model.shown_outputs.specs)),
         }
     folder = Path(document["folder"])
     save_arrays(folder / "inputs.npz", samples.arrays)
-    save_arrays(
-        folder / "outputs.npz",
-        {key: _joined([answer[key] for answer in outputs]) for key in outputs[0]},
-    )
+    joined = {}
+    for name in outputs[0]:
+        joined[name] = _joined([answer[name] for answer in outputs])
+    save_arrays(folder / "outputs.npz", joined)
     return {
         **facts,
         "count": samples.number,
@@ -91,7 +97,6 @@ def run_samples(document: Mapping[str, Any]) -> dict[str, Any]:
         "random": samples.random,
         "samples_sha256": digest,
         "prepares_otherwise": prepares_otherwise,
-        **{key: [_plain(spec) for spec in value] for key, value in specs.items()},
     }
 
 
@@ -99,29 +104,26 @@ def run_samples(document: Mapping[str, Any]) -> dict[str, Any]:
 def served_model(
     document: Mapping[str, Any],
 ) -> Iterator[tuple[Service, ModelEntry, LoadedModel]]:
-    """Load a version as a server does, and hold it while the block runs.
+    """Load a version, as a server does, for the block.
 
     Args:
         document: ``models_dir``, ``state_dir``, ``model`` and ``version``.
 
     Raises:
-        ConversionError: it cannot be loaded; or what a request in the block was refused for.
+        ConversionError: it cannot be loaded; or a request in the block failed.
     """
-    # Not used; but its default asks a package for the place, which a converter's environment does not have.
-    settings = {"token_file": Path(document["state_dir"]) / "token", "keep_alive": 0.0}
-    settings |= {
+    settings = {
         "models_dir": document["models_dir"],
         "state_dir": document["state_dir"],
+        # Not used; but finding its default needs a package that a converter's
+        # environment does not have.
+        "token_file": Path(document["state_dir"]) / "token",
+        "keep_alive": 0.0,
+        "low_power": "off",
+        "batching": False,
+        "request_timeout": REQUEST_TIMEOUT_S,
     }
-    config = load_config(
-        {
-            **settings,
-            "low_power": "off",
-            "batching": False,
-            "request_timeout": REQUEST_TIMEOUT_S,
-        }
-    )
-    service = Service(config)
+    service = Service(load_config(settings))
     try:
         with service.running(document["model"], document["version"]) as (entry, handle):
             yield service, entry, handle.model
@@ -134,32 +136,31 @@ def served_model(
 
 
 def save_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
-    """Write arrays as .npz; texts are stored with their length fixed, so that nobody has to unpickle them."""
-    plain = {
-        name: array.astype(np.bytes_) if array.dtype == object else array
-        for name, array in arrays.items()
-    }
+    """Write arrays as .npz.
+
+    Texts have a fixed length, so nothing is pickled.
+    """
+    plain = {}
+    for name, array in arrays.items():
+        plain[name] = array.astype(np.bytes_) if array.dtype == object else array
     np.savez(path, **plain)  # type: ignore[arg-type]  # NumPy's stubs take no arrays by name
 
 
 def load_arrays(path: Path) -> dict[str, Array]:
-    """Read what :func:`save_arrays` wrote."""
+    """Read the arrays that :func:`save_arrays` wrote."""
+    loaded = {}
     with np.load(path, allow_pickle=False) as arrays:
-        loaded = {name: arrays[name] for name in arrays.files}
-    return {
-        name: array.astype(object) if array.dtype.kind == "S" else array
-        for name, array in loaded.items()
-    }
+        for name in arrays.files:
+            array = arrays[name]
+            loaded[name] = array.astype(object) if array.dtype.kind == "S" else array
+    return loaded
 
 
 def _joined(arrays: Sequence[Array]) -> Array:
-    """Return one output of all samples: stacked, or where their shapes differ, flat."""
-    alike = len({array.shape for array in arrays}) == 1
-    return (
-        np.stack(arrays)
-        if alike
-        else np.concatenate([array.reshape(-1) for array in arrays])
-    )
+    """Join one output of all samples."""
+    if len({array.shape for array in arrays}) == 1:
+        return np.stack(arrays)
+    return np.concatenate([array.reshape(-1) for array in arrays])
 
 
 def _plain(spec: TensorSpec) -> dict[str, Any]:
@@ -169,12 +170,11 @@ def _plain(spec: TensorSpec) -> dict[str, Any]:
 def _samples(
     model: LoadedModel, document: Mapping[str, Any], facts: Facts
 ) -> tuple[Samples, str]:
-    """Return the samples, and the hash of the data that they were made of."""
+    """Return the samples, and the hash of their data."""
     if document.get("arrays"):
         arrays = load_arrays(Path(document["arrays"]))
-        return _transferred(
-            model, arrays, document["rows"], document.get("layouts") or {}
-        ), ""
+        layouts = document.get("layouts") or {}
+        return _transferred(model, arrays, document["rows"], layouts), ""
     if document.get("data"):
         data = select_samples(Path(document["data"]), facts, MAX_SAMPLES)
         samples = prepare_samples(model, data)
@@ -185,30 +185,28 @@ def _samples(
 def _prepares_otherwise(
     model: LoadedModel, document: Mapping[str, Any], facts: Facts, transferred: Samples
 ) -> bool:
-    """Return whether a version makes other numbers of the data than the version whose arrays were transferred.
+    """Return whether a version prepares data differently from the other version.
 
-    Data that are arrays already tell nothing, and their names may be others here.
+    That one's arrays were transferred. Data that are arrays already need no
+    preparation, and may have other names here.
     """
-    if not (document.get("arrays") and document.get("data")):
+    if not document.get("arrays") or not document.get("data"):
+        return False
+    if model.task.name == "tensors":
         return False
     data = select_samples(Path(document["data"]), facts, MAX_SAMPLES)
-    if model.task.name == "tensors" or any(
-        sample.name.endswith((".npy", ".npz")) for sample in data
-    ):
+    if any(sample.name.endswith((".npy", ".npz")) for sample in data):
         return False
     try:
         own = prepare_samples(model, data).arrays
     except ConversionError:
         return True
-    pairs = (
-        (own[name], array)
-        for name, array in transferred.arrays.items()
-        if array.dtype != object
-    )
-    return any(
-        first.shape == second.shape and not np.allclose(first, second, atol=1e-4)
-        for first, second in pairs
-    )
+    for name, array in transferred.arrays.items():
+        if array.dtype == object or own[name].shape != array.shape:
+            continue
+        if not np.allclose(own[name], array, atol=1e-4):
+            return True
+    return False
 
 
 def _transferred(
@@ -217,48 +215,43 @@ def _transferred(
     rows: Mapping[str, bool],
     layouts: Mapping[str, str],
 ) -> Samples:
-    """Return another version's inputs as this one's: by name, else in order; channels moved where a tool moved them."""
-    specs = model.inputs.specs
+    """Return another version's inputs as this one's.
+
+    They are matched by name if all names agree, else by order. Channels are moved if a
+    tool moved them.
+    """
+    specs = {spec.name: spec for spec in model.inputs.specs}
     if len(arrays) != len(specs):
         raise ConversionError(
             f"the result takes {len(specs)} inputs, and the original {len(arrays)}"
         )
-    by_name = set(arrays) == {spec.name for spec in specs}
-    order = [spec.name for spec in specs]
-    names = {
-        old: old if by_name else new for old, new in zip(arrays, order, strict=True)
-    }
-    moved = {
-        names[old]: _moved(array, layouts.get(old, "")) for old, array in arrays.items()
-    }
-    typed = {spec.name: _typed(moved[spec.name], spec) for spec in specs}
-    return Samples(
-        typed,
-        {names[old]: flag for old, flag in rows.items()},
-        max(map(len, arrays.values())),
-    )
+    own_names = list(specs)
+    if set(arrays) == set(specs):
+        own_names = list(arrays)
+    own_rows = {}
+    moved = {}
+    for own_name, (name, array) in zip(own_names, arrays.items(), strict=True):
+        own_rows[own_name] = rows[name]
+        moved[own_name] = _moved(array, layouts.get(name, ""))
+    typed = {name: _typed(moved[name], spec) for name, spec in specs.items()}
+    return Samples(typed, own_rows, max(map(len, arrays.values())))
 
 
 def _moved(array: Array, layout: str) -> Array:
     axes = {"NHWC": (0, 2, 3, 1), "NCHW": (0, 3, 1, 2)}.get(layout)
-    return (
-        array
-        if axes is None or array.ndim != 4
-        else np.ascontiguousarray(array.transpose(axes))
-    )
+    if axes is None or array.ndim != 4:
+        return array
+    return np.ascontiguousarray(array.transpose(axes))
 
 
 def _typed(array: Array, spec: TensorSpec) -> Array:
-    """Return indices in the integers that this version takes: some tools write others."""
-    dtype = (
-        np.dtype(DATATYPES[spec.datatype].typestr)
-        if spec.datatype != "BYTES"
-        else array.dtype
-    )
-    both_integer = (
-        array.dtype.kind in "iu" and dtype.kind in "iu" and spec.quantization is None
-    )
-    return array.astype(dtype) if both_integer and not spec.open else array
+    """Convert indices to this version's integer type: some tools change it."""
+    if spec.datatype == "BYTES" or spec.quantization is not None or spec.open:
+        return array
+    dtype = np.dtype(DATATYPES[spec.datatype].typestr)
+    if array.dtype.kind in "iu" and dtype.kind in "iu":
+        return array.astype(dtype)
+    return array
 
 
 def _answer(
@@ -266,16 +259,14 @@ def _answer(
 ) -> dict[str, Array]:
     """Run one sample as a request."""
     tensors = [to_tensor(key, array) for key, array in inputs.items()]
-    payload = TensorPayload(
-        InferRequest(inputs=tensors, binary_output=True), row_by_row=True
-    )
-    response = submit_and_wait(
-        service.submit,
-        InferenceCall(name, version, payload, service.request_options({})),
-    )
+    request = InferRequest(inputs=tensors, binary_output=True)
+    payload = TensorPayload(request, row_by_row=True)
+    call = InferenceCall(name, version, payload, service.request_options({}))
+    response = submit_and_wait(service.submit, call)
     return {tensor.name: to_array(tensor) for tensor in response.outputs}
 
 
 if __name__ == "__main__":
-    logging.disable(logging.WARNING)  # a fault is in the report
+    # Errors are in the report.
+    logging.disable(logging.WARNING)
     sys.exit(report(Path(sys.argv[1]), run_samples))

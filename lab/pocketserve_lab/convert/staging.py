@@ -1,4 +1,4 @@
-"""A models folder with nothing but a result, laid out as it would be published: where it is tried before it is."""
+"""A temporary models folder, to try a result before publication."""
 
 from __future__ import annotations
 
@@ -19,7 +19,12 @@ from pocketserve_lab.convert.converter import ConversionError
 
 
 class Staged(NamedTuple):
-    """A staged result: the models folder, the version's name in it, and the state folder with the consents to it."""
+    """A staged result.
+
+    Attributes:
+        version: its name in the models folder.
+        state_dir: the folder with the consents to its code.
+    """
 
     models_dir: Path
     version: str
@@ -34,9 +39,9 @@ def stage(
     folder: Path,
     state_dir: Path,
 ) -> Staged:
-    """Lay a result out as the only version of its model, with the manifest and what else tells how it is asked.
+    """Copy a result as the only version of its model.
 
-    Code beside the model that its owner trusts, and the result itself, which was made a moment ago, may run there.
+    Code of the model that its owner trusts, and the new result itself, may run there.
 
     Raises:
         ConversionError: the manifest does not fit.
@@ -46,8 +51,7 @@ def stage(
     home.mkdir(parents=True)
     own_state.mkdir(mode=0o700)
     _copy_sides(entry, source, home)
-    target = home / result.name
-    copy_result(result, target)
+    copy_result(result, home / result.name)
     _write_manifest(entry, home, format.name, result.name)
     staged = scan(models_dir)[entry.name]
     version = staged.versions.get(format.name)
@@ -69,24 +73,27 @@ def copy_result(result: Path, target: Path) -> None:
 
 
 def _copy_sides(entry: ModelEntry, source: VersionEntry, home: Path) -> None:
-    """Copy what tells how the model is asked; not the code that only the source's own format runs."""
+    """Copy the files that define the task."""
+    is_code = source.format.code is Code.MODULES
     for file in sidecar_files(entry, source):
-        if (
-            source.format.code is Code.MODULES
-            and file.suffix == ".py"
-            and not (file.parent / "task.py").exists()
-        ):
+        has_task = (file.parent / "task.py").exists()
+        if is_code and file.suffix == ".py" and not has_task:
             continue
-        base = next(
-            (base for base in (entry.folder, source.path) if file.is_relative_to(base)),
-            file.parent,
-        )
-        target = home / file.relative_to(base)
+        target = home / file.relative_to(_base_of(file, entry, source))
         target.parent.mkdir(parents=True, exist_ok=True)
         if not target.exists():
             shutil.copyfile(file, target)
-    if (entry.folder / FILE_NAME).is_file() and entry.folder.name == entry.name:
-        shutil.copyfile(entry.folder / FILE_NAME, home / FILE_NAME)
+    manifest = entry.folder / FILE_NAME
+    if manifest.is_file() and entry.folder.name == entry.name:
+        shutil.copyfile(manifest, home / FILE_NAME)
+
+
+def _base_of(file: Path, entry: ModelEntry, source: VersionEntry) -> Path:
+    """Return the folder that a side file's path is relative to."""
+    for base in (entry.folder, source.path):
+        if file.is_relative_to(base):
+            return base
+    return file.parent
 
 
 def _write_manifest(entry: ModelEntry, home: Path, version: str, file: str) -> None:
@@ -110,13 +117,13 @@ def _consent(
     own_state: Path,
     state_dir: Path,
 ) -> None:
+    parts = []
     try:
         trusted = TrustStore(state_dir).check(entry, source)
-        parts = [
-            part
-            for part in code_of(staged, version)
-            if part.digest in trusted or part.path is None or part.path == version.path
-        ]
+        for part in code_of(staged, version):
+            is_result = part.path is None or part.path == version.path
+            if is_result or part.digest in trusted:
+                parts.append(part)
     except ModelLoadError as error:
         raise ConversionError(str(error)) from None
     if parts:

@@ -1,4 +1,4 @@
-"""A TFLite model as a tree: the fields of TensorFlow Lite's ``schema.fbs``, and the numbers that conversions need."""
+"""A TFLite model as a tree of fields."""
 
 from __future__ import annotations
 
@@ -25,20 +25,22 @@ from pocketserve.runtimes.tflite.check import (
 
 IDENTIFIER: Final = b"TFL3"
 
-FLOAT32, FLOAT16, INT8 = 0, 1, 9
-"""TensorType."""
+# TensorType.
+FLOAT32 = 0
+FLOAT16 = 1
+INT8 = 9
 
-DEPTHWISE_CONV_2D, DEQUANTIZE, CALL, CUSTOM, DELEGATE, BATCH_MATMUL = (
-    4,
-    6,
-    31,
-    32,
-    51,
-    126,
-)
-"""BuiltinOperator."""
+# BuiltinOperator.
+DEPTHWISE_CONV_2D = 4
+DEQUANTIZE = 6
+CALL = 31
+CUSTOM = 32
+DELEGATE = 51
+BATCH_MATMUL = 126
 
-_BYTES, _INT32, _INT64 = VectorField(), VectorField(4), VectorField(8)
+_BYTES = VectorField()
+_INT32 = VectorField(4)
+_INT64 = VectorField(8)
 
 
 def _vectors(*indices: int, of: VectorField = _INT64) -> dict[int, SchemaField]:
@@ -64,7 +66,8 @@ _QUANTIZATION_DETAILS: Final[Mapping[int, Mapping[int, SchemaField]]] = {
     3: _vectors(3, of=_INT32),
 }
 _QUANTIZATION: Final[Mapping[int, SchemaField]] = {
-    **_vectors(0, 1, 2, of=_INT32),  # four bytes each: minima, maxima, scales
+    # Four bytes each: minima, maxima, scales.
+    **_vectors(0, 1, 2, of=_INT32),
     3: _INT64,
     5: UnionField(_QUANTIZATION_DETAILS, 3),
 }
@@ -104,7 +107,8 @@ _STABLEHLO_OPTIONS: Final[Mapping[int, Mapping[int, SchemaField]]] = {
 _OPERATOR: Final[Mapping[int, SchemaField]] = {
     **_vectors(1, 2, 8, of=_INT32),
     4: UnionField(_OPTIONS, 126),
-    5: VectorField(1, 16),  # some custom operators read numbers from it in place
+    # Some custom operators read numbers from it in place.
+    5: VectorField(1, 16),
     7: _BYTES,
     12: UnionField(_STABLEHLO_OPTIONS, 23),
 }
@@ -130,42 +134,50 @@ _MODEL: Final[Mapping[int, SchemaField]] = {
     7: TableField(_SIGNATURE, 5, many=True),
 }
 MODEL_FIELDS: Final = TableField(_MODEL, 8)
-"""Models with weights in files of their own, which fields 8 and 9 name, are newer than this."""
+"""Newer models have weights in separate files, in fields 8 and 9."""
 
 
 def read_tflite_model(path: Path) -> FlatNode:
-    """Return the root of a model, whose vectors are the file's memory; weights behind the description are part of it.
+    """Return the root of a model, mapped from its file.
+
+    Weights after the description are part of it.
 
     Raises:
-        DamagedFileError: it is no whole TFLite model, or newer than this schema.
+        DamagedFileError: it is no complete TFLite model, or newer than this schema.
     """
     try:
-        check_tflite_graphs(
-            path
-        )  # so that every number of a tensor, buffer and operator is in its range
+        # So that every number of a tensor, buffer and operator is in its range.
+        check_tflite_graphs(path)
         with path.open("rb") as file:
-            data = mmap.mmap(
-                file.fileno(), 0, access=mmap.ACCESS_READ
-            )  # closed with the last vector
-    except (OSError, ValueError) as error:  # ValueError: it is empty
+            # It is closed with the last vector.
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    # ValueError: the file is empty.
+    except (OSError, ValueError) as error:
         raise DamagedFileError(str(error)) from error
     except TensorFlowOperatorError as error:
         raise DamagedFileError(
             f"it has an operator that only TensorFlow runs, {error!s:.80}"
         ) from error
     view = memoryview(data)
-    model = read_tree(
-        FlatBuffer(data, IDENTIFIER, BUDGET + len(data)), view, MODEL_FIELDS
-    )
-    for buffer in model.nodes(4):
-        offset, size = buffer.number(1, "Q"), buffer.number(2, "Q")
-        if offset > 1:  # a model beyond 2 GB: its weights lie behind the description
-            buffer.set_child(0, FlatVector(view[offset : offset + size], 1, 16))
-            buffer.remove(1)
-            buffer.remove(2)
+    buffer = FlatBuffer(data, IDENTIFIER, BUDGET + len(data))
+    model = read_tree(buffer, view, MODEL_FIELDS)
+    _read_far_weights(model, view)
     return model
 
 
+def _read_far_weights(model: FlatNode, view: memoryview) -> None:
+    """Set weights after the description, in models beyond 2 GB."""
+    for buffer in model.nodes(4):
+        offset, size = buffer.number(1, "Q"), buffer.number(2, "Q")
+        if offset > 1:
+            buffer.set_child(0, FlatVector(view[offset : offset + size], 1, 16))
+            buffer.remove(1)
+            buffer.remove(2)
+
+
 def operator_kind(code: FlatNode) -> int:
-    """Return the BuiltinOperator of an operator code. TFLite takes the larger of an older and a newer field."""
+    """Return the BuiltinOperator of an operator code.
+
+    TFLite takes the larger of an older and a newer field.
+    """
     return max(code.number(0, "b"), code.number(3, "i"))

@@ -1,7 +1,8 @@
 """The process that a tool runs in: ``python -m pocketserve_lab.convert.tool_process request.json``.
 
-It runs in the converter's environment and needs the standard library only. Its result is a file beside the request,
-because tools print what they like: ``{"ok", "message", "detail", "nearest", "outcome"}``.
+It runs in the converter's environment and needs the standard library only. Its result
+is a file beside the request, because tools print to standard output:
+``{"ok", "message", "detail", "nearest", "outcome"}``.
 """
 
 from __future__ import annotations
@@ -27,44 +28,46 @@ MAX_WORDS = 300
 
 
 def report(path: Path, work: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> int:
-    """Do what a request says, and write the result beside it. Return the exit code: 0 if it is done, else 1.
+    """Process a request and write the result beside it.
+
+    The code is 0 for success, else 1.
 
     Args:
         path: of the request, in JSON.
-        work: takes the request; what it returns is added to the result.
+        work: takes the request; its return value is added to the result.
     """
     document = json.loads(path.read_text(encoding="utf-8"))
     if not bind_to(document["parent"], adopt=True):
         return 1
+    result: dict[str, Any] = {"ok": False}
     try:
-        result: dict[str, Any] = {"ok": True, **work(document)}
+        result.update(work(document))
+        result["ok"] = True
     except ConversionError as error:
-        result = {
-            "ok": False,
-            "message": error.message,
-            "detail": error.detail,
-            "nearest": error.nearest,
-        }
+        result["message"] = error.message
+        result["detail"] = error.detail
+        result["nearest"] = error.nearest
     except MemoryError:
-        result = {
-            "ok": False,
-            "message": "the model is too large for the memory that is free; convert it on a machine that has more",
-        }
-    except BaseException as error:  # also SystemExit, by which command-line tools end
-        words = " ".join(str(error).split())
-        message = f"{type(error).__name__}: {words[:MAX_WORDS]}{' …' if len(words) > MAX_WORDS else ''}"
-        result = {"ok": False, "message": message, "detail": traceback.format_exc()}
-    path.with_name(RESULT_NAME).write_text(
-        json.dumps(result, default=str), encoding="utf-8"
-    )
+        result["message"] = (
+            "the model is too large for the memory that is free; convert it on a "
+            "machine that has more"
+        )
+    # Also SystemExit, by which command-line tools end.
+    except BaseException as error:
+        text = " ".join(str(error).split())
+        if len(text) > MAX_WORDS:
+            text = f"{text[:MAX_WORDS]} …"
+        result["message"] = f"{type(error).__name__}: {text}"
+        result["detail"] = traceback.format_exc()
+    content = json.dumps(result, default=str)
+    path.with_name(RESULT_NAME).write_text(content, encoding="utf-8")
     return 0 if result["ok"] else 1
 
 
 def _convert(document: Mapping[str, Any]) -> dict[str, Any]:
     request = ConversionRequest.from_json(document["request"])
-    outcome: ConversionOutcome = importlib.import_module(document["module"]).convert(
-        request
-    )
+    tool = importlib.import_module(document["module"])
+    outcome: ConversionOutcome = tool.convert(request)
     return {"outcome": dataclasses.asdict(outcome)}
 
 

@@ -201,7 +201,9 @@ class _Reader:
             if place.is_in_idat:
                 origin += idat[0]
             at = place.extents_at
-            item_extents = self._extents(at, place.extent_count, origin, layout.field_sizes)
+            item_extents = self._extents(
+                at, place.extent_count, origin, layout.field_sizes
+            )
             places[place.item] = item_extents
             at += place.extent_count * layout.extent_bytes
             total += sum(extent.size for extent in item_extents)

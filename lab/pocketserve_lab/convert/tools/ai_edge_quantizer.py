@@ -1,6 +1,7 @@
-"""TFLite to quantised TFLite by ai-edge-quantizer: int8 weights, or integers throughout after calibration.
+"""TFLite to quantised TFLite by ai-edge-quantizer.
 
-Operators that it does not know stay in float32. So do inputs and outputs, and callers see no difference.
+It makes int8 weights, or integers throughout after calibration. Operators that it does
+not know stay in float32. So do inputs and outputs, and clients see no difference.
 """
 
 from __future__ import annotations
@@ -37,10 +38,11 @@ _NEAREST = "--to tflite --quantize fp16"
 
 
 def convert(request: ConversionRequest) -> ConversionOutcome:
-    """Write the model at ``request.output``, quantised.
+    """Write the quantised model to ``request.output``.
 
     Raises:
-        ConversionError: the tool refuses the model, nothing in it can be quantised, or samples are missing.
+        ConversionError: the tool fails, nothing can be quantised, or samples are
+            missing.
     """
     return quantize_tflite(request, request.source)
 
@@ -52,7 +54,8 @@ def quantize_tflite(
 
     Args:
         source: the file, which may be a step on the way from ``request.source``.
-        names: the callers' names of inputs -> those of the file's signature; without them, its inputs are in order.
+        names: the names of inputs that clients use -> those of the file's signature;
+            without them, its inputs are in order.
 
     Raises:
         ConversionError: as :func:`convert`.
@@ -70,16 +73,15 @@ def quantize_tflite(
     model = _Model(content)
     if model.count_integers() <= original.count_integers():
         raise ConversionError(
-            f"{request.title} has no operator that can be quantised, or is quantised already; use it as it is"
+            f"{request.title} has no operator that can be quantised, or is quantised "
+            "already; use it as it is"
         )
     model.take_outputs_of(original)
     request.output.write_bytes(model.pack())
-    recipe = _RECIPES[request.quantize]
-    options = {"recipe": recipe}
     return ConversionOutcome(
         CONVERTER.name,
         version("ai-edge-quantizer"),
-        options,
+        {"recipe": _RECIPES[request.quantize]},
         float_bytes=source.stat().st_size,
     )
 
@@ -95,27 +97,15 @@ def _quantized(
 
     quantizer = Quantizer(str(prepared))
     quantizer.load_quantization_recipe(getattr(recipe, _RECIPES[request.quantize])())
+    no_change = algorithm_manager.AlgorithmName.NO_QUANTIZE
     for end in (qtyping.TFLOperationName.INPUT, qtyping.TFLOperationName.OUTPUT):
-        no_change = algorithm_manager.AlgorithmName.NO_QUANTIZE
         quantizer.update_quantization_recipe(".*", end, algorithm_key=no_change)
     try:
         calibration = None
         if quantizer.need_calibration:
-            if operators := original.control_flow():
-                reason = (
-                    f"TFLite in {request.quantize} has no operator for {operators[0]}"
-                )
-                raise request.refusal(CONVERTER.name, reason, reason, _NEAREST)
-            names = names or original.signature_names(
-                [tensor.name for tensor in request.inputs]
-            )
-            samples = [
-                {names[n]: array for n, array in sample.items()}
-                for sample in sample_inputs(request)
-            ]
-            calibration = _ranges(
-                prepared, quantizer, {original.signature_key(): samples}
-            )
+            _check_control_flow(request, original)
+            samples = _named_samples(request, original, names)
+            calibration = _ranges(prepared, quantizer, samples)
         return bytes(quantizer.quantize(calibration).quantized_model)
     except (
         ValueError,
@@ -124,20 +114,42 @@ def _quantized(
         KeyError,
         IndexError,
     ) as error:
-        words = " ".join(str(error).split())
+        text = " ".join(str(error).split())
         raise ConversionError(
-            f"{CONVERTER.name} cannot quantise {request.title} to {request.quantize}: {words:.300}",
+            f"{CONVERTER.name} cannot quantise {request.title} to {request.quantize}: "
+            f"{text:.300}",
             detail=str(error),
             nearest=_NEAREST,
         ) from error
 
 
+def _check_control_flow(request: ConversionRequest, original: _Model) -> None:
+    """Raise ConversionError for a model with graphs in operators."""
+    operators = original.control_flow()
+    if operators:
+        reason = f"TFLite in {request.quantize} has no operator for {operators[0]}"
+        raise request.refusal(CONVERTER.name, reason, reason, _NEAREST)
+
+
+def _named_samples(
+    request: ConversionRequest, original: _Model, names: Mapping[str, str] | None
+) -> dict[str, list[dict[str, Any]]]:
+    """Return the samples by the names of the file's signature."""
+    if not names:
+        names = original.signature_names([tensor.name for tensor in request.inputs])
+    samples = []
+    for sample in sample_inputs(request):
+        samples.append({names[name]: array for name, array in sample.items()})
+    return {original.signature_key(): samples}
+
+
 def _ranges(
     prepared: Path, quantizer: Any, samples: dict[str, list[dict[str, Any]]]
 ) -> Any:
-    """Return the range of every tensor over all samples.
+    """Return the range of each tensor over all samples.
 
-    The tool's own way is a moving average, which begins with the first sample and clips what others bring.
+    By default the tool uses a moving average, which starts with the first sample and
+    clips larger numbers of later ones.
     """
     from ai_edge_quantizer.calibrator import Calibrator
     from ai_edge_quantizer.recipe_manager import RecipeManager
@@ -160,12 +172,10 @@ class _Model:
         self._schema = schema
         self._model: Any = schema.ModelT.InitFromPackedBuf(content, 0)
         for buffer in self._model.buffers:
-            if (
-                buffer.offset > 1
-            ):  # the tool puts the weights of larger models behind the description
-                buffer.data = np.frombuffer(content, np.uint8)[
-                    buffer.offset : buffer.offset + buffer.size
-                ]
+            # The tool writes the weights of larger models after the description.
+            if buffer.offset > 1:
+                end = buffer.offset + buffer.size
+                buffer.data = np.frombuffer(content, np.uint8)[buffer.offset : end]
                 buffer.offset = buffer.size = 0
 
     def pack(self) -> bytes:
@@ -177,9 +187,10 @@ class _Model:
         return bytes(builder.Output())
 
     def modernise(self) -> None:
-        """Give an old model what the tool looks for, without which it changes nothing and says nothing.
+        """Add the fields that the tool needs in an old model.
 
-        That is the newer of two fields for an operator's kind, and a signature.
+        They are the newer of two fields for an operator's kind, and a signature.
+        Without them the tool changes nothing, and does not report it.
         """
         for code in self._model.operatorCodes:
             code.builtinCode = max(code.builtinCode, code.deprecatedBuiltinCode)
@@ -197,46 +208,51 @@ class _Model:
         return str(self._signature().signatureKey.decode())
 
     def signature_names(self, names: list[str]) -> dict[str, str]:
-        """Return the signature's name of each of the main graph's inputs, given the callers' names in its order."""
-        by_tensor = {
-            entry.tensorIndex: entry.name.decode() for entry in self._signature().inputs
-        }
-        return {
-            name: by_tensor[index]
-            for name, index in zip(names, self._graph().inputs, strict=True)
-        }
+        """Return the signature's name of each input of the main graph.
+
+        Args:
+            names: of the inputs as clients use them, in the graph's order.
+        """
+        by_tensor = {}
+        for entry in self._signature().inputs:
+            by_tensor[entry.tensorIndex] = entry.name.decode()
+        own_names = [by_tensor[index] for index in self._graph().inputs]
+        return dict(zip(names, own_names, strict=True))
 
     def control_flow(self) -> list[str]:
-        """Return the operators that run graphs of their own: the tool leaves these in float32, and what is in them not.
+        """Return the operators that have graphs of their own.
 
-        Such a file does not load.
+        The tool leaves such operators in float32 but quantises their graphs; the file
+        cannot be loaded.
         """
         codes = {code.builtinCode for code in self._model.operatorCodes}
-        return [
-            name
-            for name in ("WHILE", "IF")
-            if getattr(self._schema.BuiltinOperator, name) in codes
-        ]
+        operators = []
+        for name in ("WHILE", "IF"):
+            if getattr(self._schema.BuiltinOperator, name) in codes:
+                operators.append(name)
+        return operators
 
     def count_integers(self) -> int:
-        """Return how many tensors are stored or computed in small integers."""
-        tensors = (
-            tensor for graph in self._model.subgraphs for tensor in graph.tensors
-        )
-        return sum(
-            tensor.type in _INTEGERS and tensor.quantization is not None
-            for tensor in tensors
-        )
+        """Count the tensors that are stored or computed in small integers."""
+        count = 0
+        for graph in self._model.subgraphs:
+            for tensor in graph.tensors:
+                count += tensor.type in _INTEGERS and tensor.quantization is not None
+        return count
 
     def take_outputs_of(self, original: _Model) -> None:
-        """Give the outputs the names and free dimensions that they had: the tool adds new tensors for them."""
+        """Restore the names and free dimensions of the outputs.
+
+        The tool adds new tensors for them.
+        """
         graph, before = self._graph(), original._graph()
         for index, old_index in zip(graph.outputs, before.outputs, strict=True):
             tensor, old = graph.tensors[index], before.tensors[old_index]
             for other in graph.tensors:
                 if other.name == old.name:
                     other.name = old.name + b"/quantized"
-            tensor.name, tensor.shapeSignature = old.name, old.shapeSignature
+            tensor.name = old.name
+            tensor.shapeSignature = old.shapeSignature
 
     def _graph(self) -> Any:
         return self._model.subgraphs[0]

@@ -1,4 +1,4 @@
-"""Samples as tools take them: one dictionary of inputs each."""
+"""Samples as tools take them: a dictionary of inputs for each."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pocketserve_lab.convert.converter import ConversionError, ConversionRequest
 
 
 def sample_inputs(request: ConversionRequest) -> Iterator[dict[str, Any]]:
-    """Yield the inputs of each sample as NumPy arrays by the source's names.
+    """Yield the inputs of each sample by the source's names.
 
     Raises:
-        ConversionError: the request has no samples, or they lack an input.
+        ConversionError: the request has no samples, or an input is missing in them.
     """
     import numpy as np
 
@@ -22,14 +22,17 @@ def sample_inputs(request: ConversionRequest) -> Iterator[dict[str, Any]]:
         )
     with np.load(request.samples, allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}
-    lacking = [tensor.name for tensor in request.inputs if tensor.name not in arrays]
-    if lacking:
-        raise ConversionError(f"the samples have no array for the input {lacking[0]!r}")
-    rows = {
-        tensor.name for tensor in request.inputs if tensor.shape[:1] in ((-1,), (1,))
-    }
-    for at in range(min(len(array) for array in arrays.values())):
-        yield {
-            name: array[at : at + 1] if name in rows else array[at]
-            for name, array in arrays.items()
-        }
+    rows = set()
+    for tensor in request.inputs:
+        if tensor.name not in arrays:
+            raise ConversionError(
+                f"the samples have no array for the input {tensor.name!r}"
+            )
+        if tensor.shape[:1] in ((-1,), (1,)):
+            rows.add(tensor.name)
+    number = min(len(array) for array in arrays.values())
+    for index in range(number):
+        sample = {}
+        for name, array in arrays.items():
+            sample[name] = array[index : index + 1] if name in rows else array[index]
+        yield sample

@@ -1,4 +1,7 @@
-"""PyTorch to Core ML by coremltools: the package is written anywhere, and runs on Apple's systems only."""
+"""PyTorch to Core ML by coremltools.
+
+The package is written on any system, but runs on Apple's only.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,10 @@ from pocketserve_lab.convert.converter import (
     ConversionRequest,
     Converter,
 )
-from pocketserve_lab.convert.tools.sources.pytorch_source import load_pytorch
+from pocketserve_lab.convert.tools.sources.pytorch_source import (
+    PytorchModel,
+    load_pytorch,
+)
 
 CONVERTER = Converter(
     name="coremltools",
@@ -24,47 +30,39 @@ CONVERTER = Converter(
 )
 
 MOST_ROWS = 64
-"""Rows that a program takes at once where the caller chooses: Core ML wants a bound."""
+"""Rows of a program whose number the client chooses: Core ML needs a limit."""
 
 _OPERATOR = re.compile(r"op(?:erator)?s?[^'\"]{0,40}['\"](\w+)['\"]")
 
 
 def convert(request: ConversionRequest) -> ConversionOutcome:
-    """Write the package ``request.output``, an ML program for iOS 15 and macOS 12 or newer.
+    """Write the package ``request.output``, an ML program.
+
+    It runs on iOS 15 and macOS 12 or newer.
 
     Raises:
-        ConversionError: the tool refuses the model; the sentence names the operator where the tool does.
+        ConversionError: the tool fails; the text names the operator if the tool does.
     """
     import coremltools as ct
     import torch
 
     source = load_pytorch(torch, request)
-    precision = (
-        ct.precision.FLOAT16 if request.quantize == "fp16" else ct.precision.FLOAT32
-    )
-    inputs = [
-        ct.TensorType(name=e.name, shape=_shape(ct, e), dtype=_dtype(e))
-        for e in source.examples
-    ]
+    precision = ct.precision.FLOAT32
+    if request.quantize == "fp16":
+        precision = ct.precision.FLOAT16
     try:
-        with torch.inference_mode():
-            module = source.module
-            if not isinstance(module, torch.jit.ScriptModule):
-                module = torch.jit.trace(
-                    module, source.values, check_trace=False, strict=False
-                )
         package = ct.convert(
-            module,
-            inputs=inputs,
-            outputs=[ct.TensorType(name=tensor.name) for tensor in request.outputs]
-            or None,
+            _traced(torch, source),
+            inputs=_inputs(ct, source),
+            outputs=_outputs(ct, request),
             convert_to="mlprogram",
             minimum_deployment_target=ct.target.iOS15,
             compute_precision=precision,
             skip_model_load=True,
         )
         package.save(str(request.output))
-    except Exception as error:  # the tool's errors have no common class
+    # The tool's errors have no common class.
+    except Exception as error:
         raise _refusal(request, error) from error
     notes = ("it runs on macOS and iOS only, so its answers were not compared here",)
     return ConversionOutcome(
@@ -75,14 +73,32 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
     )
 
 
+def _traced(torch: Any, source: PytorchModel) -> Any:
+    module = source.module
+    if isinstance(module, torch.jit.ScriptModule):
+        return module
+    with torch.inference_mode():
+        return torch.jit.trace(module, source.values, check_trace=False, strict=False)
+
+
+def _inputs(ct: Any, source: PytorchModel) -> list[Any]:
+    inputs = []
+    for example in source.examples:
+        shape, dtype = _shape(ct, example), _dtype(example)
+        inputs.append(ct.TensorType(name=example.name, shape=shape, dtype=dtype))
+    return inputs
+
+
+def _outputs(ct: Any, request: ConversionRequest) -> list[Any] | None:
+    outputs = [ct.TensorType(name=tensor.name) for tensor in request.outputs]
+    return outputs or None
+
+
 def _shape(ct: Any, example: Any) -> Any:
     sizes = example.value.shape
-    free = example.shape[:1] == (-1,)
-    return (
-        ct.Shape((ct.RangeDim(1, MOST_ROWS), *sizes[1:]))
-        if free
-        else ct.Shape(tuple(sizes))
-    )
+    if example.shape[:1] == (-1,):
+        return ct.Shape((ct.RangeDim(1, MOST_ROWS), *sizes[1:]))
+    return ct.Shape(tuple(sizes))
 
 
 def _dtype(example: Any) -> Any:

@@ -1,4 +1,7 @@
-"""PyTorch to ExecuTorch for XNNPACK, which runs on every phone's processor: float, or int8 after calibration."""
+"""PyTorch to ExecuTorch for XNNPACK, which runs on every phone's CPU.
+
+Float, or int8 after calibration.
+"""
 
 from __future__ import annotations
 
@@ -30,89 +33,108 @@ CONVERTER = Converter(
 )
 
 MOST_ROWS = 512
-"""What a program takes at once: its memory is planned when it is made, so that there has to be a bound."""
+"""Most rows of a program: its memory is planned in advance, which needs a limit."""
 
 TRACED_ROWS = 32
-"""With fewer than 16, PyTorch's choice of a convolution makes ``rows < 16`` a condition, and so the bound."""
+"""Rows of the traced example.
+
+With fewer than 16, PyTorch's choice of a convolution makes ``rows < 16`` a condition,
+and so the limit."""
 
 _OPERATOR = re.compile(r"(?:aten|torchvision|prims|quantized)[.:]+\w+")
 _DATA_DEPENDENT = ("DataDependent", "data-dependent", "unbacked")
 _NEAREST = "--to torchscript or --to onnx"
+_ONE_ROW = "it takes one row at a time, because the tool cannot leave their number open"
 
 
 def convert(request: ConversionRequest) -> ConversionOutcome:
-    """Write the program at ``request.output``.
+    """Write the program to ``request.output``.
 
     Raises:
-        ConversionError: the tool refuses the model; the sentence names the operator where the tool does.
+        ConversionError: the tool fails; the text names the operator if the tool does.
     """
     import torch
 
     source = load_pytorch(torch, request)
-    way, faults = "", []
-    for rows in (TRACED_ROWS, 1):
-        free = rows > 1
-        if free and not any(example.shape[:1] == (-1,) for example in source.examples):
-            continue
+    takes = "one row"
+    notes: tuple[str, ...] = ()
+    if not any(example.shape[:1] == (-1,) for example in source.examples):
+        content = _program_or_refusal(torch, source, request, 1)
+    else:
         try:
-            content = _program(torch, source, request, rows)
-            way = f"1 to {MOST_ROWS} rows" if free else "one row"
-            break
+            content = _program(torch, source, request, TRACED_ROWS)
+            takes = f"1 to {MOST_ROWS} rows"
         except ConversionError:
             raise
-        except Exception as error:  # any of PyTorch's and the tool's
-            faults.append(error)
-    if not way:
-        raise _refusal(request, faults[-1]) from faults[-1]
+        # Errors of PyTorch and the tool have no common class.
+        except Exception:
+            content = _program_or_refusal(torch, source, request, 1)
+            notes = (_ONE_ROW,)
     request.output.write_bytes(content)
-    single = rows == 1 and bool(faults)
-    notes = (
-        ("it takes one row at a time, because the tool cannot leave their number open",)
-        if single
-        else ()
-    )
     return ConversionOutcome(
         CONVERTER.name,
         version("executorch"),
-        {"takes": way, "delegate": "xnnpack"},
+        {"takes": takes, "delegate": "xnnpack"},
         notes=notes,
     )
+
+
+def _program_or_refusal(
+    torch: Any, source: PytorchModel, request: ConversionRequest, rows: int
+) -> bytes:
+    """Return the program, or raise the tool's error as one sentence."""
+    try:
+        return _program(torch, source, request, rows)
+    except ConversionError:
+        raise
+    except Exception as error:
+        raise _refusal(request, error) from error
 
 
 def _program(
     torch: Any, source: PytorchModel, request: ConversionRequest, rows: int
 ) -> bytes:
-    """Return the program, traced with so many rows; the number stays free unless it is 1."""
+    """Return the program, traced with so many rows.
+
+    The number stays free unless it is 1.
+    """
+    values = tuple(_with_rows(example, rows) for example in source.examples)
+    free = torch.export.Dim("rows", min=1, max=MOST_ROWS)
+    shapes: list[dict[int, Any] | None] = []
+    for example in source.examples:
+        is_free = rows > 1 and example.shape[:1] == (-1,)
+        shapes.append({0: free} if is_free else None)
+    with warnings.catch_warnings():
+        # The exporters announce their successors.
+        warnings.simplefilter("ignore")
+        module = _exportable(torch, source.module, values)
+        program = torch.export.export(module, values, dynamic_shapes=shapes)
+        if request.quantize == "int8":
+            module = _quantized(program.module(), request, source.examples)
+            program = torch.export.export(module, values, dynamic_shapes=shapes)
+        lowered = _lower(program)
+    # Lowering a split fixes the number of rows: any other number would be rejected.
+    if _open_sizes(lowered.exported_program()) < _open_sizes(program):
+        raise ValueError("lowering fixed the number of rows")
+    return bytes(lowered.to_executorch().buffer)
+
+
+def _exportable(torch: Any, module: Any, values: tuple[Any, ...]) -> Any:
+    """Return a module that can be exported."""
+    if not isinstance(module, torch.jit.ScriptModule):
+        return module
+    from torch._export.converter import TS2EPConverter
+
+    return TS2EPConverter(module, values).convert().module()
+
+
+def _lower(program: Any) -> Any:
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import (
         XnnpackPartitioner,
     )
     from executorch.exir import to_edge_transform_and_lower
 
-    values = tuple(_with_rows(example, rows) for example in source.examples)
-    free = torch.export.Dim("rows", min=1, max=MOST_ROWS)
-    shapes = [
-        {0: free} if rows > 1 and example.shape[:1] == (-1,) else None
-        for example in source.examples
-    ]
-    module = source.module
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the exporters announce their successors
-        if isinstance(module, torch.jit.ScriptModule):
-            from torch._export.converter import TS2EPConverter
-
-            module = TS2EPConverter(module, values).convert().module()
-        program = torch.export.export(module, values, dynamic_shapes=shapes)
-        if request.quantize == "int8":
-            module = _quantized(program.module(), request, source.examples)
-            program = torch.export.export(module, values, dynamic_shapes=shapes)
-        lowered = to_edge_transform_and_lower(
-            program, partitioner=[XnnpackPartitioner()]
-        )
-    if _open_sizes(lowered.exported_program()) < _open_sizes(program):
-        raise ValueError(
-            "lowering fixed the number of rows"
-        )  # as that of a split does: no other one would be taken
-    return bytes(lowered.to_executorch().buffer)
+    return to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
 
 
 def _open_sizes(program: Any) -> int:
@@ -120,14 +142,18 @@ def _open_sizes(program: Any) -> int:
 
 
 def _with_rows(example: Example, rows: int) -> Any:
-    """Return the example's value with so many rows, if the caller chooses their number."""
+    """Repeat an example's first row, if rows are free."""
     if example.shape[:1] != (-1,):
         return example.value
-    return example.value[:1].repeat(rows, *(1 for _ in example.value.shape[1:]))
+    first_row = example.value[:1]
+    return first_row.repeat(rows, *[1] * (first_row.ndim - 1))
 
 
 def _quantized(module: Any, request: ConversionRequest, examples: list[Example]) -> Any:
-    """Return the module with int8 weights for each channel, and int8 between layers by the samples' ranges."""
+    """Quantise a module to int8 by channel.
+
+    The ranges between layers are those of the samples.
+    """
     import torch
     from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
         XNNPACKQuantizer,
@@ -135,14 +161,13 @@ def _quantized(module: Any, request: ConversionRequest, examples: list[Example])
     )
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
-    quantizer = XNNPACKQuantizer().set_global(
-        get_symmetric_quantization_config(is_per_channel=True)
-    )
-    prepared = prepare_pt2e(module, quantizer)
+    config = get_symmetric_quantization_config(is_per_channel=True)
+    prepared = prepare_pt2e(module, XNNPACKQuantizer().set_global(config))
     for sample in sample_inputs(request):
-        prepared(
-            *(torch.from_numpy(sample[example.name].copy()) for example in examples)
-        )
+        values = []
+        for example in examples:
+            values.append(torch.from_numpy(sample[example.name].copy()))
+        prepared(*values)
     return convert_pt2e(prepared)
 
 
@@ -152,7 +177,7 @@ def _refusal(request: ConversionRequest, error: Exception) -> ConversionError:
     reason = f"the operator {operators[0]} has no counterpart" if operators else ""
     if any(words in text for words in _DATA_DEPENDENT):
         reason = (
-            "its shapes depend on its inputs' values; export what "
-            "comes before, and let the server's task decode it"
+            "its shapes depend on its inputs' values; export what comes before, and "
+            "let the server's task decode it"
         )
     return request.refusal(CONVERTER.name, text, reason, _NEAREST)

@@ -1,6 +1,7 @@
-"""PyTorch to TFLite by litert-torch, float or, by ai-edge-quantizer, quantised.
+"""PyTorch to TFLite by litert-torch; ai-edge-quantizer quantises.
 
-Inputs keep their layout: a model that takes NCHW takes it in TFLite, too, and has a transposition at its door.
+Inputs keep their layout: a model that takes NCHW takes it in TFLite, too, and
+transposes it first.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ from pocketserve_lab.convert.converter import (
     Converter,
 )
 from pocketserve_lab.convert.tools.ai_edge_quantizer import quantize_tflite
-from pocketserve_lab.convert.tools.sources.pytorch_source import load_pytorch
+from pocketserve_lab.convert.tools.sources.pytorch_source import (
+    PytorchModel,
+    load_pytorch,
+)
 
 CONVERTER = Converter(
     name="litert-torch",
@@ -33,29 +37,22 @@ _NEAREST = "--to onnx, --to torchscript or --to executorch"
 
 
 def convert(request: ConversionRequest) -> ConversionOutcome:
-    """Write the model at ``request.output``, for one row at a time.
+    """Write the model to ``request.output``, for one row at a time.
 
     Raises:
-        ConversionError: the tool refuses it; the sentence names the operator where the tool does.
+        ConversionError: the tool fails; the text names the operator if the tool does.
     """
     import litert_torch
     import torch
 
     source = load_pytorch(torch, request)
-    values = tuple(
-        e.value[:1] if e.shape[:1] == (-1,) else e.value for e in source.examples
-    )
-    wide = any(
-        tensor.datatype == "INT64" for tensor in (*request.inputs, *request.outputs)
-    )
-    try:
-        model = litert_torch.convert(
-            _exportable(torch, source.module, values), values, enable_x64=wide
-        )
-    except Exception as error:  # any of PyTorch's, JAX's and MLIR's
-        raise _refusal(request, error) from error
-    inputs = {example.name: f"args_{at}" for at, example in enumerate(source.examples)}
-    outputs = {tensor.name: f"output_{at}" for at, tensor in enumerate(request.outputs)}
+    model = _converted(litert_torch, torch, source, request)
+    inputs = {}
+    for number, example in enumerate(source.examples):
+        inputs[example.name] = f"args_{number}"
+    outputs = {}
+    for number, tensor in enumerate(request.outputs):
+        outputs[tensor.name] = f"output_{number}"
     tool = version("litert-torch")
     if request.quantize == "none":
         model.export(str(request.output))
@@ -77,8 +74,30 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
     )
 
 
+def _converted(
+    litert_torch: Any, torch: Any, source: PytorchModel, request: ConversionRequest
+) -> Any:
+    """Return the tool's model of a module, traced with one row."""
+    arguments = []
+    for example in source.examples:
+        is_free = example.shape[:1] == (-1,)
+        arguments.append(example.value[:1] if is_free else example.value)
+    values = tuple(arguments)
+    tensors = (*request.inputs, *request.outputs)
+    has_int64 = any(tensor.datatype == "INT64" for tensor in tensors)
+    try:
+        module = _exportable(torch, source.module, values)
+        return litert_torch.convert(module, values, enable_x64=has_int64)
+    # Errors of PyTorch, JAX and MLIR have no common class.
+    except Exception as error:
+        raise _refusal(request, error) from error
+
+
 def _exportable(torch: Any, module: Any, values: tuple[Any, ...]) -> Any:
-    """Return a module that can be exported: a scripted one is not, but the graph of its operators is."""
+    """Return a module that can be exported.
+
+    A scripted one cannot, but the graph of its operators can.
+    """
     if not isinstance(module, torch.jit.ScriptModule):
         return module
     from torch._export.converter import TS2EPConverter

@@ -1,6 +1,7 @@
-"""ONNX to TFLite by onnx2tf. Inputs keep their layout, such as NCHW, with a transposition at the model's door.
+"""ONNX to TFLite by onnx2tf.
 
-The tool wants every size to be fixed, and no weights among the inputs.
+Inputs keep their layout, such as NCHW, and are transposed first. The tool needs fixed
+sizes, and no weights among the inputs.
 """
 
 from __future__ import annotations
@@ -36,36 +37,32 @@ _NEAREST = "--to onnx --quantize dynamic, or convert the model that it was made 
 _COLOUR = re.compile(r"\x1b\[\d*m")
 
 _WAYS = ("keep_ncw_or_nchw_or_ncdhw_input_names", "keep_shape_absolutely_input_names")
-"""The tool's options for inputs that keep their layout; which one does so depends on the model's first operators."""
+"""The tool's options for inputs that keep their layout.
+
+Which one works depends on the model's first operators."""
 
 _MAX_ERROR = 1e-2
-"""Of the outputs' size, beside ONNX Runtime's: to tell the right way from the wrong one."""
+"""Accepted difference from ONNX Runtime, as a share of the outputs' size.
+
+It distinguishes a correct result from a wrong one."""
 
 
 def convert(request: ConversionRequest) -> ConversionOutcome:
-    """Write the model at ``request.output``, for inputs of one shape.
+    """Write the model to ``request.output``, for inputs of one shape.
 
     Raises:
-        ConversionError: the tool refuses it, and the sentence names the layer where the tool does; or what it makes
-            answers otherwise.
+        ConversionError: the tool fails, and the text names the layer if the tool does;
+            or its result answers otherwise.
     """
-    suffix = "float16" if request.quantize == "fp16" else "float32"
     refusals = []
     for way in _WAYS:
-        with tempfile.TemporaryDirectory(dir=request.output.parent) as folder:
-            try:
-                prepared = _run(request, Path(folder), way)
-            except ConversionError as refusal:
-                refusals.append(refusal)
-                continue
-            result = Path(folder) / f"model_{suffix}.tflite"
-            if _answers_alike(prepared, result, request):
-                size = (Path(folder) / "model_float32.tflite").stat().st_size
-                shutil.move(result, request.output)
-                options = {"weights": suffix, "way": way}
-                return ConversionOutcome(
-                    CONVERTER.name, version("onnx2tf"), options, float_bytes=size
-                )
+        try:
+            outcome = _try_way(request, way)
+        except ConversionError as refusal:
+            refusals.append(refusal)
+            continue
+        if outcome is not None:
+            return outcome
     if refusals:
         raise refusals[0]
     raise ConversionError(
@@ -74,8 +71,28 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
     )
 
 
+def _try_way(request: ConversionRequest, way: str) -> ConversionOutcome | None:
+    """Run the tool with one of the options.
+
+    Return None if the result is wrong.
+    """
+    suffix = "float16" if request.quantize == "fp16" else "float32"
+    with tempfile.TemporaryDirectory(dir=request.output.parent) as name:
+        folder = Path(name)
+        prepared = _run(request, folder, way)
+        result = folder / f"model_{suffix}.tflite"
+        if not _answers_alike(prepared, result, request):
+            return None
+        size = (folder / "model_float32.tflite").stat().st_size
+        shutil.move(result, request.output)
+    options = {"weights": suffix, "way": way}
+    return ConversionOutcome(
+        CONVERTER.name, version("onnx2tf"), options, float_bytes=size
+    )
+
+
 def _run(request: ConversionRequest, folder: Path, way: str) -> Path:
-    """Run the tool and return the ONNX model that it was given, with all sizes fixed."""
+    """Run the tool and return its ONNX input, with all sizes fixed."""
     import contextlib
     import io
 
@@ -88,11 +105,10 @@ def _run(request: ConversionRequest, folder: Path, way: str) -> Path:
         with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
             model = _fixed(onnx.load(request.source), request)
             onnx.save(model, prepared)
-            pictures = [
-                entry.name
-                for entry in model.graph.input
-                if 3 <= len(_dimensions(entry)) <= 5
-            ]
+            pictures = []
+            for entry in model.graph.input:
+                if 3 <= len(_dimensions(entry)) <= 5:
+                    pictures.append(entry.name)
             onnx2tf.convert(
                 input_onnx_file_path=str(prepared),
                 output_folder_path=str(folder),
@@ -101,65 +117,68 @@ def _run(request: ConversionRequest, folder: Path, way: str) -> Path:
                 copy_onnx_input_output_names_to_tflite=True,
                 **{way: pictures or None},
             )
-    except (
-        Exception,
-        SystemExit,
-    ) as error:  # the tool ends the process where it gives up
+    # The tool ends the process if it gives up.
+    except (Exception, SystemExit) as error:
         raise _refusal(request, printed.getvalue(), error) from error
     return prepared
 
 
 def _answers_alike(prepared: Path, result: Path, request: ConversionRequest) -> bool:
-    """Return whether the result takes the same shapes, and gives the same numbers for the first sample."""
-    import numpy as np
+    """Return whether the result has equal shapes and answers."""
     import onnxruntime
     from ai_edge_litert.interpreter import Interpreter
 
-    session = onnxruntime.InferenceSession(
-        str(prepared), providers=["CPUExecutionProvider"]
-    )
+    providers = ["CPUExecutionProvider"]
+    session = onnxruntime.InferenceSession(str(prepared), providers=providers)
     interpreter = Interpreter(str(result))
     interpreter.allocate_tensors()
-    own = {entry["name"]: entry for entry in interpreter.get_input_details()}
-    if {entry.name: entry.shape for entry in session.get_inputs()} != {
-        n: e["shape"].tolist() for n, e in own.items()
-    }:
+    names = [entry.name for entry in session.get_inputs()]
+    shapes = {entry.name: entry.shape for entry in session.get_inputs()}
+    own_shapes = {}
+    for entry in interpreter.get_input_details():
+        own_shapes[entry["name"]] = entry["shape"].tolist()
+    if own_shapes != shapes:
         return False
     if request.samples is None:
         return True
     sample = next(iter(sample_inputs(request)))
-    values = [sample[tensor.name] for tensor in request.inputs]
-    arrays = dict(
-        zip((entry.name for entry in session.get_inputs()), values, strict=True)
-    )
+    arrays = {}
+    for name, tensor in zip(names, request.inputs, strict=True):
+        arrays[name] = sample[tensor.name]
     expected = session.run(None, arrays)
-    for name, entry in own.items():
-        interpreter.set_tensor(entry["index"], arrays[name])
+    results = _run_tflite(interpreter, arrays)
+    return all(map(_is_close, expected, results))
+
+
+def _run_tflite(interpreter: Any, arrays: dict[str, Any]) -> list[Any]:
+    for entry in interpreter.get_input_details():
+        interpreter.set_tensor(entry["index"], arrays[entry["name"]])
     interpreter.invoke()
-    results = [
-        interpreter.get_tensor(entry["index"])
-        for entry in interpreter.get_output_details()
-    ]
-    sizes = [
-        (np.linalg.norm(a - b.reshape(a.shape)), np.linalg.norm(a))
-        for a, b in zip(expected, results, strict=True)
-    ]
-    return all(error <= _MAX_ERROR * max(float(size), 1e-6) for error, size in sizes)
+    results = []
+    for entry in interpreter.get_output_details():
+        results.append(interpreter.get_tensor(entry["index"]))
+    return results
+
+
+def _is_close(expected: Any, result: Any) -> bool:
+    import numpy as np
+
+    error = np.linalg.norm(expected - result.reshape(expected.shape))
+    size = max(float(np.linalg.norm(expected)), 1e-6)
+    return bool(error <= _MAX_ERROR * size)
 
 
 def _fixed(model: Any, request: ConversionRequest) -> Any:
-    """Return the model with all sizes fixed to those of the samples, and one row; and constants folded."""
-    import numpy as np
+    """Return the model with constants folded and all sizes fixed.
+
+    It takes one row; the other sizes are those of the samples.
+    """
     import onnxsim
 
     close_inputs(model)
-    samples = (
-        {}
-        if request.samples is None
-        else dict(np.load(request.samples, allow_pickle=False))
-    )
+    shapes = _sample_shapes(request)
     for entry, tensor in zip(model.graph.input, request.inputs, strict=True):
-        shape = samples[tensor.name].shape if tensor.name in samples else ()
+        shape = shapes.get(tensor.name, ())
         for axis, dimension in enumerate(_dimensions(entry)):
             if dimension.dim_value < 1:
                 dimension.Clear()
@@ -172,6 +191,15 @@ def _fixed(model: Any, request: ConversionRequest) -> Any:
     return simple
 
 
+def _sample_shapes(request: ConversionRequest) -> dict[str, tuple[int, ...]]:
+    import numpy as np
+
+    if request.samples is None:
+        return {}
+    with np.load(request.samples, allow_pickle=False) as arrays:
+        return {name: arrays[name].shape for name in arrays.files}
+
+
 def _dimensions(entry: Any) -> list[Any]:
     return list(entry.type.tensor_type.shape.dim)
 
@@ -181,9 +209,7 @@ def _refusal(
 ) -> ConversionError:
     text = _COLOUR.sub("", f"{printed}\n{error}")
     layer = _LAYER.search(text)
-    reason = (
-        f"it cannot do the layer {layer[1]}"
-        if layer
-        else " ".join(_COLOUR.sub("", str(error)).split())[:300]
-    )
+    reason = " ".join(_COLOUR.sub("", str(error)).split())[:300]
+    if layer:
+        reason = f"it cannot do the layer {layer[1]}"
     return request.refusal(CONVERTER.name, text, reason, _NEAREST)

@@ -1,11 +1,13 @@
-"""ONNX to smaller ONNX by ONNX Runtime's own tools: half floats, int8 weights, or int8 throughout after calibration.
+"""ONNX to smaller ONNX by ONNX Runtime's own tools.
 
-What goes in and comes out stays float32.
+They make half floats, int8 weights, or int8 throughout after calibration. Inputs and
+outputs stay float32.
 """
 
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -30,31 +32,34 @@ CONVERTER = Converter(
 
 _QUANTIZED = frozenset(
     {
-        *(
-            "QuantizeLinear",
-            "DequantizeLinear",
-            "DynamicQuantizeLinear",
-            "DynamicQuantizeLSTM",
-            "QLinearConv",
-        ),
-        *("QLinearMatMul", "MatMulInteger", "ConvInteger", "MatMulNBits"),
+        "QuantizeLinear",
+        "DequantizeLinear",
+        "DynamicQuantizeLinear",
+        "DynamicQuantizeLSTM",
+        "QLinearConv",
+        "QLinearMatMul",
+        "MatMulInteger",
+        "ConvInteger",
+        "MatMulNBits",
     }
 )
-"""Operators that show that a model, or a result, computes with integers."""
+"""Operators that compute with integers."""
 
 _OPSET_OF_CHANNELS = 13
-"""The first whose QuantizeLinear and DequantizeLinear take a scale for each channel."""
+"""The first opset whose quantisation has a scale for each channel."""
 
 _OLDEST_IR_WITHOUT_WEIGHTS_AMONG_INPUTS = 4
-_FLOAT32, _FLOAT16 = 1, 10
-"""TensorProto.DataType."""
+# TensorProto.DataType.
+_FLOAT32 = 1
+_FLOAT16 = 10
 
 
 def convert(request: ConversionRequest) -> ConversionOutcome:
-    """Write the model at ``request.output``, with its weights in the file.
+    """Write the model to ``request.output``, with its weights in the file.
 
     Raises:
-        ConversionError: nothing in it can be made smaller, the tool refuses it, or samples are missing.
+        ConversionError: nothing in it can be made smaller, the tool fails, or samples
+            are missing.
     """
     import onnx
 
@@ -66,30 +71,35 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
             options = _WRITERS[request.quantize](request, prepared)
         except ConversionError:
             raise
-        except Exception as error:  # the tool raises whatever comes
+        # The tool may raise anything.
+        except Exception as error:
             raise _refusal(request, error) from error
-    model = onnx.load(request.output)
-    if request.quantize != "fp16" and not _QUANTIZED & {
-        node.op_type for node in model.graph.node
-    }:
+    operators = _operators(onnx.load(request.output))
+    if request.quantize != "fp16" and not _QUANTIZED & operators:
         raise ConversionError(
-            f"{request.title} has no operator that can be computed in int8; use it as it is",
+            f"{request.title} has no operator that can be computed in int8; "
+            "use it as it is",
             nearest="--to onnx --quantize fp16",
         )
     return ConversionOutcome(CONVERTER.name, version("onnxruntime"), options)
 
 
-def _prepare(request: ConversionRequest, prepared: Path) -> None:
-    """Write the model with constants folded and shapes inferred: without, many graphs are refused.
+def _operators(model: Any) -> set[str]:
+    return {node.op_type for node in model.graph.node}
 
-    Without shapes that it cannot infer, the model is taken as it is, and the tools that follow have their say.
+
+def _prepare(request: ConversionRequest, prepared: Path) -> None:
+    """Write the model with constants folded and shapes inferred.
+
+    The tools reject many graphs otherwise. If shapes cannot be inferred, the model is
+    not changed, and the tools decide.
     """
     import onnx
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
-    source = (
-        _modern(request, prepared) if request.quantize == "int8" else request.source
-    )
+    source = request.source
+    if request.quantize == "int8":
+        source = _modern(request, prepared)
     try:
         quant_pre_process(str(source), str(prepared), skip_symbolic_shape=True)
         model = onnx.load(prepared)
@@ -97,9 +107,8 @@ def _prepare(request: ConversionRequest, prepared: Path) -> None:
         model = onnx.load(source)
     close_inputs(model)
     if request.quantize == "dynamic":
-        del model.graph.value_info[
-            :
-        ]  # the tool transposes weights and keeps the shapes that they had
+        # The tool transposes weights, but keeps their old shapes.
+        del model.graph.value_info[:]
     if request.quantize == "int8":
         _flatten_biases(model)
         _separate_weights(model)
@@ -107,7 +116,7 @@ def _prepare(request: ConversionRequest, prepared: Path) -> None:
 
 
 def _modern(request: ConversionRequest, prepared: Path) -> Path:
-    """Return the source in operators that take a scale for each channel; as it is where the tool knows no way."""
+    """Convert the source to a newer opset, if possible."""
     import onnx
     from onnx import version_converter
 
@@ -117,7 +126,8 @@ def _modern(request: ConversionRequest, prepared: Path) -> Path:
     modern = prepared.with_name("modern.onnx")
     try:
         onnx.save(version_converter.convert_version(model, _OPSET_OF_CHANNELS), modern)
-    except Exception:  # an operator whose history it does not know
+    # An operator whose history it does not know.
+    except Exception:
         return request.source
     return modern
 
@@ -130,59 +140,66 @@ def _opset(model: Any) -> int:
 
 
 def close_inputs(model: Any) -> None:
-    """Take the weights out of a model's inputs, where files of old releases list them."""
+    """Remove weights from a model's inputs.
+
+    Files of old releases list them there.
+    """
     weights = {weight.name for weight in model.graph.initializer}
-    for entry in [entry for entry in model.graph.input if entry.name in weights]:
-        model.graph.input.remove(entry)
+    for entry in list(model.graph.input):
+        if entry.name in weights:
+            model.graph.input.remove(entry)
     model.ir_version = max(model.ir_version, _OLDEST_IR_WITHOUT_WEIGHTS_AMONG_INPUTS)
 
 
 def _flatten_biases(model: Any) -> None:
-    """Give a bias of Gemm one axis: any that is repeated for all rows may have two, but the tool reads the first."""
+    """Give each bias of Gemm one axis.
+
+    A bias that is repeated for all rows may have two, but the tool reads the first.
+    """
+    weights = {weight.name: weight for weight in model.graph.initializer}
+    uses = Counter(name for node in model.graph.node for name in node.input)
+    for node in model.graph.node:
+        if node.op_type != "Gemm" or len(node.input) < 3:
+            continue
+        matrix, bias = weights.get(node.input[1]), weights.get(node.input[2])
+        if matrix is None or bias is None or uses[bias.name] > 1:
+            continue
+        is_repeated = all(size == 1 for size in bias.dims[:-1])
+        if len(bias.dims) != 1 and is_repeated:
+            _flatten_bias(node, matrix, bias)
+
+
+def _flatten_bias(node: Any, matrix: Any, bias: Any) -> None:
     import numpy as np
     from onnx import numpy_helper
 
-    weights = {weight.name: weight for weight in model.graph.initializer}
-    used = [name for node in model.graph.node for name in node.input]
-    for node in model.graph.node:
-        matrix, bias = (weights.get(name) for name in (*node.input[1:3], "", "")[:2])
-        if (
-            node.op_type != "Gemm"
-            or matrix is None
-            or bias is None
-            or used.count(bias.name) > 1
-        ):
-            continue
-        if len(bias.dims) != 1 and all(size == 1 for size in bias.dims[:-1]):
-            transposed = any(
-                attribute.name == "transB" and attribute.i
-                for attribute in node.attribute
-            )
-            values = np.broadcast_to(
-                numpy_helper.to_array(bias).reshape(-1),
-                matrix.dims[0 if transposed else 1],
-            )
-            bias.CopyFrom(numpy_helper.from_array(values.copy(), bias.name))
+    columns = matrix.dims[1]
+    for attribute in node.attribute:
+        if attribute.name == "transB" and attribute.i:
+            columns = matrix.dims[0]
+    flat = numpy_helper.to_array(bias).reshape(-1)
+    values = np.broadcast_to(flat, columns).copy()
+    bias.CopyFrom(numpy_helper.from_array(values, bias.name))
 
 
 def _separate_weights(model: Any) -> None:
-    """Give each operator vectors of its own: ONNX Runtime cannot load a file whose layers share one in int8.
+    """Give each operator its own vectors.
 
-    It shares alike ones itself, such as the scales of new layer normalisations. Its ``x64quantprecision``, which the
-    server sets on x86-64 without VNNI, rewrites a shared one twice and fails ("Attempt to replace the existing tensor",
-    1.31.1).
+    ONNX Runtime cannot load shared int8 ones. It shares equal ones itself, such as the
+    scales of new layer normalisations. Its ``x64quantprecision``, which the server sets
+    on x86-64 without VNNI, rewrites a shared one twice and fails ("Attempt to replace
+    the existing tensor", 1.31.1).
     """
-    vectors = {
-        weight.name: weight
-        for weight in model.graph.initializer
-        if len(weight.dims) <= 1
-    }
-    users: dict[str, int] = {}
+    vectors = {}
+    for weight in model.graph.initializer:
+        if len(weight.dims) <= 1 and weight.data_type == _FLOAT32:
+            vectors[weight.name] = weight
+    users: Counter[str] = Counter()
     for node in model.graph.node:
         for position, name in enumerate(node.input):
-            if name not in vectors or vectors[name].data_type != _FLOAT32:
+            if name not in vectors:
                 continue
-            users[name] = users.get(name, 0) + 1
+            users[name] += 1
             if users[name] > 1:
                 own = model.graph.initializer.add()
                 own.CopyFrom(vectors[name])
@@ -190,15 +207,16 @@ def _separate_weights(model: Any) -> None:
 
 
 def _check_is_float(request: ConversionRequest, model: Any) -> None:
-    operators = {node.op_type for node in model.graph.node}
-    if operators & _QUANTIZED:
-        operator = sorted(operators & _QUANTIZED)[0]
+    quantized = _operators(model) & _QUANTIZED
+    if quantized:
         raise ConversionError(
-            f"{request.title} is quantised already (it has {operator}); convert the float model"
+            f"{request.title} is quantised already (it has {min(quantized)}); "
+            "convert the float model"
         )
     if not any(weight.data_type == _FLOAT32 for weight in model.graph.initializer):
         raise ConversionError(
-            f"{request.title} has no weights in float32, so that it would not become smaller; use it as it is"
+            f"{request.title} has no weights in float32, so that it would not become "
+            "smaller; use it as it is"
         )
 
 
@@ -220,8 +238,8 @@ def _write_dynamic(request: ConversionRequest, prepared: Path) -> dict[str, Any]
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     model = onnx.load(prepared, load_external_data=False)
-    # The kernel of ConvInteger on processors takes weights without sign only.
-    has_convolutions = any(node.op_type == "Conv" for node in model.graph.node)
+    # The CPU kernel of ConvInteger takes unsigned weights only.
+    has_convolutions = "Conv" in _operators(model)
     kind = QuantType.QUInt8 if has_convolutions else QuantType.QInt8
     quantize_dynamic(
         prepared, request.output, weight_type=kind, per_channel=not has_convolutions
@@ -240,8 +258,9 @@ def _write_static(request: ConversionRequest, prepared: Path) -> dict[str, Any]:
 
     model = onnx.load(prepared, load_external_data=False)
     per_channel = _opset(model) >= _OPSET_OF_CHANNELS
-    own = (entry.name for entry in model.graph.input)
-    names = dict(zip((tensor.name for tensor in request.inputs), own, strict=True))
+    names = {}
+    for tensor, entry in zip(request.inputs, model.graph.input, strict=True):
+        names[tensor.name] = entry.name
 
     class Reader(CalibrationDataReader):  # type: ignore[misc]  # the tool is not typed here
         def __init__(self) -> None:
@@ -249,21 +268,19 @@ def _write_static(request: ConversionRequest, prepared: Path) -> dict[str, Any]:
 
         def get_next(self) -> dict[str, Any] | None:
             sample = next(self._samples, None)
-            return (
-                None
-                if sample is None
-                else {names[name]: array for name, array in sample.items()}
-            )
+            if sample is None:
+                return None
+            return {names[name]: array for name, array in sample.items()}
 
-    # Both with sign: the fast kernels of ARM processors want it so.
-    kinds = {"activation_type": QuantType.QInt8, "weight_type": QuantType.QInt8}
+    # The fast kernels of ARM processors need both to be signed.
     quantize_static(
         prepared,
         request.output,
         Reader(),
         quant_format=QuantFormat.QDQ,
         per_channel=per_channel,
-        **kinds,
+        activation_type=QuantType.QInt8,
+        weight_type=QuantType.QInt8,
     )
     return {"format": "QDQ", "per_channel": per_channel}
 
@@ -272,7 +289,10 @@ _WRITERS = {"fp16": _write_half, "dynamic": _write_dynamic, "int8": _write_stati
 
 
 def _refusal(request: ConversionRequest, error: Exception) -> ConversionError:
-    words = " ".join(str(error).split())
-    nearest = "--to onnx --quantize dynamic" if request.quantize == "int8" else ""
-    message = f"ONNX Runtime cannot quantise {request.title} to {request.quantize}: {words:.300}"
-    return ConversionError(message, detail=str(error), nearest=nearest)
+    text = " ".join(str(error).split())
+    return ConversionError(
+        f"ONNX Runtime cannot quantise {request.title} to {request.quantize}: "
+        f"{text:.300}",
+        detail=str(error),
+        nearest="--to onnx --quantize dynamic" if request.quantize == "int8" else "",
+    )

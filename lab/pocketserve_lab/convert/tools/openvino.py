@@ -1,4 +1,4 @@
-"""ONNX, TFLite and SavedModel to OpenVINO's own files, which its runtime on desktops and servers takes."""
+"""ONNX, TFLite and SavedModel to OpenVINO's own files."""
 
 from __future__ import annotations
 
@@ -29,20 +29,21 @@ _NEAREST = "--to onnx, which OpenVINO reads as well"
 
 
 def convert(request: ConversionRequest) -> ConversionOutcome:
-    """Write ``model.xml`` and ``model.bin`` into the folder ``request.output``; dynamic stores weights in int8.
+    """Write ``model.xml`` and ``model.bin`` into the folder ``request.output``.
 
-    What was written is read again and run on every sample: its answers are compared with the original's.
+    The mode dynamic stores weights in int8. The result is loaded and run on every
+    sample: its answers are compared with the original's.
 
     Raises:
-        ConversionError: the tool refuses the model, or cannot run the result.
+        ConversionError: the tool fails, or cannot run the result.
     """
     import openvino
 
+    float_bytes = 0
     try:
         model = openvino.convert_model(request.source)
-        float_bytes = (
-            _float_bytes(openvino, model, request) if request.quantize != "none" else 0
-        )
+        if request.quantize != "none":
+            float_bytes = _float_bytes(openvino, model, request)
         if request.quantize in ("dynamic", "int8"):
             model = _quantized(model, request)
         request.output.mkdir()
@@ -51,22 +52,25 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
         answers = _answers(openvino, path, request)
     except ConversionError:
         raise
-    except Exception as error:  # the tool's errors have no common class
-        words = " ".join(str(error).split())
-        message = f"OpenVINO cannot convert {request.title}: {words:.300}"
+    # The tool's errors have no common class.
+    except Exception as error:
+        text = " ".join(str(error).split())
+        message = f"OpenVINO cannot convert {request.title}: {text:.300}"
         raise ConversionError(message, detail=str(error), nearest=_NEAREST) from error
-    options = {"quantize": request.quantize}
     return ConversionOutcome(
         CONVERTER.name,
         version("openvino"),
-        options,
+        {"quantize": request.quantize},
         answers=answers,
         float_bytes=float_bytes,
     )
 
 
 def _float_bytes(openvino: Any, model: Any, request: ConversionRequest) -> int:
-    """Return the size of a model's files before it is quantised: their XML is large beside few weights."""
+    """Return the size of a model's files before quantisation.
+
+    Their XML is large in comparison with few weights.
+    """
     with tempfile.TemporaryDirectory(dir=request.output.parent) as folder:
         openvino.save_model(model, Path(folder) / "model.xml", compress_to_fp16=False)
         return sum(file.stat().st_size for file in Path(folder).iterdir())
@@ -82,35 +86,36 @@ def _quantized(model: Any, request: ConversionRequest) -> Any:
 
 
 def _answers(openvino: Any, path: Path, request: ConversionRequest) -> str:
-    """Have the files that were written answer every sample; return the .npz with the outputs, empty without samples.
+    """Run the written files on every sample.
 
-    Outputs have the source's names where the files kept them, else numbers, in the files' order.
+    Return the .npz with the outputs. It is empty without samples. Outputs have the
+    source's names if the files kept them, else numbers, in the files' order.
     """
     import numpy as np
 
     if request.samples is None:
         return ""
-    compiled = openvino.Core().compile_model(
-        path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
-    )
-    expected = [tensor.name for tensor in request.outputs]
-    names = [
-        next((n for n in expected if n in output.names), "")
-        for output in compiled.outputs
-    ]
-    names = (
-        names
-        if sorted(names) == sorted(expected)
-        else [str(number) for number in range(len(names))]
-    )
+    options = {"INFERENCE_PRECISION_HINT": "f32"}
+    compiled = openvino.Core().compile_model(path, "CPU", options)
     runs = [compiled(_arguments(sample, request)) for sample in sample_inputs(request)]
-    outputs = {
-        name: np.stack([np.array(run[output]) for run in runs])
-        for name, output in zip(names, compiled.outputs, strict=True)
-    }
+    names = _output_names(compiled, request)
+    outputs = {}
+    for name, output in zip(names, compiled.outputs, strict=True):
+        outputs[name] = np.stack([np.array(run[output]) for run in runs])
     answers = request.output.with_name(ANSWERS_NAME)
     np.savez(answers, **outputs)  # type: ignore[arg-type]  # NumPy's stubs take no arrays by name
     return str(answers)
+
+
+def _output_names(compiled: Any, request: ConversionRequest) -> list[str]:
+    """Return the source's names of outputs, else numbers."""
+    expected = [tensor.name for tensor in request.outputs]
+    names = []
+    for output in compiled.outputs:
+        names.append(next((name for name in expected if name in output.names), ""))
+    if sorted(names) == sorted(expected):
+        return names
+    return [str(number) for number in range(len(names))]
 
 
 def _arguments(sample: dict[str, Any], request: ConversionRequest) -> list[Any]:

@@ -18,6 +18,7 @@ from pocketserve_lab.convert.converter import (
     Converter,
 )
 from pocketserve_lab.convert.tools.sources.pytorch_source import (
+    Example,
     PytorchModel,
     load_pytorch,
 )
@@ -39,7 +40,9 @@ CONVERTERS = (
 OPSET = 18
 _OPERATOR = re.compile(r"(?:aten|prims|prim|torchvision|quantized|onnx)::[\w.]+")
 _UNSUPPORTED = re.compile(r"ONNX export of (?:operator )?([^.,:\[\n]+)")
-"""What the older ONNX exporter cannot do. The operators that it names after that only made the value."""
+"""An unsupported operator of the older ONNX exporter.
+
+The operators that its message names after that only made the value."""
 
 _LAYER = re.compile(r"""(?:L\['self'\]|self)\.([\w.\[\]']+)""")
 _DATA_DEPENDENT = (
@@ -59,27 +62,22 @@ Written = tuple[dict[str, Any], tuple[str, ...]]
 
 
 def convert(request: ConversionRequest) -> ConversionOutcome:
-    """Write the model at ``request.output`` as what ``request.kind`` says.
+    """Write the model to ``request.output``, as the kind of the request.
 
     Raises:
-        ConversionError: PyTorch cannot; the sentence names the operator or the layer where it does.
+        ConversionError: PyTorch fails; the text names the operator or the layer if
+            PyTorch does.
     """
     import torch
 
     torch.manual_seed(0)
     torch.set_num_threads(1)
     model = load_pytorch(torch, request)
-    write: Callable[[Any, PytorchModel, ConversionRequest], Written] = {
-        "torchscript": _write_script,
-        "ptl": _write_mobile,
-        "pt2": _write_program,
-        "onnx": _write_onnx,
-    }[request.kind]
-    with (
-        torch.inference_mode()
-        if request.kind in ("torchscript", "ptl")
-        else torch.no_grad()
-    ):
+    write = _WRITERS[request.kind]
+    without_gradients = torch.no_grad()
+    if request.kind in ("torchscript", "ptl"):
+        without_gradients = torch.inference_mode()
+    with without_gradients:
         options, notes = write(torch, model, request)
     return ConversionOutcome("torch", torch.__version__, options=options, notes=notes)
 
@@ -87,16 +85,19 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
 def _write_script(
     torch: Any, model: PytorchModel, request: ConversionRequest
 ) -> Written:
-    return {"way": write_torchscript(torch, model, request.format, request.output)}, ()
+    way = write_torchscript(torch, model, request.format, request.output)
+    return {"way": way}, ()
 
 
 def write_torchscript(
     torch: Any, model: PytorchModel, format: str, output: Path
 ) -> str:
-    """Write a model as TorchScript; return how: ``traced``, ``scripted``, or ``copied`` where it was TorchScript.
+    """Write a model as TorchScript and return the method.
+
+    That is ``traced``, ``scripted``, or ``copied`` if it was TorchScript already.
 
     Raises:
-        ConversionError: PyTorch cannot.
+        ConversionError: PyTorch fails.
     """
     program, way = _torchscript(torch, model, format)
     torch.jit.save(program, str(output))
@@ -113,7 +114,10 @@ def _write_mobile(
 
 
 def _torchscript(torch: Any, model: PytorchModel, format: str) -> tuple[Any, str]:
-    """Return the model as a program, and how: traced, or scripted where its code decides by computed values."""
+    """Return the model as a program, and the method.
+
+    It is traced, or scripted if its code branches on computed values.
+    """
     if format in ("torchscript", "ptl"):
         return model.module, "copied"
     with (
@@ -124,12 +128,11 @@ def _torchscript(torch: Any, model: PytorchModel, format: str) -> tuple[Any, str
         traced = torch.jit.trace(
             model.module, model.values, check_trace=False, strict=False
         )
-    if any(
-        issubclass(item.category, torch.jit.TracerWarning) for item in tracer_warnings
-    ):
-        with contextlib.suppress(
-            Exception
-        ):  # TorchScript knows a part of Python only: then the trace is compared
+    categories = [item.category for item in tracer_warnings]
+    if any(issubclass(each, torch.jit.TracerWarning) for each in categories):
+        # TorchScript supports a part of Python only; otherwise the trace is compared
+        # with the original.
+        with contextlib.suppress(Exception):
             return torch.jit.script(model.module), "scripted"
     return traced, "traced"
 
@@ -145,7 +148,10 @@ def _write_program(
 def _exported(
     torch: Any, model: PytorchModel, request: ConversionRequest
 ) -> tuple[Any, tuple[str, ...]]:
-    """Return the model as an exported program: with free sizes where its code allows that, else with fixed ones."""
+    """Return the model as an exported program, with notes.
+
+    It has free sizes if its code supports that, else fixed ones.
+    """
     if model.program is not None:
         return model.program, ()
     if request.format in ("torchscript", "ptl"):
@@ -153,64 +159,78 @@ def _exported(
 
         with _faults("an exported program", "--to onnx"):
             return TS2EPConverter(model.module, model.values).convert(), (_SINGLE_ROW,)
-    faults = []
+    errors = []
     for shapes, values, notes in _ways(torch, model):
         try:
-            return torch.export.export(
+            program = torch.export.export(
                 model.module, values, dynamic_shapes=shapes, strict=False
-            ), notes
+            )
+            return program, notes
         except Exception as error:
-            faults.append(error)
+            errors.append(error)
     with _faults("an exported program", "--to torchscript"):
-        raise faults[-1]
+        raise errors[-1]
 
 
 def _ways(
     torch: Any, model: PytorchModel
 ) -> Iterator[tuple[Any, tuple[Any, ...], tuple[str, ...]]]:
-    """Yield dynamic shapes, arguments and notes: free sizes as declared, as PyTorch infers them, and none."""
-    if any(-1 in example.shape for example in model.examples):
-        batch = torch.export.Dim("batch")
-        for free in (torch.export.Dim.DYNAMIC, torch.export.Dim.AUTO):
-            yield (
-                [
-                    {
-                        axis: batch
-                        if axis == 0 and free is torch.export.Dim.DYNAMIC
-                        else free
-                        for axis, size in enumerate(example.shape)
-                        if size == -1
-                    }
-                    for example in model.examples
-                ],
-                model.values,
-                (),
-            )
-        yield None, tuple(value[:1] for value in model.values), (_SINGLE_ROW,)
-    else:
+    """Yield dynamic shapes, arguments and notes to try in turn.
+
+    Free sizes as declared, then as PyTorch infers them, then fixed ones.
+    """
+    if not any(-1 in example.shape for example in model.examples):
         yield None, model.values, ()
+        return
+    batch = torch.export.Dim("batch")
+    dynamic, auto = torch.export.Dim.DYNAMIC, torch.export.Dim.AUTO
+    declared = [_dynamic_shape(each, batch, dynamic) for each in model.examples]
+    yield declared, model.values, ()
+    inferred = [_dynamic_shape(each, auto, auto) for each in model.examples]
+    yield inferred, model.values, ()
+    single = tuple(value[:1] for value in model.values)
+    yield None, single, (_SINGLE_ROW,)
+
+
+def _dynamic_shape(example: Example, batch: Any, free: Any) -> dict[int, Any]:
+    """Return the free axes of an input."""
+    axes = {}
+    for axis, size in enumerate(example.shape):
+        if size == -1:
+            axes[axis] = batch if axis == 0 else free
+    return axes
 
 
 def _write_onnx(torch: Any, model: PytorchModel, request: ConversionRequest) -> Written:
-    """Write an ONNX file by the exporter that is built on torch.export, else by the older one, which traces.
+    """Write an ONNX file by the newer or older exporter.
 
-    TorchScript takes them in the other order: its exported program would take one row at a time.
+    The older one traces. TorchScript uses them in the other order: its exported program
+    would take one row at a time.
     """
+    is_script = request.format == "torchscript"
     exporters = [_write_exported, _write_traced]
-    if request.format == "torchscript":
+    if is_script:
         exporters.reverse()
-    faults = []
+    errors = []
     for write in exporters:
         try:
             return write(torch, model, request)
         except Exception as error:
-            faults.append(error)
-    traced = faults.pop(exporters.index(_write_traced))
-    nearest = "--to ptl" if request.format == "torchscript" else "--to torchscript"
-    with _faults(
-        "ONNX", nearest, None if request.format == "torchscript" else faults[0]
-    ):
+            errors.append(error)
+    if is_script:
+        with _faults("ONNX", "--to ptl"):
+            raise errors[0]
+    exported, traced = errors
+    with _faults("ONNX", "--to torchscript", exported):
         raise traced
+
+
+_WRITERS: dict[str, Callable[[Any, PytorchModel, ConversionRequest], Written]] = {
+    "torchscript": _write_script,
+    "ptl": _write_mobile,
+    "pt2": _write_program,
+    "onnx": _write_onnx,
+}
 
 
 def _write_exported(
@@ -228,12 +248,13 @@ def _write_traced(
     torch: Any, model: PytorchModel, request: ConversionRequest
 ) -> Written:
     shapes = {example.name: example.shape for example in model.examples}
-    shapes |= {tensor.name: tensor.shape for tensor in request.outputs}
-    free = {
-        name: axes
-        for name, shape in shapes.items()
-        if (axes := _free_axes(name, shape))
-    }
+    for tensor in request.outputs:
+        shapes[tensor.name] = tensor.shape
+    free = {}
+    for name, shape in shapes.items():
+        axes = _free_axes(name, shape)
+        if axes:
+            free[name] = axes
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(
@@ -256,22 +277,25 @@ def _names(model: PytorchModel, request: ConversionRequest) -> dict[str, list[st
 
 
 def _free_axes(name: str, shape: tuple[int, ...]) -> dict[int, str]:
-    """Return names for the axes whose size the caller chooses; the rows have one name throughout."""
-    return {
-        axis: f"{name}_{axis}" if axis else "batch"
-        for axis, size in enumerate(shape)
-        if size == -1
-    }
+    """Return names for the axes whose size the client chooses.
+
+    The first axis is the same batch throughout.
+    """
+    axes = {}
+    for axis, size in enumerate(shape):
+        if size == -1:
+            axes[axis] = f"{name}_{axis}" if axis else "batch"
+    return axes
 
 
 @contextlib.contextmanager
 def _faults(
     target: str, nearest: str, first: Exception | None = None
 ) -> Iterator[None]:
-    """Turn what an exporter raises into one sentence that names the operator or the layer.
+    """Turn an exporter's error into one sentence.
 
     Args:
-        first: what the exporter before it raised, for the detail.
+        first: the error of the exporter before it, for the detail.
     """
     try:
         yield
@@ -287,26 +311,29 @@ def _faults(
 def _sentence(target: str, text: str, error: Exception) -> str:
     if any(words in text for words in _DATA_DEPENDENT):
         return (
-            f"{target} needs sizes and branches that do not depend on values, and {_place(text)} of this model has "
-            "some; export what comes before it, and let the server's task decode that"
+            f"{target} needs sizes and branches that do not depend on values, and "
+            f"{_place(text)} of this model has some; export what comes before it, and "
+            "let the server's task decode that"
         )
-    if unsupported := _UNSUPPORTED.search(text):
+    unsupported = _UNSUPPORTED.search(text)
+    if unsupported:
         return f"{target} has no counterpart of the operator {unsupported[1]}"
-    if operator := _OPERATOR.search(text):
-        return f"{target} has no counterpart of the operator {operator[0]}{_in_layer(text)}"
-    return f"{target} cannot be made{_in_layer(text)}: {excerpt(error)}"
+    layer = _in_layer(text)
+    operator = _OPERATOR.search(text)
+    if operator:
+        return f"{target} has no counterpart of the operator {operator[0]}{layer}"
+    return f"{target} cannot be made{layer}: {excerpt(error)}"
 
 
 def _place(text: str) -> str:
+    """Return the operator or layer that an error names."""
     operator = _OPERATOR.search(text)
+    if operator:
+        return f"the operator {operator[0]}"
     layer = _LAYER.search(text)
-    return (
-        f"the operator {operator[0]}"
-        if operator
-        else f"the layer {layer[1]}"
-        if layer
-        else "the code"
-    )
+    if layer:
+        return f"the layer {layer[1]}"
+    return "the code"
 
 
 def _in_layer(text: str) -> str:

@@ -31,59 +31,54 @@ CONVERTER = Converter(
 )
 
 _FEW_BYTES = 1 << 16
-"""A smaller file may have so few weights that what quantising adds is more: it is compared with the float one."""
+"""A smaller file may have so few weights that quantising adds more than it saves.
+
+Such a file is compared with the float one."""
 
 _WHOLE = ("int8", "int16x8")
 """Modes in which sums are integers, too."""
 
 _WANTS_ROWS = re.compile("TensorList|Lowering tensor list ops")
-"""In an error: a recurrent layer, whose steps the tool only knows for a fixed number of rows."""
+"""In an error: a recurrent layer, which needs a fixed number of rows."""
 
 
 def convert(request: ConversionRequest) -> ConversionOutcome:
-    """Write the model at ``request.output``; what goes in and comes out stays float32.
+    """Write the model to ``request.output``; inputs and outputs stay float32.
 
-    Batches stay free, but for recurrent layers of Keras: these take one row at a time.
+    Batches stay free, except for recurrent layers of Keras: these take one row at a
+    time.
 
     Raises:
-        ConversionError: the tool refuses it; the sentence names the operator where the tool does.
+        ConversionError: the tool fails; the text names the operator if the tool does.
     """
     try:
         return _convert(request, None)
     except ConversionError as refusal:
         # With sums in integers the tool crashes on one row.
-        if (
-            request.quantize in _WHOLE
-            or request.format != "keras"
-            or not _WANTS_ROWS.search(refusal.detail)
-        ):
+        can_fix_rows = request.format == "keras" and request.quantize not in _WHOLE
+        if not can_fix_rows or not _WANTS_ROWS.search(refusal.detail):
             raise
     outcome = _convert(request, 1)
-    return replace(
-        outcome, notes=("it takes one row at a time, as TFLite's recurrent layers do",)
-    )
+    note = "it takes one row at a time, as TFLite's recurrent layers do"
+    return replace(outcome, notes=(note,))
 
 
 def _convert(request: ConversionRequest, rows: int | None) -> ConversionOutcome:
     import tensorflow as tf
 
     with saved_signature(request, rows) as source:
-        converter = tf.lite.TFLiteConverter.from_saved_model(
-            str(source.folder), signature_keys=[source.key]
-        )
+        converter = _converter(tf, source)
         _set_quantization(tf, converter, request, source)
         try:
             content = converter.convert()
         except ConversionError:
             raise
-        except Exception as error:  # also those of MLIR, which are no class of Python's
+        # Errors of MLIR have no common class with Python's.
+        except Exception as error:
             raise _refusal(request, error) from error
         float_bytes = 0
         if request.quantize != "none" and len(content) < _FEW_BYTES:
-            plain = tf.lite.TFLiteConverter.from_saved_model(
-                str(source.folder), signature_keys=[source.key]
-            )
-            float_bytes = len(plain.convert())
+            float_bytes = len(_converter(tf, source).convert())
     request.output.write_bytes(content)
     options = {"quantize": request.quantize, "signature": source.key}
     return ConversionOutcome(
@@ -93,6 +88,12 @@ def _convert(request: ConversionRequest, rows: int | None) -> ConversionOutcome:
         source.inputs,
         source.outputs,
         float_bytes=float_bytes,
+    )
+
+
+def _converter(tf: Any, source: SavedSignature) -> Any:
+    return tf.lite.TFLiteConverter.from_saved_model(
+        str(source.folder), signature_keys=[source.key]
     )
 
 
@@ -121,16 +122,16 @@ def _set_quantization(
 
 def _refusal(request: ConversionRequest, error: Exception) -> ConversionError:
     operators = ", ".join(missing_operators(error)[:3])
-    reason = (
-        f"TFLite has no operator for {operators}"
-        if operators
-        else " ".join(str(error).split())[:300]
+    reason = " ".join(str(error).split())[:300]
+    if operators:
+        reason = f"TFLite has no operator for {operators}"
+    nearest = "--to onnx"
+    can_fix_rows = request.format == "keras" or not _WANTS_ROWS.search(str(error))
+    if request.quantize in _WHOLE and can_fix_rows:
+        nearest = "--to tflite --quantize dynamic, or --to onnx"
+    return ConversionError(
+        f"TensorFlow cannot convert {request.title} with --quantize "
+        f"{request.quantize}: {reason}",
+        detail=str(error),
+        nearest=nearest,
     )
-    try_dynamic = request.quantize in _WHOLE and (
-        request.format == "keras" or not _WANTS_ROWS.search(str(error))
-    )
-    nearest = (
-        "--to tflite --quantize dynamic, or --to onnx" if try_dynamic else "--to onnx"
-    )
-    message = f"TensorFlow cannot convert {request.title} with --quantize {request.quantize}: {reason}"
-    return ConversionError(message, detail=str(error), nearest=nearest)

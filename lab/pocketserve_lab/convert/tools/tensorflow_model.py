@@ -1,4 +1,7 @@
-"""Keras models and SavedModels alike: a SavedModel with a signature, from which all of TensorFlow's tools convert."""
+"""Keras models and SavedModels as a SavedModel with a signature.
+
+All of TensorFlow's tools convert from it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ _DEFAULT = "serving_default"
 
 
 class SavedSignature(NamedTuple):
-    """A SavedModel, and the entry point that is converted.
+    """A SavedModel, and the signature to convert.
 
     Attributes:
         inputs, outputs: the source's names -> the signature's, in the source's order.
@@ -33,10 +36,11 @@ class SavedSignature(NamedTuple):
 def saved_signature(
     request: ConversionRequest, rows: int | None = None
 ) -> Iterator[SavedSignature]:
-    """Yield the request's model as a SavedModel, which goes with the context if it was made for it.
+    """Yield the request's model as a SavedModel, which may be temporary.
 
     Args:
-        rows: of a Keras model, whose layers are traced anew for so many rows; None takes any number.
+        rows: of a Keras model, whose layers are traced again for so many rows; None
+            takes any number.
 
     Raises:
         ConversionError: it does not load, or has no such signature.
@@ -55,40 +59,47 @@ def saved_signature(
 
 
 def _export(request: ConversionRequest, folder: Path, rows: int | None) -> None:
-    """Write a Keras model as a SavedModel. Only a dictionary of outputs gives them names."""
+    """Write a Keras model as a SavedModel, with named outputs."""
     import keras
 
     try:
         model = keras.models.load_model(request.source, compile=False)
         names = [tensor.name for tensor in request.outputs]
         if len(model.outputs or ()) == len(names):
-            model = keras.Model(
-                model.inputs, dict(zip(names, model.outputs, strict=True))
-            )
+            # Only a dictionary of outputs gives them names.
+            outputs = dict(zip(names, model.outputs, strict=True))
+            model = keras.Model(model.inputs, outputs)
         if rows is None:
             model.export(folder, "tf_saved_model", verbose=False)
         else:
             _export_rows(keras, model, folder, rows)
-    except Exception as error:  # a layer may raise anything
-        words = " ".join(str(error).split())
-        raise ConversionError(
-            f"{request.title} does not load: {words:.300}", detail=str(error)
-        ) from error
+    # A layer may raise anything.
+    except Exception as error:
+        raise _load_error(request, error) from error
+
+
+def _load_error(request: ConversionRequest, error: Exception) -> ConversionError:
+    text = " ".join(str(error).split())
+    return ConversionError(
+        f"{request.title} does not load: {text:.300}", detail=str(error)
+    )
 
 
 def _export_rows(keras: Any, model: Any, folder: Path, rows: int) -> None:
-    """Write a Keras model for a number of rows. ``model.export`` would take any."""
+    """Write a Keras model for a fixed number of rows.
+
+    ``model.export`` takes any.
+    """
     import tensorflow as tf
 
-    specs = [
-        tf.TensorSpec((rows, *tensor.shape[1:]), tensor.dtype, name=tensor.name)
-        for tensor in model.inputs
-    ]
+    specs = []
+    for tensor in model.inputs:
+        shape = rows, *tensor.shape[1:]
+        specs.append(tf.TensorSpec(shape, tensor.dtype, name=tensor.name))
     archive = keras.export.ExportArchive()
     archive.track(model)
-    archive.add_endpoint(
-        "serve", model.__call__, [specs if len(specs) > 1 else specs[0]]
-    )
+    argument = specs if len(specs) > 1 else specs[0]
+    archive.add_endpoint("serve", model.__call__, [argument])
     archive.write_out(folder, verbose=False)
 
 
@@ -97,20 +108,10 @@ def _signature(request: ConversionRequest, folder: Path) -> SavedSignature:
 
     try:
         signatures = dict(tf.saved_model.load(str(folder)).signatures)
-    except Exception as error:  # TensorFlow's errors have no common class with Python's
-        words = " ".join(str(error).split())
-        raise ConversionError(
-            f"{request.title} does not load: {words:.300}", detail=str(error)
-        ) from error
-    key = str(
-        request.options.get("signature")
-        or (_DEFAULT if _DEFAULT in signatures else next(iter(signatures), ""))
-    )
-    if key not in signatures:
-        keys = ", ".join(signatures) or "none"
-        raise ConversionError(
-            f"{request.title} has no signature {key!r}, but {keys}; a conversion needs one"
-        )
+    # TensorFlow's errors have no common class with Python's.
+    except Exception as error:
+        raise _load_error(request, error) from error
+    key = _signature_key(request, signatures)
     function = signatures[key]
     inputs = _matched(
         [tensor.name for tensor in request.inputs],
@@ -122,20 +123,35 @@ def _signature(request: ConversionRequest, folder: Path) -> SavedSignature:
     return SavedSignature(folder, key, inputs, outputs)
 
 
+def _signature_key(request: ConversionRequest, signatures: dict[str, Any]) -> str:
+    """Return the requested signature, else the default one, else the first."""
+    key = _DEFAULT
+    if key not in signatures:
+        key = next(iter(signatures), "")
+    key = str(request.options.get("signature") or key)
+    if key not in signatures:
+        keys = ", ".join(signatures) or "none"
+        raise ConversionError(
+            f"{request.title} has no signature {key!r}, but {keys}; "
+            "a conversion needs one"
+        )
+    return key
+
+
 def _matched(names: list[str], signature: list[str]) -> dict[str, str]:
-    """Return the signature's name for each of the source's: the same one, else the one at its place."""
+    """Match names to the signature's, by name or order."""
     if set(names) == set(signature) or len(names) != len(signature):
         return {name: name for name in signature}
     return dict(zip(names, signature, strict=True))
 
 
 def missing_operators(error: Exception) -> list[str]:
-    """Return the names of operators that an error of TensorFlow's tools complains about."""
+    """Return the operators that an error of TensorFlow's tools reports."""
     import re
 
-    text = str(error)
     unsupported = r"Unsupported Ops[^:\n]*[:\n]\s*([\w, ]+)"
-    matches: Any = re.findall(
-        rf"\btf\.([A-Z]\w+)|Flex(\w+)|{unsupported}|op ([A-Z]\w+) is not", text
-    )
-    return sorted({name for groups in matches for name in groups if name})
+    pattern = rf"\btf\.([A-Z]\w+)|Flex(\w+)|{unsupported}|op ([A-Z]\w+) is not"
+    names: set[str] = set()
+    for groups in re.findall(pattern, str(error)):
+        names.update(filter(None, groups))
+    return sorted(names)

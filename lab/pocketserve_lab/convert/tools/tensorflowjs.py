@@ -1,4 +1,4 @@
-"""Keras and SavedModel to a TensorFlow.js graph model, by the tool of that name."""
+"""Keras and SavedModel to a TensorFlow.js graph model."""
 
 from __future__ import annotations
 
@@ -30,32 +30,32 @@ CONVERTER = Converter(
 )
 
 _WEIGHTS = {"none": None, "fp16": {"float16": True}, "dynamic": {"uint8": True}}
-"""Only how weights are stored: the library makes float32 of them when it loads the model."""
+"""Storage of weights; the library converts them to float32 when it loads the model."""
 
 _NO_KERNEL = base64.b64encode(b"_FusedHardSwish").decode()
-"""An activation that the tool fuses into convolutions, as ``model.json`` has it; WebAssembly has no kernel for it."""
+"""An activation that the tool fuses into convolutions, as it is in ``model.json``.
+
+WebAssembly has no kernel for it."""
 
 
 def convert(request: ConversionRequest) -> ConversionOutcome:
-    """Write the folder ``request.output`` with ``model.json`` and the shards of its weights.
+    """Write the folder ``request.output``: ``model.json`` and shards of weights.
 
     Raises:
-        ConversionError: the tool refuses it; the sentence names the operator where the tool does.
+        ConversionError: the tool fails; the text names the operator if the tool does.
     """
     with saved_signature(request) as source:
         from tensorflowjs.converters import tf_saved_model_conversion_v2 as tool
 
         try:
             _write(tool, source, request)
-            if _NO_KERNEL in (request.output / "model.json").read_text(
-                encoding="utf-8"
-            ):
+            description = request.output / "model.json"
+            if _NO_KERNEL in description.read_text(encoding="utf-8"):
                 shutil.rmtree(request.output)
                 _leave_apart(tool)
                 _write(tool, source, request)
-        except (
-            Exception
-        ) as error:  # TensorFlow's errors have no common class with Python's
+        # TensorFlow's errors have no common class with Python's.
+        except Exception as error:
             raise _refusal(request, error) from error
     options = {"quantize": request.quantize, "signature": source.key}
     return ConversionOutcome(
@@ -74,7 +74,7 @@ def _write(tool: Any, source: SavedSignature, request: ConversionRequest) -> Non
 
 
 def _leave_apart(tool: Any) -> None:
-    """Have the tool, in this process, fuse no operators."""
+    """Patch the tool in this process to fuse no operators."""
     optimize = tool._run_grappler
 
     def optimize_apart(config: Any, *rest: Any) -> Any:

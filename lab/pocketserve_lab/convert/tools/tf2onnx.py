@@ -26,7 +26,7 @@ CONVERTER = Converter(
 )
 
 OPSET = 18
-"""The newest that the tool writes; ONNX Runtime has had it since 1.14."""
+"""The newest that the tool writes; ONNX Runtime supports it since 1.14."""
 
 _FAILED = re.compile(
     r"(?:Tensorflow op \[[^:]*: |Unsupported op type |No handler for )(\w+)"
@@ -34,28 +34,19 @@ _FAILED = re.compile(
 
 
 def convert(request: ConversionRequest) -> ConversionOutcome:
-    """Write the model at ``request.output``, with its inputs and outputs called as before and a free batch size.
+    """Write the model to ``request.output`` with a free batch size.
 
     Raises:
-        ConversionError: the tool refuses it; the sentence names the operator where the tool does.
+        ConversionError: the tool fails; the text names the operator if the tool does.
     """
     log = _Log()
     if request.format == "tflite":
         _run(request, log, ["--tflite", str(request.source)])
         return ConversionOutcome(CONVERTER.name, version("tf2onnx"), {"opset": OPSET})
     with saved_signature(request) as source:
-        _run(
-            request,
-            log,
-            [
-                "--saved-model",
-                str(source.folder),
-                "--tag",
-                "serve",
-                "--signature_def",
-                source.key,
-            ],
-        )
+        folder = str(source.folder)
+        signature = ["--tag", "serve", "--signature_def", source.key]
+        _run(request, log, ["--saved-model", folder, *signature])
     options = {"opset": OPSET, "signature": source.key}
     return ConversionOutcome(
         CONVERTER.name, version("tf2onnx"), options, source.inputs, source.outputs
@@ -63,7 +54,7 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
 
 
 class _Log:
-    """Errors that the tool only logs, for operators that it then leaves out."""
+    """Errors that the tool only logs, for operators that it then omits."""
 
     def __init__(self) -> None:
         import logging
@@ -82,14 +73,8 @@ def _run(request: ConversionRequest, log: _Log, arguments: list[str]) -> None:
 
     from tf2onnx import convert as tool
 
-    sys.argv = [
-        "tf2onnx",
-        *arguments,
-        "--opset",
-        str(OPSET),
-        "--output",
-        str(request.output),
-    ]
+    output = ["--opset", str(OPSET), "--output", str(request.output)]
+    sys.argv = ["tf2onnx", *arguments, *output]
     try:
         tool.main()
     except (Exception, SystemExit) as error:

@@ -1,8 +1,8 @@
-"""Writes a TFLite model's weights in half floats or in int8, which needs neither TensorFlow nor a compiler.
+"""Store a TFLite model's weights in half floats or int8, without TensorFlow.
 
-Only how weights are stored changes: an operator of its own, DEQUANTIZE, makes float32 of each when the model is
-loaded. So the file is a half or a quarter as large, every operator computes as before, and memory and speed stay what
-they were.
+Only the storage of weights changes: an operator DEQUANTIZE converts each to float32
+when the model is loaded. So the file is a half or a quarter as large; every operator
+computes as before, with the same memory and speed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from pocketserve_lab.convert.converter import (
 from pocketserve_wire.version import __version__
 
 MIN_ELEMENTS = 256
-"""Smaller weights stay as they are: the operator that goes with each takes some hundred bytes itself."""
+"""Smaller weights are not changed: the added operator takes bytes, too."""
 
 CONVERTER = Converter(
     name="tflite-weights",
@@ -38,17 +38,21 @@ CONVERTER = Converter(
 )
 
 _NOT_WEIGHTS = frozenset({tfl.DEQUANTIZE, tfl.CALL, tfl.CUSTOM, tfl.DELEGATE})
-"""Operators that may read what they take otherwise than as numbers of its type, and what was dequantised before."""
+"""Operators that may read their input other than as numbers, and DEQUANTIZE itself."""
 
 _VERSIONS = {tfl.FLOAT16: 3, tfl.INT8: 5}
-"""Of DEQUANTIZE, which take that type; for int8, with a scale for each channel, and half floats as well."""
+"""Version of DEQUANTIZE that takes the type.
+
+For int8, it also has a scale for each channel, and takes half floats, too."""
 
 
 def convert(request: ConversionRequest) -> ConversionOutcome:
-    """Write the model at ``request.output`` with its weights in half floats (fp16) or int8 (dynamic).
+    """Write the model to ``request.output`` with weights in float16 or int8.
+
+    The mode fp16 makes half floats, dynamic makes int8.
 
     Raises:
-        ConversionError: the model is damaged, or newer than what is known here.
+        ConversionError: the model is damaged, or newer than this code.
     """
     datatype = tfl.FLOAT16 if request.quantize == "fp16" else tfl.INT8
     try:
@@ -58,37 +62,32 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
             write_tree(model, tfl.IDENTIFIER, file)
     except DamagedFileError as error:
         raise ConversionError(
-            f"{request.title} cannot be rewritten: {error}; convert the model that it was made from instead"
+            f"{request.title} cannot be rewritten: {error}; "
+            "convert the model that it was made from instead"
         ) from error
     return ConversionOutcome(CONVERTER.name, __version__, {"weights": count})
 
 
 def shrink_weights(model: FlatNode, datatype: int) -> int:
-    """Have a model's weights stored in another datatype, and return how many tensors are.
+    """Store weights in another datatype; return the number of tensors.
 
     Args:
         model: the root of a model, which is changed.
         datatype: ``FLOAT16`` or ``INT8``, of TensorType.
     """
     _unshare(model)
-    kinds = [tfl.operator_kind(code) for code in model.nodes(1)]
-    graphs = [
-        _Graph(graph, kinds)
-        for graph in {id(graph): graph for graph in model.nodes(2)}.values()
-    ]
     buffers = model.nodes(4)
-    weights = [weight for graph in graphs for weight in graph.weights(buffers)]
-    smaller = [
-        (weight, stored)
-        for weight in weights
-        if (stored := _stored(weight, datatype)) is not None
-    ]
+    smaller: list[tuple[_Weight, _Stored]] = []
+    for graph in _graphs(model):
+        for weight in graph.weights(buffers):
+            stored = _stored(weight, datatype)
+            if stored is not None:
+                smaller.append((weight, stored))
     if not smaller:
         return 0
     code = _add_dequantize(model, _VERSIONS[datatype])
-    numbers: dict[
-        tuple[int, int, bool], int
-    ] = {}  # the new buffers, for weights that are used twice
+    # The new buffers, for weights that are used twice.
+    numbers: dict[tuple[int, int, bool], int] = {}
     for weight, stored in smaller:
         key = (weight.buffer, weight.axis, weight.depthwise)
         if key not in numbers:
@@ -99,6 +98,16 @@ def shrink_weights(model: FlatNode, datatype: int) -> int:
     return len(smaller)
 
 
+def _graphs(model: FlatNode) -> list[_Graph]:
+    """Return the graphs of a model; some writers share equal ones."""
+    kinds = [tfl.operator_kind(code) for code in model.nodes(1)]
+    graphs = {}
+    for node in model.nodes(2):
+        if id(node) not in graphs:
+            graphs[id(node)] = _Graph(node, kinds)
+    return list(graphs.values())
+
+
 @dataclass(frozen=True)
 class _Weight:
     """A constant float32 tensor.
@@ -106,9 +115,10 @@ class _Weight:
     Attributes:
         index: in its graph's tensors.
         buffer: in the model's buffers.
-        axis: that of its channels, of which each gets a scale.
-        depthwise: whether each of its channels filters one channel of a picture. Such filters are a few numbers each
-            and hardly count in a file, but in a MobileNet to round them costs as much accuracy as all the others.
+        axis: that of its channels; each of them gets a scale.
+        depthwise: whether each of its channels filters one channel of a picture. Such
+            filters are a few numbers each and hardly count in a file, but in a
+            MobileNet rounding them costs as much accuracy as rounding all the others.
     """
 
     graph: _Graph
@@ -121,66 +131,61 @@ class _Weight:
 
 @dataclass(frozen=True)
 class _Stored:
-    """A weight as it is written: half floats, or int8 with a scale for each channel, or one for all."""
+    """A weight in half floats, or in int8 with scales."""
 
     values: Array
     scales: Array | None = None
 
 
+class _Use(NamedTuple):
+    """An operator that reads a tensor as an input."""
+
+    kind: int
+    position: int
+
+
 class _Graph:
-    """A graph of the model, and who uses its tensors."""
+    """A graph of the model, and the uses of its tensors."""
 
     def __init__(self, node: FlatNode, kinds: list[int]) -> None:
         self._node = node
         self._added: list[FlatNode] = []
-        self._tensors, self._operators = node.nodes(0), node.nodes(3)
-        self._uses: dict[
-            int, list[tuple[int, int]]
-        ] = {}  # tensor -> operators' kinds and their inputs' places
+        self._tensors = node.nodes(0)
+        self._operators = node.nodes(3)
+        self._uses: dict[int, list[_Use]] = {}
         for operator in self._operators:
             kind = kinds[operator.number(0, "I")]
-            for place, tensor in enumerate(_integers(operator, 1)):
-                self._uses.setdefault(tensor, []).append((kind, place))
+            for position, tensor in enumerate(_integers(operator, 1)):
+                self._uses.setdefault(tensor, []).append(_Use(kind, position))
         self._open = {*_integers(node, 1), *_integers(node, 2)}
 
     def weights(self, buffers: list[FlatNode]) -> Iterator[_Weight]:
-        """Yield the weights that may be stored otherwise."""
+        """Yield the weights whose storage can change."""
         for index, tensor in enumerate(self._tensors):
-            uses = self._uses.get(index, [])
-            is_free = (
-                uses
-                and index not in self._open
-                and not any(kind in _NOT_WEIGHTS for kind, _ in uses)
-            )
-            is_plain = (
-                tensor.number(1, "b") == tfl.FLOAT32
-                and not tensor.number(5, "B")
-                and 6 not in tensor.children
-            )
-            if not is_free or not is_plain:
+            if not self._is_free(index) or not _is_plain(tensor):
                 continue
             number = tensor.number(2, "I")
             data, shape = buffers[number].vector(0), _integers(tensor, 0)
             count = math.prod(shape)
-            if (
-                data is not None
-                and count >= MIN_ELEMENTS
-                and len(data.data) == 4 * count
-            ):
-                values = np.frombuffer(data.data, "<f4").reshape(shape)
-                depthwise = uses[0] == (tfl.DEPTHWISE_CONV_2D, 1)
-                last = depthwise or uses[0] == (tfl.BATCH_MATMUL, 1)
-                yield _Weight(
-                    self,
-                    index,
-                    number,
-                    values,
-                    len(shape) - 1 if last else 0,
-                    depthwise,
-                )
+            if data is None or len(data.data) != 4 * count or count < MIN_ELEMENTS:
+                continue
+            values = np.frombuffer(data.data, "<f4").reshape(shape)
+            first_use = self._uses[index][0]
+            depthwise = first_use == (tfl.DEPTHWISE_CONV_2D, 1)
+            axis = 0
+            if depthwise or first_use == (tfl.BATCH_MATMUL, 1):
+                axis = len(shape) - 1
+            yield _Weight(self, index, number, values, axis, depthwise)
+
+    def _is_free(self, index: int) -> bool:
+        """Return whether only operators that take numbers use a tensor."""
+        uses = self._uses.get(index, [])
+        if not uses or index in self._open:
+            return False
+        return not any(use.kind in _NOT_WEIGHTS for use in uses)
 
     def store(self, weight: _Weight, stored: _Stored, buffer: int, code: int) -> None:
-        """Add a tensor with the smaller values, and an operator that makes the old tensor of it."""
+        """Add a smaller tensor, and an operator that converts it."""
         old = self._tensors[weight.index]
         new = FlatNode()
         new.set_child(0, _vector(weight.values.shape, "<i4"))
@@ -191,7 +196,8 @@ class _Graph:
             new.set_child(4, _quantization(stored.scales, weight.axis))
         self._tensors.append(new)
         old.remove(2)
-        old.remove(4)  # a range that a converter noted for the float32 values
+        # A range that a converter noted for the float32 values.
+        old.remove(4)
         operator = FlatNode()
         operator.set_number(0, "I", code)
         operator.set_child(1, _vector([len(self._tensors) - 1], "<i4"))
@@ -200,37 +206,47 @@ class _Graph:
         self._added.append(operator)
 
 
+def _is_plain(tensor: FlatNode) -> bool:
+    """Return whether a tensor is float32, no variable, and not sparse."""
+    is_float = tensor.number(1, "b") == tfl.FLOAT32
+    is_variable = bool(tensor.number(5, "B"))
+    return is_float and not is_variable and 6 not in tensor.children
+
+
 def _stored(weight: _Weight, datatype: int) -> _Stored | None:
-    """Return a weight in a smaller datatype; None where it stays float32, because its values do not fit."""
+    """Return a weight in a smaller datatype.
+
+    None if it stays float32.
+    """
     values = weight.values
     if not np.isfinite(values).all():
         return None
     if datatype == tfl.FLOAT16 or weight.depthwise:
-        return (
-            _Stored(values.astype("<f2"))
-            if np.abs(values).max() <= np.finfo(np.float16).max
-            else None
-        )
-    if values.ndim < 2:  # a bias: its error would be added to every answer
+        if np.abs(values).max() > np.finfo(np.float16).max:
+            return None
+        return _Stored(values.astype("<f2"))
+    # A bias: its error would be added to every answer.
+    if values.ndim < 2:
         return None
-    rest = tuple(axis for axis in range(values.ndim) if axis != weight.axis)
-    scales = np.abs(values).max(axis=rest).astype(np.float64) / 127
+    other_axes = tuple(axis for axis in range(values.ndim) if axis != weight.axis)
+    scales = np.abs(values).max(axis=other_axes).astype(np.float64) / 127
     scales = np.maximum(scales, np.finfo(np.float32).tiny).astype(np.float32)
-    shape = [-1 if axis == weight.axis else 1 for axis in range(values.ndim)]
-    return _Stored(
-        np.clip(np.rint(values / scales.reshape(shape)), -127, 127).astype(np.int8),
-        scales,
-    )
+    shape = [1] * values.ndim
+    shape[weight.axis] = -1
+    rounded = np.rint(values / scales.reshape(shape))
+    return _Stored(np.clip(rounded, -127, 127).astype(np.int8), scales)
 
 
 def _unshare(model: FlatNode) -> None:
-    """Give each tensor and buffer a table of its own: some writers have alike ones share one, which is changed here."""
+    """Give each tensor and buffer a table of its own."""
+    graphs = {id(graph): graph for graph in model.nodes(2)}
+    lists = [graph.nodes(0) for graph in graphs.values()]
+    lists.append(model.nodes(4))
     tables: set[int] = set()
-    graphs = {id(graph): graph for graph in model.nodes(2)}.values()
-    for nodes in (*(graph.nodes(0) for graph in graphs), model.nodes(4)):
-        for place, node in enumerate(nodes):
+    for nodes in lists:
+        for position, node in enumerate(nodes):
             if id(node) in tables:
-                nodes[place] = node.copy()
+                nodes[position] = node.copy()
             tables.add(id(node))
 
 
@@ -253,11 +269,11 @@ def _add_dequantize(model: FlatNode, version: int) -> int:
 
 
 def _drop_unused(model: FlatNode, numbers: set[int]) -> None:
-    """Empty those of some buffers that no tensor and no metadata uses any more."""
-    tensors = (tensor for graph in model.nodes(2) for tensor in graph.nodes(0))
-    used = {tensor.number(2, "I") for tensor in tensors} | {
-        entry.number(1, "I") for entry in model.nodes(6)
-    }
+    """Empty buffers without users."""
+    used = {entry.number(1, "I") for entry in model.nodes(6)}
+    for graph in model.nodes(2):
+        for tensor in graph.nodes(0):
+            used.add(tensor.number(2, "I"))
     for number in numbers - used:
         model.nodes(4)[number].remove(0)
 

@@ -1,4 +1,7 @@
-"""PyTorch models as modules for converters: read as the server reads them, with example inputs from samples."""
+"""PyTorch models as modules for converters, with example inputs from samples.
+
+They are loaded as the server loads them.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,25 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
-from pocketserve.tensors import TensorSpec
-from pocketserve_lab.convert.converter import ConversionError, ConversionRequest
+from pocketserve.tensors import Array, TensorSpec
+from pocketserve_lab.convert.converter import (
+    ConversionError,
+    ConversionRequest,
+    SourceTensor,
+)
 
 EXAMPLE_ROWS = 2
-"""Of an input whose first size is free: from one row, PyTorch's exporters would conclude that it is always 1."""
+"""Rows of an input whose first size is free.
+
+From a single row, PyTorch's exporters would conclude that it is always 1."""
 
 
 class Example(NamedTuple):
-    """An input of ``forward`` with values of the right kind, and the name and the shape that the caller sees."""
+    """An input of ``forward`` with an example value.
+
+    Attributes:
+        name, shape: as the client sees them.
+    """
 
     name: str
     value: Any
@@ -25,7 +38,7 @@ class Example(NamedTuple):
 
 
 class PytorchModel(NamedTuple):
-    """A module in evaluation mode, and its examples in the order of ``forward``.
+    """A module in evaluation mode, and its example inputs.
 
     Attributes:
         program: the exported program that it was made from; None for others.
@@ -70,22 +83,20 @@ def load_pytorch(torch: Any, request: ConversionRequest) -> PytorchModel:
 
 
 def _model_source(request: ConversionRequest) -> ModelSource:
-    weights = {"weights": request.weights.name} if request.weights is not None else {}
-    options = {
+    options: dict[str, Any] = {
         "function": request.function,
         "arguments": dict(request.arguments),
-        **weights,
     }
-    inputs = [
-        TensorSpec(tensor.name, tensor.datatype, tensor.shape)
-        for tensor in request.inputs
-    ]
-    trusted = frozenset(request.trusted)
+    if request.weights is not None:
+        options["weights"] = request.weights.name
+    inputs = []
+    for tensor in request.inputs:
+        inputs.append(TensorSpec(tensor.name, tensor.datatype, tensor.shape))
     return ModelSource(
         request.source,
         options=options,
         inputs=inputs,
-        trusted=trusted,
+        trusted=frozenset(request.trusted),
         origin=request.source,
     )
 
@@ -93,35 +104,34 @@ def _model_source(request: ConversionRequest) -> ModelSource:
 def _examples(torch: Any, request: ConversionRequest) -> list[Example]:
     if request.samples is None:
         raise ConversionError(
-            "a PyTorch model is converted by running it, and there is nothing to run it on"
+            "a PyTorch model is converted by running it, "
+            "and there is nothing to run it on"
         )
+    examples = []
     with np.load(request.samples, allow_pickle=False) as arrays:
-        examples = []
         for tensor in request.inputs:
-            array = arrays[tensor.name]
             if tensor.datatype == "BYTES":
                 raise ConversionError(
                     f"input {tensor.name!r} takes text, which no PyTorch model does"
                 )
-            # Made-up or real, the samples of an input whose shape the file does not tell are rows.
-            is_row = array.ndim == len(tensor.shape) or request.format in (
-                "torchscript",
-                "ptl",
-            )
-            rows = EXAMPLE_ROWS if tensor.shape[:1] == (-1,) else 1
-            value = np.resize(array, (rows, *array.shape[1:])) if is_row else array[0]
-            examples.append(
-                Example(
-                    tensor.name,
-                    torch.from_numpy(np.ascontiguousarray(value)),
-                    tensor.shape,
-                )
-            )
-        return examples
+            value = _example_value(arrays[tensor.name], tensor, request.format)
+            value = torch.from_numpy(np.ascontiguousarray(value))
+            examples.append(Example(tensor.name, value, tensor.shape))
+    return examples
+
+
+def _example_value(array: Array, tensor: SourceTensor, format: str) -> Array:
+    """Return an example of an input."""
+    # TorchScript files do not tell shapes; samples of such inputs are rows.
+    is_row = array.ndim == len(tensor.shape) or format in ("torchscript", "ptl")
+    if not is_row:
+        return np.asarray(array[0])
+    rows = EXAMPLE_ROWS if tensor.shape[:1] == (-1,) else 1
+    return np.resize(array, (rows, *array.shape[1:]))
 
 
 def _in_order_of_forward(module: Any, examples: list[Example]) -> list[Example]:
-    """Return the examples as ``forward`` takes them: by name where it knows all names, else in their own order."""
+    """Sort examples by the parameters of ``forward``."""
     from pocketserve.runtimes.torch.eager import takes_names
 
     if not takes_names(module, [example.name for example in examples]):
@@ -131,26 +141,36 @@ def _in_order_of_forward(module: Any, examples: list[Example]) -> list[Example]:
 
 
 def _flat(torch: Any, module: Any, examples: list[Example]) -> Any:
-    """Return a module that takes and returns tensors only, where this one does otherwise."""
-    from pocketserve.runtimes.torch.common import flatten, is_result
+    """Return a module that takes and returns tensors only."""
     from pocketserve.runtimes.torch.eager import takes_names
 
+    names = [example.name for example in examples]
+    values = [example.value for example in examples]
+    by_name = takes_names(module, names)
+    order = names
     with torch.inference_mode():
-        names = [example.name for example in examples]
-        by_name = takes_names(module, names)
-        order = (
-            list(inspect.signature(module.forward).parameters)[: len(names)]
-            if by_name
-            else names
-        )
-        values = dict(zip(names, (example.value for example in examples), strict=True))
-        result = module(**values) if by_name else module(*values.values())
-    plain = isinstance(result, torch.Tensor) or (
-        type(result) in (tuple, list)
-        and all(isinstance(item, torch.Tensor) for item in result)
-    )
-    if plain and order == names:
+        if by_name:
+            order = list(inspect.signature(module.forward).parameters)[: len(names)]
+            result = module(**dict(zip(names, values, strict=True)))
+        else:
+            result = module(*values)
+    if order == names and _is_plain(torch, result):
         return module
+    return _wrap(torch, module, names, by_name=by_name)
+
+
+def _is_plain(torch: Any, result: Any) -> bool:
+    """Return whether a result consists of tensors."""
+    if isinstance(result, torch.Tensor):
+        return True
+    if type(result) not in (tuple, list):
+        return False
+    return all(isinstance(item, torch.Tensor) for item in result)
+
+
+def _wrap(torch: Any, module: Any, names: list[str], *, by_name: bool) -> Any:
+    """Wrap a module, and flatten its result."""
+    from pocketserve.runtimes.torch.common import flatten, is_result
 
     class Flat(torch.nn.Module):  # type: ignore[misc]  # PyTorch is not typed here
         def __init__(self) -> None:
@@ -158,25 +178,21 @@ def _flat(torch: Any, module: Any, examples: list[Example]) -> Any:
             self.inner = module
 
         def forward(self, *inputs: Any) -> Any:
-            result = (
-                self.inner(**dict(zip(names, inputs, strict=True)))
-                if by_name
-                else self.inner(*inputs)
-            )
-            leaves = [
-                leaf
-                for _, leaf in flatten(result)
-                if leaf is not None and is_result(torch, leaf)
-            ]
+            leaves = []
+            for _, leaf in flatten(self._call(inputs)):
+                if leaf is not None and is_result(torch, leaf):
+                    leaves.append(leaf)
             return leaves[0] if len(leaves) == 1 else tuple(leaves)
 
-    # Exporters take sizes that are free for each parameter, and `*inputs` would be a single one.
-    parameters = (
-        Parameter(f"input_{at}", Parameter.POSITIONAL_OR_KEYWORD)
-        for at in range(len(names))
-    )
-    signature = inspect.Signature(
-        [Parameter("self", Parameter.POSITIONAL_OR_KEYWORD), *parameters]
-    )
+        def _call(self, inputs: tuple[Any, ...]) -> Any:
+            if not by_name:
+                return self.inner(*inputs)
+            return self.inner(**dict(zip(names, inputs, strict=True)))
+
+    # Exporters take free sizes for each parameter, and `*inputs` would be a single one.
+    parameters = [Parameter("self", Parameter.POSITIONAL_OR_KEYWORD)]
+    for number in range(len(names)):
+        parameters.append(Parameter(f"input_{number}", Parameter.POSITIONAL_OR_KEYWORD))
+    signature = inspect.Signature(parameters)
     Flat.forward.__signature__ = signature  # type: ignore[attr-defined]  # functions take any attribute
     return Flat().eval()
