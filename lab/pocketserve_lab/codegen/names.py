@@ -95,7 +95,10 @@ def class_case(text: str, fallback: str = "Model") -> str:
 
 
 def distinct(names: Iterable[str]) -> list[str]:
-    """Make names unique regardless of case; a repeated one gets its index, from 0."""
+    """Make names unique regardless of case.
+
+    A repeated one gets its index, from 0.
+    """
     used: set[str] = set()
     result = []
     for index, name in enumerate(names):

@@ -1,4 +1,7 @@
-"""Render this package's templates to a source file; equal metadata make equal bytes."""
+"""Render this package's templates to a source file.
+
+Equal metadata make equal bytes.
+"""
 
 from __future__ import annotations
 

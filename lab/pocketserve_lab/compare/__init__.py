@@ -1,4 +1,4 @@
-"""Compare the versions of one model on this device and recommend one to serve.
+"""Compare the versions of a model and recommend one.
 
 ``session`` runs the versions, each in its own process (``worker``). ``samples`` reads
 the data, ``scores`` and ``statistics`` judge the answers, ``recommend`` decides.

@@ -42,7 +42,7 @@ MAX_POINTS = 4096
 
 
 class Layer(NamedTuple):
-    """A layer's results for all samples, [samples, ...], without axes of size 1."""
+    """A layer's results, [samples, ...], without axes of size 1."""
 
     name: str
     operator: str
@@ -51,7 +51,9 @@ class Layer(NamedTuple):
 
 
 class LayerPair(NamedTuple):
-    """Two corresponding layers; ``array`` is the other's in the first one's layout.
+    """Two corresponding layers.
+
+    ``array`` is the other's in the first one's layout.
 
     Attributes:
         places: their positions in both lists.
@@ -68,7 +70,7 @@ class LayerPair(NamedTuple):
 
 
 def relative_difference(array: Array, reference: Array) -> float:
-    """Return the norm of the difference as a share of the reference's norm.
+    """Return the norm of the difference relative to the reference's.
 
     It is infinite if the two are not finite in the same places.
     """
@@ -135,9 +137,9 @@ class _LayerViews(NamedTuple):
         return _LayerViews(views, [_points(view) for view in views])
 
     def best_view(self, layer: Layer, points: Array) -> tuple[float, int] | None:
-        """Return the best correlation and its layout; None if no shape fits.
+        """Return the best correlation and its layout.
 
-        The first of equally good layouts counts.
+        None if no shape fits. The first of equally good layouts counts.
         """
         best = None
         for index, view in enumerate(self.views):
@@ -175,7 +177,7 @@ def _correlation(points: Array, other: Array) -> float:
 def _is_fused(
     layers: Sequence[Layer], place: int, following: Sequence[Layer], activation: int
 ) -> bool:
-    """Return whether a layer has fused the activation that the others have apart."""
+    """Return whether a layer has fused the others' activation."""
     if _is_activation(layers[place]) or activation == 0:
         return False
     if not _is_activation(following[activation]):

@@ -113,7 +113,7 @@ def _described(layer: Layer) -> str:
 
 
 def rounding(pairs: Sequence[LayerPair]) -> Cause:
-    """Return the cause of differences that grow gradually from layer to layer."""
+    """Return the cause of gradually growing differences."""
     return Cause(
         "rounding",
         "the difference grows gradually, as that of rounded weights and sums does, to "
@@ -262,7 +262,7 @@ def _activation_of(values: Array, results: Array, bound: float) -> str | None:
 
 
 def _cut_range(pair: LayerPair, bound: float) -> Cause | None:
-    """Look for values that are cut off because the calibrated range is too narrow."""
+    """Look for values cut off by a too narrow range."""
     a, b = pair.first.array, pair.array
     low, high = float(b.min()), float(b.max())
     outside = float(np.mean((a < low - 1e-6) | (a > high + 1e-6)))
@@ -279,7 +279,7 @@ def _cut_range(pair: LayerPair, bound: float) -> Cause | None:
 
 
 def _coarse_steps(pair: LayerPair) -> Cause | None:
-    """Look for values in few steps because the calibrated range is too wide."""
+    """Look for coarse steps of a too wide range."""
     a, b = pair.first.array, pair.array
     levels = np.unique(b)
     if not 2 <= len(levels) <= MAX_STEPS or len(np.unique(a)) < 10 * len(levels):
@@ -339,7 +339,7 @@ def _affine_input(pair: LayerPair, bound: float) -> Cause | None:
 def _changed_input(
     pair: LayerPair, rerun: RunChanged, image: Array, bound: float
 ) -> Cause | None:
-    """Run B on changed inputs, and look for a change that makes it agree with A."""
+    """Look for a change of B's input that makes it agree with A."""
     a = pair.first.array
 
     def agrees(change: InputFunction) -> bool:
@@ -372,7 +372,7 @@ def _swapped(x: Array, axis: int) -> Array:
 
 
 def _turns(image: Array) -> Iterator[tuple[str, InputFunction]]:
-    """Yield axes of an input to swap, and the function that does it."""
+    """Yield axes of an input, and a function that swaps them."""
     swaps = {3: [(1, 2)], 4: [(1, 2), (2, 3)]}.get(image.ndim, [])
     for axis, other in swaps:
         if image.shape[axis] == image.shape[other]:
@@ -414,7 +414,7 @@ def _conventions(image: Array) -> Iterator[_Conversion]:
 
 
 class _Conversion(NamedTuple):
-    """The change from one usual input to another: times a factor, plus an offset."""
+    """The change from one usual input to another."""
 
     source: str
     target: str
@@ -426,7 +426,7 @@ class _Conversion(NamedTuple):
 
 
 def _along_axis(numbers: Array, axis: int | None, ndim: int) -> Array:
-    """Shape numbers such that they apply to one axis of an array each."""
+    """Shape numbers for broadcasting along one axis."""
     if numbers.size == 1 or axis is None:
         return numbers
     shape = [1] * ndim
@@ -437,7 +437,7 @@ def _along_axis(numbers: Array, axis: int | None, ndim: int) -> Array:
 def _fitted_input(
     a: Array, rerun: RunChanged, image: Array, bound: float
 ) -> Cause | None:
-    """Fit scale and shift of B's input, first of all of it, then by channel."""
+    """Fit scale and shift of B's input, globally and by channel."""
     axis = None
     sizes = [1]
     for candidate in (1, image.ndim - 1):
@@ -498,7 +498,7 @@ def _gauss_newton(
 def _newton_step(
     a: Array, layer: Callable[[Array], Array], parameters: Array, value: Array
 ) -> Array:
-    """Return the step towards ``a`` by the numeric derivatives of a layer."""
+    """Return the step towards ``a`` by numeric derivatives."""
     columns = []
     for place in range(len(parameters)):
         moved = parameters.copy()
@@ -510,7 +510,7 @@ def _newton_step(
 
 
 def _channel_factors(pair: LayerPair, bound: float) -> Cause | None:
-    """Look for channels that each have a scale and a shift of their own."""
+    """Look for channels with individual scales and shifts."""
     a, b = pair.first.array, pair.array
     axes = {a.ndim - 1, 1} if a.ndim > 1 else set()
     for axis in axes:
@@ -530,7 +530,7 @@ def _channel_factors(pair: LayerPair, bound: float) -> Cause | None:
 
 
 def _explains_channels(a: Array, b: Array, bound: float) -> bool:
-    """Return whether a scale and a shift for each row turns a into b.
+    """Return whether scaling and shifting each row explains b.
 
     Values that a ReLU has cut off do not count.
     """

@@ -18,7 +18,7 @@ MAX_DETECTIONS = 100
 
 
 def f1(entries: Entries, boxes: Entries) -> float:
-    """Return the F1 of one picture's detections at an IoU of 0.5.
+    """Return a picture's F1 at an IoU of 0.5.
 
     That is 2 * matches / (detections + boxes), and 1 if there are none of either.
     """
@@ -81,7 +81,7 @@ def _of_class(entries: Entries, label: str) -> list[Mapping[str, Any]]:
 
 
 def _matches(entries: Entries, boxes: Entries, iou: float) -> list[bool]:
-    """Match each detection, best first, to a free true box of its label."""
+    """Match detections, best first, to free true boxes."""
     corners = _corners(boxes)
     free = np.array([box["label"] for box in boxes], object)
     matched = []

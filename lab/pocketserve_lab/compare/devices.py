@@ -133,7 +133,7 @@ def _check(result: Mapping[str, Any]) -> None:
 
 
 def side_by_side(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the figures of both devices by version, as plain JSON values.
+    """Return the figures of both devices by version.
 
     Raises:
         CommandError: they are results of different models, or versions.
@@ -223,7 +223,7 @@ def _title(device: Mapping[str, Any]) -> str:
 
 
 def _remarks(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
-    """Return why a version is missing on a device, or how the two differ."""
+    """Return why a version is missing, or how both differ."""
     remarks = []
     for letter, side in (("A", first), ("B", second)):
         if "skipped" in side:

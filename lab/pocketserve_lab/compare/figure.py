@@ -49,7 +49,7 @@ class BarPanel(NamedTuple):
 
 
 def panels_of(result: Mapping[str, Any]) -> list[BarPanel]:
-    """Return the panels: time of a run, file size, memory, and the score."""
+    """Return the panels of time, size, memory and score."""
     versions = result["versions"]
     runs, sizes, memory, scores = {}, {}, {}, {}
     for name, facts in versions.items():
@@ -170,7 +170,7 @@ def _svg(shape: Shape) -> str:
 
 
 def write_png(result: Mapping[str, Any], path: Path) -> None:
-    """Draw the chart into a PNG file, with the recommendation below it.
+    """Draw the chart and the recommendation into a PNG file.
 
     Raises:
         CommandError: Pillow is missing.

@@ -33,7 +33,7 @@ LEAST_LOSS = 0.001
 
 
 class Labelled(NamedTuple):
-    """The samples with a known truth: their indices, and the truths themselves."""
+    """The samples with a known truth."""
 
     indices: list[int]
     truths: list[Any]
@@ -144,7 +144,7 @@ def _failed(failures: Sequence[str], number: int) -> dict[str, Any]:
 def _agreement(
     answers: Sequence[Answer], expected: Sequence[Answer], alike: Sequence[float]
 ) -> dict[str, Any]:
-    """Return the share of equal answers, and the largest difference of a number."""
+    """Return the share of equal answers and the largest difference."""
     largest = max(map(largest_difference, answers, expected))
     return {
         "samples": len(alike),
@@ -190,7 +190,7 @@ def _accuracy(
     answers: Sequence[Answer],
     truths: Sequence[Any],
 ) -> dict[str, Any]:
-    """Return the mean score with its interval, further figures, and all scores."""
+    """Return the mean score, its interval and further figures."""
     # Errors are scores below 0, and shown above 0.
     sign = -1.0 if measure.same_from is None else 1.0
     estimate = bootstrap(np.array(scores) * sign, np.mean)
@@ -245,7 +245,10 @@ def _mcnemar_test(differences: Sequence[float]) -> dict[str, Any]:
 
 
 def _change(estimate: Estimate, measure: Measure) -> str:
-    """Return how a mean score has changed; an error that grew has a plus."""
+    """Return how a mean score has changed.
+
+    An error that grew has a plus.
+    """
     value, low, high = estimate
     if measure.same_from is None:
         value = -value

@@ -1,4 +1,4 @@
-"""Find the first layers in which two versions differ, and explain the difference."""
+"""Find and explain the first difference between two versions' layers."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def _trace(model: LoadedModel, samples: Sequence[DataSample]) -> _TracedVersion:
 def _inputs(
     model: LoadedModel, samples: Sequence[DataSample]
 ) -> list[dict[str, Array]]:
-    """Return the input arrays of each sample, or random ones without samples."""
+    """Return the input arrays of samples, or random ones."""
     if not samples:
         seeds = range(RANDOM_SAMPLES)
         return [random_inputs(model.inputs.specs, seed) for seed in seeds]
@@ -231,7 +231,7 @@ def _step(pairs: Sequence[LayerPair], noise: float) -> int | None:
 
 
 def _origin(pairs: Sequence[LayerPair], place: int, bound: float) -> int:
-    """Return the pair from which on a difference grew beyond the bound."""
+    """Return the pair from which a difference grew."""
     while place and not pairs[place - 1].difference <= bound / 4:
         place -= 1
     return place
@@ -262,7 +262,7 @@ def _cause(
 
 
 def _is_passing(layer: Layer, following: Layer) -> bool:
-    """Return whether a layer and the next only rescale or move numbers.
+    """Return whether two layers only rescale or move numbers.
 
     Only the last layer of such a chain counts.
     """
@@ -293,7 +293,7 @@ def _real(array: Array, spec: Any) -> Array:
 
 
 def print_layers(result: Mapping[str, Any]) -> None:
-    """Print the layers around the first one that differs, and the cause."""
+    """Print the layers around the first difference, and its cause."""
     a, b = result["versions"]
     a_layers = plural(result["layers"][0], "layer")
     b_layers = plural(result["layers"][1], "layer")

@@ -1,4 +1,4 @@
-"""A comparison as one self-contained HTML page, with the whole result in it as JSON."""
+"""A comparison as a self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ function save() {{
 
 
 def _facts(result: Mapping[str, Any]) -> str:
-    """Return a line on the device, the data and the time of measuring."""
+    """Return a line on the device, data and time."""
     device, data = result["device"], result["data"]
     content, origin = "random numbers", ""
     if data["samples"]:

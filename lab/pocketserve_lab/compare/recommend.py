@@ -63,7 +63,7 @@ def _turn_means(facts: Mapping[str, Any]) -> list[float]:
 
 
 def _equally_fast(times: Mapping[str, list[float]], fastest: str) -> list[str]:
-    """Return the versions that count as equally fast as the fastest one."""
+    """Return the versions as fast as the fastest one."""
     equal = []
     for name in times:
         ratio = time_ratio(times[name], times[fastest])
@@ -140,7 +140,7 @@ def _speed(times: Sequence[float]) -> str:
 
 
 def _against(ratio: Estimate) -> str:
-    """Return how many times as fast or as long, with the interval."""
+    """Return a ratio of times in words, with its interval."""
     value, low, high = ratio
     if f"{value:.2g}" == "1":
         return "about as fast as"

@@ -1,4 +1,7 @@
-"""A comparison as a table for the terminal; the page and the picture share its rows."""
+"""A comparison as a table for the terminal.
+
+The page and the picture share its rows.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +87,7 @@ def number(value: float) -> str:
 
 
 def with_interval(estimate: Mapping[str, Any]) -> str:
-    """Format a number with its 95 % interval, if it has one."""
+    """Format a number with its 95 % interval, if any."""
     value = number(estimate["value"])
     if estimate["low"] is None:
         return f"{value} (no interval)"
@@ -139,7 +142,7 @@ def print_report(result: Mapping[str, Any]) -> None:
 
 
 def _print_head(result: Mapping[str, Any]) -> None:
-    """Print the model, the data and the device, with a warning if it is busy."""
+    """Print the model, the data and the device."""
     data, device = result["data"], result["device"]
     content = "random numbers"
     if data["samples"]:
@@ -162,7 +165,7 @@ LEGEND = (
 
 
 def judgement(name: str, facts: Mapping[str, Any], *, is_reference: bool) -> str:
-    """Return a line on a version's answers: intervals, further figures, the test."""
+    """Return a line on a version's answers."""
     parts = []
     accuracy = facts["accuracy"]
     if accuracy is not None:
@@ -175,7 +178,7 @@ def judgement(name: str, facts: Mapping[str, Any], *, is_reference: bool) -> str
 
 
 def score_with_interval(accuracy: Mapping[str, Any] | None) -> str:
-    """Format a score with its name, and its 95 % interval if it has one."""
+    """Format a score with its name and interval."""
     text = score_text(accuracy)
     if accuracy is None or accuracy["low"] is None:
         return text
@@ -186,7 +189,7 @@ def score_with_interval(accuracy: Mapping[str, Any] | None) -> str:
 
 
 def interval_warning(result: Mapping[str, Any]) -> str:
-    """Return a warning if a time has no interval, else an empty text."""
+    """Return a warning if a time has no interval."""
     versions = result["versions"].values()
     if all(facts["run_ms"]["p50"]["low"] is not None for facts in versions):
         return ""

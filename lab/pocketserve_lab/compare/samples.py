@@ -1,4 +1,4 @@
-"""Read the user's data: samples for the model's own task, with known truths.
+"""Read the user's data as samples with known truths.
 
 A folder contains one folder per label, or files with a ``labels.csv``, or files named
 after their labels (``7.png``, ``7-b.png``). A CSV file lists files, texts or rows of
@@ -36,7 +36,10 @@ _OTHER_SUFFIXES = frozenset({".md", ".toml", ".py", ".yaml", ".yml", ".html"})
 
 
 class SampleError(ValueError):
-    """Data that cannot be used; the text is one sentence with the way out."""
+    """Data that cannot be used.
+
+    The text is one sentence with the way out.
+    """
 
 
 class DataSample(NamedTuple):
@@ -55,14 +58,19 @@ class DataSample(NamedTuple):
     truth: Any = None
 
     def read(self) -> bytes:
-        """Return the bytes to send; OSError for a file that is gone or too large."""
+        """Return the bytes to send.
+
+        OSError for a file that is gone or too large.
+        """
         if isinstance(self.body, bytes):
             return self.body
         return read_plain(self.body, MAX_FILE_BYTES)
 
 
 class Facts(NamedTuple):
-    """Facts about a model that decide how data is read; a worker reports them.
+    """Facts about a model that decide how data is read.
+
+    A worker reports them.
 
     Attributes:
         labels: names of its classes, in order; empty if it has none.
@@ -77,7 +85,7 @@ class Facts(NamedTuple):
 
 
 def facts_of(entry: ModelEntry, model: LoadedModel) -> Facts:
-    """Return the facts that decide how data is read for a model."""
+    """Return the facts for reading a model's data."""
     labels = getattr(model.task, "labels", ())
     return Facts(
         model.task.name,
@@ -103,7 +111,7 @@ def read_samples(data: Path, facts: Facts, limit: int) -> list[DataSample]:
 
 
 def select_samples(data: Path, facts: Facts, limit: int) -> list[DataSample]:
-    """Return at most ``limit`` samples of a folder or file, spread evenly.
+    """Return at most ``limit`` samples, spread evenly over the data.
 
     Raises:
         SampleError: there are none, or a CSV file is invalid.
@@ -118,7 +126,7 @@ def select_samples(data: Path, facts: Facts, limit: int) -> list[DataSample]:
 
 
 def sample_files(data: Path) -> list[Path]:
-    """List a file itself, or the sample files below a folder, sorted by name.
+    """List a file itself, or the samples below a folder.
 
     Raises:
         SampleError: there are none, or too many.
@@ -162,7 +170,10 @@ def hash_samples(samples: Iterable[DataSample]) -> str:
 
 
 def _checked(sample: DataSample, facts: Facts) -> DataSample:
-    """Check that a sample's truth fits its task; drop it if the task has no score."""
+    """Check that a sample's truth fits its task.
+
+    Drop it if the task has no score.
+    """
     if sample.truth is None:
         return sample
     if facts.task == "object-detection":
@@ -187,11 +198,11 @@ Classes = frozenset[Any]
 def read_classes(
     truths: Sequence[Any], classes: Iterable[tuple[Any, str]]
 ) -> list[Classes]:
-    """Return the classes that truths name; an empty set for an unknown one.
+    """Return the classes that truths name.
 
-    All truths are read in the same way: as labels; or, if that explains more of them,
-    as labels regardless of case, or as class numbers. So a ``0`` among the labels 1 to
-    9 is not the class that is called 1.
+    An empty set for an unknown one. All truths are read in the same way: as labels; or,
+    if that explains more of them, as labels regardless of case, or as class numbers. So
+    a ``0`` among the labels 1 to 9 is not the class that is called 1.
 
     Args:
         classes: index and label of each.
@@ -226,7 +237,7 @@ def _look_up(texts: Sequence[str], classes: Mapping[str, set[Any]]) -> list[Clas
 
 
 def _check_classes(samples: Sequence[DataSample], labels: Sequence[str]) -> None:
-    """Reject a truth that is not one of the classes, if there are labels."""
+    """Reject a truth that is not one of the classes."""
     for sample in samples:
         if not isinstance(sample.truth, str):
             raise SampleError(
@@ -313,7 +324,7 @@ def _of_files(files: Sequence[Path], root: Path, facts: Facts) -> Iterator[DataS
 
 
 def _truths_in(names: Sequence[Path], facts: Facts) -> Sequence[str | None]:
-    """Return the labels that the names of files or folders give, or None for all."""
+    """Return the labels in names of files or folders, or None."""
     unknown = [None] * len(names)
     # A name can give a class only.
     if not facts.task.endswith("-classification"):
@@ -331,7 +342,7 @@ def _is_other(path: Path) -> bool:
 
 
 def _label_in(stem: str, labels: Sequence[str]) -> str | None:
-    """Return the label that a file's name is, or starts with before a separator.
+    """Return the label at the start of a file's name.
 
     Such as ``7``, ``7-b``, ``tabby cat_2``.
     """
@@ -370,7 +381,10 @@ def _of_table(path: Path, facts: Facts) -> Iterator[DataSample]:
 
 
 def _read_lines(path: Path) -> list[list[str]]:
-    """Return the lines of a CSV file, a header first; numbers if it has none."""
+    """Return the lines of a CSV file, a header first.
+
+    Numbers if it has none.
+    """
     lines = []
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -403,7 +417,10 @@ def _of_texts(path: Path, rows: Sequence[Mapping[str, str]]) -> Iterator[DataSam
 def _of_listed_files(
     path: Path, rows: Sequence[Mapping[str, str]]
 ) -> Iterator[DataSample]:
-    """Yield one sample per file; several lines are several boxes on its picture."""
+    """Yield one sample per file.
+
+    Several lines are several boxes on its picture.
+    """
     grouped: dict[str, list[Mapping[str, str]]] = {}
     for row in rows:
         grouped.setdefault(row["file"], []).append(row)
@@ -446,7 +463,7 @@ def _of_features(
 
 
 def _choose_columns(head: list[str], facts: Facts) -> tuple[list[str], str | None]:
-    """Return the columns of the features, and the one of the truth.
+    """Return the columns of the features and of the truth.
 
     The truth is in the column named like the target, ``label`` or ``value``; else in
     the one column that is not a feature, or the last one.

@@ -55,7 +55,10 @@ class Measure(NamedTuple):
 
 
 def measure_for(task: str) -> Measure:
-    """Return the measure of a task; without a special one, numbers are compared."""
+    """Return the measure of a task.
+
+    Without a special one, numbers are compared.
+    """
     if task.endswith("-classification"):
         return CLASSES
     return {
@@ -88,7 +91,7 @@ def classes_of(truths: Sequence[Any], answers: Iterable[Answer]) -> list[Classes
 
 
 def _class_of(entry: Mapping[str, Any]) -> Any:
-    """Return an entry's index, or its label if a custom task has no index."""
+    """Return an entry's index, or its label without one."""
     return entry.get("index", entry.get("label"))
 
 
@@ -106,7 +109,7 @@ def _class_figures(
 def _top5(
     entries: Sequence[Sequence[Mapping[str, Any]]], truths: Sequence[Classes]
 ) -> float:
-    """Return the share of samples whose truth is among the first five entries."""
+    """Return the share of truths among the first five entries."""
     hits = 0
     for each, truth in zip(entries, truths, strict=True):
         hits += any(_class_of(entry) in truth for entry in each[:5])
@@ -114,7 +117,7 @@ def _top5(
 
 
 def _macro_f1(answers: Sequence[Answer], truths: Sequence[Classes]) -> float:
-    """Return the mean F1 over the classes that are true or predicted."""
+    """Return the mean F1 over true and predicted classes."""
     classes_by_index = {}
     for truth in truths:
         for index in truth:
@@ -173,7 +176,7 @@ def numbers_in(answer: Any) -> Array:
 
 
 def largest_difference(answer: Answer, reference: Answer) -> float:
-    """Return the largest difference of two answers' numbers, or of class scores."""
+    """Return the largest difference of two answers' numbers."""
     entries, expected = answer.get("predictions"), reference.get("predictions")
     if not entries or not expected or not _has_classes(entries[0]):
         return -_distance(answer, numbers_in(reference))
@@ -277,7 +280,7 @@ def _true_mask(truth: Any) -> Array:
 
 
 def _intersections(answer: Answer, truth: Any) -> tuple[Array, Array]:
-    """Return the numbers of pixels in both masks, and in either, by class."""
+    """Count the pixels in both and in either mask, by class."""
     actual = _true_mask(truth)
     predicted = _resized(_mask_of(answer), actual.shape)
     judged = actual != IGNORED
@@ -306,7 +309,7 @@ def _mask_iou(answer: Answer, truth: Any) -> float:
 
 
 def _mean_iou(shared: Array, union: Array) -> float:
-    """Return the mean IoU over the classes that are in either mask."""
+    """Return the mean IoU over the classes present."""
     present = union > 0
     if not present.any():
         return 1.0

@@ -1,4 +1,4 @@
-"""Measure all versions of a model on this device in one session.
+"""Measure all versions of a model in one session.
 
 Each version runs in its own process; they take turns.
 """
@@ -58,7 +58,10 @@ Progress = Callable[[str, float], None]
 
 
 class VersionFailure(Exception):
-    """A version that cannot be measured, or no longer; the text says why."""
+    """A version that cannot be measured, or no longer.
+
+    The text says why.
+    """
 
 
 class Plan(NamedTuple):
@@ -89,7 +92,7 @@ class Plan(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A version to compare, as the manifest runs it, or on another device.
+    """A version to compare, perhaps on another device.
 
     Attributes:
         options: replace those of the version's table in the manifest; None keeps them.
@@ -169,7 +172,7 @@ class VersionProcess:
         self._output.close()
 
     def _end(self) -> str:
-        """Return how the process ended, with the last line of its output."""
+        """Describe the end of the process, with its last output."""
         self._process.kill()
         code = self._process.wait()
         size = self._output.seek(0, os.SEEK_END)
@@ -183,7 +186,9 @@ class VersionProcess:
 
 
 def compare_versions(plan: Plan, progress: Progress) -> dict[str, Any]:
-    """Run, judge and recommend; return the whole result as plain JSON values.
+    """Run, judge and recommend.
+
+    Return the whole result as plain JSON values.
 
     Raises:
         CommandError: no version can be run, or the data cannot be read.
@@ -269,7 +274,7 @@ def _find_target(plan: Plan) -> ComparedModel:
 
 
 def _check_versions(plan: Plan, entry: ModelEntry) -> None:
-    """Raise CommandError if the model lacks a version that the plan names."""
+    """Raise CommandError if the model lacks a requested version."""
     names = list(plan.versions)
     if plan.reference and plan.devices:
         names.append(plan.reference.partition("@")[0])
@@ -350,7 +355,7 @@ def _select_devices(wishes: Sequence[str], present: Mapping[str, str]) -> list[s
 
 
 def _reference(plan: Plan, target: ComparedModel, runnable: Sequence[str]) -> str:
-    """Return the reference version: the requested one, else the first that runs."""
+    """Return the requested reference, else the first runnable version."""
     for name in runnable:
         if plan.reference in (None, name, target.candidates[name].version):
             return name
@@ -377,9 +382,10 @@ def _job(plan: Plan, target: ComparedModel, name: str) -> dict[str, Any]:
 def _try_all(
     plan: Plan, target: ComparedModel, progress: Progress
 ) -> tuple[Facts, list[str]]:
-    """Load each version once; return facts about the data, and the versions that load.
+    """Load each version once.
 
-    So the trial of an unseen file, and a cold disk, don't count in a measured load.
+    Return facts about the data, and the versions that load. So the trial of an unseen
+    file, and a cold disk, don't count in a measured load.
     """
     facts, runnable = None, []
     for number, version in enumerate(target.candidates):
@@ -596,7 +602,7 @@ def _rounded(times: Sequence[float]) -> list[float]:
 
 
 def _cpu_seconds(turns: _Turns) -> float:
-    """Return the CPU time of one answer, that of child processes included."""
+    """Return the CPU time of one answer, including child processes."""
     answers = runs = 0
     own = 0.0
     for turn in turns.alone:

@@ -31,7 +31,10 @@ SEED = 15
 
 
 class Estimate(NamedTuple):
-    """A number with its 95 % interval; None where too little was measured for one."""
+    """A number with its 95 % interval.
+
+    None where too little was measured for one.
+    """
 
     value: float
     low: float | None
@@ -133,7 +136,7 @@ def least_provable_loss(alpha: float = 0.05) -> int:
 
 
 def paired_permutation(differences: Sequence[float]) -> tuple[Estimate, float]:
-    """Return the mean of paired differences, and the two-sided p that it is chance.
+    """Return the mean of paired differences, and its two-sided p.
 
     The mean has its bootstrap interval. If it is chance, each difference could as well
     have had the other sign: p is the share of all such changes of sign whose mean is at
@@ -153,7 +156,7 @@ def paired_permutation(differences: Sequence[float]) -> tuple[Estimate, float]:
 
 
 def _signs(number: int) -> Array:
-    """Return rows of -1 and 1: all combinations, or random ones of a long row."""
+    """Return rows of -1 and 1, all or random ones."""
     if number > MAX_EXACT:
         return np.random.default_rng(SEED).choice([-1.0, 1.0], (FLIPS, number))
     bits = np.arange(1 << number)[:, None] >> np.arange(number) & 1

@@ -1,4 +1,4 @@
-"""The process of one version: it loads the version, answers samples and is timed.
+"""The process that runs and times one version.
 
 Run as ``python -m pocketserve_lab.compare.worker PARENT DESCRIPTOR``; the parent sends
 requests over a pipe. The model is called through the service, as by every transport, so
@@ -47,15 +47,18 @@ WARM_S = 0.002
 Other versions have used the cores and their caches in between."""
 
 LEAST_SCORE = 0.01
-"""Score of the detections kept for average precision, which needs more than clients
-get."""
+"""Least score of detections kept for the average precision.
+
+It needs more detections than clients get."""
 
 MAX_VALUES = 4096
 """Numbers of an answer that are compared; from a larger tensor, evenly spaced ones."""
 
 
 class Subject:
-    """A version under measurement; each method is a request of the parent.
+    """A version under measurement.
+
+    Each method is a request of the parent.
 
     Args:
         job: ``model``, ``version``, ``models_dir`` and ``threads``; ``options``
@@ -75,7 +78,7 @@ class Subject:
         self._slowest_s = 0.0
 
     def _replace_options(self, options: dict[str, Any]) -> None:
-        """Make the version load, and be tried, as if the manifest had these options."""
+        """Replace the version's options of the manifest."""
         models = self._service.repository.models()
         entry = models[self._name]
         version = entry.versions[self._version]._replace(options=options)
@@ -84,7 +87,10 @@ class Subject:
         )
 
     def open(self) -> dict[str, Any]:
-        """Load the version; return its load time, its memory, and facts about it."""
+        """Load the version.
+
+        Return its load time, its memory, and facts about it.
+        """
         baseline = _memory()
         began = time.perf_counter()
         with self._service.running(self._name, self._version) as (entry, handle):
@@ -103,9 +109,9 @@ class Subject:
             }
 
     def take(self, samples: Sequence[dict[str, str]]) -> int:
-        """Set the samples to run, each ``{"path"}`` or ``{"text"}``; return how many.
+        """Set the samples to run, each ``{"path"}`` or ``{"text"}``.
 
-        Without samples, random tensors are used.
+        Return how many. Without samples, random tensors are used.
         """
         self._sources = [partial(_read, sample) for sample in samples]
         if not samples:
@@ -116,7 +122,7 @@ class Subject:
         return len(self._sources)
 
     def answer(self, first: int, count: int) -> dict[str, Any]:
-        """Return the full answers to some samples, and the first one's time.
+        """Return full answers to some samples, and the first time.
 
         The first samples that are answered are kept for the timed turns.
         """
@@ -138,11 +144,11 @@ class Subject:
         return {"answers": answers, "first_ms": first_ms}
 
     def turn(self, seconds: float, maximum: int) -> dict[str, Any]:
-        """Run samples for a while; return the milliseconds of each, and CPU seconds.
+        """Run samples for a while.
 
-        ``run_ms`` is the model alone, ``answer_ms`` the whole answer with decoding. A
-        turn starts one sample after the start of the last one, so all versions get the
-        same samples in the same round.
+        Return the milliseconds of each, and CPU seconds. ``run_ms`` is the model alone,
+        ``answer_ms`` the whole answer with decoding. A turn starts one sample after the
+        start of the last one, so all versions get the same samples in the same round.
         """
         if not self._payloads:
             raise CommandError("it answers none of the samples")
@@ -172,7 +178,10 @@ class Subject:
         }
 
     def _warm_up(self, sample: int) -> int:
-        """Run a sample for a moment, unless runs are long; return how often."""
+        """Run a sample for a moment, unless runs are long.
+
+        Return how often.
+        """
         runs = 0
         end = time.perf_counter() + WARM_S
         while self._slowest_s < 10 * WARM_S and time.perf_counter() < end:
@@ -181,8 +190,7 @@ class Subject:
         return runs
 
     def throughput(self, seconds: float, callers: int) -> dict[str, Any]:
-        """Run samples in several threads at the same time; return answers and
-        seconds."""
+        """Run samples in several threads; return answers and seconds."""
         end = time.perf_counter() + seconds
         counts = [0] * callers
 
@@ -202,8 +210,7 @@ class Subject:
         return {"answers": sum(counts), "seconds": time.perf_counter() - began}
 
     def memory(self) -> dict[str, Any]:
-        """Return the memory of this process and its children, and the children's CPU
-        time."""
+        """Return the memory of all processes, and the children's CPU time."""
         return _memory()
 
     def close(self) -> None:
@@ -257,7 +264,7 @@ def _random(specs: Sequence[TensorSpec], seed: int) -> Payload:
 
 
 def _memory() -> dict[str, Any]:
-    """Return bytes by kind, the peak resident memory, and CPU seconds of children."""
+    """Return memory by kind, and CPU seconds of children."""
     own = os.getpid()
     # A child that has ended is counted by the process that waited for it, so the total
     # never falls.
@@ -274,7 +281,10 @@ def _memory() -> dict[str, Any]:
 
 
 def _number_after(key: str, file: Path) -> int:
-    """Return the number after a key at the start of a line; 0 if there is none."""
+    """Return the number after a key in a file.
+
+    0 if there is none.
+    """
     try:
         text = file.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -330,7 +340,7 @@ def _plain_tensor(tensor: Tensor) -> dict[str, Any]:
 
 
 def _serve(pipe: Connection) -> None:
-    """Handle the parent's requests one by one, until it closes the pipe."""
+    """Handle the parent's requests until it closes the pipe."""
     subject: Subject | None = None
     while True:
         try:

@@ -86,8 +86,7 @@ class Recipe:
 
 
 class Option(NamedTuple):
-    """An option of recipes: its type, its range with both ends included, and its
-    meaning."""
+    """An option of recipes, with its inclusive range."""
 
     type: type
     low: Number

@@ -59,8 +59,10 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
 
 
 def _student(torch: Any, path: Path, request: ConversionRequest) -> Any:
-    """Build the user's module; the option of the command consents to running its
-    code."""
+    """Build the user's module.
+
+    The option of the command consents to running its code.
+    """
     from pocketserve.runtimes.base import ModelLoadError, ModelSource
     from pocketserve.runtimes.torch.eager import build_module
 

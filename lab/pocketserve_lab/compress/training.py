@@ -22,7 +22,9 @@ Loss = Callable[[Any, Any, Any], Any]
 
 
 def trainable_copy(module: Any) -> Any:
-    """Return a copy with trainable weights; a server's are mapped from a file.
+    """Return a copy with trainable weights.
+
+    A server's are mapped from a file.
 
     Raises:
         ConversionError: it has no weights.

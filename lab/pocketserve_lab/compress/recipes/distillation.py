@@ -26,8 +26,7 @@ RATE = 5e-3
 """Learning rate of a student that starts untrained."""
 
 TEMPERATURE = 3.0
-"""Softens the teacher's probabilities, so that near misses are visible to the
-student."""
+"""Softens the teacher's probabilities, to show near misses."""
 
 TEACHER_SHARE = 0.7
 """Weight of the teacher in the loss; the rest is that of the labels."""

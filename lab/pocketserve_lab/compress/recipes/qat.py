@@ -1,5 +1,4 @@
-"""Quantisation-aware training: simulate int8 during training, so that weights fit
-it."""
+"""Quantisation-aware training: simulate int8 during training."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Static quantisation: int8 weights and activations, with ranges measured on
-samples."""
+"""Static quantisation: int8 with ranges measured on samples."""
 
 from __future__ import annotations
 
