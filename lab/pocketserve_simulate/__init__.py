@@ -1,4 +1,5 @@
-"""A phone on a desktop: its cores, its memory, its look, and what Android does to the processes on it.
+"""Simulate a phone and Android's events on a desktop.
 
-Nothing of the server is replaced: the same command runs as a real process, and the events are done to it from outside.
+Nothing of the server is replaced: the same command runs as a real process, and events
+act on it from outside.
 """

@@ -22,9 +22,12 @@ from pocketserve.terminal.output import terminal_columns
 
 if TYPE_CHECKING:
     from pocketserve_simulate.phone.device import PhoneModel
+    from pocketserve_simulate.phone.phone import Phone
+    from pocketserve_simulate.scenarios.record import Record
 
-DESCRIPTION = """Runs a command as a real process on fewer and slower cores, with a phone's memory, Termux's
-surroundings, and what Android does to it. While `serve` runs, events can be typed in."""
+DESCRIPTION = """Runs a command as a real process on fewer and slower cores, with a
+phone's memory, Termux's environment, and Android's events. While `serve` runs, events
+can be typed in."""
 EXAMPLES = """\
 examples:
   pocketserve simulate -- doctor
@@ -35,7 +38,7 @@ examples:
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
-    """Add the command's options; what follows ``--`` is the command to run."""
+    """Add the command's options; the command to run follows ``--``."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "simulate",
         help="run any command as if on a phone",
@@ -92,104 +95,133 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command; returns its exit code."""
-    command: list[str] = (
-        options.command[1:] if options.command[:1] == ["--"] else options.command
-    )
+    """Run the command; return its exit code."""
+    command: list[str] = options.command
+    if command[:1] == ["--"]:
+        command = command[1:]
     if bool(command) is bool(options.scenario):
         raise CommandError(
-            "name either a command, as in simulate -- serve models, or a scenario: --scenario commute"
+            "name either a command, as in simulate -- serve models, or a scenario: "
+            "--scenario commute"
         )
     _require_linux()
-    return run_scenario(options) if options.scenario else _run_command(options, command)
+    if options.scenario:
+        return run_scenario(options)
+    return _run_command(options, command)
 
 
 def _require_linux() -> None:
     if not sys.platform.startswith("linux"):
         raise CommandError(
-            "a phone can be simulated on Linux only: macOS has no 127.1.0.1 and no cores to choose"
+            "a phone can be simulated on Linux only: macOS has no 127.1.0.1 and no "
+            "cores to choose"
         )
 
 
 def run_scenario(options: argparse.Namespace) -> int:
-    """Run a scenario, print its tables and keep its report; returns 0 if every promise was kept, else 1."""
+    """Run a scenario, print its tables and write its report.
+
+    Returns 0 if every promise was kept, else 1.
+    """
     from pocketserve.config import embedded_models_dir
-    from pocketserve.terminal.output import print_json, print_table
-    from pocketserve_simulate.report import tables, to_json, write_report
+    from pocketserve.terminal.output import print_json
+    from pocketserve_simulate.report import to_json, write_report
     from pocketserve_simulate.scenarios.run import Simulation
     from pocketserve_simulate.scenarios.scenario import read_scenario
-    from pocketserve_simulate.scenarios.verdict import headline
 
     scenario = read_scenario(options.scenario)
+    paths: list[Path] = []
     with tempfile.TemporaryDirectory(prefix="pocketserve-") as folder:
         say = functools.partial(print, file=sys.stderr, flush=True)
         simulation = Simulation(scenario, embedded_models_dir(), Path(folder), say)
         record = simulation.run()
-        paths = (
-            write_report(record, Path(options.report), simulation.log)
-            if options.report
-            else []
-        )
+        if options.report:
+            paths = write_report(record, Path(options.report), simulation.log)
     document = to_json(record)
     if options.json:
         print_json(document)
     else:
-        print(headline(record))
-        for header, rows in tables(record):
-            print()
-            if rows:
-                print_table(header, rows)
+        _print_tables(record)
         for path in paths:
             print(f"wrote {path}")
     return 0 if document["kept"] else 1
 
 
+def _print_tables(record: Record) -> None:
+    from pocketserve.terminal.output import print_table
+    from pocketserve_simulate.report import tables
+    from pocketserve_simulate.scenarios.verdict import headline
+
+    print(headline(record))
+    for header, rows in tables(record):
+        print()
+        if rows:
+            print_table(header, rows)
+
+
 def _run_command(options: argparse.Namespace, command: list[str]) -> int:
     from pocketserve_simulate.control import Control
-    from pocketserve_simulate.phone.device_image import desktop_settings
     from pocketserve_simulate.phone.events import parse_events
     from pocketserve_simulate.phone.phone import Phone
 
-    model, events = _model(options), parse_events(options.events)
-    serves, typed, say = command[0] == "serve", _standard_input(), _speaker()
-    temporary: contextlib.AbstractContextManager[str] = (
-        tempfile.TemporaryDirectory(
-            prefix="pocketserve-phone-", ignore_cleanup_errors=True
-        )
-        if options.folder is None
-        else contextlib.nullcontext(options.folder)
-    )
+    model = _model(options)
+    events = parse_events(options.events)
+    say = _speaker()
+    typed = _standard_input()
+    serves = command[0] == "serve"
     stdin = subprocess.DEVNULL if serves or typed is None else typed
-    with temporary as folder, Phone(model, Path(folder), stdin=stdin) as phone:
-        say(phone.summary())
-        if settings := desktop_settings(os.environ):
-            say(
-                f"the phone has its own settings: {', '.join(settings)} stay on the desktop; give options instead"
-            )
-        if serves:
-            token = phone.image.home / ".local/state/pocketserve/token"
-            say(f"in another terminal: export POCKETSERVE_TOKEN_FILE={token}")
-            say("type an event, such as: freeze 5   (help lists them)")
-        return Control(phone, events, typed if serves else None, say).run(command)
+    with (
+        _phone_folder(options) as folder,
+        Phone(model, Path(folder), stdin=stdin) as phone,
+    ):
+        _introduce(phone, say, serves=serves)
+        control = Control(phone, events, typed if serves else None, say)
+        return control.run(command)
+
+
+def _phone_folder(
+    options: argparse.Namespace,
+) -> contextlib.AbstractContextManager[str]:
+    """Return the phone's folder, by default a temporary one."""
+    if options.folder is not None:
+        return contextlib.nullcontext(options.folder)
+    return tempfile.TemporaryDirectory(
+        prefix="pocketserve-phone-", ignore_cleanup_errors=True
+    )
+
+
+def _introduce(phone: Phone, say: Callable[[str], None], *, serves: bool) -> None:
+    from pocketserve_simulate.phone.device_image import desktop_settings
+
+    say(phone.summary())
+    settings = desktop_settings(os.environ)
+    if settings:
+        say(
+            f"the phone has its own settings: {', '.join(settings)} stay on the "
+            "desktop; give options instead"
+        )
+    if serves:
+        token = phone.image.home / ".local/state/pocketserve/token"
+        say(f"in another terminal: export POCKETSERVE_TOKEN_FILE={token}")
+        say("type an event, such as: freeze 5   (help lists them)")
 
 
 def _speaker() -> Callable[[str], None]:
-    """Return what prints text beside the command's own output; a reader that is slow delays no event for it."""
+    """Return a function that prints text to standard error without blocking."""
     if sys.stderr is None:
         return lambda text: None
     handler = LogHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(message)s"))
 
     def say(text: str) -> None:
-        handler.handle(
-            logging.makeLogRecord({"msg": text if "\n" in text else f"phone: {text}"})
-        )
+        message = text if "\n" in text else f"phone: {text}"
+        handler.handle(logging.makeLogRecord({"msg": message}))
 
     return say
 
 
 def _standard_input() -> int | None:
-    """Return the descriptor of standard input; None where there is none."""
+    """Return the descriptor of standard input; None without one."""
     try:
         return sys.stdin.fileno()
     except (AttributeError, OSError, ValueError):
@@ -197,20 +229,17 @@ def _standard_input() -> int | None:
 
 
 def _model(options: argparse.Namespace) -> PhoneModel:
-    from pocketserve.config import parse_bytes
     from pocketserve_simulate.phone.device import DEVICES
 
     if options.device not in DEVICES:
-        names = f"{', '.join(DEVICES)}{did_you_mean(options.device, DEVICES)}"
-        raise CommandError(f"there is no device {options.device!r}; there are {names}")
-    try:
-        memory = (
-            None if options.memory is None else parse_bytes(options.memory) // 10**6
-        )
-    except ValueError:
+        hint = did_you_mean(options.device, DEVICES)
         raise CommandError(
-            f"--memory must be a size such as 700M, not {options.memory!r}"
-        ) from None
+            f"there is no device {options.device!r}; there are "
+            f"{', '.join(DEVICES)}{hint}"
+        )
+    memory = None
+    if options.memory is not None:
+        memory = _parse_memory(options.memory)
     try:
         return DEVICES[options.device].with_knobs(
             fast_cores=options.fast_cores,
@@ -220,3 +249,15 @@ def _model(options: argparse.Namespace) -> PhoneModel:
         )
     except ValueError as error:
         raise CommandError(str(error)) from None
+
+
+def _parse_memory(text: str) -> int:
+    """Return a size in MB."""
+    from pocketserve.config import parse_bytes
+
+    try:
+        return parse_bytes(text) // 10**6
+    except ValueError:
+        raise CommandError(
+            f"--memory must be a size such as 700M, not {text!r}"
+        ) from None

@@ -1,4 +1,4 @@
-"""Runs a command on a phone while events happen to it: those of a timeline, and those that somebody types in."""
+"""Run a command on a phone, with events."""
 
 from __future__ import annotations
 
@@ -15,16 +15,20 @@ from pocketserve_simulate.phone.processes import PhoneError
 POLL_S = 0.2
 MAX_LINE_BYTES = 4096
 HELP = """\
-background | freeze | thermal | battery | memory_pressure | clock_jump | squatter  [SECONDS] [NAME=NUMBER...]
-    lets it begin, for so long or until it is ended (docs/simulate.md lists the numbers)
-kill [SECONDS]   signal 9; after so long, or with `end kill`, the server is started again
+background | freeze | thermal | battery | memory_pressure | clock_jump | squatter
+    [SECONDS] [NAME=NUMBER...]
+    starts it, for so long or until it is ended (docs/simulate.md lists the numbers)
+kill [SECONDS]   signal 9; after so long, or with `end kill`, the server is restarted
 end KIND         ends it now; `thaw` is `end freeze`, `end` ends everything
-status           shows what the phone is under
+status           shows the state of the phone
 quit             ends the command, as Ctrl-C does"""
 
 
 class Control:
-    """A run of a command on a phone, with the events of a timeline and those that come as lines from ``typed``."""
+    """A run of a command on a phone.
+
+    Events come from a timeline, and as lines from ``typed``.
+    """
 
     def __init__(
         self,
@@ -43,39 +47,41 @@ class Control:
         self._started = 0.0
 
     def run(self, arguments: Sequence[str]) -> int:
-        """Run the command to its end; returns its exit code, 1 for one that was killed and is not started again."""
+        """Run the command to its end; return its exit code.
+
+        The code is 1 for a process that was killed and is not restarted.
+        """
         self._started = time.monotonic()
         try:
             self._processes.start(arguments)
             while self._processes.wait(0.0) is None or self._may_come_back():
                 self._read()
                 self._advance()
-        except (
-            KeyboardInterrupt
-        ):  # Ctrl-C, SIGTERM, or `quit`; a second one does not wait for the command
-            self._phone.close()  # also thaws what is frozen, which could not hear that it is to end
+        # Ctrl-C, SIGTERM, or `quit`; a second one does not wait for the command.
+        except KeyboardInterrupt:
+            # This also thaws a frozen process, which could not handle the signal.
+            self._phone.close()
             if not self._processes.exits:
                 raise
         ended = self._processes.exits[-1]
         if ended.code >= 0:
             return ended.code
-        reason = (
-            ": it held more memory than the phone has"
-            if ended.cause == "memory"
-            else ""
-        )
+        reason = ""
+        if ended.cause == "memory":
+            reason = ": it held more memory than the phone has"
         self._tell(f"the command was ended by signal {-ended.code}{reason}")
         return 1
 
     def _may_come_back(self) -> bool:
-        """Return whether an event's end may yet start a process that was killed."""
+        """Return whether the end of an event may restart a killed process."""
         cause = self._processes.exits[-1].cause
-        return any(
-            cause
-            and KINDS[event.kind].death == cause
-            and (math.isfinite(at) or self._typed is not None)
-            for event, at in self._ends.items()
-        )
+        if not cause:
+            return False
+        for event, end in self._ends.items():
+            can_end = math.isfinite(end) or self._typed is not None
+            if can_end and KINDS[event.kind].death == cause:
+                return True
+        return False
 
     def _elapsed(self) -> float:
         return time.monotonic() - self._started
@@ -89,10 +95,10 @@ class Control:
             self._begin(self._timeline.pop(0))
 
     def _begin(self, event: PhoneEvent) -> None:
-        self._tell(
-            f"{event.kind} begins"
-            + ("" if math.isinf(event.seconds) else f", for {event.seconds:g} s")
-        )
+        duration = ""
+        if not math.isinf(event.seconds):
+            duration = f", for {event.seconds:g} s"
+        self._tell(f"{event.kind} begins{duration}")
         try:
             self._phone.begin(event)
         except EventError as error:
@@ -109,9 +115,8 @@ class Control:
         self._say(f"{self._elapsed():7.1f} s  {text}")
 
     def _read(self) -> None:
-        """Wait until something is due, the process is to be looked at, or something was typed in, and do that."""
-        due = [event.at for event in self._timeline[:1]] + list(self._ends.values())
-        seconds = max(0.0, min([POLL_S, *(at - self._elapsed() for at in due)]))
+        """Wait for the next event or input line, and execute input lines."""
+        seconds = self._seconds_to_wait()
         if self._typed is None:
             self._processes.wait(seconds)
             return
@@ -121,39 +126,57 @@ class Control:
         data = os.read(self._typed, MAX_LINE_BYTES)
         *lines, self._line = (self._line + data).split(b"\n")
         if not data or len(self._line) > MAX_LINE_BYTES:
-            self._typed = None  # nobody types, or no person does
+            # The end of the input, or no person types.
+            self._typed = None
         for line in lines:
             try:
                 self._do(line.decode(errors="replace").strip())
             except (EventError, PhoneError) as error:
                 self._say(str(error))
 
+    def _seconds_to_wait(self) -> float:
+        """Return the time until the next event or poll."""
+        moments = list(self._ends.values())
+        if self._timeline:
+            moments.append(self._timeline[0].at)
+        elapsed = self._elapsed()
+        seconds = min([POLL_S, *(moment - elapsed for moment in moments)])
+        return max(0.0, seconds)
+
     def _do(self, line: str) -> None:
-        word, _, rest = line.partition(" ")
+        word, _, argument = line.partition(" ")
         if word in ("", "help", "?"):
             self._say(HELP)
         elif word == "quit":
             raise KeyboardInterrupt
         elif word == "status":
             self._say(self._status())
-        elif word == "end" or line in ("thaw", "revive"):
-            kind = {"thaw": "freeze", "revive": "kill"}.get(line, rest.strip())
-            events = [
-                event for event in self._phone.under_way() if kind in ("", event.kind)
-            ]
-            for event in events:
-                self._end(event)
-            if not events:
-                self._say(f"no {kind or 'event'} is under way")
+        elif line == "thaw":
+            self._end_all("freeze")
+        elif line == "revive":
+            self._end_all("kill")
+        elif word == "end":
+            self._end_all(argument.strip())
         else:
             self._begin(parse_line(line))
 
+    def _end_all(self, kind: str) -> None:
+        """End the events of a kind.
+
+        Of all kinds for an empty one.
+        """
+        events = [
+            event for event in self._phone.under_way() if kind in ("", event.kind)
+        ]
+        for event in events:
+            self._end(event)
+        if not events:
+            self._say(f"no {kind or 'event'} is under way")
+
     def _status(self) -> str:
         pid, memory = self._processes.pid, self._phone.memory_bytes()
-        state = (
-            f"process {pid}" + (f" holds {memory / 1e6:.0f} MB" if memory else "")
-            if pid
-            else "no process"
-        )
+        state = f"process {pid}" if pid else "no process"
+        if pid and memory:
+            state += f" holds {memory / 1e6:.0f} MB"
         names = ", ".join(event.kind for event in self._phone.under_way()) or "nothing"
         return f"{state}; speed {self._phone.speed:.0%}; under way: {names}"

@@ -1,1 +1,1 @@
-"""A phone: real processes under the conditions of one, and the events that happen to it."""
+"""A simulated phone: real processes under its conditions, and its events."""

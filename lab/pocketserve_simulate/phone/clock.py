@@ -1,7 +1,8 @@
-"""A wall clock that jumps, in the processes on the phone: the functions of the module ``time``.
+"""A wall clock that jumps, for the processes on the phone.
 
-Only the super-user may set a desktop's clock, and no name space moves it. ``datetime.now``, times of files and compiled
-code read the true clock. Monotonic clocks do not jump, on a phone neither.
+It patches the module ``time``: only root may set a desktop's clock, and no name space
+moves it. ``datetime.now``, file times and compiled code read the real clock. Monotonic
+clocks do not jump, as on a phone.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pocketserve.system import simulation
 
 
 def install() -> None:
-    """Show this process the phone's clock. Where the phone's folder is gone, it sees the true one."""
+    """Give this process the phone's clock, if the phone's folder still exists."""
     folder = simulation()
     if folder is None:
         return
@@ -24,21 +25,25 @@ def install() -> None:
             mapped = mmap.mmap(file.fileno(), 8, access=mmap.ACCESS_READ)
     except (OSError, ValueError):
         return
-    offset = memoryview(mapped).cast("d")  # seconds; may change at any time
+    # In seconds; it may change at any time.
+    offset = memoryview(mapped).cast("d")
     true_time, true_time_ns, true_strftime = time.time, time.time_ns, time.strftime
+
+    def strftime(form: str, moment: Any = None) -> str:
+        return true_strftime(form, moment or time.localtime())
+
     time.time = lambda: true_time() + float(offset[0])
     time.time_ns = lambda: true_time_ns() + round(float(offset[0]) * 1e9)
     for name in ("gmtime", "localtime", "ctime"):
         setattr(time, name, _WithNow(getattr(time, name)))
-    time.strftime = lambda form, moment=None: true_strftime(
-        form, moment or time.localtime()
-    )
+    time.strftime = strftime
 
 
 class _WithNow:
-    """The same function, whose default moment is the phone's now.
+    """Wraps a function of time, whose default is the phone's current time.
 
-    It is no Python function: the module ``logging`` keeps ``localtime`` in a class, where one would become a method.
+    It is not a Python function: the module ``logging`` stores ``localtime`` in a class,
+    where a function would become a method.
     """
 
     def __init__(self, function: Callable[[float], Any]) -> None:

@@ -1,4 +1,7 @@
-"""Processes that a command started in sessions of their own: no signal to its group reaches them, Android's would."""
+"""Processes that a command started in sessions of their own.
+
+Signals to the command's group do not reach them; Android's signals do.
+"""
 
 from __future__ import annotations
 
@@ -8,34 +11,37 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-MAX = 256  # Processes that are followed. Android ends an app's far sooner.
+MAX = 256
+"""Processes that are tracked; Android allows far fewer per app."""
 
 
 class DetachedChildren:
-    """The descendants of a process that are not in its group. A descriptor holds each, since ids are used again.
+    """The descendants of a process that are not in its group.
 
-    Not for several threads at a time.
+    Each is identified by a descriptor, since ids are reused. Not thread-safe.
     """
 
     def __init__(self) -> None:
         self._descriptors: dict[int, int] = {}
 
     def search(self, leader: int) -> None:
-        """Find new ones below the leader of the group. It reads the tree of processes: too much for every signal."""
-        self.send(
-            0
-        )  # forgets those that have ended, whose ids may be those of new ones
+        """Find new descendants of the group's leader.
+
+        This reads the tree of processes, which is too slow for every signal.
+        """
+        # Drop processes that have ended: new ones may have their ids.
+        self.send(0)
         for pid in descendants(leader) - self._descriptors.keys():
             with contextlib.suppress(OSError):
-                if len(self._descriptors) < MAX and os.getpgid(pid) != leader:
-                    self._descriptors[pid] = os.pidfd_open(pid)
-                    if pid not in descendants(
-                        leader
-                    ):  # another process has the id by now
-                        os.close(self._descriptors.pop(pid))
+                if len(self._descriptors) >= MAX or os.getpgid(pid) == leader:
+                    continue
+                self._descriptors[pid] = os.pidfd_open(pid)
+                # Another process may have the id by now.
+                if pid not in descendants(leader):
+                    os.close(self._descriptors.pop(pid))
 
     def send(self, number: int) -> None:
-        """Send a signal to all of them, and forget those that have ended."""
+        """Send a signal to all of them, and drop those that have ended."""
         for pid, descriptor in list(self._descriptors.items()):
             try:
                 signal.pidfd_send_signal(descriptor, number)
@@ -43,13 +49,16 @@ class DetachedChildren:
                 os.close(self._descriptors.pop(pid))
 
     def forget(self) -> None:
-        """Forget all."""
+        """Drop all."""
         while self._descriptors:
             os.close(self._descriptors.popitem()[1])
 
 
 def descendants(pid: int) -> set[int]:
-    """Return the children of a process, and theirs, up to a number; empty where the system does not list them."""
+    """Return the descendants of a process, up to :data:`MAX`.
+
+    Empty if the system does not list them.
+    """
     pids: set[int] = set()
     waiting = [pid]
     while waiting and len(pids) < MAX:
@@ -60,11 +69,9 @@ def descendants(pid: int) -> set[int]:
 
 
 def _children(pid: int) -> Iterator[int]:
-    with contextlib.suppress(
-        OSError
-    ):  # it may end meanwhile, which Path.glob does not bear before 3.13
+    # A process may end at any time, which Path.glob does not support before 3.13.
+    with contextlib.suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):
+            children = Path(f"/proc/{pid}/task/{thread}/children")
             with contextlib.suppress(OSError, ValueError):
-                yield from map(
-                    int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split()
-                )
+                yield from map(int, children.read_text().split())

@@ -1,4 +1,4 @@
-"""The Android look of a phone: environment, programs of Termux, and the files in which a system describes itself."""
+"""The Android environment of a phone: variables, programs of Termux, system files."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from pocketserve_simulate.phone.events import Condition
 APP = "data/data/com.termux/files"
 TERMUX_VERSION = "0.118.3"
 DESKTOP_ONLY = ("TMP", "TEMP", "DISPLAY", "WAYLAND_DISPLAY", "DBUS_SESSION_BUS_ADDRESS")
-PACKAGES = (
-    "POCKETSERVE_TFJS_MODULES",
-)  # variables of ours about the desktop's packages, not its own server
+PACKAGES = ("POCKETSERVE_TFJS_MODULES",)
+"""Our variables about packages of the desktop, rather than about its server."""
+
 COOL_C = 31.0
-BATTERY = {  # printed by ``termux-battery-status``; the fields of Termux:API's BatteryStatusAPI
+BATTERY = {
     "present": True,
     "technology": "Li-ion",
     "health": "GOOD",
@@ -36,6 +36,7 @@ BATTERY = {  # printed by ``termux-battery-status``; the fields of Termux:API's 
     "level": 76,
     "scale": 100,
 }
+"""The output of ``termux-battery-status``, with the fields of Termux:API."""
 SITE = """\
 import os, sys
 here = os.path.dirname(os.path.abspath(__file__))
@@ -51,7 +52,11 @@ install()
 
 
 class DeviceImage:
-    """The files of a phone; those of an earlier run stay, and those of another run are not changed (``is_guest``)."""
+    """The files of a phone.
+
+    Files of an earlier run are kept. If another run uses the folder, they are not
+    changed (``is_guest``).
+    """
 
     def __init__(self, folder: Path, model: PhoneModel, cores: CoreMap) -> None:
         self.folder = folder.absolute()
@@ -75,68 +80,75 @@ class DeviceImage:
         _replace(self._site / "sitecustomize.py", SITE)
 
     def close(self) -> None:
-        """Leave the phone to the next run."""
+        """Release the phone for the next run."""
         os.close(self._lock)
 
     def environment(self, desktop: Mapping[str, str]) -> dict[str, str]:
         """Return the variables of a process on the phone.
 
-        Those of the desktop that say where Python and its packages are stay in force, settings of ours do not: a phone
-        has its own state, token and ports.
+        The desktop's settings of Python stay in force, but not our own settings: a
+        phone has its own state, token and ports.
         """
         excluded = {*DESKTOP_ONLY, *desktop_settings(desktop)}
-        path = [str(self._site), *filter(None, [desktop.get("PYTHONPATH")])]
+        variables = {}
+        for name, value in desktop.items():
+            if name not in excluded and not name.startswith("XDG_"):
+                variables[name] = value
+        programs = [str(self.prefix / "bin"), desktop.get("PATH", os.defpath)]
+        modules = [str(self._site)]
+        if desktop.get("PYTHONPATH"):
+            modules.append(desktop["PYTHONPATH"])
         return {
-            **{
-                name: value
-                for name, value in desktop.items()
-                if name not in excluded and name[:4] != "XDG_"
-            },
+            **variables,
             VARIABLE: str(self.folder),
             "ANDROID_DATA": "/data",
             "ANDROID_ROOT": "/system",
             "HOME": str(self.home),
-            "PATH": os.pathsep.join(
-                [str(self.prefix / "bin"), desktop.get("PATH", os.defpath)]
-            ),
+            "PATH": os.pathsep.join(programs),
             "PREFIX": str(self.prefix),
-            "PYTHONPATH": os.pathsep.join(path),
-            "PYTHONUSERBASE": site.getuserbase(),  # HOME would lead elsewhere
+            "PYTHONPATH": os.pathsep.join(modules),
+            # Python would derive it from HOME.
+            "PYTHONUSERBASE": site.getuserbase(),
             "TERMUX_VERSION": TERMUX_VERSION,
             "TMPDIR": str(self.prefix / "tmp"),
         }
 
     def show(self, condition: Condition) -> None:
-        """Show battery, heat and wall clock as they are under a condition."""
+        """Show battery, heat and wall clock under a condition."""
         if self.is_guest:
             return
-        _replace(
-            self.folder / "battery.json",
-            json.dumps({**BATTERY, **condition.battery}, indent=2) + "\n",
-        )
+        battery = json.dumps({**BATTERY, **condition.battery}, indent=2)
+        _replace(self.folder / "battery.json", f"{battery}\n")
         hangs = self.folder / "battery-hangs"
-        hangs.unlink(missing_ok=True) if condition.api_answers else hangs.touch()
+        if condition.api_answers:
+            hangs.unlink(missing_ok=True)
+        else:
+            hangs.touch()
         degrees = COOL_C if condition.heat is None else condition.heat
-        _replace(
-            self.root / "sys/class/thermal/thermal_zone0/temp",
-            f"{round(degrees * 1000)}\n",
-        )
-        with open(
-            os.open(self.folder / "clock", os.O_WRONLY | os.O_CREAT, 0o600), "wb"
-        ) as file:
-            file.write(
-                struct.pack("d", condition.clock)
-            )  # in place, since it is read through a mapping
+        temperature = self.root / "sys/class/thermal/thermal_zone0/temp"
+        _replace(temperature, f"{round(degrees * 1000)}\n")
+        self._set_clock(condition.clock)
+
+    def _set_clock(self, offset: float) -> None:
+        """Write the clock's offset in place: processes read it through a mapping."""
+        descriptor = os.open(self.folder / "clock", os.O_WRONLY | os.O_CREAT, 0o600)
+        with open(descriptor, "wb") as file:
+            file.write(struct.pack("d", offset))
 
     def set_memory(self, available: int) -> None:
         """Show so many bytes as available in ``/proc/meminfo``."""
+        if self.is_guest:
+            return
         total = max(self._model.total_mb * 10**6, available)
-        lines = f"MemTotal: {total // 1024} kB\nMemFree: {available // 2048} kB\nMemAvailable: {available // 1024} kB\n"
-        if not self.is_guest:
-            _replace(self.root / "proc/meminfo", lines)
+        lines = (
+            f"MemTotal: {total // 1024} kB\n"
+            f"MemFree: {available // 2048} kB\n"
+            f"MemAvailable: {available // 1024} kB\n"
+        )
+        _replace(self.root / "proc/meminfo", lines)
 
     def list_process(self, pid: int | None) -> None:
-        """Show this process alone in ``/proc``: Android shows an app its own only."""
+        """Show only this process in ``/proc``: Android shows an app only its own."""
         if self.is_guest:
             return
         for path in (self.root / "proc").iterdir():
@@ -146,30 +158,31 @@ class DeviceImage:
             (self.root / "proc" / str(pid)).symlink_to(f"/proc/{pid}")
 
     def _make_system_files(self, cores: CoreMap) -> None:
-        """Make ``/proc`` and ``/sys`` as far as Android lets an app read them."""
+        """Make the parts of ``/proc`` and ``/sys`` that Android apps may read."""
         proc = self.root / "proc"
         proc.mkdir(parents=True, exist_ok=True)
         for name in ("self", "sys"):
             if not (proc / name).is_symlink():
                 (proc / name).symlink_to(f"/proc/{name}")
+        cpu = self.root / "sys/devices/system/cpu"
         for core in cores.all:
             khz = self._model.fast_khz if core in cores.fast else self._model.slow_khz
-            _replace(
-                self.root
-                / f"sys/devices/system/cpu/cpu{core}/cpufreq/cpuinfo_max_freq",
-                f"{khz}\n",
-            )
+            _replace(cpu / f"cpu{core}/cpufreq/cpuinfo_max_freq", f"{khz}\n")
         _replace(self.root / "sys/class/thermal/thermal_zone0/type", "cpu\n")
         self.list_process(None)
 
     def _make_programs(self) -> None:
-        """Make stand-ins for the programs of Termux and Android that something here runs."""
+        """Make replacements for the programs of Termux and Android that we run."""
         folder = shlex.quote(str(self.folder))
+        battery = (
+            f"[ -e {folder}/battery-hangs ] && exec sleep 60\ncat {folder}/battery.json"
+        )
+        is_sdk = '[ "$1" = ro.build.version.sdk ]'
         programs = {
-            "termux-battery-status": f"[ -e {folder}/battery-hangs ] && exec sleep 60\ncat {folder}/battery.json",
+            "termux-battery-status": battery,
             "termux-wake-lock": f": > {folder}/wake-lock",
             "termux-wake-unlock": f"rm -f {folder}/wake-lock",
-            "getprop": f'[ "$1" = ro.build.version.sdk ] && echo {self._model.api} || echo',
+            "getprop": f"{is_sdk} && echo {self._model.api} || echo",
             "settings": "echo null",
         }
         for name, script in programs.items():
@@ -179,16 +192,16 @@ class DeviceImage:
 
 
 def desktop_settings(desktop: Mapping[str, str]) -> list[str]:
-    """Return the variables of ours that stay on the desktop."""
-    return sorted(
-        name
-        for name in desktop
-        if name.startswith(PREFIX) and name not in (*PACKAGES, VARIABLE)
-    )
+    """Return our variables that stay on the desktop."""
+    names = []
+    for name in sorted(desktop):
+        if name.startswith(PREFIX) and name not in (*PACKAGES, VARIABLE):
+            names.append(name)
+    return names
 
 
 def _replace(path: Path, content: str) -> None:
-    """Write a file that others may be reading: it is the old one or the new one, never a part."""
+    """Write a file atomically: others may be reading it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.new")
     temporary.write_text(content)

@@ -1,31 +1,41 @@
-"""Events of a phone: their kinds and numbers, the conditions that they bring, and how people write them."""
+"""Events of a phone: their kinds, options and conditions, and their notation."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from pocketserve.messages import did_you_mean
 from pocketserve_simulate.phone.device import PhoneModel
 
 Options = Mapping[str, Any]
-CORES_ABOVE_BATTERY_C = (
-    35.0  # a round number: a busy chip is that much hotter than the battery beside it
-)
+Number = TypeVar("Number", int, float)
+CORES_ABOVE_BATTERY_C = 35.0
+"""Difference between a busy chip and the battery: a round number."""
+
 MAX_EVENTS = 64
 MAX_SECONDS = 86_400.0
-KILL_SECONDS, USUAL_SECONDS = 1.0, 5.0
+KILL_SECONDS = 1.0
+USUAL_SECONDS = 5.0
 
 
 class EventError(ValueError):
-    """An event that cannot be; the text is one sentence that says what is expected."""
+    """An invalid event.
+
+    The text is one sentence with the valid values.
+    """
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PhoneEvent:
-    """An event of a kind in :data:`KINDS`, so many seconds after the start and for so many seconds."""
+    """An event of a kind in :data:`KINDS`.
+
+    Attributes:
+        at: seconds after the start.
+        seconds: its duration.
+    """
 
     kind: str
     at: float = 0.0
@@ -35,47 +45,72 @@ class PhoneEvent:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A state of the phone; the defaults change nothing."""
+    """A state of the phone; the defaults change nothing.
+
+    Attributes:
+        background: whether only slow cores may be used.
+        speed: share of the processor that is left.
+        battery: fields of ``termux-battery-status`` that change.
+        api_answers: whether the programs of Termux:API answer at all.
+        heat: degrees Celsius of the processor.
+        clock: seconds by which the wall clock is wrong.
+    """
 
     frozen: bool = False
-    background: bool = False  # only slow cores may be used
-    speed: float = 1.0  # share of the processor that is left
+    background: bool = False
+    speed: float = 1.0
     memory_mb: int | None = None
-    battery: Mapping[str, object] = field(
-        default_factory=dict
-    )  # fields of ``termux-battery-status`` that change
-    api_answers: bool = True  # whether the programs of Termux:API answer at all
-    heat: float | None = None  # degrees Celsius of the processor
-    clock: float = 0.0  # seconds by which the wall clock is wrong
+    battery: Mapping[str, object] = field(default_factory=dict)
+    api_answers: bool = True
+    heat: float | None = None
+    clock: float = 0.0
 
 
 def combine(conditions: Iterable[Condition]) -> Condition:
-    """Return all conditions as one: the slowest, the least memory, the highest heat, the newest battery."""
-    listed = list(conditions)
-    return Condition(
-        frozen=any(c.frozen for c in listed),
-        background=any(c.background for c in listed),
-        speed=math.prod(c.speed for c in listed),
-        memory_mb=min(
-            (c.memory_mb for c in listed if c.memory_mb is not None), default=None
-        ),
-        battery={name: value for c in listed for name, value in c.battery.items()},
-        api_answers=all(c.api_answers for c in listed),
-        heat=max((c.heat for c in listed if c.heat is not None), default=None),
-        clock=sum(c.clock for c in listed),
-    )
+    """Combine conditions: least memory, highest heat, newest battery."""
+    combined = Condition()
+    for each in conditions:
+        combined = Condition(
+            frozen=combined.frozen or each.frozen,
+            background=combined.background or each.background,
+            speed=combined.speed * each.speed,
+            memory_mb=_limit(min, combined.memory_mb, each.memory_mb),
+            battery={**combined.battery, **each.battery},
+            api_answers=combined.api_answers and each.api_answers,
+            heat=_limit(max, combined.heat, each.heat),
+            clock=combined.clock + each.clock,
+        )
+    return combined
+
+
+def _limit(
+    function: Callable[[Number, Number], Number],
+    first: Number | None,
+    second: Number | None,
+) -> Number | None:
+    """Apply ``min`` or ``max`` to two numbers that may be missing."""
+    if first is None:
+        return second
+    if second is None:
+        return first
+    return function(first, second)
 
 
 @dataclass(frozen=True, slots=True)
 class EventKind:
-    """A kind of event."""
+    """A kind of event.
 
-    condition: Callable[
-        [Options, PhoneModel], Condition
-    ]  # makes what the phone is under while the event lasts
-    # Default, lowest and highest value of each option; a tuple as default takes a list of whole numbers.
+    Attributes:
+        condition: makes the phone's condition during the event.
+        ranges: default, lowest and highest value of each option; a tuple as default
+            takes a list of whole numbers.
+        death: cause of a process's end that the event may bring; the end of such an
+            event restarts the command.
+    """
+
+    condition: Callable[[Options, PhoneModel], Condition]
     ranges: Mapping[str, tuple[Any, float, float]] = field(default_factory=dict)
-    death: str = ""  # cause of a process's end that the event may bring; such an event's end starts the command again
+    death: str = ""
 
 
 def _heat(options: Options, _model: PhoneModel) -> Condition:
@@ -88,14 +123,11 @@ def _heat(options: Options, _model: PhoneModel) -> Condition:
 
 
 def _battery(options: Options, _model: PhoneModel) -> Condition:
-    charging = (
-        {"plugged": "PLUGGED_AC", "status": "CHARGING"} if options["plugged"] else {}
-    )
     percent = round(options["percent"])
-    return Condition(
-        battery={"percentage": percent, "level": percent, **charging},
-        api_answers=bool(options["answers"]),
-    )
+    battery: dict[str, object] = {"percentage": percent, "level": percent}
+    if options["plugged"]:
+        battery |= {"plugged": "PLUGGED_AC", "status": "CHARGING"}
+    return Condition(battery=battery, api_answers=bool(options["answers"]))
 
 
 def _memory(options: Options, model: PhoneModel) -> Condition:
@@ -111,7 +143,7 @@ KINDS: Mapping[str, EventKind] = {
     "battery": EventKind(
         _battery, {"percent": (8, 0, 100), "plugged": (0, 0, 1), "answers": (1, 0, 1)}
     ),
-    # Android's low memory killer; the kernel's taking of pages before that is left out.
+    # Android's low memory killer; the reclaiming of pages before that is omitted.
     "memory_pressure": EventKind(_memory, {"mb": (0, 0, 1_000_000)}, "memory"),
     "kill": EventKind(lambda _options, _model: Condition(), death="kill"),
     "clock_jump": EventKind(
@@ -125,56 +157,71 @@ KINDS: Mapping[str, EventKind] = {
 
 
 def check_event(event: PhoneEvent) -> dict[str, Any]:
-    """Return all options of an event, with their defaults; EventError if it has no known kind or a wrong option."""
+    """Return all options of an event, with their defaults.
+
+    Raises:
+        EventError: its kind is unknown, or an option is wrong.
+    """
     if event.kind not in KINDS:
+        hint = did_you_mean(event.kind, KINDS)
         raise EventError(
-            f"there is no event {event.kind!r}; there are {', '.join(KINDS)}{did_you_mean(event.kind, KINDS)}"
+            f"there is no event {event.kind!r}; there are {', '.join(KINDS)}{hint}"
         )
     ranges = KINDS[event.kind].ranges
     for name in event.options:
         if name not in ranges:
             listed = ", ".join(ranges) or "none"
-            raise EventError(
-                f"the event has no option {name!r}; it has {listed}{did_you_mean(name, ranges)}"
-            )
-    options = {
-        name: event.options.get(name, default)
-        for name, (default, _, _) in ranges.items()
-    }
+            hint = did_you_mean(name, ranges)
+            raise EventError(f"the event has no option {name!r}; it has {listed}{hint}")
+    options = {}
     for name, (default, low, high) in ranges.items():
-        value = options[name]
+        value = event.options.get(name, default)
         if isinstance(default, tuple):
-            if not isinstance(value, list | tuple) or not all(
-                isinstance(n, int) and low <= n <= high for n in value
-            ):
-                raise EventError(
-                    f"{name} must be a list of port numbers, not {value!r}"
-                )
-        elif (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or not low <= value <= high
-        ):
-            raise EventError(
-                f"{name} must be a number between {low:g} and {high:g}, not {value!r}"
-            )
+            _check_ports(name, value, low, high)
+        else:
+            _check_number(name, value, low, high)
+        options[name] = value
     return options
 
 
+def _check_ports(name: str, value: Any, low: float, high: float) -> None:
+    if not isinstance(value, list | tuple) or not all(
+        isinstance(port, int) and low <= port <= high for port in value
+    ):
+        raise EventError(f"{name} must be a list of port numbers, not {value!r}")
+
+
+def _check_number(name: str, value: Any, low: float, high: float) -> None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not low <= value <= high:
+        raise EventError(
+            f"{name} must be a number between {low:g} and {high:g}, not {value!r}"
+        )
+
+
 def parse_events(text: str) -> list[PhoneEvent]:
-    """Parse a timeline such as ``freeze@3+2, battery@5+10:percent=8, kill@8``; returns the events by their start."""
-    words = [word.strip() for word in text.split(",") if word.strip()]
+    """Parse a timeline; return the events by their start.
+
+    Such as ``freeze@3+2, battery@5+10:percent=8, kill@8``.
+    """
+    words = []
+    for word in text.split(","):
+        if word.strip():
+            words.append(word.strip())
     if len(words) > MAX_EVENTS:
         raise EventError(f"there are {len(words)} events, of {MAX_EVENTS} at most")
     return sorted(map(_parse_word, words), key=lambda event: event.at)
 
 
 def parse_line(line: str) -> PhoneEvent:
-    """Parse an event such as ``freeze``, which lasts until it is ended, or ``battery 10 percent=8``."""
+    """Parse an event such as ``battery 10 percent=8``.
+
+    Without seconds, such as ``freeze``, it lasts until it is ended.
+    """
     kind, *words = line.split()
-    seconds = (
-        _number(words.pop(0), "seconds") if words and "=" not in words[0] else math.inf
-    )
+    seconds = math.inf
+    if words and "=" not in words[0]:
+        seconds = _number(words.pop(0), "seconds")
     return _event(kind, 0.0, seconds, words)
 
 
@@ -184,8 +231,9 @@ def _parse_word(word: str) -> PhoneEvent:
     start, plus, length = times.partition("+")
     if not start:
         raise EventError(f"an event looks like freeze@3+2 or kill@8, not {word!r}")
-    usual = KILL_SECONDS if kind == "kill" else USUAL_SECONDS
-    seconds = _number(length, "seconds") if plus else usual
+    seconds = KILL_SECONDS if kind == "kill" else USUAL_SECONDS
+    if plus:
+        seconds = _number(length, "seconds")
     return _event(kind.strip(), _number(start, "the start"), seconds, options)
 
 

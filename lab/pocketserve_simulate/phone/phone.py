@@ -1,4 +1,4 @@
-"""A phone: real processes of ``pocketserve`` under the conditions of one."""
+"""A phone: processes of ``pocketserve`` under its conditions."""
 
 from __future__ import annotations
 
@@ -26,18 +26,25 @@ from pocketserve_simulate.phone.processes import Processes
 from pocketserve_simulate.phone.throttle import DutyCycle
 from pocketserve_wire.addresses import LOOPBACK
 
-GUEST = "; another command has this folder: what the system tells of cores, memory and battery is that one's"
+GUEST = (
+    "; another command has this folder: the system's figures of cores, memory and "
+    "battery are that one's"
+)
 
 
 class Phone:
-    """A phone. Threads may share it. Its processes end with :meth:`close`, and with this process however that ends.
+    """A phone, which threads may share.
+
+    Its processes end with :meth:`close`, and with this process however that ends.
 
     Args:
-        folder: stays when the phone is closed. Where another run has it, this one is a guest, and changes nothing.
-        output: a file to which output is appended; None lets the processes use ours.
-        absent: what is hidden from the processes, as far as possible.
-        observe: called several times a second with the bytes that the process holds, None without one.
-        host: the address on which the server listens, where another app takes its ports.
+        folder: is kept when the phone is closed. If another run uses it, this one is a
+            guest and changes nothing.
+        output: a file to which output is appended; None shares our output.
+        absent: paths to hide from the processes, if possible.
+        observe: called several times a second with the memory of the process, None
+            without one.
+        host: the address of the server, for an app that takes its ports.
     """
 
     def __init__(
@@ -55,12 +62,13 @@ class Phone:
         self.cores = map_cores(model, usable_cores())
         self.image = DeviceImage(folder, model, self.cores)
         self.covers = find_covers(self.image.folder, absent)
-        self._observe, self._host = observe, host
         self.hijackers: dict[PhoneEvent, PortHijacker] = {}
+        self._observe = observe
+        self._host = host
         self._closed = False
         self._conditions: dict[PhoneEvent, Condition] = {}
         self.processes = Processes(
-            lambda ready: launcher(self._usable_cores(), self.covers, ready),
+            self._launcher,
             self.image.environment(os.environ),
             output,
             stdin,
@@ -79,33 +87,36 @@ class Phone:
         self.close()
 
     def summary(self) -> str:
-        """Return the phone in one sentence, and what stands for it here."""
+        """Return the phone in one sentence, and its mapping to this desktop."""
         model, cores = self.model, self.cores
-        fast, slow = (
-            ", ".join(map(str, listed)) for listed in (cores.fast, cores.slow)
-        )
-        mapping = f"fast ones run on desktop core {fast}" + (
-            f", slow ones on {slow}" if slow else ""
-        )
+        mapping = f"fast ones run on desktop core {_listed(cores.fast)}"
+        if cores.slow:
+            mapping += f", slow ones on {_listed(cores.slow)}"
+        hidden_paths = " and ".join(self.covers) or "nothing"
+        remark = GUEST if self.image.is_guest else ""
         return (
-            f"{model.name}: {model.fast_cores} fast and {model.slow_cores} slow cores ({mapping}), "
-            f"{model.speed:.0%} of a desktop core's time each, {model.memory_mb} MB for processes, "
-            f"{' and '.join(self.covers) or 'nothing'} hidden"
-            f"{GUEST if self.image.is_guest else ''}"
+            f"{model.name}: {model.fast_cores} fast and {model.slow_cores} slow cores "
+            f"({mapping}), {model.speed:.0%} of a desktop core's time each, "
+            f"{model.memory_mb} MB for processes, {hidden_paths} hidden{remark}"
         )
 
     def memory_bytes(self) -> int | None:
-        """Return what the process holds in memory (``VmRSS``); None without one, or where the system does not tell."""
+        """Return the memory of the process (``VmRSS``).
+
+        None without a process, or if the system does not report it.
+        """
+        status = Path(f"/proc/{self.processes.pid}/status")
         with contextlib.suppress(OSError, ValueError, IndexError):
-            for line in (
-                Path(f"/proc/{self.processes.pid}/status").read_text().splitlines()
-            ):
+            for line in status.read_text().splitlines():
                 if line.startswith("VmRSS:"):
                     return int(line.split()[1]) * 1024
         return None
 
     def begin(self, event: PhoneEvent) -> None:
-        """Begin an event; EventError if there is none such, or it cannot happen now."""
+        """Start an event.
+
+        EventError if it is invalid, or not possible now.
+        """
         options = check_event(event)
         with self._changed:
             if event.kind == "squatter":
@@ -116,7 +127,7 @@ class Phone:
             self._apply()
 
     def end(self, event: PhoneEvent) -> None:
-        """End an event; one that is not under way is passed over."""
+        """End an event; ignore one that is not in progress."""
         with self._changed:
             if self._conditions.pop(event, None) is None:
                 return
@@ -129,7 +140,7 @@ class Phone:
             self.processes.revive()
 
     def under_way(self) -> list[PhoneEvent]:
-        """Return the events that have begun and not ended."""
+        """Return the events in progress."""
         with self._changed:
             return list(self._conditions)
 
@@ -137,14 +148,13 @@ class Phone:
     def speed(self) -> float:
         """Share of the time that the processes run now."""
         condition = self._condition()
-        return (
-            self.model.speed
-            * condition.speed
-            * (self.model.slow_speed if condition.background else 1.0)
-        )
+        speed = self.model.speed * condition.speed
+        if condition.background:
+            speed *= self.model.slow_speed
+        return speed
 
     def close(self) -> None:
-        """End what is under way and the process: first politely, then by signal 9."""
+        """End all events and the process, with SIGTERM and then with SIGKILL."""
         if self._closed:
             return
         self._closed = True
@@ -159,54 +169,71 @@ class Phone:
         self.image.close()
 
     def _hijack(self, options: Mapping[str, Any]) -> PortHijacker:
-        """Kill the server, and take its ports before it is started again."""
+        """Kill the server, and take its ports before it is restarted."""
         ports = options["ports"] or self.processes.ports
         if not ports:
             raise EventError("the command listens on no port yet")
         self.processes.kill("squatter")
         try:
             hijacker = PortHijacker(ports, self._host)
+            self.processes.excuse = "squatter"
+            return hijacker
         except OSError as error:
             raise EventError(
                 f"the ports {ports} cannot be taken: {error.strerror}"
             ) from None
-        else:
-            self.processes.excuse = "squatter"
-            return hijacker
         finally:
             self.processes.revive()
 
-    # Inside: all of it under the lock
+    # All methods below run under the lock.
+
+    def _launcher(self, ready: int) -> list[str]:
+        return launcher(self._usable_cores(), self.covers, ready)
 
     def _condition(self) -> Condition:
         with self._changed:
             return combine(self._conditions.values())
 
     def _usable_cores(self) -> tuple[int, ...]:
-        return self.cores.background if self._condition().background else self.cores.all
+        if self._condition().background:
+            return self.cores.background
+        return self.cores.all
 
     def _apply(self) -> None:
         condition = self._condition()
         self._duty.set(self.speed, condition.frozen)
         pid = self.processes.pid
-        # All threads, as Android's cpusets do. Twice: a new one inherits the cores of the one that starts it.
-        for _ in range(2 if pid is not None else 0):
-            for path in Path(f"/proc/{pid}/task").glob("[0-9]*"):
-                with contextlib.suppress(OSError):  # it has ended
-                    os.sched_setaffinity(int(path.name), self._usable_cores())
+        if pid is not None:
+            # Twice: a new thread inherits the cores of the thread that starts it.
+            self._bind_threads(pid)
+            self._bind_threads(pid)
         self.image.show(condition)
         self._watch_memory()
+
+    def _bind_threads(self, pid: int) -> None:
+        """Bind all threads of a process to its cores, as Android's cpusets do."""
+        cores = self._usable_cores()
+        for path in Path(f"/proc/{pid}/task").glob("[0-9]*"):
+            # A thread may have ended.
+            with contextlib.suppress(OSError):
+                os.sched_setaffinity(int(path.name), cores)
 
     def _started(self, pid: int | None) -> None:
         self.image.list_process(pid)
         self._duty.apply()
 
     def _watch_memory(self) -> None:
-        """Show how much memory is left, and kill a process that holds more than there is, as Android does."""
-        self._duty.apply()  # a child that was started just before a freeze is stopped a moment later
+        """Show the free memory, and kill a process that exceeds it."""
+        # Stops a child that was started just before a freeze.
+        self._duty.apply()
         limit = (self._condition().memory_mb or self.model.memory_mb) * 10**6
         resident = self.memory_bytes()
         self._observe(resident)
-        self.image.set_memory(max(0, limit - (resident or 0)))
-        if (resident or 0) > limit:
+        used = resident or 0
+        self.image.set_memory(max(0, limit - used))
+        if used > limit:
             self.processes.kill("memory", for_good=False)
+
+
+def _listed(cores: Sequence[int]) -> str:
+    return ", ".join(map(str, cores))

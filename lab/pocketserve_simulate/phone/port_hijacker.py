@@ -1,4 +1,4 @@
-"""Another app that takes the server's ports while it is dead, and claims to be the server."""
+"""An app that takes the server's ports and impersonates it."""
 
 from __future__ import annotations
 
@@ -33,43 +33,46 @@ _LIMITS = {
     "max_bytes_inflight": 1 << 20,
     "idle_ms": 60_000,
 }
-# The best that can be said without the token:
+# The best reply without the token.
 READY = json_frame(
     FrameType.READY, dumps({"proof": "0" * 64, **_LIMITS, "server": "pocketserve"})
 )
 
 
 class PortHijacker:
-    """Listens, records what each connection sends, and goes through the socket protocol's handshake with a false proof.
+    """Listens, records all data, and completes the socket handshake with a false proof.
 
-    To HTTP it says nothing and hangs up; it has received the whole request by then, the token with it.
+    HTTP connections are closed without an answer: by then the whole request, with its
+    token, has been received.
     """
 
     def __init__(self, ports: Sequence[int], host: str = LOOPBACK) -> None:
         self.received: list[bytearray] = []
         self._closing: Future[None] = Future()
+        listeners = []
         with contextlib.ExitStack() as stack:
-            listeners = [
-                stack.enter_context(socket.create_server((host, port)))
-                for port in ports
-            ]
+            for port in ports:
+                listener = socket.create_server((host, port))
+                listeners.append(stack.enter_context(listener))
+            # All ports could be taken: keep the listeners open.
             stack.pop_all()
-        work = self._serve(listeners)
         self._thread = threading.Thread(
-            target=asyncio.run, args=[work], name="simulate-port-hijacker", daemon=True
+            target=asyncio.run,
+            args=[self._serve(listeners)],
+            name="simulate-port-hijacker",
+            daemon=True,
         )
         self._thread.start()
 
     def close(self) -> None:
-        """Give the ports back."""
+        """Release the ports."""
         self._closing.set_result(None)
         self._thread.join(JOIN_S)
 
     async def _serve(self, listeners: Sequence[socket.socket]) -> None:
-        servers = [
-            await asyncio.start_server(self._answer, sock=listener)
-            for listener in listeners
-        ]
+        servers = []
+        for listener in listeners:
+            servers.append(await asyncio.start_server(self._answer, sock=listener))
         await asyncio.wrap_future(self._closing)
         for server in servers:
             server.close()
@@ -77,24 +80,41 @@ class PortHijacker:
     async def _answer(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        received = bytearray()
         with contextlib.suppress(OSError), contextlib.closing(writer):
             if len(self.received) < MAX_CONNECTIONS:
+                received = bytearray()
                 self.received.append(received)
-                while data := await reader.read(MAX_RECORDED_BYTES):
-                    reply = READY if received else CHALLENGE
-                    received += data[: MAX_RECORDED_BYTES - len(received)]
-                    if received.startswith(HTTP_METHODS):
-                        break
-                    writer.write(reply)
-                    await writer.drain()
+                await self._converse(reader, writer, received)
+
+    async def _converse(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        received: bytearray,
+    ) -> None:
+        """Record a connection's data, and reply to the socket protocol."""
+        while True:
+            data = await reader.read(MAX_RECORDED_BYTES)
+            if not data:
+                return
+            reply = READY if received else CHALLENGE
+            received += data[: MAX_RECORDED_BYTES - len(received)]
+            if received.startswith(HTTP_METHODS):
+                return
+            writer.write(reply)
+            await writer.drain()
 
 
 def listening_ports(pid: int) -> list[int]:
-    """Return the TCP ports on which a process listens, in order; empty where the system does not tell."""
+    """Return the TCP ports of a process, sorted.
+
+    Empty if the system does not list them.
+    """
     sockets = listeners(Device(root=Path("/")).read)
     ports = set()
     for path in Path(f"/proc/{pid}/fd").glob("*"):
         with contextlib.suppress(OSError):
-            ports.add(sockets.get(os.readlink(path)))
-    return sorted(port for port in ports if port is not None)
+            port = sockets.get(os.readlink(path))
+            if port is not None:
+                ports.add(port)
+    return sorted(ports)

@@ -1,4 +1,4 @@
-"""The processes of a phone: started, ended, and started again as a supervisor such as runit does."""
+"""The processes of a phone: started, killed, and restarted as by a supervisor."""
 
 from __future__ import annotations
 
@@ -19,23 +19,31 @@ from pocketserve_simulate.phone.detached_children import DetachedChildren
 from pocketserve_simulate.phone.port_hijacker import listening_ports
 
 WATCH_S = 0.2
-RESTART_S = (
-    1.0  # the pause of runit's ``runsv`` between two starts of a service that ends
-)
+RESTART_S = 1.0
+"""Delay of runit's ``runsv`` before it restarts a service."""
+
 SPAWN_TIMEOUT_S = 20.0
-STOP_TIMEOUT_S = 8.0  # more than the 5 s that a server may take to drain
+STOP_TIMEOUT_S = 8.0
+"""More than the 5 s that a server may take to drain."""
 
 
 class PhoneError(Exception):
-    """A request that the phone cannot meet now; one sentence."""
+    """A request that the phone cannot meet now.
+
+    The text is one sentence.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessExit:
-    """The end of a process, with its monotonic time and its code, which is negative for a signal.
+    """The end of a process.
 
-    The cause is ``kill``, ``memory``, ``squatter`` or ``close``; empty when it ended by itself. A start that fails
-    because a port hijacker has the ports has that cause, too.
+    Attributes:
+        at: monotonic time.
+        code: negative for a signal.
+        cause: ``kill``, ``memory``, ``squatter`` or ``close``; empty if it ended by
+            itself. A start that fails because a port hijacker has the ports has that
+            cause, too.
     """
 
     at: float
@@ -45,14 +53,15 @@ class ProcessExit:
 
 
 class Processes:
-    """Runs one ``pocketserve`` command at a time, with all that it starts. Threads may share it.
+    """Runs one ``pocketserve`` command at a time, with its descendants. Thread-safe.
 
     Args:
-        launcher: given a descriptor, the start of the command line. A byte comes through the descriptor once the
-            process cannot outlive this one.
-        output: a file to which output is appended; None lets the processes use ours.
+        launcher: returns the start of the command line for a descriptor. A byte arrives
+            through the descriptor once the process cannot outlive this one.
+        output: a file to which output is appended; None shares our output.
         watch: called five times a second under the lock.
-        started: called under the lock with the id of each new process, None when one has ended.
+        started: called under the lock with the id of each new process, None when one
+            has ended.
     """
 
     def __init__(
@@ -64,61 +73,65 @@ class Processes:
         watch: Callable[[], None],
         started: Callable[[int | None], None],
     ) -> None:
-        self.changed = threading.Condition(
-            threading.RLock()
-        )  # the lock of the phone, notified of every change
-        self.starts: list[tuple[float, int]] = []  # monotonic time and id
+        # The lock of the phone, notified of every change.
+        self.changed = threading.Condition(threading.RLock())
+        # Monotonic time and id.
+        self.starts: list[tuple[float, int]] = []
         self.exits: list[ProcessExit] = []
-        self.excuse = ""  # cause of starts that fail from now on
-        self._launcher, self._env, self._output, self._stdin = (
-            launcher,
-            env,
-            output,
-            stdin,
-        )
-        self._watch, self._started = watch, started
+        # Cause of starts that fail from now on.
+        self.excuse = ""
+        self._launcher = launcher
+        self._env = env
+        self._output = output
+        self._stdin = stdin
+        self._watch = watch
+        self._started = started
         self._process: subprocess.Popen[bytes] | None = None
         self._arguments: list[str] | None = None
-        self._cause = self._failing_cause = ""
+        self._cause = ""
+        self._failing_cause = ""
         self._start_at: float | None = None
         self._supervised = False
-        self._closed = self._ended = False
+        self._closed = False
+        self._ended = False
         self._detached = DetachedChildren()
-        self._reaping = (
-            threading.Lock()
-        )  # the innermost: a process id is valid until the process is reaped
+        # The innermost lock: a process id is valid until the process is reaped.
+        self._reaping = threading.Lock()
         # Starts every process, because one dies with the thread that started it.
         self._keeper = threading.Thread(
             target=self._keep, name="simulate-phone", daemon=True
         )
 
     def open(self) -> None:
-        """Begin to watch."""
+        """Start the keeper thread."""
         self._keeper.start()
 
     def start(self, arguments: Sequence[str]) -> None:
-        """Run ``pocketserve ARGUMENTS…``; returns once the process is there, not once it is ready."""
+        """Run ``pocketserve ARGUMENTS…``; return once the process exists.
+
+        It may not be ready by then.
+        """
         with self.changed:
-            if self._closed or self.pid is not None:
-                raise PhoneError(
-                    "the phone is closed"
-                    if self._closed
-                    else "the phone runs a command already"
-                )
-            self._arguments, self._supervised, before = (
-                list(arguments),
-                False,
-                len(self.starts),
-            )
+            if self._closed:
+                raise PhoneError("the phone is closed")
+            if self.pid is not None:
+                raise PhoneError("the phone runs a command already")
+            self._arguments = list(arguments)
+            self._supervised = False
             self._start_at = time.monotonic()
             self.changed.notify_all()
-            if not self.changed.wait_for(
+            before = len(self.starts)
+            is_started = self.changed.wait_for(
                 lambda: len(self.starts) > before, SPAWN_TIMEOUT_S
-            ):
+            )
+            if not is_started:
                 raise PhoneError("the command cannot be started")
 
     def revive(self) -> None:
-        """Start the last command again if it is dead, and after each end until it ends with 0; does not wait."""
+        """Restart a dead command, and again after each end until it exits with 0.
+
+        It does not wait.
+        """
         with self.changed:
             if self._arguments is None or self._closed:
                 return
@@ -128,10 +141,11 @@ class Processes:
                 self.changed.notify_all()
 
     def kill(self, cause: str = "kill", *, for_good: bool = True) -> None:
-        """End everything by signal 9; ``for_good`` until it is revived."""
+        """Kill all processes; ``for_good`` means until :meth:`revive`."""
         with self.changed:
             if for_good:
-                self._supervised, self._start_at = False, None
+                self._supervised = False
+                self._start_at = None
             if self.pid is None or self._process is None:
                 return
             self._cause = cause
@@ -139,16 +153,21 @@ class Processes:
             self._await_end()
 
     def wait(self, timeout: float) -> int | None:
-        """Wait until nothing runs and nothing is to be started; returns the last exit code, None when time is over."""
+        """Wait until nothing runs or is due.
+
+        Return the last exit code. None after the timeout.
+        """
         with self.changed:
-            ended = self.changed.wait_for(
+            is_over = self.changed.wait_for(
                 lambda: self.pid is None and self._start_at is None, timeout
             )
-            return self.exits[-1].code if ended and self.exits else None
+            if not is_over or not self.exits:
+                return None
+            return self.exits[-1].code
 
     @property
     def pid(self) -> int | None:
-        """The id of the process that runs, frozen or not."""
+        """The id of the process, frozen or not; None without one."""
         with self.changed:
             self._notice_end()
             return self._process.pid if self._process is not None else None
@@ -160,40 +179,44 @@ class Processes:
         return listening_ports(pid) if pid is not None else []
 
     def signal(self, number: int) -> None:
-        """Send a signal to all processes of the command. Takes no lock of the phone's.
+        """Send a signal to all processes of the command, without the phone's lock.
 
-        Those in sessions of their own are stopped, continued and killed with it; a polite end is its own business.
+        Processes in sessions of their own are stopped, continued and killed; other
+        signals are not sent to them.
         """
         with self._reaping:
             process = self._process
             if process is None or process.returncode is not None:
                 return
             if number == signal.SIGKILL:
-                self._detached.search(
-                    process.pid
-                )  # once it is dead, its children are nobody's
+                # Its children cannot be found after its end.
+                self._detached.search(process.pid)
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, number)  # it leads a session of its own
+                # It leads a session of its own.
+                os.killpg(process.pid, number)
             if number in (signal.SIGSTOP, signal.SIGCONT, signal.SIGKILL):
                 self._detached.send(number)
 
     def close(self) -> None:
-        """Start nothing any more, and end what runs: first politely, then by signal 9."""
+        """Start nothing more, and end the process with SIGTERM, then with SIGKILL."""
         with self.changed:
-            self._closed, self._supervised, self._start_at = True, False, None
+            self._closed = True
+            self._supervised = False
+            self._start_at = None
             if self.pid is not None:
                 self._cause = self._cause or "close"
                 self.signal(signal.SIGTERM)
                 if not self._await_end():
                     self.kill("close")
-            self._ended = True  # not before: the keeper's end would be the process's
+            # Not earlier: the process dies with the keeper thread.
+            self._ended = True
             self.changed.notify_all()
         self._keeper.join(SPAWN_TIMEOUT_S)
 
-    # Inside: all of it under the lock
+    # All methods below run under the lock.
 
     def _await_end(self) -> bool:
-        """Wait until the process has ended, for the time that a server may take."""
+        """Wait for the process to end."""
         if self._process is not None:
             descriptor = os.pidfd_open(self._process.pid)
             try:
@@ -204,32 +227,35 @@ class Processes:
         return self._process is None
 
     def _notice_end(self) -> None:
-        """Record the end of a process, once."""
+        """Record the end of the process, once."""
         process = self._process
-        if process is None:
+        if process is None or not self._reap(process):
             return
+        code = process.returncode
+        cause = self._cause
+        if not cause and code > 0:
+            cause = self._failing_cause
+        self.exits.append(ProcessExit(time.monotonic(), code, cause, process.pid))
+        self._process = None
+        self._cause = ""
+        self._started(None)
+        if self._supervised and code != 0:
+            self._start_at = time.monotonic() + RESTART_S
+        self.changed.notify_all()
+
+    def _reap(self, process: subprocess.Popen[bytes]) -> bool:
+        """Reap a process that has ended, and kill its descendants."""
+        options = os.WEXITED | os.WNOHANG | os.WNOWAIT
         with self._reaping:
-            if (
-                os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-                is None
-            ):
-                return
+            if os.waitid(os.P_PID, process.pid, options) is None:
+                return False
+            # Before the id of its group can be reused.
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(
-                    process.pid, signal.SIGKILL
-                )  # what it started; before its id may be somebody else's
+                os.killpg(process.pid, signal.SIGKILL)
             self._detached.send(signal.SIGKILL)
             self._detached.forget()
             process.wait()
-        cause = self._cause or (self._failing_cause if process.returncode > 0 else "")
-        self.exits.append(
-            ProcessExit(time.monotonic(), process.returncode, cause, process.pid)
-        )
-        self._process, self._cause = None, ""
-        self._started(None)
-        if self._supervised and process.returncode != 0:
-            self._start_at = time.monotonic() + RESTART_S
-        self.changed.notify_all()
+        return True
 
     # The keeper's thread
 
@@ -250,41 +276,46 @@ class Processes:
         return self._start_at is not None and time.monotonic() >= self._start_at
 
     def _spawn(self) -> None:
-        assert self._arguments is not None
         self._failing_cause = self.excuse
         ready, says_ready = os.pipe()
         with contextlib.ExitStack() as stack:
             stack.callback(os.close, ready)
-            file = (
-                stack.enter_context(self._output.open("ab"))
-                if self._output is not None
-                else None
-            )
             try:
-                process = subprocess.Popen(
-                    [
-                        *self._launcher(says_ready),
-                        sys.executable,
-                        "-m",
-                        "pocketserve",
-                        *self._arguments,
-                    ],
-                    stdin=self._stdin,
-                    stdout=file,
-                    stderr=file,
-                    env=self._env,
-                    pass_fds=[says_ready],
-                    start_new_session=True,  # so that signals reach what it starts, and Ctrl-C does not reach it
-                )
-            except OSError:  # no process or memory is left now
+                process = self._popen(says_ready, stack)
+            except OSError:
+                # There are no processes or no memory left now.
                 self._start_at = time.monotonic() + RESTART_S
                 return
             finally:
                 os.close(says_ready)
-            select.select(
-                [ready], [], [], SPAWN_TIMEOUT_S
-            )  # stopped before that, it could outlive this process
+            # If it were stopped earlier, it could outlive this process.
+            select.select([ready], [], [], SPAWN_TIMEOUT_S)
             self._process = process
             self.starts.append((time.monotonic(), process.pid))
             self._started(process.pid)
             self.changed.notify_all()
+
+    def _popen(
+        self, says_ready: int, stack: contextlib.ExitStack
+    ) -> subprocess.Popen[bytes]:
+        assert self._arguments is not None
+        file = None
+        if self._output is not None:
+            file = stack.enter_context(self._output.open("ab"))
+        command = [
+            *self._launcher(says_ready),
+            sys.executable,
+            "-m",
+            "pocketserve",
+            *self._arguments,
+        ]
+        return subprocess.Popen(
+            command,
+            stdin=self._stdin,
+            stdout=file,
+            stderr=file,
+            env=self._env,
+            pass_fds=[says_ready],
+            # So that signals reach its children, and Ctrl-C does not reach it.
+            start_new_session=True,
+        )

@@ -1,7 +1,8 @@
-"""A slower processor: processes are stopped and continued many times a second, so that they run for a share of it.
+"""Simulate a slower processor: stop and continue processes many times a second.
 
-SIGSTOP and SIGCONT need no rights and stop all threads at once. It is not a slower clock: work comes in bursts at the
-desktop's full speed, so times below a period are either too good or a whole pause too bad.
+SIGSTOP and SIGCONT need no privileges and stop all threads at once. It is not a slower
+clock: work comes in bursts at full speed, so times below a period are either too short
+or too long by a whole pause.
 """
 
 from __future__ import annotations
@@ -10,26 +11,31 @@ import signal
 import threading
 from collections.abc import Callable
 
-PERIOD_S = 0.01  # short enough for the average of an answer of some milliseconds, long enough for the scheduler
+PERIOD_S = 0.01
+"""Short enough for answers of some milliseconds, long enough for the scheduler."""
 SHORTEST_S = 0.001
 JOIN_S = 5.0
 
 
 class DutyCycle:
-    """Stops and continues processes by ``send``. Nothing else does, so a freeze and a slow processor agree."""
+    """Stops and continues processes by ``send``.
+
+    Nothing else does, so a freeze and a slow processor do not conflict.
+    """
 
     def __init__(self, send: Callable[[int], object]) -> None:
         self._send = send
         self._changed = threading.Condition()
         self._speed = 1.0
-        self._frozen = self._closed = False
+        self._frozen = False
+        self._closed = False
         self._thread = threading.Thread(
             target=self._run, name="simulate-duty-cycle", daemon=True
         )
         self._thread.start()
 
     def set(self, speed: float, frozen: bool) -> None:
-        """Set the share of the time that the processes run, and freeze or thaw them before this returns."""
+        """Set the share of running time, and freeze or thaw."""
         with self._changed:
             self._speed, self._frozen = speed, frozen
             self._send(signal.SIGSTOP if frozen else signal.SIGCONT)
@@ -42,7 +48,7 @@ class DutyCycle:
                 self._send(signal.SIGSTOP)
 
     def close(self) -> None:
-        """Continue the processes, for good."""
+        """Continue the processes for good."""
         with self._changed:
             self._closed = True
             self._send(signal.SIGCONT)
@@ -55,15 +61,13 @@ class DutyCycle:
                 if self._idle():
                     self._changed.wait()
                     continue
+                stopped = max(SHORTEST_S, PERIOD_S * (1.0 - self._speed))
                 self._send(signal.SIGSTOP)
-                self._changed.wait_for(
-                    self._idle, max(SHORTEST_S, PERIOD_S * (1.0 - self._speed))
-                )
+                self._changed.wait_for(self._idle, stopped)
                 if not self._frozen:
                     self._send(signal.SIGCONT)
-                self._changed.wait_for(
-                    self._idle, max(SHORTEST_S, PERIOD_S * self._speed)
-                )
+                running = max(SHORTEST_S, PERIOD_S * self._speed)
+                self._changed.wait_for(self._idle, running)
 
     def _idle(self) -> bool:
         return self._closed or self._frozen or self._speed >= 1.0

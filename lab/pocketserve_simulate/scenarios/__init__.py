@@ -1,1 +1,1 @@
-"""Scenarios: files, the apps in them, and the verdict on what was seen."""
+"""Scenarios: their files, the apps in them, and the verdict on a run."""

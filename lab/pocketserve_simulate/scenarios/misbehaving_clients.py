@@ -1,4 +1,4 @@
-"""Clients that misbehave, as other apps on a phone do: one that vanishes, and one that never reads its answers."""
+"""Misbehaving clients: one disconnects before the answer, one never reads answers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,11 @@ RESET: Final = struct.pack("ii", 1, 0)
 
 
 class MisbehavingClient:
-    """Misbehaves from :meth:`start` to :meth:`stop`; ``requests`` counts those that it has sent, whole or in part."""
+    """Misbehaves from :meth:`start` to :meth:`stop`.
+
+    Attributes:
+        requests: number of requests sent, complete or not.
+    """
 
     def __init__(
         self, kind: str, addresses: ServerAddresses, model: str, question: Question
@@ -49,50 +53,51 @@ class MisbehavingClient:
         self._thread = threading.Thread(target=work, name=kind)
 
     def start(self) -> None:
-        """Begin to misbehave."""
+        """Start to misbehave."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Leave; returns once all its connections are gone."""
+        """Stop; return once all connections are closed."""
         self._stopping.set()
         self._thread.join()
 
     def _vanish(self) -> None:
-        """Ask, and be gone before the answer: with a whole request, or in the middle of one."""
+        """Send requests, and reset the connection before the answer.
+
+        Every other request is incomplete.
+        """
         request = _infer_request(self._model, self._question)
         while not self._stopping.wait(VANISH_EVERY_S):
             with self._connected() as connection:
                 if connection is not None:
-                    self._send(
-                        connection, request[: -10 if self.requests % 2 else None]
-                    )
+                    end = -10 if self.requests % 2 else None
+                    self._send(connection, request[:end])
                     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
 
     def _never_read(self) -> None:
-        """Ask on several connections for as long as the server takes it, and read nothing."""
+        """Send on several connections while the server accepts it, and read nothing."""
         with contextlib.ExitStack() as stack:
             sent: dict[socket.socket, int] = {}
-            while not self._stopping.wait(
-                RETRY_S if len(sent) < DEAF_CONNECTIONS else VANISH_EVERY_S
-            ):
+            pause = RETRY_S
+            while not self._stopping.wait(pause):
                 if len(sent) < DEAF_CONNECTIONS:
                     connection = stack.enter_context(self._connected())
                     if connection is not None:
                         sent[connection] = 0
                 for connection in list(sent):
                     sent[connection] += 1
-                    # Few bytes that ask for many: what is not read must be kept somewhere.
-                    frame = Frame(
-                        FrameType.REQUEST,
-                        request_id=sent[connection],
-                        target=b"GET /openapi.json",
-                    )
-                    if not self._send(connection, encode_frame(frame)):
+                    if not self._request_document(connection, sent[connection]):
                         del sent[connection]
+                pause = RETRY_S if len(sent) < DEAF_CONNECTIONS else VANISH_EVERY_S
+
+    def _request_document(self, connection: socket.socket, number: int) -> bool:
+        """Send a small request with a large answer, which the server has to keep."""
+        frame = Frame(FrameType.REQUEST, request_id=number, target=b"GET /openapi.json")
+        return self._send(connection, encode_frame(frame))
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[socket.socket | None]:
-        """Give a connection whose handshake is done; None where there is no server now."""
+        """Yield an authenticated connection; None if there is no server now."""
         try:
             connection, _, _ = handshake.open_connection(
                 self._address, self._key, CONNECT_TIMEOUT_S, MAX_ANSWER_BYTES
@@ -105,13 +110,15 @@ class MisbehavingClient:
             yield connection
 
     def _send(self, connection: socket.socket, data: bytes) -> bool:
-        """Send what the system takes at once; returns whether the connection is still any good."""
+        """Send without waiting; return whether the connection can still be used."""
         try:
             sent = connection.send(data)
         except BlockingIOError:
-            return True  # full, as it is meant to be
+            # Its buffers are full, as intended.
+            return True
         except OSError:
-            return False  # the server had enough of it
+            # The server has closed it.
+            return False
         self.requests += 1
         return sent == len(data)
 
@@ -120,14 +127,14 @@ def _infer_request(model: str, question: Question) -> bytes:
     tensors = [as_tensor(name, value) for name, value in question.inputs.items()]
     body = encode_infer_request(InferRequest(inputs=tensors, binary_output=True))
     content = b"".join(body.chunks)
-    length = body.json_length if body.json_length is not None else len(content)
-    target = f"POST /v2/models/{model}/infer".encode("ascii")
-    return encode_frame(
-        Frame(
-            FrameType.REQUEST,
-            request_id=1,
-            target=target,
-            json_length=length,
-            body=content,
-        )
+    length = body.json_length
+    if length is None:
+        length = len(content)
+    frame = Frame(
+        FrameType.REQUEST,
+        request_id=1,
+        target=f"POST /v2/models/{model}/infer".encode("ascii"),
+        json_length=length,
+        body=content,
     )
+    return encode_frame(frame)

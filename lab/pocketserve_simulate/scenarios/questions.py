@@ -1,7 +1,7 @@
-"""Requests whose right answers are known beforehand, each with an answer of its own.
+"""Requests whose right answers are known in advance, each with its own answer.
 
-The answers come from a server that nothing happens to: the same models on the same machine, asked before the
-simulation begins. Pictures are known without it too: a sample is named by what it shows.
+The answers come from an undisturbed server: the same models on the same machine, before
+the simulation starts. Pictures have known labels: a sample is named after its label.
 """
 
 from __future__ import annotations
@@ -20,19 +20,29 @@ from pocketserve_client import Client, ServerError
 from pocketserve_simulate.scenarios.scenario import PICTURES, ScenarioError, Stream
 from pocketserve_wire import DATATYPES
 
-COUNT: Final = 64  # questions of a stream: more than it has under way, so that an exchanged answer is noticed
-FIRST_DEADLINE_S: Final = 60.0  # the first of them loads the model
+COUNT: Final = 64
+"""Questions of a stream.
+
+More than are in flight, so that a swapped answer is noticed."""
+
+FIRST_DEADLINE_S: Final = 60.0
+"""Deadline of the first requests, which load the model."""
+
 MAX_ELEMENTS: Final = 1 << 22
-RELATIVE, ABSOLUTE = (
-    1e-3,
-    1e-5,
-)  # tolerances of an answer: rows that run together are summed in another order
-DISTINCT: Final = 10.0  # tolerances by which two answers differ at least, or one of the questions is left out
+RELATIVE: Final = 1e-3
+ABSOLUTE: Final = 1e-5
+"""Tolerances of an answer: rows of a batch are summed in another order."""
+
+DISTINCT: Final = 10.0
+"""Least difference of two answers, in tolerances; other questions are left out."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """A request and its answer: arrays by name; or a picture file, its label and ``score``, that of the label."""
+    """A request and its answer.
+
+    Arrays by name; or a picture file, its label and ``score``, that of the label.
+    """
 
     inputs: Mapping[str, Array]
     picture: bytes
@@ -40,75 +50,88 @@ class Question:
     expected: Mapping[str, Array]
 
     def ask(self, client: Client, stream: Stream) -> str:
-        """Ask it; returns what is wrong with the answer, empty if nothing is."""
+        """Send the request.
+
+        Return the error in the answer, empty if it is right.
+        """
         return self.check(_ask(client, stream, self.inputs, self.picture))
 
     def check(self, answer: tuple[str, Mapping[str, Array]]) -> str:
-        """Return what is wrong with an answer; empty if nothing is."""
+        """Return the error in an answer; empty if it is right."""
         label, outputs = answer
         if label != self.label:
             return f"a picture of {self.label} was read as {label}"
         if outputs.keys() != self.expected.keys():
             return f"outputs {sorted(outputs)} instead of {sorted(self.expected)}"
         for name, array in self.expected.items():
-            if outputs[name].shape != array.shape:
-                return f"output {name!r} of shape {list(outputs[name].shape)} instead of {list(array.shape)}"
-        return next(
-            (
-                f"output {name!r} is another request's, or wrong"
-                for name in self._different(outputs, 1)
-            ),
-            "",
-        )
+            shape = outputs[name].shape
+            if shape != array.shape:
+                return (
+                    f"output {name!r} of shape {list(shape)} "
+                    f"instead of {list(array.shape)}"
+                )
+        for name in self._different(outputs, 1):
+            return f"output {name!r} is another request's, or wrong"
+        return ""
 
     def is_distinct(self, other: Question) -> bool:
-        """Return whether its answer can be told from that of another question of the stream."""
-        return self.label != other.label or any(
-            self._different(other.expected, DISTINCT)
-        )
+        """Return whether its answer differs from that of another question."""
+        if self.label != other.label:
+            return True
+        return any(self._different(other.expected, DISTINCT))
 
     def _different(self, outputs: Mapping[str, Array], factor: float) -> Iterator[str]:
-        """Yield the names of the outputs that lie further away than this multiple of the tolerances."""
+        """Yield the names of outputs that differ by more than so many tolerances."""
+        relative, absolute = factor * RELATIVE, factor * ABSOLUTE
         for name, array in self.expected.items():
-            if not np.allclose(
-                outputs[name], array, factor * RELATIVE, factor * ABSOLUTE
-            ):
+            if not np.allclose(outputs[name], array, relative, absolute):
                 yield name
+
+
+@dataclass(frozen=True)
+class _Request:
+    """A request without its answer; ``label`` is that of the picture."""
+
+    inputs: Mapping[str, Array]
+    picture: bytes = b""
+    label: str = ""
 
 
 def prepare_questions(
     streams: Sequence[Stream], models: Path, state_dir: Path
 ) -> dict[str, list[Question]]:
-    """Return the questions of every stream, by its name; ``state_dir`` keeps the trials of the model files."""
+    """Return the questions of each stream, by its name.
+
+    Args:
+        state_dir: keeps the trials of the model files.
+    """
+    questions = {}
     with (
         own_server(models, "--state-dir", str(state_dir)) as server,
         Client(server.socket, token_file=server.token_file) as client,
     ):
-        return {
-            stream.name: _questions(client, stream, models, seed)
-            for seed, stream in enumerate(streams)
-        }
+        for seed, stream in enumerate(streams):
+            questions[stream.name] = _questions(client, stream, models, seed)
+    return questions
 
 
 def _questions(
     client: Client, stream: Stream, models: Path, seed: int
 ) -> list[Question]:
-    """Return the stream's questions whose answers can be told apart."""
+    """Return the stream's questions that have distinct answers."""
     stream = dataclasses.replace(stream, deadline=FIRST_DEADLINE_S)
     questions: list[Question] = []
     try:
-        requests = (
-            _pictures(stream, models)
-            if stream.ask == PICTURES
-            else _random_inputs(client, stream, seed)
-        )
-        for inputs, picture, label in requests:
-            answer, expected = _ask(client, stream, inputs, picture)
-            if answer != label:
+        for request in _requests(client, stream, models, seed):
+            answer, expected = _ask(client, stream, request.inputs, request.picture)
+            if answer != request.label:
                 raise ScenarioError(
-                    f"stream {stream.name!r}: {stream.model!r} reads its sample {label!r} as {answer!r}"
+                    f"stream {stream.name!r}: {stream.model!r} reads its sample "
+                    f"{request.label!r} as {answer!r}"
                 )
-            question = Question(inputs, picture, label, expected)
+            question = Question(
+                request.inputs, request.picture, request.label, expected
+            )
             if all(question.is_distinct(other) for other in questions):
                 questions.append(question)
     except ServerError as error:
@@ -118,62 +141,67 @@ def _questions(
     return questions
 
 
+def _requests(
+    client: Client, stream: Stream, models: Path, seed: int
+) -> list[_Request]:
+    if stream.ask == PICTURES:
+        return _pictures(stream, models)
+    return _random_inputs(client, stream, seed)
+
+
 def _ask(
     client: Client, stream: Stream, inputs: Mapping[str, Array], picture: bytes
 ) -> tuple[str, Mapping[str, Array]]:
-    """Return the label, which tensors have not, and the numbers of an answer."""
-    parameters: dict[str, Any] = {"stream": stream.name} if stream.fresh else {}
-    parameters |= {"priority": stream.priority} if stream.priority else {}
-    version, wait = stream.version or None, stream.deadline
+    """Return the label of an answer, empty for tensors, and its numbers."""
+    parameters: dict[str, Any] = {}
+    if stream.fresh:
+        parameters["stream"] = stream.name
+    if stream.priority:
+        parameters["priority"] = stream.priority
+    options: dict[str, Any] = {
+        "version": stream.version or None,
+        "parameters": parameters,
+        "wait": stream.deadline,
+    }
     if not picture:
-        return "", client.infer(
-            stream.model, inputs, version=version, parameters=parameters, wait=wait
-        )
-    answer = client.predict(
-        stream.model,
-        picture,
-        top_k=1,
-        version=version,
-        parameters=parameters,
-        wait=wait,
-    )
+        return "", client.infer(stream.model, inputs, **options)
+    answer = client.predict(stream.model, picture, top_k=1, **options)
     best = answer["predictions"][0]
     return best["label"], {"score": np.asarray(best["score"])}
 
 
-def _pictures(
-    stream: Stream, models: Path
-) -> list[tuple[dict[str, Array], bytes, str]]:
+def _pictures(stream: Stream, models: Path) -> list[_Request]:
     paths = sorted((models / stream.model / "samples").glob("*.png"))[:COUNT]
     if not paths:
         raise ScenarioError(
             f"stream {stream.name!r}: there are no pictures in {stream.model}/samples"
         )
-    return [({}, path.read_bytes(), path.stem) for path in paths]
+    return [_Request({}, path.read_bytes(), path.stem) for path in paths]
 
 
-def _random_inputs(
-    client: Client, stream: Stream, seed: int
-) -> list[tuple[dict[str, Array], bytes, str]]:
+def _random_inputs(client: Client, stream: Stream, seed: int) -> list[_Request]:
     random = np.random.default_rng(seed)
     specs = client.model_metadata(stream.model, stream.version or None)["inputs"]
-    return [
-        ({spec["name"]: _random_array(spec, stream, random) for spec in specs}, b"", "")
-        for _ in range(COUNT)
-    ]
+    requests = []
+    for _ in range(COUNT):
+        inputs = {}
+        for spec in specs:
+            inputs[spec["name"]] = _random_array(spec, stream, random)
+        requests.append(_Request(inputs))
+    return requests
 
 
 def _random_array(
     spec: Mapping[str, Any], stream: Stream, random: np.random.Generator
 ) -> Array:
-    first, *rest = spec["shape"]
-    shape = (stream.rows if first < 0 else first, *(max(1, size) for size in rest))
-    if (
-        spec["datatype"] == "BYTES"
-        or int(np.prod(shape, dtype=np.float64)) > MAX_ELEMENTS
-    ):
+    first, *further = spec["shape"]
+    rows = stream.rows if first < 0 else first
+    shape = (rows, *(max(1, size) for size in further))
+    elements = int(np.prod(shape, dtype=np.float64))
+    if spec["datatype"] == "BYTES" or elements > MAX_ELEMENTS:
         raise ScenarioError(
-            f"stream {stream.name!r}: no numbers can be made up for input {spec['name']!r}; "
-            "choose a model with smaller, numeric inputs"
+            f"stream {stream.name!r}: no numbers can be made up for input "
+            f"{spec['name']!r}; choose a model with smaller, numeric inputs"
         )
-    return random.random(shape, np.float32).astype(DATATYPES[spec["datatype"]].typestr)
+    dtype = DATATYPES[spec["datatype"]].typestr
+    return random.random(shape, np.float32).astype(dtype)

@@ -1,27 +1,39 @@
-"""The record of a simulation, as plain data: to be judged, printed, drawn and kept as JSON."""
+"""The record of a simulation, as plain data."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from operator import attrgetter
 from typing import Any
 
 from pocketserve_simulate.phone.processes import ProcessExit
 
-RIGHT, WRONG, REFUSED, LOST, SILENT = "right", "wrong", "refused", "lost", "silent"
-"""How a request can end.
+RIGHT = "right"
+"""The outcome of a request with the expected answer."""
 
-RIGHT: answered, and the answer is the one that this very request has. WRONG: answered with anything else, or with an
-error that is none of the server's own. REFUSED: the server said no, with one of its codes. LOST: the client said that
-nobody answered. SILENT: the call ended later than the app's patience, which must never happen.
-"""
+WRONG = "wrong"
+"""Another answer, or an error that is not one of the server's."""
+
+REFUSED = "refused"
+"""The server rejected the request with one of its codes."""
+
+LOST = "lost"
+"""The client reported that no answer arrived."""
+
+SILENT = "silent"
+"""The call took longer than the client's timeouts allow, which must never happen."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A request of a stream; times are seconds since the beginning of the simulation.
+    """A request of a stream.
 
-    An answer has no code, and in ``detail`` what is wrong with it; an error has its stable code and its text.
+    Times are seconds since the start of the simulation.
+
+    Attributes:
+        code: stable code of an error; empty for an answer.
+        detail: text of an error, or the error in a wrong answer.
     """
 
     stream: str
@@ -34,7 +46,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class PastEvent:
-    """An event as it really was: seconds since the beginning of the simulation."""
+    """An event with its real times, in seconds since the start of the simulation."""
 
     kind: str
     begun: float
@@ -42,7 +54,11 @@ class PastEvent:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def meets(self, sample: Sample, aftermath: float = 0.0) -> bool:
-        """Return whether the request was under way during the event, or within so many seconds behind it."""
+        """Return whether a request was in flight during the event or its aftermath.
+
+        Args:
+            aftermath: seconds after the event.
+        """
         return self.begun <= sample.ended and sample.sent <= self.ended + aftermath
 
 
@@ -56,36 +72,37 @@ class Life:
 
 @dataclass(frozen=True)
 class Record:
-    """A simulation; all times are seconds since its beginning."""
+    """A simulation; all times are seconds since its start.
+
+    Attributes:
+        streams: the scenario's tables, by name.
+        memory: second, and resident bytes of the server, None without a server.
+        skipped: by stream, requests that were due while all its threads were waiting.
+        successes: by model, counted by the last server; None if unknown.
+        strangers: requests that misbehaving clients have sent.
+    """
 
     scenario: str
     description: str
     device: str
     seconds: float
     recovery: float
-    streams: Mapping[str, Mapping[str, Any]]  # by name, what the scenario says of them
+    streams: Mapping[str, Mapping[str, Any]]
     events: list[PastEvent]
     samples: list[Sample]
-    memory: list[
-        tuple[float, int | None]
-    ]  # second and resident bytes of the server, None while there is no server
+    memory: list[tuple[float, int | None]]
     lives: list[Life]
     exits: list[ProcessExit]
-    skipped: Mapping[
-        str, int
-    ]  # by stream, requests that were due while all its threads were waiting
-    successes: (
-        Mapping[str, int] | None
-    )  # by model, what the last server has counted; None: not known
-    strangers: int  # requests that misbehaving clients have sent
+    skipped: Mapping[str, int]
+    successes: Mapping[str, int] | None
+    strangers: int
     machine: Mapping[str, Any]
 
     def to_json(self) -> dict[str, Any]:
         """Return everything, with the samples as columns."""
-        columns = {
-            name: [getattr(s, name) for s in self.samples]
-            for name in Sample.__dataclass_fields__
-        }
+        columns = {}
+        for name in Sample.__dataclass_fields__:
+            columns[name] = list(map(attrgetter(name), self.samples))
         return {**asdict(self), "samples": columns}
 
     def is_allowed(self, sample: Sample) -> bool:

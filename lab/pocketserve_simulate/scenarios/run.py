@@ -1,4 +1,4 @@
-"""Running a scenario: a phone with a server on it, apps that ask it, and what happens to them, to the second."""
+"""Run a scenario: a server, its apps, and timed events."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import platform
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from pocketserve_client import ServerError, ServerUnreachableError
 from pocketserve_simulate.phone.device import DEVICES
@@ -35,7 +36,11 @@ POLL_S: Final = 0.1
 
 
 class Simulation:
-    """A run of a scenario; ``folder`` is an empty one, for the phone, the server's state and its token."""
+    """A run of a scenario.
+
+    Args:
+        folder: an empty one, for the phone, the server's state and its token.
+    """
 
     def __init__(
         self, scenario: Scenario, models: Path, folder: Path, say: Callable[[str], None]
@@ -44,12 +49,14 @@ class Simulation:
         self._models = models
         self._folder = folder
         self._say = say
-        self._log, self._ready, token = (
-            folder / "server.log",
-            folder / "ready.json",
+        self._log = folder / "server.log"
+        self._ready = folder / "ready.json"
+        http_port, socket_port = _free_ports()
+        self._addresses = ServerAddresses(
+            f"http://{LOOPBACK}:{http_port}",
+            f"socket://{LOOPBACK}:{socket_port}",
             folder / "token",
         )
-        http_port, socket_port = _free_ports()
         self._arguments = [
             "serve",
             str(models),
@@ -57,93 +64,118 @@ class Simulation:
             str(http_port),
             "--socket-port",
             str(socket_port),
-        ]
-        self._arguments += [
             "--ready-file",
             str(self._ready),
             "--token-file",
-            str(token),
-        ]
-        self._arguments += [
+            str(self._addresses.token_file),
             "--state-dir",
             str(folder / "state"),
             "--log-level",
             "warning",
             *scenario.options,
         ]
-        self._arguments += ["--load", *scenario.load] if scenario.load else []
-        self._addresses = ServerAddresses(
-            f"http://{LOOPBACK}:{http_port}",
-            f"socket://{LOOPBACK}:{socket_port}",
-            token,
-        )
+        if scenario.load:
+            self._arguments += ["--load", *scenario.load]
         self._questions: Mapping[str, list[Question]] = {}
         self._misbehaving: list[MisbehavingClient] = []
         self._begin = 0.0
 
     def run(self) -> Record:
-        """Run it to its end; ScenarioError if the server cannot be started, or not be asked."""
-        self._say("asking beforehand for the right answers")
+        """Run the scenario to its end.
+
+        Raises:
+            ScenarioError: the server cannot be started, or does not answer.
+        """
+        self._say("recording the right answers")
         self._questions = prepare_questions(
             self._scenario.streams, self._models, self._folder / "state"
         )
-        model, folder = DEVICES[self._scenario.device], self._folder / "phone"
         memory: list[tuple[float, int | None]] = []
-        observe = lambda resident: memory.append((time.monotonic(), resident))  # noqa: E731
+
+        def observe(resident: int | None) -> None:
+            memory.append((time.monotonic(), resident))
+
+        model = DEVICES[self._scenario.device]
+        folder = self._folder / "phone"
         with Phone(model, folder, output=self._log, observe=observe) as phone:
             self._say(f"starting the server on a {self._scenario.device} phone")
             phone.processes.start(self._arguments)
-            phone.processes.revive()  # from now on a process that ends is started again, as a supervisor does
-            deadline = time.monotonic() + READY_TIMEOUT_S
-            while not self._ready.exists():
-                if time.monotonic() > deadline:
-                    raise ScenarioError(
-                        f"the server was not ready within {READY_TIMEOUT_S:g} s; try it without a phone: "
-                        f"pocketserve {' '.join(self._arguments)}; it said: {self.log[-500:]!r}"
-                    )
-                time.sleep(POLL_S)
+            # From now on, a process that ends is restarted, as by a supervisor.
+            phone.processes.revive()
+            self._await_server()
             return self._play(phone, memory)
+
+    def _await_server(self) -> None:
+        """Wait until the server is ready.
+
+        Raises:
+            ScenarioError: it takes too long.
+        """
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while not self._ready.exists():
+            if time.monotonic() > deadline:
+                command = " ".join(self._arguments)
+                raise ScenarioError(
+                    f"the server was not ready within {READY_TIMEOUT_S:g} s; try it "
+                    f"without a phone: pocketserve {command}; "
+                    f"it said: {self.log[-500:]!r}"
+                )
+            time.sleep(POLL_S)
 
     @property
     def log(self) -> str:
-        """Return what the server has printed."""
+        """Return the output of the server."""
         return self._log.read_text(errors="replace")
 
     def _play(self, phone: Phone, memory: list[tuple[float, int | None]]) -> Record:
-        self._begin = begin = time.monotonic()
-        scenario = self._scenario
-        apps = [
-            App(stream, self._addresses, self._questions[stream.name], begin)
-            for stream in scenario.streams
-        ]
+        begin = time.monotonic()
+        self._begin = begin
+        apps = []
+        for stream in self._scenario.streams:
+            questions = self._questions[stream.name]
+            apps.append(App(stream, self._addresses, questions, begin))
         with contextlib.ExitStack() as stack:
             for app in apps:
                 app.start()
                 stack.callback(app.stop)
             stack.callback(self._stop_misbehaving)
             events = self._pass_time(phone)
+        return self._record(phone, apps, events, memory)
+
+    def _record(
+        self,
+        phone: Phone,
+        apps: Sequence[App],
+        events: list[PastEvent],
+        memory: Sequence[tuple[float, int | None]],
+    ) -> Record:
+        begin = self._begin
+        scenario = self._scenario
+        samples = []
+        for app in apps:
+            samples += app.samples
+        samples.sort(key=lambda sample: sample.sent)
+        lives = []
+        for at, pid in phone.processes.starts:
+            lives.append(Life(pid, max(0.0, at - begin)))
+        exits = []
+        for item in phone.processes.exits:
+            exits.append(dataclasses.replace(item, at=item.at - begin))
+        streams = {}
+        for stream in scenario.streams:
+            streams[stream.name] = dataclasses.asdict(stream)
         return Record(
             scenario=scenario.name,
             description=scenario.description,
             device=scenario.device,
             seconds=scenario.seconds,
             recovery=scenario.recovery,
-            streams={
-                stream.name: dataclasses.asdict(stream) for stream in scenario.streams
-            },
+            streams=streams,
             events=events,
-            samples=sorted(
-                (sample for app in apps for sample in app.samples),
-                key=lambda sample: sample.sent,
-            ),
+            samples=samples,
             memory=[(at - begin, resident) for at, resident in memory if at >= begin],
-            lives=[
-                Life(pid, max(0.0, at - begin)) for at, pid in phone.processes.starts
-            ],
-            exits=[
-                dataclasses.replace(item, at=item.at - begin)
-                for item in phone.processes.exits
-            ],
+            lives=lives,
+            exits=exits,
             skipped={app.stream.name: app.skipped for app in apps},
             successes=self._successes(),
             strangers=sum(client.requests for client in self._misbehaving),
@@ -157,37 +189,45 @@ class Simulation:
 
     def _pass_time(self, phone: Phone) -> list[PastEvent]:
         """Begin and end every event when it is due."""
-        beginnings: dict[PhoneEvent, float] = {}
+        starts: dict[PhoneEvent, float] = {}
         past: list[PastEvent] = []
-        for at, begins, event in _moments(self._scenario):
-            self._sleep_until(at)
+        for moment in _moments(self._scenario):
+            event = moment.event
+            self._sleep_until(moment.second)
             now = time.monotonic() - self._begin
-            self._say(f"{now:5.1f} s  {event.kind} {'begins' if begins else 'is over'}")
-            if begins:
-                beginnings[event] = now
-                self._start_misbehaving(
-                    event
-                ) if event.kind in DISTURBANCES else phone.begin(event)
+            self._say(
+                f"{now:5.1f} s  {event.kind} {'begins' if moment.begins else 'is over'}"
+            )
+            if moment.begins:
+                starts[event] = now
+                self._start_event(phone, event)
             else:
-                past.append(
-                    PastEvent(event.kind, beginnings[event], now, event.options)
-                )
-                self._stop_misbehaving(
-                    event.kind
-                ) if event.kind in DISTURBANCES else phone.end(event)
+                start = starts[event]
+                past.append(PastEvent(event.kind, start, now, event.options))
+                self._end_event(phone, event)
         self._sleep_until(self._scenario.seconds)
         return sorted(past, key=lambda event: event.begun)
+
+    def _start_event(self, phone: Phone, event: PhoneEvent) -> None:
+        if event.kind in DISTURBANCES:
+            self._start_misbehaving(event)
+        else:
+            phone.begin(event)
+
+    def _end_event(self, phone: Phone, event: PhoneEvent) -> None:
+        if event.kind in DISTURBANCES:
+            self._stop_misbehaving(event.kind)
+        else:
+            phone.end(event)
 
     def _sleep_until(self, second: float) -> None:
         time.sleep(max(0.0, self._begin + second - time.monotonic()))
 
     def _start_misbehaving(self, event: PhoneEvent) -> None:
-        stream = next(
-            stream for stream in self._scenario.streams if stream.ask == TENSORS
-        )
-        client = MisbehavingClient(
-            event.kind, self._addresses, stream.model, self._questions[stream.name][0]
-        )
+        streams = self._scenario.streams
+        stream = next(stream for stream in streams if stream.ask == TENSORS)
+        question = self._questions[stream.name][0]
+        client = MisbehavingClient(event.kind, self._addresses, stream.model, question)
         self._misbehaving.append(client)
         client.start()
 
@@ -198,22 +238,24 @@ class Simulation:
                 client.stop()
 
     def _successes(self) -> dict[str, int] | None:
-        """Return by model how many requests the server says it has answered; None if it cannot be asked."""
-        counts: dict[str, int] = {}
+        """Return the server's numbers of answered requests, by model.
+
+        None if it does not answer.
+        """
+        counts: Counter[str] = Counter()
+        timeout = STATISTICS_TIMEOUT_S
         try:
-            with self._addresses.open(
-                "http", STATISTICS_TIMEOUT_S, STATISTICS_TIMEOUT_S
-            ) as client:
+            with self._addresses.open("http", timeout, timeout) as client:
                 for entry in client.statistics():
-                    count = int(entry["inference_stats"]["success"]["count"])
-                    counts[entry["name"]] = counts.get(entry["name"], 0) + count
+                    success = entry["inference_stats"]["success"]
+                    counts[entry["name"]] += int(success["count"])
         except (ServerError, ServerUnreachableError):
             return None
-        return counts
+        return dict(counts)
 
 
 def _free_ports() -> tuple[int, int]:
-    """Return two ports that nobody listens on: a server that is started again must come back where it was."""
+    """Return two free ports, which a restarted server uses again."""
     with (
         socket.create_server((LOOPBACK, 0)) as first,
         socket.create_server((LOOPBACK, 0)) as second,
@@ -221,18 +263,26 @@ def _free_ports() -> tuple[int, int]:
         return first.getsockname()[1], second.getsockname()[1]
 
 
-def _moments(scenario: Scenario) -> list[tuple[float, bool, PhoneEvent]]:
-    """Return when events begin and end, as (second, whether it begins, event).
+class _Moment(NamedTuple):
+    """The start or end of an event."""
 
-    At the same second, ends come before beginnings; but an event without duration ends behind its own beginning.
-    """
-    moments = [(event.at, True, event) for event in scenario.events]
-    moments += [(event.at + event.seconds, False, event) for event in scenario.events]
-    return sorted(
-        moments,
-        key=lambda moment: (
-            moment[0],
-            not moment[1] and not moment[2].seconds,
-            moment[1],
-        ),
-    )
+    second: float
+    begins: bool
+    event: PhoneEvent
+
+    def rank(self) -> tuple[float, bool, bool]:
+        """Return the sort key.
+
+        At the same second, ends come before starts; but an event without duration ends
+        after its own start.
+        """
+        is_instant_end = not self.begins and not self.event.seconds
+        return self.second, is_instant_end, self.begins
+
+
+def _moments(scenario: Scenario) -> list[_Moment]:
+    """Return the starts and ends of all events, in order."""
+    moments = [_Moment(event.at, True, event) for event in scenario.events]
+    for event in scenario.events:
+        moments.append(_Moment(event.at + event.seconds, False, event))
+    return sorted(moments, key=_Moment.rank)

@@ -1,8 +1,9 @@
-"""A scenario: one TOML file that says which phone, which apps ask it for what, and what happens to it when."""
+"""A scenario: a TOML file with a phone, its apps, and its events."""
 
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -20,28 +21,35 @@ from pocketserve_simulate.phone.events import (
 )
 from pocketserve_wire.errors import code_named
 
-SHIPPED: Final = Path(
-    __file__
-).parent  # the folder of the scenarios that come with the program
+SHIPPED: Final = Path(__file__).parent
+"""The folder of the built-in scenarios."""
 MAX_FILE_BYTES: Final = 65_536
 MAX_SECONDS: Final = 3_600.0
 MAX_STREAMS: Final = 16
 
-VANISHING, NEVER_READS = "vanishing", "never_reads"
-DISTURBANCES: Final = (
-    VANISHING,
-    NEVER_READS,
-)  # events that other apps bring; all others happen to the phone
-TENSORS, PICTURES, LOADS = "tensors", "pictures", "loads"
+VANISHING = "vanishing"
+NEVER_READS = "never_reads"
+DISTURBANCES: Final = (VANISHING, NEVER_READS)
+"""Events that other apps cause; all others happen to the phone."""
+
+TENSORS = "tensors"
+PICTURES = "pictures"
+LOADS = "loads"
 
 
 class ScenarioError(Exception):
-    """A scenario that cannot be run; the text names the file, the key and the fix."""
+    """An invalid scenario, or one that cannot be run.
+
+    The text names the file, the key and the way out.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """The requests of one app, with the fields of ``docs/scenarios.md``; an empty version is the model's default."""
+    """The requests of one app, with the fields of ``docs/scenarios.md``.
+
+    An empty version is the model's default.
+    """
 
     name: Annotated[str, TomlTable.text]
     model: Annotated[str, TomlTable.text]
@@ -60,13 +68,20 @@ class Stream:
 
     @property
     def max_call_s(self) -> float:
-        """Seconds of the longest call: a connection that breaks at the end of one wait, a search, and another wait."""
+        """Seconds of the longest call.
+
+        A connection breaks at the end of one wait; the client reconnects and waits
+        again.
+        """
         return 2 * self.timeout + self.reconnect
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """A scenario that was read and checked, with the fields of ``docs/scenarios.md``; events in order of time."""
+    """A checked scenario, with the fields of ``docs/scenarios.md``.
+
+    Its events are in order.
+    """
 
     name: str
     description: Annotated[str, TomlTable.text] = ""
@@ -80,12 +95,16 @@ class Scenario:
 
 
 def shipped() -> list[str]:
-    """Return the names of the scenarios that come with the program."""
+    """Return the names of the built-in scenarios."""
     return sorted(path.stem for path in SHIPPED.glob("*.toml"))
 
 
 def read_scenario(name: str) -> Scenario:
-    """Read a shipped scenario by its name, or any other by its path; ScenarioError if that cannot be run."""
+    """Read a built-in scenario by its name, or another one by its path.
+
+    Raises:
+        ScenarioError: it is invalid.
+    """
     path = SHIPPED / f"{name}.toml" if name in shipped() else Path(name)
     try:
         with path.open("rb") as file:
@@ -103,7 +122,11 @@ def read_scenario(name: str) -> Scenario:
 
 
 def parse_scenario(content: bytes, file_name: str) -> Scenario:
-    """Parse and check a scenario; ScenarioError names the key that is wrong and what it must be."""
+    """Parse and check a scenario.
+
+    Raises:
+        ScenarioError: it is invalid; the text names the wrong key and its valid values.
+    """
     try:
         values = tomllib.loads(content.decode())
     except (
@@ -126,29 +149,46 @@ def _scenario(table: TomlTable, name: str) -> Scenario:
     server.refuse_rest()
     streams = tuple(map(_stream, _tables(table, "streams", 1, MAX_STREAMS)))
     names = [stream.name for stream in streams]
-    if twins := [name for name in names if names.count(name) > 1]:
-        raise table.fault("streams", f"holds two called {twins[0]!r}")
+    for stream_name in names:
+        if names.count(stream_name) > 1:
+            raise table.fault("streams", f"holds two called {stream_name!r}")
     latest_end = scenario.seconds - scenario.recovery
-    events = [
-        _event(entry, latest_end) for entry in _tables(table, "events", 0, MAX_EVENTS)
-    ]
+    events = []
+    for entry in _tables(table, "events", 0, MAX_EVENTS):
+        events.append(_event(entry, latest_end))
     events.sort(key=lambda event: event.at)
-    disturbances = [event.kind for event in events if event.kind in DISTURBANCES]
-    if disturbances and all(stream.ask != TENSORS for stream in streams):
-        raise table.fault(
-            "events",
-            f"holds {disturbances[0]!r}, which asks what a stream of tensors asks, and there is none",
-        )
-    squatters = [event for event in events if event.kind == "squatter"]
-    if any(later.at < event.at + event.seconds for event, later in pairwise(squatters)):
-        raise table.fault(
-            "events",
-            "holds two of kind 'squatter' at once, and a port goes to one only",
-        )
+    _check_disturbances(table, streams, events)
+    _check_squatters(table, events)
     table.refuse_rest()
     return replace(
         scenario, options=options, load=load, streams=streams, events=tuple(events)
     )
+
+
+def _check_disturbances(
+    table: TomlTable, streams: Sequence[Stream], events: Sequence[PhoneEvent]
+) -> None:
+    """Raise a fault if a misbehaving client has no stream to take requests from."""
+    if any(stream.ask == TENSORS for stream in streams):
+        return
+    for event in events:
+        if event.kind in DISTURBANCES:
+            raise table.fault(
+                "events",
+                f"holds {event.kind!r}, which sends the requests of a stream of "
+                "tensors, and there is none",
+            )
+
+
+def _check_squatters(table: TomlTable, events: Sequence[PhoneEvent]) -> None:
+    """Raise a fault if two events take the same port at a time."""
+    squatters = [event for event in events if event.kind == "squatter"]
+    for event, later in pairwise(squatters):
+        if later.at < event.at + event.seconds:
+            raise table.fault(
+                "events",
+                "holds two of kind 'squatter' at once, and a port goes to one only",
+            )
 
 
 def _stream(table: TomlTable) -> Stream:
@@ -157,7 +197,8 @@ def _stream(table: TomlTable) -> Stream:
         if code_named(code) is None:
             raise table.fault(
                 "allow",
-                f"holds {code!r}, which is no error code of the server (docs/http.md lists them)",
+                f"holds {code!r}, which is no error code of the server "
+                "(docs/http.md lists them)",
             )
     table.refuse_rest()
     return stream
@@ -174,7 +215,8 @@ def _event(table: TomlTable, latest_end: float) -> PhoneEvent:
     if at + seconds > latest_end:
         raise table.fault(
             "seconds",
-            f"must end it by {latest_end:g} s, so that there is time to see the recovery",
+            f"must end it by {latest_end:g} s, so that there is time to see the "
+            "recovery",
         )
     if kind in DISTURBANCES:
         table.refuse_rest()

@@ -1,4 +1,7 @@
-"""The apps of a simulation: real clients that ask at a steady rate, and record how each of their requests ended."""
+"""The apps of a simulation: real clients with a steady rate of requests.
+
+They record the outcome of each request.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,14 @@ from pocketserve_simulate.scenarios.record import (
 from pocketserve_simulate.scenarios.scenario import LOADS, Stream
 from pocketserve_wire.errors import code_named
 
-SLACK_S: Final = 0.5  # what the operating system may add to a call on a busy desktop before it counts as silent
-UNLOADED: Final = "MODEL_NOT_FOUND"  # the refusal of a model that was unloaded
-QUESTIONS_PER_CHANGE: Final = 4  # questions between two loads or unloads
+SLACK_S: Final = 0.5
+"""Delay of a call by a busy desktop, before the call counts as silent."""
+
+UNLOADED: Final = "MODEL_NOT_FOUND"
+"""The error of a model that was unloaded."""
+
+QUESTIONS_PER_CHANGE: Final = 4
+"""Questions between two loads or unloads."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +43,7 @@ class ServerAddresses:
     token_file: Path
 
     def open(self, transport: str, timeout: float, reconnect: float) -> Client:
-        """Return a client as an app would have it."""
+        """Return a client like that of an app."""
         url = self.http if transport == "http" else self.socket
         return Client(
             url, token_file=self.token_file, timeout=timeout, reconnect=reconnect
@@ -43,14 +51,17 @@ class ServerAddresses:
 
 
 class Askable(Protocol):
-    """A request with an answer that is known beforehand."""
+    """A request with a known answer."""
 
     def ask(self, client: Client, stream: Stream) -> str:
-        """Ask it; returns what is wrong with the answer, empty if nothing is."""
+        """Send it.
+
+        Return the error in the answer, empty if it is right.
+        """
 
 
 class App:
-    """Sends one stream's requests, from as many threads as it may have requests under way."""
+    """Sends one stream's requests, with a thread for each request in flight."""
 
     def __init__(
         self,
@@ -62,28 +73,33 @@ class App:
         self.stream = stream
         self.samples: list[Sample] = []
         self.skipped = 0
-        loads = stream.ask == LOADS
-        self._questions: Sequence[Askable] = (
-            [LoadsAndUnloads(questions)] if loads else questions
-        )
+        self._questions = questions
+        count = stream.parallel
+        if stream.ask == LOADS:
+            self._questions = [LoadsAndUnloads(questions)]
+            count = 1
         self._begin = begin
         self._client = addresses.open(stream.client, stream.timeout, stream.reconnect)
         self._stopping = threading.Event()
         self._counting = threading.Lock()
         self._next = 0
-        self._under_way: dict[int, float] = {}  # by thread: when its request was sent
-        count = 1 if loads else stream.parallel
-        self._threads = [
-            threading.Thread(target=self._work, daemon=True) for _ in range(count)
-        ]
+        # By thread: the time at which its request was sent.
+        self._under_way: dict[int, float] = {}
+        self._threads: list[threading.Thread] = []
+        for _ in range(count):
+            thread = threading.Thread(target=self._work, daemon=True)
+            self._threads.append(thread)
 
     def start(self) -> None:
-        """Begin to ask."""
+        """Start sending requests."""
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        """Ask nothing new; returns once everything under way has ended, or had all the time that it may take."""
+        """Stop sending.
+
+        Return once all requests have ended, or their time is up.
+        """
         self._stopping.set()
         deadline = time.monotonic() + self.stream.max_call_s + SLACK_S
         for thread in self._threads:
@@ -94,35 +110,39 @@ class App:
             self._client.close()
 
     def _work(self) -> None:
+        thread = threading.get_ident()
         while not self._stopping.is_set():
             number, due = self._next_request()
             if self._stopping.wait(max(0.0, due - time.monotonic())):
                 return
-            self._under_way[threading.get_ident()] = sent = time.monotonic()
-            outcome, code, detail = self._ask(
-                self._questions[number % len(self._questions)]
-            )
+            sent = time.monotonic()
+            self._under_way[thread] = sent
+            question = self._questions[number % len(self._questions)]
+            outcome, code, detail = self._ask(question)
             took = time.monotonic() - sent
             if took > self.stream.max_call_s + SLACK_S:
-                outcome, detail = (
-                    SILENT,
-                    f"ended after {took:.1f} s as {outcome} {code}",
-                )
-            self._record(threading.get_ident(), outcome, code, detail)
+                detail = f"ended after {took:.1f} s as {outcome} {code}"
+                outcome = SILENT
+            self._record(thread, outcome, code, detail)
 
     def _record(self, thread: int, outcome: str, code: str, detail: str) -> None:
-        """Record how a thread's request has ended, once: one that was given up may end later."""
+        """Record the end of a thread's request.
+
+        Only once: a request that was given up may end later.
+        """
         sent = self._under_way.pop(thread, None)
-        if sent is not None:
-            ended = time.monotonic() - self._begin
-            self.samples.append(
-                Sample(
-                    self.stream.name, sent - self._begin, ended, outcome, code, detail
-                )
-            )
+        if sent is None:
+            return
+        ended = time.monotonic() - self._begin
+        sent -= self._begin
+        sample = Sample(self.stream.name, sent, ended, outcome, code, detail)
+        self.samples.append(sample)
 
     def _next_request(self) -> tuple[int, float]:
-        """Return number and time of the next request; those whose time is over are skipped."""
+        """Return number and time of the next request.
+
+        Overdue ones are skipped.
+        """
         with self._counting:
             due = int((time.monotonic() - self._begin) * self.stream.rate)
             self.skipped += max(0, due - self._next)
@@ -135,48 +155,52 @@ class App:
         try:
             wrong = question.ask(self._client, self.stream)
         except ServerError as error:
-            return (
-                (REFUSED if code_named(error.code) else WRONG),
-                error.code,
-                str(error),
-            )
+            outcome = REFUSED if code_named(error.code) else WRONG
+            return outcome, error.code, str(error)
         except ServerUnreachableError as error:
             return LOST, type(error).__name__.removesuffix("Error"), str(error)
-        except Exception as error:  # what no app expects from the client: the report must show it, not lose a thread
+        # No app expects other errors from the client: the report shows them.
+        except Exception as error:
             return WRONG, type(error).__name__, str(error)
         return (WRONG if wrong else RIGHT), "", wrong
 
 
 class LoadsAndUnloads:
-    """Loads and unloads a model in turn, and asks it in between whether that still holds.
+    """Loads and unloads a model in turn, and checks the effect with requests.
 
-    What was acknowledged must hold until the next load or unload, whatever happens to the server meanwhile. A change
-    that was not acknowledged may have happened or not.
+    An acknowledged change must last until the next load or unload, even if the server
+    is killed. A change that was not acknowledged may have happened or not.
     """
 
     def __init__(self, questions: Sequence[Askable]) -> None:
         self._questions = questions
         self._steps = 0
-        self._loaded: bool | None = True  # None: it is not known which
+        # None if unknown.
+        self._loaded: bool | None = True
 
     def ask(self, client: Client, stream: Stream) -> str:
-        """Send the next request; returns what is wrong with its answer."""
+        """Send the next request; return the error in its answer."""
         self._steps += 1
         if self._steps % (QUESTIONS_PER_CHANGE + 1) == 0:
-            load, self._loaded = not self._loaded, None
-            (client.load if load else client.unload)(stream.model)
-            self._loaded = load
+            self._change(client, stream.model)
             return ""
+        question = self._questions[self._steps % len(self._questions)]
         try:
-            wrong = self._questions[self._steps % len(self._questions)].ask(
-                client, stream
-            )
+            wrong = question.ask(client, stream)
         except ServerError as error:
             if error.code != UNLOADED:
                 raise
             return "the model was loaded, and is not any more" if self._loaded else ""
-        return (
-            "the model was unloaded, and answers again"
-            if self._loaded is False
-            else wrong
-        )
+        if self._loaded is False:
+            return "the model was unloaded, and answers again"
+        return wrong
+
+    def _change(self, client: Client, model: str) -> None:
+        """Load an unloaded model, and unload a loaded one."""
+        load = not self._loaded
+        self._loaded = None
+        if load:
+            client.load(model)
+        else:
+            client.unload(model)
+        self._loaded = load

@@ -1,4 +1,4 @@
-"""The verdict on the record of a simulation: how fast every app had answers again, and which promises were kept."""
+"""The verdict on a simulation: recovery times, and promises kept or broken."""
 
 from __future__ import annotations
 
@@ -21,18 +21,23 @@ from pocketserve_simulate.scenarios.record import (
 )
 from pocketserve_simulate.scenarios.scenario import LOADS
 
-SILENCING = (
-    "freeze",
-    "kill",
-    "squatter",
-)  # nobody is answered meanwhile: no recovery can begin within them
-KILL_S = 1.0  # how long after the end of memory pressure a process may still be seen to have ended because of it
+SILENCING = ("freeze", "kill", "squatter")
+"""Events during which no request is answered, so no recovery can start."""
+
+KILL_S = 1.0
+"""Delay after memory pressure until the end of a process is noticed."""
 MAX_EXAMPLES = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """The time since a second until the slowest app had a right answer again; None if it never had."""
+    """The time until the slowest app had a right answer again.
+
+    None if it never had.
+
+    Attributes:
+        since: the second from which it counts.
+    """
 
     event: PastEvent
     since: float
@@ -42,7 +47,7 @@ class Recovery:
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """A promise, whether it was kept, and what shows it."""
+    """A promise, whether it was kept, and the evidence."""
 
     text: str
     holds: bool
@@ -50,16 +55,18 @@ class Promise:
 
 
 def headline(record: Record) -> str:
-    """Return one line that says what was run."""
+    """Return one line on the scenario and its size."""
+    apps = plural(len(record.streams), "app")
+    requests = plural(len(record.samples), "request")
+    events = plural(len(record.events), "event")
     return (
         f"{record.scenario} on a {record.device} phone: {record.seconds:g} s, "
-        f"{plural(len(record.streams), 'app')}, {plural(len(record.samples), 'request')}, "
-        f"{plural(len(record.events), 'event')}"
+        f"{apps}, {requests}, {events}"
     )
 
 
 def recoveries(record: Record) -> list[Recovery]:
-    """Return how long each event's aftermath lasted, in the order of the events."""
+    """Return the recovery from each event, in the order of the events."""
     result = []
     for event in record.events:
         since = _aftermath(event, record.events)
@@ -74,7 +81,7 @@ def recoveries(record: Record) -> list[Recovery]:
 
 
 def _aftermath(event: PastEvent, events: Sequence[PastEvent]) -> float:
-    """Return when the event is over, and no other one that keeps everybody from being answered goes on."""
+    """Return the end of an event, and of others that silence the server meanwhile."""
     since = event.ended
     for other in sorted(events, key=lambda item: item.begun):
         if other.kind in SILENCING and other.begun <= since < other.ended:
@@ -92,73 +99,88 @@ def promises(record: Record) -> list[Promise]:
 
 
 def request_promises(record: Record) -> list[Promise]:
-    """Return the promises about requests and processes, which need neither loads nor counters."""
+    """Return the promises about requests and processes, without loads and counters."""
     return [*_about_requests(record), _recovered(record), _no_crash(record)]
 
 
 def _judge(text: str, violations: Sequence[Sample], detail: str) -> Promise:
-    """Return a promise that these samples break; the detail is that of one that was kept."""
-    if violations:
-        examples = (
-            f"{s.stream} at {s.sent:.1f} s: {' '.join(filter(None, (s.code, s.detail)))}"
-            for s in violations[:MAX_EXAMPLES]
-        )
-        detail = f"{len(violations):,}: {'; '.join(examples)}"
-    return Promise(text, not violations, detail)
+    """Return a promise that these samples break.
+
+    Args:
+        detail: of a kept promise.
+    """
+    if not violations:
+        return Promise(text, True, detail)
+    examples = []
+    for sample in violations[:MAX_EXAMPLES]:
+        words = [f"{sample.stream} at {sample.sent:.1f} s:", sample.code, sample.detail]
+        examples.append(" ".join(filter(None, words)))
+    return Promise(text, False, f"{len(violations):,}: {'; '.join(examples)}")
 
 
 def _about_requests(record: Record) -> list[Promise]:
-    samples = record.samples
-    right = sum(s.outcome == RIGHT for s in samples)
-    wrong = [s for s in samples if s.outcome == WRONG and not _asks_loads(record, s)]
+    right = 0
+    wrong, silent, failed = [], [], []
+    for sample in record.samples:
+        if sample.outcome == RIGHT:
+            right += 1
+        elif sample.outcome == SILENT:
+            silent.append(sample)
+        elif sample.outcome in (REFUSED, LOST):
+            failed.append(sample)
+        elif not _asks_loads(record, sample):
+            wrong.append(sample)
     answers = _judge(
         "every answer is right and belongs to its own request",
         wrong,
         f"{right:,} answers",
     )
-    silent = [s for s in samples if s.outcome == SILENT]
-    failed = [s for s in samples if s.outcome in (REFUSED, LOST)]
-    detail = f"{len(failed):,} of {len(samples):,} were told that they have none"
-    ends = [
-        (event, _aftermath(event, record.events) - event.ended + record.recovery)
-        for event in record.events
-    ]
-    unexplained = [
-        s
-        for s in failed
-        if not record.is_allowed(s)
-        and not any(event.meets(s, aftermath) for event, aftermath in ends)
-    ]
-    return [
-        answers if right else dataclasses.replace(answers, holds=False),
-        _judge("every request ended in an answer or an error, in time", silent, detail),
-        _judge(
-            "requests fail only during events and their aftermath",
-            unexplained,
-            "no other failed",
-        ),
-    ]
+    if not right:
+        answers = dataclasses.replace(answers, holds=False)
+    number = len(record.samples)
+    in_time = _judge(
+        "every request ended in an answer or an error, in time",
+        silent,
+        f"{len(failed):,} of {number:,} ended in an error",
+    )
+    explained = _judge(
+        "requests fail only during events and their aftermath",
+        _unexplained(record, failed),
+        "no other failed",
+    )
+    return [answers, in_time, explained]
+
+
+def _unexplained(record: Record, failed: Sequence[Sample]) -> list[Sample]:
+    """Return the failures that neither an event nor the scenario explains."""
+    unexplained = []
+    for sample in failed:
+        if record.is_allowed(sample):
+            continue
+        if not any(_explains(record, event, sample) for event in record.events):
+            unexplained.append(sample)
+    return unexplained
+
+
+def _explains(record: Record, event: PastEvent, sample: Sample) -> bool:
+    """Return whether a request was in flight in an event or its aftermath."""
+    silence = _aftermath(event, record.events) - event.ended
+    return event.meets(sample, silence + record.recovery)
 
 
 def _recovered(record: Record) -> Promise:
+    late = []
+    worst = 0.0
     all_recoveries = recoveries(record)
-    late = [
-        item
-        for item in all_recoveries
-        if item.seconds is None or item.seconds > record.recovery
-    ]
-    worst = max((item.seconds or 0.0 for item in all_recoveries), default=0.0)
+    for item in all_recoveries:
+        worst = max(worst, item.seconds or 0.0)
+        if item.seconds is None or item.seconds > record.recovery:
+            took = "never" if item.seconds is None else f"{item.seconds:.2f} s"
+            event = item.event
+            late.append(f"{event.kind} at {event.begun:.1f} s: {took} ({item.slowest})")
     detail = f"{worst:.2f} s at most, {len(all_recoveries)} events"
     if late:
-        detail = "; ".join(
-            f"{item.event.kind} at {item.event.begun:.1f} s: "
-            + (
-                f"{item.seconds:.2f} s ({item.slowest})"
-                if item.seconds is not None
-                else f"never ({item.slowest})"
-            )
-            for item in late[:MAX_EXAMPLES]
-        )
+        detail = "; ".join(late[:MAX_EXAMPLES])
     return Promise(
         f"every app has right answers again within {record.recovery:g} s",
         not late,
@@ -167,63 +189,85 @@ def _recovered(record: Record) -> Promise:
 
 
 def _no_crash(record: Record) -> Promise:
-    crashes = [item for item in record.exits if not _is_explained(item, record.events)]
-    detail = f"{plural(len(record.lives), 'process', 'processes')}, each ended as the scenario says"
+    crashes = []
+    for item in record.exits:
+        if not _is_explained(item, record.events):
+            crashes.append(f"exit code {item.code} at {item.at:.1f} s")
+    processes = plural(len(record.lives), "process", "processes")
+    detail = f"{processes}, each ended as the scenario says"
     if crashes:
-        detail = "; ".join(
-            f"exit code {item.code} at {item.at:.1f} s"
-            for item in crashes[:MAX_EXAMPLES]
-        )
+        detail = "; ".join(crashes[:MAX_EXAMPLES])
     return Promise("no process of the server ended by itself", not crashes, detail)
 
 
 def _is_explained(ended: ProcessExit, events: Sequence[PastEvent]) -> bool:
-    """Return whether an event explains the end of a process, and not that it outgrew the phone by itself."""
+    """Return whether an event explains the end of a process.
+
+    Without memory pressure, a process that exceeds the phone's memory is at fault.
+    """
     if ended.cause != "memory":
         return bool(ended.cause)
-    return any(
-        e.kind == "memory_pressure" and e.begun <= ended.at <= e.ended + KILL_S
-        for e in events
-    )
+    for event in events:
+        if event.kind != "memory_pressure":
+            continue
+        if event.begun <= ended.at <= event.ended + KILL_S:
+            return True
+    return False
 
 
 def _loads_hold(record: Record) -> list[Promise]:
-    loads = [s for s in record.samples if _asks_loads(record, s)]
-    violations = [s for s in loads if s.outcome == WRONG]
-    detail = f"{len(loads):,} loads, unloads and looks"
-    return (
-        [_judge("acknowledged loads and unloads hold", violations, detail)]
-        if loads
-        else []
-    )
+    loads = [sample for sample in record.samples if _asks_loads(record, sample)]
+    if not loads:
+        return []
+    violations = [sample for sample in loads if sample.outcome == WRONG]
+    detail = f"{len(loads):,} loads, unloads and checks"
+    return [_judge("acknowledged loads and unloads hold", violations, detail)]
 
 
 def _counters_agree(record: Record) -> Promise:
-    """The last server counts at least the answers that came from it, and no more than what was asked of it."""
+    """Check the counters of the last server process.
+
+    They count at least its right answers, and at most the requests that it may have
+    received.
+    """
     text = "the server's counters agree with the apps"
     if record.successes is None or not record.lives:
         return Promise(text, False, "the server could not be asked")
-    since = record.lives[-1].since
-    details, agree = [], True
-    models = {str(stream["model"]) for stream in record.streams.values()}
-    for model in sorted(
-        models - {str(s["model"]) for s in record.streams.values() if s["ask"] == LOADS}
-    ):
-        samples = [
-            s
-            for s in record.samples
-            if s.ended >= since and record.streams[s.stream]["model"] == model
-        ]
-        right = sum(s.outcome == RIGHT for s in samples)
-        # What was under way during an event may have been run twice, or run for nobody.
-        unsure = sum(
-            s.outcome in (LOST, SILENT) or any(e.meets(s) for e in record.events)
-            for s in samples
-        )
+    details = []
+    agree = True
+    for model in _counted_models(record):
+        right, unsure = _count_answers(record, model)
         count = record.successes.get(model, 0)
-        agree = agree and right <= count <= right + unsure + record.strangers
+        if not right <= count <= right + unsure + record.strangers:
+            agree = False
         details.append(f"{model}: {right:,} received, {count:,} counted")
     return Promise(text, agree, "; ".join(details))
+
+
+def _counted_models(record: Record) -> list[str]:
+    """Return the models that no stream loads and unloads."""
+    models, changing = set(), set()
+    for stream in record.streams.values():
+        models.add(str(stream["model"]))
+        if stream["ask"] == LOADS:
+            changing.add(str(stream["model"]))
+    return sorted(models - changing)
+
+
+def _count_answers(record: Record, model: str) -> tuple[int, int]:
+    """Return the right answers of the last process, and the requests in doubt.
+
+    A request in flight during an event may have been run twice, or for nobody.
+    """
+    since = record.lives[-1].since
+    right = unsure = 0
+    for sample in record.samples:
+        if sample.ended < since or record.streams[sample.stream]["model"] != model:
+            continue
+        right += sample.outcome == RIGHT
+        is_lost = sample.outcome in (LOST, SILENT)
+        unsure += is_lost or any(event.meets(sample) for event in record.events)
+    return right, unsure
 
 
 def _asks_loads(record: Record, sample: Sample) -> bool:

@@ -93,7 +93,7 @@ MISTAKES = {
     WHOLE.replace("freeze", "vanishing").replace(
         "rate = 5", 'rate = 5\nask = "pictures"'
     ): (
-        "s.toml: events holds 'vanishing', which asks what a stream of tensors asks, and there is none"
+        "s.toml: events holds 'vanishing', which sends the requests of a stream of tensors, and there is none"
     ),
     f'{WHOLE}[[events]]\nkind = "squatter"\nat = 4\nseconds = 2\n'.replace(
         "freeze", "squatter"
