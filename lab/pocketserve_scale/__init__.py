@@ -1,1 +1,1 @@
-"""The same models folder on engines of others: more processes on one machine, other servers."""
+"""Serve the same models folder on other engines: several processes, other servers."""

@@ -1,7 +1,8 @@
-"""gunicorn's settings: ``gunicorn -c python:pocketserve_scale.gunicorn --workers 2``.
+"""The settings of gunicorn.
 
-gunicorn reads the names in lower case that are its own settings; options on its command line go before them. Ours come
-from environment variables, such as ``POCKETSERVE_MODELS_DIR``.
+Run ``gunicorn -c python:pocketserve_scale.gunicorn --workers 2``. gunicorn reads its
+own settings by their lower-case names; options on its command line take precedence. Our
+settings come from environment variables, such as ``POCKETSERVE_MODELS_DIR``.
 """
 
 from __future__ import annotations
@@ -21,11 +22,14 @@ from pocketserve_scale import wsgi
 from pocketserve_scale.worker_slot import NoSlotError
 from pocketserve_wire.addresses import Address
 
-KEPT_OPEN_S = 75  # an idle connection; the clients' own pools keep theirs for a minute
-NO_SIGN_S = 300  # without which a worker counts as stuck; to import a framework may hold the interpreter for long
-CANNOT_START = (
-    3  # gunicorn's own exit code of a worker that cannot start: it ends the others, too
-)
+KEPT_OPEN_S = 75
+"""Keep-alive of an idle connection; the clients' own pools use a minute."""
+
+NO_SIGN_S = 300
+"""Timeout of a stuck worker; the import of a framework may block it for long."""
+
+CANNOT_START = 3
+"""gunicorn's exit code of a worker that cannot start; it ends the others, too."""
 
 
 def _settings() -> Config:
@@ -46,15 +50,20 @@ worker_connections = max(_CONFIG.max_connections, threads + 1)
 keepalive = KEPT_OPEN_S
 timeout = NO_SIGN_S
 graceful_timeout = math.ceil(_CONFIG.drain_timeout)
-control_socket_disable = True  # whoever reaches it could change the number of workers
+# Anyone with access to the socket could change the number of workers.
+control_socket_disable = True
 
 
 def on_starting(server: Any) -> None:
-    """Refuse to go without the token where others can reach a port, which ``--bind`` may have changed."""
+    """Exit if a port without a token is reachable from outside.
+
+    ``--bind`` may have changed the address.
+    """
     for address in server.cfg.address:
         if not _CONFIG.auth and not _is_loopback(address):
             sys.exit(
-                f"pocketserve: POCKETSERVE_AUTH=0 works on loopback only; {address} can be reached by others"
+                "pocketserve: POCKETSERVE_AUTH=0 works on loopback only; "
+                f"{address} can be reached by others"
             )
 
 
@@ -63,26 +72,24 @@ def _is_loopback(address: Any) -> bool:
 
 
 def when_ready(server: Any) -> None:
-    """Show clients and ``pocketserve status`` whose the port is."""
+    """Record the port's owner for clients and ``pocketserve status``."""
     http = _http_address(server.LISTENERS)
     if http is not None:
-        _locks.append(
-            RunLock(
-                _CONFIG.state_dir,
-                (http.port,),
-                str(http),
-                str(_CONFIG.models_dir.absolute()),
-            )
-        )
+        models_dir = str(_CONFIG.models_dir.absolute())
+        lock = RunLock(_CONFIG.state_dir, (http.port,), str(http), models_dir)
+        _locks.append(lock)
 
 
 def _http_address(listeners: Any) -> Address | None:
-    names = [listener.sock.getsockname() for listener in listeners]
-    return next((Address(*name[:2]) for name in names if isinstance(name, tuple)), None)
+    for listener in listeners:
+        name = listener.sock.getsockname()
+        if isinstance(name, tuple):
+            return Address(*name[:2])
+    return None
 
 
 def post_worker_init(worker: Any) -> None:
-    """Make the worker's service, and tell that requests are accepted."""
+    """Make the worker's service, and write the ready file."""
     try:
         wsgi.start(worker.cfg.workers)
     except (StartError, NoSlotError, StateFolderError, TokenFileError) as error:
@@ -90,18 +97,20 @@ def post_worker_init(worker: Any) -> None:
         sys.exit(CANNOT_START)
     http = _http_address(worker.sockets)
     if _CONFIG.ready_file is not None and http is not None:
-        write_ready_file(
-            _CONFIG.ready_file, _CONFIG, Endpoints(http, None), os.getppid()
-        )
+        endpoints = Endpoints(http, None)
+        write_ready_file(_CONFIG.ready_file, _CONFIG, endpoints, os.getppid())
 
 
 def worker_exit(server: Any, worker: Any) -> None:
-    """Unload the models of a worker that ends; requests under way were waited for."""
+    """Unload the models of a worker that ends.
+
+    Its requests have finished.
+    """
     wsgi.stop()
 
 
 def on_exit(server: Any) -> None:
-    """Give the port up, for clients to see."""
+    """Release the port, for clients to see."""
     while _locks:
         _locks.pop().close()
     if _CONFIG.ready_file is not None:

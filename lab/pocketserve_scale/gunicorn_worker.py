@@ -1,4 +1,4 @@
-"""gunicorn's worker with threads; a request has to arrive in time, which gunicorn itself does not ask for."""
+"""gunicorn's worker with threads, and a deadline for requests, which gunicorn lacks."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pocketserve_scale import wsgi
 
 
 class DeadlineWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
-    """Gives a thread back when a header, as well as a body, takes longer than ``request_timeout``."""
+    """Frees a thread if a header or a body takes longer than ``request_timeout``."""
 
     def handle(self, conn: Any) -> Any:
-        """Read a request of a connection, and answer it."""
+        """Read a request from a connection, and answer it."""
         with wsgi.start().receiving(conn.sock):
             return super().handle(conn)

@@ -1,4 +1,4 @@
-"""Finds the Ray cluster that ``--address`` means, and checks that something answers there."""
+"""Find the Ray cluster of ``--address``, and check that it accepts connections."""
 
 from __future__ import annotations
 
@@ -12,16 +12,21 @@ from pocketserve.terminal.errors import CommandError
 from pocketserve_wire.files.plain_file import read_plain
 
 AUTO = "auto"
-CONNECT_S = 1.0  # for each address
-_OWN_FILE = (
-    "ray-address"  # in the state folder, as long as `scale` runs a Ray of its own
-)
-_RAY_FILE = "ray_current_cluster"  # written by `ray start --head`
-_MAX_BYTES = 256  # of an address in a file
+CONNECT_S = 1.0
+"""Timeout for each address."""
+
+_OWN_FILE = "ray-address"
+"""In the state folder, while `scale` runs its own Ray."""
+
+_RAY_FILE = "ray_current_cluster"
+"""Written by `ray start --head`."""
+
+_MAX_BYTES = 256
+"""Bytes of an address in a file."""
 
 
 def own_file(state_dir: Path) -> Path:
-    """Return the file with the address of the Ray that ``scale`` itself runs."""
+    """Return the file with the address of the Ray that ``scale`` runs itself."""
     return state_dir / _OWN_FILE
 
 
@@ -29,7 +34,7 @@ def find_address(address: str, state_dir: Path) -> str:
     """Return the address of a cluster that accepts connections.
 
     Args:
-        address: ``HOST:PORT``, or ``auto`` for the one of this machine.
+        address: ``HOST:PORT``, or ``auto`` for the cluster on this machine.
 
     Raises:
         CommandError: there is none.
@@ -37,7 +42,8 @@ def find_address(address: str, state_dir: Path) -> str:
     if address != AUTO:
         if not _answers(address):
             raise CommandError(
-                f"no Ray answers at {address}; check the address, and that `ray start --head` runs there"
+                f"no Ray answers at {address}; check the address, and that "
+                "`ray start --head` runs there"
             )
         return address
     candidates = list(dict.fromkeys(_addresses_here(state_dir)))
@@ -46,20 +52,20 @@ def find_address(address: str, state_dir: Path) -> str:
             return candidate
     remark = f" ({', '.join(candidates)} does not answer)" if candidates else ""
     raise CommandError(
-        f"no Ray runs on this machine{remark}; start one with `ray start --head`, or name one: --address HOST:PORT"
+        f"no Ray runs on this machine{remark}; start one with `ray start --head`, or "
+        "name one: --address HOST:PORT"
     )
 
 
 def _addresses_here(state_dir: Path) -> Iterator[str]:
-    """Yield addresses that a cluster of this machine may have: ours first, then in Ray's own order."""
+    """Yield possible addresses on this machine: ours, then in Ray's own order."""
     folder = Path(os.environ.get("RAY_TMPDIR", "/tmp"))
-    files = (own_file(state_dir), folder / "ray" / _RAY_FILE, folder / _RAY_FILE)
-    texts = [
-        _read(files[0]),
+    texts = (
+        _read(own_file(state_dir)),
         os.environ.get("RAY_ADDRESS", ""),
-        _read(files[1]),
-        _read(files[2]),
-    ]
+        _read(folder / "ray" / _RAY_FILE),
+        _read(folder / _RAY_FILE),
+    )
     for text in texts:
         if text not in ("", AUTO):
             yield text

@@ -1,4 +1,8 @@
-"""Roll a folder out on Ray Serve: all of it in replicas, and each model with state in a single one at its own path."""
+"""Deploy a folder on Ray Serve.
+
+All models run in several replicas; each stateful model also has a single replica of its
+own, at its own path.
+"""
 
 from __future__ import annotations
 
@@ -15,26 +19,36 @@ from pocketserve.config import Config
 from pocketserve.server import StartError
 from pocketserve_scale.ray_replica import RayReplica
 
-_NAME = "pocketserve"  # of the application at /, and the beginning of the others' names
-_ONGOING = 2  # requests of a replica from which another one is wanted
-_START_TIMEOUT_S = (
-    900.0  # for models to be tried and loaded, and replicas to be replaced
-)
-_STUCK_S = 300.0  # for which a replica's threads may all be busy
+_NAME = "pocketserve"
+"""Name of the application at /, and prefix of the others' names."""
+
+_ONGOING = 2
+"""Requests of a replica that make Ray start another one."""
+
+_START_TIMEOUT_S = 900.0
+"""Time to try and load models, and to replace replicas."""
+
+_STUCK_S = 300.0
+"""Time for which all threads of a replica may be busy."""
+
 _POLL_S = 0.2
 _REASON = re.compile(r"pocketserve\.[\w.]*Error: (.+)")
 _LOST = re.compile(
-    r"\b(ActorDiedError|ActorUnavailableError|WorkerCrashedError|NodeDiedError|RayActorError)\b"
+    r"\b(ActorDiedError|ActorUnavailableError|WorkerCrashedError"
+    r"|NodeDiedError|RayActorError)\b"
 )
 _FAILED = ("DEPLOY_FAILED", "UNHEALTHY")
 
 
 class ReplicaLostError(StartError):
-    """The process of a replica ended while it started, which says nothing against the models."""
+    """The process of a replica ended during its start.
+
+    The models are not at fault.
+    """
 
 
 class Replicas(NamedTuple):
-    """Bounds of the number of replicas, and the processors that each takes from Ray."""
+    """The bounds of the number of replicas, and the CPUs that each reserves."""
 
     least: int
     most: int
@@ -42,36 +56,29 @@ class Replicas(NamedTuple):
 
 
 def deploy_folder(config: Config, replicas: Replicas) -> list[str]:
-    """Run the folder, in place of what runs; return the models with state.
+    """Deploy the folder, replacing running replicas; return the stateful models.
 
-    New replicas come before old ones go. Where a new one cannot start the old ones go on, and nothing else is changed.
+    New replicas start before old ones stop. If a new one cannot start, the old ones go
+    on, and nothing else is changed.
 
     Raises:
-        StartError: why a replica cannot start.
+        StartError: a replica cannot start.
     """
-    slots, share = (
-        config.state_dir.absolute(),
-        {"ray_actor_options": {"num_cpus": replicas.cpus}},
-    )
-    handle = _run(
-        _NAME,
-        "/",
-        dataclasses.replace(config, sequences=False),
-        slots,
-        _several(replicas) | share,
-    )
+    slots = config.state_dir.absolute()
+    share = {"ray_actor_options": {"num_cpus": replicas.cpus}}
+    common = dataclasses.replace(config, sequences=False)
+    handle = _run(_NAME, "/", common, slots, _several(replicas) | share)
     names: list[str] = handle.stateful_models.remote().result(timeout_s=_STUCK_S)
+    current = {_NAME}
     for name in names:
+        # No surge: two replicas would share the steps of a sequence. The old one stops
+        # before the new one takes requests.
+        single = {"num_replicas": 1, **share}
         own = dataclasses.replace(config, load=(name,))
-        # No surge: of two replicas each would miss steps. The old one has left when the new one is asked.
-        _run(
-            f"{_NAME}-{name}",
-            f"/v2/models/{name}",
-            own,
-            slots / "sequences" / name,
-            {"num_replicas": 1, **share},
-        )
-    current = {_NAME, *(f"{_NAME}-{name}" for name in names)}
+        own_slots = slots / "sequences" / name
+        application = f"{_NAME}-{name}"
+        _run(application, f"/v2/models/{name}", own, own_slots, single)
+        current.add(application)
     for application in serve.status().applications.keys() - current:
         if application.startswith(f"{_NAME}-"):
             serve.delete(application)
@@ -79,18 +86,18 @@ def deploy_folder(config: Config, replicas: Replicas) -> list[str]:
 
 
 def _several(replicas: Replicas) -> dict[str, Any]:
-    surge = {"max_surge_percent": 20}  # rounded up
+    # A surge is rounded up.
+    options: dict[str, Any] = {"max_surge_percent": 20}
     if replicas.least == replicas.most:
-        return {"num_replicas": replicas.least, **surge}
-    bounds = {"min_replicas": replicas.least, "max_replicas": replicas.most}
-    return {
-        "autoscaling_config": {
-            **bounds,
+        options["num_replicas"] = replicas.least
+    else:
+        options["autoscaling_config"] = {
+            "min_replicas": replicas.least,
+            "max_replicas": replicas.most,
             "target_ongoing_requests": _ONGOING,
             "upscale_delay_s": 1.0,
-        },
-        **surge,
-    }
+        }
+    return options
 
 
 def _run(
@@ -132,24 +139,23 @@ def _wait(name: str) -> None:
         if application.status in _FAILED:
             raise _fault(application)
         if time.monotonic() > deadline:
-            text = (
-                f"replicas were not ready within {_START_TIMEOUT_S:g} "
-                f"s; does the cluster have processors for one more?"
+            raise StartError(
+                f"replicas were not ready within {_START_TIMEOUT_S:g} s; "
+                "does the cluster have processors for one more?"
             )
-            raise StartError(text)
         time.sleep(_POLL_S)
 
 
 def _fault(application: Any) -> StartError:
-    """Return our own error with its sentence out of Ray's traceback; else Ray's words."""
-    texts = [
-        application.message,
-        *(deployment.message for deployment in application.deployments.values()),
-    ]
+    """Return our own error from Ray's traceback, else Ray's message."""
+    texts = [application.message]
+    for deployment in application.deployments.values():
+        texts.append(deployment.message)
     text = "\n".join(texts).strip()
     sentences = _REASON.findall(text)
     if sentences:
         return StartError(str(sentences[-1]))
-    is_lost = _LOST.search(text) is not None
-    kind = ReplicaLostError if is_lost else StartError
-    return kind(f"Ray says: {' '.join(text.split())[-500:]}")
+    message = f"Ray says: {' '.join(text.split())[-500:]}"
+    if _LOST.search(text) is not None:
+        return ReplicaLostError(message)
+    return StartError(message)

@@ -1,4 +1,4 @@
-"""A Ray cluster of this machine alone, which ends with the command that started it; or one that runs already."""
+"""A Ray cluster: a local one that ends with its command, or a running one."""
 
 from __future__ import annotations
 
@@ -21,28 +21,35 @@ from pocketserve.system import is_loopback
 from pocketserve.terminal.errors import EXIT_FAILED
 from pocketserve_scale.ray_address import own_file
 
-_TOKEN_FILE = "ray-token"  # in the state folder: Ray's own, which lets its holder run code; clients never see it
+_TOKEN_FILE = "ray-token"
+"""Ray's own token, in the state folder.
+
+Its owner can run code on the cluster; clients never see it.
+"""
+
 CONNECT_LIMIT_S = 25.0
-_FOLDERS = Path("/tmp")  # Ray's socket names may have 107 bytes
+_FOLDERS = Path("/tmp")
+"""Names of Ray's sockets are limited to 107 bytes."""
 
 
 @contextlib.contextmanager
 def local_cluster(config: Config, *, haproxy: bool) -> Iterator[str]:
-    """Start Ray with its ports on loopback; yields its address. Nothing of it is left at the end.
+    """Start Ray with its ports on loopback and yield its address.
+
+    It is cleaned up at the end.
 
     Args:
-        haproxy: whether HAProxy takes the requests. It has two more ports, for figures, on all addresses.
+        haproxy: whether HAProxy takes the requests. It has two more ports, for metrics,
+            on all addresses.
     """
-    with tempfile.TemporaryDirectory(
-        prefix="ps-", dir=_FOLDERS
-    ) as folder:  # only ours: Ray opens its own to everybody
+    # A private folder: the one that Ray makes is open to all users.
+    with tempfile.TemporaryDirectory(prefix="ps-", dir=_FOLDERS) as folder:
         _use_token(config)
         _keep_to_loopback()
         if haproxy:
             _set_up_haproxy(Path(folder))
-        with _connection(
-            "local", include_dashboard=False, _temp_dir=f"{folder}/ray"
-        ) as address:
+        work = f"{folder}/ray"
+        with _connection("local", include_dashboard=False, _temp_dir=work) as address:
             replace_file(own_file(config.state_dir), address.encode())
             try:
                 _start_serve(config)
@@ -54,7 +61,7 @@ def local_cluster(config: Config, *, haproxy: bool) -> Iterator[str]:
 
 @contextlib.contextmanager
 def running_cluster(config: Config, address: str) -> Iterator[None]:
-    """Use a cluster that runs; what is deployed stays there."""
+    """Use a running cluster; deployed applications stay there."""
     if "RAY_AUTH_MODE" not in os.environ:
         _use_token(config)
     if is_loopback(address.rpartition(":")[0]):
@@ -68,7 +75,10 @@ def running_cluster(config: Config, address: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _time_limit(address: str) -> Iterator[None]:
-    """End this process if connecting takes too long: Ray itself tries for minutes, and cannot be interrupted."""
+    """End this process if connecting takes too long.
+
+    Ray itself tries for minutes, and cannot be interrupted.
+    """
     timer = threading.Timer(CONNECT_LIMIT_S, _give_up, (address,))
     timer.daemon = True
     timer.start()
@@ -79,25 +89,32 @@ def _time_limit(address: str) -> Iterator[None]:
 
 
 def _give_up(address: str) -> None:
-    text = f"the Ray at {address} did not accept this command within {CONNECT_LIMIT_S:g} s; check its token and its log"
+    text = (
+        f"the Ray at {address} did not accept this command within "
+        f"{CONNECT_LIMIT_S:g} s; check its token and its log"
+    )
     print(f"pocketserve: {text}", file=sys.stderr, flush=True)
     os._exit(EXIT_FAILED)
 
 
 def has_one_machine(address: str) -> bool:
-    """Return whether the cluster that is connected consists of this machine alone."""
-    import ray  # late, as below
+    """Return whether the connected cluster consists of this machine alone."""
+    import ray
 
-    return (
-        is_loopback(address.rpartition(":")[0])
-        and sum(node["Alive"] for node in ray.nodes()) == 1
-    )
+    if not is_loopback(address.rpartition(":")[0]):
+        return False
+    alive = [node for node in ray.nodes() if node["Alive"]]
+    return len(alive) == 1
 
 
 @contextlib.contextmanager
 def _connection(address: str, **options: Any) -> Iterator[str]:
-    """Connect to Ray, or start it; yields its address. A signal ends the command as before, not as Ray has it."""
-    import ray  # late: it reads its variables when it is imported
+    """Connect to Ray, or start it, and yield its address.
+
+    The handler of SIGTERM stays ours.
+    """
+    # Late: Ray reads its environment variables when it is imported.
+    import ray
 
     own = signal.getsignal(signal.SIGTERM)
     try:
@@ -112,12 +129,12 @@ def _connection(address: str, **options: Any) -> Iterator[str]:
 
 
 def _keep_to_loopback() -> None:
-    """Have Ray take 127.0.0.1 for this machine's address, as it does on macOS: its ports are bound there."""
+    """Configure Ray to bind its ports to 127.0.0.1, as it does on macOS."""
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
 
 
 def _use_token(config: Config) -> None:
-    """Have Ray ask everybody for a token that only this user can read."""
+    """Configure Ray to require a token that only this user can read."""
     ensure_token(config.state_dir / _TOKEN_FILE)
     os.environ["RAY_AUTH_MODE"] = "token"
     os.environ["RAY_AUTH_TOKEN_PATH"] = str((config.state_dir / _TOKEN_FILE).absolute())
@@ -134,11 +151,10 @@ def _set_up_haproxy(folder: Path) -> None:
 
 
 def _start_serve(config: Config) -> None:
-    from ray import serve  # late, as above
+    from ray import serve
 
-    logging.getLogger("ray.serve").setLevel(
-        logging.ERROR
-    )  # the command says what is done
+    # The command itself reports progress.
+    logging.getLogger("ray.serve").setLevel(logging.ERROR)
     options = {
         "host": config.host,
         "port": config.http_port,
@@ -148,6 +164,6 @@ def _start_serve(config: Config) -> None:
 
 
 def _end_serve() -> None:
-    from ray import serve  # late, as above
+    from ray import serve
 
     serve.shutdown()

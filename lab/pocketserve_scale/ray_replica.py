@@ -1,11 +1,11 @@
-"""A replica of Ray Serve: one of our serving processes, asked by Ray instead of by a port of its own."""
+"""A replica of Ray Serve: a serving process that gets its requests from Ray."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncIterable
+from collections.abc import AsyncIterable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from pathlib import Path
@@ -22,14 +22,17 @@ from pocketserve.system import is_loopback
 from pocketserve.transports.http.wsgi import Environ
 from pocketserve_scale.wsgi import ServingProcess
 
-_EVERYWHERE = "[::]"  # as Ray writes it
+_EVERYWHERE = "[::]"
+"""All addresses, as Ray writes them."""
 
 
 class RayReplica:
-    """Answers requests as a replica of Ray Serve; the models of the settings' ``load`` are there once it is made.
+    """Answers requests as a replica of Ray Serve.
+
+    The models of the setting ``load`` are loaded at the start.
 
     Args:
-        slots: where the replicas of one machine that answer at the same path have their folders.
+        slots: for the folders of the replicas on one machine with the same path.
 
     Raises:
         StartError, NoSlotError, StateFolderError, TokenFileError: it cannot start.
@@ -39,24 +42,25 @@ class RayReplica:
         if is_loopback(util.get_node_ip_address()):
             _keep_to_loopback()
         if config.auth:
-            read_token(config.token_file)  # no machine makes one of its own
+            # It must exist: no machine makes its own.
+            read_token(config.token_file)
         self._pool = ThreadPoolExecutor(
             config.worker_threads, thread_name_prefix="pocketserve-ray"
         )
-        self._process = ServingProcess(
-            config, 1, slots, serve.get_replica_context().replica_id.unique_id
-        )
+        name = serve.get_replica_context().replica_id.unique_id
+        self._process = ServingProcess(config, 1, slots, name)
 
     async def __call__(self, request: Request) -> Response:
-        """Answer a request of any kind; the model runs on a thread of the pool."""
+        """Answer any request.
+
+        The model runs on a thread of the pool.
+        """
         environ = environ_of(request)
-        body = await read_stream(
-            request.stream(), environ, self._process.body_limit(environ)
-        )
+        limit = self._process.body_limit(environ)
+        body = await read_stream(request.stream(), environ, limit)
         environ["wsgi.input"] = BytesIO(body)
-        return await self._on_a_thread(
-            functools.partial(answer, self._process, environ)
-        )
+        work = functools.partial(answer, self._process, environ)
+        return await self._on_a_thread(work)
 
     async def stateful_models(self) -> list[str]:
         """Return the loaded models that keep state between requests."""
@@ -64,25 +68,33 @@ class RayReplica:
         return names
 
     async def check_health(self) -> None:
-        """Return once a thread of the pool is free: Ray replaces a replica whose threads all hang."""
+        """Return once a thread of the pool is free.
+
+        Ray replaces a replica whose threads are all stuck.
+        """
         await self._on_a_thread(self._process.check)
 
     async def _on_a_thread(self, work: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
     def __del__(self) -> None:
-        """Unload the models: Ray calls this when requests under way have ended, and Python perhaps once more."""
-        with contextlib.suppress(KeyError):  # it could not start
+        """Unload the models.
+
+        Ray calls this after the last request, and Python may call it again.
+        """
+        # Without a process, the start has failed.
+        with contextlib.suppress(KeyError):
             self.__dict__.pop("_process").close()
 
 
 def environ_of(request: Request) -> Environ:
-    """Return a request's head as WSGI's environ. Ray's path is the whole one, with an application's own prefix."""
+    """Return a request's head as WSGI's environ.
+
+    Ray's path is complete, with the prefix of an application.
+    """
     scope = request.scope
-    server, client = (
-        scope.get("server") or ("localhost", 80),
-        scope.get("client") or ("",),
-    )
+    server = scope.get("server") or ("localhost", 80)
+    client = scope.get("client") or ("",)
     environ = {
         "REQUEST_METHOD": scope["method"],
         "SCRIPT_NAME": "",
@@ -98,24 +110,37 @@ def environ_of(request: Request) -> Environ:
         "wsgi.multiprocess": True,
         "wsgi.run_once": False,
     }
-    for name, value in scope["headers"]:
-        key = name.decode("latin-1").upper().replace("-", "_")
-        key = key if key in ("CONTENT_TYPE", "CONTENT_LENGTH") else f"HTTP_{key}"
-        text = value.decode("latin-1")
-        environ[key] = f"{environ[key]},{text}" if key in environ else text
+    _add_headers(environ, scope["headers"])
     return environ
+
+
+def _add_headers(environ: Environ, headers: Iterable[tuple[bytes, bytes]]) -> None:
+    """Add headers to WSGI's environ; repeated ones are joined."""
+    for name, value in headers:
+        key = name.decode("latin-1").upper().replace("-", "_")
+        if key not in ("CONTENT_TYPE", "CONTENT_LENGTH"):
+            key = f"HTTP_{key}"
+        text = value.decode("latin-1")
+        if key in environ:
+            text = f"{environ[key]},{text}"
+        environ[key] = text
 
 
 async def read_stream(
     stream: AsyncIterable[bytes], environ: Environ, limit: int
 ) -> bytearray:
-    """Return a body, or as much of it as shows that it is too large: nothing where its length says so."""
-    body, length = bytearray(), environ.get("CONTENT_LENGTH", "0")
-    if length.isdecimal() and len(length) < 19 and int(length) <= limit:
-        async for part in stream:
-            body += part
-            if len(body) > limit:
-                break
+    """Return a body, or enough of it to show that it is too large.
+
+    Nothing is read if its length says so.
+    """
+    body = bytearray()
+    length = environ.get("CONTENT_LENGTH", "0")
+    if not length.isdecimal() or len(length) > 18 or int(length) > limit:
+        return body
+    async for part in stream:
+        body += part
+        if len(body) > limit:
+            break
     return body
 
 
@@ -125,18 +150,23 @@ def answer(process: ServingProcess, environ: Environ) -> Response:
 
     def start(status: str, headers: list[tuple[str, str]], *_error: object) -> None:
         response.status_code = int(status[:3])
-        response.raw_headers = [
-            (name.lower().encode("latin-1"), value.encode("latin-1"))
-            for name, value in headers
-        ]
+        response.raw_headers = []
+        for name, value in headers:
+            header = name.lower().encode("latin-1"), value.encode("latin-1")
+            response.raw_headers.append(header)
 
     response.body = b"".join(process.respond(environ, start))
     return response
 
 
 def _keep_to_loopback() -> None:
-    """Have Ray bind the port between replicas where its other ports are; it names all addresses, and no setting."""
+    """Patch Ray to bind the port between replicas to loopback.
+
+    It uses all addresses, and there is no setting.
+    """
     bind = ray_internals.add_port_to_grpc_server
-    ray_internals.add_port_to_grpc_server = lambda server, address: bind(
-        server, address.replace(_EVERYWHERE, "127.0.0.1")
-    )
+
+    def bind_loopback(server: Any, address: str) -> Any:
+        return bind(server, address.replace(_EVERYWHERE, "127.0.0.1"))
+
+    ray_internals.add_port_to_grpc_server = bind_loopback

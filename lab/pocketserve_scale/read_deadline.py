@@ -1,4 +1,4 @@
-"""End the reading of a request that comes too slowly, where the engine in front reads and knows no deadline."""
+"""End the reading of a slow request, for engines without such a deadline."""
 
 from __future__ import annotations
 
@@ -8,13 +8,22 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import NamedTuple
+
+
+class _Deadline(NamedTuple):
+    """A connection's descriptor, and its deadline by the monotonic clock."""
+
+    descriptor: int
+    end: float
 
 
 class ReadDeadline:
-    """Shuts the receiving half of connections that are read for too long; their reader then sees the stream's end.
+    """Shuts down the receiving side of slow connections.
 
-    A timeout of the connection is not enough: it holds for each piece, and a byte before each timeout renews it.
-    One thread watches all connections; it starts with the first one. May be used from several threads.
+    Their readers see the end of the stream. A timeout of the connection is not enough:
+    each byte renews it. One thread watches all connections; it starts with the first
+    one. Thread-safe.
 
     Args:
         seconds: that a request may take.
@@ -23,35 +32,32 @@ class ReadDeadline:
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._changed = threading.Condition()
-        # By thread, as a descriptor that was closed may be another connection's; the first one ends first.
-        self._deadlines: dict[
-            int, tuple[int, float]
-        ] = {}  # descriptor and end by the monotonic clock
-        self._is_idle = (
-            True  # the watching thread waits for a connection, or has not started
-        )
+        # By thread, as another connection may reuse a closed descriptor; the first
+        # deadline ends first.
+        self._deadlines: dict[int, _Deadline] = {}
+        # The watching thread waits for a connection, or has not started.
+        self._is_idle = True
         self._thread: threading.Thread | None = None
 
     @contextmanager
     def limit(self, connection: socket.socket) -> Iterator[None]:
-        """Watch a connection, which stays open meanwhile, for as long as the context lasts.
+        """Watch an open connection for as long as the context lasts.
 
-        Within it another context of the same thread has the same deadline, and ends the watch.
+        A nested context of the same thread has the same deadline, and ends the watch.
         """
-        descriptor = (
-            connection.fileno()
-        )  # TLS gives the connection a new object, not a new descriptor
+        # With TLS, the connection changes its object, but not its descriptor.
+        end = time.monotonic() + self._seconds
+        deadline = _Deadline(connection.fileno(), end)
+        thread = threading.get_ident()
         with self._changed:
-            self._deadlines.setdefault(
-                threading.get_ident(), (descriptor, time.monotonic() + self._seconds)
-            )
+            self._deadlines.setdefault(thread, deadline)
             if self._is_idle:
                 self._wake()
         try:
             yield
         finally:
             with self._changed:
-                self._deadlines.pop(threading.get_ident(), None)
+                self._deadlines.pop(thread, None)
 
     def _wake(self) -> None:
         self._is_idle = False
@@ -69,14 +75,15 @@ class ReadDeadline:
                     self._is_idle = True
                     self._changed.wait()
                     continue
-                thread, (descriptor, end) = next(iter(self._deadlines.items()))
-                left = end - time.monotonic()
+                thread, deadline = next(iter(self._deadlines.items()))
+                left = deadline.end - time.monotonic()
                 if left > 0:
                     self._changed.wait(left)
                     continue
                 del self._deadlines[thread]
-                with suppress(OSError):  # the peer has closed it
-                    _end_receiving(descriptor)
+                # The client may have closed it.
+                with suppress(OSError):
+                    _end_receiving(deadline.descriptor)
 
 
 def _end_receiving(descriptor: int) -> None:

@@ -1,4 +1,4 @@
-"""Read a request's body from a WSGI server's stream, bounded before it is taken."""
+"""Read a request's body from a WSGI server's stream, with a limit."""
 
 from __future__ import annotations
 
@@ -13,17 +13,20 @@ if TYPE_CHECKING:
 
     from pocketserve.transports.http.wsgi import Environ
 
-STEP: Final = 64 * 1024  # bytes that are asked of the server at once
+STEP: Final = 64 * 1024
+"""Bytes of one read."""
 
 
 def read_body(environ: Environ, limit: int) -> Body | BytesIO:
-    """Return the whole body; its memory grows with what has come, not with what was announced.
+    """Return the complete body.
+
+    Its memory grows with the data that arrives.
 
     Args:
         limit: bytes at most.
 
     Raises:
-        ApiError: BODY_TOO_LARGE; INVALID_REQUEST for a body that did not arrive whole.
+        ApiError: BODY_TOO_LARGE; INVALID_REQUEST for an incomplete body.
     """
     stream: InputStream = environ["wsgi.input"]
     length = environ.get("CONTENT_LENGTH") or "0"
@@ -34,9 +37,8 @@ def read_body(environ: Environ, limit: int) -> Body | BytesIO:
             return _read_to_end(stream, limit)
         if not int(length):
             return Body()
-        return _read_known(
-            stream, int(length), environ.get("HTTP_INFERENCE_HEADER_CONTENT_LENGTH", "")
-        )
+        json_length = environ.get("HTTP_INFERENCE_HEADER_CONTENT_LENGTH", "")
+        return _read_known(stream, int(length), json_length)
     except (OSError, EOFError):
         raise ApiError(
             ErrorCode.INVALID_REQUEST, "the body did not arrive whole, or not in time"
@@ -44,10 +46,11 @@ def read_body(environ: Environ, limit: int) -> Body | BytesIO:
 
 
 def _read_known(stream: InputStream, length: int, json_length: str) -> Body:
-    is_number = json_length.isdecimal() and len(json_length) < 20
-    body = ReceivedBody(
-        length, int(json_length) if is_number else 0
-    )  # unchecked: here it only aligns the memory
+    # It is not checked here: it only aligns the memory.
+    aligned = 0
+    if json_length.isdecimal() and len(json_length) < 20:
+        aligned = int(json_length)
+    body = ReceivedBody(length, aligned)
     while not body.completed:
         data = stream.read(min(STEP, length - len(body)))
         if not data:
@@ -58,10 +61,12 @@ def _read_known(stream: InputStream, length: int, json_length: str) -> Body:
 
 def _read_to_end(stream: InputStream, limit: int) -> BytesIO:
     body = BytesIO()
-    while data := stream.read(STEP):
+    data = stream.read(STEP)
+    while data:
         body.write(data)
         if body.tell() > limit:
             raise _too_large(limit)
+        data = stream.read(STEP)
     return body
 
 

@@ -1,12 +1,14 @@
-"""``pocketserve scale``: the models folder on Ray Serve, in replicas that come and go."""
+"""``pocketserve scale``: serve the models folder on Ray Serve, in replicas."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import importlib.util
 import re
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,8 @@ from pocketserve.terminal.output import print_text
 from pocketserve_wire.addresses import Address
 
 _MAX_REPLICAS = 1000
-_MAX_NAMED = 8  # models that are named at start
+_MAX_NAMED = 8
+"""Models that the command lists at the start."""
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
@@ -26,9 +29,10 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(
         "scale",
         help="serve a models folder from several machines, by Ray Serve",
-        description="Serves a models folder from replicas on Ray Serve: on a Ray of this machine, which ends with this "
-        "command, or on a cluster that runs. A second time it replaces the replicas, one after another. The settings "
-        "of `serve` are environment variables here, such as POCKETSERVE_HTTP_PORT.",
+        description="Serves a models folder from replicas on Ray Serve: on a Ray of "
+        "this machine, which ends with this command, or on a running cluster. A second "
+        "run replaces the replicas, one after another. The settings of `serve` are "
+        "environment variables here, such as POCKETSERVE_HTTP_PORT.",
     )
     parser.add_argument(
         "folder",
@@ -46,7 +50,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument(
         "--address",
         metavar="HOST:PORT",
-        help="a Ray cluster that runs, or auto, instead of one's own",
+        help="a running Ray cluster, or auto, instead of one's own",
     )
     parser.add_argument(
         "--haproxy",
@@ -64,7 +68,8 @@ def run(options: argparse.Namespace) -> int:
         )
     if options.address and options.haproxy:
         raise CommandError(
-            "--haproxy is for a Ray of one's own; a cluster is started with RAY_SERVE_ENABLE_HA_PROXY=1"
+            "--haproxy is for a Ray of one's own; a cluster is started with "
+            "RAY_SERVE_ENABLE_HA_PROXY=1"
         )
     config = _settings(options.folder.absolute())
     from pocketserve_scale.ray_address import find_address
@@ -77,32 +82,47 @@ def run(options: argparse.Namespace) -> int:
         return EXIT_DONE
     with local_cluster(config, haproxy=options.haproxy) as address:
         _deploy(config, options.replicas, address)
-        print_text(
-            f"to change what is served: pocketserve scale FOLDER --address {address}"
-        )
+        command = f"pocketserve scale FOLDER --address {address}"
+        print_text(f"to change what is served: {command}")
         _until_stopped(config)
     return EXIT_DONE
 
 
 def _bounds(text: str) -> tuple[int, int]:
+    """Parse a number, or bounds such as ``1..4``."""
     match = re.fullmatch(r"(\d{1,4})(?:\.\.(\d{1,4}))?", text)
-    if (
-        match is None
-        or not 1 <= int(match[1]) <= int(match[2] or match[1]) <= _MAX_REPLICAS
-    ):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no number of replicas such as 2 or 1..4, up to {_MAX_REPLICAS}"
-        )
-    return int(match[1]), int(match[2] or match[1])
+    if match is not None:
+        least, most = int(match[1]), int(match[2] or match[1])
+        if 1 <= least <= most <= _MAX_REPLICAS:
+            return least, most
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is no number of replicas such as 2 or 1..4, up to {_MAX_REPLICAS}"
+    )
 
 
 def _settings(folder: Path) -> Config:
-    """Return the settings of a replica: all models are loaded before it is asked, unless some are named."""
-    from pocketserve.repository.repository import (
-        Repository,
-    )  # late: --help needs no models
+    """Return the settings of a replica.
 
+    It loads all models at the start, unless ``load`` names some.
+    """
     config = load_config({"models_dir": folder})
+    models = _models(folder)
+    if not config.http_port:
+        raise CommandError("Ray needs a port; name one with POCKETSERVE_HTTP_PORT")
+    return dataclasses.replace(
+        config,
+        load=config.load or tuple(models),
+        threads=config.threads or 1,
+        token_file=config.token_file.absolute(),
+        state_dir=config.state_dir.absolute(),
+    )
+
+
+def _models(folder: Path) -> Sequence[str]:
+    """Return the names of the models; CommandError if there are none."""
+    # Late: --help needs no models.
+    from pocketserve.repository.repository import Repository
+
     try:
         models = Repository(folder).models()
     except OSError as error:
@@ -113,39 +133,29 @@ def _settings(folder: Path) -> Config:
         raise CommandError(
             f"{folder} has no models; `pocketserve add` brings one there"
         )
-    if not config.http_port:
-        raise CommandError("Ray needs a port; name one with POCKETSERVE_HTTP_PORT")
-    places = {
-        name: getattr(config, name).absolute() for name in ("token_file", "state_dir")
-    }
-    return dataclasses.replace(
-        config, load=config.load or tuple(models), threads=config.threads or 1, **places
-    )
+    return list(models)
 
 
 def _deploy(config: Config, replicas: tuple[int, int], address: str) -> None:
-    from pocketserve_scale.ray_applications import (
-        Replicas,
-        deploy_folder,
-    )  # late: imports Ray, once its variables are set
+    # Late: it imports Ray, once its variables are set.
+    from pocketserve_scale.ray_applications import Replicas, deploy_folder
     from pocketserve_scale.ray_cluster import has_one_machine
 
     if config.auth:
         ensure_token(config.token_file)
-    # Of a machine by itself nothing is reserved: no other one could be chosen.
+    # On a single machine nothing is reserved: there is no other one to choose.
     cpus = 0 if has_one_machine(address) else config.threads
     stateful = deploy_folder(config, Replicas(*replicas, cpus))
-    count = (
-        plural(replicas[1], "replica")
-        if replicas[0] == replicas[1]
-        else f"{replicas[0]} to {replicas[1]} replicas"
-    )
-    print_text(
-        f"serving {config.models_dir} at http://{config.host}:{config.http_port} from {count}"
-    )
+    least, most = replicas
+    count = f"{least} to {most} replicas"
+    if least == most:
+        count = plural(most, "replica")
+    url = f"http://{config.host}:{config.http_port}"
+    print_text(f"serving {config.models_dir} at {url} from {count}")
     if stateful:
         print_text(
-            f"sequences of {listed(stateful, _MAX_NAMED)} are answered below /v2/models/, from one replica each"
+            f"sequences of {listed(stateful, _MAX_NAMED)} are answered below "
+            "/v2/models/, from one replica each"
         )
 
 
@@ -159,9 +169,9 @@ def _until_stopped(config: Config) -> None:
     try:
         if config.ready_file is not None:
             write_ready_file(config.ready_file, config, Endpoints(http, None))
-        threading.Event().wait()
-    except KeyboardInterrupt:  # the ordinary end
-        pass
+        # Ctrl-C is the usual end.
+        with contextlib.suppress(KeyboardInterrupt):
+            threading.Event().wait()
     finally:
         lock.close()
         if config.ready_file is not None:

@@ -1,4 +1,7 @@
-"""A version as a model of Triton's Python backend. It is imported by Triton's own process for that model."""
+"""A version as a model of Triton's Python backend.
+
+Triton imports it in the process of that model.
+"""
 
 from __future__ import annotations
 
@@ -25,40 +28,46 @@ _CODES: Final = {
     429: "UNAVAILABLE",
     503: "UNAVAILABLE",
 }
-"""Triton's code for the status of one of our errors; every other one is INTERNAL."""
+"""Triton's code for the status of our errors; INTERNAL for any other status."""
 
 
 class TritonPythonModel:
-    """A version in a process of its own, with the methods that Triton's Python backend calls."""
+    """A version in its own process, as Triton's Python backend calls it."""
 
     def initialize(self, args: Mapping[str, str]) -> None:
-        """Load the version that the model's configuration names, or raise Triton's exception.
+        """Load the version that the model's configuration names.
 
         Args:
             args: Triton's, among them the configuration as JSON in ``model_config``.
+
+        Raises:
+            TritonModelException: it cannot be loaded.
         """
         config = json.loads(args["model_config"])
-        values = {
-            name: entry["string_value"] for name, entry in config["parameters"].items()
+        parameters = config["parameters"]
+        self._model = parameters["model"]["string_value"]
+        self._version = parameters["version"]["string_value"]
+        self._datatypes = {}
+        for entry in config["input"]:
+            self._datatypes[entry["name"]] = _datatype(entry["data_type"])
+        folder = os.environ.get("POCKETSERVE_MODELS_DIR")
+        settings = {
+            "models_dir": folder or parameters["models_dir"]["string_value"],
+            "batching": "false",
+            "socket": "false",
         }
-        self._model, self._version = values["model"], values["version"]
-        self._datatypes = {
-            entry["name"]: _datatype(entry["data_type"]) for entry in config["input"]
-        }
-        folder = os.environ.get("POCKETSERVE_MODELS_DIR") or values["models_dir"]
-        self._service = Service(
-            load_config({"models_dir": folder, "batching": "false", "socket": "false"})
-        )
+        self._service = Service(load_config(settings))
+        self._scalars = set()
         try:
             with self._service.running(self._model, self._version) as (_, handle):
-                self._scalars = {
-                    spec.name for spec in handle.model.inputs.specs if not spec.shape
-                }
+                for spec in handle.model.inputs.specs:
+                    if not spec.shape:
+                        self._scalars.add(spec.name)
         except ApiError as error:
             raise backend.TritonModelException(_sentence(error)) from None
 
     def execute(self, requests: Iterable[Any]) -> list[Any]:
-        """Answer each request with tensors, or with an error of its own."""
+        """Answer each request with tensors or an error."""
         return [self._answer(request) for request in requests]
 
     def _answer(self, request: Any) -> Any:
@@ -66,25 +75,23 @@ class TritonPythonModel:
             inputs = [self._input(tensor) for tensor in request.inputs()]
             names = [RequestedOutput(name) for name in request.requested_output_names()]
             payload = TensorPayload(InferRequest(inputs, names))
-            call = InferenceCall(
-                self._model, self._version, payload, self._service.request_options({})
-            )
+            options = self._service.request_options({})
+            call = InferenceCall(self._model, self._version, payload, options)
             response = submit_and_wait(self._service.submit, call)
-            arrays = {tensor.name: to_array(tensor) for tensor in response.outputs}
-            # A scalar has one element in a row there, as in the configuration.
-            outputs = [
-                backend.Tensor(name, array.reshape(array.shape or 1))
-                for name, array in arrays.items()
-            ]
+            outputs = []
+            for tensor in response.outputs:
+                array = to_array(tensor)
+                # In Triton, a scalar has one element in a row, as in the configuration.
+                array = array.reshape(array.shape or 1)
+                outputs.append(backend.Tensor(tensor.name, array))
         except ApiError as error:
             return backend.InferenceResponse(error=_triton_error(error))
         return backend.InferenceResponse(output_tensors=outputs)
 
     def _input(self, tensor: Any) -> Tensor:
         name, array = tensor.name(), tensor.as_numpy()
-        array = (
-            array.reshape(()) if name in self._scalars and array.size == 1 else array
-        )
+        if name in self._scalars and array.size == 1:
+            array = array.reshape(())
         return to_tensor(name, array, self._datatypes.get(name))
 
     def finalize(self) -> None:
@@ -93,7 +100,7 @@ class TritonPythonModel:
 
 
 def _datatype(name: str) -> str:
-    """Return the protocol's datatype for the configuration's, such as FP32 for TYPE_FP32."""
+    """Return the protocol's datatype, such as FP32 for TYPE_FP32 in a configuration."""
     short = name.removeprefix("TYPE_")
     return "BYTES" if short == "STRING" else short
 

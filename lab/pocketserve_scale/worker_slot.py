@@ -1,4 +1,4 @@
-"""Number the workers that share a state folder, so that each has a folder of its own and knows of the others."""
+"""Number the workers that share a state folder, with a folder for each."""
 
 from __future__ import annotations
 
@@ -15,16 +15,20 @@ _FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 class NoSlotError(Exception):
-    """A worker cannot have a folder of its own; the text says why and what to do."""
+    """A worker cannot get a folder.
+
+    The text has the reason and the way out.
+    """
 
 
 class WorkerSlot:
     """The lowest free number from 0, held by a lock that ends with the process.
 
-    A worker that takes the place of a killed one has its number, and so what that one has learnt.
+    A worker that replaces a killed one gets its number, and so its learned state.
 
     Args:
-        state_dir: the server's state folder; no other server may use it at the same time.
+        state_dir: the server's state folder; no other server may use it at the same
+            time.
 
     Raises:
         NoSlotError: the folder cannot be written, or all numbers are taken.
@@ -35,8 +39,10 @@ class WorkerSlot:
         try:
             self.name, self._descriptor = self._take()
         except OSError as error:
-            text = f"{self._parent} cannot be used ({error.strerror}); name another place by POCKETSERVE_STATE_DIR"
-            raise NoSlotError(text) from None
+            raise NoSlotError(
+                f"{self._parent} cannot be used ({error.strerror}); name another place "
+                "by POCKETSERVE_STATE_DIR"
+            ) from None
         self.folder = self._parent / self.name
 
     def _take(self) -> tuple[str, int]:
@@ -50,20 +56,24 @@ class WorkerSlot:
         raise NoSlotError(f"{MAX_WORKERS} workers use {self._parent}; end some of them")
 
     def is_alone(self) -> bool:
-        """Return whether no other worker lives. It is looked up each time: a master may start one at any time."""
+        """Return whether no other worker runs.
+
+        It is checked each time: a master may start a worker at any time.
+        """
         try:
             is_own = os.stat(self.folder).st_ino == os.fstat(self._descriptor).st_ino
-            folders = [
-                self._parent / name
-                for name in os.listdir(self._parent)
-                if name != self.name
-            ]
-            return is_own and not any(_is_locked(folder) for folder in folders)
-        except OSError:  # somebody removes folders: nobody knows
+            folders = [self._parent / name for name in os.listdir(self._parent)]
+            folders.remove(self.folder)
+            return is_own and not any(map(_is_locked, folders))
+        # Another process removes folders, so it is unknown.
+        except (OSError, ValueError):
             return False
 
     def close(self) -> None:
-        """Give the number back; a second call does nothing, since the descriptor may be somebody else's by then."""
+        """Release the number; a second call does nothing.
+
+        By then the descriptor may be another one's.
+        """
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -72,15 +82,14 @@ class WorkerSlot:
 def _is_locked(folder: Path) -> bool:
     descriptor = os.open(folder, _FLAGS)
     try:
-        return not _lock(
-            descriptor, fcntl.LOCK_SH
-        )  # shared: two that look must not take each other for a worker
+        # A shared lock: two checks must not take each other for a worker.
+        return not _lock(descriptor, fcntl.LOCK_SH)
     finally:
         os.close(descriptor)
 
 
 def _lock(descriptor: int, kind: int) -> bool:
-    """Return whether the lock could be had."""
+    """Return whether the lock was acquired."""
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,6 +1,7 @@
-"""The WSGI application for servers of several processes: one service a process, made after the fork.
+"""The WSGI application for servers of several processes.
 
-Settings come from the environment variables of ``docs/configuration.md``. :mod:`pocketserve_scale.gunicorn` runs it.
+Each process has one service, made after the fork. Settings come from the environment
+variables of ``docs/configuration.md``. :mod:`pocketserve_scale.gunicorn` runs it.
 """
 
 from __future__ import annotations
@@ -34,15 +35,16 @@ from pocketserve_wire import ApiError
 
 
 class ServingProcess:
-    """A process of several that answer at the same port.
+    """A serving process, which may share its port with others.
 
     Args:
-        processes: how many there are to be; they share the cores, unless the settings name threads.
-        slots: where those that answer at the port have their folders; by default the state folder.
-        name: what statistics call it; by default the number of its slot.
+        processes: their number; they share the cores, unless the settings have threads.
+        slots: for the folders of the processes; by default the state folder.
+        name: in statistics; by default the number of its slot.
 
     Raises:
-        StartError, NoSlotError, StateFolderError, TokenFileError, ConfigError: it cannot start.
+        StartError, NoSlotError, StateFolderError, TokenFileError, ConfigError: it
+            cannot start.
     """
 
     def __init__(
@@ -59,15 +61,12 @@ class ServingProcess:
         slot = WorkerSlot(slots or config.state_dir)
         threads = config.threads or max(1, count_fast(usable_cores()) // processes)
         config = dataclasses.replace(config, threads=threads, socket=False)
-        self._slot, self._config = slot, config
+        self._slot = slot
+        self._config = config
         self._read_deadline = ReadDeadline(config.request_timeout)
-        self._service = open_service(
-            config, token, Replica(name or slot.name, slot.folder, slot.is_alone)
-        )
-        apps = AppTokens(path_of(config.token_file)) if config.auth else None
-        self._guard = Guard(
-            token, config.allowed_hosts, apps, allowed_origins=config.allowed_origins
-        )
+        replica = Replica(name or slot.name, slot.folder, slot.is_alone)
+        self._service = open_service(config, token, replica)
+        self._guard = _guard(config, token)
         self._app = create_server_app(self._service, self._guard)
         self._service.follow_folder()
         self._load()
@@ -82,7 +81,7 @@ class ServingProcess:
     def respond(
         self, environ: Environ, start_response: StartResponse
     ) -> Iterable[bytes]:
-        """Answer a request, as WSGI asks for it."""
+        """Answer a request, as a WSGI application."""
         try:
             body = self._read_body(environ)
         except ApiError as fault:
@@ -90,30 +89,28 @@ class ServingProcess:
             status, headers, chunks = respond(
                 self._service, self._guard, environ, fault
             )
-            start_response(
-                status,
-                [*headers.items(), ("Content-Length", str(sum(map(len, chunks))))],
-            )
+            length = str(sum(map(len, chunks)))
+            start_response(status, [*headers.items(), ("Content-Length", length)])
             return _as_bytes(chunks)
         environ["wsgi.input"] = body
         return _as_bytes(self._app(environ, start_response))
 
     def receiving(self, connection: socket.socket) -> AbstractContextManager[None]:
-        """Watch a connection until a request has come from it, which must be within ``request_timeout``."""
+        """Limit the time in which a request must arrive from a connection."""
         return self._read_deadline.limit(connection)
 
     def _read_body(self, environ: Environ) -> Body | BytesIO:
-        limit, connection = self.body_limit(environ), environ.get("gunicorn.socket")
+        limit = self.body_limit(environ)
+        connection = environ.get("gunicorn.socket")
         if connection is None:
             return read_body(environ, limit)
-        connection.settimeout(
-            self._config.request_timeout
-        )  # of each piece, also of those that are sent
+        # It applies to each piece, also to sent ones.
+        connection.settimeout(self._config.request_timeout)
         with self.receiving(connection):
             return read_body(environ, limit)
 
     def body_limit(self, environ: Environ) -> int:
-        """Return the bytes that a request may have at most; without the token they are few."""
+        """Return the size limit of a request's body, which depends on its token."""
         try:
             self._guard.check_token(environ.get("HTTP_AUTHORIZATION"))
         except ApiError:
@@ -121,7 +118,7 @@ class ServingProcess:
         return self._config.max_body_bytes
 
     def check(self) -> None:
-        """Raise ApiError when it takes no requests any more."""
+        """Raise ApiError if it no longer accepts requests."""
         with self._service.in_flight():
             pass
 
@@ -130,34 +127,49 @@ class ServingProcess:
         names = []
         for name in self._config.load:
             with self._service.running(name, None) as (_, handle):
-                names += [name] if handle.sequences is not None else []
+                if handle.sequences is not None:
+                    names.append(name)
         return names
 
     def close(self) -> None:
-        """Unload every model, and give the worker's number back."""
-        self._service.drain(
-            0
-        )  # the engine in front of us has waited for those under way
+        """Unload every model, and release the worker's number."""
+        # The engine has waited for the requests in flight.
+        self._service.drain(0)
         self._service.close()
         self._slot.close()
 
 
+def _guard(config: Config, token: str | None) -> Guard:
+    apps = AppTokens(path_of(config.token_file)) if config.auth else None
+    return Guard(
+        token, config.allowed_hosts, apps, allowed_origins=config.allowed_origins
+    )
+
+
 def _as_bytes(parts: Iterable[Any]) -> Iterator[bytes]:
-    """Yield the parts as WSGI demands them: large ones are memory that the model wrote."""
+    """Yield the parts as bytes, as WSGI requires.
+
+    Large ones are a model's memory.
+    """
     try:
-        yield from map(bytes, parts)  # which copies no bytes
+        # This copies no bytes.
+        yield from map(bytes, parts)
     finally:
         close = getattr(parts, "close", None)
         if close is not None:
             close()
 
 
-_processes: list[ServingProcess] = []  # at most one
+_processes: list[ServingProcess] = []
+"""At most one."""
 _changing = threading.Lock()
 
 
 def start(processes: int = 1) -> ServingProcess:
-    """Return this process's worker. The first call makes it, and must come after the fork."""
+    """Return this process's worker.
+
+    The first call makes it, after the fork.
+    """
     with _changing:
         if not _processes:
             _processes.append(ServingProcess(load_config({}), processes))
@@ -165,7 +177,10 @@ def start(processes: int = 1) -> ServingProcess:
 
 
 def stop() -> None:
-    """Close this process's worker, if it has one. It stays, and refuses what still comes: no other one is made."""
+    """Close this process's worker, if any.
+
+    It is not replaced, and rejects further requests.
+    """
     with _changing:
         for process in _processes:
             process.close()
