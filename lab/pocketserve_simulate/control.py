@@ -123,16 +123,20 @@ class Control:
         ready, _, _ = select.select([self._typed], [], [], seconds)
         if not ready:
             return
-        data = os.read(self._typed, MAX_LINE_BYTES)
+        for line in self._read_lines(self._typed):
+            try:
+                self._do(line)
+            except (EventError, PhoneError) as error:
+                self._say(str(error))
+
+    def _read_lines(self, typed: int) -> list[str]:
+        """Return the complete lines of the available input."""
+        data = os.read(typed, MAX_LINE_BYTES)
         *lines, self._line = (self._line + data).split(b"\n")
         if not data or len(self._line) > MAX_LINE_BYTES:
             # The end of the input, or no person types.
             self._typed = None
-        for line in lines:
-            try:
-                self._do(line.decode(errors="replace").strip())
-            except (EventError, PhoneError) as error:
-                self._say(str(error))
+        return [line.decode(errors="replace").strip() for line in lines]
 
     def _seconds_to_wait(self) -> float:
         """Return the time until the next event or poll."""

@@ -138,15 +138,18 @@ class _Timeline:
         self._text(LEFT - 24, top, "seconds", SMALL, FAINT, "ra")
 
     def _draw_title(self) -> None:
+        width = WIDTH - 2 * MARGIN
+        description = self._fit(self._record.description, width, NORMAL)
+        self._text(MARGIN, 36, headline(self._record), LARGE)
+        self._text(MARGIN, 110, description, NORMAL, FAINT)
+        self._draw_verdict(width)
+
+    def _draw_verdict(self, width: float) -> None:
         judged = promises(self._record)
         violations = [promise.text for promise in judged if not promise.holds]
         verdict, colour = f"all {len(judged)} promises kept", PALETTE[0]
         if violations:
             verdict, colour = f"BROKEN: {'; '.join(violations)}", PALETTE[1]
-        width = WIDTH - 2 * MARGIN
-        description = self._fit(self._record.description, width, NORMAL)
-        self._text(MARGIN, 36, headline(self._record), LARGE)
-        self._text(MARGIN, 110, description, NORMAL, FAINT)
         self._text(MARGIN, 168, self._fit(verdict, width, NORMAL), NORMAL, colour)
 
     def _draw_background(self, panel: Panel) -> None:
@@ -169,32 +172,30 @@ class _Timeline:
         return left, max(self._x(event.ended), left + width)
 
     def _draw_event(self, recovery: Recovery, top: float) -> None:
-        """Draw the bar of an event, the recovery from it, and a label.
-
-        The label is before the bar if it does not fit after it.
-        """
+        """Draw the bar of an event, the recovery from it, and a label."""
         event = recovery.event
         seconds = recovery.seconds or 0.0
-        took = f"{seconds:.2f} s"
-        if recovery.seconds is None:
-            took = "never again"
-        label = f"{event.kind.replace('_', ' ')}: {took}"
         left, right = self._span(event, 10)
         end = max(right, self._x(recovery.since + seconds))
         self._pen.rectangle((right, top + 14, end, top + 26), PALETTE[1])
         colour = INK if event.kind in SILENCING else FAINT
         self._pen.rectangle((left, top, right, top + 40), colour)
-        if end + 12 + self._fonts[SMALL].getlength(label) < WIDTH - 24:
-            self._text(end + 12, top + 20, label, SMALL, INK, "lm")
+        self._draw_label(_label(recovery), left, end, top + 20)
+
+    def _draw_label(self, text: str, left: float, end: float, y: float) -> None:
+        """Draw a label after a bar, or before it if it does not fit."""
+        if end + 12 + self._fonts[SMALL].getlength(text) < WIDTH - 24:
+            self._text(end + 12, y, text, SMALL, INK, "lm")
         else:
-            self._text(left - 12, top + 20, label, SMALL, INK, "rm")
+            self._text(left - 12, y, text, SMALL, INK, "rm")
 
     def _draw_latency(self, panel: Panel, answers: Sequence[Sample]) -> None:
         self._text(MARGIN, panel.top - 64, "latency of right answers, ms")
         self._draw_legend(panel.top - 44)
-        first, last = round(math.log10(panel.low)), round(math.log10(panel.high))
-        for power in range(first, last + 1):
-            self._scale(panel, 10.0**power)
+        value = panel.low
+        while value <= 1.01 * panel.high:
+            self._scale(panel, value)
+            value *= 10.0
         for sample in answers:
             y = panel.y(max(panel.low, _wait_ms(sample)))
             index = self._names.index(sample.stream)
@@ -294,6 +295,13 @@ class _Timeline:
 
     def _dash(self, at: Point, colour: Colour) -> None:
         self._line([(at[0] - 4, at[1]), (at[0] + 4, at[1])], colour, 4)
+
+
+def _label(recovery: Recovery) -> str:
+    kind = recovery.event.kind.replace("_", " ")
+    if recovery.seconds is None:
+        return f"{kind}: never again"
+    return f"{kind}: {recovery.seconds:.2f} s"
 
 
 def _wait_ms(sample: Sample) -> float:

@@ -111,19 +111,22 @@ def checked_options(
     """
     checked = dict(recipe.defaults)
     for name, value in options.items():
-        if value is None:
-            continue
-        if name not in recipe.defaults:
-            names = [f"--{option}" for option in recipe.defaults]
-            takes = ", ".join(names) or "no options"
-            raise ConversionError(f"{recipe.name} takes no --{name}; it takes {takes}")
-        option = OPTIONS[name]
-        if not option.low <= value <= option.high:
-            raise ConversionError(
-                f"--{name} must lie between {option.low} and {option.high}, not {value}"
-            )
-        checked[name] = value
+        if value is not None:
+            _check_option(recipe, name, value)
+            checked[name] = value
     return checked
+
+
+def _check_option(recipe: Recipe, name: str, value: Number) -> None:
+    if name not in recipe.defaults:
+        names = [f"--{option}" for option in recipe.defaults]
+        takes = ", ".join(names) or "no options"
+        raise ConversionError(f"{recipe.name} takes no --{name}; it takes {takes}")
+    option = OPTIONS[name]
+    if not option.low <= value <= option.high:
+        raise ConversionError(
+            f"--{name} must lie between {option.low} and {option.high}, not {value}"
+        )
 
 
 def save_data(path: Path, inputs: Mapping[str, Array], labels: Array) -> None:

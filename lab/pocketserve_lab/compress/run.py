@@ -91,16 +91,11 @@ class ModelCompressor(ModelConverter):
         self._wishes = wishes
         self._source = _source_of(entry, recipe, settings.version)
         self._converter = recipe.converter()
-        options = {
-            "recipe": recipe.name,
-            **checked_options(recipe, wishes.options),
-            **_student_options(recipe, wishes),
-        }
         settings = replace(
             settings,
             version=self._source.name,
             name=settings.name or f"{KIND}-{recipe.name}",
-            options=options,
+            options=_options(recipe, wishes),
         )
         super().__init__(entry, settings, tell, note, [self._converter])
         self._scores: tuple[Score, Score] | None = None
@@ -131,13 +126,14 @@ class ModelCompressor(ModelConverter):
         if missing_framework(self._source.format) is not None:
             python = self._python(converter)
         self._sets = self._folder()
-        test = self._wishes.test
-        document = {
+        document: dict[str, Any] = {
             **self._place_of(self._source),
             "data": str(self._wishes.data.absolute()),
-            "test": None if test is None else str(test.absolute()),
+            "test": None,
             "folder": str(self._sets),
         }
+        if self._wishes.test is not None:
+            document["test"] = str(self._wishes.test.absolute())
         title = "reading the data"
         job = Job(title, python, "pocketserve_lab.compress.data", document, self._sets)
         return run_job(job, self._settings.limits, lambda: self._tell(title, 0.0))
@@ -207,6 +203,15 @@ def _source_of(entry: ModelEntry, recipe: Recipe, version: str | None) -> Versio
         f"{recipe.name} takes {wanted_format}, and {owner}; `pocketserve convert` "
         "makes other versions smaller without training"
     )
+
+
+def _options(recipe: Recipe, wishes: CompressionSettings) -> dict[str, Any]:
+    """Return the options for the process of the recipe."""
+    return {
+        "recipe": recipe.name,
+        **checked_options(recipe, wishes.options),
+        **_student_options(recipe, wishes),
+    }
 
 
 def _student_options(recipe: Recipe, wishes: CompressionSettings) -> dict[str, Any]:

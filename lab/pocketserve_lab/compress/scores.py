@@ -47,13 +47,16 @@ def score_answers(answers: Array, labels: Array) -> Score:
     """
     rows = answers.reshape(len(labels), -1)
     if labels.dtype.kind == "f":
-        values = labels.reshape(len(labels), -1)
-        if rows.shape != values.shape:
-            raise ConversionError(
-                f"the model answers {rows.shape[1]} numbers a sample, "
-                f"and the labels have {values.shape[1]}"
-            )
-        error = np.abs(rows.astype(np.float64) - values).mean()
-        return Score("mean absolute error", float(error), len(labels))
+        return _score_numbers(rows, labels.reshape(len(labels), -1))
     best = rows.argmax(axis=1) if rows.shape[1] > 1 else rows[:, 0] > 0.5
     return Score("accuracy", float((best == labels).mean()), len(labels))
+
+
+def _score_numbers(rows: Array, values: Array) -> Score:
+    if rows.shape != values.shape:
+        raise ConversionError(
+            f"the model answers {rows.shape[1]} numbers a sample, "
+            f"and the labels have {values.shape[1]}"
+        )
+    error = np.abs(rows.astype(np.float64) - values).mean()
+    return Score("mean absolute error", float(error), len(values))

@@ -134,13 +134,16 @@ def label_loss(answers: Any, labels: Any) -> Any:
     if rows.shape[1] == 1:
         probabilities = rows[:, 0].clamp(SMALLEST, 1 - SMALLEST)
         return functional.binary_cross_entropy(probabilities, labels.to(rows.dtype))
-    largest = int(labels.max())
-    if largest >= rows.shape[1]:
-        raise ConversionError(
-            f"the labels name class {largest}, and the model has {rows.shape[1]} "
-            "classes"
-        )
+    _check_classes(rows, labels)
     return functional.nll_loss(log_probabilities(rows), labels)
+
+
+def _check_classes(rows: Any, labels: Any) -> None:
+    largest, classes = int(labels.max()), rows.shape[1]
+    if largest >= classes:
+        raise ConversionError(
+            f"the labels name class {largest}, and the model has {classes} classes"
+        )
 
 
 def _check_numbers(answers: Any, labels: Any) -> None:

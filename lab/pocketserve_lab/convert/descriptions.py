@@ -31,18 +31,10 @@ def carry_description(source: Path, format: str, output: Path, kind: str) -> Non
         ConversionError: the metadata of the source is damaged or too large.
     """
     try:
-        if format == "tflite" and kind == "tflite":
-            _attach(output, _attached(source))
-        elif format == "tflite" and kind == "onnx":
-            properties = tflite_description.read_properties(source)
-            _add_properties(output, {**properties, **_in_texts(source)})
-        elif format == "onnx" and kind == "onnx":
-            _add_properties(output, onnx_description.read_onnx_texts(source))
-        elif format == "onnx" and kind == "tflite":
-            properties = onnx_description.read_onnx_texts(source)
-            if properties:
-                content = json.dumps(properties).encode()
-                _attach(output, [("metadata.json", content)])
+        if format == "tflite":
+            _carry_tflite(source, output, kind)
+        elif format == "onnx":
+            _carry_onnx(source, output, kind)
     except (
         DamagedFileError,
         BadZipFile,
@@ -53,6 +45,25 @@ def carry_description(source: Path, format: str, output: Path, kind: str) -> Non
         raise ConversionError(
             f"the metadata of {source.name} cannot be read: {error}"
         ) from error
+
+
+def _carry_tflite(source: Path, output: Path, kind: str) -> None:
+    if kind == "tflite":
+        _attach(output, _attached(source))
+    elif kind == "onnx":
+        properties = tflite_description.read_properties(source)
+        _add_properties(output, {**properties, **_in_texts(source)})
+
+
+def _carry_onnx(source: Path, output: Path, kind: str) -> None:
+    if kind not in ("onnx", "tflite"):
+        return
+    properties = onnx_description.read_onnx_texts(source)
+    if kind == "onnx":
+        _add_properties(output, properties)
+    elif properties:
+        content = json.dumps(properties).encode()
+        _attach(output, [("metadata.json", content)])
 
 
 def _attached(source: Path) -> list[tuple[ZipInfo, bytes]]:

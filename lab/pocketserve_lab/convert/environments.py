@@ -237,12 +237,12 @@ def ensure(environment: Environment, folder: Path, tell: Tell, note: Note) -> Pa
         with _alone(folder / f"{environment.name}.lock", tell):
             # Another command may have made it meanwhile.
             python = python_of(environment, folder)
-            if python is not None:
-                return python
-            _remove_rest(folder / environment.name)
-            check_possible([environment], folder)
-            note(f"{describe(environment)}; it is made once, in {folder}")
-            return _make(environment, folder, interpreter, tell)
+            if python is None:
+                _remove_rest(folder / environment.name)
+                check_possible([environment], folder)
+                note(f"{describe(environment)}; it is made once, in {folder}")
+                python = _make(environment, folder, interpreter, tell)
+            return python
     except OSError as error:
         raise ConversionError(
             f"the environment {environment.name} cannot be made in {folder}: "
@@ -369,7 +369,21 @@ def _make(environment: Environment, folder: Path, interpreter: str, tell: Tell) 
     make_folder = [interpreter, "-m", "venv", "--without-pip", str(home)]
     # Not by venv, which hides errors.
     install_pip = [str(python), "-Im", "ensurepip", "--default-pip"]
-    install = [
+    install = [*_pip(python, cache), *environment.requirements]
+    try:
+        for command in (make_folder, install_pip, install):
+            _run(command, environment, folder, tell)
+        remove_tree(cache)
+        marker = json.dumps(environment.requirements)
+        (home / MARKER).write_text(marker, encoding="utf-8")
+    except BaseException:
+        remove_tree(home)
+        raise
+    return python
+
+
+def _pip(python: Path, cache: Path) -> list[str]:
+    return [
         str(python),
         "-m",
         "pip",
@@ -383,18 +397,7 @@ def _make(environment: Environment, folder: Path, interpreter: str, tell: Tell) 
         "off",
         "--cache-dir",
         str(cache),
-        *environment.requirements,
     ]
-    try:
-        for command in (make_folder, install_pip, install):
-            _run(command, environment, folder, tell)
-        remove_tree(cache)
-        marker = json.dumps(environment.requirements)
-        (home / MARKER).write_text(marker, encoding="utf-8")
-    except BaseException:
-        remove_tree(home)
-        raise
-    return python
 
 
 def _run(

@@ -82,13 +82,10 @@ def choose_name(
         ConversionError: the user's own name is invalid, or that of a version that is
             not a conversion.
     """
+    name = _default_name(entry, source, kind, quantize)
     if wish is not None:
         _check_name(entry, wish, kind)
         name = wish
-    else:
-        name = kind if quantize == "none" else f"{kind}-{quantize}"
-        if name in entry.versions and not _is_converted(entry, name):
-            name = f"{name}-from-{source}"
     if name not in entry.versions:
         return NewVersion(name, _choose_file(entry, name, kind))
     if not _is_converted(entry, name):
@@ -98,6 +95,13 @@ def choose_name(
         )
     file = entry.versions[name].path.relative_to(entry.folder)
     return NewVersion(name, file.as_posix(), replaces=True)
+
+
+def _default_name(entry: ModelEntry, source: str, kind: str, quantize: str) -> str:
+    name = kind if quantize == "none" else f"{kind}-{quantize}"
+    if name in entry.versions and not _is_converted(entry, name):
+        return f"{name}-from-{source}"
+    return name
 
 
 def _check_name(entry: ModelEntry, name: str, kind: str) -> None:
@@ -119,15 +123,19 @@ def _choose_file(entry: ModelEntry, name: str, kind: str) -> str:
     rest = name.removeprefix(kind).lstrip("-")
     short = f"{stem}.{rest}{suffix}" if rest else f"{stem}{suffix}"
     long = f"{entry.name}.{name}{suffix}"
-    bare = set()
+    used = set()
     if home != entry.folder:
-        bare = {version.path.name for version in entry.versions.values()}
+        used = _bare_files(entry)
     for file in (short, long):
-        if file not in bare and not (home / file).exists():
+        if file not in used and not (home / file).exists():
             return file
     raise ConversionError(
         f"{long} is there already and belongs to no version; remove it, or use --name"
     )
+
+
+def _bare_files(entry: ModelEntry) -> set[str]:
+    return {version.path.name for version in entry.versions.values()}
 
 
 def _is_converted(entry: ModelEntry, name: str) -> bool:
@@ -268,13 +276,8 @@ def _take_back(home: Path) -> None:
     It is completed instead if the manifest has the new version already. Each step can
     be interrupted and repeated.
     """
-    try:
-        journal = json.loads((home / JOURNAL).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return
-    except ValueError:
-        # An incomplete journal: nothing else has happened.
-        (home / JOURNAL).unlink()
+    journal = _read_journal(home)
+    if journal is None:
         return
     target, copied, old = _places(home, journal["file"])
     is_done = target.exists() and _is_listed(home, journal)
@@ -291,6 +294,20 @@ def _take_back(home: Path) -> None:
         _remove(target)
         os.replace(old, target)
     (home / JOURNAL).unlink()
+
+
+def _read_journal(home: Path) -> dict[str, Any] | None:
+    """Return the journal of a publication; None if nothing has happened."""
+    try:
+        text = (home / JOURNAL).read_text(encoding="utf-8")
+        journal: dict[str, Any] = json.loads(text)
+        return journal
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        # It is incomplete, and written first.
+        (home / JOURNAL).unlink()
+        return None
 
 
 def _is_listed(home: Path, journal: Mapping[str, Any]) -> bool:
@@ -382,9 +399,14 @@ def _add_version(
             "file": new.file,
             "provenance": copy.deepcopy(dict(provenance)),
         }
-    audio = document.get("audio", {})
-    if source in audio.get("versions", {}) and new.name not in audio["versions"]:
-        audio["versions"][new.name] = copy.deepcopy(audio["versions"][source])
+    _copy_audio(document, source, new.name)
+
+
+def _copy_audio(document: Document, source: str, name: str) -> None:
+    """Give a version the audio options of its source, unless it has some."""
+    versions = document.get("audio", {}).get("versions", {})
+    if source in versions and name not in versions:
+        versions[name] = copy.deepcopy(versions[source])
 
 
 def _update(table: Document, name: str, values: Mapping[str, Any]) -> None:

@@ -260,17 +260,16 @@ class ModelConverter:
         if self._settings.version is not None:
             return self._plans_of_version(self._settings.version, kind)
         choices: list[tuple[VersionEntry, list[ConversionPlan]]] = []
-        refusals: list[ConversionError] = []
-        for version in _originals(self._entry):
+        refusal = ConversionError("the model has no version that can be read")
+        # In reverse, so that the first version's refusal is the last one kept.
+        for version in reversed(_originals(self._entry)):
             try:
-                choices.append((version, self._ways(version, kind)))
+                choices.insert(0, (version, self._ways(version, kind)))
             except ConversionError as error:
-                refusals.append(error)
-        if choices:
-            return min(choices, key=lambda choice: self._rank(choice[0], choice[1][0]))
-        if refusals:
-            raise refusals[0]
-        raise ConversionError("the model has no version that can be read")
+                refusal = error
+        if not choices:
+            raise refusal
+        return min(choices, key=lambda choice: self._rank(choice[0], choice[1][0]))
 
     def _plans_of_version(
         self, name: str, kind: str
@@ -523,11 +522,14 @@ class ModelConverter:
         title = f"version {source.name}"
         facts = self._run_samples(title, source.format, python, document, folder)
         reference = Reference(facts, folder / "inputs.npz", folder / "outputs.npz")
-        skipped = facts["skipped"]
-        for number, reason in enumerate(skipped[:MAX_REASONS], 1):
-            more = _more(skipped) if number == MAX_REASONS else ""
-            self._note(f"left out of the samples: {reason}{more}")
+        self._note_skipped(facts["skipped"])
         return self._references.setdefault(source.name, reference)
+
+    def _note_skipped(self, reasons: Sequence[str]) -> None:
+        """Show the first reasons why samples were left out."""
+        for number, reason in enumerate(reasons[:MAX_REASONS], 1):
+            more = _more(reasons) if number == MAX_REASONS else ""
+            self._note(f"left out of the samples: {reason}{more}")
 
     def _place_of(self, source: VersionEntry) -> dict[str, str]:
         """Return the location of the version to convert, for a process."""

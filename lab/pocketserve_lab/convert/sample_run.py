@@ -201,12 +201,16 @@ def _prepares_otherwise(
         own = prepare_samples(model, data).arrays
     except ConversionError:
         return True
-    for name, array in transferred.arrays.items():
-        if array.dtype == object or own[name].shape != array.shape:
-            continue
-        if not np.allclose(own[name], array, atol=1e-4):
-            return True
-    return False
+    return any(
+        _differs(own[name], array)
+        for name, array in transferred.arrays.items()
+        if array.dtype != object
+    )
+
+
+def _differs(first: Array, second: Array) -> bool:
+    """Return whether two arrays of one shape have different numbers."""
+    return first.shape == second.shape and not np.allclose(first, second, atol=1e-4)
 
 
 def _transferred(

@@ -165,11 +165,9 @@ def _rows(model: LoadedModel, arrays: Arrays) -> list[Arrays]:
     """Check arrays, and split those of several rows."""
     specs = {spec.name: spec for spec in model.inputs.specs}
     _check_arrays(specs, arrays)
-    counts = set()
-    for name, array in arrays.items():
-        if not _has_rows(specs[name]):
-            return [arrays]
-        counts.add(len(array))
+    if not all(_has_rows(specs[name]) for name in arrays):
+        return [arrays]
+    counts = set(map(len, arrays.values()))
     if len(counts) != 1 or counts == {1}:
         return [arrays]
     rows: list[Arrays] = []

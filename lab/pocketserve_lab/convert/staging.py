@@ -83,6 +83,10 @@ def _copy_sides(entry: ModelEntry, source: VersionEntry, home: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         if not target.exists():
             shutil.copyfile(file, target)
+    _copy_manifest(entry, home)
+
+
+def _copy_manifest(entry: ModelEntry, home: Path) -> None:
     manifest = entry.folder / FILE_NAME
     if manifest.is_file() and entry.folder.name == entry.name:
         shutil.copyfile(manifest, home / FILE_NAME)

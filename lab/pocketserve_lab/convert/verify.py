@@ -145,16 +145,9 @@ def _difference(
     if first.dtype == object or second.dtype == object:
         share = _share_of_different(first, second)
         return share, share
-    a = first.reshape(-1).astype(np.float64)
-    b = second.reshape(-1).astype(np.float64)
-    finite = np.isfinite(a)
-    if not np.isfinite(b[finite]).all():
-        raise ConversionError(
-            f"the result's output {name!r} is not a number where the original's is"
-        )
-    if not finite.any():
+    if not first.size:
         return 0.0, 0.0
-    a, b = np.where(finite, a, 0.0), np.where(finite, b, 0.0)
+    a, b = _finite(name, first, second)
     size = float(np.linalg.norm(a)) or 1.0
     error = float(np.linalg.norm(a - b)) / size
     channels = first.shape[-1]
@@ -163,6 +156,18 @@ def _difference(
         rows = a.reshape(-1, channels)
         error = max(error, _worst_channel(rows, rows - b.reshape(-1, channels)))
     return error, float(np.abs(a - b).max())
+
+
+def _finite(name: str, first: Array, second: Array) -> tuple[Array, Array]:
+    """Return both outputs [n], with zeros where the original is not finite."""
+    a = first.reshape(-1).astype(np.float64)
+    b = second.reshape(-1).astype(np.float64)
+    finite = np.isfinite(a)
+    if not np.isfinite(b[finite]).all():
+        raise ConversionError(
+            f"the result's output {name!r} is not a number where the original's is"
+        )
+    return np.where(finite, a, 0.0), np.where(finite, b, 0.0)
 
 
 def _share_of_different(first: Array, second: Array) -> float:

@@ -64,12 +64,9 @@ class Question:
         if outputs.keys() != self.expected.keys():
             return f"outputs {sorted(outputs)} instead of {sorted(self.expected)}"
         for name, array in self.expected.items():
-            shape = outputs[name].shape
-            if shape != array.shape:
-                return (
-                    f"output {name!r} of shape {list(shape)} "
-                    f"instead of {list(array.shape)}"
-                )
+            shape, expected = list(outputs[name].shape), list(array.shape)
+            if shape != expected:
+                return f"output {name!r} of shape {shape} instead of {expected}"
         for name in self._different(outputs, 1):
             return f"output {name!r} is another request's, or wrong"
         return ""

@@ -117,8 +117,7 @@ class App:
                 return
             sent = time.monotonic()
             self._under_way[thread] = sent
-            question = self._questions[number % len(self._questions)]
-            outcome, code, detail = self._ask(question)
+            outcome, code, detail = self._ask(number)
             took = time.monotonic() - sent
             if took > self.stream.max_call_s + SLACK_S:
                 detail = f"ended after {took:.1f} s as {outcome} {code}"
@@ -150,8 +149,9 @@ class App:
             self._next = number + 1
         return number, self._begin + number / self.stream.rate
 
-    def _ask(self, question: Askable) -> tuple[str, str, str]:
-        """Return outcome, code and detail of a request."""
+    def _ask(self, number: int) -> tuple[str, str, str]:
+        """Send a request; return its outcome, code and detail."""
+        question = self._questions[number % len(self._questions)]
         try:
             wrong = question.ask(self._client, self.stream)
         except ServerError as error:

@@ -70,14 +70,24 @@ def recoveries(record: Record) -> list[Recovery]:
     result = []
     for event in record.events:
         since = _aftermath(event, record.events)
-        waits = dict.fromkeys(record.streams, math.inf)
-        for sample in record.samples:
-            if sample.outcome == RIGHT and sample.ended >= since:
-                waits[sample.stream] = min(waits[sample.stream], sample.ended - since)
+        waits = _waits(record, since)
         slowest = max(waits, key=waits.__getitem__)
-        seconds = waits[slowest] if math.isfinite(waits[slowest]) else None
-        result.append(Recovery(event, since, seconds, slowest))
+        seconds = waits[slowest]
+        if math.isinf(seconds):
+            result.append(Recovery(event, since, None, slowest))
+        else:
+            result.append(Recovery(event, since, seconds, slowest))
     return result
+
+
+def _waits(record: Record, since: float) -> dict[str, float]:
+    """Return each app's time until its next right answer, or infinity."""
+    waits = dict.fromkeys(record.streams, math.inf)
+    for sample in record.samples:
+        if sample.outcome == RIGHT and sample.ended >= since:
+            wait = sample.ended - since
+            waits[sample.stream] = min(waits[sample.stream], wait)
+    return waits
 
 
 def _aftermath(event: PastEvent, events: Sequence[PastEvent]) -> float:

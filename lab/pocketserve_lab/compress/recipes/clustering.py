@@ -34,15 +34,7 @@ def cluster_weights(
     from torch.nn.utils import parametrize
 
     clustered = trainable_copy(module)
-    layers = []
-    for layer in weight_layers(torch, clustered):
-        if layer.weight.numel() > clusters:
-            layers.append(layer)
-    if not layers:
-        raise ConversionError(
-            f"clustering needs a layer with more than {clusters} weights, "
-            "and the model has none"
-        )
+    layers = _large_layers(torch, clustered, clusters)
     for layer in layers:
         shared = _shared_weights(torch, layer.weight, clusters)
         parametrize.register_parametrization(layer, "weight", shared)
@@ -51,6 +43,20 @@ def cluster_weights(
         parametrize.remove_parametrizations(layer, "weight")
     note = f"each of {len(layers)} layers has {clusters} different weights at most"
     return CompressedModule(clustered, (note,))
+
+
+def _large_layers(torch: Any, module: Any, clusters: int) -> list[Any]:
+    """Return the layers with more weights than clusters."""
+    layers = []
+    for layer in weight_layers(torch, module):
+        if layer.weight.numel() > clusters:
+            layers.append(layer)
+    if not layers:
+        raise ConversionError(
+            f"clustering needs a layer with more than {clusters} weights, "
+            "and the model has none"
+        )
+    return layers
 
 
 def _shared_weights(torch: Any, weight: Any, clusters: int) -> Any:

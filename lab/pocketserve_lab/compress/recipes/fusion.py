@@ -40,7 +40,12 @@ def fuse(module: Any, data: TrainingData) -> CompressedModule:
             program = torch.jit.trace(program, examples, check_trace=False)
         before = operators_of(torch.jit.freeze(program, optimize_numerics=False))
         fused = torch.jit.freeze(program)
-    folded = before - operators_of(fused)
+    note = _note(before - operators_of(fused))
+    return CompressedModule(fused, (note,))
+
+
+def _note(folded: Counter[str]) -> str:
+    """Return a sentence on the folded operators; ConversionError without any."""
     counts = []
     for name in FUSED:
         if folded[name]:
@@ -50,8 +55,7 @@ def fuse(module: Any, data: TrainingData) -> CompressedModule:
             "the model has no batch norm, sum or product that could be folded into the "
             "layer before it"
         )
-    note = f"folded into the layers before: {', '.join(counts)}"
-    return CompressedModule(fused, (note,))
+    return f"folded into the layers before: {', '.join(counts)}"
 
 
 def operators_of(program: Any) -> Counter[str]:

@@ -38,14 +38,19 @@ def prune_weights(
         amount=amount,
     )
     train(pruned, data, epochs=epochs)
-    total = zeros = 0
     for layer in layers:
         prune.remove(layer, "weight")
+    return CompressedModule(pruned, (_note(layers),))
+
+
+def _note(layers: list[Any]) -> str:
+    """Return a sentence on the number of weights that are zero."""
+    total = zeros = 0
+    for layer in layers:
         total += layer.weight.numel()
         zeros += int((layer.weight == 0).sum())
     verb = "is" if zeros == 1 else "are"
-    note = f"{zeros:,} of the {total:,} weights {verb} zero"
-    return CompressedModule(pruned, (note,))
+    return f"{zeros:,} of the {total:,} weights {verb} zero"
 
 
 RECIPE = Recipe(

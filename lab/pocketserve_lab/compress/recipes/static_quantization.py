@@ -33,10 +33,7 @@ def quantize_static(module: Any, data: TrainingData) -> CompressedModule:
     import torch
     from torch.ao.quantization import get_default_qconfig_mapping, quantize_fx
 
-    few = TrainingData(
-        tuple(array[:CALIBRATION_SAMPLES] for array in data.inputs),
-        data.labels[:CALIBRATION_SAMPLES],
-    )
+    few = _first_samples(data, CALIBRATION_SAMPLES)
     with quantizing("static-quantization"):
         mapping = float_softmax(torch, get_default_qconfig_mapping(ENGINE))
         examples = tuple(torch.from_numpy(array[:2]) for array in data.inputs)
@@ -46,6 +43,11 @@ def quantize_static(module: Any, data: TrainingData) -> CompressedModule:
             for inputs, _ in batches(torch, few, shuffled=False):
                 prepared(*inputs)
         return quantized(torch, quantize_fx.convert_fx(prepared))
+
+
+def _first_samples(data: TrainingData, number: int) -> TrainingData:
+    inputs = tuple(array[:number] for array in data.inputs)
+    return TrainingData(inputs, data.labels[:number])
 
 
 @contextmanager

@@ -58,7 +58,7 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
     source = load_pytorch(torch, request)
     takes = "one row"
     notes: tuple[str, ...] = ()
-    if not any(example.shape[:1] == (-1,) for example in source.examples):
+    if not _has_free_rows(source):
         content = _program_or_refusal(torch, source, request, 1)
     else:
         try:
@@ -77,6 +77,10 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
         {"takes": takes, "delegate": "xnnpack"},
         notes=notes,
     )
+
+
+def _has_free_rows(source: PytorchModel) -> bool:
+    return any(example.shape[:1] == (-1,) for example in source.examples)
 
 
 def _program_or_refusal(

@@ -105,22 +105,27 @@ def _run(request: ConversionRequest, folder: Path, way: str) -> Path:
         with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
             model = _fixed(onnx.load(request.source), request)
             onnx.save(model, prepared)
-            pictures = []
-            for entry in model.graph.input:
-                if 3 <= len(_dimensions(entry)) <= 5:
-                    pictures.append(entry.name)
             onnx2tf.convert(
                 input_onnx_file_path=str(prepared),
                 output_folder_path=str(folder),
                 not_use_onnxsim=True,
                 non_verbose=True,
                 copy_onnx_input_output_names_to_tflite=True,
-                **{way: pictures or None},
+                **{way: _pictures(model) or None},
             )
     # The tool ends the process if it gives up.
     except (Exception, SystemExit) as error:
         raise _refusal(request, printed.getvalue(), error) from error
     return prepared
+
+
+def _pictures(model: Any) -> list[str]:
+    """Return the names of inputs that may have channels."""
+    names = []
+    for entry in model.graph.input:
+        if 3 <= len(_dimensions(entry)) <= 5:
+            names.append(entry.name)
+    return names
 
 
 def _answers_alike(prepared: Path, result: Path, request: ConversionRequest) -> bool:
@@ -178,17 +183,21 @@ def _fixed(model: Any, request: ConversionRequest) -> Any:
     close_inputs(model)
     shapes = _sample_shapes(request)
     for entry, tensor in zip(model.graph.input, request.inputs, strict=True):
-        shape = shapes.get(tensor.name, ())
-        for axis, dimension in enumerate(_dimensions(entry)):
-            if dimension.dim_value < 1:
-                dimension.Clear()
-                dimension.dim_value = shape[axis] if 0 < axis < len(shape) else 1
+        _fix_input(entry, shapes.get(tensor.name, ()))
     for entry in model.graph.output:
         for dimension in _dimensions(entry):
             dimension.Clear()
     del model.graph.value_info[:]
     simple, _ = onnxsim.simplify(model)
     return simple
+
+
+def _fix_input(entry: Any, shape: tuple[int, ...]) -> None:
+    """Fix the free sizes of an input to those of a shape, and one row."""
+    for axis, dimension in enumerate(_dimensions(entry)):
+        if dimension.dim_value < 1:
+            dimension.Clear()
+            dimension.dim_value = shape[axis] if 0 < axis < len(shape) else 1
 
 
 def _sample_shapes(request: ConversionRequest) -> dict[str, tuple[int, ...]]:

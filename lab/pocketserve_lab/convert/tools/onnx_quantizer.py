@@ -164,9 +164,13 @@ def _flatten_biases(model: Any) -> None:
         matrix, bias = weights.get(node.input[1]), weights.get(node.input[2])
         if matrix is None or bias is None or uses[bias.name] > 1:
             continue
-        is_repeated = all(size == 1 for size in bias.dims[:-1])
-        if len(bias.dims) != 1 and is_repeated:
+        if _is_repeated(bias):
             _flatten_bias(node, matrix, bias)
+
+
+def _is_repeated(bias: Any) -> bool:
+    """Return whether a bias has several axes, and is the same for all rows."""
+    return len(bias.dims) != 1 and all(size == 1 for size in bias.dims[:-1])
 
 
 def _flatten_bias(node: Any, matrix: Any, bias: Any) -> None:
@@ -190,10 +194,7 @@ def _separate_weights(model: Any) -> None:
     on x86-64 without VNNI, rewrites a shared one twice and fails ("Attempt to replace
     the existing tensor", 1.31.1).
     """
-    vectors = {}
-    for weight in model.graph.initializer:
-        if len(weight.dims) <= 1 and weight.data_type == _FLOAT32:
-            vectors[weight.name] = weight
+    vectors = _vectors(model)
     users: Counter[str] = Counter()
     for node in model.graph.node:
         for position, name in enumerate(node.input):
@@ -204,6 +205,15 @@ def _separate_weights(model: Any) -> None:
                 own = model.graph.initializer.add()
                 own.CopyFrom(vectors[name])
                 own.name = node.input[position] = f"{name}_of_user_{users[name]}"
+
+
+def _vectors(model: Any) -> dict[str, Any]:
+    """Return the float32 weights with at most one axis, by name."""
+    vectors = {}
+    for weight in model.graph.initializer:
+        if len(weight.dims) <= 1 and weight.data_type == _FLOAT32:
+            vectors[weight.name] = weight
+    return vectors
 
 
 def _check_is_float(request: ConversionRequest, model: Any) -> None:

@@ -155,10 +155,7 @@ def _exported(
     if model.program is not None:
         return model.program, ()
     if request.format in ("torchscript", "ptl"):
-        from torch._export.converter import TS2EPConverter
-
-        with _faults("an exported program", "--to onnx"):
-            return TS2EPConverter(model.module, model.values).convert(), (_SINGLE_ROW,)
+        return _exported_script(model), (_SINGLE_ROW,)
     errors = []
     for shapes, values, notes in _ways(torch, model):
         try:
@@ -170,6 +167,13 @@ def _exported(
             errors.append(error)
     with _faults("an exported program", "--to torchscript"):
         raise errors[-1]
+
+
+def _exported_script(model: PytorchModel) -> Any:
+    from torch._export.converter import TS2EPConverter
+
+    with _faults("an exported program", "--to onnx"):
+        return TS2EPConverter(model.module, model.values).convert()
 
 
 def _ways(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from pocketserve_lab.convert.converter import (
@@ -113,11 +114,15 @@ def _set_quantization(
         whole = sets.EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8
     converter.target_spec.supported_ops = [whole]
 
-    def samples() -> Iterator[dict[str, Any]]:
-        for sample in sample_inputs(request):
-            yield {source.inputs[name]: array for name, array in sample.items()}
+    converter.representative_dataset = partial(_samples, request, source)
 
-    converter.representative_dataset = samples
+
+def _samples(
+    request: ConversionRequest, source: SavedSignature
+) -> Iterator[dict[str, Any]]:
+    """Yield the inputs of each sample by the names of the signature."""
+    for sample in sample_inputs(request):
+        yield {source.inputs[name]: array for name, array in sample.items()}
 
 
 def _refusal(request: ConversionRequest, error: Exception) -> ConversionError:
