@@ -84,7 +84,9 @@ def relative_difference(array: Array, reference: Array) -> float:
             return float("inf")
     norm = float(np.linalg.norm(reference))
     distance = float(np.linalg.norm(array - reference))
-    return distance / norm if norm else float(distance > 0)
+    if not norm:
+        return float(distance > 0)
+    return distance / norm
 
 
 def _all_finite(array: Array, reference: Array) -> bool:
@@ -96,7 +98,7 @@ def align(first: Sequence[Layer], other: Sequence[Layer]) -> list[LayerPair]:
 
     Dynamic programming maximises the sum of the pairs' scores.
     """
-    candidates = [_LayerViews.of(layer) for layer in other]
+    candidates = list(map(_LayerViews.of, other))
     scores = np.zeros((len(first), len(other)))
     views = np.zeros((len(first), len(other)), int)
     for row, layer in enumerate(first):
@@ -106,12 +108,7 @@ def align(first: Sequence[Layer], other: Sequence[Layer]) -> list[LayerPair]:
             if match is None:
                 continue
             correlation, views[row, column] = match
-            bonus = 0.0
-            if _is_same_operator(layer.operator, other[column].operator):
-                bonus = OPERATOR_SCORE
-            first_fused = _is_fused(first, row, other, column)
-            if first_fused or _is_fused(other, column, first, row):
-                bonus = FUSED_SCORE
+            bonus = _operator_bonus(first, row, other, column)
             scores[row, column] = SHAPE_SCORE + correlation + bonus
     pairs = []
     for row, column in _best_path(scores):
@@ -125,6 +122,17 @@ def align(first: Sequence[Layer], other: Sequence[Layer]) -> list[LayerPair]:
     return pairs
 
 
+def _operator_bonus(
+    first: Sequence[Layer], row: int, other: Sequence[Layer], column: int
+) -> float:
+    """Return the score of two layers' operators."""
+    if _is_fused(first, row, other, column) or _is_fused(other, column, first, row):
+        return FUSED_SCORE
+    if _is_same_operator(first[row].operator, other[column].operator):
+        return OPERATOR_SCORE
+    return 0.0
+
+
 class _LayerViews(NamedTuple):
     """A layer in all its layouts, with the points of each."""
 
@@ -134,7 +142,7 @@ class _LayerViews(NamedTuple):
     @staticmethod
     def of(layer: Layer) -> _LayerViews:
         views = list(layouts_of(layer.array))
-        return _LayerViews(views, [_points(view) for view in views])
+        return _LayerViews(views, list(map(_points, views)))
 
     def best_view(self, layer: Layer, points: Array) -> tuple[float, int] | None:
         """Return the best correlation and its layout.

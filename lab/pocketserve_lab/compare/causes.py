@@ -142,8 +142,9 @@ def explain(
     """
     # An explanation must leave a smaller difference than there was, but it cannot
     # explain the difference of earlier layers.
-    earlier = before.difference if before is not None else 0.0
-    bound = min(max(bound, 1.5 * earlier), 0.6 * pair.difference)
+    if before is not None:
+        bound = max(bound, 1.5 * before.difference)
+    bound = min(bound, 0.6 * pair.difference)
     checks: list[Callable[[], Cause | None]] = [
         partial(_replaced_activation, pair, before, bound),
         partial(_activation, pair, bound),
@@ -161,6 +162,11 @@ def explain(
         cause = check()
         if cause is not None:
             return cause
+    return _other_operator(pair)
+
+
+def _other_operator(pair: LayerPair) -> Cause:
+    """Return the cause of a difference that no check explains."""
     return Cause(
         "operator",
         f"B's {_described(pair.other)} computes something else from the same input: "
@@ -512,8 +518,9 @@ def _newton_step(
 def _channel_factors(pair: LayerPair, bound: float) -> Cause | None:
     """Look for channels with individual scales and shifts."""
     a, b = pair.first.array, pair.array
-    axes = {a.ndim - 1, 1} if a.ndim > 1 else set()
-    for axis in axes:
+    if a.ndim < 2:
+        return None
+    for axis in {a.ndim - 1, 1}:
         channels = a.shape[axis]
         rows_a = np.moveaxis(a, axis, 0).reshape(channels, -1)
         rows_b = np.moveaxis(b, axis, 0).reshape(channels, -1)

@@ -35,16 +35,22 @@ def precision_figures(
 
     As COCO defines it: at an IoU of 0.5, and averaged over 0.5 to 0.95.
     """
-    labels: set[str] = set()
-    for boxes in truths:
-        labels.update(box["label"] for box in boxes)
+    labels = _labels_of(truths)
     if not labels:
         return {}
     table = np.zeros((len(IOU_STEPS), len(labels)))
     for row, iou in enumerate(IOU_STEPS):
-        for column, label in enumerate(sorted(labels)):
+        for column, label in enumerate(labels):
             table[row, column] = _average_precision(answers, truths, label, iou)
     return {"mAP at 0.5": float(table[0].mean()), "mAP": float(table.mean())}
+
+
+def _labels_of(truths: Sequence[Entries]) -> list[str]:
+    labels = set()
+    for boxes in truths:
+        for box in boxes:
+            labels.add(box["label"])
+    return sorted(labels)
 
 
 def _average_precision(
@@ -54,26 +60,32 @@ def _average_precision(
 
     Lin et al., Microsoft COCO, 2014.
     """
-    scores: list[float] = []
-    hits: list[bool] = []
+    ranked: list[tuple[float, bool]] = []
     number = 0
     for entries, boxes in zip(answers, truths, strict=True):
-        detections = _of_class(entries, label)
-        detections.sort(key=lambda entry: -entry["score"])
-        detections = detections[:MAX_DETECTIONS]
         actual = _of_class(boxes, label)
         number += len(actual)
-        scores += [entry["score"] for entry in detections]
-        hits += _matches(detections, actual, iou)
-    if not hits:
+        ranked += _judge_detections(_of_class(entries, label), actual, iou)
+    if not ranked:
         return 0.0
-    order = np.argsort(-np.array(scores, float), kind="stable")
-    matches = np.cumsum(np.array(hits, float)[order])
+    ranked.sort(key=lambda pair: -pair[0])
+    hits = np.array([hit for _, hit in ranked], float)
+    matches = np.cumsum(hits)
     recall = matches / number
-    precision = matches / np.arange(1, len(hits) + 1)
+    precision = matches / np.arange(1, len(ranked) + 1)
     envelope = np.maximum.accumulate(precision[::-1])[::-1]
     indices = np.searchsorted(recall, RECALL_STEPS)
     return float(np.mean(np.append(envelope, 0.0)[indices]))
+
+
+def _judge_detections(
+    detections: list[Mapping[str, Any]], boxes: Entries, iou: float
+) -> list[tuple[float, bool]]:
+    """Return the score of each of the best detections, and whether it is right."""
+    detections.sort(key=lambda entry: -entry["score"])
+    best = detections[:MAX_DETECTIONS]
+    scores = [entry["score"] for entry in best]
+    return list(zip(scores, _matches(best, boxes, iou), strict=True))
 
 
 def _of_class(entries: Entries, label: str) -> list[Mapping[str, Any]]:

@@ -108,6 +108,18 @@ def _check(result: Mapping[str, Any]) -> None:
         LookupError, TypeError, ValueError, AttributeError, ArithmeticError:
             something is missing, or of another type.
     """
+    _check_types(result)
+    recommended = result["recommendation"]["version"]
+    if recommended is not None and recommended not in result["versions"]:
+        raise ValueError("the recommended version is not among the versions")
+    table = side_by_side(result, result)
+    for name in table["versions"]:
+        _row(name, result, result, name)
+        _remarks(*table["versions"][name])
+    _title(table["devices"][0])
+
+
+def _check_types(result: Mapping[str, Any]) -> None:
     device = result["device"]
     texts = [
         result["model"],
@@ -122,14 +134,6 @@ def _check(result: Mapping[str, Any]) -> None:
         raise TypeError("a text is something else")
     if not isinstance(device["cores"], int):
         raise TypeError("the number of cores is something else")
-    recommended = result["recommendation"]["version"]
-    if recommended is not None and recommended not in result["versions"]:
-        raise ValueError("the recommended version is not among the versions")
-    table = side_by_side(result, result)
-    for name in table["versions"]:
-        _row(name, result, result, name)
-        _remarks(*table["versions"][name])
-    _title(table["devices"][0])
 
 
 def side_by_side(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
@@ -138,14 +142,7 @@ def side_by_side(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[st
     Raises:
         CommandError: they are results of different models, or versions.
     """
-    if (first["model"], first["task"]) != (second["model"], second["task"]):
-        models = f"{first['model']!r} and {second['model']!r}"
-        raise CommandError(f"these are results of different models: {models}")
-    if not first["versions"].keys() & second["versions"].keys():
-        raise CommandError(
-            "they have no version in common; "
-            "compare with the same --versions and --device on both"
-        )
+    _check_comparable(first, second)
     versions = {}
     for name in [*first["versions"], *second["versions"]]:
         versions[name] = [_figures(first, name), _figures(second, name)]
@@ -159,6 +156,17 @@ def side_by_side(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[st
         ],
         "versions": versions,
     }
+
+
+def _check_comparable(first: Mapping[str, Any], second: Mapping[str, Any]) -> None:
+    if (first["model"], first["task"]) != (second["model"], second["task"]):
+        models = f"{first['model']!r} and {second['model']!r}"
+        raise CommandError(f"these are results of different models: {models}")
+    if not first["versions"].keys() & second["versions"].keys():
+        raise CommandError(
+            "they have no version in common; "
+            "compare with the same --versions and --device on both"
+        )
 
 
 def _device(result: Mapping[str, Any]) -> dict[str, Any]:
@@ -178,10 +186,8 @@ def print_devices(
 ) -> None:
     """Print both devices, a row for each version, and the recommendations."""
     table = side_by_side(first, second)
-    for place, letter in enumerate("AB"):
-        title = _title(table["devices"][place])
-        recommended = table["recommended"][place] or "none of them"
-        print_text(f"{letter}: {names[place]}: {title}; recommends {recommended}")
+    for place, name in enumerate(names):
+        _print_device(table, place, name)
     print()
     rows = [_row(name, first, second, name) for name in table["versions"]]
     print_wide_table(HEADER, rows)
@@ -194,6 +200,13 @@ def print_devices(
             "\nThey ran different samples, so only sizes, memory and speed compare."
         )
     print_text(f"\n{_same_choice(*table['recommended'])}")
+
+
+def _print_device(table: Mapping[str, Any], place: int, name: str) -> None:
+    letter = "AB"[place]
+    title = _title(table["devices"][place])
+    recommended = table["recommended"][place] or "none of them"
+    print_text(f"{letter}: {name}: {title}; recommends {recommended}")
 
 
 def _same_choice(first: str | None, second: str | None) -> str:
@@ -247,11 +260,15 @@ def _row(
 ) -> list[str]:
     a = first["versions"].get(version)
     b = second["versions"].get(version)
-    ratio = "-"
-    if a is not None and b is not None:
-        ratio = number(b["run_ms"]["p50"]["value"] / a["run_ms"]["p50"]["value"])
     run, rate, cpu, memory = zip(_cells(a), _cells(b), strict=True)
-    return [title, *run, ratio, *rate, *cpu, *memory, _scores(a, b)]
+    return [title, *run, _ratio(a, b), *rate, *cpu, *memory, _scores(a, b)]
+
+
+def _ratio(a: Mapping[str, Any] | None, b: Mapping[str, Any] | None) -> str:
+    """Return how many times as long a run takes on B."""
+    if a is None or b is None:
+        return "-"
+    return number(b["run_ms"]["p50"]["value"] / a["run_ms"]["p50"]["value"])
 
 
 def _cells(facts: Mapping[str, Any] | None) -> list[str]:

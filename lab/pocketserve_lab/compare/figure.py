@@ -51,25 +51,26 @@ class BarPanel(NamedTuple):
 def panels_of(result: Mapping[str, Any]) -> list[BarPanel]:
     """Return the panels of time, size, memory and score."""
     versions = result["versions"]
-    runs, sizes, memory, scores = {}, {}, {}, {}
+    sizes, memory, scores = {}, {}, {}
     for name, facts in versions.items():
-        runs[name] = facts["run_ms"]["p50"]
         sizes[name] = facts["file_bytes"]
         memory[name] = facts["memory_bytes"]["private"]
         if facts["accuracy"] is not None:
             scores[name] = facts["accuracy"]
-    title = "Run of the model, p50 ms with 95 % interval (less is better)"
-    times = _values(runs)
-    time_texts = {name: number(value) for name, value in times.items()}
-    panels = [
-        BarPanel(title, times, time_texts, _intervals(runs)),
-        _bytes_panel("File (less is better)", sizes),
-    ]
+    panels = [_time_panel(versions), _bytes_panel("File (less is better)", sizes)]
     if None not in memory.values():
         panels.append(_bytes_panel("Private memory (less is better)", memory))
     if scores:
         panels.append(_score_panel(scores))
     return panels
+
+
+def _time_panel(versions: Mapping[str, Any]) -> BarPanel:
+    runs = {name: facts["run_ms"]["p50"] for name, facts in versions.items()}
+    times = _values(runs)
+    texts = {name: number(value) for name, value in times.items()}
+    title = "Run of the model, p50 ms with 95 % interval (less is better)"
+    return BarPanel(title, times, texts, _intervals(runs))
 
 
 def _score_panel(scores: Mapping[str, Mapping[str, Any]]) -> BarPanel:
@@ -106,15 +107,21 @@ def shapes_of(result: Mapping[str, Any]) -> tuple[list[Shape], int]:
     shapes = []
     top = 10.0
     for panel in panels_of(result):
-        shapes.append(Shape(10, top + 24, text=panel.title, size=TEXT + 1))
-        top += TITLE
-        scale = BAR / _largest(panel)
-        for name in panel.values:
-            colour = CHOSEN if name == recommended else PLAIN
-            shapes += _bar(panel, name, top, scale, colour)
-            top += ROW
-        top += GAP
+        shapes += _panel_shapes(panel, top, recommended)
+        top += TITLE + ROW * len(panel.values) + GAP
     return shapes, math.ceil(top)
+
+
+def _panel_shapes(panel: BarPanel, top: float, recommended: str | None) -> list[Shape]:
+    """Return the title and the bars of a panel."""
+    shapes = [Shape(10, top + 24, text=panel.title, size=TEXT + 1)]
+    top += TITLE
+    scale = BAR / _largest(panel)
+    for name in panel.values:
+        colour = CHOSEN if name == recommended else PLAIN
+        shapes += _bar(panel, name, top, scale, colour)
+        top += ROW
+    return shapes
 
 
 def _largest(panel: BarPanel) -> float:
@@ -138,17 +145,26 @@ def _bar(
     if name in panel.intervals:
         low, high = panel.intervals[name]
         left, right = LEFT + low * scale, LEFT + high * scale
-        shapes.append(Shape(left, middle - 1, max(1.0, right - left), 2, LINE))
-        shapes.append(Shape(left, middle - 5, 2, 10, LINE))
-        shapes.append(Shape(right, middle - 5, 2, 10, LINE))
+        shapes += _whisker(left, right, middle)
         end = max(end, right)
     shapes.append(Shape(end + 10, middle + 5, text=panel.texts[name], colour=MUTED))
     return shapes
 
 
+def _whisker(left: float, right: float, middle: float) -> list[Shape]:
+    """Return the line of an interval, with its ends."""
+    return [
+        Shape(left, middle - 1, max(1.0, right - left), 2, LINE),
+        Shape(left, middle - 5, 2, 10, LINE),
+        Shape(right, middle - 5, 2, 10, LINE),
+    ]
+
+
 def _short(name: str) -> str:
     name = printable(name)
-    return name if len(name) <= MAX_NAME else name[: MAX_NAME - 1] + "…"
+    if len(name) > MAX_NAME:
+        return name[: MAX_NAME - 1] + "…"
+    return name
 
 
 def svg_of(result: Mapping[str, Any]) -> str:

@@ -62,14 +62,10 @@ def judge(
     """
     measure = measure_for(task)
     answered = []
-    labelled = Labelled([], [])
     for index, answer in enumerate(answers[reference]):
-        if "error" in answer:
-            continue
-        answered.append(index)
-        if truths[index] is not None:
-            labelled.indices.append(index)
-            labelled.truths.append(truths[index])
+        if "error" not in answer:
+            answered.append(index)
+    labelled = _labelled(truths, answered)
     if measure.binary and labelled.truths:
         classes = _resolve(labelled.truths, answers)
         labelled = labelled._replace(truths=list(classes))
@@ -79,6 +75,16 @@ def judge(
             measure, each, answers[reference], answered, labelled
         )
     return judgements
+
+
+def _labelled(truths: Sequence[Any], answered: Sequence[int]) -> Labelled:
+    """Return the answered samples that have a truth."""
+    indices = [index for index in answered if truths[index] is not None]
+    return Labelled(indices, _pick(truths, indices))
+
+
+def _pick(values: Sequence[Any], indices: Sequence[int]) -> list[Any]:
+    return [values[index] for index in indices]
 
 
 def _resolve(
@@ -105,28 +111,38 @@ def _judge_version(
     answered: Sequence[int],
     labelled: Labelled,
 ) -> dict[str, Any]:
-    own = [answers[index] for index in answered]
+    own = _pick(answers, answered)
+    reference = _pick(expected, answered)
     failures = [answer["error"] for answer in own if "error" in answer]
     if failures or not answered:
         return _failed(failures, len(answered))
-    alike = sameness(measure, own, [expected[index] for index in answered])
-    agreement = _agreement(own, [expected[index] for index in answered], alike)
-    if not labelled.indices:
-        return {
-            "agreement": agreement,
-            "accuracy": None,
-            "test": _agreement_test(alike),
-        }
-    labelled_answers = [answers[index] for index in labelled.indices]
-    labelled_expected = [expected[index] for index in labelled.indices]
-    scores = _scores(measure, labelled_answers, labelled.truths)
-    base = _scores(measure, labelled_expected, labelled.truths)
+    alike = sameness(measure, own, reference)
+    judgement = {
+        "agreement": _agreement(own, reference, alike),
+        "accuracy": None,
+        "test": _agreement_test(alike),
+    }
+    if labelled.indices:
+        judgement |= _judge_labelled(measure, answers, expected, labelled)
+    return judgement
+
+
+def _judge_labelled(
+    measure: Measure,
+    answers: Sequence[Answer],
+    expected: Sequence[Answer],
+    labelled: Labelled,
+) -> dict[str, Any]:
+    """Return the accuracy, and the test against the reference's."""
+    own = _pick(answers, labelled.indices)
+    scores = _scores(measure, own, labelled.truths)
+    reference = _pick(expected, labelled.indices)
+    base = _scores(measure, reference, labelled.truths)
     scale = 1.0
     if measure.same_from is None:
         scale = _scale(labelled.truths, base)
     return {
-        "agreement": agreement,
-        "accuracy": _accuracy(measure, scores, labelled_answers, labelled.truths),
+        "accuracy": _accuracy(measure, scores, own, labelled.truths),
         "test": _paired_test(measure, scores, base, scale),
     }
 
@@ -150,7 +166,7 @@ def _agreement(
         "samples": len(alike),
         "share": wilson(int(sum(alike)), len(alike))._asdict(),
         "largest_difference": _finite(largest),
-        "same": [bool(value) for value in alike],
+        "same": list(map(bool, alike)),
     }
 
 
@@ -165,14 +181,14 @@ def _agreement_test(alike: Sequence[float]) -> dict[str, Any]:
 def _scores(
     measure: Measure, answers: Sequence[Answer], truths: Sequence[Any]
 ) -> list[float]:
-    return [measure.score(*pair) for pair in zip(answers, truths, strict=True)]
+    return list(map(measure.score, answers, truths))
 
 
 def sameness(
     measure: Measure, answers: Sequence[Answer], expected: Sequence[Answer]
 ) -> list[float]:
     """Return 1 for each answer that equals the reference's, else 0."""
-    truths = [measure.truth_of(answer) for answer in expected]
+    truths = list(map(measure.truth_of, expected))
     scores = _scores(measure, answers, truths)
     least = measure.same_from
     if least is None:
@@ -211,7 +227,7 @@ def _scale(truths: Sequence[Any], errors: Sequence[float]) -> float:
 
     It is above 0 even if the reference has no error.
     """
-    values = np.array([float(truth) for truth in truths])
+    values = np.array(list(map(float, truths)))
     error = float(np.mean(np.abs(errors)))
     spread = float(np.std(values) or np.mean(np.abs(values)))
     return max(error, spread)
@@ -224,16 +240,21 @@ def _paired_test(
     if measure.binary:
         return _mcnemar_test(differences)
     estimate, p = paired_permutation(differences)
-    text = f"{measure.name} {_change(estimate, measure)}"
-    least = least_provable_loss(ALPHA)
-    if len(differences) < least:
-        text += f"; a loss shows from {least} samples on"
+    text = f"{measure.name} {_change(estimate, measure)}{_hint(len(differences))}"
     difference = estimate.value
     if abs(difference) <= LEAST_LOSS * scale:
         difference = 0.0
         if p < ALPHA:
             text += f"; a change below {LEAST_LOSS:.1%} counts as none"
     return _test("paired permutation", p, difference, text)
+
+
+def _hint(samples: int) -> str:
+    """Return a remark if there are too few samples to show a loss."""
+    least = least_provable_loss(ALPHA)
+    if samples >= least:
+        return ""
+    return f"; a loss shows from {least} samples on"
 
 
 def _mcnemar_test(differences: Sequence[float]) -> dict[str, Any]:
@@ -272,4 +293,6 @@ def _test(name: str, p: float, difference: float, text: str) -> dict[str, Any]:
 
 
 def _finite(number: float) -> float | None:
-    return number if np.isfinite(number) else None
+    if not np.isfinite(number):
+        return None
+    return number

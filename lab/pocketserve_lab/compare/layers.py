@@ -11,6 +11,7 @@ import numpy as np
 from pocketserve.engine.lifecycle.loaded_model import LoadedModel
 from pocketserve.inference.inputs import collect
 from pocketserve.messages import plural
+from pocketserve.repository.scan import VersionEntry
 from pocketserve.runtimes.layer_outputs import RunLayers
 from pocketserve.runtimes.registry import FORMATS
 from pocketserve.tensors import Array, dequantize, to_tensor
@@ -153,23 +154,30 @@ def _samples(plan: Plan, folder: Path, facts: Facts) -> list[DataSample]:
     if plan.data is not None:
         return read_samples(plan.data, facts, MAX_SAMPLES)
     own = folder / "samples"
-    return read_samples(own, facts, MAX_SAMPLES) if own.is_dir() else []
+    if not own.is_dir():
+        return []
+    return read_samples(own, facts, MAX_SAMPLES)
 
 
 def _trace(model: LoadedModel, samples: Sequence[DataSample]) -> _TracedVersion:
     version = model.version
     if version.format.layers is None:
-        readable = [format.name for format in FORMATS if format.layers is not None]
-        raise CommandError(
-            f"{version.name!r} is {version.format.name}, which keeps its intermediate "
-            f"results to itself; --layers reads {', '.join(readable)}"
-        )
+        raise _unreadable(version)
     run = version.format.layers(model.source)
     inputs = _inputs(model, samples)
     traced = _TracedVersion(model, run, inputs, 1)
     size = sum(layer.array.size for layer in traced.layers())
     limit = max(1, MAX_NUMBERS // size)
     return traced._replace(limit=min(len(inputs), limit))
+
+
+def _unreadable(version: VersionEntry) -> CommandError:
+    """Return the error of a format whose layers cannot be read."""
+    readable = [format.name for format in FORMATS if format.layers is not None]
+    return CommandError(
+        f"{version.name!r} is {version.format.name}, which keeps its intermediate "
+        f"results to itself; --layers reads {', '.join(readable)}"
+    )
 
 
 def _inputs(
@@ -190,28 +198,34 @@ def _compare(first: _TracedVersion, other: _TracedVersion) -> dict[str, Any]:
     layers = first.layers(), other.layers()
     pairs = align(*layers)
     quantized = any(layer.quantized for layer in (*layers[0], *layers[1]))
-    bound = QUANTIZED_BOUND if quantized else BOUND
+    bound, noise = BOUND, BOUND / 10
+    if quantized:
+        bound, noise = QUANTIZED_BOUND, QUANTIZED_BOUND / 4
     # Written so that NaN differs, too.
     differing = [
         place for place, pair in enumerate(pairs) if not pair.difference <= bound
     ]
     cause = None
     if differing:
-        step = _step(pairs, bound / (4 if quantized else 10))
+        step = _step(pairs, noise)
         if step is not None and quantized:
             differing = [place for place in differing if place >= step]
-        cause = overflow(pairs[differing[0]]) or rounding(pairs)
+        place = differing[0]
+        cause = overflow(pairs[place]) or rounding(pairs)
         if step is not None and cause.kind == "rounding":
-            place = step if quantized else _origin(pairs, differing[0], bound)
-            cause = _cause(pairs, place, layers, other, bound)
-    return {
+            start = step if quantized else _origin(pairs, place, bound)
+            cause = _cause(pairs, start, layers, other, bound)
+    result: dict[str, Any] = {
         "samples": first.limit,
         "bound": bound,
         "layers": [len(layers[0]) - 1, len(layers[1]) - 1],
-        "pairs": [_row(pair) for pair in pairs],
+        "pairs": list(map(_row, pairs)),
         "first_differing": differing[:3],
-        "cause": cause._asdict() if cause is not None else None,
+        "cause": None,
     }
+    if cause is not None:
+        result["cause"] = cause._asdict()
+    return result
 
 
 def _step(pairs: Sequence[LayerPair], noise: float) -> int | None:
@@ -245,8 +259,11 @@ def _cause(
     bound: float,
 ) -> Cause:
     pair = pairs[place]
-    before = pairs[place - 1] if place else None
-    start, other_start = before.places if before is not None else (-1, -1)
+    before = None
+    start, other_start = -1, -1
+    if place:
+        before = pairs[place - 1]
+        start, other_start = before.places
     end, other_end = pair.places
     skipped = layers[0][start + 1 : end], layers[1][other_start + 1 : other_end]
 
@@ -254,11 +271,16 @@ def _cause(
         array = other.layers(change)[other_end].array
         return list(layouts_of(array))[pair.view]
 
-    size = pairs[0].first.array.size
-    earlier_sizes = {earlier.first.array.size for earlier in pairs[:place]}
-    reads_input = earlier_sizes == {size}
-    run_changed = rerun if reads_input else None
+    run_changed = None
+    if _keeps_size(pairs[:place]):
+        run_changed = rerun
     return explain(pair, before, skipped, bound, run_changed, other.image())
+
+
+def _keeps_size(pairs: Sequence[LayerPair]) -> bool:
+    """Return whether all layers have as many numbers as the input."""
+    sizes = {pair.first.array.size for pair in pairs}
+    return len(sizes) == 1
 
 
 def _is_passing(layer: Layer, following: Layer) -> bool:
@@ -271,12 +293,15 @@ def _is_passing(layer: Layer, following: Layer) -> bool:
 
 
 def _row(pair: LayerPair) -> dict[str, Any]:
-    return {
+    row: dict[str, Any] = {
         "first": {"name": pair.first.name, "operator": pair.first.operator},
         "other": {"name": pair.other.name, "operator": pair.other.operator},
         "shape": list(pair.first.array.shape[1:]),
-        "difference": pair.difference if np.isfinite(pair.difference) else None,
+        "difference": None,
     }
+    if np.isfinite(pair.difference):
+        row["difference"] = pair.difference
+    return row
 
 
 def _stack(arrays: Sequence[Array]) -> Array:
@@ -302,6 +327,17 @@ def print_layers(result: Mapping[str, Any]) -> None:
     samples = plural(result["samples"], "sample")
     print(f"{len(pairs) - 1} layers match; {samples}; bound {result['bound']:.0%}\n")
     first = next(iter(result["first_differing"]), None)
+    _print_pairs(pairs, first)
+    if first is not None:
+        _print_cause(pairs[first], result["cause"])
+    elif len(pairs) > 1:
+        print("\nNo layer differs beyond the bound.")
+    else:
+        print("\nNothing can be said: no layer of A has a counterpart in B.")
+
+
+def _print_pairs(pairs: Sequence[Mapping[str, Any]], first: int | None) -> None:
+    """Print the pairs around the first one that differs, or all."""
     start, end = 0, len(pairs)
     if first is not None:
         start, end = max(0, first - SHOWN_BEFORE), first + SHOWN_AFTER
@@ -309,12 +345,6 @@ def print_layers(result: Mapping[str, Any]) -> None:
     for number, pair in enumerate(pairs[start:end], start):
         rows.append(_cells(number, pair, is_first=number == first))
     print_table(["", "A", "B", "SHAPE", "DIFFERENCE"], rows)
-    if first is not None:
-        _print_cause(pairs[first], result["cause"])
-    elif len(pairs) > 1:
-        print("\nNo layer differs beyond the bound.")
-    else:
-        print("\nNothing can be said: no layer of A has a counterpart in B.")
 
 
 def _print_cause(pair: Mapping[str, Any], cause: Mapping[str, Any]) -> None:
@@ -325,8 +355,7 @@ def _print_cause(pair: Mapping[str, Any], cause: Mapping[str, Any]) -> None:
 
 
 def _cells(number: int, pair: Mapping[str, Any], *, is_first: bool) -> list[str]:
-    width = (terminal_columns() - OTHER_CELLS) // 2
-    width = max(LEAST_CELL, min(MAX_CELL, width))
+    width = _name_width()
     names = []
     for key in ("first", "other"):
         names.append(f"{pair[key]['operator']} {pair[key]['name']}"[:width])
@@ -335,3 +364,9 @@ def _cells(number: int, pair: Mapping[str, Any], *, is_first: bool) -> list[str]
         difference = f"{pair['difference']:.2%}"
     mark = f"{number} >" if is_first else str(number)
     return [mark, *names, "x".join(map(str, pair["shape"])), difference]
+
+
+def _name_width() -> int:
+    """Return the width of a layer's name in the table."""
+    width = (terminal_columns() - OTHER_CELLS) // 2
+    return max(LEAST_CELL, min(MAX_CELL, width))

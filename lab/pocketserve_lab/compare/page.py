@@ -99,18 +99,23 @@ function save() {{
 
 def _facts(result: Mapping[str, Any]) -> str:
     """Return a line on the device, data and time."""
-    device, data = result["device"], result["data"]
-    content, origin = "random numbers", ""
-    if data["samples"]:
-        content = plural(len(data["samples"]), "sample")
-        origin = f", {data['origin']}"
+    device = result["device"]
     load = "?" if device["load"] is None else f"{device['load']:.1f}"
     cores = plural(device["cores"], "core")
     return (
         f"{result['created']}; {device['machine']}, {cores}, {device['system']}; "
-        f"load {load}; {content}, {data['labelled']} with a label{origin}; "
+        f"load {load}; {_content(result['data'])}; "
         f"pocketserve {result['pocketserve']}"
     )
+
+
+def _content(data: Mapping[str, Any]) -> str:
+    """Describe the data: samples, labels and origin."""
+    labelled = f"{data['labelled']} with a label"
+    if not data["samples"]:
+        return f"random numbers, {labelled}"
+    samples = plural(len(data["samples"]), "sample")
+    return f"{samples}, {labelled}, {data['origin']}"
 
 
 def _times(name: str, facts: Mapping[str, Any]) -> list[str]:

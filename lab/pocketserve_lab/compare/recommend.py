@@ -25,6 +25,13 @@ RULE = (
 )
 
 
+NOTHING: dict[str, Any] = {
+    "version": None,
+    "rule": RULE,
+    "sentences": "No version answers as it should. Nothing is recommended.",
+}
+
+
 def recommend(result: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``version``, the other choices, the rule and the two ``sentences``.
 
@@ -37,11 +44,7 @@ def recommend(result: Mapping[str, Any]) -> dict[str, Any]:
         if not facts["test"]["worse"]:
             good[name] = facts
     if not good:
-        return {
-            "version": None,
-            "rule": RULE,
-            "sentences": "No version answers as it should. Nothing is recommended.",
-        }
+        return dict(NOTHING)
     times = {name: _turn_means(facts) for name, facts in good.items()}
     fastest = min(good, key=lambda name: geometric_mean(times[name]))
     equal = _equally_fast(times, fastest)
@@ -59,7 +62,7 @@ def recommend(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _turn_means(facts: Mapping[str, Any]) -> list[float]:
-    return [fmean(turn) for turn in facts["samples"]["run_ms"]]
+    return list(map(fmean, facts["samples"]["run_ms"]))
 
 
 def _equally_fast(times: Mapping[str, list[float]], fastest: str) -> list[str]:
@@ -125,14 +128,18 @@ def _serve_sentence(
         against = _against(time_ratio(times[default], times[best]))
         text += f", {against} {default}, the default version"
     if default in versions:
-        size = versions[best]["file_bytes"]
-        default_size = versions[default]["file_bytes"]
-        if size < default_size:
-            text += f", with {human_bytes(size)} instead of {human_bytes(default_size)}"
+        text += _saving(versions[best]["file_bytes"], versions[default]["file_bytes"])
     if default not in times:
         reason = "is measurably worse" if default in versions else "was not compared"
         text += f"; {default}, the default version, {reason}"
     return text
+
+
+def _saving(size: int, default_size: int) -> str:
+    """Return by how much a file is smaller; empty if it is not."""
+    if size >= default_size:
+        return ""
+    return f", with {human_bytes(size)} instead of {human_bytes(default_size)}"
 
 
 def _speed(times: Sequence[float]) -> str:

@@ -53,11 +53,13 @@ def table_rows(result: Mapping[str, Any]) -> list[list[str]]:
 
 def _cells(facts: Mapping[str, Any], is_reference: bool) -> list[str]:
     run, memory = facts["run_ms"], facts["memory_bytes"]
+    agreement, worse = "reference", ""
+    if not is_reference:
+        agreement = _agreement(facts["agreement"])
+        worse = verdict(facts["test"])
     return [
         human_bytes(facts["file_bytes"]),
-        with_interval(run["p50"]),
-        number(run["p90"]["value"]),
-        number(run["p99"]["value"]),
+        *_run_cells(run),
         number(facts["answer_ms"]["p50"]["value"]),
         number(facts["throughput"]["answers_per_s"]),
         number(facts["cpu_s"] * 1e3),
@@ -65,9 +67,17 @@ def _cells(facts: Mapping[str, Any], is_reference: bool) -> list[str]:
         number(facts["first_answer_ms"]),
         _size(memory["private"]),
         _size(memory["peak"]),
-        "reference" if is_reference else _agreement(facts["agreement"]),
+        agreement,
         score_text(facts["accuracy"]),
-        "" if is_reference else verdict(facts["test"]),
+        worse,
+    ]
+
+
+def _run_cells(run: Mapping[str, Any]) -> list[str]:
+    return [
+        with_interval(run["p50"]),
+        number(run["p90"]["value"]),
+        number(run["p99"]["value"]),
     ]
 
 
@@ -143,17 +153,22 @@ def print_report(result: Mapping[str, Any]) -> None:
 
 def _print_head(result: Mapping[str, Any]) -> None:
     """Print the model, the data and the device."""
-    data, device = result["data"], result["device"]
-    content = "random numbers"
-    if data["samples"]:
-        samples = plural(len(data["samples"]), "sample")
-        content = f"{samples}, {data['labelled']} with a label, {data['origin']}"
+    device = result["device"]
+    content = _content(result["data"])
     print_text(printable(f"{result['model']}, {result['task']}; {content}"))
     cores = plural(device["cores"], "core")
     print(printable(f"{device['machine']}, {cores}, {device['system']}"), end="\n\n")
     warning = load_warning(device["load"])
     if warning:
         print_text(warning)
+
+
+def _content(data: Mapping[str, Any]) -> str:
+    """Describe the data: samples, labels and origin."""
+    if not data["samples"]:
+        return "random numbers"
+    samples = plural(len(data["samples"]), "sample")
+    return f"{samples}, {data['labelled']} with a label, {data['origin']}"
 
 
 LEGEND = (
@@ -174,7 +189,9 @@ def judgement(name: str, facts: Mapping[str, Any], *, is_reference: bool) -> str
     test = facts["test"]
     if not is_reference and test["text"]:
         parts.append(f"{test.get('name', 'test')}: {test['text']}")
-    return f"{name}: {'; '.join(parts)}" if parts else ""
+    if not parts:
+        return ""
+    return f"{name}: {'; '.join(parts)}"
 
 
 def score_with_interval(accuracy: Mapping[str, Any] | None) -> str:

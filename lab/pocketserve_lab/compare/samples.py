@@ -183,7 +183,7 @@ def _checked(sample: DataSample, facts: Facts) -> DataSample:
     elif facts.task == "image-segmentation":
         problem = _mask_problem(sample.truth)
     elif facts.task == "question-answering":
-        problem = "" if isinstance(sample.truth, str) else "it needs a column 'answer'"
+        problem = _answer_problem(sample.truth)
     else:
         return sample._replace(truth=None)
     if problem:
@@ -213,13 +213,17 @@ def read_classes(
         labels.setdefault(label.strip(), set()).add(index)
         numbers.setdefault(str(index), set()).add(index)
     texts = [str(truth).strip() for truth in truths]
-    folded_texts = [text.casefold() for text in texts]
     readings = [
         _look_up(texts, labels),
-        _look_up(folded_texts, _fold(labels)),
+        _look_up(map(str.casefold, texts), _fold(labels)),
         _look_up(texts, numbers),
     ]
-    return max(readings, key=lambda reading: sum(map(bool, reading)))
+    return max(readings, key=_known)
+
+
+def _known(classes: Sequence[Classes]) -> int:
+    """Return the number of truths that name a class."""
+    return sum(map(bool, classes))
 
 
 def _fold(labels: Mapping[str, set[Any]]) -> dict[str, set[Any]]:
@@ -232,7 +236,7 @@ def _fold(labels: Mapping[str, set[Any]]) -> dict[str, set[Any]]:
     return folded
 
 
-def _look_up(texts: Sequence[str], classes: Mapping[str, set[Any]]) -> list[Classes]:
+def _look_up(texts: Iterable[str], classes: Mapping[str, set[Any]]) -> list[Classes]:
     return [frozenset(classes.get(text, ())) for text in texts]
 
 
@@ -274,6 +278,12 @@ def _value_problem(truth: Any) -> str:
     if _is_finite(truth):
         return ""
     return f"the true value {truth!r} is no finite number"
+
+
+def _answer_problem(truth: Any) -> str:
+    if isinstance(truth, str):
+        return ""
+    return "it needs a column 'answer'"
 
 
 def _mask_problem(truth: Any) -> str:
@@ -332,7 +342,9 @@ def _truths_in(names: Sequence[Path], facts: Facts) -> Sequence[str | None]:
     if all(len(name.parts) == 2 for name in names):
         return [name.parts[0] for name in names]
     truths = [_label_in(name.stem, facts.labels) for name in names]
-    return unknown if None in truths else truths
+    if None in truths:
+        return unknown
+    return truths
 
 
 def _is_other(path: Path) -> bool:
@@ -362,16 +374,8 @@ def _of_table(path: Path, facts: Facts) -> Iterator[DataSample]:
     The input is its column ``file``, ``text`` or ``question``, or else the features.
     """
     lines = _read_lines(path)
-    head = [cell.strip() for cell in lines[0]]
-    rows = []
-    for number, line in enumerate(lines, 1):
-        if len(line) != len(head):
-            raise SampleError(
-                f"{path.name}: line {number} has {len(line)} cells, "
-                f"the first {len(head)}"
-            )
-        rows.append(dict(zip(head, map(str.strip, line), strict=True)))
-    del rows[0]
+    head = list(map(str.strip, lines[0]))
+    rows = _read_rows(path, head, lines[1:])
     if "file" in head:
         yield from _of_listed_files(path, rows)
     elif "text" in head or "question" in head:
@@ -380,26 +384,47 @@ def _of_table(path: Path, facts: Facts) -> Iterator[DataSample]:
         yield from _of_features(path, rows, head, facts)
 
 
+def _read_rows(
+    path: Path, head: Sequence[str], lines: Sequence[Sequence[str]]
+) -> list[dict[str, str]]:
+    """Return the cells of each line by the names of the columns."""
+    rows = []
+    for number, line in enumerate(lines, 2):
+        if len(line) != len(head):
+            raise SampleError(
+                f"{path.name}: line {number} has {len(line)} cells, "
+                f"the first {len(head)}"
+            )
+        rows.append(dict(zip(head, map(str.strip, line), strict=True)))
+    return rows
+
+
 def _read_lines(path: Path) -> list[list[str]]:
     """Return the lines of a CSV file, a header first.
 
     Numbers if it has none.
     """
-    lines = []
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-        for line in csv.reader(text.splitlines()):
-            if any(cell.strip() for cell in line):
-                lines.append(line)
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise SampleError(f"{path.name} is no CSV file in UTF-8: {error}") from None
+    lines = _parse_csv(path)
     if lines and all(map(_is_finite, lines[0])):
-        header = [str(number) for number in range(1, len(lines[0]) + 1)]
+        header = list(map(str, range(1, len(lines[0]) + 1)))
         lines.insert(0, header)
     if len(lines) < 2:
         raise SampleError(
             f"{path.name} needs a line of column names and a line for each sample"
         )
+    return lines
+
+
+def _parse_csv(path: Path) -> list[list[str]]:
+    """Return the lines of a CSV file that are not empty."""
+    lines = []
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        for line in csv.reader(text.splitlines()):
+            if any(map(str.strip, line)):
+                lines.append(line)
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise SampleError(f"{path.name} is no CSV file in UTF-8: {error}") from None
     return lines
 
 
@@ -421,10 +446,7 @@ def _of_listed_files(
 
     Several lines are several boxes on its picture.
     """
-    grouped: dict[str, list[Mapping[str, str]]] = {}
-    for row in rows:
-        grouped.setdefault(row["file"], []).append(row)
-    for name, lines in grouped.items():
+    for name, lines in _by_file(rows).items():
         file = path.parent / name
         if not file.is_file():
             raise SampleError(f"{path.name} names {name!r}, which is not beside it")
@@ -432,6 +454,15 @@ def _of_listed_files(
             yield DataSample(name, file, _read_boxes(path, lines))
         else:
             yield DataSample(name, file, _truth(lines[0], path.parent))
+
+
+def _by_file(
+    rows: Sequence[Mapping[str, str]],
+) -> dict[str, list[Mapping[str, str]]]:
+    grouped: dict[str, list[Mapping[str, str]]] = {}
+    for row in rows:
+        grouped.setdefault(row["file"], []).append(row)
+    return grouped
 
 
 def _read_boxes(path: Path, lines: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
@@ -452,14 +483,19 @@ def _of_features(
     """Yield one sample per row."""
     columns, target = _choose_columns(head, facts)
     if facts.features and len(columns) != len(facts.features):
-        raise SampleError(
-            f"{path.name} has {len(columns)} columns for the {len(facts.features)} "
-            f"features {', '.join(facts.features[:20])}; name its columns like them"
-        )
+        raise _wrong_columns(path, len(columns), facts)
     for number, row in enumerate(rows, 2):
         numbers = [_number(path, row[name]) for name in columns]
         truth = row[target] or None if target else None
         yield DataSample(f"line {number}", json.dumps(numbers).encode(), truth)
+
+
+def _wrong_columns(path: Path, number: int, facts: Facts) -> SampleError:
+    features = ", ".join(facts.features[:20])
+    return SampleError(
+        f"{path.name} has {number} columns for the {len(facts.features)} "
+        f"features {features}; name its columns like them"
+    )
 
 
 def _choose_columns(head: list[str], facts: Facts) -> tuple[list[str], str | None]:
@@ -470,11 +506,7 @@ def _choose_columns(head: list[str], facts: Facts) -> tuple[list[str], str | Non
     """
     features = [name for name in facts.features if name in head]
     has_names = bool(features) and len(features) == len(facts.features)
-    target = None
-    for name in (facts.target, *TRUTHS):
-        if name and name in head:
-            target = name
-            break
+    target = _named_target(head, facts)
     if target is None and len(facts.features) == len(head) - 1:
         target = head[-1]
         if has_names:
@@ -484,10 +516,20 @@ def _choose_columns(head: list[str], facts: Facts) -> tuple[list[str], str | Non
     return [name for name in head if name != target], target
 
 
+def _named_target(head: Sequence[str], facts: Facts) -> str | None:
+    """Return the column with the name of a truth."""
+    for name in (facts.target, *TRUTHS):
+        if name and name in head:
+            return name
+    return None
+
+
 def _truth(row: Mapping[str, str], folder: Path) -> Any:
     for name in TRUTHS:
         if row.get(name):
-            return str(folder / row[name]) if name == "mask" else row[name]
+            if name == "mask":
+                return str(folder / row[name])
+            return row[name]
     return None
 
 

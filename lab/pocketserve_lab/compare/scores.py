@@ -118,19 +118,24 @@ def _top5(
 
 def _macro_f1(answers: Sequence[Answer], truths: Sequence[Classes]) -> float:
     """Return the mean F1 over true and predicted classes."""
-    classes_by_index = {}
-    for truth in truths:
-        for index in truth:
-            classes_by_index[index] = truth
+    classes = _classes_by_index(truths)
     hits: Counter[Classes] = Counter()
     number: Counter[Classes] = Counter(truths)
     for answer, truth in zip(answers, truths, strict=True):
         index = _class_of(_first(answer))
-        predicted = classes_by_index.get(index, frozenset([index]))
+        predicted = classes.get(index, frozenset([index]))
         number[predicted] += 1
         if predicted == truth:
             hits[truth] += 1
     return float(np.mean([2 * hits[each] / number[each] for each in number]))
+
+
+def _classes_by_index(truths: Sequence[Classes]) -> dict[Any, Classes]:
+    classes = {}
+    for truth in truths:
+        for index in truth:
+            classes[index] = truth
+    return classes
 
 
 def _is_hit(answer: Answer, truth: Classes) -> float:
@@ -284,13 +289,18 @@ def _intersections(answer: Answer, truth: Any) -> tuple[Array, Array]:
     actual = _true_mask(truth)
     predicted = _resized(_mask_of(answer), actual.shape)
     judged = actual != IGNORED
-    predicted, actual = predicted[judged], actual[judged]
+    table = _confusion(predicted[judged], actual[judged])
+    shared = np.diagonal(table)
+    return shared, table.sum(axis=0) + table.sum(axis=1) - shared
+
+
+def _confusion(predicted: Array, actual: Array) -> Array:
+    """Count the pixels [predicted class, true class]."""
     largest = max(predicted.max(initial=0), actual.max(initial=0))
     classes = int(largest) + 1
     pairs = predicted.astype(np.int64) * classes + actual
-    table = np.bincount(pairs, minlength=classes * classes).reshape(classes, classes)
-    shared = np.diagonal(table)
-    return shared, table.sum(axis=0) + table.sum(axis=1) - shared
+    counts = np.bincount(pairs, minlength=classes * classes)
+    return counts.reshape(classes, classes)
 
 
 def _resized(mask: Array, shape: tuple[int, ...]) -> Array:

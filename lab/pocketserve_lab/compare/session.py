@@ -33,13 +33,7 @@ from pocketserve.runtimes.devices import (
     is_accelerated,
 )
 from pocketserve.runtimes.engines import engine_advice
-from pocketserve.terminal.errors import CommandError
-from pocketserve.terminal.local import open_local
-from pocketserve_lab.compare.judge import judge
-from pocketserve_lab.compare.recommend import recommend
-from pocketserve_lab.compare.samples import DataSample, Facts, read_samples
-from pocketserve_lab.compare.statistics import percentiles
-from pocketserve_lab.measurement import interleave, load_now
+from pocketserve.service import ModelStatus
 
 OPEN_TIMEOUT_S = 600.0
 """Time to import a framework and try an unseen file, each once, on a slow device."""
@@ -178,8 +172,9 @@ class VersionProcess:
         size = self._output.seek(0, os.SEEK_END)
         self._output.seek(max(0, size - 2000))
         output = self._output.read().decode(errors="replace").strip()
-        ending = f"signal {-code}" if code < 0 else f"exit code {code}"
-        text = f"its process ended with {ending}"
+        text = f"its process ended with exit code {code}"
+        if code < 0:
+            text = f"its process ended with signal {-code}"
         if output:
             text += f": {excerpt(output.splitlines()[-1], 200)}"
         return text
@@ -208,10 +203,11 @@ def compare_versions(plan: Plan, progress: Progress) -> dict[str, Any]:
         )
     truths = [sample.truth for sample in samples] or [None] * len(answers[reference])
     verdicts = judge(facts.task if samples else "tensors", answers, reference, truths)
-    versions = {}
-    for name in measured:
-        candidate = target.candidates[name]._asdict()
-        versions[name] = {**candidate, **measured[name], **verdicts[name]}
+    data = {
+        "origin": origin,
+        "samples": [sample.name for sample in samples],
+        "labelled": sum(truth is not None for truth in truths),
+    }
     result = {
         "schema": SCHEMA,
         "pocketserve": __version__,
@@ -222,15 +218,24 @@ def compare_versions(plan: Plan, progress: Progress) -> dict[str, Any]:
         "task": facts.task,
         "default": target.default,
         "reference": reference,
-        "data": {
-            "origin": origin,
-            "samples": [sample.name for sample in samples],
-            "labelled": sum(truth is not None for truth in truths),
-        },
-        "versions": versions,
+        "data": data,
+        "versions": _merge(target.candidates, measured, verdicts),
         "skipped": target.skipped,
     }
     return {**result, "recommendation": recommend(result)}
+
+
+def _merge(
+    candidates: Mapping[str, Candidate],
+    measured: Mapping[str, Any],
+    verdicts: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return each measured version with its options, figures and verdict."""
+    versions = {}
+    for name in measured:
+        candidate = candidates[name]._asdict()
+        versions[name] = {**candidate, **measured[name], **verdicts[name]}
+    return versions
 
 
 def _find_target(plan: Plan) -> ComparedModel:
@@ -243,15 +248,7 @@ def _find_target(plan: Plan) -> ComparedModel:
     try:
         entry = service.entry(name)
         _check_versions(plan, entry)
-        skipped = {}
-        ready = []
-        for status in service.model_statuses(entry):
-            if plan.versions and status.version not in plan.versions:
-                continue
-            if status.ready:
-                ready.append(status.version)
-            else:
-                skipped[status.version] = status.reason
+        ready, skipped = _select_versions(plan, service.model_statuses(entry))
         if not ready:
             reason = next(iter(skipped.values()), entry.problem)
             raise CommandError(f"no version of {name!r} can be run here: {reason}")
@@ -289,6 +286,22 @@ def _check_versions(plan: Plan, entry: ModelEntry) -> None:
             )
 
 
+def _select_versions(
+    plan: Plan, statuses: Sequence[ModelStatus]
+) -> tuple[list[str], dict[str, str]]:
+    """Return the versions to compare, and the reasons why others are skipped."""
+    ready = []
+    skipped = {}
+    for status in statuses:
+        if plan.versions and status.version not in plan.versions:
+            continue
+        if status.ready:
+            ready.append(status.version)
+        else:
+            skipped[status.version] = status.reason
+    return ready, skipped
+
+
 def _devices(version: VersionEntry, skipped: dict[str, str]) -> dict[str, Options]:
     """Return the devices of a version, with the options for each.
 
@@ -317,10 +330,7 @@ def _on_devices(
     Raises:
         CommandError: no version has one of the devices; the text lists those it has.
     """
-    present = {}
-    for tables in devices.values():
-        for name in tables:
-            present[device_name(name)] = name
+    present = _present_devices(devices)
     selected = list(present.values())
     if "all" not in wishes:
         selected = _select_devices(wishes, present)
@@ -335,6 +345,15 @@ def _on_devices(
     return candidates
 
 
+def _present_devices(devices: Mapping[str, Mapping[str, Options]]) -> dict[str, str]:
+    """Return the names of all versions' devices, by their plain names."""
+    present = {}
+    for tables in devices.values():
+        for name in tables:
+            present[device_name(name)] = name
+    return present
+
+
 def _select_devices(wishes: Sequence[str], present: Mapping[str, str]) -> list[str]:
     """Return the devices that the wishes name, without duplicates.
 
@@ -344,8 +363,10 @@ def _select_devices(wishes: Sequence[str], present: Mapping[str, str]) -> list[s
     selected = {}
     for name in map(device_name, wishes):
         if name not in present:
+            hint = did_you_mean(name, present)
             advice = engine_advice(name)
-            hint = f": {advice}" if advice is not None else did_you_mean(name, present)
+            if advice is not None:
+                hint = f": {advice}"
             listed = " or ".join(present.values())
             raise CommandError(
                 f"no version runs here on {name!r}, only on {listed}{hint}"
@@ -447,7 +468,7 @@ class _Session:
         self, versions: Sequence[str], samples: Sequence[DataSample]
     ) -> tuple[dict[str, Any], dict[str, list[Any]]]:
         """Return the measurements and the answers, by version."""
-        bodies = [_plain_sample(sample) for sample in samples]
+        bodies = list(map(_plain_sample, samples))
         for number, version in enumerate(versions):
             start, end = number / len(versions), (number + 1) / len(versions)
             self._guard(version, partial(self._start, version, bodies, start, end))
@@ -498,10 +519,7 @@ class _Session:
             )
             facts.setdefault("first_answer_ms", reply["first_ms"])
             answers += reply["answers"]
-        if all("error" in answer for answer in answers):
-            raise VersionFailure(
-                f"it answers none of the samples: {answers[0]['error']}"
-            )
+        _check_answers(answers)
 
     def _take_turns(self) -> dict[str, _Turns]:
         """Time the versions in turns, first alone, then with several clients."""
@@ -543,6 +561,13 @@ class _Session:
         return self._guard(version, work)
 
 
+def _check_answers(answers: Sequence[Any]) -> None:
+    """Raise VersionFailure if none of the samples has an answer."""
+    if all("error" in answer for answer in answers):
+        reason = answers[0]["error"]
+        raise VersionFailure(f"it answers none of the samples: {reason}")
+
+
 @dataclass
 class _Turns:
     """The measurements of one version's turns, as its process returns them.
@@ -581,12 +606,7 @@ def _summarize(facts: Mapping[str, Any], turns: _Turns) -> dict[str, Any]:
     samples: dict[str, Any] = {}
     for key in ("run_ms", "answer_ms"):
         samples[key] = [_rounded(turn[key]) for turn in turns.alone]
-        p50, p90, p99 = percentiles(samples[key])
-        summary[key] = {
-            "p50": p50._asdict(),
-            "p90": p90._asdict(),
-            "p99": p99._asdict(),
-        }
+        summary[key] = _percentiles(samples[key])
     samples["cpu_s"] = [turn["cpu_s"] for turn in turns.alone]
     return {
         **summary,
@@ -595,6 +615,11 @@ def _summarize(facts: Mapping[str, Any], turns: _Turns) -> dict[str, Any]:
         "memory_bytes": _memory_growth(facts["memory_before"], turns.memory),
         "samples": samples,
     }
+
+
+def _percentiles(turns: Sequence[Sequence[float]]) -> dict[str, Any]:
+    p50, p90, p99 = percentiles(turns)
+    return {"p50": p50._asdict(), "p90": p90._asdict(), "p99": p99._asdict()}
 
 
 def _rounded(times: Sequence[float]) -> list[float]:

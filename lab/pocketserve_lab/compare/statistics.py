@@ -59,12 +59,13 @@ def percentiles(
     values = np.quantile(np.concatenate(filled), shares)
     if len(filled) < LEAST_FOR_INTERVAL:
         return [Estimate(float(value), None, None) for value in values]
-    drawn = _draw_percentiles(filled, shares)
-    estimates = []
-    for value, column in zip(values, drawn.T, strict=True):
-        low, high = _interval(column)
-        estimates.append(Estimate(float(value), low, high))
-    return estimates
+    columns = _draw_percentiles(filled, shares).T
+    return list(map(_estimate, values, columns))
+
+
+def _estimate(value: float, drawn: Array) -> Estimate:
+    low, high = _interval(drawn)
+    return Estimate(float(value), low, high)
 
 
 def _draw_percentiles(turns: Sequence[Array], shares: Sequence[float]) -> Array:
@@ -103,8 +104,7 @@ def bootstrap(values: Array, statistic: Callable[..., Array]) -> Estimate:
     if len(values) < LEAST_FOR_INTERVAL:
         return Estimate(value, None, None)
     drawn = statistic(values[_draws(len(values))], axis=1)
-    low, high = _interval(drawn)
-    return Estimate(value, low, high)
+    return _estimate(value, drawn)
 
 
 def mcnemar_exact(gains: int, losses: int) -> float:
@@ -145,14 +145,18 @@ def paired_permutation(differences: Sequence[float]) -> tuple[Estimate, float]:
     Hinkley, formula 4.11).
     """
     values = np.asarray(differences, float)
+    return bootstrap(values, np.mean), _permutation_p(values)
+
+
+def _permutation_p(values: Array) -> float:
+    """Return the share of changes of sign with at least as extreme a sum."""
     sums = np.abs(_signs(len(values)) @ values)
     rounding = 1e-9 * float(np.abs(values).sum())
     observed = abs(float(values.sum())) - rounding
     extreme_count = int(np.count_nonzero(sums >= observed))
-    p = extreme_count / len(sums)
     if len(values) > MAX_EXACT:
-        p = (1 + extreme_count) / (1 + len(sums))
-    return bootstrap(values, np.mean), p
+        return (1 + extreme_count) / (1 + len(sums))
+    return extreme_count / len(sums)
 
 
 def _signs(number: int) -> Array:

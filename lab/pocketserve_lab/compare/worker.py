@@ -130,9 +130,7 @@ class Subject:
         first_ms = 0.0
         for source in self._sources[first : first + count]:
             payload = source()
-            full = payload
-            if isinstance(payload, RawPayload):
-                full = payload._replace(options=self._options())
+            full = self._full(payload)
             began = time.perf_counter()
             try:
                 answers.append(_plain(self._ask(full), self._threshold()))
@@ -200,13 +198,7 @@ class Subject:
                 counts[caller] += 1
 
         began = time.perf_counter()
-        threads = []
-        for caller in range(callers):
-            thread = threading.Thread(target=ask, args=(caller,))
-            thread.start()
-            threads.append(thread)
-        for thread in threads:
-            thread.join()
+        _run_threads(ask, callers)
         return {"answers": sum(counts), "seconds": time.perf_counter() - began}
 
     def memory(self) -> dict[str, Any]:
@@ -226,17 +218,30 @@ class Subject:
         call = InferenceCall(self._name, self._version, payload, options)
         return submit_and_wait(self._service.submit, call)
 
+    def _full(self, payload: Payload) -> Payload:
+        """Return a request for the full answer."""
+        if isinstance(payload, RawPayload):
+            return payload._replace(options=self._options())
+        return payload
+
     def _options(self) -> AnswerOptions:
         """Return options for an answer that can be judged.
 
         It has all classes with scores, unsure detections, or the mask.
         """
         handle = self._service.engine.running(self._name, self._version)
-        task = handle.model.task.name if handle is not None else ""
-        every = ALL_ENTRIES if task.endswith("-classification") else None
-        least = None if self._threshold() is None else LEAST_SCORE
-        values = {"mask": "png"} if task == "image-segmentation" else {}
-        return AnswerOptions(every, least, values=values)
+        if handle is None:
+            return AnswerOptions()
+        task = handle.model.task
+        options = AnswerOptions(threshold=self._least_score())
+        if task.name == "image-segmentation":
+            return options._replace(values={"mask": "png"})
+        if task.name.endswith("-classification"):
+            return options._replace(top_k=ALL_ENTRIES)
+        return options
+
+    def _least_score(self) -> float | None:
+        return None if self._threshold() is None else LEAST_SCORE
 
     def _threshold(self) -> float | None:
         """Return the least score of a detection that clients get.
@@ -247,6 +252,17 @@ class Subject:
         if handle is None:
             return None
         return getattr(handle.model.task, "threshold", None)
+
+
+def _run_threads(work: Callable[[int], None], number: int) -> None:
+    """Do some work in several threads, each with its number."""
+    threads = []
+    for index in range(number):
+        thread = threading.Thread(target=work, args=(index,))
+        thread.start()
+        threads.append(thread)
+    for thread in threads:
+        thread.join()
 
 
 def _read(sample: Mapping[str, str]) -> Payload:
@@ -314,7 +330,7 @@ def _plain(
     Detections below the threshold, which clients do not get, are ``further`` ones.
     """
     if isinstance(answer, InferResponse):
-        return {"outputs": [_plain_tensor(tensor) for tensor in answer.outputs]}
+        return {"outputs": list(map(_plain_tensor, answer.outputs))}
     if threshold is None:
         return {"predictions": answer.predictions, **answer.more}
     entries: list[Any] = list(answer.predictions)
@@ -333,7 +349,7 @@ def _plain_tensor(tensor: Tensor) -> dict[str, Any]:
     values = array.reshape(-1)[::step]
     shape = list(array.shape)
     if array.dtype.kind == "O":
-        texts = [str(value) for value in values]
+        texts = list(map(str, values))
         return {"name": tensor.name, "shape": shape, "values": texts}
     numbers = np.asarray(values, np.float64).tolist()
     return {"name": tensor.name, "shape": shape, "values": numbers}
@@ -356,13 +372,17 @@ def _serve(pipe: Connection) -> None:
             reply = {"result": result}
         # Also those of frameworks: the parent lists the version with the reason.
         except Exception as error:
-            text = str(error)
-            if not type(error).__module__.startswith("pocketserve"):
-                text = f"{type(error).__name__}: {text}"
-            reply = {"error": text}
+            reply = {"error": _error_text(error)}
         pipe.send_bytes(json.dumps(reply).encode())
     if subject is not None:
         subject.close()
+
+
+def _error_text(error: Exception) -> str:
+    """Return an error's text, with its type unless it is ours."""
+    if type(error).__module__.startswith("pocketserve"):
+        return str(error)
+    return f"{type(error).__name__}: {error}"
 
 
 def main(parent: int, descriptor: int) -> int:

@@ -122,25 +122,40 @@ def _direct(
 def _refusal(
     format: str, kind: str, quantize: str, converters: Sequence[Converter]
 ) -> ConversionError:
+    """Return the error of a plan that does not exist, with an alternative."""
     source, target = TITLES.get(format, format), TITLES.get(kind, kind)
-    modes = []
-    for mode in QUANTIZE_MODES:
-        if mode != quantize and _reaches(format, kind, mode, converters):
-            modes.append(mode)
+    modes = _other_modes(format, kind, quantize, converters)
     nearest = f"--quantize {' or '.join(modes)}" if modes else ""
     if format == kind and quantize == "none":
         return ConversionError(f"it is {target} already", nearest=nearest)
     message = f"no converter makes {target} from {source}"
     if modes:
         return ConversionError(f"{message} with --quantize {quantize}", nearest=nearest)
+    kinds = _other_kinds(format, kind, quantize, converters)
+    nearest = f"--to {' or '.join(kinds)}" if kinds else ""
+    return ConversionError(message, nearest=nearest)
+
+
+def _other_modes(
+    format: str, kind: str, quantize: str, converters: Sequence[Converter]
+) -> list[str]:
+    modes = []
+    for mode in QUANTIZE_MODES:
+        if mode != quantize and _reaches(format, kind, mode, converters):
+            modes.append(mode)
+    return modes
+
+
+def _other_kinds(
+    format: str, kind: str, quantize: str, converters: Sequence[Converter]
+) -> list[str]:
     kinds = []
     for other in KINDS:
         if other in (kind, format):
             continue
         if _reaches(format, other, quantize, converters):
             kinds.append(other)
-    nearest = f"--to {' or '.join(kinds)}" if kinds else ""
-    return ConversionError(message, nearest=nearest)
+    return kinds
 
 
 def _reaches(

@@ -191,14 +191,19 @@ def _result(job: Job, code: int, log: str) -> dict[str, Any]:
         result: dict[str, Any] = json.loads(text)
     except (OSError, ValueError):
         raise ConversionError(_end_of(job.title, code, log), detail=log) from None
-    if result.get("ok"):
-        return result
+    if not result.get("ok"):
+        raise _reported_error(job, result, log)
+    return result
+
+
+def _reported_error(job: Job, result: Mapping[str, Any], log: str) -> ConversionError:
+    """Return the error that a process has reported."""
     message = str(result.get("message") or "it gave no reason")
     detail = str(result.get("detail") or "")
     if _is_full(message) or _is_full(detail):
-        raise LimitError(_disk_full(job.title), detail=detail)
+        return LimitError(_disk_full(job.title), detail=detail)
     nearest = str(result.get("nearest") or "")
-    raise ConversionError(message, detail=f"{detail}\n{log}".strip(), nearest=nearest)
+    return ConversionError(message, detail=f"{detail}\n{log}".strip(), nearest=nearest)
 
 
 def _is_full(text: str) -> bool:

@@ -855,14 +855,9 @@ def _size(path: Path) -> int:
 
 def _conversion(result: _Result) -> Conversion:
     """Return a conversion that is not checked or published yet."""
-    notes: list[str] = []
-    layouts: list[str] = []
     tools = []
     for outcome in result.outcomes:
         tools.append(f"{outcome.tool} {outcome.version}")
-        notes += outcome.notes
-        for name, layout in outcome.layouts.items():
-            layouts.append(f"its input {name!r} is {layout} now")
     return Conversion(
         kind=result.kind,
         version=result.new.name if KINDS[result.kind].served else "",
@@ -873,8 +868,19 @@ def _conversion(result: _Result) -> Conversion:
         tools=tuple(tools),
         agreement=None,
         random=bool(result.reference.facts["random"]),
-        notes=tuple(dict.fromkeys([*notes, *layouts])),
+        notes=_notes(result.outcomes),
     )
+
+
+def _notes(outcomes: Sequence[ConversionOutcome]) -> tuple[str, ...]:
+    """Return the tools' sentences for the user, and those on changed layouts."""
+    notes: list[str] = []
+    layouts: list[str] = []
+    for outcome in outcomes:
+        notes += outcome.notes
+        for name, layout in outcome.layouts.items():
+            layouts.append(f"its input {name!r} is {layout} now")
+    return tuple(dict.fromkeys([*notes, *layouts]))
 
 
 def _renamed(original: Mapping[str, Any], result: Mapping[str, Any]) -> list[str]:

@@ -64,13 +64,7 @@ def quantize_tflite(
 
     original = _Model(source.read_bytes())
     original.modernise()
-    prepared = request.output.with_name(f"{request.output.name}.float")
-    prepared.write_bytes(original.pack())
-    try:
-        content = _quantized(prepared, request, original, names)
-    finally:
-        prepared.unlink()
-    model = _Model(content)
+    model = _Model(_quantize_copy(request, original, names))
     if model.count_integers() <= original.count_integers():
         raise ConversionError(
             f"{request.title} has no operator that can be quantised, or is quantised "
@@ -84,6 +78,18 @@ def quantize_tflite(
         {"recipe": _RECIPES[request.quantize]},
         float_bytes=source.stat().st_size,
     )
+
+
+def _quantize_copy(
+    request: ConversionRequest, original: _Model, names: Mapping[str, str] | None
+) -> bytes:
+    """Quantise a temporary file with the original."""
+    prepared = request.output.with_name(f"{request.output.name}.float")
+    prepared.write_bytes(original.pack())
+    try:
+        return _quantized(prepared, request, original, names)
+    finally:
+        prepared.unlink()
 
 
 def _quantized(

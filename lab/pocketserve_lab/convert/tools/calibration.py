@@ -22,6 +22,17 @@ def sample_inputs(request: ConversionRequest) -> Iterator[dict[str, Any]]:
         )
     with np.load(request.samples, allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}
+    rows = _row_inputs(request, arrays)
+    number = min(map(len, arrays.values()))
+    for index in range(number):
+        sample = {}
+        for name, array in arrays.items():
+            sample[name] = array[index : index + 1] if name in rows else array[index]
+        yield sample
+
+
+def _row_inputs(request: ConversionRequest, arrays: dict[str, Any]) -> set[str]:
+    """Return the inputs that take rows; ConversionError if one has no samples."""
     rows = set()
     for tensor in request.inputs:
         if tensor.name not in arrays:
@@ -30,9 +41,4 @@ def sample_inputs(request: ConversionRequest) -> Iterator[dict[str, Any]]:
             )
         if tensor.shape[:1] in ((-1,), (1,)):
             rows.add(tensor.name)
-    number = min(len(array) for array in arrays.values())
-    for index in range(number):
-        sample = {}
-        for name, array in arrays.items():
-            sample[name] = array[index : index + 1] if name in rows else array[index]
-        yield sample
+    return rows

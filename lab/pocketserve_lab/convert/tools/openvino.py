@@ -99,12 +99,18 @@ def _answers(openvino: Any, path: Path, request: ConversionRequest) -> str:
     compiled = openvino.Core().compile_model(path, "CPU", options)
     runs = [compiled(_arguments(sample, request)) for sample in sample_inputs(request)]
     names = _output_names(compiled, request)
-    outputs = {}
+    outputs: dict[str, Any] = {}
     for name, output in zip(names, compiled.outputs, strict=True):
-        outputs[name] = np.stack([np.array(run[output]) for run in runs])
+        outputs[name] = _stack(runs, output)
     answers = request.output.with_name(ANSWERS_NAME)
-    np.savez(answers, **outputs)  # type: ignore[arg-type]  # NumPy's stubs take no arrays by name
+    np.savez(answers, **outputs)
     return str(answers)
+
+
+def _stack(runs: list[Any], output: Any) -> Any:
+    import numpy as np
+
+    return np.stack([np.array(run[output]) for run in runs])
 
 
 def _output_names(compiled: Any, request: ConversionRequest) -> list[str]:
