@@ -75,11 +75,7 @@ def relative_difference(array: Array, reference: Array) -> float:
     It is infinite if the two are not finite in the same places.
     """
     if not _all_finite(array, reference):
-        equal = (array == reference) | (np.isnan(array) & np.isnan(reference))
-        # Equal infinities, such as the -inf of a mask, are no difference.
-        ignored = equal & ~np.isfinite(reference)
-        array = np.where(ignored, 0.0, array)
-        reference = np.where(ignored, 0.0, reference)
+        array, reference = _drop_equal(array, reference)
         if not _all_finite(array, reference):
             return float("inf")
     norm = float(np.linalg.norm(reference))
@@ -87,6 +83,13 @@ def relative_difference(array: Array, reference: Array) -> float:
     if not norm:
         return float(distance > 0)
     return distance / norm
+
+
+def _drop_equal(array: Array, reference: Array) -> tuple[Array, Array]:
+    """Replace equal infinities and NaNs, such as the -inf of a mask, by zeros."""
+    equal = (array == reference) | (np.isnan(array) & np.isnan(reference))
+    ignored = equal & ~np.isfinite(reference)
+    return np.where(ignored, 0.0, array), np.where(ignored, 0.0, reference)
 
 
 def _all_finite(array: Array, reference: Array) -> bool:
@@ -235,9 +238,9 @@ def _best_sums(scores: Array) -> Array:
     best = np.zeros((rows + 1, columns + 1))
     for row in range(rows - 1, -1, -1):
         for column in range(columns - 1, -1, -1):
-            alone = max(best[row + 1, column], best[row, column + 1])
+            sums = [best[row + 1, column], best[row, column + 1]]
             score = scores[row, column]
             if score:
-                alone = max(alone, score + best[row + 1, column + 1])
-            best[row, column] = alone
+                sums.append(score + best[row + 1, column + 1])
+            best[row, column] = max(sums)
     return best

@@ -486,17 +486,15 @@ def _gauss_newton(
     best, least = parameters, relative_difference(value, a)
     for _ in range(FIT_ROUNDS):
         step = _newton_step(a, layer, best, value)
+        previous = least
         for share in (1.0, 0.5, 0.1):
             moved = best + share * step
             value = layer(moved)
             difference = relative_difference(value, a)
             if difference < least:
+                best, least = moved, difference
                 break
-        else:
-            break
-        improvement = least - difference
-        best, least = moved, difference
-        if improvement < 1e-6:
+        if not previous - least >= 1e-6:
             break
     return best, least
 

@@ -319,13 +319,8 @@ def _real(array: Array, spec: Any) -> Array:
 
 def print_layers(result: Mapping[str, Any]) -> None:
     """Print the layers around the first difference, and its cause."""
-    a, b = result["versions"]
-    a_layers = plural(result["layers"][0], "layer")
-    b_layers = plural(result["layers"][1], "layer")
-    print_text(f"{result['model']}: A is {a} ({a_layers}), B is {b} ({b_layers})")
+    _print_versions(result)
     pairs = result["pairs"]
-    samples = plural(result["samples"], "sample")
-    print(f"{len(pairs) - 1} layers match; {samples}; bound {result['bound']:.0%}\n")
     first = next(iter(result["first_differing"]), None)
     _print_pairs(pairs, first)
     if first is not None:
@@ -334,6 +329,16 @@ def print_layers(result: Mapping[str, Any]) -> None:
         print("\nNo layer differs beyond the bound.")
     else:
         print("\nNothing can be said: no layer of A has a counterpart in B.")
+
+
+def _print_versions(result: Mapping[str, Any]) -> None:
+    a, b = result["versions"]
+    a_layers = plural(result["layers"][0], "layer")
+    b_layers = plural(result["layers"][1], "layer")
+    print_text(f"{result['model']}: A is {a} ({a_layers}), B is {b} ({b_layers})")
+    matches = len(result["pairs"]) - 1
+    samples = plural(result["samples"], "sample")
+    print(f"{matches} layers match; {samples}; bound {result['bound']:.0%}\n")
 
 
 def _print_pairs(pairs: Sequence[Mapping[str, Any]], first: int | None) -> None:

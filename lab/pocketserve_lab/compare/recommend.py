@@ -130,9 +130,13 @@ def _serve_sentence(
     if default in versions:
         text += _saving(versions[best]["file_bytes"], versions[default]["file_bytes"])
     if default not in times:
-        reason = "is measurably worse" if default in versions else "was not compared"
-        text += f"; {default}, the default version, {reason}"
+        text += f"; {default}, the default version, {_absence(default, versions)}"
     return text
+
+
+def _absence(default: str, versions: Mapping[str, Any]) -> str:
+    """Return why the default version is not among the choices."""
+    return "is measurably worse" if default in versions else "was not compared"
 
 
 def _saving(size: int, default_size: int) -> str:

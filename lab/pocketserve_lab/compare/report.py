@@ -52,19 +52,14 @@ def table_rows(result: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _cells(facts: Mapping[str, Any], is_reference: bool) -> list[str]:
-    run, memory = facts["run_ms"], facts["memory_bytes"]
+    memory = facts["memory_bytes"]
     agreement, worse = "reference", ""
     if not is_reference:
         agreement = _agreement(facts["agreement"])
         worse = verdict(facts["test"])
     return [
         human_bytes(facts["file_bytes"]),
-        *_run_cells(run),
-        number(facts["answer_ms"]["p50"]["value"]),
-        number(facts["throughput"]["answers_per_s"]),
-        number(facts["cpu_s"] * 1e3),
-        number(facts["load_ms"]),
-        number(facts["first_answer_ms"]),
+        *_time_cells(facts),
         _size(memory["private"]),
         _size(memory["peak"]),
         agreement,
@@ -73,11 +68,17 @@ def _cells(facts: Mapping[str, Any], is_reference: bool) -> list[str]:
     ]
 
 
-def _run_cells(run: Mapping[str, Any]) -> list[str]:
+def _time_cells(facts: Mapping[str, Any]) -> list[str]:
+    run = facts["run_ms"]
     return [
         with_interval(run["p50"]),
         number(run["p90"]["value"]),
         number(run["p99"]["value"]),
+        number(facts["answer_ms"]["p50"]["value"]),
+        number(facts["throughput"]["answers_per_s"]),
+        number(facts["cpu_s"] * 1e3),
+        number(facts["load_ms"]),
+        number(facts["first_answer_ms"]),
     ]
 
 

@@ -507,13 +507,14 @@ def _choose_columns(head: list[str], facts: Facts) -> tuple[list[str], str | Non
     features = [name for name in facts.features if name in head]
     has_names = bool(features) and len(features) == len(facts.features)
     target = _named_target(head, facts)
-    if target is None and len(facts.features) == len(head) - 1:
-        target = head[-1]
-        if has_names:
-            target = next(name for name in head if name not in features)
-    if has_names:
-        return features, target
-    return [name for name in head if name != target], target
+    extra_columns = len(head) - len(facts.features)
+    if not has_names:
+        if target is None and extra_columns == 1:
+            target = head[-1]
+        return [name for name in head if name != target], target
+    if target is None and extra_columns == 1:
+        target = next(name for name in head if name not in features)
+    return features, target
 
 
 def _named_target(head: Sequence[str], facts: Facts) -> str | None:

@@ -419,9 +419,13 @@ def _try_all(
         facts = facts or Facts(*description["facts"])
         runnable.append(version)
     if facts is None:
-        reason = next(iter(target.skipped.values()))
-        raise CommandError(f"no version of {target.name!r} can be loaded: {reason}")
+        raise _nothing_loads(target)
     return facts, runnable
+
+
+def _nothing_loads(target: ComparedModel) -> CommandError:
+    reason = next(iter(target.skipped.values()))
+    return CommandError(f"no version of {target.name!r} can be loaded: {reason}")
 
 
 def _open_once(job: Mapping[str, Any]) -> Any:

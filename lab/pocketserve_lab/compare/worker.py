@@ -132,14 +132,19 @@ class Subject:
             payload = source()
             full = self._full(payload)
             began = time.perf_counter()
-            try:
-                answers.append(_plain(self._ask(full), self._threshold()))
-                if len(self._payloads) < TIMED_SAMPLES:
-                    self._payloads.append(payload)
-            except ApiError as error:
-                answers.append({"error": str(error)})
+            answer = self._answer(full)
             first_ms = first_ms or (time.perf_counter() - began) * 1e3
+            answers.append(answer)
+            if "error" not in answer and len(self._payloads) < TIMED_SAMPLES:
+                self._payloads.append(payload)
         return {"answers": answers, "first_ms": first_ms}
+
+    def _answer(self, payload: Payload) -> dict[str, Any]:
+        """Return the answer to a request, or ``{"error"}``."""
+        try:
+            return _plain(self._ask(payload), self._threshold())
+        except ApiError as error:
+            return {"error": str(error)}
 
     def turn(self, seconds: float, maximum: int) -> dict[str, Any]:
         """Run samples for a while.
