@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from pocketserve.messages import did_you_mean
 from pocketserve.terminal.errors import CommandError
 from pocketserve.terminal.log_output import LogHandler
-from pocketserve.terminal.output import terminal_columns
+from pocketserve.terminal.output import print_json, print_table, terminal_columns
 
 if TYPE_CHECKING:
     from pocketserve_simulate.phone.device import PhoneModel
@@ -124,7 +124,6 @@ def run_scenario(options: argparse.Namespace) -> int:
     Returns 0 if every promise was kept, else 1.
     """
     from pocketserve.config import embedded_models_dir
-    from pocketserve.terminal.output import print_json
     from pocketserve_simulate.report import to_json, write_report
     from pocketserve_simulate.scenarios.run import Simulation
     from pocketserve_simulate.scenarios.scenario import read_scenario
@@ -148,7 +147,6 @@ def run_scenario(options: argparse.Namespace) -> int:
 
 
 def _print_tables(record: Record) -> None:
-    from pocketserve.terminal.output import print_table
     from pocketserve_simulate.report import tables
     from pocketserve_simulate.scenarios.verdict import headline
 

@@ -218,10 +218,10 @@ def read_classes(
         _look_up(map(str.casefold, texts), _fold(labels)),
         _look_up(texts, numbers),
     ]
-    return max(readings, key=_known)
+    return max(readings, key=_count_named)
 
 
-def _known(classes: Sequence[Classes]) -> int:
+def _count_named(classes: Sequence[Classes]) -> int:
     """Return the number of truths that name a class."""
     return sum(map(bool, classes))
 

@@ -34,6 +34,13 @@ from pocketserve.runtimes.devices import (
 )
 from pocketserve.runtimes.engines import engine_advice
 from pocketserve.service import ModelStatus
+from pocketserve.terminal.errors import CommandError
+from pocketserve.terminal.local import open_local
+from pocketserve_lab.compare.judge import judge
+from pocketserve_lab.compare.recommend import recommend
+from pocketserve_lab.compare.samples import DataSample, Facts, read_samples
+from pocketserve_lab.compare.statistics import percentiles
+from pocketserve_lab.measurement import interleave, load_now
 
 OPEN_TIMEOUT_S = 600.0
 """Time to import a framework and try an unseen file, each once, on a slow device."""

@@ -114,7 +114,7 @@ class Converter:
 
 @dataclass(frozen=True)
 class ConversionRequest:
-    """One run of a converter.
+    """A run of a converter.
 
     A tool's process reads it as JSON.
 

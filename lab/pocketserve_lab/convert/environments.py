@@ -333,11 +333,11 @@ def check_possible(environments: Sequence[Environment], folder: Path) -> None:
             needed and the free space.
     """
     missing = []
-    needed = SPARE_BYTES
+    required = SPARE_BYTES
     for environment in environments:
         if python_of(environment, folder) is None:
             missing.append(environment)
-            needed += environment.disk
+            required += environment.disk
     if not missing:
         return
     if system.platform() == "android":
@@ -347,7 +347,7 @@ def check_possible(environments: Sequence[Environment], folder: Path) -> None:
             "`pocketserve convert --on-device` lists what a phone can do"
         )
     free = _free_bytes(folder)
-    if free < needed:
+    if free < required:
         raise ConversionError(
             f"{' and '.join(map(describe, missing))}, but {free / 1e9:.1f} GB are free "
             f"in {folder}; make room, or name another folder with {FOLDER_VARIABLE}"

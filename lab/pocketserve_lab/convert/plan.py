@@ -44,7 +44,7 @@ TITLES = {
 
 
 class Step(NamedTuple):
-    """One run of a converter in a plan."""
+    """A run of a converter in a plan."""
 
     converter: Converter
     format: str
