@@ -13,10 +13,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pocketserve.child.process import INHERITED, Child, running
 from pocketserve.engine.device.signals import uninterrupted
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0
+POLL_S = 0.02
+BOUND_COMMAND = "pocketserve.cli.parent_death"
+"""The command line in a process that ends with its parent."""
 
 
 class OwnServerError(Exception):
@@ -40,52 +44,28 @@ def own_server(models: Path, *options: str) -> Iterator[OwnServer]:
             folder = stack.enter_context(
                 tempfile.TemporaryDirectory(prefix="pocketserve-")
             )
-            ready, token = Path(folder, "ready.json"), Path(folder, "token")
-            command = [
-                sys.executable,
-                "-m",
-                "pocketserve.cli.parent_death",
-                str(os.getpid()),
-                "serve",
-                str(models),
-            ]
-            command += ["--http-port", "0", "--socket-port", "0"]
-            command += [
-                "--ready-file",
-                str(ready),
-                "--token-file",
-                str(token),
-                "--log-level",
-                "warning",
-                *options,
-            ]
-            process = subprocess.Popen(command)
-            stack.callback(_stop, process)
-        listens = _await_ready(process, ready)
+        ready, token = Path(folder, "ready.json"), Path(folder, "token")
+        command = [sys.executable, "-m", BOUND_COMMAND, str(os.getpid())]
+        command += ["serve", str(models), "--http-port", "0", "--socket-port", "0"]
+        command += ["--ready-file", str(ready), "--token-file", str(token)]
+        command += ["--log-level", "warning", *options]
+        child = stack.enter_context(running(command, INHERITED, grace_s=STOP_TIMEOUT_S))
+        listens = _await_ready(child, ready)
         http, socket = (
             f"{name}://{listens[name]['host']}:{listens[name]['port']}"
             for name in ("http", "socket")
         )
-        yield OwnServer(process.pid, http, socket, token)
+        yield OwnServer(child.pid, http, socket, token)
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(STOP_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
-def _await_ready(process: subprocess.Popen[bytes], ready: Path) -> Any:
+def _await_ready(child: Child, ready: Path) -> Any:
     """Return the content of the ready file."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
         if ready.exists():
             return json.loads(ready.read_text())
         try:
-            process.wait(0.02)
+            child.process.wait(POLL_S)
         except subprocess.TimeoutExpired:
             continue
         raise OwnServerError(
