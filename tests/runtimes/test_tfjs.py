@@ -661,7 +661,7 @@ def test_a_node_that_does_not_start_is_told(tmp_path: Path, folder: Path) -> Non
     fake.chmod(0o755)
     with pytest.raises(
         RuntimeMissingError,
-        match=r"does not start: .* with code 3 .*something is broken",
+        match=r"does not start: .* with exit code 3 .*something is broken",
     ):
         TfjsRuntime(node=str(fake)).open(ModelSource(folder))
 
@@ -733,7 +733,7 @@ def test_a_request_that_is_under_way_when_the_process_dies_fails_alone(
     killer = threading.Timer(0.2, os.kill, (pid, signal.SIGKILL))
     killer.start()
     with pytest.raises(
-        WorkerError, match="ended with signal 9 while it worked on this request"
+        WorkerError, match="ended with signal SIGKILL while it worked on this request"
     ):
         answer(session)
     killer.join()

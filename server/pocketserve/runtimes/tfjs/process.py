@@ -20,19 +20,18 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import os
-import select
 import shutil
-import struct
 import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pocketserve.child.frames import FrameError, FramePipe
+from pocketserve.child.log import ChildLog
+from pocketserve.child.process import Child, Streams, describe_end
 from pocketserve.messages import excerpt
 from pocketserve.runtimes.base import TRIAL_VARIABLE, RuntimeMissingError
 
@@ -48,8 +47,6 @@ IDLE_S = 120.0  # after this long without work the process ends itself
 MAX_HEADER_BYTES = 16 * 2**20
 MAX_PAYLOAD_BYTES = 2**30
 STDERR_BYTES = 4096  # the end of the process's error output, which is read
-
-_LENGTHS = struct.Struct("<II")
 
 
 class WorkerError(RuntimeError):
@@ -71,7 +68,7 @@ class Worker:
         self._idle_s = idle_s
         self.run_timeout_s = run_timeout_s
         self._lock = threading.RLock()
-        self._child: _Child | None = None
+        self._child: _Node | None = None
         self._starts = 0
         self._numbers = itertools.count(1)
         self._sessions: set[str] = set()
@@ -130,12 +127,12 @@ class Worker:
             self._end()
             raise
 
-    def _start(self, threads: int) -> _Child:
+    def _start(self, threads: int) -> _Node:
         modules, node = find_modules(self._modules), shutil.which(self._node)
         if node is None:
             raise RuntimeMissingError(NO_NODE)
         script = str(Path(__file__).with_name("worker.js"))
-        child = _Child(
+        child = _Node(
             [node, script, str(modules), str(threads), str(int(self._idle_s * 1000))]
         )
         try:
@@ -156,43 +153,42 @@ class Worker:
             child.end()
 
 
-class _Child:
-    """A process with pipes. All reads and writes have a deadline."""
+class _Node:
+    """The Node process, and the frames that are exchanged with it."""
 
     def __init__(self, command: Sequence[str]) -> None:
         # Not the server's own settings, and nothing that changes how Node runs.
         environment = {
-            k: v
-            for k, v in os.environ.items()
-            if not k.startswith(("NODE_", "POCKETSERVE_"))
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("NODE_", "POCKETSERVE_"))
         }
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  # closed by end()
-        # A session of its own, so that Ctrl-C in the terminal lets running requests finish; but not in a trial, which
-        # is ended with all its processes.
-        own_session, pipe = TRIAL_VARIABLE not in os.environ, subprocess.PIPE
-        self._process = subprocess.Popen(
+        self._log = ChildLog()
+        pipe = subprocess.PIPE
+        self._child = Child(
             command,
-            bufsize=0,
-            stdin=pipe,
-            stdout=pipe,
-            stderr=self._stderr,
-            env=environment,
-            start_new_session=own_session,
+            Streams(pipe, pipe, self._log.file),
+            environment=environment,
+            # In a session of its own, Ctrl-C in the terminal lets running requests
+            # finish. A trial is ended with all processes of its session.
+            own_session=TRIAL_VARIABLE not in os.environ,
         )
-        assert self._process.stdin and self._process.stdout
-        self._stdin, self._stdout = self._process.stdin, self._process.stdout
-        os.set_blocking(self._stdin.fileno(), False)
+        stdin, stdout = self._child.process.stdin, self._child.process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        self._pipe = FramePipe(
+            stdout.fileno(), stdin.fileno(), MAX_HEADER_BYTES, MAX_PAYLOAD_BYTES
+        )
 
     @property
     def pid(self) -> int | None:
         """The process's number, as long as it runs."""
-        return self._process.pid if self._process.poll() is None else None
+        return self._child.pid if self._child.is_running else None
 
     def exchange(
         self, header: Mapping[str, Any], payload: Sequence[memoryview], timeout_s: float
     ) -> tuple[dict[str, Any], bytearray]:
         """Write a frame and read the answer."""
-        text = json.dumps(header).encode()
         size = sum(part.nbytes for part in payload)
         if size > MAX_PAYLOAD_BYTES:
             raise ValueError(
@@ -200,77 +196,36 @@ class _Child:
             )
         deadline = time.monotonic() + timeout_s
         try:
-            for part in (memoryview(_LENGTHS.pack(len(text), size) + text), *payload):
-                self._write(part, deadline)
-            header_size, size = _LENGTHS.unpack(self._read(_LENGTHS.size, deadline))
-            if not 0 < header_size <= MAX_HEADER_BYTES or size > MAX_PAYLOAD_BYTES:
-                raise WorkerError(
-                    f"the Node process announced an answer of {header_size} + {size} bytes"
-                )
-            answer = json.loads(self._read(header_size, deadline))
-            if not isinstance(answer, dict):
-                raise ValueError("no object")
-            data = self._read(size, deadline)
+            answer = self._pipe.exchange(header, payload, deadline)
         except TimeoutError:
             raise WorkerError(
                 f"the Node process did not answer within {timeout_s:g} s and was ended"
             ) from None
         except OSError:
             raise self._death() from None
-        except ValueError as error:
+        except FrameError as error:
             raise WorkerError(
                 f"the Node process wrote an answer that cannot be read: {error}"
             ) from error
-        self._stderr.seek(0)
-        self._stderr.truncate()  # so that it cannot grow for ever
-        return answer, data
+        self._log.clear()
+        return answer.header, answer.payload
 
     def end(self) -> None:
-        """Kill it and wait for it, which takes no time: SIGKILL ends even a stopped process."""
-        self._process.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(10)
-        for file in (self._stdin, self._stdout, self._stderr):
-            file.close()
-
-    def _write(self, data: memoryview, deadline: float) -> None:
-        while data.nbytes:
-            _wait(self._stdin.fileno(), select.POLLOUT, deadline)
-            data = data[os.write(self._stdin.fileno(), data) :]
-
-    def _read(self, count: int, deadline: float) -> bytearray:
-        data = bytearray()
-        while len(data) < count:
-            _wait(self._stdout.fileno(), select.POLLIN, deadline)
-            chunk = os.read(self._stdout.fileno(), min(count - len(data), 1 << 20))
-            if not chunk:
-                raise BrokenPipeError
-            data += chunk
-        return data
+        """Kill it and wait for its end."""
+        self._child.end()
+        self._log.close()
 
     def _death(self) -> WorkerError:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(1)
-        code = self._process.returncode
+            self._child.process.wait(1)
+        code = self._child.process.returncode
         if code == 0:  # it only ends like this by itself, between two requests
             return EndedError("the Node process had ended")
-        reason = (
-            f"with signal {-code}"
-            if code is not None and code < 0
-            else f"with code {code}"
+        ending = (
+            "closed its output" if code is None else f"ended with {describe_end(code)}"
         )
-        self._stderr.seek(max(0, self._stderr.seek(0, os.SEEK_END) - STDERR_BYTES))
-        lines = (
-            self._stderr.read().decode("utf-8", errors="replace").strip().splitlines()
-        )
-        complaint = f" ({excerpt(lines[-1], 200)})" if lines else ""
+        line = self._log.last_line(STDERR_BYTES)
+        complaint = f" ({excerpt(line, 200)})" if line else ""
         return WorkerError(
-            f"the Node process ended {reason} while it worked on this request{complaint}"
+            f"the Node process {ending} while it worked on this request{complaint}"
         )
-
-
-def _wait(descriptor: int, event: int, deadline: float) -> None:
-    poll = select.poll()
-    poll.register(descriptor, event)
-    if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
-        raise TimeoutError
