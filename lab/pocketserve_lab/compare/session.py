@@ -6,22 +6,22 @@ Each version runs in its own process; they take turns.
 from __future__ import annotations
 
 import datetime
-import json
 import os
 import platform
-import socket
 import subprocess
 import sys
-import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pocketserve import __version__, system
+from pocketserve.child.frames import FramePipe
+from pocketserve.child.log import ChildLog
+from pocketserve.child.process import Child, Streams, describe_end
 from pocketserve.engine.device.cores import usable_cores
 from pocketserve.messages import did_you_mean, excerpt
 from pocketserve.repository.scan import ModelEntry, VersionEntry
@@ -40,8 +40,10 @@ from pocketserve_lab.compare.judge import judge
 from pocketserve_lab.compare.recommend import recommend
 from pocketserve_lab.compare.samples import DataSample, Facts, read_samples
 from pocketserve_lab.compare.statistics import percentiles
+from pocketserve_lab.compare.worker import MAX_MESSAGE_BYTES
 from pocketserve_lab.measurement import interleave, load_now
 
+WORKER = "pocketserve_lab.compare.worker"
 OPEN_TIMEOUT_S = 600.0
 """Time to import a framework and try an unseen file, each once, on a slow device."""
 
@@ -118,25 +120,20 @@ class VersionProcess:
     """The process of one version; see :mod:`pocketserve_lab.compare.worker`."""
 
     def __init__(self, job: Mapping[str, Any]) -> None:
-        own_end, child_end = socket.socketpair()
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the process
-        command = [
-            sys.executable,
-            "-m",
-            "pocketserve_lab.compare.worker",
-            str(os.getpid()),
-            str(child_end.fileno()),
-        ]
-        with child_end:
-            self._process = subprocess.Popen(
-                command,
-                pass_fds=[child_end.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=self._output,
-                stderr=self._output,
-            )
-        self._pipe = Connection(own_end.detach())
-        self.ask("begin", seconds=OPEN_TIMEOUT_S, job=job)
+        self._log = ChildLog()
+        command = [sys.executable, "-m", WORKER, str(os.getpid())]
+        pipe = subprocess.PIPE
+        self._child = Child(command, Streams(pipe, pipe, self._log.file))
+        stdin, stdout = self._child.process.stdin, self._child.process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        self._stdin = stdin
+        self._pipe = FramePipe(stdout.fileno(), stdin.fileno(), MAX_MESSAGE_BYTES)
+        try:
+            self.ask("begin", seconds=OPEN_TIMEOUT_S, job=job)
+        except BaseException:
+            self.close()
+            raise
 
     def ask(
         self,
@@ -152,38 +149,30 @@ class VersionProcess:
         """
         request = {"do": action, "with": arguments, "job": job}
         try:
-            self._pipe.send_bytes(json.dumps(request).encode())
-            if not self._pipe.poll(seconds):
-                raise VersionFailure(f"it did not answer within {seconds:g} s")
-            reply = json.loads(self._pipe.recv_bytes())
-        except (EOFError, OSError):
+            deadline = time.monotonic() + seconds
+            reply = self._pipe.exchange(request, deadline=deadline).header
+        except TimeoutError:
+            raise VersionFailure(f"it did not answer within {seconds:g} s") from None
+        except OSError:
             raise VersionFailure(self._end()) from None
         if "error" in reply:
             raise VersionFailure(reply["error"])
         return reply["result"]
 
     def close(self) -> None:
-        """End the process."""
-        self._pipe.close()
-        try:
-            self._process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._output.close()
+        """End the process, which unloads the model before."""
+        self._stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._child.process.wait(STOP_TIMEOUT_S)
+        self._child.end()
+        self._log.close()
 
     def _end(self) -> str:
-        """Describe the end of the process, with its last output."""
-        self._process.kill()
-        code = self._process.wait()
-        size = self._output.seek(0, os.SEEK_END)
-        self._output.seek(max(0, size - 2000))
-        output = self._output.read().decode(errors="replace").strip()
-        text = f"its process ended with exit code {code}"
-        if code < 0:
-            text = f"its process ended with signal {-code}"
-        if output:
-            text += f": {excerpt(output.splitlines()[-1], 200)}"
+        """Return how the process ended, with the last line of its output."""
+        text = f"its process ended with {describe_end(self._child.end())}"
+        last_line = self._log.last_line()
+        if last_line:
+            text += f": {excerpt(last_line, 200)}"
         return text
 
 

@@ -1,25 +1,24 @@
 """The process that runs and times one version.
 
-Run as ``python -m pocketserve_lab.compare.worker PARENT DESCRIPTOR``; the parent sends
-requests over a pipe. The model is called through the service, as by every transport, so
-its own task decodes the data. Output of frameworks goes to standard error.
+Run as ``python -m pocketserve_lab.compare.worker PARENT``; the parent sends requests
+over standard input, in frames. The model is called through the service, as by every
+transport, so its own task decodes the data. Output of frameworks goes to standard error.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from pocketserve.child.frames import FramePipe
 from pocketserve.child.memory import memory_of
 from pocketserve.engine.device.processes import bind_to, descendants_of, stat_fields
 from pocketserve.inference.blocking import submit_and_wait
@@ -35,6 +34,9 @@ from pocketserve_lab.random_inputs import random_inputs
 from pocketserve_wire import ApiError
 from pocketserve_wire.oip import InferRequest, InferResponse
 from pocketserve_wire.tensor import Tensor
+
+MAX_MESSAGE_BYTES = 1 << 30
+"""Of a request or an answer, in JSON."""
 
 ALL_ENTRIES = 10_000
 RANDOM_SAMPLES = 8
@@ -360,13 +362,13 @@ def _plain_tensor(tensor: Tensor) -> dict[str, Any]:
     return {"name": tensor.name, "shape": shape, "values": numbers}
 
 
-def _serve(pipe: Connection) -> None:
+def _serve(pipe: FramePipe) -> None:
     """Handle the parent's requests until it closes the pipe."""
     subject: Subject | None = None
     while True:
         try:
-            request = json.loads(pipe.recv_bytes())
-        except EOFError:
+            request = pipe.receive().header
+        except BrokenPipeError:
             break
         try:
             result = None
@@ -378,7 +380,7 @@ def _serve(pipe: Connection) -> None:
         # Also those of frameworks: the parent lists the version with the reason.
         except Exception as error:
             reply = {"error": _error_text(error)}
-        pipe.send_bytes(json.dumps(reply).encode())
+        pipe.send(reply)
     if subject is not None:
         subject.close()
 
@@ -390,15 +392,19 @@ def _error_text(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def main(parent: int, descriptor: int) -> int:
-    """Serve the parent over an inherited socket, and end with it."""
-    # Frameworks print to standard output.
+def main(parent: int) -> int:
+    """Serve the parent over the standard streams, and end with it."""
+    pipe = FramePipe(os.dup(0), os.dup(1), MAX_MESSAGE_BYTES)
+    # Frameworks print to standard output, and some read standard input.
     os.dup2(2, 1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
     if not bind_to(parent):
         return 1
-    _serve(Connection(descriptor))
+    _serve(pipe)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), int(sys.argv[2])))
+    sys.exit(main(int(sys.argv[1])))

@@ -333,8 +333,10 @@ def test_a_process_that_dies_is_a_failure_with_its_last_words() -> None:
     )
     try:
         assert process.ask("open", seconds=TIMEOUT_S)["format"] == "tflite"
-        process._process.kill()
-        with pytest.raises(VersionFailure, match="its process ended with signal 9"):
+        process._child.process.kill()
+        with pytest.raises(
+            VersionFailure, match="its process ended with signal SIGKILL"
+        ):
             process.ask("memory", seconds=TIMEOUT_S)
     finally:
         process.close()

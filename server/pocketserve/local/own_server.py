@@ -45,17 +45,23 @@ def own_server(models: Path, *options: str) -> Iterator[OwnServer]:
                 tempfile.TemporaryDirectory(prefix="pocketserve-")
             )
         ready, token = Path(folder, "ready.json"), Path(folder, "token")
-        command = [sys.executable, "-m", BOUND_COMMAND, str(os.getpid())]
-        command += ["serve", str(models), "--http-port", "0", "--socket-port", "0"]
-        command += ["--ready-file", str(ready), "--token-file", str(token)]
-        command += ["--log-level", "warning", *options]
-        child = stack.enter_context(running(command, INHERITED, grace_s=STOP_TIMEOUT_S))
+        command = _command(models, ready, token)
+        child = stack.enter_context(
+            running([*command, *options], INHERITED, grace_s=STOP_TIMEOUT_S)
+        )
         listens = _await_ready(child, ready)
         http, socket = (
             f"{name}://{listens[name]['host']}:{listens[name]['port']}"
             for name in ("http", "socket")
         )
         yield OwnServer(child.pid, http, socket, token)
+
+
+def _command(models: Path, ready: Path, token: Path) -> list[str]:
+    command = [sys.executable, "-m", BOUND_COMMAND, str(os.getpid())]
+    command += ["serve", str(models), "--http-port", "0", "--socket-port", "0"]
+    command += ["--ready-file", str(ready), "--token-file", str(token)]
+    return [*command, "--log-level", "warning"]
 
 
 def _await_ready(child: Child, ready: Path) -> Any:
