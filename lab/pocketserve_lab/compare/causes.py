@@ -401,7 +401,7 @@ def _read_as_channels_last(x: Array) -> Array:
     return np.moveaxis(x, -1, 1).reshape(n, h, w, c)
 
 
-def _conventions(image: Array) -> Iterator[_Conversion]:
+def _conventions(image: Array) -> Iterator[_InputConversion]:
     """Yield the change from each usual input to each other one."""
     colours = [
         a for a in (image.ndim - 1, 1) if image.ndim == 4 and image.shape[a] == 3
@@ -416,10 +416,10 @@ def _conventions(image: Array) -> Iterator[_Conversion]:
                 continue
             factor = _along_axis(factor, axis, image.ndim)
             offset = _along_axis(offset, axis, image.ndim)
-            yield _Conversion(source, target, factor, offset)
+            yield _InputConversion(source, target, factor, offset)
 
 
-class _Conversion(NamedTuple):
+class _InputConversion(NamedTuple):
     """The change from one usual input to another."""
 
     source: str
