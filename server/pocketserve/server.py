@@ -206,7 +206,7 @@ class _Server:
         self._drain()
 
     def _drain(self) -> None:
-        self._run_lock.close()  # whatever ends it now, its end was intended; and the ports are still its own
+        self._run_lock.close()  # from now on, its end is intended
         timeout = self._config.drain_timeout
         deadline = time.monotonic() + timeout
         if self._sockets is not None:

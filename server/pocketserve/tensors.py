@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 else:
-    Array = np.ndarray  # for whoever asks at run time: importing numpy's types costs a start a millisecond
+    Array = np.ndarray  # at run time: importing numpy's types takes a millisecond
 
 _PLAIN = (
     frozenset(map(np.dtype, "fdbhilqBHILQ?"))
@@ -228,7 +228,7 @@ def dequantize(array: Array, spec: TensorSpec) -> Array:
 def spec_metadata(spec: TensorSpec) -> Mapping[str, Any]:
     """Return a spec as the protocol's metadata shows it.
 
-    ``open`` says that the file tells neither datatype nor shape: those shown are a guess that binds nobody.
+    ``open`` means that the file has neither datatype nor shape: those shown are a guess.
     """
     entry: dict[str, Any] = {
         "name": spec.name,

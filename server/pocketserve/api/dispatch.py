@@ -49,7 +49,7 @@ class MethodNotAllowedError(ApiError):
     """The path exists, but not with this method.
 
     Attributes:
-        allowed: what is possible there, sorted; the ``Allow`` header.
+        allowed: the allowed methods, sorted, for the ``Allow`` header.
     """
 
     def __init__(self, method: str, allowed: tuple[str, ...]) -> None:

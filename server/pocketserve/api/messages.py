@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pocketserve.service import Service
 
 JSON = "application/json"
-MAX_NOTHING = 4096  # bytes that are looked at where no body is expected
+MAX_NOTHING = 4096  # bytes that are checked if no body is expected
 OCTETS = "application/octet-stream"
 
 
@@ -31,14 +31,15 @@ class ApiRequest:
         path: values of the route's placeholders, percent-decoded.
         body: the whole body, inflated.
         json_length: bytes of JSON at the body's start, see :mod:`pocketserve_wire.oip`.
-        content_type: what the caller says the body is; a hint, never believed over the bytes themselves.
-        deadline: the monotonic clock's time by which the work must have started.
-        cancellation: cancelled when the caller gives the request up; None where the transport cannot tell.
-        received: the monotonic clock's time of its arrival, which orders the requests of a stream.
-        owner: identity of the client's token; "" for the installation's own, and where none is needed.
+        content_type: the client's claim; a hint, less reliable than the bytes.
+        deadline: monotonic time by which the work must have started.
+        cancellation: set when the client gives up; None if the transport cannot detect it.
+        received: monotonic time of arrival, which orders the requests of a stream.
+        owner: identity of the client's token; "" for the installation's own, and if none
+            is required.
         execute: has a thread of the transport run a job for this request; set before it is dispatched.
         keeps_thread: that thread may run the next request's model after this one's.
-        client_id: the id that the client gave it in its body, for the log; set by the handler.
+        client_id: the request id in the body, for the log; set by the handler.
     """
 
     path: Mapping[str, str] = field(default_factory=dict)
@@ -84,14 +85,15 @@ class Route:
     """An entry of the dispatch table, see :mod:`pocketserve.api.routes`.
 
     Attributes:
-        handler_name: what answers a request, see :func:`load_handler`.
-        group: the protocol it belongs to.
-        open: answered without a token.
-        owner: answered to the installation's own token only, not to an app's.
-        local: changes or asks one process, so that a server of several workers refuses it.
-        body: what a POST takes, as a key of ``openapi.REQUEST_BODIES``.
-        answer: what it answers, as a key of ``openapi.ANSWERS``.
-        binary_tensors: tensors' bytes may follow JSON in the body; a socket's reader prepares it itself.
+        handler_name: the handler, see :func:`load_handler`.
+        group: its protocol.
+        open: needs no token.
+        owner: needs the installation's own token; app tokens are rejected.
+        local: concerns one process; a server of several workers rejects it.
+        body: the body of a POST, a key of ``openapi.REQUEST_BODIES``.
+        answer: the response, a key of ``openapi.ANSWERS``.
+        binary_tensors: tensors' bytes may follow JSON in the body; a socket's reader
+            prepares it itself.
     """
 
     method: str

@@ -251,7 +251,7 @@ def _statuses(service: Service, request: ApiRequest) -> list[ModelStatus]:
 
 
 def repository_index(service: Service, request: ApiRequest) -> ApiResponse:
-    """Every version of every model with its state; the folder is scanned anew."""
+    """Every version of every model with its state, after a scan of the folder."""
     only_ready = _body_flag(request, "ready")
     entries = []
     for status in service.statuses(rescan=True):
@@ -311,7 +311,7 @@ def _listing(service: Service, status: ModelStatus) -> dict[str, Any]:
 
 
 def repository_load(service: Service, request: ApiRequest) -> ApiResponse:
-    """Load a model, or load it anew after its files have changed; with ``release`` also out of quarantine."""
+    """Load or reload a model; with ``release`` also from quarantine."""
     parameters = dict(_body_parameters(request))
     release = parameters.pop("release", False)
     if not isinstance(release, bool):
@@ -319,7 +319,7 @@ def repository_load(service: Service, request: ApiRequest) -> ApiResponse:
             ErrorCode.INVALID_PARAMETER, "parameters.release must be true or false"
         )
     if parameters:
-        # A file or a configuration from the network would be code from a stranger.
+        # A file or a configuration from the network would be untrusted code.
         raise ApiError(
             ErrorCode.NOT_IMPLEMENTED,
             f"failed to load {request.path['model']!r}: files and configurations are not accepted over the network; "

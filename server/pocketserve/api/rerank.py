@@ -1,6 +1,6 @@
 """``POST /v1/rerank``: order documents by relevance for a query.
 
-The shape is what the interfaces of Jina, Cohere and llama.cpp's server share.
+Its shape is common to the interfaces of Jina, Cohere and llama.cpp's server.
 """
 
 from __future__ import annotations

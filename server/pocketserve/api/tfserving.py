@@ -106,7 +106,7 @@ def v1_model_metadata(service: Service, request: ApiRequest) -> ApiResponse:
         name or DEFAULT_SIGNATURE: _signature_def(*points)
         for name, points in model.entry_points.items()
     }
-    # The default entry point shows the names that callers use, whatever the file's own default is called.
+    # Show the public names of the default entry point, under its usual name.
     signatures[DEFAULT_SIGNATURE] = _signature_def(model.inputs, model.shown_outputs)
     return json_response(
         {
@@ -431,7 +431,7 @@ def _column(spec: TensorSpec, values: Any) -> Tensor:
             ErrorCode.NOT_IMPLEMENTED,
             f"{location}: {spec.datatype} cannot be sent in this API",
         )
-    # A quantised input takes real numbers here: JSON callers know nothing of its scale.
+    # A quantized input takes real numbers here: JSON clients don't know its scale.
     datatype = DATATYPES["FP32" if spec.quantization is not None else spec.datatype]
     shape, flat = nested(values, location)
     if datatype.name == "BYTES":

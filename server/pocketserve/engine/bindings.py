@@ -24,7 +24,7 @@ class Bindings(NamedTuple):
     by_name: Mapping[str, tuple[TensorSpec, str]]
 
     def names(self) -> str:
-        """The callers' names as a list for messages."""
+        """Return the public names as a list for messages."""
         return ", ".join(repr(spec.name) for spec in self.specs)
 
 

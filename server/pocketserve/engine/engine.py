@@ -1,7 +1,7 @@
 """Loads models on demand, and unloads idle ones.
 
-This is what requests meet. What each version stands at is in `lifecycle/state.py`, opening it in `lifecycle/loader.py`,
-who must go for it in `budget.py`, and what happens while nobody asks in `lifecycle/reaper.py`.
+The state of each version is in `lifecycle/state.py`, loading in `lifecycle/loader.py`,
+eviction in `lifecycle/budget.py`, and idle work in `lifecycle/reaper.py`.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class Engine:
             in_background: load nothing that was unloaded meanwhile, and swap nothing while sequences are open.
 
         Raises:
-            ApiError: why it cannot be loaded; what was loaded before serves on.
+            ApiError: the version cannot be loaded; the loaded one serves on.
         """
         with self._lock:
             record = self._table.ensure((entry.name, version.name))
@@ -285,9 +285,8 @@ class Engine:
         while True:
             with self._lock:
                 record = self._by_key.get(key) or self._table.ensure(key)
-                if (
-                    record.running is None
-                ):  # one that is being loaded anew serves on until the new one is there
+                # A version that is being reloaded serves on.
+                if record.running is None:
                     self._table.await_loading(record, deadline, cancellation)
                 if self._table.closed:
                     raise ApiError(
@@ -311,7 +310,8 @@ class Engine:
         """Mark loaded versions whose files have changed as outdated.
 
         Args:
-            models: as just scanned. What is not in it any more is unloaded; requests that hold it finish.
+            models: the latest scan. Missing versions are unloaded; requests that hold
+                them finish.
         """
         closing = []
         with self._lock:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from pocketserve_wire import ErrorCode
 
-MAX_BATCH_SIZES = 64  # batch sizes that are itemised; a caller who tries out thousands must not make the table grow
+MAX_BATCH_SIZES = 64  # itemized batch sizes: clients must not make the table grow
 
 LATENCY_BOUNDS_NS = tuple(
     int(ms * 1e6)
@@ -97,7 +97,7 @@ class _RunTotals:
 class Traffic:
     """Counts responses by transport, route and status, and connections.
 
-    Nothing that a caller sends is kept: a request that reached no route, or was not let in, counts for the route "".
+    No client's data is kept: a request without a route or access counts for route "".
     """
 
     def __init__(self) -> None:

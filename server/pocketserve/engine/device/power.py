@@ -1,7 +1,7 @@
 """Low power: fewer cores, and no background work.
 
-Nobody looks at an idle server's battery: looking is due with the requests that come a minute or more after the last
-look, and is done behind their backs (see docs/adr/0021-low-power.md).
+An idle server does not check the battery. A request does, a minute or more after the
+last check, in the background (see docs/adr/0021-low-power.md).
 """
 
 from __future__ import annotations
@@ -130,9 +130,8 @@ class PowerWatch:
             name="pocketserve-battery",
             daemon=True,
         )
-        with contextlib.suppress(
-            RuntimeError
-        ):  # no thread can be had now: it is asked another time
+        # Without a free thread, a later request tries again.
+        with contextlib.suppress(RuntimeError):
             asker.start()
             self._asker = asker
 

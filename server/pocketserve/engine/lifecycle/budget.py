@@ -25,9 +25,10 @@ class Budget:
     """Makes room for one version by unloading others.
 
     Args:
-        setting: bytes that all loaded versions may hold, by the settings; 0 takes half of what is available, now and,
-            where that is less by then, at each load: other apps take memory, too, and Android kills who holds most.
-        available: bytes that can be had now.
+        setting: bytes that all loaded versions may use; 0 takes half of the available
+            memory, now and at each load, if that is less: other apps need memory, too,
+            and Android kills the largest process.
+        available: returns the bytes of available memory.
     """
 
     def __init__(
@@ -65,9 +66,9 @@ class Budget:
     ) -> None:
         """Evict versions for a load, and reserve its bytes.
 
-        A version that it replaces (``former``) does not count: both are in memory for a moment.
-
-        Where only other loads under way are in the way, their end is awaited: what they loaded may go then.
+        A replaced version (``former``) does not count: both are in memory for a moment.
+        If only other loads in progress prevent it, wait for their end: their versions can
+        be evicted then.
 
         Raises:
             ApiError: MEMORY_BUDGET.

@@ -57,7 +57,7 @@ class ModelHandle:
     fingerprint: object = (
         None  # of the files that it was loaded from, see repository/files.py
     )
-    outdated: bool = False  # whether a rescan found that changed, so that the next request has it loaded anew
+    outdated: bool = False  # a rescan found changed files; they will be reloaded
 
     @property
     def open_sequences(self) -> int:

@@ -172,7 +172,7 @@ def load_model(
     """Open a version's sessions and choose its task.
 
     Args:
-        threads: what one run may use.
+        threads: threads of one run.
         quarantine: asked before the file is opened; None trusts every file.
         deadline: monotonic time by which a trial must have begun.
         snapshots: makes the copy that is opened; None has it among the system's temporary files.

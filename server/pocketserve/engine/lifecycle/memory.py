@@ -10,20 +10,16 @@ from typing import Any, NamedTuple
 LARGE_BYTES = 16 * 2**20
 """Size of files after whose load memory is trimmed, which takes a tenth of a second."""
 
-_PURGE, _PURGE_ALL = (
-    -101,
-    -104,
-)  # M_PURGE (Android 9) and M_PURGE_ALL (Android 14) of bionic's malloc.h
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = (
-    -1,
-    -3,
-)  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h
+# M_PURGE (Android 9) and M_PURGE_ALL (Android 14) in bionic's malloc.h.
+_PURGE, _PURGE_ALL = -101, -104
+# M_TRIM_THRESHOLD and M_MMAP_THRESHOLD in glibc's malloc.h.
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 
 _TRIM_BLOCK = 128 * 1024
 """Twice the block from which on glibc's ``free`` looks at the end of the thread's heap."""
 
 _GLIBC_MOST_KEPT = 64 * 2**20
-"""Where glibc arrives by itself once large blocks were freed: it keeps so much, and maps blocks from half of it on."""
+"""The most that glibc keeps by its own rules. It maps blocks from half this size."""
 
 
 class Resident(NamedTuple):
@@ -128,7 +124,6 @@ def _keep(library: Any, maximum: int) -> None:
     The first call disables glibc's own rules.
     """
     if hasattr(library, "malloc_trim") and hasattr(library, "mallopt"):
-        library.mallopt(
-            _MMAP_THRESHOLD, _GLIBC_MOST_KEPT // 2
-        )  # without it every larger block would be mapped anew
+        # Without this, every larger block would be a new mapping.
+        library.mallopt(_MMAP_THRESHOLD, _GLIBC_MOST_KEPT // 2)
         library.mallopt(_TRIM_THRESHOLD, maximum)

@@ -69,7 +69,7 @@ class Reaper:
 
         That is a sequence's expiry or, once a second, cores and power.
 
-        Wants the lock.
+        Requires the lock.
         """
         upcoming = None
         if running.sequences is not None:

@@ -205,7 +205,7 @@ class SequenceTable:
     ) -> None:
         """Note the end of a request; the last one closes the sequence.
 
-        So does one that failed after the model had begun on it: nobody knows the state that is left.
+        So does one whose run failed: the state is undefined then.
         """
         with self._lock:
             was_run = entry not in sequence.steps

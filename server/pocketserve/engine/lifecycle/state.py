@@ -1,6 +1,7 @@
 """The state of every version, under one lock.
 
-Opening and closing models happens outside of the lock: what is to be closed is handed back for :func:`close_all`.
+Models are opened and closed outside of the lock: methods return handles for
+:func:`close_all`.
 """
 
 from __future__ import annotations
@@ -167,7 +168,7 @@ class VersionTable:
     def residents(self) -> list[memory.Resident]:
         """Return the loaded versions for the memory policy."""
         return [
-            # One that is being loaded anew counts as in use: its record belongs to the thread that loads it.
+            # A version that is being reloaded is in use by the loading thread.
             memory.Resident(
                 key,
                 h.memory_bytes,
@@ -199,7 +200,7 @@ def detach(record: VersionRecord) -> ModelHandle | None:
 
 
 def retire_unless_in_sequence(handle: ModelHandle | None) -> bool:
-    """Retire a version about to be replaced, unless sequences are open. Wants the lock.
+    """Retire a version about to be replaced, unless sequences are open. Requires the lock.
 
     A request that starts a sequence checks `retired` afterwards. One of the two notices the other.
     """

@@ -20,7 +20,7 @@ class Cancellation:
     Thread-safe. Throwing it twice, or after the request has ended, does nothing.
 
     Attributes:
-        cancelled: whether the caller has given the request up; only :meth:`cancel` sets it.
+        cancelled: whether the request is cancelled; only :meth:`cancel` sets it.
     """
 
     __slots__ = ("_listener", "cancelled")

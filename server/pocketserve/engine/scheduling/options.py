@@ -27,7 +27,7 @@ class RequestOptions:
         arrived: monotonic seconds; of two requests of a stream the later one is the newer.
         rank: lower goes first, see :data:`DEFAULT_PRIORITY`.
         stream: the stream whose newest request is the only one worth answering, by client and name; "" is none.
-        cancellation: thrown when the caller gives up; None where the transport cannot tell.
+        cancellation: set when the client gives up; None if the transport cannot detect it.
         owner: identity of the client's token; names that clients choose hold for one owner.
     """
 

@@ -106,7 +106,7 @@ class Flow:
     """The service time of one model version; several queues may share it.
 
     Attributes:
-        service_time: seconds, brought up to date when it comes back after a rest.
+        service_time: seconds, raised to the others' level after an idle time.
         busy: runs under way.
     """
 
@@ -276,7 +276,7 @@ class FairScheduler:
 
     Attributes:
         busy: runs under way.
-        contenders: queues where somebody waits; in order of coming, so that nothing is left to chance.
+        contenders: queues with waiting requests, in order of arrival.
     """
 
     def __init__(self, slots: int) -> None:

@@ -1,12 +1,14 @@
 """A model's queue: its sessions and waiting requests.
 
-A request that finds a session idle is run by the thread that submits it. Otherwise it waits here, without a thread,
-until a session is given to it, its deadline passes, its caller cancels it, or another request replaces it. `policy.py`
-decides who is next; this file adds the lock and the threads. A session is never used by two threads at once: TFLite
-interpreters give silently wrong answers when it happens.
+If a session is idle, the submitting thread runs the request. Otherwise the request waits
+here, without a thread, until it gets a session, its deadline passes, its client cancels
+it, or another request replaces it. `policy.py` decides which one is next; this file adds
+the lock and the threads. Two threads never use a session at the same time: TFLite
+interpreters would silently give wrong answers.
 
-The thread that ends a run chooses the next one. It runs that one itself where both allow it; else the next request's
-transport has a thread do it. The first of a batch leads: its thread runs the batch and ends all of its requests.
+The thread that ends a run chooses the next one. It runs that one itself if both allow it;
+otherwise the next request's transport provides a thread. The first request of a batch
+leads: its thread runs the batch and ends all its requests.
 """
 
 from __future__ import annotations
@@ -138,7 +140,7 @@ class Scheduler:
         """Record the end of a run, and assign its session and slot.
 
         Returns:
-            Those who lead the next runs; the caller has each begun.
+            The leaders of the next runs; the calling code starts each.
         """
         with self.lock:
             self.policy.finish(queue, session, run_s, entries, prepare_s)
@@ -284,11 +286,13 @@ class ModelQueue:
     def submit(self, entry: QueueEntry) -> Job | None:
         """Run a request as soon as a session is free; never raises.
 
-        It fails with QUEUE_FULL when the queue is full, DEADLINE_EXCEEDED when no session was free in time, CANCELLED
-        when its caller gave up before that, SUPERSEDED when a newer request of its stream came.
+        The request fails with QUEUE_FULL; DEADLINE_EXCEEDED if no session was free in
+        time; CANCELLED if its client gave up; SUPERSEDED by a newer request of its
+        stream.
 
         Returns:
-            What this thread is to run, when a session is free; None when the request waits or has failed.
+            A job for this thread if a session is free; None if the request waits or has
+            failed.
         """
         entry.submitted_ns = time.perf_counter_ns()
         entry.queue = self
