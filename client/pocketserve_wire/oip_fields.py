@@ -171,11 +171,11 @@ def pop_flag(parameters: Parameters, key: str, location: str, *, default: bool) 
 
 def refuse_duplicates(names: list[str], key: str) -> None:
     """Raise if a name is repeated."""
-    seen: set[str] = set()
+    unique: set[str] = set()
     for name in names:
-        if name in seen:
+        if name in unique:
             raise bad_request(f"{key} names {name!r} twice")
-        seen.add(name)
+        unique.add(name)
 
 
 def bad_parameter(location: str, detail: str) -> ApiError:

@@ -232,10 +232,10 @@ def _numbers(
     except OverflowError:
         low, high = _integer_range(datatype)
         index = next(i for i, value in enumerate(flat) if not low <= value <= high)
-        shown = _show(flat[index])
+        text = _show(flat[index])
         raise invalid(
             location,
-            f"data[{index}] is {shown}, but {name} ranges from {low} to {high}",
+            f"data[{index}] is {text}, but {name} ranges from {low} to {high}",
         ) from None
 
 

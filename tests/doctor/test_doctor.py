@@ -248,7 +248,7 @@ PROBLEMS = {
     "token damaged": (
         lambda p: plant_token(p, "?"),
         "problem",
-        "holds no token",
+        "contains no token",
         "rm ",
     ),
     "token is a folder": (

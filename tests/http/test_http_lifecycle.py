@@ -319,7 +319,7 @@ def test_a_token_file_without_a_token_is_refused(tmp_path, content):
     token = tmp_path / "token"
     token.write_text(content)
     token.chmod(0o600)
-    assert "holds no token" in sentence(
+    assert "contains no token" in sentence(
         serve("--http-port", 0, "--token-file", token, "--state-dir", tmp_path)
     )
 

@@ -61,10 +61,10 @@ def test_labels_are_taken_over(tmp_path: Path) -> None:
         ("input [", "ends before a value"),
         ("input { ", "never closed"),
         ("}", "never opened"),
-        ("{", "where a field's name is expected"),
-        ("a: ]", "where a value is expected"),
-        ("a: `", "line 1 is no text"),
-        ("\n\na: 'x", "line 3 is no text"),
+        ("{", "a field's name is expected"),
+        ("a: ]", "a value is expected"),
+        ("a: `", "line 1 is not a protocol"),
+        ("\n\na: 'x", "line 3 is not a protocol"),
         ("a {" * (MAX_DEPTH + 2), "nest more than"),
     ],
 )
@@ -83,7 +83,7 @@ def test_line_ends_of_every_system(tmp_path: Path, end: str) -> None:
     )
     assert read_config(path).labels == "l.txt" and read_config(path).problem is None
     path.write_bytes(end.join(["# a comment", "`"]).encode())
-    assert "line 2 is no text" in str(read_config(path).problem)
+    assert "line 2 is not a protocol" in str(read_config(path).problem)
 
 
 @pytest.mark.parametrize("name", ["../../secret", "/etc/passwd", "a/../../b", ""])

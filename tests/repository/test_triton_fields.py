@@ -197,8 +197,8 @@ def test_an_unknown_field_is_noted_once(tmp_path: Path, text: str, name: str) ->
             "version_policy offers version 9 only",
         ),
         ("version_policy { specific { } }", "version_policy offers no version only"),
-        ("version_policy { specific { versions: [ x ] } }", "'x' is no number"),
-        ("version_policy { latest { num_versions: -1 } }", "'-1' is no number"),
+        ("version_policy { specific { versions: [ x ] } }", "'x' is not a number"),
+        ("version_policy { latest { num_versions: -1 } }", "'-1' is not a number"),
         (
             'default_model_filename: "../m.onnx"',
             "default_model_filename must be a file",
@@ -215,7 +215,7 @@ def test_an_unknown_field_is_noted_once(tmp_path: Path, text: str, name: str) ->
             'parameters { key: "TF_SIGNATURE_DEF" value { string_value: "x" } }',
             "TF_SIGNATURE_DEF is not applied",
         ),
-        ("max_batch_size: many", "'many' is no number"),
+        ("max_batch_size: many", "'many' is not a number"),
     ],
 )
 def test_values_that_cannot_be_honoured_are_named(

@@ -73,14 +73,7 @@ def run_checks(checks: Mapping[str, Check], limit: float) -> list[Finding]:
     results: dict[str, list[Finding]] = {}
     threads = {}
     for subject, check in checks.items():
-        threads[subject] = threading.Thread(
-            target=_run,
-            args=(subject, check, results),
-            name=f"doctor-{subject}",
-            daemon=True,
-        )
-    for thread in threads.values():
-        thread.start()
+        threads[subject] = _start(subject, check, results)
     findings: list[Finding] = []
     for subject, thread in threads.items():
         thread.join(max(0.0, deadline - time.monotonic()))
@@ -88,6 +81,19 @@ def run_checks(checks: Mapping[str, Check], limit: float) -> list[Finding]:
         slow = warning(subject, sentence, "pocketserve doctor --debug")
         findings += results.get(subject, [slow])
     return findings
+
+
+def _start(
+    subject: str, check: Check, results: dict[str, list[Finding]]
+) -> threading.Thread:
+    thread = threading.Thread(
+        target=_run,
+        args=(subject, check, results),
+        name=f"doctor-{subject}",
+        daemon=True,
+    )
+    thread.start()
+    return thread
 
 
 def _run(subject: str, check: Check, results: dict[str, list[Finding]]) -> None:

@@ -66,30 +66,28 @@ def _describe_speeds(groups: Counter[int]) -> str:
 def check_memory(device: Device, settings: Settings) -> Iterator[Finding]:
     """Check the available memory, and the models' share of it."""
     available = readable_memory(device.root / "proc/meminfo")
+    budget = settings.config.memory_budget if settings.config is not None else 0
     if available is None:
-        fix = "export POCKETSERVE_MEMORY_BUDGET=512M"
         yield warning(
             "memory",
             "the system does not tell how much memory is available: 1.0 GB is assumed",
-            fix,
+            "export POCKETSERVE_MEMORY_BUDGET=512M",
         )
-        return
-    budget = settings.config.memory_budget if settings.config is not None else 0
+    else:
+        yield _judge_memory(available, budget)
+
+
+def _judge_memory(available: int, budget: int) -> Finding:
     sentence = f"{_size(available)} of memory are available"
     if budget > available:
         fix = f"export POCKETSERVE_MEMORY_BUDGET={available // 2 >> 20}Mi"
-        yield warning(
-            "memory", f"{sentence}, but the memory budget is {_size(budget)}", fix
-        )
-    elif available < LITTLE_MEMORY:
-        yield warning(
-            "memory",
-            f"only {sentence}: Android will end the server",
-            "close other apps",
-        )
-    else:
-        allowed = _size(budget or available // 2)
-        yield ok("memory", f"{sentence}; loaded models may hold {allowed} together")
+        text = f"{sentence}, but the memory budget is {_size(budget)}"
+        return warning("memory", text, fix)
+    if available < LITTLE_MEMORY:
+        text = f"only {sentence}: Android will end the server"
+        return warning("memory", text, "close other apps")
+    allowed = _size(budget or available // 2)
+    return ok("memory", f"{sentence}; loaded models may hold {allowed} together")
 
 
 def check_disk(device: Device, config: Config) -> Iterator[Finding]:

@@ -22,7 +22,7 @@ from pocketserve.state.run_lock import running_servers
 
 if TYPE_CHECKING:
     from pocketserve.config import Config
-    from pocketserve.repository.scan import ModelEntry, Models
+    from pocketserve.repository.scan import ModelEntry, Models, VersionEntry
 
 MAX_LISTED = 20
 CARE = "only load files of people whom you trust"
@@ -98,13 +98,14 @@ def _summarize(
 
 
 def _faults(model: Mapping[str, Any]) -> Iterator[Finding]:
+    name = model["name"]
     for text in model["problems"]:
-        yield problem(
-            "models", f"{model['name']} has a fault: {text}", f"edit {model['file']}"
-        )
-    if not model["problems"] and not model["usable"] and model["missing"]:
-        reason, _, fix = model["missing"][0].partition(": ")
-        yield problem("models", f"{model['name']} cannot be served: {reason}", fix)
+        sentence = f"{name} has a fault: {text}"
+        yield problem("models", sentence, f"edit {model['file']}")
+    if model["problems"] or model["usable"] or not model["missing"]:
+        return
+    reason, _, fix = model["missing"][0].partition(": ")
+    yield problem("models", f"{name} cannot be served: {reason}", fix)
 
 
 def _quarantine(
@@ -208,17 +209,23 @@ def _quarantined(models: Models, state_dir: Path) -> Iterator[dict[str, Any]]:
     yield {"quarantined": len(bad)}
     kinds = {key.partition(":")[0] for key in bad}
     quarantine = Quarantine(state_dir, TrialLimits())
+    for entry, version in _usable_versions(models):
+        if version.format.name not in kinds:
+            continue
+        try:
+            key = quarantine.key(entry, version)
+        except ModelLoadError:
+            continue
+        if key in bad:
+            reason = bad[key].reason
+            yield {"name": entry.name, "version": version.name, "reason": reason}
+
+
+def _usable_versions(models: Models) -> Iterator[tuple[ModelEntry, VersionEntry]]:
     for entry in models.values():
         for version in entry.versions.values():
-            if version.format.name not in kinds or version.problem is not None:
-                continue
-            try:
-                key = quarantine.key(entry, version)
-            except ModelLoadError:
-                continue
-            if key in bad:
-                reason = bad[key].reason
-                yield {"name": entry.name, "version": version.name, "reason": reason}
+            if version.problem is None:
+                yield entry, version
 
 
 if __name__ == "__main__":

@@ -49,20 +49,24 @@ def _own_ports(config: Config) -> dict[int, int]:
 
 def _fault(device: Device, host: str, name: str, port: int, code: int) -> Finding:
     """Return the finding for a bind error."""
-    other = f"pocketserve serve --{name}-port {port + 100 if port >= 1024 else 8571}"
+    other_port = 8571
+    if port >= 1024:
+        other_port = port + 100
+    other = f"pocketserve serve --{name}-port {other_port}"
     if code in (errno.EACCES, errno.EPERM):
         return problem("ports", f"{name} port {port} may not be used", other)
     if code != errno.EADDRINUSE:
         sentence = f"{host} cannot be listened on: {os.strerror(code)}"
         return problem("ports", sentence, "pocketserve serve --host 127.0.0.1")
-    return _taken(f"{name} port {port} is taken by", _holder(device, port), other)
+    sentence = f"{name} port {port} is taken by"
+    return _port_in_use(sentence, _holder(device, port), other)
 
 
-def _taken(taken: str, holder: tuple[str, str] | None, other: str) -> Finding:
+def _port_in_use(sentence: str, holder: tuple[str, str] | None, other: str) -> Finding:
     if holder is None:
-        return problem("ports", f"{taken} another app", other)
+        return problem("ports", f"{sentence} another app", other)
     pid, program = holder
-    sentence = f"{taken} {program} (process {pid})"
+    sentence += f" {program} (process {pid})"
     return problem("ports", sentence, f"kill {pid}, or {other}")
 
 

@@ -123,13 +123,13 @@ class _Reader:
         places = self._places(*parts[b"iloc"], parts.get(b"idat", (0, 0)))
         sizes: list[tuple[int, int]] = []
         for item in items:
-            data = b""
-            for extent in places.get(item, ()):
-                data += self._bytes(extent.start, extent.size)
-            sizes.extend(_stream_sizes(data))
+            sizes.extend(_stream_sizes(self._join(places.get(item, []))))
         if not sizes:
             raise _unreadable()
         return sizes
+
+    def _join(self, extents: list[Extent]) -> bytes:
+        return b"".join(self._bytes(start, size) for start, size in extents)
 
     def _meta_parts(self) -> dict[bytes, tuple[int, int]]:
         """Return the ranges of the boxes in ``meta``."""
@@ -156,31 +156,41 @@ class _Reader:
             self._boxes += 1
             if self._boxes > MAX_BOXES:
                 raise _unreadable()
-            size, kind, head = self._number(at, 4), self._bytes(at + 4, 4), 8
-            if size == 1:
-                size, head = self._number(at + 8, 8), 16
-            elif size == 0:
-                size = end - at
-            if size < head or at + size > end:
-                raise _unreadable()
-            yield kind, at + head, at + size
-            at += size
+            kind = self._bytes(at + 4, 4)
+            start_of_content, end_of_box = self._box(at, end)
+            yield kind, start_of_content, end_of_box
+            at = end_of_box
+
+    def _box(self, at: int, end: int) -> tuple[int, int]:
+        """Return where the content of a box begins, and where the box ends."""
+        size = self._number(at, 4)
+        head = 8
+        if size == 1:
+            size = self._number(at + 8, 8)
+            head = 16
+        elif size == 0:
+            size = end - at
+        if size < head or at + size > end:
+            raise _unreadable()
+        return at + head, at + size
 
     def _coded_items(self, start: int, end: int) -> set[int]:
         """Return the ids of items that are AV1 streams."""
         count_bytes = 2 if self._body[start] == 0 else 4
-        items = set()
+        items: set[int] = set()
         for kind, first, _ in self._children(start + 4 + count_bytes, end):
-            version = self._body[first]
-            if kind != b"infe" or version < 2:
-                continue
-            id_bytes = 2 if version == 2 else 4
-            type_at = first + 4 + id_bytes + 2
-            if self._bytes(type_at, 4) == b"av01":
-                items.add(self._number(first + 4, id_bytes))
+            if kind == b"infe" and self._body[first] >= 2:
+                items.update(self._coded_item(first))
         if len(items) > MAX_ITEMS:
             raise _unreadable()
         return items
+
+    def _coded_item(self, first: int) -> Iterator[int]:
+        """Yield an item's id if it is an AV1 stream."""
+        id_bytes = 2 if self._body[first] == 2 else 4
+        type_at = first + 4 + id_bytes + 2
+        if self._bytes(type_at, 4) == b"av01":
+            yield self._number(first + 4, id_bytes)
 
     def _places(
         self, start: int, end: int, idat: tuple[int, int]
@@ -275,16 +285,23 @@ def _stream_sizes(data: bytes) -> Iterator[tuple[int, int]]:
         if at >= len(data):
             return
         header = data[at]
-        at += 2 if header & 4 else 1  # with an extension
-        size = len(data) - at
-        if header & 2:
-            size, at = _leb128(data, at)
-        if at + size > len(data):
-            raise _unreadable()
+        at, size = _unit(data, at)
         if header >> 3 & 15 == SEQUENCE_HEADER:
             yield _sequence_size(Bits(data[at : at + min(size, 256)]))
         at += size
     raise _unreadable()
+
+
+def _unit(data: bytes, at: int) -> tuple[int, int]:
+    """Return the position and size of a unit's content."""
+    header = data[at]
+    at += 2 if header & 4 else 1  # with an extension
+    size = len(data) - at
+    if header & 2:
+        size, at = _leb128(data, at)
+    if at + size > len(data):
+        raise _unreadable()
+    return at, size
 
 
 def _leb128(data: bytes, at: int) -> tuple[int, int]:

@@ -247,13 +247,7 @@ def read_gguf(path: Path) -> GgufHeader:
 
 def _read(file: BinaryIO, size: int) -> GgufHeader:
     reader = _GgufReader(file, size)
-    if size < _START_BYTES or reader.take(len(MAGIC)) != MAGIC:
-        raise DamagedFileError("it is no GGUF file, or it was cut; copy it again")
-    version = reader.number("<I")
-    if version not in VERSIONS:
-        raise DamagedFileError(
-            f"it has version {version} of GGUF; version 3 can be read"
-        )
+    _check_start(reader, size)
     tensors = reader.number("<Q")
     keys = reader.number("<Q")
     if tensors > MAX_TENSORS or keys > MAX_KEYS:
@@ -262,6 +256,16 @@ def _read(file: BinaryIO, size: int) -> GgufHeader:
     _refuse_other_kinds(values)
     parameters = _read_tensors(reader, tensors, values, size)
     return _header(values, parameters, size)
+
+
+def _check_start(reader: _GgufReader, size: int) -> None:
+    if size < _START_BYTES or reader.take(len(MAGIC)) != MAGIC:
+        raise DamagedFileError("it is no GGUF file, or it was cut; copy it again")
+    version = reader.number("<I")
+    if version not in VERSIONS:
+        raise DamagedFileError(
+            f"it has version {version} of GGUF; version 3 can be read"
+        )
 
 
 def _read_values(reader: _GgufReader, count: int) -> dict[str, Any]:

@@ -233,14 +233,15 @@ def _wide(extra: bytes, packed: int, size: int, offset: int) -> tuple[int, int, 
         if kind == 1:
             count = min(length, len(extra) - at - 4) // 8
             wide = iter(struct.unpack_from(f"<{count}Q", extra, at + 4))
-            if size == 0xFFFFFFFF:
-                size = next(wide, size)
-            if packed == 0xFFFFFFFF:
-                packed = next(wide, packed)
-            if offset == 0xFFFFFFFF:
-                offset = next(wide, offset)
+            size = _replace_ones(size, wide)
+            packed = _replace_ones(packed, wide)
+            offset = _replace_ones(offset, wide)
         at += 4 + length
     return packed, size, offset
+
+
+def _replace_ones(value: int, wide: Iterator[int]) -> int:
+    return next(wide, value) if value == 0xFFFFFFFF else value
 
 
 def _exactly(file: BinaryIO, count: int) -> bytes:

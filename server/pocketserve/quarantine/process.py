@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
@@ -247,6 +247,10 @@ def _judge(exit_code: int, answer: bytes) -> Verdict:
         return Verdict(
             False, f"its framework ended the process (exit code {exit_code})"
         )
+    return _judge_result(result)
+
+
+def _judge_result(result: Mapping[str, str]) -> Verdict:
     outcome, reason = result["outcome"], result["reason"]
     if outcome == "starved":
         _retry_later(f"the file could not be tried ({reason})")

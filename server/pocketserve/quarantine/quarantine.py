@@ -161,12 +161,7 @@ class Quarantine:
         source: ModelSource,
         deadline: float,
     ) -> Verdict:
-        left = max(0.0, deadline - time.monotonic())
-        if not self._trial.acquire(timeout=min(left, threading.TIMEOUT_MAX)):
-            raise ApiError(
-                ErrorCode.DEADLINE_EXCEEDED,
-                "the request's timeout passed while another file was tried",
-            )
+        self._lock_trial(deadline)
         try:
             earlier = self._verdict(key)
             if earlier is not None:
@@ -184,6 +179,14 @@ class Quarantine:
             return verdict
         finally:
             self._trial.release()
+
+    def _lock_trial(self, deadline: float) -> None:
+        left = max(0.0, deadline - time.monotonic())
+        if not self._trial.acquire(timeout=min(left, threading.TIMEOUT_MAX)):
+            raise ApiError(
+                ErrorCode.DEADLINE_EXCEEDED,
+                "the request's timeout passed while another file was tried",
+            )
 
     def _run_trial(
         self, entry: ModelEntry, version: VersionEntry, source: ModelSource

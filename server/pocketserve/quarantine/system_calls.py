@@ -210,8 +210,8 @@ def _program(
     if may_listen:
         yield from _allow_listening(table.pop(_SOCKET)[machine.column])
         table["connect"] = _CONNECT
-    refused = [numbers[machine.column] for numbers in table.values()]
-    for number in (*refused, *_REFUSED_EVERYWHERE):
+    forbidden = [numbers[machine.column] for numbers in table.values()]
+    for number in (*forbidden, *_REFUSED_EVERYWHERE):
         if number:
             yield _EQUAL, 0, 1, number
             yield _RETURN, 0, 0, REFUSE

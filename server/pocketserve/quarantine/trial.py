@@ -53,6 +53,7 @@ _NO_THREADS = (
 IMPORTED = b"imported\n"
 """Written after the framework's import, before any model file is opened."""
 
+MAX_CAUSES = 3  # the error, and up to two that it wraps
 MAX_REASON = 1000  # characters; the pipe is only read after the trial
 MAX_PIXELS = 1 << 20  # of a synthetic picture, which has four
 MAX_RUNS = 4  # runs of one synthetic body; a long window needs one for a short sound
@@ -142,7 +143,7 @@ def _import_framework(format: ModelFormat, threads: int) -> None:
 
 
 def _failure(error: Exception) -> dict[str, str]:
-    if _is_scarce(error) or any(text in str(error) for text in _NO_THREADS):
+    if _is_scarce(error):
         return {"outcome": "starved", "reason": str(error)[:300], "runtime": ""}
     by_system = getattr(error, "by_system", None)  # of a model's own process
     if by_system is not None:
@@ -155,16 +156,20 @@ def _failure(error: Exception) -> dict[str, str]:
     return {"outcome": outcome, "reason": reason, "runtime": ""}
 
 
-def _is_scarce(error: BaseException | None, levels: int = 3) -> bool:
+def _is_scarce(error: Exception) -> bool:
     """Return whether an error or its cause is a lack of resources.
 
     File readers wrap such errors up to twice.
     """
-    if error is None or levels == 0:
-        return False
-    if isinstance(error, OSError) and error.errno in _SCARCE:
+    if any(text in str(error) for text in _NO_THREADS):
         return True
-    return _is_scarce(error.__cause__, levels - 1)
+    cause: BaseException | None = error
+    for _ in range(MAX_CAUSES):
+        if isinstance(cause, OSError) and cause.errno in _SCARCE:
+            return True
+        if cause is not None:
+            cause = cause.__cause__
+    return False
 
 
 def _run(session: Session, setup: Setup) -> tuple[str, str]:
@@ -195,7 +200,7 @@ def _always_nan(
     names = nan_for_zeros & _nan_outputs(session, specs, synthetic.small_numbers)
     if names and by_task is not None:
         names &= by_task
-    elif names and any(spec.datatype[0] in "IUB" for spec in specs):
+    elif names and _has_integers(specs):
         # A mean over a mask of zeros is NaN. Ones may be invalid for other inputs.
         names &= _nan_outputs(
             session, specs, synthetic.integer_ones, synthetic.masks_of_ones
@@ -205,6 +210,10 @@ def _always_nan(
         large = list(map(synthetic.enlarged, specs))
         names &= _nan_outputs(session, large, synthetic.integer_ones)
     return names
+
+
+def _has_integers(specs: Sequence[TensorSpec]) -> bool:
+    return any(spec.datatype[0] in "IUB" for spec in specs)
 
 
 def _nan_outputs(

@@ -122,8 +122,10 @@ def combine_hashes(hashes: Sequence[tuple[str, Path]]) -> str:
     """Return :func:`hash_files` from the files' own SHA-256 and relative names."""
     if len(hashes) == 1:
         return hashes[0][0]
-    text = describe_hashes([(value, name.as_posix()) for value, name in hashes])
-    return hashlib.sha256(text).hexdigest()
+    described = []
+    for value, name in hashes:
+        described.append((value, name.as_posix()))
+    return hashlib.sha256(describe_hashes(described)).hexdigest()
 
 
 def describe_hashes(hashes: Iterable[tuple[str, str]]) -> bytes:

@@ -337,11 +337,12 @@ def _table_names() -> set[str]:
 
 def _tables_with(key: str, tasks: Sequence[str]) -> list[str]:
     """Return the tables of tasks that allow a key."""
-    sections: dict[str, Section] = {}
+    names = []
     for task in tasks:
         for section in task_named(task).sections:
-            sections[section.name] = section
-    return [name for name, section in sections.items() if key in section.known_keys()]
+            if key in section.known_keys():
+                names.append(section.name)
+    return list(dict.fromkeys(names))
 
 
 def _state(table: TomlTable) -> StateOptions:

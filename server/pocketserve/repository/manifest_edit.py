@@ -13,7 +13,7 @@ from typing import Any
 from pocketserve.repository.manifest import FILE_NAME, parse_manifest, read_manifest
 from pocketserve.repository.scan import TRITON_CONFIG, ModelEntry
 from pocketserve.repository.toml_table import ManifestError
-from pocketserve.repository.triton_config import read_config
+from pocketserve.repository.triton_config import TritonConfig, read_config
 from pocketserve.state.json_store import replace_file
 
 Document = MutableMapping[str, Any]
@@ -83,7 +83,11 @@ def _carried_over(folder: Path) -> str:
     path = folder / TRITON_CONFIG
     if not path.exists():
         return ""
-    config = read_config(path)
+    document = _settings_of(read_config(path))
+    return tomlkit.dumps(document) if document else ""
+
+
+def _settings_of(config: TritonConfig) -> dict[str, object]:
     document: dict[str, object] = {}
     if config.policy.specific:
         document["default_version"] = max(config.policy.specific, key=int)
@@ -97,7 +101,7 @@ def _carried_over(folder: Path) -> str:
         document["max_batch"] = config.max_batch
     if config.feedback:
         document["state"] = {"feedback": dict(config.feedback)}
-    return tomlkit.dumps(document) if document else ""
+    return document
 
 
 def _changed(document: Document, change: Callable[[Document], object]) -> str | None:

@@ -164,8 +164,10 @@ class Repository:
 
 def _keep(models: Models, old: ModelEntry | None) -> None:
     """Keep a loaded model unchanged if it only has a new problem."""
-    fresh = models.get(old.name) if old is not None else None
-    if old is None or fresh is None or fresh.versions or not old.versions:
+    if old is None or not old.versions:
+        return
+    fresh = models.get(old.name)
+    if fresh is None or fresh.versions:
         return
     if fresh.problem != old.problem:
         log.warning("%s %s%s", old.name, SERVES_ON, fresh.problem)

@@ -428,15 +428,15 @@ def _versions_of_files(
 
 
 def _version_name(
-    path: Path, kind: ModelFormat, variant: str, taken: Mapping[str, VersionEntry]
+    path: Path, kind: ModelFormat, variant: str, versions: Mapping[str, VersionEntry]
 ) -> str:
     name = kind.name
     if variant and variant not in ("model", kind.name):
         name = f"{kind.name}-{variant}"
-    if name in taken:  # such as m.h5 beside m.keras
+    if name in versions:  # such as m.h5 beside m.keras
         name = f"{kind.name}-{path.suffix[1:]}"
-    if name in taken or not is_valid_name(name):
-        name = f"{kind.name}-{len(taken) + 1}"
+    if name in versions or not is_valid_name(name):
+        name = f"{kind.name}-{len(versions) + 1}"
     return name
 
 
@@ -480,8 +480,7 @@ def _variants_of(paths: list[Path], model: str) -> dict[Path, str]:
     stems = {}
     for path in paths:
         stems[path] = path.name if path.is_dir() else stem_of(path.name)
-    is_named = any(_suffix(stem, model) is not None for stem in stems.values())
-    base = model if is_named else min(stems.values(), key=len)
+    base = _common_base(list(stems.values()), model)
     variants = {}
     for path, stem in stems.items():
         suffix = _suffix(stem, base)
@@ -489,6 +488,12 @@ def _variants_of(paths: list[Path], model: str) -> dict[Path, str]:
         if path.name == "model.py":
             variants[path] = ""
     return variants
+
+
+def _common_base(stems: list[str], model: str) -> str:
+    if any(_suffix(stem, model) is not None for stem in stems):
+        return model
+    return min(stems, key=len)
 
 
 def _suffix(stem: str, base: str) -> str | None:
@@ -502,19 +507,11 @@ def _suffix(stem: str, base: str) -> str | None:
 
 
 def _numbered_version(folder: Path, file_name: str | None) -> VersionEntry | None:
-    """Return the version in the layout of Triton and TensorFlow Serving:
-    ``NAME/1/m.tflite``.
-    """
+    """Return the version in a numbered folder, such as ``NAME/1/m.tflite``."""
     paths = _models_in(folder) if format_at(folder) is None else [folder]
     problem = None
     if file_name is not None and paths:
-        selected = [path for path in paths if path.name == file_name]
-        if not selected:
-            problem = (
-                f"the folder {folder.name} has no {file_name}, "
-                "which default_model_filename names"
-            )
-        paths = selected or paths[:1]
+        paths, problem = _select(paths, file_name)
     kind = format_at(paths[0]) if paths else None
     if kind is None:
         return None
@@ -524,6 +521,18 @@ def _numbered_version(folder: Path, file_name: str | None) -> VersionEntry | Non
             "a numbered version has one"
         )
     return VersionEntry(plain_number(folder.name), kind, paths[0], problem=problem)
+
+
+def _select(paths: list[Path], file_name: str) -> tuple[list[Path], str | None]:
+    """Return the named model, or else the first one with a problem."""
+    selected = [path for path in paths if path.name == file_name]
+    if selected:
+        return selected, None
+    problem = (
+        f"the folder {paths[0].parent.name} has no {file_name}, "
+        "which default_model_filename names"
+    )
+    return paths[:1], problem
 
 
 def plain_number(version: str) -> str:
@@ -581,11 +590,7 @@ def _model(
     versions: Mapping[str, VersionEntry],
     manifest: Manifest,
 ) -> ModelEntry:
-    checked = {}
-    for key, version in versions.items():
-        problem = version.problem or _problem_of(version.path, root)
-        checked[key] = version._replace(problem=problem)
-    versions = checked
+    versions = _with_problems(versions, root)
     candidates = _candidates_of(versions, manifest.default_version)
     if candidates[0] not in versions:
         problem = (
@@ -596,6 +601,17 @@ def _model(
     return ModelEntry(
         name, folder, versions, candidates[0], manifest, candidates=candidates
     )
+
+
+def _with_problems(
+    versions: Mapping[str, VersionEntry], root: Path
+) -> dict[str, VersionEntry]:
+    """Add the problems that show without opening a version."""
+    checked = {}
+    for key, version in versions.items():
+        problem = version.problem or _problem_of(version.path, root)
+        checked[key] = version._replace(problem=problem)
+    return checked
 
 
 def _candidates_of(
@@ -611,6 +627,10 @@ def _candidates_of(
     numbers = [name for name in versions if name.isdecimal()]
     if numbers:
         return tuple(sorted(numbers, key=int, reverse=True))
+    return (_preferred(versions),)
+
+
+def _preferred(versions: Mapping[str, VersionEntry]) -> str:
     ranks = {kind.name: rank for rank, kind in enumerate(FORMATS)}
 
     def preference(name: str) -> tuple[bool, int, int, str]:
@@ -618,7 +638,7 @@ def _candidates_of(
         rank = ranks[version.format.name]
         return version.problem is not None, rank, len(name), name
 
-    return (min(versions, key=preference),)
+    return min(versions, key=preference)
 
 
 def _with_config(entry: ModelEntry, config: TritonConfig) -> ModelEntry:

@@ -69,8 +69,12 @@ MAX_BYTES: Final = 64 << 20
 
 def names_for(manifest: Manifest) -> tuple[str, ...]:
     """Return the relative names of files that a task may read."""
-    names = (*NAMES, manifest.labels, *manifest.translations.values(), *manifest.files)
-    return tuple(dict.fromkeys(name for name in names if isinstance(name, str)))
+    names = list(NAMES)
+    for labels in (manifest.labels, *manifest.translations.values()):
+        if isinstance(labels, str):
+            names.append(labels)
+    names += manifest.files
+    return tuple(dict.fromkeys(names))
 
 
 def folders_of(entry: ModelEntry, version: VersionEntry) -> Sequence[Path]:

@@ -222,8 +222,8 @@ def _copy_content(source: BinaryIO, copy: BinaryIO, original: Path) -> str:
         try:
             chunk = os.read(source.fileno(), min(left, CHUNK_BYTES))
         except OSError as error:
-            named = OSError(error.errno, error.strerror, str(original))
-            raise read_error(named) from None
+            error.filename = str(original)
+            raise read_error(error) from None
         if not chunk:
             break
         digest.update(chunk)

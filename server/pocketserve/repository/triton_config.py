@@ -158,8 +158,12 @@ def _check_parameters(config: Message) -> None:
 
 
 def _parameter_names(config: Message) -> list[str]:
-    names = [_last(parameter, "key") for parameter in _messages(config, "parameters")]
-    return [name[:40] for name in names if isinstance(name, str)]
+    names = []
+    for parameter in _messages(config, "parameters"):
+        name = _last(parameter, "key")
+        if isinstance(name, str):
+            names.append(name[:40])
+    return names
 
 
 def _parameter_notes(config: Message) -> list[str]:
@@ -255,10 +259,12 @@ def _number(message: Message, name: str, high: int) -> int | None:
 
 
 def _as_number(value: Any, high: int) -> int:
-    is_number = isinstance(value, str) and value.isdecimal()
-    if not is_number or len(value) > MAX_DIGITS or int(value) > high:
+    number = -1
+    if isinstance(value, str) and value.isdecimal() and len(value) <= MAX_DIGITS:
+        number = int(value)
+    if not 0 <= number <= high:
         raise ValueError(f"{str(value)[:40]!r} is not a number from 0 to {high}")
-    return int(value)
+    return number
 
 
 def _last(message: Message, name: str) -> Any:
@@ -297,17 +303,22 @@ def _message(tokens: list[tuple[str, str]], depth: int) -> Message:
     while tokens and tokens[-1] != ("mark", "}"):
         kind, name = tokens.pop()
         if kind != "word":
-            raise TextFormatError(f"{name!r:.40} is in place of a field's name")
+            raise TextFormatError(f"a field's name is expected, not {name!r:.40}")
         _skip(tokens, ":")
-        values = fields.setdefault(name, [])
-        if _skip(tokens, "["):
-            while not _skip(tokens, "]"):
-                values.append(_value(tokens, depth))
-                _skip(tokens, ",")
-        else:
-            values.append(_value(tokens, depth))
+        fields.setdefault(name, []).extend(_values(tokens, depth))
         _skip(tokens, ",;")
     return fields
+
+
+def _values(tokens: list[tuple[str, str]], depth: int) -> list[Any]:
+    """Parse one value, or a list of values in brackets."""
+    if not _skip(tokens, "["):
+        return [_value(tokens, depth)]
+    values = []
+    while not _skip(tokens, "]"):
+        values.append(_value(tokens, depth))
+        _skip(tokens, ",")
+    return values
 
 
 def _value(tokens: list[tuple[str, str]], depth: int) -> Any:
@@ -317,7 +328,7 @@ def _value(tokens: list[tuple[str, str]], depth: int) -> Any:
     if kind != "mark":
         return text
     if text != "{":
-        raise TextFormatError(f"{text!r} is in place of a value")
+        raise TextFormatError(f"a value is expected, not {text!r}")
     message = _message(tokens, depth + 1)
     if not _skip(tokens, "}"):
         raise TextFormatError("a bracket is never closed")

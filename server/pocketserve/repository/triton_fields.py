@@ -18,7 +18,7 @@ _MAX_SHOWN = 80  # characters of an unknown field's name
 
 
 class Treatment(Enum):
-    """How a field is treated."""
+    """The treatment of a field."""
 
     APPLIED = "applied"
     HARMLESS = "no answer depends on it"

@@ -119,7 +119,7 @@ def advice_for_folder(folder: str, names: Set[str]) -> str | None:
     reason = advice(folder)
     if reason is not None and folder.endswith((".mlpackage", ".mlmodelc")):
         return reason[1]
-    visible = [name for name in sorted(names) if not name.startswith(".")]
+    visible = _visible(names)
     for name in (folder, *visible):
         # The folder has no model file, so these are folders.
         kind = format_of_name(name)
@@ -139,6 +139,14 @@ def advice_for_folder(folder: str, names: Set[str]) -> str | None:
         if reason is not None and not reason[1].endswith(_COMMON):
             return f"{folder}/{reason[1]}"
     return None
+
+
+def _visible(names: Set[str]) -> list[str]:
+    visible = []
+    for name in sorted(names):
+        if not name.startswith("."):
+            visible.append(name)
+    return visible
 
 
 def _is_hugging_face_weights(name: str) -> bool:

@@ -38,8 +38,8 @@ class VersionPolicy(NamedTuple):
             available = [name for name in numbers if name in self.specific]
             specific = _as_text(self.specific)
             text = f"{self.source}: version_policy offers {specific} only"
-            others = [name for name in numbers if name not in available]
-            return dict.fromkeys(others, text), tuple(available)
+            withheld = [name for name in numbers if name not in available]
+            return dict.fromkeys(withheld, text), tuple(available)
         if self.latest:
             text = f"{self.source}: version_policy offers the latest {self.latest} only"
             return dict.fromkeys(numbers[self.latest :], text), tuple(numbers)

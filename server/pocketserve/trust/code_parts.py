@@ -69,7 +69,9 @@ def _delegate(version: VersionEntry) -> list[CodePart]:
     if path is None:
         effect += ", where the system finds it"
         return [CodePart(f"library:{name}", name, library_digest(name), effect, None)]
-    return [_file(path, effect)] if path.exists() else []
+    if not path.exists():  # loading the version will report it
+        return []
+    return [_file(path, effect)]
 
 
 def _code_options(version: VersionEntry) -> list[CodePart]:
@@ -112,7 +114,9 @@ def whole_version(version: VersionEntry) -> CodePart:
 
 def _modules(main: Path, effect: str) -> Iterator[CodePart]:
     """Yield a Python file and the other code in its folder."""
-    files = [path for path in code_files(main.parent) if path != main]
+    files = code_files(main.parent)
+    if main in files:
+        files.remove(main)
     if len(files) > MAX_MODULES:
         raise ModelLoadError(
             f"the folder of {main.name} holds {len(files)} files of code, more than "

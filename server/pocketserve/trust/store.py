@@ -167,10 +167,13 @@ def _folder(entry: ModelEntry, version: VersionEntry) -> Path:
 
 
 def _parse(value: Any) -> Consent:
-    digest, given_at = value["digest"], value.get("given")
+    digest = value["digest"]
     if not isinstance(digest, str) or value.get("version") != HASH_VERSION:
         raise TypeError("a damaged or old consent")
-    seconds = float(given_at) if isinstance(given_at, int | float) else 0.0
+    seconds = value.get("given")
     return Consent(
-        digest, str(value.get("model", "")), str(value.get("name", "")), seconds
+        digest=digest,
+        model=str(value.get("model", "")),
+        name=str(value.get("name", "")),
+        given=float(seconds) if isinstance(seconds, int | float) else 0.0,
     )
