@@ -16,6 +16,7 @@ MARKS: Final = {
     "browser": "drives real browsers, which ``make test-browser`` fetches where none are installed",
     "onnx": "needs ONNX Runtime",
     "heic": "needs pillow-heif",
+    "otel": "needs OpenTelemetry's SDK and OTLP exporter",
     "torch": "needs PyTorch and ExecuTorch",
     "tensorflow": "needs TensorFlow",
     "tfjs": "needs Node and the npm packages of TensorFlow.js",

@@ -59,6 +59,7 @@ ENVIRONMENTS = {
             "onnx",
             "executorch",
             "tensorflow",
+            "otel",
             "dev",
             "conformance",
         ),

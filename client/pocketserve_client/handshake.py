@@ -39,16 +39,7 @@ def open_connection(
     """
     deadline = time.monotonic() + timeout
     name = f"{address[0]}:{address[1]}"
-    try:
-        connected = socket.create_connection(address, timeout)
-    except TimeoutError:
-        text = f"{name} took no connection within {timeout:.3g} s; {FROZEN}"
-        raise NobodyListensError(text) from None
-    except OSError as error:
-        fault = f"{name} cannot be reached ({error.strerror or error})"
-        raise NobodyListensError(
-            f"{fault}; is the server running? start it with: pocketserve serve"
-        ) from None
+    connected = _connect(address, timeout)
     try:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         decoder = FrameDecoder(ALLOWED[Role.CLIENT, HandshakeState.HELLO], max_body)
@@ -61,6 +52,21 @@ def open_connection(
         if isinstance(error, OSError):
             raise _error_of_failure(error, name, timeout) from None
         raise
+
+
+def _connect(address: tuple[str, int], timeout: float) -> socket.socket:
+    """Connect, or raise NobodyListensError."""
+    name = f"{address[0]}:{address[1]}"
+    try:
+        return socket.create_connection(address, timeout)
+    except TimeoutError:
+        text = f"{name} took no connection within {timeout:.3g} s; {FROZEN}"
+        raise NobodyListensError(text) from None
+    except OSError as error:
+        fault = f"{name} cannot be reached ({error.strerror or error})"
+        raise NobodyListensError(
+            f"{fault}; is the server running? start it with: pocketserve serve"
+        ) from None
 
 
 def _authenticate(

@@ -246,6 +246,10 @@ def open_service(
     is_watched = sys.stderr is not None and sys.stderr.isatty()
     if config.request_log == "on" or (config.request_log == "auto" and is_watched):
         service.traffic.log_request = RequestLog().write
+    if any(name.startswith("OTEL_EXPORTER_OTLP_") for name in os.environ):
+        from pocketserve.transports import tracing  # late: few servers send traces
+
+        tracing.trace_requests(service.traffic, os.environ)
     return service
 
 

@@ -195,6 +195,8 @@ class Service:
         if self._watch is not None:
             self._watch.close()
         self.engine.close()
+        if self.traffic.close_log is not None:
+            self.traffic.close_log()
         return self.updates.wait(CLOSE_S)
 
     # Descriptions

@@ -49,7 +49,7 @@ def is_frozen(device: Device, pid: int) -> bool:
         controllers, _, path = rest.partition(":")
         folder = path.strip("/")
         if ".." in PurePosixPath(folder).parts:
-            continue  # the group is outside of this process's view
+            continue  # the group is outside this process's view
         if number == "0" and not controllers:
             events = device.read(str(CGROUPS / folder / "cgroup.events"))
             if "frozen 1" in events.splitlines():

@@ -109,6 +109,7 @@ class Traffic:
         self.log_request: Callable[..., None] | None = (
             None  # RequestLog.write; None where requests are not logged
         )
+        self.close_log: Callable[[], None] | None = None  # sends traces in memory
 
     def count(self, transport: str, route: Any, status: int) -> None:
         """Count a response; ``route`` is None if none matched."""

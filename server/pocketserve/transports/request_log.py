@@ -71,6 +71,7 @@ class RequestLog:
         bytes_out: int,
         trusted: bool = True,
         ids: Mapping[str, str] | None = None,
+        trace: Mapping[str, str] | None = None,
     ) -> None:
         """Log a request.
 
@@ -81,6 +82,7 @@ class RequestLog:
             bytes_in, bytes_out: sizes of the bodies as sent.
             trusted: the request had a valid token.
             ids: the client's ids for the request; logged only with a valid token.
+            trace: W3C Trace Context headers, by name; only for traces.
         """
         now = time.monotonic()
         if not (trusted or self._has_room(int(now))):
@@ -90,9 +92,9 @@ class RequestLog:
         fields: dict[str, Any] = {
             "transport": transport,
             "method": method,
-            "path": _path_text(path.encode("latin-1", "replace"), status),
+            "path": path_text(path.encode("latin-1", "replace"), status),
             "status": status,
-            "model": _path_text(model.encode(errors="replace"), status),
+            "model": path_text(model.encode(errors="replace"), status),
             "ms": round(1e3 * (now - started), 3),
             "bytes_in": bytes_in,
             "bytes_out": bytes_out,
@@ -126,7 +128,7 @@ def _add_ids(fields: dict[str, Any], ids: Mapping[str, str] | None) -> str:
     return text
 
 
-def _path_text(path: bytes, status: int) -> str:
+def path_text(path: bytes, status: int) -> str:
     """Return a path for the log.
 
     Long segments of rejected paths are cut: they may be tokens.

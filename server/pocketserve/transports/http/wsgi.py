@@ -254,6 +254,10 @@ def log_answer(
                 "trace_id": read_trace_id(environ.get("HTTP_TRACEPARENT")),
                 "id": client_id,
             },
+            trace={
+                "traceparent": environ.get("HTTP_TRACEPARENT", ""),
+                "tracestate": environ.get("HTTP_TRACESTATE", ""),
+            },
         )
 
 
