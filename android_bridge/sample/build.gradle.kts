@@ -1,16 +1,16 @@
 // Says the same as build_apk.py, which builds the released app; a test compares the two.
 plugins {
-    id("com.android.application") version "8.7.3"
+    id("com.android.application") version "8.13.0"
 }
 
 android {
     namespace = "dev.pocketserve.sample"
-    compileSdk = 35
+    compileSdk = 36
 
     defaultConfig {
         applicationId = "dev.pocketserve.sample"
         minSdk = 23
-        targetSdk = 35
+        targetSdk = 36
         versionCode = 100
         versionName = "0.1.0"
     }

@@ -393,6 +393,31 @@ def test_a_file_that_says_when_it_is_stale(
 
 
 @pytest.mark.live
+def test_a_class_is_made_without_a_server(
+    live: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From a file, a model's folder or a models folder, for builds in CI."""
+    assert codegen(live, "digits", "--language", "kotlin") == 0
+    expected = capsys.readouterr().out
+    words = ["--language", "kotlin", "--package", "com.example.app"]
+    for source in (
+        [str(MODELS / "digits")],
+        [str(MODELS / "digits" / "digits.tflite")],
+        ["digits", "--models-dir", str(MODELS)],
+    ):
+        assert main(["codegen", *source, *words]) == 0
+        assert capsys.readouterr().out == expected
+    file = tmp_path / "Digits.kt"
+    file.write_text(expected)
+    check = ["codegen", str(MODELS / "digits"), *words, "--check", str(file)]
+    assert main(check) == 0
+    file.write_text(expected + "\n")
+    assert main(check) == 1
+    assert main(["codegen", str(tmp_path / "none.tflite"), *words]) == 1
+    assert "none.tflite" in capsys.readouterr().err
+
+
+@pytest.mark.live
 def test_faults_of_the_command(
     live: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

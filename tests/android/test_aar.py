@@ -36,7 +36,7 @@ ENTRIES = {
 VERSION = SCRIPT.version()
 APP = """<manifest xmlns:android="http://schemas.android.com/apk/res/android"
     xmlns:tools="http://schemas.android.com/tools" package="com.example.app">
-    <uses-sdk android:minSdkVersion="{min_sdk}" android:targetSdkVersion="35" />
+    <uses-sdk android:minSdkVersion="{min_sdk}" android:targetSdkVersion="36" />
     <application android:label="App" {attributes} />
 </manifest>
 """

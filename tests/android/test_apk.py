@@ -136,7 +136,7 @@ def test_package_and_levels(builder, badging) -> None:
     name, code = builder.version_and_code()
     package = f"package: name='dev.pocketserve.sample' versionCode='{code}' versionName='{name}'"
     assert badging.startswith(package)
-    assert "sdkVersion:'23'" in badging and "targetSdkVersion:'35'" in badging
+    assert "sdkVersion:'23'" in badging and "targetSdkVersion:'36'" in badging
     assert "launchable-activity: name='dev.pocketserve.sample.MainActivity'" in badging
     assert "application-debuggable" not in badging
 

@@ -1,4 +1,4 @@
-"""``pocketserve codegen``: a class for an app, written from what a running server says of a model."""
+"""``pocketserve codegen``: write a class for an app from a model's interface."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pocketserve.terminal.connection import (
     reading_answers,
 )
 from pocketserve.terminal.errors import CommandError
+from pocketserve.terminal.local import names_path, open_local, quiet_frameworks
 from pocketserve.terminal.progress import Progress
 
 EXIT_FRESH, EXIT_STALE = 0, 1
@@ -24,10 +25,23 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(
         "codegen",
         help="write a Java or Kotlin class for a model",
-        description="Writes a class that asks a model of the running server, with its names, labels and types. "
+        description="Writes a class that asks a model, with its names, labels and types. A path is opened in this "
+        "process; a name is looked up on the running server, or with --local in a models folder. "
         "docs/codegen.md explains what is in it.",
     )
-    parser.add_argument("model", metavar="MODEL", help="a model's name")
+    parser.add_argument(
+        "model", metavar="FILE|MODEL", help="a model file or folder, or a model's name"
+    )
+    parser.add_argument(
+        "--local",
+        action="store_true",
+        help="look the name up in a models folder, without a server",
+    )
+    parser.add_argument(
+        "--models-dir",
+        metavar="DIR",
+        help="with --local: the models folder [the one that is served]",
+    )
     parser.add_argument(
         "--language", required=True, choices=LANGUAGES, help="the language of the app"
     )
@@ -91,11 +105,9 @@ def _render(options: argparse.Namespace) -> tuple[str, str]:
 
     try:
         check_package(options.package)
-        with (
-            Progress().waiting(f"waiting for {options.model}, which may be loading"),
-            open_client(options) as client,
-        ):
-            answer = client.model_interface(options.model, options.model_version)
+        is_local = options.local or options.models_dir or names_path(options.model)
+        with Progress().waiting(f"waiting for {options.model}, which may be loading"):
+            name, answer = _read_local(options) if is_local else _ask_server(options)
         with reading_answers():
             model = read_interface(answer)
         class_name = options.class_name or default_class(model.name, model.entries)
@@ -103,13 +115,36 @@ def _render(options: argparse.Namespace) -> tuple[str, str]:
     except NameFaultError as error:
         raise CommandError(str(error)) from None
     request = ClassRequest(
-        options.model,
+        name,
         options.language,
         options.package,
         class_name,
         options.model_version,
     )
     return request.file_name, render_class(model, request)
+
+
+def _ask_server(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
+    """Return the model's name and interface from the running server."""
+    with open_client(options) as client:
+        answer = client.model_interface(options.model, options.model_version)
+    return options.model, answer
+
+
+def _read_local(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
+    """Return the model's name and interface from its files."""
+    from pocketserve.engine.interface import describe_interface
+
+    service, name, version = open_local(options.model, options.models_dir)
+    chosen_version = options.model_version or version
+    try:
+        with (
+            quiet_frameworks(options),
+            service.running(name, chosen_version) as (_, handle),
+        ):
+            return name, describe_interface(handle.model)
+    finally:
+        service.close()
 
 
 def _compare(file: Path, source: str) -> int:
