@@ -168,10 +168,15 @@ def test_request_ids_that_are_not_repeated(server: Server, name: str) -> None:
         PARENT.upper(),
         f"00-{TRACE[:-1]}-00f067aa0ba902b7-01",
         PARENT + "\n",
+        PARENT + "-more",
+        "ff" + PARENT[2:],
+        f"00-{'0' * 32}-00f067aa0ba902b7-01",
+        f"00-{TRACE}-{'0' * 16}-01",
     ],
 )
 def test_traces_that_are_not_logged(text: str) -> None:
     assert read_trace_id(PARENT) == TRACE
+    assert read_trace_id(f"01{PARENT[2:]}-more") == TRACE
     assert read_trace_id(text) == ""
 
 

@@ -27,7 +27,7 @@ from pocketserve.tasks.base import AdvisedError
 from pocketserve_wire import ApiError, ErrorCode, strict_json
 
 PNG, JPEG = "image/png", "image/jpeg"
-FORM = "multipart/form-data"
+MULTIPART = "multipart/"
 REQUEST_FIELDS = ("version", *WAITING_QUERY, *SEQUENCE_QUERY)
 QUERY_NAMES = (*parameters.NAMES, *REQUEST_FIELDS)
 MAX_FIELD_BYTES = (
@@ -83,7 +83,7 @@ def _read_payload(request: ApiRequest) -> RawPayload:
     """Return the raw input, and move a form's parameters into the query."""
     body, content_type = request.body, request.content_type
     parts: Sequence[FormPart] = ()
-    if content_type[: len(FORM)].lower() == FORM:
+    if content_type[: len(MULTIPART)].lower() == MULTIPART:
         body, content_type = memoryview(b""), ""
         parts = _read_form(request)
     query = request.query

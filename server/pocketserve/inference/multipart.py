@@ -12,6 +12,7 @@ from pocketserve.inference.payload import FormPart
 from pocketserve_wire import ApiError
 from pocketserve_wire.oip_fields import bad_request
 
+FORM: Final = "multipart/form-data"
 MAX_PART_HEADERS: Final = 8192
 MAX_PARTS: Final = 1024
 _BOUNDARY = re.compile(r'boundary=(?:"([^"]{1,70})"|([^\s;"]{1,70}))', re.IGNORECASE)
@@ -32,6 +33,9 @@ def read_form(body: memoryview, content_type: str) -> list[FormPart]:
     Raises:
         ApiError: INVALID_REQUEST.
     """
+    if content_type[: len(FORM)].lower() != FORM:
+        text = f"only {FORM} is read of multipart bodies; or send one file as the body"
+        raise bad_request(text)
     boundary = _BOUNDARY.search(content_type)
     if boundary is None:
         raise _invalid_form("cannot be read")

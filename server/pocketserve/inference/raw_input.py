@@ -27,7 +27,14 @@ from pocketserve.inference.payload import (
 )
 from pocketserve.tasks.base import Task, invalid_input
 from pocketserve.tasks.cancellation import hold_document
-from pocketserve.tasks.encoded import DATA_URL, decode_file, files_in_json, is_data_url
+from pocketserve.tasks.encoded import (
+    DATA_URL,
+    decode_base64,
+    decode_file,
+    files_in_json,
+    is_base64_start,
+    is_data_url,
+)
 from pocketserve.tasks.parameters import NAMES
 from pocketserve_wire import ApiError, strict_json
 
@@ -64,6 +71,8 @@ def read_raw_inputs(
         if "file" not in accepted.kinds:
             body = _without_bom(body)
         files = _encoded_files(body, accepted) if accepted.media else None
+        if accepted.media and files is None and content_type.startswith("text/"):
+            files = _base64_text(body)
         if files is not None:
             return _inputs_of_files(files, payload)
     if content_type.startswith("text/") and _is_task_object(body, accepted):
@@ -115,6 +124,17 @@ def _may_hold_files(body: memoryview, start: bytes) -> bool:
     if start[:1] in (b"{", b'"'):
         return True
     return _LIST_OF_FILES.match(bytes(body[:256])) is not None
+
+
+def _base64_text(body: memoryview) -> _Files | None:
+    """Return the file of a body that is base64 text; None if it isn't."""
+    if not is_base64_start(bytes(body[:64])):
+        return None
+    try:
+        content = decode_base64(bytes(body).decode("ascii"))
+    except ValueError:
+        return None
+    return _Files([content], False)
 
 
 def _decode_ascii(body: memoryview) -> str:

@@ -388,7 +388,8 @@ def is_direct_input(payload: RawPayload, media: str) -> bool:
     start = bytes(payload.body[:1])
     content_type = payload.hints.content_type[: len(URLENCODED)].lower()
     if media:
-        return start not in _MEDIA_STARTS and content_type != URLENCODED
+        is_text = content_type == URLENCODED or content_type.startswith("text/")
+        return start not in _MEDIA_STARTS and not is_text
     if content_type == URLENCODED or content_type.startswith("text/"):
         return False
     return start != BOM[:1]

@@ -6,6 +6,7 @@ Sources of the forms: TensorFlow Serving's ``{"b64": ...}``, data URLs (RFC 2397
 from __future__ import annotations
 
 import binascii
+import re
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 from urllib.parse import unquote
@@ -27,6 +28,7 @@ MEDIA_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Keys of JSON and names of form fields that hold a file, by the kind of file that a task takes."""
 
+_BASE64_START = re.compile(rb"[A-Za-z0-9+/_-]{32}")
 _STANDARD_ALPHABET = str.maketrans("-_", "+/")
 
 
@@ -45,6 +47,18 @@ def decode_base64(text: str) -> bytes:
     if len(compact) % 4 or padding > 2:
         raise ValueError("its length is not that of base64")
     return binascii.a2b_base64(compact, strict_mode=True)
+
+
+def is_base64_start(start: bytes) -> bool:
+    """Return whether a body's first bytes may be base64, and are no file's."""
+    return _BASE64_START.match(start) is not None
+
+
+def base64_hint(body: memoryview) -> str:
+    """Return the right form for a body that is base64 text; empty for other bodies."""
+    if not is_base64_start(bytes(body[:32])):
+        return ""
+    return '; it looks like base64; send JSON, {"b64": "..."}, or text/plain'
 
 
 def decode_file(text: str, location: str) -> bytes:

@@ -29,8 +29,10 @@ MAX_ID: Final = 128
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:+/=@-]{1,128}")
 _TRACE_PARENT = re.compile(
-    r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.{0,256})?"
+    r"(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.{0,256})?"
 )
+"""Version, trace, parent and flags. Version ``ff`` and zero ids are invalid by W3C Trace Context."""
+
 _LONG_SEGMENT = re.compile("([^/]{16})[^/]{25,}")  # tokens have 43 letters
 _METHOD = re.compile("[A-Z]{1,16}")
 _SAFE = "/:@!$&'()*+,;=-._~"  # unescaped in paths (RFC 3986, section 3.3)
@@ -47,7 +49,11 @@ def read_trace_id(text: str | None) -> str:
     See W3C Trace Context.
     """
     match = _TRACE_PARENT.fullmatch(text) if text is not None else None
-    return match[1] if match is not None else ""
+    if match is None:
+        return ""
+    version, trace_id, more = match.groups()
+    is_extended_00 = version == "00" and more is not None
+    return "" if is_extended_00 else str(trace_id)
 
 
 class RequestLog:

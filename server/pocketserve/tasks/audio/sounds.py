@@ -276,6 +276,10 @@ class SoundInput:
         elif arrays.first_sign(body) == b"[":
             reals = _reals(_listed(body))
         else:
+            from pocketserve.tasks.encoded import (
+                base64_hint,
+            )  # late: only faults need it
+
             container = container_of(body)
             kind = (
                 f"a file of kind {container}, which is not decoded here"
@@ -284,6 +288,7 @@ class SoundInput:
             )
             raise invalid_input(
                 f"the body is {kind}; send WAV, or raw samples with format=pcm16, rate and channels as parameters"
+                f"{base64_hint(body)}"
             )
         channels = 1 if reals.ndim == 1 else max(1, reals.shape[1])
         return wav.decode(

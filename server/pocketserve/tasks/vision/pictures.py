@@ -238,8 +238,11 @@ def _open(body: memoryview, max_pixels: int) -> Image:
         kind = picture_kind(body)
         if kind:
             raise invalid_input(f"{kind} is not read; send a JPEG or PNG") from None
+        from pocketserve.tasks.encoded import base64_hint  # late: only faults need it
+
         raise invalid_input(
             f"this is not a picture that the server can read ({', '.join(FORMATS)}, AVIF)"
+            f"{base64_hint(body)}"
         ) from None
     if decoded_pixels and image.width * image.height > decoded_pixels:
         raise invalid_input(
