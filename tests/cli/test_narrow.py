@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shlex
 import shutil
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Callable
 from pathlib import Path
 
@@ -34,6 +37,28 @@ def run(
         return capsys.readouterr().out
 
     return printed
+
+
+def test_help_in_a_pager_fits_the_terminal() -> None:
+    master, terminal = os.openpty()
+    try:
+        size = struct.pack("HHHH", 40, COLUMNS, 0, 0)
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, size)
+        environment = {key: os.environ[key] for key in os.environ if key != "COLUMNS"}
+        done = subprocess.run(
+            [sys.executable, "-m", "pocketserve", "bench", "--help"],
+            env=environment,
+            stdin=terminal,
+            stdout=subprocess.PIPE,
+            stderr=terminal,
+            text=True,
+            timeout=120,
+        )
+    finally:
+        os.close(master)
+        os.close(terminal)
+    assert done.returncode == 0
+    assert too_long(done.stdout) == []
 
 
 @pytest.fixture

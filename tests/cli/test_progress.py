@@ -50,8 +50,21 @@ def test_a_bar_fits_its_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(map(len, lines)) < 45
     assert re.fullmatch(r"measuring \[#+ +\]  50%", lines[0])
     assert lines[1] == "x" * 36 + "  50%"
-    assert lines[2] == "x" * 39 + "  50%"
+    assert lines[2] == "x" * 36 + "...  50%"
     assert lines[-1] == ""
+
+
+def test_a_title_that_is_too_long_loses_its_last_clause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with narrow_terminal(monkeypatch) as terminal:
+        progress = Progress()
+        for name in ("mobilenet_v1", "m" * 60):
+            progress.show(f"3 s, waiting for {name}, which may be loading", 0.5)
+        progress.end()
+        lines = drawn(terminal, 3)
+    assert re.fullmatch(r"3 s, waiting for mobilenet_v1( \[.*\])?  50%", lines[0])
+    assert lines[1] == "3 s, waiting for " + "m" * 19 + "...  50%"
 
 
 def test_a_long_wait_shows_how_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -183,8 +183,11 @@ def _not_installed(command: str) -> str:
 @cache
 def _width() -> int:
     """Return the width of help: to find the terminal's, argparse would load shutil with compressors."""
-    columns = terminal_columns()
-    return (80 if columns == NO_TERMINAL else columns) - 2
+    for descriptor in (1, 2, 0):  # standard output may go to a pager
+        columns = terminal_columns(descriptor)
+        if columns != NO_TERMINAL:
+            return columns - 2
+    return 78
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -78,7 +78,7 @@ def _draw(title: str, share: float | None) -> None:
     columns = (
         terminal_columns(sys.stderr.fileno()) - len(end) - 1
     )  # a letter in the last column may break the line
-    title = printable(title)[:columns]
+    title = _fit(printable(title), columns)
     room = min(BAR_WIDTH, columns - len(title) - len(" []"))
     bar = (
         ""
@@ -86,3 +86,12 @@ def _draw(title: str, share: float | None) -> None:
         else f" [{('#' * round(room * share)).ljust(room)}]"
     )
     print_control(f"{CLEAR_LINE}{title}{bar}{end}")
+
+
+def _fit(title: str, columns: int) -> str:
+    """Shorten a title such as "3 s, waiting for NAME, which may be loading"."""
+    if len(title) > columns and title.count(", ") > 1:
+        title = title.rpartition(", ")[0]
+    if len(title) <= columns:
+        return title
+    return title[: max(0, columns - len("..."))] + "..."
