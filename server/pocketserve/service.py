@@ -372,6 +372,7 @@ class Service:
         look_again()
         self.repository.refresh(self.engine.loaded_models())
         self.engine.note_changes(self.repository.models())
+        self.engine.stop_new_versions(self.repository.models())
         self.updates.start_all()
 
     def _load(self, entry: ModelEntry) -> None:
@@ -383,6 +384,9 @@ class Service:
                 self.engine.load(entry, version, self._deadline())
             else:
                 self.engine.reset(entry.name, version.name)
+        for name in self.engine.versions_of(entry.name):
+            if name not in entry.versions:  # came meanwhile, or is gone
+                self.engine.reset(entry.name, name)
 
     def _load_preferred(self, entry: ModelEntry) -> str:
         """Load the preferred version and return its name.

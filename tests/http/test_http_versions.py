@@ -225,8 +225,11 @@ def test_an_unloaded_model_stays_so(start: Callable[..., Versions]) -> None:
     served.server.call("POST", "/v2/repository/models/m/unload")
     put(served.root, 2, TWO)
     assert served.ask()[0] == 404
+    assert served.ask("2")[0] == 404
+    assert served.row("2")["reason"] == "unloaded"
     served.server.call("POST", "/v2/repository/models/m/load")
     assert served.ask() == (200, "2", 2.0)
+    assert served.ask("1") == (200, "1", 1.0)
 
 
 def test_the_default_of_a_manifest_is_taken_up_once_it_is_loaded(

@@ -194,6 +194,36 @@ class Engine:
             if record.state in (State.STOPPED, State.FAILED):
                 record.apply(Event.RESET)
 
+    def stop_new_versions(self, models: Mapping[str, ModelEntry]) -> None:
+        """Count new versions of unloaded models as unloaded, too.
+
+        Args:
+            models: as just scanned.
+        """
+        with self._lock:
+            for name, stopped in self._unloaded_models().items():
+                entry = models.get(name)
+                # Without any of them it is another model under the same name.
+                if entry is None or stopped.isdisjoint(entry.versions):
+                    continue
+                for version in entry.versions:
+                    record = self._table.ensure((name, version))
+                    if record.state is State.ON_DEMAND:
+                        record.apply(Event.UNLOADED)
+
+    def _unloaded_models(self) -> dict[str, set[str]]:
+        """Return the unloaded versions by model, of models that have no others. Wants the lock."""
+        stopped: dict[str, set[str]] = {}
+        active = set()
+        for (name, version), record in self._by_key.items():
+            if record.state is State.STOPPED:
+                stopped.setdefault(name, set()).add(version)
+            elif record.state is not State.ON_DEMAND:
+                active.add(name)
+        for name in active:
+            stopped.pop(name, None)
+        return stopped
+
     def loaded_models(self) -> set[str]:
         """Models of which a version is loaded."""
         with self._lock:
