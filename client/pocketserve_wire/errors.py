@@ -21,6 +21,7 @@ class ErrorCode(enum.Enum):
     INVALID_PARAMETER = (400, False)
     INVALID_TENSOR = (400, False)
     INVALID_INPUT = (400, False)
+    CONTEXT_EXCEEDED = (400, False)
     UNAUTHORIZED = (401, False)
     TICKET_REFUSED = (401, False)
     HOST_REFUSED = (403, False)

@@ -131,10 +131,10 @@ def test_the_page_is_described(server, document):
 
 
 # Pairing needs an exchange that goes on from call to call, and a reranker a model of its own: tests/pairing and
-# test_http_rerank.py have them.
+# test_http_rerank.py have them; language models need an engine: tests/llm.
 @pytest.mark.parametrize(
     "route",
-    [route for route in ROUTES if route.group not in ("pairing", "rerank")],
+    [route for route in ROUTES if route.group not in ("pairing", "rerank", "openai")],
     ids=lambda route: f"{route.method} {route.pattern}",
 )
 def test_answers_are_as_described(new_server, server, document, route):

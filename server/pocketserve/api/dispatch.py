@@ -31,6 +31,9 @@ from pocketserve_wire import ApiError, ErrorCode, strict_json
 
 log = logging.getLogger(__name__)
 
+OPENAI = "openai"
+"""The group of routes whose errors have OpenAI's shape."""
+
 REMEMBERED = 256
 """Number of paths whose route is cached."""
 
@@ -299,7 +302,7 @@ def _open(
         with _room_to_parse(service, request):
             return handler(service, request)
     except Exception as error:
-        return failure(error, _name(route))
+        return failure(error, _name(route), route)
 
 
 def _encode(
@@ -308,11 +311,11 @@ def _encode(
     """Return the response to a call's outcome."""
     assert encode is not None
     if isinstance(outcome, BaseException):
-        return failure(outcome, _name(route))
+        return failure(outcome, _name(route), route)
     try:
         return encode(outcome)
     except Exception as error:
-        return failure(error, _name(route))
+        return failure(error, _name(route), route)
 
 
 def _name(route: Route) -> str:
@@ -338,14 +341,21 @@ def _room_to_parse(
     )
 
 
-def failure(error: BaseException, action: str) -> ApiResponse:
+def failure(
+    error: BaseException, action: str, route: Route | None = None
+) -> ApiResponse:
     """Return the response to an error.
 
     Unexpected errors are logged and become INTERNAL.
 
     Args:
         action: for the log.
+        route: determines the response's shape; None for the usual one.
     """
+    if route is not None and route.group == OPENAI:
+        from pocketserve.api.openai.errors import openai_error
+
+        return openai_error(failure(error, action))
     if isinstance(error, MethodNotAllowedError):
         refusal = error_response(error)
         refusal.headers["Allow"] = ", ".join(error.allowed)

@@ -7,7 +7,7 @@ import importlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from pocketserve.engine.scheduling.cancellation import Cancellation
 from pocketserve.engine.scheduling.entries import Execute
@@ -21,6 +21,27 @@ if TYPE_CHECKING:
 JSON = "application/json"
 MAX_NOTHING = 4096  # bytes that are checked if no body is expected
 OCTETS = "application/octet-stream"
+
+
+class PartSink(Protocol):
+    """Takes the parts of an answer while it is being made, on the thread that runs the
+    request."""
+
+    def send(self, data: bytes) -> None:
+        """Send a part of the body, the header before the first one.
+
+        Raises:
+            ApiError: CANCELLED, the client has gone or doesn't read.
+        """
+        ...
+
+    def check(self) -> None:
+        """Raise as :meth:`send` if the client has gone."""
+        ...
+
+    def end(self, response: ApiResponse) -> None:
+        """Send the response as the last part, if a part was sent; mark it as sent."""
+        ...
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -39,6 +60,8 @@ class ApiRequest:
             is required.
         execute: has a thread of the transport run a job for this request; set before it is dispatched.
         keeps_thread: that thread may run the next request's model after this one's.
+        parts: takes parts of a ``text/event-stream``; None if the transport sends
+            complete responses only.
         client_id: the request id in the body, for the log; set by the handler.
     """
 
@@ -53,6 +76,7 @@ class ApiRequest:
     owner: str = ""
     execute: Execute | None = None
     keeps_thread: bool = False
+    parts: PartSink | None = None
     client_id: str = ""
 
 
@@ -64,6 +88,7 @@ class ApiResponse:
         chunks: the body's parts in order; they may reference a tensor's own memory.
         json_length: set when binary tensors follow the JSON part.
         compressible: the transport may compress the body when the client asked for it.
+        sent: the transport has sent it already, in parts.
         retry_after_s: seconds after which trying again makes sense; for HTTP it is among the headers too.
     """
 
@@ -74,6 +99,7 @@ class ApiResponse:
     compressible: bool = False
     headers: dict[str, str] = field(default_factory=dict)
     retry_after_s: float | None = None
+    sent: bool = False
 
 
 Handler = Callable[["Service", ApiRequest], ApiResponse | InferenceCall]
@@ -92,6 +118,7 @@ class Route:
         local: concerns one process; a server of several workers rejects it.
         body: the body of a POST, a key of ``openapi.REQUEST_BODIES``.
         answer: the response, a key of ``openapi.ANSWERS``.
+        streams: the response may come in parts, as server-sent events.
         binary_tensors: tensors' bytes may follow JSON in the body; a socket's reader
             prepares it itself.
     """
@@ -105,6 +132,7 @@ class Route:
     open: bool = False
     owner: bool = False
     label: str = ""
+    streams: bool = False
     binary_tensors: bool = False
     local: bool = False
 
@@ -123,7 +151,7 @@ def load_handler(name: str) -> Handler:
 
     Modules are imported on first use.
     """
-    module, _, function = name.partition(".")
+    module, _, function = name.rpartition(".")
     return cast(
         Handler, getattr(importlib.import_module(f"pocketserve.api.{module}"), function)
     )

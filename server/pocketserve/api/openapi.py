@@ -82,6 +82,27 @@ _PAIRING: dict[str, Schema] = {
 }
 
 
+_GENERATION: dict[str, Schema] = {
+    "model": TEXT,
+    "messages": _array(ANYTHING),
+    "prompt": {},
+    "stream": FLAG,
+    "max_tokens": COUNT,
+    "temperature": {"type": "number", "minimum": 0, "maximum": 2},
+    "top_p": {"type": "number", "minimum": 0, "maximum": 1},
+    "seed": COUNT,
+    "stop": {},
+}
+_GENERATED: Schema = _record(
+    id=TEXT,
+    object=TEXT,
+    created=COUNT,
+    model=TEXT,
+    choices=_array(ANYTHING),
+    usage=ANYTHING,
+)
+
+
 def _reference(schema: str) -> Schema:
     return {"$ref": f"#/components/schemas/{schema}"}
 
@@ -213,6 +234,8 @@ REQUEST_BODIES: dict[str, Schema] = {
                     return_documents=FLAG,
                 ),
             ),
+            ("chat_completion", True, _object(("model", "messages"), **_GENERATION)),
+            ("completion", True, _object(("model", "prompt"), **_GENERATION)),
             ("web_session", True, _record(ticket=TEXT)),
             ("pairing_begin", True, _record(public=_hexadecimal(256))),
             (
@@ -286,6 +309,8 @@ ANSWERS: dict[str, Schema] = {
         ),
         usage=_record(prompt_tokens=COUNT, total_tokens=COUNT),
     ),
+    "chat_completion": _GENERATED,
+    "completion": _GENERATED,
     "pairing_state": _record(**_PAIRING),
     "pairing_closed": _record(**_PAIRING),
     "pairing_code": _record(
@@ -329,6 +354,8 @@ _QUERY: dict[str, Sequence[tuple[str, Schema, str]]] = {
     "infer": _WAITING,
     "v1_predict": _WAITING,
     "rerank": _WAITING,
+    "chat_completion": _WAITING,
+    "completion": _WAITING,
     "prediction": (
         *(
             (parameter.name, parameter.schema(), parameter.text)

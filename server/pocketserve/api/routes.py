@@ -173,6 +173,17 @@ def _tfserving() -> list[Route]:
     return routes
 
 
+def _openai() -> list[Route]:
+    def route(path: str, answer: str) -> Route:
+        handler = f"openai.generate.{answer}"
+        return Route("POST", path, handler, "openai", answer, body=answer, streams=True)
+
+    return [
+        route("/v1/chat/completions", "chat_completion"),
+        route("/v1/completions", "completion"),
+    ]
+
+
 def _of_one_process() -> list[Route]:
     routes = [
         Route(
@@ -273,5 +284,5 @@ def _own() -> list[Route]:
     ]
 
 
-ROUTES = (*_oip(), *_triton(), *_tfserving(), *_own())
+ROUTES = (*_oip(), *_triton(), *_tfserving(), *_openai(), *_own())
 """Every route. A literal segment goes before a placeholder: no model can be called "stats"."""

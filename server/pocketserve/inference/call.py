@@ -12,7 +12,13 @@ from pocketserve.engine.scheduling.entries import Execute, Job, QueueEntry
 from pocketserve.engine.scheduling.options import RequestOptions
 from pocketserve.engine.statistics import Timing, VersionStatistics
 from pocketserve.inference.operations import Operation
-from pocketserve.inference.payload import EncodedPayload, Payload, TensorPayload
+from pocketserve.inference.payload import (
+    EncodedPayload,
+    GenerationPayload,
+    Payload,
+    TensorPayload,
+    is_generator,
+)
 from pocketserve.inference.task_operation import TaskOperation
 from pocketserve.inference.tensor_operation import TensorOperation
 from pocketserve.runtimes.base import Session
@@ -23,6 +29,7 @@ if TYPE_CHECKING:
     from pocketserve.engine.lifecycle.sequences import Sequence, SequenceStep
     from pocketserve.engine.lifecycle.state import VersionRecord
     from pocketserve.inference.compile import CompiledRequest
+    from pocketserve.inference.generation import GenerationOperation
     from pocketserve.tasks.cancellation import BytePool
 
 Done = Callable[[Any], None]
@@ -270,12 +277,17 @@ def prepare_operation(
     Raises:
         ApiError: the request is invalid.
     """
-    operation: TensorOperation | TaskOperation
+    operation: TensorOperation | TaskOperation | GenerationOperation
     if isinstance(payload, EncodedPayload):
         decoded = TensorPayload(payload.template.read(payload.body))
         operation = TensorOperation(handle, decoded, options, encoded=True)
     elif isinstance(payload, TensorPayload):
         operation = TensorOperation(handle, payload, options, encoded=False)
+    elif isinstance(payload, GenerationPayload) or is_generator(handle.model.task):
+        # Imported late: few models generate text.
+        from pocketserve.inference.generation import GenerationOperation
+
+        operation = GenerationOperation(handle, payload, options)
     else:
         operation = TaskOperation(handle, payload, options, budget)
     return PreparedOperation(operation, operation.arrays)

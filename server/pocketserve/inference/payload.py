@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -83,7 +83,30 @@ class RawPayload(NamedTuple):
     parts: Sequence[FormPart] = ()
 
 
-Payload = TensorPayload | EncodedPayload | RawPayload
+class GenerationPayload(NamedTuple):
+    """A request to a language model; the result is a
+    :class:`~pocketserve.inference.generation.Generation`.
+
+    Attributes:
+        path: of the engine's interface.
+        body: the checked request, in the engine's form.
+        on_event: takes each part of the answer as soon as it is there, on the thread
+            that runs the model; it may raise ``ApiError`` to end the answer.
+        timeout_s: seconds that the answer may take; None is the model's default.
+    """
+
+    path: str
+    body: Mapping[str, Any]
+    on_event: Callable[[Mapping[str, Any]], None] | None = None
+    timeout_s: float | None = None
+
+
+Payload = TensorPayload | EncodedPayload | RawPayload | GenerationPayload
+
+
+def is_generator(task: Task) -> bool:
+    """Return whether a task's model generates text."""
+    return getattr(task, "generates", False)
 
 
 def media_of(task: Task) -> str:

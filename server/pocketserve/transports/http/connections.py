@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 MAX_UNREAD: Final = 64 * 1024
 """Unread bytes of responses above which the next pipelined request does not begin."""
 
+MAX_UNREAD_PARTS: Final = 1024 * 1024
+"""Bytes of a response in parts that are kept for a slow client."""
+
 MIN_PROGRESS: Final = 64 * 1024
 """Bytes that a slow reader must read to restart its timeout."""
 
@@ -88,6 +91,24 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
     def has_unread_input(self) -> bool:
         """Return whether unread bytes have arrived, which may carry the token."""
         return not self.lingering and self.readable() and self._has_input()
+
+    def check_client_disconnected(self) -> bool:
+        """Return whether the client has gone, or takes no parts of its answer.
+
+        waitress offers this to applications. While a request is answered, it doesn't
+        read, and so wouldn't notice.
+        """
+        connection = self.socket
+        if not self.connected or connection is None:
+            return True
+        if self.total_outbufs_len > MAX_UNREAD_PARTS:
+            return True
+        try:
+            return not connection.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
 
     def is_newcomer(self, timeouts: HttpTimeouts) -> bool:
         """Return whether the client may not have had time to act yet.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pocketserve.api import dispatch
 from pocketserve.api.messages import (
@@ -26,12 +26,18 @@ from pocketserve.transports.request_log import read_request_id, read_trace_id
 from pocketserve_wire import ApiError, ErrorCode
 from pocketserve_wire.oip import parse_json_length
 
+if TYPE_CHECKING:
+    from pocketserve.transports.http.event_stream import EventStream
+
 LINE_END = b"\n"
 """Ends JSON, so that a shell's prompt does not follow curl's output on its line."""
 
 OWNER_KEY = "pocketserve.owner"
 """Environ key for the token's owner, if the server has checked it; None for an
 invalid token. No header can set it: those keys begin with ``HTTP_``."""
+
+START_RESPONSE = "pocketserve.start_response"
+"""Environ key for ``start_response``, where the answer may be sent in parts."""
 
 DATA_PLANE = frozenset({"infer", "prediction", "health"})
 """Values of ``Route.answer`` that are answered without Flask."""
@@ -80,9 +86,14 @@ class _DataPlane:
             return self._fallback(environ, start_response)
         # Browsers request a service worker's script at any path; the page refuses it.
         is_worker = "HTTP_SERVICE_WORKER" in environ
-        if is_worker or match.head or match.route.answer not in DATA_PLANE:
+        is_ours = match.route.streams or match.route.answer in DATA_PLANE
+        if is_worker or match.head or not is_ours:
             return self._fallback(environ, start_response)
+        if match.route.streams:
+            environ[START_RESPONSE] = start_response
         response = respond(self._service, self._guard, environ, match)
+        if not response.status:  # it was sent in parts
+            return []
         return send(response, start_response)
 
 
@@ -186,7 +197,8 @@ def respond(
             trusted=answer.owner is not None,
             client_id=answer.client_id,
         )
-    return HttpResponse(status_line(response.status), headers, chunks)
+    status = "" if response.sent else status_line(response.status)
+    return HttpResponse(status, headers, chunks)
 
 
 def _add_headers(headers: dict[str, str], guard: Guard, environ: Environ) -> None:
@@ -196,6 +208,16 @@ def _add_headers(headers: dict[str, str], guard: Guard, environ: Environ) -> Non
         headers["X-Request-Id"] = request_id
     origin, vary = environ.get("HTTP_ORIGIN"), headers.get("Vary", "")
     headers |= guard.origins.response_headers(origin, vary)
+
+
+def _open_stream(environ: Environ, guard: Guard) -> EventStream:
+    """Return the sink for parts of an answer."""
+    # Imported late: few requests are answered in parts.
+    from pocketserve.transports.http.event_stream import EventStream
+
+    headers: dict[str, str] = {}
+    _add_headers(headers, guard, environ)
+    return EventStream(environ, environ[START_RESPONSE], headers)
 
 
 def _answer(
@@ -212,10 +234,16 @@ def _answer(
         max_inflated = 0 if owner is None else service.config.max_body_bytes
         request = _read_request(environ, route, match.path, max_inflated)
         request.owner = owner or ""
+        if START_RESPONSE in environ:
+            request.parts = _open_stream(environ, guard)
     except Exception as error:
         action = f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}"
-        return _CountedAnswer(dispatch.failure(error, action), route, owner)
+        return _CountedAnswer(
+            dispatch.failure(error, action, target_route), route, owner
+        )
     response = dispatch.answer_request(service, route, request)
+    if request.parts is not None:
+        request.parts.end(response)
     return _CountedAnswer(response, route, owner, request.client_id)
 
 

@@ -1,0 +1,1 @@
+"""The interface that OpenAI defined, for language models and embeddings."""

@@ -1,0 +1,241 @@
+"""Answers in OpenAI's form, from the engine's events: whole, or as server-sent events."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+from pocketserve.api.messages import ApiResponse, json_response
+from pocketserve.inference.generation import Generation
+from pocketserve_wire import strict_json
+
+EVENT_STREAM: Final = "text/event-stream"
+DONE: Final = b"data: [DONE]\n\n"
+_ID_BYTES: Final = 12
+
+
+class EventAnswer(Protocol):
+    """Turns the engine's events into the client's answer."""
+
+    def part(self, event: Mapping[str, Any]) -> bytes:
+        """Return the bytes of a server-sent event."""
+        ...
+
+    def respond(self, result: Generation) -> ApiResponse:
+        """Return the whole answer, or the end of one that was sent in parts."""
+        ...
+
+
+class _OpenAIAnswer:
+    """Common parts of chats and completions.
+
+    Args:
+        fields: the request's.
+        created: seconds since 1970.
+    """
+
+    prefix = ""
+    kind = ""
+    part_kind = ""
+
+    def __init__(self, fields: Mapping[str, Any], created: int) -> None:
+        options = fields.get("stream_options", {})
+        self._model: str = fields["model"]
+        self._streams = bool(fields.get("stream"))
+        self._wants_usage = bool(options.get("include_usage"))
+        self._created = created
+        self._id = f"{self.prefix}-{os.urandom(_ID_BYTES).hex()}"
+        self._has_begun = False
+
+    def part(self, event: Mapping[str, Any]) -> bytes:
+        """Return a chunk; of the prompt's progress a comment, which clients skip."""
+        start = b"" if self._has_begun else self._first_part()
+        self._has_begun = True
+        progress = event.get("prompt_progress")
+        if progress is not None:
+            count, total = progress.get("processed"), progress.get("total")
+            return start + f": prompt {count}/{total}\n\n".encode()
+        return start + self._chunk(event)
+
+    def _chunk(self, event: Mapping[str, Any]) -> bytes:
+        choices = [self._part_choice(choice) for choice in event.get("choices", ())]
+        usage = event.get("usage")
+        if not choices and not (usage and self._wants_usage):
+            return b""
+        chunk = self._head(self.part_kind) | {"choices": choices}
+        if self._wants_usage:
+            chunk["usage"] = None if choices else _usage(usage)
+        return _event(chunk)
+
+    def _first_part(self) -> bytes:
+        """Return what comes before the first piece of the text."""
+        return b""
+
+    def respond(self, result: Generation) -> ApiResponse:
+        """Return the whole answer, or the end of a stream."""
+        if not self._streams:
+            return json_response(self._whole(result.events))
+        if not result.events:
+            return ApiResponse(content_type=EVENT_STREAM, chunks=[DONE])
+        # The transport sends whole answers only.
+        parts: list[bytes | memoryview] = [self.part(event) for event in result.events]
+        return ApiResponse(content_type=EVENT_STREAM, chunks=[*parts, DONE])
+
+    def _head(self, kind: str) -> dict[str, Any]:
+        return {
+            "id": self._id,
+            "object": kind,
+            "created": self._created,
+            "model": self._model,
+        }
+
+    def _whole(self, events: list[Mapping[str, Any]]) -> dict[str, Any]:
+        choice = self._empty_choice()
+        usage: Mapping[str, Any] = {}
+        for event in events:
+            usage = event.get("usage") or usage
+            for part in event.get("choices", ()):
+                if part.get("finish_reason"):
+                    choice["finish_reason"] = part["finish_reason"]
+                self._add(choice, part)
+        return self._head(self.kind) | {"choices": [choice], "usage": _usage(usage)}
+
+    def _empty_choice(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _add(self, choice: dict[str, Any], part: Mapping[str, Any]) -> None:
+        raise NotImplementedError
+
+    def _part_choice(self, choice: Mapping[str, Any]) -> dict[str, Any]:
+        raise NotImplementedError
+
+
+class ChatAnswer(_OpenAIAnswer):
+    """The answer to a chat."""
+
+    prefix = "chatcmpl"
+    kind = "chat.completion"
+    part_kind = "chat.completion.chunk"
+
+    def _first_part(self) -> bytes:
+        delta = {"role": "assistant", "content": ""}
+        choice = {"index": 0, "delta": delta, "finish_reason": None}
+        chunk = self._head(self.part_kind) | {"choices": [choice]}
+        if self._wants_usage:
+            chunk["usage"] = None
+        return _event(chunk)
+
+    def _empty_choice(self) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": ""}
+        return {
+            "index": 0,
+            "message": message,
+            "logprobs": None,
+            "finish_reason": None,
+        }
+
+    def _part_choice(self, choice: Mapping[str, Any]) -> dict[str, Any]:
+        part = {
+            "index": 0,
+            "delta": choice.get("delta", {}),
+            "finish_reason": choice.get("finish_reason"),
+        }
+        if choice.get("logprobs") is not None:
+            part["logprobs"] = choice["logprobs"]
+        return part
+
+    def _add(self, choice: dict[str, Any], part: Mapping[str, Any]) -> None:
+        delta, message = part.get("delta", {}), choice["message"]
+        for name in ("content", "reasoning_content"):
+            if delta.get(name):
+                message[name] = message.get(name, "") + delta[name]
+        for call in delta.get("tool_calls") or ():
+            _add_call(message.setdefault("tool_calls", []), call)
+        if part.get("logprobs"):
+            _add_logprobs(choice, part["logprobs"])
+
+
+class CompletionAnswer(_OpenAIAnswer):
+    """The answer to a prompt that is completed as it is."""
+
+    prefix = "cmpl"
+    kind = "text_completion"
+    part_kind = "text_completion"
+
+    def _empty_choice(self) -> dict[str, Any]:
+        return {"index": 0, "text": "", "logprobs": None, "finish_reason": None}
+
+    def _part_choice(self, choice: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "index": 0,
+            "text": choice.get("text") or "",
+            "logprobs": _token_lists(choice.get("logprobs")),
+            "finish_reason": choice.get("finish_reason"),
+        }
+
+    def _add(self, choice: dict[str, Any], part: Mapping[str, Any]) -> None:
+        choice["text"] += part.get("text") or ""
+        lists = _token_lists(part.get("logprobs"))
+        if lists is None:
+            return
+        if choice["logprobs"] is None:
+            choice["logprobs"] = lists
+            return
+        for name, values in lists.items():
+            choice["logprobs"][name] += values
+
+
+def _event(chunk: Mapping[str, Any]) -> bytes:
+    return b"data: " + strict_json.dumps(chunk) + b"\n\n"
+
+
+def _add_call(calls: list[dict[str, Any]], part: Mapping[str, Any]) -> None:
+    """Add a piece of a tool call; the pieces of one share an index."""
+    index = part.get("index", 0)
+    while len(calls) <= index:
+        function = {"name": "", "arguments": ""}
+        calls.append({"id": "", "type": "function", "function": function})
+    call = calls[index]
+    call["id"] = part.get("id") or call["id"]
+    for name, text in (part.get("function") or {}).items():
+        if name in call["function"] and text:
+            call["function"][name] += text
+
+
+def _add_logprobs(choice: dict[str, Any], logprobs: Mapping[str, Any]) -> None:
+    if choice["logprobs"] is None:
+        choice["logprobs"] = {"content": [], "refusal": None}
+    choice["logprobs"]["content"] += logprobs.get("content") or []
+
+
+def _token_lists(logprobs: Any) -> dict[str, list[Any]] | None:
+    """Return a completion's form of logprobs, which the engine has in a chat's."""
+    if not logprobs:
+        return None
+    tokens = logprobs.get("content") or []
+    tops = []
+    for token in tokens:
+        top = {}
+        for entry in token.get("top_logprobs") or ():
+            top[entry["token"]] = entry["logprob"]
+        tops.append(top)
+    return {
+        "tokens": [token["token"] for token in tokens],
+        "token_logprobs": [token["logprob"] for token in tokens],
+        "top_logprobs": tops,
+    }
+
+
+def _usage(usage: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the counts of tokens."""
+    usage = usage or {}
+    prompt = usage.get("prompt_tokens", 0)
+    generated = usage.get("completion_tokens", 0)
+    details = usage.get("prompt_tokens_details") or {}
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": generated,
+        "total_tokens": prompt + generated,
+        "prompt_tokens_details": {"cached_tokens": details.get("cached_tokens", 0)},
+    }

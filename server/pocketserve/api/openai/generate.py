@@ -1,0 +1,114 @@
+"""OpenAI's interface to language models: chats, completions and embeddings."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from pocketserve.api.messages import (
+    WAITING_QUERY,
+    ApiRequest,
+    inference_call,
+    refuse_unknown_query,
+    waiting_parameters,
+)
+from pocketserve.api.openai.answers import ChatAnswer, CompletionAnswer, EventAnswer
+from pocketserve.api.openai.fields import (
+    CHAT_FIELDS,
+    COMPLETION_FIELDS,
+    OWN,
+    FieldCheck,
+    bad_field,
+    read_fields,
+)
+from pocketserve.inference.call import InferenceCall
+from pocketserve.inference.payload import GenerationPayload
+from pocketserve.service import Service
+from pocketserve_wire import strict_json
+
+CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
+
+
+def chat_completion(service: Service, request: ApiRequest) -> InferenceCall:
+    """Continue a chat; with ``"stream": true`` piece by piece."""
+    fields = _read(request, CHAT_FIELDS, ("model", "messages"))
+    limits = [fields.get(name) for name in ("max_tokens", "max_completion_tokens")]
+    known_limits = [limit for limit in limits if limit is not None]
+    if known_limits:
+        fields["max_tokens"] = min(known_limits)
+    if "top_logprobs" in fields and not fields.get("logprobs"):
+        raise bad_field("top_logprobs", "needs logprobs: true")
+    answer = ChatAnswer(fields, int(time.time()))
+    return _generate(service, request, CHAT, fields, answer)
+
+
+def completion(service: Service, request: ApiRequest) -> InferenceCall:
+    """Complete a text as it is; with ``"stream": true`` piece by piece."""
+    fields = _read(request, COMPLETION_FIELDS, ("model", "prompt"))
+    answer = CompletionAnswer(fields, int(time.time()))
+    return _generate(service, request, COMPLETIONS, fields, answer)
+
+
+def _read(
+    request: ApiRequest, checks: Mapping[str, FieldCheck], required: tuple[str, ...]
+) -> dict[str, Any]:
+    refuse_unknown_query(request, *WAITING_QUERY)
+    return read_fields(strict_json.loads_object(request.body), checks, required)
+
+
+def _generate(
+    service: Service,
+    request: ApiRequest,
+    path: str,
+    fields: Mapping[str, Any],
+    answer: EventAnswer,
+) -> InferenceCall:
+    service.require(fields["model"], None)
+    body = {name: value for name, value in fields.items() if name not in OWN}
+    if request.parts is None:
+        body.pop("stream", None)
+    waiting = waiting_parameters(request)
+    timeout_us = waiting.get("timeout")
+    payload = GenerationPayload(
+        path,
+        body,
+        on_event=partial(_send, request, bool(body.get("stream")), answer),
+        timeout_s=timeout_us / 1e6 if timeout_us else None,
+    )
+    return model_call(service, request, fields["model"], payload, waiting, answer)
+
+
+def model_call(
+    service: Service,
+    request: ApiRequest,
+    model: str,
+    payload: GenerationPayload,
+    waiting: Mapping[str, Any],
+    answer: EventAnswer,
+) -> InferenceCall:
+    """Return the inference for a model that the body names."""
+    of_model = ApiRequest(
+        {"model": model},
+        owner=request.owner,
+        deadline=request.deadline,
+        cancellation=request.cancellation,
+        received=request.received,
+        execute=request.execute,
+        keeps_thread=request.keeps_thread,
+    )
+    return inference_call(service, of_model, payload, waiting, answer.respond)
+
+
+def _send(
+    request: ApiRequest, streams: bool, answer: EventAnswer, event: Mapping[str, Any]
+) -> None:
+    """Send a part of an answer, or end it if the client has gone."""
+    if request.parts is None:
+        return
+    if streams:
+        request.parts.send(answer.part(event))
+    else:
+        request.parts.check()

@@ -1,0 +1,212 @@
+"""Run a language model: its answer comes in parts, and ends with the client's patience."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from pocketserve.engine.lifecycle.handle import ModelHandle
+from pocketserve.engine.scheduling.cancellation import cancelled
+from pocketserve.engine.scheduling.options import RequestOptions
+from pocketserve.engine.statistics import Timing
+from pocketserve.inference.payload import GenerationPayload, Prediction, RawPayload
+from pocketserve.messages import excerpt
+from pocketserve.runtimes.llm.client import (
+    EngineError,
+    EngineInterruptedError,
+    EngineTimeoutError,
+)
+from pocketserve.runtimes.llm.process import EngineEndedError
+from pocketserve.runtimes.llm.session import CHAT, COMPLETIONS, EMBEDDINGS, LlmSession
+from pocketserve.tasks.text.text_generation import read_text
+from pocketserve_wire import ApiError, ErrorCode
+
+TOO_LONG: Final = "exceed_context_size_error"
+
+
+class Generation:
+    """The answer of a language model.
+
+    Attributes:
+        events: the engine's events; empty where they were handed on one by one.
+        context: tokens of the model's context.
+    """
+
+    __slots__ = ("context", "events", "model", "timing", "version")
+
+    def __init__(
+        self, model: str, version: str, context: int, events: list[Mapping[str, Any]]
+    ) -> None:
+        self.model = model
+        self.version = version
+        self.context = context
+        self.events = events
+        self.timing = Timing(0, 0, 0, 0)
+
+
+class GenerationOperation:
+    """A request to a language model.
+
+    Raises:
+        ApiError: INVALID_REQUEST where the model does not generate text, or only that.
+    """
+
+    signature = None
+    timed = True
+    prepare_ns = 0
+    sequence = None
+    step = None
+    arrays = None
+    rows = 1
+    executions = 0
+
+    def __init__(
+        self,
+        handle: ModelHandle,
+        payload: GenerationPayload | RawPayload,
+        options: RequestOptions,
+    ) -> None:
+        self._model = handle.model
+        self._options = options
+        session = handle.model.sessions[0]
+        if not isinstance(session, LlmSession):
+            raise _no_language_model(handle)
+        self._is_raw = isinstance(payload, RawPayload)
+        if isinstance(payload, RawPayload):
+            payload = _chat_of(payload, session)
+        _check_kind(handle, payload, session)
+        self._payload = payload
+
+    def run(self, session: Any, _arrays: Any) -> Generation:
+        """Generate the answer.
+
+        Raises:
+            ApiError: for every fault of the request or of the engine.
+        """
+        payload = self._payload
+        deadline = time.monotonic() + self._time_limit(session)
+        try:
+            if payload.path == EMBEDDINGS:
+                events = [session.ask(payload.path, payload.body, deadline)]
+            else:
+                events = self._generate(session, deadline)
+        except EngineError as error:
+            raise _refusal(error) from error
+        except EngineTimeoutError as error:
+            raise ApiError(
+                ErrorCode.DEADLINE_EXCEEDED,
+                "the answer took longer than its time limit; ask for fewer tokens",
+            ) from error
+        except EngineInterruptedError:
+            raise cancelled() from None
+        except EngineEndedError as error:
+            text = f"{error}; the next request starts it again"
+            raise ApiError(ErrorCode.INFERENCE_FAILED, text) from error
+        entry, version = self._model.entry, self._model.version
+        return Generation(entry.name, version.name, session.context, events)
+
+    def respond(self, result: Generation) -> Generation | Prediction:
+        """Return the answer; to raw input as a prediction."""
+        if not self._is_raw:
+            return result
+        texts = [text for event in result.events for text in _texts(event)]
+        return Prediction(
+            model=result.model,
+            version=result.version,
+            task=self._model.task.name,
+            predictions=[{"text": "".join(texts)}],
+            more={},
+            picture=None,
+        )
+
+    def _time_limit(self, session: LlmSession) -> float:
+        limit = session.options.timeout
+        if self._payload.timeout_s is not None:
+            limit = min(limit, self._payload.timeout_s)
+        return limit
+
+    def _generate(
+        self, session: LlmSession, deadline: float
+    ) -> list[Mapping[str, Any]]:
+        payload, cancellation = self._payload, self._options.cancellation
+        body = dict(payload.body)
+        default = min(session.options.max_tokens, session.context)
+        body["max_tokens"] = min(body.get("max_tokens", default), session.context)
+        stream = session.stream(payload.path, body, deadline)
+        events = []
+        if cancellation is not None:
+            cancellation.listen(stream.interrupt)
+        try:
+            with stream as parts:
+                for event in parts:
+                    if payload.on_event is not None:
+                        payload.on_event(event)
+                    if not self._streams:
+                        events.append(event)
+        finally:
+            if cancellation is not None:
+                cancellation.listen(None)
+        return events
+
+    @property
+    def _streams(self) -> bool:
+        return bool(self._payload.body.get("stream"))
+
+
+def _texts(event: Mapping[str, Any]) -> Iterator[str]:
+    for choice in event.get("choices", ()):
+        yield choice.get("text") or choice.get("delta", {}).get("content") or ""
+
+
+def _chat_of(payload: RawPayload, session: LlmSession) -> GenerationPayload:
+    """Return the chat, or the completion, that a raw text asks for."""
+    text = read_text(payload.body)
+    if session.header.template:
+        messages = [{"role": "user", "content": text}]
+        return GenerationPayload(CHAT, {"messages": messages})
+    return GenerationPayload(COMPLETIONS, {"prompt": text})
+
+
+def _check_kind(
+    handle: ModelHandle, payload: GenerationPayload, session: LlmSession
+) -> None:
+    """Refuse chats with an embedding model, and embeddings of another."""
+    name = handle.model.entry.name
+    embeds = bool(session.header.pooling)
+    if embeds and payload.path != EMBEDDINGS:
+        text = f"{name!r} is an embedding model; ask it at /v1/embeddings"
+        raise ApiError(ErrorCode.INVALID_REQUEST, text)
+    if not embeds and payload.path == EMBEDDINGS:
+        text = f"{name!r} generates text and has no embeddings"
+        raise ApiError(ErrorCode.INVALID_REQUEST, text)
+    if payload.path == CHAT and not session.header.template:
+        text = (
+            f"{name!r} has no chat template, so it can't chat; ask it at"
+            " /v1/completions"
+        )
+        raise ApiError(ErrorCode.INVALID_REQUEST, text)
+
+
+def _no_language_model(handle: ModelHandle) -> ApiError:
+    task = handle.model.task.name
+    text = (
+        f"{handle.model.entry.name!r} is no language model: its task is {task}; GET"
+        " /v2/models lists all models"
+    )
+    return ApiError(ErrorCode.INVALID_REQUEST, text)
+
+
+def _refusal(error: EngineError) -> ApiError:
+    """Return the answer to a request that the engine refused."""
+    if error.kind == TOO_LONG:
+        text = (
+            f"the prompt has {error.details.get('n_prompt_tokens')} tokens, but the"
+            f" model's context has {error.details.get('n_ctx')}; send less, or give the"
+            " model a larger context in its model.toml"
+        )
+        return ApiError(ErrorCode.CONTEXT_EXCEEDED, text)
+    text = excerpt(error, 300)
+    if error.status < 500:
+        return ApiError(ErrorCode.INVALID_REQUEST, f"the engine refuses this: {text}")
+    return ApiError(ErrorCode.INFERENCE_FAILED, f"the engine failed: {text}")

@@ -1,0 +1,219 @@
+"""Language models over HTTP: OpenAI's shapes, streams, and what bad requests get."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import Any
+
+import pytest
+
+import gguf_files
+from conftest import Server
+
+pytestmark = pytest.mark.llm
+CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+def ask(server: Server, path: str, **fields: Any) -> Any:
+    return server.call("POST", path, data=json.dumps(fields).encode())
+
+
+def chat(server: Server, **fields: Any) -> Any:
+    request = {"model": "tiny", "messages": HELLO, "max_tokens": 4} | fields
+    return ask(server, CHAT, **request)
+
+
+def events(answer: Any) -> list[Any]:
+    """Return the events of a stream, without the last one."""
+    assert answer.headers["Content-Type"] == "text/event-stream"
+    parts = [part for part in answer.text.split("\n\n") if part.startswith("data: ")]
+    assert parts[-1] == "data: [DONE]"
+    return [json.loads(part[6:]) for part in parts[:-1]]
+
+
+def test_a_chat_has_openais_shape(llm_server: Server) -> None:
+    answer = chat(llm_server)
+    assert answer.status_code == 200
+    content = answer.json()
+    assert content["object"] == "chat.completion"
+    assert content["model"] == "tiny"
+    (choice,) = content["choices"]
+    assert choice["message"]["role"] == "assistant"
+    assert choice["message"]["content"]
+    assert choice["finish_reason"] == "length"
+    usage = content["usage"]
+    assert usage["completion_tokens"] == 4
+    assert usage["total_tokens"] == usage["prompt_tokens"] + 4
+
+
+def test_a_stream_has_the_text_of_the_whole_answer(llm_server: Server) -> None:
+    whole = chat(llm_server, temperature=0, max_tokens=16).json()
+    answer = chat(llm_server, temperature=0, max_tokens=16, stream=True)
+    chunks = events(answer)
+    assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
+    assert len({chunk["id"] for chunk in chunks}) == 1
+    choices = [chunk["choices"][0] for chunk in chunks]
+    assert choices[0]["delta"] == {"role": "assistant", "content": ""}
+    text = "".join(choice["delta"].get("content") or "" for choice in choices)
+    assert text == whole["choices"][0]["message"]["content"]
+    assert [choice["finish_reason"] for choice in choices][-1] == "length"
+
+
+def test_a_stream_tells_the_usage_if_it_is_asked_for(llm_server: Server) -> None:
+    options = {"include_usage": True}
+    chunks = events(chat(llm_server, stream=True, stream_options=options))
+    assert chunks[-1]["choices"] == []
+    assert chunks[-1]["usage"]["completion_tokens"] == 4
+    assert all(chunk["usage"] is None for chunk in chunks[:-1])
+
+
+def test_the_same_seed_gives_the_same_text(llm_server: Server) -> None:
+    texts = set()
+    for _ in range(2):
+        answer = chat(llm_server, seed=7, temperature=1.0, max_tokens=12).json()
+        texts.add(answer["choices"][0]["message"]["content"])
+    assert len(texts) == 1
+
+
+def test_the_smaller_of_two_limits_counts(llm_server: Server) -> None:
+    answer = chat(llm_server, max_tokens=9, max_completion_tokens=3).json()
+    assert answer["usage"]["completion_tokens"] == 3
+
+
+def test_a_prompt_is_completed(llm_server: Server) -> None:
+    fields = {"model": "plain", "prompt": "Hello", "max_tokens": 4, "temperature": 0}
+    answer = ask(llm_server, COMPLETIONS, **fields).json()
+    assert answer["object"] == "text_completion"
+    assert answer["choices"][0]["text"]
+    chunks = events(ask(llm_server, COMPLETIONS, stream=True, **fields))
+    text = "".join(chunk["choices"][0]["text"] for chunk in chunks if chunk["choices"])
+    assert text == answer["choices"][0]["text"]
+
+
+def test_probabilities_have_the_shape_of_each_route(llm_server: Server) -> None:
+    answer = chat(llm_server, logprobs=True, top_logprobs=2).json()
+    tokens = answer["choices"][0]["logprobs"]["content"]
+    assert len(tokens) == 4
+    assert all(len(token["top_logprobs"]) == 2 for token in tokens)
+    fields = {"model": "plain", "prompt": "Hello", "max_tokens": 4, "logprobs": 2}
+    lists = ask(llm_server, COMPLETIONS, **fields).json()["choices"][0]["logprobs"]
+    assert len(lists["tokens"]) == len(lists["token_logprobs"]) > 0
+
+
+def test_an_answer_fits_a_json_schema(llm_server: Server) -> None:
+    schema = {"type": "object", "properties": {"a": {"enum": [1, 2]}}}
+    schema |= {"required": ["a"], "additionalProperties": False}
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    answer = chat(llm_server, response_format=form, max_tokens=64).json()
+    content = json.loads(answer["choices"][0]["message"]["content"])
+    assert content in ({"a": 1}, {"a": 2})
+
+
+def test_raw_text_is_answered_as_a_chat(llm_server: Server) -> None:
+    answer = llm_server.call("POST", "/predictions/tiny", data=b"Hello")
+    assert answer.json()["predictions"][0]["text"]
+
+
+def test_tensors_complete_a_prompt(llm_server: Server) -> None:
+    tensor = {"name": "text_input", "shape": [1], "datatype": "BYTES", "data": ["Hi"]}
+    answer = ask(llm_server, "/v2/models/tiny/infer", inputs=[tensor]).json()
+    assert answer["outputs"][0]["name"] == "text_output"
+
+
+@pytest.mark.parametrize(
+    ("fields", "part"),
+    [
+        ({"messages": []}, "'messages'"),
+        ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": 1}]}, "messages[0].content"),
+        ({"temperature": -1}, "'temperature' must be a number from 0 to 2"),
+        ({"temperature": "hot"}, "'temperature'"),
+        ({"top_p": 5}, "'top_p'"),
+        ({"n": 2}, "'n' must be 1"),
+        ({"max_tokens": 0}, "'max_tokens'"),
+        ({"max_tokens": 1.5}, "'max_tokens'"),
+        ({"top_logprobs": 21, "logprobs": True}, "'top_logprobs'"),
+        ({"top_logprobs": 2}, "needs logprobs"),
+        ({"n_probs": 100_000_000}, "unknown field 'n_probs'"),
+        ({"stop": ["x"] * 17}, "'stop'"),
+        ({"stop": [""]}, "'stop'"),
+        ({"seed": -1}, "'seed'"),
+        ({"logit_bias": {"a": 1}}, "'logit_bias'"),
+        ({"tools": [{"type": "robot"}]}, "tools[0]"),
+        ({"response_format": {"type": "poem"}}, "response_format.type"),
+        ({"stream_options": {"x": True}}, "stream_options.x"),
+        ({"stream": "yes"}, "'stream' must be true or false"),
+        ({"model": 1}, "'model' must be a text"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_bad_fields_are_refused_by_name(
+    llm_server: Server, fields: dict[str, Any], part: str, stream: bool
+) -> None:
+    answer = chat(llm_server, **{"stream": stream} | fields)
+    assert answer.status_code == 400
+    fault = answer.json()["error"]
+    assert part in fault["message"]
+    assert fault["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    "url", ["http://localhost/x.png", "file:///etc/passwd", "data:image/png;base64,AA"]
+)
+def test_pictures_are_refused_and_never_fetched(llm_server: Server, url: str) -> None:
+    part = {"type": "image_url", "image_url": {"url": url}}
+    answer = chat(llm_server, messages=[{"role": "user", "content": [part]}])
+    assert answer.status_code == 400
+    assert "texts only" in answer.json()["error"]["message"]
+
+
+def test_a_prompt_over_the_context_gets_both_numbers(llm_server: Server) -> None:
+    messages = [{"role": "user", "content": "x" * 3000}]
+    for stream in (False, True):
+        answer = chat(llm_server, messages=messages, stream=stream)
+        assert answer.status_code == 400
+        fault = answer.json()["error"]
+        assert fault["code"] == "context_length_exceeded"
+        assert f"context has {gguf_files.CONTEXT}" in fault["message"]
+
+
+def test_an_unknown_model_is_404(llm_server: Server) -> None:
+    answer = chat(llm_server, model="nothing")
+    assert answer.status_code == 404
+    assert answer.json()["error"]["code"] == "model_not_found"
+
+
+def test_without_the_token_nothing_is_answered(llm_server: Server) -> None:
+    body = {"model": "tiny", "messages": HELLO}
+    answer = llm_server.session.post(llm_server.url + CHAT, json=body, timeout=120)
+    assert answer.status_code == 401
+    assert answer.json()["error"]["code"] == "invalid_api_key"
+
+
+def test_a_model_without_a_template_can_not_chat(llm_server: Server) -> None:
+    answer = chat(llm_server, model="plain")
+    assert answer.status_code == 400
+    assert "no chat template" in answer.json()["error"]["message"]
+
+
+def test_an_answer_ends_at_the_clients_deadline(llm_server: Server) -> None:
+    fields = {"model": "plain", "prompt": "x", "max_tokens": 400}
+    answer = ask(llm_server, f"{COMPLETIONS}?timeout_ms=1", **fields)
+    assert answer.status_code == 504
+
+
+def test_a_client_that_leaves_frees_the_model(llm_server: Server) -> None:
+    body = json.dumps({"model": "plain", "prompt": "x", "stream": True}).encode()
+    head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: localhost\r\n"
+    head += f"Authorization: Bearer {llm_server.token}\r\n"
+    head += f"Content-Length: {len(body)}\r\n\r\n"
+    for _ in range(20):
+        with socket.create_connection(("127.0.0.1", llm_server.port), 120) as client:
+            client.sendall(head.encode() + body)
+            assert client.recv(1)
+    answer = ask(llm_server, COMPLETIONS, model="plain", prompt="x", max_tokens=2)
+    assert answer.status_code == 200
