@@ -64,7 +64,6 @@ def replace(target: Path, content: bytes) -> None:
         ("/v2/health/live", {"live": True}),
         ("/v2/health/ready", {"live": True, "ready": True}),
         ("/v2/models", {"models": ["diabetes", "digits", "numbers", "petals"]}),
-        ("/v1/models", {"models": ["diabetes", "digits", "numbers", "petals"]}),
         ("/v2/models/petals/ready", {"name": "petals", "ready": True}),
         ("/v2/models/petals/versions/tflite/ready", {"name": "petals", "ready": True}),
     ],
@@ -611,3 +610,29 @@ def test_a_budget_that_is_too_small_is_explained(new_server, models_copy, refuse
             server.call("POST", "/predictions/diabetes", json=[1.0] * 10).status_code
             == 200
         )
+
+
+def test_models_are_listed_for_kserve_and_openai(server):
+    """One object for both: extra members are skipped by each."""
+    document = server.call("GET", "/v1/models").json()
+    assert document["models"] == ["diabetes", "digits", "numbers", "petals"]
+    assert document["object"] == "list"
+    for name, model in zip(document["models"], document["data"], strict=True):
+        assert (model["id"], model["object"]) == (name, "model")
+        assert model["created"] > 0
+    status = server.call("GET", "/v1/models/petals").json()
+    assert (status["id"], status["ready"]) == ("petals", True)
+
+
+def test_a_model_without_embeddings_says_so(server):
+    body = b'{"model": "petals", "input": "x"}'
+    answer = server.call("POST", "/v1/embeddings", data=body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+def test_a_model_that_is_no_language_model_says_so(server):
+    body = b'{"model": "petals", "messages": [{"role": "user", "content": "x"}]}'
+    answer = server.call("POST", "/v1/chat/completions", data=body)
+    assert answer.status_code == 400
+    assert "is no language model" in answer.json()["error"]["message"]

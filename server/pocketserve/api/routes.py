@@ -138,11 +138,19 @@ def _triton() -> list[Route]:
 def _tfserving() -> list[Route]:
     routes = [
         Route("GET", "/", "tfserving.alive", "tfserving", "alive_or_page", open=True),
-        Route("GET", "/v1/models", "oip.list_models", "tfserving", "model_list"),
+        Route(
+            "GET",
+            "/v1/models",
+            "openai.models.list_for_all",
+            "tfserving",
+            "openai_models",
+        ),
     ]
     for base in ("/v1/models/{model}", "/v1/models/{model}/versions/{version}"):
         routes += [
-            Route("GET", base, "tfserving.model_status", "tfserving", "model_status"),
+            Route(
+                "GET", base, "openai.models.model_status", "tfserving", "model_status"
+            ),
             Route(
                 "GET",
                 f"{base}/metadata",
@@ -181,7 +189,36 @@ def _openai() -> list[Route]:
     return [
         route("/v1/chat/completions", "chat_completion"),
         route("/v1/completions", "completion"),
+        Route(
+            "POST",
+            "/v1/embeddings",
+            "openai.embeddings.embeddings",
+            "openai",
+            "embeddings",
+            body="embeddings",
+        ),
     ]
+
+
+def _generate() -> list[Route]:
+    routes = []
+    for base in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
+        for name, function, answer in (
+            ("generate", "generate_whole", "generated"),
+            ("generate_stream", "generate_stream", "generated_stream"),
+        ):
+            routes.append(
+                Route(
+                    "POST",
+                    f"{base}/{name}",
+                    f"openai.triton.{function}",
+                    "triton",
+                    answer,
+                    body="generate",
+                    streams=True,
+                )
+            )
+    return routes
 
 
 def _of_one_process() -> list[Route]:
@@ -284,5 +321,5 @@ def _own() -> list[Route]:
     ]
 
 
-ROUTES = (*_oip(), *_triton(), *_tfserving(), *_openai(), *_own())
+ROUTES = (*_oip(), *_triton(), *_tfserving(), *_openai(), *_generate(), *_own())
 """Every route. A literal segment goes before a placeholder: no model can be called "stats"."""

@@ -61,7 +61,7 @@ def alive(service: Service, request: ApiRequest) -> ApiResponse:
     return answer
 
 
-def model_status(service: Service, request: ApiRequest) -> ApiResponse:
+def status_document(service: Service, request: ApiRequest) -> dict[str, Any]:
     """TF Serving's version states and KServe's readiness in one object."""
     name = request.path["model"]
     version = request.path.get("version")
@@ -76,13 +76,11 @@ def model_status(service: Service, request: ApiRequest) -> ApiResponse:
         raise ApiError(
             ErrorCode.MODEL_NOT_READY, f"model {name!r} is not ready: {status.reason}"
         )
-    return json_response(
-        {
-            "name": name,
-            "ready": True,
-            "model_version_status": list(map(_version_status, statuses)),
-        }
-    )
+    return {
+        "name": name,
+        "ready": True,
+        "model_version_status": list(map(_version_status, statuses)),
+    }
 
 
 def _default_status(

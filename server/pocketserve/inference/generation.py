@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pocketserve.engine.lifecycle.handle import ModelHandle
 from pocketserve.engine.scheduling.cancellation import cancelled
@@ -21,6 +21,11 @@ from pocketserve.runtimes.llm.process import EngineEndedError
 from pocketserve.runtimes.llm.session import CHAT, COMPLETIONS, EMBEDDINGS, LlmSession
 from pocketserve.tasks.text.text_generation import read_text
 from pocketserve_wire import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    from pocketserve.engine.lifecycle.sequences import Sequence as OpenSequence
+    from pocketserve.engine.lifecycle.sequences import SequenceStep
+    from pocketserve.tasks.base import Arrays
 
 TOO_LONG: Final = "exceed_context_size_error"
 
@@ -44,6 +49,13 @@ class Generation:
         self.events = events
         self.timing = Timing(0, 0, 0, 0)
 
+    def text(self) -> str:
+        """Return the text of all events."""
+        texts: list[str] = []
+        for event in self.events:
+            texts.extend(texts_of(event))
+        return "".join(texts)
+
 
 class GenerationOperation:
     """A request to a language model.
@@ -52,12 +64,12 @@ class GenerationOperation:
         ApiError: INVALID_REQUEST where the model does not generate text, or only that.
     """
 
-    signature = None
+    signature: str | None = None
     timed = True
     prepare_ns = 0
-    sequence = None
-    step = None
-    arrays = None
+    sequence: OpenSequence | None = None
+    step: SequenceStep | None = None
+    arrays: Arrays | None = None
     rows = 1
     executions = 0
 
@@ -78,7 +90,7 @@ class GenerationOperation:
         _check_kind(handle, payload, session)
         self._payload = payload
 
-    def run(self, session: Any, _arrays: Any) -> Generation:
+    def run(self, session: Any, arrays: Arrays | None) -> Generation:
         """Generate the answer.
 
         Raises:
@@ -110,14 +122,16 @@ class GenerationOperation:
         """Return the answer; to raw input as a prediction."""
         if not self._is_raw:
             return result
-        texts = [text for event in result.events for text in _texts(event)]
+        predictions = [{"text": result.text()}]
         return Prediction(
             model=result.model,
             version=result.version,
             task=self._model.task.name,
-            predictions=[{"text": "".join(texts)}],
+            predictions=predictions,
             more={},
             picture=None,
+            assumed=self._model.assumed,
+            per_input=[predictions],
         )
 
     def _time_limit(self, session: LlmSession) -> float:
@@ -154,7 +168,8 @@ class GenerationOperation:
         return bool(self._payload.body.get("stream"))
 
 
-def _texts(event: Mapping[str, Any]) -> Iterator[str]:
+def texts_of(event: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the pieces of text in an event."""
     for choice in event.get("choices", ()):
         yield choice.get("text") or choice.get("delta", {}).get("content") or ""
 

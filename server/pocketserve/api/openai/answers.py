@@ -66,7 +66,7 @@ class _OpenAIAnswer:
         chunk = self._head(self.part_kind) | {"choices": choices}
         if self._wants_usage:
             chunk["usage"] = None if choices else _usage(usage)
-        return _event(chunk)
+        return as_event(chunk)
 
     def _first_part(self) -> bytes:
         """Return what comes before the first piece of the text."""
@@ -124,7 +124,7 @@ class ChatAnswer(_OpenAIAnswer):
         chunk = self._head(self.part_kind) | {"choices": [choice]}
         if self._wants_usage:
             chunk["usage"] = None
-        return _event(chunk)
+        return as_event(chunk)
 
     def _empty_choice(self) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": ""}
@@ -186,7 +186,8 @@ class CompletionAnswer(_OpenAIAnswer):
             choice["logprobs"][name] += values
 
 
-def _event(chunk: Mapping[str, Any]) -> bytes:
+def as_event(chunk: Mapping[str, Any]) -> bytes:
+    """Return a JSON object as a server-sent event."""
     return b"data: " + strict_json.dumps(chunk) + b"\n\n"
 
 

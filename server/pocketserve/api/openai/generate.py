@@ -71,26 +71,25 @@ def _generate(
     if request.parts is None:
         body.pop("stream", None)
     waiting = waiting_parameters(request)
-    timeout_us = waiting.get("timeout")
     payload = GenerationPayload(
         path,
         body,
         on_event=partial(_send, request, bool(body.get("stream")), answer),
-        timeout_s=timeout_us / 1e6 if timeout_us else None,
+        timeout_s=time_limit(waiting),
     )
-    return model_call(service, request, fields["model"], payload, waiting, answer)
+    of_model = request_of_model(request, fields["model"])
+    return inference_call(service, of_model, payload, waiting, answer.respond)
 
 
-def model_call(
-    service: Service,
-    request: ApiRequest,
-    model: str,
-    payload: GenerationPayload,
-    waiting: Mapping[str, Any],
-    answer: EventAnswer,
-) -> InferenceCall:
-    """Return the inference for a model that the body names."""
-    of_model = ApiRequest(
+def time_limit(waiting: Mapping[str, Any]) -> float | None:
+    """Return the seconds that the client allows for an answer; None if it names none."""
+    timeout_us = waiting.get("timeout")
+    return timeout_us / 1e6 if timeout_us else None
+
+
+def request_of_model(request: ApiRequest, model: str) -> ApiRequest:
+    """Return a request for a model that the body names."""
+    return ApiRequest(
         {"model": model},
         owner=request.owner,
         deadline=request.deadline,
@@ -99,7 +98,6 @@ def model_call(
         execute=request.execute,
         keeps_thread=request.keeps_thread,
     )
-    return inference_call(service, of_model, payload, waiting, answer.respond)
 
 
 def _send(

@@ -68,6 +68,7 @@ class Exchange(ApiRequest):
         self.thread = thread
         self.received = received
         self.client_id = ""
+        self.parts = None
         self.cancellation = Cancellation()
         self.execute, self.keeps_thread = connection.execute, True
         self.owner = ""

@@ -1,0 +1,94 @@
+"""Embeddings of texts in OpenAI's form, by any embedding model."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from pocketserve.api.messages import (
+    JSON,
+    WAITING_QUERY,
+    ApiRequest,
+    ApiResponse,
+    inference_call,
+    json_response,
+    refuse_unknown_query,
+    waiting_parameters,
+)
+from pocketserve.api.openai.fields import EMBEDDING_FIELDS, read_fields
+from pocketserve.api.openai.generate import request_of_model
+from pocketserve.inference.call import InferenceCall
+from pocketserve.inference.generation import Generation
+from pocketserve.inference.payload import (
+    GenerationPayload,
+    Payload,
+    Prediction,
+    RawPayload,
+)
+from pocketserve.service import Service
+from pocketserve.tasks.base import AnswerOptions, Hints
+from pocketserve_wire import ApiError, ErrorCode, strict_json
+
+EMBEDDINGS = "/v1/embeddings"
+
+
+def embeddings(service: Service, request: ApiRequest) -> InferenceCall:
+    """Return a vector for each text."""
+    refuse_unknown_query(request, *WAITING_QUERY)
+    content = strict_json.loads_object(request.body)
+    fields = read_fields(content, EMBEDDING_FIELDS, ("model", "input"))
+    model, texts = fields["model"], fields["input"]
+    return inference_call(
+        service,
+        request_of_model(request, model),
+        _payload(service, model, texts),
+        waiting_parameters(request),
+        partial(_respond, fields),
+    )
+
+
+def _payload(service: Service, model: str, texts: Sequence[str]) -> Payload:
+    """Return the texts for an engine, or for the task of another embedding model."""
+    entry = service.entry(model)
+    version = entry.versions.get(service.default_of(entry))
+    if version is not None and version.format.name == "gguf":
+        return GenerationPayload(EMBEDDINGS, {"input": texts})
+    body = memoryview(strict_json.dumps(texts))
+    return RawPayload(body, AnswerOptions(), Hints(JSON))
+
+
+def _respond(fields: Mapping[str, Any], result: Generation | Prediction) -> ApiResponse:
+    usage = {"prompt_tokens": 0, "total_tokens": 0}
+    if isinstance(result, Generation):
+        answer = result.events[0]
+        usage |= {name: answer.get("usage", {}).get(name, 0) for name in usage}
+        vectors = [entry["embedding"] for entry in answer["data"]]
+    else:
+        vectors = _vectors(result)
+    is_base64 = fields.get("encoding_format") == "base64"
+    data = []
+    for index, vector in enumerate(vectors):
+        embedding = _base64(vector) if is_base64 else vector
+        data.append({"object": "embedding", "index": index, "embedding": embedding})
+    document = {"object": "list", "data": data, "model": fields["model"]}
+    return json_response(document | {"usage": usage})
+
+
+def _vectors(result: Prediction) -> list[Any]:
+    vectors = []
+    for entries in result.per_input:
+        for entry in entries:
+            if "embedding" not in entry:
+                text = f"{result.model!r} has no embeddings: its task is {result.task}"
+                raise ApiError(ErrorCode.INVALID_REQUEST, text)
+            vectors.append(entry["embedding"])
+    return vectors
+
+
+def _base64(vector: Sequence[float]) -> str:
+    """Return the numbers as OpenAI's client reads them: little-endian float32."""
+    data = struct.pack(f"<{len(vector)}f", *vector)
+    return base64.b64encode(data).decode("ascii")
