@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 
 from pocketserve_client import fork_safety
 from pocketserve_client.connection import PendingAnswer
@@ -39,6 +40,10 @@ class AutomaticTransport:
     def start(self, request: Request) -> PendingAnswer | HttpPending:
         """Send a request without waiting for the answer."""
         return self._transport(request).start(request)
+
+    def stream(self, request: Request) -> Iterator[bytes | Answer]:
+        """Send a request over HTTP, and yield the lines of its answer as they come."""
+        return self._http.stream(request)
 
     def close(self) -> None:
         """Close both transports."""

@@ -7,7 +7,7 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
@@ -130,6 +130,22 @@ class RequestSender:
             return self._send_once(request)
         except LOST as error:
             return self.send_again(request, error)
+
+    def stream(self, request: Request) -> Iterator[bytes]:
+        """Send a request, and yield the lines of its answer as they come.
+
+        Raises:
+            ServerError: the status is not 200.
+        """
+        assert not isinstance(self.transport, SocketTransport)
+        for line in self.transport.stream(request):
+            if isinstance(line, bytes):
+                yield line
+                continue
+            try:
+                check_answer(line)
+            except ServerError as error:
+                raise self.advised(error) from None
 
     def _send_to_either(self, request: Request, fallback: SecondSender) -> Answer:
         """Try the first server for its share of the time, then the fallback."""
@@ -398,12 +414,24 @@ def _may_be_ours(answer: Answer) -> bool:
     return answer.body[0] in b"{[" or is_picture(answer)
 
 
+_OPENAI_CODES: Final[Mapping[str, str]] = {
+    "CONTEXT_LENGTH_EXCEEDED": "CONTEXT_EXCEEDED",
+    "INVALID_API_KEY": "UNAUTHORIZED",
+}
+"""Our codes for OpenAI's words."""
+
+
 def _error_of(answer: Answer) -> ServerError:
     document: dict[str, Any] = {}
     if len(answer.body) <= MAX_ERROR_BYTES:
         with contextlib.suppress(ApiError):
             document = strict_json.loads_object(answer.body)
-    message = document.get("error")
+    fault = document.get("error")
+    if isinstance(fault, dict):  # of a route in OpenAI's form
+        code = str(fault.get("code") or "").upper()
+        message = str(fault.get("message", ""))
+        return ServerError(answer.status, _OPENAI_CODES.get(code, code), message)
+    message = str(fault or "")
     if not message:
         text = bytes(answer.body[:200]).decode("ascii", errors="replace").strip()
         message = f"status {answer.status}: {text or 'nothing'}; is this a pocketserve server?"

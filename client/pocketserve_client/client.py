@@ -38,6 +38,7 @@ from pocketserve_client.inputs import (
     raw_body,
     with_hint,
 )
+from pocketserve_client.language.chat import ChatStream, Messages, start_chat
 from pocketserve_client.socket import SocketTransport
 from pocketserve_client.transport import (
     OCTETS,
@@ -191,6 +192,30 @@ class Client:
         """Return statistics of one version, one model or all models."""
         base = "/v2/models" if model is None else _path(model, version)
         return _objects(self._object("GET", f"{base}/stats").get("model_stats"))
+
+    def chat(
+        self,
+        model: str,
+        messages: Messages,
+        *,
+        timeout: float | None = None,
+        **fields: Any,
+    ) -> ChatStream:
+        """Ask a language model, and return its answer piece by piece.
+
+        Over HTTP the pieces come as the model writes them; over the socket protocol the
+        answer comes whole.
+
+        Args:
+            messages: a text, or a chat: objects with ``role`` and ``content``.
+            timeout: seconds for the whole answer; by default ten minutes.
+            fields: further fields of OpenAI's interface, such as ``max_tokens``,
+                ``temperature`` or ``stop``.
+
+        Raises:
+            ServerError, ServerUnreachableError: no answer, with the first piece.
+        """
+        return start_chat(self._sender, model, messages, fields, _own_timeout(timeout))
 
     def load(
         self, model: str, *, release: bool = False, timeout: float | None = None

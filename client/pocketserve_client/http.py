@@ -9,7 +9,7 @@ import ssl
 import threading
 import weakref
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from http.client import (
     BadStatusLine,
@@ -44,6 +44,9 @@ MAX_AT_ONCE = 8  # concurrent requests on threads, and idle connections that are
 DEFAULT_MAX_ANSWER_BYTES: Final = 256 << 20
 PIECE_BYTES: Final = 1 << 20
 """Bytes per read of a body without a length."""
+MAX_LINE_BYTES: Final = 1 << 20
+"""Bytes of a line of a streamed answer."""
+
 JOINED_BYTES: Final = 256 << 10
 """Largest body that is copied behind its head; longer ones are sent without a copy."""
 _IN_A_PATH: Final = "/%!$&'()*+,;=:@~"  # besides letters and digits
@@ -117,6 +120,43 @@ class HttpTransport:
             raise self._unreachable(error) from None
         self.answered = True
         return answer
+
+    def stream(self, request: Request) -> Iterator[bytes | Answer]:
+        """Send a request, and yield the lines of its answer as they come.
+
+        An answer with another status than 200 comes whole, as the only item. Closing
+        the iterator ends the answer.
+        """
+        if self._closed:
+            raise ServerUnreachableError("the client was closed")
+        seconds = request.seconds_left(self._timeout)
+        try:
+            connection = self._open(seconds)
+            try:
+                yield from self._lines(connection, request)
+            finally:
+                connection.close()
+        except TimeoutError:
+            raise ServerUnreachableError(
+                f"{self._url} did not answer within {seconds:.3g} s"
+            ) from None
+        except (HTTPException, OSError, ValueError) as error:
+            raise self._unreachable(error) from None
+
+    def _lines(
+        self, connection: _Connection, request: Request
+    ) -> Iterator[bytes | Answer]:
+        _send(connection, self._head_of(request), request)
+        with HTTPResponse(connection.sock, method=request.method) as response:
+            _begin(response)
+            self.answered = True
+            if response.status != 200:
+                content_type = response.headers.get("Content-Type", JSON)
+                body = _read(response, self._max_answer)
+                yield Answer(response.status, body, None, content_type)
+                return
+            while line := response.readline(MAX_LINE_BYTES):
+                yield line
 
     def _unreachable(self, error: Exception) -> ServerUnreachableError:
         reason = getattr(error, "strerror", None) or error

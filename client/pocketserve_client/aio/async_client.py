@@ -22,6 +22,7 @@ from pocketserve_client.calls import Call, FallbackServer, ModelSequence
 from pocketserve_client.client import FILES_AT_ONCE, Client
 from pocketserve_client.http import DEFAULT_MAX_ANSWER_BYTES
 from pocketserve_client.inputs import Files, RawInput, is_list_of_files
+from pocketserve_client.language.chat import Messages
 from pocketserve_client.transport import LabelledAnswer, Outputs, Picture
 
 MAX_AT_ONCE = 64
@@ -114,6 +115,25 @@ class AsyncClient:
     ) -> list[dict[str, Any]]:
         """Return statistics of one version, one model or all models."""
         return await self._run(lambda: self._client.statistics(model, version))
+
+    async def chat(
+        self,
+        model: str,
+        messages: Messages,
+        *,
+        timeout: float | None = None,
+        **fields: Any,
+    ) -> AsyncIterator[str]:
+        """Yield the pieces of a language model's answer, as in :meth:`Client.chat`."""
+        stream = self._client.chat(model, messages, timeout=timeout, **fields)
+        try:
+            while True:
+                piece = await self._run(lambda: next(stream, None))
+                if piece is None:
+                    return
+                yield piece
+        finally:
+            stream.close()
 
     async def load(
         self, model: str, *, release: bool = False, timeout: float | None = None

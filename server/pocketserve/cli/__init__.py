@@ -32,6 +32,7 @@ COMMANDS = (
     "serve",
     "open",
     "predict",
+    "chat",
     "models",
     "inspect",
     "add",

@@ -1,0 +1,1 @@
+"""Language models: chats, piece by piece."""
