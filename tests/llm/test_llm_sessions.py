@@ -32,7 +32,11 @@ from pocketserve_wire import ApiError, ErrorCode
 
 pytestmark = pytest.mark.llm
 WAIT_S = 120.0
-HELLO = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
+HELLO = {
+    "messages": [{"role": "user", "content": "Hello"}],
+    "max_tokens": 4,
+    "ignore_eos": True,
+}
 
 
 @pytest.fixture
