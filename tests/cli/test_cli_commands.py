@@ -21,12 +21,14 @@ from pocketserve.child.memory import memory_of
 from pocketserve.cli import COMMANDS, OTHER_NAMES, WAYS, main
 from pocketserve.cli.commands.models import _load_each, _print_models
 from pocketserve.cli.commands.predict import _print_answer
+from pocketserve.cli.installed import LAB_COMMANDS
 from pocketserve.messages import LOADS_ANEW, SERVES_ON
 from pocketserve.terminal.local import open_local
 from pocketserve.terminal.output import human_bytes
 from pocketserve_client import ConnectionLostError
 from pocketserve_lab.measurement import load_warning
 
+ALL_COMMANDS = (*COMMANDS, *LAB_COMMANDS)
 SEVEN = MODELS / "digits" / "samples" / "7.png"
 FLOWER = ["5.1", "3.5", "1.4"]
 
@@ -179,7 +181,7 @@ def test_commands_that_others_have_lead_to_ours(
     assert ended.value.code == 2 and said.endswith(
         f"there is no command {word!r}; {WAYS[word]}\n"
     )
-    assert set(re.findall(r"`pocketserve (\w+)", said)) <= set(COMMANDS)
+    assert set(re.findall(r"`pocketserve (\w+)", said)) <= set(ALL_COMMANDS)
 
 
 @pytest.mark.parametrize("words", [["version"], ["-v"], ["-V"], ["--version"]])
@@ -257,7 +259,7 @@ def test_common_options_may_stand_before_the_command(run, connection):
     assert ended.value.code == 2
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", ALL_COMMANDS)
 def test_every_command_explains_itself(capsys, command):
     with pytest.raises(SystemExit) as ended:
         main([command, "--help"])
@@ -271,7 +273,7 @@ def test_help_lists_the_commands_and_version_the_version(capsys):
             main(words)
         assert ended.value.code == 0
     text = capsys.readouterr().out
-    assert all(command in text for command in COMMANDS)
+    assert all(command in text for command in ALL_COMMANDS)
     assert f"pocketserve {__version__}\n" in text
 
 

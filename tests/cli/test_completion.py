@@ -12,6 +12,7 @@ import pytest
 
 from pocketserve.cli import COMMANDS, main
 from pocketserve.cli.completion import SCRIPTS
+from pocketserve.cli.installed import LAB_COMMANDS
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +28,7 @@ def own_folders(tmp_path, monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("''", [*COMMANDS, "help"]),
+        ("''", [*COMMANDS, *LAB_COMMANDS, "help"]),
         ("stat", ["status"]),
         ("--u", ["--url"]),
         ("--", ["--debug", "--help", "--json", "--token-file", "--url", "--version"]),

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from conftest import MODELS, ROOT
-from pocketserve.cli import COMMANDS, command_parser, main
+from pocketserve.cli import command_parser, is_command, main
 from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
 from pocketserve.quarantine.verdicts import Verdict, VerdictStore
 from pocketserve.repository.scan import scan
@@ -80,7 +80,7 @@ def test_a_command_of_a_message_parses(text: str) -> None:
         return
     if words == ["--help"]:
         return
-    name = next(word for word in words if word in COMMANDS)
+    name = next(word for word in words if is_command(word))
     errors = io.StringIO()
     with redirect_stderr(errors):
         try:
