@@ -19,7 +19,7 @@ def token_file_fault(path: Path) -> str | None:
         return f"the token file {path} cannot be read: {error.strerror}"
     if len(text) > MAX_TOKEN_FILE or len(text.split()) != 1 or not text.isascii():
         return (
-            f"{path} holds no token: it is another file (`pocketserve "
+            f"{path} contains no token: it is another file (`pocketserve "
             f"token --path` prints the name of the right one)"
         )
     return None
