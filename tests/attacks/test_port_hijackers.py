@@ -139,7 +139,7 @@ def test_a_default_client_tells_a_hijacker_nothing(ports, name):
     dead_run(ports.state, f"127.0.0.1:{ports.http}")
     with Recorder(ports.http) as hijacker, Client(reconnect=0.0) as client:
         with pytest.raises(
-            ServerUnreachableError, match=r"nothing shows that .* is your server"
+            ServerUnreachableError, match=r"nothing proves that .* is your server"
         ):
             CALLS[name](client)
         assert hijacker.was_told() == []
@@ -159,7 +159,8 @@ def test_a_command_tells_a_hijacker_nothing(ports, name, tmp_path, capsys):
     said = capsys.readouterr().err
     assert (
         said.count("\n") == 1
-        and "so it was told nothing; start the server with: pocketserve serve" in said
+        and "so nothing was sent to it; start the server with: pocketserve serve"
+        in said
     )
 
 
