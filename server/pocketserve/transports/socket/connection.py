@@ -96,8 +96,8 @@ class Connection:
             limits.max_bytes_inflight,
             server.timeouts,
             self.execute,
-            finished=self._close_gently,
-            broken=self.abort,
+            on_finished=self._close_gently,
+            on_broken=self.abort,
         )
         self._lock = threading.Lock()
         self._state = _OPEN

@@ -39,8 +39,8 @@ class FrameWriter:
     Args:
         max_bytes: bytes that may wait behind the frame being written.
         execute: has another thread run a function.
-        finished: called once when the last frame, see :meth:`finish`, has been handed to the system.
-        broken: called once when the connection cannot be written to, or the peer takes too long.
+        on_finished: called once when the system has the last frame, see :meth:`finish`.
+        on_broken: called once when writing fails, or the peer takes too long.
     """
 
     def __init__(
@@ -49,15 +49,15 @@ class FrameWriter:
         max_bytes: int,
         timeouts: Timeouts,
         execute: Execute,
-        finished: Callable[[], None],
-        broken: Callable[[], None],
+        on_finished: Callable[[], None],
+        on_broken: Callable[[], None],
     ) -> None:
         self._socket = connection
         self._max_bytes = max_bytes
         self._timeouts = timeouts
         self._execute = execute
-        self._finished = finished
-        self._broken = broken
+        self._on_finished = on_finished
+        self._on_broken = on_broken
         self._lock = threading.Lock()
         self._busy = self._ending = self._ended = False
         self._urgent: deque[Waiting] = deque()
@@ -91,7 +91,7 @@ class FrameWriter:
             else:
                 return
         if is_lost:
-            self._end(self._broken)
+            self._end(self._on_broken)
         else:
             self._flush_elsewhere()
 
@@ -124,7 +124,7 @@ class FrameWriter:
         try:
             self._execute(self._flush)
         except RuntimeError:  # the system has no thread for it
-            self._end(self._broken)
+            self._end(self._on_broken)
 
     def _flush(self) -> None:
         """Write everything, waiting for the peer within the limits."""
@@ -132,13 +132,13 @@ class FrameWriter:
         try:
             poller.register(self._socket, select.POLLOUT)
         except (OSError, ValueError):
-            return self._end(self._broken)
+            return self._end(self._on_broken)
         frame, ends = self._frames, time.monotonic() + self._timeouts.frame
         while True:
             timeout = min(self._timeouts.stall, ends - time.monotonic())
             if timeout <= 0 or not poller.poll(1000 * timeout):
                 log.debug("closing a connection: %s", ConnectionFault.SLOW_READER.name)
-                return self._end(self._broken)
+                return self._end(self._on_broken)
             if self._advance():
                 return None
             if self._frames != frame:
@@ -146,7 +146,7 @@ class FrameWriter:
 
     def drop(self) -> None:
         """Send nothing more and call no callbacks: the connection is gone."""
-        self._end(_nothing)
+        self._end(_do_nothing)
 
     def _keep(self, chunks: list[Chunk], size: int, urgent: bool) -> bool:
         """Queue a frame; return whether that is too much."""
@@ -161,7 +161,7 @@ class FrameWriter:
             if self._rest[1]:
                 rest = self._send(*self._rest)
                 if rest is None:
-                    self._end(self._broken)
+                    self._end(self._on_broken)
                     return True
                 self._rest = rest
                 if rest[1]:
@@ -196,9 +196,9 @@ class FrameWriter:
             if not self._ending or self._ended:
                 return False
             self._ended = True
-            finished = self._finished
+            on_finished = self._on_finished
             self._forget()
-        finished()
+        on_finished()
         return False
 
     def _end(self, callback: Callable[[], None]) -> None:
@@ -215,8 +215,8 @@ class FrameWriter:
 
     def _forget(self) -> None:
         """Drop the callbacks, whose owner references this writer."""
-        self._finished = self._broken = _nothing
+        self._on_finished = self._on_broken = _do_nothing
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     pass
