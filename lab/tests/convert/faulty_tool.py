@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from pocketserve_lab.convert.converter import (
@@ -29,8 +30,10 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
     if fault == "noise":
         for _ in range(64):
             print("x" * (1 << 20))
-        print("the last words", flush=True)
-        signal.pause()
+        # A line may be lost while the log is cut.
+        while True:
+            print("the last words", flush=True)
+            time.sleep(0.2)
     if fault == "left behind":  # by a child that has ended, in a session of its own
         code = (
             "import subprocess, sys; print(subprocess.Popen(['sleep', "
