@@ -44,8 +44,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     derived(
         models,
         "classes",
-        "phrases",
-        ('task = "text-embedding"', 'task = "text-classification"'),
+        "answers",
+        (
+            'task = "question-answering"\n\n[text]\nstride = 16\nmax_answer = 3',
+            'task = "text-classification"\n\n[text]\noutput = "start_logits"',
+        ),
     )
     derived(
         models,

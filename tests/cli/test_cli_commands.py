@@ -816,7 +816,7 @@ def test_a_wrong_token_file_is_told_as_that(
     text = tmp_path / "README.md"
     for content in (b"# Two words\n", b"", b"\xff\n", b"x" * 2000):
         text.write_bytes(content)
-        assert f"{text} holds no token" in run(
+        assert f"{text} contains no token" in run(
             "models", "--url", url, "--token-file", text, code=1
         )
     monkeypatch.setenv("POCKETSERVE_TOKEN_FILE", str(tmp_path / "none"))

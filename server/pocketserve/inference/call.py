@@ -17,7 +17,6 @@ from pocketserve.inference.payload import (
     GenerationPayload,
     Payload,
     TensorPayload,
-    is_generator,
 )
 from pocketserve.inference.task_operation import TaskOperation
 from pocketserve.inference.tensor_operation import TensorOperation
@@ -283,7 +282,7 @@ def prepare_operation(
         operation = TensorOperation(handle, decoded, options, encoded=True)
     elif isinstance(payload, TensorPayload):
         operation = TensorOperation(handle, payload, options, encoded=False)
-    elif isinstance(payload, GenerationPayload) or is_generator(handle.model.task):
+    elif isinstance(payload, GenerationPayload) or _generates(handle):
         # Imported late: few models generate text.
         from pocketserve.inference.generation import GenerationOperation
 
@@ -291,6 +290,10 @@ def prepare_operation(
     else:
         operation = TaskOperation(handle, payload, options, budget)
     return PreparedOperation(operation, operation.arrays)
+
+
+def _generates(handle: ModelHandle) -> bool:
+    return getattr(handle.model.task, "generates", False)
 
 
 class CallerExecutor:

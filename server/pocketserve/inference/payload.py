@@ -104,11 +104,6 @@ class GenerationPayload(NamedTuple):
 Payload = TensorPayload | EncodedPayload | RawPayload | GenerationPayload
 
 
-def is_generator(task: Task) -> bool:
-    """Return whether a task's model generates text."""
-    return getattr(task, "generates", False)
-
-
 def media_of(task: Task) -> str:
     """Return the media that a task takes: ``picture``, ``sound`` or none."""
     media: str = getattr(task, "media", "")
