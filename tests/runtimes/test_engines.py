@@ -94,7 +94,7 @@ def test_as_an_execution_provider(word: str, caplog: pytest.LogCaptureFixture) -
     with pytest.raises(ModelLoadError) as caught:
         RUNTIME.open(source._replace(options={"providers": [name], "required": True}))
     assert str(caught.value).endswith(
-        f"or leave required out to run on the CPU; {engine_advice(word)}"
+        f"or remove required to run on the CPU; {engine_advice(word)}"
     )
 
 

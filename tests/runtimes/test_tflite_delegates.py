@@ -156,7 +156,7 @@ def test_xnnpack_is_not_mistaken_for_a_delegate_that_takes_nothing(
     )
     with pytest.raises(
         ModelLoadError,
-        match=r"the delegate libours\.so takes nothing of .+ leave required out",
+        match=r"the delegate libours\.so takes nothing of .+ remove required",
     ):
         opened(name, required=True)
 
@@ -291,7 +291,7 @@ def test_a_delegate_that_fails(
         rf"two_inputs\.tflite runs without the delegate libours\.so, which {fault}",
         text,
     )
-    refusal = rf"the delegate libours\.so {fault}; change delegate in model\.toml, or leave required out to run on the"
+    refusal = rf"the delegate libours\.so {fault}; change delegate in model\.toml, or remove required to run on the"
     with pytest.raises(ModelLoadError, match=refusal) as caught:
         opened("two_inputs", required=True, take=ADD, fail=fail)
     assert "\n" not in str(caught.value)
@@ -351,7 +351,7 @@ def test_a_missing_library(
     assert "\n" not in text
     with pytest.raises(
         ModelLoadError,
-        match=r"cannot be loaded \(.+\); change delegate in model\.toml, or leave req",
+        match=r"cannot be loaded \(.+\); change delegate in model\.toml, or remove req",
     ):
         in_folder(tmp_path, delegate=delegate, required=True)
 

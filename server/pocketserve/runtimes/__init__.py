@@ -1,1 +1,4 @@
-"""Frameworks, a folder each, behind one small interface (`base.py`); `registry.py` finds and imports them lazily."""
+"""Packages of the frameworks, one each, behind the interfaces of `base.py`.
+
+`registry.py` imports them on demand.
+"""

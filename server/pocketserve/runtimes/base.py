@@ -1,4 +1,4 @@
-"""The interface of frameworks: what a runtime and its sessions offer."""
+"""The interfaces of runtimes and their sessions."""
 
 from __future__ import annotations
 
@@ -9,45 +9,51 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from pocketserve.tensors import Array, TensorSpec
 
 TRIAL_VARIABLE = "POCKETSERVE_IN_TRIAL"
-"""Set in the environment of a trial's process: whatever a runtime starts there must stay in its process group."""
+"""Set in the environment of a trial's process.
+
+Processes that a runtime starts there must stay in the trial's process group.
+"""
 
 
 class RuntimeMissingError(Exception):
-    """The framework that a model needs is not installed; the text holds the commands that install it."""
+    """A model's framework is not installed; the text has the install commands."""
 
 
 class ModelLoadError(Exception):
-    """A model file that cannot be served; the text is one sentence that says why and what to do."""
+    """A model file cannot be served; the text gives the reason and the remedy."""
 
 
 class ModelSource(NamedTuple):
-    """A version's files, and how its owner wants them loaded."""
+    """A version's files and load options."""
 
-    path: Path  # the model file (for unconverted PyTorch: ``model.py``), in a private copy of the version's files
-    threads: int = 1  # threads that one run may use
-    options: Mapping[
-        str, Any
-    ] = {}  # the version's table in the manifest, checked against the runtime's own keys
-    # inputs, outputs: specs from the manifest, for frameworks whose files do not say
+    # the model file (``model.py`` for unconverted PyTorch) in a private copy of the
+    # version's files
+    path: Path
+    threads: int = 1  # threads per run
+    # the version's table in the manifest, checked against the runtime's keys
+    options: Mapping[str, Any] = {}
+    # inputs, outputs: specs from the manifest, for formats whose files lack them
     inputs: Sequence[TensorSpec] = ()
     outputs: Sequence[TensorSpec] = ()
-    # SHA-256 of the code of this version that its owner trusts. Nothing else of it is run.
+    # SHA-256 of the code of this version that its owner trusts; no other code is run
     trusted: frozenset[str] = frozenset()
-    origin: Path | None = (
-        None  # the owner's file that ``path`` is a copy of; None where it is no copy
-    )
-    # SHA-256 of the files beside it that a task may read; None where they were not hashed
+    # the owner's file that ``path`` is a copy of; None if it is no copy
+    origin: Path | None = None
+    # SHA-256 of the files beside it that a task may read; None if not hashed
     sides: Mapping[Path, str] | None = None
-    sections: Mapping[type, Any] = {}  # the manifest's tables of tasks, by their class
-    memory_budget: int = 0  # bytes that the model may take; 0 where nothing limits it
+    sections: Mapping[type, Any] = {}  # the manifest's task tables by class
+    memory_budget: int = 0  # bytes that the model may take; 0 means unlimited
 
     @property
     def original(self) -> Path:
-        """The owner's file: whose rights decide about trust, and beside which other things lie, such as delegates."""
+        """The owner's file.
+
+        Its permissions decide about trust; delegates and the like are beside it.
+        """
         return self.origin or self.path
 
     def flag(self, option: str, default: bool = False) -> bool:
-        """Return an option that is true or false."""
+        """Return a Boolean option."""
         value = self.options.get(option, default)
         if not isinstance(value, bool):
             raise ModelLoadError(
@@ -57,66 +63,64 @@ class ModelSource(NamedTuple):
 
 
 class Signature(NamedTuple):
-    """A named entry point of a model file, with the names that the file's author gave its tensors."""
+    """A named entry point of a model file, with its own tensor names."""
 
     inputs: Sequence[TensorSpec]
     outputs: Sequence[TensorSpec]
 
 
 class Session(Protocol):
-    """A loaded instance of a model. It is used by one thread at a time; the engine sees to that."""
+    """A loaded instance of a model; the engine uses it in one thread at a time."""
 
     # inputs, outputs: the specs of the default entry point, in the model's order
     inputs: Sequence[TensorSpec]
     outputs: Sequence[TensorSpec]
-    signatures: Mapping[
-        str, Signature
-    ]  # named entry points, empty where the format has none
+    # named entry points; empty if the format has none
+    signatures: Mapping[str, Signature]
     runtime: str  # the framework with its version, such as ``ai-edge-litert 2.3.0``
-    device: str  # what really runs it, such as ``cpu`` or the name of a delegate or execution provider
-    memory_bytes: (
-        int  # an estimate of what the instance holds: weights and working memory
-    )
+    # the actual device, such as ``cpu`` or a delegate's or execution provider's name
+    device: str
+    memory_bytes: int  # an estimate: weights and working memory
 
     def run(
         self, inputs: Mapping[str, Array], signature: str | None = None
     ) -> dict[str, Array]:
-        """Compute the outputs of one request by name, in arrays that own their memory.
+        """Compute the outputs by name, in arrays that own their memory.
 
         Args:
             inputs: arrays by input name; dtypes and shapes fit the specs.
-            signature: one of the file's named entry points; None is the default one.
+            signature: a named entry point; None is the default one.
 
         Raises:
             ValueError: the input does not fit.
-            Exception: whatever else the framework raises; the engine reports it as a failed inference.
+            Exception: any error of the framework; the engine reports a failed
+                inference.
         """
         ...
 
     def close(self) -> None:
-        """Free all memory. The session is not used afterwards."""
+        """Free all memory; the session must not be used afterwards."""
         ...
 
 
 @runtime_checkable
 class ResettableSession(Session, Protocol):
-    """A session whose model keeps state from run to run inside itself, such as a voice activity detector."""
+    """A session whose model keeps state between runs, such as a voice detector."""
 
     def reset(self) -> None:
-        """Forget everything that earlier runs left."""
+        """Discard the state of earlier runs."""
         ...
 
 
 class Runtime(Protocol):
-    """A framework: opens model files of some formats.
+    """Opens model files of some formats with a framework.
 
-    A runtime that cannot change the threads of one run from model to model says so by ``fixed_threads = True``.
+    A runtime whose thread count is process-wide sets ``fixed_threads = True``.
     """
 
     platform: str  # the name in OIP metadata, such as ``tensorflow_lite``
-    option_keys: frozenset[
-        str
-    ]  # keys that a version's manifest table may have for this runtime
+    # keys of a version's manifest table that this runtime accepts
+    option_keys: frozenset[str]
 
     def open(self, source: ModelSource) -> Session:
         """Load a model.

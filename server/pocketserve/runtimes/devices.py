@@ -1,6 +1,6 @@
-"""Choose what runs a version: the devices that its format has on this machine, by the names that people give them.
+"""List and name the devices that can run a version on this machine.
 
-A device is a table of options: what a manifest's ``[versions.NAME]`` holds to have it.
+A device is given by the options that select it in a manifest's ``[versions.NAME]``.
 """
 
 from __future__ import annotations
@@ -13,33 +13,34 @@ from pocketserve.runtimes.model_format import ModelFormat
 Options = Mapping[str, Any]
 
 PROVIDER = "ExecutionProvider"
-"""The end of ONNX Runtime's names."""
+"""Suffix of ONNX Runtime's device names."""
 
 
 def devices_of(format: ModelFormat, options: Options) -> dict[str, Options]:
-    """Return what a version can run on here: by each device's name the options that choose it, the present one first.
+    """Map each available device to the options that select it, current one first.
 
     Raises:
-        RuntimeMissingError, ModelLoadError: the framework, which knows its devices, cannot be imported.
+        RuntimeMissingError, ModelLoadError: the framework cannot be imported.
     """
-    return {"cpu": options} if format.devices is None else dict(format.devices(options))
+    if format.devices is None:
+        return {"cpu": options}
+    return dict(format.devices(options))
 
 
 def device_name(text: str) -> str:
-    """Return a device's name as people may write it, in one spelling: ``nnapi`` for ``NnapiExecutionProvider``."""
+    """Normalize a device name: ``NnapiExecutionProvider`` becomes ``nnapi``."""
     return text.strip().removesuffix(PROVIDER).lower()
 
 
 def is_accelerated(options: Options) -> bool:
-    """Return whether a version asks for something beside the CPU, which may be ``required``."""
+    """Return whether a version requests a device other than the CPU."""
     return bool(options.keys() & {"delegate", "providers"})
 
 
 def current_first(
     devices: Mapping[str, Options], current: str, options: Options
 ) -> dict[str, Options]:
-    """Return the devices with the one in front that a version's own options choose; they stay as they are."""
-    return {
-        current: options,
-        **{name: table for name, table in devices.items() if name != current},
-    }
+    """Move the current device to the front, with the version's own options."""
+    remaining = dict(devices)
+    remaining.pop(current, None)
+    return {current: options, **remaining}

@@ -1,4 +1,4 @@
-"""Other engines than the formats' own, by the words that people write for them, and the nearest way to each."""
+"""Advise users who ask for an engine that Pocketserve does not support directly."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pocketserve.runtimes.devices import device_name
 
 
 class OtherEngine(NamedTuple):
-    """An engine that runs no version by itself here.
+    """An engine that Pocketserve does not use directly.
 
     Attributes:
-        words: its names in lower case, as people write them in ``--to``, ``--device`` or a manifest.
-        advice: one sentence with the reason and the nearest way.
+        words: its names in lower case, as in ``--to``, ``--device`` or a manifest.
+        advice: one sentence with the reason and the closest alternative.
     """
 
     words: tuple[str, ...]
@@ -54,15 +54,15 @@ ENGINES = (
 
 
 def engine_advice(*words: object) -> str | None:
-    """Return the sentence for what somebody wrote for an engine; None where no text of these names one."""
+    """Return the advice for the first engine that the words name, or None."""
     names = {device_name(word) for word in words if isinstance(word, str)}
-    return next(
-        (engine.advice for engine in ENGINES if not names.isdisjoint(engine.words)),
-        None,
-    )
+    for engine in ENGINES:
+        if not names.isdisjoint(engine.words):
+            return engine.advice
+    return None
 
 
 def engine_note(*words: object) -> str:
-    """Return the same as the end of a sentence; empty where none of the words names an engine."""
+    """Return the advice as the end of a sentence, or an empty text."""
     advice = engine_advice(*words)
     return f"; {advice}" if advice is not None else ""

@@ -1,4 +1,4 @@
-"""Intermediate results of a model: what a format's ``layers`` gives, for finding the layer at fault."""
+"""Intermediate results of a model, for finding a faulty layer."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pocketserve.tensors import Array
 
 
 class LayerOutput(NamedTuple):
-    """A result of one operator or module, in the order in which they ran.
+    """A result of one operator or module, in execution order.
 
     Attributes:
-        array: real numbers; those of a quantised tensor are what its integers stand for.
-        quantized: whether they were integers, or were made of weights that were.
+        array: real numbers; a quantised tensor is dequantised.
+        quantized: whether the tensor or its weights were integers.
     """
 
     name: str
@@ -23,4 +23,4 @@ class LayerOutput(NamedTuple):
 
 
 RunLayers = Callable[[Mapping[str, Array]], list[LayerOutput]]
-"""Run a model on inputs by the session's names, and return all its intermediate results that are numbers."""
+"""Run a model on inputs by name and return all numeric intermediate results."""

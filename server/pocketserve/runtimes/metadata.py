@@ -1,6 +1,6 @@
-"""Metadata that a model file carries, of whatever format: names, labels, normalisation, tokenizers.
+"""Metadata of model files: names, labels, normalisation, tokenizers.
 
-A format's reader of it is :attr:`~pocketserve.runtimes.model_format.ModelFormat.metadata`.
+:attr:`~pocketserve.runtimes.model_format.ModelFormat.metadata` reads it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 from typing import Any, NamedTuple
 
 MAX_LITERAL_BYTES = 1 << 18
-"""Of a text in Python's notation; reading one takes a hundred times its size."""
+"""Limit of a Python literal; parsing one takes a hundred times its size."""
 
 
 class FileType(enum.IntEnum):
@@ -31,9 +31,7 @@ class AssociatedFile(NamedTuple):
 
     name: str
     type: FileType = FileType.UNKNOWN
-    locale: str = (
-        ""  # a language such as ``en`` or ``en-US``; empty where the author gave none
-    )
+    locale: str = ""  # a language such as ``en`` or ``en-US``; may be empty
 
 
 class FeatureProperties(NamedTuple):
@@ -41,7 +39,10 @@ class FeatureProperties(NamedTuple):
 
 
 class ImageProperties(NamedTuple):
-    """A tensor that is an image; ``default_size`` is width and height where the shape does not tell them."""
+    """A tensor that is an image.
+
+    ``default_size`` is width and height if the shape lacks them.
+    """
 
     default_size: tuple[int, int] | None
 
@@ -49,9 +50,8 @@ class ImageProperties(NamedTuple):
 class BoundingBoxProperties(NamedTuple):
     """A tensor of boxes."""
 
-    order: tuple[
-        int, ...
-    ]  # positions of the four numbers in the type's usual order; empty means that order
+    # positions of the four numbers in the type's usual order; empty: that order
+    order: tuple[int, ...]
     type: str  # ``boundaries``, ``upper_left``, ``center`` or ``unknown``
     coordinate_type: str  # ``ratio`` (0 to 1) or ``pixel``
 
@@ -71,45 +71,46 @@ Properties = (
 class Content(NamedTuple):
     """The meaning of a tensor's numbers."""
 
-    kind: str  # ``feature``, ``image``, ``bounding_box``, ``audio``; ``unknown`` for what newer schemas add
-    properties: Properties | None  # None where the kind is unknown
+    # ``feature``, ``image``, ``bounding_box``, ``audio``; ``unknown`` in newer schemas
+    kind: str
+    properties: Properties | None  # None if the kind is unknown
 
 
 class Normalization(NamedTuple):
-    """(x - mean) / std. One number stands for all channels. All are finite and no std is 0."""
+    """(x - mean) / std, finite and per channel or one for all; no std is 0."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
 
 class ScoreCalibration(NamedTuple):
-    """Scores are mapped with the parameters of an associated file after ``transformation``."""
+    """A mapping of scores with parameters from a file, after ``transformation``."""
 
     transformation: str
     default_score: float
 
 
 class ScoreThresholding(NamedTuple):
-    """Scores below this are not worth showing."""
+    """The lowest score worth showing."""
 
     threshold: float
 
 
 class BertTokenizer(NamedTuple):
-    """Text becomes word pieces."""
+    """A tokenizer that splits text into word pieces."""
 
     vocab_files: tuple[AssociatedFile, ...]
 
 
 class SentencePieceTokenizer(NamedTuple):
-    """Text becomes sentence pieces."""
+    """A tokenizer that splits text into sentence pieces."""
 
     model_files: tuple[AssociatedFile, ...]
     vocab_files: tuple[AssociatedFile, ...]
 
 
 class RegexTokenizer(NamedTuple):
-    """Text is split where ``delimiter`` (a regular expression, not to be trusted) matches."""
+    """A tokenizer that splits text at ``delimiter``, an untrusted regular expression."""
 
     delimiter: str
     vocab_files: tuple[AssociatedFile, ...]
@@ -126,40 +127,39 @@ ProcessUnit = (
 
 
 class TensorMetadata(NamedTuple):
-    """The author's words about one input or output, in the model's order."""
+    """The author's description of one input or output."""
 
     name: str
     description: str = ""
     content: Content | None = None
     process_units: tuple[ProcessUnit, ...] = ()
     associated_files: tuple[AssociatedFile, ...] = ()
-    unknown: tuple[str, ...] = ()  # what newer schemas add, such as ``process_unit_7``
+    unknown: tuple[str, ...] = ()  # parts of newer schemas: ``process_unit_7``
 
     @property
     def normalization(self) -> Normalization | None:
         """The first normalisation among the process units."""
-        return next(
-            (unit for unit in self.process_units if isinstance(unit, Normalization)),
-            None,
-        )
+        for unit in self.process_units:
+            if isinstance(unit, Normalization):
+                return unit
+        return None
 
     @property
     def label_files(self) -> list[AssociatedFile]:
-        """The label files of the last axis; where there are none, those of the values."""
-        kinds = (FileType.TENSOR_AXIS_LABELS, FileType.TENSOR_VALUE_LABELS)
-        by_kind = (
-            [file for file in self.associated_files if file.type is kind]
-            for kind in kinds
-        )
-        return next(filter(None, by_kind), [])
+        """The label files of the last axis, else those of the values."""
+        for kind in (FileType.TENSOR_AXIS_LABELS, FileType.TENSOR_VALUE_LABELS):
+            files = [file for file in self.associated_files if file.type is kind]
+            if files:
+                return files
+        return []
 
 
 class ClassOutput(NamedTuple):
-    """An output of a classifier, as its graph shows it.
+    """An output of a classifier, according to its graph.
 
     Attributes:
-        targets: names of the classes in the order of the score columns, for each target; empty names mean that the
-            class is the column's number.
+        targets: for each target, the class names in the order of the score columns; if
+            empty, the class is the column's number.
         is_label: whether the values are classes; otherwise they are scores.
         lowest_wins: whether the class has the lowest value of its row, such as a distance.
     """
@@ -170,7 +170,7 @@ class ClassOutput(NamedTuple):
 
 
 class ModelMetadata(NamedTuple):
-    """The author's words about a model and its main graph. Texts are empty where there are none."""
+    """The author's description of a model and its main graph."""
 
     name: str = ""
     description: str = ""
@@ -181,14 +181,15 @@ class ModelMetadata(NamedTuple):
     outputs: tuple[TensorMetadata, ...] = ()
     associated_files: tuple[AssociatedFile, ...] = ()
     input_process_units: tuple[ProcessUnit, ...] = ()
-    unknown: tuple[str, ...] = ()  # process units of all inputs that newer schemas add
+    unknown: tuple[str, ...] = ()  # process units of newer schemas for all inputs
 
 
 def parse_properties(content: bytes) -> dict[str, str]:
-    """Return the members of a JSON object or a Python dict as texts in Python's notation; empty for anything else.
+    """Parse a JSON object or Python dict into texts in Python's notation.
 
-    Ultralytics writes such an object into TFLite and TorchScript files, and texts like these into ONNX files. Older
-    versions wrote a Python dict into TFLite files.
+    Anything else gives an empty dict. Ultralytics writes a JSON object into TFLite and
+    TorchScript files, and texts in Python's notation into ONNX files. Older versions
+    wrote a Python dict into TFLite files.
     """
     try:
         members = json.loads(content)
@@ -200,7 +201,7 @@ def parse_properties(content: bytes) -> dict[str, str]:
 
 
 def _literal(content: bytes) -> Any:
-    """Parse Python's notation; return None for anything else."""
+    """Parse a Python literal; return None for anything else."""
     if len(content) > MAX_LITERAL_BYTES:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Reads the files of a model, and says what is wrong with them: damaged, outside, or what a download left there."""
+"""Read model files and explain their faults: damaged, outside the folder, not a model."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pocketserve.formats import DamagedFileError
 from .base import ModelLoadError
 from .registry import first_bytes
 
-# Absolute names, names that go up, a NUL, which hides the rest, and halves of letters but those that stand for the
-# bytes of a file's name.
+# Absolute names, "..", NUL (which truncates the name in C), and lone surrogates
+# except those with which Python represents undecodable bytes of a file name.
 _NOT_BELOW = r"^$|^[/\\]|(?:^|[/\\])\.\.(?:[/\\]|$)|\0|[\ud800-\udc7f\udd00-\udfff]"
 _PAGE = rb"\s*<(?:!doctype\s+html|html|head|\?xml)[\s>]"
 
 
 def dictionaries(tree: Any) -> Iterator[dict[str, Any]]:
-    """Yield all dictionaries in a file's JSON, however deeply they nest."""
+    """Yield all dictionaries in parsed JSON, at any depth."""
     pending = [tree]
     while pending:
         item = pending.pop()
@@ -34,13 +34,18 @@ def dictionaries(tree: Any) -> Iterator[dict[str, Any]]:
 
 
 def failed_download(path: Path) -> str | None:
-    """Return in a sentence what a file is instead of a model: a pointer of Git LFS, or a web page; None for others."""
+    """Explain a failed download in a sentence; None for other files.
+
+    Recognizes a Git LFS pointer and a web page.
+    """
     head = first_bytes(path, 64) or b""
     if head.startswith(b"version https://git-lfs.github.com/spec/"):
-        return f"{path.name} is only a pointer of Git LFS: run git lfs pull in the clone, or download the file itself"
-    if b"<" in head and re.match(
-        _PAGE, head, re.IGNORECASE
-    ):  # compiled for the first that may be one
+        return (
+            f"{path.name} is only a pointer of Git LFS: run git lfs pull in the clone, "
+            "or download the file itself"
+        )
+    # Tests for "<" first, so that the expression is compiled only when needed.
+    if b"<" in head and re.match(_PAGE, head, re.IGNORECASE):
         return (
             f"{path.name} is a web page instead of the model: download the file itself"
         )
@@ -53,7 +58,7 @@ def file_errors(
     fault: str = "is damaged or cut short",
     remedy: str = "copy the file again",
 ) -> Iterator[None]:
-    """Turn a ``DamagedFileError`` or ``OSError`` into a ``ModelLoadError`` that begins with a file's name."""
+    """Turn ``DamagedFileError`` and ``OSError`` into a ``ModelLoadError``."""
     try:
         yield
     except DamagedFileError as error:
@@ -65,13 +70,18 @@ def file_errors(
 
 
 def file_size(path: Path) -> int:
-    """Return the bytes of a model file."""
+    """Return the size of a model file in bytes."""
     with file_errors(path.name):
         return path.stat().st_size
 
 
 def regular_size(path: Path) -> int:
-    """Return the bytes of a regular file; OSError for others: opening a pipe would wait, a device would never end."""
+    """Return the size of a regular file in bytes.
+
+    Raises:
+        OSError: it is not a regular file. Opening a pipe would block, and reading a
+            device might never end.
+    """
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         raise OSError(0, "it is no regular file")
@@ -81,14 +91,25 @@ def regular_size(path: Path) -> int:
 def weight_file(
     model: Path, title: str, name: Any, invalid_names: str
 ) -> tuple[Path, int]:
-    """Return a file that a model names, and its size; it lies in the model's folder, once links are followed.
+    """Resolve a weights file to its path and size.
 
-    The expression ``invalid_names`` finds names that mean no file of the folder to the format's framework.
+    The file must be in the model's folder after links are resolved.
+
+    Args:
+        invalid_names: a regular expression for names that the format's framework
+            would not read as a file of this folder.
+
+    Raises:
+        ModelLoadError: the name or the file is invalid.
     """
-    fault = "is not a file inside its folder; save the model again with its weights beside it"
+    fault = (
+        "is not a file inside its folder; save the model again with its weights "
+        "beside it"
+    )
     if isinstance(name, str) and not re.search(f"{_NOT_BELOW}|{invalid_names}", name):
+        folder = os.path.realpath(model.parent)
         target = Path(os.path.realpath(model.parent / name))
-        if target.is_relative_to(os.path.realpath(model.parent)):
+        if target.is_relative_to(folder):
             try:
                 return target, regular_size(target)
             except OSError:
@@ -100,7 +121,7 @@ def weight_file(
 
 @contextmanager
 def load_errors(explain: Callable[[Exception], str]) -> Iterator[None]:
-    """Turn whatever a framework raises into a ``ModelLoadError`` with an explanation."""
+    """Turn any exception of a framework into an explained ``ModelLoadError``."""
     try:
         yield
     except ModelLoadError:

@@ -1,4 +1,4 @@
-"""Model formats: all about a kind of model file that others need to know before its framework is imported."""
+"""Describe model formats without importing their frameworks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def late(function: str) -> Callable[..., Any]:
-    """Return a function that imports the one of this full name when it is called: not for other formats."""
+    """Return a function that imports the named function on its first call."""
     return functools.partial(_import_and_call, function)
 
 
@@ -26,7 +26,7 @@ def _import_and_call(function: str, *args: Any) -> Any:
 
 
 class Code(Enum):
-    """The part of a model's file that runs as code, so that its owner is asked for consent."""
+    """The part of a model that runs as code and needs the owner's consent."""
 
     NONE = "nothing"
     MODULES = "a Python file, with the modules beside it"
@@ -36,62 +36,70 @@ class Code(Enum):
 class Requirement(NamedTuple):
     """A Python package that something needs."""
 
-    module: str  # what an import tries, in the package
-    use: str  # what does not work without it
+    module: str  # a module of the package; an import of it shows whether it works
+    use: str  # the feature that needs it
     pip: str  # its name for pip
-    termux: str = (
-        ""  # its package in Termux; empty if there is none, or pip brings it there, too
-    )
+    # its package in Termux; empty if there is none or pip installs it there, too
+    termux: str = ""
 
 
 class ModelFormat(NamedTuple):
-    """A format of model files. A package of :mod:`pocketserve.runtimes` exports its ``FORMATS``."""
+    """A format of model files.
 
-    name: str  # the version's name when a manifest gives none
+    Each package of :mod:`pocketserve.runtimes` exports its ``FORMATS``.
+    """
+
+    name: str  # also the default name of a version of this format
     runtime: str  # the module with a ``RUNTIME`` object
-    suffixes: tuple[str, ...] = ()  # file name endings that announce it
-    marker: str | None = None  # for formats that are folders, the file that tells them
-    # offset and bytes, among the first eight, that tell it; all its files have one of them, or are zipped
+    suffixes: tuple[str, ...] = ()  # file name endings
+    marker: str | None = None  # the file that identifies a folder of this format
+    # Magic numbers: offset and bytes, within the first eight. Each file has one of
+    # them or is zipped.
     magic: tuple[tuple[int, bytes], ...] = ()
-    zipped: bool = False  # a file may be a zip archive, whose members tell it
-    by_name: bool = False  # the name alone tells it, whatever the content
-    packages: tuple[
-        str, ...
-    ] = ()  # Python packages of which one must be there, besides those that always are
-    install: str = ""  # how to get one, on a desktop and in Termux
-    # the same packages one by one, but for those that belong to another format
+    zipped: bool = False  # a file may be a zip archive, identified by its members
+    by_name: bool = False  # identified by name alone, whatever the content
+    # Python packages one of which must be installed, beside the core's own
+    packages: tuple[str, ...] = ()
+    install: str = ""  # how to install one, on a desktop and in Termux
+    # the same packages one by one, without those that another format lists
     frameworks: tuple[Requirement, ...] = ()
-    # tells how to install what is no Python package; None if it is there
+    # returns how to install a requirement that is not a Python package; None if it
+    # is installed
     missing: Callable[[], str | None] | None = None
-    # whether each session has its number of threads; else the process has one for all of them
+    # whether each session has its own thread count; otherwise it is process-wide
     own_threads: bool = False
-    last_choice: bool = False  # never the default version where there is another
-    code: Code = Code.NONE  # what of it runs as code
-    code_options: tuple[
-        str, ...
-    ] = ()  # keys of a version's table that decide what code does
-    starts_processes: bool = False  # its trial may start further processes
-    # a process of its own opens its files and is confined as long as it lives
+    last_choice: bool = False  # the default version only if there is no other
+    code: Code = Code.NONE
+    # keys of a version's table that affect code
+    code_options: tuple[str, ...] = ()
+    starts_processes: bool = False  # its trial may start child processes
+    # opens its files in a child process that stays confined
     confines_itself: bool = False
     whole_folder: bool = False  # all files beside it belong to it
-    # names of files beside it that it names. May raise ``ModelLoadError``.
+    # returns the names of files beside it that it refers to. May raise
+    # ``ModelLoadError``.
     other_files: Callable[[Path], Iterable[str]] | None = None
-    # reads what its author wrote for tasks, such as labels. May raise ``DamagedFileError``.
+    # reads the author's metadata for tasks, such as labels. May raise
+    # ``DamagedFileError``.
     metadata: Callable[[Path], ModelMetadata | None] | None = None
-    # reads files that the metadata names, of a limited size together. Raises as ``metadata``.
+    # reads files that the metadata refers to, up to a total size. Raises like
+    # ``metadata``.
     associated_files: Callable[[Path, Sequence[str], int], list[bytes]] | None = None
-    # reads the outputs of a classifier and the names of its classes from its graph. Raises as ``metadata``.
+    # reads a classifier's outputs and class names from its graph. Raises like
+    # ``metadata``.
     class_outputs: Callable[[Path], Mapping[str, ClassOutput]] | None = None
-    # reads what its author wrote, as texts by name; empty where sessions tell it
+    # reads the author's free-form properties; empty if sessions provide them
     properties: Callable[[Path], Mapping[str, str]] | None = None
-    # opens a ``ModelSource`` so that its intermediate results can be had; None where the format keeps them to itself
+    # opens a ``ModelSource`` with access to intermediate results; None if the format
+    # has no such access
     layers: Callable[[ModelSource], RunLayers] | None = None
-    # devices that run a version here, by name, each with the options that choose it, the one that the given options
-    # choose in front; None for the CPU alone
+    # returns the devices that can run a version here: by name, the options that
+    # select it; the device that the given options select comes first. None if only
+    # the CPU can.
     devices: Callable[[Mapping[str, Any]], Mapping[str, Mapping[str, Any]]] | None = (
         None
     )
     triton: str = ""  # Triton's names of its backend
-    # returns the memory that a file will take, for the manifest's sections and a budget; 0 where only the load tells.
-    # None takes the file's size. Raises ``ApiError`` where it can't fit.
+    # estimates a file's memory from the manifest's sections and a budget; 0 if only
+    # loading tells. None means the file's size. Raises ``ApiError`` if it can't fit.
     memory: Callable[[Path, Mapping[type, Any], int], int] | None = None

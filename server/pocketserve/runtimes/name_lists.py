@@ -1,4 +1,4 @@
-"""Reads lists of allowed names, which runtimes keep in text files beside their modules."""
+"""Read lists of allowed names from text files of a package."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ from importlib import resources
 
 
 def read_names(package: str, file: str) -> dict[str, frozenset[str]]:
-    """Return the names in a package's file by section: ``[SECTION]``, then names between spaces; ``#`` is a comment."""
+    """Return the names in a package's file by section.
+
+    A section begins with ``[SECTION]``; names are separated by whitespace; ``#`` begins
+    a comment line.
+    """
     sections: dict[str, list[str]] = {}
-    for line in resources.files(package).joinpath(file).read_text("ascii").splitlines():
+    text = resources.files(package).joinpath(file).read_text("ascii")
+    names: list[str] = []
+    for line in text.splitlines():
         if line.startswith("["):
             names = sections.setdefault(line.strip("[]"), [])
         elif not line.startswith("#"):

@@ -1,4 +1,4 @@
-"""The formats of model files, and what opens each. Importing this module imports no framework."""
+"""The registry of model formats; importing it imports no framework."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FORMAT_PACKAGES = (
     "tfjs",
     "llm",
 )
-"""Packages beside this module, each with its ``FORMATS``. To add a format: write its package and add it here."""
+"""Packages beside this module, each with its ``FORMATS``; add new formats here."""
 
 
 def _formats() -> Iterator[ModelFormat]:
@@ -33,7 +33,7 @@ def _formats() -> Iterator[ModelFormat]:
 FORMATS: tuple[ModelFormat, ...] = tuple(
     sorted(_formats(), key=lambda format: format.last_choice)
 )
-"""All formats, in the order in which a default version is chosen when nothing else decides."""
+"""All formats, in order of preference for the default version."""
 
 SUFFIXES = tuple(suffix for format in FORMATS for suffix in format.suffixes)
 FRAMEWORKS: tuple[Requirement, ...] = tuple(
@@ -45,81 +45,74 @@ MARKERS = {format.marker: format for format in FORMATS if format.marker is not N
 
 NOT_MODELS = frozenset(
     (
-        *(
-            ".txt",
-            ".md",
-            ".json",
-            ".toml",
-            ".yaml",
-            ".csv",
-            ".npy",
-            ".npz",
-            ".py",
-            ".pbtxt",
-        ),
-        *(
-            ".png",
-            ".jpg",
-            ".jpeg",
-            ".webp",
-            ".gif",
-            ".bmp",
-            ".wav",
-            ".mp3",
-            ".mp4",
-            ".pdf",
-        ),
+        ".txt",
+        ".md",
+        ".json",
+        ".toml",
+        ".yaml",
+        ".csv",
+        ".npy",
+        ".npz",
+        ".py",
+        ".pbtxt",
+        ".png",
+        ".jpg",
+        ".jpeg",
+        ".webp",
+        ".gif",
+        ".bmp",
+        ".wav",
+        ".mp3",
+        ".mp4",
+        ".pdf",
     )
 )
-"""Endings of files that are no models, which a scan doesn't open."""
+"""Suffixes of files that are not models; a scan doesn't open them."""
 
 SURE_CONTENTS = ("tflite", "executorch", "torchscript")
-"""Formats whose first bytes, or a zip's directory, belong to nothing but a model."""
+"""Formats whose first bytes or zip members are unmistakable."""
 
-_PICKLES = tuple(
-    bytes((0x80, protocol)) for protocol in range(2, 6)
-)  # what PyTorch saved before 1.6
+# PyTorch before 1.6 saved plain pickles: the PROTO opcode and a protocol number.
+_PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 
 
 def format_named(name: str) -> ModelFormat | None:
-    """Return the format of that name."""
-    return next((format for format in FORMATS if format.name == name), None)
+    for format in FORMATS:
+        if format.name == name:
+            return format
+    return None
 
 
 def format_of_name(file_name: str) -> ModelFormat | None:
-    """Return the format that a file's name announces; None for a file that is no model."""
+    """Return the format that a file's name implies, or None."""
     if file_name in MARKERS:
         return MARKERS[file_name]
     lower = file_name.lower()
-    return next(
-        (
-            format
-            for format in FORMATS
-            if format.suffixes and lower.endswith(format.suffixes)
-        ),
-        None,
-    )
+    for format in FORMATS:
+        if format.suffixes and lower.endswith(format.suffixes):
+            return format
+    return None
 
 
 def stem_of(file_name: str) -> str:
-    """Return a model file's name without what announces its format."""
+    """Return a model file's name without its format's suffix."""
     kind = format_of_name(file_name)
-    suffixes = kind.suffixes if kind is not None else ()
-    suffix = next(
-        (suffix for suffix in suffixes if file_name.lower().endswith(suffix)), ""
-    )
-    return (
-        file_name.removesuffix(file_name[len(file_name) - len(suffix) :]) or file_name
-    )
+    if kind is None:
+        return file_name
+    for suffix in kind.suffixes:
+        if file_name.lower().endswith(suffix):
+            stem = file_name[: len(file_name) - len(suffix)]
+            return stem or file_name
+    return file_name
 
 
 def format_at(path: Path) -> ModelFormat | None:
-    """Return the format of a file or folder: what first bytes or a zip's directory tell, else what its name does."""
+    """Detect the format of a file or folder by its content, else by its name."""
     if path.is_dir():
-        return next(
-            (format for marker, format in MARKERS.items() if (path / marker).is_file()),
-            None,
-        )
+        for marker, format in MARKERS.items():
+            if (path / marker).is_file():
+                return format
+        return None
     announced = format_of_name(path.name)
     if announced is None:
         return format_of_content(path)
@@ -129,7 +122,7 @@ def format_at(path: Path) -> ModelFormat | None:
 
 
 def format_of_content(path: Path) -> ModelFormat | None:
-    """Return the format of a file whose name announces none, if its content is surely a model."""
+    """Return the format of a file by its content alone, if unmistakable."""
     if path.name.startswith(".") or path.suffix.lower() in NOT_MODELS:
         return None
     head = first_bytes(path, 64)
@@ -142,9 +135,11 @@ def format_of_content(path: Path) -> ModelFormat | None:
 
 
 def _begins_like_onnx(head: bytes) -> bool:
-    """Return whether a file begins with an IR version, short texts about its producer, and a graph.
+    """Return whether a file begins like an ONNX model.
 
-    Field numbers are those of ``ModelProto`` (onnx/onnx, onnx/onnx.proto): 1 ir_version, 2 to 4 and 6 texts, 7 graph.
+    An IR version comes first, then short texts about the producer, then a graph. Field
+    numbers of ``ModelProto`` (onnx/onnx, onnx/onnx.proto): 1 ir_version, 2 to 4 and 6
+    texts, 7 graph.
     """
     if len(head) < 5 or head[0] != 0x08 or not 3 <= head[1] <= 20:
         return False
@@ -160,7 +155,7 @@ def _begins_like_onnx(head: bytes) -> bool:
 
 
 def first_bytes(path: Path, maximum: int) -> bytes | None:
-    """Return how a file begins; None for what is no file or cannot be read."""
+    """Return a file's first bytes; None if it isn't a readable regular file."""
     try:
         if not path.is_file():  # opening a named pipe would wait for a writer
             return None
@@ -171,45 +166,49 @@ def first_bytes(path: Path, maximum: int) -> bytes | None:
 
 
 def content_of(path: Path) -> str | None:
-    """Return what a file's first bytes tell: a format's name, one of :func:`kind_of_zip`, or None."""
+    """Identify a file by its first bytes: a format, a kind of zip, or None."""
     head = first_bytes(path, 8)
     if head is None:
         return None
     if head.startswith(b"PK\3\4"):
-        from pocketserve.formats.zip_archives import (
-            kind_of_zip,
-        )  # late: most models are no archives
+        # late: most models are no archives
+        from pocketserve.formats.zip_archives import kind_of_zip
 
         return kind_of_zip(path)
     if head.startswith(_PICKLES):
         return "state_dict"
-    marks = ((format.name, *mark) for format in FORMATS for mark in format.magic)
-    return next(
-        (name for name, at, mark in marks if head[at : at + len(mark)] == mark), None
-    )
+    for format in FORMATS:
+        for offset, magic in format.magic:
+            if head[offset : offset + len(magic)] == magic:
+                return format.name
+    return None
 
 
 @functools.cache
 def missing_framework(format: ModelFormat) -> str | None:
-    """Return how to install what a format needs, if no package for it is there; no framework is imported."""
+    """Return how to install a missing framework; None if one is installed.
+
+    No framework is imported.
+    """
     if format.missing is not None:
         return format.missing()
     from importlib.util import find_spec  # late: not before the first model
 
-    if not format.packages or any(
-        find_spec(package) is not None for package in format.packages
-    ):
+    if not format.packages:
         return None
+    for package in format.packages:
+        if find_spec(package) is not None:
+            return None
     return f"no framework for {format.name} models is installed: {format.install}"
 
 
 def look_again() -> None:
-    """Forget which frameworks were there: something may have been installed."""
+    """Clear the cache of missing frameworks: one may have been installed."""
     importlib.invalidate_caches()
     missing_framework.cache_clear()
 
 
 def runtime_for(format: ModelFormat) -> Runtime:
-    """Import and return a format's runtime (its framework is imported later, by ``open``)."""
+    """Import a format's runtime; ``open`` imports the framework."""
     runtime: Runtime = importlib.import_module(format.runtime).RUNTIME
     return runtime

@@ -106,7 +106,7 @@ def open_native(
             note = engine_note(*set(names).difference(available))
             raise ModelLoadError(
                 f"the execution provider {', '.join(names)[:200]} {fault}; available are {', '.join(available)}: "
-                f"change providers in model.toml, or leave required out to run on the CPU{note}"
+                f"change providers in model.toml, or remove required to run on the CPU{note}"
             )
 
     check(

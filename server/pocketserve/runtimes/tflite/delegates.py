@@ -1,17 +1,20 @@
-"""External delegates of TFLite: native libraries that run parts of a model on an accelerator.
+"""External TFLite delegates: native libraries that use an accelerator.
 
-The options of a version are ``delegate`` (a library), ``delegate_options`` (texts for it) and ``required``: refuse to
-load rather than run on the CPU.
+A version's options are ``delegate`` (a library), ``delegate_options`` (texts for it)
+and ``required``: fail to load rather than fall back to the CPU.
 
-Found by running them, and what shapes the code below:
+Observed behaviour that shapes this module:
 
-* The packages' ``Delegate`` object is left half made when its library does not load or lacks a function, and complains
-  on standard error when it is collected. The library is therefore checked first.
-* What a delegate took shows as nodes called DELEGATE behind the model's own ones, and XNNPACK's nodes have the same
-  name. But the delegate's are there as soon as the interpreter is, while XNNPACK comes with the first allocation.
-* Where a delegate fails in an allocation, TFLite may take back *all* of them without an error: ai-edge-litert 2.3 where
-  XNNPACK fails on what another one left, both packages where a delegate refuses new sizes and XNNPACK is on. The nodes
-  are gone after the allocation then.
+* If the library does not load or lacks a function, the packages' ``Delegate`` object is
+  half initialized and prints an error when it is collected. The library is therefore
+  checked first.
+* A delegate's share of the graph appears as nodes named DELEGATE after the model's own
+  nodes. XNNPACK's nodes have the same name, but appear only with the first allocation;
+  a delegate's are present from the start.
+* If a delegate fails in an allocation, TFLite may remove *all* delegates without an
+  error: ai-edge-litert 2.3 if XNNPACK fails on the nodes that another delegate left,
+  both packages if a delegate rejects new sizes and XNNPACK is on. The DELEGATE nodes
+  are missing after that allocation.
 """
 
 from __future__ import annotations
@@ -34,19 +37,23 @@ _FUNCTIONS = ("tflite_plugin_create_delegate", "tflite_plugin_destroy_delegate")
 
 
 class DelegateError(Exception):
-    """A delegate that cannot be used here; the text goes on from its name: ``did not start (no such device)``."""
+    """A delegate is unusable; the text follows its name: ``did not start (…)``."""
 
 
 class DelegateRequest(NamedTuple):
-    """The delegate that a manifest asks for."""
+    """The delegate that a manifest requests."""
 
-    name: str  # the library's name without its folder, which stands for the delegate in texts and as a device
-    library: str  # what the dynamic loader gets: a name, or an absolute path; empty where there is no such file
+    name: str  # the library's file name; used in messages and as the device
+    library: str  # a name or absolute path for the dynamic loader; empty if missing
     options: Mapping[str, str]
-    required: bool  # whether the model is refused where the delegate does not run
+    required: bool  # whether loading fails if the delegate cannot be used
 
     def load(self, module: Any) -> Any:
-        """Return a new delegate object of the package, or raise ``DelegateError``."""
+        """Return a new delegate object of the package.
+
+        Raises:
+            DelegateError: the library cannot be used.
+        """
         if not self.library:
             raise DelegateError("cannot be loaded (there is no such file)")
         try:
@@ -59,73 +66,89 @@ class DelegateRequest(NamedTuple):
         try:
             return module.load_delegate(self.library, dict(self.options))
         except Exception as error:
-            # The package's own text has a line before what the delegate reported.
+            # The package puts a line of its own before the delegate's message.
             reason = str(error).split("\n", 1)[-1]
             raise DelegateError(f"did not start ({short_reason(reason)})") from None
 
     def refusal(self, fault: str) -> ModelLoadError:
-        """Return the error for a delegate that is required."""
+        """Return the error for a required delegate."""
         return ModelLoadError(
-            f"the delegate {self.name} {fault}; change delegate in model.toml, or leave required out to run on the CPU"
+            f"the delegate {self.name} {fault}; change delegate in model.toml, or "
+            "remove required to run on the CPU"
         )
 
 
 def delegate_request(source: ModelSource) -> DelegateRequest | None:
-    """Return the delegate that a version's options ask for, if it is trusted."""
-    delegate, texts = (
-        source.options.get("delegate"),
-        source.options.get("delegate_options", {}),
-    )
+    """Return the delegate that a version's options request, or None.
+
+    Raises:
+        ModelLoadError: an option is invalid, or the delegate is not trusted.
+    """
+    delegate = source.options.get("delegate")
+    texts = _delegate_options(source)
     required = source.flag("required")
-    if not isinstance(texts, Mapping) or not all(
-        _is_c_text(item) for pair in texts.items() for item in pair
-    ):
-        raise ModelLoadError(
-            f'the option delegate_options is a table of texts such as {{ backend_type = "htp" }}, not {texts!r:.100}'
-        )
     if delegate is None:
         useless = sorted(OPTION_KEYS & source.options.keys())
         if useless:
             raise ModelLoadError(
-                f"the option {useless[0]} does nothing without delegate; add delegate, or remove it"
+                f"the option {useless[0]} does nothing without delegate; add delegate, "
+                "or remove it"
             )
         return None
     if not _is_c_text(delegate) or not Path(delegate).name:
         raise ModelLoadError(
-            f'the option delegate is a library such as "libQnnTFLiteDelegate.so", not {delegate!r:.100}'
+            'the option delegate is a library such as "libQnnTFLiteDelegate.so", not '
+            f"{delegate!r:.100}"
         )
-    if (advice := engine_advice(delegate)) is not None:
+    advice = engine_advice(delegate)
+    if advice is not None:
         raise ModelLoadError(
             f"the option delegate is a library, not {delegate!r}; {advice}"
         )
-    path = find_library(delegate, source.original.resolve().parent)
-    if path is not None:
-        library = str(private_copy(path, source.trusted)) if path.exists() else ""
-    elif library_digest(delegate) in source.trusted:
-        library = delegate
-    else:
-        raise ModelLoadError(
-            not_trusted(
-                source.original,
-                f"the delegate {delegate[:100]} is code that is not trusted",
-            )
-        )
+    library = _trusted_library(source, delegate)
     return DelegateRequest(Path(delegate).name, library, dict(texts), required)
 
 
+def _delegate_options(source: ModelSource) -> Mapping[str, str]:
+    texts = source.options.get("delegate_options", {})
+    is_valid = isinstance(texts, Mapping)
+    if is_valid:
+        is_valid = all(map(_is_c_text, texts)) and all(map(_is_c_text, texts.values()))
+    if not is_valid:
+        raise ModelLoadError(
+            "the option delegate_options is a table of texts such as "
+            f'{{ backend_type = "htp" }}, not {texts!r:.100}'
+        )
+    return dict(texts)
+
+
+def _trusted_library(source: ModelSource, delegate: str) -> str:
+    """Return the name or path for the dynamic loader; empty if the file is missing."""
+    path = find_library(delegate, source.original.resolve().parent)
+    if path is not None:
+        if not path.exists():
+            return ""
+        return str(private_copy(path, source.trusted))
+    if library_digest(delegate) in source.trusted:
+        return delegate
+    fault = f"the delegate {delegate[:100]} is code that is not trusted"
+    raise ModelLoadError(not_trusted(source.original, fault))
+
+
 def tflite_devices(options: Options) -> dict[str, Options]:
-    """Return what runs a version by its options: XNNPACK, the CPU without it, and the delegate that they name."""
-    delegate = options.get("delegate")
-    plain = {
-        key: value
-        for key, value in options.items()
-        if key not in {"xnnpack", *OPTION_KEYS}
-    }
+    """Return a version's devices: XNNPACK, the plain CPU and its delegate."""
+    plain = dict(options)
+    for key in ("xnnpack", *OPTION_KEYS):
+        plain.pop(key, None)
     devices = {"xnnpack": plain | {"xnnpack": True}, "cpu": plain | {"xnnpack": False}}
-    current = "xnnpack" if options.get("xnnpack", True) else "cpu"
-    return current_first(
-        devices, Path(delegate).name if isinstance(delegate, str) else current, options
-    )
+    delegate = options.get("delegate")
+    if isinstance(delegate, str):
+        current = Path(delegate).name
+    elif options.get("xnnpack", True):
+        current = "xnnpack"
+    else:
+        current = "cpu"
+    return current_first(devices, current, options)
 
 
 def _is_c_text(value: object) -> bool:
@@ -133,74 +156,68 @@ def _is_c_text(value: object) -> bool:
 
 
 def find_library(delegate: str, folder: Path) -> Path | None:
-    """Find the file that a delegate's name means; None for one that the dynamic loader is to find.
+    """Resolve a delegate's name to a file; None leaves it to the dynamic loader.
 
-    A path is relative to the folder of the model file, and must not leave it. A name without a folder is a file beside
-    the model, if there is one, else the loader's to find: where the system's owner and the environment say.
+    A relative path starts at the model's folder and must stay inside it. A plain name is
+    a file beside the model if there is one; otherwise the dynamic loader searches the
+    system's folders.
     """
     try:
         if "/" not in delegate and not (folder / delegate).exists():
             return None
         path = (folder / delegate).resolve()
         path.exists()
-    except (
-        OSError,
-        RuntimeError,
-    ) as error:  # a folder that may not be entered, links in a circle
+    except (OSError, RuntimeError) as error:  # a forbidden folder, a loop of links
         reason = getattr(error, "strerror", None) or short_reason(error)
         raise ModelLoadError(
-            f"the delegate {delegate[:100]} cannot be looked at ({reason})"
+            f"the delegate {delegate[:100]} cannot be read ({reason})"
         ) from error
     if not Path(delegate).is_absolute() and not path.is_relative_to(folder):
         raise ModelLoadError(
-            f"the delegate {delegate[:100]} leaves the model's folder; copy the file into it or give an absolute path"
+            f"the delegate {delegate[:100]} leaves the model's folder; copy the file "
+            "into it or give an absolute path"
         )
     return path
 
 
 def library_digest(name: str) -> str:
-    """Return what stands for the content of a library that the dynamic loader finds."""
+    """Return the digest for a library that the dynamic loader finds by name."""
     return hashlib.sha256(f"library {name}".encode(errors="surrogatepass")).hexdigest()
 
 
 def short_reason(reason: object) -> str:
-    """Return the text of an error, short enough for a sentence."""
+    """Shorten an error's text to fit a sentence."""
     return excerpt(reason, 200) or "no reason given"
 
 
 GraphNode = tuple[int, tuple[int, ...], tuple[int, ...]]
-"""A node's position in the list of all, and the numbers of its inputs and outputs."""
+"""A node's position, and the numbers of its inputs and outputs."""
 
 
 class DelegatedPart(NamedTuple):
-    """The part of an interpreter's main graph that a delegate took."""
+    """The part of an interpreter's main graph that a delegate runs."""
 
     name: str
-    nodes: (
-        frozenset[GraphNode] | None
-    )  # that the delegate added; None where the package does not tell
+    nodes: frozenset[GraphNode] | None  # the delegate's own; None if unknown
     whole: bool
 
     @classmethod
     def of(cls, name: str, interpreter: Any) -> DelegatedPart:
-        """Inspect an interpreter that was opened with the delegate and has not been allocated yet."""
+        """Inspect an interpreter opened with the delegate, before its allocation."""
         operators = _operators(interpreter)
         if operators is None:
             return cls(name, None, False)
         delegated = frozenset(
             node for node, kind in operators.items() if kind == "DELEGATE"
         )
-        results = [
-            int(details["index"]) for details in interpreter.get_output_details()
-        ]
-        return cls(
-            name,
-            delegated,
-            bool(delegated) and not _needs_cpu(results, delegated, operators),
-        )
+        results = []
+        for details in interpreter.get_output_details():
+            results.append(int(details["index"]))
+        is_whole = bool(delegated) and not _needs_cpu(results, delegated, operators)
+        return cls(name, delegated, is_whole)
 
     def device(self, interpreter: Any) -> str:
-        """Return what runs the interpreter now that it is allocated."""
+        """Return the device of the allocated interpreter."""
         if self.nodes is None:
             return f"{self.name} (not confirmed), cpu"
         if not self.nodes or self.is_lost(interpreter):
@@ -225,23 +242,24 @@ def _operators(interpreter: Any) -> dict[GraphNode, str] | None:
             ): str(node["op_name"])
             for position, node in enumerate(interpreter._get_ops_details())
         }
-    except Exception:  # a private method: it may be missing, or answer something else
+    except Exception:  # a private method: missing or different in other versions
         return None
 
 
 def _needs_cpu(
     results: Sequence[int], delegated: frozenset[GraphNode], nodes: Iterable[GraphNode]
 ) -> bool:
-    """Return whether a result depends on a node that the delegate did not take.
+    """Return whether a result depends on a node outside the delegate.
 
-    The list still holds the nodes that were replaced: of a tensor that two nodes make, the delegate's does.
+    ``nodes`` includes replaced nodes. If two nodes produce a tensor, the delegate's
+    counts.
     """
-    makers = {
-        tensor: node
-        for node in sorted(nodes, key=delegated.__contains__)
-        for tensor in node[2]
-    }
-    pending, visited = list(results), set[int]()
+    makers: dict[int, GraphNode] = {}
+    for node in sorted(nodes, key=delegated.__contains__):
+        for tensor in node[2]:
+            makers[tensor] = node
+    pending = list(results)
+    visited = set[int]()
     while pending:
         tensor = pending.pop()
         maker = makers.get(tensor)

@@ -1,9 +1,10 @@
-"""Reads the metadata inside a ``.tflite`` file: a FlatBuffer within the model's, its entry ``TFLITE_METADATA``.
+"""Read the metadata of ``.tflite`` files.
 
-The files that it names, such as labels, are members of a zip archive that is appended to the model.
+It is a FlatBuffer inside the model's, in the entry ``TFLITE_METADATA``. Its associated
+files, such as labels, are members of a zip archive appended to the model.
 
-Field numbers are those of ``metadata_schema.fbs`` 1.5.0 (TensorFlow Lite Support) and ``schema.fbs`` (Model). Fields
-that nothing needs are not read.
+Field numbers are those of ``metadata_schema.fbs`` 1.5.0 (TensorFlow Lite Support) and
+``schema.fbs`` (Model). Unused fields are not read.
 """
 
 from __future__ import annotations
@@ -16,50 +17,47 @@ from pocketserve.formats.flatbuffers import FlatBuffer, FlatTable
 from pocketserve.runtimes import metadata
 
 MAX_METADATA_BYTES = 1 << 20
-"""Size of the metadata without the files. The largest in the wild are some kilobytes."""
+"""Limit of the metadata without its files; real ones have some kilobytes."""
 
 MAX_PROPERTIES_BYTES = 4 * 2**20
 
 
 def read_metadata(path: Path) -> metadata.ModelMetadata | None:
-    """Return the metadata inside a model file, or None where there is none."""
+    """Return a model file's metadata, or None."""
     content = read_metadata_bytes(path)
     return None if content is None else parse_metadata(content)
 
 
 def read_metadata_bytes(path: Path) -> bytes | None:
-    """Return the metadata inside a model file as they are stored, or None where there are none."""
+    """Return a model file's serialized metadata, or None."""
     with mapped(path) as data:
         return _find_metadata(FlatBuffer(data, b"TFL3"))
 
 
 def parse_metadata(content: bytes) -> metadata.ModelMetadata:
-    """Return metadata of their stored form."""
+    """Parse serialized metadata."""
     return _model_metadata(FlatBuffer(content, b"M001").root())
 
 
 def read_associated_files(path: Path, names: Sequence[str], limit: int) -> list[bytes]:
-    """Return files out of the archive at the model's end, unpacked not more bytes together than the limit."""
-    from pocketserve.formats.zip_archives import (
-        BadZipError,
-        members,
-        read_member,
-    )  # late: few files carry others
+    """Return files of the appended archive, up to a total unpacked size."""
+    # late: few models have associated files
+    from pocketserve.formats.zip_archives import BadZipError, members, read_member
 
     contents: list[bytes] = []
     name = names[0]
     try:
-        entries = {
-            member.name: member
-            for member in members(path, appended=True)
-            if member.name in names
-        }
+        entries = {}
+        for member in members(path, appended=True):
+            if member.name in names:
+                entries[member.name] = member
         for name in names:
             if name not in entries:
                 raise DamagedFileError(f"{path.name} has no file {name!r} in it")
             if entries[name].size > limit:
                 raise DamagedFileError(
-                    f"{name} in {path.name} has {entries[name].size} bytes, more than {limit}"
+                    f"{name} in {path.name} has {entries[name].size} bytes, "
+                    f"more than {limit}"
                 )
             contents.append(read_member(path, entries[name], limit))
             limit -= len(contents[-1])
@@ -71,11 +69,11 @@ def read_associated_files(path: Path, names: Sequence[str], limit: int) -> list[
 
 
 PROPERTY_FILES = ("metadata.json", "temp_meta.txt", "meta.txt")
-"""Names that Ultralytics has used: the latter two by older versions, and by YOLOv5."""
+"""Names used by Ultralytics; the last two by older versions and YOLOv5."""
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """Return the metadata that Ultralytics puts into the archive, as texts; empty if there are none.
+    """Return the metadata that Ultralytics adds to the archive; may be empty.
 
     The values are in Python's notation, as in its ONNX files.
     """
@@ -89,22 +87,21 @@ def read_properties(path: Path) -> dict[str, str]:
 
 
 def _find_metadata(model: FlatBuffer) -> bytes | None:
-    """Return the bytes of the entry TFLITE_METADATA.
+    """Return the content of the entry TFLITE_METADATA, or None.
 
-    Model: 4 buffers, 6 metadata; Metadata: 0 name, 1 buffer. Buffer: 0 data; or, in models too large for a FlatBuffer,
-    1 offset, 2 size.
+    Model: 4 buffers, 6 metadata; Metadata: 0 name, 1 buffer. Buffer: 0 data; or, in
+    models too large for a FlatBuffer, 1 offset, 2 size.
     """
     root = model.root()
     entries = root.tables(6, lambda entry: (entry.text(0), entry.integer(1, "I")))
-    number = next(
-        (number for name, number in entries if name == "TFLITE_METADATA"), None
-    )
-    if number is None:
+    numbers = [number for name, number in entries if name == "TFLITE_METADATA"]
+    if not numbers:
         return None
+    number = numbers[0]
     buffer = root.element(4, number)
     if buffer is None:
         raise DamagedFileError(
-            f"the description is said to be in buffer {number}, which is not there"
+            f"the description is in buffer {number}, which is not there"
         )
     offset, size = buffer.integer(1, "Q"), buffer.integer(2, "Q")
     if offset <= 1:
@@ -115,9 +112,10 @@ def _find_metadata(model: FlatBuffer) -> bytes | None:
 
 
 def _model_metadata(root: FlatTable) -> metadata.ModelMetadata:
-    """ModelMetadata: 0 name, 1 description, 2 version, 3 graphs, 4 author, 5 license, 6 files.
+    """Read a ModelMetadata and its first graph.
 
-    SubGraphMetadata: 2 inputs, 3 outputs, 4 files, 5 process units of inputs.
+    ModelMetadata: 0 name, 1 description, 2 version, 3 graphs, 4 author, 5 license, 6
+    files. SubGraphMetadata: 2 inputs, 3 outputs, 4 files, 5 process units of inputs.
     """
     name, description, version, author, license = map(root.text, (0, 1, 2, 4, 5))
     files = root.tables(6, _file)
@@ -137,47 +135,48 @@ def _model_metadata(root: FlatTable) -> metadata.ModelMetadata:
 
 
 def _tensor(table: FlatTable) -> metadata.TensorMetadata:
-    """TensorMetadata: 0 name, 1 description, 3 content, 4 process units, 6 files."""
+    """Read a TensorMetadata.
+
+    Fields: 0 name, 1 description, 3 content, 4 process units, 6 files.
+    """
     content = table.table(3)
-    meaning = None if content is None else _content(content)
+    meaning = None
     unknown = _unknown_units(table, 4)
-    if (
-        content is not None
-        and (number := content.integer(0, "B"))
-        and number not in _PROPERTIES
-    ):
-        unknown = (f"content_{number}", *unknown)
-    units, files = _units(table, 4), table.tables(6, _file)
+    if content is not None:
+        meaning = _content(content)
+        number = content.integer(0, "B")
+        if number and number not in _PROPERTIES:
+            unknown = (f"content_{number}", *unknown)
+    units = _units(table, 4)
+    files = table.tables(6, _file)
     return metadata.TensorMetadata(
         table.text(0), table.text(1), meaning, units, files, unknown
     )
 
 
 def _file(table: FlatTable) -> metadata.AssociatedFile:
-    """AssociatedFile: 0 name, 2 type, 3 locale."""
-    number = table.integer(2, "b")
-    kind = (
-        metadata.FileType(number)
-        if number in metadata.FileType.__members__.values()
-        else metadata.FileType.UNKNOWN
-    )
+    """Read an AssociatedFile: 0 name, 2 type, 3 locale."""
+    try:
+        kind = metadata.FileType(table.integer(2, "b"))
+    except ValueError:
+        kind = metadata.FileType.UNKNOWN
     return metadata.AssociatedFile(table.text(0), kind, table.text(3))
 
 
 def _content(table: FlatTable) -> metadata.Content:
-    """Content: 0 kind and 1 table of the properties."""
+    """Read a Content: 0 kind and 1 table of the properties."""
     kind, read = _PROPERTIES.get(table.integer(0, "B"), ("unknown", None))
     properties = table.table(1)
-    return metadata.Content(
-        kind, None if read is None or properties is None else read(properties)
-    )
+    if read is None or properties is None:
+        return metadata.Content(kind, None)
+    return metadata.Content(kind, read(properties))
 
 
 def _image(table: FlatTable) -> metadata.ImageProperties:
     size = table.table(1)
-    return metadata.ImageProperties(
-        None if size is None else (size.integer(0, "I"), size.integer(1, "I"))
-    )
+    if size is None:
+        return metadata.ImageProperties(None)
+    return metadata.ImageProperties((size.integer(0, "I"), size.integer(1, "I")))
 
 
 def _boxes(table: FlatTable) -> metadata.BoundingBoxProperties:
@@ -202,12 +201,12 @@ _PROPERTIES: dict[int, tuple[str, Callable[[FlatTable], metadata.Properties]]] =
 
 
 def _units(table: FlatTable, number: int) -> tuple[metadata.ProcessUnit, ...]:
-    """Return the process units in a field, without those of newer schemas."""
+    """Return the known process units in a field."""
     return tuple(unit for unit in table.tables(number, _unit) if unit is not None)
 
 
 def _unknown_units(table: FlatTable, number: int) -> tuple[str, ...]:
-    """Return names of process units of newer schemas."""
+    """Return the names of unknown process units, of newer schemas."""
     kinds = table.tables(number, lambda unit: unit.integer(0, "B"))
     return tuple(
         f"process_unit_{kind}" for kind in kinds if kind and kind not in _OPTIONS
@@ -215,9 +214,12 @@ def _unknown_units(table: FlatTable, number: int) -> tuple[str, ...]:
 
 
 def _unit(table: FlatTable) -> metadata.ProcessUnit | None:
-    """ProcessUnit: 0 kind and 1 table of the options."""
-    read, options = _OPTIONS.get(table.integer(0, "B")), table.table(1)
-    return None if read is None or options is None else read(options)
+    """Read a ProcessUnit: 0 kind and 1 table of the options."""
+    read = _OPTIONS.get(table.integer(0, "B"))
+    options = table.table(1)
+    if read is None or options is None:
+        return None
+    return read(options)
 
 
 def _normalization(table: FlatTable) -> metadata.ProcessUnit:

@@ -1,4 +1,4 @@
-"""Finds the package with a TFLite interpreter, and opens interpreters of a file."""
+"""Import a TFLite package and open interpreters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from typing import Any, NamedTuple
 
 from pocketserve.repository.files import stamp
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, RuntimeMissingError
-from pocketserve.runtimes.framework_import import first_line, import_framework
+from pocketserve.runtimes.framework_import import (
+    first_line,
+    import_framework,
+    is_not_installed,
+)
 from pocketserve.runtimes.tflite import INSTALL
 from pocketserve.tensors import zeros
 
@@ -23,8 +27,8 @@ _log = logging.getLogger(__name__)
 class TflitePackage(NamedTuple):
     """A Python package with a TFLite interpreter."""
 
-    title: str  # as it is installed
-    module: str  # where ``Interpreter`` and ``OpResolverType`` are
+    title: str  # the name for pip
+    module: str  # has ``Interpreter`` and ``OpResolverType``
 
 
 PACKAGES = (
@@ -32,23 +36,18 @@ PACKAGES = (
     TflitePackage("tflite-runtime", "tflite_runtime.interpreter"),
     TflitePackage("tensorflow", "tensorflow.lite.python.interpreter"),
 )
-"""In order of preference: the current package, the one that Termux has, the one that is large."""
+"""In order of preference: the current one, the one in Termux, the large one."""
 
 
 def import_first(packages: Sequence[TflitePackage]) -> tuple[str, Any]:
-    """Import the first package that imports; return its name with its version, and its module."""
+    """Import the first working package; return its name and version, and the module."""
     faults = [f"no TFLite runtime is installed; run: {INSTALL}"]
     for package in packages:
         try:
             module = import_framework(package.module)
-        except (
-            Exception
-        ) as error:  # a native library that does not fit raises OSError, among others
-            # A missing module deeper down means: installed, but not complete.
-            absent = isinstance(
-                error, ModuleNotFoundError
-            ) and f"{package.module}.".startswith(f"{error.name}.")
-            if not absent:
+        # Incompatible native libraries raise OSError and others.
+        except Exception as error:
+            if not is_not_installed(package.module, error):
                 faults.append(
                     f"{package.title} is installed but does not load ({first_line(error)})"
                 )
@@ -58,13 +57,11 @@ def import_first(packages: Sequence[TflitePackage]) -> tuple[str, Any]:
 
 
 def _with_version(package: TflitePackage) -> str:
-    version = getattr(
-        sys.modules[package.module.partition(".")[0]], "__version__", None
-    )
+    top_level = package.module.partition(".")[0]
+    version = getattr(sys.modules[top_level], "__version__", None)
     if not isinstance(version, str):
-        from importlib import (
-            metadata,
-        )  # late: it needs the email package, a tenth of a cold start
+        # late: it imports the email package, a tenth of a cold start
+        from importlib import metadata
 
         try:
             version = metadata.version(package.title)
@@ -74,10 +71,10 @@ def _with_version(package: TflitePackage) -> str:
 
 
 class InterpreterOpener:
-    """Opens interpreters of one file, one at a time, each with a delegate of its own if there is to be one.
+    """Opens interpreters of one file, one at a time, each with its own delegate.
 
     Attributes:
-        device: what runs the last interpreter, as far as it is known.
+        device: the device of the last interpreter, as far as known.
     """
 
     def __init__(
@@ -91,46 +88,55 @@ class InterpreterOpener:
         self._source = source
         self._stamp = stamp([source.path])
         self._xnnpack = xnnpack
-        self._without_xnnpack = False  # beside the delegate
+        self._without_xnnpack = False  # whether the delegate excludes XNNPACK
         self._part: DelegatedPart | None = None
-        # An interpreter holds its delegate too, but frees it before its own end (see :mod:`.session`).
+        # The interpreter also refers to its delegate, but frees it too early (see
+        # :mod:`.session`).
         self._loaded: Any = None
         self._warned = False
         self.delegate = delegate
         self.device = "cpu"
 
     def open(self, *, use_delegate: bool = True) -> Any:
-        """Return a fresh interpreter, not yet allocated; the one before is no longer in use."""
-        source, delegate = self._source, self.delegate if use_delegate else None
+        """Return a new interpreter without allocating it.
+
+        The previous one must no longer be in use.
+        """
+        source = self._source
+        delegate = self.delegate if use_delegate else None
         if stamp([source.path]) != self._stamp:
             raise ModelLoadError(
                 f"{source.path.name} changed while it was loaded; load the model again"
             )
-        # The last delegate goes before the next comes: an accelerator may serve one at a time.
-        self._loaded, self._part = None, None
+        # Free the last delegate first: an accelerator may allow only one at a time.
+        self._loaded = None
+        self._part = None
         if not use_delegate:
-            self._without_xnnpack = False  # what was lost was not lost to XNNPACK
-        self._loaded = None if delegate is None else delegate.load(self._module)
-        resolvers = self._module.OpResolverType
-        xnnpack = self._xnnpack and not self._without_xnnpack
-        # Given a path, an interpreter maps the weights and copies nothing.
+            self._without_xnnpack = False  # XNNPACK was not the cause of the loss
+        delegates = None
+        if delegate is not None:
+            self._loaded = delegate.load(self._module)
+            delegates = [self._loaded]
+        resolver = self._module.OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
+        if self._xnnpack and not self._without_xnnpack:
+            resolver = self._module.OpResolverType.AUTO
+        # Given a path, the interpreter maps the weights instead of copying them.
         interpreter = self._module.Interpreter(
             model_path=str(source.path),
             num_threads=source.threads,
-            experimental_op_resolver_type=resolvers.AUTO
-            if xnnpack
-            else resolvers.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
-            experimental_delegates=None if delegate is None else [self._loaded],
+            experimental_op_resolver_type=resolver,
+            experimental_delegates=delegates,
         )
         if delegate is not None:
             self._part = DelegatedPart.of(delegate.name, interpreter)
         return interpreter
 
     def confirm_device(self, interpreter: Any) -> bool:
-        """Learn what runs an interpreter that was just allocated; return False if it has to be opened again.
+        """Determine an allocated interpreter's device; False if it must be reopened.
 
-        The delegate was driven out then, perhaps by XNNPACK, which gives way: the delegate was asked for by name. The
-        next allocation says by an error if the delegate itself is at fault.
+        In that case the delegate was removed, perhaps because of XNNPACK, which is then
+        left out: the user asked for the delegate. If the delegate itself is at fault, the
+        next allocation raises an error.
         """
         self.device = "cpu" if self._part is None else self._part.device(interpreter)
         if not self._xnnpack or self._without_xnnpack or self._part is None:
@@ -139,7 +145,10 @@ class InterpreterOpener:
         return not self._without_xnnpack
 
     def open_allocated(self) -> Any:
-        """Return an interpreter that has allocated and taken zeros: there all that it lacks shows."""
+        """Return an interpreter that was allocated and accepted zeros.
+
+        Missing operators and types raise an error here.
+        """
         interpreter: Any = self.open()
         inputs = model_tensors(interpreter.get_input_details(), "input")
         try:
@@ -157,20 +166,20 @@ class InterpreterOpener:
             free = any(-1 in spec.shape for spec, _ in inputs)
             if not free or self.delegate is not None or is_hopeless(str(error)):
                 raise
-            # It only dislikes size 1 for its free dimensions; a request will bring better ones.
+            # Size 1 doesn't fit its free dimensions; requests will have other sizes.
             return self.open()
         if any(spec.datatype == "BYTES" for spec, _ in inputs):
-            # A written string tensor no longer tells its free dimensions.
+            # A written string tensor loses its free dimensions.
             interpreter = None
             return self.open()
         return interpreter
 
     def without_delegate(self) -> InterpreterOpener:
-        """Return an opener for the CPU alone."""
+        """Return an opener that uses no delegate."""
         return InterpreterOpener(self._module, self._source, self._xnnpack, None)
 
     def warn(self, fault: str) -> None:
-        """Log that the delegate is not used: once, since it may happen with every other request."""
+        """Log once that the delegate is not used."""
         if self.delegate is not None and not self._warned:
             self._warned = True
             _log.warning(

@@ -1,4 +1,4 @@
-"""Intermediate results of a TFLite file, from an interpreter that keeps all tensors."""
+"""Read the intermediate results of a TFLite model."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from pocketserve.runtimes.layer_outputs import LayerOutput, RunLayers
 from pocketserve.tensors import Array
 
 from .interpreters import PACKAGES, import_first
-from .tensors import main_entry
+from .tensors import GraphEntry, main_entry
 
 
 def open_tflite_layers(source: ModelSource) -> RunLayers:
-    """Open the file without delegates: XNNPACK would replace operators, and keeps nothing between them.
+    """Open the file so that a run returns all intermediate results.
+
+    No delegate is used: XNNPACK would replace operators and drop their results.
 
     Raises:
-        ModelLoadError: this package does not tell its operators.
+        ModelLoadError: the package cannot list a model's operators.
     """
     title, module = import_first(PACKAGES)
     interpreter = module.Interpreter(
@@ -31,70 +33,74 @@ def open_tflite_layers(source: ModelSource) -> RunLayers:
     list_operators = getattr(interpreter, "_get_ops_details", None)
     if list_operators is None:
         raise ModelLoadError(
-            f"{title} does not tell a model's operators; pip install ai-edge-litert"
+            f"{title} cannot list a model's operators; pip install ai-edge-litert"
         )
     entry = main_entry(interpreter)
 
     def run(inputs: Mapping[str, Array]) -> list[LayerOutput]:
-        for tensor in entry.inputs:
-            array = tensor.prepare(inputs[tensor.spec.name])
-            interpreter.resize_tensor_input(tensor.number, array.shape, strict=True)
-        interpreter.allocate_tensors()
-        for tensor in entry.inputs:
-            interpreter.set_tensor(
-                tensor.number, tensor.prepare(inputs[tensor.spec.name])
-            )
-        interpreter.invoke()
-        tensors = {
-            details["index"]: details for details in interpreter.get_tensor_details()
-        }
-        operators = list_operators()
-        rounded = {index for index, details in tensors.items() if _is_rounded(details)}
-        rounded |= _outputs(
-            [op for op in operators if op["op_name"] == "DEQUANTIZE"], rounded
-        )
-        rounded |= _outputs(operators, rounded)
-        outputs = []
-        for operator in operators:
-            for index in operator["outputs"]:
-                layer = _layer(
-                    interpreter, tensors.get(int(index)), operator["op_name"]
-                )
-                outputs += (
-                    [layer._replace(quantized=int(index) in rounded)]
-                    if layer is not None
-                    else []
-                )
-        return outputs
+        _invoke(interpreter, entry, inputs)
+        return _read_layers(interpreter, list_operators())
 
     return run
 
 
-def _is_rounded(details: Any) -> bool:
-    """Return whether a tensor holds integers that stand for real numbers."""
-    return (
-        np.dtype(details["dtype"]).kind in "iu"
-        and len(details["quantization_parameters"]["scales"]) > 0
-    )
+def _invoke(interpreter: Any, entry: GraphEntry, inputs: Mapping[str, Array]) -> None:
+    for tensor in entry.inputs:
+        array = tensor.prepare(inputs[tensor.spec.name])
+        interpreter.resize_tensor_input(tensor.number, array.shape, strict=True)
+    interpreter.allocate_tensors()
+    for tensor in entry.inputs:
+        array = tensor.prepare(inputs[tensor.spec.name])
+        interpreter.set_tensor(tensor.number, array)
+    interpreter.invoke()
 
 
-def _outputs(operators: Sequence[Any], inputs: set[int]) -> set[int]:
-    """Return the tensors that operators make of some inputs."""
-    return {
-        int(index)
-        for each in operators
-        if not inputs.isdisjoint(each["inputs"])
-        for index in each["outputs"]
-    }
+def _read_layers(interpreter: Any, operators: Sequence[Any]) -> list[LayerOutput]:
+    tensors = {}
+    for details in interpreter.get_tensor_details():
+        tensors[details["index"]] = details
+    quantized = _quantized_tensors(tensors, operators)
+    layers = []
+    for operator in operators:
+        for index in map(int, operator["outputs"]):
+            layer = _layer(interpreter, tensors.get(index), operator["op_name"])
+            if layer is not None:
+                layers.append(layer._replace(quantized=index in quantized))
+    return layers
+
+
+def _quantized_tensors(
+    tensors: Mapping[int, Any], operators: Sequence[Any]
+) -> set[int]:
+    """Return the quantised tensors and those computed from quantised weights."""
+    quantized = {index for index in tensors if _is_quantized(tensors[index])}
+    dequantize = [each for each in operators if each["op_name"] == "DEQUANTIZE"]
+    quantized |= _outputs_from(quantized, dequantize)
+    return quantized | _outputs_from(quantized, operators)
+
+
+def _is_quantized(details: Any) -> bool:
+    if np.dtype(details["dtype"]).kind not in "iu":
+        return False
+    return len(details["quantization_parameters"]["scales"]) > 0
+
+
+def _outputs_from(inputs: set[int], operators: Sequence[Any]) -> set[int]:
+    """Return the outputs of the operators that read any of the inputs."""
+    outputs: set[int] = set()
+    for operator in operators:
+        if not inputs.isdisjoint(operator["inputs"]):
+            outputs.update(map(int, operator["outputs"]))
+    return outputs
 
 
 def _layer(interpreter: Any, details: Any, operator: str) -> LayerOutput | None:
-    """Return a tensor as real numbers; None for one that holds none, or was not kept."""
+    """Return a tensor as real numbers; None if it has none or was not kept."""
     if details is None:
         return None
     try:
         array = np.array(interpreter.get_tensor(details["index"]))
-    except ValueError:  # a temporary one, or one of a branch that did not run
+    except ValueError:  # a temporary tensor, or one of a branch that did not run
         return None
     scales = details["quantization_parameters"]["scales"]
     if array.dtype.kind == "f":
@@ -102,6 +108,5 @@ def _layer(interpreter: Any, details: Any, operator: str) -> LayerOutput | None:
     if array.dtype.kind not in "iu" or len(scales) != 1:
         return None
     zero = int(details["quantization_parameters"]["zero_points"][0])
-    return LayerOutput(
-        details["name"], operator, (array.astype(np.float32) - zero) * scales[0]
-    )
+    numbers = (array.astype(np.float32) - zero) * scales[0]
+    return LayerOutput(details["name"], operator, numbers)

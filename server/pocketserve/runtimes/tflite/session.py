@@ -1,18 +1,23 @@
-"""Runs ``.tflite`` files with whichever TFLite package is installed.
+"""Run ``.tflite`` files with any of the TFLite packages.
 
-Three packages offer the same Python interface: ``ai_edge_litert`` (desktops and servers), ``tflite_runtime``
-(what Termux packages) and TensorFlow itself. Nothing is imported before a model is opened.
+Three packages have the same Python interface: ``ai_edge_litert`` (desktops and
+servers), ``tflite_runtime`` (Termux) and TensorFlow itself. Nothing is imported before
+a model is opened.
 
-What they have in common, found by running them, and what shapes the code below:
+Observed behaviour that shapes this module:
 
-* After a failed ``allocate_tensors`` the older package crashes the process on the next one, and error texts
-  pile up inside the interpreter. An interpreter that failed once is therefore thrown away and opened again.
-* While a signature's runner exists, its interpreter refuses to run the main graph. Runners are not kept.
-* A free dimension shows as 1 until a caller resizes it. Some models cannot even be allocated at that size.
-* A string tensor forgets which of its dimensions are free as soon as it is written.
-* ``get_tensor`` gives a NumPy scalar for shape () and refuses some empty tensors.
-* A signature's runner holds the native interpreter for itself. If it goes last, the delegates go before it, and the
-  native interpreter then touches freed memory: the frames of an error that hold a runner are cleared first.
+* After a failed ``allocate_tensors`` the older package crashes the process on the next
+  call, and error texts accumulate in the interpreter. A failed interpreter is therefore
+  discarded and opened again.
+* While a signature's runner exists, its interpreter rejects runs of the main graph.
+  Runners are not kept.
+* A free dimension appears as 1 until it is resized. Some models cannot be allocated at
+  that size.
+* A string tensor loses its free dimensions when it is written.
+* ``get_tensor`` returns a NumPy scalar for shape () and fails on some empty tensors.
+* A signature's runner keeps the native interpreter alive. If it is freed last, the
+  delegates are freed first and the native interpreter accesses freed memory. The frames
+  of an error that refer to a runner are therefore cleared first.
 """
 
 from __future__ import annotations
@@ -35,7 +40,7 @@ from .interpreters import PACKAGES, InterpreterOpener, TflitePackage, import_fir
 
 
 class TfliteRuntime:
-    """Opens ``.tflite`` files with the first of some packages that imports."""
+    """Opens ``.tflite`` files with the first package that works."""
 
     platform = "tensorflow_lite"
     option_keys = frozenset({"xnnpack"}) | OPTION_KEYS
@@ -44,30 +49,24 @@ class TfliteRuntime:
         self._packages = packages
 
     def open(self, source: ModelSource) -> TfliteSession:
-        xnnpack, delegate = (
-            source.flag("xnnpack", default=True),
-            delegate_request(source),
-        )
-        size, stateful = check_file(source.path)
+        xnnpack = source.flag("xnnpack", default=True)
+        delegate = delegate_request(source)
+        size, is_stateful = check_file(source.path)
+        kind = StatefulTfliteSession if is_stateful else TfliteSession
         title, module = import_first(self._packages)
         opener = InterpreterOpener(module, source, xnnpack, delegate)
         with load_errors(
             lambda error: explain_tflite_error(source.path.name, title, str(error))
         ):
-            return _open_session(
-                StatefulTfliteSession if stateful else TfliteSession,
-                opener,
-                title,
-                size,
-            )
+            return _open_session(kind, opener, title, size)
 
 
 def _open_session(
     kind: type[TfliteSession], opener: InterpreterOpener, title: str, size: int
 ) -> TfliteSession:
-    """Return a session with the delegate, else with the CPU alone.
+    """Return a session with the delegate, or else on the CPU.
 
-    A model that is at fault itself fails on the CPU too, and that error is the one to report.
+    A faulty model also fails on the CPU; that error is reported.
     """
     delegate = opener.delegate
     try:
@@ -90,16 +89,17 @@ def _open_session(
 
 
 class TfliteSession:
-    """An interpreter with its model. Not thread-safe, but any thread may use it, one at a time.
+    """A loaded TFLite model; any thread may use it, one at a time.
 
     Attributes:
-        inputs, outputs: specs of the main graph, their aliases being the names of its signature; or of the signature
-            ``serving_default``, where that is another graph of the file.
-        device: ``cpu``, or the delegate's library, with ``cpu`` if it left something of the main graph:
-            ``libdelegate.so, cpu``. XNNPACK, which TFLite uses by itself, is the CPU. It follows the last run, since a
-            delegate may take some sizes of free dimensions and not others.
-        memory_bytes: the file (its weights are mapped, so this is their upper bound) and one copy of every input and
-            output, free dimensions counted as 1. Intermediate results are not in it: no package tells their size.
+        inputs, outputs: specs of the main graph, with the names of its signature as
+            aliases; or of the signature ``serving_default`` if that is another graph.
+        device: ``cpu``, a delegate's library, or both (``libdelegate.so, cpu``) if the
+            delegate runs only a part of the main graph. XNNPACK counts as the CPU. It is
+            updated by each run, as a delegate may reject some sizes.
+        memory_bytes: the file, as an upper bound of its mapped weights, and one copy of
+            each input and output with free dimensions of 1. No package reports the size
+            of intermediate results.
     """
 
     def __init__(
@@ -107,7 +107,8 @@ class TfliteSession:
     ) -> None:
         self._opener: InterpreterOpener | None = opener
         self._shapes: list[tuple[int, ...]] | None = None
-        # The arrays that the last run of the main graph took as they were: the next are mostly the same.
+        # Signatures of the arrays that the last run used unchanged. Most runs have the
+        # same ones.
         self._fitted: (
             tuple[tensors.GraphEntry, list[tensors.TensorSignature]] | None
         ) = None
@@ -120,28 +121,27 @@ class TfliteSession:
         self._entries = self._read_signatures()
         default = self._entries.get("serving_default", self._main)
         self._default = default if default.runner is not None else self._main
-        self.inputs: Sequence[TensorSpec] = [spec for spec, _ in self._default.inputs]
-        self.outputs: Sequence[TensorSpec] = [spec for spec, _ in self._default.outputs]
+        specs = self._default.signature()
+        self.inputs: Sequence[TensorSpec] = specs.inputs
+        self.outputs: Sequence[TensorSpec] = specs.outputs
         self.signatures: Mapping[str, Signature] = {
-            name: Signature(
-                [spec for spec, _ in entry.inputs], [spec for spec, _ in entry.outputs]
-            )
-            for name, entry in self._entries.items()
+            name: entry.signature() for name, entry in self._entries.items()
         }
         self.runtime = runtime
-        self.memory_bytes = file_bytes + sum(
-            byte_size(spec) for spec in (*self.inputs, *self.outputs)
-        )
+        tensor_bytes = sum(map(byte_size, (*self.inputs, *self.outputs)))
+        self.memory_bytes = file_bytes + tensor_bytes
 
     def run(
         self, inputs: Mapping[str, Array], signature: str | None = None
     ) -> dict[str, Array]:
-        """Run; strings are ``bytes`` in arrays of dtype object. A session whose run failed works on."""
+        """Run the model; strings are ``bytes`` in arrays of dtype object.
+
+        The session remains usable after a failed run.
+        """
         entry = self._default if signature is None else self._entries[signature]
         arrays: list[tensors.TensorSignature] = []
-        tensor_inputs, _, runner = (
-            entry  # not by name: that costs a tuple a lookup each
-        )
+        # Unpacked, as access by name is slower.
+        tensor_inputs, _, runner = entry
         for spec, _ in tensor_inputs:
             array = inputs[spec.name]
             arrays.append((array.shape, array.dtype, array.flags.c_contiguous))
@@ -170,7 +170,7 @@ class TfliteSession:
         self._opener = None
 
     def _ready(self) -> Any:
-        """Return the interpreter, opened again if the last run failed: with the delegate, else without."""
+        """Return the interpreter; reopen it if the last run failed."""
         if self._interpreter is not None:
             return self._interpreter
         if self._opener is None:
@@ -182,7 +182,10 @@ class TfliteSession:
         return self._interpreter
 
     def _bypass(self, error: Exception) -> str:
-        """Open the model without its delegate, until other shapes come or a run fails; return the delegate's fault."""
+        """Open the model without its delegate and return the delegate's fault.
+
+        The delegate is tried again when shapes change or a run fails.
+        """
         assert self._opener is not None
         delegate = self._opener.delegate
         if delegate is None or delegate.required or self._bypassing:
@@ -196,66 +199,72 @@ class TfliteSession:
         return fault
 
     def _discard(self) -> None:
-        """Throw the interpreter away (see the module's text for why it is not repaired)."""
-        self._shapes = self._fitted = None
+        """Discard the interpreter; the module's docstring says why."""
+        self._shapes = None
+        self._fitted = None
         self._interpreter = None
         self._bypassing = False
 
     def _run_main(
         self, entry: tensors.GraphEntry, arrays: Mapping[str, Array]
     ) -> dict[str, Array]:
-        interpreter = (
-            self._interpreter if self._interpreter is not None else self._ready()
-        )
+        interpreter = self._interpreter
+        if interpreter is None:
+            interpreter = self._ready()
         inputs, outputs, _ = entry
         for spec, number in inputs:
             interpreter.set_tensor(number, arrays[spec.name])
         interpreter.invoke()
         results = {}
-        for spec, number in outputs:  # a comprehension would be one more call
+        for spec, number in outputs:
             results[spec.name] = tensors.copy_out(interpreter, spec, number)
         return results
 
     def _fit(self, entry: tensors.GraphEntry, arrays: Mapping[str, Array]) -> None:
-        """Give the inputs the arrays' shapes, if they have others now."""
+        """Resize the inputs if the arrays' shapes differ."""
         by_number = {number: arrays[spec.name].shape for spec, number in entry.inputs}
         shapes = [by_number[number] for _, number in self._main.inputs]
         if shapes == self._shapes:
             return
         if self._bypassing:
-            self._discard()  # it was the last shapes that the delegate did not take
+            self._discard()  # the delegate may accept the new shapes
         self._ready()
         assert self._opener is not None
         try:
-            try:
-                self._resize(shapes)
-            except Exception as error:
-                fault = self._bypass(error)
-                self._resize(shapes)
-                now = ", ".join(map(str, map(list, shapes)))
-                self._opener.warn(f"{fault} with inputs of some shapes, now {now}")
+            self._resize_or_bypass(shapes)
         except Exception as error:
             delegate = self._opener.delegate
-            culprit = (
-                f" with the delegate {delegate.name}"
-                if delegate is not None and delegate.required
-                else ""
-            )
-            sizes = ", ".join(
-                f"{spec.name!r}: {list(arrays[spec.name].shape)}"
-                for spec, _ in entry.inputs
-            )
+            culprit = ""
+            if delegate is not None and delegate.required:
+                culprit = f" with the delegate {delegate.name}"
+            sizes = []
+            for spec, _ in entry.inputs:
+                sizes.append(f"{spec.name!r}: {list(arrays[spec.name].shape)}")
             raise ValueError(
-                f"the model cannot take inputs of these shapes{culprit}: {sizes}"
+                "the model cannot take inputs of these "
+                f"shapes{culprit}: {', '.join(sizes)}"
             ) from error
         self._shapes = shapes
+
+    def _resize_or_bypass(self, shapes: Sequence[tuple[int, ...]]) -> None:
+        """Resize the inputs; without the delegate if it rejects the shapes."""
+        assert self._opener is not None
+        try:
+            self._resize(shapes)
+        except Exception as error:
+            fault = self._bypass(error)
+            self._resize(shapes)
+            now = ", ".join(map(str, map(list, shapes)))
+            self._opener.warn(f"{fault} with inputs of some shapes, now {now}")
 
     def _resize(self, shapes: Sequence[tuple[int, ...]]) -> None:
         interpreter = self._ready()
         for (spec, number), shape in zip(self._main.inputs, shapes, strict=True):
             if not shape and not spec.open and not spec.shape:
-                continue  # a scalar stays one, and ai-edge-litert 2.3 for ARM crashes when it is told so
-            # Strict forbids changing fixed dimensions; once written, all of a string tensor's seem fixed.
+                # A scalar needs no resize, and ai-edge-litert 2.3 for ARM crashes on it.
+                continue
+            # ``strict`` forbids changing fixed dimensions. All dimensions of a written
+            # string tensor appear fixed.
             interpreter.resize_tensor_input(
                 number, shape, strict=spec.datatype != "BYTES"
             )
@@ -271,48 +280,48 @@ class TfliteSession:
     def _run_other(
         self, entry: tensors.GraphEntry, arrays: Mapping[str, Array]
     ) -> dict[str, Array]:
-        """Run a signature of another graph of the file; its runner resizes and allocates by itself."""
-        results = self._ready().get_signature_runner(entry.runner)(**arrays)
+        """Run a signature of another graph; its runner resizes and allocates."""
+        runner = self._ready().get_signature_runner(entry.runner)
+        results = runner(**arrays)
         return {spec.name: np.asarray(results[spec.name]) for spec, _ in entry.outputs}
 
     def _read_signatures(self) -> dict[str, tensors.GraphEntry]:
-        """Return the named entry points; the main graph's specs get the names of its signature as aliases."""
+        """Read the named entry points.
+
+        The main graph's specs get the names of its signature as aliases.
+        """
         interpreter = self._ready()
-        runners = {
-            name: interpreter.get_signature_runner(name)
-            for name in interpreter.get_signature_list()
-        }
-        entries = {
-            name: tensors.signature_entry(name, runner, self._main)
-            for name, runner in runners.items()
-        }
+        entries = {}
+        for name in interpreter.get_signature_list():
+            runner = interpreter.get_signature_runner(name)
+            entries[name] = tensors.signature_entry(name, runner, self._main)
         default = next(iter(entries)) if len(entries) == 1 else "serving_default"
         if default in entries and entries[default].runner is None:
             self._main = tensors.with_aliases(self._main, entries[default])
         return entries
 
     def _learn_outputs(self) -> None:
-        """Learn the shapes of outputs whose rank the file does not tell; some of them are scalars."""
+        """Determine the shapes of outputs of unknown rank by running on zeros."""
         probe = run_on_zeros(self.run, [spec for spec, _ in self._main.inputs])
-        self._discard()  # the runs left their mark on string tensors and on a model's variables
-        if probe is not None:
-            outputs = (
-                tensor
-                if tensor.spec.shape
-                else tensor._replace(spec=probe.learned(tensor.spec))
-                for tensor in self._main.outputs
-            )
-            self._main = self._default = self._main._replace(outputs=tuple(outputs))
+        self._discard()  # the runs changed string tensors and variables
+        if probe is None:
+            return
+        outputs = []
+        for tensor in self._main.outputs:
+            if not tensor.spec.shape:
+                tensor = tensor._replace(spec=probe.learned(tensor.spec))
+            outputs.append(tensor)
+        self._main = self._default = self._main._replace(outputs=tuple(outputs))
 
 
 RUNTIME = TfliteRuntime()
 
 
 class StatefulTfliteSession(TfliteSession):
-    """An interpreter with a model that keeps state from run to run: a recurrent layer's, or a variable."""
+    """A session whose model keeps state between runs."""
 
     def reset(self) -> None:
-        """Forget; but a model with several signatures decides itself what becomes of its state, and keeps it."""
-        # The packages can reset tensors but not variables; a new interpreter has neither.
+        """Discard the state, unless the model's own signatures manage it."""
+        # The packages can reset tensors but not variables, so open a new interpreter.
         if len(self._entries) < 2:
             self._discard()
