@@ -428,9 +428,11 @@ def _error_of(answer: Answer) -> ServerError:
             document = strict_json.loads_object(answer.body)
     fault = document.get("error")
     if isinstance(fault, dict):  # of a route in OpenAI's form
-        code = str(fault.get("code") or "").upper()
+        word = str(fault.get("code") or "").upper()
+        code = _OPENAI_CODES.get(word, word)
         message = str(fault.get("message", ""))
-        return ServerError(answer.status, _OPENAI_CODES.get(code, code), message)
+        error_class = _error_class(answer.status, code, fault)
+        return error_class(answer.status, code, message)
     message = str(fault or "")
     if not message:
         text = bytes(answer.body[:200]).decode("ascii", errors="replace").strip()

@@ -129,7 +129,7 @@ def load_now() -> float | None:
 
 
 def load_warning(load: float | None) -> str:
-    """Return a warning where other work wants the cores that are measured on; empty otherwise."""
+    """Return a warning if other processes compete for the measured cores, else ""."""
     cores = os.cpu_count() or 1
     if load is None or load < cores:  # Android counts waiting drivers as well
         return ""

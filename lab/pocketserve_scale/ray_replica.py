@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncIterable, Iterable
+from collections.abc import AsyncIterable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from pathlib import Path
@@ -147,15 +147,20 @@ async def read_stream(
 def answer(process: ServingProcess, environ: Environ) -> Response:
     """Return a serving process's answer as Starlette's."""
     response = Response()
+    written: list[bytes] = []
 
-    def start(status: str, headers: list[tuple[str, str]], *_error: object) -> None:
+    def start(
+        status: str, headers: list[tuple[str, str]], *_error: object
+    ) -> Callable[[bytes], None]:
         response.status_code = int(status[:3])
         response.raw_headers = []
         for name, value in headers:
             header = name.lower().encode("latin-1"), value.encode("latin-1")
             response.raw_headers.append(header)
+        return written.append
 
-    response.body = b"".join(process.respond(environ, start))
+    rest = process.respond(environ, start)
+    response.body = b"".join([*written, *rest])
     return response
 
 

@@ -102,6 +102,25 @@ def test_a_child_may_end_by_itself_first() -> None:
     assert child.end(grace_s=120.0) == 4
 
 
+def test_the_session_of_an_ended_child_is_killed_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Afterwards another process may get its id."""
+    killed: list[int] = []
+    kill = os.killpg
+
+    def record(group: int, number: int) -> None:
+        killed.append(group)
+        kill(group, number)
+
+    monkeypatch.setattr(os, "killpg", record)
+    with running(python("pass")) as child:
+        child.process.wait(120.0)
+        assert not child.is_running
+        child.end()
+    assert killed == [child.pid]
+
+
 def test_a_program_that_does_not_exist_is_an_error() -> None:
     with pytest.raises(FileNotFoundError), running(["/no/such/program"]):
         pass

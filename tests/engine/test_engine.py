@@ -241,7 +241,7 @@ def test_a_model_is_loaded_by_its_first_use(bench, caplog):
     assert counted(caplog, "loaded digits/tflite") == 1
 
 
-def test_a_load_without_a_thread_for_the_janitor_holds_nobody(bench, monkeypatch):
+def test_a_load_without_a_thread_for_the_reaper_holds_nobody(bench, monkeypatch):
     one = bench()
     with monkeypatch.context() as patch:
         patch.setattr(
@@ -867,12 +867,12 @@ os.sched_setaffinity(0, usable[:1])
 engine.sweep()
 ends = time.monotonic() + 120
 while engine.running("petals", "tflite").model.threads != 1 and time.monotonic() < ends:
-    pass  # the janitor was quicker and is at it
+    pass  # the reaper was quicker and is at it
 print(engine.running("petals", "tflite").model.threads)
 os.sched_setaffinity(0, usable)
 ends = time.monotonic() + 120
 while engine.running("petals", "tflite").model.threads == 1 < len(usable) and time.monotonic() < ends:
-    with engine.use(entry, version, 1e9):  # a request notices, and the janitor acts
+    with engine.use(entry, version, 1e9):  # a request notices, and the reaper acts
         pass
 print(engine.running("petals", "tflite").model.threads)
 engine.close()

@@ -234,6 +234,10 @@ def test_forms(form: str) -> None:
     assert parsed.names == expected and parsed.note == ""
 
 
+def test_text_that_only_looks_like_python_is_a_label() -> None:
+    assert parse_labels("labels.txt", b"{[]: 1}").names == ["{[]: 1}"]
+
+
 def test_an_older_encoding_is_read_with_a_note() -> None:
     parsed = parse_labels("labels.txt", "röt\nblå\n“grön”\n".encode("cp1252"))
 

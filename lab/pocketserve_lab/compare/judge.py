@@ -30,6 +30,10 @@ from pocketserve_lab.compare.statistics import (
 
 ALPHA = 0.05
 LEAST_LOSS = 0.001
+"""A smaller change counts as none, however certain it is.
+
+A share of the scale 0 to 1; for a regression, of the reference's mean error or of the
+truths' deviation, whichever is larger."""
 
 
 class Labelled(NamedTuple):
@@ -37,12 +41,6 @@ class Labelled(NamedTuple):
 
     indices: list[int]
     truths: list[Any]
-
-
-"""A smaller change counts as none, however certain it is.
-
-A share of the scale 0 to 1; for a regression, of the reference's mean error or of the
-truths' deviation, whichever is larger."""
 
 
 def judge(

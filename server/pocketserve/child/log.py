@@ -13,7 +13,7 @@ KEPT_BYTES = 64 * 1024
 """What is kept of a log that has grown beyond MAX_BYTES."""
 
 CUT_ATTEMPTS = 8
-"""Readings of a log that grows all the time, before it is cut all the same."""
+"""Attempts to read a growing log before it is cut anyway."""
 
 
 class ChildLog:

@@ -82,6 +82,7 @@ class Child:
             env=environment,
             start_new_session=own_session,
         )
+        self._is_session_ended = False
 
     @property
     def pid(self) -> int:
@@ -91,7 +92,10 @@ class Child:
     @property
     def is_running(self) -> bool:
         """True until it has ended."""
-        return self.process.poll() is None
+        is_running = self.process.poll() is None
+        if not is_running:
+            self._end_session()
+        return is_running
 
     def wait(
         self, limits: Limits, tick: Callable[[], None] = lambda: None
@@ -118,7 +122,7 @@ class Child:
         """End it and all that it started at once; any thread may do so."""
         # Once it has ended, its descendants cannot be told from other processes.
         descendants = descendants_of(self.pid) if self.is_running else []
-        end_session(self.process)
+        self._end_session()
         for descendant in descendants:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(descendant, signal.SIGKILL)
@@ -139,6 +143,12 @@ class Child:
                 with suppress(BrokenPipeError):
                     pipe.close()
         return self.process.returncode
+
+    def _end_session(self) -> None:
+        # Only once: afterwards the system may reuse the id.
+        if not self._is_session_ended:
+            self._is_session_ended = True
+            end_session(self.process)
 
     def _resident_bytes(self, limits: Limits) -> int:
         return resident_bytes(self.pid, descendants=limits.with_descendants)

@@ -236,8 +236,11 @@ class Updates:
             try:
                 self._resolve(name, None)  # reads the folder if it has changed
             except ApiError:
-                self._end(name)
-                return
+                with self._changed:
+                    # A signal that came meanwhile may be its repair.
+                    if name not in self._signalled:
+                        self._end(name)
+                        return
             pending = self._find_step(name)
 
     def _find_step(self, name: str) -> _Pending | None:

@@ -137,7 +137,7 @@ def _model_paths(
     paths += sidecar_files(entry, version)
     # The owner may keep a delegate's library anywhere.
     delegate = source.options.get("delegate")
-    if isinstance(delegate, str):
+    if delegate and isinstance(delegate, str):
         library = find_library(delegate, source.original.resolve().parent)
         if library is not None:
             paths.append(library)

@@ -364,11 +364,11 @@ def _state(table: TomlTable) -> StateOptions:
 def _start_shape(table: TomlTable, key: str, shape: Any) -> tuple[int, ...]:
     if not _is_shape(shape) or -1 in shape:
         raise table.fault(key, "must be a list of sizes, such as [1, 2, 0, 64]")
-    elements = math.prod(max(1, size) for size in shape)
-    if len(shape) > MAX_RANK or elements > MAX_START_ELEMENTS:
-        raise table.fault(
-            key, f"is larger than {MAX_START_ELEMENTS:,} numbers, or has too many sizes"
-        )
+    limits = f"is larger than {MAX_START_ELEMENTS:,} numbers, or has too many sizes"
+    if len(shape) > MAX_RANK or max(shape, default=0) > MAX_START_ELEMENTS:
+        raise table.fault(key, limits)
+    if math.prod(max(1, size) for size in shape) > MAX_START_ELEMENTS:
+        raise table.fault(key, limits)
     return tuple(shape)
 
 

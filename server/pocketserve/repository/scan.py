@@ -511,7 +511,7 @@ def _numbered_version(folder: Path, file_name: str | None) -> VersionEntry | Non
     paths = _models_in(folder) if format_at(folder) is None else [folder]
     problem = None
     if file_name is not None and paths:
-        paths, problem = _select(paths, file_name)
+        paths, problem = _select(paths, file_name, folder)
     kind = format_at(paths[0]) if paths else None
     if kind is None:
         return None
@@ -523,13 +523,15 @@ def _numbered_version(folder: Path, file_name: str | None) -> VersionEntry | Non
     return VersionEntry(plain_number(folder.name), kind, paths[0], problem=problem)
 
 
-def _select(paths: list[Path], file_name: str) -> tuple[list[Path], str | None]:
+def _select(
+    paths: list[Path], file_name: str, folder: Path
+) -> tuple[list[Path], str | None]:
     """Return the named model, or else the first one with a problem."""
     selected = [path for path in paths if path.name == file_name]
     if selected:
         return selected, None
     problem = (
-        f"the folder {paths[0].parent.name} has no {file_name}, "
+        f"the folder {folder.name} has no {file_name}, "
         "which default_model_filename names"
     )
     return paths[:1], problem

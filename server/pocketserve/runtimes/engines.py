@@ -32,17 +32,18 @@ ENGINES = (
     ),
     OtherEngine(
         ("tensorrt", "trt", "nvtensorrtrtx"),
-        "TensorRT runs on NVIDIA's graphics cards only, and what it compiled fits one of them; on a desktop with one, "
+        "TensorRT runs on NVIDIA's graphics cards only, and a compiled engine runs only "
+        "on the GPU model it was built for; on a desktop with one, "
         'install onnxruntime-gpu and serve an ONNX version with providers = ["TensorrtExecutionProvider"]',
     ),
     OtherEngine(
         ("nnapi",),
-        "NNAPI is a part of Android that Android 15 deprecates, and no package in Termux has a way to it; serve a "
+        "NNAPI is a part of Android that Android 15 deprecates, and no Termux package can use it; serve a "
         "TFLite version with XNNPACK, or with the chip maker's delegate",
     ),
     OtherEngine(
         ("tract",),
-        "Tract is a library for programs of one's own, and reads ONNX files as they are; `pocketserve convert MODEL "
+        "Tract is a library to embed in your own program, and reads ONNX files as they are; `pocketserve convert MODEL "
         "--to onnx` makes one, which ONNX Runtime serves here",
     ),
     OtherEngine(

@@ -206,5 +206,5 @@ def _literal(content: bytes) -> Any:
         return None
     try:
         return ast.literal_eval(content.decode("utf-8"))
-    except (ValueError, SyntaxError, RecursionError, MemoryError):
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         return None

@@ -247,5 +247,5 @@ def literal(text: str) -> Any:
     """Parse Python's notation, ``{0: 'person'}`` or ``[640, 640]``; return None for anything else."""
     try:
         return ast.literal_eval(text) if len(text) <= MAX_LITERAL else None
-    except (ValueError, SyntaxError, RecursionError, MemoryError):
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         return None

@@ -44,7 +44,7 @@ def open_client(options: argparse.Namespace) -> Client:
 
 @contextlib.contextmanager
 def reading_answers() -> Iterator[None]:
-    """Turn what a foreign server's answer does to the code that reads it into a sentence."""
+    """Report errors caused by a foreign server's answer as one sentence."""
     try:
         yield
     except (

@@ -100,7 +100,7 @@ def _line_formatter() -> LogFormatter:
 
 
 def prepare_process(config: Config) -> None:
-    """Set up what a process that serves has once: its log, with what is odd about the settings, and one variable."""
+    """Set up a serving process: its log, warnings about settings, and one variable."""
     # For what knows no settings, such as runtimes and the processes of trials: they look in the same folder.
     os.environ[STATE_VARIABLE] = str(config.state_dir.absolute())
     handler = (

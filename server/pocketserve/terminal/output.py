@@ -48,7 +48,7 @@ VALUE_AND_UNIT: Final = r"(\d) ((?:B|kB|MB|GB|ms|s|%)(?!\w))"
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Return the text in one line that cannot command a terminal, with escapes such as ``\\x1b`` for what could.
+    """Return the text as one line, with terminal control characters escaped.
 
     Letters of all scripts stay, and what is in ``keep``. Controls, line ends, halves of characters, and characters that
     set the direction of text or show nothing at all do not.

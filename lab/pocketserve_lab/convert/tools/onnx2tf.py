@@ -152,6 +152,8 @@ def _answers_alike(prepared: Path, result: Path, request: ConversionRequest) -> 
         arrays[name] = sample[tensor.name]
     expected = session.run(None, arrays)
     results = _run_tflite(interpreter, arrays)
+    if len(expected) != len(results):
+        return False
     return all(map(_is_close, expected, results))
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections import defaultdict
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,13 +52,21 @@ def all_processes() -> list[int]:
     return [int(path.name) for path in Path("/proc").glob("[0-9]*")]
 
 
+END_TIMEOUT_S = 10.0
+"""Time for a killed process to end."""
+
+
 def end_session(process: subprocess.Popen[bytes]) -> None:
     """End a session leader and all processes of its session."""
+    import subprocess  # late: a server starts without it
+
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
         process.kill()
-    process.wait()
+    # A process that the kernel holds up ends later.
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(END_TIMEOUT_S)
 
 
 def bind_to(parent: int, *, adopt: bool = False) -> bool:
