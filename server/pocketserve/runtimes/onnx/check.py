@@ -1,14 +1,16 @@
-"""Checks whether an ``.onnx`` file is whole and where it leads, before a framework reads it.
+"""Check an ``.onnx`` file and its external files before a framework reads it.
 
-An ONNX file may name other files that hold its weights ("external data"). Whoever gives away a model chooses those
-names, and older versions of ONNX Runtime follow ``../`` and links out of the model's folder. So every tensor of the
-file is checked first: in graphs, subgraphs, functions and attributes; and so is every node's operator, some of which
-reach out as well (:mod:`.operators`). The walk keeps no tree, and is bounded by a budget and by a depth, whatever the
-file says. Source: "External Data", ONNX IR specification.
+An ONNX file may refer to other files with its weights ("external data"). The author of
+a model chooses those names, and older versions of ONNX Runtime follow ``../`` and links
+out of the model's folder. So each tensor in graphs, subgraphs, functions and attributes
+is checked first, and each operator, as some access files as well (:mod:`.operators`).
+The walk builds no tree and is bounded by a budget and a depth. Source: "External Data",
+ONNX IR specification.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -28,18 +30,19 @@ from pocketserve.runtimes.model_files import (
 
 from .operators import OperatorName
 
-BUDGET = 5_000_000  # fields that are read one by one: a forest of trees as ONNX has about one million
+BUDGET = 5_000_000  # fields read one by one; a random forest has about one million
 
-# Messages inside messages, and bytes of one: protobuf's own limits.
+# protobuf's own limits of nesting and of a message's bytes
 MAX_DEPTH = 100
 MAX_FILE_BYTES = (1 << 31) - 1
 
-MAX_ELEMENTS = 1 << 48  # of one tensor, far more than a phone's storage holds
+MAX_ELEMENTS = 1 << 48  # of one tensor; far more than fits on a phone
 _MAX_RANK = 64
-_MAX_ENTRY_BYTES = 4096  # of a name or value in a tensor's external data; no file system takes longer paths
-_MAX_NAME_BYTES = 200  # of an operator's type or domain; more than any has
-_NO_FILE = r"^[A-Za-z]:|_ORT_MEM_ADDR"  # a drive of Windows, an address in memory
-_FILE_COST = 200  # units of the budget that looking up one more file costs
+# of a name or value in a tensor's external data; paths are not longer
+_MAX_ENTRY_BYTES = 4096
+_MAX_NAME_BYTES = 200  # of an operator's type or domain; real ones are shorter
+_NO_FILE = r"^[A-Za-z]:|_ORT_MEM_ADDR"  # a Windows drive, a memory address
+_FILE_COST = 200  # cost of a file lookup in the budget
 
 _CHILDREN: Mapping[str, Mapping[int, str]] = {
     "ModelProto": {7: "GraphProto", 20: "TrainingInfoProto", 25: "FunctionProto"},
@@ -52,7 +55,7 @@ _CHILDREN: Mapping[str, Mapping[int, str]] = {
     | dict.fromkeys((22, 23), "SparseTensorProto"),
     "SparseTensorProto": {1: "TensorProto", 2: "TensorProto"},
 }
-"""The ways that lead to tensors, by message and field number. A test holds this against the onnx package."""
+"""Fields that lead to tensors, by message; a test compares with the onnx package."""
 
 _NAMES: Mapping[str, Mapping[int, int]] = {
     "NodeProto": {7: 0, 4: 1},
@@ -78,30 +81,31 @@ _BITS = {
     16: 16,
 }
 _BITS |= {17: 8, 18: 8, 19: 8, 20: 8, 21: 4, 22: 4, 23: 4, 24: 8, 25: 2, 26: 2}
-"""Bits of one element by ``TensorProto.DataType``. Of types that are not here the file must tell the length."""
+"""Bits of an element by ``TensorProto.DataType``.
+
+A tensor of another type needs a length in the file.
+"""
 
 
 class GraphFacts(NamedTuple):
-    """Facts that the file itself tells."""
+    """Facts from the file itself."""
 
-    total_bytes: (
-        int  # of the file, and of the weight files at ``locations``, each counted once
-    )
+    total_bytes: int  # of the file and its weight files, each counted once
     locations: tuple[str, ...]
-    # inputs and outputs whose shape the file does not tell. ONNX Runtime shows them as scalars.
+    # inputs and outputs without a shape; ONNX Runtime reports them as scalars
     unranked: frozenset[str]
-    # operators, functions: the names that its nodes call, and those that it defines
+    # operators, functions: the names that nodes call, and those that the file defines
     operators: frozenset[OperatorName]
     functions: frozenset[OperatorName]
 
 
 def check_model(path: Path, *, may_change: bool = False) -> GraphFacts:
-    """Refuse a model file that is not whole, or whose weights are not whole files beside it.
+    """Reject an incomplete model file, or one with invalid weight files.
 
     Args:
-        path: the file with all links resolved; its folder is the one that weights may lie in.
-        may_change: whether others may write to the file meanwhile: it is read then, since a mapped file that becomes
-            shorter ends the process that reads it.
+        path: the file with all links resolved; weights must be in its folder.
+        may_change: whether others may write to the file meanwhile. It is then read
+            instead of mapped, as truncating a mapped file crashes its reader.
     """
     with file_errors(
         path.name,
@@ -111,26 +115,30 @@ def check_model(path: Path, *, may_change: bool = False) -> GraphFacts:
         size = regular_size(path)
         if size > MAX_FILE_BYTES:
             raise ModelLoadError(
-                f"{path.name} is larger than 2 GB; save the model with its weights as external data"
+                f"{path.name} is larger than 2 GB; save the model with its weights as "
+                "external data"
             )
         with nullcontext(path.read_bytes()) if may_change else mapped(path) as data:
             if data[4:8] == b"ORTM":
                 raise ModelLoadError(
-                    f"{path.name} is in ONNX Runtime's own format, which depends on its version and on the machine; "
-                    "use the .onnx file that it was made from"
+                    f"{path.name} is in ONNX Runtime's own format, which depends on its "
+                    "version and on the machine; use the .onnx file that it was made "
+                    "from"
                 )
-            return _ModelWalk(ProtobufReader(data, BUDGET), path).facts(
-                len(data)
-            )  # it may be shorter by now
+            walk = _ModelWalk(ProtobufReader(data, BUDGET), path)
+            return walk.facts(len(data))  # not ``size``: the file may have shrunk
 
 
 def external_files(path: Path) -> tuple[str, ...]:
-    """Return the names of files with weights that a model names, while others may write to it."""
+    """Return the names of a model's weight files; others may write to the model."""
     return check_model(path, may_change=True).locations
 
 
 class _ModelWalk:
-    """Visits all messages of a model that lead to tensors or operators. Of a field that occurs twice, each counts."""
+    """Visits all messages of a model that lead to tensors or operators.
+
+    All occurrences of a repeated field are visited.
+    """
 
     def __init__(self, reader: ProtobufReader, path: Path) -> None:
         self._reader = reader
@@ -145,69 +153,77 @@ class _ModelWalk:
         if not graphs:
             raise DamagedFileError("there is no graph in it")
         self._visit("ModelProto", (0, size), 1)
-        unranked = {name for graph in graphs for name in self._unranked(graph)}
-        names = (
-            frozenset(self._names[message])
-            for message in ("NodeProto", "FunctionProto")
-        )
-        total_bytes = size + sum(self._files.sizes.values())
+        unranked: set[str] = set()
+        for graph in graphs:
+            unranked.update(self._unranked(graph))
         return GraphFacts(
-            total_bytes, tuple(sorted(self._files.targets)), frozenset(unranked), *names
+            total_bytes=size + sum(self._files.sizes.values()),
+            locations=tuple(sorted(self._files.targets)),
+            unranked=frozenset(unranked),
+            operators=frozenset(self._names["NodeProto"]),
+            functions=frozenset(self._names["FunctionProto"]),
         )
 
     def _visit(self, message: str, span: Span, depth: int) -> None:
         if depth > MAX_DEPTH:
             raise DamagedFileError("it is nested too deeply")
-        domains, kinds = parts = set[str](), set[str]()
+        domains = set[str]()
+        kinds = set[str]()
+        names = (domains, kinds)
+        name_fields = _NAMES.get(message, {})
         for number, part in self._reader.parts(span):
             child = _CHILDREN[message].get(number)
             if child == "TensorProto":
                 self._check_tensor(part)
             elif child is not None:
                 self._visit(child, part, depth + 1)
-            elif (index := _NAMES.get(message, {}).get(number)) is not None:
-                name = self._reader.data[
-                    part[0] : min(part[1], part[0] + _MAX_NAME_BYTES)
-                ]
-                parts[index].add(name.decode(errors="replace"))
+            elif number in name_fields:
+                start, end = part
+                name = self._reader.data[start : min(end, start + _MAX_NAME_BYTES)]
+                names[name_fields[number]].add(name.decode(errors="replace"))
         if message in self._names:
-            self._names[message].update(
-                (domain, kind) for domain in domains or {""} for kind in kinds or {""}
-            )
+            pairs = itertools.product(domains or {""}, kinds or {""})
+            self._names[message].update(pairs)
 
     def _check_tensor(self, tensor: Span) -> None:
-        """TensorProto: 1 dims, 2 data_type, 13 external_data (StringStringEntryProto: 1 key, 2 value).
+        """Check the external data of a TensorProto.
 
-        Whether field 14 says that external data count is not asked: with a message that occurs in two parts, the parts
-        differ.
+        Fields: 1 dims, 2 data_type, 13 external_data. Field 14, which enables external
+        data, is ignored: the parts of a repeated message may disagree.
         """
+        entries = self._external_data(tensor)
+        if entries:
+            self._files.check(entries, self._tensor_bytes(tensor), self._reader)
+
+    def _external_data(self, tensor: Span) -> dict[str, str]:
+        """Return the entries (StringStringEntryProto: 1 key, 2 value) by key."""
         entries: dict[str, str] = {}
         for entry in self._reader.messages(tensor, 13):
-            fields = {
-                number: self._text(span)
-                for number, span in self._reader.parts(entry)
-                if number in (1, 2)
-            }
-            key = fields.get(1, "")
+            key = value = ""
+            for number, span in self._reader.parts(entry):
+                if number == 1:
+                    key = self._text(span)
+                elif number == 2:
+                    value = self._text(span)
             if key in entries:
                 raise DamagedFileError(
                     f"a tensor has two places of its weights ({key})"
                 )
-            entries[key] = fields.get(2, "")
-        if not entries:
-            return
-        dims, types = self._reader.integers(tensor, 1), self._reader.integers(tensor, 2)
+            entries[key] = value
+        return entries
+
+    def _tensor_bytes(self, tensor: Span) -> int:
+        """Return the minimum size of a tensor; 0 for a type of unknown size."""
+        dims = self._reader.integers(tensor, 1)
+        types = self._reader.integers(tensor, 2)
         elements = math.prod(dims) if len(dims) <= _MAX_RANK else MAX_ELEMENTS + 1
         if elements > MAX_ELEMENTS:
             raise DamagedFileError("a tensor has an impossible shape")
-        self._files.check(
-            entries,
-            -(-elements * _BITS.get(types[-1] if types else 0, 0) // 8),
-            self._reader,
-        )
+        bits = _BITS.get(types[-1], 0) if types else 0
+        return (elements * bits + 7) // 8
 
     def _unranked(self, graph: Span) -> Iterator[str]:
-        """Yield names in GraphProto 11 input, 12 output of tensors (TypeProto 1) without shape (Tensor 2)."""
+        """Yield the names of inputs (11) and outputs (12) that are shapeless tensors."""
         for span in self._reader.messages(graph, 11, 12):
             value = dict(self._reader.parts(span))
             kind = dict(self._reader.parts(value.get(2, (0, 0))))
@@ -221,7 +237,7 @@ class _ModelWalk:
 
 
 class _WeightFiles:
-    """The weight files that a model names: ``targets`` by location, and their ``sizes``."""
+    """A model's weight files: ``targets`` by location, and their ``sizes``."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -231,7 +247,7 @@ class _WeightFiles:
     def check(
         self, entries: Mapping[str, str], tensor_bytes: int, reader: ProtobufReader
     ) -> None:
-        """Check that the file of one tensor is allowed, exists, and is long enough."""
+        """Check that a tensor's file is allowed, exists and is long enough."""
         location = entries.get("location", "")
         if location not in self.targets:
             reader.pay(_FILE_COST + len(location))
@@ -241,18 +257,19 @@ class _WeightFiles:
         offset, length = (_count(entries.get(key, "0")) for key in ("offset", "length"))
         minimum = offset + max(length, tensor_bytes)
         if minimum > size:
-            if (reason := failed_download(self._path.parent / location)) is not None:
+            reason = failed_download(self._path.parent / location)
+            if reason is not None:
                 raise ModelLoadError(
                     f"{self._path.name} keeps its weights elsewhere, and {reason}"
                 )
-            fault = f"which is cut short ({size} of at least {minimum} bytes); copy that file again"
             raise ModelLoadError(
-                f"{self._path.name} keeps weights in {location[:200]!r}, {fault}"
+                f"{self._path.name} keeps weights in {location[:200]!r}, which is cut "
+                f"short ({size} of at least {minimum} bytes); copy that file again"
             )
 
 
 def _count(text: str) -> int:
-    """Return a number of bytes as external data writes it."""
+    """Parse a byte count of external data."""
     if not re.fullmatch(r"[0-9]{1,19}", text):
         raise DamagedFileError("the place of a tensor's weights is no number")
     return int(text)

@@ -1,8 +1,8 @@
-"""Reads what an ``.onnx`` file says of itself: its ``metadata_props``, texts by name.
+"""Read the metadata of ``.onnx`` files: the texts in ``metadata_props``.
 
-ONNX has no place for labels and preprocessing. Of a model that was converted from TFLite, TFLite's own metadata are
-among the texts, in base64: the description as ``TFLITE_METADATA``, and the files that it names behind it, such as
-``TFLITE_METADATA/labels.txt``.
+ONNX has no fields for labels and preprocessing. A model converted from TFLite carries
+TFLite's metadata among the texts, in base64: the description as ``TFLITE_METADATA``,
+and associated files with that prefix, such as ``TFLITE_METADATA/labels.txt``.
 """
 
 from __future__ import annotations
@@ -18,23 +18,24 @@ from pocketserve.runtimes.tflite.description import MAX_METADATA_BYTES, parse_me
 
 TFLITE_METADATA = "TFLITE_METADATA"
 MAX_TEXT_BYTES = 64 * 2**20
-"""Of one text that is read."""
+"""Limit of one text."""
 
 _BUDGET = 100_000
 
 
 def read_onnx_texts(path: Path, prefix: str = "") -> dict[str, str]:
-    """Return the texts whose names begin with a prefix; of one name that occurs twice, the last.
+    """Return the texts whose names begin with a prefix.
+
+    If a name occurs twice, the last text counts.
 
     Raises:
-        DamagedFileError: the file is none of ONNX, or a text is too long.
+        DamagedFileError: the file is not ONNX, or a text is too long.
     """
     texts: dict[str, str] = {}
     with mapped(path) as data:
         reader = ProtobufReader(data, _BUDGET)
-        for entry in reader.messages(
-            (0, len(data)), 14
-        ):  # StringStringEntryProto: 1 key, 2 value
+        # StringStringEntryProto: 1 key, 2 value
+        for entry in reader.messages((0, len(data)), 14):
             fields = dict(reader.parts(entry))
             start, end = fields.get(1, (0, 0))
             if not data[start:end].startswith(prefix.encode()):
@@ -48,21 +49,21 @@ def read_onnx_texts(path: Path, prefix: str = "") -> dict[str, str]:
 
 
 def read_carried_metadata(path: Path) -> ModelMetadata | None:
-    """Return the metadata that came from TFLite, or None where there are none."""
+    """Return the metadata carried over from TFLite, or None."""
     text = read_onnx_texts(path, TFLITE_METADATA).get(TFLITE_METADATA)
-    return (
-        None
-        if text is None
-        else parse_metadata(_decoded(TFLITE_METADATA, text, MAX_METADATA_BYTES))
-    )
+    if text is None:
+        return None
+    content = _decoded(TFLITE_METADATA, text, MAX_METADATA_BYTES)
+    return parse_metadata(content)
 
 
 def read_carried_files(path: Path, names: Sequence[str], limit: int) -> list[bytes]:
-    """Return files that the metadata names, of not more bytes together than the limit."""
+    """Return files carried over from TFLite, up to a total size."""
     texts = read_onnx_texts(path, f"{TFLITE_METADATA}/")
     contents = []
     for name in names:
-        if (text := texts.get(f"{TFLITE_METADATA}/{name}")) is None:
+        text = texts.get(f"{TFLITE_METADATA}/{name}")
+        if text is None:
             raise DamagedFileError(f"{path.name} has no file {name!r} in it")
         contents.append(_decoded(name, text, limit))
         limit -= len(contents[-1])

@@ -1,4 +1,4 @@
-"""Explains ONNX Runtime's error texts in one sentence for people."""
+"""Explain ONNX Runtime's errors in one sentence."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NOISE = re.compile(
     r"\[ONNXRuntimeError\] : \d+ : \w+ : |Load model from .* failed:|/\S+:\d+ .*?\) (?=[A-Z])|Please fix either .*"
 )
 
-# The text before the reason of a failed run; a check in its source that failed, before the words for it.
+# The prefixes of a failed run's reason, and of a failed check in the C++ source.
 _STEP = re.compile(
     r"Non-zero status code returned while running (\w+) node\. Name:'[^']*' Status Message: "
 )
@@ -23,7 +23,10 @@ _SIZES = re.compile(
 )
 
 _MAX_READ = 6000
-"""Characters of a text; names out of the file may be in it, and searching takes a time that grows with the square."""
+"""Characters of a text that are searched.
+
+The file's names may be in it, and the time grows with the square of the length.
+"""
 
 _EXPLANATIONS: tuple[tuple[re.Pattern[str], str], ...] = (
     (
@@ -70,44 +73,52 @@ _EXPLANATIONS: tuple[tuple[re.Pattern[str], str], ...] = (
         "needs more memory than there is",
     ),
 )
-"""Patterns of ONNX Runtime's texts, and sentences about the model."""
+"""Patterns of ONNX Runtime's errors, and their explanations."""
 
 
 def explain_onnx_error(path: Path, framework: str, text: str) -> str:
-    """Return a sentence for people out of ONNX Runtime's error text."""
+    """Turn ONNX Runtime's error text into a sentence for users."""
     text = text[:_MAX_READ]
     for pattern, sentence in _EXPLANATIONS:
-        if match := pattern.search(text):
-            return (
-                f"{path.name} {sentence.format(*match.groups(), framework=framework)}"
-            )
+        match = pattern.search(text)
+        if match:
+            explanation = sentence.format(*match.groups(), framework=framework)
+            return f"{path.name} {explanation}"
     reason = clean_text(text, 200) or "no reason given"
     return (
-        f"{framework} cannot load {path.name} ({reason}): it is damaged, or needs what this version does not have; "
-        "copy or export the file again, or install a newer onnxruntime"
+        f"{framework} cannot load {path.name} ({reason}): it is damaged, or needs what "
+        "this version does not have; copy or export the file again, or install a newer "
+        "onnxruntime"
     )
 
 
 def foreign_operator(domain: str, kind: str, framework: str) -> str:
-    """Return what to say of an operator that is not run, whether or not there is a library for it."""
+    """Explain an operator that is not allowed."""
     if kind in ("EPContext", "Snpe"):
-        return "was compiled for one kind of accelerator, whose files are not opened; use the model as it was before"
+        return (
+            "was compiled for one kind of accelerator, whose files are not opened; use "
+            "the model as it was before"
+        )
     return (
-        f"uses the operator {domain}:{kind}, which {framework} does not have, or which does more than compute; export "
-        "the model without custom operators"
+        f"uses the operator {domain}:{kind}, which {framework} does not have, or which "
+        "does more than compute; export the model without custom operators"
     )
 
 
 def clean_text(text: str, maximum: int) -> str:
-    """Return ONNX Runtime's text in one line, without codes, places in its source and advice that does not fit here."""
-    line = _CHECK.sub("", _STEP.sub(r"\1: ", " ".join(text[:_MAX_READ].split())))
-    return excerpt(_NOISE.sub("", line), maximum)
+    """Return an error text in one line, without codes and source locations."""
+    line = " ".join(text[:_MAX_READ].split())
+    line = _STEP.sub(r"\1: ", line)
+    line = _CHECK.sub("", line)
+    line = _NOISE.sub("", line)
+    return excerpt(line, maximum)
 
 
 def is_about_sizes(text: str) -> bool:
-    """Return whether a failed run says that sizes do not fit: the file calls them free, and the model takes only some.
+    """Return whether a run failed because sizes don't fit.
 
-    Only the innermost reason is looked at: of a step within a loop, names of steps come before it.
+    Dimensions that the file declares free may still be limited. Only the innermost
+    reason counts; the names of enclosing loops are before it.
     """
     _, *steps, reason = _STEP.split(" ".join(text[:_MAX_READ].split()))
     return bool(steps) and _SIZES.search(_CHECK.sub("", reason)) is not None

@@ -1,7 +1,8 @@
-"""Intermediate results of an ONNX file: its nodes' results are declared as outputs in a copy of the file in memory.
+"""Read the intermediate results of an ONNX model.
 
-No package that writes ONNX is needed: by the encoding's rule for a message in two parts, a graph that holds nothing but
-further outputs, appended to the file, adds them to the file's own graph ("Last One Wins" and merging, protobuf.dev).
+A copy of the file in memory declares all results as outputs. This needs no package that
+writes ONNX: protobuf merges repeated messages ("Last One Wins" and merging,
+protobuf.dev), so a graph of further outputs is simply appended to the file.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class _Node(NamedTuple):
 
 
 def open_onnx_layers(source: ModelSource) -> RunLayers:
-    """Open the file with every node's results as outputs, on the CPU.
+    """Open the file on the CPU so that a run returns all intermediate results.
 
     Raises:
         ModelLoadError: the file is damaged.
@@ -42,13 +43,13 @@ def open_onnx_layers(source: ModelSource) -> RunLayers:
     nodes = _sorted(nodes)
     live = list(_depending(nodes, declared))
     operators = {name: node.operator for node in live for name in node.outputs if name}
-    rounded = _rounded(live, operators)
-    integers = {*rounded, *_of_integers(nodes)}
+    dequantized = _dequantized(live, operators)
+    quantized = {*dequantized, *_of_integers(nodes)}
     ort = import_package("onnxruntime")
     options = ort.SessionOptions()
     options.intra_op_num_threads = source.threads
     options.log_severity_level = 4
-    # Operators that were fused into one would have no results of their own.
+    # Fused operators would have no results of their own.
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.add_session_config_entry(
         "session.model_external_initializers_file_folder_path", str(path.parent)
@@ -56,36 +57,31 @@ def open_onnx_layers(source: ModelSource) -> RunLayers:
     native = ort.InferenceSession(
         data + _more_outputs(operators, declared), options, providers=[CPU]
     )
-    results = [
-        output.name
-        for output in native.get_outputs()
-        if output.type in ("tensor(float)", "tensor(float16)")
-    ]
-    order = [name for name in operators if name in results]
+    floats = set()
+    for output in native.get_outputs():
+        if output.type in ("tensor(float)", "tensor(float16)"):
+            floats.add(output.name)
+    order = [name for name in operators if name in floats]
 
     def run(inputs: Mapping[str, Array]) -> list[LayerOutput]:
-        feeds = {
-            entry.name: np.ascontiguousarray(inputs[entry.name])
-            for entry in native.get_inputs()
-        }
+        feeds = {}
+        for entry in native.get_inputs():
+            feeds[entry.name] = np.ascontiguousarray(inputs[entry.name])
         values: list[Any] = native.run(order, feeds)
-        arrays = {
-            name: np.asarray(value, np.float32)
-            for name, value in zip(order, values, strict=True)
-        }
-        return [
-            LayerOutput(
-                name, operators[name], arrays[rounded.get(name, name)], name in integers
-            )
-            for name in order
-            if name not in rounded.values()
-        ]
+        arrays = dict(zip(order, values, strict=True))
+        layers = []
+        for name in order:
+            if name in dequantized.values():
+                continue
+            array = np.asarray(arrays[dequantized.get(name, name)], np.float32)
+            layers.append(LayerOutput(name, operators[name], array, name in quantized))
+        return layers
 
     return run
 
 
 def _read_graph(data: bytes) -> tuple[list[_Node], dict[str, set[str]]]:
-    """Return the nodes of a ModelProto's graph (7), and the names of its inputs (11) and outputs (12)."""
+    """Read a ModelProto's graph: nodes, and names of inputs, outputs and weights."""
     reader = ProtobufReader(data, BUDGET)
     nodes: list[_Node] = []
     declared: dict[str, set[str]] = {
@@ -94,50 +90,40 @@ def _read_graph(data: bytes) -> tuple[list[_Node], dict[str, set[str]]]:
         "weights": set(),
     }
     for graph in reader.messages((0, len(data)), 7):
-        nodes += [
-            _Node(
-                "".join(reader.texts(node, 4)),
-                reader.texts(node, 1),
-                reader.texts(node, 2),
-            )
-            for node in reader.messages(graph, 1)
-        ]
-        for key, number, field in (
-            ("inputs", 11, 1),
-            ("outputs", 12, 1),
-            ("weights", 5, 8),
-        ):
-            declared[key].update(_names(reader, graph, number, field))
+        for node in reader.messages(graph, 1):
+            operator = "".join(reader.texts(node, 4))
+            nodes.append(_Node(operator, reader.texts(node, 1), reader.texts(node, 2)))
+        declared["inputs"].update(_names(reader, graph, 11, 1))
+        declared["outputs"].update(_names(reader, graph, 12, 1))
+        declared["weights"].update(_names(reader, graph, 5, 8))
     return nodes, declared
 
 
-def _rounded(nodes: list[_Node], operators: Mapping[str, str]) -> dict[str, str]:
-    """Return the results that go on as integers, with the names of the real numbers that these stand for."""
-    source = {
-        node.outputs[0]: node.inputs[0]
-        for node in nodes
-        if node.operator == "QuantizeLinear"
-    }
-    pairs = [
-        (source[node.inputs[0]], node.outputs[0])
-        for node in nodes
-        if node.operator == "DequantizeLinear" and node.inputs[0] in source
-    ]
-    return {name: real for name, real in pairs if name in operators}
+def _dequantized(nodes: list[_Node], operators: Mapping[str, str]) -> dict[str, str]:
+    """Map each quantised result to the result of its dequantisation."""
+    sources = {}
+    for node in nodes:
+        if node.operator == "QuantizeLinear":
+            sources[node.outputs[0]] = node.inputs[0]
+    dequantized = {}
+    for node in nodes:
+        if node.operator != "DequantizeLinear":
+            continue
+        source = sources.get(node.inputs[0])
+        if source is not None and source in operators:
+            dequantized[source] = node.outputs[0]
+    return dequantized
 
 
 def _of_integers(nodes: list[_Node]) -> Iterator[str]:
-    """Yield what was made of rounded weights or sums, or is itself rounded."""
-    real = {
-        name
-        for node in nodes
-        if node.operator == "DequantizeLinear"
-        for name in node.outputs
-    }
+    """Yield the results that are dequantised or computed from quantised tensors."""
+    dequantized: set[str] = set()
     for node in nodes:
-        if node.operator in ("DequantizeLinear", *_OF_INTEGERS) or not real.isdisjoint(
-            node.inputs
-        ):
+        if node.operator == "DequantizeLinear":
+            dequantized.update(node.outputs)
+    for node in nodes:
+        is_integer = node.operator in ("DequantizeLinear", *_OF_INTEGERS)
+        if is_integer or not dequantized.isdisjoint(node.inputs):
             yield from node.outputs
 
 
@@ -149,7 +135,7 @@ def _names(
 
 
 def _sorted(nodes: list[_Node]) -> list[_Node]:
-    """Return the nodes in an order in which they can run; tools that insert some put them at the end of the file."""
+    """Sort nodes topologically; some tools append nodes at the end of the file."""
     made_of = {name: node for node in nodes for name in node.outputs if name}
     order: dict[int, _Node] = {}
     for last in nodes:
@@ -169,7 +155,7 @@ def _sorted(nodes: list[_Node]) -> list[_Node]:
 
 
 def _depending(nodes: list[_Node], declared: Mapping[str, set[str]]) -> Iterator[_Node]:
-    """Yield the nodes whose results depend on the model's inputs, of nodes in the order in which they run."""
+    """Yield the nodes that depend on the model's inputs, from sorted nodes."""
     live = declared["inputs"] - declared["weights"]
     for node in nodes:
         if node.operator not in _CONSTANT and not live.isdisjoint(node.inputs):
@@ -178,18 +164,19 @@ def _depending(nodes: list[_Node], declared: Mapping[str, set[str]]) -> Iterator
 
 
 def _more_outputs(names: Mapping[str, str], declared: Mapping[str, set[str]]) -> bytes:
-    """Return a ModelProto of a graph whose outputs have these names, without types: the framework infers them."""
-    graph = b"".join(
-        _field(12, _field(1, name.encode(errors="surrogateescape")))
-        for name in names
-        if name not in declared["outputs"]
-    )
+    """Return a ModelProto with further outputs; the framework infers their types."""
+    graph = b""
+    for name in names:
+        if name not in declared["outputs"]:
+            encoded = name.encode(errors="surrogateescape")
+            graph += _field(12, _field(1, encoded))
     return _field(7, graph)
 
 
 def _field(number: int, content: bytes) -> bytes:
-    """Return a field with a length."""
-    size, head = len(content), bytearray([number << 3 | 2])
+    """Encode a length-delimited field."""
+    size = len(content)
+    head = bytearray([number << 3 | 2])
     while size > 0x7F:
         head.append(size & 0x7F | 0x80)
         size >>= 7

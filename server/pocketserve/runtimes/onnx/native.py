@@ -1,4 +1,4 @@
-"""Imports ONNX Runtime, and opens its sessions with the execution providers that a version asks for."""
+"""Import ONNX Runtime and create its sessions."""
 
 from __future__ import annotations
 
@@ -20,48 +20,51 @@ _log = logging.getLogger(__name__)
 
 CPU = "CPUExecutionProvider"
 _EXACT_SUMS = "session.x64quantprecision", "1"
-"""Session entry for processors where :func:`sums_overflow`. On others it takes three to four times as long.
+"""Session entry for processors where :func:`sums_overflow`.
+
+On other processors, runs would take three to four times as long.
 
 Source: ``kOrtSessionOptionsAvx2PrecisionMode`` of ONNX Runtime.
 """
 _SHARED_WEIGHTS = "Attempt to replace the existing tensor"
-"""In an error: operators share int8 weights or zero points, and :data:`_EXACT_SUMS` gives a name twice (1.31.1)."""
-_NO_DEVICES = (CPU, "AzureExecutionProvider")  # the second one asks a server elsewhere
+"""Part of an error if operators share int8 weights or zero points.
+
+:data:`_EXACT_SUMS` then defines a name twice (1.31.1).
+"""
+_NO_DEVICES = (CPU, "AzureExecutionProvider")  # the latter uses a remote server
 
 
 def provider_options(source: ModelSource) -> tuple[list[str], bool]:
-    """Return the providers besides the CPU, in order of preference, and whether they must work."""
+    """Return the providers other than the CPU, and whether they are required."""
     names = source.options.get("providers", [])
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ModelLoadError(
-            f'the option providers is a list such as ["NnapiExecutionProvider"], not {names!r:.100}'
+            'the option providers is a list such as ["NnapiExecutionProvider"], not '
+            f"{names!r:.100}"
         )
-    return [name for name in dict.fromkeys(names) if name != CPU], source.flag(
-        "required"
-    )
+    providers = [name for name in dict.fromkeys(names) if name != CPU]
+    return providers, source.flag("required")
 
 
 def onnx_devices(options: Options) -> dict[str, Options]:
-    """Return what runs a version: the CPU, and the execution providers that this package has."""
-    plain = {
-        key: value
-        for key, value in options.items()
-        if key not in ("providers", "required")
-    }
-    available = import_package("onnxruntime").get_available_providers()
-    devices = {"cpu": plain} | {
-        device_name(name): plain | {"providers": [name]}
-        for name in available
-        if name not in _NO_DEVICES
-    }
-    preferred = [name for name in options.get("providers", ()) if name != CPU]
-    return current_first(
-        devices, device_name(preferred[0]) if preferred else "cpu", options
-    )
+    """Return a version's devices: the CPU and the available providers."""
+    plain = dict(options)
+    plain.pop("providers", None)
+    plain.pop("required", None)
+    devices = {"cpu": plain}
+    for name in import_package("onnxruntime").get_available_providers():
+        if name not in _NO_DEVICES:
+            devices[device_name(name)] = plain | {"providers": [name]}
+    current = "cpu"
+    for name in options.get("providers", ()):
+        if name != CPU:
+            current = device_name(name)
+            break
+    return current_first(devices, current, options)
 
 
 def import_package(module: str) -> Any:
-    """Import ONNX Runtime, with its telemetry off."""
+    """Import ONNX Runtime with telemetry off."""
     ort = require_framework(module, "ONNX Runtime", INSTALL, needs="InferenceSession")
     getattr(ort, "disable_telemetry_events", lambda: None)()
     return ort
@@ -70,10 +73,13 @@ def import_package(module: str) -> Any:
 def sums_overflow(
     machine: str = platform.machine(), processor: Path = Path("/proc/cpuinfo")
 ) -> bool:
-    """Return whether ONNX Runtime's int8 sums overflow here, so that they are 12 % off: on x86-64 without VNNI.
+    """Return whether ONNX Runtime's int8 sums overflow on this processor.
+
+    They do on x86-64 without VNNI, and are up to 12 % off.
 
     Args:
-        processor: tells what such a processor can do; where there is no such file, VNNI counts as missing.
+        processor: the file with the processor's features; VNNI counts as missing if
+            there is no such file.
     """
     if machine not in ("x86_64", "AMD64"):
         return False
@@ -91,13 +97,14 @@ def open_native(
     required: bool,
     exact_sums: bool,
 ) -> tuple[Any, str]:
-    """Return an InferenceSession, and what runs it.
+    """Create an InferenceSession; return it and its device.
 
-    A provider that fails is left out if it is not required. A model that is at fault itself fails on the CPU too, and
-    that error is the one to report.
+    A provider that fails is left out unless it is required. A faulty model also fails on
+    the CPU; that error is reported.
 
     Args:
-        exact_sums: whether int8 sums are to be kept from overflowing, see :func:`sums_overflow`.
+        exact_sums: whether to prevent overflows of int8 sums, see
+            :func:`sums_overflow`.
     """
     available = ort.get_available_providers()
 
@@ -105,8 +112,9 @@ def open_native(
         if names and required:
             note = engine_note(*set(names).difference(available))
             raise ModelLoadError(
-                f"the execution provider {', '.join(names)[:200]} {fault}; available are {', '.join(available)}: "
-                f"change providers in model.toml, or remove required to run on the CPU{note}"
+                f"the execution provider {', '.join(names)[:200]} {fault}; available "
+                f"are {', '.join(available)}: change providers in model.toml, or remove "
+                f"required to run on the CPU{note}"
             )
 
     check(
@@ -149,7 +157,8 @@ def _native(
         if _SHARED_WEIGHTS not in str(error):
             raise
     _log.warning(
-        "%s: operators share int8 weights or zero points, so that sums may overflow here",
+        "%s: operators share int8 weights or zero points, so that sums may overflow "
+        "here",
         path.name,
     )
     return _session(ort, path, threads, providers)
@@ -165,16 +174,18 @@ def _session(
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    options.log_severity_level = 4  # what is fatal: errors are raised, and would be printed with the model's names
-    # The pattern keeps a block for each set of shapes: 138 MB instead of 97 MB for a text detector of one shape,
-    # 244 instead of 186 for four, and 3 % faster. The arena stays: without it 205 MB and 20 % slower (x86-64).
+    # Only fatal errors: others are raised, and their log lines would contain the model's
+    # names.
+    options.log_severity_level = 4
+    # The memory pattern keeps a block per set of shapes: 138 MB instead of 97 MB for a
+    # text detector with one shape, 244 instead of 186 with four, for 3 % of speed. The
+    # arena stays on: without it 205 MB and 20 % slower (x86-64).
     options.enable_mem_pattern = False
     for pool in ("intra", "inter"):
         # Spinning keeps a phone's cores awake.
         options.add_session_config_entry(f"session.{pool}_op.allow_spinning", "0")
-    options.add_session_config_entry(
-        "session.load_model_format", "ONNX"
-    )  # whatever its name: only that was checked
+    # The check covers ONNX only, whatever the file's name.
+    options.add_session_config_entry("session.load_model_format", "ONNX")
     for entry in entries:
         options.add_session_config_entry(*entry)
     if providers:
@@ -189,7 +200,10 @@ def _session(
 
 
 def _device(native: Any) -> str:
-    """Return the providers that got a part of the model; older packages only tell those that were offered one."""
+    """Return the providers that run a part of the model.
+
+    Older packages report all providers of the session instead.
+    """
     names = list(native.get_providers())
     if names != [CPU] and hasattr(native, "get_provider_graph_assignment_info"):
         used = {part.ep_name for part in native.get_provider_graph_assignment_info()}

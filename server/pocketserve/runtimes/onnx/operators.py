@@ -1,9 +1,11 @@
-"""The operators that an ONNX model may have: those that only compute, and functions that the model defines.
+"""The operators that an ONNX model may use.
 
-Left out of ONNX Runtime's own are ``EPContext`` and ``Snpe``, which name a file, or hold a program, for the library of
-an accelerator; those that call Python in builds for training (``PythonOp``, ``TritonOp``); and those that send the
-input to a service in the network (the domain ``com.microsoft.extensions``, whose provider is part of the usual
-package). Operators of other domains come from libraries that are not loaded here.
+Allowed are operators that only compute, and the model's own functions. Not allowed are
+some of ONNX Runtime's own: ``EPContext`` and ``Snpe``, which refer to a file or contain
+a program for an accelerator's library; ``PythonOp`` and ``TritonOp``, which call Python
+in training builds; and the domain ``com.microsoft.extensions``, which sends the input
+to a network service and is part of the usual package. Operators of other domains need
+libraries that are not loaded here.
 """
 
 from __future__ import annotations
@@ -23,13 +25,15 @@ OperatorName = tuple[str, str]
 def first_foreign(
     operators: Set[OperatorName], functions: Set[OperatorName]
 ) -> OperatorName | None:
-    """Return the first operator, by name, that is neither allowed nor one of the model's functions."""
+    """Return the first operator by name that is not allowed, or None."""
     for name in sorted(operators):
-        domain, kind = name
-        if not (
-            kind in MICROSOFT
-            if domain == "com.microsoft"
-            else domain in DOMAINS or name in functions
-        ):
+        if not _is_allowed(name, functions):
             return name
     return None
+
+
+def _is_allowed(name: OperatorName, functions: Set[OperatorName]) -> bool:
+    domain, kind = name
+    if domain == "com.microsoft":
+        return kind in MICROSOFT
+    return domain in DOMAINS or name in functions

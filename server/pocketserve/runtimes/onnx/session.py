@@ -1,23 +1,27 @@
-"""Runs ``.onnx`` files with ONNX Runtime.
+"""Run ``.onnx`` files with ONNX Runtime.
 
-The options of a version are ``providers``, a list of execution provider names in order of preference (the CPU comes
-last by itself), and ``required``: refuse to load rather than run on the CPU alone.
+A version's options are ``providers``, a list of execution providers in order of
+preference (the CPU is always last), and ``required``: fail to load rather than fall
+back to the CPU.
 
-Found by running it, and what shapes the code below:
+Observed behaviour that shapes this module:
 
-* A shape that the file does not tell shows as ``[]``, like a scalar's, and is then not checked.
-* ``bytes`` in an object array are taken as the text ``b'...'``; byte-swapped numbers are taken as they lie.
-* bfloat16 has no NumPy type: such inputs must be OrtValues, and such outputs can only be fetched as OrtValues.
-* When a session cannot be made, the Python package prints to standard output and tries again, unless told not to.
-* Without prepacking, weights in external data stay mapped and cost no memory of their own, but matrix products with
-  4-bit weights take 35 times as long and with 8-bit weights 5 times (x86-64, 2048 x 2048), so it stays on.
+* An unknown shape appears as ``[]``, like a scalar's, and is then not checked.
+* ``bytes`` in an object array are read as the text ``b'...'``; the byte order of
+  numbers is ignored.
+* NumPy has no bfloat16: such inputs and outputs must be OrtValues.
+* If a session cannot be created, the Python package prints to standard output and
+  retries, unless configured otherwise.
+* Without prepacking, external weights stay mapped and take no memory of their own. But
+  matrix products take 35 times as long with 4-bit weights and 5 times with 8-bit
+  weights (x86-64, 2048 x 2048), so prepacking stays on.
 """
 
 from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,18 +35,19 @@ from .check import GraphFacts, check_model
 from .errors import clean_text, explain_onnx_error, foreign_operator, is_about_sizes
 from .native import import_package, open_native, provider_options, sums_overflow
 from .operators import first_foreign
-from .tensors import TensorOutput, input_spec, object_array, output_of
+from .tensors import Output, TensorOutput, input_spec, object_array, output_of
 
 MAX_PROPERTY_CHARS = 4 * 2**20
-"""Of all texts in a file's metadata. An alphabet for reading Chinese is about 20 kB."""
+"""Limit of a file's metadata; an alphabet for Chinese text has about 20 kB."""
 
 
 class OnnxRuntime:
     """Opens ``.onnx`` files with ONNX Runtime.
 
     Args:
-        module: what is imported as ONNX Runtime.
-        exact_sums: whether int8 sums are to be kept from overflowing; None where this processor needs it.
+        module: the module to import as ONNX Runtime.
+        exact_sums: whether to prevent overflows of int8 sums; None decides by the
+            processor.
     """
 
     platform = "onnxruntime_onnx"
@@ -56,12 +61,13 @@ class OnnxRuntime:
 
     def open(self, source: ModelSource) -> OnnxSession:
         providers, required = provider_options(source)
-        # ONNX Runtime looks for weights beside the path that it is given, so both must see the same one.
+        # ONNX Runtime opens weights beside this path, so the check must use the same.
         path = source.path.resolve()
         facts = check_model(path)
         ort = import_package(self._module)
         framework = f"onnxruntime {ort.__version__}"
-        if (foreign := first_foreign(facts.operators, facts.functions)) is not None:
+        foreign = first_foreign(facts.operators, facts.functions)
+        if foreign is not None:
             raise ModelLoadError(f"{path.name} {foreign_operator(*foreign, framework)}")
         with load_errors(lambda error: explain_onnx_error(path, framework, str(error))):
             native, device = open_native(
@@ -74,13 +80,14 @@ RUNTIME = OnnxRuntime()
 
 
 class OnnxSession:
-    """An ``InferenceSession`` with its model. Not to be used by several threads at a time, but by any.
+    """A loaded ONNX model; any thread may use it, one at a time.
 
     Attributes:
-        outputs: specs as :mod:`.tensors` describes; (-1,) stands for a shape that runs on zeros could not tell.
-        device: ``cpu``, or the execution providers that run a part of the model: ``NnapiExecutionProvider, cpu``.
-        memory_bytes: the file, its external data and one copy of every input and output, free dimensions counted
-            as 1. Intermediate results are not in it: nothing tells their size.
+        outputs: specs as in :mod:`.tensors`; an unknown shape is (-1,).
+        device: ``cpu``, or the execution providers that run parts of the model:
+            ``NnapiExecutionProvider, cpu``.
+        memory_bytes: the file, its external data and one copy of each input and output
+            with free dimensions of 1. The size of intermediate results is unknown.
         properties: the file's ``metadata_props``, texts by name.
     """
 
@@ -91,58 +98,58 @@ class OnnxSession:
     ) -> None:
         self._ort = ort
         self._native: Any = native
-        self._inputs = {arg.name: input_spec(arg, facts) for arg in native.get_inputs()}
-        self._outputs = {
-            arg.name: output_of(arg, facts) for arg in native.get_outputs()
-        }
-        self._by_value = any(
-            spec.datatype == "BF16"
-            for output in self._outputs.values()
-            for spec in output.specs
-        )
-        plain = all(
-            isinstance(output, TensorOutput) for output in self._outputs.values()
-        )
-        if self._by_value and (
-            not plain or any(spec.datatype == "BYTES" for spec in self._inputs.values())
-        ):
-            raise ModelLoadError(
-                "the model has bfloat16 outputs beside strings, sequences or maps, which onnxruntime cannot exchange "
-                "at once; convert it with float32 outputs"
-            )
-        # Where all sizes are fixed and no whole numbers say some (UINT8 are pixels), those that do not fit are the
-        # model's own.
-        self._takes_sizes = any(
-            spec.open
-            or -1 in spec.shape
-            or (spec.datatype.startswith(("INT", "UINT")) and spec.datatype[-1] != "8")
-            for spec in self._inputs.values()
-        )
         self.runtime = runtime
         self.device = device
-        if any(output.unsure for output in self._outputs.values()):
-            probe = run_on_zeros(self.run, [*self._inputs.values()])
-            if probe is not None:
-                self._outputs = {
-                    name: output.learned(probe)
-                    for name, output in self._outputs.items()
-                }
+        self._inputs: dict[str, TensorSpec] = {}
+        for arg in native.get_inputs():
+            self._inputs[arg.name] = input_spec(arg, facts)
+        self._outputs: dict[str, Output] = {}
+        for arg in native.get_outputs():
+            self._outputs[arg.name] = output_of(arg, facts)
+        self._by_value = _has_datatype("BF16", _output_specs(self._outputs))
+        if self._by_value:
+            self._check_by_value()
+        self._takes_sizes = any(map(_may_give_sizes, self._inputs.values()))
+        self._probe_outputs()
         self.inputs: Sequence[TensorSpec] = list(self._inputs.values())
-        self.outputs: Sequence[TensorSpec] = [
-            spec for output in self._outputs.values() for spec in output.specs
-        ]
+        self.outputs: Sequence[TensorSpec] = _output_specs(self._outputs)
         if len({spec.name for spec in self.outputs}) != len(self.outputs):
             raise ModelLoadError(
-                "two outputs would have the same name; export the model with other output names"
+                "two outputs would have the same name; export the model with other "
+                "output names"
             )
-        exchanged = sum(byte_size(spec) for spec in (*self.inputs, *self.outputs))
-        self.memory_bytes = facts.total_bytes + exchanged
+        tensor_bytes = sum(map(byte_size, (*self.inputs, *self.outputs)))
+        self.memory_bytes = facts.total_bytes + tensor_bytes
         self.properties: Mapping[str, str] = _properties(native)
+
+    def _check_by_value(self) -> None:
+        """Raise if not all inputs and outputs can be OrtValues."""
+        outputs = self._outputs.values()
+        are_tensors = all(isinstance(output, TensorOutput) for output in outputs)
+        if not are_tensors or _has_datatype("BYTES", self._inputs.values()):
+            raise ModelLoadError(
+                "the model has bfloat16 outputs beside strings, sequences or maps, "
+                "which onnxruntime cannot exchange at once; convert it with float32 "
+                "outputs"
+            )
+
+    def _probe_outputs(self) -> None:
+        """Determine unknown output shapes by running the model on zeros."""
+        if not any(output.unsure for output in self._outputs.values()):
+            return
+        probe = run_on_zeros(self.run, [*self._inputs.values()])
+        if probe is None:
+            return
+        for name, output in self._outputs.items():
+            self._outputs[name] = output.learned(probe)
 
     def run(
         self, inputs: Mapping[str, Array], signature: str | None = None
     ) -> dict[str, Array]:
-        """Run; strings are UTF-8 ``bytes``, BF16 is ``uint16`` bits. A session whose run failed works on."""
+        """Run the model; strings are UTF-8 ``bytes``, BF16 is ``uint16`` bits.
+
+        The session remains usable after a failed run.
+        """
         if self._native is None:
             raise RuntimeError("the session is closed")
         arrays = {
@@ -158,69 +165,95 @@ class OnnxSession:
         self._native = None
 
     def _call(self, arrays: Mapping[str, Array]) -> Sequence[Any]:
-        """Run natively; return values in the order of the outputs."""
+        """Run natively; return the values in the order of the outputs."""
+        names = list(self._outputs)
         try:
-            feeds = {
-                name: self._value(array, spec)
-                if self._by_value or spec.datatype == "BF16"
-                else array
-                for (name, array), spec in zip(
-                    arrays.items(), self._inputs.values(), strict=True
-                )
-            }
-            run = (
-                self._native.run_with_ort_values if self._by_value else self._native.run
-            )
-            values: Sequence[Any] = run(list(self._outputs), feeds)
-            # As OrtValues, an output that is an input handed through shares its memory.
-            return [_copied(value) for value in values] if self._by_value else values
-        except (
-            UnicodeDecodeError
-        ) as error:  # also a ValueError, but no fault of the request
+            feeds = self._feeds(arrays)
+            values: Sequence[Any]
+            if not self._by_value:
+                values = self._native.run(names, feeds)
+                return values
+            values = self._native.run_with_ort_values(names, feeds)
+            # An OrtValue may share memory with an input that the model returns.
+            return [_copied(value) for value in values]
+        except UnicodeDecodeError as error:  # a ValueError, but the model's fault
             raise RuntimeError("an output string of the model is not UTF-8") from error
         except Exception as error:
-            # The classes themselves lie in a private module of the package.
-            if type(error).__name__ == "InvalidArgument" or (
-                self._takes_sizes and is_about_sizes(str(error))
-            ):
+            # By name: the classes are in a private module of the package.
+            is_invalid = type(error).__name__ == "InvalidArgument"
+            if is_invalid or (self._takes_sizes and is_about_sizes(str(error))):
                 raise ValueError(clean_text(str(error), 300)) from error
             if type(error).__module__.startswith("onnxruntime"):
                 raise RuntimeError(clean_text(str(error), 300)) from error
             raise
 
+    def _feeds(self, arrays: Mapping[str, Array]) -> dict[str, Any]:
+        feeds: dict[str, Any] = {}
+        for name, array in arrays.items():
+            spec = self._inputs[name]
+            if self._by_value or spec.datatype == "BF16":
+                feeds[name] = self._value(array, spec)
+            else:
+                feeds[name] = array
+        return feeds
+
     def _value(self, array: Array, spec: TensorSpec) -> Any:
-        """Return an OrtValue that uses the array's memory, which must outlive it."""
+        """Return an OrtValue on the array's memory; the array must outlive it."""
         kind = self._ort.OrtValue
         if spec.datatype != "BF16":
             return kind.ortvalue_from_numpy(array)
-        return kind.ortvalue_from_numpy_with_onnx_type(
-            array, 16
-        )  # TensorProto.DataType.BFLOAT16
+        bfloat16 = 16  # TensorProto.DataType.BFLOAT16
+        return kind.ortvalue_from_numpy_with_onnx_type(array, bfloat16)
+
+
+def _output_specs(outputs: Mapping[str, Output]) -> list[TensorSpec]:
+    specs: list[TensorSpec] = []
+    for output in outputs.values():
+        specs += output.specs
+    return specs
+
+
+def _has_datatype(datatype: str, specs: Iterable[TensorSpec]) -> bool:
+    return any(spec.datatype == datatype for spec in specs)
+
+
+def _may_give_sizes(spec: TensorSpec) -> bool:
+    """Return whether a request's input can cause sizes that don't fit.
+
+    The shape may be free, or integers may be sizes; 8-bit integers are pixels.
+    """
+    if spec.open or -1 in spec.shape:
+        return True
+    is_integer = spec.datatype.startswith(("INT", "UINT"))
+    return is_integer and not spec.datatype.endswith("8")
 
 
 def _prepared(array: Array, spec: TensorSpec) -> Array:
-    """Return an array as ONNX Runtime wants it: native byte order, row-major, text as str."""
+    """Convert an array for ONNX Runtime: native byte order, row-major, str."""
     if spec.shape == () and array.shape != ():
         raise ValueError(
             f"input {spec.name!r} has shape {list(array.shape)}, expected []"
         )
     if spec.datatype != "BYTES" or array.dtype.kind not in "OSU":
-        # ``ascontiguousarray`` would make shape () to shape (1,).
+        # ``ascontiguousarray`` would turn shape () into (1,).
         return np.asarray(array, dtype=array.dtype.newbyteorder("="), order="C")
-    try:
-        items = [
-            item.decode() if isinstance(item, bytes) else str(item)
-            for item in array.reshape(-1).tolist()
-        ]
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"input {spec.name!r} has a string that is not UTF-8, as ONNX demands ({error})"
-        ) from None
+    items = []
+    for item in array.reshape(-1).tolist():
+        if not isinstance(item, bytes):
+            items.append(str(item))
+            continue
+        try:
+            items.append(item.decode())
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"input {spec.name!r} has a string that is not UTF-8, as ONNX demands "
+                f"({error})"
+            ) from None
     return object_array(items).reshape(array.shape)
 
 
 def _copied(value: Any) -> Array:
-    """Return a copy of an OrtValue's elements; those of bfloat16 as uint16."""
+    """Copy an OrtValue to an array; bfloat16 becomes uint16."""
     if "bfloat16" not in value.data_type():
         return np.array(value.numpy())
     shape = tuple(value.shape())
@@ -230,12 +263,13 @@ def _copied(value: Any) -> Array:
 
 
 def _properties(native: Any) -> dict[str, str]:
-    """Return what the file's author wrote into it; nothing where that is no UTF-8 or too long to be a description."""
+    """Return the file's metadata; empty if it is not UTF-8 or too long."""
+    texts: dict[str, str] = {}
     try:
-        texts = {
-            str(name): str(text)
-            for name, text in native.get_modelmeta().custom_metadata_map.items()
-        }
-    except Exception:  # a description is never worth refusing a model for
+        for name, text in native.get_modelmeta().custom_metadata_map.items():
+            texts[str(name)] = str(text)
+    except Exception:  # a model works without its description
         return {}
-    return texts if sum(map(len, texts.values())) <= MAX_PROPERTY_CHARS else {}
+    if sum(map(len, texts.values())) > MAX_PROPERTY_CHARS:
+        return {}
+    return texts

@@ -1,11 +1,13 @@
-"""Specs of an ONNX model's inputs and outputs, and outputs that are no tensors made to tensors.
+"""Specs of an ONNX model's inputs and outputs, and conversion of outputs to tensors.
 
-* ``NAME`` of type map or sequence of maps (what scikit-learn's classifiers give as probabilities) becomes
-  ``NAME.keys``, INT64 or BYTES of shape [classes], and ``NAME.values``, FP32 or FP64 of shape [classes] or
-  [rows, classes]. Keys come in their sorted order; a key that a row lacks has the value NaN.
-* ``NAME`` of type sequence of tensors becomes ``NAME``, the elements stacked to shape [count, ...] if their shapes
-  agree, else their values one after the other in one dimension, and ``NAME.shapes``, INT64 of shape [count, rank], with
-  the shape of each element (filled up with -1 where ranks differ).
+* A map or sequence of maps ``NAME`` (the probabilities of scikit-learn's classifiers)
+  becomes ``NAME.keys``, INT64 or BYTES of shape [classes], and ``NAME.values``, FP32 or
+  FP64 of shape [classes] or [rows, classes]. Keys are sorted; a row without a key has
+  the value NaN.
+* A sequence of tensors ``NAME`` becomes ``NAME`` and ``NAME.shapes``. ``NAME`` has the
+  elements stacked to shape [count, ...] if their shapes agree, else all values in one
+  dimension. ``NAME.shapes`` is INT64 of shape [count, rank] with each element's shape,
+  padded with -1 if ranks differ.
 """
 
 from __future__ import annotations
@@ -35,37 +37,36 @@ _DATATYPES |= {
     "double": "FP64",
     "string": "BYTES",
 }
-"""ONNX Runtime's element types. It also has 8-, 4- and 2-bit ones, which the protocol cannot carry."""
+"""ONNX Runtime's element types, except small floats that the protocol lacks."""
 
 
 class TensorOutput(NamedTuple):
     """An output that is a tensor."""
 
     specs: tuple[TensorSpec, ...]
-    unsure: bool  # the file does not tell its shape
+    unsure: bool  # whether the file lacks its shape
 
     def arrays(self, value: Any) -> dict[str, Array]:
-        """Return a run's value as arrays by name; text as UTF-8 ``bytes``, dtype object."""
+        """Convert a run's value to arrays by name; text becomes UTF-8 ``bytes``."""
         (spec,) = self.specs
         return {spec.name: _encoded(np.asarray(value), spec)}
 
     def learned(self, probe: Probe) -> TensorOutput:
-        """Return the output with the shape that runs on zeros gave, where the file does not tell it."""
-        return (
-            self._replace(specs=(probe.learned(self.specs[0]),))
-            if self.unsure
-            else self
-        )
+        """Return the output with a shape from runs on zeros if it was unknown."""
+        if not self.unsure:
+            return self
+        (spec,) = self.specs
+        return self._replace(specs=(probe.learned(spec),))
 
 
 class SequenceOutput(NamedTuple):
-    """An output that is a sequence of tensors: the elements and their shapes."""
+    """An output that is a sequence of tensors."""
 
     specs: tuple[TensorSpec, TensorSpec]
     unsure: bool = True
 
     def arrays(self, value: Any) -> dict[str, Array]:
-        """Return a run's list of arrays as two: ``NAME`` and ``NAME.shapes``."""
+        """Convert a run's list of arrays to ``NAME`` and ``NAME.shapes``."""
         elements, shapes = self.specs
         items = [np.asarray(item) for item in value]
         rank = max((item.ndim for item in items), default=max(shapes.shape[-1], 0))
@@ -83,48 +84,45 @@ class SequenceOutput(NamedTuple):
         }
 
     def learned(self, probe: Probe) -> SequenceOutput:
-        """Return the output with the shapes that runs on zeros gave."""
+        """Return the output with the shapes from runs on zeros."""
         elements, shapes = map(probe.learned, self.specs)
-        # How many elements there are may depend on the values, which were all zero.
-        elements, shapes = (
-            spec._replace(shape=(-1, *spec.shape[1:])) for spec in (elements, shapes)
-        )
+        # The number of elements may depend on the values, so it stays free.
+        elements = elements._replace(shape=(-1, *elements.shape[1:]))
+        shapes = shapes._replace(shape=(-1, *shapes.shape[1:]))
         return self._replace(specs=(elements, shapes))
 
 
 class MapOutput(NamedTuple):
-    """An output that is a map, or a sequence of maps with a row for each."""
+    """An output that is a map, or a sequence of maps with a row each."""
 
     specs: tuple[TensorSpec, TensorSpec]
-    keys: tuple[
-        Any, ...
-    ] = ()  # as runs on zeros gave them: no row tells them when a batch is empty
+    # from runs on zeros, for an empty batch
+    keys: tuple[Any, ...] = ()
     unsure: bool = True
 
     def arrays(self, value: Any) -> dict[str, Array]:
-        """Return a run's map, or list of maps, as two arrays: ``NAME.keys`` and ``NAME.values``."""
+        """Convert a run's map or maps to ``NAME.keys`` and ``NAME.values``."""
         keys, values = self.specs
-        rows = [value] if isinstance(value, Mapping) else value
-        names = list(dict.fromkeys(itertools.chain.from_iterable(rows))) or list(
-            self.keys
-        )
-        cells = [[row.get(name, math.nan) for name in names] for row in rows]
-        table = np.array(cells, DATATYPES[values.datatype].typestr).reshape(
-            len(rows), len(names)
-        )
-        return {
-            keys.name: _encoded(object_array(names), keys)
-            if keys.datatype == "BYTES"
-            else np.array(names, np.int64),
-            values.name: table[0] if isinstance(value, Mapping) else table,
-        }
+        is_single = isinstance(value, Mapping)
+        rows = [value] if is_single else value
+        unique = dict.fromkeys(itertools.chain.from_iterable(rows))
+        names = list(unique or self.keys)
+        cells = []
+        for row in rows:
+            cells.append([row.get(name, math.nan) for name in names])
+        table = np.array(cells, DATATYPES[values.datatype].typestr)
+        table = table.reshape(len(rows), len(names))
+        labels = object_array(names)
+        if keys.datatype == "INT64":
+            labels = labels.astype(np.int64)
+        labels = _encoded(labels, keys)
+        return {keys.name: labels, values.name: table[0] if is_single else table}
 
     def learned(self, probe: Probe) -> MapOutput:
-        """Return the output with the shapes and the keys that runs on zeros gave."""
+        """Return the output with the shapes and keys from runs on zeros."""
         keys, values = map(probe.learned, self.specs)
-        return self._replace(
-            specs=(keys, values), keys=tuple(probe.results[0][keys.name].tolist())
-        )
+        names = probe.results[0][keys.name].tolist()
+        return self._replace(specs=(keys, values), keys=tuple(names))
 
 
 Output = TensorOutput | SequenceOutput | MapOutput
@@ -135,7 +133,10 @@ _MAPS = re.compile(r"(seq\()?map\((int64|string),tensor\((float|double)\)\)\)?")
 
 
 def input_spec(arg: Any, facts: GraphFacts) -> TensorSpec:
-    """Return the spec of an input (a ``NodeArg``); a shape that the file does not tell is ``open``."""
+    """Return the spec of an input (a ``NodeArg``).
+
+    The spec is ``open`` if the file lacks the shape.
+    """
     kind = _TENSOR.fullmatch(arg.type)
     if kind is None:
         raise ModelLoadError(
@@ -148,44 +149,46 @@ def input_spec(arg: Any, facts: GraphFacts) -> TensorSpec:
 
 
 def output_of(arg: Any, facts: GraphFacts) -> Output:
-    """Return how an output (a ``NodeArg``) becomes tensors."""
-    if kind := _TENSOR.fullmatch(arg.type):
+    """Return the conversion of an output (a ``NodeArg``) to tensors."""
+    kind = _TENSOR.fullmatch(arg.type)
+    if kind:
         spec, unranked = _tensor_spec(arg, kind[1], facts)
         return TensorOutput((spec,), unranked)
-    if (kind := _SEQUENCE.fullmatch(arg.type)) and kind[1] != "bfloat16":
+    kind = _SEQUENCE.fullmatch(arg.type)
+    if kind and kind[1] != "bfloat16":
+        elements = TensorSpec(arg.name, _datatype(arg, kind[1]), (-1,))
         shapes = TensorSpec(f"{arg.name}.shapes", "INT64", (-1, -1))
-        return SequenceOutput(
-            (TensorSpec(arg.name, _datatype(arg, kind[1]), (-1,)), shapes)
-        )
-    if kind := _MAPS.fullmatch(arg.type):
+        return SequenceOutput((elements, shapes))
+    kind = _MAPS.fullmatch(arg.type)
+    if kind:
         keys = TensorSpec(f"{arg.name}.keys", _datatype(arg, kind[2]), (-1,))
-        values = TensorSpec(
-            f"{arg.name}.values",
-            _datatype(arg, kind[3]),
-            (-1, -1) if kind[1] else (-1,),
-        )
+        shape = (-1, -1) if kind[1] else (-1,)
+        values = TensorSpec(f"{arg.name}.values", _datatype(arg, kind[3]), shape)
         return MapOutput((keys, values))
     raise ModelLoadError(
-        f"output {arg.name!r} is of type {arg.type}, which cannot be served; export the model with tensors as outputs"
+        f"output {arg.name!r} is of type {arg.type}, which cannot be served; export the "
+        "model with tensors as outputs"
     )
 
 
 def _tensor_spec(arg: Any, element: str, facts: GraphFacts) -> tuple[TensorSpec, bool]:
-    """Return a tensor's spec, and whether the file does not tell its shape."""
-    unranked = arg.name in facts.unranked and not arg.shape
-    # Names and None stand for free dimensions.
-    shape = tuple(
-        size if isinstance(size, int) and size >= 0 else -1 for size in arg.shape
-    )
-    return TensorSpec(
-        arg.name, _datatype(arg, element), (-1,) if unranked else shape
-    ), unranked
+    """Return a tensor's spec, and whether the file lacks its shape."""
+    datatype = _datatype(arg, element)
+    if arg.name in facts.unranked and not arg.shape:
+        return TensorSpec(arg.name, datatype, (-1,)), True
+    shape = []
+    for size in arg.shape:
+        # Names and None are free dimensions.
+        is_fixed = isinstance(size, int) and size >= 0
+        shape.append(size if is_fixed else -1)
+    return TensorSpec(arg.name, datatype, tuple(shape)), False
 
 
 def _datatype(arg: Any, element: str) -> str:
     if element not in _DATATYPES:
         raise ModelLoadError(
-            f"tensor {arg.name!r} is of type {element}, which cannot be served; convert the model with another type"
+            f"tensor {arg.name!r} is of type {element}, which cannot be served; convert "
+            "the model with another type"
         )
     return _DATATYPES[element]
 
@@ -201,7 +204,7 @@ def _encoded(array: Array, spec: TensorSpec) -> Array:
 
 
 def object_array(items: Sequence[Any]) -> Array:
-    """Return text or bytes in one dimension, which NumPy would make fixed-size strings of."""
+    """Return a one-dimensional object array; NumPy would make fixed-size strings."""
     array = np.empty(len(items), dtype=object)
     array[:] = items
     return array
