@@ -688,7 +688,7 @@ def test_a_file_beside_a_folder_of_its_name_is_not_taken_for_the_folders_model(
     shutil.copy(MODELS / "digits" / "digits.tflite", bare)
     for command in (["inspect", bare], ["predict", bare, *FLOWER, "--local"]):
         assert (
-            f"'{bare}' lies beside a folder 'petals', which is the model of that name; rename"
+            f"'{bare}' is beside a folder 'petals', which is the model of that name; rename"
             in run(*command, code=1)
         )
 

@@ -1,1 +1,1 @@
-"""Models without a server to ask: in this process, or by a server process of one's own."""
+"""Models in this process, or in a private server process."""

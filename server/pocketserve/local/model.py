@@ -1,4 +1,4 @@
-"""A model in this process, for Python programs: the checks, tasks and runtimes of a server, without a server."""
+"""Run a model in this process, with a server's checks, tasks and runtimes."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 class LocalModel:
-    """A model that is loaded with its first request, and unloaded by :meth:`close`. Threads may share it.
+    """A model that is loaded by its first request and unloaded by :meth:`close`.
 
-    Use it as a context manager, or as a function: ``model(data)`` is ``model.predict(data)``.
+    Threads may share it. It is a context manager, and ``model(data)`` is short for
+    ``model.predict(data)``.
 
     Attributes:
-        name: of the model.
-        version: the version that answers; None for the default one.
+        version: the version to use; None for the default one.
     """
 
     def __init__(self, service: Service, name: str, version: str | None) -> None:
@@ -82,32 +82,28 @@ class LocalModel:
         parameters: Mapping[str, Any] | None = None,
         content_type: str = OCTETS,
     ) -> LabelledAnswer | Picture:
-        """Answer raw input, as :meth:`pocketserve_client.Client.predict` does.
+        """Predict from raw input, like :meth:`pocketserve_client.Client.predict`.
 
         Raises:
-            pocketserve_wire.ApiError: the model cannot be loaded, or the input is none for it.
+            pocketserve_wire.ApiError: the model cannot be loaded, or the input does not
+                fit.
         """
-        from pocketserve.api import (
-            predictions,
-        )  # late: opening a model needs none of it
+        # late: opening a model needs none of it
+        from pocketserve.api import predictions
         from pocketserve.api.messages import ApiRequest
 
-        drawn = "png" if annotate == "both" else annotate
-        values = {
+        values: dict[str, Any] = {
             "version": self.version,
             "top_k": top_k,
             "threshold": threshold,
-            "annotate": drawn,
+            "annotate": "png" if annotate == "both" else annotate,
         }
-        query = {}
-        for key, value in {**values, **(parameters or {})}.items():
-            if value is not None:
-                query[key] = (
-                    str(value).lower() if isinstance(value, bool) else str(value)
-                )
-        body = memoryview(raw_body(data))
+        values.update(parameters or {})
         request = ApiRequest(
-            path={"model": self.name}, query=query, body=body, content_type=content_type
+            path={"model": self.name},
+            query=_query_texts(values),
+            body=memoryview(raw_body(data)),
+            content_type=content_type,
         )
         prediction = predictions.ask(self._service, request)
         picture = prediction.picture
@@ -121,6 +117,17 @@ class LocalModel:
     __call__ = predict
 
 
+def _query_texts(values: Mapping[str, Any]) -> dict[str, str]:
+    """Convert parameters to texts as in a URL; None is omitted."""
+    query = {}
+    for key, value in values.items():
+        if isinstance(value, bool):
+            query[key] = str(value).lower()
+        elif value is not None:
+            query[key] = str(value)
+    return query
+
+
 def open_for_program(
     model: str | Path,
     *,
@@ -132,8 +139,7 @@ def open_for_program(
     folder = None if models_dir is None else str(models_dir)
     text = str(model)
     if isinstance(model, Path) and "/" not in text:
-        text = os.path.join(
-            ".", text
-        )  # a path, also where a model of that name is served
+        # With a slash it is a path, even if a model has that name.
+        text = os.path.join(".", text)
     service, name, own_version = open_model(text, folder, threads=threads)
     return LocalModel(service, name, version or own_version)

@@ -1,4 +1,4 @@
-"""Finds the model that a path or a name means, and opens a service for it in this process."""
+"""Open a service in this process for a model, by path or name."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ log = logging.getLogger(__name__)
 
 
 class ModelPathError(Exception):
-    """No model is meant by a path or a name; the text is one sentence with the way out."""
+    """A path or name leads to no model; the text is one sentence with the remedy."""
 
 
 def served_folder(models_dir: str | None) -> Path:
-    """Return the models folder: the option's, else the setting's, else the one that a server of this user serves.
+    """Return the models folder for a command.
 
-    Where none is named and none is served, it is the folder of the embedded models. They give way to another one.
+    It is the option's, else the setting's, else the one that a running server of this
+    user serves, else the folder of the embedded models.
 
     Raises:
-        ModelPathError: several are served.
+        ModelPathError: running servers serve several other folders.
     """
     from pocketserve.state.run_lock import running_servers
 
@@ -35,17 +36,15 @@ def served_folder(models_dir: str | None) -> Path:
     folder = config.models_dir.absolute()
     if models_dir is not None or variable_of("models_dir") in os.environ:
         return folder
-    served = {run.models_dir for run in running_servers(config.state_dir)} - {
-        "",
-        str(folder),
-    }
+    served = {run.models_dir for run in running_servers(config.state_dir)}
+    served -= {"", str(folder)}
     if len(served) > 1:
         raise ModelPathError("several folders are served")
     return Path(*served) if served else folder
 
 
 def is_model_path(text: str) -> bool:
-    """Return whether a command's argument names a model file or folder on disk rather than a model of a server."""
+    """Return whether an argument is the path of an existing model or folder."""
     path = Path(text)
     if not text or not path.exists():
         return False
@@ -61,59 +60,66 @@ def open_model(
     threads: int = 0,
     note: Callable[[str], None] = log.warning,
 ) -> tuple[Service, str, str | None]:
-    """Return a service for one model, the model's name in it, and the version that a path names, None if not certain.
+    """Open a service for one model.
 
     Args:
-        model: a path to a model file or folder, or a model's name in ``models_dir``, which comes first if it is named.
-        models_dir: a models folder; by default the embedded one.
-        threads: threads of one inference; 0 takes the fast cores.
-        note: takes a sentence on a file that is opened without the manifest beside it.
+        model: a path to a model file or folder, or the name of a model in ``models_dir``.
+            With ``models_dir``, a name takes precedence over a path.
+        models_dir: a models folder; see :func:`served_folder` for the default.
+        threads: threads of one inference; 0 uses the fast cores.
+        note: called with a sentence if a file is opened without the manifest beside it.
+
+    Returns:
+        the service, the model's name, and the version at the path, or None.
 
     Raises:
-        ConfigError, ModelPathError: the folder cannot be used, or the path is none of a model.
+        ConfigError, ModelPathError: the folder cannot be used, or there is no model.
     """
-    if not model or ("/" in model and not is_model_path(model)):
-        fault = (
-            "is no model file of a known kind"
-            if Path(model).is_file()
-            else "is no file or folder"
-        )
+    is_path = is_model_path(model)
+    if not model or ("/" in model and not is_path):
+        fault = "is no file or folder"
+        if Path(model).is_file():
+            fault = "is no model file of a known kind"
         raise ModelPathError(
-            f"{model!r} {fault}; name a model file, its folder, or a model of the models folder"
+            f"{model!r} {fault}; name a model file, its folder, or a model of the models "
+            "folder"
         )
-    by_name = not is_model_path(model)
-    if by_name or (
-        models_dir is not None and "/" not in model
-    ):  # whatever of that name lies in the working directory
+    if not is_path or (models_dir is not None and "/" not in model):
         service = _service(str(served_folder(models_dir)), threads)
         if model in service.repository.models():
             return service, model, None
         service.close()
-        if by_name:
+        if not is_path:
             fault = f"there is no model {model!r} in {service.config.models_dir}"
             raise ModelPathError(f"{fault}; {service.repository.way_out(model)}")
-    from pocketserve.runtimes.registry import format_at  # late, as the service
+    return _open_path(model, threads, note)
+
+
+def _open_path(
+    model: str, threads: int, note: Callable[[str], None]
+) -> tuple[Service, str, str | None]:
+    from pocketserve.runtimes.registry import format_at  # late, like the service
 
     path = Path(os.path.abspath(model))
-    beside = (
-        _of_manifest(path, threads, note) if format_at(path) is not None else None
-    )  # a SavedModel is a folder, too
-    if beside is not None:
-        return beside
-    is_beside_manifest = (
-        path.parent / "model.toml"
-    ).is_file()  # the folder is that model's, not one of models
+    if format_at(path) is not None:  # a file, or a folder such as a SavedModel
+        opened = _of_manifest(path, threads, note)
+        if opened is not None:
+            return opened
+    # A folder with a manifest is a model, not a folder of models.
+    is_beside_manifest = (path.parent / "model.toml").is_file()
     service = _service(str(path if is_beside_manifest else path.parent), threads)
     models = service.repository.models()
     if path.is_dir():
         if path.name in models:
             return service, path.name, _version_at(models[path.name], path)
-    elif (names := _find(service, path, models.names)) is not None:
-        return service, *names
-    elif path.name not in models.misnamed and (
-        (other := models.get(path.stem)) is None or not other.versions
-    ):
-        return service, path.stem, None  # a request says why it is no model
+    else:
+        names = _find(service, path, models.names)
+        if names is not None:
+            return service, *names
+        same_name = models.get(path.stem)
+        is_free = same_name is None or not same_name.versions
+        if path.name not in models.misnamed and is_free:
+            return service, path.stem, None  # a request reports the fault
     service.close()
     raise ModelPathError(_no_model(path, model))
 
@@ -121,7 +127,7 @@ def open_model(
 def _of_manifest(
     path: Path, threads: int, note: Callable[[str], None]
 ) -> tuple[Service, str, str | None] | None:
-    """Open a file beside a manifest, which holds for the file; None where there is no manifest that lists it."""
+    """Open a file with the manifest beside it; None if no manifest lists it."""
     from pocketserve.repository.manifest import FILE_NAME  # late: --help needs no NumPy
 
     folder = path.parent
@@ -129,40 +135,38 @@ def _of_manifest(
         return None
     try:
         service = _service(str(folder.parent), threads)
-    except ModelPathError as error:  # as above Android's shared storage
+    except ModelPathError as error:  # an unreadable parent, as on Android
         fault = str(error)
     else:
-        if (names := _find(service, path, (folder.name,))) is not None:
+        names = _find(service, path, (folder.name,))
+        if names is not None:
             return service, *names
         entry = service.repository.models().get(folder.name)
         if entry is not None and entry.problem is not None:
-            return (
-                service,
-                folder.name,
-                None,
-            )  # a request says what is wrong with the manifest
+            # A request reports the manifest's fault.
+            return service, folder.name, None
         service.close()
-        fault = (
-            f"{FILE_NAME} beside it does not list it"
-            if entry
-            else f"no model can be called {folder.name!r}"
-        )
+        fault = f"no model can be called {folder.name!r}"
+        if entry:
+            fault = f"{FILE_NAME} beside it does not list it"
     note(f"{path.name} is opened by itself: {fault}")
     return None
 
 
 def _find(service: Service, path: Path, names: Sequence[str]) -> tuple[str, str] | None:
-    """Return the model, of those of these names, and the version that a file is."""
+    """Return the model and version of a file, among the named models."""
     for name in names:
         entry = service.repository.models().get(name)
-        for version in entry.versions.values() if entry is not None else ():
-            if version.path == path:
-                return name, version.name
+        if entry is None:
+            continue
+        version = _version_at(entry, path)
+        if version is not None:
+            return name, version
     return None
 
 
 def _version_at(entry: ModelEntry, path: Path) -> str | None:
-    """Return the version that a folder is, such as a SavedModel; None for a folder that versions lie in."""
+    """Return the version whose file or folder this is, or None."""
     for version in entry.versions.values():
         if version.path == path:
             return version.name
@@ -173,17 +177,26 @@ def _no_model(path: Path, model: str) -> str:
     from pocketserve.repository.manifest import is_valid_name
 
     if path.is_dir() and is_valid_name(path.name):
-        return f"there is no model in the folder {model!r}; with --models-dir it is a folder of models"
+        return (
+            f"there is no model in the folder {model!r}; with --models-dir it is a folder "
+            "of models"
+        )
     name = path.name if path.is_dir() else path.stem
     if is_valid_name(path.name) and is_valid_name(name):
-        return f"{model!r} lies beside a folder {name!r}, which is the model of that name; rename the file"
-    return f"a model cannot be called {name!r}: its name has no spaces, no / : \\ % ? # and no dot in front; rename it"
+        return (
+            f"{model!r} is beside a folder {name!r}, which is the model of that name; "
+            "rename the file"
+        )
+    return (
+        f"a model cannot be called {name!r}: its name has no spaces, no / : \\ % ? # and "
+        "no dot in front; rename it"
+    )
 
 
 def _service(models_dir: str, threads: int) -> Service:
     from pocketserve.service import Service  # late: most commands ask a server
 
-    # What a command computes or measures on demand does not depend on the battery.
+    # Commands run at full speed, whatever the battery's state.
     config = load_config(
         {
             "models_dir": models_dir,

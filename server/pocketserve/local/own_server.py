@@ -1,4 +1,7 @@
-"""A server process of its own: on free ports, with its own token. It ends with the program, however that ends."""
+"""Start a private server process that ends with the program.
+
+It uses free ports and its own token.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +23,7 @@ START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0
 POLL_S = 0.02
 BOUND_COMMAND = "pocketserve.cli.parent_death"
-"""The command line in a process that ends with its parent."""
+"""Runs the command line in a process that ends with its parent."""
 
 
 class OwnServerError(Exception):
@@ -28,7 +31,7 @@ class OwnServerError(Exception):
 
 
 class OwnServer(NamedTuple):
-    """A running server, with addresses for the client such as ``http://127.0.0.1:40123``."""
+    """A running server and its URLs, such as ``http://127.0.0.1:40123``."""
 
     pid: int
     http: str
@@ -38,23 +41,28 @@ class OwnServer(NamedTuple):
 
 @contextmanager
 def own_server(models: Path, *options: str) -> Iterator[OwnServer]:
-    """Start ``pocketserve serve`` on a models folder; it ends with the calling thread at latest."""
+    """Run ``pocketserve serve`` on a models folder during the block.
+
+    The server also ends if the calling thread ends.
+    """
     with ExitStack() as stack:
         with uninterrupted():
             folder = stack.enter_context(
                 tempfile.TemporaryDirectory(prefix="pocketserve-")
             )
-        ready, token = Path(folder, "ready.json"), Path(folder, "token")
-        command = _command(models, ready, token)
-        child = stack.enter_context(
-            running([*command, *options], INHERITED, grace_s=STOP_TIMEOUT_S)
-        )
-        listens = _await_ready(child, ready)
-        http, socket = (
-            f"{name}://{listens[name]['host']}:{listens[name]['port']}"
-            for name in ("http", "socket")
-        )
+        ready = Path(folder, "ready.json")
+        token = Path(folder, "token")
+        command = [*_command(models, ready, token), *options]
+        child = stack.enter_context(running(command, INHERITED, grace_s=STOP_TIMEOUT_S))
+        addresses = _await_ready(child, ready)
+        http = _url("http", addresses)
+        socket = _url("socket", addresses)
         yield OwnServer(child.pid, http, socket, token)
+
+
+def _url(scheme: str, addresses: Mapping[str, Any]) -> str:
+    address = addresses[scheme]
+    return f"{scheme}://{address['host']}:{address['port']}"
 
 
 def _command(models: Path, ready: Path, token: Path) -> list[str]:
@@ -65,7 +73,7 @@ def _command(models: Path, ready: Path, token: Path) -> list[str]:
 
 
 def _await_ready(child: Child, ready: Path) -> Any:
-    """Return the content of the ready file."""
+    """Wait until the server is ready; return the content of its ready file."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
         if ready.exists():
@@ -75,6 +83,6 @@ def _await_ready(child: Child, ready: Path) -> Any:
         except subprocess.TimeoutExpired:
             continue
         raise OwnServerError(
-            "the server ended before it was ready; its message stands above"
+            "the server ended before it was ready; its message is above"
         )
     raise OwnServerError(f"the server was not ready within {START_TIMEOUT_S:g} s")
