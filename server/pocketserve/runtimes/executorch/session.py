@@ -1,15 +1,16 @@
-"""Runs ExecuTorch programs (``.pte``). The package has no build for Termux: this is for computers.
+"""Run ExecuTorch programs (``.pte``); the package has no build for Termux.
 
-The framework's behaviour that shapes the code below:
+Observed behaviour that shapes this module:
 
-* A file that is none, or with texts that are not UTF-8, ends the process while the error is logged; one that is cut
-  short is read beyond its end. So files are checked before the framework sees them. The data of a delegate such as
-  XNNPACK has a format of its own and is not checked: of a thousand damaged files about three still end the process.
-* A method whose program was freed crashes. Both are held together.
-* The GIL is held for the whole of a run.
-* The file names no tensors. Of a tensor whose sizes vary it tells only that, and the greatest size of each dimension.
-  All of its sizes count as free, and a manifest may fix some.
-* Plain numbers among the inputs are fixed at export; the same ones must be passed again.
+* An invalid file, or one with texts that are not UTF-8, crashes the process while the
+  error is logged; a truncated file is read beyond its end. So files are checked first.
+  The data of a delegate such as XNNPACK has its own format and is not checked: about
+  three of a thousand damaged files still crash the process.
+* A method crashes after its program was freed. The session keeps both.
+* A run holds the GIL.
+* Tensors have no names. A tensor of variable size has only the maximum of each
+  dimension. All of its dimensions count as free; a manifest may fix some.
+* Numbers among the inputs are fixed at export and must be passed again.
 """
 
 from __future__ import annotations
@@ -52,16 +53,17 @@ _DATATYPES = {
 _INT, _BOOL, _DOUBLE, _TENSOR, _STRING = range(2, 7)
 _PLAIN_RESULTS = {_INT: "INT64", _BOOL: "BOOL", _DOUBLE: "FP64", _STRING: "BYTES"}
 
-# Of the framework's error codes: internal (a delegate's own), not supported, invalid argument.
+# Error codes of the framework: internal (a delegate's), not supported, invalid
+# argument.
 _SIZE_ERRORS = ("0x1", "0x10", "0x12")
 
 
 class _Value(NamedTuple):
-    """An input or output of a method, as the file describes it."""
+    """An input or output of a method, from the file."""
 
     type: int
-    number: int | float | None  # of a plain number, which is fixed
-    varies: bool  # a tensor whose sizes do
+    number: int | float | None  # the value of a fixed number
+    varies: bool  # whether it is a tensor of variable size
 
 
 class _Method(NamedTuple):
@@ -86,9 +88,7 @@ class ExecutorchRuntime:
         )
         try:
             title = f"executorch {metadata.version('executorch')}"
-        except (
-            metadata.PackageNotFoundError
-        ) as error:  # a folder that an uninstall left
+        except metadata.PackageNotFoundError as error:  # left by an uninstall
             raise RuntimeMissingError(
                 f"ExecuTorch is not installed as a whole; run: {INSTALL}"
             ) from error

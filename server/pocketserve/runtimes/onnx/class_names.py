@@ -255,7 +255,7 @@ class _ClassGraph:
             raise DamagedFileError("it names too many classes")
 
     def _name(self, span: Span, field: int) -> str:
-        """Return a name without reading what follows it; writers put fields in the order of their numbers."""
+        """Return a name without reading later fields, which are in number order."""
         for number, part in self._reader.parts(span):
             if number == field:
                 return self._reader.text(part)

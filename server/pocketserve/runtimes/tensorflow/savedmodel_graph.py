@@ -53,7 +53,7 @@ class Function:
 
 @dataclass(slots=True)
 class MetaGraph:
-    """A graph of a SavedModel with what the loaders do with it."""
+    """A graph of a SavedModel, with its use by the loaders."""
 
     tags: list[str]  # such as ``serve``
     nodes: dict[str, Node]
@@ -75,7 +75,11 @@ class MetaGraph:
 
 
 def read_meta_graphs(folder: Path) -> list[MetaGraph]:
-    """Return what ``saved_model.pb`` holds, without the weights; raise DamagedFileError if it cannot be read."""
+    """Read ``saved_model.pb``, without the weights.
+
+    Raises:
+        DamagedFileError: the file cannot be read.
+    """
     with mapped(folder / "saved_model.pb") as data:
         reader = ProtobufReader(data, BUDGET)
         # SavedModel: 2 meta_graphs

@@ -1,4 +1,4 @@
-"""The files of a TensorFlow.js model, checked before Node sees them."""
+"""Check the files of a TensorFlow.js model before Node opens them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ from typing import Any, NamedTuple
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.model_files import dictionaries, file_errors, weight_file
 
-MAX_MODEL_JSON_BYTES = (
-    64 * 2**20
-)  # the graph without its weights; the largest in the wild have a few megabytes
-_NO_FILE = r"\\|://|[\ud800-\udfff]"  # a separator of Windows, an address in the network, half a letter
+MAX_MODEL_JSON_BYTES = 64 * 2**20  # without weights; real ones have a few megabytes
+_NO_FILE = r"\\|://|[\ud800-\udfff]"  # a Windows separator, a URL, a surrogate
 _STORED_BYTES = {
     "float32": 4,
     "int32": 4,
@@ -27,19 +25,19 @@ _STORED_BYTES = {
 
 
 class ModelFiles(NamedTuple):
-    """A model's files, checked."""
+    """A model's checked files."""
 
     path: Path  # the ``model.json``
-    title: str  # how the model is called in texts
+    title: str  # the model's name in messages
     shards: tuple[Path, ...]  # the weight files in order, absolute
     graph: bool  # whether it is a graph model; else a layers model
-    signature: Mapping[str, Any]  # what a graph model's file says of its tensors
+    signature: Mapping[str, Any]  # a graph model's tensors, from its file
     memory_bytes: int  # the weights in memory
-    stateful: bool  # whether a layer keeps state from run to run
+    stateful: bool  # whether a layer keeps state between runs
 
 
 def read_files(path: Path) -> ModelFiles:
-    """Read ``model.json`` and check that the weights are there, whole, and inside its folder."""
+    """Read ``model.json`` and check the weight files in its folder."""
     title = f"{path.parent.name}/{path.name}"
     try:
         with file_errors(title):
@@ -62,8 +60,8 @@ def read_files(path: Path) -> ModelFiles:
         )
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise ModelLoadError(
-            f"{title} is no whole TensorFlow.js model ({type(error).__name__}: {str(error)[:100]}); copy or convert it "
-            "again"
+            f"{title} is no whole TensorFlow.js model ({type(error).__name__}: "
+            f"{str(error)[:100]}); copy or convert it again"
         ) from error
     return ModelFiles(
         path.absolute(),
@@ -79,25 +77,25 @@ def read_files(path: Path) -> ModelFiles:
 def _check_group(
     model: Path, title: str, group: Mapping[str, Any]
 ) -> tuple[list[Path], int]:
-    """Return the files of weights that lie one after the other in them, and the bytes of these as real numbers."""
+    """Check a group of weights; return its files and its size in memory."""
     files = [weight_file(model, title, name, _NO_FILE) for name in group["paths"]]
     weights = [
         (weight.get("quantization") or weight, _count(weight["shape"]))
         for weight in group["weights"]
     ]
-    if all(
-        weight["dtype"] != "string" for weight in group["weights"]
-    ):  # of texts only the content tells the size
+    # The size of texts depends on their content.
+    if all(weight["dtype"] != "string" for weight in group["weights"]):
         size = sum(size for _, size in files)
         expected = sum(
             count * _STORED_BYTES[str(stored["dtype"])] for stored, count in weights
         )
         if size != expected:
-            names = ", ".join(map(str, group["paths"][:3])) + (
-                " …" if len(group["paths"]) > 3 else ""
-            )
+            names = ", ".join(map(str, group["paths"][:3]))
+            if len(group["paths"]) > 3:
+                names += " …"
             raise ModelLoadError(
-                f"{title}: the weights in {names} have {size} bytes and must have {expected}; copy the files again"
+                f"{title}: the weights in {names} have {size} bytes and must have "
+                f"{expected}; copy the files again"
             )
     return [path for path, _ in files], sum(4 * count for _, count in weights)
 

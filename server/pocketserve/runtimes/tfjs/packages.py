@@ -1,4 +1,4 @@
-"""Finds Node.js and the npm packages of TensorFlow.js, and says how to install them."""
+"""Find Node.js and the npm packages of TensorFlow.js."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PACKAGES = ("@tensorflow/tfjs@4.22.0", "@tensorflow/tfjs-backend-wasm@4.22.0")
 
 
 def missing() -> str | None:
-    """Return how to install what is missing, for listings; nothing is started."""
+    """Return how to install a missing requirement, or None; starts no process."""
     try:
         find_modules()
     except RuntimeMissingError as error:
@@ -28,29 +28,42 @@ def missing() -> str | None:
 
 
 def tfjs_devices(options: Options) -> dict[str, Options]:
-    """Return the backends of TensorFlow.js as devices; WebAssembly is the one that is taken by itself."""
+    """Return the backends of TensorFlow.js as devices; WebAssembly is the default."""
+    devices = {}
+    for backend in ("wasm", "cpu"):
+        devices[backend] = {**options, "backend": backend}
     current = str(options.get("backend", "wasm"))
-    devices = {backend: {**options, "backend": backend} for backend in ("wasm", "cpu")}
     return current_first(devices, current, {**options, "backend": current})
 
 
 def find_modules(modules: Path | None = None) -> Path:
-    """Return the folder with the npm packages: the argument, else the environment's, else one in the state folder."""
-    if modules is None and (variable := os.environ.get(MODULES_VARIABLE)):
-        modules = Path(variable).expanduser()
+    """Return the folder with the npm packages.
+
+    It is the argument, else the environment variable's, else one in the state folder.
+
+    Raises:
+        RuntimeMissingError: a package is not installed there.
+    """
     if modules is None:
-        variable = os.environ.get(STATE_VARIABLE)  # `serve --state-dir` sets it too
-        modules = (
-            Path(variable).expanduser() if variable else default_state_dir()
-        ) / "tfjs"
-    folder = modules.absolute()  # Node takes a relative path for a package's name
-    folder = folder if folder.name == "node_modules" else folder / "node_modules"
-    if not all(
-        (folder / name.rpartition("@")[0] / "package.json").is_file()
-        for name in PACKAGES
-    ):
-        raise RuntimeMissingError(
-            f"TensorFlow.js is not installed: npm install --prefix {folder.parent} {' '.join(PACKAGES)} "
-            "(in Termux after pkg install nodejs)"
-        )
+        modules = _default_modules()
+    folder = modules.absolute()  # Node reads a relative path as a package's name
+    if folder.name != "node_modules":
+        folder = folder / "node_modules"
+    for package in PACKAGES:
+        name = package.rpartition("@")[0]
+        if not (folder / name / "package.json").is_file():
+            raise RuntimeMissingError(
+                f"TensorFlow.js is not installed: npm install --prefix {folder.parent} "
+                f"{' '.join(PACKAGES)} (in Termux after pkg install nodejs)"
+            )
     return folder
+
+
+def _default_modules() -> Path:
+    modules = os.environ.get(MODULES_VARIABLE)
+    if modules:
+        return Path(modules).expanduser()
+    state = os.environ.get(STATE_VARIABLE)  # `serve --state-dir` sets it too
+    if state:
+        return Path(state).expanduser() / "tfjs"
+    return default_state_dir() / "tfjs"

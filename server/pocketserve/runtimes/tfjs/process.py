@@ -87,7 +87,7 @@ class Worker:
         return name
 
     def unregister(self, name: str, process: int) -> None:
-        """Free what a session holds in a process; the last session ends it."""
+        """Free a session's model; the last session ends the process."""
         self._sessions.discard(name)
         with contextlib.suppress(WorkerError), self.exclusive():
             if not self._sessions:

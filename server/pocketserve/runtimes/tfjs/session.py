@@ -1,8 +1,9 @@
-"""Runs TensorFlow.js models in one Node process that all of them share.
+"""Run TensorFlow.js models in one shared Node process.
 
-Android ends child processes when all apps together have too many, so there is never more than one: it is started for
-the first model, ends with the last one, and by itself after two minutes without work; the next request starts it again.
-When it hangs or dies, the request that it runs fails and the next one starts a new process.
+Android kills child processes if all apps together have too many, so there is at most
+one. It starts with the first model and ends with the last one, or after two minutes
+without work; the next request starts it again. If it hangs or dies, the current request
+fails and the next one starts a new process.
 """
 
 from __future__ import annotations
@@ -30,23 +31,25 @@ from .process import (
 )
 from .specs import DTYPE_NAMES, DTYPES, input_specs, output_specs
 
-# What TensorFlow.js says of an operator that the chosen backend lacks; the one named cpu has them all.
+# Errors about an operator that the backend lacks; the backend cpu has them all.
 _LACKING = re.compile(
     r"not registered for backend 'wasm'|not (?:yet implemented or not )?found in the registry|not yet supported"
 )
-"""Gaps of one backend that another may not have."""
+"""Operators that one backend lacks and another may have."""
 
-_TEXT = "an output is of type string"  # what the worker says of an output that it cannot send
+_TEXT = "an output is of type string"  # the worker's error for such an output
 
 
 class TfjsRuntime:
-    """Opens folders with a ``model.json``; the path of that file will do as well.
+    """Opens folders with a ``model.json``, or that file.
 
-    The option ``backend`` is ``"wasm"`` or ``"cpu"``; without it wasm where it is available.
+    The option ``backend`` is ``"wasm"`` or ``"cpu"``; the default is wasm if available.
 
     Args:
-        modules: the ``node_modules`` folder; by default as :func:`~.packages.find_modules` finds it.
-        run_timeout, idle: seconds that one run may take, and after which an idle process ends itself.
+        modules: the ``node_modules`` folder; see :func:`~.packages.find_modules` for the
+            default.
+        run_timeout: seconds that one run may take.
+        idle: seconds after which an idle process ends.
     """
 
     platform = "tensorflow_js"
@@ -63,7 +66,7 @@ class TfjsRuntime:
 
     @property
     def pid(self) -> int | None:
-        """The Node process, where one runs."""
+        """The Node process, if it runs."""
         return self._worker.pid
 
     def open(self, source: ModelSource) -> TfjsSession:
@@ -84,11 +87,11 @@ class TfjsSession:
     """A model in the Node process.
 
     Attributes:
-        inputs, outputs: specs. Of graph models, inputs have the placeholders' names and outputs the signature's, as
-            TensorFlow.js calls them; the other names of both are aliases.
-        device: ``wasm`` or ``cpu``, the backend of TensorFlow.js that runs it.
-        memory_bytes: the weights as they are in memory, where quantised ones are real numbers again, and with the wasm
-            backend a second time in WebAssembly's own memory (measured: 400 MB for 192).
+        inputs, outputs: specs. In a graph model, inputs have the placeholders' names and
+            outputs the signature's; other names are aliases.
+        device: ``wasm`` or ``cpu``, the backend of TensorFlow.js.
+        memory_bytes: the weights in memory, dequantised; the wasm backend has a second
+            copy in WebAssembly's memory (measured: 400 MB for 192).
     """
 
     signatures: Mapping[str, Signature] = {}
@@ -125,7 +128,11 @@ class TfjsSession:
     def run(
         self, inputs: Mapping[str, Array], signature: str | None = None
     ) -> dict[str, Array]:
-        """Run; raise ``WorkerError`` if the process died or hung. The next run has a new one."""
+        """Run the model.
+
+        Raises:
+            WorkerError: the process died or hung; the next run starts a new one.
+        """
         if not self._is_open:
             raise RuntimeError("the session is closed")
         return {

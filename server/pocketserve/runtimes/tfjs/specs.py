@@ -1,4 +1,4 @@
-"""Specs of a TensorFlow.js model's inputs and outputs, from what Node and the model's file tell."""
+"""Specs of a TensorFlow.js model's inputs and outputs."""
 
 from __future__ import annotations
 

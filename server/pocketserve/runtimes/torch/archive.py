@@ -42,7 +42,7 @@ _CLASS_NAME = re.compile(r"__torch__(?:\.\w+)+", re.ASCII)
 
 
 class PickleError(ValueError):
-    """A pickle that names or claims what PyTorch must not be given."""
+    """A pickle is unsafe for PyTorch."""
 
 
 class Archive:

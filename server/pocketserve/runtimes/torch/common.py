@@ -1,4 +1,4 @@
-"""Helpers of the PyTorch formats: the import, tensors to arrays and back, names of results, texts of errors."""
+"""Helpers of the PyTorch formats: import, conversion of tensors, errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ from pocketserve.runtimes.torch import INSTALL, NOT_MODELS
 from pocketserve.tensors import Array, TensorSpec, datatype_of, zeros
 
 MINIMUM_TORCH = (2, 10)
-"""Below it, weights_only could be made to run code or corrupt memory (CVE-2025-32434, CVE-2026-24747)."""
+"""Earlier versions are unsafe even with ``weights_only``.
+
+See CVE-2025-32434 and CVE-2026-24747.
+"""
 
 # Only numbers are exchanged: these say that sizes, types or indices do not fit, which the caller chose.
 _INPUT_FAULT = re.compile(
@@ -31,12 +34,12 @@ _NOT_THE_INPUT = re.compile(r"allocate|out of memory|not implemented|INTERNAL AS
 
 
 def import_torch() -> Any:
-    """Import PyTorch, new enough to be safe."""
+    """Import PyTorch; raise if it is too old to be safe."""
     return require_framework("torch", "PyTorch", INSTALL, minimum=MINIMUM_TORCH)
 
 
 def check_content(path: Path, formats: Collection[str], title: str) -> None:
-    """Check that a file is of one of the formats by its content."""
+    """Check a file's format by its content."""
     file_size(path)
     content, reason = content_of(path), f"is no {title}, or is damaged; save it again"
     if (first_bytes(path, 8) or b"")[
@@ -61,12 +64,12 @@ def keyword_arguments(source: ModelSource) -> dict[str, Any]:
 
 
 def weight_bytes(tensors: Iterable[Any]) -> int:
-    """Return the memory of weights."""
+    """Return the size of weights in bytes."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 class ModuleSession:
-    """A session of a module that runs on the CPU, with the threads of its session on whichever thread it runs."""
+    """A session of a module on the CPU, with its own thread count."""
 
     signatures: Mapping[str, Signature] = {}
     device = "cpu"
@@ -91,7 +94,11 @@ class ModuleSession:
 
 
 def datatype_of_torch(dtype: Any) -> str:
-    """Return the protocol's datatype; raise ValueError where it has none (complex numbers, 8-bit floats)."""
+    """Return the protocol's datatype of a dtype.
+
+    Raises:
+        ValueError: it has none, as for complex numbers and 8-bit floats.
+    """
     name = str(dtype).removeprefix("torch.")
     try:
         return "BF16" if name == "bfloat16" else datatype_of(name)
@@ -100,7 +107,7 @@ def datatype_of_torch(dtype: Any) -> str:
 
 
 def to_torch(torch: Any, array: Array, spec: TensorSpec) -> Any:
-    """Return a copy of an array as a tensor: the request's memory is read-only, which torch has no tensors for."""
+    """Copy an array to a tensor; PyTorch has no read-only tensors."""
     if array.dtype == object:
         raise ValueError(f"input {spec.name!r} is a tensor of numbers, not of texts")
     tensor = torch.from_numpy(np.array(array))
@@ -112,7 +119,7 @@ def to_torch(torch: Any, array: Array, spec: TensorSpec) -> Any:
 
 
 def plain_tensor(torch: Any, tensor: Any) -> Any:
-    """Return the same numbers, dense, contiguous, on the CPU, not quantised."""
+    """Convert a tensor to a dense, contiguous, dequantised one on the CPU."""
     tensor = tensor.detach().cpu()
     if tensor.is_quantized:
         tensor = tensor.dequantize()
@@ -131,7 +138,7 @@ _PROBE_SIZES = (
 
 
 class FirstRunError(ModelLoadError):
-    """A model whose run on zeros failed."""
+    """A model's run on zeros failed."""
 
 
 def probe_outputs(
@@ -196,7 +203,7 @@ def _where_equal(spec: TensorSpec, other: TensorSpec) -> TensorSpec:
 
 
 def with_free_rows(spec: TensorSpec) -> TensorSpec:
-    """Return the spec with its first size free, where it is one row."""
+    """Free the first dimension of a spec if it is 1."""
     return (
         spec._replace(shape=(-1, *spec.shape[1:])) if spec.shape[:1] == (1,) else spec
     )
@@ -248,7 +255,7 @@ def _is_plain_list(value: Any) -> bool:
 
 
 def is_result(torch: Any, leaf: Any) -> bool:
-    """Return whether a leaf is something that callers can get: tensors, numbers, texts."""
+    """Return whether a leaf can be served: a tensor, number or text."""
     return _is_plain_list(leaf) or isinstance(leaf, torch.Tensor | int | float | str)
 
 
@@ -330,7 +337,7 @@ _DAMAGE = re.compile(
 
 
 def error_message(error: BaseException, maximum: int = 300) -> str:
-    """Return the text of an error without the traceback that TorchScript puts around it."""
+    """Return an error's text without TorchScript's traceback."""
     lines = [
         line.strip() for line in str(error).strip().splitlines() if line.strip()
     ] or [type(error).__name__]
@@ -339,7 +346,7 @@ def error_message(error: BaseException, maximum: int = 300) -> str:
 
 
 def explain_load_error(name: str, framework: str, error: BaseException) -> str:
-    """Return why a framework refused a file."""
+    """Explain why a framework rejected a file."""
     if match := _UNKNOWN_OPERATOR.search(str(error)):
         advice = (
             "the file was made by optimize_for_mobile; save the model again without that step"

@@ -84,7 +84,7 @@ class TorchSession(ModuleSession):
     def run(
         self, inputs: Mapping[str, Array], signature: str | None = None
     ) -> dict[str, Array]:
-        """Run; inputs are passed by name where ``forward`` knows all their names, else in the order of the specs."""
+        """Run the module; inputs are passed by name if ``forward`` has all names."""
         leaves = dict(flatten(self._run(inputs)))
         return {
             spec.name: leaf_array(
@@ -105,7 +105,7 @@ class TorchSession(ModuleSession):
         )
 
     def _probe(self, declared: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-        """Run on zeros, which proves that the module works, and describe the outputs."""
+        """Test the module on zeros and describe its outputs."""
         result: Any = None
 
         def run(inputs: dict[str, Array]) -> list[tuple[str, Any]]:
@@ -139,7 +139,7 @@ class TorchSession(ModuleSession):
         )
 
     def _results(self, result: Any) -> list[tuple[str, Any]]:
-        """Return the leaves that callers get: None and objects of the module's own are left out."""
+        """Return the leaves that can be served, without None and other objects."""
         leaves = [(name, leaf) for name, leaf in flatten(result) if leaf is not None]
         results = [
             (name, leaf) for name, leaf in leaves if is_result(self._torch, leaf)
@@ -159,7 +159,7 @@ class TorchSession(ModuleSession):
 
 
 def takes_names(module: Any, names: Sequence[str]) -> bool:
-    """Return whether ``forward`` has parameters of all these names; then their order does not matter."""
+    """Return whether ``forward`` has parameters with all these names."""
     try:
         parameters = inspect.signature(module.forward).parameters.values()
     except (TypeError, ValueError):  # written in C, or scripted
@@ -172,7 +172,7 @@ def takes_names(module: Any, names: Sequence[str]) -> bool:
 
 
 def _build_unfilled(torch: Any, source: ModelSource) -> Any:
-    """Build the module without random numbers where a file's weights will be, unless it counts on them."""
+    """Build the module without initializing weights that a file will fill."""
     before = torch.get_rng_state()  # another model may have seeded it, for its runs
     seed = torch.seed()
     try:
@@ -213,7 +213,7 @@ def _build(torch: Any, source: ModelSource) -> Any:
 def _check_declared(
     declared: Sequence[TensorSpec], results: Mapping[str, TensorSpec]
 ) -> None:
-    """Refuse a declaration that would make callers read an output's bytes as something else."""
+    """Raise if an output differs from its declared spec."""
     for spec in declared:
         result = results.get(spec.name)
         if result is None:

@@ -1,4 +1,4 @@
-"""Intermediate results of an unconverted PyTorch module: what each operator gives, modules and functions alike."""
+"""Read the intermediate results of an unconverted PyTorch module."""
 
 from __future__ import annotations
 

@@ -194,7 +194,7 @@ def _inner_graphs_write(program: Any) -> bool:
 
 
 def _inputs(program: Any) -> list[_Input]:
-    """Return what the program takes, in the order of its flattened arguments."""
+    """Return the program's inputs in the order of its flattened arguments."""
     values = {
         node.name: node.meta.get("val")
         for node in program.graph.nodes

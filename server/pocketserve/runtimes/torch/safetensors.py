@@ -40,7 +40,7 @@ def read_safetensors(path: Path) -> dict[str, tuple[str, Array]]:
 def parse_safetensors(
     path: Path, mapped: bytes | mmap.mmap, max_header: int = MAX_HEADER_BYTES
 ) -> dict[str, tuple[str, Array]]:
-    """As :func:`read_safetensors`, of a content that is in memory already; the path is for messages."""
+    """Like :func:`read_safetensors`, from memory; the path is for messages."""
     size = len(mapped)
     if size < 8:
         raise _fault(path, "it is shorter than its 8-byte length field")

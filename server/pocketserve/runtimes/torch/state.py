@@ -36,7 +36,7 @@ def state_restorer(torch: Any, module: Any) -> Callable[[], None] | None:
 
 
 def _in_evaluation(torch: Any, graph: Any) -> Any:
-    """Return the graph without what runs in training only."""
+    """Return the graph without its training-only nodes."""
     if not any(
         node.kind() == "prim::SetAttr" and node.s("name") == "training"
         for node in nodes_of(graph)
@@ -105,7 +105,7 @@ def _path_of(node: Any, module: Any) -> AttributePath:
 
 
 def _check_subgraphs(torch: Any, graph: Any) -> None:
-    """Refuse what cannot be followed: calls that only the run resolves, and writing in another thread."""
+    """Reject calls resolved only at run time, and writes in another thread."""
     for node in nodes_of(graph):
         if node.kind() in ("prim::CallMethod", "prim::CallFunction"):
             raise UndecidedError

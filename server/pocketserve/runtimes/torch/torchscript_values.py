@@ -143,7 +143,7 @@ def _fixed_value(torch: Any, argument: Argument, value: Any) -> Any:
 
 
 def _open_spec(argument: Argument) -> TensorSpec:
-    """Return what to show for an input that nothing describes."""
+    """Return the default spec of an input without a description."""
     if argument.is_tensor:
         return TensorSpec(argument.name, "FP32", (-1,), open=True)
     if argument.kind in _SCALARS:

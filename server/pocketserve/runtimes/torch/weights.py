@@ -20,12 +20,12 @@ from pocketserve.runtimes.model_files import failed_download, load_errors
 from pocketserve.runtimes.torch.safetensors import read_safetensors
 
 _USUAL_NAMES = ("state_dict", "model_state_dict", "model")
-"""Usual names of the weights in checkpoints that hold several dictionaries that would fit."""
+"""Usual keys of the weights in checkpoints with several dictionaries."""
 
 _MAX_WRAPPERS = 3
 
 MIN_MAPPED_BYTES = 64 * 1024
-"""Smaller tensors are copied: a page or two of memory is no reason to spread them over the file."""
+"""Smaller tensors are copied: mapping would save little memory."""
 
 _FOREIGN = re.compile(r"Unsupported (?:global|class|operand): (?:GLOBAL )?([\w.]+)")
 
@@ -62,7 +62,7 @@ def without_random_numbers(torch: Any, seed: int) -> Any:
 
 
 def load_weights(torch: Any, module: Any, source: ModelSource) -> None:
-    """Load the weights that the manifest names, if it names any."""
+    """Load the manifest's weights file, if there is one."""
     name = source.options.get("weights")
     if name is None:
         return
@@ -165,7 +165,7 @@ def _method(part: Any, name: str) -> Any:
 
 
 def _is_same(first: Any, second: Any) -> bool:
-    """Return whether two tensors of a file are the same memory read in the same way."""
+    """Return whether two tensors of a file are identical views."""
     return type(first) is type(second) and all(
         getattr(first, name)() == getattr(second, name)()
         for name in ("data_ptr", "size", "stride")
@@ -173,7 +173,7 @@ def _is_same(first: Any, second: Any) -> bool:
 
 
 def _is_exchangeable(torch: Any, target: Any, weights: Any) -> bool:
-    """Return whether a module's tensor may have a file's memory, and whether that is worth it."""
+    """Return whether a module's tensor can and should be mapped."""
     if type(weights) is not torch.Tensor or type(target) not in (
         torch.Tensor,
         torch.nn.Parameter,
@@ -199,7 +199,7 @@ def _is_exchangeable(torch: Any, target: Any, weights: Any) -> bool:
 
 
 def _state(torch: Any, path: Path) -> Mapping[str, Any]:
-    """Return the tensors of a file by name, mapped where the file can be."""
+    """Return a file's tensors by name, mapped if possible."""
     if path.suffix == ".safetensors":
         tensors = {
             name: (kind, torch.from_numpy(array))
@@ -226,7 +226,7 @@ def _state(torch: Any, path: Path) -> Mapping[str, Any]:
 
 
 def _reason(error: Exception) -> str:
-    """Return why PyTorch refuses a file, without its advice to run the file all the same."""
+    """Return PyTorch's reason without its advice to load the file unsafely."""
     text = " ".join(str(error).split())
     if match := _FOREIGN.search(text):
         return f"it holds {match[1]}, which is code, besides tensors"
@@ -236,7 +236,7 @@ def _reason(error: Exception) -> str:
 def _unwrapped(
     torch: Any, state: Mapping[str, Any], names: set[str]
 ) -> Mapping[str, Any]:
-    """Return the state dict within a checkpoint; the whole of it where nothing in it fits better."""
+    """Return the state dict in a checkpoint, or else the whole checkpoint."""
     if names & set(state):
         return state
     inner = {
@@ -258,7 +258,7 @@ def _unwrapped(
 
 
 def _without_prefix(state: Mapping[str, Any], names: set[str]) -> Mapping[str, Any]:
-    """Return the state dict without the wrappers' names, which all weights have in front."""
+    """Remove the wrappers' prefixes that all names of a state dict share."""
     for _ in range(_MAX_WRAPPERS):
         prefix = str(next(iter(state), "")).partition(".")[0] + "."
         if names & set(state) or not all(
