@@ -177,7 +177,7 @@ class ExecutorchSession:
         return to_torch(self._torch, array, spec).contiguous()
 
     def _explained(self, error: RuntimeError, inputs: Mapping[str, Array]) -> Exception:
-        """Return an error with a reason; the framework tells a number and logs the reason."""
+        """Add the reason, which the framework only logs, to an error."""
         code = str(error).rpartition("error ")[2].strip()
         varies = any(value.varies for value in self._values)
         if "set_inputs" in str(error) or (varies and code in _SIZE_ERRORS):
@@ -217,7 +217,7 @@ def _specs(role: str, values: Sequence[_Value], meta: Any) -> list[TensorSpec | 
 
 
 def _read_method(path: Path) -> _Method:
-    """Return the method forward, or the only one, after checks that the framework does not make."""
+    """Check the program; return the method ``forward`` or the only one."""
     with file_errors(path.name, remedy="copy it again"), mapped(path) as data:
         identifier = data[4:8]
         if identifier[:2] != b"ET" or not identifier[2:].isdigit():

@@ -96,7 +96,7 @@ class _ClassGraph:
         return outputs
 
     def _classes(self, name: str) -> ClassOutput | None:
-        """Return the classes that the values of a tensor are chosen from; None if the graph doesn't show it."""
+        """Return the classes of a tensor's values, or None if unknown."""
         node = self._step_to(name)
         if node is None:
             return None
@@ -140,7 +140,7 @@ class _ClassGraph:
         return ClassOutput(tuple(targets)) if targets else None
 
     def _columns(self, name: str) -> Names:
-        """Return names of the columns of scores; empty if the graph doesn't show them."""
+        """Return the names of score columns; empty if unknown."""
         node = self._step_to(name)
         if node is None:
             return ()
@@ -169,7 +169,7 @@ class _ClassGraph:
         return ()
 
     def _encoded(self, node: Span, names: Names) -> Names:
-        """Return the values that a LabelEncoder maps names to; empty if one isn't among its keys."""
+        """Map names with a LabelEncoder; empty if a name isn't among its keys."""
         keys: Names = ()
         values: Names = ()
         for name, span in self._attributes(node):
@@ -189,7 +189,7 @@ class _ClassGraph:
         return texts or self._signed(self._reader.integers(attribute, 8))
 
     def _constant(self, name: str) -> Names:
-        """Return the elements of a constant list of integers or texts; empty for anything else."""
+        """Return a constant list of integers or texts as texts; else empty."""
         tensor = self._tensors.get(name)
         if (
             tensor is None

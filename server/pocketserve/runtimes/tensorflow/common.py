@@ -31,7 +31,7 @@ _configuring = threading.Lock()
 
 
 def import_tensorflow(threads: int) -> Any:
-    """Import TensorFlow for serving: quiet, on the CPU, with the first model's number of threads for all of them."""
+    """Import TensorFlow, quiet and on the CPU; the first model sets the threads."""
     # With oneDNN, as on x86-64, TensorFlow has an allocator of its own that never gives anything back.
     os.environ.setdefault("TF_ONEDNN_USE_SYSTEM_ALLOCATOR", "true")
     tf = require_framework("tensorflow", "TensorFlow", INSTALL)
@@ -51,7 +51,7 @@ def import_tensorflow(threads: int) -> Any:
 
 
 class EntryPoint(NamedTuple):
-    """An entry point of a model: its specs, and a function from arrays by name to arrays by name."""
+    """An entry point of a model: its specs and its function."""
 
     signature: Signature
     call: Callable[[Mapping[str, Array]], dict[str, Array]]
@@ -108,7 +108,7 @@ class TensorFlowSession:
 
 
 class StatefulTensorFlowSession(TensorFlowSession):
-    """A loaded model whose only entry point changes variables, such as recurrent layers with ``stateful=True``."""
+    """A loaded model whose only entry point changes variables."""
 
     def reset(self) -> None:
         for restore in self._model.restorers if self._model is not None else ():
@@ -182,7 +182,7 @@ def variable_restorers(function: Any) -> list[Callable[[], None]]:
 
 
 def tensor_spec(name: str, spec: Any) -> TensorSpec:
-    """Return the spec of anything with ``dtype`` and ``shape``; a tensor of unknown rank takes any shape."""
+    """Return the spec of anything with ``dtype`` and ``shape``."""
     dtype = getattr(spec, "dtype", None)
     if (
         dtype is None
@@ -212,7 +212,7 @@ def tensor_spec(name: str, spec: Any) -> TensorSpec:
 def input_converters(
     tf: Any, specs: Mapping[str, Any]
 ) -> dict[str, Callable[[Array], Any]]:
-    """Return, by input, a function from an array to a tensor of the right type."""
+    """Return a function per input that converts an array to a tensor."""
 
     def converter(dtype: Any) -> Callable[[Array], Any]:
         if dtype.name == "bfloat16":
@@ -225,7 +225,7 @@ def input_converters(
 
 
 def _as_array(value: Any) -> Array:
-    """Return a result as an array, of shape () too; text keeps its bytes, also zeros at the end."""
+    """Convert a result to an array; text keeps trailing zero bytes."""
     if isinstance(value, bytes | str):
         text = np.empty((), dtype=object)
         text[()] = value
@@ -235,7 +235,7 @@ def _as_array(value: Any) -> Array:
 
 
 def _complaint(error: BaseException) -> str:
-    """Return TensorFlow's message without the Python frames and nodes around it."""
+    """Return TensorFlow's message without Python frames and nodes."""
     noise = (
         " ",
         "\t",

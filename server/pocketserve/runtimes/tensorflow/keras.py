@@ -221,7 +221,7 @@ _OLD_CLASSES = frozenset(
 
 
 def _innermost(error: Exception) -> str:
-    """Return the cause of an error, without the configurations of all layers around it that Keras prints too."""
+    """Return the cause of an error without the layers' configurations."""
     text = (
         str(error)
         .rpartition("Exception encountered:")[2]
@@ -307,7 +307,7 @@ def _symbolic_inputs(tf: Any, model: Any, file_name: str) -> dict[str, Any]:
 
 
 def _trace(tf: Any, model: Any, specs: Sequence[Any], file_name: str) -> Any:
-    """Return one graph for all sizes of the free dimensions; its arguments and results are in the model's order."""
+    """Trace one graph for all sizes, with tensors in the model's order."""
 
     def call(*tensors: Any) -> Any:
         # A model whose inputs were given as a dictionary takes a flat list too, but not the other way round.
@@ -327,7 +327,7 @@ def _trace(tf: Any, model: Any, specs: Sequence[Any], file_name: str) -> Any:
 
 
 def _output_names(model: Any, count: int) -> list[str]:
-    """Return the names of outputs by flat position: keys of a dictionary, else the layers', else numbers."""
+    """Return output names: keys of a dictionary, layer names, or numbers."""
     structure = getattr(model, "_outputs_struct", None)
     if isinstance(structure, Mapping) and len(structure) == count:
         return sorted(map(str, structure))  # the order in which TensorFlow flattens

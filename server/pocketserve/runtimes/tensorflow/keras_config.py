@@ -59,7 +59,7 @@ Source: ``get_config`` of ``Conv`` and ``RNN`` in keras-team/keras v2.15.0, kera
 
 
 def keras_configuration(path: Path) -> dict[str, Any]:
-    """Return a file's configuration; empty if it has none, which Keras reports."""
+    """Return a file's configuration; empty if it has none."""
     if path.suffix == ".keras":  # Keras goes by the suffix
         with zipfile.ZipFile(path) as archive:
             config = json.loads(archive.read("config.json"))
@@ -101,7 +101,7 @@ def without_neutral_options(layer: str, options: Mapping[str, Any]) -> dict[str,
 
 
 def check_config(path: Path) -> None:
-    """Refuse a file whose configuration names anything else, by a ValueError in words like those of Keras."""
+    """Raise ``ValueError`` if a configuration names anything else."""
     for item in dictionaries(keras_configuration(path)):
         if isinstance(item.get("vocabulary"), str):
             raise ValueError("Not allowed: a vocabulary that lies in another file")

@@ -1,4 +1,4 @@
-"""Intermediate results of a Keras model: the outputs of its layers, as one model that has all of them."""
+"""Read the intermediate results of a Keras model."""
 
 from __future__ import annotations
 

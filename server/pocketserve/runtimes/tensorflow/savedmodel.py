@@ -93,7 +93,7 @@ def _checked_graphs(folder: Path, source: ModelSource) -> list[MetaGraph]:
 
 
 def _choose_tags(folder: Path, graphs: Sequence[MetaGraph]) -> list[str]:
-    """Return the tags of the graph to load: the one for serving, else the only one."""
+    """Return the tags of the serving graph, or of the only one."""
     for graph in graphs:
         if set(graph.tags) == {_SERVE_TAG} or len(graphs) == 1:
             return graph.tags
@@ -106,7 +106,7 @@ def _choose_tags(folder: Path, graphs: Sequence[MetaGraph]) -> list[str]:
 def _load(
     tf: Any, folder: Path, tags: Sequence[str], loader: Any, threads: int
 ) -> tuple[common.LoadedObject, str]:
-    """Load with the loader of the option, else with the first that can; return the model and how to mark that."""
+    """Load a model with the chosen loader, else the first that works."""
     loaders = {"v2": (_load_v2, ""), "v1": (_load_v1, " (v1 loader)")}
     reasons: dict[str, None] = {}
     for load, mark in (loaders[loader],) if loader else loaders.values():
@@ -167,7 +167,7 @@ def _sorted(tensors: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _by_name(outputs: Any) -> Mapping[str, Any]:
-    """Return a signature's outputs by name; those of old files may be a list or one tensor."""
+    """Return a signature's outputs by name; old files may have a list."""
     if isinstance(outputs, Mapping):
         return outputs
     items = list(outputs) if isinstance(outputs, list | tuple) else [outputs]

@@ -52,11 +52,11 @@ _PATH_USERS = frozenset(
 
 
 class ForbiddenError(Exception):
-    """A SavedModel that would reach out of itself; the text names the operator."""
+    """A SavedModel uses a forbidden operator; the text is its name."""
 
 
 def check_meta_graphs(graphs: Iterable[MetaGraph]) -> None:
-    """Raise ForbiddenError, with the name of the operator, for graphs that reach out of the model."""
+    """Raise ``ForbiddenError`` for graphs that do more than compute."""
     try:
         for graph in graphs:
             _check_graph(graph)
@@ -67,7 +67,7 @@ def check_meta_graphs(graphs: Iterable[MetaGraph]) -> None:
 
 
 def check_files(folder: Path, graphs: Iterable[MetaGraph]) -> None:
-    """Raise ForbiddenError for names and links that lead elsewhere, DamagedFileError for files that are missing."""
+    """Raise for files that are missing or outside the model's folder."""
     for name in {name for graph in graphs for name in graph.asset_files}:
         if (
             PurePosixPath(name).is_absolute()
@@ -160,7 +160,7 @@ def _check_path(
 
 
 class _Reach:
-    """The nodes of the main graph, and the functions, that run when tensors are fetched or functions called."""
+    """The nodes and functions that a run of the main graph executes."""
 
     def __init__(
         self,

@@ -147,7 +147,7 @@ class TfjsSession:
             self._worker.unregister(self._name, self._process)
 
     def _load(self) -> dict[str, Any]:
-        """Open the model in the process, which is necessary again in every new one."""
+        """Open the model in the current process."""
         files = self._files
         header = {
             "op": "open",
@@ -190,7 +190,7 @@ class TfjsSession:
     def _ask(
         self, header: Mapping[str, Any], payload: Sequence[memoryview]
     ) -> tuple[dict[str, Any], bytearray]:
-        """Exchange a request with a process that has the model; start it and load the model where necessary."""
+        """Send a request; start the process and load the model if necessary."""
         with self._worker.exclusive():
             for is_last in (False, True):
                 if self._process != self._worker.ensure_running(self._threads):
@@ -259,7 +259,7 @@ def _run_error(answer: Mapping[str, Any]) -> Exception:
 
 
 def _read_arrays(entries: Sequence[Mapping[str, Any]], data: bytearray) -> list[Array]:
-    """Return the payload's tensors. They share one memory that nobody else uses."""
+    """Return the payload's tensors, which share one buffer."""
     arrays: list[Array] = []
     start = 0
     for entry in entries:

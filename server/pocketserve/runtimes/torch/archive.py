@@ -21,7 +21,7 @@ from pocketserve.runtimes.model_files import load_errors
 from pocketserve.runtimes.torch.operators import CLASSES, NATIVE
 
 MAX_TEXT_BYTES = 64 * 1024 * 1024
-"""One source file or pickle of an archive; the largest known ones have a few megabytes."""
+"""Limit of a source file or pickle; real ones have a few megabytes."""
 
 MAX_PIECES = 1_000_000  # lines of an archive's debug records; the largest known ones have some ten thousand
 MAX_NAME = (
@@ -46,7 +46,7 @@ class PickleError(ValueError):
 
 
 class Archive:
-    """An archive, as PyTorch's reader sees it. Whatever is wrong with it is a ``ModelLoadError``."""
+    """An archive, read like PyTorch does; faults raise ``ModelLoadError``."""
 
     def __init__(self, torch: Any, path: Path) -> None:
         self._path = path
@@ -97,7 +97,7 @@ class Archive:
         return frozenset(reader.classes)
 
     def check_debug(self) -> None:
-        """Check the records of source lines: PyTorch believes them as well, when a run fails."""
+        """Check the debug records, which PyTorch trusts when a run fails."""
         left = MAX_PIECES
         for name in self.names:
             if name.lower().endswith(".debug_pkl"):

@@ -132,7 +132,7 @@ def _not_plain(path: Path, reason: str) -> NotPlainError:
 
 
 def nodes_of(block: Any) -> Iterator[Any]:
-    """Yield every node of a graph or block, with those of inner blocks and graphs."""
+    """Yield all nodes of a graph or block, including nested ones."""
     for node in block.nodes():
         yield node
         for inner in node.blocks():

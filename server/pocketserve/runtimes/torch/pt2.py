@@ -240,7 +240,7 @@ def _outputs(torch: Any, program: Any) -> list[TensorSpec]:
 
 
 def _spec(name: str, value: Any) -> TensorSpec:
-    """Return the spec of a tensor in the graph; sizes that were symbols at export are free."""
+    """Return a graph tensor's spec; symbolic sizes are free."""
     try:
         datatype = datatype_of_torch(value.dtype)
     except ValueError as error:

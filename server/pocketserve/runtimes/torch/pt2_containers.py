@@ -108,7 +108,7 @@ def _register(pytree: Any, name: str) -> type[_StandIn]:
 
 
 def _keys(context: Any, count: int) -> list[str]:
-    """Return the names of a container's parts: a list in the context of dictionaries and dataclasses, else numbers."""
+    """Return the names of a container's parts, else numbers."""
     candidates = (context, *(context if isinstance(context, list | tuple) else ()))
     if isinstance(context, Mapping):
         candidates = tuple(context.values())

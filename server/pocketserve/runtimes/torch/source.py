@@ -36,7 +36,7 @@ Token = tuple[str, bytes]
 
 
 def check_source(source: bytes) -> None:
-    """Raise ``SourceError`` if compiling a source may run something that is in it."""
+    """Raise ``SourceError`` if compiling a source may run its code."""
     blocks: list[tuple[int, bytes]] = []
     for indent, line in _lines(source):
         while blocks and indent <= blocks[-1][0]:

@@ -17,7 +17,7 @@ AttributePath = tuple[str, ...]
 
 
 class UndecidedError(Exception):
-    """The state of a program cannot be put back piece by piece: the program has to be loaded again."""
+    """The state can't be restored in place; the program must be reloaded."""
 
 
 def state_restorer(torch: Any, module: Any) -> Callable[[], None] | None:

@@ -189,7 +189,7 @@ def read_extra_properties(path: Path) -> dict[str, str]:
 def _picture_input(
     arguments: Sequence[Argument], properties: Mapping[str, str]
 ) -> tuple[TensorSpec, ...]:
-    """Return the only input by the file's properties; empty if they don't state its shape."""
+    """Return the only input from the file's properties, if they have its shape."""
     try:
         height, width = ast.literal_eval(properties["imgsz"])
         shape = (
@@ -220,7 +220,7 @@ def _age_of(path: Path) -> str:
 
 
 def _reset_method(source: ModelSource, module: Any) -> str | None:
-    """Return the name of the method without arguments that resets a module; None where it has none."""
+    """Return the name of the method that resets a module, or None."""
     name = source.options.get(
         "reset", "reset_states"
     )  # the usual name, as in Silero's voice activity detectors
@@ -253,7 +253,7 @@ def _load_trusted(torch: Any, source: ModelSource, reason: NotPlainError) -> Any
 
 
 def _output_names(module: Any) -> list[str] | None:
-    """Return the names of the results, as far as the program's text tells them."""
+    """Return the names of the results, as far as known."""
     try:
         value = next(iter(module.inlined_graph.outputs()))
         return [

@@ -195,7 +195,7 @@ class Results:
         self._shapes: list[tuple[int, ...]] = []
 
     def arrays(self, torch: Any, result: Any) -> dict[str, Array]:
-        """Return a result under the outputs' names; RuntimeError where it has others than declared or at first."""
+        """Return a result by output names; raise ``RuntimeError`` if they differ."""
         leaves = dict(flatten(result))
         try:
             specs = self._specs or match_specs(list(leaves), self._declared, "output")
@@ -222,7 +222,7 @@ class Results:
         return arrays
 
     def _learned(self, name: str, spec: TensorSpec, array: Array) -> TensorSpec:
-        """Describe an output that the file does not: the first size is free, and those that differ between runs."""
+        """Describe an output from runs on zeros; the first size is free."""
         shape = (-1, *array.shape[1:])[: array.ndim]
         datatype = datatype_of(array.dtype)
         if spec.open:
@@ -304,7 +304,7 @@ def result_structure(kind: Any, value: Any = None) -> Any:
 
 
 def _initial(value: Any, operation: str, empty: str = "") -> list[Any]:
-    """Return the parts that an operation makes a list or dictionary of, or none where ``empty`` makes it."""
+    """Return the items of a list or dictionary literal."""
     if value is None or value.node().kind() not in (operation, empty):
         raise LookupError("not in the text")
     parts = list(value.node().inputs())
@@ -328,7 +328,7 @@ def _added(value: Any, operation: str) -> list[tuple[Any, ...]]:
 
 
 def _only_reads(node: Any) -> bool:
-    """Return whether a use leaves a list or dictionary as it is, and lets nothing else change it."""
+    """Return whether a use can't change a list or dictionary."""
     kind = node.kind()
     if kind == "aten::__getitem__":
         return node.output().type().kind() in _PLAIN
