@@ -1,1 +1,1 @@
-"""Shared by all commands: errors, output, progress, the log, models and connections."""
+"""Errors, output, progress, log and connections, for all commands."""

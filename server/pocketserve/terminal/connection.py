@@ -31,12 +31,11 @@ def add_connection_options(parser: argparse.ArgumentParser) -> None:
 
 
 def open_client(options: argparse.Namespace) -> Client:
-    """Return a client as the options say."""
-    fault = (
-        token_file_fault(options.token_file) if options.token_file is not None else None
-    )
-    if fault is not None:
-        raise CommandError(fault)
+    """Create a client from the options."""
+    if options.token_file is not None:
+        fault = token_file_fault(options.token_file)
+        if fault is not None:
+            raise CommandError(fault)
     from pocketserve_client import Client  # late: --help needs no client
 
     return Client(options.url, token_file=options.token_file)
@@ -44,7 +43,7 @@ def open_client(options: argparse.Namespace) -> Client:
 
 @contextlib.contextmanager
 def reading_answers() -> Iterator[None]:
-    """Report errors caused by a foreign server's answer as one sentence."""
+    """Turn errors from reading an unexpected answer into a ``CommandError``."""
     try:
         yield
     except (

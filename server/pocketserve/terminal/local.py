@@ -1,4 +1,4 @@
-"""Models without a server, for commands: faults are theirs, and frameworks print nothing."""
+"""Models without a server, for commands."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from pocketserve.terminal.output import error_stream, printable
 if TYPE_CHECKING:
     from pocketserve.service import Service
 
-# Where no log is set up, Python prints warnings: a load that failed, which the command itself tells as its error.
+# Without a configured log, Python would print the warning of a failed load, which the
+# command reports as its own error.
 logging.getLogger("pocketserve.engine.lifecycle.loader").addHandler(
     logging.NullHandler()
 )
@@ -26,9 +27,10 @@ logging.getLogger("pocketserve.engine.lifecycle.loader").addHandler(
 
 @contextlib.contextmanager
 def quiet_frameworks(options: argparse.Namespace) -> Iterator[None]:
-    """Keep what frameworks themselves write to standard error away from it, unless ``--debug`` is given.
+    """Discard the frameworks' own output on standard error, except with ``--debug``.
 
-    TensorFlow Lite tells of its delegate with each model. They write to the descriptor; what Python writes arrives.
+    TensorFlow Lite, for one, prints a line about its delegate for each model. Native
+    code writes to the descriptor; the output of Python code is kept.
     """
     if options.debug or sys.stderr is None:
         yield
@@ -48,7 +50,7 @@ def quiet_frameworks(options: argparse.Namespace) -> Iterator[None]:
 
 
 def _writes_to_descriptor(stream: TextIO) -> bool:
-    """Return whether a stream is the process's standard error itself, and not a text that is collected."""
+    """Return whether a stream is the process's standard error, not a capture of it."""
     try:
         return stream.fileno() == 2
     except (OSError, ValueError, AttributeError):
@@ -56,16 +58,18 @@ def _writes_to_descriptor(stream: TextIO) -> bool:
 
 
 def names_path(text: str) -> bool:
-    """Return whether it can only be a path: it is one of a model, or no model's name could look like it."""
+    """Return whether a text is a path rather than the name of a model."""
     return "/" in text or is_model_path(text)
 
 
 def open_local(
     model: str, models_dir: str | None, *, threads: int = 0
 ) -> tuple[Service, str, str | None]:
-    """Return a service for one model, and its names, see :func:`~pocketserve.local.opening.open_model`.
+    """Call :func:`~pocketserve.local.opening.open_model` for a command.
 
-    ConfigError or CommandError: the folder cannot be used, or the path is none of a model.
+    Raises:
+        ConfigError, CommandError: the folder cannot be used, or there is no model at the
+            path.
     """
     try:
         return open_model(model, models_dir, threads=threads, note=_print_note)

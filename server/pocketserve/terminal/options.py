@@ -1,4 +1,4 @@
-"""Options that commands share."""
+"""Options shared by commands."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 
 
 def add_folder_option(parser: argparse.ArgumentParser) -> None:
-    """Add ``--models-dir``, the folder that a command changes or takes a model from."""
+    """Add ``--models-dir``, the models folder of a command."""
     parser.add_argument(
         "--models-dir", metavar="DIR", help="the models folder [the one that is served]"
     )

@@ -1,8 +1,8 @@
-"""Output of commands: plain tables for people, JSON for programs; and nothing that commands a terminal.
+"""Output of commands: tables for people, JSON for programs, no terminal escapes.
 
-Names, keys and reasons come from files and peers that anybody may have made. So whatever a command writes passes
-through :func:`plain_output`, and whatever the server logs through ``LogFormatter``: control characters, and those
-that turn or hide text, arrive as their escapes.
+Names, keys and reasons come from untrusted files and peers. The output of commands
+therefore passes through :func:`plain_output`, and the log through ``LogFormatter``: both
+escape control characters, and those that reverse or hide text.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, TextIO
 
-SPACES: Final = "\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
-"""Characters that Python counts as not printable, and that do no more than stand between words."""
+SPACES: Final = (
+    "\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006"
+    "\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
+)
+"""Harmless spaces that Python counts as not printable."""
 
 NO_TERMINAL: Final = 1 << 20
-"""Columns where nothing limits them."""
+"""Columns without a terminal: unlimited."""
 
 MAX_TEXT: Final = 120
 """Columns of running text: longer lines are hard to read."""
@@ -28,7 +31,7 @@ NARROW: Final = 60
 """Columns of a phone's terminal."""
 
 LEAST_ROOM: Final = 20
-"""Columns in which a broken text can still be read; where there are fewer, it has lines of its own."""
+"""Columns that wrapped text needs; otherwise it gets its own lines."""
 
 INDENT: Final = "    "
 BOLD, RED, GREEN, YELLOW = "1", "31", "32", "33"
@@ -37,34 +40,33 @@ STYLES: Final = {
     **dict.fromkeys(("WARNING", "no"), YELLOW),
     **dict.fromkeys(("PROBLEM", "unavailable", "UNAVAILABLE", "pocketserve:"), RED),
 }
-"""Words that say how something stands -> how a terminal shows them."""
+"""Colours of words that are a state."""
 
 NUMBER: Final = r"[-+]?\d[\d,]*(\.\d+)?(e[-+]?\d+)?( ?(B|kB|MB|GB|ms|s|%))?"
-"""A number with its unit, as tables have them."""
-
+"""A number with its unit, as in tables."""
 
 VALUE_AND_UNIT: Final = r"(\d) ((?:B|kB|MB|GB|ms|s|%)(?!\w))"
-"""A number and its unit within a text: no line ends between them."""
+"""A number and its unit within a text, never wrapped between them."""
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Return the text as one line, with terminal control characters escaped.
+    """Escape a text to one line that is safe for a terminal.
 
-    Letters of all scripts stay, and what is in ``keep``. Controls, line ends, halves of characters, and characters that
-    set the direction of text or show nothing at all do not.
+    Letters of all scripts and the characters in ``keep`` stay. Control characters, line
+    ends, surrogates, and invisible characters or those that set the direction of text
+    are escaped, such as ``\\x1b``.
     """
     if text.isprintable():
         return text
-    return "".join(
-        char
-        if char.isprintable() or char in SPACES or char in keep
-        else repr(char)[1:-1]
-        for char in text
-    )
+    chars = []
+    for char in text:
+        is_safe = char.isprintable() or char in SPACES or char in keep
+        chars.append(char if is_safe else repr(char)[1:-1])
+    return "".join(chars)
 
 
 class PlainStream:
-    """A stream of text through which no escape passes; lines and tabulators stay."""
+    """A text stream that escapes terminal commands; line ends and tabs stay."""
 
     def __init__(self, stream: TextIO) -> None:
         self.unescaped = stream
@@ -81,7 +83,7 @@ class PlainStream:
 
 
 class _UnreadStream:
-    """Standard error whose reader may go: words that nobody reads must not end the work that they are about."""
+    """A stderr wrapper that ignores broken pipes."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -104,22 +106,25 @@ class _UnreadStream:
 
 
 def give_up(stream: TextIO) -> None:
-    """Lead a stream whose reader has gone to nowhere: the interpreter flushes it once more at its end."""
+    """Redirect a broken stream to the null device.
+
+    The interpreter flushes it once more when it exits.
+    """
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
 
 
 def error_stream(stream: TextIO) -> Any:
-    """Return what commands write as standard error, above a stream of that: escaped, and it never fails."""
+    """Wrap standard error: escaped, and without errors for broken pipes."""
     return PlainStream(_UnreadStream(stream))  # type: ignore[arg-type]
 
 
 @contextlib.contextmanager
 def plain_output() -> Iterator[None]:
-    """Escape what commands a terminal, on standard output and standard error, within the block."""
+    """Escape standard output and standard error within the block."""
     streams = sys.stdout, sys.stderr
-    # One that is closed is None, and stays so.
+    # A closed stream is None and stays None.
     sys.stdout = PlainStream(sys.stdout) if sys.stdout is not None else None
     sys.stderr = error_stream(sys.stderr) if sys.stderr is not None else None
     try:
@@ -129,7 +134,7 @@ def plain_output() -> Iterator[None]:
 
 
 def print_control(sequence: str) -> None:
-    """Command the terminal of standard error, with a sequence of our own."""
+    """Write a control sequence to the terminal of standard error."""
     stream = getattr(sys.stderr, "unescaped", sys.stderr)
     stream.write(sequence)
     stream.flush()
@@ -137,19 +142,19 @@ def print_control(sequence: str) -> None:
 
 def print_json(value: Any) -> None:
     """Print one JSON document, indented."""
-    text, keep = json.dumps(value, indent=2, ensure_ascii=False), f"{SPACES}\n"
-    print(
-        "".join(
-            char if char.isprintable() or char in keep else json.dumps(char)[1:-1]
-            for char in text
-        )
-    )
+    keep = f"{SPACES}\n"
+    chars = []
+    for char in json.dumps(value, indent=2, ensure_ascii=False):
+        is_safe = char.isprintable() or char in keep
+        chars.append(char if is_safe else json.dumps(char)[1:-1])
+    print("".join(chars))
 
 
 def terminal_columns(descriptor: int = 1) -> int:
-    """Return the width of a descriptor's terminal, or what COLUMNS says; where there is none, no line is too long."""
+    """Return the width from COLUMNS or the terminal, else ``NO_TERMINAL``."""
     with contextlib.suppress(ValueError):
-        if (columns := int(os.environ.get("COLUMNS", "0"))) > 0:
+        columns = int(os.environ.get("COLUMNS", "0"))
+        if columns > 0:
             return columns
     with contextlib.suppress(OSError):
         return os.get_terminal_size(descriptor).columns or NO_TERMINAL
@@ -157,7 +162,7 @@ def terminal_columns(descriptor: int = 1) -> int:
 
 
 def confirm(question: str) -> bool | None:
-    """Ask on the terminal and return whether the answer is yes; None where nobody can be asked."""
+    """Ask a yes-no question on the terminal; None without a terminal."""
     if sys.stdin is None or not sys.stdin.isatty():
         return None
     try:
@@ -169,12 +174,12 @@ def confirm(question: str) -> bool | None:
 def print_text(
     text: str, indent: str = "", *, mark: str = "", stream: TextIO | None = None
 ) -> None:
-    """Print lines, broken between words where the terminal is narrower; what follows a break is indented.
+    """Print lines, wrapped to the terminal with an indent.
 
-    What others wrote is to be made printable before: it must not begin lines.
+    Untrusted parts must be made printable before, so that they cannot begin lines.
 
     Args:
-        mark: how the text begins, painted where it is one of :data:`STYLES`.
+        mark: the beginning of the text, coloured if it is one of :data:`STYLES`.
         stream: standard output by default.
     """
     stream = sys.stdout if stream is None else stream
@@ -184,96 +189,110 @@ def print_text(
 
 
 def print_indented(text: str) -> None:
-    """Print a text that is set off from the line above, broken between words where the terminal is narrower."""
+    """Print an indented text, wrapped to the terminal."""
     print(_wrapped(printable(text), INDENT, INDENT, _columns(sys.stdout)))
 
 
 def print_table(
     header: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[str] = ()
 ) -> None:
-    """Print columns as wide as their widest cell: numbers to the right, the rest to the left.
+    """Print columns as wide as their widest cell, numbers right-aligned.
 
-    Where the terminal is too narrow for it, the last column is broken between words, or has lines of its own.
+    If the terminal is too narrow, the last column is wrapped or gets its own lines.
 
     Args:
-        spare: names of columns that are left out where the terminal is too narrow, in this order.
+        spare: names of columns to omit, in this order, if the terminal is too narrow.
     """
-    columns = [
-        _aligned([printable(cell) for cell in cells])
-        for cells in zip(header, *rows, strict=True)
-    ]
+    columns = []
+    for cells in zip(header, *rows, strict=True):
+        columns.append(_aligned(list(map(printable, cells))))
     for name in spare:
-        if sum(len(cells[0]) + 2 for cells in columns) - 2 > terminal_columns():
+        if _width(columns) - 2 > terminal_columns():
             columns = [cells for cells in columns if cells[0].strip() != name]
-    indent = sum(len(cells[0]) + 2 for cells in columns[:-1])
+    indent = _width(columns[:-1])
+    style = BOLD
+    for row in zip(*columns, strict=True):
+        _print_row(row, indent, style)
+        style = ""
+
+
+def _width(columns: Sequence[Sequence[str]]) -> int:
+    """Return the width of aligned columns, each with a gap after it."""
+    return sum(len(cells[0]) + 2 for cells in columns)
+
+
+def _print_row(row: Sequence[str], indent: int, style: str) -> None:
+    *cells, last = row
+    last = last.rstrip()
     room = terminal_columns() - indent
-    for number, (*cells, last) in enumerate(zip(*columns, strict=True)):
-        style = "" if number else BOLD
-        begin, last = (
-            "".join(f"{_paint(cell, sys.stdout, style)}  " for cell in cells),
-            last.rstrip(),
-        )
-        if len(last) <= room:
-            _print_painted(
-                (begin + _paint(last, sys.stdout, style)).rstrip(), sys.stdout
-            )
-        elif room >= LEAST_ROOM:
-            _print_painted(
-                begin + _wrapped(last, " " * indent, " " * indent)[indent:], sys.stdout
-            )
-        else:
-            _print_painted(begin.rstrip(), sys.stdout)
-            print(_wrapped(last.strip(), INDENT, INDENT))
+    begin = ""
+    for cell in cells:
+        begin += f"{_paint(cell, sys.stdout, style)}  "
+    if len(last) <= room:
+        line = begin + _paint(last, sys.stdout, style)
+        _print_painted(line.rstrip(), sys.stdout)
+    elif room >= LEAST_ROOM:
+        wrapped = _wrapped(last, " " * indent, " " * indent)
+        _print_painted(begin + wrapped[indent:], sys.stdout)
+    else:
+        _print_painted(begin.rstrip(), sys.stdout)
+        print(_wrapped(last.strip(), INDENT, INDENT))
 
 
 def _aligned(cells: Sequence[str]) -> list[str]:
-    """Return the cells of a column, all of one width."""
-    width, values = (
-        max(map(len, cells)),
-        [cell for cell in cells[1:] if cell not in ("", "-")],
-    )
+    """Pad the cells of a column to the same width."""
+    width = max(map(len, cells))
+    values = [cell for cell in cells[1:] if cell not in ("", "-")]
     is_number = values and all(re.fullmatch(NUMBER, cell) for cell in values)
-    return [cell.rjust(width) if is_number else cell.ljust(width) for cell in cells]
+    if is_number:
+        return [cell.rjust(width) for cell in cells]
+    return [cell.ljust(width) for cell in cells]
 
 
 def print_wide_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table; where it is wider than the terminal, in parts one below the other, each with the first column."""
-    widths = [
-        max(len(printable(row[column])) for row in (header, *rows))
-        for column in range(len(header))
-    ]
+    """Print a table, split into parts if it is wider than the terminal.
+
+    Each part begins with the first column.
+    """
+    widths = []
+    for cells in zip(header, *rows, strict=True):
+        widths.append(max(len(printable(cell)) for cell in cells))
+    for number, part in enumerate(_split_columns(widths)):
+        if number:
+            print()
+        part_rows = []
+        for row in rows:
+            part_rows.append([row[column] for column in part])
+        print_table([header[column] for column in part], part_rows)
+
+
+def _split_columns(widths: Sequence[int]) -> list[list[int]]:
+    """Group column numbers into parts that fit the terminal."""
     parts: list[list[int]] = [[0]]
-    for column in range(1, len(header)):
-        if (
-            len(parts[-1]) > 1
-            and sum(widths[each] + 2 for each in (*parts[-1], column)) - 2
-            > terminal_columns()
-        ):
+    for column in range(1, len(widths)):
+        width = sum(widths[each] + 2 for each in (*parts[-1], column)) - 2
+        if len(parts[-1]) > 1 and width > terminal_columns():
             parts.append([0])
         parts[-1].append(column)
-    for number, part in enumerate(parts):
-        print(end="\n" if number else "")
-        print_table(
-            [header[column] for column in part],
-            [[row[column] for column in part] for row in rows],
-        )
+    return parts
 
 
 def print_facts(facts: Sequence[tuple[str, str]]) -> None:
-    """Print names and values, one pair a line, broken between words where need be; empty values are left out."""
+    """Print names and non-empty values, one pair a line, wrapped if needed."""
     width = max((len(name) for name, value in facts if value), default=0) + 2
-    indent = " " * width if terminal_columns() - width >= LEAST_ROOM else INDENT
+    has_room = terminal_columns() - width >= LEAST_ROOM
+    indent = " " * width if has_room else INDENT
     for name, value in facts:
         if value:
             print(_wrapped(printable(value), printable(name).ljust(width), indent))
 
 
 def _wrapped(text: str, begin: str, indent: str, columns: int | None = None) -> str:
-    """Return a text in as many lines as the terminal needs, ``begin`` before the first and ``indent`` before others."""
+    """Wrap a text; ``begin`` precedes the first line, ``indent`` the others."""
     columns = terminal_columns() if columns is None else columns
     if len(begin) + len(text) <= columns:
-        return begin + text  # as it is, with all spaces
-    import textwrap  # late, for a start
+        return begin + text  # unchanged, with all spaces
+    import textwrap  # late: starting a server needs none
 
     lines = textwrap.fill(
         re.sub(VALUE_AND_UNIT, "\\1\0\\2", text),
@@ -283,18 +302,20 @@ def _wrapped(text: str, begin: str, indent: str, columns: int | None = None) -> 
         break_long_words=False,
         break_on_hyphens=False,
     )
-    return lines.replace("\0", " ")  # which no printable text has
+    return lines.replace("\0", " ")  # printable text has no NUL
 
 
 def _columns(stream: TextIO | None) -> int:
-    """Return the width of running text; an error that no terminal shows stays a line, for programs."""
+    """Return the width of running text; errors for programs are not wrapped."""
     if stream is None or stream is not sys.stderr:
         return min(MAX_TEXT, terminal_columns())
-    return min(MAX_TEXT, terminal_columns(2)) if stream.isatty() else NO_TERMINAL
+    if stream.isatty():
+        return min(MAX_TEXT, terminal_columns(2))
+    return NO_TERMINAL
 
 
 def _paint(text: str, stream: TextIO | None, style: str = "") -> str:
-    """Return printable text in the style of its word, where the stream is a terminal and NO_COLOR is not set."""
+    """Colour a text on a terminal, unless NO_COLOR is set."""
     style = style or STYLES.get(text.strip(), "")
     if not style or stream is None or not stream.isatty():
         return text
@@ -304,12 +325,12 @@ def _paint(text: str, stream: TextIO | None, style: str = "") -> str:
 
 
 def _print_painted(line: str, stream: TextIO | None) -> None:
-    """Print a line of printable text and our own styles."""
+    """Print printable text with our own styles."""
     print(line, file=getattr(stream, "unescaped", stream))
 
 
 def human_bytes(size: float) -> str:
-    """Return a size with a unit that fits, such as ``1.9 MB``."""
+    """Format a size with a fitting unit, such as ``1.9 MB``."""
     for unit in ("B", "kB", "MB"):
         if size < 1000:
             return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"

@@ -1,4 +1,4 @@
-"""Progress of a long command: a bar on a terminal, plain lines elsewhere."""
+"""Show the progress of a long command: a bar on a terminal, else lines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ SECOND_S = 1.0
 
 
 class Progress:
-    """Writes to standard error; without a terminal, a line for each new title if ``lines`` is set."""
+    """Shows progress on standard error.
+
+    Without a terminal, it prints a line for each new title if ``lines`` is set.
+    """
 
     def __init__(self, *, lines: bool = False) -> None:
         self._lines = lines
@@ -25,8 +28,9 @@ class Progress:
         self._title = ""
 
     def show(self, title: str, share: float) -> None:
-        """Show which share of the work is over, 0 to 1. Calling it often costs little."""
-        is_new, self._title = title != self._title, title
+        """Show the share of the work that is finished, 0 to 1; cheap to call often."""
+        is_new = title != self._title
+        self._title = title
         if not _on_terminal():
             if is_new and self._lines:
                 print(f"{printable(title)} …", file=sys.stderr, flush=True)
@@ -38,7 +42,10 @@ class Progress:
 
     @contextlib.contextmanager
     def waiting(self, title: str, share: float | None = None) -> Iterator[None]:
-        """Show on a terminal for how long the block runs, each second, after the first."""
+        """Show the elapsed seconds on a terminal while the block runs."""
+        if not _on_terminal():
+            yield
+            return
         over = threading.Event()
 
         def tick() -> None:
@@ -46,20 +53,14 @@ class Progress:
             while not over.wait(SECOND_S):
                 _draw(f"{time.monotonic() - began:.0f} s, {title}", share)
 
-        thread = (
-            threading.Thread(target=tick, name="pocketserve-progress", daemon=True)
-            if _on_terminal()
-            else None
-        )
+        thread = threading.Thread(target=tick, name="pocketserve-progress", daemon=True)
+        thread.start()
         try:
-            if thread is not None:
-                thread.start()
             yield
         finally:
             over.set()
-            if thread is not None:
-                thread.join()
-                self.end()
+            thread.join()
+            self.end()
 
     def end(self) -> None:
         """Remove the bar."""
@@ -73,18 +74,16 @@ def _on_terminal() -> bool:
 
 
 def _draw(title: str, share: float | None) -> None:
-    """Draw one line that no terminal breaks; the bar is left out where there is no room for it."""
+    """Draw a line that fits the terminal, without the bar if there is no room."""
     end = "" if share is None else f" {share:4.0%}"
-    columns = (
-        terminal_columns(sys.stderr.fileno()) - len(end) - 1
-    )  # a letter in the last column may break the line
+    # One column less: a character in the last one may wrap the line.
+    columns = terminal_columns(sys.stderr.fileno()) - len(end) - 1
     title = _fit(printable(title), columns)
     room = min(BAR_WIDTH, columns - len(title) - len(" []"))
-    bar = (
-        ""
-        if share is None or room < LEAST_BAR
-        else f" [{('#' * round(room * share)).ljust(room)}]"
-    )
+    bar = ""
+    if share is not None and room >= LEAST_BAR:
+        filled = "#" * round(room * share)
+        bar = f" [{filled.ljust(room)}]"
     print_control(f"{CLEAR_LINE}{title}{bar}{end}")
 
 

@@ -1,4 +1,4 @@
-"""Checks of a file that is to hold a server's token."""
+"""Check files that should contain a server's token."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 
 from pocketserve_wire.files.plain_file import open_plain
 
-MAX_TOKEN_FILE = 1024  # bytes; the server's own reading stops there
+MAX_TOKEN_FILE = 1024  # bytes; the server has the same limit
 
 
 def token_file_fault(path: Path) -> str | None:
-    """Return why a file gives a client no token; None if it may."""
+    """Return why a file has no token; None if it may have one."""
     try:
         with open_plain(path) as file:
             text = file.read(MAX_TOKEN_FILE + 1).strip()
@@ -26,9 +26,14 @@ def token_file_fault(path: Path) -> str | None:
 
 
 def token_variable_fault() -> str | None:
-    """Return what is wrong with the token file in the environment, where the token would have come from it."""
+    """Return the fault of the token file named in the environment, or None.
+
+    A token in the environment takes precedence over the file.
+    """
     path = os.environ.get("POCKETSERVE_TOKEN_FILE")
     if not path or os.environ.get("POCKETSERVE_TOKEN"):
         return None
     fault = token_file_fault(Path(path))
-    return f"{fault}; POCKETSERVE_TOKEN_FILE names it" if fault is not None else None
+    if fault is None:
+        return None
+    return f"{fault}; POCKETSERVE_TOKEN_FILE names it"
