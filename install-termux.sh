@@ -33,7 +33,7 @@ esac
 pkg install -y $packages
 
 # numpy and pillow must be those of Termux: pip would try to compile them.
-python -m pip install --disable-pip-version-check --only-binary numpy,pillow "$clone[qr]" "$clone/lab"
+python -m pip install --disable-pip-version-check --only-binary numpy,pillow "$clone/client" "$clone[qr]" "$clone/lab"
 
 say
 pocketserve doctor || say "the lines marked PROBLEM say what to do; what remains works"

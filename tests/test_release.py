@@ -101,7 +101,7 @@ def test_the_last_commit_is_exported(
 
 
 def test_a_release_requires_its_own_version(tool: ModuleType, tmp_path: Path) -> None:
-    """A clone takes the client from its folder; nothing of a folder is left in a release."""
+    """A clone names its parts without a version."""
     for folder in tool.DISTRIBUTIONS:
         (tmp_path / folder).mkdir(exist_ok=True)
         text = (ROOT / folder / "pyproject.toml").read_text("utf-8")

@@ -236,7 +236,7 @@ def ensure(name: str) -> None:
         venv.create(folder, with_pip=True, system_site_packages=in_termux())
     pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet"]
     pip.append("--disable-pip-version-check")
-    command = list(pip)
+    command = pip
     if wanted.project:
         constraint = ["--constraint", str(ROOT / wanted.constraints)]
         command += ["--only-binary", "numpy,pillow"] if in_termux() else constraint
@@ -248,9 +248,6 @@ def ensure(name: str) -> None:
         flush=True,
     )
     subprocess.run(command, check=True)
-    if wanted.project:  # the server has brought the client, but as a copy
-        client = ["--no-deps", "--editable", str(ROOT / "client")]
-        subprocess.run(pip + client, check=True)
     if wanted.npm:
         npm = [
             "npm",
@@ -268,8 +265,8 @@ def ensure(name: str) -> None:
 
 
 def distributions(wanted: Environment) -> list[str]:
-    """Return the server and the lab, with their extras."""
-    requirements = []
+    """Return the client, the server and the lab, with their extras."""
+    requirements = [str(ROOT / "client")]
     for folder, extras in ((ROOT, wanted.extras), (ROOT / "lab", wanted.lab)):
         suffix = f"[{','.join(extras)}]" if extras else ""
         requirements.append(f"{folder}{suffix}")

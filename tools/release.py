@@ -35,7 +35,7 @@ STEP_TIMEOUT_S = 1800.0
 DISTRIBUTIONS = ("client", ".", "lab")
 """Folders with a pyproject.toml of their own."""
 
-SIBLING = r'"(pocketserve(?:-client)?)(?: @ \{root:uri\}/client)?"(?=,\n)'
+SIBLING = r'"(pocketserve(?:-client)?)"(?=,\n)'
 """Another distribution of the project among the requirements of one."""
 
 CHANGELOG_ENTRY = r"^## {version}( |$)"
