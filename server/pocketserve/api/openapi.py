@@ -113,6 +113,9 @@ def _json(schema: Schema) -> Schema:
 
 SCHEMAS: dict[str, Schema] = {
     "Error": _record(error=TEXT, code=_choice(*(code.name for code in ErrorCode))),
+    "OpenAIError": _record(
+        error=_record(message=TEXT, type=TEXT, param={"type": "null"}, code=TEXT)
+    ),
     "Tensor": _tensor(0, data={"type": ["array", "null"], "items": {}}),
     "TensorMetadata": _tensor(-1),
     "InferRequest": _object(
@@ -464,9 +467,13 @@ def _responses(route: Route) -> dict[str, Any]:
     responses: dict[str, Any] = {}
     if route.answer != "not_offered":
         responses["200"] = {"description": "Done.", "content": content}
+    error = _reference("Error")
+    if route.group == "openai":
+        # A wrong method or a broken request gets our own form.
+        error = {"anyOf": [_reference("OpenAIError"), error]}
     responses["default"] = {
         "description": "The fault in words and its stable code.",
-        "content": _json(_reference("Error")),
+        "content": _json(error),
     }
     return responses
 
