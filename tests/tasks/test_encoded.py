@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import base64
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pocketserve.inference.payload import FormPart, RawPayload
+from pocketserve.inference.raw_input import read_raw_inputs
+from pocketserve.tasks.base import AnswerOptions, Hints
+from pocketserve.tasks.cancellation import cancellation_scope
 from pocketserve.tasks.encoded import decode_base64, decode_file, files_in_json
+from pocketserve.tasks.selection import select_task
 from pocketserve_wire import ApiError, ErrorCode
+from vision_models import facts
 
 CONTENT = bytes(range(256))
 STANDARD = base64.b64encode(CONTENT).decode()
@@ -35,6 +44,75 @@ SAFE = base64.urlsafe_b64encode(CONTENT).decode()
 )
 def test_each_spelling(text: str) -> None:
     assert decode_file(text, "it") == CONTENT
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "AB " * 2**20,
+        "AB AB\r\n" * 2**19,
+        "data:;base64," + "AB A" * 2**19,
+        "data:;base64," + "%2F" * 2**20,
+    ],
+)
+def test_decoding_takes_a_few_times_the_size_of_the_text(text: str) -> None:
+    tracemalloc.start()
+    try:
+        decode_file(text, "it")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 4 * len(text)
+
+
+class Recorder:
+    """A pool of bytes that has room for everything."""
+
+    def __init__(self) -> None:
+        self.counts: list[int] = []
+
+    def acquire(self, count: int, check: Callable[[], None]) -> int:
+        self.counts.append(count)
+        return count
+
+    def release(self, count: int) -> None:
+        pass
+
+
+@pytest.mark.parametrize("head", ["", "data:image/png;base64,"])
+def test_text_is_decoded_within_the_budget(tmp_path: Path, head: str) -> None:
+    content = bytes(100_000)
+    text = head.encode() + base64.b64encode(content)
+    task = select_task(
+        facts(tmp_path, {"s": (1, 2)}, files={"labels.txt": "cat\ndog\n"})
+    )
+    hints = Hints("text/plain")
+    payload = RawPayload(memoryview(text), AnswerOptions(), hints)
+    pool = Recorder()
+
+    with cancellation_scope(pytest.fail, pool):
+        found = read_raw_inputs(payload, task, [])
+
+    assert [bytes(item.body) for item in found.inputs] == [content]
+    assert len(pool.counts) == 1 and pool.counts[0] > 2 * len(text)
+
+
+def test_a_form_field_is_decoded_within_the_budget(tmp_path: Path) -> None:
+    content = bytes(100_000)
+    text = base64.b64encode(content)
+    task = select_task(
+        facts(tmp_path, {"s": (1, 2)}, files={"labels.txt": "cat\ndog\n"})
+    )
+    part = FormPart("image", memoryview(text), is_file=False)
+    payload = RawPayload(memoryview(b""), AnswerOptions(), Hints(), parts=[part])
+    pool = Recorder()
+
+    with cancellation_scope(pytest.fail, pool):
+        found = read_raw_inputs(payload, task, [])
+
+    assert [bytes(item.body) for item in found.inputs] == [content]
+    assert len(pool.counts) == 1 and pool.counts[0] > 2 * len(text)
 
 
 @pytest.mark.parametrize("size", range(9))

@@ -18,7 +18,7 @@ from pocketserve.tasks.base import (
     invalid_parameter,
 )
 from pocketserve.tasks.cancellation import is_text
-from pocketserve.tasks.encoded import MAX_INPUTS, decode_file
+from pocketserve.tasks.encoded import MAX_INPUTS, decode_file, hold_encoded
 from pocketserve_wire import ApiError
 
 LISTS = ("texts", "items")  # keys whose values are always lists
@@ -107,6 +107,7 @@ def _files(
         raise invalid_input(
             f"the form has {len(parts)} files, the limit is {MAX_INPUTS}; send them in parts"
         )
+    hold_encoded(sum(len(part.content) for part in parts if not part.is_file))
     inputs = []
     for part in parts:
         if part.is_file or not is_text(part.content):

@@ -32,6 +32,7 @@ from pocketserve.tasks.encoded import (
     decode_base64,
     decode_file,
     files_in_json,
+    hold_encoded,
     is_base64_start,
     is_data_url,
 )
@@ -104,6 +105,7 @@ def _encoded_files(body: memoryview, accepted: Accepted) -> _Files | None:
     """Return the files in a JSON document or data URL, if any."""
     start = bytes(body[:64]).lstrip(b" \t\r\n")
     if start[: len(DATA_URL)].lower() == DATA_URL.encode():
+        hold_encoded(len(body))
         content = decode_file(_decode_ascii(body), f"the {accepted.media}")
         return _Files([content], False)
     if not _may_hold_files(body, start):
@@ -130,8 +132,9 @@ def _base64_text(body: memoryview) -> _Files | None:
     """Return the file of a body that is base64 text; None if it isn't."""
     if not is_base64_start(bytes(body[:64])):
         return None
+    hold_encoded(len(body))
     try:
-        content = decode_base64(bytes(body).decode("ascii"))
+        content = decode_base64(bytes(body))
     except ValueError:
         return None
     return _Files([content], False)

@@ -9,9 +9,9 @@ import binascii
 import re
 from collections.abc import Collection, Mapping
 from typing import Any, Final
-from urllib.parse import unquote
 
 from pocketserve.tasks.base import invalid_input
+from pocketserve.tasks.cancellation import SMALL_DOCUMENT, hold_bytes
 from pocketserve_wire import ApiError
 from pocketserve_wire.strict_json import json_type
 
@@ -29,22 +29,52 @@ MEDIA_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
 """Keys of JSON and names of form fields that hold a file, by the kind of file that a task takes."""
 
 _BASE64_START = re.compile(rb"[A-Za-z0-9+/_-]{32}")
-_STANDARD_ALPHABET = str.maketrans("-_", "+/")
+_STANDARD_ALPHABET = bytes.maketrans(b"-_", b"+/")
+_WHITE_SPACE = b" \t\r\n\v\f"
+_ESCAPES: Final[Mapping[bytes, bytes]] = {
+    b"%2B": b"+",
+    b"%2b": b"+",
+    b"%2F": b"/",
+    b"%2f": b"/",
+    b"%3D": b"=",
+    b"%3d": b"=",
+    b"%20": b"",
+    b"%09": b"",
+    b"%0A": b"",
+    b"%0a": b"",
+    b"%0D": b"",
+    b"%0d": b"",
+}
+"""Characters that programs percent-encode in a data URL's base64."""
+
+_COPIES = 5  # of a text, at most, while it is decoded
 
 
-def decode_base64(text: str) -> bytes:
-    """Decode base64 in either alphabet, with or without padding; white space is skipped.
+def hold_encoded(size: int) -> None:
+    """Hold the memory that decoding a base64 text takes.
+
+    Args:
+        size: of the text in bytes.
+    """
+    if size > SMALL_DOCUMENT:
+        hold_bytes(_COPIES * size)
+
+
+def decode_base64(text: str | bytes) -> bytes:
+    """Decode base64 in either alphabet, with or without padding.
+
+    White space is skipped.
 
     Raises:
         ValueError: it is not base64.
     """
-    compact = "".join(text.split())
-    if "-" in compact or "_" in compact:
-        compact = compact.translate(_STANDARD_ALPHABET)
-    if not compact.endswith("="):
-        compact += "=" * (-len(compact) % 4)
-    padding = len(compact) - len(compact.rstrip("="))
-    if len(compact) % 4 or padding > 2:
+    if isinstance(text, str):
+        text = text.encode("ascii")
+    # One pass without a list: a text may be mostly white space.
+    compact = text.translate(_STANDARD_ALPHABET, _WHITE_SPACE)
+    if not compact.endswith(b"="):
+        compact += b"=" * (-len(compact) % 4)
+    if len(compact) % 4 or compact.endswith(b"==="):
         raise ValueError("its length is not that of base64")
     return binascii.a2b_base64(compact, strict_mode=True)
 
@@ -68,19 +98,32 @@ def decode_file(text: str, location: str) -> bytes:
         ApiError: INVALID_INPUT, with the ``location`` of the text.
     """
     content = text
-    if is_data_url(text):
+    has_head = is_data_url(text)
+    if has_head:
         head, comma, content = text.partition(",")
         is_base64 = head[:MAX_URL_HEAD].rstrip().lower().endswith(";base64")
         if not comma or not is_base64 or len(head) > MAX_URL_HEAD:
             raise invalid_input(
                 f"{location} is a data URL without base64; send data:image/png;base64,... or the like"
             )
-        if "%" in content:
-            content = unquote(content)
     try:
-        return decode_base64(content)
+        encoded = content.encode("ascii")
+        if has_head:
+            encoded = _without_escapes(encoded)
+        return decode_base64(encoded)
     except ValueError:
         raise invalid_input(f"{location} is not base64") from None
+
+
+def _without_escapes(content: bytes) -> bytes:
+    """Replace percent-encoded characters.
+
+    ``urllib.parse.unquote`` takes fifteen times the size of a text of escapes.
+    """
+    if b"%" in content:
+        for escape, character in _ESCAPES.items():
+            content = content.replace(escape, character)
+    return content
 
 
 def is_data_url(text: str) -> bool:
