@@ -151,6 +151,37 @@ def test_the_section_of_a_processor_file_is_read(tmp_path: Path) -> None:
     )
 
 
+def test_each_media_has_its_section_of_a_processor_file(tmp_path: Path) -> None:
+    sounds = {
+        "feature_extractor_type": "Wav2Vec2FeatureExtractor",
+        "sampling_rate": 8000,
+    }
+    pictures = {"image_processor_type": "ViTImageProcessor", "do_thumbnail": True}
+    processor = {"image_processor": pictures, "feature_extractor": sounds}
+    files = {"config.json": WAV2VEC2, "processor_config.json": processor}
+
+    task = task_of(tmp_path, [SAMPLES], LOGITS, {}, files)
+
+    assert task.name == "audio-classification"
+    run = task.prepare(memoryview(wav(tone(0.5)))).runs[0]
+    assert run["input_values"].shape == (1, 4000)
+
+
+def test_unsupported_keys_of_sounds_are_found_beside_pictures(tmp_path: Path) -> None:
+    sounds = {
+        "feature_extractor_type": "Wav2Vec2FeatureExtractor",
+        "padding_side": "left",
+    }
+    pictures = {"image_processor_type": "ViTImageProcessor"}
+    processor = {"image_processor": pictures, "feature_extractor": sounds}
+    files = {"config.json": WAV2VEC2, "processor_config.json": processor}
+
+    task = task_of(tmp_path, [SAMPLES], LOGITS, {}, files)
+
+    assert task.name == "tensors"
+    assert "padding_side" in task.problem
+
+
 @pytest.mark.parametrize("key", ["padding_side", "spectrogram_config"])
 def test_settings_of_sounds_that_change_the_input_are_named(
     tmp_path: Path, key: str

@@ -95,7 +95,7 @@ def feature_extractor(facts: ModelFacts) -> FeatureExtractor | None:
     Raises:
         MetadataError: the feature extractor, or one of its settings, is not supported.
     """
-    config = processor_settings(facts)
+    config = processor_settings(facts, "sound")
     kind = extractor_class(config)
     if kind is None:
         kind = (

@@ -77,7 +77,7 @@ class SoundInput:
             rate = (
                 extractor.rate
                 if extractor
-                else processor_settings(facts).get("sampling_rate")
+                else processor_settings(facts, "sound").get("sampling_rate")
             )
         if type(rate) is not int or not 1000 <= rate <= 768_000:
             raise ModelLoadError(

@@ -82,5 +82,6 @@ TABLE = ForeignFile(
     ),
     reports_unknown=False,
     belongs=is_of_sounds,
+    media="sound",
     sections=(SpectrogramOptions,),
 )

@@ -11,7 +11,9 @@ import functools
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+Media = Literal["picture", "sound"]
 
 MAX_REPORTED = 20
 MAX_KEYS = 2000
@@ -66,6 +68,7 @@ class ForeignFile:
         belongs: returns whether a content is this tool's, for names that several tools use; None for any.
         is_inside: whether the keys are properties inside the model file, as text in Python's notation.
         sections: sections of the manifest that describe the input in the file's place.
+        media: of the processor that the file describes; None for other files.
     """
 
     name: str
@@ -75,6 +78,7 @@ class ForeignFile:
     belongs: Callable[[Mapping[str, Any]], bool] | None = None
     is_inside: bool = False
     sections: tuple[type, ...] = ()
+    media: Media | None = None
 
     @functools.cached_property
     def rows(self) -> _SplitRows:

@@ -171,4 +171,5 @@ TABLE = ForeignFile(
     (*_APPLIED, *_UNSUPPORTED, *_HARMLESS),
     complete=complete_processor,
     belongs=_is_of_pictures,
+    media="picture",
 )

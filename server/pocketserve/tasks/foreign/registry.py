@@ -11,7 +11,6 @@ from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks.foreign.keys import ForeignFile, check_keys
 from pocketserve.tasks.model_facts import (
     CONFIG,
-    PREPROCESSOR,
     MetadataError,
     ModelFacts,
 )
@@ -119,24 +118,24 @@ def _content(facts: ModelFacts, table: ForeignFile) -> dict[str, Any]:
 
 
 def _read(facts: ModelFacts, table: ForeignFile) -> dict[str, Any]:
-    if table.name != PREPROCESSOR:
+    if table.media is None:
         return facts.json_beside(table.name)
     from pocketserve.tasks.foreign.processor_file import (
         processor_settings,  # late, as its table
     )
 
-    return processor_settings(facts)
+    return processor_settings(facts, table.media)
 
 
 def _file_name(facts: ModelFacts, table: ForeignFile) -> str:
     """Return the name of the file that was checked."""
-    if table.name != PREPROCESSOR:
+    if table.media is None:
         return table.name
     from pocketserve.tasks.foreign.processor_file import (
         processor_file,  # late, as its table
     )
 
-    return processor_file(facts).name
+    return processor_file(facts, table.media).name
 
 
 def _place(facts: ModelFacts, table: ForeignFile) -> str:

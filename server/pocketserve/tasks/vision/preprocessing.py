@@ -203,7 +203,7 @@ def _processor_settings(facts: ModelFacts) -> dict[str, Any]:
         processor_settings,  # late: few models have the files
     )
 
-    return processor_settings(facts)
+    return processor_settings(facts, "picture")
 
 
 def _resample(value: object) -> str | None:
