@@ -641,6 +641,12 @@ def test_the_manifest_comes_first(tmp_path: Path) -> None:
         "[1]",
         '{"image_mean": ["a"], "image_std": [1]}',
         '{"image_mean": [1], "image_std": [0]}',
+        '{"rescale_factor": -1}',
+        '{"rescale_factor": 0}',
+        '{"rescale_factor": 1e-320}',
+        '{"rescale_factor": true}',
+        '{"rescale_factor": NaN}',
+        '{"rescale_factor": "1/255"}',
     ],
 )
 def test_files_that_cannot_be_used(tmp_path: Path, content: str) -> None:
@@ -649,6 +655,27 @@ def test_files_that_cannot_be_used(tmp_path: Path, content: str) -> None:
         image_options(
             facts(tmp_path, {"s": (1, 2)}, files={"preprocessor_config.json": content})
         )
+
+
+@pytest.mark.parametrize("key", ["image_mean", "image_std"])
+@pytest.mark.parametrize("count", [0, 2, 4])
+def test_numbers_for_no_number_of_channels(
+    tmp_path: Path, key: str, count: int
+) -> None:
+    processor = {"image_mean": [0.5], "image_std": [0.5], key: [0.5] * count}
+    files = {"preprocessor_config.json": processor}
+
+    with pytest.raises(ModelLoadError, match=f"^{key} .* has {count} numbers"):
+        image_options(facts(tmp_path, {"s": (1, 2)}, files=files))
+
+
+def test_a_factor_that_is_not_applied_may_be_anything(tmp_path: Path) -> None:
+    processor = {"do_rescale": False, "rescale_factor": "none"}
+    files = {"preprocessor_config.json": processor}
+
+    found = image_options(facts(tmp_path, {"s": (1, 2)}, files=files))
+
+    assert found.std == (1.0,)
 
 
 def test_a_classifier_of_hugging_face(tmp_path: Path) -> None:

@@ -89,7 +89,8 @@ def suggest_task(facts: ModelFacts, labels: Sequence[str]) -> tuple[str, str]:
         else ""
     )
     task = next((task for part, task in _ARCHITECTURES.items() if part in name), "")
-    takes_sound = config.get("model_type") in _SOUND_TYPES or _SOUND_INPUTS & {
+    model_type = str(config.get("model_type"))
+    takes_sound = model_type in _SOUND_TYPES or _SOUND_INPUTS & {
         spec.name for spec in facts.inputs
     }
     if takes_sound and task.endswith("-classification"):

@@ -321,9 +321,11 @@ def picture_input(
     manifest = facts.manifest.section(ImageOptions)
     for key in ("mean", "std", "fill"):
         numbers = getattr(options, key)
-        if numbers is None or len(numbers) in (1, channels):
+        if not numbers or len(numbers) in (1, channels):
             continue
-        if key == "fill" or getattr(manifest, key) is not None:
+        is_of_colours = channels == 1 and len(numbers) == 3
+        is_stated = key == "fill" or getattr(manifest, key) is not None
+        if is_stated or not is_of_colours:
             raise ModelLoadError(
                 f"image.{key} has {len(numbers)} numbers, the picture has {plural(channels, 'channel')}"
             )

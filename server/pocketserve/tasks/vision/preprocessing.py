@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any, NamedTuple
 
+from pocketserve.messages import plural
 from pocketserve.repository.toml_table import Section, TomlTable, declared_values
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.metadata import ImageProperties
@@ -23,6 +24,8 @@ from pocketserve.tasks.model_facts import (
 from pocketserve.tasks.vision.geometry import Sizing
 
 MAX_SIDE = 1 << 14
+MAX_NUMBER = 1e6  # of a file's factor, mean or std
+MIN_FACTOR = 1e-9
 
 RESAMPLE = {
     0: "nearest",
@@ -237,16 +240,13 @@ def _normalization(
     """Return mean and std in pixels of what a processor does: it rescales pixels, then normalizes them."""
     scale = 1.0
     if config.get("do_rescale", True):
-        factor = config.get("rescale_factor")
-        scale = 255.0
-        if isinstance(factor, int | float) and 0 < factor < 1e6:
-            scale = 1 / factor
+        scale = 1 / _rescale_factor(config)
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
     if (
         config.get("do_normalize", True)
-        and config.get("image_mean")
-        and config.get("image_std")
+        and config.get("image_mean") is not None
+        and config.get("image_std") is not None
     ):
         mean = _numbers(config, "image_mean")
         std = _numbers(config, "image_std")
@@ -262,6 +262,24 @@ def _normalization(
     return tuple(value * scale for value in mean), tuple(
         value * scale for value in divisors
     )
+
+
+def _rescale_factor(config: Mapping[str, Any]) -> float:
+    """Return what pixels are multiplied by.
+
+    Raises:
+        ModelLoadError: the file's factor is no number above 0.
+    """
+    factor = config.get("rescale_factor")
+    if factor is None:
+        return 1 / 255
+    is_number = isinstance(factor, int | float) and not isinstance(factor, bool)
+    if not is_number or not MIN_FACTOR < factor < MAX_NUMBER:
+        raise ModelLoadError(
+            f"rescale_factor beside the model is {str(factor)!r:.80}, not a number "
+            "above 0; correct it, or set image.mean and image.std in model.toml"
+        )
+    return float(factor)
 
 
 def _pairs(
@@ -484,10 +502,15 @@ def _numbers(config: Mapping[str, Any], key: str) -> tuple[float, ...]:
     value = config[key]
     values = list(value) if isinstance(value, list | tuple) else [value]
     usable = all(
-        isinstance(value, int | float) and abs(value) < 1e6 for value in values
+        isinstance(value, int | float) and abs(value) < MAX_NUMBER for value in values
     )
     if not usable or (key.endswith("std") and 0 in values):
         raise ModelLoadError(f"{key} beside the model holds no usable numbers")
+    if len(values) not in (1, 3):
+        raise ModelLoadError(
+            f"{key} beside the model has {plural(len(values), 'number')}; it must have "
+            "1, or 3 for red, green and blue"
+        )
     return tuple(values)
 
 
