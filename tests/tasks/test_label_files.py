@@ -117,6 +117,36 @@ FORMS: dict[str, tuple[str, bytes, list[str]]] = {
         b"1 euro\n2 euro\n5 euro\n",
         ["1 euro", "2 euro", "5 euro"],
     ),
+    "coins and plurals": (
+        "labels.txt",
+        b"1 euro\n2 euros\n5 euros\n",
+        ["1 euro", "2 euros", "5 euros"],
+    ),
+    "coins of two kinds": (
+        "labels.txt",
+        b"1 cent\n2 cents\n5 euros\n10 euros\n20 euros\n",
+        ["1 cent", "2 cents", "5 euros", "10 euros", "20 euros"],
+    ),
+    "numbers of furniture": (
+        "labels.txt",
+        b"1 bed\n3 beds\n2 sofas\n",
+        ["1 bed", "3 beds", "2 sofas"],
+    ),
+    "numbers of boxes": (
+        "labels.txt",
+        b"1 box\n2 boxes\n3 bags\n",
+        ["1 box", "2 boxes", "3 bags"],
+    ),
+    "plurals after an index": (
+        "labels.txt",
+        b"1: bed\n3: beds\n2: sofas\n",
+        ["", "bed", "sofas", "beds"],
+    ),
+    "CSV, plurals after an index": (
+        "labels.csv",
+        b"1,bed\n3,beds\n2,sofas\n",
+        ["", "bed", "sofas", "beds"],
+    ),
     "numbered classes": (
         "labels.txt",
         b"class 0\nclass 1\nclass 2\n",
@@ -490,6 +520,40 @@ def test_names_that_fit_the_number_of_classes(content: str, names: list[str]) ->
     parsed = parse_labels("labels.txt", content.encode()).names
 
     assert fit_to_classes(parsed, 3) == names
+
+
+MONEY = ["1 euro", "2 pounds", "5 yen"]
+MONEY_BY_INDEX = ["euro", "pounds", "", "", "yen"]
+
+
+@pytest.mark.parametrize(
+    ("classes", "names"),
+    [(3, MONEY), (0, MONEY), (5, MONEY_BY_INDEX), (6, ["", *MONEY_BY_INDEX])],
+)
+def test_numbers_with_gaps_are_an_index_if_they_fit(
+    tmp_path: Path, classes: int, names: list[str]
+) -> None:
+    outputs = {"s": (1, classes or -1)}
+    files = {"labels.txt": "\n".join(MONEY)}
+
+    labels = find_labels(facts(tmp_path, outputs, files=files))
+
+    assert list(labels.names) == names
+
+
+@pytest.mark.parametrize("classes", [90, 91, -1])
+def test_many_numbers_with_few_gaps_are_an_index(tmp_path: Path, classes: int) -> None:
+    numbers = [number for number in range(1, 91) if number % 9]
+    files = {"labels.txt": "\n".join(f"{number} kind {number}" for number in numbers)}
+    outputs = {"boxes": (1, 10, 4), "scores": (1, 10, classes)}
+
+    labels = find_labels(facts(tmp_path, outputs, files=files))
+
+    first = 1 if labels.names[0] else 0
+    shifted = ["", *labels.names] if first else labels.names
+    assert shifted[8] == "kind 8"
+    assert shifted[9] == ""
+    assert shifted[89] == "kind 89"
 
 
 @pytest.mark.parametrize(

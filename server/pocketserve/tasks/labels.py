@@ -15,8 +15,10 @@ from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.metadata import TensorMetadata
 from pocketserve.tasks.foreign.label_files import (
     MAX_LABELS,
+    LabelFile,
     check_line_count,
     fit_to_classes,
+    names_or_lines,
     parse_labels,
 )
 from pocketserve.tasks.model_facts import CONFIG, ModelFacts, literal
@@ -123,17 +125,18 @@ def _of_file_beside(facts: ModelFacts) -> Sequence[str]:
         else:
             if parsed.note:
                 _add_note(facts, f"{name} {parsed.note}")
-            return _fitted(facts, name, parsed.names)
+            return _fitted(facts, name, parsed)
     return ()
 
 
-def _fitted(facts: ModelFacts, name: str, names: Sequence[str]) -> Sequence[str]:
+def _fitted(facts: ModelFacts, name: str, parsed: LabelFile) -> Sequence[str]:
     """Return the names of a file by the model's class numbers.
 
     TensorFlow's label maps begin at 1, TFLite's detection operator at 0. Source: tensorflow/models,
     research/object_detection/export_tflite_graph_tf2.py.
     """
     count = _class_count(facts)
+    names = names_or_lines(parsed, count)
     begins_at_one = len(names) > 0 and not names[0].strip()
     if begins_at_one and name.endswith(".pbtxt"):
         is_operator = facts.version.format.name == "tflite" and len(facts.outputs) == 4
@@ -227,7 +230,7 @@ def _read_labels(
             ) from None
         if parsed.note:
             _add_note(facts, f"{name} {parsed.note}")
-        labels[name] = _fitted(facts, name, parsed.names)
+        labels[name] = _fitted(facts, name, parsed)
     return labels
 
 

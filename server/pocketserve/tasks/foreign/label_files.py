@@ -44,10 +44,18 @@ _BYTE_ORDER_MARKS = (
 MAX_LITERAL: Final = 1 << 18
 """Characters of a text in Python's notation; reading one takes a hundred times its size."""
 
+MIN_DIFFERENT: Final = 0.9
+"""Share of names that must differ where their numbers may belong to them. ImageNet has
+two names twice."""
+
+COCO_LINES: Final = 20
+COCO_SHARE: Final = 0.8
+"""Share of its numbers that an index like COCO's uses: COCO names 80 of 90."""
+
 MAX_NUMBERED_LINE = 1000  # characters of a line that may state an index
 _INDEX = r"\d{1,7}"
 _INDEX_FIRST = re.compile(
-    rf"[\[(]?({_INDEX})(?:\s*[:,;=]\s*|(\s+[-–—]\s+)|[])]\s*|\.\s+|\.(?=\D)|\s+)(\S.*)"
+    rf"[\[(]?({_INDEX})(?:\s*[:,;=]\s*|(\s+[-–—]\s+)|[])]\s*|\.\s+|\.(?=\D)|(\s+))(\S.*)"
 )
 _QUOTED = re.compile(r"""(["'])(.*)\1,?""")
 _RANGE = re.compile(rf"({_INDEX})\s+(?:[-–—]|to)\s+({_INDEX})\b")
@@ -87,10 +95,13 @@ class LabelFile(NamedTuple):
     Attributes:
         names: class names by index; a class without a name has an empty one.
         note: a fault that didn't prevent reading, as the end of a sentence; empty if there is none.
+        lines: the lines as names, if their numbers may be an index with gaps or belong
+            to the names; empty otherwise.
     """
 
     names: list[str]
     note: str = ""
+    lines: Sequence[str] = ()
 
 
 def parse_labels(file_name: str, content: bytes) -> LabelFile:
@@ -108,7 +119,7 @@ def parse_labels(file_name: str, content: bytes) -> LabelFile:
     elif ending == "csv":
         names = _of_csv(text)
     else:
-        names = _of_text(text)
+        return _of_text(text)._replace(note=note)
     return LabelFile(names, note)
 
 
@@ -159,14 +170,17 @@ class _NumberedLine(NamedTuple):
 
     Attributes:
         may_skip: whether the numbers of such lines may have gaps.
+        is_plain: whether only spaces separate them, so that the number may belong to
+            the name, as in ``2 doors``.
     """
 
     number: int
     name: str
     may_skip: bool
+    is_plain: bool
 
 
-def _of_text(text: str) -> list[str]:
+def _of_text(text: str) -> LabelFile:
     """Return names of a text file, which may hold a list or a map of JSON or Python as well."""
     stripped = text.strip()
     if stripped[:1] + stripped[-1:] in ("[]", "{}"):
@@ -175,7 +189,7 @@ def _of_text(text: str) -> list[str]:
         except DamagedFileError:
             names = []
         if names:
-            return names
+            return LabelFile(names)
     return _of_lines(_without_marks(text.splitlines()))
 
 
@@ -213,17 +227,26 @@ def _without_marks(lines: Sequence[str]) -> Sequence[str]:
     return lines
 
 
-def _of_lines(lines: Sequence[str]) -> list[str]:
+def _of_lines(lines: Sequence[str]) -> LabelFile:
     """Return names of lines, ordered by the index that all of them state, if they do."""
+    indexed = _of_index(lines)
+    return LabelFile(list(lines)) if indexed is None else indexed
+
+
+def _of_index(lines: Sequence[str]) -> LabelFile | None:
+    """Return names by the index that all lines state; None if they don't."""
     filled = [line.strip() for line in lines if line.strip()]
     if any(_is_range(line) for line in filled):
-        return list(lines)
+        return None
     for split in (_split_index_first, _split_index_last):
         split_lines = [split(line) for line in filled]
         numbered = [line for line in split_lines if line is not None]
         if len(numbered) == len(filled) and _is_index(numbered):
-            return by_index({line.number: line.name for line in numbered})
-    return list(lines)
+            names = by_index({line.number: line.name for line in numbered})
+            is_plain = all(line.is_plain for line in numbered)
+            is_doubtful = is_plain and not _is_gapless(numbered)
+            return LabelFile(names, lines=lines if is_doubtful else ())
+    return None
 
 
 def _is_range(line: str) -> bool:
@@ -235,11 +258,11 @@ def _is_range(line: str) -> bool:
 def _split_index_first(line: str) -> _NumberedLine | None:
     """Split ``0 red``, ``0: red``, ``0,red``, ``0. red`` or ``0 - red``."""
     match = _INDEX_FIRST.fullmatch(line) if len(line) <= MAX_NUMBERED_LINE else None
-    return (
-        None
-        if match is None
-        else _NumberedLine(int(match[1]), match[3], may_skip=match[2] is None)
-    )
+    if match is None:
+        return None
+    number, dash, spaces, name = match.groups()
+    is_plain = spaces is not None and "\t" not in spaces
+    return _NumberedLine(int(number), name, dash is None, is_plain)
 
 
 def _split_index_last(line: str) -> _NumberedLine | None:
@@ -251,22 +274,31 @@ def _split_index_last(line: str) -> _NumberedLine | None:
     name = head.rstrip(_SEPARATORS)
     if not name or name == head:
         return None
-    return _NumberedLine(int(match[0]), name, may_skip=False)
+    separator = head[len(name) :]
+    is_plain = not separator.strip(" ")
+    return _NumberedLine(int(match[0]), name, False, is_plain)
 
 
 def _is_index(lines: Sequence[_NumberedLine]) -> bool:
     """Return whether numbers beside names are their index, not a part of them.
 
     ``2 doors, 4 doors`` and ``class 1, class 2`` are names: their numbers don't start at 0 or 1, or their words are
-    the same. ``7 up, 1 apple`` are names too: an index in any order has no gaps.
+    the same. ``7 up, 1 apple`` are names too: an index in any order has no gaps. So are
+    ``1 bed, 3 beds, 2 sofas``: only an index from 0 leaves no doubt about equal words.
     """
     numbers = [line.number for line in lines]
     count = len(numbers)
     if not numbers or min(numbers) > 1 or len(set(numbers)) < count:
         return False
-    if len({line.name for line in lines}) * 2 <= count:
+    different = len({_stem(line.name) for line in lines})
+    if different * 2 <= count:
         return False
-    if max(numbers) < count + min(numbers):
+    is_gapless = _is_gapless(lines)
+    is_plain = all(line.is_plain for line in lines)
+    is_sure = is_gapless and min(numbers) == 0
+    if is_plain and not is_sure and different < MIN_DIFFERENT * count:
+        return False
+    if is_gapless:
         return True
     is_ascending = numbers == sorted(numbers)
     return (
@@ -274,6 +306,17 @@ def _is_index(lines: Sequence[_NumberedLine]) -> bool:
         and max(numbers) < 10 * count + 100
         and all(line.may_skip for line in lines)
     )
+
+
+def _is_gapless(lines: Sequence[_NumberedLine]) -> bool:
+    """Return whether different numbers from 0 or 1 leave none out."""
+    numbers = [line.number for line in lines]
+    return max(numbers) < len(numbers) + min(numbers)
+
+
+def _stem(name: str) -> str:
+    """Return a name without the ending of an English plural."""
+    return name.casefold().removesuffix("s").removesuffix("e")
 
 
 def by_index(numbered: Mapping[int, str]) -> list[str]:
@@ -306,8 +349,9 @@ def _of_csv(text: str) -> list[str]:
     if name_column is None:
         if _has_unknown_header(rows):
             rows = rows[1:]
-        lines = [f"{row[0]} {row[-1]}" if len(row) > 1 else row[0] for row in rows]
-        return _of_lines(lines)
+        # A tab, since a space may be part of a name.
+        lines = [f"{row[0]}\t{row[-1]}" if len(row) > 1 else row[0] for row in rows]
+        return [name.replace("\t", " ") for name in _of_lines(lines).names]
     index_column = _first_of(_INDEX_HEADERS, head)
     names = [
         row[name_column].strip() if name_column < len(row) else "" for row in rows[1:]
@@ -461,6 +505,27 @@ def _of_label_map(text: str) -> list[str]:
     if not numbered:
         raise DamagedFileError("has no item { id: 1 name: '...' }")
     return by_index(numbered)
+
+
+def names_or_lines(file: LabelFile, classes: int) -> Sequence[str]:
+    """Return names by index, or the lines if their index has gaps and fits nothing.
+
+    ``1 euro, 2 pounds, 5 yen`` are three names, or an index of five or six classes.
+    Many lines with few gaps are an index, such as that of COCO.
+
+    Args:
+        classes: as for :func:`fit_to_classes`.
+    """
+    names = file.names
+    if not file.lines:
+        return names
+    sizes = [len(names)]
+    if not names[0]:
+        sizes.append(len(names) - 1)
+    filled = sum(1 for name in names if name)
+    is_like_coco = filled >= COCO_LINES and filled >= COCO_SHARE * sizes[-1]
+    count = 2 if classes == 1 else classes
+    return names if is_like_coco or count in sizes else file.lines
 
 
 def fit_to_classes(names: Sequence[str], classes: int) -> Sequence[str]:
