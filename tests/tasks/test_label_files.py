@@ -285,6 +285,8 @@ FAULTS: dict[str, tuple[str, bytes, str]] = {
         codecs.BOM_UTF16_LE + b"r\0e",
         "is not valid UTF-16",
     ),
+    "a set": ("labels.txt", b"{'b', 'a'}\n", "is a Python set, which has no order"),
+    "a map with a set": ("labels.txt", b"{'names': {'b', 'a'}}", "is a Python set"),
     "broken JSON": ("labels.json", b"[", "is not valid JSON"),
     "deep JSON": ("labels.json", b"[" * 100_000, "is not valid JSON"),
     "a number": ("labels.json", b"5", "must be a list of names"),
@@ -493,6 +495,15 @@ def test_one_score_and_one_label_are_no_classifier(tmp_path: Path) -> None:
         ("labels.txt", "red,\ngreen,\nblue,\n"),
         ("labels.txt", "- red\n- green\n- blue\n"),
         ("labels.txt", "names:\n  2: blue\n  0: red\n  1: green\n"),
+        ("labels.txt", "# classes\n2 blue\n0 red\n1 green\n"),
+        ("labels.txt", "2: blue\n  # the first\n0: red\n\n1: green\n# end\n"),
+        ("labels.txt", "# classes\nblue 2\nred 0\ngreen 1\n"),
+        ("labels.txt", "# YAML\nnames:\n  2: blue\n  0: red\n  1: green\n"),
+        ("labels.txt", "names:\n  # comment\n  2: blue\n  0: red\n  1: green\n"),
+        ("labels.txt", "# YAML\nnames:\n- red\n# comment\n- green\n- blue\n"),
+        ("labels.txt", "('red', 'green', 'blue')\n"),
+        ("labels.txt", "((2, 'blue'), (0, 'red'), (1, 'green'))"),
+        ("labels.txt", "{'names': ('red', 'green', 'blue')}"),
         ("labels.json", '[[2, "blue"], [0, "red"], [1, "green"]]'),
         ("labels.json", '{"2": {"name": "blue"}, "0": {"name": "red"}, "1": "green"}'),
         (
@@ -557,7 +568,16 @@ def test_many_numbers_with_few_gaps_are_an_index(tmp_path: Path, classes: int) -
 
 
 @pytest.mark.parametrize(
-    "content", ["[red\ngreen]\n", "{red}\n", "- red\ngreen\n", '"a" or "b"\nc\n']
+    "content",
+    [
+        "# red\n# green\n",
+        "# 0 red\ngreen\n",
+        "(red)\n",
+        "[red\ngreen]\n",
+        "{red}\n",
+        "- red\ngreen\n",
+        '"a" or "b"\nc\n',
+    ],
 )
 def test_marks_that_not_all_names_have_stay(content: str) -> None:
     assert parse_labels("labels.txt", content.encode()).names == content.splitlines()

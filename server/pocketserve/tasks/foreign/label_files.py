@@ -60,6 +60,7 @@ _INDEX_FIRST = re.compile(
 _QUOTED = re.compile(r"""(["'])(.*)\1,?""")
 _RANGE = re.compile(rf"({_INDEX})\s+(?:[-–—]|to)\s+({_INDEX})\b")
 _INDEX_LAST = re.compile(rf"{_INDEX}$")
+_YAML_KEYS = ("names:", "labels:", "classes:")
 _SEPARATORS = " \t:,;="
 _INDEX_HEADERS = (
     "index",
@@ -181,16 +182,59 @@ class _NumberedLine(NamedTuple):
 
 
 def _of_text(text: str) -> LabelFile:
-    """Return names of a text file, which may hold a list or a map of JSON or Python as well."""
+    """Return names of a text file, which may hold a list or a map of JSON or Python as well.
+
+    Raises:
+        DamagedFileError: it holds a set of Python.
+    """
     stripped = text.strip()
-    if stripped[:1] + stripped[-1:] in ("[]", "{}"):
-        try:
-            names = _of_value(_literal(stripped))
-        except DamagedFileError:
-            names = []
+    if stripped[:1] + stripped[-1:] in ("[]", "{}", "()"):
+        names = _of_literal(_literal(stripped))
         if names:
             return LabelFile(names)
-    return _of_lines(_without_marks(text.splitlines()))
+    lines = text.splitlines()
+    indexed = _of_commented_lines(lines)
+    return _of_lines(_without_marks(lines)) if indexed is None else indexed
+
+
+def _of_literal(value: Any) -> list[str]:
+    """Return names of a value in JSON or Python's notation; empty if it has none.
+
+    Raises:
+        DamagedFileError: it is a set, or a map with one.
+    """
+    values = [value]
+    if isinstance(value, dict):
+        values.extend(value.get(key) for key in _JSON_LISTS)
+    if any(isinstance(item, set) for item in values):
+        raise DamagedFileError(
+            "is a Python set, which has no order; write a list, ['a', 'b']"
+        )
+    try:
+        return _of_value(value)
+    except DamagedFileError:
+        return []
+
+
+def _of_commented_lines(lines: Sequence[str]) -> LabelFile | None:
+    """Return names of lines between comments; None without comments.
+
+    A name may begin with ``#``. So there must be an index, or YAML's ``names:``.
+    """
+    rest = [line for line in lines if not line.lstrip().startswith("#")]
+    if len(rest) == len(lines):
+        return None
+    plain = _without_marks(rest)
+    indexed = _of_index(plain)
+    if indexed is not None or not _has_yaml_key(rest):
+        return indexed
+    return LabelFile(list(plain))
+
+
+def _has_yaml_key(lines: Sequence[str]) -> bool:
+    """Return whether the first filled line is YAML's ``names:`` or the like."""
+    filled = [line.strip() for line in lines if line.strip()]
+    return len(filled) > 1 and filled[0] in _YAML_KEYS
 
 
 def _literal(text: str) -> Any:
@@ -212,7 +256,7 @@ def _literal(text: str) -> Any:
 def _without_marks(lines: Sequence[str]) -> Sequence[str]:
     """Return lines without the quotes, commas or dashes that all of them have, and without YAML's ``names:``."""
     filled = [line.strip() for line in lines if line.strip()]
-    if len(filled) > 1 and filled[0] in ("names:", "labels:", "classes:"):
+    if _has_yaml_key(lines):
         filled = filled[1:]
         lines = filled
     if len(filled) < 2:
@@ -416,12 +460,11 @@ def _of_value(content: Any) -> list[str]:
     """Return names of a list or a map."""
     if isinstance(content, dict):
         for key in _JSON_LISTS:
-            if isinstance(content.get(key), list | dict):
+            if isinstance(content.get(key), list | tuple | dict):
                 content = content[key]
                 break
-    names = (
-        _of_json_list(content) if isinstance(content, list) else _of_json_map(content)
-    )
+    is_list = isinstance(content, list | tuple)
+    names = _of_json_list(content) if is_list else _of_json_map(content)
     if names is None:
         raise DamagedFileError('must be a list of names, {"0": "name"} or {"name": 0}')
     return names
