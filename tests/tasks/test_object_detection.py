@@ -414,6 +414,33 @@ def test_what_files_say(tmp_path: Path) -> None:
     assert boxes_of(found) == WANTED
 
 
+@pytest.mark.parametrize("labels", ["ab", "abc"])
+def test_transposed_rows_of_ultralytics(tmp_path: Path, labels: str) -> None:
+    """A row of scores for two classes has as many numbers as a final row."""
+    properties = {
+        "task": "detect",
+        "stride": "32",
+        "imgsz": "[100, 200]",
+        "names": str(dict(enumerate(labels))),
+        "args": "{'nms': False}",
+        "end2end": "False",
+    }
+    more = len(labels) - 2
+    rows = np.pad(shaped({"o": ROWS8})["o"], ((0, 0), (0, more), (0, 0)))
+    found = []
+    for number, table in enumerate((rows, rows.transpose(0, 2, 1))):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        model = facts(folder, {"o": table.shape}, properties=properties)
+        task = select_task(model)
+        prepared = task.prepare(picture(400, 200))
+        answer = task.answer([{"o": table}], AnswerOptions(), prepared.context)
+        found.append(answer)
+
+    assert [entry["label"] for entry in found[0]] == ["a", "b"]
+    assert found[0] == found[1]
+
+
 def test_what_an_archive_says(tmp_path: Path) -> None:
     """A TFLite file's metadata.json reads like an ONNX file's metadata; what is damaged says nothing."""
     kind = next(kind for kind in FORMATS if kind.name == "tflite")

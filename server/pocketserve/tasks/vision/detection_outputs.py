@@ -50,6 +50,7 @@ FORMATS = {
     "ssd": OutputFormat(("boxes", "scores"), "boundaries", (1, 0, 3, 2)),
     "yolov5": OutputFormat(("rows",), "center"),
     "yolov8": OutputFormat(("rows",), "center"),
+    "yolov8-rows": OutputFormat(("rows",), "center"),
     "yolov10": OutputFormat(("rows",), "boundaries", suppressed=True),
     "detr": OutputFormat(("boxes", "scores"), "center", suppressed=True),
     "yolo-rtdetr": OutputFormat(("rows",), "center", suppressed=True),
@@ -277,12 +278,12 @@ class DetectionOutputs:
     def _read_rows(self, values: Mapping[str, Array]) -> Candidates:
         """Read rows: YOLO v5 (box, object, classes), v8 (box, classes) transposed, v10 (box, score, class).
 
-        Ultralytics' RT-DETR has those of v8, not transposed.
+        Ultralytics' RT-DETR has those of v8, not transposed, and so have some converted models of v8.
         """
         rows, first_class = _table(values["rows"]), 5
         if self.format == "yolov8":
             rows, first_class = rows.T, 4
-        elif self.format == "yolo-rtdetr":
+        elif self.format in ("yolov8-rows", "yolo-rtdetr"):
             first_class = 4
         if rows.shape[1] <= first_class:
             need = f"{self.format} needs at least {first_class + 1} numbers a box"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from pocketserve.tasks.arrays import is_npy, read_npy
 from pocketserve.tasks.base import Answer, AnswerOptions, Runs, Task, TaskDefinition
 from pocketserve.tasks.entries import BOX, RANKED, TaskCall
 from pocketserve.tasks.labels import find_labels, label_of
-from pocketserve.tasks.model_facts import CONFIG, MetadataError, ModelFacts
+from pocketserve.tasks.model_facts import CONFIG, MetadataError, ModelFacts, literal
 from pocketserve.tasks.parameters import Parameter, parameter
 from pocketserve.tasks.scores import threshold_of
 from pocketserve.tasks.vision.boxes import generate_anchors, suppress
@@ -44,6 +45,7 @@ _INSTANCES = {"segment": instances.SEGMENTS, "obb": instances.ROTATED}
 
 THRESHOLD = 0.3
 IOU = 0.5
+FINAL_COLUMNS = 6  # a box, its score and its class
 MAX_ANCHORS_BYTES = 16 * 2**20
 NO_OBJECT_MODELS = ("detr", "yolos", "table-transformer")
 """Model types whose last class is "no object". Source: huggingface/transformers, image_processing_detr.py."""
@@ -103,8 +105,7 @@ def _format_of_files(facts: ModelFacts) -> str | None:
         if task == "detect" and facts.properties.get("head") == "RTDETRDecoder":
             return "yolo-rtdetr"
         if task == "detect":
-            is_final = facts.properties.get("end2end") == "True" or tables[0][-1] == 6
-            return "yolov10" if is_final else "yolov8"
+            return _format_of_ultralytics(facts, tables[0])
     if (
         tables
         and is_yolov5(facts)
@@ -119,6 +120,26 @@ def _format_of_files(facts: ModelFacts) -> str | None:
     ):
         return "detr"
     return None
+
+
+def _format_of_ultralytics(facts: ModelFacts, shape: Sequence[int]) -> str:
+    """Return the format of a detector's rows.
+
+    A final row has six numbers, and so has a row of scores for two classes. An
+    exporter writes the scores as columns; other converters transpose them. Source:
+    ultralytics/ultralytics, nn/autobackend.py (``end2end`` or ``args["nms"]``).
+    """
+    properties = facts.properties
+    arguments = literal(properties.get("args", ""))
+    has_suppression = isinstance(arguments, dict) and bool(arguments.get("nms"))
+    if properties.get("end2end") == "True":
+        return "yolov10"
+    columns = 4 + len(find_labels(facts).names)
+    is_raw = properties.get("end2end") == "False" and not has_suppression
+    if shape[-1] == FINAL_COLUMNS and not (is_raw and columns == FINAL_COLUMNS):
+        return "yolov10"
+    is_transposed = shape[-1] == columns > 4 and shape[1] != columns
+    return "yolov8-rows" if is_transposed else "yolov8"
 
 
 def _detr_activation(facts: ModelFacts, outputs: DetectionOutputs) -> str | None:
