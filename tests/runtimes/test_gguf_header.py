@@ -106,6 +106,7 @@ def test_bad_starts_are_refused(path: Path, data: bytes, reason: str) -> None:
         ({"general__type": "mmproj"}, "projector"),
         ({"general__type": "vocab"}, "'vocab'"),
         ({"split__count": 3}, "3 parts"),
+        ({"llama__pooling_type": 4}, "reranker"),
         (
             {"tokenizer__chat_template": "x" * (MAX_TEMPLATE_BYTES + 1)},
             "chat template",

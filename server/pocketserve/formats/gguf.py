@@ -116,7 +116,8 @@ _FILE_TYPES: Final[Mapping[int, str]] = {
 }
 """Names of quantisations, by ``general.file_type``."""
 
-_POOLING: Final = ("none", "mean", "cls", "last", "rank")
+RANK: Final = "rank"
+_POOLING: Final = ("none", "mean", "cls", "last", RANK)
 
 
 @dataclass(frozen=True)
@@ -391,7 +392,12 @@ def _pooling(values: Mapping[str, Any], architecture: str) -> str:
     number = values.get(f"{architecture}.pooling_type")
     if not isinstance(number, int) or not 0 < number < len(_POOLING):
         return ""
-    return _POOLING[number]
+    pooling = _POOLING[number]
+    if pooling == RANK:
+        raise DamagedFileError(
+            "it is a reranker, which is not supported; add an embedding model instead"
+        )
+    return pooling
 
 
 @dataclass(frozen=True)

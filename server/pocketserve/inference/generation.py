@@ -10,6 +10,7 @@ from pocketserve.engine.lifecycle.handle import ModelHandle
 from pocketserve.engine.scheduling.cancellation import cancelled
 from pocketserve.engine.scheduling.options import RequestOptions
 from pocketserve.engine.statistics import Timing
+from pocketserve.inference.embeddings import check_embeddings
 from pocketserve.inference.payload import GenerationPayload, Prediction, RawPayload
 from pocketserve.messages import excerpt
 from pocketserve.runtimes.llm.client import (
@@ -100,7 +101,8 @@ class GenerationOperation:
         deadline = time.monotonic() + self._time_limit(session)
         try:
             if payload.path == EMBEDDINGS:
-                events = [session.ask(payload.path, payload.body, deadline)]
+                answer = session.ask(payload.path, payload.body, deadline)
+                events = [check_embeddings(answer)]
             else:
                 events = self._generate(session, deadline)
         except EngineError as error:
