@@ -63,6 +63,8 @@ def test_a_stream_has_the_text_of_the_whole_answer(llm_server: Server) -> None:
     assert len({chunk["id"] for chunk in chunks}) == 1
     choices = [chunk["choices"][0] for chunk in chunks]
     assert choices[0]["delta"] == {"role": "assistant", "content": ""}
+    assert not any("role" in choice["delta"] for choice in choices[1:])
+    assert not any(choice["delta"].get("content", "") is None for choice in choices)
     text = "".join(choice["delta"].get("content") or "" for choice in choices)
     assert text == whole["choices"][0]["message"]["content"]
     assert [choice["finish_reason"] for choice in choices][-1] == "length"

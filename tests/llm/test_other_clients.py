@@ -58,6 +58,17 @@ def test_openai_streams(openai_client: Any) -> None:
     assert any(chunk.choices and chunk.choices[0].delta.content for chunk in chunks)
 
 
+def test_openais_stream_helper_gets_one_role(openai_client: Any) -> None:
+    with openai_client.chat.completions.stream(
+        model="tiny", messages=HELLO, max_completion_tokens=4
+    ) as stream:
+        for _ in stream:
+            pass
+        answer = stream.current_completion_snapshot
+    assert answer.choices[0].message.role == "assistant"
+    assert answer.choices[0].message.content
+
+
 def test_openai_stops_a_stream(openai_client: Any) -> None:
     for _ in range(3):
         with openai_client.chat.completions.create(

@@ -59,7 +59,11 @@ class _OpenAIAnswer:
         return start + self._chunk(event)
 
     def _chunk(self, event: Mapping[str, Any]) -> bytes:
-        choices = [self._part_choice(choice) for choice in event.get("choices", ())]
+        choices = []
+        for engines_choice in event.get("choices", ()):
+            choice = self._part_choice(engines_choice)
+            if choice is not None:
+                choices.append(choice)
         usage = event.get("usage")
         if not choices and not (usage and self._wants_usage):
             return b""
@@ -107,7 +111,8 @@ class _OpenAIAnswer:
     def _add(self, choice: dict[str, Any], part: Mapping[str, Any]) -> None:
         raise NotImplementedError
 
-    def _part_choice(self, choice: Mapping[str, Any]) -> dict[str, Any]:
+    def _part_choice(self, choice: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return a choice of a chunk; None if it adds nothing."""
         raise NotImplementedError
 
 
@@ -135,12 +140,16 @@ class ChatAnswer(_OpenAIAnswer):
             "finish_reason": None,
         }
 
-    def _part_choice(self, choice: Mapping[str, Any]) -> dict[str, Any]:
-        part = {
-            "index": 0,
-            "delta": choice.get("delta", {}),
-            "finish_reason": choice.get("finish_reason"),
-        }
+    def _part_choice(self, choice: Mapping[str, Any]) -> dict[str, Any] | None:
+        delta = dict(choice.get("delta") or {})
+        # The first part has the role. Clients join the roles of all parts.
+        is_engines_first = delta.pop("role", None) is not None
+        if is_engines_first and delta.get("content") is None:
+            delta.pop("content", None)
+        finish_reason = choice.get("finish_reason")
+        if is_engines_first and not delta and finish_reason is None:
+            return None
+        part = {"index": 0, "delta": delta, "finish_reason": finish_reason}
         if choice.get("logprobs") is not None:
             part["logprobs"] = choice["logprobs"]
         return part
