@@ -17,7 +17,12 @@ import pytest
 
 import gguf_files
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
-from pocketserve.runtimes.llm.client import EngineError, EngineInterruptedError
+from pocketserve.runtimes.llm import process
+from pocketserve.runtimes.llm.client import (
+    EngineError,
+    EngineInterruptedError,
+    EngineTimeoutError,
+)
 from pocketserve.runtimes.llm.memory import ENGINE_BYTES
 from pocketserve.runtimes.llm.options import GenerationOptions
 from pocketserve.runtimes.llm.process import EngineEndedError
@@ -140,6 +145,29 @@ def test_an_interrupted_answer_ends_and_leaves_the_engine_free(
     assert usage(events(session, CHAT, HELLO))["completion_tokens"] == 4
 
 
+def test_an_engine_that_works_on_after_its_time_is_ended(
+    session: LlmSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "STUCK_TIMEOUT_S", 0.5)
+    engine = session.pid
+    pattern = "^((((a{0,50}){0,50}){0,50}){0,50})$"
+    schema = {"schema": {"type": "string", "pattern": pattern}}
+    format_ = {"type": "json_schema", "json_schema": schema}
+    body = {**HELLO, "response_format": format_}
+    with pytest.raises(EngineTimeoutError):
+        answer_in_time(session, body, 3.0)
+    assert session.pid is None
+    assert usage(events(session, CHAT, HELLO))["completion_tokens"] == 4
+    assert session.pid != engine
+
+
+def test_an_engine_that_stops_at_its_time_stays(session: LlmSession) -> None:
+    engine = session.pid
+    with session.stream(COMPLETIONS, long(), time.monotonic() + WAIT_S) as parts:
+        next(parts)
+    assert session.pid == engine
+
+
 def test_closing_ends_the_process_and_removes_its_folder(file: Path) -> None:
     session = RUNTIME.open(ModelSource(file))
     pid = session.pid
@@ -219,6 +247,12 @@ def test_too_little_memory_is_refused_with_the_sum(file: Path) -> None:
         RUNTIME.open(ModelSource(file, memory_budget=ENGINE_BYTES))
     assert caught.value.code is ErrorCode.MEMORY_BUDGET
     assert "engine 48" in caught.value.message
+
+
+def answer_in_time(session: LlmSession, body: Any, seconds: float) -> None:
+    with session.stream(CHAT, body, time.monotonic() + seconds) as parts:
+        for _ in parts:
+            pass
 
 
 def answer_and_kill(session: LlmSession) -> None:

@@ -112,11 +112,21 @@ class EngineConnection:
 
     def is_healthy(self) -> bool:
         """Return whether the model is loaded."""
+        return self._status_of("/health") == 200
+
+    def wait_until_free(self) -> None:
+        """Wait until the engine's main thread takes up new work.
+
+        Its health is answered by other threads, its list of adapters by the main one.
+        """
+        self._status_of("/lora-adapters")
+
+    def _status_of(self, path: str) -> int:
         self._set_timeout()
-        self._http.request("GET", "/health")
+        self._http.request("GET", path)
         answer = self._http.getresponse()
         self._read(answer, MAX_EVENT_BYTES)
-        return answer.status == 200
+        return answer.status
 
     def _send(self, path: str, body: Mapping[str, Any]) -> http.client.HTTPResponse:
         data = json.dumps(body).encode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import signal
@@ -25,6 +26,9 @@ from pocketserve.state.folder_lock import WorkFolder
 SOCKET_NAME: Final = "e.sock"
 LOAD_TIMEOUT_S: Final = 120.0
 HEALTH_TIMEOUT_S: Final = 10.0
+STUCK_TIMEOUT_S: Final = 10.0
+"""For the batch of tokens in progress, after which an engine looks at new requests."""
+
 POLL_S: Final = 0.05
 SPARE_BYTES: Final = 512 * 2**20
 """Memory that an engine may take beyond its model and context."""
@@ -104,6 +108,23 @@ class EngineProcess:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
         self._remove()
+
+    def end_if_stuck(self) -> None:
+        """End the process unless it soon takes up new work.
+
+        Some requests, such as a JSON schema with nested repetitions, keep its main
+        thread busy for minutes, even after their connection was closed.
+        """
+        try:
+            connection = self.connect(time.monotonic() + STUCK_TIMEOUT_S)
+            try:
+                connection.wait_until_free()
+            finally:
+                connection.close()
+        except (OSError, http.client.HTTPException):
+            self._process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(10)
 
     def death(self) -> EngineEndedError:
         """Return how it ended; kill it if it has not ended by itself."""

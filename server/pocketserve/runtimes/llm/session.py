@@ -132,6 +132,10 @@ class LlmSession:
             connection = process.connect(deadline)
             try:
                 answer = connection.ask(path, body)
+            except EngineTimeoutError:
+                connection.close()
+                process.end_if_stuck()
+                raise
             finally:
                 connection.close()
         self.note_answer()
@@ -239,6 +243,7 @@ class EngineStream:
             "return_progress": True,
             "stream_options": {"include_usage": True},
         }
+        self._has_ended = False
         with session.watch(process):
             self._connection: EngineConnection = process.connect(deadline)
 
@@ -251,10 +256,17 @@ class EngineStream:
 
     def __exit__(self, *raised: object) -> None:
         self._connection.close()
+        if not self._has_ended:
+            self._process.end_if_stuck()
 
     def _events(self) -> Iterator[Any]:
-        with self._session.watch(self._process):
-            yield from self._connection.stream(self._path, self._body)
+        try:
+            with self._session.watch(self._process):
+                yield from self._connection.stream(self._path, self._body)
+        except (EngineError, EngineEndedError):
+            self._has_ended = True
+            raise
+        self._has_ended = True
         self._session.note_answer()
 
 
