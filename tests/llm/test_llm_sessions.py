@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import gguf_files
+from pocketserve.engine.scheduling.cancellation import cancelled
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
 from pocketserve.runtimes.llm import process
 from pocketserve.runtimes.llm.client import (
@@ -159,6 +160,25 @@ def test_an_engine_that_works_on_after_its_time_is_ended(
     assert session.pid is None
     assert usage(events(session, CHAT, HELLO))["completion_tokens"] == 4
     assert session.pid != engine
+
+
+def test_a_silent_engine_leaves_time_to_give_up(session: LlmSession) -> None:
+    engine = session.pid
+    assert engine is not None
+    os.kill(engine, signal.SIGSTOP)
+    waits: list[int] = []
+
+    def give_up() -> None:
+        waits.append(1)
+        if len(waits) == 2:
+            os.kill(engine, signal.SIGCONT)
+            raise cancelled()
+
+    deadline = time.monotonic() + WAIT_S
+    stream = session.stream(CHAT, HELLO, deadline, give_up)
+    with pytest.raises(ApiError, match="cancelled"), stream as parts:
+        list(parts)
+    assert usage(events(session, CHAT, HELLO))["completion_tokens"] == 4
 
 
 def test_an_engine_that_stops_at_its_time_stays(session: LlmSession) -> None:

@@ -149,7 +149,7 @@ class GenerationOperation:
         body = dict(payload.body)
         default = min(session.options.max_tokens, session.context)
         body["max_tokens"] = min(body.get("max_tokens", default), session.context)
-        stream = session.stream(payload.path, body, deadline)
+        stream = session.stream(payload.path, body, deadline, payload.on_wait)
         events = []
         if cancellation is not None:
             cancellation.listen(stream.interrupt)

@@ -93,12 +93,14 @@ class GenerationPayload(NamedTuple):
         on_event: takes each part of the answer as soon as it is there, on the thread
             that runs the model; it may raise ``ApiError`` to end the answer.
         timeout_s: seconds that the answer may take; None is the model's default.
+        on_wait: called on that thread every second without a part; may raise, too.
     """
 
     path: str
     body: Mapping[str, Any]
     on_event: Callable[[Mapping[str, Any]], None] | None = None
     timeout_s: float | None = None
+    on_wait: Callable[[], None] | None = None
 
 
 Payload = TensorPayload | EncodedPayload | RawPayload | GenerationPayload

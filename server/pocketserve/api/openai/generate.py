@@ -76,6 +76,7 @@ def _generate(
         body,
         on_event=partial(_send, request, bool(body.get("stream")), answer),
         timeout_s=time_limit(waiting),
+        on_wait=None if request.parts is None else request.parts.check,
     )
     of_model = request_of_model(request, fields["model"])
     return inference_call(service, of_model, payload, waiting, answer.respond)

@@ -73,7 +73,13 @@ def _call(
     body["stream"] = streams and request.parts is not None
     waiting = waiting_parameters(request)
     send = partial(_send, request, head, body["stream"])
-    payload = GenerationPayload(COMPLETIONS, body, send, time_limit(waiting))
+    payload = GenerationPayload(
+        COMPLETIONS,
+        body,
+        on_event=send,
+        timeout_s=time_limit(waiting),
+        on_wait=None if request.parts is None else request.parts.check,
+    )
     respond = partial(_end_stream if streams else _respond, head)
     return inference_call(service, request, payload, waiting, respond)
 

@@ -6,9 +6,10 @@ import contextlib
 import http.client
 import json
 import os
+import select
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +17,9 @@ MAX_EVENT_BYTES: Final = 1 << 20
 MAX_ANSWER_BYTES: Final = 1 << 26
 MAX_SOCKET_PATH: Final = 100
 """Bytes that a socket's address certainly has room for; systems have 107."""
+
+WAIT_S: Final = 1.0
+"""Seconds without an event after which the client is looked after."""
 
 DONE: Final = b"[DONE]"
 
@@ -90,15 +94,25 @@ class EngineConnection:
         data = self._read(answer, MAX_ANSWER_BYTES)
         return _json(data)
 
-    def stream(self, path: str, body: Mapping[str, Any]) -> Iterator[Any]:
+    def stream(
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        on_wait: Callable[[], None] | None = None,
+    ) -> Iterator[Any]:
         """Send a request and yield the JSON of each event.
+
+        Args:
+            on_wait: called every second without an event; may raise to give up.
 
         Raises:
             EngineError: the engine refused it, at once or later.
             EngineLostError: it ended, hung or wrote nonsense.
         """
-        answer = self._send(path, body)
+        answer = self._send(path, body, on_wait)
         while True:
+            if on_wait is not None and not self._has_buffered(answer):
+                self._wait(on_wait)
             line = self._line(answer)
             if not line.startswith(b"data:"):
                 continue
@@ -128,13 +142,22 @@ class EngineConnection:
         self._read(answer, MAX_EVENT_BYTES)
         return answer.status
 
-    def _send(self, path: str, body: Mapping[str, Any]) -> http.client.HTTPResponse:
+    def _send(
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        on_wait: Callable[[], None] | None = None,
+    ) -> http.client.HTTPResponse:
         data = json.dumps(body).encode()
         headers = {"Content-Type": "application/json"}
         self._set_timeout()
         try:
             self._http.request("POST", path, data, headers)
+            if on_wait is not None:
+                self._wait(on_wait)
             answer = self._http.getresponse()
+        except EngineTimeoutError:
+            raise
         except TimeoutError as error:
             raise EngineTimeoutError("the engine did not answer in time") from error
         except (OSError, http.client.HTTPException) as error:
@@ -143,6 +166,28 @@ class EngineConnection:
             data = self._read(answer, MAX_EVENT_BYTES)
             raise _refusal(answer.status, _json(data))
         return answer
+
+    def _has_buffered(self, answer: http.client.HTTPResponse) -> bool:
+        """Return whether bytes were received that were not read yet."""
+        self._socket.settimeout(0)
+        try:
+            return bool(answer.fp.peek(1))
+        except (OSError, ValueError):
+            return True  # reading fails then, and tells why
+
+    def _wait(self, on_wait: Callable[[], None]) -> None:
+        """Wait for bytes, or for the end of the connection.
+
+        A socket's own timeout can't do this: nothing can be read after it has passed.
+        """
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        while True:
+            self._set_timeout()
+            left = self._deadline - time.monotonic()
+            if poll.poll(max(0.0, min(left, WAIT_S)) * 1000):
+                return
+            on_wait()
 
     def _line(self, answer: http.client.HTTPResponse) -> bytes:
         self._set_timeout()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -109,15 +109,22 @@ class LlmSession:
         return process.pid if process is not None and process.runs else None
 
     def stream(
-        self, path: str, body: Mapping[str, Any], deadline: float
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        deadline: float,
+        on_wait: Callable[[], None] | None = None,
     ) -> EngineStream:
         """Return the events of an answer.
+
+        Args:
+            on_wait: called every second without an event; may raise to give up.
 
         Raises:
             EngineEndedError: the engine can't be started.
         """
         process = self._running()
-        return EngineStream(self, process, path, body, deadline)
+        return EngineStream(self, process, path, body, deadline, on_wait)
 
     def ask(self, path: str, body: Mapping[str, Any], deadline: float) -> Any:
         """Return the engine's answer to a request without a stream.
@@ -232,8 +239,10 @@ class EngineStream:
         path: str,
         body: Mapping[str, Any],
         deadline: float,
+        on_wait: Callable[[], None] | None = None,
     ) -> None:
         self._session = session
+        self._on_wait = on_wait
         self._process = process
         self._path = path
         # Only a request that streams and tells its progress ends with its connection.
@@ -262,7 +271,9 @@ class EngineStream:
     def _events(self) -> Iterator[Any]:
         try:
             with self._session.watch(self._process):
-                yield from self._connection.stream(self._path, self._body)
+                yield from self._connection.stream(
+                    self._path, self._body, self._on_wait
+                )
         except (EngineError, EngineEndedError):
             self._has_ended = True
             raise
