@@ -131,10 +131,17 @@ def test_tensors_complete_a_prompt(llm_server: Server) -> None:
     assert answer["outputs"][0]["name"] == "text_output"
 
 
+NESTED = {"type": "string", "pattern": "^((a{0,50}){0,50})$"}
+SCHEMA = {"type": "json_schema", "json_schema": {"schema": NESTED}}
+FUNCTION = {"name": "f", "parameters": {"properties": {"x": NESTED}}}
+
+
 @pytest.mark.parametrize(
     ("fields", "part"),
     [
         ({"messages": []}, "'messages'"),
+        ({"response_format": SCHEMA}, "json_schema.schema.pattern"),
+        ({"tools": [{"type": "function", "function": FUNCTION}]}, "x.pattern"),
         ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": 1}]}, "messages[0].content"),

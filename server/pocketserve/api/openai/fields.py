@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pocketserve.api.openai.schemas import check_schema
 from pocketserve_wire import ApiError, ErrorCode, strict_json
 from pocketserve_wire.strict_json import json_type
 
@@ -111,6 +112,7 @@ def check_format(field: str, value: Any) -> dict[str, Any]:
         raise bad_field(f"{field}.type", "must be text, json_object or json_schema")
     if kind == "json_schema":
         check_small_object(f"{field}.json_schema", content.get("json_schema"))
+    check_schema(field, content)
     return content
 
 
@@ -125,6 +127,7 @@ def check_tools(field: str, value: Any) -> list[Any]:
         if tool.get("type") != "function" or not isinstance(function, dict):
             raise bad_field(name, "must be a function")
         check_text(f"{name}.function.name", function.get("name"))
+        check_schema(f"{name}.function", function)
     return value
 
 
