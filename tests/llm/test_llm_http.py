@@ -296,6 +296,7 @@ def test_texts_are_embedded_as_numbers_and_base64(llm_server: Server) -> None:
         ({"input": []}, "'input'"),
         ({"input": [1, 2]}, "lists of tokens"),
         ({"input": ""}, "empty"),
+        ({"input": ["x" * 600_000] * 2}, "characters in all; it has 1200000"),
         ({"input": "x", "encoding_format": "hex"}, "'encoding_format'"),
         ({"input": "x", "dimensions": 8}, "unknown field 'dimensions'"),
         ({"input": "x", "model": "tiny"}, "no embeddings"),

@@ -118,7 +118,7 @@ class Route:
         local: concerns one process; a server of several workers rejects it.
         body: the body of a POST, a key of ``openapi.REQUEST_BODIES``.
         answer: the response, a key of ``openapi.ANSWERS``.
-        streams: the response may come in parts, as server-sent events.
+        streams: the response may come in parts, as server-sent events, or takes long.
         binary_tensors: tensors' bytes may follow JSON in the body; a socket's reader
             prepares it itself.
     """

@@ -196,6 +196,7 @@ def _openai() -> list[Route]:
             "openai",
             "embeddings",
             body="embeddings",
+            streams=True,  # to notice a client that leaves; no part is sent
         ),
     ]
 

@@ -1,12 +1,38 @@
-"""Check the embeddings that an engine computes."""
+"""Have an engine embed texts, one at a time, and check its vectors."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pocketserve_wire import ApiError, ErrorCode
+
+
+def embed_texts(
+    ask: Callable[[str], Any], texts: Sequence[str], check: Callable[[], None]
+) -> dict[str, Any]:
+    """Return the vectors of texts in the engine's form.
+
+    An engine computes all texts of a request to their end, so it gets one at a time.
+
+    Args:
+        ask: has the engine embed one text.
+        check: called before each text; raises to give up.
+
+    Raises:
+        ApiError: INFERENCE_FAILED for vectors that aren't finite numbers.
+    """
+    data: list[Any] = []
+    usage = {"prompt_tokens": 0, "total_tokens": 0}
+    for text in texts:
+        check()
+        answer = check_embeddings(ask(text))
+        data.extend(answer["data"])
+        counts = answer.get("usage") or {}
+        for name in usage:
+            usage[name] += counts.get(name, 0)
+    return {"data": data, "usage": usage}
 
 
 def check_embeddings(answer: Any) -> Mapping[str, Any]:

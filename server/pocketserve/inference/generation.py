@@ -10,7 +10,7 @@ from pocketserve.engine.lifecycle.handle import ModelHandle
 from pocketserve.engine.scheduling.cancellation import cancelled
 from pocketserve.engine.scheduling.options import RequestOptions
 from pocketserve.engine.statistics import Timing
-from pocketserve.inference.embeddings import check_embeddings
+from pocketserve.inference.embeddings import embed_texts
 from pocketserve.inference.payload import GenerationPayload, Prediction, RawPayload
 from pocketserve.messages import excerpt
 from pocketserve.runtimes.llm.client import (
@@ -101,8 +101,7 @@ class GenerationOperation:
         deadline = time.monotonic() + self._time_limit(session)
         try:
             if payload.path == EMBEDDINGS:
-                answer = session.ask(payload.path, payload.body, deadline)
-                events = [check_embeddings(answer)]
+                events = [self._embed(session, deadline)]
             else:
                 events = self._generate(session, deadline)
         except EngineError as error:
@@ -141,6 +140,19 @@ class GenerationOperation:
         if self._payload.timeout_s is not None:
             limit = min(limit, self._payload.timeout_s)
         return limit
+
+    def _embed(self, session: LlmSession, deadline: float) -> Mapping[str, Any]:
+        def ask(text: str) -> Any:
+            return session.ask(EMBEDDINGS, {"input": text}, deadline)
+
+        return embed_texts(ask, self._payload.body["input"], self._check)
+
+    def _check(self) -> None:
+        """Raise if the client has given up or gone."""
+        if self._options.cancellation is not None:
+            self._options.cancellation.check()
+        if self._payload.on_wait is not None:
+            self._payload.on_wait()
 
     def _generate(
         self, session: LlmSession, deadline: float

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,7 @@ from pocketserve.api.messages import (
     waiting_parameters,
 )
 from pocketserve.api.openai.fields import EMBEDDING_FIELDS, read_fields
-from pocketserve.api.openai.generate import request_of_model
+from pocketserve.api.openai.generate import request_of_model, time_limit
 from pocketserve.inference.call import InferenceCall
 from pocketserve.inference.generation import Generation
 from pocketserve.inference.payload import (
@@ -41,23 +41,33 @@ def embeddings(service: Service, request: ApiRequest) -> InferenceCall:
     content = strict_json.loads_object(request.body)
     fields = read_fields(content, EMBEDDING_FIELDS, ("model", "input"))
     model, texts = fields["model"], fields["input"]
+    waiting = waiting_parameters(request)
+    limit = time_limit(waiting)
+    check = None if request.parts is None else request.parts.check
     return inference_call(
         service,
         request_of_model(request, model),
-        _payload(service, model, texts),
-        waiting_parameters(request),
+        _payload(service, model, texts, limit, check),
+        waiting,
         partial(_respond, fields),
     )
 
 
-def _payload(service: Service, model: str, texts: Sequence[str]) -> Payload:
+def _payload(
+    service: Service,
+    model: str,
+    texts: Sequence[str],
+    limit: float | None,
+    check: Callable[[], None] | None,
+) -> Payload:
     """Return the texts for an engine, or for the task of another embedding model."""
     entry = service.entry(model)
     version = entry.versions.get(service.default_of(entry))
     if version is not None and version.format.name == "gguf":
-        return GenerationPayload(EMBEDDINGS, {"input": texts})
-    body = memoryview(strict_json.dumps(texts))
-    return RawPayload(body, AnswerOptions(), Hints(JSON))
+        body = {"input": texts}
+        return GenerationPayload(EMBEDDINGS, body, None, limit, check)
+    raw = memoryview(strict_json.dumps(texts))
+    return RawPayload(raw, AnswerOptions(), Hints(JSON))
 
 
 def _respond(fields: Mapping[str, Any], result: Generation | Prediction) -> ApiResponse:

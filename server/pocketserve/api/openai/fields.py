@@ -23,6 +23,7 @@ MAX_BIASES: Final = 1024
 MAX_SCHEMA_BYTES: Final = 64 * 1024
 MAX_TOKENS: Final = 1 << 24
 MAX_INPUTS: Final = 256
+MAX_INPUT_CHARACTERS: Final = 1_000_000
 MAX_SEED: Final = 2**32 - 1
 ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 
@@ -223,6 +224,10 @@ def check_inputs(field: str, value: Any) -> list[str]:
             raise bad_field(field, "must be texts; lists of tokens are not supported")
         if not check_text(field, text):
             raise bad_field(field, "has an empty text")
+    characters = sum(map(len, texts))
+    if characters > MAX_INPUT_CHARACTERS:
+        limit = f"must have at most {MAX_INPUT_CHARACTERS} characters in all"
+        raise bad_field(field, f"{limit}; it has {characters}")
     return texts
 
 
