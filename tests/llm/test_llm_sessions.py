@@ -26,7 +26,7 @@ from pocketserve.runtimes.llm.client import (
 )
 from pocketserve.runtimes.llm.memory import ENGINE_BYTES
 from pocketserve.runtimes.llm.options import GenerationOptions
-from pocketserve.runtimes.llm.process import EngineEndedError
+from pocketserve.runtimes.llm.process import EngineEndedError, EngineStaysAwayError
 from pocketserve.runtimes.llm.session import (
     CHAT,
     COMPLETIONS,
@@ -119,9 +119,17 @@ def test_an_engine_killed_in_the_middle_is_reported(session: LlmSession) -> None
 def test_an_engine_that_dies_again_and_again_stays_away(session: LlmSession) -> None:
     for _ in range(MAX_DEATHS):
         with pytest.raises(EngineEndedError):
-            answer_and_kill(session)
-    with pytest.raises(EngineEndedError, match="times in a row; load the model again"):
+            answer_and_kill(session, signal.SIGSEGV)
+    with pytest.raises(EngineStaysAwayError, match="in a row; load the model again"):
         events(session, CHAT, HELLO)
+
+
+def test_deaths_by_the_system_do_not_count(session: LlmSession) -> None:
+    for _ in range(MAX_DEATHS):
+        with pytest.raises(EngineEndedError) as caught:
+            answer_and_kill(session)
+        assert caught.value.by_system
+    assert usage(events(session, CHAT, HELLO))["completion_tokens"] == 4
 
 
 def test_a_prompt_beyond_the_context_is_refused_with_both_numbers(
@@ -275,13 +283,17 @@ def answer_in_time(session: LlmSession, body: Any, seconds: float) -> None:
             pass
 
 
-def answer_and_kill(session: LlmSession) -> None:
+def answer_and_kill(
+    session: LlmSession, number: signal.Signals = signal.SIGKILL
+) -> None:
     """Kill the engine after the first event."""
     with session.stream(COMPLETIONS, long(), time.monotonic() + WAIT_S) as parts:
         for _ in parts:
-            if session.pid is not None:
-                os.kill(session.pid, signal.SIGSTOP)
-                os.kill(session.pid, signal.SIGKILL)
+            engine = session.pid
+            if engine is not None:
+                os.kill(engine, signal.SIGSTOP)
+                os.kill(engine, number)
+                os.kill(engine, signal.SIGCONT)
 
 
 def answer_and_interrupt(session: LlmSession) -> None:

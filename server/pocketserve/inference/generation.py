@@ -18,7 +18,7 @@ from pocketserve.runtimes.llm.client import (
     EngineInterruptedError,
     EngineTimeoutError,
 )
-from pocketserve.runtimes.llm.process import EngineEndedError
+from pocketserve.runtimes.llm.process import EngineEndedError, EngineStaysAwayError
 from pocketserve.runtimes.llm.session import CHAT, COMPLETIONS, EMBEDDINGS, LlmSession
 from pocketserve.tasks.text.text_generation import read_text
 from pocketserve_wire import ApiError, ErrorCode
@@ -113,6 +113,8 @@ class GenerationOperation:
             ) from error
         except EngineInterruptedError:
             raise cancelled() from None
+        except EngineStaysAwayError as error:
+            raise ApiError(ErrorCode.INFERENCE_FAILED, str(error)) from error
         except EngineEndedError as error:
             text = f"{error}; the next request starts it again"
             raise ApiError(ErrorCode.INFERENCE_FAILED, text) from error

@@ -49,6 +49,10 @@ class EngineEndedError(RuntimeError):
     by_system = False
 
 
+class EngineStaysAwayError(EngineEndedError):
+    """The engine's process died too often and isn't started again."""
+
+
 class EngineProcess:
     """A running engine with its model loaded.
 

@@ -26,6 +26,7 @@ from pocketserve.runtimes.llm.process import (
     SOCKET_NAME,
     EngineEndedError,
     EngineProcess,
+    EngineStaysAwayError,
 )
 from pocketserve.runtimes.llm.settings import BATCH, EngineSettings
 from pocketserve.tensors import Array, TensorSpec
@@ -204,7 +205,7 @@ class LlmSession:
             self._process = None
             process.end()
         if self._deaths >= MAX_DEATHS:
-            raise EngineEndedError(
+            raise EngineStaysAwayError(
                 f"the engine died {self._deaths} times in a row; load the model again"
             )
         self._process = EngineProcess(self._settings, self.memory_bytes)
@@ -218,8 +219,10 @@ class LlmSession:
         except (EngineTimeoutError, EngineInterruptedError):
             raise
         except EngineLostError as error:
-            self._deaths += 1
-            raise process.death() from error
+            death = process.death()
+            if not death.by_system:
+                self._deaths += 1
+            raise death from error
 
     def note_answer(self) -> None:
         """Note that the engine answered, so that earlier deaths don't count."""
