@@ -91,6 +91,12 @@ def test_the_smaller_of_two_limits_counts(llm_server: Server) -> None:
     assert answer["usage"]["completion_tokens"] == 3
 
 
+def test_a_client_reuses_its_own_prompt(llm_server: Server) -> None:
+    chat(llm_server)
+    usage = chat(llm_server).json()["usage"]
+    assert usage["prompt_tokens_details"]["cached_tokens"] > 0
+
+
 def test_a_prompt_is_completed(llm_server: Server) -> None:
     fields = {"model": "plain", "prompt": "Hello", "max_tokens": 4, "temperature": 0}
     answer = ask(llm_server, COMPLETIONS, **fields).json()

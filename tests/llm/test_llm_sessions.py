@@ -101,6 +101,16 @@ def test_the_engine_has_one_unix_socket_and_no_other(session: LlmSession) -> Non
         assert sockets.isdisjoint(line.split()[9] for line in lines)
 
 
+def test_no_client_reuses_the_prompt_of_another(session: LlmSession) -> None:
+    assert cached_tokens(session, "one") == 0
+    assert cached_tokens(session, "one") > 0
+    assert cached_tokens(session, "") == 0
+    assert cached_tokens(session, "") > 0
+    assert cached_tokens(session, None) == 0
+    assert cached_tokens(session, None) == 0
+    assert cached_tokens(session, "one") == 0
+
+
 def test_a_killed_engine_is_started_again(session: LlmSession) -> None:
     first = session.pid
     assert first is not None
@@ -275,6 +285,14 @@ def test_too_little_memory_is_refused_with_the_sum(file: Path) -> None:
         RUNTIME.open(ModelSource(file, memory_budget=ENGINE_BYTES))
     assert caught.value.code is ErrorCode.MEMORY_BUDGET
     assert "engine 48" in caught.value.message
+
+
+def cached_tokens(session: LlmSession, owner: str | None) -> int:
+    """Return the tokens of a prompt that the engine had from an earlier one."""
+    deadline = time.monotonic() + WAIT_S
+    with session.stream(CHAT, HELLO, deadline, owner=owner) as parts:
+        details = usage(list(parts))["prompt_tokens_details"]
+    return int(details["cached_tokens"])
 
 
 def answer_in_time(session: LlmSession, body: Any, seconds: float) -> None:

@@ -163,7 +163,8 @@ class GenerationOperation:
         body = dict(payload.body)
         default = min(session.options.max_tokens, session.context)
         body["max_tokens"] = min(body.get("max_tokens", default), session.context)
-        stream = session.stream(payload.path, body, deadline, payload.on_wait)
+        owner = self._options.owner
+        stream = session.stream(payload.path, body, deadline, payload.on_wait, owner)
         events = []
         if cancellation is not None:
             cancellation.listen(stream.interrupt)

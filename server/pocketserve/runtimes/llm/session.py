@@ -94,6 +94,7 @@ class LlmSession:
         self.runtime = "llama.cpp"
         self._settings = _settings(source, header, plan, engine)
         self._deaths = 0
+        self._prompt_owner: str | None = None
         self._title = source.original.name
         self._process: EngineProcess | None = None
         try:
@@ -115,16 +116,22 @@ class LlmSession:
         body: Mapping[str, Any],
         deadline: float,
         on_wait: Callable[[], None] | None = None,
+        owner: str | None = None,
     ) -> EngineStream:
         """Return the events of an answer.
 
         Args:
             on_wait: called every second without an event; may raise to give up.
+            owner: identity of the client's token; None shares no prompt's cache.
 
         Raises:
             EngineEndedError: the engine can't be started.
         """
         process = self._running()
+        # Cached tokens would tell a client how another's last prompt began.
+        may_reuse = owner is not None and owner == self._prompt_owner
+        self._prompt_owner = owner
+        body = {**body, "cache_prompt": may_reuse}
         return EngineStream(self, process, path, body, deadline, on_wait)
 
     def ask(self, path: str, body: Mapping[str, Any], deadline: float) -> Any:
