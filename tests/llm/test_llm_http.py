@@ -135,6 +135,25 @@ def test_tensors_complete_a_prompt(llm_server: Server) -> None:
     tensor = {"name": "text_input", "shape": [1], "datatype": "BYTES", "data": ["Hi"]}
     answer = ask(llm_server, "/v2/models/tiny/infer", inputs=[tensor]).json()
     assert answer["outputs"][0]["name"] == "text_output"
+    assert answer["outputs"][0]["data"][0]
+
+
+@pytest.mark.parametrize(
+    ("model", "text", "status", "part"),
+    [
+        ("embedder", "Hi", 400, "/v1/embeddings"),
+        ("tiny", "", 400, "empty"),
+        ("tiny", "x" * 2000, 400, "model's context has"),
+    ],
+)
+def test_tensors_are_checked_as_other_prompts(
+    llm_server: Server, model: str, text: str, status: int, part: str
+) -> None:
+    tensor = {"name": "text_input", "shape": [1], "datatype": "BYTES", "data": [text]}
+    for _ in range(2):
+        answer = ask(llm_server, f"/v2/models/{model}/infer", inputs=[tensor])
+        assert answer.status_code == status
+        assert part in answer.text
 
 
 NESTED = {"type": "string", "pattern": "^((a{0,50}){0,50})$"}

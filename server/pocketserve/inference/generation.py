@@ -6,6 +6,8 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from pocketserve.engine.lifecycle.handle import ModelHandle
 from pocketserve.engine.scheduling.cancellation import cancelled
 from pocketserve.engine.scheduling.options import RequestOptions
@@ -19,8 +21,16 @@ from pocketserve.runtimes.llm.client import (
     EngineTimeoutError,
 )
 from pocketserve.runtimes.llm.process import EngineEndedError, EngineStaysAwayError
-from pocketserve.runtimes.llm.session import CHAT, COMPLETIONS, EMBEDDINGS, LlmSession
+from pocketserve.runtimes.llm.session import (
+    CHAT,
+    COMPLETIONS,
+    EMBEDDINGS,
+    INPUT,
+    OUTPUT,
+    LlmSession,
+)
 from pocketserve.tasks.text.text_generation import read_text
+from pocketserve.tensors import Array
 from pocketserve_wire import ApiError, ErrorCode
 
 if TYPE_CHECKING:
@@ -183,6 +193,22 @@ class GenerationOperation:
     @property
     def _streams(self) -> bool:
         return bool(self._payload.body.get("stream"))
+
+
+def complete_tensors(
+    handle: ModelHandle, arrays: Mapping[str, Array], options: RequestOptions
+) -> dict[str, Array]:
+    """Complete the prompt in a tensor, with the checks of other requests.
+
+    Raises:
+        ApiError: for every fault of the request or of the engine.
+    """
+    text = bytes(arrays[INPUT].reshape(-1)[0])
+    prompt = read_text(memoryview(text))
+    payload = GenerationPayload(COMPLETIONS, {"prompt": prompt})
+    operation = GenerationOperation(handle, payload, options)
+    generation = operation.run(handle.model.sessions[0], None)
+    return {OUTPUT: np.array([generation.text().encode()], dtype=object)}
 
 
 def texts_of(event: Mapping[str, Any]) -> Iterator[str]:

@@ -128,6 +128,11 @@ class TensorOperation:
             return {}
         if self.sequence is not None:
             return self._run_step(session, self.sequence)
+        if self._generates:
+            # Imported late: few models generate text.
+            from pocketserve.inference.generation import complete_tensors
+
+            return complete_tensors(self._handle, self._inputs.arrays, self._options)
         return run_inputs(
             session, self._inputs, self.signature, self._options.cancellation
         )
@@ -165,8 +170,14 @@ class TensorOperation:
             outputs.append(output_tensor(output, array, reals, labels, batch))
         return outputs
 
+    @property
+    def _generates(self) -> bool:
+        return getattr(self._handle.model.task, "generates", False)
+
     def _can_be_compiled(self) -> bool:
         inputs = self._inputs
+        if self._generates:
+            return False
         if self._request.template is None or self.step is not None or self._is_joined:
             return False
         return not (inputs.row_by_row or inputs.reals or inputs.state)
