@@ -156,6 +156,11 @@ def test_tensors_are_checked_as_other_prompts(
         assert part in answer.text
 
 
+def calling(call: Any) -> dict[str, Any]:
+    """Return an assistant's message with a call of a tool."""
+    return {"role": "assistant", "tool_calls": [call]}
+
+
 NESTED = {"type": "string", "pattern": "^((a{0,50}){0,50})$"}
 SCHEMA = {"type": "json_schema", "json_schema": {"schema": NESTED}}
 FUNCTION = {"name": "f", "parameters": {"properties": {"x": NESTED}}}
@@ -165,6 +170,9 @@ FUNCTION = {"name": "f", "parameters": {"properties": {"x": NESTED}}}
     ("fields", "part"),
     [
         ({"messages": []}, "'messages'"),
+        ({"messages": [calling({})]}, "tool_calls[0]"),
+        ({"messages": [calling({"function": {"name": 1}})]}, "function.name"),
+        ({"messages": [calling({"function": {"name": "f"}})]}, "function.arguments"),
         ({"response_format": SCHEMA}, "json_schema.schema.pattern"),
         ({"tools": [{"type": "function", "function": FUNCTION}]}, "x.pattern"),
         ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),

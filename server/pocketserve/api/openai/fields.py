@@ -198,7 +198,12 @@ def _tool_calls(field: str, value: Any) -> list[Any]:
     if not isinstance(value, list) or len(value) > MAX_TOOLS:
         raise bad_field(field, f"must be a list of up to {MAX_TOOLS} calls")
     for number, call in enumerate(value):
-        check_small_object(f"{field}[{number}]", call)
+        name = f"{field}[{number}]"
+        function = check_small_object(name, call).get("function")
+        if call.get("type", "function") != "function" or not isinstance(function, dict):
+            raise bad_field(name, "must be a call of a function")
+        check_text(f"{name}.function.name", function.get("name"))
+        check_text(f"{name}.function.arguments", function.get("arguments"))
     return value
 
 
