@@ -49,7 +49,11 @@ def code(answer: requests.Response) -> str:
         name for name in answer.headers if name.lower().startswith("access-control-")
     ]
     assert "Set-Cookie" not in answer.headers
-    return str(answer.json()["code"])
+    document = answer.json()
+    if "code" in document:
+        return str(document["code"])
+    openai_code = document["error"]["code"]
+    return {"invalid_api_key": "UNAUTHORIZED"}.get(openai_code, openai_code.upper())
 
 
 def paths() -> Iterator[tuple[str, str]]:

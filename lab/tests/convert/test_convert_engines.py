@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conftest import MODELS, ROOT
+from places import MODELS, ROOT
 from pocketserve.repository.scan import scan
 from pocketserve_lab.convert.converter import (
     ConversionError,

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conftest import MODELS, ROOT
+from places import MODELS, ROOT
 from pocketserve.repository.manifest import read_manifest
 from pocketserve.repository.scan import scan
 from pocketserve.runtimes.base import ModelLoadError

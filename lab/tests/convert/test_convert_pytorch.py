@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import MODELS
+from places import MODELS
 from pocketserve.cli import main
 from pocketserve.repository.scan import scan
 from pocketserve_lab.convert.converter import ConversionError

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conftest import MODELS, ROOT
+from places import MODELS, ROOT
 from plain_user import as_plain_user
 from pocketserve.child.process import running
 from pocketserve.cli import main

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conftest import MODELS, ROOT
+from places import MODELS, ROOT
 from pocketserve.repository.scan import scan
 from pocketserve.runtimes.base import ModelSource
 from pocketserve.runtimes.registry import format_named, runtime_for

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 
-from conftest import MODELS, ROOT
+from places import MODELS, ROOT
 from pocketserve.cli import main
 from pocketserve.formats import DamagedFileError
 from pocketserve.formats.flatbuffer_tree import FlatNode, FlatVector, write_tree

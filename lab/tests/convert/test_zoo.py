@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from conftest import MODELS, ROOT
+from places import MODELS, ROOT
 from pocketserve_lab.convert.converter import ConversionError
 
 TOOL = ROOT / "tools" / "zoo.py"
