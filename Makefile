@@ -15,7 +15,7 @@ test-convert: ; $(PYTHON) tools/environment.py dev all && .venv/bin/python tools
 test-triton: ; $(PYTHON) tools/environment.py triton && .venv-triton/bin/python tools/run_tests.py triton lab/tests/scaleout/test_triton.py
 test-ray: ; $(PYTHON) tools/environment.py ray && .venv-ray/bin/python tools/run_tests.py ray -m ray lab/tests/scaleout
 test-families: ; $(PYTHON) tools/environment.py families && .venv-families/bin/python tools/run_tests.py families -n 2 -m families tests/families
-test-llm: ; $(PYTHON) tools/environment.py llm && .venv-llm/bin/python tools/run_tests.py llm -m llm tests $(PARALLEL)
+test-llm: ; $(PYTHON) tools/environment.py llm && .venv-llm/bin/python tools/run_tests.py llm -m llm tests/llm $(PARALLEL)
 test-arm64: ; $(PYTHON) tools/environment.py dev && .venv/bin/python tools/arm64.py
 test-newest: ; $(PYTHON) tools/environment.py dev && .venv/bin/python tools/newest_python.py -- $(PARALLEL)
 soak: ; $(PYTHON) tools/environment.py all && .venv-all/bin/python tools/soak.py

@@ -39,7 +39,7 @@ def openai_client(llm_server: Server) -> Any:
 
 def test_openai_chats(openai_client: Any) -> None:
     chat = openai_client.chat.completions
-    answer = chat.create(model="tiny", messages=HELLO, max_tokens=4)
+    answer = chat.create(model="tiny", messages=HELLO, max_tokens=8, temperature=0)
     assert answer.choices[0].message.content
     assert answer.usage.completion_tokens > 0
 
@@ -49,7 +49,8 @@ def test_openai_streams(openai_client: Any) -> None:
     stream = openai_client.chat.completions.create(
         model="tiny",
         messages=HELLO,
-        max_completion_tokens=4,
+        max_completion_tokens=8,
+        temperature=0,
         stream=True,
         stream_options=options,
     )
@@ -60,7 +61,7 @@ def test_openai_streams(openai_client: Any) -> None:
 
 def test_openais_stream_helper_gets_one_role(openai_client: Any) -> None:
     with openai_client.chat.completions.stream(
-        model="tiny", messages=HELLO, max_completion_tokens=4
+        model="tiny", messages=HELLO, max_completion_tokens=8, temperature=0
     ) as stream:
         for _ in stream:
             pass
