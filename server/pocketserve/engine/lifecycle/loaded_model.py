@@ -187,8 +187,9 @@ def load_model(
         snapshot = (snapshots or SnapshotStore()).take(version, entry.folder)
         on_failure.callback(snapshot.close)
         runtime = runtime_for(version.format)
-        source = _source(entry, version, snapshot, threads, quarantine, trust)
-        source = source._replace(memory_budget=memory_budget)
+        source = _source(
+            entry, version, snapshot, threads, memory_budget, quarantine, trust
+        )
         if quarantine is not None:
             quarantine.check(entry, version, source, deadline, snapshot.digest)
         else:
@@ -219,6 +220,7 @@ def _source(
     version: VersionEntry,
     snapshot: Snapshot,
     threads: int,
+    memory_budget: int,
     quarantine: Quarantine | None,
     trust: TrustStore | None,
 ) -> ModelSource:
@@ -232,6 +234,7 @@ def _source(
         trusted=trust.check(entry, version) if trust is not None else frozenset(),
         sides=quarantine.sides(entry, version) if quarantine is not None else None,
         sections=entry.manifest.sections,
+        memory_budget=memory_budget,
     )
 
 
