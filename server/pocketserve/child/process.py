@@ -91,7 +91,7 @@ class Child:
 
     @property
     def is_running(self) -> bool:
-        """True until it has ended."""
+        """True until it has ended; the rest of its session is ended then."""
         is_running = self.process.poll() is None
         if not is_running:
             self._end_session()

@@ -16,6 +16,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
+from pocketserve.child.log import ChildLog
+from pocketserve.child.process import Child, Streams
+from pocketserve.engine.device.processes import signal_name
 from pocketserve.messages import excerpt
 from pocketserve.quarantine.rules import rules_of_engine
 from pocketserve.runtimes.base import TRIAL_VARIABLE
@@ -65,10 +68,10 @@ class EngineProcess:
 
     def __init__(self, settings: EngineSettings, memory_bytes: int) -> None:
         self._work = WorkFolder(Path(tempfile.gettempdir()), FOLDER_PREFIX)
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115  # closed by end()
+        self._log = ChildLog()
         self._settings = settings
         try:
-            self._process = self._start(memory_bytes)
+            self._child = self._start(memory_bytes)
         except OSError as error:
             self._remove()
             fault = EngineEndedError(f"no process can be started: {error.strerror}")
@@ -83,12 +86,12 @@ class EngineProcess:
     @property
     def pid(self) -> int:
         """Return the process's number."""
-        return self._process.pid
+        return self._child.pid
 
     @property
     def runs(self) -> bool:
         """Return whether the process runs."""
-        return self._process.poll() is None
+        return self._child.is_running
 
     def connect(self, deadline: float) -> EngineConnection:
         """Return a connection for one request.
@@ -105,12 +108,7 @@ class EngineProcess:
 
     def end(self) -> None:
         """End the process, whatever it does; this takes milliseconds."""
-        self._process.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(10)
-        if self._process.stdin is not None:
-            with contextlib.suppress(OSError):
-                self._process.stdin.close()
+        self._child.end()
         self._remove()
 
     def end_if_stuck(self) -> None:
@@ -126,33 +124,34 @@ class EngineProcess:
             finally:
                 connection.close()
         except (OSError, http.client.HTTPException):
-            self._process.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(10)
+            self._child.kill()
 
     def death(self) -> EngineEndedError:
         """Return how it ended; kill it if it has not ended by itself."""
         try:
-            code = self._process.wait(1)
+            code = self._child.process.wait(1)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            self._child.kill()
             return EngineEndedError("the engine hung and was ended")
         reason = f"with code {code}"
         if code < 0:
-            reason = f"with {_signal_name(-code)}"
+            reason = f"with {signal_name(code)}"
         fault = EngineEndedError(f"the engine ended {reason}{self._complaint()}")
         fault.by_system = code in (-signal.SIGKILL, -signal.SIGTERM)
         return fault
 
-    def _start(self, memory_bytes: int) -> subprocess.Popen[bytes]:
-        command = self._command(memory_bytes)
-        options = self._options()
-
-        def start() -> subprocess.Popen[bytes]:
-            return subprocess.Popen(command, **options)
-
-        return _starter.submit(start).result()
+    def _start(self, memory_bytes: int) -> Child:
+        start = _starter.submit(
+            Child,
+            self._command(memory_bytes),
+            Streams(stdin=subprocess.PIPE, stderr=self._log.file),
+            environment=_environment(),
+            folder=self._work.path,
+            # A trial ends with all processes of its session; elsewhere Ctrl-C in the
+            # terminal must not end an answer in progress.
+            own_session=TRIAL_VARIABLE not in os.environ,
+        )
+        return start.result()
 
     def _command(self, memory_bytes: int) -> list[str]:
         settings = self._settings
@@ -166,23 +165,11 @@ class EngineProcess:
         module = "pocketserve.runtimes.llm.child"
         return [sys.executable, "-P", "-m", module, json.dumps(request)]
 
-    def _options(self) -> dict[str, Any]:
-        # A trial ends with all processes of its session; elsewhere Ctrl-C in the
-        # terminal must not end an answer in progress.
-        return {
-            "stdin": subprocess.PIPE,
-            "stdout": subprocess.DEVNULL,
-            "stderr": self._log,
-            "cwd": self._work.path,
-            "env": _environment(),
-            "start_new_session": TRIAL_VARIABLE not in os.environ,
-        }
-
     def _wait_until_loaded(self) -> None:
         deadline = time.monotonic() + LOAD_TIMEOUT_S
         while not self._is_loaded():
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(POLL_S)
+                self._child.process.wait(POLL_S)
                 raise self.death()
             if time.monotonic() > deadline:
                 raise EngineEndedError(
@@ -204,23 +191,14 @@ class EngineProcess:
             connection.close()
 
     def _complaint(self) -> str:
-        size = self._log.seek(0, os.SEEK_END)
-        self._log.seek(max(0, size - LOG_BYTES))
-        lines = self._log.read().decode("utf-8", errors="replace").strip().splitlines()
-        if not lines:
+        line = self._log.last_line(LOG_BYTES)
+        if not line:
             return ""
-        return f" ({excerpt(lines[-1], 200)})"
+        return f" ({excerpt(line, 200)})"
 
     def _remove(self) -> None:
         self._log.close()
         self._work.remove()
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def _environment() -> dict[str, str]:
