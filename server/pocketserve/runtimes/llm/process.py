@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pocketserve.child.log import ChildLog
-from pocketserve.child.process import Child, Streams
-from pocketserve.engine.device.processes import signal_name
+from pocketserve.child.process import Child, Streams, describe_end
 from pocketserve.messages import excerpt
 from pocketserve.quarantine.rules import rules_of_engine
 from pocketserve.runtimes.base import TRIAL_VARIABLE
@@ -133,10 +132,8 @@ class EngineProcess:
         except subprocess.TimeoutExpired:
             self._child.kill()
             return EngineEndedError("the engine hung and was ended")
-        reason = f"with code {code}"
-        if code < 0:
-            reason = f"with {signal_name(code)}"
-        fault = EngineEndedError(f"the engine ended {reason}{self._complaint()}")
+        text = f"the engine ended with {describe_end(code)}{self._complaint()}"
+        fault = EngineEndedError(text)
         fault.by_system = code in (-signal.SIGKILL, -signal.SIGTERM)
         return fault
 
