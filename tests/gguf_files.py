@@ -71,16 +71,35 @@ def tiny_tokens() -> list[str]:
 
 
 def tensors(seed: int = 0) -> dict[str, Any]:
-    """Return the weights of a tiny Llama, random."""
+    """Return the weights of a tiny Llama, random.
+
+    It writes ASCII letters and never ends an answer, except where a grammar demands
+    it: the first component is constant, and lowers the scores of all other tokens.
+    """
     random = np.random.default_rng(seed)
 
     def matrix(rows: int, columns: int) -> Any:
         return (random.standard_normal((rows, columns)) * 0.2).astype(np.float16)
 
+    def keeping_first(rows: int, columns: int) -> Any:
+        values = matrix(rows, columns)
+        values[0] = 0.0
+        return values
+
+    tokens = tiny_tokens()
+    embeddings = matrix(len(tokens), WIDTH)
+    embeddings[:, 0] = 4.0
+    scores = matrix(len(tokens), WIDTH)
+    scores[:, 0] = 0.0
+    for number, token in enumerate(tokens):
+        if len(token) != 1 or not token.isascii():
+            scores[number] = 0.0
+            scores[number, 0] = -100.0
     ones = np.ones(WIDTH, np.float32)
     kv_width = WIDTH // HEADS * KV_HEADS
     weights: dict[str, Any] = {
-        "token_embd.weight": matrix(len(tiny_tokens()), WIDTH),
+        "token_embd.weight": embeddings,
+        "output.weight": scores,
         "output_norm.weight": ones,
     }
     for layer in range(LAYERS):
@@ -90,10 +109,10 @@ def tensors(seed: int = 0) -> dict[str, Any]:
             f"blk.{layer}.attn_q.weight": matrix(WIDTH, WIDTH),
             f"blk.{layer}.attn_k.weight": matrix(kv_width, WIDTH),
             f"blk.{layer}.attn_v.weight": matrix(kv_width, WIDTH),
-            f"blk.{layer}.attn_output.weight": matrix(WIDTH, WIDTH),
+            f"blk.{layer}.attn_output.weight": keeping_first(WIDTH, WIDTH),
             f"blk.{layer}.ffn_gate.weight": matrix(FORWARD, WIDTH),
             f"blk.{layer}.ffn_up.weight": matrix(FORWARD, WIDTH),
-            f"blk.{layer}.ffn_down.weight": matrix(WIDTH, FORWARD),
+            f"blk.{layer}.ffn_down.weight": keeping_first(WIDTH, FORWARD),
         }
     return weights
 
