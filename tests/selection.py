@@ -19,6 +19,7 @@ MARKS: Final = {
     "otel": "needs OpenTelemetry's SDK and OTLP exporter",
     "torch": "needs PyTorch and ExecuTorch",
     "tensorflow": "needs TensorFlow",
+    "node": "needs Node 20: ``make test-core``",
     "tfjs": "needs Node and the npm packages of TensorFlow.js",
     "llm": "needs an engine for language models",
     "compiler": "needs a C compiler (cc, gcc or clang)",
@@ -36,8 +37,8 @@ MARKS: Final = {
 HOW: Final = ("live", "alone", "thorough")
 """Marks that say how a test runs, not what it needs."""
 
-BIG: Final = frozenset(MARKS) - {*HOW, "assets", "onnx"}
-NOT_QUICK: Final = frozenset({"alone", "thorough", "assets"})
+BIG: Final = frozenset(MARKS) - {*HOW, "assets", "node", "onnx"}
+NOT_QUICK: Final = frozenset({"alone", "thorough", "assets", "node"})
 """Marks of tests that ``make test`` leaves to ``make test-core``."""
 
 SANS_NUMPY: Final = (
@@ -152,7 +153,9 @@ SANS_FRAMEWORKS: Final = (
     "test_unloaded.py",
     "test_web_sessions.py",
     "test_wording.py",
+    "javascript",
     "web/test_page_files.py",
+    "web/test_page_modules.py",
     "web/test_vendor.py",
 )
 """Knows arrays, pictures and models of TFLite and ONNX, but nothing that only some environments have (as
@@ -339,12 +342,12 @@ KINDS: Final = {
         frozenset({"browser", "convert", "families", "llm", "triton", "ray"}),
         complete=True,
     ),
-    "tflite-runtime": Kind(BIG | {"onnx"}, had=SANS_TFLITE, complete=True),
+    "tflite-runtime": Kind(BIG | {"node", "onnx"}, had=SANS_TFLITE, complete=True),
     "convert": Kind(BIG - {"convert"}),
     "triton": Kind(BIG - {"triton"}, complete=True),
     "ray": Kind(BIG - {"ray"}, complete=True),
     "families": Kind(BIG - {"families"}, complete=True),
     "llm": Kind(BIG - {"llm"}, complete=True),
-    "newest": Kind(BIG | {"assets"}),
-    "arm64": Kind(BIG | {"assets", "live"}),
+    "newest": Kind(BIG | {"assets", "node"}),
+    "arm64": Kind(BIG | {"assets", "live", "node"}),
 }

@@ -68,6 +68,7 @@ FONTS: Final = ("fonts-dejavu-core", "fontconfig-config")
 ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 START_TIMEOUT_S: Final = 60.0
 LIGHTHOUSE: Final = "lighthouse@12.8.2"  # the last for Node 20
+TYPESCRIPT: Final = "typescript@5.9.3"
 
 
 def find(name: str) -> Path | None:
@@ -97,14 +98,23 @@ def provide(name: str, folder: Path | None = None, mirror: str | None = None) ->
 
 
 def provide_lighthouse() -> list[str]:
-    """Return the command of Lighthouse, which judges a page in Chromium; npm fetches it the first time (220 MB).
+    """Return the command of Lighthouse, which rates a page in Chromium (220 MB).
 
     Raises:
         ToolchainError: there is no npm, or it cannot be fetched.
     """
-    folder = _folder() / "lighthouse"
-    make_once(folder, __file__, lambda: _fetch_lighthouse(folder))
-    return ["node", str(folder / "node_modules" / "lighthouse" / "cli" / "index.js")]
+    package = _provide_from_npm("lighthouse", LIGHTHOUSE)
+    return ["node", str(package / "cli" / "index.js")]
+
+
+def provide_typescript() -> list[str]:
+    """Return the command of the TypeScript compiler.
+
+    Raises:
+        ToolchainError: there is no npm, or it cannot be fetched.
+    """
+    package = _provide_from_npm("typescript", TYPESCRIPT)
+    return ["node", str(package / "bin" / "tsc")]
 
 
 def _folder(folder: Path | None = None) -> Path:
@@ -113,9 +123,16 @@ def _folder(folder: Path | None = None) -> Path:
     ).absolute()
 
 
-def _fetch_lighthouse(folder: Path) -> None:
+def _provide_from_npm(name: str, package: str) -> Path:
+    """Return the folder of an npm package, which is fetched the first time."""
+    folder = _folder() / name
+    make_once(folder, __file__, lambda: _fetch_from_npm(package, folder))
+    return folder / "node_modules" / name
+
+
+def _fetch_from_npm(package: str, folder: Path) -> None:
     require("npm")
-    say("fetching Lighthouse from npm …")
+    say(f"fetching {package} from npm …")
     command = [
         "npm",
         "install",
@@ -126,7 +143,7 @@ def _fetch_lighthouse(folder: Path) -> None:
         "--prefix",
         str(folder),
     ]
-    run([*command, LIGHTHOUSE], "Lighthouse cannot be fetched")
+    run([*command, package], f"{package} cannot be fetched")
 
 
 def _fetch(browser: Browser, program: Path, mirror: str) -> None:

@@ -2,9 +2,9 @@
 
 Usage: python tools/release.py     (``make release``, which makes the environment that this runs in)
 
-Wheels, source distributions, jar, Maven repository with the AAR, APK, documentation, an SBOM (CycloneDX) and
-SHA256SUMS.
-Nothing is published. The APK is signed with the public debug key: who publishes one signs it anew.
+Wheels, source distributions, npm package, jar, Maven repository with the AAR, APK,
+documentation, an SBOM (CycloneDX) and SHA256SUMS. Nothing is published. The APK is
+signed with the public debug key: sign it anew to publish it.
 """
 
 from __future__ import annotations
@@ -104,6 +104,8 @@ def build(sources: Path, output: Path, version: str, epoch: int) -> None:
             "--directory",
             output,
         )
+    javascript = sources / "client" / "js"
+    _run(javascript, variables, "npm", "pack", "--silent", "--pack-destination", output)
     for step in ("jar", "aar"):
         _run(
             sources,

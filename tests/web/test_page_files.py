@@ -72,6 +72,7 @@ def test_script_is_whole(script: Path) -> None:
     assert source.startswith("// ") and max(map(len, source.splitlines())) <= 300
 
 
+@pytest.mark.node
 def test_scripts_parse() -> None:
     node = shutil.which("node")
     if node is None:

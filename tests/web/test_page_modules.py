@@ -13,6 +13,7 @@ import pytest
 
 from places import ROOT
 
+pytestmark = pytest.mark.node
 WEB = ROOT / "server" / "pocketserve" / "web"
 IMPORTS = re.compile(r"^import .*$", re.MULTILINE)
 

@@ -1,0 +1,11 @@
+export { Client } from "./client.js";
+export { Chat } from "./chat.js";
+export { Sequence } from "./sequence.js";
+export { Tensor } from "./tensors.js";
+export {
+  PocketserveError,
+  ProtocolError,
+  ServerError,
+  TimeoutError,
+  UnreachableError,
+} from "./errors.js";

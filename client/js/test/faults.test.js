@@ -1,0 +1,273 @@
+/** Against servers that are slow, broken or not ours. */
+import assert from "node:assert/strict";
+import { createServer } from "node:http";
+import { after, test } from "node:test";
+
+import { Client, ProtocolError, ServerError, Tensor, TimeoutError, UnreachableError } from "pocketserve";
+
+const servers = [];
+after(() => {
+  for (const server of servers) {
+    server.closeAllConnections();
+    server.close();
+  }
+});
+
+/** Start a server that answers every request with a function; return a client of it. */
+async function clientOf(answer, options) {
+  const server = createServer(answer);
+  servers.push(server);
+  await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
+  return new Client({ url: `http://127.0.0.1:${server.address().port}/`, ...options });
+}
+
+function respond(body, headers = {}, status = 200) {
+  return (request, response) => {
+    response.writeHead(status, headers);
+    response.end(body);
+  };
+}
+
+/** Answer with events; the connection ends after them. */
+function stream(...events) {
+  const body = events.map((event) => `data: ${typeof event === "string" ? event : JSON.stringify(event)}\n\n`);
+  return respond(`: prompt 1/2\n\n${body.join("")}`, { "Content-Type": "text/event-stream" });
+}
+
+function piece(content, more = {}) {
+  return { choices: [{ index: 0, delta: { content }, ...more }] };
+}
+
+async function failure(call) {
+  try {
+    await call;
+  } catch (error) {
+    return error;
+  }
+  throw new assert.AssertionError({ message: "the call did not fail" });
+}
+
+test("nobody listens", async () => {
+  const client = await clientOf(respond("{}"));
+  servers.pop().close();
+  assert.ok((await failure(client.models())) instanceof UnreachableError);
+});
+
+test("a server that says nothing", async () => {
+  const client = await clientOf(() => {}, { timeout: 50 });
+  const late = await failure(client.models());
+  assert.ok(late instanceof TimeoutError);
+  assert.match(late.message, /within 50 ms/);
+});
+
+test("a server that stops in the middle of an answer", async () => {
+  const client = await clientOf((request, response) => {
+    response.writeHead(200, { "Content-Length": "100" });
+    response.write("[");
+  });
+  assert.ok((await failure(client.index({ timeout: 50 }))) instanceof TimeoutError);
+});
+
+test("a connection that breaks in the middle of an answer", async () => {
+  const client = await clientOf((request, response) => {
+    response.writeHead(200, { "Content-Length": "100" });
+    response.write("[", () => response.destroy());
+  });
+  assert.ok((await failure(client.index())) instanceof UnreachableError);
+});
+
+test("an answer that is not JSON", async () => {
+  const client = await clientOf(respond("<html>"));
+  assert.ok((await failure(client.models())) instanceof ProtocolError);
+  const refusing = await clientOf(respond("<html>", {}, 502));
+  const refused = await failure(refusing.models());
+  assert.ok(refused instanceof ServerError);
+  assert.deepEqual([refused.status, refused.code, refused.isRetryable], [502, "", false]);
+});
+
+test("redirects are not followed", async () => {
+  const client = await clientOf(respond("", { Location: "http://127.0.0.1:1/" }, 302));
+  assert.ok((await failure(client.models())) instanceof UnreachableError);
+});
+
+test("a full queue says when to try again", async () => {
+  const body = JSON.stringify({ error: "the queue is full", code: "QUEUE_FULL" });
+  const client = await clientOf(respond(body, { "Retry-After": "2" }, 429));
+  const busy = await failure(client.predict("m", [1]));
+  assert.deepEqual([busy.isRetryable, busy.retryAfter, busy.message], [true, 2000, "the queue is full"]);
+});
+
+test("tensors that do not fit their bytes", async () => {
+  const answer = (size, datatype = "FP32", shape = [1]) => {
+    const parameters = { binary_data_size: size };
+    const head = JSON.stringify({ outputs: [{ name: "y", datatype, shape, parameters }] });
+    return respond(`${head}1234`, { "Inference-Header-Content-Length": String(head.length) });
+  };
+  for (const args of [[8], [-1], [4, "FP32", [2]], [4, "FP99"], [3], [4, "BYTES"]]) {
+    const client = await clientOf(answer(...args));
+    assert.ok((await failure(client.infer("m", {}))) instanceof ProtocolError, JSON.stringify(args));
+  }
+});
+
+test("tensors of every datatype", async () => {
+  const echo = (request, response) => {
+    const parts = [];
+    request.on("data", (part) => parts.push(part));
+    request.on("end", () => {
+      const body = Buffer.concat(parts);
+      const length = Number(request.headers["inference-header-content-length"]);
+      const { inputs } = JSON.parse(body.subarray(0, length));
+      const head = JSON.stringify({ model_name: "m", outputs: inputs });
+      response.writeHead(200, { "Inference-Header-Content-Length": String(head.length) });
+      response.end(Buffer.concat([Buffer.from(head), body.subarray(length)]));
+    });
+  };
+  const client = await clientOf(echo);
+  const inputs = {
+    bytes: new Tensor(["ä", new Uint8Array([0, 255]), ""], [3, 1]),
+    yes: new Tensor(new Uint8Array([1, 0]), [2], "BOOL"),
+    half: new Tensor(new Uint16Array([0x3c00]), [1], "FP16"),
+    big: new Tensor(new BigInt64Array([-(2n ** 63n)])),
+    double: new Tensor(new Float64Array([0.1, NaN]), [1, 2]),
+    none: new Tensor(new Float32Array(0), [0, 4]),
+    view: new Tensor(new Int16Array([1, 2, 3]).subarray(1)),
+  };
+  const { outputs } = await client.infer("m", inputs);
+  for (const name of Object.keys(inputs).slice(1)) {
+    assert.deepEqual(outputs[name].data, inputs[name].data, name);
+    assert.deepEqual(outputs[name].shape, inputs[name].shape, name);
+    assert.equal(outputs[name].datatype, inputs[name].datatype, name);
+  }
+  assert.deepEqual(outputs.bytes.strings().slice(0, 1), ["ä"]);
+  assert.deepEqual([...outputs.bytes.data[1]], [0, 255]);
+});
+
+test("an answer with JSON tensors", async () => {
+  const outputs = [
+    { name: "a", datatype: "INT64", shape: [2], data: [1, 2] },
+    { name: "b", datatype: "FP32", shape: [1, 2], data: [[0.5, 1.5]] },
+    { name: "c", datatype: "BYTES", shape: [1], data: ["x"] },
+  ];
+  const client = await clientOf(respond(JSON.stringify({ model_name: "m", outputs })));
+  const answer = await client.infer("m", {});
+  assert.deepEqual(answer.outputs.a.data, new BigInt64Array([1n, 2n]));
+  assert.deepEqual(answer.outputs.b.data, new Float32Array([0.5, 1.5]));
+  assert.deepEqual(answer.outputs.c.strings(), ["x"]);
+});
+
+test("tensors that cannot be made", () => {
+  assert.throws(() => new Tensor(new Float32Array(3), [2]), RangeError);
+  assert.throws(() => new Tensor(new Float32Array(2), [2], "INT64"), TypeError);
+  assert.throws(() => new Tensor([1, 2]), TypeError);
+  assert.throws(() => new Tensor(new Float32Array(1)).strings(), TypeError);
+});
+
+test("settings that cannot work", () => {
+  assert.throws(() => new Client({ url: "ftp://127.0.0.1" }), TypeError);
+  for (const timeout of [0, -1, NaN, Infinity]) {
+    assert.throws(() => new Client({ timeout }), RangeError);
+  }
+});
+
+test("a chat arrives piece by piece", async () => {
+  const usage = { prompt_tokens: 2, completion_tokens: 2, total_tokens: 4 };
+  const last = piece(undefined, { finish_reason: "stop" });
+  const client = await clientOf(stream(piece("Hel"), piece("lö"), last, { choices: [], usage }, "[DONE]"));
+  const chat = client.chat("m", "Hello");
+  const pieces = [];
+  for await (const text of chat) {
+    pieces.push(text);
+  }
+  assert.deepEqual(pieces, ["Hel", "lö"]);
+  assert.equal(chat.finishReason, "stop");
+  assert.deepEqual(chat.usage, usage);
+});
+
+test("characters that are cut by the network stay whole", async () => {
+  const body = Buffer.from(`data: ${JSON.stringify(piece("日本"))}\n\ndata: [DONE]\n\n`);
+  const client = await clientOf(async (request, response) => {
+    response.writeHead(200);
+    for (const byte of body) {
+      await new Promise((resolve) => response.write(Buffer.from([byte]), resolve));
+    }
+    response.end();
+  });
+  assert.equal(await client.chat("m", "Hello").text(), "日本");
+});
+
+test("calls of tools are put together", async () => {
+  const calls = (...parts) => ({ choices: [{ delta: { tool_calls: parts } }] });
+  const client = await clientOf(
+    stream(
+      calls({ index: 0, id: "1", function: { name: "torch", arguments: "" } }),
+      calls({ index: 0, function: { arguments: '{"on":' } }),
+      calls({ index: 0, function: { arguments: "true}" } }),
+      { choices: [{ delta: {}, finish_reason: "tool_calls" }] },
+      "[DONE]",
+    ),
+  );
+  const chat = client.chat("m", "Light!");
+  assert.equal(await chat.text(), "");
+  assert.deepEqual(chat.toolCalls, [{ id: "1", name: "torch", arguments: '{"on":true}' }]);
+  assert.equal(chat.finishReason, "tool_calls");
+});
+
+test("a chat that is cut off is an error", async () => {
+  const client = await clientOf(stream(piece("Hel")));
+  assert.ok((await failure(client.chat("m", "Hello").text())) instanceof ProtocolError);
+});
+
+test("an error in the middle of a chat", async () => {
+  const client = await clientOf(stream(piece("Hel"), { error: { message: "the engine died", code: "inference_failed" } }));
+  const chat = client.chat("m", "Hello");
+  const error = await failure(chat.text());
+  assert.deepEqual([error.code, error.message], ["INFERENCE_FAILED", "the engine died"]);
+});
+
+test("leaving a chat closes its connection", async () => {
+  let closed;
+  const isClosed = new Promise((resolve) => {
+    closed = resolve;
+  });
+  const client = await clientOf((request, response) => {
+    response.writeHead(200);
+    response.write(`data: ${JSON.stringify(piece("Hel"))}\n\n`);
+    response.on("close", closed);
+  });
+  for await (const text of client.chat("m", "Hello")) {
+    assert.equal(text, "Hel");
+    break;
+  }
+  await isClosed;
+});
+
+test("closing a chat ends the loop that reads it", async () => {
+  const client = await clientOf((request, response) => {
+    response.writeHead(200);
+    response.write(`data: ${JSON.stringify(piece("Hel"))}\n\n`);
+  });
+  const chat = client.chat("m", "Hello");
+  let text = "";
+  for await (const part of chat) {
+    text += part;
+    setImmediate(() => chat.close());
+  }
+  assert.equal(text, "Hel");
+});
+
+test("a fetch without streams reads a chat whole", async () => {
+  const body = `data: ${JSON.stringify(piece("Hi"))}\n\ndata: [DONE]\n\n`;
+  const headers = new Headers();
+  const plain = async () => ({ status: 200, headers, body: null, text: async () => body });
+  const client = new Client({ fetch: plain });
+  assert.equal(await client.chat("m", "Hello").text(), "Hi");
+});
+
+test("vectors are ordered as their texts", async () => {
+  const data = [
+    { index: 1, embedding: [3, 4] },
+    { index: 0, embedding: [1, 2] },
+  ];
+  const client = await clientOf(respond(JSON.stringify({ data })));
+  assert.deepEqual(await client.embed("m", ["a", "b"]), [new Float32Array([1, 2]), new Float32Array([3, 4])]);
+});
