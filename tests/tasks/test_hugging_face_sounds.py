@@ -245,6 +245,23 @@ def test_the_rate_of_the_manifest_suffices_for_samples(
     assert run["input_values"].shape == (1,) * (len(shape) - 1) + (2400,)
 
 
+@pytest.mark.parametrize("key", ["padding_side", "padding_value", "dither"])
+def test_the_rate_of_the_manifest_suffices_for_settings_of_padding(
+    tmp_path: Path, key: str
+) -> None:
+    values = {"padding_side": "left", "padding_value": -1.0, "dither": 0.1}
+    settings = {
+        "feature_extractor_type": "Wav2Vec2FeatureExtractor",
+        key: values[key],
+    }
+    task = described_task(tmp_path, settings, SAMPLES, audio={"sample_rate": 16000})
+    assert task.name == "audio-classification"
+    without = tmp_path / "without"
+    without.mkdir()
+    with pytest.raises(MetadataError, match=key):
+        described_task(without, settings, SAMPLES)
+
+
 @pytest.mark.parametrize(
     ("shape", "audio"),
     [((-1, 1, 1001, 64), {"sample_rate": 48000}), ((-1, -1), {})],

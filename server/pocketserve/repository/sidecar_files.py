@@ -41,6 +41,7 @@ NAMES: Final = (
     "processor_config.json",
     TASK_FILE,
     "metadata.json",
+    "metadata.yaml",
     "signature.json",
     "tokenizer.json",
     "tokenizer_config.json",

@@ -28,7 +28,7 @@ from pocketserve_wire.files.plain_file import read_plain
 CONFIG = "config.json"
 PREPROCESSOR = "preprocessor_config.json"
 PROCESSOR = "processor_config.json"
-EXPORT_FILES = ("metadata.json", "signature.json", "labels.txt")
+EXPORT_FILES = ("metadata.json", "metadata.yaml", "signature.json", "labels.txt")
 MAX_LITERAL = (
     1 << 18
 )  # characters of a text in Python's notation; reading one takes a hundred times its size

@@ -346,3 +346,59 @@ def test_the_size_of_an_export_with_free_sides(tmp_path: Path, size: str) -> Non
     model = exported(tmp_path, "m.onnx", {}, image, {"output0": (1, 6, 84)}, properties)
 
     assert "64x64" in preprocessing(model)
+
+
+YAML = """description: Ultralytics YOLOv8n model trained on a dataset whose name is so long
+  that it takes two lines
+version: 8.3.0
+stride: 32
+task: {task}
+imgsz:
+- 32
+- 32
+names:
+  0: 'no'
+  1: it's a dog
+args:
+  nms: false
+kpt_shape: [2, 3]
+"""
+
+
+@pytest.mark.parametrize(
+    ("task", "columns", "expected"),
+    [
+        ("detect", 6, "object-detection"),
+        ("pose", 11, "pose-estimation"),
+        ("depth", 6, "tensors"),
+    ],
+)
+def test_metadata_in_a_file_of_ultralytics(
+    tmp_path: Path, task: str, columns: int, expected: str
+) -> None:
+    files = {"metadata.yaml": YAML.replace("{task}", task)}
+    outputs = {"output0": (1, columns, 84)}
+    model = exported(tmp_path, "m.onnx", files, outputs=outputs)
+
+    selected = select_task(model)
+
+    assert selected.name == expected
+    assert model.assumed == []
+    if expected == "object-detection":
+        assert list(selected.labels) == ["no", "it's a dog"]  # type: ignore[attr-defined]
+        assert "between bars" in preprocessing(model)
+    if expected == "tensors":
+        assert "depth" in selected.problem  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("content", "note"),
+    [("names: &a [x]", "line 1 is not plain YAML"), ("library: other", "")],
+)
+def test_other_metadata_in_yaml_is_ignored(
+    tmp_path: Path, content: str, note: str
+) -> None:
+    model = exported(tmp_path, "m.onnx", {"metadata.yaml": content})
+
+    assert select_task(model).name == "tensors"
+    assert (note in "".join(model.notes)) if note else (model.notes == [])

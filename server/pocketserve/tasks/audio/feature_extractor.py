@@ -26,7 +26,6 @@ from pocketserve.tasks.model_facts import (
 )
 
 INPUT_NAMES = ("input_values", "input_features")
-MASK_NAMES = ("attention_mask", "padding_mask")
 
 
 _SAMPLE_MODELS = frozenset(

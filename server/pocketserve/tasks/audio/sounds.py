@@ -13,7 +13,6 @@ from pocketserve.tasks import arrays
 from pocketserve.tasks.audio import wav
 from pocketserve.tasks.audio.containers import container_of
 from pocketserve.tasks.audio.feature_extractor import (
-    MASK_NAMES,
     FeatureExtractor,
     feature_extractor,
 )
@@ -22,6 +21,7 @@ from pocketserve.tasks.audio.resampling import resample
 from pocketserve.tasks.audio.spectrogram import features_of
 from pocketserve.tasks.base import Arrays, Hints, invalid_input, invalid_parameter
 from pocketserve.tasks.cancellation import cancellable
+from pocketserve.tasks.foreign.feature_extractor import MASK_NAMES, describes_samples
 from pocketserve.tasks.foreign.processor_file import processor_settings
 from pocketserve.tasks.model_facts import (
     MetadataError,
@@ -71,7 +71,7 @@ class SoundInput:
         )
         self._spec = spec = _sample_spec(facts, options, task)
         properties = sound_properties(facts)
-        extractor = _extractor(facts, spec, options)
+        extractor = _extractor(facts, spec)
         rate: Any = options.sample_rate or (properties.sample_rate if properties else 0)
         if not rate:
             rate = (
@@ -360,27 +360,15 @@ def _sample_spec(facts: ModelFacts, options: AudioOptions, task: str) -> TensorS
     return fitting[0]
 
 
-def _extractor(
-    facts: ModelFacts, spec: TensorSpec, options: AudioOptions
-) -> FeatureExtractor | None:
+def _extractor(facts: ModelFacts, spec: TensorSpec) -> FeatureExtractor | None:
     """Return the feature extractor; None if there is none, or if the manifest describes the input in its place."""
     try:
         return feature_extractor(facts)
     except MetadataError:
         described = SpectrogramOptions in facts.manifest.sections
-        if described or (
-            options.sample_rate and _takes_samples(spec, options.channels or 1)
-        ):
+        if described or describes_samples(facts, spec):
             return None
         raise
-
-
-def _takes_samples(spec: TensorSpec, channels: int) -> bool:
-    """Return whether an input has one dimension for samples, not two as a spectrogram has."""
-    if spec.open:
-        return True
-    inner = [length for length in spec.shape[1:] if length not in (1, channels)]
-    return len(inner) <= 1
 
 
 def _length_axis(spec: TensorSpec) -> int:

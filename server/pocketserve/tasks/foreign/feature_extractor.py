@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pocketserve.tasks.audio.options import SpectrogramOptions
+from pocketserve.tasks.audio.options import AudioOptions, SpectrogramOptions
 from pocketserve.tasks.foreign.keys import Effect, ForeignFile, Key
+from pocketserve.tasks.model_facts import ModelFacts
+from pocketserve.tensors import TensorSpec
 
+MASK_NAMES = ("attention_mask", "padding_mask")
 _SEQUENCE = "huggingface/transformers, feature_extraction_sequence_utils.py"
 _WAV2VEC2 = "huggingface/transformers, feature_extraction_wav2vec2.py"
 _AST = "huggingface/transformers, feature_extraction_audio_spectrogram_transformer.py"
@@ -51,6 +54,27 @@ def extractor_class(content: Mapping[str, Any]) -> object:
     return _AUDIO_PROCESSORS.get(name.removesuffix("Numpy"), name)
 
 
+def describes_samples(facts: ModelFacts, spec: TensorSpec) -> bool:
+    """Return whether the manifest has a sampling rate and an input takes samples.
+
+    Such an input has one long dimension; a spectrogram has two.
+    """
+    options = facts.manifest.section(AudioOptions).of_version(facts.version.name)
+    if options.sample_rate is None:
+        return False
+    short = (1, options.channels or 1)
+    inner = [length for length in spec.shape[1:] if length not in short]
+    return spec.open or len(inner) <= 1
+
+
+def _is_described(facts: ModelFacts) -> bool:
+    """Return whether the manifest describes the input of sounds."""
+    if SpectrogramOptions in facts.manifest.sections:
+        return True
+    specs = [spec for spec in facts.sent_inputs if spec.name not in MASK_NAMES]
+    return bool(specs) and all(describes_samples(facts, spec) for spec in specs)
+
+
 TABLE = ForeignFile(
     "preprocessor_config.json",
     (
@@ -83,5 +107,5 @@ TABLE = ForeignFile(
     reports_unknown=False,
     belongs=is_of_sounds,
     media="sound",
-    sections=(SpectrogramOptions,),
+    is_replaced=_is_described,
 )

@@ -11,7 +11,10 @@ import functools
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from pocketserve.tasks.model_facts import ModelFacts
 
 Media = Literal["picture", "sound"]
 
@@ -67,7 +70,7 @@ class ForeignFile:
         complete: adds the defaults of keys that the file leaves out, given ``model_type`` of ``config.json``.
         belongs: returns whether a content is this tool's, for names that several tools use; None for any.
         is_inside: whether the keys are properties inside the model file, as text in Python's notation.
-        sections: sections of the manifest that describe the input in the file's place.
+        is_replaced: returns whether the manifest describes the input in the file's place; None for never.
         media: of the processor that the file describes; None for other files.
     """
 
@@ -77,7 +80,7 @@ class ForeignFile:
     complete: Callable[[Mapping[str, Any], object], Mapping[str, Any]] = _as_written
     belongs: Callable[[Mapping[str, Any]], bool] | None = None
     is_inside: bool = False
-    sections: tuple[type, ...] = ()
+    is_replaced: Callable[[ModelFacts], bool] | None = None
     media: Media | None = None
 
     @functools.cached_property

@@ -31,7 +31,7 @@ def reject_unsupported_keys(facts: ModelFacts, task: str) -> None:
     """
     model_type = _model_type(facts)
     for table in _tables(facts):
-        if any(section in facts.manifest.sections for section in table.sections):
+        if table.is_replaced is not None and table.is_replaced(facts):
             continue
         content = table.complete(_content(facts, table), model_type)
         findings = check_keys(

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pocketserve.tasks.foreign.exports.lobe import lobe_labels
 from pocketserve.tasks.foreign.exports.teachable_machine import project_of
-from pocketserve.tasks.foreign.exports.ultralytics import TASKS, is_ultralytics_metadata
+from pocketserve.tasks.foreign.exports.ultralytics import (
+    TASKS,
+    is_ultralytics_metadata,
+    metadata_beside,
+)
 from pocketserve.tasks.model_facts import ModelFacts
 
 
@@ -13,6 +17,9 @@ def properties_beside(facts: ModelFacts) -> dict[str, str]:
 
     Class names are in Python's notation, as Ultralytics writes them into a model file.
     """
+    ultralytics = metadata_beside(facts)
+    if ultralytics:
+        return ultralytics
     project = project_of(facts)
     labels = project.labels if project is not None else lobe_labels(facts)
     return {"names": repr(dict(enumerate(labels)))} if labels else {}

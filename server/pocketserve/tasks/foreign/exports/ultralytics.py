@@ -1,5 +1,7 @@
 """Metadata that Ultralytics' exporter writes into ONNX, TFLite and TorchScript files.
 
+Beside a SavedModel and a TensorFlow.js model, it writes ``metadata.yaml``.
+
 Source: ultralytics 8.4.190, engine/exporter.py (``self.metadata``) and the backends in nn/backends.
 """
 
@@ -8,8 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pocketserve.formats import DamagedFileError
 from pocketserve.tasks.foreign.keys import Effect, ForeignFile, Key
+from pocketserve.tasks.model_facts import MAX_JSON_BYTES, ModelFacts
 
+FILE = "metadata.yaml"
 _SOURCE = "ultralytics/ultralytics, ultralytics/engine/exporter.py"
 TASKS = ("detect", "segment", "pose", "obb", "classify")
 """Its tasks that are supported."""
@@ -68,3 +73,29 @@ TABLE = ForeignFile(
     belongs=is_ultralytics_metadata,
     is_inside=True,
 )
+
+
+def metadata_beside(facts: ModelFacts) -> dict[str, str]:
+    """Return the metadata of ``metadata.yaml`` as a model file's properties.
+
+    It is empty if the file is missing or another tool's.
+    """
+    path = facts.beside(FILE)
+    if path is None:
+        return {}
+    from pocketserve.formats.plain_yaml import read_plain_yaml  # late: few have it
+
+    try:
+        text = facts.read_beside(path, MAX_JSON_BYTES).decode("utf-8-sig")
+        content = read_plain_yaml(text)
+    except (DamagedFileError, UnicodeDecodeError) as error:
+        facts.notes.append(f"{FILE} is ignored: {error}")
+        return {}
+    if not isinstance(content, dict):
+        return {}
+    properties = {}
+    for key, value in content.items():
+        properties[str(key)] = value if isinstance(value, str) else repr(value)
+    if is_ultralytics_metadata(properties) or is_yolov5_metadata(properties):
+        return properties
+    return {}
