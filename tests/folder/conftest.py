@@ -1,4 +1,4 @@
-"""Commands of the models folder, run in this process."""
+"""Fixtures that run commands of the models folder in this process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture(autouse=True)
 def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out what the environment says of servers, settings and the hub."""
+    """Clear variables for servers, settings and the hub."""
     for name in [
         name for name in os.environ if name.startswith(("POCKETSERVE_", "HF_"))
     ]:
@@ -23,7 +23,7 @@ def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def command(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run ``pocketserve`` with these words; return its code and what it printed."""
+    """Run ``pocketserve`` with these arguments; return its exit code and output."""
 
     def run(*words: object) -> tuple[int, str, str]:
         code = main([str(word) for word in words])

@@ -1,4 +1,6 @@
-"""``pocketserve add``: from files, folders, archives, addresses and the hub, with everything that may go wrong."""
+"""Tests of ``pocketserve add``: files, folders, archives, addresses, the hub, and
+failures.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ Add = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture(scope="module")
 def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One state folder: the same file is tried once."""
+    """Share one state folder, so each file is tried only once."""
     return tmp_path_factory.mktemp("state")
 
 
@@ -55,19 +57,19 @@ def _own_home(
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The models folder, which is made by the first command."""
+    """Return the models folder, which the first command creates."""
     return tmp_path / "models"
 
 
 @pytest.fixture
 def add(command: Add, folder: Path) -> Add:
-    """Run ``add`` on the folder; return its code and what it printed."""
+    """Run ``add`` on the folder; return its exit code and output."""
     return lambda *words: command("add", *words, "--models-dir", folder)
 
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
-    """A hub on loopback with one model."""
+    """Serve a hub with one model on loopback."""
     with stand_in() as server:
         monkeypatch.setenv("HF_ENDPOINT", server.url)
         server.repos["org/numbers"] = {
@@ -84,27 +86,30 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
 
 
 @pytest.fixture(params=ROADS)
-def road(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """With ``huggingface_hub`` and without."""
+def hub_client(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Run with and without ``huggingface_hub``."""
     if request.param == "https":
         monkeypatch.setitem(sys.modules, LIBRARY, None)
     return str(request.param)
 
 
 def manifest(folder: Path, name: str) -> dict[str, Any]:
-    """What stands in a model's manifest."""
+    """Return the contents of a model's manifest."""
     return tomllib.loads((folder / name / "model.toml").read_text())
 
 
 def contents(folder: Path) -> list[str]:
-    """All files of a folder, hidden ones too."""
+    """Return all files of a folder, including hidden ones."""
     return sorted(
         str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()
     )
 
 
-def test_a_file(add: Add, folder: Path) -> None:
-    """It gets a folder with its provenance; the first request is printed; a second model of the name is refused."""
+def test_add_a_file_once(add: Add, folder: Path) -> None:
+    """The file moves into a folder with its provenance.
+
+    The command prints a first request.
+    """
     source = MODELS / "digits" / "digits.tflite"
     code, out, err = add(source, "--sha256", SHA256)
     assert (code, err) == (0, "")
@@ -126,8 +131,11 @@ def test_a_file(add: Add, folder: Path) -> None:
     assert (folder / "two" / "digits.tflite").read_bytes() == DIGITS
 
 
-def test_a_reader_that_goes_away(folder: Path) -> None:
-    """``add … 2>&1 | head`` adds the model whole; one that cannot be added fails, though nobody reads why."""
+def test_add_completes_after_its_output_is_closed(folder: Path) -> None:
+    """``add … 2>&1 | head`` adds the whole model.
+
+    A model that cannot be added still fails.
+    """
     reading, writing = os.pipe()
     os.close(reading)
     words = [
@@ -182,10 +190,10 @@ def test_a_reader_that_goes_away(folder: Path) -> None:
         (["damaged.tflite"], "damaged is not added, since it cannot be served"),
     ],
 )
-def test_what_is_refused(
+def test_rejected_sources_leave_nothing(
     add: Add, folder: Path, tmp_path: Path, words: list[str], sentence: str
 ) -> None:
-    """With one sentence, and nothing is left in the folder."""
+    """Each error is one sentence, and the folder stays empty."""
     (tmp_path / "notes.txt").write_text("x")
     (tmp_path / "page.tflite").write_text("<!DOCTYPE html><p>Sign in")
     (tmp_path / "weights.safetensors").write_bytes(b"x")
@@ -200,8 +208,10 @@ def test_what_is_refused(
     assert contents(folder) == []
 
 
-def test_a_folder(add: Add, folder: Path, tmp_path: Path) -> None:
-    """With its manifest, whose comments stay, and without hidden files; links are refused."""
+def test_add_a_folder(add: Add, folder: Path, tmp_path: Path) -> None:
+    """The manifest keeps its comments, hidden files are left out, and links are
+    rejected.
+    """
     source = tmp_path / "numbers"
     (source / ".git").mkdir(parents=True)
     (source / ".git" / "HEAD").write_text("x")
@@ -236,8 +246,9 @@ def test_a_folder(add: Add, folder: Path, tmp_path: Path) -> None:
     ]
 
 
-def test_a_model_with_code(add: Add, folder: Path, tmp_path: Path) -> None:
-    """It is added, runs nothing, and the way to consent is printed."""
+def test_a_model_with_code_needs_consent(
+    add: Add, folder: Path, tmp_path: Path
+) -> None:
     source = tmp_path / "own"
     source.mkdir()
     (source / "m.tflite").write_bytes(DIGITS)
@@ -252,7 +263,7 @@ def test_a_model_with_code(add: Add, folder: Path, tmp_path: Path) -> None:
 
 
 def archive(path: Path, files: dict[str, bytes], **options: Any) -> Path:
-    """A zip archive with these files."""
+    """Return a zip archive with these files."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
         for name, content in files.items():
             information = zipfile.ZipInfo(name)
@@ -262,8 +273,8 @@ def archive(path: Path, files: dict[str, bytes], **options: Any) -> Path:
     return path
 
 
-def test_an_archive(add: Add, folder: Path, tmp_path: Path) -> None:
-    """The folders around everything go; so does what macOS adds."""
+def test_add_an_archive(add: Add, folder: Path, tmp_path: Path) -> None:
+    """Outer folders and the files of macOS are dropped."""
     files = {
         "a/b/m.tflite": DIGITS,
         "a/b/x/labels.txt": b"0\n",
@@ -288,7 +299,7 @@ def test_an_archive(add: Add, folder: Path, tmp_path: Path) -> None:
         "x" * 300 + ".tflite",
     ],
 )
-def test_an_archive_writes_nowhere_else(
+def test_an_archive_cannot_write_outside_its_folder(
     add: Add, folder: Path, tmp_path: Path, name: str
 ) -> None:
     source = archive(tmp_path / "evil.zip", {"ok.tflite": DIGITS, name: DIGITS})
@@ -297,10 +308,12 @@ def test_an_archive_writes_nowhere_else(
     assert contents(tmp_path) == before
 
 
-def test_hostile_archives(
+def test_hostile_archives_are_rejected(
     add: Add, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Links, too many files, one name twice, sizes that lie, more than the disk has."""
+    """Links, too many files, duplicate names, false sizes and more bytes than the disk
+    has.
+    """
     link = archive(tmp_path / "link.zip", {"m.tflite": b"/etc/passwd"}, mode=0o120777)
     assert "is a link; pack the file itself" in add(link)[2]
     many = archive(tmp_path / "many.zip", {f"f{number}": b"" for number in range(4097)})
@@ -322,7 +335,7 @@ def test_hostile_archives(
 
 
 def overlapping(path: Path, entries: int) -> Path:
-    """An archive with one packed member, and this number of entries for it."""
+    """Return an archive with one compressed member and this number of entries for it."""
     archive(path, {"f0.txt": bytes(1 << 20), "m.tflite": DIGITS})
     content = path.read_bytes()
     start, end = content.index(b"PK\1\2"), content.rindex(b"PK\5\6")
@@ -343,7 +356,7 @@ def overlapping(path: Path, entries: int) -> Path:
     return path
 
 
-def test_an_archive_whose_entries_share_bytes(
+def test_an_archive_with_overlapping_entries_is_rejected(
     add: Add, folder: Path, tmp_path: Path
 ) -> None:
     assert (
@@ -356,7 +369,7 @@ def test_an_archive_whose_entries_share_bytes(
     assert contents(folder) == []
 
 
-def test_an_archive_that_unpacks_to_far_more_than_its_size(
+def test_an_archive_with_an_extreme_compression_ratio_is_rejected(
     add: Add, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sources, "FREE_BYTES", 1 << 20)
@@ -368,10 +381,10 @@ def test_an_archive_that_unpacks_to_far_more_than_its_size(
     model = archive(
         tmp_path / "model.zip", {"m.tflite": DIGITS, "zeros": bytes(1 << 20)}
     )
-    assert add(model)[0] == 0  # a small archive may unpack to a bit more
+    assert add(model)[0] == 0  # a small archive may unpack to slightly more
 
 
-def test_room_stays_for_others(
+def test_add_leaves_free_disk_space(
     folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     usage = models_folder.shutil.disk_usage(tmp_path)
@@ -381,7 +394,7 @@ def test_room_stays_for_others(
     assert models_folder.room(tmp_path) == 44 << 20
 
 
-def test_an_archive_with_control_characters_in_a_name(
+def test_an_archive_with_control_characters_in_a_name_is_rejected(
     add: Add, folder: Path, tmp_path: Path
 ) -> None:
     source = archive(
@@ -404,10 +417,13 @@ ODD_NAMES = {
 
 @pytest.mark.parametrize("name", ODD_NAMES.values(), ids=ODD_NAMES)
 @pytest.mark.parametrize("place", ["address", "header"])
-def test_odd_names_of_downloads(
+def test_downloads_with_odd_names(
     add: Add, folder: Path, hub: StandIn, name: str, place: str
 ) -> None:
-    """With --name they are added; without it, they are added or refused with one sentence."""
+    """Each is added with ``--name``.
+
+    Without it, each is added or rejected with one sentence.
+    """
     path = "/files/of/digits.tflite"
     if place == "header":
         hub.headers[path] = {
@@ -429,7 +445,7 @@ def test_odd_names_of_downloads(
     )
 
 
-def test_the_longest_name_of_a_file_without_an_ending(
+def test_add_the_longest_name_without_an_ending(
     add: Add, folder: Path, tmp_path: Path
 ) -> None:
     source = tmp_path / ("a" * 255)
@@ -440,7 +456,7 @@ def test_the_longest_name_of_a_file_without_an_ending(
 
 
 @pytest.mark.parametrize("size", ["1e999", "-1e999", "NaN", "[1]", '"x"'])
-def test_a_listing_of_the_hub_with_an_odd_size(size: str) -> None:
+def test_an_invalid_size_in_a_hub_listing_is_rejected(size: str) -> None:
     listing = f'{{"sha": "{COMMIT}", "siblings": [{{"rfilename": "m.tflite", "size": {size}}}]}}'
     with pytest.raises(hub_module.LISTING_FAULTS):
         hub_module._parse_listing("org/numbers", json.loads(listing))
@@ -449,17 +465,17 @@ def test_a_listing_of_the_hub_with_an_odd_size(size: str) -> None:
 @pytest.mark.parametrize(
     "name", ["a\\nb.tflite", "\\ud800.tflite", "\\u001b[2J.tflite"]
 )
-def test_a_listing_of_the_hub_with_an_odd_name(name: str) -> None:
+def test_an_invalid_name_in_a_hub_listing_is_rejected(name: str) -> None:
     listing = f'{{"sha": "{COMMIT}", "siblings": [{{"rfilename": "{name}"}}, {{"rfilename": "m.tflite"}}]}}'
     assert list(
         hub_module._parse_listing("org/numbers", json.loads(listing)).files
     ) == ["m.tflite"]
 
 
-def test_a_model_with_a_delegate(
+def test_a_model_with_a_delegate_prints_how_to_allow_it(
     add: Add, folder: Path, tmp_path: Path, command: Add
 ) -> None:
-    """It is added, and the command that is printed asks about the delegate in its final place."""
+    """The printed command names the final folder."""
     source = tmp_path / "own"
     source.mkdir()
     (source / "m.tflite").write_bytes(DIGITS)
@@ -480,8 +496,11 @@ def test_a_model_with_a_delegate(
     assert "evil.so" in out
 
 
-def test_an_address(add: Add, folder: Path, hub: StandIn) -> None:
-    """What is noted has no password and no query; the name is the header's, without folders."""
+def test_add_from_an_address(add: Add, folder: Path, hub: StandIn) -> None:
+    """The noted source has no password and no query.
+
+    The name is the header's, without folders.
+    """
     hub.headers["/files/of/digits.tflite"] = {
         "Content-Disposition": 'attachment; filename="../../etc/numbers.tflite"'
     }
@@ -499,8 +518,8 @@ def test_an_address(add: Add, folder: Path, hub: StandIn) -> None:
     assert "fetching numbers.tflite" in err
 
 
-def test_a_cut_connection_goes_on(add: Add, folder: Path, hub: StandIn) -> None:
-    """Where it was cut, several times, by the strong tag of what was there."""
+def test_an_interrupted_download_resumes(add: Add, folder: Path, hub: StandIn) -> None:
+    """The download resumes several times, each time checked by the strong ETag."""
     hub.cuts += [1000, 500, 0]
     assert add(f"{hub.url}/files/of/digits.tflite")[0] == 1, (
         "the third answer was empty"
@@ -517,8 +536,13 @@ def test_a_cut_connection_goes_on(add: Add, folder: Path, hub: StandIn) -> None:
     assert contents(folder) == ["digits/digits.tflite", "digits/model.toml"]
 
 
-def test_what_was_cut_is_said_and_hidden(add: Add, folder: Path, hub: StandIn) -> None:
-    """A server sees no model in it; a file that changed meanwhile is fetched anew."""
+def test_a_partial_download_is_reported_and_hidden(
+    add: Add, folder: Path, hub: StandIn
+) -> None:
+    """A server finds no model in a partial download.
+
+    A changed file is downloaded anew.
+    """
     hub.cuts += [1000, 0]
     code, _, err = add(f"{hub.url}/files/of/digits.tflite")
     assert code == 1
@@ -531,10 +555,9 @@ def test_what_was_cut_is_said_and_hidden(add: Add, folder: Path, hub: StandIn) -
     assert (folder / "digits" / "digits.tflite").read_bytes() == other
 
 
-def test_a_server_that_stalls(
+def test_each_piece_of_a_download_has_a_deadline(
     add: Add, folder: Path, hub: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each piece has a deadline."""
     monkeypatch.setattr(download, "PIECE_S", 0.3)
     monkeypatch.setattr(download, "PIECE_BYTES", 500)
     hub.cuts += [1000, 0]
@@ -558,7 +581,7 @@ def test_a_server_that_stalls(
         ),
     ],
 )
-def test_what_a_server_says_is_bounded(
+def test_response_headers_are_bounded(
     add: Add, folder: Path, hub: StandIn, headers: dict[str, str], sentence: str
 ) -> None:
     hub.headers["/files/of/digits.tflite"] = headers
@@ -567,10 +590,10 @@ def test_what_a_server_says_is_bounded(
     assert contents(folder) == []
 
 
-def test_a_file_of_unknown_size(
+def test_downloads_of_unknown_size(
     add: Add, folder: Path, hub: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may have as much as there is room for, and the hub's list less."""
+    """The file may fill the available space; the hub's listing may not."""
     hub.headers["/files/of/digits.tflite"] = hub.headers[
         "/api/models/org/numbers/revision/main"
     ] = {"Content-Length": ""}
@@ -589,8 +612,8 @@ def test_a_file_of_unknown_size(
     assert not list(folder.glob(".*"))
 
 
-def test_redirects_are_bounded(add: Add, folder: Path, hub: StandIn) -> None:
-    """In number, and in where they lead: to HTTPS or this device."""
+def test_redirects_are_limited(add: Add, folder: Path, hub: StandIn) -> None:
+    """Their number is limited, and they lead only to HTTPS or to this device."""
     hub.redirects |= {
         "/old": "/files/of/digits.tflite",
         "/loop": "/loop",
@@ -607,7 +630,7 @@ def test_redirects_are_bounded(add: Add, folder: Path, hub: StandIn) -> None:
 
 
 class _LeadsOut(BaseAdapter):
-    """Answers every request with a redirect to plain HTTP."""
+    """Redirect every request to plain HTTP."""
 
     def send(self, request: PreparedRequest, *words: Any, **options: Any) -> Response:
         response = Response()
@@ -623,8 +646,8 @@ class _LeadsOut(BaseAdapter):
         pass
 
 
-def test_https_never_leads_to_http() -> None:
-    """Not even to this device: who redirects may not be who was asked."""
+def test_https_never_redirects_to_http() -> None:
+    """Not even to this device: the redirecting server may not be the requested one."""
     with bounded_session(ExchangeLimits()) as session:
         session.mount("https://", _LeadsOut())
         with pytest.raises(
@@ -644,16 +667,20 @@ def test_https_never_leads_to_http() -> None:
         ("a/m.onnx", ["a/m.onnx", "a/m.tflite"], "a/m.onnx"),
     ],
 )
-def test_which_model_of_a_repository(path: str, names: list[str], choice: str) -> None:
-    """A file, or the folder that its files make a model."""
+def test_select_a_model_of_a_repository(
+    path: str, names: list[str], choice: str
+) -> None:
+    """A file, or the folder whose files form a model."""
     repo = hub_module.HubRepo(
         "org/repo", COMMIT, dict.fromkeys(names, hub_module.HubFile(1))
     )
     assert hub_module.choose_file(repo, path) == choice
 
 
-def test_a_model_of_the_hub(add: Add, folder: Path, hub: StandIn, road: str) -> None:
-    """With what tells how it is asked, at one commit; the hub's licence is noted, and no code comes along."""
+def test_add_a_model_from_the_hub(
+    add: Add, folder: Path, hub: StandIn, hub_client: str
+) -> None:
+    """One commit is added with its task settings and licence, but without code."""
     hub.card = {"license": "apache-2.0"}
     code, out, err = add("hf:org/numbers", "--sha256", SHA256)
     assert code == 0, err
@@ -676,10 +703,10 @@ def test_a_model_of_the_hub(add: Add, folder: Path, hub: StandIn, road: str) -> 
     assert add(f"{hub.url}/org/numbers", "--name", "page")[0] == 0
 
 
-def test_the_token_is_for_the_hub_alone(
-    add: Add, hub: StandIn, road: str, monkeypatch: pytest.MonkeyPatch
+def test_the_token_is_sent_only_to_the_hub(
+    add: Add, hub: StandIn, hub_client: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A private model comes with it; the storage that the hub leads to does not see it."""
+    """The token unlocks a private model, but is not sent to the storage host."""
     hub.private.add("org/numbers")
     assert (
         "it is private: then set HF_TOKEN to a token that may"
@@ -698,8 +725,10 @@ def test_the_token_is_for_the_hub_alone(
     assert (False, f"Bearer {hub.token}") in sent
 
 
-def test_errors_of_the_hub(add: Add, folder: Path, hub: StandIn, road: str) -> None:
-    """Each in a sentence with the way out; nothing stays."""
+def test_hub_errors_leave_nothing(
+    add: Add, folder: Path, hub: StandIn, hub_client: str
+) -> None:
+    """Each error is a sentence with the way out, and nothing is left behind."""
     hub.gated.add("org/gated")
     hub.repos |= {
         "org/gated": hub.repos["org/numbers"],
@@ -727,22 +756,21 @@ def test_errors_of_the_hub(add: Add, folder: Path, hub: StandIn, road: str) -> N
         assert contents(folder) == [], source
 
 
-def test_another_content_than_the_hub_lists(
-    add: Add, folder: Path, hub: StandIn, road: str
+def test_content_that_differs_from_the_hub_listing_is_rejected(
+    add: Add, folder: Path, hub: StandIn, hub_client: str
 ) -> None:
-    """Of the right length, or not."""
+    """The length may be right or wrong."""
     for wrong in (bytes(len(DIGITS)), DIGITS + b"x"):
         hub.wrong = wrong
         assert add("hf:org/numbers")[0] == 1
         assert [path for path in contents(folder) if not path.startswith(".")] == []
 
 
-def test_a_cut_download_of_the_hub(
+def test_the_next_command_resumes_a_hub_download(
     add: Add, folder: Path, hub: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next command goes on with it."""
     monkeypatch.setitem(sys.modules, LIBRARY, None)
-    hub.cuts += [1 << 20, 1000, 0]  # the listing is whole
+    hub.cuts += [1 << 20, 1000, 0]  # the listing is complete
     assert "the same command goes on" in add("hf:org/numbers")[2]
     assert add("hf:org/numbers")[0] == 0
     ranges = [
@@ -761,13 +789,13 @@ def test_a_cut_download_of_the_hub(
     assert not list(folder.glob(".*"))
 
 
-def test_which_folder(
+def test_add_uses_the_named_folder(
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     folder: Path,
 ) -> None:
-    """The one that is named; the embedded models are nobody's to add to."""
+    """A named folder is used. Nothing is added to the embedded models."""
     source = str(MODELS / "digits" / "digits.tflite")
     assert main(["add", source]) == 1
     assert (

@@ -1,4 +1,4 @@
-"""Exports of Teachable Machine, added as its page gives them: asked with no further step."""
+"""Exports of Teachable Machine answer right after ``pocketserve add``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Image = pytest.importorskip("PIL.Image", reason="pictures need Pillow")
 
 pytestmark = [
     pytest.mark.tensorflow,
-    # Keras says that its older format is old when a test writes one.
+    # Keras warns about its older format when a test writes one.
     pytest.mark.filterwarnings("ignore"),
 ]
 
@@ -29,20 +29,23 @@ NUMBERED = "".join(f"{number} {label}\n" for number, label in enumerate(LABELS))
 WEIGHTS = np.array([[3.0, -1, 0], [-2, 4, 0], [0, -3, 2]], np.float32)
 COLOUR = (250, 40, 90)
 WIDE = (96, 48)
-"""(width, height) of a picture whose sides have another colour than its middle, which alone is seen."""
+"""The (width, height) of a picture with differently coloured sides.
+
+The model sees only its middle.
+"""
 
 Files = Mapping[str, bytes]
 
 
 def expected(middle: float) -> dict[str, float]:
-    """Return the scores by label of a model that takes the mean colour, with pixels from -1 to 1."""
+    """Return scores by label for the mean colour, with pixels from -1 to 1."""
     values = np.array(COLOUR) / middle - 1
     powers = np.exp(values @ WEIGHTS.astype(np.float64))
     return dict(zip(LABELS, (powers / powers.sum()).tolist(), strict=True))
 
 
 def photo(path: Path) -> Path:
-    """Write a picture of a colour with black sides."""
+    """Write a picture of one colour with black sides."""
     image = Image.new("RGB", WIDE)
     image.paste(COLOUR, (24, 0, 72, 48))
     image.save(path)
@@ -50,7 +53,7 @@ def photo(path: Path) -> Path:
 
 
 def keras_model() -> Any:
-    """Return the network that all three exports contain."""
+    """Return the network shared by all three exports."""
     import keras
 
     layers = keras.layers
@@ -126,7 +129,8 @@ def quantised_lite(folder: Path) -> Files:
     """Return the files of ``converted_tflite_quantized.zip``."""
     import tensorflow as tf
 
-    # All corners of the colours: the converter measures the range of each value on them.
+    # All corners of the colour space: the converter measures each value's range on
+    # them.
     colours = itertools.product((-1.0, 1.0), repeat=3)
     samples = [np.full((1, SIDE, SIDE, 3), colour, np.float32) for colour in colours]
     converter = tf.lite.TFLiteConverter.from_keras_model(keras_model())
@@ -139,7 +143,7 @@ def quantised_lite(folder: Path) -> Files:
 
 
 def run(*words: object) -> str:
-    """Run a command of ``pocketserve``; return what it prints."""
+    """Run a ``pocketserve`` command; return its output."""
     done = subprocess.run(
         [sys.executable, "-m", "pocketserve", *map(str, words)],
         capture_output=True,
@@ -163,7 +167,7 @@ def run(*words: object) -> str:
         ("converted_tflite_quantized", quantised_lite, 127.5, 0.05),
     ],
 )
-def test_an_export_is_added_and_asked(
+def test_an_added_export_answers(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     name: str,

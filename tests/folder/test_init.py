@@ -1,4 +1,4 @@
-"""``pocketserve init``: what files tell, what is asked, and a manifest with which the model answers."""
+"""Tests of ``pocketserve init``: detected facts, questions, and manifests that work."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _own_state(_no_settings: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A models folder with one bare file, too small to be taken for a picture classifier."""
+    """Return a folder with one bare file, too small for a picture classifier."""
     folder = tmp_path / "models"
     folder.mkdir()
     shutil.copy(DIGITS / "digits.tflite", folder / "bare.tflite")
@@ -48,18 +48,18 @@ def run(command: Run, folder: Path) -> Run:
 
 @pytest.fixture
 def labels(tmp_path: Path) -> Path:
-    """A file of ten names."""
+    """Return a file of ten names."""
     (tmp_path / "names").write_text(NAMES)
     return tmp_path / "names"
 
 
 def manifest(folder: Path) -> dict[str, object]:
-    """What a model's manifest says."""
+    """Return the contents of a model's manifest."""
     return tomllib.loads((folder / "model.toml").read_text())
 
 
-def test_a_bare_file_by_options(run: Run, folder: Path, labels: Path) -> None:
-    """It moves into a folder of its own, with the manifest and the labels; the model then answers with names."""
+def test_init_a_bare_file_with_options(run: Run, folder: Path, labels: Path) -> None:
+    """It moves into its own folder with a manifest and labels, and answers with names."""
     words = ("--task", "image-classification", "--labels", labels, "--pixels", "0..255")
     code, out, err = run("init", "bare", "--models-dir", folder, *words)
     assert (code, err) == (0, "")
@@ -93,8 +93,8 @@ def test_a_bare_file_by_options(run: Run, folder: Path, labels: Path) -> None:
     assert (folder / "bare" / "model.toml").read_bytes() == before
 
 
-def test_what_nobody_states_is_said_and_not_written(run: Run, folder: Path) -> None:
-    """The manifest would make a guess look like a statement."""
+def test_assumptions_are_printed_but_not_written(run: Run, folder: Path) -> None:
+    """A manifest would make a guess look like a statement."""
     code, out, _ = run(
         "init", "bare", "--models-dir", folder, "--task", "image-classification"
     )
@@ -120,10 +120,13 @@ def test_what_nobody_states_is_said_and_not_written(run: Run, folder: Path) -> N
 
 
 @pytest.mark.parametrize(("count", "is_taken"), [(10, True), (2, False)])
-def test_labels_beside_a_bare_file(
+def test_matching_labels_beside_a_bare_file_are_copied(
     run: Run, folder: Path, count: int, is_taken: bool
 ) -> None:
-    """They are copied where they are as many as the classes; else they may be another model's, and are named."""
+    """They are copied only if their number matches the classes.
+
+    Otherwise they are only named.
+    """
     (folder / "labels.txt").write_text(
         "".join(f"{name}\n" for name in "abcdefghij"[:count])
     )
@@ -137,8 +140,10 @@ def test_labels_beside_a_bare_file(
     assert (text in " ".join(out.split())) != is_taken
 
 
-def test_labels_of_another_number_are_told_once(folder: Path, tmp_path: Path) -> None:
-    """The task's own warning is not printed beside the command's sentence."""
+def test_a_wrong_number_of_labels_is_reported_once(
+    folder: Path, tmp_path: Path
+) -> None:
+    """The task's own warning is not printed as well."""
     (tmp_path / "two").write_text("a\nb\n")
     words = [
         sys.executable,
@@ -160,8 +165,10 @@ def test_labels_of_another_number_are_told_once(folder: Path, tmp_path: Path) ->
     )
 
 
-def test_a_hub_folder(run: Run, folder: Path) -> None:
-    """``config.json`` tells the task and the names, and ``preprocessor_config.json`` the pixels: nothing is asked."""
+def test_a_hub_folder_needs_no_questions(run: Run, folder: Path) -> None:
+    """``config.json`` gives the task and names, ``preprocessor_config.json`` the pixel
+    range.
+    """
     home = folder / "hub"
     home.mkdir()
     shutil.copy(DIGITS / "digits.tflite", home)
@@ -180,8 +187,8 @@ def test_a_hub_folder(run: Run, folder: Path) -> None:
     assert "image-classification with 10 labels (a, b, c …)." in " ".join(out.split())
 
 
-def test_what_needs_no_manifest(run: Run, folder: Path) -> None:
-    """It gets none: the file says itself what it is for."""
+def test_a_self_describing_file_gets_no_manifest(run: Run, folder: Path) -> None:
+    """The file itself states its purpose."""
     shutil.copy(SHAPES / "shapes-yolo" / "shapes-yolo.tflite", folder / "shapes.tflite")
     code, out, err = run("init", folder / "shapes.tflite")
     assert (code, err) == (0, "")
@@ -190,8 +197,11 @@ def test_what_needs_no_manifest(run: Run, folder: Path) -> None:
     assert sorted(os.listdir(folder)) == ["bare.tflite", "shapes.tflite"]
 
 
-def test_a_tokenizer_beside_it(run: Run, folder: Path) -> None:
-    """With a vector a token it embeds; with two numbers it finds answers, if their names tell which is which."""
+def test_a_tokenizer_beside_the_model_selects_a_task(run: Run, folder: Path) -> None:
+    """A vector per token means embedding.
+
+    Two numbers mean question answering, if their names say which is which.
+    """
     for model in ("phrases", "answers"):
         (folder / model).mkdir()
         for name in (f"{model}.tflite", "vocab.txt"):
@@ -202,8 +212,8 @@ def test_a_tokenizer_beside_it(run: Run, folder: Path) -> None:
     assert sentence in run("init", folder / "answers")[2]
 
 
-def test_a_manifest_without_a_task(run: Run, folder: Path) -> None:
-    """Keys are added; those that it has, and comments, stay, but for what an option states."""
+def test_init_completes_a_manifest_without_a_task(run: Run, folder: Path) -> None:
+    """Existing keys and comments stay, unless an option replaces them."""
     home = folder / "own"
     home.mkdir()
     shutil.copy(DIGITS / "digits.tflite", home)
@@ -242,17 +252,17 @@ def test_a_manifest_without_a_task(run: Run, folder: Path) -> None:
         ),
     ],
 )
-def test_what_is_refused(
+def test_rejected_options_change_nothing(
     run: Run, folder: Path, words: list[str], sentence: str
 ) -> None:
-    """Nothing changes."""
     code, out, err = run("init", "bare", "--models-dir", folder, *words)
     assert (code, out) == (1, "") and sentence in err
     assert os.listdir(folder) == ["bare.tflite"]
 
 
-def test_labels_that_are_there_stay(run: Run, folder: Path, labels: Path) -> None:
-    """A file with other names is not overwritten."""
+def test_existing_labels_are_not_overwritten(
+    run: Run, folder: Path, labels: Path
+) -> None:
     home = folder / "own"
     home.mkdir()
     shutil.copy(DIGITS / "digits.tflite", home)
@@ -266,8 +276,11 @@ def test_labels_that_are_there_stay(run: Run, folder: Path, labels: Path) -> Non
     ).exists()
 
 
-def test_questions_reach_a_terminal(folder: Path, labels: Path) -> None:
-    """Each is seen before it is answered, though what frameworks write is not; labels beside the file are proposed."""
+def test_questions_appear_on_the_terminal(folder: Path, labels: Path) -> None:
+    """Output of frameworks does not hide a question.
+
+    Labels beside the file are proposed.
+    """
     shutil.copy(labels, folder / "labels.txt")
     terminal, end = os.openpty()
     termios.tcsetwinsize(end, (24, 45))
@@ -293,7 +306,7 @@ def test_questions_reach_a_terminal(folder: Path, labels: Path) -> None:
 
 
 def shown_until(screen: FileIO, text: bytes) -> bytes:
-    """What a terminal shows up to a text, within a minute; all that it shows if the text does not come."""
+    """Return terminal output up to a text, or all output after a minute."""
     shown, deadline = b"", time.monotonic() + 60
     while (
         text not in shown
@@ -303,10 +316,12 @@ def shown_until(screen: FileIO, text: bytes) -> bytes:
     return shown
 
 
-def test_on_a_terminal(
+def test_answer_questions_on_a_terminal(
     run: Run, folder: Path, labels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each question has a default; a number or a name answers it, and nonsense is asked again."""
+    """Each question has a default, accepts a number or name, and repeats after an
+    invalid answer.
+    """
     answers = iter(["nonsense", "1", "missing.txt", str(labels), "", "softmax"])
     questions: list[str] = []
 
@@ -339,7 +354,7 @@ def test_on_a_terminal(
 @pytest.mark.parametrize(
     "wrong", ["--1,3", "1,-", "1,,3", "wide", "1" * 5000, "0,3", "-2,3", "9999999,3"]
 )
-def test_a_wrong_shape_is_asked_for_again(
+def test_a_wrong_shape_repeats_the_question(
     capsys: pytest.CaptureFixture[str], wrong: str
 ) -> None:
     answers = iter([wrong, " -1, 3x32x32"])

@@ -1,4 +1,4 @@
-"""``pocketserve init --try``, and changes of single settings in a manifest that is there."""
+"""Tests of ``pocketserve init --try`` and of changing single settings in a manifest."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ resize = "crop"
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, _no_settings: None) -> Path:
-    """The folder of a model that tells red, green and blue apart."""
+    """Return the folder of a model that distinguishes red, green and blue."""
     monkeypatch.setenv("POCKETSERVE_STATE_DIR", str(STATE))
     home = tmp_path / "colours"
     colour_model(home / "colours.onnx")
@@ -42,7 +42,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, _no_settings: None) ->
     return home
 
 
-def test_a_photo_is_answered_with_each_choice(command: Run, home: Path) -> None:
+def test_try_shows_the_answer_for_each_choice(command: Run, home: Path) -> None:
     code, out, err = command("init", home, "--try", home.parent / "photo.png")
 
     assert code == 0, err
@@ -102,7 +102,7 @@ def test_a_printed_command_repeats_the_shape_and_folder_of_a_module() -> None:
     assert (repeated.pixels, repeated.color) == ("signed", "bgr")
 
 
-def test_the_choice_of_the_user_is_written(
+def test_the_selected_choice_is_written(
     command: Run, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(init, "_can_ask", lambda: True)
@@ -122,7 +122,7 @@ def test_the_choice_of_the_user_is_written(
 
 
 @pytest.mark.parametrize("answer", ["", "0", "9", "x"])
-def test_no_choice_changes_nothing(
+def test_try_without_a_choice_changes_nothing(
     command: Run, home: Path, monkeypatch: pytest.MonkeyPatch, answer: str
 ) -> None:
     monkeypatch.setattr(init, "_can_ask", lambda: True)
@@ -141,7 +141,7 @@ def test_no_choice_changes_nothing(
         (["--pixels", "signed"], "mean = 0\nstd = 255 ", "mean = 127.5\nstd = 127.5 "),
     ],
 )
-def test_one_setting_changes_and_all_else_stays(
+def test_changing_one_setting_keeps_the_others(
     command: Run, home: Path, words: list[str], old: str, new: str
 ) -> None:
     (home / "model.toml").write_text(MANIFEST)
@@ -151,7 +151,7 @@ def test_one_setting_changes_and_all_else_stays(
     assert (home / "model.toml").read_text() == MANIFEST.replace(old, new)
 
 
-def test_other_labels(command: Run, home: Path) -> None:
+def test_replace_the_labels(command: Run, home: Path) -> None:
     (home / "model.toml").write_text(MANIFEST)
     (home / "labels.txt").unlink()
     (home.parent / "names").write_text("rouge\nvert\nbleu\n")
@@ -163,7 +163,7 @@ def test_other_labels(command: Run, home: Path) -> None:
     assert tomllib.loads((home / "model.toml").read_text())["labels"] == "labels.txt"
 
 
-def test_a_change_that_does_not_fit_is_refused(command: Run, home: Path) -> None:
+def test_an_incompatible_setting_is_rejected(command: Run, home: Path) -> None:
     colour_model(
         home / "colours.onnx", (1, 3, 32, 32), {"Image.BitmapPixelFormat": "Rgb8"}
     )
@@ -176,7 +176,7 @@ def test_a_change_that_does_not_fit_is_refused(command: Run, home: Path) -> None
     assert (home / "model.toml").read_text() == text
 
 
-def test_a_file_that_is_no_photo(command: Run, home: Path) -> None:
+def test_try_rejects_a_file_that_is_no_photo(command: Run, home: Path) -> None:
     (home.parent / "text").write_text("no picture")
     code, _, err = command("init", home, "--try", home.parent / "text")
 
@@ -184,7 +184,7 @@ def test_a_file_that_is_no_photo(command: Run, home: Path) -> None:
     assert "picture" in err
 
 
-def test_predict_says_once_what_is_assumed(command: Run, home: Path) -> None:
+def test_predict_prints_assumptions_once(command: Run, home: Path) -> None:
     photo = home.parent / "photo.png"
     code, out, err = command("predict", "--local", home, photo, photo)
 
@@ -197,7 +197,7 @@ def test_predict_says_once_what_is_assumed(command: Run, home: Path) -> None:
     )
 
 
-def test_add_says_what_is_assumed(command: Run, home: Path) -> None:
+def test_add_prints_assumptions(command: Run, home: Path) -> None:
     code, out, err = command("add", home, "--models-dir", home.parent / "models")
 
     assert code == 0, err

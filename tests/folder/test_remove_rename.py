@@ -1,4 +1,4 @@
-"""``pocketserve remove`` and ``rename``: what goes, what stays, and that a running server follows."""
+"""Tests of ``pocketserve remove`` and ``rename``, beside a running server too."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def _own_state(_no_settings: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A model of two bare files, one with a manifest, one with undeclared versions, and a numbered one."""
+    """Return a folder with bare files, a manifest, undeclared versions and a numbered
+    model.
+    """
     folder = tmp_path / "models"
     for name in ("own", "plain", "numbers/1", "numbers/2"):
         (folder / name).mkdir(parents=True)
@@ -45,17 +47,17 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run(command: Run, folder: Path) -> Run:
-    """Run a command on the folder; return its code and what it printed."""
+    """Run a command on the folder; return its exit code and output."""
     return lambda *words: command(*words, "--models-dir", folder)
 
 
 def names(folder: Path) -> dict[str, list[str]]:
-    """The models of a folder with their versions."""
+    """Return the models of a folder with their versions."""
     return {name: list(entry.versions) for name, entry in scan(folder).items()}
 
 
 def test_remove_a_model(run: Run, folder: Path) -> None:
-    """With all that is its own, and nothing else; hidden folders do not stay."""
+    """Its own files go, including hidden folders; all other files stay."""
     code, out, err = run("remove", "own", "--yes")
     assert (code, err) == (0, "")
     assert f"own in {folder}: 4 files, " in out.replace("\n", " ") and out.endswith(
@@ -66,7 +68,10 @@ def test_remove_a_model(run: Run, folder: Path) -> None:
 
 
 def test_remove_a_version(run: Run, folder: Path) -> None:
-    """The manifest forgets it, comments stay, and the default one is told where it is another one now."""
+    """The manifest drops it and keeps its comments.
+
+    A new default version is printed.
+    """
     code, out, _ = run("remove", "own", "--version", "small", "--yes")
     assert code == 0
     assert "Requests that name no version are answered by full now." in out
@@ -95,8 +100,11 @@ def test_remove_a_version(run: Run, folder: Path) -> None:
     }
 
 
-def test_a_version_that_is_a_folder(run: Run, folder: Path) -> None:
-    """It goes as a whole; one that lies between the files of others is left to its owner."""
+def test_remove_a_version_that_is_a_folder(run: Run, folder: Path) -> None:
+    """A version's folder goes as a whole.
+
+    A folder among other files is left to its owner.
+    """
     shutil.copytree(DIGITS / "savedmodel", folder / "own" / "saved")
     with (folder / "own" / "model.toml").open("a") as file:
         file.write('[versions.saved]\nfile = "saved"\n')
@@ -135,10 +143,10 @@ def test_a_version_that_is_a_folder(run: Run, folder: Path) -> None:
         (["rename", "no", "other"], "there is no model 'no'"),
     ],
 )
-def test_what_is_refused(
+def test_rejected_commands_change_nothing(
     run: Run, folder: Path, tmp_path: Path, words: list[str], sentence: str
 ) -> None:
-    """Nothing changes, in the folder or outside of it."""
+    """Nothing changes inside or outside the folder."""
     outside = tmp_path / "outside"
     shutil.copytree(folder / "own", outside)
     (folder / "linked").symlink_to(outside)
@@ -149,8 +157,8 @@ def test_what_is_refused(
     assert sorted(map(str, tmp_path.rglob("*"))) == before
 
 
-def test_rename(run: Run, folder: Path) -> None:
-    """Folders and bare files; versions keep their names."""
+def test_rename_a_model(run: Run, folder: Path) -> None:
+    """Works for folders and bare files, and versions keep their names."""
     assert run("rename", "own", "mine") == (0, "own is called mine now.\n", "")
     (folder / "plain" / "task.py").write_text("raise SystemExit")
     assert (
@@ -165,10 +173,10 @@ def test_rename(run: Run, folder: Path) -> None:
 
 
 @pytest.mark.live
-def test_a_running_server_follows(
+def test_a_running_server_notices_changes(
     run: Run, folder: Path, tmp_path: Path, new_server: StartServer
 ) -> None:
-    """The next request finds what was added, renamed and removed; another version answers for one that went."""
+    """The next request uses the change. After a removal another version answers."""
     server = new_server(folder)
     picture = (DIGITS / "samples" / "3.png").read_bytes()
 

@@ -1,4 +1,4 @@
-"""Where commands that run a model themselves look its name up: in the folder that is named, set or served."""
+"""Commands that run models themselves use the named, configured or served folder."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ Serve = Callable[[Path], RunLock]
 
 @pytest.fixture(autouse=True)
 def state(_no_settings: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A state folder in which no other test's server runs."""
+    """Return a state folder without servers of other tests."""
     monkeypatch.setenv("POCKETSERVE_STATE_DIR", str(tmp_path / "state"))
     return tmp_path / "state"
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A models folder whose one model has a name that no embedded one has."""
+    """Return a models folder whose model shares no name with an embedded one."""
     (tmp_path / "models" / "mine").mkdir(parents=True)
     for name in ("digits.tflite", "digits.int8.tflite"):
         shutil.copy(MODELS / "digits" / name, tmp_path / "models" / "mine")
@@ -40,7 +40,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def serve(state: Path) -> Iterator[Serve]:
-    """Notes, as a server of this process does, that a folder is served."""
+    """Register a folder as served by this process."""
     with ExitStack() as stack:
         numbers = iter(range(1, 10))
 
@@ -56,10 +56,12 @@ def serve(state: Path) -> Iterator[Serve]:
 
 
 @pytest.mark.live
-def test_commands_look_where_the_server_does(
+def test_commands_use_the_served_folder(
     command: Run, folder: Path, new_server: StartServer, state: Path, tmp_path: Path
 ) -> None:
-    """``bench``, ``compare``, ``convert``, ``inspect`` and ``predict`` in this process find the served model."""
+    """``bench``, ``compare``, ``convert``, ``inspect`` and ``predict`` find the served
+    model.
+    """
     code, _, error = command("bench", "mine")
     assert (
         code == 1
@@ -100,10 +102,10 @@ def test_commands_look_where_the_server_does(
     )
 
 
-def test_the_folder_that_is_named(
+def test_an_option_overrides_the_other_folders(
     folder: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """An option comes before the setting, both before what is served, that before the embedded models."""
+    """Priority: option, setting, served folder, embedded models."""
     embedded = embedded_models_dir()
     assert find_folder(None) == embedded
     serve(embedded)
@@ -123,8 +125,8 @@ def test_the_folder_that_is_named(
     assert find_folder(None) == tmp_path / "other"
 
 
-def test_one_model_is_served(folder: Path, serve: Serve) -> None:
-    """What a conversion of it adds is looked for in the folder that it lies in."""
+def test_convert_a_model_that_is_served_alone(folder: Path, serve: Serve) -> None:
+    """Its converted versions are found in its parent folder."""
     (folder / "mine" / "model.toml").write_text(
         'default_version = "tflite"\n[versions.tflite]\nfile = "digits.tflite"\n'
     )

@@ -1,8 +1,9 @@
-"""Thousands of requests at once, over both transports: everyone gets their own answer, told by its content.
+"""Check thousands of concurrent answers over both transports.
 
-Models that are batched and one that is not, answers of different models, rows and lengths, plain requests, cameras and
-urgent ones are mixed; every second request carries an id of its own, and each answer is compared with the one that the
-request gets alone. Those without an id of their own are known by their JSON, and wait without a thread in long lines.
+The load mixes batched and unbatched models, rows, lengths, plain, camera and urgent
+requests. Every second request has an id of its own; each answer is compared with the
+answer to the same request alone. Requests without an id share their JSON and wait
+without a thread in long queues.
 """
 
 from __future__ import annotations
@@ -33,13 +34,18 @@ pytestmark = [pytest.mark.live, pytest.mark.soak]
 
 REQUESTS = int(os.environ.get("POCKETSERVE_SOAK_REQUESTS", rounds(20_000, 200_000)))
 ALLOWED_S = 300.0
-"""It takes well under half a minute on two cores; a server that hangs is noticed after this."""
+"""Takes well under half a minute on two cores; a server that hangs fails after this
+time.
+"""
 
 HTTP_SHARE = 0.1
 """HTTP costs several times as much as the socket, most of it in the client."""
 
 PEERS, UNDER_WAY = 4, 12
-"""Socket connections and requests under way on each; HTTP has as many connections. There is room for all of them."""
+"""Socket connections and pending requests on each.
+
+HTTP uses as many connections, and all fit.
+"""
 
 MODELS_ASKED = {
     "digits/versions/tflite": ("image", (8, 8, 1)),
@@ -55,10 +61,10 @@ Outcome = Counter[str]
 
 @dataclass(frozen=True)
 class Case:
-    """A request, and what it is answered when nobody else asks.
+    """A request and its answer without concurrent load.
 
     Attributes:
-        body: with :data:`ID` where its own id goes.
+        body: contains :data:`ID` in place of its own id.
     """
 
     path: str
@@ -67,13 +73,13 @@ class Case:
     expected: Array
 
     def numbered(self, number: int) -> bytes:
-        """The body with an id."""
+        """Return the body with an id."""
         return self.body.replace(ID, b'"id":"%08d"' % _id(number))
 
     def judge(
         self, number: int, status: int, body: bytes, json_length: int | None
     ) -> str:
-        """What an answer is: right, WRONG, somebody else's, or its status."""
+        """Classify an answer as right, WRONG, another request's, or an error status."""
         if status != 200:
             return str(status)
         answer = oip.decode_infer_response(body, json_length)
@@ -91,7 +97,7 @@ def _id(number: int) -> int:
 
 
 def make_cases(server: Server) -> list[Case]:
-    """Different inputs of one to three rows; those of a camera or in a hurry say so."""
+    """Return inputs of one to three rows, some from a camera and some urgent."""
     draw, listed = np.random.default_rng(2), []
     for path, (name, shape) in MODELS_ASKED.items():
         for number in range(120):
@@ -126,7 +132,7 @@ def make_cases(server: Server) -> list[Case]:
 
 
 def ask_socket(server: Server, cases: list[Case], count: int, seed: int) -> Outcome:
-    """Keep requests under way on one connection; answers come in any order."""
+    """Send overlapping requests on one connection; answers come in any order."""
     draw, ended, deadline = random.Random(seed), Outcome(), time.monotonic() + ALLOWED_S
     under_way: dict[int, Case] = {}
     with server.connect() as peer:
@@ -157,7 +163,7 @@ def ask_socket(server: Server, cases: list[Case], count: int, seed: int) -> Outc
 
 
 def ask_http(server: Server, cases: list[Case], count: int, seed: int) -> Outcome:
-    """One request after the other on one connection."""
+    """Send one request after the other on one connection."""
     draw, ended, deadline = random.Random(seed), Outcome(), time.monotonic() + ALLOWED_S
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
     for number in range(1, count + 1):
@@ -184,22 +190,24 @@ def ask_http(server: Server, cases: list[Case], count: int, seed: int) -> Outcom
 
 @pytest.fixture
 def models(models_copy: Path) -> Path:
-    """The embedded models, and one of them once more that runs each request alone."""
+    """Return the embedded models and a copy of one without batching."""
     shutil.copytree(MODELS / "petals", models_copy / "alone")
     manifest = models_copy / "alone" / "model.toml"
     manifest.write_text("batching = false\n" + manifest.read_text())
     return models_copy
 
 
-def counted(server: Server, name: str, version: str) -> tuple[int, int]:
-    """Requests answered by a version, and runs of its model."""
+def request_and_run_counts(server: Server, name: str, version: str) -> tuple[int, int]:
+    """Return a version's answered requests and its model's runs."""
     [found] = server.call("GET", f"/v2/models/{name}/versions/{version}/stats").json()[
         "model_stats"
     ]
     return found["inference_stats"]["success"]["count"], found["execution_count"]
 
 
-def test_everyone_gets_their_own_answer(new_server: StartServer, models: Path) -> None:
+def test_each_request_gets_its_own_answer(
+    new_server: StartServer, models: Path
+) -> None:
     server = new_server(models)
     cases = make_cases(server)
     over_http = int(REQUESTS * HTTP_SHARE) // PEERS
@@ -217,16 +225,22 @@ def test_everyone_gets_their_own_answer(new_server: StartServer, models: Path) -
     print(f"\n{dict(ended)} in {time.monotonic() - began:.0f} s")
     for path in MODELS_ASKED:
         name, _, version = path.split("/")
-        print(path, "{} answers in {} runs".format(*counted(server, name, version)))
+        print(
+            path,
+            "{} answers in {} runs".format(
+                *request_and_run_counts(server, name, version)
+            ),
+        )
     note(
         "requests at once, both transports, content compared",
         f"{dict(ended)} (409: replaced in its stream)",
     )
-    assert set(ended) <= {"right", "409"}  # those of a stream that a newer one replaced
+    # requests of a stream that a newer one replaced
+    assert set(ended) <= {"right", "409"}
     assert ended.total() == PEERS * (over_http + over_socket)
     assert ended["right"] >= 0.9 * ended.total()
-    # Some ran in company, and those of the model that forbids it did not.
-    answers, runs = counted(server, *BATCHED)
+    # Some requests were batched, but none of the model that forbids it.
+    answers, runs = request_and_run_counts(server, *BATCHED)
     assert runs < answers
-    answers, runs = counted(server, *ALONE)
+    answers, runs = request_and_run_counts(server, *ALONE)
     assert runs == answers

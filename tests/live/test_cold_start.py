@@ -1,4 +1,7 @@
-"""What a server imports until its first answer: each module costs a start, and on a phone a millisecond or two."""
+"""Bound the modules that a server imports until its first answer.
+
+On a phone each module takes a millisecond or two.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,14 @@ pytestmark = pytest.mark.live
 
 OWN = ("pocketserve", "pocketserve_wire")
 MAX_READY, MAX_ANSWERED = 130, 167
-"""Modules of our own, packages among them: for a server that is ready, and for one that has run a TFLite model."""
+"""Limits for our own modules and packages: in a ready server, and after one TFLite run.
+"""
 
 UNUSED = {
     "shutil", "zipfile", "gzip", "subprocess", "tempfile", "random", "secrets", "shlex", "base64", "email",
     "http", "colorsys", "difflib", "platformdirs", "requests", "flask", "werkzeug", "PIL", "prometheus_client",
 }  # fmt: skip
-"""What neither needs."""
+"""Modules that neither imports."""
 
 
 REQUEST = {
@@ -32,7 +36,7 @@ REQUEST = {
 
 
 def imported(log: str) -> set[str]:
-    """The modules that ``-X importtime`` told of."""
+    """Return the modules listed by ``-X importtime``."""
     return set(
         re.findall(r"^import time:\s+\d+ \|\s+\d+ \|\s+(\S+)$", log, re.MULTILINE)
     )
@@ -43,7 +47,7 @@ def own(modules: set[str]) -> list[str]:
 
 
 def modules_of_numpy() -> set[str]:
-    """Return what ``import numpy`` loads."""
+    """Return the modules that ``import numpy`` loads."""
     command = [sys.executable, "-X", "importtime", "-c", "import numpy"]
     return imported(
         subprocess.run(
@@ -52,9 +56,10 @@ def modules_of_numpy() -> set[str]:
     )
 
 
-def test_a_start_imports_what_it_needs(tmp_path: Path) -> None:
-    """Import late what a start without need does not use; a higher number here wants a reason."""
-    # The first start makes the token, and its first answer the verdict on the model's file: that takes more.
+def test_a_start_imports_few_modules(tmp_path: Path) -> None:
+    """Import optional modules late; raise a limit here only for a good reason."""
+    # The first start creates the token and tries the model's file, which needs more
+    # modules.
     for _ in range(2):
         server = start_server(
             tmp_path, MODELS, environment={"PYTHONPROFILEIMPORTTIME": "1"}
@@ -69,7 +74,7 @@ def test_a_start_imports_what_it_needs(tmp_path: Path) -> None:
         finally:
             assert server.stop() == 0
     assert {"pocketserve.service", "logging"} <= ready
-    # An older NumPy imports some of them by itself.
+    # Older versions of NumPy import some of them themselves.
     unused = UNUSED - modules_of_numpy()
     assert sorted(name for name in answered if name.partition(".")[0] in unused) == []
     assert len(own(ready)) <= MAX_READY, own(ready)

@@ -1,4 +1,4 @@
-"""What a server does at its end."""
+"""Tests of a server's shutdown."""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ if "COUNTED" in os.environ:
 """
 
 
-def test_the_end_does_not_look_for_garbage_among_what_frameworks_made(
+def test_shutdown_skips_garbage_collection_of_framework_objects(
     new_server: StartServer, tmp_path: Path
 ) -> None:
-    """Neither the closing of the models nor Python's own end, which each looked through everything several times."""
+    """Garbage collections at model close and at interpreter exit would each scan the
+    frameworks' objects.
+    """
     (tmp_path / "sitecustomize.py").write_text(COUNT)
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     server = new_server(

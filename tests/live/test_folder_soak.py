@@ -1,4 +1,4 @@
-"""A folder that changes all the time under load: nothing wrong is answered, and nothing is left behind."""
+"""A folder that changes under load causes no wrong answers and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -19,20 +19,21 @@ from soaking import note, rounds
 
 pytestmark = pytest.mark.soak
 
-CHANGES = 8  # of one turn
+CHANGES = 8  # of one round
 
 
 def test_changes_under_load_give_no_wrong_answer(
     new_server: StartServer, models_copy: Path, tmp_path: Path
 ) -> None:
-    """Files are replaced, cut and renamed, manifests broken and mended, while others ask over both transports.
+    """Change files and manifests while clients send requests over both transports.
 
-    Every answer is that of a file which was there, and the newest one's comes, without another change.
+    Every answer belongs to a file that was there, and the newest file answers without
+    another change.
     """
     server = new_server(models_copy, "--state-dir", str(tmp_path / "state"))
     folder, aside = models_copy / "petals", models_copy / "aside"
     one = (folder / "petals.tflite").read_bytes()
-    (bias,) = np.array([_bias(server.url, server.token)], np.float32)
+    (bias,) = np.array([_answer_to_zeros(server.url, server.token)], np.float32)
     two = one.replace(bias.tobytes(), np.float32(bias + 1).tobytes())
     shutil.rmtree(folder)
     folder.mkdir()
@@ -56,7 +57,7 @@ def test_changes_under_load_give_no_wrong_answer(
         deadline = time.monotonic() + DEADLINE_S
         while (
             found := answer(client)
-        ) != expected:  # one that is being loaded is answered by the old one
+        ) != expected:  # the old version answers while the new one loads
             assert found in (old, new) and time.monotonic() < deadline, found
 
     with Client(server.url, server.token) as client:
@@ -106,7 +107,7 @@ def test_changes_under_load_give_no_wrong_answer(
     )
 
 
-def _bias(url: str, token: str) -> float:
-    """What the regression answers to zeros."""
+def _answer_to_zeros(url: str, token: str) -> float:
+    """Return the regression's answer to zeros."""
     with Client(url, token) as client:
         return float(client.predict("petals", [0, 0, 0])["predictions"][0]["value"])

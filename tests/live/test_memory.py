@@ -1,4 +1,4 @@
-"""What a server holds: little when idle, and no more after many requests than after some."""
+"""A server needs little memory when idle, and many requests don't increase it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FRAMEWORKS = ("torch", "tensorflow", "tflite", "litert", "onnx", "PIL")
 
 
 def resident_kib(pid: int) -> int:
-    """A process's resident memory in KiB."""
+    """Return a process's resident memory in KiB."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1])
@@ -35,7 +35,7 @@ def resident_kib(pid: int) -> int:
 
 
 def baseline_kib() -> int:
-    """What Flask, waitress and NumPy alone hold."""
+    """Return the memory of Flask, waitress and NumPy alone."""
     with subprocess.Popen(
         [sys.executable, "-c", BASELINE], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
@@ -45,7 +45,9 @@ def baseline_kib() -> int:
 
 
 def test_idle_server_is_small_and_has_no_framework(new_server: StartServer) -> None:
-    """Without a request: at most 1.15 times the three libraries, and no framework's library is mapped."""
+    """An idle server needs at most 1.15 times the three libraries' memory and maps no
+    framework.
+    """
     server = new_server(MODELS)
     assert resident_kib(server.process.pid) <= 1.15 * baseline_kib()
     mapped = Path(f"/proc/{server.process.pid}/maps").read_text()
@@ -57,8 +59,10 @@ def test_idle_server_is_small_and_has_no_framework(new_server: StartServer) -> N
 
 
 @pytest.mark.soak
-def test_ten_thousand_requests_leave_no_trace(new_server: StartServer) -> None:
-    """Memory after ten thousand requests of several kinds is what it was after the first thousand, within 2 %."""
+def test_ten_thousand_requests_do_not_increase_memory(new_server: StartServer) -> None:
+    """Ten thousand requests of several kinds add at most 2 % to the memory after one
+    thousand.
+    """
     server = new_server(MODELS)
     _send_rounds(server, 200)
     after_thousand = resident_kib(server.process.pid)
@@ -69,7 +73,9 @@ def test_ten_thousand_requests_leave_no_trace(new_server: StartServer) -> None:
 
 
 def _send_rounds(server: Server, rounds: int) -> None:
-    """Five requests a round: a picture, tensors in one and many rows, JSON, and one that is refused."""
+    """Send a picture, tensors in one and many rows, JSON and an invalid request per
+    round.
+    """
     picture = (MODELS / "digits" / "samples" / "7.png").read_bytes()
     one, many = np.zeros((1, 8, 8, 1), np.float32), np.zeros((16, 8, 8, 1), np.float32)
     with Client(server.url, server.token) as client:

@@ -1,8 +1,9 @@
-"""Mixed requests of many threads at once: everyone gets the answer to their own input, or their own error.
+"""Many threads send mixed requests; each gets its own answer or error.
 
-No two requests are alike. What is right is computed here in float64 from the models' weights, without the server. Each
-thread keeps several requests under way in different ways: tensors as JSON and as bytes, V1, raw inputs, and calls that
-are only waited for later. All threads share one client of each transport.
+No two requests are alike. The expected answers are computed here in float64 from the
+models' weights, without the server. Each thread overlaps several requests in different
+ways: tensors as JSON and as bytes, V1, raw inputs and deferred calls. All threads share
+one client per transport.
 """
 
 from __future__ import annotations
@@ -34,10 +35,15 @@ pytestmark = pytest.mark.soak
 
 REQUESTS = rounds(20_000, 100_000)
 ALLOWED_S = 900.0
-"""It takes some minutes on two cores with the full count; a server that hangs is noticed after this."""
+"""The full count takes some minutes on two cores; a server that hangs fails after this
+time.
+"""
 
 THREADS, HANDFUL = 12, 5
-"""Of each thread's requests so many are begun before the first answer is looked at. The queue has room for all."""
+"""Number of requests that each thread starts before it reads an answer.
+
+All fit in the queue.
+"""
 
 REFUSED_SHARE = 0.1
 INPUTS = {
@@ -53,12 +59,12 @@ Fetch = Callable[[], Array]
 
 @dataclass(frozen=True)
 class Question:
-    """Rows for a model, and what is right.
+    """Rows for a model and the expected answer.
 
     Attributes:
-        expected: None where the request is to be refused.
-        codes: one of these says why it was refused.
-        own: what only the error of this request contains.
+        expected: None if the request must be rejected.
+        codes: the possible error codes of a rejected request.
+        own: text that only this request's error contains.
     """
 
     model: str
@@ -69,11 +75,11 @@ class Question:
 
     @property
     def tensor(self) -> str:
-        """The input's name."""
+        """Return the input's name."""
         return INPUTS.get(self.model, ("features",))[0]
 
     def judge(self, fetch: Fetch) -> str:
-        """Wait for the answer; what it is."""
+        """Wait for the answer and classify it."""
         try:
             answer = fetch()
         except ServerError as error:
@@ -89,7 +95,7 @@ class Question:
 
 
 def agree(answer: Array, expected: Array) -> bool:
-    """Whether an answer has the expected shape and values."""
+    """Return whether an answer has the expected shape and values."""
     return answer.shape == expected.shape and np.allclose(
         answer, expected, rtol=1e-4, atol=1e-4
     )
@@ -97,7 +103,7 @@ def agree(answer: Array, expected: Array) -> bool:
 
 @cache
 def weights(model: str) -> dict[str, Array]:
-    """The matrices of an embedded model, from its safetensors file."""
+    """Return an embedded model's matrices from its safetensors file."""
     content = (MODELS / model / "weights.safetensors").read_bytes()
     start = 8 + struct.unpack_from("<Q", content)[0]
     arrays = {}
@@ -111,7 +117,7 @@ def weights(model: str) -> dict[str, Array]:
 
 
 def compute(model: str, rows: Array) -> Array:
-    """What a model answers to rows, by its definition in ``model.py``."""
+    """Compute a model's answer as defined in its ``model.py``."""
     given, values = weights(model), rows.astype(np.float64)
     if model != "digits":
         return np.asarray(values @ given["weight"].T + given["bias"])
@@ -129,7 +135,7 @@ def compute(model: str, rows: Array) -> Array:
 
 
 def convolve(values: Array, kernel: Array, bias: Array) -> Array:
-    """A 3 x 3 convolution that keeps the size, and what is above 0 of it; channels come last."""
+    """Apply a 3 x 3 convolution of equal size and a ReLU; channels come last."""
     padded = np.pad(values, ((0, 0), (1, 1), (1, 1), (0, 0)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(1, 2))
     return np.maximum(
@@ -138,7 +144,7 @@ def convolve(values: Array, kernel: Array, bias: Array) -> Array:
 
 
 def draw_question(draw: np.random.Generator, number: int) -> Question:
-    """A question of one to three rows that nobody else asks; ``number`` is nobody else's."""
+    """Return a unique request of one to three rows, derived from ``number``."""
     if draw.random() >= REFUSED_SHARE:
         model = str(draw.choice(list(INPUTS)))
         rows = draw.random((draw.integers(1, 4), *INPUTS[model][1]), np.float32) * (
@@ -153,7 +159,8 @@ def draw_question(draw: np.random.Generator, number: int) -> Question:
             BAD_MODEL,
             f"nobody-{number}",
         )
-    width = 31 + 30 * (number % 31)  # no multiple of 3 or 10, which would be whole rows
+    # not a multiple of 3 or 10, which would be whole rows
+    width = 31 + 30 * (number % 31)
     rows = np.ones((1, width), np.float32)
     return Question(
         str(draw.choice(["petals", "diabetes"])), rows, None, BAD_SHAPE, str(width)
@@ -161,7 +168,7 @@ def draw_question(draw: np.random.Generator, number: int) -> Question:
 
 
 class Caller:
-    """What one thread asks by: clients that all share, and an HTTP connection of its own."""
+    """One thread's access: shared clients and an HTTP connection of its own."""
 
     def __init__(self, server: Server, shared: dict[str, Client]) -> None:
         self._token = server.token
@@ -209,25 +216,25 @@ class Caller:
 
 
 def infer(client: Client, question: Question) -> Fetch:
-    """Tensors as bytes, asked when the answer is wanted."""
+    """Return a call that sends tensors as bytes and waits."""
     return lambda: only(client.infer(question.model, {question.tensor: question.rows}))
 
 
 def infer_later(client: Client, question: Question) -> Fetch:
-    """Tensors as bytes, on their way at once."""
+    """Send tensors as bytes now; return a call that waits."""
     call = client.async_infer(question.model, {question.tensor: question.rows})
     return lambda: only(call.result())
 
 
 def predict(client: Client, question: Question) -> Fetch:
-    """Raw input, asked when the answer is wanted."""
+    """Return a call that sends raw input and waits."""
     if question.model == "digits":  # a picture is one row
         return infer(client, question)
     return lambda: targets(client.predict(question.model, question.rows.tolist()))
 
 
 def predict_later(client: Client, question: Question) -> Fetch:
-    """Raw input, on its way at once."""
+    """Send raw input now; return a call that waits."""
     if question.model == "digits":
         return infer_later(client, question)
     call = client.async_predict(question.model, question.rows.tolist())
@@ -235,20 +242,20 @@ def predict_later(client: Client, question: Question) -> Fetch:
 
 
 def only(outputs: dict[str, Array]) -> Array:
-    """The one output."""
+    """Return the only output."""
     [output] = outputs.values()
     return output
 
 
 def targets(answer: dict[str, Any]) -> Array:
-    """The values of a labelled answer, a row each."""
+    """Return a labelled answer's values, one row each."""
     return np.array([[entry["value"]] for entry in answer["predictions"]])
 
 
 def work(
     server: Server, shared: dict[str, Client], thread: int, count: int
 ) -> Counter[str]:
-    """Ask so many questions, a handful at a time, and take the answers in another order."""
+    """Send requests, a handful at a time, and read their answers out of order."""
     draw, order, outcomes = (
         np.random.default_rng((7, thread)),
         random.Random(thread),
@@ -271,7 +278,7 @@ def work(
     return outcomes
 
 
-def test_somebody_elses_answer_would_be_noticed() -> None:
+def test_the_check_detects_a_swapped_answer() -> None:
     draw = np.random.default_rng(11)
     for model, (_, shape) in INPUTS.items():
         answers = [
@@ -281,7 +288,7 @@ def test_somebody_elses_answer_would_be_noticed() -> None:
 
 
 @pytest.mark.live
-def test_everyone_gets_their_own_answer_or_error(server: Server) -> None:
+def test_each_request_gets_its_own_answer_or_error(server: Server) -> None:
     outcomes, begin = Counter[str](), time.monotonic()
     urls = {"socket": f"socket://127.0.0.1:{server.socket_port}", "http": server.url}
     shared = {

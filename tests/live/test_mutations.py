@@ -1,4 +1,4 @@
-"""Damaged files: hundreds of seeded mutations of small models of every kind are refused or served; the server lives."""
+"""Mutated models of every kind are rejected or served, and the server survives."""
 
 from __future__ import annotations
 
@@ -35,22 +35,27 @@ COUNTS = {
     "savedmodel": 3,
     "tfjs": 3,
 }
-"""Mutations by kind in a round, 100 together: fewer where one trial takes seconds, because its framework does."""
+"""Mutations by kind, 100 in a round.
+
+Slow frameworks get fewer, since each trial loads them.
+"""
 
 SHARES = (
     ("tflite", "onnx", "tfjs", "keras"),
     ("torchscript", "ptl", "torch", "pt2", "executorch", "savedmodel"),
 )
-"""Two servers, which take about as long: a trial is a process of its own, and machines have two cores at least."""
+"""Two servers that take about as long, since machines have at least two cores and
+trials run in child processes.
+"""
 
 IMPORTED = (
     "ai_edge_litert.interpreter,onnxruntime,tensorflow,keras,h5py",
     "torch,executorch.runtime,tensorflow",
 )
-"""What the trials of these servers need."""
+"""Packages that the trials of these servers need."""
 
 TIMES = rounds(1, 50)
-"""How many rounds of these mutations are made."""
+"""Number of rounds of these mutations."""
 
 FORKED = ROOT / "tests" / "forked_trials.py"
 
@@ -58,7 +63,7 @@ SEED = 20260101
 
 
 def smallest_versions() -> dict[str, VersionEntry]:
-    """Of each kind, the smallest of the embedded models."""
+    """Return the smallest embedded version of each kind."""
     found: dict[str, VersionEntry] = {}
     for entry in scan(MODELS).values():
         for version in entry.versions.values():
@@ -73,7 +78,7 @@ def _size(version: VersionEntry) -> int:
 
 
 def _files(version: VersionEntry) -> list[Path]:
-    """The files that a mutation may hit: weights rather than code."""
+    """Return the files to mutate, preferring weights over code."""
     weights = version.options.get("weights")
     if isinstance(weights, str):
         return [version.path.parent / weights]
@@ -83,7 +88,9 @@ def _files(version: VersionEntry) -> list[Path]:
 
 
 def mutate(content: bytes, source: random.Random) -> bytes:
-    """Cut short, flip a bit, overwrite 16 bytes, zero a run, or change 4 bytes near an end."""
+    """Truncate, flip a bit, overwrite 16 bytes, zero a run, or change 4 bytes near an
+    end.
+    """
     data = bytearray(content)
     kind = source.randrange(5)
     at = source.randrange(max(1, len(data)))
@@ -104,7 +111,7 @@ def mutate(content: bytes, source: random.Random) -> bytes:
 def plant(
     models: Path, kind: str, version: VersionEntry, number: int, source: random.Random
 ) -> str:
-    """Put a mutated copy of a model into the folder; returns its name."""
+    """Put a mutated copy of a model into the folder; return its name."""
     name = f"{kind}-{number}"
     folder = models / name
     shutil.copytree(
@@ -122,7 +129,7 @@ def plant(
 
 @pytest.fixture
 def damaged(tmp_path: Path) -> tuple[Path, dict[str, VersionEntry]]:
-    """A models folder with the mutations and one good model, and the versions they were made from."""
+    """Return a folder of mutations and one good model, with the original versions."""
     models = tmp_path / "models"
     shutil.copytree(MODELS / "petals", models / "good")
     versions = smallest_versions()
@@ -145,7 +152,11 @@ def _names(kinds: Sequence[str]) -> Iterator[tuple[str, str]]:
 def ask_all(
     server: Server, kinds: Sequence[str], versions: dict[str, VersionEntry]
 ) -> tuple[int, list[ServerError]]:
-    """Load every damaged model of these kinds, and ask the good one after each; how many were served, and refusals."""
+    """Load every mutated model of these kinds; return the served count and the
+    rejections.
+
+    The good model must answer after each.
+    """
     served, refusals = 0, []
     with Client(server.url, server.token, timeout=180) as client:
         for name, kind in _names(kinds):
@@ -160,10 +171,10 @@ def ask_all(
     return served, refusals
 
 
-def test_damaged_files_do_no_harm(
+def test_mutated_files_do_no_harm(
     new_server: StartServer, damaged: tuple[Path, dict[str, VersionEntry]]
 ) -> None:
-    """Each is refused with one sentence or served; the good model answers throughout, and nothing else is written."""
+    """Each is rejected with one sentence or served. Nothing else is written."""
     models, versions = damaged
     assert (
         sum(COUNTS.values())

@@ -1,4 +1,4 @@
-"""A server among others on one small device: it follows the battery and the cores that it is left, and says so."""
+"""A server adapts to the battery and to the cores that other programs leave it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TENSOR = {"name": "features", "datatype": "FP32", "shape": [1, 3], "data": ROW}
 
 
 def metrics(server: Server) -> dict[str, float]:
-    """Samples of ``/metrics`` by name and labels."""
+    """Return the samples of ``/metrics`` by name and labels."""
     text = server.call("GET", "/metrics").text
     return {
         key: float(value)
@@ -59,7 +59,7 @@ URGENT = {
 
 
 def test_low_power_over_both_transports(new_server):
-    """Asked for by the setting: half the threads, and background requests are refused with a time to come back."""
+    """The setting halves the threads and rejects background requests with a retry time."""
     server = new_server(MODELS, "--low-power", "on", "--threads", "4")
     with server.connect() as peer:
         for path, document in BACKGROUND.items():
@@ -104,7 +104,7 @@ def test_low_power_over_both_transports(new_server):
 
 
 def program(folder: Path, script: str) -> dict[str, str]:
-    """A ``termux-battery-status`` of the test; returns the environment of a server that finds it."""
+    """Install a fake ``termux-battery-status``; return the environment that finds it."""
     folder.mkdir()
     path = folder / "termux-battery-status"
     path.write_text(f"#!/bin/sh\n{script}\n")
@@ -112,8 +112,8 @@ def program(folder: Path, script: str) -> dict[str, str]:
     return {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
 
 
-def test_a_battery_that_is_low(new_server, tmp_path):
-    """What Termux's program says counts, soon after the first request; nothing of it is asked before."""
+def test_a_low_battery_reduces_threads(new_server, tmp_path):
+    """Termux's program is run soon after the first request, never before it."""
     asked = tmp_path / "asked"
     says = f"""echo >> {asked}; echo '{{"percentage": 9, "plugged": "UNPLUGGED", "temperature": 30.1}}'"""
     server = new_server(
@@ -143,14 +143,14 @@ def test_a_battery_that_is_low(new_server, tmp_path):
     assert server.stop() == 0
 
 
-def test_a_battery_program_that_hangs_delays_nobody_and_does_not_stay(
+def test_a_battery_program_that_hangs_delays_no_request_and_is_ended(
     new_server, tmp_path
 ):
     os.mkfifo(tmp_path / "begun")
     environment = program(tmp_path / "bin", f"echo $$ > {tmp_path}/begun; sleep 300")
     server = new_server(MODELS, environment=environment)
     assert server.call("POST", "/predictions/petals", json=ROW).status_code == 200
-    pid = int((tmp_path / "begun").read_text())  # it runs now, and says nothing
+    pid = int((tmp_path / "begun").read_text())  # it runs now and prints nothing
     with server.connect() as peer:
         assert (
             peer.call(
@@ -177,8 +177,10 @@ def runs(pid: int) -> bool:
 @pytest.mark.parametrize(
     "version", ["tflite", pytest.param("onnx", marks=pytest.mark.onnx)]
 )
-def test_cores_that_are_taken_away_and_given_back(new_server, version):
-    """As Android does to an app that goes to the background: to every thread of it, and back."""
+def test_threads_follow_the_available_cores(new_server, version):
+    """Android restricts every thread of a background app to few cores, and later
+    restores them.
+    """
     server = new_server(MODELS)
     path = f"/predictions/petals?version={version}"
     before = value(server, path)
@@ -201,14 +203,16 @@ def value(server: Server, path: str) -> float:
 
 
 def bind(pid: int, usable: list[int]) -> None:
-    """Every thread of a process."""
+    """Bind every thread of a process."""
     for task in Path(f"/proc/{pid}/task").iterdir():
-        with contextlib.suppress(ProcessLookupError):  # one that ended meanwhile
+        with contextlib.suppress(ProcessLookupError):  # the thread ended meanwhile
             os.sched_setaffinity(int(task.name), usable)
 
 
 def serves_with(server: Server, peer: Framed, version: str, wanted: float) -> bool:
-    """Ask once, which is when the server looks about; whether the model runs with so many threads by now."""
+    """Send a request, which makes the server check its cores; return whether the model
+    has this number of threads.
+    """
     answer = peer.call(
         f"POST /predictions/petals?version={version}", json.dumps(ROW).encode()
     )

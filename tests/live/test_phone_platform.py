@@ -1,4 +1,4 @@
-"""What a phone's Python does differently: another platform name, missing and broken packages."""
+"""Python on a phone: another platform name, missing and broken packages."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BROKEN = {
 
 
 def site(folder: Path, **modules: str) -> dict[str, str]:
-    """A folder with modules that shadow the installed ones; returns the environment that uses it."""
+    """Create modules that shadow installed ones; return the environment that uses them."""
     folder.mkdir()
     for name, code in modules.items():
         (folder / f"{name}.py").write_text(code)
@@ -64,10 +64,11 @@ def ask(server) -> dict:
     return answer.json()
 
 
-def test_on_android(new_server, tmp_path):
-    """The platform is ``android``, as in Termux since Python 3.13: a server, every command and the doctor work.
+def test_the_server_and_commands_work_on_android(new_server, tmp_path):
+    """The server, every command and the doctor work on the platform ``android``.
 
-    ``make test-all`` runs this also where ``tflite_runtime`` is the only runtime, as it is in Termux.
+    ``make test-all`` also runs this with ``tflite_runtime`` as the only runtime, as in
+    Termux.
     """
     own = site(tmp_path / "site", sitecustomize=ANDROID)
     server = new_server(MODELS, environment=own)
@@ -100,8 +101,10 @@ def test_on_android(new_server, tmp_path):
     assert server.stop() == 0
 
 
-def test_on_android_with_tflite_runtime_alone(new_server, tmp_path):
-    """As ``pkg`` leaves it: one runtime, under the name that Termux gives it; the others are told to be missing."""
+def test_tflite_runtime_alone_suffices_on_android(new_server, tmp_path):
+    """``pkg`` installs one runtime under Termux's name; the others are reported
+    missing.
+    """
     absent = ["ai_edge_litert", "tensorflow", "torch", "onnxruntime", "executorch"]
     own = site(
         tmp_path / "site", sitecustomize=ANDROID, **dict.fromkeys(absent, ABSENT)
@@ -130,8 +133,7 @@ def test_on_android_with_tflite_runtime_alone(new_server, tmp_path):
     assert server.stop() == 0
 
 
-def test_on_android_the_extras_leave_out_what_pip_cannot_bring(tmp_path):
-    """The markers of the extras exclude the wheels that do not exist for Termux."""
+def test_the_extras_exclude_packages_without_wheels_for_android(tmp_path):
     import tomllib
 
     from packaging.requirements import Requirement
@@ -148,8 +150,8 @@ def test_on_android_the_extras_leave_out_what_pip_cannot_bring(tmp_path):
     )
 
 
-def test_without_pillow(new_server, tmp_path):
-    """A picture is refused with the way out; numbers are answered."""
+def test_only_pictures_need_pillow(new_server, tmp_path):
+    """A picture is rejected with the way out; numbers are answered."""
     server = new_server(MODELS, environment=site(tmp_path / "site", PIL=ABSENT))
     refused = server.call("POST", "/predictions/digits", data=SEVEN.read_bytes())
     assert refused.status_code >= 400 and "pip install" in refused.json()["error"], (
@@ -162,8 +164,8 @@ def test_without_pillow(new_server, tmp_path):
 
 
 @pytest.mark.parametrize("fault", BROKEN)
-def test_a_broken_framework_stops_nothing(new_server, tmp_path, fault):
-    """The server starts and lists its models; a request that needs the framework learns why it fails."""
+def test_a_broken_framework_fails_only_its_own_requests(new_server, tmp_path, fault):
+    """The server lists its models; a request that needs the framework gets the reason."""
     shadows = dict.fromkeys(
         ("ai_edge_litert", "tflite_runtime", "tensorflow", "torch", "onnxruntime"),
         BROKEN[fault],

@@ -1,4 +1,4 @@
-"""No framework phones home, or writes into the home of whoever runs the server."""
+"""Frameworks send no telemetry and write nothing into the user's home."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ VERSIONS = [
 
 @pytest.fixture
 def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A home of one's own; some telemetry holds still where a variable says that this is a test."""
+    """Return a new home, without the variables that silence telemetry in tests."""
     for name in ("CI", "ORT_RUNNING_UNIT_TESTS", *FRAMEWORK_ENVIRONMENT):
         monkeypatch.delenv(name, raising=False)
     folder = tmp_path / "home"
@@ -61,8 +61,11 @@ def watch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ConnectWatch:
     return ConnectWatch(folder)
 
 
-def test_the_watch_sees_what_native_code_connects_to(watch: ConnectWatch) -> None:
-    """Else the tests below would show nothing. A datagram socket's connect sends nothing."""
+def test_the_monitor_sees_connections_of_native_code(watch: ConnectWatch) -> None:
+    """Otherwise the tests below would prove nothing.
+
+    Connecting a datagram socket sends nothing.
+    """
     program = (
         "import ctypes, struct, socket\n"
         "libc = ctypes.CDLL(None)\n"
@@ -92,14 +95,14 @@ def test_the_watch_sees_what_native_code_connects_to(watch: ConnectWatch) -> Non
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_server_connects_to_nobody_and_leaves_the_home_as_it_was(
+def test_a_server_opens_no_connection_and_leaves_the_home_unchanged(
     new_server: StartServer,
     watch: ConnectWatch,
     home: Path,
     tmp_path: Path,
     version: str,
 ) -> None:
-    """From the first trial to the end, with the trial's process and Node."""
+    """From the first trial to shutdown, including Node and the trial's process."""
     models = tmp_path / "models"
     shutil.copytree(MODELS / "digits", models / "digits")
     manifest = models / "digits" / "model.toml"

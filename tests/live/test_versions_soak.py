@@ -1,4 +1,4 @@
-"""Versions that change under load: every request is answered, by one version and never by a mixture of two."""
+"""Versions change under load; exactly one version answers each request."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from soaking import note, rounds
 pytestmark = pytest.mark.soak
 
 FILES = ("a.bin", "b.bin", "c.bin")
-PADDING = 1_000_000  # numbers in a version that is slow to load
-PIECES = 8  # in which a slow copy is written
-OLD_VERSIONS = 2  # that stay in the folder
+PADDING = 1_000_000  # values in a version that is slow to load
+PIECES = 8  # pieces of a slow copy
+OLD_VERSIONS = 2  # versions kept in the folder
 Answer = tuple[str, float]
 
 
 @dataclass
 class Load:
-    """Clients that ask all the time, and check every answer.
+    """Clients that send requests continuously and check every answer.
 
     Attributes:
         allowed: answers that are right now; replaced as a whole, never changed.
-        faults: answers that were wrong, and errors.
+        faults: wrong answers and errors.
     """
 
     server: Server
@@ -43,14 +43,14 @@ class Load:
     _threads: list[threading.Thread] = field(default_factory=list)
 
     def start(self) -> None:
-        """Start a client of each transport."""
+        """Start one client per transport."""
         for transport in ("http", "socket"):
             thread = threading.Thread(target=self._ask, args=(transport,))
             self._threads.append(thread)
             thread.start()
 
     def stop(self) -> None:
-        """End the clients."""
+        """Stop the clients."""
         self._is_over.set()
         for thread in self._threads:
             thread.join(60)
@@ -61,7 +61,7 @@ class Load:
             while not self._is_over.is_set():
                 before = frozenset(
                     self.allowed
-                )  # an answer may have been on its way when that changed
+                )  # the answer may have been sent before that changed
                 try:
                     answer: object = ask(client)
                 except PocketserveError as error:
@@ -72,18 +72,18 @@ class Load:
 
 
 def ask(client: Client) -> Answer:
-    """Ask the model, and return the version and the value of the answer."""
+    """Send a request; return the answer's version and value."""
     answer = client.predict("m", [[1.0]])
     (output,) = answer["predictions"]
     return answer["version"], float(output["data"][0])
 
 
 class Folder:
-    """The folder of the model, whose newest version changes.
+    """The model's folder, whose newest version changes.
 
     Attributes:
-        number: the highest version that was made.
-        current: the answer of the version that is to answer.
+        number: the highest version so far.
+        current: the expected answer.
     """
 
     def __init__(self, root: Path, load: Load, client: Client) -> None:
@@ -92,7 +92,7 @@ class Folder:
         self.current: Answer = ("1", 1.0)
 
     def expect(self, answer: Answer, change: Callable[[], object]) -> None:
-        """Make a change after which the model is to answer so; the former answer is right until then."""
+        """Make a change; until the new answer arrives, the former one is right too."""
         self.load.allowed |= {answer}
         change()
         await_that(lambda: ask(self.client) == answer)
@@ -100,19 +100,19 @@ class Folder:
         self.load.allowed = {answer}
 
     def next_folder(self) -> Path:
-        """Return the folder of the next version, which does not exist yet."""
+        """Return the next version's folder, which does not exist yet."""
         self.number += 1
         return self.root / "m" / str(self.number)
 
     def good(self) -> None:
-        """A version arrives whole."""
+        """Add a complete version."""
         value = float(self.next_folder().name)
         self.expect(
             (str(self.number), value), lambda: put(self.root, self.number, times(value))
         )
 
     def slow(self) -> None:
-        """A version takes long to try and to load."""
+        """Add a version that takes long to try and to load."""
         value = float(self.next_folder().name)
         self.expect(
             (str(self.number), value),
@@ -120,14 +120,14 @@ class Folder:
         )
 
     def broken(self) -> None:
-        """A version cannot be loaded."""
+        """Add a version that cannot be loaded."""
         folder = self.next_folder()
         put(self.root, self.number, BROKEN + bytes(str(self.number), "ascii"))
         await_that(lambda: self._state_of(folder.name) == "UNAVAILABLE")
         shutil.rmtree(folder)
 
     def half_copied(self) -> None:
-        """A version is copied in place and in pieces, and its file is closed once half way."""
+        """Copy a version in pieces, with its file closed halfway."""
         folder = self.next_folder()
         value = float(self.number)
         content = times(value, PADDING)
@@ -142,7 +142,7 @@ class Folder:
         self.expect((folder.name, value), copy)
 
     def several_files(self) -> None:
-        """A version of several files is copied in place, the model first."""
+        """Copy a version of several files in place, the model first."""
         folder = self.next_folder()
         value = float(self.number)
 
@@ -154,7 +154,7 @@ class Folder:
         self.expect((folder.name, 1 + 3 * value), copy)
 
     def changed_files(self) -> None:
-        """The files of the version that answers are replaced one after the other."""
+        """Replace the current version's files one after the other."""
         self.several_files()
         folder = self.root / "m" / str(self.number)
         value = self.number + 0.5
@@ -169,7 +169,7 @@ class Folder:
         self.expect((folder.name, 1 + 3 * value), replace)
 
     def one_after_the_other(self) -> None:
-        """Several versions arrive while one is being loaded."""
+        """Add several versions while one is being loaded."""
         first, last = self.number + 1, self.number + 3
         self.load.allowed |= {
             (str(number), float(number)) for number in range(first, last)
@@ -202,10 +202,12 @@ class Folder:
         )
 
 
-def test_no_change_of_versions_fails_a_request(
+def test_changing_versions_fails_no_request(
     new_server: StartServer, tmp_path: Path
 ) -> None:
-    """Good, slow, broken, half-copied and changed versions come while both transports ask."""
+    """Good, slow, broken, half-copied and changed versions arrive while both transports
+    send requests.
+    """
     root = tmp_path / "models"
     put(root, 1, times(1.0))
     server = new_server(root, "--state-dir", str(tmp_path / "state"))
