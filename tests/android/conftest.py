@@ -1,4 +1,4 @@
-"""The Android toolchain, fetched once for all tests."""
+"""Fetch the Android toolchain once for all tests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def load_script(path: Path) -> ModuleType:
-    """A script as a module; its folder is importable for as long as it takes to load."""
+    """Import a script; its folder is on the path while it loads."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -32,13 +32,13 @@ def load_script(path: Path) -> ModuleType:
 
 @pytest.fixture(scope="session")
 def toolchain():
-    """Where the tools are."""
+    """Return the paths of the tools."""
     return load_script(ROOT / "tools" / "android_toolchain.py").paths()
 
 
 @pytest.fixture(scope="session")
 def kotlin_tools(toolchain):
-    """Where Kotlin is."""
+    """Return the paths of Kotlin's tools."""
     return load_script(ROOT / "tools" / "kotlin_tools.py").paths()
 
 
@@ -47,10 +47,13 @@ Compile = Callable[[Sequence[Path], str, Path], None]
 
 @pytest.fixture(scope="session")
 def kotlinc(toolchain, kotlin_tools) -> Compile:
-    """Compiles Kotlin as for an app: ``kotlinc(sources, class_path, classes)``. A warning is a fault."""
+    """Return a function that compiles Kotlin as for an app.
+
+    ``kotlinc(sources, class_path, classes)``: a warning is an error.
+    """
 
     def compile_sources(sources: Sequence[Path], path: str, classes: Path) -> None:
-        # Android's own class library comes last: it says what Android 6 has, and a test may stand in for a class of it.
+        # Android's class library comes last, so that a test may replace a class of it.
         seen = os.pathsep.join(
             [path, kotlin_tools.libraries, str(toolchain.android_jar)]
         )
@@ -84,13 +87,13 @@ def kotlinc(toolchain, kotlin_tools) -> Compile:
 
 @pytest.fixture(scope="session")
 def app_tools(toolchain):
-    """Where Kotlin and ProGuard are."""
+    """Return the paths of Kotlin and ProGuard."""
     return load_script(ROOT / "tools" / "app_tools.py").paths()
 
 
 @pytest.fixture(scope="session")
 def library(toolchain: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Java library's jar."""
+    """Return the Java library's jar."""
     build = load_script(ROOT / "android_bridge" / "build.py").Build(
         toolchain, tmp_path_factory.mktemp("library")
     )

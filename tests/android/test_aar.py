@@ -1,4 +1,4 @@
-"""The Android archive and its Maven repository: complete, the same each time, merged and compiled as Gradle would."""
+"""Build, merge and compile the Android archive as Gradle would."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ Merge = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture(scope="module")
 def built(toolchain: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The build, whose output folder holds the repository."""
+    """Run the build, whose output folder contains the repository."""
     build = SCRIPT.Build(toolchain, tmp_path_factory.mktemp("aar"))
     build.aar()
     return build
@@ -71,19 +71,19 @@ def built(toolchain: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.fixture(scope="module")
 def folder(built: Any) -> Path:
-    """The folder of this version, at the place that Maven's layout gives it."""
+    """Return the folder of this version in Maven's layout."""
     return Path(built.output) / "maven/dev/pocketserve/pocketserve-bridge" / VERSION
 
 
 @pytest.fixture(scope="module")
 def ktx(built: Any) -> Path:
-    """The folder of the library for Kotlin."""
+    """Return the folder of the library for Kotlin."""
     return Path(built.output) / "maven/dev/pocketserve/pocketserve-bridge-ktx" / VERSION
 
 
 @pytest.fixture(scope="module")
 def unpacked(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The archive that the Gradle metadata names for compiling, unpacked."""
+    """Unpack the archive that the Gradle metadata names for compiling."""
     module = json.loads((folder / f"pocketserve-bridge-{VERSION}.module").read_text())
     usages = {
         variant["attributes"].get("org.gradle.usage"): variant
@@ -98,7 +98,10 @@ def unpacked(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def merge(toolchain: Any, app_tools: Any, unpacked: Path, tmp_path: Path) -> Merge:
-    """Join the manifest of an app with the library's, by Android's own merger; the result is ``merged.xml``."""
+    """Merge an app's manifest with the library's, by Android's merger.
+
+    The result is ``merged.xml``.
+    """
 
     def run(
         attributes: str = "", min_sdk: int = 23
@@ -146,7 +149,9 @@ def test_every_file_has_its_digests(built: Any, name: str) -> None:
 
 
 def test_pom_and_metadata_name_the_same_library(folder: Path) -> None:
-    """Gradle reads the .module file only where the POM says that there is one; Maven reads the POM alone."""
+    """Gradle reads the .module file only if the POM mentions it; Maven reads the POM
+    alone.
+    """
     stem = f"pocketserve-bridge-{VERSION}"
     text = (folder / f"{stem}.pom").read_text()
     assert "<!-- do_not_remove: published-with-gradle-metadata -->" in text
@@ -173,10 +178,10 @@ def test_pom_and_metadata_name_the_same_library(folder: Path) -> None:
     assert [found.text for found in listed.iter("version")] == [VERSION]
 
 
-def test_the_library_for_kotlin_names_what_it_needs(
+def test_the_library_for_kotlin_names_its_dependencies(
     ktx: Path, kotlin_tools: Any
 ) -> None:
-    """The same in the POM and in the metadata; and both archives hold what belongs there."""
+    """POM and metadata agree, and both archives are complete."""
     needs = {("dev.pocketserve", "pocketserve-bridge", VERSION)}
     needs |= {
         (*name.split(":"), version) for name, version in kotlin_tools.versions.items()
@@ -215,7 +220,7 @@ def test_the_library_for_kotlin_names_what_it_needs(
         }
 
 
-def test_sources_and_documentation_are_whole(folder: Path) -> None:
+def test_sources_and_documentation_are_complete(folder: Path) -> None:
     stem = f"pocketserve-bridge-{VERSION}"
     sources = ROOT / "android_bridge/java/src"
     with zipfile.ZipFile(folder / f"{stem}-sources.jar") as archive:
@@ -242,10 +247,12 @@ def test_two_builds_are_equal(built: Any, toolchain: Any, tmp_path: Path) -> Non
     assert found[0] == found[1] and found[0]
 
 
-def test_an_app_gets_what_the_library_needs(
+def test_an_app_gets_the_librarys_permissions(
     merge: Merge, unpacked: Path, toolchain: Any, tmp_path: Path
 ) -> None:
-    """Two permissions, plain HTTP to this device alone, and nothing else; aapt2 links the result."""
+    """It gets two permissions and plain HTTP to this device only; aapt2 links the
+    result.
+    """
     done = merge()
     merged = tmp_path / "merged.xml"
     assert merged.exists(), done.stdout + done.stderr
@@ -296,7 +303,7 @@ def test_an_app_gets_what_the_library_needs(
     ]
 
 
-def test_an_app_may_have_a_configuration_of_its_own(
+def test_an_app_may_have_its_own_network_configuration(
     merge: Merge, tmp_path: Path
 ) -> None:
     own = 'android:networkSecurityConfig="@xml/own"'
@@ -326,7 +333,7 @@ def test_an_app_for_an_older_android_is_refused(merge: Merge, tmp_path: Path) ->
 
 @pytest.mark.live
 @pytest.mark.parametrize("transport", ["SOCKET", "HTTP"])
-def test_a_consumer_compiles_and_is_answered(
+def test_a_consumer_compiles_and_gets_answers(
     transport: str, toolchain: Any, unpacked: Path, server: Server, tmp_path: Path
 ) -> None:
     source, classes = tmp_path / "Consumer.java", tmp_path / "classes"

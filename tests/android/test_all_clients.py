@@ -1,4 +1,4 @@
-"""The Python client, the Java library, curl and tritonclient, over both transports: the same answers and codes."""
+"""Get the same answers and error codes from every client over both transports."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ TRANSPORTS = ("http", "socket")
 TIMEOUT_S = 120.0
 
 Ask = Callable[[dict[str, Any]], dict[str, Any]]
-"""Sends one call: ``{"model", "file"}`` for raw input, ``{"model", "input", "shape", "data"}`` for a tensor.
+"""Sends one call: ``{"model", "file"}`` for raw input, ``{"model", "input", "shape",
+"data"}`` for a tensor.
 
-Answers with the server's document, with ``{"outputs"}``, or with ``{"code", "status"}``.
+Returns the server's document, ``{"outputs"}``, or ``{"code", "status"}``.
 """
 
 
@@ -38,7 +39,7 @@ Answers with the server's document, with ``{"outputs"}``, or with ``{"code", "st
 def probe(
     toolchain: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str, int, Path], list[object]]:
-    """How to start the Java program that is led by its standard input."""
+    """Return the command of the Java program that reads calls from stdin."""
     build = SCRIPT.Build(toolchain, tmp_path_factory.mktemp("probe"))
     library = build.library()
     command = build.test_command(library, build.tests(library), "Probe")
@@ -47,7 +48,7 @@ def probe(
 
 @contextmanager
 def java(command: list[object]) -> Iterator[Ask]:
-    """The Java library."""
+    """Return calls by the Java library."""
     process = subprocess.Popen(
         [str(part) for part in command],
         stdin=subprocess.PIPE,
@@ -70,7 +71,7 @@ def java(command: list[object]) -> Iterator[Ask]:
 
 @contextmanager
 def python(url: str, token: Path) -> Iterator[Ask]:
-    """The Python client."""
+    """Return calls by the Python client."""
     with Client(url, token_file=token, reconnect=TIMEOUT_S) as client:
 
         def ask(call: dict[str, Any]) -> dict[str, Any]:
@@ -100,14 +101,14 @@ def python(url: str, token: Path) -> Iterator[Ask]:
 
 
 def tensors(document: dict[str, Any]) -> dict[str, Any]:
-    """Outputs by name."""
+    """Return outputs by name."""
     return {
         "outputs": {output["name"]: output["data"] for output in document["outputs"]}
     }
 
 
 def curl(server: Server) -> Ask:
-    """curl, which only speaks HTTP."""
+    """Return calls by curl, which supports HTTP only."""
 
     def ask(call: dict[str, Any]) -> dict[str, Any]:
         command = [
@@ -149,7 +150,10 @@ def curl(server: Server) -> Ask:
 
 
 def tritonclient(server: Server) -> Ask:
-    """tritonclient, which only speaks HTTP and asks for raw input as a task."""
+    """Return calls by tritonclient, which has HTTP only.
+
+    It sends raw input as a task.
+    """
     import tritonclient.http as http
     from tritonclient.utils import InferenceServerException
 
@@ -191,7 +195,7 @@ def tritonclient(server: Server) -> Ask:
 def clients(
     server: Server, probe: Callable[..., list[object]]
 ) -> Iterator[dict[str, Ask]]:
-    """Every client, over every transport that it has."""
+    """Return every client with each of its transports."""
     token = Path(server.ready["token_file"])
     with ExitStack() as stack:
         found: dict[str, Ask] = {
@@ -276,15 +280,15 @@ def test_the_same_fault_has_the_same_code(
     for name, ask in clients.items():
         answer = ask(call)
         assert answer["status"] == status, (name, answer)
-        # tritonclient hands on the status and the text, nothing else.
+        # tritonclient passes on the status and the text only.
         assert name == "tritonclient" or answer["code"] == code, (name, answer)
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_a_killed_server_that_comes_back_loses_no_call_of_java(
+def test_java_calls_survive_a_killed_and_restarted_server(
     new_server: StartServer, probe: Callable[..., list[object]], transport: str
 ) -> None:
-    """The library finds the successor by itself, for the call under way and for the next one."""
+    """The library finds the new server for the call in progress and for the next one."""
     ports = {"http": free_port(), "socket": free_port()}
     options = [
         part for name, port in ports.items() for part in (f"--{name}-port", str(port))
@@ -296,7 +300,7 @@ def test_a_killed_server_that_comes_back_loses_no_call_of_java(
         assert ask(call)["predictions"][0]["label"] == "7"
         first.process.send_signal(
             signal.SIGSTOP
-        )  # so that the call is certainly under way when it is killed
+        )  # so that the call is in progress for certain when the server is killed
         with ExitStack() as stack:
             pool = stack.enter_context(_one_thread())
             under_way = pool(lambda: ask(call))

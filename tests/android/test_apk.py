@@ -1,4 +1,4 @@
-"""The companion app's APK: built, signed, complete, and the same each time."""
+"""Build and check the companion app's APK."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PERMISSIONS = {
 
 
 def run(*command: object, code: int | None = 0, **variables: str) -> str:
-    """What a program printed."""
+    """Run a program and return its output."""
     done = subprocess.run(
         [str(part) for part in command],
         env={**os.environ, **variables},
@@ -74,7 +74,7 @@ def test_it_is_signed_for_every_android(toolchain, apk) -> None:
     assert not re.search(r"^WARNING", told, re.MULTILINE)
 
 
-def test_whoever_looks_sees_that_the_key_is_public(toolchain, apk) -> None:
+def test_a_public_key_is_visible_in_the_certificate(toolchain, apk) -> None:
     assert "CN=Pocketserve public debug key" in run(
         toolchain.apksigner, "verify", "--print-certs", apk
     )
@@ -83,7 +83,7 @@ def test_whoever_looks_sees_that_the_key_is_public(toolchain, apk) -> None:
 @pytest.mark.parametrize(
     "name", ["classes.dex", "resources.arsc", "AndroidManifest.xml"]
 )
-def test_a_changed_bit_is_noticed(toolchain, apk, tmp_path, name) -> None:
+def test_a_changed_bit_is_detected(toolchain, apk, tmp_path, name) -> None:
     with zipfile.ZipFile(apk) as archive:
         entry = archive.getinfo(name)
     content = bytearray(apk.read_bytes())
@@ -98,7 +98,7 @@ def test_two_builds_are_identical(builder, toolchain, apk, tmp_path) -> None:
     assert again.read_bytes() == apk.read_bytes()
 
 
-def test_another_key_is_taken(builder, toolchain, apk, tmp_path) -> None:
+def test_another_key_is_accepted(builder, toolchain, apk, tmp_path) -> None:
     store = tmp_path / "own.p12"
     command = [
         toolchain.keytool,
@@ -148,15 +148,13 @@ def test_permissions_are_exactly_these(badging) -> None:
     )
 
 
-def test_a_device_without_a_camera_may_have_it(badging) -> None:
+def test_a_device_without_a_camera_can_install_it(badging) -> None:
     assert "uses-feature-not-required: name='android.hardware.camera'" in badging
     assert "uses-feature: name='android.hardware.camera" not in badging
     assert "uses-implied-feature: name='android.hardware.camera" not in badging
 
 
-def test_it_speaks_these_languages_and_has_an_icon_for_every_screen(
-    toolchain, badging, apk
-) -> None:
+def test_it_has_all_languages_and_icon_sizes(toolchain, badging, apk) -> None:
     locales = re.search(r"^locales: (.*)$", badging, re.MULTILINE)
     assert locales is not None and {"'de'", "'el'"} <= set(locales[1].split())
     offered = tree(toolchain, apk, "res/xml/locales_config.xml")
@@ -177,7 +175,7 @@ def strings(folder: str) -> dict[str, ElementTree.Element]:
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_every_text_is_translated_with_the_same_places(language) -> None:
+def test_every_text_is_translated_with_the_same_placeholders(language) -> None:
     english, other = strings("values"), strings(f"values-{language}")
     wanted = {
         name
@@ -190,7 +188,7 @@ def test_every_text_is_translated_with_the_same_places(language) -> None:
         assert re.findall(places, element.text or "") == re.findall(
             places, english[name].text or ""
         )
-        # The names of commands and files are no words of a language.
+        # Names of commands and files are not translated.
         literal = r"pocketserve (?:pair|serve|token --qr)|[a-z]+-external-apps = true|termux-reload-settings"
         assert re.findall(literal, element.text or "") == re.findall(
             literal, english[name].text or ""
@@ -220,7 +218,10 @@ def tree(toolchain, apk: Path, file: str) -> str:
 
 
 def elements(dump: str, name: str) -> list[str]:
-    """The attributes of each element of that name, as aapt2 prints them, without the elements inside."""
+    """Return the attributes of each element of a name from aapt2's output.
+
+    Elements inside are excluded.
+    """
     parts = re.split(r"^ *E: ", dump, flags=re.MULTILINE)
     return [part for part in parts if part.startswith(f"{name} ")]
 
@@ -253,7 +254,7 @@ def test_the_manifest(toolchain, apk) -> None:
     assert '="com.termux"' in queries
 
 
-def test_cleartext_to_this_phone_only(toolchain, apk) -> None:
+def test_cleartext_is_allowed_to_this_phone_only(toolchain, apk) -> None:
     config = tree(toolchain, apk, "res/xml/network_security_config.xml")
     (base,), (domains,) = (
         elements(config, "base-config"),
@@ -264,7 +265,7 @@ def test_cleartext_to_this_phone_only(toolchain, apk) -> None:
     assert re.findall(r"T: '([^']+)'", config) == ["127.0.0.1"]
 
 
-def test_the_table_of_resources_is_stored_and_aligned(toolchain, apk) -> None:
+def test_the_resource_table_is_stored_and_aligned(toolchain, apk) -> None:
     run(toolchain.zipalign, "-c", "-p", "4", apk)
     with zipfile.ZipFile(apk) as archive:
         entry = archive.getinfo("resources.arsc")
@@ -301,7 +302,7 @@ def test_the_library_is_inside(toolchain, apk, tmp_path) -> None:
     assert outside == []
 
 
-def test_of_zxing_only_the_reader_of_qr_codes_is_inside(apk) -> None:
+def test_only_zxings_qr_reader_is_inside(apk) -> None:
     assert apk.stat().st_size < 300_000
     with zipfile.ZipFile(apk) as archive:
         assert b"Apache License" in archive.read("assets/LICENSE")
@@ -313,7 +314,7 @@ def test_of_zxing_only_the_reader_of_qr_codes_is_inside(apk) -> None:
     )
 
 
-def test_style_of_the_sources(toolchain) -> None:
+def test_sources_follow_the_style_rules(toolchain) -> None:
     command = [
         toolchain.java,
         "-cp",
@@ -329,7 +330,7 @@ def test_style_of_the_sources(toolchain) -> None:
     )
 
 
-def test_a_lambda_would_be_found(toolchain, tmp_path) -> None:
+def test_the_style_check_finds_a_lambda(toolchain, tmp_path) -> None:
     bad = tmp_path / "Bad.java"
     bad.write_text(
         "package bad;\n\nfinal class Bad {\n    Runnable work = () -> { };\n}\n"
@@ -345,7 +346,7 @@ def test_a_lambda_would_be_found(toolchain, tmp_path) -> None:
     )
 
 
-def test_a_fault_in_the_sources_is_told_and_leaves_no_apk(
+def test_an_error_in_the_sources_is_reported_and_leaves_no_apk(
     builder, toolchain, tmp_path, monkeypatch
 ) -> None:
     copy = tmp_path / "sample"
@@ -360,7 +361,7 @@ def test_a_fault_in_the_sources_is_told_and_leaves_no_apk(
     assert not list(tmp_path.glob(".apk-*"))
 
 
-def test_the_command(toolchain, tmp_path) -> None:
+def test_the_command_builds_an_apk(toolchain, tmp_path) -> None:
     output: Any = tmp_path / "made.apk"
     told = run(sys.executable, BRIDGE / "build_apk.py", "--output", output)
     assert str(output) in told and output.exists()

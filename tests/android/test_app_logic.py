@@ -1,4 +1,4 @@
-"""What the companion app does without Android, on this JVM: as javac made it, and as the APK's dex holds it."""
+"""Run the companion app's plain classes on this JVM, before and after dex."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PORTS = (18470, 18471)
 
 
 def run(*command: object) -> str:
-    """What a program printed."""
+    """Run a program and return its output."""
     done = subprocess.run(
         [str(part) for part in command], capture_output=True, text=True, timeout=300
     )
@@ -53,7 +53,10 @@ def zxing(builder: Any) -> Path:
 def compiled(
     toolchain: Any, zxing: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> str:
-    """The class path of the library and the app's plain classes, for which javac saw Android 6 and no more."""
+    """Return the class path of the library and the app's plain classes.
+
+    javac saw only Android 6.
+    """
     classes = tmp_path_factory.mktemp("pure")
     sources = [
         *(BRIDGE / "java/src").rglob("*.java"),
@@ -78,7 +81,7 @@ def compiled(
 def dexed(
     builder: Any, toolchain: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> str:
-    """The class path of what the APK holds, brought back from Android's bytecode."""
+    """Return the class path of the APK's classes, converted back from dex."""
     folder = tmp_path_factory.mktemp("dexed")
     with zipfile.ZipFile(builder.build(toolchain, folder / "sample.apk")) as archive:
         archive.extract("classes.dex", folder)
@@ -90,7 +93,7 @@ def dexed(
 def tests(
     toolchain: Any, compiled: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """The compiled tests."""
+    """Compile the tests."""
     classes = tmp_path_factory.mktemp("tests")
     path = os.pathsep.join((compiled, toolchain.junit4))
     run(
@@ -110,7 +113,7 @@ def tests(
 def passed(
     toolchain: Any, path: str, tests: Path, names: list[str], **properties: object
 ) -> int:
-    """How many tests passed; none failed."""
+    """Return the number of passed tests; check that none failed."""
     given = [f"-Dpocketserve.{key}={value}" for key, value in properties.items()]
     whole = os.pathsep.join((path, str(tests), toolchain.junit4))
     classes = [f"{PACKAGE}.{name}" for name in names]
@@ -126,7 +129,7 @@ def passed(
 
 
 def qr_matrix(text: str) -> Any:
-    """The modules of a QR code as a terminal shows it, light ones 255."""
+    """Return the modules of a QR code as a terminal shows it, light ones 255."""
     rows = []
     for line in text.splitlines():
         rows.append([255 * (character in "█▀") for character in line])
@@ -135,7 +138,7 @@ def qr_matrix(text: str) -> Any:
 
 
 def frame(code: Any = None, degrees: float = 0.0) -> Image.Image:
-    """A camera's frame with the code in its middle, on grey."""
+    """Return a camera's frame with the code in the middle of a grey area."""
     whole = Image.new("L", FRAME, 128)
     if code is not None:
         side = MODULE_PX * code.shape[1]
@@ -152,7 +155,9 @@ def frame(code: Any = None, degrees: float = 0.0) -> Image.Image:
 
 
 def aslant(picture: Image.Image) -> Image.Image:
-    """The same as a hand-held camera sees it: in perspective, not quite sharp, with grain."""
+    """Return the frame as a hand-held camera sees it: in perspective, blurred and
+    noisy.
+    """
     seen = picture.transform(
         FRAME,
         Image.Transform.PERSPECTIVE,
@@ -166,7 +171,10 @@ def aslant(picture: Image.Image) -> Image.Image:
 
 
 def save(path: Path, picture: Image.Image, gap: int = 0) -> None:
-    """Width, height and row stride, then rows with gaps between them; the last one ends where its pixels do."""
+    """Write width, height and row stride, then rows with gaps between them.
+
+    The last row has no gap after it.
+    """
     stride = picture.width + gap
     rows = np.zeros((picture.height, stride), np.uint8)
     rows[:, : picture.width] = np.asarray(picture)
@@ -178,7 +186,7 @@ def save(path: Path, picture: Image.Image, gap: int = 0) -> None:
 
 @pytest.fixture(scope="module")
 def frames(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A folder of frames, and the token in their code: what the command prints, seen by a camera."""
+    """Write a folder of frames that show the command's QR code, and its token."""
     folder = tmp_path_factory.mktemp("frames")
     command = [
         sys.executable,
@@ -223,7 +231,7 @@ def test_every_test_class_is_run() -> None:
 
 
 @pytest.mark.parametrize("form", ["compiled", "dexed"])
-def test_what_needs_no_android_does_what_it_should(
+def test_the_plain_classes_pass_their_tests(
     form, toolchain, tests, frames, request
 ) -> None:
     path = request.getfixturevalue(form)
@@ -237,11 +245,11 @@ def test_what_needs_no_android_does_what_it_should(
     written = sum(
         file.read_text("utf-8").count("@Test") for file in TESTS.glob("*.java")
     )
-    assert count == written - 1  # but for LiveTest's
+    assert count == written - 1  # except LiveTest's
 
 
 @pytest.mark.live
-def test_a_real_servers_models_are_chosen_asked_and_drawn(
+def test_a_real_servers_models_are_chosen_queried_and_drawn(
     toolchain, dexed, tests, new_server
 ) -> None:
     server = new_server(MODELS)
@@ -261,7 +269,7 @@ def test_a_real_servers_models_are_chosen_asked_and_drawn(
     )
 
 
-def test_the_plain_classes_know_nothing_of_android() -> None:
+def test_the_plain_classes_do_not_use_android() -> None:
     for file in (BRIDGE / "sample/src" / PURE).glob("*.java"):
         assert not re.search(
             r"^import android", file.read_text("utf-8"), re.MULTILINE

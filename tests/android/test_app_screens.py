@@ -1,4 +1,4 @@
-"""The companion app's screens, measured and drawn by the desktop's stand-in: nothing is cut, torn or too small."""
+"""Draw the companion app's screens on the desktop, and check the layout."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ pytestmark = pytest.mark.java
 IMAGES = ROOT / "docs" / "images"
 MOST_BYTES = 40_000
 SIZES = ((320, 568), (411, 731), (568, 320), (800, 1280))
-"""Width and height in dp: a small phone, a usual one, the small one turned, a tablet."""
+"""Width and height in dp: a small phone, a usual one, the small one turned, a tablet.
+"""
 
 
 @pytest.fixture(scope="module")
 def screens() -> Iterator[ModuleType]:
-    """The module that draws screens; it imports its neighbours."""
+    """Import the module that draws screens, with the modules beside it."""
     sys.path.insert(0, str(ROOT / "tools"))
     try:
         yield load_script(ROOT / "tools" / "app_screens.py")
@@ -40,13 +41,13 @@ def faults(screens: ModuleType, name: str, phone: Any) -> list[str]:
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("language", ["en", "de", "el"])
 @pytest.mark.parametrize("scale", [1.0, 1.3])
-def test_nothing_is_cut_torn_or_too_small(screens, size, language, scale) -> None:
+def test_nothing_is_clipped_split_or_too_small(screens, size, language, scale) -> None:
     phone = screens.Phone(*size, scale, language)
     told = {name: faults(screens, name, phone) for name in screens.SCREENS}
     assert not {name: texts for name, texts in told.items() if texts}
 
 
-def test_a_place_for_answers_is_left_on_every_screen(screens) -> None:
+def test_every_screen_has_room_for_answers(screens) -> None:
     for size, scale in itertools.product(SIZES, (1.0, 1.3)):
         phone = screens.Phone(*size, scale, "el")
         assert screens.screen("live", phone).find("results").height >= 40
@@ -60,7 +61,7 @@ def test_the_layouts_are_placed_as_android_does(screens) -> None:
         root.find(name) for name in ("preview", "shutter", "gallery")
     )
     assert (live.x, live.width, live.height) == (0, 400, 48)
-    # Two halves of what the two lists and the navigation bar leave.
+    # Two halves of the space that the two lists and the navigation bar leave.
     assert (
         preview.height == (620 - 24 - 2 * 48) / 2
         and live.y == preview.y + preview.height
@@ -88,7 +89,7 @@ def test_the_layouts_are_placed_as_android_does(screens) -> None:
         ),
     ],
 )
-def test_each_fault_would_be_found(screens, change, fault) -> None:
+def test_each_layout_fault_is_detected(screens, change, fault) -> None:
     layout, phone = sys.modules["app_layout"], screens.Phone(320, 568)
     root = screens.screen("live", phone)
     view = root.find(change.pop("id"))
@@ -112,10 +113,8 @@ def test_the_documentations_pictures_are_small_and_shown() -> None:
         assert f"](images/{picture.name})" in page
 
 
-def test_the_documentations_pictures_show_the_screens_of_today(
-    screens, tmp_path
-) -> None:
-    """Run ``python tools/app_screens.py`` after a change of layouts, texts or colours."""
+def test_the_documentations_pictures_are_up_to_date(screens, tmp_path) -> None:
+    """Run ``python tools/app_screens.py`` after changes of layouts, texts or colours."""
     assert {f"{name}.png" for name in screens.PICTURES} == {
         file.name for file in IMAGES.glob("app-*.png")
     }
@@ -126,5 +125,5 @@ def test_the_documentations_pictures_show_the_screens_of_today(
             for folder in (IMAGES, tmp_path)
         )
         assert old.size == new.size
-        # Another release of Pillow smooths letters a little differently.
+        # Other releases of Pillow antialias letters slightly differently.
         assert max(ImageStat.Stat(ImageChops.difference(old, new)).mean) < 1, name

@@ -1,4 +1,4 @@
-"""A Java client of two real servers: the second one answers what the first one cannot take now, and nothing else."""
+"""Test a Java client whose second server is a fallback for a busy first one."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ SCRIPT: Any = load_script(ROOT / "android_bridge" / "build.py")
 def built(
     toolchain: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Any, Path, Path]:
-    """The build, the library and its tests."""
+    """Build the library and its tests."""
     build = SCRIPT.Build(toolchain, tmp_path_factory.mktemp("java"))
     library = build.library()
     return build, library, build.tests(library)
 
 
 def properties(prefix: str, server: Server, folder: Path) -> dict[str, str]:
-    """Lead Java to a server."""
+    """Return the properties that point Java to a server."""
     token = folder / f"{prefix}.token"
     token.write_text(server.token or "")
     ports = {
@@ -44,7 +44,7 @@ def properties(prefix: str, server: Server, folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("transport", ["HTTP", "SOCKET"])
-def test_two_servers(
+def test_the_second_server_is_the_fallback(
     built: tuple[Any, Path, Path], new_server: Any, tmp_path: Path, transport: str
 ) -> None:
     build, library, tests = built
@@ -67,10 +67,10 @@ def test_two_servers(
 
 
 @pytest.mark.parametrize("transport", ["HTTP", "SOCKET"])
-def test_a_full_queue(
+def test_a_full_queue_falls_back_to_the_second_server(
     built: tuple[Any, Path, Path], server: Server, tmp_path: Path, transport: str
 ) -> None:
-    """The first server, whose model is held, refuses: the other one answers."""
+    """The first server refuses while its model is busy."""
     build, library, tests = built
     first = HeldServer(tmp_path, queue_limit=1)
     sockets, http, token = first.addresses

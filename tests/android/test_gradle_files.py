@@ -1,4 +1,7 @@
-"""The sample's Gradle files agree with what builds the released app. There is no Android Gradle plugin to run them."""
+"""Compare the sample's Gradle files with the released app's build.
+
+There is no Android Gradle plugin here to run them.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,12 @@ SETTINGS = (SAMPLE / "settings.gradle.kts").read_text("utf-8")
 
 
 def value(name: str) -> str:
-    """The one value that is assigned to a property."""
+    """Return the only value assigned to a property."""
     [found] = re.findall(rf'^ +{name} = "?([^"\n]+)"?$', BUILD, re.MULTILINE)
     return str(found)
 
 
-def test_they_name_what_the_apk_has() -> None:
+def test_gradle_and_the_apk_have_the_same_values() -> None:
     builder = load_script(ROOT / "android_bridge" / "build_apk.py")
     package = ElementTree.parse(SAMPLE / "AndroidManifest.xml").getroot().get("package")
     assert value("namespace") == value("applicationId") == package
@@ -32,7 +35,7 @@ def test_they_name_what_the_apk_has() -> None:
     ) == builder.version_and_code()
 
 
-def test_the_library_is_the_one_that_is_published() -> None:
+def test_the_library_is_the_published_one() -> None:
     maven, build = (
         load_script(ROOT / "android_bridge" / name) for name in ("maven.py", "build.py")
     )
@@ -48,7 +51,7 @@ def test_the_library_is_the_one_that_is_published() -> None:
     assert (SAMPLE / repository).resolve() == ROOT / recipe[0] / "maven"
 
 
-def test_the_folders_are_there() -> None:
+def test_the_folders_exist() -> None:
     folders = re.findall(r'setSrcDirs\(listOf\("(\w+)"\)\)', BUILD)
     assert {"src", "res"} <= set(folders) and all(
         (SAMPLE / name).is_dir() for name in folders
@@ -60,7 +63,7 @@ def test_the_folders_are_there() -> None:
     } == set(folders)
 
 
-def test_brackets_are_closed() -> None:
+def test_brackets_are_balanced() -> None:
     for text in (BUILD, SETTINGS):
         assert all(
             text.count(left) == text.count(right) for left, right in ("{}", "()")

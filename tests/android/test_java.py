@@ -1,4 +1,4 @@
-"""The Java library: built for Android 6, documented, and tested on the JVM, before and after a way through dex."""
+"""Build the Java library for Android 6 and test it before and after dex."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ LIVE = [
     and (STREAMS or "Stream" not in name)
     and "Fallback" not in name  # with two servers: test_fallback_java.py
 ]
-"""Live tests of what this server can do."""
+"""Live tests that this server supports."""
 
 
 @dataclass
 class Built:
-    """What the steps made.
+    """Results of the build steps.
 
     Attributes:
-        jars: the library as it is, and after a way through dex.
+    jars: the library as compiled, and converted to dex and back.
     """
 
     build: Any
@@ -60,7 +60,7 @@ class Built:
 
 @pytest.fixture(scope="module")
 def built(toolchain: Any, tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """The library in both forms, and its tests."""
+    """Build the library in both forms, and its tests."""
     build = SCRIPT.Build(toolchain, tmp_path_factory.mktemp("java"))
     library = build.library()
     return Built(
@@ -72,7 +72,7 @@ def built(toolchain: Any, tmp_path_factory: pytest.TempPathFactory) -> Built:
 def live(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[Server, dict[str, str]]]:
-    """A server of its own, because the tests unload models, and the properties that lead Java there."""
+    """Start a server for tests that unload models; return its Java properties."""
     folder = tmp_path_factory.mktemp("server")
     models = folder / "models"
     shutil.copytree(MODELS, models)
@@ -96,7 +96,10 @@ def live(
 def desktop(
     built: Built, live: tuple[Server, dict[str, str]]
 ) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Starts a program of the desktop stand-in: ``desktop("Main", "http", "--model", ...)``."""
+    """Return a function that starts a program of the desktop stand-in.
+
+    ``desktop("Main", "http", "--model", ...)``
+    """
     built.build.desktop(built.jars["library"])
 
     def start(
@@ -130,7 +133,7 @@ SAMPLES = MODELS / "digits" / "samples"
 
 
 def expect_good(outcomes: list[Any]) -> None:
-    """Fail with the traces of all tests that failed."""
+    """Fail with the traces of all failed tests."""
     assert outcomes, "no test was run"
     failed = [
         f"{outcome.test}\n{outcome.trace}" for outcome in outcomes if outcome.trace
@@ -140,8 +143,8 @@ def expect_good(outcomes: list[Any]) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", SCRIPT.test_classes(live=False))
-def test_class(built: Built, name: str, form: str) -> None:
-    """A class of tests that needs no server."""
+def test_unit_class(built: Built, name: str, form: str) -> None:
+    """Run a class of tests without a server."""
     expect_good(built.build.run_tests(built.jars[form], built.tests, [name]))
 
 
@@ -151,13 +154,13 @@ def test_class(built: Built, name: str, form: str) -> None:
 def test_live_class(
     built: Built, live: tuple[Server, dict[str, str]], name: str, form: str
 ) -> None:
-    """A class of tests against a real server."""
+    """Run a class of tests against a real server."""
     expect_good(built.build.run_tests(built.jars[form], built.tests, [name], live[1]))
 
 
 @pytest.mark.live
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_the_desktop_stand_in_says_what_the_toast_would(
+def test_the_desktop_stand_in_prints_the_toasts_text(
     desktop: Callable[..., Any], transport: str
 ) -> None:
     done = desktop("Main", transport, "--model", "digits", str(SAMPLES))
@@ -170,10 +173,10 @@ def test_the_desktop_stand_in_says_what_the_toast_would(
 
 
 @pytest.mark.live
-def test_the_desktop_stand_in_tells_bad_pictures(
+def test_the_desktop_stand_in_names_unreadable_pictures(
     desktop: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """Exit code 1: each picture that failed is named, without commands to the terminal; the others are answered."""
+    """It exits with 1, escapes control characters, and answers for the other pictures."""
     shutil.copy(SAMPLES / "3.png", tmp_path / "good.png")
     (tmp_path / "bad\x1b]0;x\x07\n.jpg").write_bytes(b"no picture")
     done = desktop("Main", "http", "--model", "digits", str(tmp_path))
@@ -193,7 +196,7 @@ def test_the_desktop_stand_in_tells_bad_pictures(
         (["--model", "digits", "--colour", "x", str(SAMPLES)], 2, "--colour"),
     ],
 )
-def test_the_desktop_stand_in_fails(
+def test_the_desktop_stand_in_fails_without_a_server(
     desktop: Callable[..., Any], arguments: list[str], code: int, said: str
 ) -> None:
     done = desktop("Main", "http", *arguments)
@@ -247,7 +250,7 @@ public class Card {
 def test_a_model_cards_example_runs(
     built: Built, live: tuple[Server, dict[str, str]], tmp_path: Path
 ) -> None:
-    """The lines that ``inspect`` prints, inside a method."""
+    """The lines that ``inspect`` prints run inside a method."""
     server, where = live
     example = server.call("GET", "/v2/models/digits").json()["card"]["examples"]["java"]
     ports = f"builder().socketPort({where.get('pocketserve.socket', '1')}).httpPort({server.port})"
@@ -280,7 +283,7 @@ def test_a_model_cards_example_runs(
 def test_the_guides_first_example_runs(
     built: Built, live: tuple[Server, dict[str, str]], tmp_path: Path
 ) -> None:
-    """With the commands that stand below it, in a folder like a clone."""
+    """Its commands run in a folder like a clone."""
     where = live[1]
     code = (
         EXAMPLES[0]
@@ -313,14 +316,14 @@ def test_the_guides_first_example_runs(
         timeout=240,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    lines = done.stdout.splitlines()[1:]  # the first is the build's
+    lines = done.stdout.splitlines()[1:]  # the first one is the build's
     assert (
         lines[0].startswith("7 (") and lines[1].startswith("7 0.") and lines[-1] == "10"
     ), done
 
 
 def test_the_guides_android_examples_compile(built: Built, tmp_path: Path) -> None:
-    """Together, as in one app, and against the classes that Android 6 has."""
+    """They compile together, as in one app, against Android 6."""
     tools = built.build.tools
     files = []
     for code in EXAMPLES[1:]:
@@ -344,8 +347,8 @@ def test_the_guides_android_examples_compile(built: Built, tmp_path: Path) -> No
     subprocess.run([*command, *files], check=True, timeout=120)
 
 
-def test_the_guide_has_every_code() -> None:
-    """The table of codes has each code of the library once, and whether it is retryable is what the library says."""
+def test_the_guide_lists_every_code() -> None:
+    """The table has each code once, with the library's retry rule."""
     source = "\n".join(
         file.read_text("utf-8") for file in SCRIPT.SOURCES.rglob("*.java")
     )
@@ -363,14 +366,14 @@ def test_the_guide_has_every_code() -> None:
 
 
 def source(name: str) -> str:
-    """The text of a file of the library."""
+    """Return the text of one of the library's files."""
     return (SCRIPT.SOURCES / "dev" / "pocketserve" / "bridge" / name).read_text(
         encoding="utf-8"
     )
 
 
 def test_the_server_and_the_library_agree() -> None:
-    """What both sides write down: the codes that may be retried, the faults with their numbers, the version."""
+    """Both list retryable codes, numbered faults and the version."""
     retryable = re.search(
         r"RETRYABLE = .*?asList\((.*?)\)", source("Answer.java"), re.DOTALL
     )
@@ -388,7 +391,7 @@ def test_the_server_and_the_library_agree() -> None:
     assert version is not None and version[1] == pocketserve_wire.__version__
 
 
-def test_the_steps_are_a_command(
+def test_the_build_steps_are_commands(
     built: Built, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert SCRIPT.main(["jar", "--output", str(tmp_path)]) == 0
@@ -400,14 +403,14 @@ def test_every_public_member_is_documented(built: Built) -> None:
     assert (built.build.docs() / "dev/pocketserve/bridge/PocketServe.html").exists()
 
 
-def test_style(built: Built) -> None:
+def test_sources_follow_the_style_rules(built: Built) -> None:
     built.build.style()
 
 
-def test_style_finds_what_dx_cannot_have(
+def test_the_style_check_finds_unsupported_syntax(
     built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rules that keep the library on Android 6 are in force."""
+    """The rules keep the library compatible with dx and Android 6."""
     lines = (
         "import java.util.*;",
         "/** X. */",
@@ -425,7 +428,7 @@ def test_style_finds_what_dx_cannot_have(
 def test_classes_of_later_androids_are_refused(
     built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The compiler itself refuses what Android 6 does not have."""
+    """The compiler itself refuses classes that Android 6 lacks."""
     (tmp_path / "X.java").write_text(
         "final class X { Object o = java.util.Base64.getEncoder(); }\n"
     )
@@ -439,8 +442,10 @@ def test_the_same_sources_make_the_same_jar(built: Built, tmp_path: Path) -> Non
     assert again.read_bytes() == built.jars["library"].read_bytes()
 
 
-def test_nothing_but_the_platform_is_needed() -> None:
-    """The library imports the JDK's classes of Android 6, org.json and itself: no android.*, no other library."""
+def test_the_library_needs_only_the_platform() -> None:
+    """It imports Android 6's JDK classes, org.json and itself: no android.*, no
+    library.
+    """
     allowed = ("java.", "javax.crypto.", "org.json.", "dev.pocketserve.bridge.")
     for file in SCRIPT.SOURCES.rglob("*.java"):
         for line in file.read_text("utf-8").splitlines():

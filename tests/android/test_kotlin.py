@@ -1,4 +1,4 @@
-"""Every Kotlin example of the guides: compiled against Android's classes, and run against a live server."""
+"""Compile every Kotlin example of the guides and run it with a live server."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def compiled(
     server: Server,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> tuple[Path, str]:
-    """The folder with the classes of all examples, and the class path that they run on."""
+    """Compile all examples; return their folder and class path."""
     folder = tmp_path_factory.mktemp("kotlin")
     build = SCRIPT.Build(toolchain, folder / "library")
     library = build.library()
@@ -129,7 +129,7 @@ def compiled(
     sources[-1].write_text(PROGRAM, "utf-8")
     sources += generate(server, "kotlin", folder / "generated", ("digits", "petals"))
     libraries = [library, build.ktx(library)]
-    # Android's own classes come first: the examples see them, and of the stand-ins only CameraX's.
+    # Android's classes come first, so only CameraX's stand-ins are used.
     kotlinc(
         sources,
         os.pathsep.join(map(str, (*libraries, toolchain.android_jar, camera))),

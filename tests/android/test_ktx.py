@@ -1,4 +1,4 @@
-"""The library for Kotlin: suspend functions and flows, compiled as for an app and run against a live server."""
+"""Compile the library for Kotlin as for an app, and run it with a live server."""
 
 from __future__ import annotations
 
@@ -68,13 +68,13 @@ Command = Callable[..., list[str]]
 
 @dataclass
 class Built:
-    """What was compiled.
+    """Results of the build.
 
     Attributes:
-        build: the steps.
-        libraries: the jars of both libraries.
-        stubs: classes that stand for Android's and CameraX's.
-        program: the test program's classes.
+    build: the steps.
+    libraries: the jars of both libraries.
+    stubs: stand-ins for Android's and CameraX's classes.
+    program: the test program's classes.
     """
 
     build: Any
@@ -87,7 +87,7 @@ class Built:
 def built(
     toolchain: Any, kotlinc: Compile, tmp_path_factory: pytest.TempPathFactory
 ) -> Built:
-    """The libraries, and a program that uses them."""
+    """Build the libraries and a program that uses them."""
     folder = tmp_path_factory.mktemp("ktx")
     build, stubs = SCRIPT.Build(toolchain, folder), folder / "stubs"
     library = build.library()
@@ -106,7 +106,7 @@ def built(
 def shrunk(
     built: Built, toolchain: Any, app_tools: Any, kotlin_tools: Any
 ) -> list[Path]:
-    """Program and libraries, Kotlin's own among them, after a shrinker: no rule is the libraries' own."""
+    """Shrink program and libraries, Kotlin's included, without rules for the libraries."""
     folder = built.build.output
     parts = [*built.libraries, built.program, *kotlin_tools.libraries.split(os.pathsep)]
     inputs = "".join(
@@ -143,7 +143,7 @@ def shrunk(
 
 @pytest.fixture(scope="module")
 def forms(built: Built, shrunk: list[Path], kotlin_tools: Any) -> dict[str, list[Path]]:
-    """Form of the libraries -> all that the program runs on."""
+    """Return the class path of each form of the libraries."""
     kotlin = [Path(jar) for jar in kotlin_tools.libraries.split(os.pathsep)]
     dexed = built.build.dexed(*built.libraries)
     return {"dexed": [dexed, built.program, *kotlin], "shrunk": shrunk}
@@ -151,7 +151,10 @@ def forms(built: Built, shrunk: list[Path], kotlin_tools: Any) -> dict[str, list
 
 @pytest.fixture(scope="module")
 def command(built: Built, toolchain: Any, kotlin_tools: Any) -> Command:
-    """How to start the test program: ``command("calls", "HTTP", *addresses)``, or on other jars."""
+    """Return a function that gives the test program's command.
+
+    ``command("calls", "HTTP", *addresses)``, optionally with other jars.
+    """
 
     def start(
         what: str, transport: str, *addresses: str, jars: list[Path] | None = None
@@ -174,7 +177,7 @@ def command(built: Built, toolchain: Any, kotlin_tools: Any) -> Command:
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server of its own, because the program unloads models, with a model that has a memory."""
+    """Start a server, with a stateful model, whose models the program may unload."""
     folder = tmp_path_factory.mktemp("server")
     shutil.copytree(MODELS, folder / "models")
     memory = folder / "models/sum"
@@ -187,8 +190,8 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture
-def said(command: Command, live: Server) -> Callable[..., list[str]]:
-    """The lines of a program that ends by itself."""
+def program_output(command: Command, live: Server) -> Callable[..., list[str]]:
+    """Return a function that runs a program to its end and gives its lines."""
 
     def start(what: str, transport: str, jars: list[Path] | None = None) -> list[str]:
         where = [str(live.socket_port), str(live.port), live.ready["token_file"]]
@@ -204,14 +207,14 @@ def said(command: Command, live: Server) -> Callable[..., list[str]]:
 
 @pytest.fixture
 def held(tmp_path: Path) -> Iterator[HeldServer]:
-    """A server whose model can be held."""
+    """Start a server whose model can be kept busy."""
     server = HeldServer(tmp_path)
     yield server
     server.close()
 
 
 class Dialog:
-    """A program that waits for words."""
+    """A program that reads commands from its standard input."""
 
     def __init__(self, words: list[str]) -> None:
         pipe = subprocess.PIPE
@@ -233,12 +236,12 @@ class Dialog:
         return self._process.stdout.readline().strip()
 
     def end(self) -> None:
-        """Make sure that it ends well."""
+        """Wait for the end and check the exit code."""
         self._process.communicate(timeout=ALLOWED_S)
         assert self._process.returncode == 0
 
     def close(self) -> None:
-        """End it, whatever it does."""
+        """Kill the program."""
         self._limit.cancel()
         self._process.kill()
         self._process.communicate()
@@ -246,7 +249,7 @@ class Dialog:
 
 @pytest.fixture
 def dialog(command: Command, held: HeldServer) -> Iterator[Callable[..., Dialog]]:
-    """Starts the program against the server, whose model is busy from then on."""
+    """Return a function that starts the program while the server's model is busy."""
     with ThreadPoolExecutor(1) as pool, ExitStack() as ends:
 
         def start(what: str, transport: str) -> Dialog:
@@ -273,28 +276,30 @@ def test_everything_public_is_documented() -> None:
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_every_call_answers(said: Callable[..., list[str]], transport: str) -> None:
-    assert said("calls", transport) == CALLS
+def test_every_call_answers(
+    program_output: Callable[..., list[str]], transport: str
+) -> None:
+    assert program_output("calls", transport) == CALLS
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("form", ["dexed", "shrunk"])
-def test_a_phone_s_form_says_the_same(
-    said: Callable[..., list[str]],
+def test_a_phones_form_behaves_the_same(
+    program_output: Callable[..., list[str]],
     forms: dict[str, list[Path]],
     form: str,
     transport: str,
 ) -> None:
-    """After Android's bytecode and back, and after a shrinker has renamed what it could."""
-    assert said("calls", transport, forms[form]) == CALLS
-    assert said("frames", transport, forms[form]) == FRAMES
+    """The forms are dex and back, and renamed by a shrinker."""
+    assert program_output("calls", transport, forms[form]) == CALLS
+    assert program_output("frames", transport, forms[form]) == FRAMES
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_every_fault_is_the_library_s_exception(
-    said: Callable[..., list[str]], transport: str
+def test_every_fault_is_the_librarys_exception(
+    program_output: Callable[..., list[str]], transport: str
 ) -> None:
-    lines = said("faults", transport)
+    lines = program_output("faults", transport)
     assert lines[:-1] == [
         *(
             "MODEL_NOT_FOUND",
@@ -311,23 +316,23 @@ def test_every_fault_is_the_library_s_exception(
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_frames_of_every_kind_are_the_same_picture(
-    said: Callable[..., list[str]], transport: str
+    program_output: Callable[..., list[str]], transport: str
 ) -> None:
-    assert said("frames", transport) == FRAMES
+    assert program_output("frames", transport) == FRAMES
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_a_flow_goes_on_after_an_error_if_asked_to(
-    said: Callable[..., list[str]], transport: str
+def test_a_flow_continues_after_an_error_if_requested(
+    program_output: Callable[..., list[str]], transport: str
 ) -> None:
-    assert said("retry", transport) == ["7 after 1"]
+    assert program_output("retry", transport) == ["7 after 1"]
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_of_ten_frames_the_first_and_the_newest_are_asked(
+def test_only_the_first_and_the_newest_of_ten_frames_are_sent(
     dialog: Callable[..., Dialog], held: HeldServer, transport: str
 ) -> None:
-    """One is under way while nine come: the server is asked twice."""
+    """Nine frames arrive during the first request: the server gets two."""
     talk = dialog("newest", transport)
     before, queue = held.answered, held.model.queue
     until(lambda: queue.waiting == 1)
@@ -348,7 +353,7 @@ def test_of_ten_frames_the_first_and_the_newest_are_asked(
 def test_a_cancelled_coroutine_cancels_its_request(
     dialog: Callable[..., Dialog], held: HeldServer, transport: str, what: str
 ) -> None:
-    """While the model is still busy. Over HTTP nobody looks whether the caller is still there."""
+    """The model is still busy. HTTP doesn't detect that the client has gone."""
     talk = dialog(what, transport)
     before, queue = held.answered, held.model.queue
     until(lambda: queue.waiting == 1)
@@ -362,10 +367,10 @@ def test_a_cancelled_coroutine_cancels_its_request(
     talk.end()
 
 
-def test_a_frame_that_the_server_dropped_is_no_error(
+def test_a_frame_that_the_server_dropped_is_not_an_error(
     dialog: Callable[..., Dialog], held: HeldServer
 ) -> None:
-    """As when another client sends frames of the same stream."""
+    """Another client sends frames of the same stream."""
     talk = dialog("newest", "SOCKET")
     queue = held.model.queue
     until(lambda: queue.waiting == 1)
@@ -379,7 +384,7 @@ def test_a_frame_that_the_server_dropped_is_no_error(
     held.model.go()
     answers = [
         talk.hear()
-    ]  # of the nine, the first may have been sent before the others came
+    ]  # of the nine, the first may have been sent before the others arrived
     while answers[-1] != "answer 9 7":
         assert answers[-1] == "answer 1 7"
         answers.append(talk.hear())

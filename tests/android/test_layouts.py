@@ -1,6 +1,7 @@
-"""The companion app's screens, read as a lint would: large letters, TalkBack, right-to-left, dark mode, small fingers.
+"""Check the companion app's layouts for accessibility, like a linter.
 
-Nothing here draws them: ``test_app_screens.py`` does.
+It covers large letters, TalkBack, right-to-left, dark mode and touch targets.
+``test_app_screens.py`` draws the screens.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ LEAST_CONTRAST = 4.5
 
 
 def styles() -> dict[str, dict[str, str]]:
-    """Each style's items, with those of its parents in this app."""
+    """Return each style's items, including those of its parents in this app."""
     tree = ElementTree.parse(RES / "values/styles.xml")
     own = {
         style.attrib["name"]: {i.attrib["name"]: i.text or "" for i in style}
@@ -41,7 +42,7 @@ STYLES = styles()
 
 
 def attributes(element: ElementTree.Element) -> dict[str, str]:
-    """What is said of a view, here or by its style; names as in ``android:text``."""
+    """Return a view's attributes, its style's included; names like ``android:text``."""
     given = {
         key.replace(ANDROID, "android:"): value for key, value in element.attrib.items()
     }
@@ -49,7 +50,7 @@ def attributes(element: ElementTree.Element) -> dict[str, str]:
 
 
 def views() -> list[tuple[str, str, dict[str, str]]]:
-    """File, class and attributes of every view."""
+    """Return file, class and attributes of every view."""
     return [
         (path.stem, element.tag.rpartition(".")[2], attributes(element))
         for path in LAYOUTS
@@ -71,7 +72,7 @@ def test_every_text_can_be_translated() -> None:
             assert value.startswith("@string/"), (file, view, value)
 
 
-def test_lengths_grow_with_the_screen_and_letters_with_the_wish() -> None:
+def test_lengths_scale_with_the_screen_and_letters_with_the_setting() -> None:
     for file, view, said in VIEWS:
         for name, value in said.items():
             length = re.fullmatch(r"-?[\d.]+([a-z]+)", value)
@@ -86,7 +87,7 @@ def test_lengths_grow_with_the_screen_and_letters_with_the_wish() -> None:
                 )
 
 
-def test_nothing_is_left_or_right() -> None:
+def test_positions_use_start_and_end_instead_of_left_and_right() -> None:
     for file, view, said in VIEWS:
         sides = [n for n in said if re.search(r"(Left|Right|_toLeftOf|_toRightOf)$", n)]
         assert not sides and not re.search(
@@ -113,13 +114,15 @@ def test_letters_of_any_size_fit(file: str, view: str, said: dict[str, str]) -> 
 @pytest.mark.parametrize(
     ("file", "view", "said"), [entry for entry in VIEWS if entry[1] in TOUCHED]
 )
-def test_fingers_find_it(file: str, view: str, said: dict[str, str]) -> None:
+def test_touch_targets_are_large_enough(
+    file: str, view: str, said: dict[str, str]
+) -> None:
     least = re.fullmatch(r"(\d+)dp", said.get("android:minHeight", ""))
     assert least is not None and int(least[1]) >= LEAST_TARGET_DP, said
 
 
 def test_buttons_in_a_row_share_its_width() -> None:
-    """Otherwise the first takes what it wants in large letters, and the last is cut off."""
+    """Otherwise the first one grows with large letters, and the last is cut off."""
     for path in LAYOUTS:
         for row in ElementTree.parse(path).iter("LinearLayout"):
             said = attributes(row)
@@ -131,8 +134,8 @@ def test_buttons_in_a_row_share_its_width() -> None:
                 assert all(share == "1" for share in shares), (path.stem, shares)
 
 
-def test_what_may_be_longer_than_the_screen_scrolls() -> None:
-    """Settings, and the panel with its help text."""
+def test_contents_longer_than_the_screen_scroll() -> None:
+    """Examples are the settings, and the panel with its help text."""
     for path, name in (
         (RES / "layout/activity_settings.xml", "save"),
         (RES / "layout/activity_main.xml", "problem"),
@@ -147,7 +150,7 @@ def test_what_may_be_longer_than_the_screen_scrolls() -> None:
         }
 
 
-def test_talkback_has_something_to_say() -> None:
+def test_every_control_has_a_text_for_talkback() -> None:
     labelled = {
         said["android:labelFor"].rpartition("/")[2]
         for _, _, said in VIEWS
@@ -162,7 +165,7 @@ def test_talkback_has_something_to_say() -> None:
             view.endswith("View") and view not in {"TextView", "ScrollView"}
         ):
             assert silent or "android:contentDescription" in said, (file, view, name)
-        # It would be read in place of what was typed.
+        # TalkBack would read it instead of the typed text.
         assert view != "EditText" or "android:contentDescription" not in said, (
             file,
             name,
@@ -185,7 +188,7 @@ def colours(folder: str) -> dict[str, str]:
 
 
 def luminance(colour: str) -> float:
-    """As WCAG 2 defines it, of ``#RRGGBB``."""
+    """Return the luminance of ``#RRGGBB`` by WCAG 2."""
     parts = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
     red, green, blue = (
         p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts
@@ -198,7 +201,7 @@ def contrast(one: str, other: str) -> float:
     return (light + 0.05) / (dark + 0.05)
 
 
-def test_texts_can_be_read_by_day_and_by_night() -> None:
+def test_texts_have_enough_contrast_by_day_and_night() -> None:
     day = colours("values")
     night = {**day, **colours("values-night")}
     for palette in (day, night):
@@ -206,7 +209,7 @@ def test_texts_can_be_read_by_day_and_by_night() -> None:
         assert (
             contrast(palette["primary"], "#FFFFFF") >= LEAST_CONTRAST
         )  # the title in the bar
-    # White letters on the shade over the brightest preview that there can be.
+    # White letters on the shade over the brightest possible preview.
     over_white = round(255 * (1 - int(day["shade"][1:3], 16) / 255))
     assert (
         contrast(f"#{over_white:02X}" + f"{over_white:02X}" * 2, "#FFFFFF")
@@ -224,7 +227,7 @@ def test_colours_are_named() -> None:
         )
 
 
-def test_every_view_that_is_named_is_used_and_the_other_way_round() -> None:
+def test_every_named_view_is_used_and_every_used_view_exists() -> None:
     sources = "\n".join(
         path.read_text("utf-8") for path in (SAMPLE / "src").rglob("*.java")
     )
@@ -237,8 +240,8 @@ def test_every_view_that_is_named_is_used_and_the_other_way_round() -> None:
     assert used == named
 
 
-def test_a_screen_that_is_turned_keeps_what_it_shows() -> None:
-    """The first screen is not made anew; its answers live in memory only. A test for each would need a phone."""
+def test_a_rotated_screen_keeps_its_contents() -> None:
+    """The first screen is not recreated, because its answers are in memory only."""
     manifest = ElementTree.parse(SAMPLE / "AndroidManifest.xml")
     kept = {
         activity.attrib[f"{ANDROID}name"]: set(
@@ -251,7 +254,7 @@ def test_a_screen_that_is_turned_keeps_what_it_shows() -> None:
     ]
 
 
-def test_no_layout_is_forgotten() -> None:
+def test_every_layout_is_used() -> None:
     assert {path.stem for path in LAYOUTS} == set(
         re.findall(
             r"(?<!android\.)R\.layout\.(\w+)",

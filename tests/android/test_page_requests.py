@@ -1,4 +1,4 @@
-"""The Java and Kotlin that the web page shows, as its scripts write it: compiled, and run against a live server."""
+"""Compile and run the Java and Kotlin that the web page shows."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ ECHO = {
 
 
 def shown(origin: str, folder: Path) -> dict[str, tuple[str, str]]:
-    """What the page shows of these requests, in Java and in Kotlin."""
+    """Return the page's Java and Kotlin for these requests."""
     node = shutil.which("node")
     if node is None:
         pytest.fail("node is missing: install nodejs, which runs the page's scripts")
@@ -112,7 +112,10 @@ def programs(
     server: Server,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> str:
-    """The class path of a program for each request and language, which also prints the text that it holds."""
+    """Return the class path of a program per request and language.
+
+    Each also prints the text that it contains.
+    """
     folder = tmp_path_factory.mktemp("page")
     java, kotlin = folder / "java", folder / "kotlin"
     java.mkdir()
@@ -138,10 +141,10 @@ def programs(
 
 
 @pytest.mark.parametrize("language", ["Java", "Kotlin"])
-def test_what_the_page_shows_runs(
+def test_the_pages_code_runs(
     toolchain: Any, programs: str, server: Server, language: str
 ) -> None:
-    """A file and JSON are answered; a text of any characters reaches the library as it was typed."""
+    """A file and JSON are answered; a text of any characters arrives unchanged."""
     said = {}
     for name in REQUESTS:
         command = [

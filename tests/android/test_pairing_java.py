@@ -1,4 +1,4 @@
-"""The library's half of pairing: compiled against Android's classes, run on this JVM with the shared vectors."""
+"""Run the library's half of pairing on this JVM, with the shared vectors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ public class Pair {
 """
 
 
-def test_java_computes_what_python_computes(toolchain, tmp_path: Path) -> None:
+def test_java_and_python_compute_the_same(toolchain, tmp_path: Path) -> None:
     classes = tmp_path / "classes"
     java8 = [
         "-source",

@@ -1,4 +1,4 @@
-"""The library after a shrinker has renamed and removed what it could: an app's release build, on this JVM."""
+"""Run the library after a shrinker, as in an app's release build."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ RULES = """
 # The stand-in takes its transport by name, for which every app has this rule from Android's own default file.
 -keepclassmembers enum dev.pocketserve.bridge.Transport {{ public static **[] values(); public static ** valueOf(*); }}
 """
-"""No rule for the library itself: it needs none."""
+"""No rules for the library itself: it needs none."""
 
 Program = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -44,7 +44,7 @@ Program = Callable[..., subprocess.CompletedProcess[str]]
 def shrunk(
     toolchain: Any, app_tools: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """Library and desktop stand-in in one jar, with the entry points kept and nothing else."""
+    """Shrink library and desktop stand-in into one jar, keeping only the entry points."""
     folder = tmp_path_factory.mktemp("shrunk")
     build = SCRIPT.Build(toolchain, folder)
     library = build.library()
@@ -75,7 +75,10 @@ def shrunk(
 
 @pytest.fixture(scope="module")
 def program(toolchain: Any, shrunk: Path, server: Server) -> Program:
-    """Starts a program of the shrunk jar: ``program("Main", "http", "--model", ...)``."""
+    """Return a function that starts a program of the shrunk jar.
+
+    ``program("Main", "http", "--model", ...)``
+    """
 
     def start(
         name: str, transport: str, *arguments: str
@@ -106,7 +109,7 @@ def program(toolchain: Any, shrunk: Path, server: Server) -> Program:
     return start
 
 
-def test_it_was_renamed(shrunk: Path) -> None:
+def test_classes_were_renamed(shrunk: Path) -> None:
     with zipfile.ZipFile(shrunk) as archive:
         classes = {name for name in archive.namelist() if name.endswith(".class")}
     kept = {f"dev/pocketserve/desktop/{name}.class" for name in PROGRAMS}
@@ -128,7 +131,7 @@ def test_pictures_are_answered(program: Program, transport: str) -> None:
 
 @pytest.mark.parametrize("transport", ["http", "socket"])
 def test_tensors_are_answered(program: Program, transport: str) -> None:
-    """The datatype of an answer is found by its name, though the class that has it was renamed."""
+    """The datatype is found by its name, though its class was renamed."""
     done = program(
         "Bench",
         transport,

@@ -1,4 +1,4 @@
-"""The Android toolchain: fetched once, complete, and one sentence where it cannot be had."""
+"""Fetch the Android toolchain once, or explain a failure in one sentence."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def call(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.java
-def test_everything_is_there_and_runs(toolchain) -> None:
+def test_every_tool_is_there_and_runs(toolchain) -> None:
     for command in (
         [toolchain.aapt2, "version"],
         [toolchain.apksigner, "version"],
@@ -77,7 +77,7 @@ def test_packages_that_were_fetched_before_are_enough(
 
 
 @pytest.mark.java
-def test_an_unexpected_file_is_thrown_away(toolchain, tmp_path: Path) -> None:
+def test_an_unexpected_file_is_deleted(toolchain, tmp_path: Path) -> None:
     store = tmp_path / "debs"
     store.mkdir()
     for file in (toolchain.folder / "debs").glob("*.deb"):

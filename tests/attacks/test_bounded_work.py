@@ -1,4 +1,4 @@
-"""Small requests of those who have the token must not cost minutes, or gigabytes."""
+"""Bound the time and memory that a small authenticated request can cost."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MANY = 8
 
 
 def png(width: int, height: int) -> bytes:
-    """A black picture in colour, packed as small as can be."""
+    """Return a small black RGB picture."""
     rows = zlib.compressobj(9)
     packed = b"".join(
         [*(rows.compress(bytes(3 * width + 1)) for _ in range(height)), rows.flush()]
@@ -56,7 +56,7 @@ def png(width: int, height: int) -> bytes:
 
 
 def jpeg(size: tuple[int, int], *, progressive: bool) -> bytes:
-    """A picture with something in it."""
+    """Return a JPEG with varied contents."""
     target = io.BytesIO()
     pixels = np.indices((size[1], size[0])).sum(axis=0).astype(np.uint8)
     Image.fromarray(np.stack([pixels, pixels // 2, 255 - pixels], 2)).save(
@@ -66,13 +66,16 @@ def jpeg(size: tuple[int, int], *, progressive: bool) -> bytes:
 
 
 def with_scans(file: bytes, count: int) -> bytes:
-    """A progressive JPEG whose last scan is there again and again: 14 bytes that change nothing, each a whole walk."""
+    """Repeat the last scan of a progressive JPEG.
+
+    A scan of 14 bytes changes nothing, but the decoder walks the whole picture for it.
+    """
     again = file[file.rindex(b"\xff\xda") :].removesuffix(b"\xff\xd9")
     return file.removesuffix(b"\xff\xd9") + again[:14] * count + b"\xff\xd9"
 
 
 def refusal(file: bytes, max_pixels: int = 64_000_000) -> str:
-    """Why a picture is refused."""
+    """Return the reason for which a picture is refused."""
     with pytest.raises(ApiError) as raised:
         read_picture(memoryview(file), SHAPE, ImageOptions(), max_pixels)
     assert raised.value.code is ErrorCode.INVALID_INPUT
@@ -81,7 +84,7 @@ def refusal(file: bytes, max_pixels: int = 64_000_000) -> str:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that lets all requests together decode 16 MiB."""
+    """Start a server whose requests share 16 MiB for decoding."""
     root = tmp_path_factory.mktemp("bounded")
     models = root / "models"
     models.mkdir()
@@ -93,36 +96,38 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     assert running.stop() == 0
 
 
-def test_a_jpeg_of_thousands_of_scans_is_refused() -> None:
+def test_a_jpeg_with_thousands_of_scans_is_refused() -> None:
     file = jpeg((64, 64), progressive=True)
     assert scans_of(file) <= 20
     read_picture(memoryview(file), SHAPE, ImageOptions(), 64_000_000)
     many = with_scans(file, 3000)
-    tables = b"\xff\xd8\xff\xd9"  # a file that has tables alone; the decoder goes on behind it
+    # a file with tables only; the decoder reads on after it
+    tables = b"\xff\xd8\xff\xd9"
     for sent in (many, tables + many):
         assert f"more scans than the {MAX_SCANS}" in refusal(sent)
 
 
 @pytest.mark.parametrize("again", [14, None], ids=["headers", "whole"])
-def test_no_second_scan_of_a_jpeg_whose_first_is_the_whole_picture_is_decoded(
+def test_only_the_first_scan_of_a_complete_baseline_jpeg_is_decoded(
     again: int | None,
 ) -> None:
-    # Such files are not counted through: this is the decoder's own rule, on which that rests.
+    # Scans of such files are not counted, because the decoder stops after the first
+    # one.
     file = jpeg((64, 64), progressive=False).removesuffix(b"\xff\xd9")
     scan = file[file.rindex(b"\xff\xda") :][:again]
-    end = b"\xff\xd9" + b"\xff\xda" * 2 * MAX_SCANS  # beyond it no byte counts
+    end = b"\xff\xd9" + b"\xff\xda" * 2 * MAX_SCANS  # bytes after this one are ignored
     read_picture(memoryview(file + end), SHAPE, ImageOptions(), 64_000_000)
     assert "cannot be decoded" in refusal(file + scan + end)
     assert "cannot be decoded" in refusal(file + scan * 3000 + end)
 
 
-def test_the_larger_a_jpeg_the_fewer_scans_it_may_have() -> None:
+def test_larger_jpegs_may_have_fewer_scans() -> None:
     file = with_scans(jpeg((1100, 1000), progressive=True), 40)
     read_picture(memoryview(file), SHAPE, ImageOptions(), 64_000_000)
     assert "more scans than the 16" in refusal(file, max_pixels=1_100_000)
 
 
-def test_marks_in_a_profile_are_no_scans() -> None:
+def test_markers_inside_a_profile_are_not_scans() -> None:
     file = jpeg((64, 64), progressive=False)
     profile = b"\xff\xe2" + struct.pack(">H", 2 + 2 * 300) + b"\xff\xda" * 300
     assert scans_of(file[:2] + profile + file[2:]) == 1
@@ -132,7 +137,7 @@ def test_marks_in_a_profile_are_no_scans() -> None:
     "unit",
     [b"\xff", b"\xff\xda", b"\xff\xda\x00\x02", b"\xff\xe0\x00\x02", b"\xff\x00"],
 )
-def test_scans_of_anything_are_counted_in_one_pass(unit: bytes) -> None:
+def test_scans_are_counted_in_one_pass(unit: bytes) -> None:
     assert scans_of(b"\xff\xd8" + unit * (2**22 // len(unit))) >= 0
 
 
@@ -141,7 +146,7 @@ def test_a_picture_of_one_long_line_is_refused(size: tuple[int, int]) -> None:
     assert "a side may have 32767" in refusal(png(*size))
 
 
-def test_a_request_that_nobody_wants_stops_while_its_picture_is_decoded() -> None:
+def test_decoding_a_picture_stops_when_the_request_is_abandoned() -> None:
     file, calls = png(3000, 3000), 0
 
     def check() -> None:
@@ -154,7 +159,7 @@ def test_a_request_that_nobody_wants_stops_while_its_picture_is_decoded() -> Non
         read_picture(memoryview(file), SHAPE, ImageOptions(), 64_000_000)
 
 
-def test_a_request_that_nobody_wants_stops_while_its_sound_is_resampled() -> None:
+def test_resampling_a_sound_stops_when_the_request_is_abandoned() -> None:
     calls = 0
 
     def check() -> None:
@@ -166,7 +171,7 @@ def test_a_request_that_nobody_wants_stops_while_its_sound_is_resampled() -> Non
     assert calls >= 4
 
 
-def test_pictures_are_decoded_within_one_budget() -> None:
+def test_concurrent_pictures_share_one_decoding_budget() -> None:
     budget, maximum = ByteBudget(2**20), 0
 
     def check() -> None:
@@ -188,7 +193,7 @@ def test_pictures_are_decoded_within_one_budget() -> None:
 
 
 def peak_bytes(server: Server) -> int:
-    """The most memory that the server ever had."""
+    """Return the server's peak memory."""
     lines = Path(f"/proc/{server.process.pid}/status").read_text().splitlines()
     return next(
         int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")
@@ -197,17 +202,17 @@ def peak_bytes(server: Server) -> int:
 
 @pytest.mark.live
 @pytest.mark.alone
-def test_many_large_requests_at_a_time_take_the_memory_of_few(server: Server) -> None:
+def test_many_large_concurrent_requests_share_a_memory_budget(server: Server) -> None:
     def ask(model: str, body: bytes) -> int:
         with server.connect() as framed:
             return framed.call(f"POST /predictions/{model}", body).status
 
     numbers = (
         b"[" + b"1.5," * 1_000_000 + b"1.5]"
-    )  # no whole rows: refused once they are read
+    )  # incomplete rows: refused once they are read
     assert ask("digits", png(28, 28)) == 200 and ask("petals", b"[1,2,3]") == 200
     before = peak_bytes(server)
-    with ThreadPoolExecutor(MANY) as pool:  # as many as may prove the token at a time
+    with ThreadPoolExecutor(MANY) as pool:  # the number of concurrent token checks
         requests = [("digits", png(2000, 1500)), ("petals", numbers)] * MANY
         assert (
             list(pool.map(lambda request: ask(*request), requests)) == [200, 400] * MANY
@@ -218,14 +223,14 @@ def test_many_large_requests_at_a_time_take_the_memory_of_few(server: Server) ->
 
 
 @pytest.mark.live
-def test_a_table_has_as_many_rows_as_json_as_in_csv(server: Server) -> None:
+def test_json_and_csv_tables_have_the_same_row_limit(server: Server) -> None:
     body = b"[" + b"1,2,3," * MAX_ROWS + b"1,2,3]"
     with server.connect() as framed:
         answer = framed.call("POST /predictions/petals", body)
     assert answer.status == 400 and b"more than 100000" in answer.body
 
 
-def test_calls_that_wait_for_a_scan_share_one(
+def test_concurrent_calls_share_one_folder_scan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scans, begun, go_on = [], threading.Event(), threading.Event()
@@ -250,10 +255,10 @@ def test_calls_that_wait_for_a_scan_share_one(
 
 
 @pytest.mark.parametrize("hidden", [b"\xff\xd9", b"\xff\xc8\xff\xff"])
-def test_a_jpeg_of_a_million_segments_is_refused(
+def test_a_jpeg_with_a_million_segments_is_refused(
     hidden: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Behind what ends the picture for one reader, and is skipped by another; each takes Pillow a hundred bytes."""
+    """Such segments follow the end marker; each costs Pillow a hundred bytes."""
     monkeypatch.setattr(pictures, "MAX_READS", 10_000)
     file = jpeg((8, 8), progressive=False)
     assert "more than 10000 pieces" in refusal(
@@ -262,7 +267,7 @@ def test_a_jpeg_of_a_million_segments_is_refused(
 
 
 @pytest.mark.parametrize("at", [33, -12])
-def test_a_png_of_a_million_chunks_is_refused(
+def test_a_png_with_a_million_chunks_is_refused(
     at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pictures, "MAX_READS", 10_000)

@@ -1,4 +1,4 @@
-"""A page of the user's own app in a real Chromium: listed in --allowed-origins it works, otherwise it gets nothing."""
+"""Check --allowed-origins with pages in a real Chromium."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def ask(browser: Browser, address: str, script: str, *arguments: str) -> Any:
     return answer
 
 
-def test_a_listed_page_and_another(
+def test_only_a_page_of_an_allowed_origin_gets_answers(
     chromium: Browser, new_server: StartServer, tmp_path: Path
 ) -> None:
     with pages(PAGE) as (listed, _), pages(PAGE) as (unlisted, _):

@@ -1,6 +1,6 @@
-"""What a model's files say of it, made to cost: patterns, manifests, labels, vocabularies, and files that are none.
+"""Bound the cost of hostile patterns, manifests, labels and vocabularies.
 
-Cost is counted, or bounded by the kernel in a process of its own: no time is asserted.
+Cost is counted, or limited by the kernel in a separate process: no test asserts a time.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ exec(sys.stdin.read())
 
 
 def run_limited(code: str, *, cpu_s: int, megabytes: int) -> str:
-    """Run Python in a process that the kernel ends beyond these limits; returns what it printed."""
+    """Run Python under kernel limits and return its output."""
     command = [sys.executable, "-c", LIMITED, str(cpu_s), str(megabytes)]
     done = subprocess.run(
         command, input=code, capture_output=True, text=True, timeout=300
@@ -113,23 +113,24 @@ UNITS = (
         "aten .",
     ),
 )
-"""What a text is made of that a matcher may try again and again."""
+"""Texts on which a matcher may backtrack."""
 
 BOUNDED = {
     "pocketserve.runtimes.onnx.errors": 6000,
     "pocketserve.runtimes.model_files": 64,
-    "pocketserve.runtimes.torch.source._TOKEN": 3000,  # matched from token to token, never searched for: see below
+    # matched token by token, never searched for: see below
+    "pocketserve.runtimes.torch.source._TOKEN": 3000,
     "pocketserve.quarantine.rules._LOADER": 4096,
-    "pocketserve.tasks.tabular.tables._COMMA": 20,  # asked for a whole cell alone
+    "pocketserve.tasks.tabular.tables._COMMA": 20,  # applied to a whole cell only
     "pocketserve.tasks.text.regex_words._SIMPLE": MAX_PATTERN_CHARS,
 }
-"""Patterns that see at most so many characters."""
+"""Patterns whose input is limited to this many characters."""
 
 ELSEWHERE = {
     f"pocketserve_scale.{name}"
     for name in ("triton_model", "ray_replica", "ray_applications")
 }
-"""Modules that only processes of Triton and Ray can import."""
+"""Modules that only Triton and Ray processes can import."""
 MATCH = """
 import re
 for pattern, flags, is_bytes, size in {patterns!r}:
@@ -142,7 +143,7 @@ for pattern, flags, is_bytes, size in {patterns!r}:
 
 
 def modules() -> Iterator[Any]:
-    """All modules of the three packages."""
+    """Return all modules of the three packages."""
     for package in (pocketserve, pocketserve_wire, pocketserve_client):
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if not found.name.endswith("__main__") and found.name not in ELSEWHERE:
@@ -157,8 +158,8 @@ def patterns_in(value: Any) -> Iterator[re.Pattern[Any]]:
             yield from patterns_in(item)
 
 
-def test_no_pattern_takes_long() -> None:
-    """Each compiled pattern of the project, on 100,000 characters of what may be hardest for it."""
+def test_no_pattern_backtracks_for_long() -> None:
+    """Try each compiled pattern of the project on 100,000 hostile characters."""
     wanted = {}
     for module in modules():
         for name, value in vars(module).items():
@@ -184,8 +185,8 @@ for unit in (b"1", b"1.", b".1", b"1e", b"a", b"1_", b" ", b"\\"", b"\\\\"):
 """
 
 
-def test_a_token_of_a_program_is_matched_in_one_pass() -> None:
-    """A number of millions of digits with a letter behind it was tried at each of its digits again."""
+def test_a_program_token_is_matched_in_one_pass() -> None:
+    """A number of millions of digits with a letter after it was retried at each digit."""
     run_limited(TOKENS, cpu_s=40, megabytes=500)
 
 
@@ -201,7 +202,7 @@ for pattern in ("[]a" * 130 + "(", "[" * 200_000, "(" * 200_000 + ")" * 200_000,
 
 
 def test_delimiters_are_read_in_one_pass() -> None:
-    """What took the old reader for ever, or hours, takes milliseconds."""
+    """The previous reader took hours or never finished on these patterns."""
     run_limited(COMPILE, cpu_s=5, megabytes=500)
 
 
@@ -223,8 +224,7 @@ def test_delimiters_are_read_in_one_pass() -> None:
         "\\",
     ],
 )
-def test_delimiters_that_are_none(pattern: str) -> None:
-    """Empty alternatives, repetitions in the middle, groups, classes without an end."""
+def test_unsupported_delimiter_patterns_are_refused(pattern: str) -> None:
     with pytest.raises(ValueError, match="the delimiter"):
         compile_delimiter(pattern)
 
@@ -251,8 +251,10 @@ def test_delimiters_that_are_none(pattern: str) -> None:
         ("-", "x" * (3 * CHECK_INTERVAL), ["x" * (3 * CHECK_INTERVAL)]),
     ],
 )
-def test_blocks_change_no_word(pattern: str, text: str, words: list[str]) -> None:
-    """A text is searched block by block, and cut as if it were searched at once."""
+def test_blocks_do_not_change_the_words(
+    pattern: str, text: str, words: list[str]
+) -> None:
+    """A text is searched block by block, with the same result as a single search."""
     assert [
         text[token.start : token.end] for token in RegexWords(pattern, {}).tokens(text)
     ] == words
@@ -280,15 +282,15 @@ for text in texts:
 """
 
 
-def test_manifests_take_no_memory(tmp_path: Path) -> None:
-    """A dotted key of 130,000 parts took more memory than a phone has."""
+def test_a_hostile_manifest_takes_little_memory(tmp_path: Path) -> None:
+    """A dotted key of 130,000 parts once took more memory than a phone has."""
     run_limited(
         PARSE.format(path=str(tmp_path / "model.toml")), cpu_s=20, megabytes=600
     )
 
 
-def test_a_manifest_is_not_deep(tmp_path: Path) -> None:
-    """What is nested deeper than any printer of it can follow is refused when it is read."""
+def test_a_deeply_nested_manifest_is_refused(tmp_path: Path) -> None:
+    """Printers of such a manifest would exceed their recursion limit."""
     (tmp_path / "model.toml").write_text(
         '[versions.v]\nfile = "m.tflite"\n' + "a." * 60 + "a = 1\n"
     )
@@ -303,7 +305,7 @@ LINES = b"\n" * (1 << 21)
 
 
 def described(folder: Path, locales: int, content: bytes) -> ModelFacts:
-    """A TFLite file whose output has labels in languages that all share one packed file."""
+    """Return a TFLite file with labels in several languages from one packed file."""
     facts = model(folder, [TensorSpec("x", "FP32", (1, 2))], {"y": (1, 2)})
     path = folder / "m" / "m.tflite"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -324,7 +326,7 @@ def described(folder: Path, locales: int, content: bytes) -> ModelFacts:
 
 
 def test_a_label_file_of_many_languages_is_kept_once(tmp_path: Path) -> None:
-    """Forty locales that name one file cost one; its memory counts for the model."""
+    """Forty locales of one file cost one copy, which counts as the model's memory."""
     facts = described(tmp_path, 40, b"one\ntwo\n" * 1000)
     found = labels.find_labels(facts)
     assert (
@@ -338,10 +340,10 @@ def test_a_label_file_of_many_languages_is_kept_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("locales", "content"), [(40, LINES), (5000, b"one\n"), (2, b"x" * (9 << 20))]
 )
-def test_labels_beyond_their_limits(
+def test_labels_beyond_their_limits_are_ignored(
     tmp_path: Path, locales: int, content: bytes
 ) -> None:
-    """Too many lines, languages or bytes: the model has no labels, and holds nothing of them."""
+    """A model with too many lines, languages or bytes of labels has none in memory."""
     facts = described(tmp_path, locales, content)
     found = labels.find_labels(facts)
     assert not found.names and not found.translations and facts.memory_bytes == 0
@@ -363,7 +365,9 @@ def test_labels_beyond_their_limits(
 def test_translations_share_one_budget(
     tmp_path: Path, sizes: list[bytes], reason: str
 ) -> None:
-    """Each is within the limits; together they are not. The same file again costs nothing."""
+    """Each translation is within the limits, but the sum isn't; a repeated file is
+    free.
+    """
     folder = tmp_path / "m"
     facts = model(tmp_path, [TensorSpec("x", "FP32", (1, 2))], {"y": (1, 2)})
     for number, content in enumerate(sizes):
@@ -385,8 +389,8 @@ def test_translations_share_one_budget(
                 labels.find_labels(asked)
 
 
-def test_too_many_languages(tmp_path: Path) -> None:
-    """Every request that names a language would look through them all."""
+def test_a_model_with_too_many_languages_has_no_translations(tmp_path: Path) -> None:
+    """Each request that names a language would search all of them."""
     lines = "".join(f'l{number} = "l.txt"\n' for number in range(257))
     (tmp_path / "model.toml").write_text(f"[translations]\n{lines}")
     with pytest.raises(ManifestError, match="names 257 languages; 256 are possible"):
@@ -399,7 +403,7 @@ BERT = ("[PAD]", "[CLS]", "[SEP]", "[UNK]", "a", "##a", "b" * 999)
 
 
 def bert(**model: Any) -> dict[str, Any]:
-    """A ``tokenizer.json`` of BERT's pipeline."""
+    """Return a ``tokenizer.json`` with BERT's pipeline."""
     whole = {
         "type": "WordPiece",
         "unk_token": "[UNK]",
@@ -420,7 +424,7 @@ def tokenizer_json(folder: Path, content: dict[str, Any]) -> Tokenizer:
 
 
 def test_a_files_word_limit_is_capped(tmp_path: Path) -> None:
-    """Cutting a word up costs its length squared, whatever length a file calls usual."""
+    """Splitting a word takes quadratic time, whatever limit the file declares."""
     tokenizer = tokenizer_json(tmp_path, bert(max_input_chars_per_word=10**9))
     assert [token.number for token in tokenizer.tokens("a" * WORD_CHARS_LIMIT)] == [
         4
@@ -431,7 +435,7 @@ def test_a_files_word_limit_is_capped(tmp_path: Path) -> None:
 
 
 def sentences(kind: ModelKind) -> SentencePiece:
-    """A SentencePiece tokenizer with pieces of all lengths up to 128 characters."""
+    """Return a SentencePiece tokenizer with pieces of up to 128 characters."""
     pieces = ["<unk>", "a", "\u2581", *("a" * size for size in range(2, 129))]
     types = bytearray([PieceType.UNKNOWN, *[PieceType.NORMAL] * (len(pieces) - 1)])
     scores = array("f", [-float(n) for n in range(len(pieces))])
@@ -468,8 +472,8 @@ TOKENIZERS: dict[str, Callable[[], Tokenizer]] = {
 
 @pytest.mark.parametrize("unit", ["a", " ", "a ", "\u4e00", "."])
 @pytest.mark.parametrize("name", TOKENIZERS)
-def test_tokenizers_notice_that_nobody_waits(name: str, unit: str) -> None:
-    """Whatever the text, a tokenizer asks at least at every some thousandth character whether to go on."""
+def test_tokenizers_stop_when_the_request_is_abandoned(name: str, unit: str) -> None:
+    """A tokenizer checks for cancellation at least every few thousand characters."""
     asked, text = 0, unit * (3 * CHECK_INTERVAL // len(unit))
 
     class GoneError(Exception):
@@ -508,8 +512,10 @@ def test_tokenizers_notice_that_nobody_waits(name: str, unit: str) -> None:
     ],
     ids=["prefix", "word limit", "text", "negative", "large", "type"],
 )
-def test_odd_tokenizers_are_not_ours(tmp_path: Path, odd: dict[str, Any]) -> None:
-    """What our own code could not bound goes to the library, or is refused in one sentence."""
+def test_unsupported_tokenizers_are_left_to_the_library_or_refused(
+    tmp_path: Path, odd: dict[str, Any]
+) -> None:
+    """Our own code could not bound their work."""
     with pytest.raises(ModelLoadError, match=r"tokenizers library|cannot be used"):
         tokenizer_json(tmp_path, bert(**odd))
 
@@ -537,7 +543,7 @@ BERT_TEXT = json.dumps(
 
 
 def growing(*content: str) -> dict[str, Any]:
-    """A normalizer that puts longer and longer texts in."""
+    """Return a normalizer that inserts ever longer texts."""
     parts = [
         {"type": "Replace", "pattern": {"String": "\u1e9e"}, "content": text}
         for text in content
@@ -554,7 +560,7 @@ def growing(*content: str) -> dict[str, Any]:
 def test_a_tokenizer_that_makes_texts_longer_is_refused(
     tmp_path: Path, content: list[str]
 ) -> None:
-    """By a letter that no trial's text has: a short request would take all memory."""
+    """The trial's texts lack the letter: a short request would take all memory."""
     document = json.loads(BERT_TEXT) | {"normalizer": growing(*content)}
     with pytest.raises(
         ModelLoadError, match="replaces texts by more than 256 times longer ones"
@@ -565,8 +571,8 @@ def test_a_tokenizer_that_makes_texts_longer_is_refused(
     assert list(tokenizer_json(tmp_path / "other", fine).tokens("a"))
 
 
-def test_the_librarys_words_are_as_long_as_our_own(tmp_path: Path) -> None:
-    """Cutting up one of many letters costs its length squared, and nobody can stop the library."""
+def test_the_library_has_the_same_word_limit_as_our_code(tmp_path: Path) -> None:
+    """Splitting a long word takes quadratic time, and the library can't be cancelled."""
     tokenizer = tokenizer_json(tmp_path, json.loads(BERT_TEXT))
     assert len(list(tokenizer.tokens("a" * WORD_CHARS_LIMIT))) == WORD_CHARS_LIMIT
     assert len(list(tokenizer.tokens("a" * (WORD_CHARS_LIMIT + 1)))) == 1, (
@@ -574,7 +580,7 @@ def test_the_librarys_words_are_as_long_as_our_own(tmp_path: Path) -> None:
     )
 
 
-# Files that are none
+# Special files
 
 
 def fifo(path: Path) -> None:
@@ -584,7 +590,7 @@ def fifo(path: Path) -> None:
 def listener(path: Path) -> None:
     held.append(socket.socket(socket.AF_UNIX))
     before = os.getcwd()
-    os.chdir(path.parent)  # a socket's path is short
+    os.chdir(path.parent)  # the path of a socket must be short
     held[-1].bind(path.name)
     os.chdir(before)
 
@@ -628,10 +634,10 @@ def _released() -> Iterator[None]:
 @pytest.mark.usefixtures("_released")
 @pytest.mark.parametrize("odd", ODD)
 @pytest.mark.parametrize("named", NAMED)
-def test_what_is_no_plain_file_is_not_waited_for(
+def test_special_files_are_skipped_or_refused_without_waiting(
     tmp_path: Path, named: str, odd: str
 ) -> None:
-    """Pipes, sockets, folders, links to themselves, a terabyte of nothing: refused or passed over, and not read."""
+    """Cover pipes, sockets, folders, cyclic links and a sparse file of a terabyte."""
     from pocketserve.tasks.selection import select_task
 
     folder = tmp_path / "m"
@@ -656,7 +662,7 @@ def test_what_is_no_plain_file_is_not_waited_for(
     assert len(str(caught.value)) < 400
 
 
-# In the folder of a server that lives
+# In the folder of a running server
 
 FREEZING = "[]a" * 130 + "("
 HOSTILE: dict[str, tuple[str, dict[str, Callable[[Path], object]]]] = {
@@ -692,10 +698,10 @@ HOSTILE: dict[str, tuple[str, dict[str, Callable[[Path], object]]]] = {
 @pytest.mark.live
 @pytest.mark.onnx
 @pytest.mark.parametrize("name", HOSTILE)
-def test_who_asks_for_other_models_is_answered_meanwhile(
+def test_other_models_answer_while_a_hostile_folder_is_requested(
     new_server: StartServer, tmp_path: Path, name: str
 ) -> None:
-    """Honest clients on both transports, while a folder that was just laid down is asked for on both."""
+    """Clients use both transports while a new hostile folder is requested on both."""
     models = tmp_path / "models"
     shutil.copytree(MODELS / "petals", models / "petals")
     server = new_server(models, "--state-dir", str(tmp_path / "state"))
@@ -740,7 +746,7 @@ def test_who_asks_for_other_models_is_answered_meanwhile(
 
 
 def lay_text_model(folder: Path) -> None:
-    """An ONNX model that takes numbers of words, and gives two scores."""
+    """Write an ONNX model that takes token ids and returns two scores."""
     onnx = pytest.importorskip(
         "onnx", reason="the environment of the older runtime has no ONNX"
     )

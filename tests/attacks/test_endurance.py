@@ -1,4 +1,4 @@
-"""Killed, restarted, loaded and unloaded under load: every answer is right or a clear refusal, and nothing stays."""
+"""Kill, restart, load and unload under load: answers stay right and nothing leaks."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ ROW = [5.1, 3.5, 1.4]
 PEERS = 3
 LIMIT_S = 120.0
 MORE_MEMORY = 32 * 2**20
-"""What allocators may keep: a leak of a file of 20 kB a load would show."""
+"""Growth that allocators may cause; a leak of 20 kB per load would exceed it."""
 
 
 class Seen:
-    """What requests came to, counted over threads."""
+    """Counts outcomes of requests across threads."""
 
     def __init__(self) -> None:
         self.counts = Counter[str]()
         self._changed = threading.Condition()
 
     def add(self, outcome: str) -> None:
-        """Count one."""
+        """Count one outcome."""
         with self._changed:
             self.counts[outcome] += 1
             self._changed.notify_all()
 
     def wait(self, outcome: str, count: int) -> None:
-        """Wait until so many came to it."""
+        """Wait until an outcome was counted this often."""
         with self._changed:
             assert self._changed.wait_for(
                 lambda: self.counts[outcome] >= count, LIMIT_S
@@ -47,7 +47,7 @@ class Seen:
 
 @contextmanager
 def asking(ask: Callable[[], str]) -> Iterator[Seen]:
-    """Ask from several threads all the time; counts what came."""
+    """Send requests from several threads until the block ends, and count the outcomes."""
     ends, seen = threading.Event(), Seen()
 
     def run() -> None:
@@ -67,7 +67,7 @@ def asking(ask: Callable[[], str]) -> Iterator[Seen]:
 
 
 def value_of(server: Server) -> float:
-    """The answer of the model that is asked all the time, over the socket."""
+    """Return the constantly queried model's answer over the socket."""
     with server.connect() as peer:
         answer = peer.call("POST /predictions/petals", b"[5.1,3.5,1.4]")
         assert answer.status == 200, answer.document
@@ -77,10 +77,10 @@ def value_of(server: Server) -> float:
 @pytest.mark.parametrize(
     "kills", [3, pytest.param(rounds(10, 50), marks=pytest.mark.soak)]
 )
-def test_kills_under_load(
+def test_a_killed_server_never_answers_wrongly_and_restarts(
     kills: int, new_server: StartServer, models_copy: Path
 ) -> None:
-    """An answer that came is right, and the next server serves at once, whatever the last one was doing."""
+    """The next server answers at once, whatever the previous one was doing."""
     state, total = models_copy.parent / "state", Counter[str]()
     expected = None
     for _ in range(kills):
@@ -107,7 +107,7 @@ def test_kills_under_load(
 
 
 def resident_bytes(server: Server) -> int:
-    """What the server holds now."""
+    """Return the server's resident memory."""
     lines = Path(f"/proc/{server.process.pid}/status").read_text().splitlines()
     return next(
         int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS:")
@@ -118,10 +118,10 @@ def resident_bytes(server: Server) -> int:
 @pytest.mark.parametrize(
     "loads", [40, pytest.param(rounds(300, 2000), marks=pytest.mark.soak)]
 )
-def test_loads_and_unloads_under_load(
+def test_requests_during_loads_and_unloads_are_answered_or_refused(
     loads: int, new_server: StartServer, models_copy: Path
 ) -> None:
-    """While a model comes and goes, each request is answered rightly or told that the model is not there."""
+    """Each request gets the right answer or an error that the model is missing."""
     server = new_server(models_copy)
     expected = value_of(server)
 

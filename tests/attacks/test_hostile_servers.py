@@ -1,6 +1,6 @@
-"""What answers at a server's address may be anything: each call ends, in time, in an error of the client's own.
+"""End every call to a hostile server in time, with an error of the client's own.
 
-The peers here keep within each single wait and each single read, and would go on for ever.
+The servers here respect each timeout of a single read, and would go on forever.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from pocketserve_wire.strict_json import dumps
 
 TIMEOUT_S = 120.0
 SHORT_S = 0.3
-"""Of the clients whose patience is to end."""
+"""Seconds before the tested clients give up."""
 
 MAX = 100_000
-"""Bytes of the largest answer that is taken."""
+"""Size limit of an answer, in bytes."""
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
@@ -39,11 +39,11 @@ Parts = Callable[[], Iterable[bytes]]
 
 
 class Peer:
-    """Listens, and sends every guest what it is made to send, for as long as he stays.
+    """Sends each client the given parts for as long as it stays connected.
 
     Args:
-        parts: what is sent after the first bytes have come.
-        pace: seconds between the parts.
+    parts: sent after the client's first bytes.
+    pace: seconds between the parts.
     """
 
     def __init__(self, parts: Parts, pace: float = 0.0) -> None:
@@ -112,7 +112,7 @@ DRIPPING: dict[str, Parts] = {
 
 
 @pytest.mark.parametrize("where", DRIPPING)
-def test_who_drips_is_not_waited_for_for_ever(where):
+def test_an_answer_that_drips_reaches_the_deadline(where):
     with (
         Peer(DRIPPING[where], pace=SHORT_S / 10) as peer,
         http_client(peer, SHORT_S) as client,
@@ -166,8 +166,10 @@ def packed() -> bytes:
 
 
 @pytest.mark.parametrize("what", ENDLESS)
-def test_what_never_ends_is_not_read_for_ever(what):
-    """It fails by the bytes that came, long before the time is over, and without holding them."""
+def test_an_endless_answer_is_cut_off_by_its_size(what):
+    """The call fails by the number of bytes, long before the deadline, without keeping
+    them.
+    """
     packed()
     with Peer(ENDLESS[what]) as peer, http_client(peer) as client:
         tracemalloc.start()
@@ -192,7 +194,7 @@ ANSWERS = [
 
 
 def damaged(seed: int) -> bytes:
-    """One of our answers with a few of its bytes changed, doubled, cut, or numbers made odd."""
+    """Return one of our answers, randomly damaged."""
     chance = random.Random(seed)
     data = bytearray(chance.choice(ANSWERS))
     for _ in range(chance.randint(1, 4)):
@@ -213,7 +215,7 @@ def damaged(seed: int) -> bytes:
 
 
 @pytest.mark.parametrize("first", range(0, 300, 100))
-def test_damaged_answers_end_in_our_errors(first):
+def test_damaged_answers_raise_our_errors(first):
     for seed in range(first, first + 100):
         data = damaged(seed)
         with Peer(lambda data=data: [data]) as peer, http_client(peer, 5.0) as client:  # type: ignore[misc]
@@ -277,7 +279,7 @@ def _no_token(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("what", TALKING)
-def test_who_talks_on_the_socket_is_not_listened_to_for_ever(what):
+def test_an_endless_socket_conversation_reaches_the_deadline(what):
     unreachable = pytest.raises(ServerUnreachableError)
     with (
         Peer(TALKING[what], pace=SHORT_S / 10) as peer,
@@ -288,22 +290,20 @@ def test_who_talks_on_the_socket_is_not_listened_to_for_ever(what):
 
 
 @pytest.mark.parametrize("frame", [PING, STRAY], ids=["pings", "answers"])
-def test_frames_without_an_end(frame, monkeypatch):
-    """More than is ever read, so that there is always one more."""
+def test_endless_frames_are_cut_off(frame, monkeypatch):
+    """The server always has more to send than the client reads."""
     monkeypatch.setattr(socket_connection, "STALE_AFTER_S", 0.05)
     with (
         Peer(lambda: itertools.chain([OPEN], itertools.repeat(frame * 1000))) as peer,
         socket_client(peer) as client,
     ):
-        for _ in range(
-            2
-        ):  # the second begins with a look at the connection that rested
+        for _ in range(2):  # the second request first checks the idle connection
             with pytest.raises(ServerUnreachableError):
                 client.server_metadata()
 
 
-def test_no_room_for_a_request_is_not_waited_for_for_ever():
-    """The server takes one request at a time, and never answers it."""
+def test_waiting_for_room_for_a_request_has_a_deadline():
+    """The server takes one request at a time and never answers it."""
     pings = itertools.chain([OPEN], itertools.repeat(PING))
     with Peer(lambda: pings, pace=0.01) as peer, socket_client(peer) as client:
         client.async_predict("digits", [1])
@@ -316,8 +316,8 @@ def test_no_room_for_a_request_is_not_waited_for_for_ever():
 @pytest.mark.parametrize(
     "at_once", [False, True], ids=["after the handshake", "with its end"]
 )
-def test_an_answer_that_announces_too_much(at_once):
-    """Its length is looked at before memory is taken."""
+def test_an_answer_that_announces_too_much_is_refused(at_once):
+    """The length is checked before memory is allocated."""
     head = encode_frame(
         Frame(FrameType.RESPONSE, request_id=1, arg=200, body=bytearray(MAX + 1))
     )[:24]
@@ -335,7 +335,7 @@ def test_an_answer_that_announces_too_much(at_once):
         client.server_metadata()
 
 
-# --- What foreign answers are for the command line
+# --- Hostile answers to the command line
 
 FOREIGN = [
     b"{}",
@@ -359,7 +359,7 @@ COMMANDS += [["open", "--print"]]
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 @pytest.mark.parametrize("status", [200, 500])
-def test_a_foreign_answer_is_one_sentence(words, status, capsys):
+def test_a_hostile_answer_is_reported_in_one_sentence(words, status, capsys):
     for body in FOREIGN:
         answer = b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n%b" % (
             status,
@@ -375,8 +375,8 @@ def test_a_foreign_answer_is_one_sentence(words, status, capsys):
         assert "Error:" not in said.err and "pocketserve: " in said.err, (body, said)
 
 
-def test_a_pairing_that_stays_open_is_not_waited_for(capsys):
-    """Until the year 3000, say: the command would ask, and be told at once that it is open, for as long."""
+def test_a_pairing_that_stays_open_reaches_the_deadline(capsys):
+    """A server may claim that its pairing is open until the year 3000."""
     said = [{"code": "1234567890", "remaining_s": 1e300, "state": "open"}] * 20 + [
         {"state": "expired"}
     ] * 20

@@ -1,4 +1,4 @@
-"""Apps without the token, against HTTP: they may not keep others out, fill the memory, or keep the server busy."""
+"""Bound the connections, memory and time of unauthenticated HTTP clients."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def start() -> Iterator[Start]:
         yield begin
 
 
-def everything(connection: socket.socket) -> bytes:
-    """What comes until the connection ends."""
+def read_to_end(connection: socket.socket) -> bytes:
+    """Return all bytes until the connection ends."""
     received = b""
     with suppress(ConnectionResetError):
         while data := connection.recv(65536):
@@ -49,7 +49,7 @@ def everything(connection: socket.socket) -> bytes:
 
 
 def push(connection: socket.socket, data: bytes) -> None:
-    """Send what the system takes at once."""
+    """Send as much as the system accepts at once."""
     connection.setblocking(False)
     with suppress(OSError):
         connection.send(data)
@@ -60,16 +60,16 @@ def flood(running: ModelHandle, stack: ExitStack, count: int, data: bytes) -> No
         push(stack.enter_context(running.connect()), data)
 
 
-def test_without_the_token_one_request_a_connection_is_looked_at(start: Start) -> None:
+def test_an_unauthenticated_connection_gets_one_request(start: Start) -> None:
     running = start(PATIENT)
     with running.connect() as stranger:
         stranger.sendall(HEALTH * 400)
-        answer = everything(stranger)
+        answer = read_to_end(stranger)
     assert answer.count(b"HTTP/1.1 200 OK") == 1 and b"Connection: close\r\n" in answer
     assert running.asked == ["/v2/health/live"]
 
 
-def test_a_burst_of_pipelined_requests_costs_one_each(start: Start) -> None:
+def test_each_pipelined_request_of_a_burst_is_counted(start: Start) -> None:
     running = start(PATIENT)
     with ExitStack() as stack:
         flood(running, stack, 140, HEALTH * 4000)
@@ -79,8 +79,10 @@ def test_a_burst_of_pipelined_requests_costs_one_each(start: Start) -> None:
         assert running.asked.count("/v2/health/live") <= 140
 
 
-def test_strangers_that_are_answered_give_way(start: Start) -> None:
-    """All places are taken by strangers whose requests hold all threads; the newcomer has the token."""
+def test_answered_unauthenticated_connections_give_way(start: Start) -> None:
+    """Unauthenticated requests hold all connections and threads when a client with the
+    token connects.
+    """
     running = start(PATIENT, maximum=4)
     with ExitStack() as stack:
         for _ in range(4):
@@ -94,7 +96,7 @@ def test_strangers_that_are_answered_give_way(start: Start) -> None:
         assert honest.recv(65536).endswith(b"hello")
 
 
-def test_strangers_never_have_more_places_than_theirs(start: Start) -> None:
+def test_unauthenticated_clients_have_a_share_of_the_connections(start: Start) -> None:
     running = start(IMPATIENT, maximum=MAX_UNAUTHENTICATED + 8)
     with ExitStack() as stack:
         friend = stack.enter_context(running.connect())
@@ -112,7 +114,7 @@ def test_strangers_never_have_more_places_than_theirs(start: Start) -> None:
 
 @pytest.mark.parametrize("token", [TOKEN, None])
 def test_a_burst_of_connections_is_answered(start: Start, token: str | None) -> None:
-    """Node's HTTP client opens as many connections as there are requests, and then sends on each."""
+    """Node's HTTP client opens a connection per request before it sends any."""
     running = start(PATIENT, maximum=512)
     with ExitStack() as stack:
         connections = [stack.enter_context(running.connect()) for _ in range(BURST)]
@@ -123,8 +125,8 @@ def test_a_burst_of_connections_is_answered(start: Start, token: str | None) -> 
     assert len(running.asked) == BURST
 
 
-def test_a_burst_ends_with_the_newcomers_time(start: Start) -> None:
-    """Silent connections beyond their share are closed once they are no newcomers any more."""
+def test_the_grace_period_of_new_connections_ends(start: Start) -> None:
+    """Silent connections beyond their share are closed when the period is over."""
     running = start(PATIENT, maximum=512)
     with ExitStack() as stack:
         for _ in range(MAX_UNAUTHENTICATED + 40):
@@ -134,8 +136,8 @@ def test_a_burst_ends_with_the_newcomers_time(start: Start) -> None:
         until(lambda: len(running.channels) <= MAX_UNAUTHENTICATED)
 
 
-def test_parts_of_requests_are_limited_at_once(start: Start) -> None:
-    """Their bytes take memory, so that they are no newcomers."""
+def test_partial_requests_get_no_grace_period(start: Start) -> None:
+    """Their bytes take memory."""
     running = start(PATIENT, maximum=512)
     with ExitStack() as stack:
         for _ in range(MAX_UNAUTHENTICATED + 40):
@@ -148,12 +150,12 @@ def test_parts_of_requests_are_limited_at_once(start: Start) -> None:
         assert len(partial) <= MAX_UNAUTHENTICATED + 1
 
 
-def test_empty_lines_are_no_requests(start: Start) -> None:
+def test_empty_lines_are_not_requests(start: Start) -> None:
     running = start(PATIENT)
     with running.connect() as stranger:
         push(stranger, b"\r\n\r\n" * 100_000)
         stranger.settimeout(WAIT_S)
-        assert everything(stranger).startswith(b"HTTP/1.0 400 ")
+        assert read_to_end(stranger).startswith(b"HTTP/1.0 400 ")
     assert running.asked == []
 
 
@@ -170,7 +172,7 @@ def test_empty_lines_are_no_requests(start: Start) -> None:
 )
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "br"])
 @pytest.mark.live
-def test_without_the_token_no_body_is_inflated(
+def test_an_unauthenticated_body_is_not_inflated(
     server: Server, path: str, status: bytes, code: bytes, coding: str
 ):
     method = "POST" if path.startswith("/p") else "GET"
@@ -179,20 +181,20 @@ def test_without_the_token_no_body_is_inflated(
     head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Encoding: {coding}\r\nContent-Length: {len(body)}"
     with socket.create_connection(("127.0.0.1", server.port), WAIT_S) as stranger:
         stranger.sendall(head.encode() + b"\r\n\r\n" + body)
-        answer = everything(stranger)
+        answer = read_to_end(stranger)
     assert answer.split(b" ", 2)[1] == status and code in answer
 
 
 @pytest.mark.live
-def test_a_bodiless_request_may_name_a_coding(server: Server) -> None:
-    """tritonclient leaves the header in its caller's dict."""
+def test_a_request_without_a_body_may_name_a_coding(server: Server) -> None:
+    """tritonclient leaves the header in the dict that its user passed."""
     with socket.create_connection(("127.0.0.1", server.port), WAIT_S) as stranger:
         stranger.sendall(HEALTH[:-2] + b"Content-Encoding: gzip\r\n\r\n")
-        assert everything(stranger).startswith(b"HTTP/1.1 200 OK")
+        assert read_to_end(stranger).startswith(b"HTTP/1.1 200 OK")
 
 
 def resident(pid: int, name: str) -> int:
-    """A figure of a process's memory in bytes, from /proc."""
+    """Return a figure of a process's memory in bytes, from /proc."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
 
@@ -203,7 +205,7 @@ def resident(pid: int, name: str) -> int:
     not Path("/proc/self/status").exists(), reason="memory is read from /proc"
 )
 @pytest.mark.parametrize("attack", ["gzip", "pipelined", "idle", "slow"])
-def test_a_flood_without_the_token_takes_little_memory(
+def test_an_unauthenticated_flood_takes_little_memory(
     new_server: StartServer, attack: str
 ) -> None:
     server = new_server(MODELS)
@@ -231,8 +233,10 @@ def test_a_flood_without_the_token_takes_little_memory(
     assert resident(server.process.pid, "VmHWM:") - before <= 20_000_000
 
 
-def test_a_refused_stranger_still_gets_its_answer(start: Start) -> None:
-    """The body is larger than all buffers on the way, and is sent to its end before the answer is read."""
+def test_a_refused_client_can_send_its_whole_body_and_read_the_answer(
+    start: Start,
+) -> None:
+    """The body exceeds all buffers, and is sent completely before the answer is read."""
     running = start(PATIENT)
     body = bytes(1 << 20)
     with running.connect() as stranger:
@@ -242,7 +246,7 @@ def test_a_refused_stranger_still_gets_its_answer(start: Start) -> None:
         )
         for _ in range(64):
             stranger.sendall(body)
-        assert everything(stranger).startswith(b"HTTP/1.1 401 ")
+        assert read_to_end(stranger).startswith(b"HTTP/1.1 401 ")
     assert running.asked == []
     until(lambda: running.channels == [])
 

@@ -1,4 +1,4 @@
-"""Keras files whose configuration reaches out of the model."""
+"""Refuse Keras files whose configuration reaches outside the model."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ def keras() -> Any:
 
 @pytest.fixture(scope="module")
 def plain(keras: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model with a layer ``target``, whose activation is to be replaced; do not change it."""
+    """Return a model with a layer ``target``; don't change it.
+
+    Tests replace the layer's activation in a copy.
+    """
     path = tmp_path_factory.mktemp("plain") / "plain.keras"
     x = keras.layers.Input((4,), name="x")
     keras.Model(x, keras.layers.Dense(2, activation="relu", name="target")(x)).save(
@@ -56,12 +59,12 @@ def public(module: Any) -> Iterator[str]:
     )
 
 
-def test_each_public_layer_is_judged(keras: Any) -> None:
-    """A layer that a new Keras brings is refused until somebody has looked at it."""
+def test_each_public_layer_is_listed(keras: Any) -> None:
+    """A layer of a new Keras version is refused until somebody has reviewed it."""
     assert set(public(keras.layers)) - CODE == LAYERS
 
 
-def test_what_else_is_allowed_is_of_the_named_modules(keras: Any) -> None:
+def test_other_allowed_names_are_in_the_listed_modules(keras: Any) -> None:
     names = {"Functional", "Model", "Sequential", "InputSpec"}
     for module in (
         "initializers",
@@ -82,7 +85,7 @@ def test_what_else_is_allowed_is_of_the_named_modules(keras: Any) -> None:
 
 
 def with_layer(plain: Path, target: Path, **changes: Any) -> Path:
-    """The model with another description of its layer ``target``; ``config`` is merged."""
+    """Return the model with ``config`` merged into its layer ``target``."""
 
     def change(text: str) -> str:
         document = json.loads(text)
@@ -174,10 +177,10 @@ def test_other_classes_are_refused_before_keras_looks_them_up(
     )
 
 
-def test_a_savedmodel_elsewhere_is_not_loaded(
+def test_an_external_savedmodel_is_not_loaded(
     keras: Any, plain: Path, tmp_path: Path
 ) -> None:
-    """``TFSMLayer`` would load, and run, a SavedModel that nobody has looked at."""
+    """``TFSMLayer`` would load and run an unchecked SavedModel."""
     import tensorflow as tf
 
     module = tf.Module()
@@ -217,10 +220,10 @@ def test_a_vocabulary_in_another_file_is_refused(
     )
 
 
-def test_an_archive_that_is_hdf5_at_its_beginning_is_looked_at_as_an_archive(
+def test_an_archive_that_starts_like_hdf5_is_checked_as_an_archive(
     plain: Path, tmp_path: Path
 ) -> None:
-    """Keras goes by the ending."""
+    """Keras decides by the file's extension."""
     path = with_layer(
         plain,
         tmp_path / "m.keras",
@@ -230,7 +233,7 @@ def test_an_archive_that_is_hdf5_at_its_beginning_is_looked_at_as_an_archive(
     assert "get_file" in refusal(path)
 
 
-def test_configurations_of_older_files_are_looked_at_too(
+def test_configurations_of_older_files_are_checked(
     keras: Any, plain: Path, tmp_path: Path
 ) -> None:
     h5py = pytest.importorskip("h5py")
@@ -245,8 +248,8 @@ def test_configurations_of_older_files_are_looked_at_too(
     assert "Not allowed: the function 'get_file' of 'keras.utils'" in refusal(path)
 
 
-def test_operators_outside_of_layers_are_served(keras: Any, tmp_path: Path) -> None:
-    """And layers within layers, with policies, initializers and functions of Keras."""
+def test_operators_outside_layers_are_served(keras: Any, tmp_path: Path) -> None:
+    """Nested layers, policies, initializers and Keras functions are served, too."""
     layers = keras.layers
     x = layers.Input((4, 3), name="x")
     y = keras.ops.abs(x)[:, 0] + keras.ops.mean(x, axis=1) * 2

@@ -1,4 +1,4 @@
-"""Regular expressions of a ``tokenizer.json``: those in wide use pass, those that could run for hours do not."""
+"""Accept common patterns of a ``tokenizer.json``, and refuse exponential ones."""
 
 from __future__ import annotations
 
@@ -57,17 +57,17 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", IN_USE)
-def test_patterns_in_use_pass(name: str) -> None:
+def test_common_patterns_pass(name: str) -> None:
     check_pattern(IN_USE[name])
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_patterns_that_could_run_for_hours_are_refused(name: str) -> None:
+def test_exponential_patterns_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match="its pattern"):
         check_pattern(HOSTILE[name])
 
 
-def test_patterns_are_found_wherever_they_stand() -> None:
+def test_patterns_are_found_anywhere_in_the_file() -> None:
     part = {
         "type": "Sequence",
         "pretokenizers": [{"pattern": {"Regex": "a"}}, {"pattern": {"String": "b"}}],
@@ -77,7 +77,7 @@ def test_patterns_are_found_wherever_they_stand() -> None:
 
 
 def tokenizer_json(pattern: str, key: str = "Regex") -> str:
-    """A tokenizer that splits by a pattern."""
+    """Return a tokenizer that splits by a pattern."""
     split = {
         "type": "Split",
         "pattern": {"Regex": pattern},
@@ -92,8 +92,10 @@ def tokenizer_json(pattern: str, key: str = "Regex") -> str:
 
 
 @pytest.mark.parametrize("key", ["Regex", "\\u0052egex"])
-def test_a_tokenizer_with_such_a_pattern_is_refused(tmp_path: Path, key: str) -> None:
-    """However its file spells it: what the library read is what counts."""
+def test_a_tokenizer_with_an_exponential_pattern_is_refused(
+    tmp_path: Path, key: str
+) -> None:
+    """The pattern is checked as the library read it, however the file spells it."""
     pytest.importorskip("tokenizers", reason="needs the tokenizers library")
     facts = model(tmp_path, {"ids": (1, 8)}, {"y": (1, 2)})
     (facts.entry.folder / "tokenizer.json").write_text(tokenizer_json(r"(a+)+$", key))
@@ -101,8 +103,8 @@ def test_a_tokenizer_with_such_a_pattern_is_refused(tmp_path: Path, key: str) ->
         tokenizer_of(facts, TextOptions())
 
 
-def test_a_panic_of_the_library_is_an_answer() -> None:
-    """It is no Exception: the request's thread would end without one."""
+def test_a_panic_of_the_library_is_reported_as_an_error() -> None:
+    """It isn't an Exception: the request's thread would end without an answer."""
     library = pytest.importorskip("tokenizers", reason="needs the tokenizers library")
     tokenizer = LibraryTokenizer(
         library.Tokenizer.from_str(tokenizer_json(r"(a+)+$")), TokenizerSettings()

@@ -1,4 +1,4 @@
-"""ONNX models whose operators reach out of the model."""
+"""Refuse ONNX models whose operators reach outside the model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ helper, FLOAT = onnx.helper, onnx.TensorProto.FLOAT
 
 
 def model(*nodes: Any, functions: tuple[Any, ...] = (), **opsets: int) -> Any:
-    """A model from ``x`` to ``y``."""
+    """Return a model from ``x`` to ``y``."""
     values = [[helper.make_tensor_value_info(name, FLOAT, [1])] for name in "xy"]
     domains = [
         helper.make_opsetid("", 17),
@@ -79,7 +79,7 @@ FOREIGN = [
 
 
 @pytest.mark.parametrize(("kind", "domain", "words"), FOREIGN)
-def test_operators_that_do_more_than_compute_are_refused(
+def test_operators_with_side_effects_are_refused(
     tmp_path: Path, kind: str, domain: str, words: str
 ) -> None:
     attributes = (
@@ -90,7 +90,7 @@ def test_operators_that_do_more_than_compute_are_refused(
     assert words in refusal(tmp_path, model(call(kind, domain, **attributes)))
 
 
-def test_they_are_found_in_branches_and_functions(tmp_path: Path) -> None:
+def test_such_operators_are_found_in_branches_and_functions(tmp_path: Path) -> None:
     branch = helper.make_graph(
         [call("EPContext", "com.microsoft", "", "z")], "b", [], []
     )
@@ -111,8 +111,8 @@ def test_they_are_found_in_branches_and_functions(tmp_path: Path) -> None:
     )
 
 
-def test_a_node_that_has_two_types_counts_as_both(tmp_path: Path) -> None:
-    """Protobuf readers take the last; which one that is must not matter."""
+def test_a_node_with_two_types_is_checked_for_both(tmp_path: Path) -> None:
+    """Protobuf readers take the last one; the check must not depend on that."""
     document = model(call("Identity"))
     text = document.graph.node[0].SerializeToString()
     other = b"\x22\x09EPContext" + b"\x3a\x0dcom.microsoft"
@@ -132,7 +132,7 @@ def test_a_node_that_has_two_types_counts_as_both(tmp_path: Path) -> None:
             RUNTIME.open(ModelSource(path))
 
 
-def test_a_function_of_the_models_own_may_have_any_other_name(tmp_path: Path) -> None:
+def test_a_models_own_function_may_have_any_unreserved_name(tmp_path: Path) -> None:
     function = helper.make_function(
         "mine",
         "Twice",
@@ -150,8 +150,8 @@ def test_a_function_of_the_models_own_may_have_any_other_name(tmp_path: Path) ->
     ].tolist() == [4]
 
 
-def test_each_operator_of_the_package_is_judged() -> None:
-    """What a new version brings is refused until somebody has looked at it."""
+def test_each_operator_of_the_package_is_listed() -> None:
+    """An operator of a new version is refused until somebody has reviewed it."""
     from pocketserve.runtimes.onnx.native import import_package
 
     import_package("onnxruntime")

@@ -1,4 +1,4 @@
-"""Somebody writes to the files of a model that is being asked: the server lives, and no number is another one."""
+"""Overwrite the files of a served model: the server survives, answers don't change."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ HEAD = (
 INPUT = {"image": np.random.default_rng(3).random((1, 8, 8, 1), dtype=np.float32)}
 THREADS = 3
 ANSWERS = 10
-"""Of each thread, after the files were written to."""
+"""Answers that each thread awaits after the files were written to."""
 
 Files = Mapping[str, bytes]
-"""Content by name relative to the model's folder."""
+"""File contents by path relative to the model's folder."""
 
 
 def read_all(names: Mapping[str, str]) -> Files:
-    """Files of the embedded model, by the names that they get here."""
+    """Read files of the embedded model, renamed for this test."""
     found = {}
     for name, source in names.items():
         path = DIGITS / source
@@ -52,12 +52,12 @@ def read_all(names: Mapping[str, str]) -> Files:
 
 
 def embedded(**names: str) -> Callable[[Path], Files]:
-    """Files of the embedded model under their own names."""
+    """Read files of the embedded model under their own names."""
     return lambda _: read_all({source: source for source in names.values()})
 
 
 def external_onnx(folder: Path) -> Files:
-    """The embedded ONNX model with its weights in a file beside it."""
+    """Return the embedded ONNX model with its weights in an external file."""
     onnx = pytest.importorskip(
         "onnx", reason="the environment of the older runtime has no ONNX"
     )
@@ -73,7 +73,7 @@ def external_onnx(folder: Path) -> Files:
 
 
 def state_dict(folder: Path) -> Files:
-    """The embedded PyTorch model with weights as ``torch.save`` writes them."""
+    """Return the embedded PyTorch model with weights saved by ``torch.save``."""
     import torch
 
     from pocketserve.runtimes.torch.safetensors import read_safetensors
@@ -90,7 +90,7 @@ def state_dict(folder: Path) -> Files:
 
 
 def hdf5(folder: Path) -> Files:
-    """The embedded Keras model in the older format."""
+    """Return the embedded Keras model in the older format."""
     import keras
 
     keras.models.load_model(DIGITS / "digits.keras", compile=False).save(
@@ -101,12 +101,12 @@ def hdf5(folder: Path) -> Files:
 
 @dataclass(frozen=True)
 class Format:
-    """One way to keep a model.
+    """A way to store a model.
 
     Attributes:
-        version: its table in the manifest.
-        files: makes its files.
-        kept: those that nobody writes to: the code, which is no data.
+    version: its table in the manifest.
+    files: makes its files.
+    kept: files that are never written to: the code, which is not data.
     """
 
     version: str
@@ -162,32 +162,35 @@ EVERY = [pytest.param(name, marks=MARKS.get(name, ())) for name in FORMATS]
 
 
 def flipped(content: bytes) -> bytes:
-    """Other bytes, of the same size."""
+    """Return other bytes of the same size."""
     return np.bitwise_xor(np.frombuffer(content, np.uint8), 0x35).tobytes()
 
 
 def copy_over(files: Mapping[Path, bytes]) -> None:
-    """What ``cp`` does with the very same files: shorten to nothing, then write; often, since that is quickly done."""
+    """Copy the same files over themselves, as ``cp`` does: truncate, then write.
+
+    Repeated often, because the window is short.
+    """
     for _ in range(20):
         for path, content in files.items():
             path.write_bytes(content)
 
 
 def write_in_place(files: Mapping[Path, bytes]) -> None:
-    """What ``rsync --inplace`` does with other ones."""
+    """Write other contents in place, as ``rsync --inplace`` does."""
     for path, content in files.items():
         with path.open("r+b") as file:
             file.write(flipped(content))
 
 
 def shorten(files: Mapping[Path, bytes]) -> None:
-    """What is left of a copy that was broken off."""
+    """Truncate the files, like an interrupted copy."""
     for path in files:
         os.truncate(path, 0)
 
 
 def replace(files: Mapping[Path, bytes]) -> None:
-    """What ``mv`` does, and every careful program."""
+    """Replace the files by renaming, as ``mv`` and careful programs do."""
     for path, content in files.items():
         fresh = path.with_name(f".{path.name}.new")
         fresh.write_bytes(flipped(content))
@@ -195,7 +198,7 @@ def replace(files: Mapping[Path, bytes]) -> None:
 
 
 def delete(files: Mapping[Path, bytes]) -> None:
-    """What ``rm`` does."""
+    """Delete the files, as ``rm`` does."""
     for path in files:
         path.unlink()
 
@@ -210,11 +213,11 @@ WAYS: dict[str, Callable[[Mapping[Path, bytes]], None]] = {
 
 
 class Asking:
-    """Threads that ask a model again and again, and hold each answer against the first.
+    """Queries a model from several threads, and compares each answer with the first.
 
     Attributes:
-        wrong: answers with other numbers.
-        failed: what came instead of an answer.
+    wrong: answers with other numbers.
+    failed: errors.
     """
 
     def __init__(self, server: Server, model: str) -> None:
@@ -244,7 +247,7 @@ class Asking:
             thread.join(CALL_TIMEOUT_S)
 
     def await_more(self) -> None:
-        """Wait until every thread was answered a few times more, or something else came."""
+        """Wait until each thread got a few more answers, or one failed."""
         with self._told:
             wanted = [count + ANSWERS for count in self._counts]
             self._told.wait_for(
@@ -282,7 +285,7 @@ class Asking:
 
 @pytest.fixture(scope="module")
 def contents(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Files]:
-    """The files of a format, made once."""
+    """Return a format's files, which are made once."""
     made: dict[str, Files] = {}
 
     def find(name: str) -> Files:
@@ -295,7 +298,7 @@ def contents(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Files]
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Path]]:
-    """A server, and its models folder, which is empty at first."""
+    """Start a server with an empty models folder."""
     models = tmp_path_factory.mktemp("models")
     server = start_server(
         tmp_path_factory.mktemp("server"), models, "--keep-alive", "0"
@@ -305,7 +308,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, P
 
 
 def lay(models: Path, name: str, files: Files) -> dict[Path, bytes]:
-    """Put a format's files there, as new ones; returns those that may be written to."""
+    """Write a format's files anew; return those that may be overwritten."""
     folder = models / name
     shutil.rmtree(folder, ignore_errors=True)
     for file, content in files.items():
@@ -315,7 +318,7 @@ def lay(models: Path, name: str, files: Files) -> dict[Path, bytes]:
     (folder / "model.toml").write_text(
         f"{HEAD}\n[versions.v]\n{FORMATS[name].version}\n"
     )
-    trust_one(models, name)  # others have lost their files
+    trust_one(models, name)  # the other models have lost their files
     return {
         folder / file: content
         for file, content in files.items()
@@ -324,7 +327,7 @@ def lay(models: Path, name: str, files: Files) -> dict[Path, bytes]:
 
 
 def attack(server: Server, models: Path, name: str, way: str, files: Files) -> Asking:
-    """Load a format, ask it, and write to its files meanwhile."""
+    """Load a format, query it, and write to its files meanwhile."""
     written = lay(models, name, files)
     with Client(server.url, server.token, timeout=CALL_TIMEOUT_S) as client:
         client.load(name)
@@ -337,10 +340,10 @@ def attack(server: Server, models: Path, name: str, way: str, files: Files) -> A
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", EVERY)
-def test_what_is_served_stays_as_it_was(
+def test_a_loaded_model_keeps_its_answers_when_its_files_change(
     served: tuple[Server, Path], contents: Callable[[str], Files], name: str, way: str
 ) -> None:
-    """All answers are the first one, whatever happens to the files, until the model is loaded again."""
+    """All answers equal the first one until the model is loaded again."""
     server, models = served
     asking = attack(server, models, name, way, contents(name))
     assert server.process.poll() is None, (
@@ -350,7 +353,7 @@ def test_what_is_served_stays_as_it_was(
 
 
 RUNS = 10
-"""Of each way on each format."""
+"""Repetitions of each attack on each format."""
 
 
 @pytest.mark.soak
@@ -360,13 +363,13 @@ RUNS = 10
 @pytest.mark.tfjs
 @pytest.mark.onnx
 @pytest.mark.filterwarnings("ignore")
-def test_every_format_in_every_way_often(
+def test_all_formats_and_attacks_many_times(
     tmp_path: Path,
     new_server: StartServer,
     contents: Callable[[str], Files],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The same many times over; the table goes to the terminal. A server that died is followed by a new one."""
+    """Repeat each combination and print a table; a server that died is restarted."""
     models = tmp_path / "models"
     models.mkdir()
     table: dict[str, dict[str, list[int]]] = {}

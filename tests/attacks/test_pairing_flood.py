@@ -1,4 +1,4 @@
-"""Other apps begin exchanges and guess codes while ours pairs: ours gets the token each time."""
+"""Pair an app while other apps begin exchanges and guess codes."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from pocketserve_wire.pairing import ClientExchange
 
 OPENINGS = 10
 AHEAD = 20
-"""More beginnings, and more guesses, than an opening allowed once."""
+"""More exchanges and guesses than a pairing once allowed."""
 
 
 def post(server: Server, step: str, **values: str) -> dict[str, str]:
-    """One request without the token; an answer that is no JSON object is empty."""
+    """Send an unauthenticated request; a non-JSON answer becomes an empty dict."""
     body = json.dumps(values).encode()
     head = (
         b"POST /pairing/%b HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n"
@@ -39,7 +39,9 @@ def post(server: Server, step: str, **values: str) -> dict[str, str]:
 
 @contextmanager
 def flooding(server: Server, guesses: bool) -> Iterator[threading.Semaphore]:
-    """Begin exchanges without end, and guess; counts what the server looked at."""
+    """Begin exchanges and guess codes continuously; count the guesses that the server
+    checked.
+    """
     ends, counted = threading.Event(), threading.Semaphore(0)
     public = ClientExchange("0000000000").begin().hex()
 
@@ -66,7 +68,7 @@ def flooding(server: Server, guesses: bool) -> Iterator[threading.Semaphore]:
 
 @pytest.mark.live
 @pytest.mark.parametrize("guesses", [False, True])
-def test_others_keep_nobody_from_pairing(
+def test_a_flood_of_guesses_does_not_prevent_a_pairing(
     new_server: StartServer, guesses: bool
 ) -> None:
     server = new_server(MODELS)

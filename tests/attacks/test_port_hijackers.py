@@ -1,4 +1,7 @@
-"""Another app takes the HTTP port while the server is dead: whoever did not name that port tells it nothing."""
+"""Tell nothing to an app that took the port of a dead server.
+
+A client trusts a port only if the user named it.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,7 @@ COMMANDS = {
 
 
 class Ports:
-    """The default ports of this test's clients, on which nobody listens yet, and their state folder."""
+    """The state folder and the unused default ports of a test's clients."""
 
     def __init__(self, state: Path) -> None:
         self.state = state
@@ -77,7 +80,7 @@ def ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ports:
 
 
 class Recorder:
-    """A port hijacker on some ports."""
+    """Listens on some ports in place of the server."""
 
     def __init__(self, *ports: int) -> None:
         self._ports = ports
@@ -90,7 +93,10 @@ class Recorder:
         self._hijacker.close()
 
     def heard(self) -> bytes:
-        """Everything that was said to it so far; it takes connections in turn, so the last one waits for all others."""
+        """Return all bytes that clients sent.
+
+        Connections are accepted in turn, so the last one waits for the others.
+        """
         for port in self._ports:
             with socket.create_connection(("127.0.0.1", port), TIMEOUT_S) as last:
                 last.sendall(b"GET end")
@@ -99,13 +105,13 @@ class Recorder:
         return b"".join(bytes(said) for said in self._hijacker.received)
 
     def was_told(self, *secrets: bytes) -> list[bytes]:
-        """Those of the secrets that it has heard."""
+        """Return the secrets that it received."""
         heard = self.heard()
         return [secret for secret in (*SECRETS, *secrets) if secret in heard]
 
 
 def dead_run(state: Path, http: str) -> None:
-    """Leave what a server leaves that was killed."""
+    """Write the files that a killed server leaves behind."""
     code = "import os, sys; from pathlib import Path; from pocketserve.state.run_lock import RunLock\n"
     code += "RunLock(Path(sys.argv[1]), (), sys.argv[2]); os.kill(os.getpid(), 9)"
     assert (
@@ -117,7 +123,7 @@ def dead_run(state: Path, http: str) -> None:
 
 
 def write_run(ports: Ports, *, mode: int = 0o600) -> Path:
-    """Write what a server would, into a file that nobody holds."""
+    """Write a server's run file without holding its lock."""
     folder = ports.state / run_file.FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "7.json"
@@ -135,7 +141,7 @@ def write_run(ports: Ports, *, mode: int = 0o600) -> Path:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_default_client_tells_a_hijacker_nothing(ports, name):
+def test_a_default_client_sends_a_hijacker_nothing(ports, name):
     dead_run(ports.state, f"127.0.0.1:{ports.http}")
     with Recorder(ports.http) as hijacker, Client(reconnect=0.0) as client:
         with pytest.raises(
@@ -146,7 +152,7 @@ def test_a_default_client_tells_a_hijacker_nothing(ports, name):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_tells_a_hijacker_nothing(ports, name, tmp_path, capsys):
+def test_a_command_sends_a_hijacker_nothing(ports, name, tmp_path, capsys):
     dead_run(ports.state, f"127.0.0.1:{ports.http}")
     (tmp_path / "token").write_text(TOKEN)
     words = [
@@ -165,7 +171,7 @@ def test_a_command_tells_a_hijacker_nothing(ports, name, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_nor_one_on_both_ports(ports, name):
+def test_a_client_sends_nothing_if_both_ports_are_hijacked(ports, name):
     with (
         Recorder(ports.http, ports.socket) as hijacker,
         Client(reconnect=0.0) as client,
@@ -175,7 +181,7 @@ def test_nor_one_on_both_ports(ports, name):
         assert hijacker.was_told() == []
 
 
-def test_without_a_token_it_is_told_no_more(ports, monkeypatch, tmp_path):
+def test_a_client_without_a_token_sends_nothing_either(ports, monkeypatch, tmp_path):
     monkeypatch.setenv("POCKETSERVE_TOKEN", "")
     monkeypatch.setenv("POCKETSERVE_TOKEN_FILE", str(tmp_path / "none"))
     with Recorder(ports.http) as hijacker, Client(reconnect=0.0) as client:
@@ -197,7 +203,7 @@ def _not_held(ports: Ports) -> Any:
 
 
 def _of_everybody(ports: Ports) -> Any:
-    """Held, but anybody could have written it."""
+    """Write a locked file that any user could have written."""
     import fcntl
 
     held = write_run(ports, mode=0o666).open()
@@ -223,7 +229,7 @@ def _a_fifo(ports: Ports) -> Any:
     [_another_port, _another_address, _not_held, _of_everybody, _a_link, _a_fifo],
     ids=lambda leave: leave.__name__.strip("_"),
 )
-def test_run_files_that_prove_nothing(ports, leave):
+def test_an_untrustworthy_run_file_proves_nothing(ports, leave):
     kept = leave(ports)
     with Recorder(ports.http) as hijacker, Client(reconnect=0.0) as client:
         with pytest.raises(UnprovenPortError):
@@ -233,8 +239,10 @@ def test_run_files_that_prove_nothing(ports, leave):
         kept.close()
 
 
-def test_a_state_folder_that_cannot_be_read_proves_nothing(ports, monkeypatch):
-    """The client says that nobody listens, or that nothing proves whose the port is; not what the folder's fault is."""
+def test_an_unreadable_state_folder_proves_nothing(ports, monkeypatch):
+    """The client reports that nobody listens or that the port is unproven, not the
+    folder's fault.
+    """
     monkeypatch.setenv("POCKETSERVE_STATE_DIR", str(ports.state.with_name("x" * 300)))
     with Client(reconnect=0.0) as client:
         with pytest.raises(
@@ -247,15 +255,16 @@ def test_a_state_folder_that_cannot_be_read_proves_nothing(ports, monkeypatch):
             assert hijacker.was_told() == []
 
 
-def test_a_server_that_comes_in_between_proves_nothing(ports, monkeypatch):
-    """The port hijacker takes the connection and lets the port go; the server takes it before the client looks
-    again."""
+def test_a_server_that_starts_between_two_checks_proves_nothing(ports, monkeypatch):
+    """The hijacker accepts the connection and frees the port; the server takes the port
+    before the client checks again.
+    """
     markers: list[RunLock] = []
     looked = run_file.http_server
 
     def look(state: Path, port: int) -> run_file.Run | None:
         found = looked(state, port)
-        if not markers:  # after the first look
+        if not markers:  # after the first check
             markers.append(RunLock(ports.state, (), f"127.0.0.1:{ports.http}"))
         return found
 
@@ -269,8 +278,10 @@ def test_a_server_that_comes_in_between_proves_nothing(ports, monkeypatch):
 
 
 @pytest.mark.live
-def test_the_servers_own_file_opens_http(ports, new_server, monkeypatch):
-    """A server without the socket is asked over HTTP; when it was killed, who took its port is told nothing."""
+def test_the_servers_own_run_file_permits_http(ports, new_server, monkeypatch):
+    """A server without the socket is used over HTTP; after its death, a hijacker of its
+    port gets nothing.
+    """
     server = new_server(
         MODELS, "--no-socket", environment={"POCKETSERVE_STATE_DIR": str(ports.state)}
     )
@@ -288,8 +299,10 @@ def test_the_servers_own_file_opens_http(ports, new_server, monkeypatch):
 
 
 @pytest.mark.live
-def test_an_address_that_is_named_is_the_users_word(ports, new_server, monkeypatch):
-    """In the variable or on the command line, also where it is the default one, and where no file tells of it."""
+def test_a_named_address_is_trusted(ports, new_server, monkeypatch):
+    """The environment variable and the option count, even for the default address
+    without a run file.
+    """
     server = new_server(MODELS, "--no-socket")
     monkeypatch.setenv("POCKETSERVE_TOKEN", server.token)
     monkeypatch.setattr(facade, "DEFAULT_URL", server.url)
@@ -302,7 +315,7 @@ def test_an_address_that_is_named_is_the_users_word(ports, new_server, monkeypat
 
 
 @pytest.mark.live
-def test_a_server_that_ends_leaves_no_proof(new_server, tmp_path):
+def test_a_server_that_ends_removes_its_proof(new_server, tmp_path):
     state = tmp_path / "state"
     server = new_server(
         MODELS, "--no-socket", environment={"POCKETSERVE_STATE_DIR": str(state)}

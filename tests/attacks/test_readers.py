@@ -1,4 +1,4 @@
-"""Whatever bytes come, a reader reads them or refuses them in its own words: no other error, no hang, no death."""
+"""Read any bytes or refuse them with the reader's own error; never hang or crash."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ pytest.importorskip("PIL.Image", reason="pictures need Pillow")
 
 SHORT, LONG = 150, rounds(1_500, 20_000)
 CPU_LIMIT_S = 20.0
-"""For one content of a few kilobytes: what takes longer does not end."""
+"""CPU seconds for a file of a few kilobytes; more than that counts as a hang."""
 
 
 @contextmanager
 def bounded() -> Iterator[None]:
-    """Raise where the block takes more of the processor's time than any content may."""
+    """Raise if the block takes more CPU time than any file may."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise TimeoutError(
@@ -43,7 +43,7 @@ def bounded() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_good_contents_are_read(name: str, tmp_path: Path) -> None:
+def test_valid_files_are_read(name: str, tmp_path: Path) -> None:
     for content in READERS[name].corpus():
         READERS[name].read(content, tmp_path)
 
@@ -56,7 +56,7 @@ def test_good_contents_are_read(name: str, tmp_path: Path) -> None:
         pytest.param(LONG, id="long", marks=pytest.mark.soak),
     ],
 )
-def test_any_content_is_read_or_refused(name: str, length: int, tmp_path: Path) -> None:
+def test_any_file_is_read_or_refused(name: str, length: int, tmp_path: Path) -> None:
     reader = READERS[name]
     corpus, source = reader.corpus(), random.Random(zlib.crc32(name.encode()))
     refused = 0
@@ -76,7 +76,7 @@ def test_any_content_is_read_or_refused(name: str, length: int, tmp_path: Path) 
     note(f"mutations, {name}", f"{length}: {refused} refused, no other error")
 
 
-def test_a_mutation_is_the_same_for_the_same_seed() -> None:
+def test_equal_seeds_give_equal_mutations() -> None:
     def some(seed: int) -> list[Any]:
         source = random.Random(seed)
         return [mutate(bytes(range(100)), source, (b"word",)) for _ in range(50)]

@@ -1,4 +1,4 @@
-"""SavedModels that reach out of themselves, made with TensorFlow as an attacker would make them."""
+"""Refuse SavedModels that reach outside themselves, as an attacker would make them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def tf() -> Any:
 
 @pytest.fixture(scope="module")
 def registry(tf: Any) -> dict[str, Any]:
-    """All operators of the installed TensorFlow."""
+    """Return all operators of the installed TensorFlow."""
     from tensorflow.core.framework import op_def_pb2
     from tensorflow.python.client import pywrap_tf_session
 
@@ -60,8 +60,8 @@ def registry(tf: Any) -> dict[str, Any]:
     return {op.name: op for op in ops.op}
 
 
-def test_what_is_allowed_computes_only(registry: dict[str, Any]) -> None:
-    """Each property that the list promises, of every operator on it, as the installed TensorFlow describes it."""
+def test_allowed_operators_only_compute(registry: dict[str, Any]) -> None:
+    """Check each property that the list promises against TensorFlow's own registry."""
     assert len(registry) > 1_000 and registry.keys() >= ALLOWED
     stateful = ALLOWED - OPERATORS["stateless"]
     assert not [name for name in OPERATORS["stateless"] if registry[name].is_stateful]
@@ -71,7 +71,7 @@ def test_what_is_allowed_computes_only(registry: dict[str, Any]) -> None:
         "Anonymous",
         "Hash",
         "Mutable",
-    }  # older ones are marked as stateless
+    }  # older operators are marked as stateless
     tables = {
         name
         for name in OPERATORS["tables"]
@@ -87,14 +87,14 @@ def test_what_is_allowed_computes_only(registry: dict[str, Any]) -> None:
         if any(PATH_LIKE.search(argument) for argument in arguments):
             pathlike.add(name)
         assert any("func" in attr.type for attr in op.attr) == (name in CALLS), name
-    # The first puts a text together, the second finds ways through a lattice.
+    # The first builds a text, the second finds paths through a lattice.
     assert pathlike - {"ShardedFilename", "CTCBeamSearchDecoder"} == set(FROM_FILE)
 
 
-def test_no_kind_of_operator_that_reaches_out_is_allowed(
+def test_operators_that_reach_out_are_not_allowed(
     registry: dict[str, Any],
 ) -> None:
-    """What new versions bring is refused by itself; this names what is there today."""
+    """Unknown operators are refused anyway; this names today's dangerous ones."""
     kinds = re.compile(
         r"Dataset|Iterator|Reader|Summary\w*Writer|^Write\w*Summary|AggregatorSummary|Summaries|Queue|TPU|^Xla|Rpc|PyFunc|Debug|Dump|Collective|Nccl|^_(?!EagerConst)"
         r"|Save|Restore|Checkpoint|ReadFile|WriteFile|MatchingFiles|Send$|Recv$|Print|Abort|Sleep|Remote|^Batch(Function|$)"
@@ -104,8 +104,10 @@ def test_no_kind_of_operator_that_reaches_out_is_allowed(
     assert registry.keys() >= RESTORES and not RESTORES & ALLOWED
 
 
-def test_summaries_compute_and_their_writers_do_not() -> None:
-    """Old estimators leave summaries in their graphs: each makes a text of its inputs, which only a writer keeps."""
+def test_summaries_are_allowed_but_not_their_writers() -> None:
+    """Graphs of old estimators contain summaries, which only build texts of their
+    inputs.
+    """
     kinds = ("Audio", "Histogram", "Image", "Merge", "Scalar", "Tensor")
     assert {f"{kind}Summary" for kind in kinds} | {
         "AudioSummaryV2",
@@ -119,7 +121,7 @@ def test_summaries_compute_and_their_writers_do_not() -> None:
 
 
 def raw(name: str, **arguments: Any) -> Any:
-    """An operator by name, with its defaults: several have no function in Python."""
+    """Call an operator by name with its defaults, since some have no Python function."""
     import tensorflow as tf
     from tensorflow.python.framework import op_def_library
 
@@ -132,7 +134,7 @@ def raw(name: str, **arguments: Any) -> Any:
 
 
 def saved(tf: Any, folder: Path, way: Callable[[Any], Any]) -> Path:
-    """A model that hands text through, and does something beside it."""
+    """Save a model that returns its text and has a side effect."""
 
     def call(x: Any) -> dict[str, Any]:
         way(x)
@@ -155,7 +157,7 @@ def to_records(tf: Any, name: str, target: str) -> Callable[[Any], Any]:
 
 
 def ways_out(tf: Any, target: str) -> dict[str, Callable[[Any], Any]]:
-    """By operator, what writes or reads ``target``, ends the process, or runs something else."""
+    """Return, by operator, models that access ``target``, exit or run a program."""
     one = {"dtype": tf.float32, "shape": [1]}
     candidates = {
         "num_true": 1,
@@ -250,7 +252,8 @@ def test_a_model_that_reaches_out_is_refused(tf: Any, tmp_path: Path, op: str) -
     folder = saved(tf, tmp_path / "model", ways_out(tf, str(target))[op])
     before = sorted(tmp_path.iterdir())
     for loader in ("v1", "v2"):
-        # What makes the records of a data set is found before what writes them.
+        # The operator that makes a data set's records is found before the one that
+        # writes them.
         named = rf"({op}|TensorDataset)"
         with pytest.raises(
             ModelLoadError, match=f"the operator {named}, which is not one of those"
@@ -259,8 +262,8 @@ def test_a_model_that_reaches_out_is_refused(tf: Any, tmp_path: Path, op: str) -
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_these_models_would_write(tf: Any, tmp_path: Path) -> None:
-    """Else the tests above would show nothing: TensorFlow itself loads and runs one."""
+def test_tensorflow_itself_would_run_these_models(tf: Any, tmp_path: Path) -> None:
+    """Otherwise the tests above would prove nothing."""
     target = tmp_path / "target"
     folder = saved(
         tf, tmp_path / "model", to_records(tf, "DatasetToTFRecord", str(target))
@@ -270,12 +273,12 @@ def test_these_models_would_write(tf: Any, tmp_path: Path) -> None:
     assert b"#!/bin/sh" in target.read_bytes()
 
 
-# --- Protobufs that say one thing to a checker and another to TensorFlow
+# --- Protobufs that a checker and TensorFlow would read differently
 
 
 @pytest.fixture(scope="module")
 def table(tf: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model with a variable and a table from an asset; do not change it."""
+    """Return a model with a variable and a table from an asset; don't change it."""
     folder = tmp_path_factory.mktemp("table")
     (folder / "words.txt").write_text("zero\none\n")
     module = tf.Module()
@@ -298,7 +301,9 @@ def table(tf: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def edited(table: Path, tmp_path: Path, change: Callable[[Any], bytes | None]) -> Path:
-    """A copy with a change to its graph; bytes are appended to the graph's own message."""
+    """Return a copy with a changed graph; bytes are appended to the graph's own
+    message.
+    """
     from tensorflow.core.protobuf import saved_model_pb2
 
     folder = Path(shutil.copytree(table, tmp_path / "copy"))
@@ -333,24 +338,24 @@ def refused(folder: Path, words: str) -> None:
 
 
 def hidden(graph: Any) -> str:
-    """Add a function that writes a file, and that no node calls."""
+    """Add a file-writing function that no node calls."""
     function = graph.graph_def.library.function.add()
     function.signature.name = "hidden"
     function.node_def.add(name="write", op="WriteFile")
     return "hidden"
 
 
-def test_the_plain_model_passes(table: Path) -> None:
+def test_the_unchanged_model_passes(table: Path) -> None:
     check_meta_graphs(read_meta_graphs(table))
 
 
 @pytest.mark.parametrize(
     "op", ["Skipgram", "BatchFunction", "XlaCallModule", "RemoteCall", "NoSuchOperator"]
 )
-def test_operators_that_cannot_be_saved_so_are_refused_too(
+def test_operators_outside_python_savedmodels_are_refused(
     table: Path, tmp_path: Path, op: str
 ) -> None:
-    """Among them those that only old graphs may have."""
+    """They include some that only old graphs may have."""
 
     def change(graph: Any) -> None:
         graph.graph_def.node.add(name="out", op=op)
@@ -362,7 +367,7 @@ def test_operators_that_cannot_be_saved_so_are_refused_too(
 def test_a_function_that_only_an_object_names_is_found(
     table: Path, tmp_path: Path
 ) -> None:
-    """The second loader takes functions out of the library by name; ``_initialize`` is run at once."""
+    """The second loader takes functions by name, and runs ``_initialize`` at once."""
 
     def change(graph: Any) -> None:
         name = hidden(graph)
@@ -382,14 +387,14 @@ def test_a_function_that_only_an_object_names_is_found(
     refused(edited(table, tmp_path, change), "WriteFile")
 
 
-def test_a_function_that_nothing_names_is_found(table: Path, tmp_path: Path) -> None:
+def test_an_unreferenced_function_is_found(table: Path, tmp_path: Path) -> None:
     refused(edited(table, tmp_path, lambda graph: hidden(graph) and None), "WriteFile")
 
 
-def test_a_signature_may_not_read_what_the_loader_gives_to_the_start(
+def test_a_signature_may_not_read_a_constant_that_the_loader_feeds(
     table: Path, tmp_path: Path
 ) -> None:
-    """In a request nothing is fed for an asset, and the constant's own text counts."""
+    """A request feeds no assets, so that the constant's own text would count."""
 
     def change(graph: Any) -> None:
         node = graph.graph_def.node.add(name="read", op="InitializeTableFromTextFileV2")
@@ -399,7 +404,7 @@ def test_a_signature_may_not_read_what_the_loader_gives_to_the_start(
     refused(edited(table, tmp_path, change), "not one of its assets")
 
 
-def test_an_asset_of_a_name_that_no_file_can_have_is_missing(
+def test_an_asset_with_an_impossible_file_name_is_missing(
     table: Path, tmp_path: Path
 ) -> None:
     def change(graph: Any) -> None:
@@ -410,7 +415,7 @@ def test_an_asset_of_a_name_that_no_file_can_have_is_missing(
         check_files(folder, read_meta_graphs(folder))
 
 
-def test_an_object_that_is_an_asset_first_and_a_constant_last_is_none(
+def test_an_object_that_is_both_asset_and_constant_is_not_an_asset(
     table: Path, tmp_path: Path
 ) -> None:
     def change(graph: Any) -> None:
@@ -422,7 +427,7 @@ def test_an_object_that_is_an_asset_first_and_a_constant_last_is_none(
         )  # 9 constant, which replaces the asset
 
     def keep_both(graph: Any) -> None:
-        """A protobuf that was parsed has the last one only: put the first beside it again, as bytes."""
+        """Prepend the asset as bytes, since a parsed protobuf has the last kind only."""
         nodes = graph.object_graph_def.nodes
         number = next(i for i, node in enumerate(nodes) if node.HasField("asset"))
         text = nodes[number].SerializeToString()
@@ -449,8 +454,10 @@ def test_an_object_that_is_an_asset_first_and_a_constant_last_is_none(
     ] == [False]
 
 
-def test_variables_come_from_where_the_loader_says(table: Path, tmp_path: Path) -> None:
-    """A path of a checkpoint may be that of another model, or one that TensorFlow fetches from a network."""
+def test_variables_must_come_from_the_models_own_checkpoint(
+    table: Path, tmp_path: Path
+) -> None:
+    """A checkpoint path may name another model's, or one that TensorFlow downloads."""
 
     def change(graph: Any) -> None:
         for function in graph.graph_def.library.function:
@@ -467,7 +474,7 @@ def test_variables_come_from_where_the_loader_says(table: Path, tmp_path: Path) 
     )
 
 
-def test_the_variable_of_a_path_that_another_name_may_write_to_is_no_asset(
+def test_a_variable_path_that_is_also_written_is_refused(
     table: Path, tmp_path: Path
 ) -> None:
     def change(graph: Any) -> None:
@@ -485,9 +492,7 @@ def test_the_variable_of_a_path_that_another_name_may_write_to_is_no_asset(
     refused(edited(table, tmp_path, change), "not one of its assets")
 
 
-def test_field_numbers_that_readers_cut_differently_are_refused(
-    table: Path, tmp_path: Path
-) -> None:
+def test_ambiguous_field_numbers_are_refused(table: Path, tmp_path: Path) -> None:
 
     folder = edited(
         table, tmp_path, lambda graph: b"\x92\x80\x80\x80\x10\x00"

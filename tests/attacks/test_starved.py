@@ -1,4 +1,4 @@
-"""A device that has no thread or no open file left: what is there goes on, and the end is orderly."""
+"""Keep serving, and stop in order, without a free thread or file descriptor."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def server(new_server: StartServer) -> Iterator[Server]:
 
 
 def allow(server: Server, what: int, maximum: int) -> None:
-    """Change one of the limits that the system puts on the server."""
+    """Change one of the server's resource limits."""
     hard = resource.prlimit(server.process.pid, what)[1]
     resource.prlimit(
         server.process.pid,
@@ -44,13 +44,13 @@ def allow(server: Server, what: int, maximum: int) -> None:
 
 
 def take_threads(server: Server) -> None:
-    """Leave no room for another thread's stack."""
+    """Leave no address space for another thread's stack."""
     pages = int(Path(f"/proc/{server.process.pid}/statm").read_text().split()[0])
     allow(server, resource.RLIMIT_AS, (pages + 256) * resource.getpagesize())
 
 
 def take_files(server: Server) -> int:
-    """Leave no number for another open file; returns the limit that was."""
+    """Leave no free file descriptor; return the previous limit."""
     before = resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE)[0]
     used = {int(name) for name in os.listdir(f"/proc/{server.process.pid}/fd")}
     allow(
@@ -66,7 +66,7 @@ def request(server: Server, path: str) -> bytes:
     return f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{proof}\r\n".encode()
 
 
-def test_without_another_thread_requests_wait_for_those_that_are_there(
+def test_requests_wait_for_a_thread_when_none_can_start(
     server: Server,
 ) -> None:
     with Client(server.url, server.token) as client, ExitStack() as stack:
@@ -77,19 +77,19 @@ def test_without_another_thread_requests_wait_for_those_that_are_there(
             stack.enter_context(socket.create_connection(address, WAIT_S))
             for _ in range(8)
         ]
-        for connection in connections:  # each holds its thread for a while
+        for connection in connections:  # each request keeps its thread busy for a while
             connection.sendall(request(server, "/pairing?wait_ms=100"))
         for connection in connections:
             assert connection.recv(4096).startswith(b"HTTP/1.1 200 OK")
 
 
-def test_without_another_thread_a_signal_still_drains(server: Server) -> None:
+def test_a_signal_drains_the_server_when_no_thread_can_start(server: Server) -> None:
     take_threads(server)
     assert server.stop() == 0
     assert "stopping: requests under way" in server.log.read_text()
 
 
-def test_without_another_file_the_listeners_rest(server: Server) -> None:
+def test_the_listeners_pause_without_a_free_descriptor(server: Server) -> None:
     before = take_files(server)
     with (
         socket.create_connection(("127.0.0.1", server.port), WAIT_S) as http,

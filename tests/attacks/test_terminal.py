@@ -1,4 +1,4 @@
-"""Names, keys, reasons and answers that anybody may have made command no terminal, and forge no line of the log."""
+"""Keep hostile names and texts from controlling a terminal or forging log lines."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def is_plain(text: str) -> bool:
 
 
 def run(*words: object, folder: Path) -> subprocess.CompletedProcess[str]:
-    """A command in a process of its own; what it wrote is plain, and no line of it is the forged one."""
+    """Run a command; check that its output is plain and has no forged line."""
     environment = {**os.environ, "POCKETSERVE_STATE_DIR": str(STATE), "PYTHONUTF8": "1"}
     command = [sys.executable, "-m", "pocketserve", *map(str, words)]
     done = subprocess.run(
@@ -45,7 +45,7 @@ def run(*words: object, folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def hostile_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A models folder whose names, keys and labels hold escapes."""
+    """Write a models folder whose names, keys and labels contain escapes."""
     folder = tmp_path_factory.mktemp("hostile") / "models"
     folder.mkdir()
     digits = MODELS / "digits" / "digits.tflite"
@@ -72,7 +72,7 @@ def hostile_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.live
-def test_commands_on_hostile_folders(hostile_models, tmp_path):
+def test_commands_on_hostile_folders_print_plain_text(hostile_models, tmp_path):
     for name in ("key", "file", ESC):
         run("inspect", name, "--local", "--models-dir", hostile_models, folder=tmp_path)
     run(
@@ -111,7 +111,7 @@ def test_commands_on_hostile_folders(hostile_models, tmp_path):
     first = json.loads(said.stdout)["predictions"][0]
     assert first["label"].startswith(
         "\x1b]0;pwned\x07"
-    )  # JSON says the same, in its own escapes
+    )  # JSON carries the same text in its own escapes
     run("doctor", hostile_models, folder=tmp_path)
     assert run("inspect", ESC, "--debug", folder=tmp_path).returncode == 1
     assert (
@@ -124,7 +124,7 @@ def test_commands_on_hostile_folders(hostile_models, tmp_path):
 
 
 @pytest.mark.live
-def test_a_server_and_its_clients_on_a_hostile_folder(
+def test_a_server_with_a_hostile_folder_and_its_clients_print_plain_text(
     hostile_models, new_server, tmp_path
 ):
     server = new_server(hostile_models, "--log-level", "debug")
@@ -148,7 +148,7 @@ def test_a_server_and_its_clients_on_a_hostile_folder(
 
 
 def check_log(server: Server, *models: str) -> None:
-    """Ask for what the models cannot take, and look at what the server wrote, C++ included."""
+    """Send requests that the models refuse, and check the log, C++ output included."""
     tensor = {"name": "x", "shape": [2], "datatype": "INT64", "data": [5, 5]}
     for model in models:
         answer = server.call(
@@ -164,8 +164,8 @@ def check_log(server: Server, *models: str) -> None:
 
 @pytest.mark.live
 @pytest.mark.onnx
-def test_what_onnx_runtime_writes_itself(new_server, tmp_path):
-    """It prints each error of a run with the names of the graph."""
+def test_onnx_runtimes_own_messages_are_plain(new_server, tmp_path):
+    """It prints graph names in each error of a run."""
     onnx = pytest.importorskip(
         "onnx", reason="the environment of the older runtime has no ONNX"
     )
@@ -187,7 +187,7 @@ def test_what_onnx_runtime_writes_itself(new_server, tmp_path):
 @pytest.mark.live
 @pytest.mark.torch
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_what_a_script_warns(new_server, tmp_path):
+def test_warnings_of_a_script_are_plain(new_server, tmp_path):
     torch = pytest.importorskip("torch")
     text = "".join(f"\\{byte:03o}" for byte in ESC.encode())  # as TorchScript spells it
     module = torch.jit.ScriptModule()
@@ -244,7 +244,7 @@ ASKED = {
 
 @pytest.mark.parametrize("words", ASKED)
 @pytest.mark.parametrize("status", [200, 400])
-def test_what_a_hostile_server_says(words, status, tmp_path):
+def test_answers_of_a_hostile_server_are_printed_plainly(words, status, tmp_path):
     document = ASKED[words] if status == 200 else {"error": ESC, "code": ESC}
     body = dumps(document)
     answer = b"HTTP/1.1 %d X\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%b" % (
@@ -259,7 +259,7 @@ def test_what_a_hostile_server_says(words, status, tmp_path):
     assert r"\x1b" in done.stdout + done.stderr or r"\u001b" in done.stdout
 
 
-def test_a_page_that_is_no_answer(tmp_path):
+def test_a_page_instead_of_an_answer_is_printed_plainly(tmp_path):
     page = (
         b"HTTP/1.1 500 X\r\nContent-Length: 9\r\nConnection: close\r\n\r\n\x1b]0;pwned"
     )
@@ -268,7 +268,7 @@ def test_a_page_that_is_no_answer(tmp_path):
     assert done.returncode == 1 and r"\x1b]0;pwned" in done.stderr
 
 
-def test_letters_of_all_scripts_stay():
+def test_letters_of_all_scripts_are_kept():
     text = "né 名前 שלום مرحبا हिन्दी 😀\u00a0\u3000ﬀ"
     assert printable(text) == text and printable(text, keep="\n") == text
     assert (
@@ -282,7 +282,7 @@ def test_a_closed_stream_stays_closed(monkeypatch):
         assert sys.stderr is None and sys.stdout is not None
 
 
-def test_a_record_is_a_line():
+def test_a_log_record_is_one_line():
     formatter = LogFormatter("%(levelname)s %(message)s")
     record = logging.LogRecord(
         "x", logging.INFO, "", 0, "tried %s\nINFO FAKE", (ESC,), None

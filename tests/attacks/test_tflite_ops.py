@@ -1,4 +1,4 @@
-"""TFLite files that reach out of the model, or beyond their own end."""
+"""Refuse TFLite files that reach outside the model or beyond their own end."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ DATA = ROOT / "tests" / "runtimes" / "data"
 
 
 @pytest.mark.tensorflow
-def test_operators_of_tensorflow_are_refused_with_its_own_interpreter_too(
+def test_tensorflow_operators_are_refused_even_by_its_own_interpreter(
     tmp_path: Path,
 ) -> None:
-    """It would write the file; an innocent name does not help, since the options say what is run."""
+    """The operator writes a file; its harmless name is ignored, its options count."""
     from pocketserve.runtimes.tensorflow.common import import_tensorflow
 
     tf = import_tensorflow(1)
@@ -55,7 +55,7 @@ def test_operators_of_tensorflow_are_refused_with_its_own_interpreter_too(
 
 
 def with_field(table: str, number: int, value: int) -> bytes:
-    """A whole model with one more field in a table, written with TFLite's own schema."""
+    """Return a model with one more field in a table, written by TFLite's schema."""
     schema = pytest.importorskip("tensorflow.lite.python.schema_py_generated")
     import flatbuffers
 

@@ -1,7 +1,8 @@
-"""TorchScript and ``.ptl`` files that try to write or read files, by every spelling that PyTorch understands.
+"""Refuse TorchScript and ``.ptl`` files that access files, in every spelling.
 
-Each attack is shown to work on PyTorch itself first (in a folder of its own), so that a test cannot pass because the
-attack is broken; then the runtime must refuse the file, and nothing may have been written, not even while it loaded.
+Each attack must first work in PyTorch itself, so that no test passes because its attack
+is broken. The runtime must then refuse the file before anything was written, even while
+loading.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def build(path: Path, change: Change, module: Any = None) -> Path:
-    """A scripted module's archive, changed member by member; source maps would not fit any more."""
+    """Return a scripted module's archive with members changed; source maps are dropped."""
     script = torch.jit.script(module or Plain())
     if path.suffix == ".ptl":
         script._save_for_lite_interpreter(str(path))
@@ -98,8 +99,8 @@ def with_body(body: str, before: str = "", after: str = "") -> Change:
 
 
 def runs(path: Path) -> None:
-    """What PyTorch itself does with the file."""
-    with suppress(RuntimeError):  # it may fail once it has done it
+    """Run the file in PyTorch itself."""
+    with suppress(RuntimeError):  # it may fail after the side effect
         torch.jit.load(str(path))(torch.ones(3))
 
 
@@ -157,11 +158,11 @@ BODIES: Mapping[str, str] = {
 
 
 @pytest.mark.parametrize("spelling", BODIES)
-def test_spellings_in_a_method(here: Path, spelling: str):
+def test_spellings_in_a_method_are_refused(here: Path, spelling: str):
     works_then_refused(build(here / "a.ts", with_body(BODIES[spelling])))
 
 
-# --- Other places of a program
+# --- Other parts of a program
 
 FUNCTION = f"def helper(x: Tensor) -> Tensor:\n  _0 = {SAVE}\n  return x\n"
 HELPER = f"""class Helper(Module):
@@ -239,7 +240,7 @@ PLACES: Mapping[str, Change] = {
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_places_of_a_program(here: Path, place: str):
+def test_attacks_in_other_parts_of_a_program_are_refused(here: Path, place: str):
     works_then_refused(build(here / "a.ts", PLACES[place]))
 
 
@@ -265,11 +266,11 @@ TENSOR = (
 )
 
 
-def test_a_file_that_acts_while_it_is_loaded(here: Path):
+def test_a_file_with_effects_while_loading_is_refused(here: Path):
     works_then_refused(build(here / "a.ts", setting_itself))
 
 
-def test_a_class_that_sets_itself_up_and_only_computes(here: Path):
+def test_a_harmless_setstate_is_served(here: Path):
     class Kept(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -297,7 +298,7 @@ def test_a_class_that_sets_itself_up_and_only_computes(here: Path):
 # --- Members of the archive
 
 
-def test_twins_of_a_member(here: Path):
+def test_duplicate_members_are_refused(here: Path):
     path = build(here / "a.ts", lambda members: None)
     hostile = (
         CLASS + HEAD.format(name="Plain") + f"    _0 = {SAVE}\n    return x\n"
@@ -307,13 +308,13 @@ def test_twins_of_a_member(here: Path):
         with warnings.catch_warnings(), zipfile.ZipFile(twin, "a") as file:
             warnings.simplefilter(
                 "ignore", UserWarning
-            )  # it says that the name is there twice
+            )  # the message says that the name occurs twice
             file.writestr(f"a/{name}", hostile)
         refused(twin, "could be taken for one another")
     assert torchscript.RUNTIME.open(ModelSource(path)) is not None
 
 
-def test_members_that_pytorch_lists_cut(here: Path):
+def test_members_whose_names_pytorch_truncates_are_refused(here: Path):
     long = "__torch__/" + "o" * 600 + ".py"
     call = "__torch__." + "o" * 600 + ".helper(x)"
     change = with_source(
@@ -330,7 +331,7 @@ def test_the_old_layout_is_refused(here: Path):
 
 
 @pytest.mark.parametrize("suffix", [".ts", ".ptl"])
-def test_a_zip_that_is_a_flatbuffer_too(here: Path, suffix: str):
+def test_a_zip_that_is_also_a_flatbuffer_is_refused(here: Path, suffix: str):
     path = build(here / f"a{suffix}", lambda members: None)
     data = bytearray(path.read_bytes())
     data[4:8] = b"PTMF"
@@ -372,7 +373,9 @@ def outside_of_its_bytes(members: Members) -> None:
     [short_record, large_claim, outside_of_its_bytes],
     ids=lambda change: change.__name__,
 )
-def test_weights_that_lie_over_foreign_memory(here: Path, suffix: str, change: Change):
+def test_weights_that_overlap_foreign_memory_are_refused(
+    here: Path, suffix: str, change: Change
+):
     refused(
         build(here / f"a{suffix}", change, Weighted()),
         "claims more bytes|outside of its own",
@@ -386,7 +389,7 @@ def test_weights_that_lie_over_foreign_memory(here: Path, suffix: str, change: C
      "torch._utils\n_rebuild_sparse_tensor", "torch._tensor\n_rebuild_from_type_v2", "os\nsystem", "__torch__/../x\ny"],
 )  # fmt: skip
 @pytest.mark.parametrize("member", ["data.pkl", "constants.pkl"])
-def test_what_a_pickle_may_name(here: Path, member: str, name: str):
+def test_pickles_may_name_only_listed_classes(here: Path, member: str, name: str):
     def change(members: Members) -> None:
         members[member] = b"\x80\x02c" + name.encode() + b"\n)\x81}b\x85."
 
@@ -396,7 +399,7 @@ def test_what_a_pickle_may_name(here: Path, member: str, name: str):
 @pytest.mark.parametrize(
     "name", ["c10d.ProcessGroup", "profiling._ScriptProfile", "_nnapi.Compilation"]
 )
-def test_classes_of_pytorchs_own(here: Path, name: str):
+def test_pytorchs_own_classes_are_served(here: Path, name: str):
     change = with_body(
         "return x",
         before="",
@@ -431,7 +434,7 @@ def without_code(members: Members) -> None:
 @pytest.mark.parametrize(
     "change", [lambda members: None, without_code], ids=["whole", "no code"]
 )
-def test_ptl_files_that_write(here: Path, change: Change):
+def test_ptl_files_that_write_are_refused(here: Path, change: Change):
     path = build(here / "a.ptl", change, Writer())
     lite(path)
     assert Path(WRITTEN).exists(), "the attack itself does not work: mend the test"
@@ -439,7 +442,7 @@ def test_ptl_files_that_write(here: Path, change: Change):
     refused(path, "is code, which is not run|cannot load a.ptl")
 
 
-def test_ptl_code_beside_harmless_bytecode_is_not_run_either(here: Path):
+def test_ptl_code_beside_harmless_bytecode_is_not_run(here: Path):
     def change(members: Members) -> None:
         members["code/__torch__.py"] = (
             CLASS + HEAD.format(name="Plain") + f"    _0 = {SAVE}\n    return x\n"
@@ -450,7 +453,7 @@ def test_ptl_code_beside_harmless_bytecode_is_not_run_either(here: Path):
     refused(build(here / "a.ptl", change), "is code, which is not run")
 
 
-# --- .ptl: bytecode, which the lite interpreter would run without looking whether things are there
+# --- .ptl: bytecode, which the lite interpreter runs without bounds checks
 
 
 class Inner(torch.nn.Module):
@@ -463,7 +466,7 @@ class Inner(torch.nn.Module):
 
 
 class Outer(torch.nn.Module):
-    """Branches, loops, tuples, and attributes that are read and written."""
+    """Uses branches, loops, tuples, and attributes that are read and written."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -503,7 +506,9 @@ def with_bytecode(change: Callable[[Tables], None]) -> Change:
 
 
 def then(*steps: tuple[Any, ...]) -> Change:
-    """Steps behind the first one, which puts the module into register 1 and its argument into register 2."""
+    """Return steps after the first one, which puts the module into register 1 and its
+    argument into register 2.
+    """
 
     def change(fields: Tables) -> None:
         first, *rest = fields["instructions"]
@@ -527,7 +532,7 @@ for size in (3, 4):
 
 
 def ending(path: Path, interpreter: str = "lite") -> int:
-    """The status with which a process ends that runs a file."""
+    """Return the exit status of a process that runs a file."""
     command = [sys.executable, "-c", RUN, interpreter, str(path)]
     return subprocess.run(
         command, capture_output=True, timeout=120, check=False
@@ -545,7 +550,7 @@ OUT_OF_BOUNDS: Mapping[str, Change] = {
 
 
 @pytest.mark.parametrize("what", OUT_OF_BOUNDS)
-def test_bytecode_that_reads_foreign_memory(here: Path, what: str):
+def test_bytecode_that_reads_foreign_memory_is_refused(here: Path, what: str):
     path = build(here / "a.ptl", OUT_OF_BOUNDS[what], Outer())
     assert ending(path) < 0, "the attack itself does not work: mend the test"
     session = ptl.RUNTIME.open(
@@ -561,7 +566,7 @@ def test_bytecode_that_reads_foreign_memory(here: Path, what: str):
         ptl.RUNTIME.open(ModelSource(without))
 
 
-def test_an_object_is_made_once(here: Path):
+def test_a_repeated_object_is_made_once(here: Path):
     twice = build(
         here / "a.ts",
         lambda members: members.update({"data.pkl": members["data.pkl"][:-1] + b"}b."}),
@@ -570,11 +575,11 @@ def test_an_object_is_made_once(here: Path):
         torch_archive.Archive(torch, twice).pickled_classes("data")
 
 
-# --- Where a program was written, which PyTorch reads when a run fails
+# --- Source locations, which PyTorch reads when a run fails
 
 
 class _Whole:
-    """A list of whole numbers as PyTorch pickles it."""
+    """A list of integers as PyTorch pickles it."""
 
     def __init__(self, *items: int) -> None:
         self.items = list(items)
@@ -607,7 +612,7 @@ Picky.__module__ = "__main__"
 
 
 @pytest.mark.parametrize("suffix", [".ts", ".ptl"])
-def test_places_in_texts_that_are_not_there(here: Path, suffix: str):
+def test_source_locations_outside_their_text_are_refused(here: Path, suffix: str):
     path = build(here / f"a{suffix}", placed(10**9), Picky())
     assert ending(path, "full") < 0, "the attack itself does not work: mend the test"
     refused(path, "in a text that is not there")
@@ -624,7 +629,7 @@ def test_places_in_texts_that_are_not_there(here: Path, suffix: str):
     ].tolist() == [2, 2, 2]
 
 
-# --- What must not be refused
+# --- Files that must be served
 
 LSTM = torch.nn.LSTM(8, 8)
 ORDINARY: Mapping[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
@@ -686,7 +691,7 @@ def test_ordinary_programs_are_served(here: Path, what: str, way: str):
 
 
 @pytest.mark.parametrize("suffix", [".ts", ".ptl"])
-def test_what_the_owner_trusts_is_run(here: Path, suffix: str):
+def test_a_trusted_file_is_run(here: Path, suffix: str):
     runtime = ptl.RUNTIME if suffix == ".ptl" else torchscript.RUNTIME
     path = build(here / f"a{suffix}", lambda members: None, Writer())
     with pytest.raises(

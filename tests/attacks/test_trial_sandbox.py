@@ -1,4 +1,4 @@
-"""Code that runs in a trial comes up against the kernel: no network, no further process, no files but its own."""
+"""Check the kernel's limits for code in a trial: no network, programs or other files."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ ALLOWED = (
 
 @pytest.fixture(scope="module")
 def report() -> str:
-    """What this device says that it gives, as the doctor prints it."""
+    """Return this device's sandbox layers as the doctor prints them."""
     command = [sys.executable, "-m", "pocketserve.quarantine.sandbox", PROBE]
     done = subprocess.run(command, capture_output=True, check=True, timeout=60)
     sentence: str = json.loads(done.stdout)["sentence"]
@@ -181,7 +181,7 @@ def report() -> str:
 
 
 def model_with(folder: Path, code: str) -> Path:
-    """A models folder whose one model has this task; the trial runs it."""
+    """Write a models folder with one model of this task, whose code the trial runs."""
     own = folder / "models" / "mine"
     own.mkdir(parents=True)
     shutil.copy(TFLITE, own / "mine.tflite")
@@ -189,10 +189,11 @@ def model_with(folder: Path, code: str) -> Path:
     return folder / "models"
 
 
-def try_it(models: Path, state: Path, name: str = "mine") -> None:
-    """Give a model whose code is trusted its trial.
+def run_trial(models: Path, state: Path, name: str = "mine") -> None:
+    """Run the trial of a model whose code is trusted.
 
-    A device that is short of threads or memory judges no file and asks to try again; so does a busy test machine.
+    A device that is short of threads or memory asks to try again, and so does a busy
+    test machine.
     """
     entry = scan(models)[name]
     version = entry.versions[entry.default_version]
@@ -211,30 +212,34 @@ def try_it(models: Path, state: Path, name: str = "mine") -> None:
     quarantine.check(entry, version, source)
 
 
-def tried(models: Path, state: Path) -> str:
-    """The reason with which a trial refuses a model whose code is trusted."""
+def trial_refusal(models: Path, state: Path) -> str:
+    """Return the reason for which a trial refuses a model with trusted code."""
     with pytest.raises(ModelLoadError) as caught:
-        try_it(models, state)
+        run_trial(models, state)
     return str(caught.value)
 
 
-def test_what_code_in_a_trial_cannot_do(
+def test_a_trial_cannot_reach_files_network_or_processes(
     tmp_path: Path, report: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each refusal is the kernel's; where it lacks a layer, the report says so, and the other one still holds."""
+    """The kernel refuses each attempt; if it lacks one layer, the report says so and
+    the other one applies.
+    """
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "token").write_text("secret")
     monkeypatch.setenv("POCKETSERVE_TOKEN", "secret")
     told = f"PARENT, OUTSIDE, SECRET = {os.getpid()}, {str(outside)!r}, {str(outside / 'token')!r}\n"
     code = told + ATTEMPTS
-    # One reason is short, so that the answers come in parts.
+    # A reason is short, so the code reports in parts.
     found: dict[str, int] = {}
     for part in range(5):
         part_code = code.replace(
             "in TRIES.items()", f"in list(TRIES.items())[{part}::5]"
         )
-        reason = tried(model_with(tmp_path / str(part), part_code), tmp_path / "state")
+        reason = trial_refusal(
+            model_with(tmp_path / str(part), part_code), tmp_path / "state"
+        )
         found |= json.loads(reason.partition("FOUND")[2].partition("END")[0])
     assert found.pop("token") is False
     assert {name: found[name] for name in ALLOWED} == dict.fromkeys(ALLOWED, 0)
@@ -249,9 +254,9 @@ def test_what_code_in_a_trial_cannot_do(
         assert "Landlock no (" in report
 
 
-def test_a_refusal_by_the_sandbox_says_so(tmp_path: Path, report: str) -> None:
-    """Code that means no harm is told what stopped it, and the way out."""
-    reason = tried(
+def test_a_sandbox_refusal_is_named_in_the_reason(tmp_path: Path, report: str) -> None:
+    """Harmless code learns which limit stopped it, and the way out."""
+    reason = trial_refusal(
         model_with(tmp_path, "import socket\nsocket.socket()\n"), tmp_path / "state"
     )
     if "seccomp yes" in report:
@@ -265,9 +270,11 @@ def test_a_refusal_by_the_sandbox_says_so(tmp_path: Path, report: str) -> None:
         )
 
 
-def test_a_process_that_is_ended_for_a_call_gets_a_verdict(tmp_path: Path) -> None:
+def test_a_process_that_is_killed_for_a_system_call_gets_a_verdict(
+    tmp_path: Path,
+) -> None:
     code = f"import os\nos.kill(os.getpid(), {int(signal.SIGSYS)})\n"
-    reason = tried(model_with(tmp_path, code), tmp_path / "state")
+    reason = trial_refusal(model_with(tmp_path, code), tmp_path / "state")
     assert (
         "in quarantine: it made a system call that no model needs, and that ends its process (SIGSYS)"
         in reason
@@ -275,8 +282,8 @@ def test_a_process_that_is_ended_for_a_call_gets_a_verdict(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["at once", "at the next start"])
-def test_folders_however_deep_are_removed(tmp_path: Path, killed: bool) -> None:
-    """What a trial left behind ended the server's start for good: what removes trees called itself for each level."""
+def test_deeply_nested_folders_are_removed(tmp_path: Path, killed: bool) -> None:
+    """A recursive removal once failed on a trial's leftovers and prevented every start."""
     code = "import os\nfor n in range(2500):\n    os.mkdir('d')\n    os.chdir('d')\n"
     code += (
         "os.symlink('/', 'link')\nos.mkdir('shut', 0)\nraise ValueError('it is made')\n"
@@ -294,12 +301,12 @@ def test_folders_however_deep_are_removed(tmp_path: Path, killed: bool) -> None:
         assert b"it is made" in made.stderr
         Quarantine(state, TrialLimits())
     else:
-        assert "it is made" in tried(model_with(tmp_path, code), state)
+        assert "it is made" in trial_refusal(model_with(tmp_path, code), state)
     assert not [name for name in os.listdir(state) if name.startswith("trial-")]
 
 
-def test_what_a_trial_writes_is_never_run(tmp_path: Path) -> None:
-    """Whether the framework is sound is asked outside of the sandbox: not of modules that the trial left behind."""
+def test_modules_written_by_a_trial_are_never_imported(tmp_path: Path) -> None:
+    """The check of the framework runs outside the sandbox, so it must ignore them."""
     witness = tmp_path / "witness"
     planted = f"open({str(witness)!r}, 'w')"
     code = (
@@ -312,9 +319,9 @@ def test_what_a_trial_writes_is_never_run(tmp_path: Path) -> None:
     ask = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from pathlib import Path\n"
-        "from attacks.test_trial_sandbox import tried\n"
-        "print(tried(Path(sys.argv[2]), Path(sys.argv[3])))\n"
-    )  # a process of its own: in this one the framework may be imported, and so be known as sound
+        "from attacks.test_trial_sandbox import trial_refusal\n"
+        "print(trial_refusal(Path(sys.argv[2]), Path(sys.argv[3])))\n"
+    )  # in its own process: this one may have imported the framework already
     command = [
         sys.executable,
         "-c",
@@ -336,7 +343,7 @@ def test_what_a_trial_writes_is_never_run(tmp_path: Path) -> None:
 def test_a_model_with_a_relative_folder_passes(
     new_server: StartServer, tmp_path: Path
 ) -> None:
-    """The trial has a working folder of its own; what the server calls by a relative path is found all the same."""
+    """The trial has a working folder of its own, but relative paths still resolve."""
     models = model_with(
         tmp_path, "def answer(outputs, options, context):\n    return {'fine': 1}\n"
     )
@@ -348,14 +355,15 @@ def test_a_model_with_a_relative_folder_passes(
 
 @pytest.mark.torch
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
-def test_a_torchscript_that_writes_files_writes_none(
+def test_a_torchscript_cannot_write_files_in_a_trial(
     tmp_path: Path, report: str
 ) -> None:
-    """Past our own checks: opened by trusted code, it runs what it wants, and the kernel refuses it."""
+    """Trusted code bypasses our own checks, and the kernel refuses the write."""
     import torch
 
     own = tmp_path / "models" / "mine"
-    (own / "parts").mkdir(parents=True)  # a folder of its own, or it would be a version
+    # a folder of its own, or it would become a version
+    (own / "parts").mkdir(parents=True)
     witness = tmp_path / "witness"
 
     class Writes(torch.nn.Module):
@@ -376,9 +384,9 @@ def test_a_torchscript_that_writes_files_writes_none(
     (own / "model.toml").write_text(
         '[[inputs]]\nname = "x"\ndatatype = "FP32"\nshape = [2]\n'
     )
-    try_it(
+    run_trial(
         tmp_path / "models", tmp_path / "state"
-    )  # the operator does not look whether it could write
+    )  # the operator ignores whether the write succeeded
     if "Landlock ABI" in report:
         assert not witness.exists()
     else:
@@ -391,7 +399,7 @@ def test_a_torchscript_that_writes_files_writes_none(
 def test_a_trial_that_needs_node_starts_nothing_else(
     tmp_path: Path, report: str
 ) -> None:
-    """Its process may start programs, of which Landlock leaves just Node; that has no network either."""
+    """Landlock restricts its programs to Node, which has no network either."""
     entry = scan(MODELS)["digits"]
     (version,) = [one for one in entry.versions.values() if one.format.name == "tfjs"]
     rules = rules_for(entry, version, ModelSource(version.path), str(tmp_path))
@@ -424,11 +432,11 @@ def test_a_trial_that_needs_node_starts_nothing_else(
         assert other == "Permission denied"
 
 
-# --- The filter, run by an interpreter of its own for the machines that are not here
+# --- The filter, interpreted here for machines that are not available
 
 
 def answer_of(program: bytes, machine: int, number: int, first: int = 0) -> int:
-    """What the kernel would answer a call: classic BPF over its ``seccomp_data``."""
+    """Return the kernel's answer to a call: classic BPF over its ``seccomp_data``."""
     data = struct.pack(
         "<iIQQ", number if number < 1 << 31 else number - (1 << 32), machine, 0, first
     ) + bytes(40)
@@ -480,7 +488,9 @@ MACHINES = {  # machine, bits: audit, {refused}, {allowed}, clone, kill
 }
 
 
-ATTRIBUTES = {  # chmod, chown, utime, setxattr, removexattr, setpriority, ioprio_set, SysV and POSIX queues
+# chmod, chown, utime, setxattr, removexattr, setpriority, ioprio_set, SysV and POSIX
+# queues
+ATTRIBUTES = {
     "x86_64": {
         *range(90, 95),
         *range(188, 191),
@@ -537,7 +547,7 @@ SCHEDULING = {
 
 @pytest.mark.parametrize("may_start_processes", [False, True])
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine[0])
-def test_the_filter_keeps_attributes_and_priorities_of_others(
+def test_the_filter_refuses_changes_of_attributes_and_priorities(
     machine: tuple[str, int], may_start_processes: bool
 ) -> None:
     known = architecture(*machine)
@@ -558,7 +568,9 @@ def test_the_filter_keeps_attributes_and_priorities_of_others(
 
 
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine[0])
-def test_the_filter_of_each_machine(machine: tuple[str, int]) -> None:
+def test_the_filter_of_each_machine_refuses_and_allows_the_right_calls(
+    machine: tuple[str, int],
+) -> None:
     audit, refused, allowed, clone, kill = MACHINES[machine]
     known = architecture(*machine)
     assert known is not None
@@ -594,8 +606,10 @@ def test_the_filter_of_each_machine(machine: tuple[str, int]) -> None:
 
 
 @pytest.mark.parametrize("layer", ["Landlock", "seccomp"])
-def test_a_system_that_traps_the_question_is_told(report: str, layer: str) -> None:
-    """As Android's filter for apps, which sends SIGSYS for what it does not know: that must not end every trial."""
+def test_a_system_that_traps_unknown_calls_is_reported(report: str, layer: str) -> None:
+    """Android's filter for apps sends SIGSYS for unknown calls; not every trial may die
+    of it.
+    """
     machine = architecture(os.uname().machine, 8 * struct.calcsize("P"))
     if machine is None:
         assert "seccomp no (" in report
@@ -625,10 +639,10 @@ def test_an_unknown_machine_has_no_filter() -> None:
     assert architecture("riscv64", 64) is None and architecture("i686", 32) is None
 
 
-def test_packages_that_are_linked_in_may_be_read(
+def test_linked_packages_may_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As installers that save room link them, and so may a delegate that its owner keeps elsewhere."""
+    """Space-saving installers link packages, and owners may keep a delegate elsewhere."""
     packages, elsewhere = tmp_path / "packages", tmp_path / "elsewhere"
     packages.mkdir()
     (elsewhere / "linked").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Attacks on the page in a real Chromium: a page of another port, a frame, a worker left behind, a port taken."""
+"""Attack the page in a real Chromium: other ports, frames, workers, taken ports."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OPTIONS = (
     "--disable-dev-shm-usage",
 )
 
-# Tries what a page may try with an address, T, and a ticket that it has seen. Each try says what came of it.
+# Tries each attack with an address, T, and a leaked ticket, and reports each result.
 OTHER_PAGE = """<!doctype html><meta charset="utf-8"><pre id="result"></pre><script>
 const T = "TARGET", ticket = "TICKET", said = {};
 const name = (error) => error.name;
@@ -85,7 +85,7 @@ self.addEventListener("fetch", (event) => {
 
 
 def chromium(profile: Path, *arguments: str) -> list[str]:
-    """The command that starts a Chromium with a profile of its own."""
+    """Return the command that starts Chromium with a profile of its own."""
     return [
         str(tool().provide("chromium")),
         *OPTIONS,
@@ -95,7 +95,7 @@ def chromium(profile: Path, *arguments: str) -> list[str]:
 
 
 def browse(profile: Path, address: str) -> tuple[str, str]:
-    """Visit a page; return its document once its scripts have come to rest, and what the browser logged."""
+    """Visit a page; return its settled document and the browser's log."""
     command = chromium(
         profile,
         "--virtual-time-budget=8000",
@@ -111,7 +111,7 @@ def browse(profile: Path, address: str) -> tuple[str, str]:
 
 @contextmanager
 def left_open(profile: Path, address: str) -> Iterator[None]:
-    """A browser that stays at a page until the end of the block."""
+    """Keep a browser open at a page until the block ends."""
     command = chromium(profile, "--remote-debugging-port=0", address)
     with subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -124,15 +124,17 @@ def left_open(profile: Path, address: str) -> Iterator[None]:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Wait for what another process does, with a deadline."""
+    """Wait for another process, with a deadline."""
     deadline, pause = time.monotonic() + START_S, threading.Event()
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
         pause.wait(0.05)
 
 
-def test_a_page_of_another_port(server: Any, tmp_path: Path) -> None:
-    """It reads nothing, enters nowhere, runs no script of ours, and sees nothing in a frame."""
+def test_a_page_of_another_port_gets_nothing(server: Any, tmp_path: Path) -> None:
+    """It reads no answers, opens no session, runs none of our scripts and frames no
+    page.
+    """
     ticket = server.call("POST", "/web/ticket").json()["ticket"]
     page = (
         OTHER_PAGE.replace("TARGET", server.url)
@@ -149,22 +151,22 @@ def test_a_page_of_another_port(server: Any, tmp_path: Path) -> None:
         for key in ("readOpenly", "readPageOpenly", "enterOpenly")
         if said[key] != "TypeError"
     ]
-    assert set(opaque) <= {"opaque:"}, (
-        said
-    )  # an answer that the page can tell nothing of
+    assert set(opaque) <= {"opaque:"}, said  # an opaque answer
     assert said.pop("script") == "refused" and said.pop("frame") == "closed"
     assert set(said.values()) == {"TypeError"}, said
     assert "frame-ancestors" in log
     entered = requests.post(
         f"{server.url}/web/session", json={"ticket": ticket}, timeout=START_S
     )
-    assert entered.status_code == 200  # the ticket was not used up by any of it
+    assert entered.status_code == 200  # none of these used up the ticket
 
 
-def test_a_worker_that_was_left_behind(
+def test_a_leftover_worker_is_harmless(
     new_server: StartServer, models_copy: Path, tmp_path: Path
 ) -> None:
-    """An app has the port, is visited, and goes. A fresh origin is safe at once; a visit cures the usual one."""
+    """An app takes the port, is visited and goes. A fresh origin is safe at once; one
+    visit cures the usual origin.
+    """
     port, profile = free_port(), tmp_path / "profile"
     address = f"http://127.0.0.1:{port}/"
     contents = {
@@ -176,7 +178,7 @@ def test_a_worker_that_was_left_behind(
     server = new_server(models_copy, "--http-port", str(port), "--request-log", "on")
     assert (
         "squatter answers" in browse(profile, address)[0]
-    )  # the worker is there, and our server is not asked
+    )  # the worker is there, and the server gets no request
     fresh = browse(
         profile, f"http://e9afbc3de8ceb22f8ad4ff85f953948f.localhost:{port}/"
     )[0]
@@ -192,7 +194,7 @@ def test_a_worker_that_was_left_behind(
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """A Chromium that tests drive."""
+    """Return a Chromium for tests to drive."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
@@ -203,7 +205,9 @@ def browser() -> Iterator[Browser]:
 
 @contextmanager
 def hijacker(port: int, status: int) -> Iterator[list[str]]:
-    """An app that takes a port and answers everything with a status; yields what it was sent."""
+    """Listen on a port and answer every request with a status; yield the received
+    bytes.
+    """
     heard: list[str] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -217,7 +221,7 @@ def hijacker(port: int, status: int) -> Iterator[list[str]]:
         do_POST = do_GET
 
         def log_message(self, *_: Any) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler) as running:
         thread = threading.Thread(target=running.serve_forever)
@@ -231,7 +235,7 @@ def hijacker(port: int, status: int) -> Iterator[list[str]]:
 
 @pytest.fixture
 def port_server(models_copy: Path, new_server: StartServer) -> Server:
-    """A server whose port another app can take once it has ended."""
+    """Return a server whose port another app can take after its end."""
     return new_server(models_copy, "--http-port", str(free_port()))
 
 
@@ -240,10 +244,12 @@ SESSION = "sessionStorage.getItem('pocketserve-session')"
 
 @pytest.mark.parametrize("status", [401, 200])
 @pytest.mark.parametrize("way", ["token", "ticket"])
-def test_an_app_that_takes_the_port(
+def test_an_app_that_takes_the_port_gets_no_credentials(
     browser: Browser, port_server: Server, status: int, way: str
 ) -> None:
-    """The server ends while its page is open: who has the port then is sent neither the token nor the session."""
+    """The server ends while its page is open; the new listener gets neither token nor
+    session.
+    """
     token = str(port_server.token)
     with visit(browser, port_server, locale="en-US") as here:
         here.page.goto(
@@ -268,10 +274,10 @@ def test_an_app_that_takes_the_port(
     ]
 
 
-def test_an_app_that_takes_the_port_at_once(
+def test_an_app_that_takes_the_port_at_once_gets_no_token(
     browser: Browser, port_server: Server
 ) -> None:
-    """Before the page could notice: it may be sent the session, which ended with the server, and never the token."""
+    """Before the page notices, it may send the session, which ended with the server."""
     token = str(port_server.token)
     with visit(browser, port_server, locale="en-US") as here:
         here.page.goto(port_server.url)

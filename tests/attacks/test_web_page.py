@@ -1,4 +1,4 @@
-"""What others get of the page's rights: a foreign page, a rebound name, a frame, a cookie, an app, a worker."""
+"""Protect the page's session from other pages, names, frames, cookies and apps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HTML = {"Accept": "text/html"}
 
 
 class Stranger:
-    """Who has no token: sends what he likes, on a connection of his own each time."""
+    """An unauthenticated client that sends each request on a new connection."""
 
     def __init__(self, server: Any) -> None:
         self.url, self.port = server.url, server.port
@@ -34,7 +34,7 @@ class Stranger:
 
 
 @pytest.fixture
-def stranger(server: Any) -> Stranger:
+def unauthenticated(server: Any) -> Stranger:
     return Stranger(server)
 
 
@@ -44,7 +44,7 @@ def ticket_of(server: Any) -> str:
 
 
 def code(answer: requests.Response) -> str:
-    """The code of a refusal, which brings nothing that a page of another origin could read or keep."""
+    """Return a refusal's code; check that no other origin could read or store it."""
     assert not [
         name for name in answer.headers if name.lower().startswith("access-control-")
     ]
@@ -57,7 +57,7 @@ def code(answer: requests.Response) -> str:
 
 
 def paths() -> Iterator[tuple[str, str]]:
-    """Every route, with names filled in."""
+    """Return every route with names filled in."""
     for route in ROUTES:
         path = (
             route.pattern.replace("{model}", "digits")
@@ -67,8 +67,10 @@ def paths() -> Iterator[tuple[str, str]]:
         yield route.method, path
 
 
-def test_a_page_of_another_port(server, stranger) -> None:
-    """Even with a ticket in hand: its origin is not ours, whatever it asks, and a preflight is refused, too."""
+def test_a_page_of_another_port_is_refused(server, unauthenticated) -> None:
+    """Its origin is refused even with a ticket, whatever it requests, preflights
+    included.
+    """
     ticket = ticket_of(server)
     other = f"http://127.0.0.1:{server.port + 1}"
     for method, path in (
@@ -79,7 +81,7 @@ def test_a_page_of_another_port(server, stranger) -> None:
     ):
         assert (
             code(
-                stranger(
+                unauthenticated(
                     method, path, Origin=other, Access_Control_Request_Method="POST"
                 )
             )
@@ -93,28 +95,32 @@ def test_a_page_of_another_port(server, stranger) -> None:
         "file://",
     ):
         assert (
-            code(stranger("POST", "/web/session", {"ticket": ticket}, Origin=origin))
+            code(
+                unauthenticated(
+                    "POST", "/web/session", {"ticket": ticket}, Origin=origin
+                )
+            )
             == "ORIGIN_REFUSED"
         )
     assert (
-        stranger(
+        unauthenticated(
             "POST", "/web/session", {"ticket": ticket}, Origin=server.url
         ).status_code
         == 200
     )
 
 
-def test_what_another_page_can_include(stranger) -> None:
-    """Scripts, styles and pictures of ours are for pages of our origin: a browser gives them to no other."""
+def test_other_origins_cannot_include_our_resources(unauthenticated) -> None:
+    """Browsers give our scripts, styles and pictures to pages of our origin only."""
     for path in (*read_page(), "/"):
-        answer = stranger("GET", path, **HTML)
+        answer = unauthenticated("GET", path, **HTML)
         assert answer.status_code == 200
         assert answer.headers["Cross-Origin-Resource-Policy"] == "same-origin"
         assert answer.headers["Cross-Origin-Opener-Policy"] == "same-origin"
 
 
-def test_a_name_that_is_rebound(server, stranger) -> None:
-    """Neither page nor session; the ticket is not used up by the try."""
+def test_a_rebound_name_gets_no_page_and_no_session(server, unauthenticated) -> None:
+    """The attempt doesn't use up the ticket."""
     ticket = ticket_of(server)
     for name in (
         "evil.example",
@@ -124,13 +130,15 @@ def test_a_name_that_is_rebound(server, stranger) -> None:
         "127.0.0.1.nip.io",
     ):
         host = f"{name}:{server.port}"
-        assert code(stranger("GET", "/", Host=host, **HTML)) == "HOST_REFUSED"
-        assert code(stranger("GET", "/web/index.html", Host=host)) == "HOST_REFUSED"
+        assert code(unauthenticated("GET", "/", Host=host, **HTML)) == "HOST_REFUSED"
         assert (
-            code(stranger("GET", "/sw.js", Host=host, Service_Worker="script"))
+            code(unauthenticated("GET", "/web/index.html", Host=host)) == "HOST_REFUSED"
+        )
+        assert (
+            code(unauthenticated("GET", "/sw.js", Host=host, Service_Worker="script"))
             == "HOST_REFUSED"
         )
-        answer = stranger(
+        answer = unauthenticated(
             "POST",
             "/web/session",
             {"ticket": ticket},
@@ -138,31 +146,33 @@ def test_a_name_that_is_rebound(server, stranger) -> None:
             Origin=f"http://{host}",
         )
         assert code(answer) == "HOST_REFUSED"
-    assert stranger("POST", "/web/session", {"ticket": ticket}).status_code == 200
+    assert (
+        unauthenticated("POST", "/web/session", {"ticket": ticket}).status_code == 200
+    )
 
 
-def test_a_frame(stranger) -> None:
-    """No page may show ours inside of it, so no click of a visitor can be led astray."""
+def test_the_page_cannot_be_framed(unauthenticated) -> None:
+    """Otherwise a visitor's clicks could be hijacked."""
     for path in ("/", "/web/index.html"):
         assert (
             "frame-ancestors 'none'"
-            in stranger("GET", path, **HTML).headers["Content-Security-Policy"]
+            in unauthenticated("GET", path, **HTML).headers["Content-Security-Policy"]
         )
 
 
-def test_a_cookie(server, stranger) -> None:
-    """None is ever set, and none opens anything: a browser sends them to every port of this device."""
-    session = stranger("POST", "/web/session", {"ticket": ticket_of(server)}).json()[
-        "session"
-    ]
+def test_cookies_are_never_set_or_accepted(server, unauthenticated) -> None:
+    """A browser would send them to every port of this device."""
+    session = unauthenticated(
+        "POST", "/web/session", {"ticket": ticket_of(server)}
+    ).json()["session"]
     for secret in (server.token, session):
         for name in ("token", "session", "Authorization", "pocketserve-session"):
             assert (
-                code(stranger("GET", "/v2/models", Cookie=f"{name}={secret}"))
+                code(unauthenticated("GET", "/v2/models", Cookie=f"{name}={secret}"))
                 == "UNAUTHORIZED"
             )
             assert (
-                code(stranger("POST", "/web/ticket", Cookie=f"{name}={secret}"))
+                code(unauthenticated("POST", "/web/ticket", Cookie=f"{name}={secret}"))
                 == "UNAUTHORIZED"
             )
     for method, path in paths():
@@ -170,12 +180,14 @@ def test_a_cookie(server, stranger) -> None:
             assert "Set-Cookie" not in server.call(method, path).headers
 
 
-def test_an_app_without_the_token(server, stranger) -> None:
-    """It gets the page's files, as everybody does, and nothing else; its guesses use up no ticket."""
+def test_an_app_without_the_token_gets_only_the_pages_files(
+    server, unauthenticated
+) -> None:
+    """Its guesses don't use up a ticket."""
     ticket = ticket_of(server)
     for route, (method, path) in zip(ROUTES, paths(), strict=True):
         if not route.open:
-            assert code(stranger(method, path, {})) == "UNAUTHORIZED"
+            assert code(unauthenticated(method, path, {})) == "UNAUTHORIZED"
     for guess in [secrets.token_urlsafe(32) for _ in range(50)] + [
         ticket[:-1],
         ticket.lower(),
@@ -183,49 +195,57 @@ def test_an_app_without_the_token(server, stranger) -> None:
         "",
     ]:
         assert (
-            code(stranger("POST", "/web/session", {"ticket": guess}))
+            code(unauthenticated("POST", "/web/session", {"ticket": guess}))
             == "TICKET_REFUSED"
         )
         assert (
-            code(stranger("GET", "/v2/models", Authorization=f"Bearer {guess}"))
+            code(unauthenticated("GET", "/v2/models", Authorization=f"Bearer {guess}"))
             == "UNAUTHORIZED"
         )
     assert (
-        code(stranger("GET", "/v2/models", Authorization=f"Bearer {ticket}"))
+        code(unauthenticated("GET", "/v2/models", Authorization=f"Bearer {ticket}"))
         == "UNAUTHORIZED"
     )
-    assert stranger("POST", "/web/session", {"ticket": ticket}).status_code == 200
+    assert (
+        unauthenticated("POST", "/web/session", {"ticket": ticket}).status_code == 200
+    )
 
 
-def test_a_session_begets_nothing(server, stranger) -> None:
-    """Who steals one gets no ticket, no code and no token by it, and the ninth opening of the owner ends it."""
-    session = stranger("POST", "/web/session", {"ticket": ticket_of(server)}).json()[
-        "session"
-    ]
+def test_a_session_grants_no_further_access(server, unauthenticated) -> None:
+    """It yields no ticket, code or token, and ends when the owner opens a ninth one."""
+    session = unauthenticated(
+        "POST", "/web/session", {"ticket": ticket_of(server)}
+    ).json()["session"]
     bearer = f"Bearer {session}"
     for method, path in (
         ("POST", "/web/ticket"),
         ("POST", "/pairing/open"),
         ("GET", "/pairing"),
     ):
-        assert code(stranger(method, path, Authorization=bearer)) == "SESSION_REFUSED"
+        assert (
+            code(unauthenticated(method, path, Authorization=bearer))
+            == "SESSION_REFUSED"
+        )
     answers = [
-        stranger(method, path, Authorization=bearer)
+        unauthenticated(method, path, Authorization=bearer)
         for method, path in paths()
         if method == "GET"
     ]
     assert not [answer for answer in answers if server.token in answer.text]
-    assert stranger("GET", "/v2/models", Authorization=bearer).status_code == 200
+    assert unauthenticated("GET", "/v2/models", Authorization=bearer).status_code == 200
     for _ in range(8):
-        stranger("POST", "/web/session", {"ticket": ticket_of(server)})
-    assert code(stranger("GET", "/v2/models", Authorization=bearer)) == "UNAUTHORIZED"
+        unauthenticated("POST", "/web/session", {"ticket": ticket_of(server)})
+    assert (
+        code(unauthenticated("GET", "/v2/models", Authorization=bearer))
+        == "UNAUTHORIZED"
+    )
 
 
-def test_a_session_is_no_key_of_the_socket(server, stranger) -> None:
+def test_a_session_cannot_open_the_socket(server, unauthenticated) -> None:
     """The handshake proves the token, or an app's."""
-    session = stranger("POST", "/web/session", {"ticket": ticket_of(server)}).json()[
-        "session"
-    ]
+    session = unauthenticated(
+        "POST", "/web/session", {"ticket": ticket_of(server)}
+    ).json()["session"]
     with pytest.raises(ClosedError, match="UNAUTHORIZED"):
         Framed(server.socket_port, session)
 
@@ -242,20 +262,20 @@ def test_a_session_is_no_key_of_the_socket(server, stranger) -> None:
         "/a/b",
     ],
 )
-def test_a_worker_that_was_left_behind(stranger, path: str) -> None:
-    """Wherever its script was, the browser finds none there and forgets the worker with all that it kept."""
+def test_a_leftover_worker_is_removed(unauthenticated, path: str) -> None:
+    """The browser gets a 404 for its script, and discards the worker with its caches."""
     for method in ("GET", "HEAD"):
-        answer = stranger(method, path, Service_Worker="script", **HTML)
+        answer = unauthenticated(method, path, Service_Worker="script", **HTML)
         assert (answer.status_code, answer.headers["Clear-Site-Data"]) == (
             404,
             '"storage"',
         )
-    ordinary = stranger("GET", path, **HTML)
+    ordinary = unauthenticated("GET", path, **HTML)
     assert "Clear-Site-Data" not in ordinary.headers
 
 
-def test_a_worker_is_nothing_to_inference(server) -> None:
-    """A client that sends the header gets the same 404, whatever it asks, and the log no error."""
+def test_worker_headers_do_not_affect_inference(server) -> None:
+    """A client with that header gets the usual 404, and the log has no error."""
     answer = server.call(
         "POST",
         "/predictions/petals",

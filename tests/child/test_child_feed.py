@@ -1,4 +1,4 @@
-"""The input of a child process, longer than a pipe holds."""
+"""Feed a child process more input than a pipe can buffer."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ def start(code: str) -> tuple[Child, PipeFeed]:
     return child, PipeFeed(child.process.stdin, DATA)
 
 
-def test_all_of_it_arrives() -> None:
+def test_all_input_arrives() -> None:
     child, feed = start(HASH)
     assert child.wait(LIMITS, feed.push) is None
     assert child.process.stdout is not None
     text = child.process.stdout.read().decode().strip()
     assert text == hashlib.sha256(DATA).hexdigest()
-    feed.push()  # more calls do nothing
+    feed.push()  # further calls do nothing
     child.end()
 
 
 @pytest.mark.parametrize("code", ["raise SystemExit(3)", "import os; os.close(0)"])
-def test_a_child_that_reads_nothing_is_no_error(code: str) -> None:
+def test_a_child_that_reads_nothing_is_not_an_error(code: str) -> None:
     child, feed = start(code)
     assert child.wait(LIMITS, feed.push) is None
     feed.push()
     child.end()
 
 
-def test_nothing_is_written_for_want_of_room() -> None:
-    """It does not block; the child may be killed by any thread then."""
+def test_nothing_is_written_when_the_pipe_is_full() -> None:
+    """The call doesn't block, so that any thread may kill the child."""
     with running(["sleep", "600"], Streams(subprocess.PIPE)) as child:
         assert child.process.stdin is not None
         feed = PipeFeed(child.process.stdin, DATA)

@@ -1,4 +1,4 @@
-"""Frames between a process and its child."""
+"""Exchange frames between a process and its child."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ while True:
 
 @pytest.fixture
 def ends() -> Iterator[tuple[int, int]]:
-    """A pipe: its end for reading and its end for writing."""
+    """Return a pipe's reading end and writing end."""
     reader, writer = os.pipe()
     yield reader, writer
     for descriptor in (reader, writer):
@@ -43,7 +43,7 @@ def deadline() -> float:
 
 
 def test_a_child_answers_frames() -> None:
-    """Also payloads that do not fit into a pipe; it ends when the pipe is closed."""
+    """Payloads may exceed a pipe's buffer; the child ends when the pipe is closed."""
     streams = Streams(subprocess.PIPE, subprocess.PIPE, None)
     with running([sys.executable, "-c", ECHO], streams) as child:
         stdin, stdout = child.process.stdin, child.process.stdout
@@ -58,7 +58,7 @@ def test_a_child_answers_frames() -> None:
         assert child.process.wait(120) == 0
 
 
-def test_a_silent_child_is_not_waited_for_beyond_the_deadline(
+def test_waiting_for_a_silent_child_has_a_deadline(
     ends: tuple[int, int],
 ) -> None:
     pipe = FramePipe(*ends, max_header=100)
@@ -66,13 +66,13 @@ def test_a_silent_child_is_not_waited_for_beyond_the_deadline(
         pipe.receive(time.monotonic())
 
 
-def test_a_child_that_does_not_read_either(ends: tuple[int, int]) -> None:
+def test_writing_to_a_blocked_child_has_a_deadline(ends: tuple[int, int]) -> None:
     pipe = FramePipe(*ends, max_header=100, max_payload=1 << 24)
     with pytest.raises(TimeoutError):
         pipe.send({}, [memoryview(bytes(1 << 20))], time.monotonic() + 0.01)
 
 
-def test_an_end_in_the_middle_of_a_frame(ends: tuple[int, int]) -> None:
+def test_an_end_in_the_middle_of_a_frame_is_an_error(ends: tuple[int, int]) -> None:
     reader, writer = ends
     pipe = FramePipe(reader, writer, max_header=100)
     os.write(writer, LENGTHS.pack(10, 0) + b"{")
@@ -92,17 +92,17 @@ def test_an_end_in_the_middle_of_a_frame(ends: tuple[int, int]) -> None:
         (LENGTHS.pack(2, 0) + b"[]", "no JSON object"),
     ],
 )
-def test_a_frame_that_is_refused(
+def test_an_oversized_frame_is_refused(
     ends: tuple[int, int], data: bytes, reason: str
 ) -> None:
-    """Its lengths are checked before anything of them is read."""
+    """Its lengths are checked before its contents are read."""
     pipe = FramePipe(*ends, max_header=100, max_payload=10)
     os.write(ends[1], data)
     with pytest.raises(FrameError, match=reason):
         pipe.receive(deadline())
 
 
-def test_what_is_too_large_is_not_sent(ends: tuple[int, int]) -> None:
+def test_too_large_a_frame_is_not_sent(ends: tuple[int, int]) -> None:
     pipe = FramePipe(*ends, max_header=100, max_payload=10)
     for header, payload in (({"a": "x" * 100}, b""), ({}, bytes(11))):
         with pytest.raises(FrameError, match="is too large"):

@@ -1,4 +1,4 @@
-"""Child processes: their limits, their end, and what they leave behind."""
+"""Test child processes: limits, exit and cleanup."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def python(code: str) -> list[str]:
 
 
 def has_ended(pid: int) -> bool:
-    """Whether a process is gone, or only waits to be reaped."""
+    """Return whether a process is gone or a zombie."""
     try:
         return "(sleep) Z" in Path(f"/proc/{pid}/stat").read_text()
     except FileNotFoundError:
@@ -51,15 +51,15 @@ def test_a_child_that_ends_has_exceeded_nothing() -> None:
         assert not child.is_running
 
 
-def test_the_time_limit() -> None:
+def test_the_time_limit_is_enforced() -> None:
     with running(SLEEP) as child:
         assert child.wait(Limits(0.0, poll_s=0.01)) is Exceeded.TIME
         assert child.is_running
     assert child.process.returncode == -signal.SIGKILL
 
 
-def test_the_memory_limit() -> None:
-    """The process alone, or with its descendants."""
+def test_the_memory_limit_is_enforced() -> None:
+    """It covers the process alone, or its descendants as well."""
     streams = Streams(stdout=subprocess.PIPE)
     with running(python(NESTED), streams) as child:
         assert child.process.stdout is not None
@@ -83,8 +83,8 @@ def test_ticks_come_while_it_runs() -> None:
     assert ticks[:3] == [True] * 3
 
 
-def test_all_descendants_end_with_it() -> None:
-    """Also one in a session of its own."""
+def test_all_descendants_are_killed() -> None:
+    """This includes one in a session of its own."""
     with running(python(NESTED), Streams(stdout=subprocess.PIPE)) as child:
         assert child.process.stdout is not None
         session, inner = map(int, child.process.stdout.readline().split())
@@ -98,7 +98,7 @@ def test_all_descendants_end_with_it() -> None:
     assert child.process.stdout.closed
 
 
-def test_a_child_may_end_by_itself_first() -> None:
+def test_a_child_may_exit_first() -> None:
     code = "import signal, sys; signal.signal(15, lambda *a: sys.exit(4)); print(1, flush=True); signal.pause()"
     child = Child(python(code), Streams(stdout=subprocess.PIPE))
     assert child.process.stdout is not None
@@ -110,7 +110,7 @@ def test_a_child_may_end_by_itself_first() -> None:
 def test_the_session_of_an_ended_child_is_killed_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Afterwards another process may get its id."""
+    """Another process may get its id afterwards."""
     killed: list[int] = []
     kill = os.killpg
 
@@ -132,8 +132,8 @@ def test_a_program_that_does_not_exist_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("name", ["log.txt", None])
-def test_a_log_is_cut_to_its_end(tmp_path: Path, name: str | None) -> None:
-    """What the child prints afterwards follows at once."""
+def test_a_log_keeps_its_end(tmp_path: Path, name: str | None) -> None:
+    """Later output of the child follows at once."""
     log = ChildLog(None if name is None else tmp_path / name)
     code = (
         f"import sys; print('x' * {MAX_BYTES} + 'last', flush=True); input(); print()\n"
@@ -160,7 +160,7 @@ def test_a_log_is_cut_to_its_end(tmp_path: Path, name: str | None) -> None:
     log.close()
 
 
-def test_the_end_in_words() -> None:
+def test_exit_codes_are_described() -> None:
     assert describe_end(3) == "exit code 3"
     assert describe_end(-signal.SIGKILL) == "signal SIGKILL"
     assert describe_end(-250) == "signal 250"

@@ -1,4 +1,4 @@
-"""What the tests with other people's clients share: one handwritten digit, and servers to send it to."""
+"""Provide a handwritten digit and servers for other people's clients."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from conftest import MODELS, ROOT, Server, start_server
 
-# A zero, 16 grey levels: the first picture of scikit-learn's digits.
+# A zero in 16 grey levels: the first picture of scikit-learn's digits.
 PIXELS = (
     (0, 0, 5, 13, 9, 1, 0, 0),
     (0, 0, 13, 15, 10, 15, 5, 0),
@@ -25,13 +25,13 @@ PIXELS = (
 
 @pytest.fixture(scope="session")
 def digit() -> npt.NDArray[np.float32]:
-    """The picture of a zero as the digits model takes it: FP32 [1, 8, 8, 1]."""
+    """Return the zero as the digits model's input: FP32 [1, 8, 8, 1]."""
     return (np.array(PIXELS, np.float32) / 16).reshape(1, 8, 8, 1)
 
 
 @pytest.fixture(scope="session")
 def open_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server on the embedded models that asks for no token, for clients that cannot send one."""
+    """Start a server without a token on the embedded models."""
     running = start_server(tmp_path_factory.mktemp("open-server"), MODELS, "--no-auth")
     yield running
     assert running.stop() == 0
@@ -39,7 +39,9 @@ def open_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def odd_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server on the TFLite fixtures: several inputs and outputs, texts, quantised and unusual datatypes."""
+    """Start a server on the TFLite fixtures: several inputs and outputs, unusual
+    datatypes.
+    """
     running = start_server(
         tmp_path_factory.mktemp("odd-server"), ROOT / "tests" / "runtimes" / "data"
     )

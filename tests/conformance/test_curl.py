@@ -1,4 +1,4 @@
-"""The curl program, with the calls of the README and some that go wrong."""
+"""Run curl with the README's calls and with failing ones."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ def curl(
     token: str | None = "",
     send: bytes | None = None,
 ) -> tuple[int, Any]:
-    """Run the program.
+    """Run curl.
 
     Args:
-        token: None sends none; empty sends the right one.
-        send: what is piped into the program.
+    token: None sends none; empty sends the right one.
+    send: the program's standard input.
 
     Returns:
-        The HTTP status, and the body as read from JSON.
+    The HTTP status, and the parsed JSON body.
     """
     secret = server.token if token == "" else token
     header = ["-H", f"Authorization: Bearer {secret}"] if secret else []
-    # -q: whatever the user's own .curlrc says does not count.
+    # -q ignores the user's own .curlrc.
     command = [
         "curl",
         "-q",
@@ -73,7 +73,7 @@ def test_picture_with_upload(server: Server) -> None:
 
 
 def test_picture_with_data_binary(server: Server) -> None:
-    """Sent as application/x-www-form-urlencoded, which curl adds by itself and the server passes over."""
+    """curl sets application/x-www-form-urlencoded by itself, and the server ignores it."""
     path = "/predictions/digits?top_k=1&version=tflite-int8"
     status, answer = curl(server, path, "--data-binary", f"@{SAMPLES / '7.png'}")
     assert (status, answer["version"]) == (200, "tflite-int8")
@@ -81,7 +81,7 @@ def test_picture_with_data_binary(server: Server) -> None:
 
 
 def test_picture_in_chunks(server: Server) -> None:
-    """From a pipe curl does not know the length, so it sends chunks."""
+    """curl doesn't know a pipe's length, so it sends chunks."""
     status, answer = curl(
         server, "/predictions/digits", "-T", "-", send=(SAMPLES / "3.png").read_bytes()
     )
@@ -172,7 +172,7 @@ def test_compressed_body_and_answer(
 
 
 def test_large_body_waits_for_the_continue(server: Server, tmp_path: Path) -> None:
-    """From a megabyte on, curl asks first (Expect: 100-continue)."""
+    """From a megabyte on, curl sends Expect: 100-continue."""
     file = tmp_path / "large.json"
     rows = [[5.1, 3.5, 1.4]] * 100_000
     file.write_text(json.dumps({"instances": rows}))

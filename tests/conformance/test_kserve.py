@@ -1,4 +1,4 @@
-"""KServe's InferenceRESTClient, unchanged, against a live server, in both of its protocols."""
+"""Use KServe's InferenceRESTClient with both of its protocols."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Array = npt.NDArray[Any]
 
 
 def run(protocol: str, work: Callable[[Any], Awaitable[None]]) -> None:
-    """Do something with a client."""
+    """Call a function with a client."""
     from kserve import InferenceRESTClient, RESTConfig
 
     async def main() -> None:
@@ -91,7 +91,7 @@ def test_v2_infer(
         answer = await client.infer(
             server.url, sent, "digits", headers=bearer(server), response_headers=seen
         )
-        assert answer.model_name == "digits"  # the client passes over the version
+        assert answer.model_name == "digits"  # the client ignores the version
         assert answer.id == "Nr. 7"
         assert ("inference-header-content-length" in seen) is binary_out
         (output,) = answer.outputs
@@ -120,8 +120,8 @@ def test_v2_plain_dict(server: Server, digit: Array) -> None:
     run("v2", work)
 
 
-def test_v2_nothing_at_all(server: Server) -> None:
-    """The client sends ``"data": null`` and no length header for a binary input without a single byte."""
+def test_v2_empty_input(server: Server) -> None:
+    """The client sends ``"data": null`` and no length header for an empty binary input."""
     from kserve import InferInput, InferRequest
 
     async def work(client: Any) -> None:
@@ -204,5 +204,5 @@ def test_an_unloaded_model_is_not_ready(new_server: StartServer) -> None:
             is True
         )
 
-    run("v1", work)  # of all errors, this protocol takes only 503 for "no"
+    run("v1", work)  # this protocol accepts only 503 for "no"
     run("v2", work)

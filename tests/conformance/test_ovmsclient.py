@@ -1,6 +1,7 @@
-"""OpenVINO's ovmsclient over HTTP, unchanged, against a live server.
+"""Use OpenVINO's ovmsclient over HTTP.
 
-It sends no headers of its own, so it needs a server without a token. Its versions are numbers; 0 means the default.
+It sends no headers of its own, so it needs a server without a token. Its versions are
+numbers; 0 means the default.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One digit, asked by every client in every way it knows: the scores are the same."""
+"""Get the same scores for one digit from every client."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ pytestmark = pytest.mark.conformance
 
 Array = npt.NDArray[Any]
 
-# FP32 survives its decimal form in every protocol, so there is nothing to tolerate but batching's own rounding.
+# FP32 survives its decimal form in every protocol, so only batching's rounding is
+# tolerated.
 TOLERANCE = 1e-6
 
 
@@ -128,7 +129,9 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_same_scores(open_server: Server, digit: Array, way: str) -> None:
+def test_all_clients_get_the_same_scores(
+    open_server: Server, digit: Array, way: str
+) -> None:
     body = {"instances": digit.tolist()}
     plain = open_server.call("POST", "/v1/models/digits:predict", json=body).json()[
         "predictions"

@@ -1,4 +1,4 @@
-"""Schemathesis, unchanged, reads /openapi.json and sends what it makes of it to a live server."""
+"""Let Schemathesis test a server by its /openapi.json."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ not_a_server_error.expected-statuses = ["2xx", "3xx", "4xx", 501, 503, 504]
 """
 
 
-def test_schemathesis(new_server: StartServer, tmp_path: Path) -> None:
+def test_the_server_conforms_to_its_openapi_document(
+    new_server: StartServer, tmp_path: Path
+) -> None:
     server = new_server(
         MODELS,
         "--log-level",
@@ -68,7 +70,8 @@ def test_schemathesis(new_server: StartServer, tmp_path: Path) -> None:
         f"Authorization: Bearer {server.token}",
         "--no-color",
     ]
-    # Whether numbers fit a model is not in the schema: the server may refuse what the schema allows.
+    # The schema doesn't say which numbers fit a model: the server may refuse more than
+    # the schema does.
     command += ["--checks", "all", "--exclude-checks", "positive_data_acceptance"]
     command += ["--phases", "examples,coverage,fuzzing,stateful"]
     environment = {**os.environ, "NO_PROXY": "*", "no_proxy": "*", "PYTHONUTF8": "1"}
@@ -79,9 +82,9 @@ def test_schemathesis(new_server: StartServer, tmp_path: Path) -> None:
     assert done.returncode == 0, report + done.stderr.decode(errors="replace")
     operations = {
         (route.method, route.pattern.rstrip("/")) for route in ROUTES
-    }  # it takes /v2 and /v2/ for one
+    }  # it takes /v2 and /v2/ for one route
     assert f"Tested: {len(operations)}" in report and "No issues found" in report
-    # Whatever was sent, the server is as it was, and nothing in it failed unexpectedly.
+    # The server is unchanged afterwards, and logged no unexpected error.
     assert server.process.poll() is None
     assert server.call("GET", "/v2/health/ready").status_code == 200
     assert b"Traceback" not in server.log.read_bytes()

@@ -1,4 +1,4 @@
-"""NVIDIA's tritonclient[http], unchanged, against a live server."""
+"""Use NVIDIA's tritonclient[http] with a live server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def http() -> ModuleType:
 
 @contextmanager
 def connected(server: Server, **options: Any) -> Iterator[Any]:
-    """A client that sends the token with its own BasicAuth plugin."""
+    """Return a client that sends the token with its BasicAuth plugin."""
     import tritonclient.http as http
     from tritonclient.http.auth import BasicAuth
 
@@ -60,7 +60,7 @@ def image(values: Array, *, binary: bool = True) -> list[Any]:
 
 @pytest.fixture
 def scores(client: Any, digit: Array) -> Array:
-    """What the digit's scores are, by the plainest call."""
+    """Return the digit's scores by the simplest call."""
     found = client.infer("digits", image(digit)).as_numpy("scores")
     assert found.dtype == np.float32 and found.shape == (1, 10)
     assert found.argmax() == 0 and found.sum() == pytest.approx(1, abs=1e-4)
@@ -126,7 +126,7 @@ def test_model_config(client: Any) -> None:
     assert (answered["dims"], answered["label_filename"]) == ([10], "labels.txt")
 
 
-def test_what_is_not_offered_is_said(
+def test_unsupported_features_are_explained(
     client: Any, http: ModuleType, digit: Array
 ) -> None:
     from tritonclient.utils import InferenceServerException
@@ -244,7 +244,7 @@ def test_versions(client: Any, digit: Array, scores: Array) -> None:
     np.testing.assert_allclose(result.as_numpy("scores"), scores, atol=0.1)
 
 
-def test_many_at_once(server: Server, digit: Array, scores: Array) -> None:
+def test_many_concurrent_requests(server: Server, digit: Array, scores: Array) -> None:
     with connected(server, concurrency=4) as client:
         waiting = [
             client.async_infer("digits", image(digit), request_id=str(number))
@@ -308,7 +308,7 @@ def test_several_inputs_by_their_names(
 
 
 def test_several_outputs_mixed(odd_server: Server, http: ModuleType) -> None:
-    """FP16 has no JSON form and goes as binary; the others, in one answer, in both ways."""
+    """FP16 has no JSON form and is sent as binary; other outputs mix both forms."""
     x = np.array([0.5, 1, -2, 0], np.float32)
     inputs = [
         tensor("x", x, "FP32", binary=False),
@@ -355,7 +355,7 @@ def test_quantised_input_as_it_is_and_as_real_numbers(odd_server: Server) -> Non
     ]
 
 
-def test_nothing_at_all(odd_server: Server) -> None:
+def test_empty_input(odd_server: Server) -> None:
     empty = np.zeros(0, np.float32)
     with connected(odd_server) as client:
         for binary in (True, False):
@@ -476,7 +476,7 @@ def test_token_as_a_header(
         assert client.is_server_live() and client.is_server_ready()
         found = client.infer("digits", image(digit), headers=headers).as_numpy("scores")
         np.testing.assert_array_equal(found, scores)
-        # The client leaves its own headers in that dict; calls that come after must not suffer from them.
+        # The client keeps its own headers in that dict; later calls must not break.
         client.infer(
             "digits",
             image(digit),
@@ -496,7 +496,8 @@ def test_token_as_a_header(
         assert not client.is_model_ready("digits")
 
 
-# --- Model repository and statistics: on a server of their own, because they change its state
+# --- Model repository and statistics, on a separate server because they change its
+# state
 
 
 def test_repository(new_server: StartServer, digit: Array) -> None:
@@ -574,12 +575,13 @@ def test_statistics_are_true(new_server: StartServer, digit: Array) -> None:
 # --- The asyncio client
 
 
-# The client reads only the status of a health check and forgets the rest, of which aiohttp then complains.
+# The client reads only the status of a health check, and aiohttp warns about the unread
+# rest.
 forgetful = pytest.mark.filterwarnings("ignore:Unclosed connection:ResourceWarning")
 
 
 def run(server: Server, work: Callable[[Any], Awaitable[None]]) -> None:
-    """Do something with an asyncio client that has the token."""
+    """Call a function with an asyncio client that has the token."""
     import tritonclient.http.aio as aio
     from tritonclient.http.auth import BasicAuth
 
@@ -589,7 +591,7 @@ def run(server: Server, work: Callable[[Any], Awaitable[None]]) -> None:
             await work(client)
 
     asyncio.run(asyncio.wait_for(main(), 60))
-    gc.collect()  # so that the complaint comes now and not in another test
+    gc.collect()  # so that the warning appears now and not in another test
 
 
 @forgetful

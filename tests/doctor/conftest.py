@@ -1,4 +1,4 @@
-"""A healthy phone to plant problems into."""
+"""Provide a healthy phone for planted problems."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 
 def _load() -> ModuleType:
-    """The module beside this file, without making its folder importable for everybody."""
+    """Import the module beside this file without changing the path."""
     path = Path(__file__).with_name("fake_phone.py")
     spec = importlib.util.spec_from_file_location("doctor_fake_phone", path)
     assert spec is not None and spec.loader is not None
@@ -26,5 +26,5 @@ fake_phone = _load()
 
 @pytest.fixture
 def phone(tmp_path):
-    """A Termux device in good health."""
+    """Return a healthy Termux device."""
     return fake_phone.Phone(tmp_path)

@@ -1,4 +1,4 @@
-"""A device whose every part is a folder of the test: a phone in good health, into which problems are planted."""
+"""Simulate a healthy phone in a folder, into which tests plant problems."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Phone:
     """A Termux device in a folder.
 
     Attributes:
-        changes: fields of the Device that differ.
-        environ: its environment, settings of the server included.
+    changes: fields of the Device that differ.
+    environ: its environment, settings of the server included.
     """
 
     base: Path
@@ -59,7 +59,7 @@ class Phone:
             self.package(name)
         for path in (
             Path(np.__file__).parents[1].glob("numpy*")
-        ):  # the real one: reading manifests takes it
+        ):  # the real one, which is needed to read manifests
             (self.site / path.name).symlink_to(path)
         self.home.mkdir()
         self.models.mkdir()
@@ -98,7 +98,7 @@ class Phone:
         return target
 
     def tool(self, name: str, script: str) -> None:
-        """A program on the PATH."""
+        """Write a program on the PATH."""
         path = self.file(f"bin/{name}", f"#!{SHELL}\nPATH=/usr/bin:/bin\n{script}\n")
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
@@ -111,14 +111,16 @@ class Phone:
                 shutil.rmtree(path)
 
     def package(self, name: str, code: str = "__version__ = '1.0'") -> None:
-        """A Python module; its top package carries the code too, so that importing either runs it."""
+        """Write a Python module; its top package gets the same code, so that importing
+        either runs it.
+        """
         top, _, module = name.partition("/")
         self.file(f"usr/lib/python3.14/site-packages/{top}/__init__.py", code + "\n")
         if module:
             self.file(f"usr/lib/python3.14/site-packages/{top}/{module}.py", "")
 
     def device(self) -> Device:
-        """The device, with the source of the project after its own packages."""
+        """Return the device, with the project's source after its own packages."""
         import pocketserve
         import pocketserve_wire
 
@@ -151,11 +153,11 @@ class Phone:
         return config
 
     def examine(self, limit: float = 10.0) -> list[Finding]:
-        """Everything that the doctor finds here."""
+        """Return all findings of the doctor."""
         return examine(self.device(), self.settings(), limit)
 
     def complaints(self, limit: float = 10.0) -> list[Finding]:
-        """What is not OK."""
+        """Return the findings that aren't OK."""
         return [
             finding for finding in self.examine(limit) if finding.level is not Level.OK
         ]

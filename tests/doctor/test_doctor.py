@@ -1,4 +1,4 @@
-"""The doctor finds each planted problem, and names the step that mends it."""
+"""Find each planted problem, and name the remedy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HANG = "import threading\nthreading.Event().wait(60)"
 
 
 def plant_verdict(phone):
-    """A file in quarantine: what a trial of it left behind."""
+    """Put a file into quarantine, as a failed trial does."""
     from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
     from pocketserve.repository.scan import scan
 
@@ -46,7 +46,7 @@ def plant_verdict(phone):
 
 
 def plant_killed(phone, boot="this"):
-    """A server that has been killed an hour ago."""
+    """Record that a server was killed an hour ago."""
     phone.file("root/proc/sys/kernel/random/boot_id", "this\n")
     run = {
         "pid": 4711,
@@ -368,7 +368,7 @@ PROBLEMS = {
 }
 
 
-def test_a_healthy_phone(phone):
+def test_a_healthy_phone_has_no_problems(phone):
     assert phone.complaints() == []
     subjects = {finding.subject for finding in phone.examine()}
     assert subjects >= {
@@ -395,7 +395,7 @@ def test_a_planted_problem_is_found(phone, name):
     assert all(finding.fix for finding in complaints)
 
 
-def test_a_taken_port_is_told_with_who_has_it(phone):
+def test_a_taken_port_is_reported_with_its_owner(phone):
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
@@ -419,7 +419,7 @@ def test_a_taken_port_is_told_with_who_has_it(phone):
         )
 
 
-def test_a_running_server_is_no_thief_of_its_port(phone):
+def test_a_running_server_may_use_its_own_port(phone):
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
@@ -434,8 +434,7 @@ def server_finding(phone, **options):
     return finding
 
 
-def test_no_server_where_clients_look(phone):
-    """Without an address it is no fault, with one it is."""
+def test_a_missing_server_is_a_problem_only_at_a_named_address(phone):
     url = f"http://127.0.0.1:{phone.environ['POCKETSERVE_HTTP_PORT']}"
     finding = server_finding(phone)
     assert (finding.level, finding.fix) == (Level.OK, "pocketserve serve")
@@ -468,7 +467,7 @@ def test_no_server_where_clients_look(phone):
 @pytest.mark.parametrize(
     ("status", "told"), [(404, "with status 404"), (200, "with a page of its own")]
 )
-def test_something_else_where_clients_look(phone, status, told):
+def test_another_program_at_the_servers_address_is_reported(phone, status, told):
     class Other(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
             self.send_response(status)
@@ -489,7 +488,7 @@ def test_something_else_where_clients_look(phone, status, told):
     )
 
 
-def test_a_server_where_clients_look(phone, server):
+def test_a_server_at_its_address_is_fine(phone, server):
     phone.environ["POCKETSERVE_HTTP_PORT"] = str(server.ready["http"]["port"])
     finding = server_finding(phone)
     assert (
@@ -505,8 +504,8 @@ def test_a_server_where_clients_look(phone, server):
         )
 
 
-def test_models_that_a_running_server_goes_on_with(phone) -> None:
-    """The folder's state is not all: what was loaded before a fault still answers."""
+def test_models_that_a_running_server_still_serves_are_fine(phone) -> None:
+    """A model loaded before its file broke still answers."""
     folder = phone.file("models/broken/model.toml", "task = 7").parent.parent
     phone.file("models/broken/broken.tflite", "")
     phone.environ["POCKETSERVE_MODELS_DIR"] = str(folder)
@@ -525,11 +524,12 @@ def test_models_that_a_running_server_goes_on_with(phone) -> None:
     assert served.fix == "pocketserve models"
 
 
-def test_a_phone_that_slept_while_the_server_ran_held_no_wake_lock(phone):
+def test_a_phone_that_slept_under_a_running_server_lacked_a_wake_lock(phone):
     marker = RunLock(phone.state, ())
     (path,) = (phone.state / "runs").glob("*.json")
     run = json.loads(path.read_text()) | {"suspended": 0.0}
-    with path.open("r+") as file:  # the same file: its lock says that the server lives
+    # the same file, whose lock shows that the server is alive
+    with path.open("r+") as file:
         file.truncate()
         json.dump(run, file)
     phone.changes["suspended"] = 600.0
@@ -539,12 +539,12 @@ def test_a_phone_that_slept_while_the_server_ran_held_no_wake_lock(phone):
 
 
 def run_server(phone) -> RunLock:
-    """Have this process count as the phone's server."""
+    """Make this process count as the phone's server."""
     return RunLock(phone.state, ())
 
 
 def of_server_process(phone) -> Finding:
-    """The finding about stopped servers."""
+    """Return the finding about stopped servers."""
     findings = [each for each in phone.examine() if each.subject == "server process"]
     (finding,) = findings
     return finding
@@ -589,7 +589,7 @@ def test_a_frozen_server_is_found(phone, line, file, content):
     marker.close()
 
 
-def test_a_control_group_outside_of_view_is_not_followed(phone):
+def test_an_invisible_control_group_is_not_followed(phone):
     marker = run_server(phone)
     phone.file(f"root/proc/{os.getpid()}/cgroup", "0::/../../secret\n")
     phone.file("root/secret/cgroup.events", "frozen 1\n")
@@ -597,14 +597,14 @@ def test_a_control_group_outside_of_view_is_not_followed(phone):
     marker.close()
 
 
-def test_a_battery_tool_that_hangs_is_ended(phone, monkeypatch):
+def test_a_hung_battery_tool_is_killed(phone, monkeypatch):
     monkeypatch.setattr("pocketserve.doctor.android.BATTERY_TIMEOUT_S", 0.2)
     phone.tool("termux-battery-status", "sleep 60 & sleep 60")
     (finding,) = phone.complaints()
     assert "does not answer" in finding.sentence
 
 
-def test_imports_that_hang_share_one_limit(phone):
+def test_hung_imports_share_one_limit(phone):
     for name in ("torch", "onnxruntime", "tensorflow"):
         phone.package(name, HANG)
     results = try_imports(
@@ -627,14 +627,14 @@ def test_imports_that_hang_share_one_limit(phone):
         ("numpy", "packages"),
     ],
 )
-def test_a_slow_import_is_no_broken_package(phone, name, subject):
-    """A first import on a phone compiles the package, which takes longer than anybody would wait for the doctor."""
+def test_a_slow_import_is_not_a_broken_package(phone, name, subject):
+    """A phone's first import compiles the package, longer than the doctor waits."""
     phone.without(name)
     phone.package("PIL/Image" if name == "PIL" else name, HANG)
     findings = list(check_packages(phone.device(), 1.0))
     assert Level.PROBLEM not in {
         finding.level for finding in findings
-    }  # nor are those that come after it accused
+    }  # nor are later packages blamed
     (slow,) = (
         finding for finding in findings if finding.sentence.startswith(f"{name} ")
     )
@@ -646,7 +646,7 @@ def test_a_slow_import_is_no_broken_package(phone, name, subject):
     assert f"python -c 'import {name}" in slow.fix and "pocketserve doctor" in slow.fix
 
 
-def test_a_module_after_one_that_ends_the_process_is_not_accused(phone):
+def test_a_module_after_one_that_ends_the_process_is_not_blamed(phone):
     phone.package("waitress", "import os; os._exit(1)")
     results = try_imports(phone.device(), [["flask", "waitress", "requests"]])
     assert results["flask"].fault == "" and "exit code 1" in results["waitress"].fault
@@ -656,14 +656,14 @@ def test_a_module_after_one_that_ends_the_process_is_not_accused(phone):
     )
 
 
-def test_a_framework_that_prints_does_not_confuse(phone):
+def test_output_of_a_framework_is_ignored(phone):
     phone.package(
         "torch", "import sys; print('noise' * 1000, end=''); __version__ = '2.0'"
     )
     assert try_imports(phone.device(), [["torch"]])["torch"].version == "2.0"
 
 
-def test_a_check_that_fails_or_hangs_holds_up_no_other():
+def test_a_check_that_fails_or_hangs_does_not_delay_others():
     never = threading.Event()
 
     def fails():
@@ -696,8 +696,8 @@ def test_proot_is_known_by_its_tracer(phone):
     assert phone.device().proot and not phone.device().termux
 
 
-def test_nothing_there_at_all(phone, tmp_path):
-    """No packages, no tools, no /proc and no /sys: everything is still said."""
+def test_an_empty_device_still_gets_a_report(phone, tmp_path):
+    """It has no packages, tools, /proc or /sys."""
     import shutil
 
     for folder in ("usr", "bin", "root", "home"):
@@ -710,7 +710,7 @@ def test_nothing_there_at_all(phone, tmp_path):
 
 
 def test_the_settings_library_is_missing(phone, monkeypatch):
-    """Without platformdirs there are no settings where only it knows the folder; what needs none is still looked at."""
+    """Without platformdirs, checks that need no settings still run."""
     del phone.environ["POCKETSERVE_STATE_DIR"]
     monkeypatch.setenv("XDG_STATE_HOME", "/somewhere/else")
     monkeypatch.setitem(sys.modules, "platformdirs", None)
@@ -771,7 +771,7 @@ def test_the_command_loads_no_package(tmp_path):
     assert done.stdout.strip() == "[]"
 
 
-def test_the_killed_file_is_what_a_later_start_leaves(phone):
+def test_a_later_start_records_the_killed_server(phone):
     plant_killed(phone)
     (phone.state / "runs/4711.json").rename(phone.state / KILLED_FILE)
     (finding,) = phone.complaints()

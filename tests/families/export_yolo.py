@@ -1,4 +1,4 @@
-"""YOLO models of Ultralytics with random weights, exported by its own exporter, and its own predictions."""
+"""Export Ultralytics YOLO models with random weights, and get their own predictions."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Export:
     """A model of Ultralytics.
 
     Attributes:
-        config: the name of its configuration, such as ``yolo11n-seg``.
-        task: Ultralytics' name of its task.
-        format: Ultralytics' name of the format.
-        options: further arguments of the exporter.
+    config: the name of its configuration, such as ``yolo11n-seg``.
+    task: Ultralytics' name of its task.
+    format: Ultralytics' name of the format.
+    options: further arguments of the exporter.
     """
 
     config: str
@@ -57,7 +57,7 @@ def import_ultralytics() -> Any:
 
 
 def export(model: Export, folder: Path) -> Path:
-    """Make a model with random weights and return its exported file."""
+    """Export a model with random weights and return the file."""
     ultralytics = import_ultralytics()
     import torch
 
@@ -73,7 +73,7 @@ def export(model: Export, folder: Path) -> Path:
 
 
 def _spread(torch: Any, network: Any) -> None:
-    """Give the weights values that make scores and boxes differ from place to place."""
+    """Set weights that make scores and boxes vary over the picture."""
     for module in network.modules():
         if isinstance(module, torch.nn.Conv2d) and module.weight.requires_grad:
             torch.nn.init.kaiming_normal_(module.weight)
@@ -93,12 +93,12 @@ def _spread(torch: Any, network: Any) -> None:
 def predictions(
     path: Path, model: Export, picture: Any, threshold: float, iou: float
 ) -> Any:
-    """Return Ultralytics' own result for a picture, a Pillow image."""
+    """Return Ultralytics' own result for a Pillow image."""
     ultralytics = import_ultralytics()
     yolo = ultralytics.YOLO(str(path), task=model.task)
     colours = np.ascontiguousarray(
         np.asarray(picture)[:, :, ::-1]
-    )  # it takes arrays as BGR
+    )  # it expects arrays as BGR
     (result,) = yolo.predict(
         colours,
         imgsz=SIDE,

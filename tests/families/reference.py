@@ -1,6 +1,7 @@
-"""Support for tests that compare the server with the libraries that made a model.
+"""Compare the server with the libraries that made a model.
 
-Frameworks are imported inside functions: ``tools/family_table.py`` reads the rows without them.
+Frameworks are imported inside functions: ``tools/family_table.py`` reads the rows
+without them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 from conftest import Server
 
 SIZES = ((64, 48), (200, 50), (37, 91), (256, 256), (120, 300))
-"""(width, height) of the pictures that each family is asked."""
+"""(width, height) of each family's test pictures."""
 
 LABELS = ("apple", "pear", "plum", "quince", "fig")
 
@@ -26,11 +27,12 @@ class Family:
     """A family of models; one row of the table in ``docs/models.md``.
 
     Attributes:
-        name: the name that its library gives it.
-        library: the library that builds and reads the model.
-        task: the server's task that answers it; ``tensors`` for a family that the server refuses to guess.
-        formats: the model formats in which it is compared.
-        note: a limit that users should know.
+    name: the name that its library gives it.
+    library: the library that builds and reads the model.
+    task: the server's task for it; ``tensors`` for a family that the server refuses to
+    guess.
+    formats: the model formats in which it is compared.
+    note: a limit that users should know.
     """
 
     name: str
@@ -65,7 +67,9 @@ def open_picture(file: bytes) -> Any:
 
 
 def import_torchvision() -> None:
-    """Import torchvision where its compiled operators belong to another build of PyTorch; none is needed here."""
+    """Import torchvision without compiled operators for another PyTorch; none is
+    needed.
+    """
     import torch
 
     try:
@@ -88,11 +92,11 @@ def export_to_onnx(
     *,
     dynamo: bool = False,
 ) -> None:
-    """Export a PyTorch model; its outputs are read by name from what it returns.
+    """Export a PyTorch model; outputs are named by the fields of its result.
 
     Args:
-        dynamic: names of axes that are free, by input or output.
-        dynamo: uses the newer exporter, for operators that the older one doesn't know.
+    dynamic: names of axes that are free, by input or output.
+    dynamo: uses the newer exporter, for operators that the older one doesn't know.
     """
     import torch
 
@@ -125,8 +129,8 @@ class ServedFamily:
     """A model in the folder of a running server.
 
     Args:
-        models: the server's folder.
-        write: writes the model's files into a folder.
+    models: the server's folder.
+    write: writes the model's files into a folder.
     """
 
     def __init__(
@@ -135,7 +139,7 @@ class ServedFamily:
         self._server, self.name = server, name
         building = (
             models / f".{name}"
-        )  # hidden, so that the server passes it over until it is whole
+        )  # hidden, so that the server ignores it until it is complete
         building.mkdir()
         write(building)
         building.rename(models / name)

@@ -1,4 +1,4 @@
-"""Rows: classifiers of sounds of transformers."""
+"""List the sound classifiers of transformers to compare."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ RATE = 16_000
 
 @dataclass(frozen=True)
 class SoundModel:
-    """A tiny random classifier of sounds of transformers.
+    """A tiny random sound classifier of transformers.
 
     Attributes:
-        config: the name of its configuration class without ``Config``.
-        extractor: the name of its feature extractor's class without ``FeatureExtractor``.
-        options: arguments of the configuration.
-        extracting: arguments of the feature extractor.
-        mask: whether the model takes an attention mask.
-        input: the name of its input.
+    config: the name of its configuration class without ``Config``.
+    extractor: the name of its feature extractor's class without ``FeatureExtractor``.
+    options: arguments of the configuration.
+    extracting: arguments of the feature extractor.
+    mask: whether the model has an attention mask.
+    input: the name of its input.
     """
 
     config: str
@@ -129,7 +129,7 @@ FAMILIES = [Family(name, TRANSFORMERS, "audio-classification") for name in MODEL
 
 
 def sounds() -> list[Any]:
-    """Return five sounds at the models' rate, float32, each of whole 16-bit steps."""
+    """Return five float32 sounds at the models' rate, in 16-bit steps."""
     import numpy as np
 
     random = np.random.default_rng(5)
@@ -151,7 +151,7 @@ def sounds() -> list[Any]:
 
 
 def wav_of(samples: Any) -> bytes:
-    """Return a WAV file of 16 bits."""
+    """Return a 16-bit WAV file."""
     import io
     import wave
 
@@ -167,7 +167,7 @@ def wav_of(samples: Any) -> bytes:
 
 
 def write_sound_classifier(spec: SoundModel, folder: Path) -> Any:
-    """Write a tiny classifier with its files, and return the library's pipeline for it."""
+    """Write a tiny classifier with its files; return the library's pipeline."""
     import torch
     import transformers
 

@@ -1,6 +1,7 @@
-"""Estimators of scikit-learn, LightGBM and XGBoost on tiny data, and their ONNX files.
+"""Train scikit-learn, LightGBM and XGBoost on tiny data, and export to ONNX.
 
-Nothing here imports a library before a function is called: the rows of :data:`ESTIMATORS` are read without them.
+Nothing here imports a library before a function is called: the rows of
+:data:`ESTIMATORS` are read without them.
 """
 
 from __future__ import annotations
@@ -26,12 +27,13 @@ class Estimator:
     """One estimator.
 
     Attributes:
-        name: its class, as the documentation calls it.
-        module: the module of the class.
-        arguments: of its constructor.
-        scores: the method whose values the ONNX file gives; empty if they are of another scale.
-        classes: the number of classes in the data.
-        zipmap: whether its converter has the option.
+    name: its class, as the documentation calls it.
+    module: the module of the class.
+    arguments: of its constructor.
+    scores: the method whose values the ONNX file gives; empty if they are of another
+    scale.
+    classes: the number of classes in the data.
+    zipmap: whether its converter has the option.
     """
 
     name: str
@@ -43,7 +45,7 @@ class Estimator:
 
     @property
     def title(self) -> str:
-        """The name with what sets it apart."""
+        """Return the name with its distinguishing options."""
         arguments = []
         for key, value in self.arguments.items():
             if key != "estimators":
@@ -51,7 +53,7 @@ class Estimator:
         return f"{self.name}({', '.join(arguments)})[{self.classes}]"
 
     def create(self) -> Any:
-        """Return an estimator that isn't trained."""
+        """Return an untrained estimator."""
         import importlib
 
         kind = getattr(importlib.import_module(self.module), self.name)
@@ -130,7 +132,9 @@ _CLASSIFIERS = (
     Estimator("XGBClassifier", "xgboost", {"n_estimators": 3}, zipmap=False),
 )
 _OTHER_SCALES = ("LinearDiscriminantAnalysis",)
-"""Of two classes sklearn-onnx 1.20 writes softmax of two opposite decisions, which is sigmoid of twice the decision."""
+"""For two classes sklearn-onnx 1.20 writes softmax of two opposite decisions, which is
+sigmoid of twice the decision.
+"""
 
 
 def _of_two_classes(estimator: Estimator) -> Estimator:
@@ -180,7 +184,7 @@ MULTI_TARGET_REGRESSORS = tuple(
 
 
 def table(classes: int = 3) -> tuple[Any, Any]:
-    """Return rows of positive numbers [rows, features], and the number of each row's class."""
+    """Return rows of positive numbers [rows, features], and each row's class number."""
     generator = np.random.default_rng(0)
     numbers = np.arange(ROWS) % classes
     centres = generator.uniform(1, 5, (classes, FEATURES))
@@ -189,7 +193,7 @@ def table(classes: int = 3) -> tuple[Any, Any]:
 
 
 def to_onnx_bytes(model: Any, zipmap: bool | str | None = None) -> bytes:
-    """Return the ONNX file of a trained estimator; ``zipmap`` None leaves the converter's default."""
+    """Return a trained estimator's ONNX file; ``zipmap`` None keeps the default."""
     module = type(model).__module__.partition(".")[0]
     if module in ("lightgbm", "xgboost"):
         return _boosted_to_onnx(model, module, zipmap)
@@ -216,7 +220,7 @@ def _boosted_to_onnx(model: Any, module: str, zipmap: bool | str | None) -> byte
 
 
 def named_columns() -> tuple[bytes, Any, list[list[Any]]]:
-    """Return a classifier with an input for each column, one of them texts, and rows to ask."""
+    """Return a classifier with named columns, one of them texts, and test rows."""
     from skl2onnx import to_onnx
     from skl2onnx.common.data_types import FloatTensorType, StringTensorType
     from sklearn.compose import ColumnTransformer
@@ -243,7 +247,7 @@ def named_columns() -> tuple[bytes, Any, list[list[Any]]]:
 
 
 def texts() -> tuple[bytes, Any, list[str]]:
-    """Return a classifier of words, and texts to ask."""
+    """Return a classifier of words, and test texts."""
     from skl2onnx import to_onnx
     from skl2onnx.common.data_types import StringTensorType
     from sklearn.feature_extraction.text import TfidfVectorizer

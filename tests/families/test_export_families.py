@@ -1,4 +1,4 @@
-"""Exports of Ultralytics and of Teachable Machine: the same answers as their own code."""
+"""Compare exports of Ultralytics and Teachable Machine with their own code."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ pytestmark = [
 
 ULTRALYTICS = "Ultralytics"
 SIZES = ((96, 64), (64, 96), (96, 96))
-"""(width, height) of pictures that a letterbox of 96x96 pixels leaves as they are.
+"""(width, height) of pictures that a letterbox of 96x96 pixels doesn't resize.
 
-Ultralytics resizes with OpenCV, whose pixels differ a little, and a small difference decides which of two overlapping
-boxes is dropped.
+Ultralytics resizes with OpenCV, whose pixels differ a little, and a small difference
+decides which of two overlapping boxes is dropped.
 """
 
 IOU = 0.6
@@ -44,7 +44,7 @@ class YoloFamily(Family):
     """A family of Ultralytics.
 
     Attributes:
-        exports: its models, one for each format.
+    exports: its models, one for each format.
     """
 
     exports: tuple[Export, ...] = ()
@@ -108,7 +108,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def served(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server on it."""
+    """Start a server on the folder."""
     server = start_server(tmp_path_factory.mktemp("server"), folder)
     yield server
     server.stop()
@@ -138,17 +138,18 @@ def png(image: Any) -> bytes:
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
-def test_ultralytics(
+def test_ultralytics_answers_are_the_same(
     model: Export, folder: Path, served: Server, tmp_path: Path
 ) -> None:
-    """Above a score that some of the answers reach."""
+    """Scores are compared above a threshold that some of the answers reach."""
     path = export(model, tmp_path)
 
     def write(home: Path) -> None:
         (home / path.name).write_bytes(path.read_bytes())
 
     family = ServedFamily(served, folder, model.name, write)
-    # PyTorch takes long to start, in the trial as well; a load has more time than a request.
+    # PyTorch starts slowly, in the trial as well; a load has a longer timeout than a
+    # request.
     assert (
         served.call("POST", f"/v2/repository/models/{model.name}/load").status_code
         == 200
@@ -175,7 +176,7 @@ def test_ultralytics(
 
 
 def confidences(result: Any) -> Any:
-    """Return the scores of a result of Ultralytics."""
+    """Return the scores of an Ultralytics result."""
     return (result.obb if result.obb is not None else result.boxes).conf.numpy()
 
 
@@ -186,10 +187,10 @@ def compare(
     size: tuple[int, int],
     least: float,
 ) -> int:
-    """Check an answer against Ultralytics' own; return how many entries were compared.
+    """Compare an answer with Ultralytics' own; return the number of compared entries.
 
     Args:
-        least: the score above which both must have found an object.
+    least: the score above which both must have found an object.
     """
     if model.task == "classify":
         probabilities = result.probs.data.numpy()
@@ -209,7 +210,7 @@ def compare(
             at for at in left if is_same(model, result, at, numbers, own, entry, size)
         ]
         if not places and (model.task == "segment" or entry["score"] < least):
-            continue  # Ultralytics leaves out objects with an empty mask
+            continue  # Ultralytics omits objects with an empty mask
         assert places, f"{entry} is not among {len(own)} results of Ultralytics"
         left.remove(places[0])
         compared += 1
@@ -267,7 +268,7 @@ def is_same(
         )
         inside = np.clip(
             points[:, :2], 0, np.array(size)
-        )  # Ultralytics cuts points at the picture's edges
+        )  # Ultralytics clips points at the picture's edges
         return bool(
             np.allclose(own[:, :2], inside, atol=0.75)
             and np.allclose(own[:, 2], points[:, 2], atol=0.01)
@@ -276,7 +277,9 @@ def is_same(
 
 
 def mask_overlap(own: Any, entry: dict[str, Any], size: tuple[int, int]) -> float:
-    """Return the share of pixels on which two masks agree, in the entry's part of the input."""
+    """Return the share of pixels on which two masks agree, in the entry's part of the
+    input.
+    """
     import PIL.Image
 
     mask = np.asarray(PIL.Image.open(io.BytesIO(base64.b64decode(entry["mask"])))) > 0
@@ -290,10 +293,10 @@ def mask_overlap(own: Any, entry: dict[str, Any], size: tuple[int, int]) -> floa
 
 
 @pytest.mark.parametrize("kind", ["onnx", "torchscript"])
-def test_an_export_is_added_and_asked(
+def test_an_export_can_be_added_and_queried(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file that the exporter wrote, with no further step."""
+    """The exporter's file needs no further step."""
     monkeypatch.setenv("POCKETSERVE_STATE_DIR", str(tmp_path / "state"))
     model = Export("yolo11n", "detect", kind)
     path = export(model, tmp_path)
@@ -315,7 +318,7 @@ def test_an_export_is_added_and_asked(
 
 
 def run(*words: object) -> str:
-    """Run a command of ``pocketserve``; return what it prints."""
+    """Run a ``pocketserve`` command; return its output."""
     done = subprocess.run(
         [sys.executable, "-m", "pocketserve", *map(str, words)],
         capture_output=True,

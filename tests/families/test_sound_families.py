@@ -1,4 +1,4 @@
-"""Sounds: the same answers as transformers' pipeline gives to the same folders."""
+"""Compare sound answers with transformers' pipeline."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FAMILIES = [*SOUND_FAMILIES]
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_classifiers(
+def test_classifiers_answer_like_the_pipeline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

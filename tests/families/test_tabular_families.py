@@ -1,4 +1,4 @@
-"""Answers to tables against ``predict``, ``predict_proba`` and ``decision_function`` of the estimators themselves."""
+"""Compare table answers with the estimators' own methods."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ FAMILIES = [*_families()]
 
 
 def ask(folder: Path, content: bytes, body: Any, task: str) -> list[dict[str, Any]]:
-    """What the server answers to rows."""
+    """Return the server's answer to rows."""
     home = folder / "m"
     home.mkdir()
     (home / "m.onnx").write_bytes(content)
@@ -82,7 +82,7 @@ def ask(folder: Path, content: bytes, body: Any, task: str) -> list[dict[str, An
 
 
 def winners(answer: Sequence[dict[str, Any]], rows: int = TEST_ROWS) -> list[str]:
-    """The first label of each row."""
+    """Return the first label of each row."""
     return [
         next(entry["label"] for entry in answer if entry["row"] == row)
         for row in range(rows)
@@ -92,9 +92,9 @@ def winners(answer: Sequence[dict[str, Any]], rows: int = TEST_ROWS) -> list[str
 def check_scores(
     answer: Sequence[dict[str, Any]], expected: Any, classes: Sequence[Any]
 ) -> None:
-    """Compare the scores of all classes; binary decision values are those of the second class.
+    """Compare all classes' scores; binary decision values are the second class's.
 
-    A model with a single column of decision values answers the value as it is.
+    A single column of decision values is answered unchanged.
     """
     per_row = len(answer) / len(expected)
     for entry in answer:
@@ -110,7 +110,7 @@ def check_scores(
 
 
 def cases() -> Iterator[Any]:
-    """Every classifier of three classes with each kind of classes and of output, and of two with texts."""
+    """Return classifiers with three classes in each form, and with two text classes."""
     for estimator in CLASSIFIERS:
         kinds = tuple(CLASSES) if estimator.classes > 2 else ("texts",)
         if estimator.name == "XGBClassifier":

@@ -1,4 +1,4 @@
-"""Texts: the same answers as transformers' pipelines and sentence-transformers give to the same folders."""
+"""Compare text answers with transformers and sentence-transformers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def served(tmp_path: Path) -> Any:
-    """Serve the folder ``models/m``, once it is written."""
+    """Return a function that serves the folder ``models/m`` once it is written."""
     started: list[Served] = []
 
     def start() -> Served:
@@ -119,7 +119,7 @@ QUESTIONS = (
 def best_span(
     network: Any, tokenizer: Any, question: str, context: str
 ) -> tuple[int, int, float]:
-    """Return the range and the score of the likeliest answer, by the rule of transformers' pipeline before 5."""
+    """Return the best answer's range and score, like transformers' pipeline before 5."""
     import torch
 
     encoded = tokenizer(

@@ -1,7 +1,8 @@
-"""Picture models of Hugging Face and timm: the same answers as their own processors and pipelines.
+"""Compare picture answers with Hugging Face's and timm's own processors.
 
-Each model is tiny and random, made by its library and exported to ONNX. The processors resize with Pillow
-(``backend="pil"``), as the server does. BiT is left out: PyTorch's exports of it answer otherwise than the model.
+Each model is tiny and random, made by its library and exported to ONNX. The processors
+resize with Pillow (``backend="pil"``), as the server does. BiT is left out: PyTorch's
+exports of it differ from the model.
 """
 
 from __future__ import annotations
@@ -58,15 +59,15 @@ class Transformers:
     """A tiny model of transformers.
 
     Attributes:
-        config: the name of its configuration class without ``Config``.
-        options: arguments of the configuration.
-        processor: the class of its image processor without ``ImageProcessor``.
-        processing: arguments of the processor.
-        side: height and width of the picture with which it is exported.
-        mask: whether it has the input ``pixel_mask``.
-        fixed: whether its sizes are fixed in the export.
-        dynamo: whether it needs the newer exporter.
-        head: the end of the model's class, if it isn't the usual one of the task.
+    config: the name of its configuration class without ``Config``.
+    options: arguments of the configuration.
+    processor: the class of its image processor without ``ImageProcessor``.
+    processing: arguments of the processor.
+    side: height and width of the picture with which it is exported.
+    mask: whether it has the input ``pixel_mask``.
+    fixed: whether its sizes are fixed in the export.
+    dynamo: whether it needs the newer exporter.
+    head: the end of the model's class, if it isn't the usual one of the task.
     """
 
     config: str
@@ -470,7 +471,7 @@ FAMILIES = [family for family, _ in ROWS.values()] + [
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that the server serves; tests add models to it."""
+    """Return the served folder, to which tests add models."""
     return tmp_path_factory.mktemp("families")
 
 
@@ -478,7 +479,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def family_server(
     models: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
-    """A server for all families."""
+    """Start a server for all families."""
     import_torchvision()
     running = start_server(tmp_path_factory.mktemp("server"), models)
     yield running
@@ -486,7 +487,7 @@ def family_server(
 
 
 def reinitialise(model: Any) -> None:
-    """Draw weights that keep the size of signals, so that answers depend on the picture."""
+    """Draw weights that preserve signal sizes, so that answers depend on the picture."""
     import torch
 
     generator = torch.Generator().manual_seed(3)
@@ -498,7 +499,7 @@ def reinitialise(model: Any) -> None:
 
 
 def spread_logits(model: Any, batches: list[dict[str, Any]], class_axis: int) -> None:
-    """Shift and scale each class's logits, so that the best class depends on the picture."""
+    """Shift and scale logits, so that the best class depends on the picture."""
     import torch
 
     rows = []
@@ -576,7 +577,7 @@ def write_model(
 
 
 def inputs_of(processor: Any, files: list[bytes]) -> list[dict[str, Any]]:
-    """Return each picture's inputs as its own processor makes them."""
+    """Return each picture's inputs from its own processor."""
     return [
         dict(processor(images=open_picture(file), return_tensors="pt"))
         for file in files
@@ -628,7 +629,9 @@ def assert_same_scores(
 def test_a_detector_answers_as_its_processor(
     name: str, family_server: Server, models: Path
 ) -> None:
-    """The exported file is run on the processor's own input, since exports of some detectors differ from PyTorch."""
+    """The exported file runs on the processor's input, since some exports differ from
+    PyTorch.
+    """
     family, spec = ROWS[name]
     model, processor = build(spec, DETECTION)
     files = pictures()
@@ -653,7 +656,7 @@ def test_a_detector_answers_as_its_processor(
 def detect(
     path: Path, batch: dict[str, Any], processor: Any, size: tuple[int, int]
 ) -> list[tuple[Any, ...]]:
-    """Return rows (label, score, left, top, right, bottom) as the processor reads the model's outputs."""
+    """Return rows (label, score, left, top, right, bottom) from the processor."""
     import onnxruntime
     import torch
 
@@ -678,7 +681,7 @@ def detect(
 def assert_same_boxes(
     ours: list[dict[str, Any]], theirs: list[tuple[Any, ...]], size: tuple[int, int]
 ) -> None:
-    """Compare boxes by label and score, cut at the picture's edges as the server does."""
+    """Compare boxes by label and score, clipped at the edges like the server's."""
     answered = []
     for entry in ours:
         box = entry["box"]
@@ -693,7 +696,7 @@ def assert_same_boxes(
         left, right = np.clip([corners[0], corners[2]], 0, size[0])
         top, bottom = np.clip([corners[1], corners[3]], 0, size[1])
         if right - left < 1 or bottom - top < 1:
-            continue  # the server leaves out what lies outside of the picture
+            continue  # the server omits boxes outside the picture
         similar = [
             row for row in answered if row[0] == label and abs(row[1] - score) < 1e-4
         ]

@@ -1,4 +1,7 @@
-"""Rows: classifiers of texts of transformers. PyTorch can't export FNet, whose layers are Fourier transforms."""
+"""List the text classifiers of transformers to compare.
+
+PyTorch can't export FNet, whose layers are Fourier transforms.
+"""
 
 from __future__ import annotations
 

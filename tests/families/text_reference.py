@@ -1,6 +1,7 @@
-"""Tiny models of texts and sounds, made by their own libraries, and the answers of these libraries.
+"""Make tiny text and sound models with their own libraries.
 
-Frameworks are imported inside functions: ``tools/family_table.py`` reads the rows without them.
+Frameworks are imported inside functions: ``tools/family_table.py`` reads the rows
+without them.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ TEXTS = (
     "xyz 123 日本 café naïve",
     " ".join(["a great song and a bad bird"] * 60),
 )
-"""The last is longer than each model takes."""
+"""The last text exceeds each model's length."""
 
 PAIRS = (
     ("the film was good", "a bad song"),
@@ -47,11 +48,11 @@ class Family:
     """A family of models; one row of the table in ``docs/models.md``.
 
     Attributes:
-        name: the name that its library gives it.
-        library: the library that builds and reads the model.
-        task: the server's task that answers it.
-        formats: the model formats in which it is compared.
-        note: a limit that users should know.
+    name: the name that its library gives it.
+    library: the library that builds and reads the model.
+    task: the server's task for it.
+    formats: the model formats in which it is compared.
+    note: a limit that users should know.
     """
 
     name: str
@@ -63,19 +64,21 @@ class Family:
 
 @dataclass(frozen=True)
 class TextModel:
-    """A tiny random classifier of texts of transformers.
+    """A tiny random text classifier of transformers.
 
     Attributes:
-        config: the name of its configuration class without ``Config``.
-        tokenizer: the name of its tokenizer's class without ``Tokenizer``.
-        kind: the algorithm of the tokenizer: ``wordpiece``, ``bpe`` or ``unigram``.
-        options: arguments of the configuration.
-        pairs: whether pairs are compared too.
-        types: whether the model takes token types.
-        tokenizing: arguments of the tokenizer.
-        length: tokens at most.
-        fixed: whether the export takes exactly that many tokens, as the library can't export it otherwise.
-        edits: keys that are changed in ``tokenizer_config.json`` afterwards, so that ``tokenizer.json`` differs.
+    config: the name of its configuration class without ``Config``.
+    tokenizer: the name of its tokenizer's class without ``Tokenizer``.
+    kind: the algorithm of the tokenizer: ``wordpiece``, ``bpe`` or ``unigram``.
+    options: arguments of the configuration.
+    pairs: whether pairs are compared too.
+    types: whether the model has token types as an input.
+    tokenizing: arguments of the tokenizer.
+    length: the maximum number of tokens.
+    fixed: whether the export takes exactly that many tokens, because the library can't
+    export it otherwise.
+    edits: keys that are changed in ``tokenizer_config.json`` afterwards, so that
+    ``tokenizer.json`` differs.
     """
 
     config: str
@@ -91,7 +94,10 @@ class TextModel:
 
 
 def import_torchvision() -> None:
-    """Import torchvision where its compiled operators belong to another PyTorch: transformers imports it, too."""
+    """Import torchvision, a dependency of transformers.
+
+    Its compiled operators may belong to another PyTorch.
+    """
     import torch
 
     try:
@@ -150,7 +156,7 @@ BERT_SPECIAL = ("[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def make_tokenizer(spec: TextModel) -> Any:
-    """Return the tokenizer of a model's own class, over a trained vocabulary."""
+    """Return the model's own tokenizer over a trained vocabulary."""
     import transformers
 
     trained = train(spec.kind, SPECIAL.get(spec.tokenizer, BERT_SPECIAL))
@@ -189,8 +195,8 @@ def export(
     """Export a model to ONNX with open batch and length, or with the examples' shapes.
 
     Args:
-        inputs: examples by name.
-        outputs: names of the model's outputs.
+    inputs: examples by name.
+    outputs: names of the model's outputs.
     """
     import torch
 
@@ -220,7 +226,7 @@ def export(
 
 
 def write_classifier(spec: TextModel, folder: Path, **more: Any) -> Any:
-    """Write a tiny classifier with its files, and return the library's pipeline for it."""
+    """Write a tiny classifier with its files; return the library's pipeline."""
     import torch
     import transformers
 
@@ -250,7 +256,7 @@ def write_classifier(spec: TextModel, folder: Path, **more: Any) -> Any:
     inputs = {name: example[name] for name in names}
     export(model, inputs, ["logits"], folder / "model.onnx", fixed=spec.fixed)
     (folder / "model.toml").write_text('task = "text-classification"\n')
-    # As a user loads the folder, not as it was made.
+    # The folder is loaded the way a user would.
     loaded = transformers.AutoTokenizer.from_pretrained(folder)
     return transformers.pipeline(
         "text-classification", model=model, tokenizer=loaded, device="cpu"
@@ -258,7 +264,7 @@ def write_classifier(spec: TextModel, folder: Path, **more: Any) -> Any:
 
 
 def spread(model: Any) -> None:
-    """Make the weights larger, so that different texts get different answers."""
+    """Enlarge the weights, so that different texts get different answers."""
     import torch
 
     with torch.no_grad():
@@ -279,7 +285,7 @@ class Served:
         )
 
     def ask(self, name: str, content: Any, **query: Any) -> list[dict[str, Any]]:
-        """Return the predictions for JSON, or for raw bytes."""
+        """Return the predictions for JSON or raw bytes."""
         from pocketserve.api import predictions
         from pocketserve.api.messages import ApiRequest
 
@@ -304,7 +310,7 @@ def by_label(entries: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 def differences(
     ours: Mapping[str, float], theirs: Mapping[str, float], tolerance: float = 1e-4
 ) -> list[str]:
-    """Return what differs between two answers, for messages."""
+    """Return the differences between two answers, for messages."""
     if set(ours) != set(theirs):
         return [f"labels {sorted(ours)} and {sorted(theirs)}"]
     return [

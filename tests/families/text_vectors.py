@@ -1,4 +1,4 @@
-"""Rows: embedders and rerankers of sentence-transformers, and question answering of transformers."""
+"""List the embedders, rerankers and question answerers to compare."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class SentenceModel:
     """A tiny embedder of sentence-transformers.
 
     Attributes:
-        base: the network and its tokenizer.
-        pooling: arguments of the module Pooling.
-        dense: arguments of modules Dense, and the names of their activations.
-        normalize: whether the last module is Normalize.
-        settings: of SentenceTransformer, such as prompts.
-        complete: whether the export contains all modules, as optimum's do.
+    base: the network and its tokenizer.
+    pooling: arguments of the module Pooling.
+    dense: arguments of modules Dense, and the names of their activations.
+    normalize: whether the last module is Normalize.
+    settings: of SentenceTransformer, such as prompts.
+    complete: whether the export contains all modules, as optimum's do.
     """
 
     base: TextModel = BERT
@@ -128,7 +128,7 @@ FAMILIES = [
 
 
 def write_embedder(spec: SentenceModel, folder: Path, scratch: Path) -> Any:
-    """Write a tiny embedder with its files, and return the SentenceTransformer."""
+    """Write a tiny embedder with its files; return the SentenceTransformer."""
     import torch
     import transformers
 
@@ -178,7 +178,9 @@ def write_embedder(spec: SentenceModel, folder: Path, scratch: Path) -> Any:
 
 
 def _complete(sentences: Any) -> Any:
-    """Return a network of all modules of a SentenceTransformer, as optimum exports it."""
+    """Return a network of all of a SentenceTransformer's modules, like optimum's
+    exports.
+    """
     import torch
 
     class Complete(torch.nn.Module):
@@ -195,7 +197,7 @@ def _complete(sentences: Any) -> Any:
 def write_reranker(
     spec: TextModel, activation: str, folder: Path, scratch: Path
 ) -> Any:
-    """Write a tiny reranker with its files, and return the CrossEncoder."""
+    """Write a tiny reranker with its files; return the CrossEncoder."""
     import torch
     import transformers
 
@@ -230,7 +232,7 @@ def write_reranker(
 
 
 def write_answerer(spec: TextModel, folder: Path) -> tuple[Any, Any]:
-    """Write a tiny model that answers questions, and return the network and its tokenizer."""
+    """Write a tiny model that answers questions; return the network and its tokenizer."""
     import torch
     import transformers
 

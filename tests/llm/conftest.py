@@ -1,4 +1,4 @@
-"""A server with tiny language models."""
+"""Start a server with tiny language models."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MODEL = "tiny"
 
 @pytest.fixture(scope="session")
 def llm_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a chat model, one without a template, and an embedding model."""
+    """Write a folder of models: chat, chat without a template, embedding."""
     folder = tmp_path_factory.mktemp("models")
     gguf_files.write_tiny(folder / f"{MODEL}.gguf")
     gguf_files.write_tiny(folder / "plain.gguf", tokenizer__chat_template=None)
@@ -27,7 +27,7 @@ def llm_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def llm_server(
     llm_models: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
-    """A running server of these models."""
+    """Start a server on these models."""
     running = start_server(tmp_path_factory.mktemp("llm"), llm_models)
     yield running
     assert running.stop() == 0

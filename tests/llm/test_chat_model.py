@@ -1,4 +1,4 @@
-"""The toy chat model knows what its card says."""
+"""Check that the toy chat model does what its card promises."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def answer(client: Client, *turns: str) -> str:
         ("Spell moon.", "m, o, o, n."),
     ],
 )
-def test_it_answers_what_it_was_taught(
+def test_it_answers_learned_questions(
     client: Client, question: str, expected: str
 ) -> None:
     assert answer(client, question) == expected
@@ -61,7 +61,7 @@ def test_it_writes_json(client: Client) -> None:
     assert json.loads(text) == {"sum": 11}
 
 
-def test_it_ends_by_itself(client: Client) -> None:
+def test_it_stops_by_itself(client: Client) -> None:
     with client.chat("chat", "Tell me a story about a fox.", temperature=0) as stream:
         text = stream.text()
     assert text.startswith("Once there was a")

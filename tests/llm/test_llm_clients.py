@@ -1,4 +1,4 @@
-"""Our clients and the command line ask a language model."""
+"""Use language models through our clients and the command line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ def socket_url(server: Server) -> str:
     return f"socket://127.0.0.1:{server.socket_port}"
 
 
-def test_http_brings_pieces_and_the_socket_the_same_text(llm_server: Server) -> None:
+def test_http_streams_pieces_and_the_socket_sends_the_same_text(
+    llm_server: Server,
+) -> None:
     with Client(llm_server.url, llm_server.token) as client:
         with client.chat("tiny", "Hello", **FIELDS) as stream:
             pieces = list(stream)
@@ -48,7 +50,7 @@ def test_errors_have_our_codes(llm_server: Server, transport: str) -> None:
             assert caught.value.code == code
 
 
-def test_a_stream_that_is_closed_frees_the_model(llm_server: Server) -> None:
+def test_closing_a_stream_frees_the_model(llm_server: Server) -> None:
     with Client(llm_server.url, llm_server.token) as client:
         for _ in range(5):
             with client.chat("tiny", "Hello", max_tokens=400) as stream:
@@ -68,7 +70,7 @@ def test_asyncio_yields_pieces(llm_server: Server) -> None:
         )
 
 
-def test_the_command_answers_what_a_pipe_brings(llm_server: Server) -> None:
+def test_the_command_answers_piped_input(llm_server: Server) -> None:
     command = [sys.executable, "-m", "pocketserve", "chat", "tiny", "--max-tokens", "8"]
     command += ["--temperature", "0", "--url", llm_server.url]
     environment = {**os.environ, "POCKETSERVE_TOKEN": str(llm_server.token)}

@@ -1,4 +1,4 @@
-"""Language models over HTTP: OpenAI's shapes, streams, and what bad requests get."""
+"""Test language models over HTTP: OpenAI's formats, streams and bad requests."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def chat(server: Server, **fields: Any) -> Any:
 
 
 def events(answer: Any) -> list[Any]:
-    """Return the events of a stream, without the last one."""
+    """Return a stream's events without the last one."""
     assert answer.headers["Content-Type"] == "text/event-stream"
     parts = [part for part in answer.text.split("\n\n") if part.startswith("data: ")]
     assert parts[-1] == "data: [DONE]"
@@ -70,7 +70,7 @@ def test_a_stream_has_the_text_of_the_whole_answer(llm_server: Server) -> None:
     assert [choice["finish_reason"] for choice in choices][-1] == "length"
 
 
-def test_a_stream_tells_the_usage_if_it_is_asked_for(llm_server: Server) -> None:
+def test_a_stream_reports_the_usage_on_request(llm_server: Server) -> None:
     options = {"include_usage": True}
     chunks = events(chat(llm_server, stream=True, stream_options=options))
     assert chunks[-1]["choices"] == []
@@ -86,7 +86,7 @@ def test_the_same_seed_gives_the_same_text(llm_server: Server) -> None:
     assert len(texts) == 1
 
 
-def test_the_smaller_of_two_limits_counts(llm_server: Server) -> None:
+def test_the_smaller_of_two_limits_applies(llm_server: Server) -> None:
     answer = chat(llm_server, max_tokens=9, max_completion_tokens=3).json()
     assert answer["usage"]["completion_tokens"] == 3
 
@@ -157,7 +157,7 @@ def test_tensors_are_checked_as_other_prompts(
 
 
 def calling(call: Any) -> dict[str, Any]:
-    """Return an assistant's message with a call of a tool."""
+    """Return an assistant's message with a tool call."""
     return {"role": "assistant", "tool_calls": [call]}
 
 
@@ -235,14 +235,14 @@ def test_an_unknown_model_is_404(llm_server: Server) -> None:
     assert answer.json()["error"]["code"] == "model_not_found"
 
 
-def test_without_the_token_nothing_is_answered(llm_server: Server) -> None:
+def test_requests_without_the_token_are_refused(llm_server: Server) -> None:
     body = {"model": "tiny", "messages": HELLO}
     answer = llm_server.session.post(llm_server.url + CHAT, json=body, timeout=120)
     assert answer.status_code == 401
     assert answer.json()["error"]["code"] == "invalid_api_key"
 
 
-def test_a_model_without_a_template_can_not_chat(llm_server: Server) -> None:
+def test_a_model_without_a_template_cannot_chat(llm_server: Server) -> None:
     answer = chat(llm_server, model="plain")
     assert answer.status_code == 400
     assert "no chat template" in answer.json()["error"]["message"]
@@ -254,7 +254,7 @@ def test_an_answer_ends_at_the_clients_deadline(llm_server: Server) -> None:
     assert answer.status_code == 504
 
 
-def test_a_client_that_leaves_frees_the_model(llm_server: Server) -> None:
+def test_a_disconnected_client_frees_the_model(llm_server: Server) -> None:
     body = json.dumps({"model": "plain", "prompt": "x", "stream": True}).encode()
     head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: localhost\r\n"
     head += f"Authorization: Bearer {llm_server.token}\r\n"
@@ -349,7 +349,7 @@ def test_an_embedding_model_does_not_chat(llm_server: Server) -> None:
     assert "/v1/embeddings" in answer.json()["error"]["message"]
 
 
-def test_the_socket_answers_whole(llm_server: Server) -> None:
+def test_the_socket_sends_the_whole_answer(llm_server: Server) -> None:
     body = {"model": "plain", "prompt": "x", "max_tokens": 4, "temperature": 0}
     whole = ask(llm_server, COMPLETIONS, **body).json()
     with llm_server.connect() as connection:

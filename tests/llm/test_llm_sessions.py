@@ -1,4 +1,4 @@
-"""Sessions of language models: their engine's process, its limits, its end and its restart."""
+"""Test sessions of language models: their process, its limits, end and restart."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_an_engine_killed_in_the_middle_is_reported(session: LlmSession) -> None
     assert usage(events(session, CHAT, HELLO))["completion_tokens"] == 4
 
 
-def test_an_engine_that_dies_again_and_again_stays_away(session: LlmSession) -> None:
+def test_an_engine_that_keeps_dying_is_not_restarted(session: LlmSession) -> None:
     for _ in range(MAX_DEATHS):
         with pytest.raises(EngineEndedError):
             answer_and_kill(session, signal.SIGSEGV)
@@ -134,7 +134,7 @@ def test_an_engine_that_dies_again_and_again_stays_away(session: LlmSession) -> 
         events(session, CHAT, HELLO)
 
 
-def test_deaths_by_the_system_do_not_count(session: LlmSession) -> None:
+def test_kills_by_the_system_are_not_counted(session: LlmSession) -> None:
     for _ in range(MAX_DEATHS):
         with pytest.raises(EngineEndedError) as caught:
             answer_and_kill(session)
@@ -164,7 +164,7 @@ def test_an_interrupted_answer_ends_and_leaves_the_engine_free(
     assert usage(events(session, CHAT, HELLO))["completion_tokens"] == 4
 
 
-def test_an_engine_that_works_on_after_its_time_is_ended(
+def test_an_engine_that_ignores_its_deadline_is_killed(
     session: LlmSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process, "STUCK_TIMEOUT_S", 0.5)
@@ -180,7 +180,7 @@ def test_an_engine_that_works_on_after_its_time_is_ended(
     assert session.pid != engine
 
 
-def test_a_silent_engine_leaves_time_to_give_up(session: LlmSession) -> None:
+def test_a_silent_request_can_be_abandoned(session: LlmSession) -> None:
     engine = session.pid
     assert engine is not None
     os.kill(engine, signal.SIGSTOP)
@@ -199,7 +199,7 @@ def test_a_silent_engine_leaves_time_to_give_up(session: LlmSession) -> None:
     assert usage(events(session, CHAT, HELLO))["completion_tokens"] == 4
 
 
-def test_an_engine_that_stops_at_its_time_stays(session: LlmSession) -> None:
+def test_an_engine_that_stops_at_its_deadline_is_kept(session: LlmSession) -> None:
     engine = session.pid
     with session.stream(COMPLETIONS, long(), time.monotonic() + WAIT_S) as parts:
         next(parts)
@@ -229,7 +229,7 @@ def test_the_engine_ends_with_its_parent(file: Path) -> None:
     wait_until(lambda: not status.exists() or " Z " in status.read_text())
 
 
-def test_a_damaged_file_is_refused_before_any_process(tmp_path: Path) -> None:
+def test_a_damaged_file_is_refused_before_a_process_starts(tmp_path: Path) -> None:
     file = gguf_files.write_tiny(tmp_path / "m.gguf", llama__context_length=0)
     with pytest.raises(ModelLoadError, match="context_length must be from 1"):
         RUNTIME.open(ModelSource(file))
@@ -262,7 +262,7 @@ def test_the_context_follows_the_manifest(file: Path) -> None:
         session.close()
 
 
-def test_a_cache_that_heads_do_not_fit_is_refused(file: Path) -> None:
+def test_a_cache_type_that_does_not_fit_the_heads_is_refused(file: Path) -> None:
     sections = {GenerationOptions: GenerationOptions(cache="q8_0")}
     with pytest.raises(ModelLoadError, match=r"generation\.cache"):
         RUNTIME.open(ModelSource(file, sections=sections))
@@ -288,7 +288,7 @@ def test_too_little_memory_is_refused_with_the_sum(file: Path) -> None:
 
 
 def cached_tokens(session: LlmSession, owner: str | None) -> int:
-    """Return the tokens of a prompt that the engine had from an earlier one."""
+    """Return the number of a prompt's tokens that the engine reused."""
     deadline = time.monotonic() + WAIT_S
     with session.stream(CHAT, HELLO, deadline, owner=owner) as parts:
         details = usage(list(parts))["prompt_tokens_details"]
@@ -315,7 +315,7 @@ def answer_and_kill(
 
 
 def answer_and_interrupt(session: LlmSession) -> None:
-    """Give the answer up after the first event, on another thread."""
+    """Abandon the answer after the first event, on another thread."""
     stream = session.stream(COMPLETIONS, long(), time.monotonic() + WAIT_S)
     with stream as parts:
         next(parts)

@@ -1,4 +1,4 @@
-"""Hostile language models: they are refused with a reason, and leave nothing behind."""
+"""Refuse hostile language models with a reason, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HELLO = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 2}
 
 
 def engines_in(folder: Path) -> list[str]:
-    """Return the command lines of engines that serve files below a folder."""
+    """Return command lines of engines that serve files below a folder."""
     lines = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -58,7 +58,7 @@ def test_hostile_templates_are_refused_and_leave_no_process(
 def test_mutated_files_never_harm_the_server(
     tmp_path: Path, new_server: StartServer
 ) -> None:
-    """Each is served or refused with a reason, and the server answers on."""
+    """Each is served or refused with a reason, and the server keeps answering."""
     models = tmp_path / "models"
     models.mkdir()
     whole = gguf_files.write_tiny(tmp_path / "whole.gguf").read_bytes()

@@ -1,4 +1,4 @@
-"""Other people's clients, unchanged: the token is the API key."""
+"""Use other people's clients, with the token as API key."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from conftest import Server
 
 pytestmark = [
     pytest.mark.llm,
-    # Libraries announce the end of their own functions.
+    # Libraries warn of their own deprecations.
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::UserWarning"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),

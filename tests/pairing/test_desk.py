@@ -1,4 +1,4 @@
-"""The desk: one code, two minutes, so many wrong tries, and nothing at all while it is closed."""
+"""Test the pairing desk: one code, two minutes, limited wrong tries."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from pocketserve_wire.pairing import (
 
 TOKEN = "a-token-of-the-proper-length-and-alphabet_0"
 TRIES = 3
-"""Of the desks here; a real one has thousands."""
+"""Tries in these tests; a real desk has thousands."""
 
 
 class Clock:
-    """Time that passes when the test says so."""
+    """A clock that the test advances."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -43,7 +43,7 @@ def desk(clock: Clock) -> PairingDesk:
 
 
 def attempt(desk: PairingDesk, code: str) -> str:
-    """One whole exchange."""
+    """Run one whole exchange."""
     client = ClientExchange(code)
     identifier, salt, public = desk.begin(client.begin())
     return client.open(*desk.finish(identifier, client.prove(salt, public)))
@@ -75,12 +75,12 @@ def test_it_is_closed_until_it_is_opened(desk: PairingDesk) -> None:
     assert caught.value.code.name == "PAIRING_CLOSED"
 
 
-def test_all_guesses_of_an_opening_are_worth_three_in_a_million() -> None:
+def test_all_guesses_have_a_chance_of_three_in_a_million() -> None:
     assert len(new_code()) == CODE_DIGITS
     assert MAX_TRIES / 10**CODE_DIGITS <= 3e-6
 
 
-def test_guesses_of_others_end_no_opening() -> None:
+def test_guesses_of_others_do_not_end_pairing() -> None:
     desk = PairingDesk(TOKEN)
     code = desk.open()
     ours = begun(desk, code)
@@ -106,7 +106,7 @@ def test_two_wrong_codes_do_not(desk: PairingDesk) -> None:
     assert attempt(desk, code) == TOKEN
 
 
-def test_two_minutes_close_it(desk: PairingDesk, clock: Clock) -> None:
+def test_it_closes_after_two_minutes(desk: PairingDesk, clock: Clock) -> None:
     code = desk.open()
     client = ClientExchange(code)
     identifier, salt, public = desk.begin(client.begin())
@@ -136,17 +136,17 @@ def test_an_exchange_proves_once(desk: PairingDesk) -> None:
         assert caught.value.code.name == "PAIRING_REFUSED"
     assert (
         desk.state().tries == TRIES - 1
-    )  # the second one was no guess: there was no exchange any more
+    )  # the second one was not a guess: the exchange had ended
 
 
 def begun(desk: PairingDesk, code: str) -> Callable[[], str]:
-    """The first half of an exchange; gives the second."""
+    """Run the first half of an exchange; return the second half."""
     client = ClientExchange(code)
     identifier, salt, public = desk.begin(client.begin())
     return lambda: client.open(*desk.finish(identifier, client.prove(salt, public)))
 
 
-def test_other_apps_in_between_end_no_exchange(desk: PairingDesk) -> None:
+def test_exchanges_of_other_apps_do_not_end_ours(desk: PairingDesk) -> None:
     code = desk.open()
     ours = begun(desk, code)
     for _ in range(3):
@@ -154,7 +154,9 @@ def test_other_apps_in_between_end_no_exchange(desk: PairingDesk) -> None:
     assert ours() == TOKEN
 
 
-def test_the_oldest_exchange_gives_way_and_costs_no_try(desk: PairingDesk) -> None:
+def test_the_oldest_exchange_is_evicted_without_costing_a_try(
+    desk: PairingDesk,
+) -> None:
     code = desk.open()
     ours = begun(desk, code)
     public = ClientExchange("000000").begin()
@@ -166,7 +168,7 @@ def test_the_oldest_exchange_gives_way_and_costs_no_try(desk: PairingDesk) -> No
     assert attempt(desk, code) == TOKEN
 
 
-def test_beginnings_end_nothing_and_cost_no_try(desk: PairingDesk) -> None:
+def test_unfinished_exchanges_cost_no_try(desk: PairingDesk) -> None:
     code = desk.open()
     ours, public = begun(desk, code), ClientExchange("000000").begin()
     for _ in range(MAX_EXCHANGES - 1):
@@ -175,8 +177,8 @@ def test_beginnings_end_nothing_and_cost_no_try(desk: PairingDesk) -> None:
     assert ours() == TOKEN
 
 
-def test_all_proofs_of_an_opening_are_three_guesses(desk: PairingDesk) -> None:
-    """However many exchanges were begun, and whether their proofs are old or new."""
+def test_all_proofs_share_three_guesses(desk: PairingDesk) -> None:
+    """The number and age of exchanges don't matter."""
     code = desk.open()
     guesses = [begun(desk, wrong(code)) for _ in range(20)]
     errors = []
@@ -187,10 +189,10 @@ def test_all_proofs_of_an_opening_are_three_guesses(desk: PairingDesk) -> None:
     assert errors == ["PAIRING_REFUSED"] * TRIES + ["PAIRING_CLOSED"] * (20 - TRIES)
 
 
-def test_proofs_that_come_together_share_no_try(
+def test_concurrent_proofs_do_not_share_a_try(
     desk: PairingDesk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many come at the same moment, no more are checked than the tries that there are, and one at a time."""
+    """Proofs are checked one at a time, and no more than there are tries."""
     code = desk.open()
     check, checked, at_once = ServerExchange.finish, [], threading.Lock()
 
@@ -222,7 +224,7 @@ def test_proofs_that_come_together_share_no_try(
     assert refused(desk, code) == "PAIRING_CLOSED"
 
 
-def test_what_is_closed_while_it_is_computed_stays_closed(
+def test_a_pairing_closed_during_a_proof_stays_closed(
     desk: PairingDesk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code = desk.open()
@@ -245,7 +247,7 @@ def test_without_a_token_there_is_nothing_to_pair() -> None:
         PairingDesk(None).open()
 
 
-def test_who_waits_is_told_at_once() -> None:
+def test_waiting_clients_are_notified_at_once() -> None:
     desk = PairingDesk(TOKEN)
     code = desk.open()
     found: list[str] = []
@@ -256,7 +258,7 @@ def test_who_waits_is_told_at_once() -> None:
     assert found == ["paired"]
 
 
-def test_waiting_ends_with_its_own_limit(desk: PairingDesk) -> None:
+def test_a_wait_ends_at_its_own_timeout(desk: PairingDesk) -> None:
     desk.open()
     assert desk.wait(0).state == "open"
     desk.close()

@@ -1,4 +1,4 @@
-"""Pairing with a real server: the routes, the client's function and the command."""
+"""Pair with a real server: routes, the client's function and the command."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TIMEOUT_S = 120.0
 
 @pytest.fixture
 def own(new_server) -> Any:
-    """A server of its own: pairing has one desk."""
+    """Start a separate server, because pairing has one desk."""
     return new_server(MODELS)
 
 
@@ -40,7 +40,7 @@ def wrong(code: str) -> str:
     return f"{(int(code) + 1) % 10**10:010d}"
 
 
-def test_the_code_is_worth_the_token_once(own) -> None:
+def test_the_code_yields_the_token_once(own) -> None:
     with Client(own.url, own.token) as client:
         code = client.open_pairing()["code"]
         assert pair(f"{code[:3]} {code[3:]}", own.url) == own.token
@@ -61,7 +61,7 @@ def test_wrong_codes_are_counted(own) -> None:
         assert pair(opened["code"], own.url) == own.token
 
 
-def test_only_the_owner_opens_it(own) -> None:
+def test_only_the_owner_opens_pairing(own) -> None:
     for method, path in (
         ("POST", "/pairing/open"),
         ("POST", "/pairing/close"),
@@ -71,7 +71,7 @@ def test_only_the_owner_opens_it(own) -> None:
         assert (answer.status_code, answer.json()["code"]) == (401, "UNAUTHORIZED")
 
 
-def test_answers_are_as_described(own) -> None:
+def test_answers_match_the_openapi_document(own) -> None:
     document = own.call("GET", "/openapi.json").json()
 
     def checked(method: str, path: str, **body: str) -> dict[str, Any]:
@@ -118,10 +118,10 @@ def test_answers_are_as_described(own) -> None:
         (
             b" " * 5000,
             "UNAUTHORIZED",
-        ),  # refused from its header: nobody without the token sends as much
+        ),  # refused by its header: no client without the token may send as much
     ],
 )
-def test_malformed_beginnings(own, body: bytes, code: str) -> None:
+def test_malformed_first_messages_are_refused(own, body: bytes, code: str) -> None:
     with Client(own.url, own.token) as client:
         client.open_pairing()
     answer = own.call(
@@ -130,7 +130,7 @@ def test_malformed_beginnings(own, body: bytes, code: str) -> None:
     assert answer.json()["code"] == code and 400 <= answer.status_code < 500
 
 
-def test_what_is_not_our_server_is_recognised(own, server) -> None:
+def test_another_server_is_recognised(own, server) -> None:
     with pytest.raises(PairingFailedError, match="6 digits"):
         pair("12", own.url)
 
@@ -152,7 +152,7 @@ def command(own) -> subprocess.Popen[str]:
         text=True,
         preexec_fn=lambda: signal.signal(
             signal.SIGINT, signal.SIG_DFL
-        ),  # `make test &` would have it ignored
+        ),  # `make test &` would ignore it
     )
 
 
@@ -172,7 +172,7 @@ def test_the_command_shows_a_code_and_waits(own) -> None:
 
 
 class GuessedDesk(PairingDesk):
-    """Somebody guesses while the owner waits."""
+    """Another app guesses while the owner waits."""
 
     def wait(self, timeout: float) -> PairingState:
         public = ClientExchange("0000000000").begin()
@@ -183,7 +183,7 @@ class GuessedDesk(PairingDesk):
         return super().wait(timeout)
 
 
-def test_the_command_says_when_somebody_guesses(
+def test_the_command_reports_guesses(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     service = Service(Config(models_dir=MODELS, state_dir=tmp_path))
@@ -211,7 +211,7 @@ def test_interrupting_the_command_closes_pairing(own) -> None:
     assert caught.value.code == "PAIRING_CLOSED"
 
 
-def test_the_server_ends_while_somebody_waits(own) -> None:
+def test_the_command_ends_when_the_server_stops(own) -> None:
     with command(own) as process:
         shown_code(process)
         assert own.stop() == 0
@@ -221,7 +221,7 @@ def test_the_server_ends_while_somebody_waits(own) -> None:
 
 @pytest.mark.parametrize("path", ["/pairing/open", "/pairing/close"])
 def test_opening_and_closing_take_no_body(server: Server, path: str) -> None:
-    """What is not understood is refused, not passed over."""
+    """Unknown contents are refused, not ignored."""
     for body in (b"false", b'{"minutes": 5}', b"[]", b"x"):
         assert server.call("POST", path, data=body).status_code == 400
     assert server.call("POST", path, data=b"{}").status_code == 200

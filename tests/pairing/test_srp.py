@@ -1,4 +1,4 @@
-"""The key exchange: RFC 5054's own example, an independent implementation, and the vectors shared with Java."""
+"""Test the key exchange with RFC 5054, another implementation and shared vectors."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_another_implementation_computes_the_same(
 
 
 @pytest.mark.parametrize("bad", [0, MODULUS_2048, MODULUS_2048 + 1, 2**2048 - 1])
-def test_numbers_that_would_give_the_secret_away(bad: int) -> None:
+def test_numbers_that_would_reveal_the_secret_are_refused(bad: int) -> None:
     srp = Srp()
     with pytest.raises(SrpError):
         srp.client_secret(2**255, 5, bad)
@@ -119,7 +119,7 @@ def test_numbers_that_would_give_the_secret_away(bad: int) -> None:
 
 
 def exchange(code: str, salt: str, a: int, b: int, token: str) -> dict[str, str]:
-    """Every number of one exchange, as a vector."""
+    """Return every number of one exchange, as in a vector."""
     client, server = (
         ClientExchange(code, a),
         ServerExchange(ServerSecret(code, bytes.fromhex(salt), b)),
@@ -150,7 +150,7 @@ def test_the_vectors_shared_with_java() -> None:
     token=st.text("ABCXYZabcxyz0189_-", min_size=32, max_size=256),
     salt=st.binary(min_size=16, max_size=16),
 )
-def test_the_token_arrives_and_never_in_clear(
+def test_the_token_is_received_and_never_sent_in_clear(
     code: str, token: str, salt: bytes
 ) -> None:
     vector = exchange(code, salt.hex(), 2**255 + 7, 2**255 + 11, token)
@@ -167,7 +167,7 @@ def test_another_code_proves_nothing_to_either_side() -> None:
     )
     proof = client.prove(b"s" * 16, server.begin(client.begin()))
     assert server.finish(proof, "t" * 43) is None
-    # Even a server that answers the wrong proof as if it were right is found out.
+    # A server that answers a wrong proof as if it were right is detected, too.
     right = ServerExchange(ServerSecret("123457", b"s" * 16))
     other = ClientExchange("123457")
     done = right.finish(other.prove(b"s" * 16, right.begin(other.begin())), "t" * 43)
@@ -177,7 +177,7 @@ def test_another_code_proves_nothing_to_either_side() -> None:
 
 
 @pytest.mark.parametrize("index", [0, 1])
-def test_what_was_changed_on_the_way_is_refused(index: int) -> None:
+def test_modified_messages_are_refused(index: int) -> None:
     client, server = (
         ClientExchange("123456"),
         ServerExchange(ServerSecret("123456", b"s" * 16)),
@@ -192,7 +192,7 @@ def test_what_was_changed_on_the_way_is_refused(index: int) -> None:
         client.open(bytes(changed[0]), bytes(changed[1]))
 
 
-def test_what_is_no_token_is_refused() -> None:
+def test_invalid_tokens_are_refused() -> None:
     client, server = (
         ClientExchange("123456"),
         ServerExchange(ServerSecret("123456", b"s" * 16)),
@@ -205,7 +205,7 @@ def test_what_is_no_token_is_refused() -> None:
         client.open(*done)
 
 
-def test_codes() -> None:
+def test_codes_are_normalised() -> None:
     codes = {new_code() for _ in range(200)}
     assert len(codes) > 100 and all(clean_code(code) == code for code in codes)
     assert clean_code(" 012 - 345\n") == "012345"

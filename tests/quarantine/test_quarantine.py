@@ -1,4 +1,4 @@
-"""The throw-away trial: harmful files are kept away from the server, good ones cost one trial, once."""
+"""Try unseen files in a separate process: once if good, never in the server if harmful."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ Found = tuple[ModelEntry, VersionEntry]
 
 
 def entry(folder: Path, name: str = "m") -> Found:
-    """A model in a folder, and its default version."""
+    """Return a folder's model and its default version."""
     model = scan(folder)[name]
     return model, model.versions[model.default_version]
 
 
 def check(quarantine: Quarantine, found: Found) -> None:
-    """Ask the quarantine as loading does."""
+    """Ask the quarantine as a load does."""
     model, version = found
     allowed = frozenset(part.digest for part in code_of(model, version))
     declared = {
@@ -69,7 +69,7 @@ def check(quarantine: Quarantine, found: Found) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A models folder with one good model, m."""
+    """Return a models folder with one good model, m."""
     models = tmp_path / "models"
     models.mkdir()
     shutil.copy(MODELS / "petals" / "petals.tflite", models / "m.tflite")
@@ -78,14 +78,16 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def quarantine(tmp_path: Path) -> Quarantine:
-    """A quarantine with a state folder of its own."""
+    """Return a quarantine with a state folder of its own."""
     return Quarantine(tmp_path / "state", TrialLimits(timeout=120))
 
 
 def test_a_good_file_is_tried_once(
     quarantine: Quarantine, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second look costs no process, nor does one by another server with the same state folder."""
+    """A second check starts no process, even in another server with the same state
+    folder.
+    """
     check(quarantine, entry(folder))
     assert len(json.loads((folder.parent / "state" / "verdicts.json").read_text())) == 1
     monkeypatch.setattr("subprocess.Popen", None)
@@ -96,10 +98,10 @@ def test_a_good_file_is_tried_once(
     ]
 
 
-def test_a_state_folder_that_cannot_be_made(
+def test_a_state_folder_that_cannot_be_made_is_tolerated(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The trial takes place among other temporary files; where these have no place either, the reason is told."""
+    """Trials then use the temporary folder; if that fails, too, the reason is reported."""
     (tmp_path / "file").write_text("")
     (tmp_path / "system").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "system"))
@@ -133,8 +135,8 @@ Quarantine(Path(sys.argv[2]), TrialLimits(timeout=120)).check(model, version, Mo
 """
 
 
-def test_a_full_disk_is_no_fault_of_a_file(folder: Path, tmp_path: Path) -> None:
-    """No byte can be written: a good file is good all the same."""
+def test_a_full_disk_is_not_blamed_on_a_file(folder: Path, tmp_path: Path) -> None:
+    """A good file passes even if no byte can be written."""
     command = [sys.executable, "-c", FULL, str(folder), str(tmp_path / "state")]
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -160,7 +162,7 @@ def test_a_changed_file_is_tried_again(quarantine: Quarantine, folder: Path) -> 
 def test_a_crash_is_survived_and_remembered(
     quarantine: Quarantine, tmp_path: Path, name: str
 ) -> None:
-    """A file that ends its loader's process gives a reason, at once the second time."""
+    """The second refusal is immediate."""
     hostile = find_hostile()
     assert hostile is not None
     (tmp_path / "models").mkdir()
@@ -193,7 +195,7 @@ TFLITE_PACKAGES = next(kind.packages for kind in FORMATS if kind.name == "tflite
     ],
     ids=["import", "file"],
 )
-def test_who_is_to_blame_for_a_crash(
+def test_a_crash_before_the_file_is_opened_is_not_blamed_on_it(
     quarantine: Quarantine,
     folder: Path,
     tmp_path: Path,
@@ -203,7 +205,9 @@ def test_who_is_to_blame_for_a_crash(
     error: type[Exception],
     text: str,
 ) -> None:
-    """No file is, before it was opened. The trial itself shows it: one more import of a framework takes seconds."""
+    """The trial records whether it opened the file, since importing a framework again
+    takes seconds.
+    """
     package = tmp_path / "planted" / "ai_edge_litert"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
@@ -242,11 +246,12 @@ def test_who_is_to_blame_for_a_crash(
     ],
     ids=["crash", "hang", "memory"],
 )
-def test_what_harms_its_loader_is_kept_away(
+def test_harmful_files_are_not_loaded(
     tmp_path: Path, code: str, limit_s: int, reason: str
 ) -> None:
-    """A crash, a hang and a blow-up of memory each give a readable reason that is remembered until it is released."""
-    # Known to work: else it would have to be imported within the limit of the hang, which a busy machine may not do.
+    """A crash, a hang and excessive memory give reasons that are kept until release."""
+    # The framework counts as working, since a busy machine may not import it within the
+    # hang's limit.
     importlib.import_module("torch")
     model = tmp_path / "models" / "m"
     model.mkdir(parents=True)
@@ -271,13 +276,13 @@ def test_what_harms_its_loader_is_kept_away(
     assert quarantine.known_reason(*version) is None
 
 
-def test_a_slow_framework_is_told_as_that(
+def test_a_slow_framework_is_reported(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not as one that ends its process; and the file is not to blame."""
+    """Neither a crash nor the file is blamed."""
     planted = (
         tmp_path / "planted"
-    )  # a folder above the trial's own is closed to it, and would not be imported from
+    )  # a folder above the trial's own would be inaccessible to it
     planted.mkdir()
     (planted / "slow_framework.py").write_text(HANGS)
     monkeypatch.syspath_prepend(planted)
@@ -296,8 +301,12 @@ def test_a_slow_framework_is_told_as_that(
 
 @pytest.mark.onnx
 @pytest.mark.parametrize("free", [True, False])
-def test_nothing_but_nan(quarantine: Quarantine, tmp_path: Path, free: bool) -> None:
-    """It tells a damaged file, but for sizes of 1 where any size will do: some pictures' graphs need more pixels."""
+def test_outputs_of_only_nan_are_refused(
+    quarantine: Quarantine, tmp_path: Path, free: bool
+) -> None:
+    """They show damage, unless a free size of 1 causes them: some graphs need more
+    pixels.
+    """
     onnx = pytest.importorskip(
         "onnx", reason="the environment of the older runtime has no ONNX"
     )
@@ -332,7 +341,7 @@ def test_nothing_but_nan(quarantine: Quarantine, tmp_path: Path, free: bool) -> 
 
 
 def masked_mean(onnx: Any, *, damaged: bool) -> Any:
-    """A text classifier's end: a mean over the words of a mask, of which zeros have none: 0 / 0."""
+    """Write a text classifier's masked mean, which is 0 / 0 for zeros."""
     node, info, proto = (
         onnx.helper.make_node,
         onnx.helper.make_tensor_value_info,
@@ -366,10 +375,10 @@ def masked_mean(onnx: Any, *, damaged: bool) -> Any:
 
 @pytest.mark.onnx
 @pytest.mark.parametrize("damaged", [True, False])
-def test_a_masked_mean_is_no_damage(
+def test_a_masked_mean_is_not_damage(
     quarantine: Quarantine, tmp_path: Path, damaged: bool
 ) -> None:
-    """NaN for zeros alone lets the file pass and is noted; NaN for all does not, and the ways out are named."""
+    """NaN for zeros only is noted; NaN for all inputs is refused with the ways out."""
     onnx = pytest.importorskip(
         "onnx", reason="the environment of the older runtime has no ONNX"
     )
@@ -399,10 +408,10 @@ def test_a_masked_mean_is_no_damage(
         ("Div", "y" * 200_000, "its output 'yyy"),
     ],
 )
-def test_long_names(
+def test_long_names_in_a_reason_are_cut(
     quarantine: Quarantine, tmp_path: Path, operator: str, output: str, reason: str
 ) -> None:
-    """A reason with a file's own words in it fits into the pipe, and costs no minutes to find."""
+    """The reason fits into the pipe, and is found quickly."""
     onnx = pytest.importorskip(
         "onnx", reason="the environment of the older runtime has no ONNX"
     )
@@ -424,10 +433,12 @@ def test_long_names(
     assert len(str(caught.value)) < 1200
 
 
-def test_all_that_decides_counts_for_the_verdict(
+def test_every_file_that_affects_the_model_is_in_the_verdict(
     quarantine: Quarantine, folder: Path
 ) -> None:
-    """Labels, what they are called, the manifest and ``task.py`` are tried with the model; what people read is not."""
+    """This covers labels and their names, the manifest and ``task.py``, but not
+    documentation.
+    """
     model = folder / "n"
     model.mkdir()
     shutil.move(folder / "m.tflite", model / "m.tflite")
@@ -457,7 +468,7 @@ def test_all_that_decides_counts_for_the_verdict(
 def test_a_side_file_that_changes_meanwhile_is_not_used(
     folder: Path, tmp_path: Path, when: str, name: str
 ) -> None:
-    """Neither by a trial of what was hashed before, nor by the server after the trial of another content."""
+    """Neither a trial nor the server uses contents other than those hashed."""
     model = folder / "n"
     model.mkdir()
     shutil.move(folder / "m.tflite", model / "m.tflite")
@@ -471,7 +482,7 @@ def test_a_side_file_that_changes_meanwhile_is_not_used(
     laid.write_text(good % "one")
 
     class Swaps(Quarantine):
-        """Has the file replaced once it is hashed, or once it is tried."""
+        """Replaces the file once it is hashed, or once it is tried."""
 
     def swapping(self: Quarantine, *given: Any) -> Any:
         found = getattr(Quarantine, when)(self, *given)
@@ -502,7 +513,7 @@ def test_a_side_file_that_changes_meanwhile_is_not_used(
 
 
 def test_a_task_is_set_up_in_the_trial(quarantine: Quarantine, folder: Path) -> None:
-    """What ends the process that sets a model's task up ends the trial's, and the verdict holds for that file."""
+    """A set-up that ends its process ends the trial's, and the verdict names that file."""
     model = folder / "n"
     model.mkdir()
     shutil.move(folder / "m.tflite", model / "m.tflite")
@@ -516,8 +527,8 @@ def test_a_task_is_set_up_in_the_trial(quarantine: Quarantine, folder: Path) -> 
 
 
 @pytest.mark.onnx
-def test_a_steps_cost_counts_for_the_trial(tmp_path: Path) -> None:
-    """A picture as large as a manifest may ask for takes its memory in the trial, not first in the server."""
+def test_the_memory_of_a_step_counts_in_the_trial(tmp_path: Path) -> None:
+    """A huge picture size in the manifest is found in the trial, not in the server."""
     onnx = pytest.importorskip(
         "onnx", reason="the environment of the older runtime has no ONNX"
     )
@@ -577,10 +588,10 @@ except ApiError as error:
 @pytest.mark.parametrize(
     "content", [None, b"\x1c\0\0\0TFL3" + bytes(100)], ids=["good", "damaged"]
 )
-def test_want_of_threads_is_no_fault_of_a_file(
+def test_a_lack_of_threads_is_not_blamed_on_a_file(
     folder: Path, tmp_path: Path, content: bytes | None
 ) -> None:
-    """No verdict is kept while no thread can be had, whatever the trial ended with: the next request tries again."""
+    """No verdict is stored without a free thread; the next request tries again."""
     if content is not None:
         (folder / "m.tflite").write_bytes(content)
     command = [sys.executable, "-c", STARVED, str(folder), str(tmp_path / "state")]
@@ -595,7 +606,7 @@ def test_want_of_threads_is_no_fault_of_a_file(
 @pytest.mark.parametrize(
     "name", ["tflite", "onnx", "savedmodel", "tfjs", "keras", "executorch"]
 )
-def test_want_of_open_files_is_no_fault_of_a_file(name: str) -> None:
+def test_a_lack_of_open_files_is_not_blamed_on_a_file(name: str) -> None:
     model = scan(MODELS)["digits"]
     version = model.versions[name]
     runtime_for(version.format)  # imported while files can be opened
@@ -608,11 +619,9 @@ def test_want_of_open_files_is_no_fault_of_a_file(name: str) -> None:
     assert result["outcome"] == "starved" and "Too many open files" in result["reason"]
 
 
-def test_a_process_that_cannot_be_had(
+def test_a_trial_without_a_process_is_postponed(
     quarantine: Quarantine, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A system that gives no process keeps the model for later."""
-
     def fail(*arguments: object, **options: object) -> None:
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
@@ -625,10 +634,10 @@ def test_a_process_that_cannot_be_had(
     assert not list((folder.parent / "state").glob("trial-*"))
 
 
-def test_a_verdict_for_want_of_memory_ends_with_it(
+def test_a_verdict_for_lack_of_memory_expires_with_it(
     tmp_path: Path, folder: Path
 ) -> None:
-    """A trial that took more than a starved device had is worth another one where there is much more."""
+    """The file is tried again once the device has much more memory."""
     state, found = tmp_path / "state", entry(folder)
     store = VerdictStore(state / "verdicts.json")
     reason = "it took more than 1024 MiB of memory"
@@ -641,8 +650,10 @@ def test_a_verdict_for_want_of_memory_ends_with_it(
     check(Quarantine(state, TrialLimits(memory=2 << 30)), found)
 
 
-def test_what_a_killed_server_left_is_swept(tmp_path: Path, folder: Path) -> None:
-    """Folders and half-written files without an owner go at the next start; those of a living trial stay."""
+def test_leftovers_of_a_killed_server_are_removed(tmp_path: Path, folder: Path) -> None:
+    """A start removes folders and partial files without an owner; running trials keep
+    theirs.
+    """
     state = tmp_path / "state"
     for path in (state / "trial-dead" / "inside", state / "trial-alive"):
         path.mkdir(parents=True)
@@ -667,7 +678,7 @@ def test_what_a_killed_server_left_is_swept(tmp_path: Path, folder: Path) -> Non
 def test_a_verdict_that_cannot_be_written_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a full disk each verdict left an empty file for good."""
+    """A full disk once left an empty file per verdict."""
     store = VerdictStore(tmp_path / "verdicts.json")
     monkeypatch.setattr(
         "os.replace",
@@ -678,8 +689,8 @@ def test_a_verdict_that_cannot_be_written_leaves_nothing(
     assert not list(tmp_path.iterdir())
 
 
-def test_verdicts_that_anybody_may_write_count_for_nothing(tmp_path: Path) -> None:
-    """Who can write the file would say which models are harmless."""
+def test_verdicts_that_others_can_write_are_ignored(tmp_path: Path) -> None:
+    """Otherwise they could declare models harmless."""
     path = tmp_path / "verdicts.json"
     VerdictStore(path).save("a", Verdict(True))
     assert VerdictStore(path).get("a") is not None
@@ -691,10 +702,10 @@ def test_verdicts_that_anybody_may_write_count_for_nothing(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o770, 0o702])
-def test_a_state_folder_is_for_its_owner_alone(
+def test_a_state_folder_is_restricted_to_its_owner(
     tmp_path: Path, mode: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Others lose the right to write to it, with a word; what stays open to them, or is theirs, is refused."""
+    """Others lose write access with a warning; a folder that stays open is refused."""
     tmp_path.chmod(mode)
     secure(tmp_path)
     assert tmp_path.stat().st_mode & 0o077 == 0 and "its owner alone" in caplog.text
@@ -706,7 +717,9 @@ def test_a_state_folder_is_for_its_owner_alone(
 def test_a_state_folder_that_stays_open_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on Android's shared storage, which keeps its own modes; and one of another user."""
+    """Examples are Android's shared storage with fixed modes, and another user's
+    folder.
+    """
     tmp_path.chmod(0o770)
     monkeypatch.setattr(Path, "chmod", lambda path, mode: None)
     with pytest.raises(
@@ -719,8 +732,10 @@ def test_a_state_folder_that_stays_open_is_refused(
             secure(tmp_path)
 
 
-def test_a_refusal_is_not_remembered(quarantine: Quarantine, folder: Path) -> None:
-    """A file that its framework refuses in good order has a reason, but no verdict: the next framework may take it."""
+def test_a_refusal_by_the_framework_is_not_stored(
+    quarantine: Quarantine, folder: Path
+) -> None:
+    """It has a reason but no verdict: another framework may accept the file."""
     (folder / "m.tflite").write_bytes(b"\x1c\0\0\0TFL3" + bytes(100))
     with pytest.raises(ModelLoadError, match=r"m\.tflite is damaged"):
         check(quarantine, entry(folder))
@@ -728,7 +743,7 @@ def test_a_refusal_is_not_remembered(quarantine: Quarantine, folder: Path) -> No
 
 
 def test_sha256_is_enforced(quarantine: Quarantine, folder: Path) -> None:
-    """The manifest's digest must be the content's."""
+    """The manifest's digest must match the content."""
     model = folder / "signed"
     model.mkdir()
     shutil.move(folder / "m.tflite", model / "m.tflite")
@@ -743,8 +758,8 @@ def test_sha256_is_enforced(quarantine: Quarantine, folder: Path) -> None:
         check(quarantine, entry(folder, "signed"))
 
 
-def test_all_files_of_a_version_count(tmp_path: Path) -> None:
-    """Weights beside code and shards beside a model.json change the digest."""
+def test_all_files_of_a_version_are_in_the_digest(tmp_path: Path) -> None:
+    """Examples are weights beside code, and shards beside a model.json."""
     for name, other in (("model.py", "w.pt"), ("model.json", "shard.bin")):
         folder = tmp_path / name / "m"
         folder.mkdir(parents=True)
@@ -761,8 +776,8 @@ def test_all_files_of_a_version_count(tmp_path: Path) -> None:
         assert any(path.name == other for path in version_files(version))
 
 
-def test_external_data_counts_and_siblings_do_not(tmp_path: Path) -> None:
-    """An ONNX file counts with the weights that it names, whatever they are called, and with nothing else."""
+def test_external_data_is_in_the_digest_and_siblings_are_not(tmp_path: Path) -> None:
+    """An ONNX file's digest includes the weights that it names, and nothing else."""
     onnx = pytest.importorskip(
         "onnx", reason="the environment of the older runtime has no ONNX"
     )
@@ -794,10 +809,10 @@ def test_external_data_counts_and_siblings_do_not(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["pipe", "link"])
-def test_what_is_no_plain_file_is_refused(
+def test_special_files_are_refused(
     quarantine: Quarantine, folder: Path, name: str
 ) -> None:
-    """A named pipe is not waited for, and a link inside a model's folder is not followed."""
+    """A named pipe is not opened, and a link inside a model's folder is not followed."""
     if name == "pipe":
         (folder / "m.tflite").unlink()
         os.mkfifo(folder / "m.tflite")
@@ -812,7 +827,7 @@ def test_what_is_no_plain_file_is_refused(
         check(quarantine, version)
 
 
-def test_a_verdict_of_an_older_version_does_not_count(tmp_path: Path) -> None:
+def test_a_verdict_of_an_older_version_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "verdicts.json"
     VerdictStore(path).save("a", Verdict(True))
     document = json.loads(path.read_text())
@@ -821,10 +836,8 @@ def test_a_verdict_of_an_older_version_does_not_count(tmp_path: Path) -> None:
     assert VerdictStore(path).get("a") is None
 
 
-def test_names_beside_a_model_cannot_forge_each_other(
-    quarantine: Quarantine, folder: Path
-) -> None:
-    """One file whose name holds a line of the list, and two files, have different keys."""
+def test_file_names_cannot_forge_a_digest(quarantine: Quarantine, folder: Path) -> None:
+    """A name that imitates a line of the list gives another key than two files."""
     found = entry(folder)
     home = found[0].folder
     one = {home / f"a\n{'0' * 64}  b": "1" * 64}
@@ -835,7 +848,7 @@ def test_names_beside_a_model_cannot_forge_each_other(
 
 
 def test_verdicts_survive_damage(tmp_path: Path) -> None:
-    """A damaged store costs trials, never the service; another process's changes are seen."""
+    """A damaged store only repeats trials; changes by other processes are seen."""
     store = VerdictStore(tmp_path / "state" / "verdicts.json")
     store.save("a", Verdict(True))
     other = VerdictStore(tmp_path / "state" / "verdicts.json")
@@ -854,7 +867,7 @@ def test_verdicts_survive_damage(tmp_path: Path) -> None:
 @pytest.mark.live
 @pytest.mark.assets
 def test_hostile_files_do_no_harm(new_server: StartServer, tmp_path: Path) -> None:
-    """Every hostile file is refused with a reason, the index tells it, the others serve on, nothing else is written."""
+    """Each is refused with a reason in the index, and nothing else is affected."""
     hostile = find_hostile()
     assert hostile is not None
     models = tmp_path / "models"
@@ -888,10 +901,8 @@ def test_hostile_files_do_no_harm(new_server: StartServer, tmp_path: Path) -> No
 
 
 @pytest.mark.live
-def test_a_release_without_a_server_tries_in_a_trial(
-    folder: Path, tmp_path: Path
-) -> None:
-    """The command forgets the verdict and describes the model, which it opens after a new trial only."""
+def test_a_release_without_a_server_runs_a_trial(folder: Path, tmp_path: Path) -> None:
+    """The command drops the verdict, and opens the model only after a new trial."""
     model = folder / "n"
     model.mkdir()
     shutil.move(folder / "m.tflite", model / "m.tflite")
@@ -921,10 +932,10 @@ def test_a_release_without_a_server_tries_in_a_trial(
 
 
 @pytest.mark.live
-def test_release_tries_again(
+def test_a_released_model_is_tried_again(
     new_server: StartServer, folder: Path, tmp_path: Path
 ) -> None:
-    """A model in quarantine says so, also after a restart; releasing it loads it if it is good after all."""
+    """Quarantine survives a restart; release loads the model if it is good."""
     state = tmp_path / "state"
     store = VerdictStore(state / "verdicts.json")
     store.save(

@@ -1,4 +1,4 @@
-"""Checks of the embeddings that an engine computes."""
+"""Check the embeddings that an engine returns."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_texts_are_embedded_in_order_and_tokens_are_added() -> None:
     assert answer["usage"] == {"prompt_tokens": 6, "total_tokens": 6}
 
 
-def test_no_text_is_embedded_after_the_client_gave_up() -> None:
+def test_no_text_is_embedded_after_the_request_is_abandoned() -> None:
     cancellation = Cancellation()
     asked = []
 

@@ -1,4 +1,4 @@
-"""Engines that are none of the formats' own: whoever asks for one is answered by its sentence."""
+"""Explain why other engines aren't available, wherever a user names one."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ PROVIDERS = {
 
 
 @EVERY
-def test_the_sentence_stands_in_the_documents_table(engine: OtherEngine) -> None:
-    """Word for word."""
+def test_each_explanation_is_in_the_documentation(engine: OtherEngine) -> None:
+    """The table quotes it word for word."""
     assert f"| {engine.advice} |" in (ROOT / "docs" / "models.md").read_text()
 
 
 @EVERY
-def test_each_of_its_names_finds_it(engine: OtherEngine) -> None:
-    """In any case, and as ONNX Runtime spells it; no other engine has the name."""
+def test_each_name_finds_its_engine(engine: OtherEngine) -> None:
+    """Names match in any case and in ONNX Runtime's spelling; none has two engines."""
     for word in engine.words:
         assert (
             engine_advice(word)
@@ -46,8 +46,8 @@ def test_each_of_its_names_finds_it(engine: OtherEngine) -> None:
 
 
 @EVERY
-def test_as_a_kind_to_convert_into(engine: OtherEngine) -> None:
-    """What can be written is no error."""
+def test_converting_to_another_engine_is_explained(engine: OtherEngine) -> None:
+    """Formats that can be written are not refused."""
     for word in engine.words:
         if word in KINDS:
             assert check_kinds(word) == [word]
@@ -58,8 +58,8 @@ def test_as_a_kind_to_convert_into(engine: OtherEngine) -> None:
 
 
 @EVERY
-def test_in_a_manifest(engine: OtherEngine) -> None:
-    """As the value of a key that there is not, as such a key, and as a delegate, which is a library."""
+def test_a_manifest_that_names_another_engine_is_explained(engine: OtherEngine) -> None:
+    """The name may be an unknown key, the value of one, or a delegate."""
     word = engine.words[0]
     for document in ({"device": word}, {word: True}):
         with pytest.raises(ManifestError) as caught:
@@ -75,8 +75,12 @@ def test_in_a_manifest(engine: OtherEngine) -> None:
 
 @pytest.mark.onnx
 @pytest.mark.parametrize("word", PROVIDERS)
-def test_as_an_execution_provider(word: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Where the package lacks it: an error if it is required, else a warning, and the CPU runs the model."""
+def test_an_execution_provider_of_another_engine_is_explained(
+    word: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without the provider a required one is an error; an optional one warns, and the
+    CPU is used.
+    """
     import onnxruntime
 
     from pocketserve.runtimes.onnx.session import RUNTIME
@@ -107,8 +111,10 @@ def test_as_an_execution_provider(word: str, caplog: pytest.LogCaptureFixture) -
         ("m.xml", "is an OpenVINO model"),
     ],
 )
-def test_as_a_file_that_a_manifest_names(file: str, words: str, tmp_path: Path) -> None:
-    """As where it lies by itself."""
+def test_a_file_of_another_engine_in_a_manifest_is_explained(
+    file: str, words: str, tmp_path: Path
+) -> None:
+    """The explanation is the same as for a file without a manifest."""
     folder = tmp_path / "net"
     folder.mkdir()
     for name in (file, "m.bin"):

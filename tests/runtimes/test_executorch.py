@@ -1,4 +1,4 @@
-"""The ExecuTorch runtime."""
+"""Test the ExecuTorch runtime."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MUTATIONS = 90
 TOLERANCE = {
     "rtol": 1e-5,
     "atol": 1e-6,
-}  # XNNPACK adds in an order of its own, and a sum may lie near zero
+}  # XNNPACK adds in an order of its own, and a sum may be near zero
 
 
 class Types(torch.nn.Module):
@@ -42,7 +42,7 @@ class Types(torch.nn.Module):
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of programs. The exporter warns of much that is none of ours."""
+    """Return a folder of programs; warnings of the exporter are ignored."""
     folder = tmp_path_factory.mktemp("executorch")
     layer = torch.nn.Linear(3, 2)
     rows = ({0: torch.export.Dim("rows", min=1, max=8)},)
@@ -54,7 +54,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        # Imported here too: later imports find it, and warn no more.
+        # Imported here as well, so that later imports don't warn.
         import executorch.runtime  # noqa: F401
         from executorch.backends.xnnpack.partition.xnnpack_partitioner import (
             XnnpackPartitioner,
@@ -85,7 +85,7 @@ def floats(*shape: int) -> np.ndarray:
     return np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
 
 
-def test_says_who_it_is(models: Path):
+def test_the_session_names_its_format_and_package(models: Path):
     session = opened(models / "static.pte")
     assert (RUNTIME.platform, RUNTIME.option_keys) == ("executorch", frozenset())
     assert (
@@ -98,7 +98,7 @@ def test_says_who_it_is(models: Path):
 
 
 def test_weights_are_the_same_in_every_run(models: Path):
-    """Whatever this process ran before: the suite starts the frameworks' random numbers again."""
+    """The suite reseeds each framework's random numbers before a test."""
     drawn = torch.rand(3)
     torch.manual_seed(0)
     torch.testing.assert_close(drawn, torch.rand(3), rtol=0, atol=0)
@@ -188,7 +188,7 @@ def test_closed(models: Path):
         session.run({"input_0": floats(2, 3)})
 
 
-def test_what_an_uninstall_left_is_no_framework(
+def test_remains_of_an_uninstalled_package_are_not_a_framework(
     models: Path, monkeypatch: pytest.MonkeyPatch
 ):
     def missing(name: str) -> str:
@@ -223,7 +223,7 @@ def test_other_files_are_refused(tmp_path: Path, content: bytes):
 
 
 def test_names_that_are_not_utf_8_are_refused(models: Path, tmp_path: Path):
-    """Logging one would end the process."""
+    """Logging such a name would end the process."""
     content = (models / "rows.pte").read_bytes()
     assert b"aten::addmm" in content
     (tmp_path / "a.pte").write_bytes(content.replace(b"aten::addmm", b"aten::\xe4ddmm"))
@@ -234,7 +234,7 @@ def test_names_that_are_not_utf_8_are_refused(models: Path, tmp_path: Path):
         opened(tmp_path / "a.pte")
 
 
-def test_files_that_are_cut_short_are_refused(models: Path, tmp_path: Path):
+def test_truncated_files_are_refused(models: Path, tmp_path: Path):
     content = (models / "xnnpack.pte").read_bytes()
     for length in range(0, len(content) - 16, 101):
         (tmp_path / "a.pte").write_bytes(content[:length])
@@ -259,7 +259,7 @@ print(refused)
 
 
 def test_damaged_files_raise_only_load_errors(models: Path, tmp_path: Path):
-    """Of a program without delegates, whose own formats nothing here can check."""
+    """The program has no delegates, whose formats nothing here can check."""
     whole, chance = (models / "rows.pte").read_bytes(), random.Random(7)
     for number in range(MUTATIONS):
         data = bytearray(whole)

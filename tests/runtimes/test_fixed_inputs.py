@@ -1,4 +1,4 @@
-"""``[fixed_inputs]``: inputs that get the same value in every request."""
+"""Test ``[fixed_inputs]``, which give inputs the same value in every request."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BuildModel = Callable[[str, str], None]
 
 
 def save_sum(path: Path) -> None:
-    """Write a model that answers x + scale where flag is true, else x."""
+    """Write a model that returns x + scale where flag is true, else x."""
     helper, kinds = onnx.helper, onnx.TensorProto
     nodes = [
         helper.make_node("Cast", ["flag"], ["factor"], to=kinds.FLOAT),
@@ -39,7 +39,7 @@ def save_sum(path: Path) -> None:
 
 @pytest.fixture
 def build(tmp_path: Path) -> BuildModel:
-    """Writes a model with a manifest: ``build(name, manifest)``."""
+    """Return a function that writes a model with a manifest: ``build(name, manifest)``."""
 
     def write(name: str, manifest: str) -> None:
         folder = tmp_path / "models" / name
@@ -57,7 +57,7 @@ def predict(server: Server, name: str, values: str) -> list[float]:
     return data
 
 
-def test_both_transports_fill_them(
+def test_both_transports_fill_fixed_inputs(
     tmp_path: Path, new_server: StartServer, build: BuildModel
 ) -> None:
     build("number", "[fixed_inputs]\nscale = 2\nflag = true\n")
@@ -100,7 +100,7 @@ def test_a_request_may_send_another_value(
         ),
     ],
 )
-def test_values_that_do_not_fit(
+def test_values_of_the_wrong_shape_are_refused(
     tmp_path: Path,
     new_server: StartServer,
     build: BuildModel,
@@ -117,7 +117,7 @@ def test_values_that_do_not_fit(
 
 
 @pytest.mark.parametrize("value", ["text", ["a"], {"a": 1}, [[1], ["b"]]])
-def test_values_that_are_no_numbers(value: object) -> None:
+def test_values_that_are_not_numbers_are_refused(value: object) -> None:
     with pytest.raises(
         ManifestError,
         match=r"fixed_inputs\.scale must be a number or a list of numbers",

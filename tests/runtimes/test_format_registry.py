@@ -1,4 +1,4 @@
-"""What kinds there are, and what is said of one whose framework is missing."""
+"""List the formats, and explain how to install a missing framework."""
 
 from __future__ import annotations
 

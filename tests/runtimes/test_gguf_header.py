@@ -1,4 +1,4 @@
-"""Reading GGUF headers: good ones tell the facts, bad ones are refused within limits."""
+"""Read valid GGUF headers, and refuse invalid ones within limits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def head_bytes(version: int = 3, tensors: int = 1, keys: int = 0) -> bytes:
     return b"GGUF" + struct.pack("<IQQ", version, tensors, keys)
 
 
-def test_a_good_file_tells_its_facts(path: Path) -> None:
+def test_a_valid_file_gives_its_facts(path: Path) -> None:
     header = read_gguf(gguf_files.write_tiny(path))
     assert header.architecture == "llama"
     assert header.name == "Tiny random"
@@ -121,7 +121,7 @@ def test_values_out_of_range_are_refused(
         read_gguf(path)
 
 
-def test_a_cut_file_is_refused(path: Path) -> None:
+def test_a_truncated_file_is_refused(path: Path) -> None:
     whole = gguf_files.write_tiny(path).read_bytes()
     for kept in (len(whole) // 2, len(whole) // 200, len(whole) - 1024):
         path.write_bytes(whole[:kept])
@@ -135,7 +135,7 @@ def test_a_file_without_weights_is_refused(path: Path) -> None:
         read_gguf(path)
 
 
-def test_an_endless_array_is_refused(path: Path) -> None:
+def test_an_oversized_array_is_refused(path: Path) -> None:
     key = struct.pack("<Q", 3) + b"a.b"
     array = struct.pack("<IIQ", 9, 0, 2**62)
     path.write_bytes(head_bytes(keys=1) + key + array)

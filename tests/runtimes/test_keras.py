@@ -1,4 +1,4 @@
-"""The Keras runtime, on models built here and on public ones."""
+"""Test the Keras runtime on generated and public models."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from pocketserve_wire import ApiError
 
 pytestmark = [
     pytest.mark.tensorflow,
-    # Keras says that its older format is old when a test writes one.
+    # Keras warns about its older format when a test writes it.
     pytest.mark.filterwarnings(
         "ignore:You are saving your model as an HDF5 file:UserWarning"
     ),
-    # Keras's variables meet NumPy 2 when they are saved.
+    # Keras's variables trigger a NumPy 2 warning when saved.
     pytest.mark.filterwarnings(
         "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"
     ),
@@ -41,7 +41,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def keras() -> Any:
-    """Keras, imported as the runtime does."""
+    """Import Keras as the runtime does."""
     from pocketserve.runtimes.tensorflow.common import import_tensorflow
     from pocketserve.runtimes.tensorflow.keras import _import_keras
 
@@ -51,7 +51,7 @@ def keras() -> Any:
 
 @pytest.fixture(scope="module")
 def models(keras: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of small models."""
+    """Return a folder of small models."""
     folder = tmp_path_factory.mktemp("keras")
     layers = keras.layers
     a, b = layers.Input((4,), name="a"), layers.Input((3,), name="b", dtype="int32")
@@ -98,7 +98,7 @@ def opened(path: Path) -> TensorFlowSession:
 
 
 def refusal(path: Path) -> str:
-    """Why a file is not loaded, as one sentence."""
+    """Return the sentence with which a file is refused."""
     with pytest.raises(ModelLoadError) as caught:
         opened(path)
     text = str(caught.value)
@@ -107,7 +107,7 @@ def refusal(path: Path) -> str:
 
 
 def with_config(source: Path, target: Path, change: Any, **metadata: str) -> Path:
-    """A copy of an archive with another configuration."""
+    """Return a copy of an archive with another configuration."""
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
         for name in old.namelist():
             content = old.read(name)
@@ -119,11 +119,11 @@ def with_config(source: Path, target: Path, change: Any, **metadata: str) -> Pat
     return target
 
 
-# --- What a session says and computes
+# --- Sessions and results
 
 
-def test_all_inputs_have_one_batch(models: Path, keras: Any) -> None:
-    """Keras demands as many rows of each, and its graph would broadcast a single one."""
+def test_all_inputs_share_one_batch_size(models: Path, keras: Any) -> None:
+    """Keras demands equal batch sizes, though its graph would broadcast a single row."""
     layers = keras.layers
     a, b = layers.Input((4,), name="a"), layers.Input((4,), name="b")
     keras.Model([a, b], layers.Add()([a, b])).save(models / "sum.keras")
@@ -150,7 +150,7 @@ def test_all_inputs_have_one_batch(models: Path, keras: Any) -> None:
     }  # its batch is not free
 
 
-def test_says_who_it_is(models: Path) -> None:
+def test_the_session_names_its_format_and_package(models: Path) -> None:
     session = opened(models / "two.keras")
     assert RUNTIME.platform == "keras"
     assert RUNTIME.option_keys == frozenset()
@@ -178,7 +178,7 @@ def test_names_datatypes_and_free_dimensions(models: Path, name: str) -> None:
     np.testing.assert_allclose(results["emb"], np.ones((5, 3, 2)))
 
 
-def test_recurrent_layers_keep_their_state_until_it_is_reset(models: Path) -> None:
+def test_recurrent_layers_keep_their_state_until_reset(models: Path) -> None:
     session = opened(models / "stateful.keras")
     assert isinstance(session, ResettableSession)
     steps = {"steps": np.ones((1, 3, 2), np.float32)}
@@ -194,7 +194,7 @@ def test_recurrent_layers_keep_their_state_until_it_is_reset(models: Path) -> No
 
 
 @pytest.mark.live
-def test_requests_of_strangers_do_not_hear_each_other(
+def test_requests_do_not_share_recurrent_state(
     new_server: StartServer, models: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "models").mkdir()
@@ -236,7 +236,7 @@ def test_dictionaries_of_inputs_and_outputs(models: Path) -> None:
     np.testing.assert_allclose(results["p"], [[4, 4]])
 
 
-def test_it_runs_as_for_inference_not_as_in_training(models: Path) -> None:
+def test_models_run_in_inference_mode(models: Path) -> None:
     session = opened(models / "training.keras")
     x = np.arange(8, dtype=np.float32).reshape(2, 4)
     (result,) = session.run({session.inputs[0].name: x}).values()
@@ -264,7 +264,7 @@ def test_results_own_their_memory(models: Path) -> None:
     np.testing.assert_array_equal(first, kept)
 
 
-def test_an_input_that_does_not_fit_is_the_inputs_fault(models: Path) -> None:
+def test_a_mismatched_input_is_a_client_error(models: Path) -> None:
     session = opened(models / "two.keras")
     with pytest.raises(ValueError, match=r"[Ii]ncompatible|shape"):
         session.run({"a": np.ones((1, 9), np.float32), "b": np.zeros((1, 3), np.int32)})
@@ -274,14 +274,14 @@ def test_an_input_that_does_not_fit_is_the_inputs_fault(models: Path) -> None:
         )
 
 
-def test_there_are_no_runs_after_the_end(models: Path) -> None:
+def test_a_closed_session_refuses_runs(models: Path) -> None:
     session = opened(models / "two.keras")
     session.close()
     with pytest.raises(RuntimeError, match="closed"):
         session.run({})
 
 
-# --- Files that are not loaded
+# --- Files that are refused
 
 
 @pytest.mark.parametrize("name", ["code.keras", "code.h5"])
@@ -353,7 +353,7 @@ def test_a_zip_archive_without_a_model_is_refused(tmp_path: Path) -> None:
     assert "without config.json" in refusal(tmp_path / "m.keras")
 
 
-def test_an_archive_that_inflates_beyond_reason_is_refused(
+def test_an_archive_that_inflates_too_much_is_refused(
     models: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "m.keras"
@@ -363,16 +363,16 @@ def test_an_archive_that_inflates_beyond_reason_is_refused(
     assert "would inflate to" in refusal(path)
 
 
-def test_weights_alone_are_told_in_words(models: Path) -> None:
+def test_a_file_of_weights_only_is_explained(models: Path) -> None:
     assert "holds weights only" in refusal(models / "two.weights.h5")
 
 
-def test_a_model_without_inputs_is_told_in_words(models: Path) -> None:
+def test_a_model_without_inputs_is_explained(models: Path) -> None:
     assert "does not say what it takes" in refusal(models / "unbuilt.keras")
 
 
 @pytest.mark.parametrize("name", ["two.keras", "two.h5"])
-def test_an_ending_in_capitals_is_told_in_words(
+def test_an_uppercase_extension_is_explained(
     models: Path, tmp_path: Path, name: str
 ) -> None:
     path = tmp_path / name.upper()
@@ -389,7 +389,7 @@ def test_an_ending_in_capitals_is_told_in_words(
         "Unknown object: '{}'",
     ],
 )
-def test_custom_classes_have_their_whole_name(text: str, name: str) -> None:
+def test_custom_classes_are_named_with_their_package(text: str, name: str) -> None:
     assert f"m.keras needs {name}, which is custom code or" in _explain(
         "m.keras", "Keras", "", text.format(name)
     )
@@ -429,7 +429,7 @@ def test_options_of_another_keras_are_named(models: Path, tmp_path: Path) -> Non
     ('"class_name": "Dense"', '"class_name": "TFOpLambda"', "operators outside of layers (TFOpLambda)"),
     ('"batch_shape": [null, ', '"batch_shape": [null, -', "Keras cannot load m.h5"),  # "negative ... not allowed"
 ])  # fmt: skip
-def test_load_problems_of_old_files(
+def test_load_problems_of_old_files_are_explained(
     keras: Any, models: Path, tmp_path: Path, old: str, new: str, words: str
 ) -> None:
     h5py = pytest.importorskip("h5py")
@@ -449,7 +449,7 @@ def test_load_problems_of_old_files(
 def test_weights_in_another_file_are_refused(
     models: Path, tmp_path: Path, suffix: str, way: str
 ) -> None:
-    """CVE-2026-1669: HDF5 can take a dataset's bytes from any file of the system."""
+    """CVE-2026-1669: HDF5 can read a dataset's bytes from any file of the system."""
     source, path = models / f"two{suffix}", tmp_path / f"m{suffix}"
     if suffix == ".h5":
         path.write_bytes(_pointing_elsewhere(source.read_bytes(), tmp_path, way))
@@ -468,7 +468,7 @@ def test_weights_in_another_file_are_refused(
 
 
 def _pointing_elsewhere(content: bytes, folder: Path, way: str) -> bytes:
-    """An HDF5 file whose (4, 2) dataset lies in another file."""
+    """Write an HDF5 file whose (4, 2) dataset is in another file."""
     h5py = pytest.importorskip("h5py")
     (folder / "secret").write_bytes(bytes(32))
     with h5py.File(folder / "other.h5", "w") as other:

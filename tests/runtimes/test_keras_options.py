@@ -1,4 +1,4 @@
-"""Options of Keras 2 that Keras 3 refuses, though their value says nothing; no Keras is needed."""
+"""Drop neutral Keras 2 options that Keras 3 refuses, without Keras."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROWS = [
 
 
 def model_config(layer: str, **options: Any) -> dict[str, Any]:
-    """Return the configuration of a model with a model in it, as Teachable Machine's are."""
+    """Return the configuration of a nested model, like Teachable Machine's."""
     inner = {
         "class_name": "Sequential",
         "config": {

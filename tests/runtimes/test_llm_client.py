@@ -1,4 +1,4 @@
-"""The client of engines: what a good, a broken, a slow and a hostile engine get."""
+"""Test the client of engines with correct, broken, slow and hostile engines."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Answer = Callable[[bytes], EngineConnection]
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[Answer]:
-    """Starts an engine that sends these bytes and ends; returns a connection to it."""
+    """Return a function that starts an engine which sends these bytes and ends."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(tmp_path / NAME))
     listener.listen()
@@ -43,7 +43,7 @@ def engine(tmp_path: Path) -> Iterator[Answer]:
                 connection.shutdown(socket.SHUT_WR)
                 while connection.recv(65536):
                     pass
-            except OSError:  # the client has had enough
+            except OSError:  # the client has closed the connection
                 pass
 
     def start(data: bytes) -> EngineConnection:
@@ -112,7 +112,7 @@ def test_a_broken_answer_is_a_lost_engine(engine: Answer, data: bytes) -> None:
         collect(engine(data))
 
 
-def test_a_silent_engine_is_given_up_at_the_deadline(tmp_path: Path) -> None:
+def test_a_silent_engine_reaches_the_deadline(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / NAME))
         listener.listen()
@@ -131,7 +131,7 @@ def test_an_interrupted_request_fails_at_once(tmp_path: Path) -> None:
             collect(connection)
 
 
-def test_a_folder_with_a_long_path_can_be_connected_to(tmp_path: Path) -> None:
+def test_a_socket_in_a_folder_with_a_long_path_can_be_opened(tmp_path: Path) -> None:
     folder = tmp_path / ("x" * 120)
     folder.mkdir()
     with socket.socket(socket.AF_UNIX) as listener:

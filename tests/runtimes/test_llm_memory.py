@@ -1,4 +1,4 @@
-"""A language model's context is chosen so that it fits, or its owner is told the sum."""
+"""Choose a context that fits the memory, or explain the sum."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AUTOMATIC = GenerationOptions()
 
 @pytest.fixture
 def header(tmp_path: Path) -> GgufHeader:
-    """A model with long contexts whose cache can be compressed."""
+    """Return a model with a long context whose cache can be compressed."""
     file = gguf_files.write_tiny(
         tmp_path / "m.gguf",
         llama__context_length=8192,
@@ -39,23 +39,23 @@ def total(header: GgufHeader, context: int, cache: str) -> int:
     ("context", "cache"),
     [(4096, "f16"), (2048, "f16"), (1024, "f16"), (1024, "q8_0")],
 )
-def test_the_largest_that_fits_is_chosen(
+def test_the_largest_context_that_fits_is_chosen(
     header: GgufHeader, context: int, cache: str
 ) -> None:
     budget = total(header, context, cache)
     assert plan_context(header, AUTOMATIC, budget) == (context, cache, budget)
 
 
-def test_without_a_budget_everything_fits(header: GgufHeader) -> None:
+def test_without_a_budget_the_full_context_fits(header: GgufHeader) -> None:
     assert plan_context(header, AUTOMATIC, 0).context == 4096
 
 
-def test_the_context_is_never_longer_than_the_models(tmp_path: Path) -> None:
+def test_the_context_never_exceeds_the_models_own(tmp_path: Path) -> None:
     header = read_gguf(gguf_files.write_tiny(tmp_path / "m.gguf"))
     assert plan_context(header, AUTOMATIC, 0).context == gguf_files.CONTEXT
 
 
-def test_the_owners_context_is_kept_or_refused(header: GgufHeader) -> None:
+def test_a_configured_context_is_kept_or_refused(header: GgufHeader) -> None:
     options = GenerationOptions(context=8192, cache="f16")
     size = total(header, 8192, "f16")
     assert plan_context(header, options, size).context == 8192
@@ -71,13 +71,13 @@ def test_too_little_memory_names_the_parts_of_the_sum(header: GgufHeader) -> Non
         assert part in caught.value.message
 
 
-def test_a_damaged_file_is_left_to_the_load(tmp_path: Path) -> None:
+def test_a_damaged_file_is_left_to_the_loader(tmp_path: Path) -> None:
     file = tmp_path / "m.gguf"
     file.write_bytes(b"GGUF")
     assert required_bytes(file, {}, 1) == 0
 
 
-def test_the_budget_counts_what_the_manifest_asks_for(tmp_path: Path) -> None:
+def test_the_budget_counts_the_memory_of_the_manifests_options(tmp_path: Path) -> None:
     file = gguf_files.write_tiny(tmp_path / "m.gguf")
     header = read_gguf(file)
     sections = {GenerationOptions: GenerationOptions(context=256)}

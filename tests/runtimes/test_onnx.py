@@ -1,4 +1,4 @@
-"""The ONNX runtime on small real models, built here, and the check that a file passes before it is loaded."""
+"""Test the ONNX runtime on small generated models, and its file check."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def built(
     ir: int = 9,
     **domains: int,
 ) -> Any:
-    """A model; ``domains`` are further operator sets, with _ for the dots of their names."""
+    """Return a model; ``domains`` are further operator sets, with _ for dots."""
     graph = helper.make_graph(
         list(nodes), "g", list(inputs), list(outputs), list(initializers)
     )
@@ -77,7 +77,10 @@ Opener = Callable[..., OnnxSession]
 
 @pytest.fixture
 def opened(tmp_path: Path) -> Opener:
-    """Saves a model or bytes as ``m.onnx`` and opens it; keywords are options of the version."""
+    """Return a function that saves a model as ``m.onnx`` and opens it.
+
+    Keywords are options of the version.
+    """
 
     def open_model(model: Any, threads: int = 1, **options: object) -> OnnxSession:
         path = tmp_path / "m.onnx"
@@ -100,14 +103,14 @@ def floats(*values: float) -> np.ndarray:
 
 
 def bfloats(array: np.ndarray) -> np.ndarray:
-    """The upper halves: exact for the few digits in use here."""
+    """Return the upper halves of floats, exact for the few digits used here."""
     return (np.asarray(array, np.float32).view(np.uint32) >> 16).astype(np.uint16)
 
 
-# --- What a session says of its model
+# --- Sessions
 
 
-def test_says_who_it_is(opened: Opener):
+def test_the_session_names_its_format_and_package(opened: Opener):
     assert RUNTIME.platform == "onnxruntime_onnx"
     assert RUNTIME.option_keys == {"providers", "required"}
     session = opened(identity(T.FLOAT))
@@ -145,10 +148,10 @@ def test_numbers_pass_unchanged(opened: Opener, name: str, datatype: str):
     assert result.dtype == x.dtype
     np.testing.assert_array_equal(result, x)
     assert not np.shares_memory(result, x)
-    result[:] = 0  # it is ours
+    result[:] = 0  # the runtime owns it
 
 
-def test_bfloat16_travels_as_its_bits(opened: Opener):
+def test_bfloat16_is_passed_as_bits(opened: Opener):
     session = opened(identity(T.BFLOAT16))
     assert [spec.datatype for spec in (*session.inputs, *session.outputs)] == [
         "BF16",
@@ -207,7 +210,7 @@ def test_bfloat16_beside_other_types(opened: Opener):
     assert not np.shares_memory(result["x"], x)
 
 
-def test_bfloat16_outputs_do_not_go_with_strings(opened: Opener):
+def test_bfloat16_outputs_cannot_be_combined_with_strings(opened: Opener):
     mixed = built(
         [node("Cast", ["x"], ["y"], to=T.BFLOAT16), node("Identity", ["s"], ["z"])],
         [value("x", T.FLOAT, [1]), value("s", T.STRING, [1])],
@@ -269,7 +272,7 @@ def test_an_unknown_rank_is_open_and_a_declared_scalar_is_not(opened: Opener):
 
 
 def test_an_undeclared_output_shape_is_learned(opened: Opener):
-    # The shape comes from a calculation, so that ONNX Runtime cannot infer it either.
+    # The shape is computed, so that ONNX Runtime cannot infer it either.
     nodes = [
         node("Shape", ["x"], ["size"]),
         node("Mul", ["size", "two"], ["double"]),
@@ -287,11 +290,11 @@ def test_an_undeclared_output_shape_is_learned(opened: Opener):
 
 
 @pytest.mark.parametrize(("rows", "shape"), [(1, (-1, 10)), (3, (-1, -1))])
-def test_of_an_output_shape_that_few_sizes_tell_what_is_sure_is_learned(
+def test_only_reliable_dimensions_of_an_output_are_learned(
     opened: Opener, rows: int, shape: tuple
 ):
     nodes = [
-        node("Reshape", ["x", "rows"], ["only"]),  # takes so many rows, and no others
+        node("Reshape", ["x", "rows"], ["only"]),  # accepts this number of rows only
         node("Loop", ["one", "", "size"], ["late"], body=_same()),
         node("Expand", ["only", "late"], ["y"]),
     ]
@@ -313,7 +316,7 @@ def test_of_an_output_shape_that_few_sizes_tell_what_is_sure_is_learned(
 
 
 def _same() -> Any:
-    """A loop's body that hands its value through."""
+    """Return a loop's body that returns its value."""
     nodes = [node("Identity", ["c"], ["c2"]), node("Identity", ["v"], ["v2"])]
     inputs = [
         value("i", T.INT64, []),
@@ -325,7 +328,7 @@ def _same() -> Any:
     )
 
 
-def test_a_shape_that_cannot_be_learned(opened: Opener):
+def test_a_shape_that_varies_is_not_learned(opened: Opener):
     model = built(
         [
             node(
@@ -352,7 +355,9 @@ def _constant(content: Any) -> Any:
     )
 
 
-def test_memory_is_the_files_and_inputs_and_outputs(opened: Opener, tmp_path: Path):
+def test_memory_includes_the_file_and_its_inputs_and_outputs(
+    opened: Opener, tmp_path: Path
+):
     session = opened(identity(T.FLOAT))
     assert session.memory_bytes == (tmp_path / "m.onnx").stat().st_size + 2 * 4 * 2
     assert (
@@ -390,7 +395,7 @@ def test_two_inputs_and_any_batch(opened: Opener):
 def test_operators_may_share_int8_weights(
     exact_sums: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
-    """ONNX Runtime refuses them with the option for exact sums, as in models that tf2onnx makes of quantised TFLite."""
+    """With the option for exact sums, ONNX Runtime refuses such models of tf2onnx."""
     weights = np.array([[100, -3], [50, 7]], np.int8)
     zeros = [np.zeros((), np.uint8), np.zeros((), np.int8)]
     arrays = [
@@ -429,7 +434,9 @@ def test_operators_may_share_int8_weights(
 def test_sums_overflow_on_x86_without_vnni(
     machine: str, flags: str | None, overflow: bool, tmp_path: Path
 ):
-    """The option that keeps them exact takes three to four times as long, also where nothing would overflow."""
+    """The option for exact sums takes three to four times as long, also without
+    overflows.
+    """
     processor = tmp_path / "cpuinfo"
     if flags is not None:
         processor.write_text(f"processor\t: 0\nflags\t\t: {flags}\n", encoding="ascii")
@@ -460,7 +467,7 @@ def test_strings(opened: Opener):
         session.run({"x": floats(1)})
 
 
-def test_an_output_that_is_not_utf8_is_no_fault_of_the_request(opened: Opener):
+def test_an_output_that_is_not_utf8_is_a_model_fault(opened: Opener):
     tensor = T(name="c", data_type=T.STRING, dims=[1], string_data=[b"\xff"])
     session = opened(
         built(
@@ -471,7 +478,7 @@ def test_an_output_that_is_not_utf8_is_no_fault_of_the_request(opened: Opener):
         session.run({})
 
 
-def test_what_only_the_framework_sees_is_a_value_error(opened: Opener):
+def test_mismatches_that_only_the_framework_detects_are_client_errors(opened: Opener):
     session = opened(identity(T.FLOAT))
     for wrong, reason in (
         (np.ones(2, np.float32), "Invalid rank for input: x Got: 1 Expected: 2"),
@@ -510,8 +517,8 @@ def test_values_out_of_bounds_and_other_failures(opened: Opener):
     )["y"].tolist() == [[2]]
 
 
-def test_sizes_that_the_file_calls_free_and_the_model_does_not_take(opened: Opener):
-    """As exporters leave them: the caller's size is at fault, and places in ONNX Runtime's source say nothing."""
+def test_a_free_size_that_the_model_rejects_is_a_client_error(opened: Opener):
+    """Exporters leave such sizes; the message omits ONNX Runtime's source locations."""
     fixed = onnx.numpy_helper.from_array(np.array([-1, 4]), "fixed")
     reshaped = built(
         [node("Reshape", ["x", "fixed"], ["y"])],
@@ -541,8 +548,8 @@ def test_sizes_that_the_file_calls_free_and_the_model_does_not_take(opened: Open
             opened(model).run({"x": array})
 
 
-def test_sizes_that_nobody_chose_are_the_models_fault(opened: Opener):
-    """As of a detector that finds nothing in a good picture."""
+def test_a_size_that_the_model_computed_is_a_model_fault(opened: Opener):
+    """A detector that finds nothing in a valid picture is an example."""
     nodes = [
         node("NonZero", ["x"], ["places"]),
         node("Squeeze", ["places", "axis"], ["flat"]),
@@ -561,7 +568,7 @@ def test_sizes_that_nobody_chose_are_the_models_fault(opened: Opener):
         session.run({"x": floats(0, 0, 0, 0)})
 
 
-def test_names_of_steps_say_nothing_of_sizes():
+def test_node_names_are_not_read_as_sizes():
     step = "Non-zero status code returned while running {0} node. Name:'{1}' Status Message: "
     full = "/src/bfc_arena.cc:376 void* AllocateRawInternal(size_t, bool) Failed to allocate memory for a buffer"
     assert not is_about_sizes(
@@ -573,7 +580,7 @@ def test_names_of_steps_say_nothing_of_sizes():
     )
 
 
-def test_a_run_that_fails_for_reasons_of_its_own(opened: Opener):
+def test_other_failures_of_a_run_are_model_faults(opened: Opener):
     cast = built(
         [node("Cast", ["x"], ["y"], to=T.FLOAT)],
         [value("x", T.STRING, ["n"])],
@@ -626,7 +633,7 @@ def zip_map(shape: Sequence[Any] = ("n", 3), **labels: Any) -> Any:
     return built(nodes, [value("x", T.FLOAT, list(shape))], outputs, ai_onnx_ml=3)
 
 
-def test_a_classifiers_probabilities(opened: Opener):
+def test_a_classifiers_probabilities_become_a_tensor(opened: Opener):
     session = opened(zip_map(classlabels_int64s=[7, 5, 9]))
     assert list(session.outputs) == [
         TensorSpec("label", "INT64", (-1, 1)),
@@ -644,7 +651,7 @@ def test_a_classifiers_probabilities(opened: Opener):
     assert empty["p.values"].shape == (0, 3)
 
 
-def test_labels_that_are_text_and_a_fixed_batch(opened: Opener):
+def test_text_labels_with_a_fixed_batch(opened: Opener):
     session = opened(zip_map((2, 3), classlabels_strings=["b", "ä", "c"]))
     assert [(spec.datatype, spec.shape) for spec in session.outputs[1:]] == [
         ("BYTES", (3,)),
@@ -689,7 +696,7 @@ def test_a_sequence_of_equal_shapes_is_stacked(opened: Opener):
     )
 
 
-def test_a_sequence_of_different_shapes_is_laid_out_in_a_row(opened: Opener):
+def test_a_sequence_of_different_shapes_is_concatenated(opened: Opener):
     inputs = [value("x", T.FLOAT, ["n", 3]), value("z", T.FLOAT, ["m"])]
     session = opened(
         sequence([node("SequenceConstruct", ["x", "z"], ["s"])], inputs=inputs)
@@ -700,7 +707,7 @@ def test_a_sequence_of_different_shapes_is_laid_out_in_a_row(opened: Opener):
     assert result["s.shapes"].tolist() == [[2, 3], [2, -1]]
 
 
-def test_a_sequence_of_texts(opened: Opener):
+def test_a_sequence_of_texts_is_one_tensor(opened: Opener):
     session = opened(
         sequence([node("SplitToSequence", ["x"], ["s"], axis=0, keepdims=0)], T.STRING)
     )
@@ -709,7 +716,7 @@ def test_a_sequence_of_texts(opened: Opener):
     assert session.run({"x": rows[:0]})["s"].dtype == object
 
 
-def test_names_that_would_clash(opened: Opener):
+def test_clashing_output_names_are_told_apart(opened: Opener):
     nodes = [
         node("SplitToSequence", ["x"], ["s"], axis=0),
         node("Identity", ["x"], ["s.shapes"]),
@@ -791,12 +798,12 @@ TENSOR_TYPE = helper.make_tensor_type_proto(T.FLOAT, [2])
         ),
     ],
 )
-def test_types_that_cannot_be_served(opened: Opener, model: Any, reason: str):
+def test_unsupported_types_are_refused(opened: Opener, model: Any, reason: str):
     with pytest.raises(ModelLoadError, match=reason):
         opened(model)
 
 
-# --- Files that do not load
+# --- Files that fail to load
 
 
 @pytest.mark.parametrize(
@@ -859,7 +866,7 @@ def test_types_that_cannot_be_served(opened: Opener, model: Any, reason: str):
         ),
     ],
 )
-def test_one_sentence_for_what_does_not_load(
+def test_a_load_failure_is_explained_in_one_sentence(
     opened: Opener,
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
@@ -875,8 +882,8 @@ def test_one_sentence_for_what_does_not_load(
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_locale_that_is_not_there(opened: Opener):
-    """As in Termux, and where texts are put into words by a model of scikit-learn."""
+def test_a_missing_locale_is_replaced(opened: Opener):
+    """Termux has few locales, and scikit-learn's text models name one."""
     step = node(
         "StringNormalizer",
         ["x"],
@@ -890,7 +897,7 @@ def test_a_locale_that_is_not_there(opened: Opener):
         opened(model)
 
 
-def test_a_missing_file_and_one_that_is_none(tmp_path: Path):
+def test_a_missing_or_special_file_is_refused(tmp_path: Path):
     with pytest.raises(
         ModelLoadError, match=r"gone\.onnx cannot be read: No such file"
     ):
@@ -902,7 +909,7 @@ def test_a_missing_file_and_one_that_is_none(tmp_path: Path):
         RUNTIME.open(ModelSource(tmp_path / "pipe.onnx"))
 
 
-def test_a_file_beyond_protobufs_limit(tmp_path: Path):
+def test_a_file_beyond_protobufs_limit_is_refused(tmp_path: Path):
     with (tmp_path / "m.onnx").open("wb") as file:
         file.truncate(onnx_check.MAX_FILE_BYTES + 1)
     with pytest.raises(
@@ -912,7 +919,9 @@ def test_a_file_beyond_protobufs_limit(tmp_path: Path):
         check_model(tmp_path / "m.onnx")
 
 
-def test_a_missing_or_broken_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_missing_or_broken_package_is_explained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     source = ModelSource(tmp_path / "m.onnx")
     source.path.write_bytes(identity(T.FLOAT).SerializeToString())
     install = (
@@ -940,7 +949,9 @@ def test_a_missing_or_broken_package(tmp_path: Path, monkeypatch: pytest.MonkeyP
 # --- Execution providers
 
 
-def test_a_provider_that_is_not_there(opened: Opener, caplog: pytest.LogCaptureFixture):
+def test_a_missing_provider_is_reported(
+    opened: Opener, caplog: pytest.LogCaptureFixture
+):
     session = opened(
         identity(T.FLOAT), providers=["NoSuchExecutionProvider", "CPUExecutionProvider"]
     )
@@ -969,7 +980,7 @@ class InferenceSession(real.InferenceSession):
 """
 
 
-def test_a_provider_that_does_not_start(
+def test_a_provider_that_fails_to_start_is_reported(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -993,12 +1004,12 @@ def test_a_provider_that_does_not_start(
     path.write_bytes(identity(T.FLOAT, opset=99).SerializeToString())
     with pytest.raises(
         ModelLoadError, match="has opset 99"
-    ):  # the model's own fault comes first
+    ):  # the model's own fault is reported first
         runtime.open(ModelSource(path, options={**options, "required": True}))
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_provider_that_gets_nothing_to_do_is_not_named(opened: Opener):
+def test_a_provider_without_any_operator_is_not_listed(opened: Opener):
     if "AzureExecutionProvider" not in ort.get_available_providers():
         pytest.skip("this onnxruntime has no second provider")
     session = opened(identity(T.FLOAT), providers=["AzureExecutionProvider"])
@@ -1022,7 +1033,7 @@ def test_a_provider_that_gets_nothing_to_do_is_not_named(opened: Opener):
         ({"required": 1}, "the option required is true or false, not 1"),
     ],
 )
-def test_options_of_the_wrong_type(
+def test_options_of_the_wrong_type_are_refused(
     opened: Opener, options: dict[str, Any], reason: str
 ):
     with pytest.raises(ModelLoadError, match=reason):
@@ -1035,7 +1046,7 @@ WEIGHTS = np.arange(16, dtype=np.float32)
 
 
 def tensor_outside(location: str | None = "w.bin", **entries: object) -> Any:
-    """A 4x4 tensor ``w`` whose elements lie in another file."""
+    """Return a 4x4 tensor ``w`` with external data."""
     tensor = T(name="w", data_type=T.FLOAT, dims=[4, 4], data_location=T.EXTERNAL)
     pairs = {"location": location, **entries}
     tensor.external_data.extend(
@@ -1058,7 +1069,7 @@ def with_weights(tensor: Any, op: str = "MatMul") -> Any:
 def external(
     folder: Path, location: str | None = "w.bin", op: str = "MatMul", **entries: object
 ) -> OnnxSession:
-    """Opens a model whose weights are in ``folder/w.bin``, says its file."""
+    """Return a function that opens a model whose weights are in ``folder/w.bin``."""
     if not (folder / "w.bin").exists():
         WEIGHTS.tofile(folder / "w.bin")
     path = folder / "m.onnx"
@@ -1070,7 +1081,7 @@ def external(
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """``models/m`` beside a file that a model must not read."""
+    """Return ``models/m`` beside a file that a model must not read."""
     WEIGHTS.tofile(tmp_path / "secret.bin")
     inner = tmp_path / "models" / "m"
     inner.mkdir(parents=True)
@@ -1151,7 +1162,7 @@ OUTSIDE = r"m\.onnx keeps weights in .*, which is not a file inside its folder; 
         ("w.bin", {"length": 32}, "cannot load m.onnx.*size mismatch"),
     ],
 )
-def test_weights_elsewhere_or_not_whole(
+def test_weights_elsewhere_or_incomplete_are_refused(
     folder: Path, location: str | None, entries: dict[str, object], reason: str
 ):
     (folder / "sub").mkdir()
@@ -1168,7 +1179,7 @@ def test_weights_elsewhere_or_not_whole(
     assert "\n" not in str(caught.value)
 
 
-def test_two_locations_of_one_tensor(folder: Path):
+def test_a_tensor_with_two_locations_is_refused(folder: Path):
     tensor = tensor_outside("w.bin")
     tensor.external_data.append(
         onnx.StringStringEntryProto(key="location", value="../../secret.bin")
@@ -1189,7 +1200,7 @@ def test_a_linked_model_finds_its_weights_beside_the_real_file(folder: Path):
 
 
 def hidden() -> dict[str, Any]:
-    """Models with one tensor outside, in each place that a model may have tensors."""
+    """Return models with an external tensor in each place where a tensor may be."""
     bad = tensor_outside("../w.bin")
     sparse = onnx.SparseTensorProto(
         values=bad, indices=T(data_type=T.INT64, dims=[16]), dims=[16]
@@ -1230,7 +1241,7 @@ def hidden() -> dict[str, Any]:
     attribute.t.CopyFrom(bad)
     places["function_default"].functions.add(name="f").attribute_proto.append(attribute)
     places["training"].training_info.add().algorithm.initializer.append(bad)
-    # Protobuf merges the two graphs, so that this is the model of "initializer" in two parts.
+    # Protobuf merges the two graphs: this is the model of "initializer" in two parts.
     split = onnx.ModelProto()
     split.graph.initializer.append(bad)
     places["split"] = places["split"].SerializeToString() + split.SerializeToString()
@@ -1238,7 +1249,7 @@ def hidden() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("place", sorted(hidden()))
-def test_tensors_are_found_wherever_they_hide(folder: Path, place: str):
+def test_external_tensors_are_found_in_every_place(folder: Path, place: str):
     model = hidden()[place]
     (folder / "m.onnx").write_bytes(
         model if isinstance(model, bytes) else model.SerializeToString()
@@ -1247,8 +1258,10 @@ def test_tensors_are_found_wherever_they_hide(folder: Path, place: str):
         check_model(folder / "m.onnx")
 
 
-def test_the_table_of_ways_to_tensors_is_complete():
-    """Walks the package's own descriptors: each field that leads to a TensorProto is in the table, and no other."""
+def test_the_table_of_paths_to_tensors_is_complete():
+    """Compare the table with all fields of the package's descriptors that lead to a
+    TensorProto.
+    """
     ways: dict[str, dict[int, str]] = {}
     todo = [onnx.ModelProto.DESCRIPTOR]
     seen = {todo[0].name: todo[0]}
@@ -1289,7 +1302,7 @@ def test_the_table_of_element_sizes_is_right():
         ]
 
 
-# --- The walker's bounds
+# --- Bounds of the check
 
 
 def varint(number: int) -> bytes:
@@ -1305,7 +1318,7 @@ def message(number: int, content: bytes) -> bytes:
 
 
 def refused_or_passed(path: Path, content: bytes) -> GraphFacts | None:
-    """What the check says; anything but its own error is a failure of the test."""
+    """Return the check's result; any other error fails the test."""
     path.write_bytes(content)
     try:
         return check_model(path)
@@ -1330,7 +1343,7 @@ def test_work_is_bounded():
         list(reader.parts((0, 200)))
 
 
-def test_runs_of_numbers_cost_next_to_nothing():
+def test_packed_numbers_are_skipped_quickly():
     numbers = (b"\x3d1234" + b"\x40\xff\xff\x01" + b"\x3912345678") * 10_000 + message(
         5, b""
     )
@@ -1338,7 +1351,7 @@ def test_runs_of_numbers_cost_next_to_nothing():
     assert [number for number, _ in reader.parts((0, len(numbers)))] == [5]
 
 
-def test_an_impossible_shape(tmp_path: Path):
+def test_an_impossible_shape_is_refused(tmp_path: Path):
     for dims in ([1 << 40, 1 << 40], [-1, 4], [2] * 1000):
         tensor = tensor_outside("w.bin")
         tensor.ClearField("dims")
@@ -1353,7 +1366,7 @@ def test_an_impossible_shape(tmp_path: Path):
 
 @settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=300))
-def test_garbage_raises_nothing_else(
+def test_garbage_raises_only_the_checks_error(
     tmp_path_factory: pytest.TempPathFactory, content: bytes
 ):
     refused_or_passed(tmp_path_factory.getbasetemp() / "garbage.onnx", content)
@@ -1366,7 +1379,7 @@ def test_garbage_raises_nothing_else(
         lambda inner: st.lists(st.tuples(st.integers(1, 30), inner), max_size=4),
     )
 )
-def test_messages_of_messages_raise_nothing_else(
+def test_nested_messages_raise_only_the_checks_error(
     tmp_path_factory: pytest.TempPathFactory, tree: Any
 ):
     def encoded(tree: Any) -> bytes:
@@ -1381,8 +1394,8 @@ def test_messages_of_messages_raise_nothing_else(
     )
 
 
-def test_what_protobuf_parses_the_walker_parses(tmp_path: Path):
-    """On damaged copies of a model: nothing but the error is raised, and no tensor outside gets by."""
+def test_the_check_accepts_files_that_protobuf_parses(tmp_path: Path):
+    """Damaged copies raise only the check's error, and hide no external tensor."""
     model = with_weights(tensor_outside("w.bin"))
     whole = model.SerializeToString()
     dice = random.Random(5)
@@ -1408,7 +1421,7 @@ def test_what_protobuf_parses_the_walker_parses(tmp_path: Path):
 
 
 def test_damaged_files_load_or_are_explained(opened: Opener):
-    """The whole path, with ONNX Runtime itself behind the check."""
+    """ONNX Runtime itself runs after the check."""
     whole = bytearray(zip_map(classlabels_int64s=[1, 2, 3]).SerializeToString())
     dice = random.Random(6)
     for _ in range(150):
@@ -1480,7 +1493,7 @@ def test_public_model(assets: Path, case: dict[str, Any]):
 
 
 @pytest.mark.assets
-def test_a_voice_detector_whose_state_the_caller_carries(assets: Path):
+def test_a_voice_detector_whose_state_the_client_carries(assets: Path):
     (case,) = [case for case in CASES if case["id"].startswith("silero")]
     session = opened_asset(assets, case)
     assert [(spec.name, spec.datatype, spec.shape) for spec in session.inputs] == [
@@ -1507,8 +1520,10 @@ def test_a_voice_detector_whose_state_the_caller_carries(assets: Path):
 
 
 @pytest.mark.assets
-def test_text_is_read(assets: Path):
-    """The model gives a probability for each character at each step; its file holds the table of characters."""
+def test_text_is_recognized(assets: Path):
+    """The model returns a probability per character and step; its file has the
+    character table.
+    """
     (case,) = [case for case in CASES if case["id"].startswith("ppocr_rec")]
     x = np.load(assets / case["inputs"][0]["npy"])
     (result,) = opened_asset(assets, case).run({"x": x}).values()
@@ -1555,7 +1570,7 @@ def test_text_is_found_in_pictures_of_any_size(assets: Path):
 
 @pytest.mark.assets
 def test_every_public_case_is_covered():
-    """A new case is tested by its tensors, or by a test of its own above."""
+    """A new case needs its tensors, or a test of its own above."""
     own = {
         case["id"]
         for case in CASES

@@ -1,4 +1,4 @@
-"""The runtime of exported programs."""
+"""Test the runtime of exported programs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Model(torch.nn.Module):
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A program for 1 to 8 rows, with a dictionary among its inputs and a number that was fixed."""
+    """Return a program for 1 to 8 rows with a dictionary and a fixed number as inputs."""
     path = tmp_path_factory.mktemp("pt2") / "model.pt2"
     rows = torch.export.Dim("rows", min=1, max=8)
     shapes = {"x": {0: rows}, "more": {"bias": {0: rows}}, "scale": None}
@@ -62,7 +62,7 @@ def rows(count: int) -> dict[str, np.ndarray]:
     }
 
 
-def test_says_who_it_is(model: Path):
+def test_the_session_names_its_format_and_package(model: Path):
     session = opened(model, trust=True)
     assert (RUNTIME.platform, RUNTIME.option_keys) == ("pytorch_export", {"trust"})
     assert session.runtime == f"torch {torch.__version__} (torch.export)"
@@ -100,8 +100,8 @@ torch.export.save(torch.export.export(Model(), (torch.ones(2),)), sys.argv[1])
 """
 
 
-def test_classes_that_are_not_at_hand(tmp_path: Path):
-    """As programs of Hugging Face's models return theirs: exported elsewhere, with a package that is not here."""
+def test_a_program_with_classes_of_a_missing_package_is_loaded(tmp_path: Path):
+    """Programs exported from Hugging Face's models return such classes."""
     path = tmp_path / "model.pt2"
     subprocess.run(
         [sys.executable, "-W", "ignore", "-c", ELSEWHERE, str(path)],
@@ -109,7 +109,7 @@ def test_classes_that_are_not_at_hand(tmp_path: Path):
         timeout=300,
     )
     names = torch.utils._pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE
-    for _ in range(2):  # the second time nothing is left of the first
+    for _ in range(2):  # the first load left nothing behind
         session = opened(path, trust=True)
         assert [spec.name for spec in session.outputs] == ["logits", "twice"]
         result = session.run({"x": np.array([1, 2], np.float32)})
@@ -121,7 +121,7 @@ def test_classes_that_are_not_at_hand(tmp_path: Path):
 
 
 def described(path: Path, *names: str) -> Path:
-    """A program's archive with nothing in it but the containers that it names."""
+    """Return a program's archive that only contains the container names."""
     spec = {
         "type": "tuple",
         "context": "null",
@@ -157,7 +157,7 @@ def test_names_stay_until_the_last_program_that_needs_them_is_loaded(tmp_path: P
     assert seen == [True] and "elsewhere.Both" not in registered
 
 
-def test_a_program_that_is_opened_again_leaves_no_more_classes(tmp_path: Path):
+def test_reopening_a_program_leaves_no_more_classes(tmp_path: Path):
     path = described(tmp_path / "m.pt2", "elsewhere.Again", "elsewhere.More")
     counts = []
     for _ in range(3):
@@ -180,7 +180,7 @@ def test_names_that_cannot_be_registered_leave_nothing_behind(tmp_path: Path):
     "text",
     ["[]", "7", '{"graph_module": []}', '{"graph_module": {"module_call_graph": [7]}}'],
 )
-def test_descriptions_that_are_none_name_no_classes(tmp_path: Path, text: str):
+def test_malformed_descriptions_name_no_classes(tmp_path: Path, text: str):
     with zipfile.ZipFile(tmp_path / "m.pt2", "w") as archive:
         archive.writestr("m/models/model.json", text)
     assert class_names(tmp_path / "m.pt2") == []
@@ -200,7 +200,7 @@ def test_specs_come_from_the_program(model: Path):
     ]
 
 
-def test_runs_any_count_of_rows(model: Path):
+def test_runs_any_number_of_rows(model: Path):
     session = opened(model, trust=True)
     for count in (1, 5, 8):
         result = session.run(rows(count))
@@ -243,7 +243,7 @@ def test_closed(model: Path):
 def test_without_consent_nothing_is_loaded(
     model: Path, options: dict, monkeypatch: pytest.MonkeyPatch
 ):
-    """The manifest lies beside the file: what it says is no consent."""
+    """A manifest beside the file cannot give consent."""
     monkeypatch.setattr(torch.export, "load", lambda *_: pytest.fail("it was loaded"))
     with pytest.raises(
         ModelLoadError,
@@ -295,7 +295,7 @@ def test_other_files_are_named(tmp_path: Path):
 
 
 def test_damaged_programs_raise_load_errors(model: Path, tmp_path: Path):
-    """Only the description is damaged here: random bytes in a pickle could call anything."""
+    """Only the description is damaged: random bytes in a pickle could call anything."""
     path = tmp_path / "model.pt2"
     for length in (0, 1, 50, 500):
         with zipfile.ZipFile(model) as old, zipfile.ZipFile(path, "w") as new:

@@ -1,4 +1,4 @@
-"""The runtime of PyTorch's mobile files."""
+"""Test the runtime of PyTorch's mobile files."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Writer(torch.nn.Module):
 
 @pytest.fixture
 def save(tmp_path: Path) -> Save:
-    """Scripts a module and saves it in the mobile form."""
+    """Return a function that scripts a module and saves it in the mobile form."""
 
     def saved(module: Any, name: str = "model.ptl") -> Path:
         with warnings.catch_warnings():
@@ -106,7 +106,7 @@ def floats(*shape: int) -> np.ndarray:
 def rewritten(
     path: Path, change: Callable[[str, bytes], tuple[str, bytes] | None]
 ) -> Path:
-    """The same archive with members changed, or left out where ``change`` gives None."""
+    """Return the archive with members changed, or omitted where ``change`` gives None."""
     target = path.with_name(f"changed-{path.name}")
     with zipfile.ZipFile(path) as old, zipfile.ZipFile(target, "w") as new:
         for name in old.namelist():
@@ -115,7 +115,7 @@ def rewritten(
     return target
 
 
-def test_says_who_it_is(save: Save):
+def test_the_session_names_its_format_and_package(save: Save):
     session = opened(save(torch.nn.Linear(3, 2)))
     assert (RUNTIME.platform, RUNTIME.option_keys) == (
         "pytorch_mobile",
@@ -137,7 +137,7 @@ def test_names_and_types_come_from_the_program(save: Save):
     assert session.run({"input": floats(4, 3)})["output_0"].shape == (4, 2)
 
 
-def test_a_manifests_inputs_let_a_run_tell_the_outputs(save: Save):
+def test_outputs_are_learned_from_a_run_if_the_manifest_has_inputs(save: Save):
     session = opened(save(torch.nn.Linear(3, 2)), (TensorSpec("x", "FP32", (-1, 3)),))
     assert list(session.inputs) == [
         TensorSpec("x", "FP32", (-1, 3), aliases=("input",))
@@ -255,7 +255,7 @@ def test_other_files_are_named(tmp_path: Path):
 
 
 def test_a_pickle_in_the_bytecode_calls_nothing(save: Save, tmp_path: Path):
-    """The bytecode is not read: the program beside it is served."""
+    """The bytecode is ignored, and the program beside it is served."""
     target = tmp_path / "made-by-pickle"
     hostile = b"cos\nmkdir\n(V" + str(target).encode() + b"\ntR."
 

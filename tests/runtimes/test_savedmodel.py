@@ -1,4 +1,4 @@
-"""The SavedModel runtime, on models built here and on public ones, and the check that comes before it."""
+"""Test the SavedModel runtime on generated and public models, and its file check."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Save = Callable[..., Path]
 
 @pytest.fixture(scope="module")
 def tf() -> Any:
-    """TensorFlow, imported as the runtime does."""
+    """Import TensorFlow as the runtime does."""
     from pocketserve.runtimes.tensorflow.common import import_tensorflow
 
     return import_tensorflow(1)
@@ -41,7 +41,7 @@ def tf() -> Any:
 
 @pytest.fixture
 def save(tf: Any, tmp_path: Path) -> Save:
-    """Saves functions of given input signatures: ``save(name=(function, *specs))``."""
+    """Return a function that saves functions: ``save(name=(function, *specs))``."""
 
     def save(default: tuple[Any, ...] | None = None, **others: tuple[Any, ...]) -> Path:
         module = tf.Module()
@@ -62,7 +62,7 @@ def save(tf: Any, tmp_path: Path) -> Save:
 
 @pytest.fixture(scope="module")
 def counter(tf: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model with variables, saved once; do not change it."""
+    """Return a saved model with variables; don't change it."""
     folder = tmp_path_factory.mktemp("counter") / "scale"
     module = tf.Module()
     module.scale = tf.Variable([2.0, 3.0])
@@ -81,7 +81,7 @@ def counter(tf: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def copy(counter: Path, tmp_path: Path) -> Path:
-    """A copy that a test may damage."""
+    """Return a copy that a test may damage."""
     return Path(shutil.copytree(counter, tmp_path / "scale"))
 
 
@@ -90,7 +90,7 @@ def opened(folder: Path, **options: Any) -> TensorFlowSession:
 
 
 def refusal(folder: Path, **options: Any) -> str:
-    """Why a folder is not loaded, as one sentence."""
+    """Return the sentence with which a folder is refused."""
     with pytest.raises(ModelLoadError) as caught:
         opened(folder, **options)
     text = str(caught.value)
@@ -104,10 +104,10 @@ def texts(*values: bytes) -> np.ndarray:
     return array
 
 
-# --- What a session says and computes
+# --- Sessions and results
 
 
-def test_says_who_it_is(counter: Path) -> None:
+def test_the_session_names_its_format_and_package(counter: Path) -> None:
     session = opened(counter)
     assert RUNTIME.platform == "tensorflow_savedmodel"
     assert RUNTIME.option_keys == {"loader", "signature", "trust"}
@@ -138,14 +138,16 @@ def test_signatures(counter: Path, loader: str) -> None:
         session.run({"x": x})
 
 
-def test_the_path_of_the_file_will_do(counter: Path) -> None:
+def test_the_path_of_the_file_is_accepted(counter: Path) -> None:
     assert opened(counter / "saved_model.pb").run({"x": np.ones((1, 2), np.float32)})[
         "scaled"
     ].tolist() == [[2, 3]]
 
 
-def test_closing_looks_for_no_garbage(counter: Path) -> None:
-    """With TensorFlow imported that takes half a second of CPU each time: the engine does it once for all it closes."""
+def test_closing_does_not_collect_garbage(counter: Path) -> None:
+    """With TensorFlow imported that takes half a second of CPU; the engine does it once
+    for all sessions.
+    """
     sessions = [opened(counter) for _ in range(3)]
     collections: list[str] = []
     gc.disable()
@@ -167,7 +169,7 @@ def test_results_own_their_memory(counter: Path) -> None:
         assert first.tolist() == [[2, 3]]
 
 
-def test_another_default_entry(counter: Path) -> None:
+def test_the_manifest_may_choose_another_signature(counter: Path) -> None:
     session = opened(counter, signature="negate")
     assert [spec.name for spec in session.outputs] == ["negated"]
     assert "has no signature 'other'; it has: " in refusal(counter, signature="other")
@@ -200,7 +202,7 @@ def test_several_signatures_without_a_default_need_a_choice(
 
 
 @pytest.mark.live
-def test_a_request_may_name_a_signature_where_there_is_no_default(
+def test_a_request_may_name_a_signature_without_a_default(
     tf: Any, save: Save, new_server: StartServer
 ) -> None:
     spec = tf.TensorSpec([None, 1], tf.float32, name="x")
@@ -254,8 +256,8 @@ def test_text(tf: Any, save: Save, loader: str) -> None:
     assert session.run({"words": texts()})["each"].shape == (0,)
 
 
-def test_odd_numbers_in_names_have_an_order_too() -> None:
-    digits = "9" * 5000  # more than Python turns into a number
+def test_long_numbers_in_names_are_ordered() -> None:
+    digits = "9" * 5000  # more digits than Python converts
     names = [f"a{digits}", "a02", "a10", "a2", "²", "a", "٣"]
     order, reverse = (
         list(savedmodel._sorted(dict.fromkeys(some))) for some in (names, names[::-1])
@@ -264,16 +266,14 @@ def test_odd_numbers_in_names_have_an_order_too() -> None:
     assert order[:5] == ["a", "a02", "a2", "a10", f"a{digits}"]
 
 
-def test_variables_begin_each_request_as_they_were_saved(
-    tf: Any, tmp_path: Path
-) -> None:
+def test_variables_are_reset_for_each_request(tf: Any, tmp_path: Path) -> None:
     module = tf.Module()
     module.total = tf.Variable([1.0, 2.0])
     module.table = tf.Variable(tf.zeros((3, 2)))
 
     @tf.function(input_signature=[tf.TensorSpec([2], tf.float32, name="x")])
     def count(x: Any) -> Any:
-        for _ in tf.range(2):  # the graph of a loop is one of its own
+        for _ in tf.range(2):  # a loop's graph is a separate one
             module.total.assign_add(x)
         module.table.scatter_nd_add([[1]], [x])
         return {"sum": module.total + tf.reduce_sum(module.table, 0)}
@@ -290,7 +290,7 @@ def test_variables_begin_each_request_as_they_were_saved(
     session.reset()
 
 
-def test_what_changes_nothing_or_has_several_entry_points_is_not_reset(
+def test_models_without_writes_or_with_several_signatures_are_not_reset(
     tf: Any, counter: Path, tmp_path: Path
 ) -> None:
     assert not isinstance(opened(counter), ResettableSession)
@@ -309,8 +309,8 @@ def test_what_changes_nothing_or_has_several_entry_points_is_not_reset(
 
 
 @pytest.mark.parametrize("loader", ["v2", "v1"])
-def test_names_are_in_an_order_that_stays(tf: Any, save: Save, loader: str) -> None:
-    """The file has none, and TensorFlow's own changes from process to process."""
+def test_names_have_a_stable_order(tf: Any, save: Save, loader: str) -> None:
+    """The file has no order, and TensorFlow's differs between processes."""
     names = ["a", "x", "y_2", "y_10"]
     specs = [tf.TensorSpec([2], tf.float32, name=name) for name in reversed(names)]
 
@@ -328,7 +328,7 @@ def test_names_are_in_an_order_that_stays(tf: Any, save: Save, loader: str) -> N
 
 
 @pytest.mark.parametrize("loader", ["v2", "v1"])
-def test_bfloat16_is_its_bits(tf: Any, save: Save, loader: str) -> None:
+def test_bfloat16_is_passed_as_bits(tf: Any, save: Save, loader: str) -> None:
     folder = save((lambda x: {"y": x + x}, tf.TensorSpec([2], tf.bfloat16, name="x")))
     session = opened(folder, loader=loader)
     assert [spec.datatype for spec in (*session.inputs, *session.outputs)] == [
@@ -352,7 +352,7 @@ def test_unknown_rank_takes_any_shape(tf: Any, save: Save) -> None:
         session.run({"x": texts(b"a")})
 
 
-def test_complex_numbers_are_refused_in_words(tf: Any, save: Save) -> None:
+def test_complex_numbers_are_refused_with_an_explanation(tf: Any, save: Save) -> None:
     folder = save((lambda x: {"y": x}, tf.TensorSpec([1], tf.complex64, name="x")))
     assert (
         "serving_default of the SavedModel model cannot be served: tensor 'x' has type complex64"
@@ -369,7 +369,7 @@ def test_options_are_checked(counter: Path) -> None:
 
 
 def _vocabulary(tf: Any, tmp_path: Path) -> Path:
-    """A model whose table is filled from an asset."""
+    """Save a model whose table is filled from an asset."""
     words = tmp_path / "words.txt"
     words.write_text("zero\none\ntwo\n")
     module = tf.Module()
@@ -417,7 +417,7 @@ def test_assets_outside_the_folder_are_refused(
 
 
 def test_a_table_filled_from_another_file_is_refused(tf: Any, tmp_path: Path) -> None:
-    """The path is a constant that the initialiser captures in place of the asset."""
+    """The initialiser captures the path as a constant in place of the asset."""
     folder = _vocabulary(tf, tmp_path)
 
     def capture_a_constant(graph: Any) -> None:
@@ -435,7 +435,7 @@ def test_a_table_filled_from_another_file_is_refused(tf: Any, tmp_path: Path) ->
     )
 
 
-def test_an_initialiser_that_others_call_with_a_path_is_refused(
+def test_an_initialiser_that_is_also_called_with_a_path_is_refused(
     tf: Any, tmp_path: Path
 ) -> None:
     folder = _vocabulary(tf, tmp_path)
@@ -460,10 +460,8 @@ def test_an_initialiser_that_others_call_with_a_path_is_refused(
     assert "reads a file that is not one of its assets" in refusal(folder)
 
 
-def test_paths_that_are_made_long_or_wide_are_refused_in_time(
-    tf: Any, tmp_path: Path
-) -> None:
-    """Ten thousand steps, or functions that call each other twice: 2 to the power of 60 ways."""
+def test_long_or_branching_paths_are_refused_in_time(tf: Any, tmp_path: Path) -> None:
+    """Examples are ten thousand steps, and functions that branch into 2 ** 60 paths."""
     folder = _vocabulary(tf, tmp_path)
     whole = (folder / "saved_model.pb").read_bytes()
 
@@ -553,7 +551,9 @@ def test_reading_files_is_refused_unless_trusted(
         RUNTIME.open(ModelSource(folder, options={"loader": loader}, trusted=allowed))
 
 
-def test_other_ways_out_are_refused(tf: Any, save: Save, tmp_path: Path) -> None:
+def test_other_operators_that_reach_out_are_refused(
+    tf: Any, save: Save, tmp_path: Path
+) -> None:
     raw, text = tf.raw_ops, tf.TensorSpec([], tf.string, name="x")
     ways = {
         "WriteFile": lambda x: raw.WriteFile(filename=x, contents=x),
@@ -598,7 +598,7 @@ def test_code_that_only_an_inner_function_reaches_is_found(tf: Any, save: Save) 
     assert "ReadFile" in refusal(save((call, tf.TensorSpec([], tf.string, name="x"))))
 
 
-def test_a_function_handed_over_in_an_attribute_of_an_attribute_is_found(
+def test_a_function_in_an_attribute_of_an_attribute_is_found(
     counter: Path, copy: Path
 ) -> None:
     def hide(graph: Any) -> None:
@@ -618,8 +618,8 @@ def test_a_function_handed_over_in_an_attribute_of_an_attribute_is_found(
     check_meta_graphs(read_meta_graphs(counter))
 
 
-def test_what_nothing_leads_to_is_not_held_against_a_model(copy: Path) -> None:
-    """Every file holds what saves it again."""
+def test_unreachable_operators_are_ignored(copy: Path) -> None:
+    """Every file contains functions that save it again."""
 
     def add(graph: Any) -> None:
         graph.graph_def.node.add(name="unused", op="ReadFile")
@@ -667,7 +667,7 @@ def test_missing_variables_are_named(copy: Path, name: str) -> None:
     assert f"variables/{name} is missing" in refusal(copy)
 
 
-def test_truncated_variables_are_told_in_words(copy: Path) -> None:
+def test_truncated_variables_are_explained(copy: Path) -> None:
     shard = copy / "variables" / "variables.data-00000-of-00001"
     shard.write_bytes(shard.read_bytes()[:4])
     assert (
@@ -710,7 +710,7 @@ def test_public_models(assets: Path, name: str, tolerance: float, tensors: str) 
 
 
 @pytest.mark.assets
-def test_one_loader_alone_says_why_it_fails(assets: Path) -> None:
+def test_a_single_loader_explains_its_failure(assets: Path) -> None:
     assert "add_slot" in refusal(
         assets / "models" / "savedmodel" / "basic_pitch_nmp", loader="v2"
     )

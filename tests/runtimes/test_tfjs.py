@@ -1,8 +1,9 @@
-"""The TensorFlow.js runtime, against a real Node process.
+"""Test the TensorFlow.js runtime with a real Node process.
 
-These tests need Node on the path and the npm packages in the folder that ``POCKETSERVE_TFJS_MODULES`` names, or in the
-server's own state folder when the variable is not set. Where they are missing, the tests fail and the message tells the
-command that installs them: whoever chooses the mark ``tfjs`` wants them run.
+The tests need Node on the path, and the npm packages in the folder that
+``POCKETSERVE_TFJS_MODULES`` names or in the server's state folder. If they are missing,
+the tests fail with the command that installs them, because the mark ``tfjs`` asks for
+them.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ TOPOLOGY: dict[str, Any] = {
 
 
 def write_model(folder: Path, document: dict[str, Any], **shards: bytes) -> Path:
-    """A model's folder; shards are given without their file names' dots."""
+    """Write a model's folder; shards are named without the dots of their files."""
     folder.mkdir(exist_ok=True)
     (folder / "model.json").write_text(json.dumps(document))
     for name, content in shards.items():
@@ -122,13 +123,13 @@ def graph_model(nodes: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _installed() -> None:
-    """Fail at once, with the command to run, where the packages are missing."""
+    """Fail at once with the install command if the packages are missing."""
     find_modules()
 
 
 @pytest.fixture
 def runtime() -> Iterator[TfjsRuntime]:
-    """A runtime with a process of its own, of which nothing is left at the end."""
+    """Return a runtime with a process of its own; check that nothing of it is left."""
     runtime = TfjsRuntime(run_timeout=20)
     yield runtime
     assert runtime.pid is None, "a test left its process behind"
@@ -136,7 +137,7 @@ def runtime() -> Iterator[TfjsRuntime]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A sound layers model."""
+    """Return a valid layers model."""
     return write_model(tmp_path / "dense", layers_model(["w.bin"]), w_bin=RAW)
 
 
@@ -161,8 +162,8 @@ def answer_once(
         opened.close()
 
 
-def test_state_is_kept_and_forgotten(runtime: TfjsRuntime, tmp_path: Path) -> None:
-    """A recurrent layer that adds up what it is given: until it is told to forget, and in no process but its own."""
+def test_state_is_kept_until_reset(runtime: TfjsRuntime, tmp_path: Path) -> None:
+    """A recurrent layer sums up its inputs, in its own process only."""
     layer = {
         **{
             "name": "r",
@@ -216,7 +217,7 @@ def test_state_is_kept_and_forgotten(runtime: TfjsRuntime, tmp_path: Path) -> No
 
 
 def refusal(runtime: TfjsRuntime, path: Path, **options: Any) -> str:
-    """Why a model is not loaded, as one sentence."""
+    """Return the sentence with which a model is refused."""
     with pytest.raises(ModelLoadError) as caught:
         runtime.open(ModelSource(path, options=options))
     text = str(caught.value)
@@ -224,10 +225,10 @@ def refusal(runtime: TfjsRuntime, path: Path, **options: Any) -> str:
     return text
 
 
-# --- What a session says and computes
+# --- Sessions and results
 
 
-def test_says_who_it_is(session: TfjsSession) -> None:
+def test_the_session_names_its_format_and_package(session: TfjsSession) -> None:
     assert tfjs.RUNTIME.platform == "tensorflow_js"
     assert tfjs.RUNTIME.option_keys == {"backend"}
     assert session.runtime.startswith("tensorflow.js 4.")
@@ -255,7 +256,7 @@ def test_read_only_and_strided_inputs(session: TfjsSession) -> None:
     np.testing.assert_allclose(answer(session, wide), X @ KERNEL + BIAS)
 
 
-def test_a_path_to_the_file_will_do(runtime: TfjsRuntime, folder: Path) -> None:
+def test_the_path_of_the_file_is_accepted(runtime: TfjsRuntime, folder: Path) -> None:
     np.testing.assert_allclose(
         answer_once(runtime, folder / "model.json"), X @ KERNEL + BIAS
     )
@@ -276,7 +277,7 @@ def test_an_unknown_backend_is_refused(runtime: TfjsRuntime, folder: Path) -> No
     "topology",
     [TOPOLOGY, {"model_config": TOPOLOGY}, json.dumps({"model_config": TOPOLOGY})],
 )
-def test_dialects_of_the_topology(
+def test_dialects_of_the_topology_are_read(
     runtime: TfjsRuntime, tmp_path: Path, topology: Any
 ) -> None:
     model = write_model(
@@ -285,7 +286,7 @@ def test_dialects_of_the_topology(
     np.testing.assert_allclose(answer_once(runtime, model), X @ KERNEL + BIAS)
 
 
-def test_several_groups_and_shards_with_and_without_an_ending(
+def test_groups_and_shards_with_and_without_an_extension(
     runtime: TfjsRuntime, tmp_path: Path
 ) -> None:
     document = layers_model([])
@@ -365,7 +366,7 @@ def test_graph_model_with_a_signature(runtime: TfjsRuntime, tmp_path: Path) -> N
     opened.close()
 
 
-def test_graph_model_that_says_nothing_of_its_outputs(
+def test_graph_model_without_declared_outputs(
     runtime: TfjsRuntime, tmp_path: Path
 ) -> None:
     nodes = [
@@ -380,7 +381,7 @@ def test_graph_model_that_says_nothing_of_its_outputs(
     opened.close()
 
 
-def test_whole_numbers_and_booleans(runtime: TfjsRuntime, tmp_path: Path) -> None:
+def test_integers_and_booleans(runtime: TfjsRuntime, tmp_path: Path) -> None:
     nodes = [
         placeholder("a", 3, dtype="DT_INT32"),
         placeholder("b", 3, dtype="DT_BOOL"),
@@ -407,7 +408,7 @@ def test_whole_numbers_and_booleans(runtime: TfjsRuntime, tmp_path: Path) -> Non
 def test_casts_to_bool_on_the_wasm_backend(
     runtime: TfjsRuntime, tmp_path: Path
 ) -> None:
-    """Its own kernel says that 0.5 and 256 are false."""
+    """The backend's own kernel maps 0.5 and 256 to false."""
     types = {"SrcT": {"type": "DT_FLOAT"}, "DstT": {"type": "DT_BOOL"}}
     nodes = [placeholder("x", 4), graph_node("y", "Cast", "x", **types)]
     opened = runtime.open(ModelSource(write_model(tmp_path / "m", graph_model(nodes))))
@@ -421,7 +422,9 @@ def test_casts_to_bool_on_the_wasm_backend(
     opened.close()
 
 
-def test_text_inputs_are_refused_in_words(runtime: TfjsRuntime, tmp_path: Path) -> None:
+def test_text_inputs_are_refused_with_an_explanation(
+    runtime: TfjsRuntime, tmp_path: Path
+) -> None:
     nodes = [placeholder("x", -1, dtype="DT_STRING"), graph_node("y", "Identity", "x")]
     assert "type string, which cannot be served" in refusal(
         runtime, write_model(tmp_path / "m", graph_model(nodes))
@@ -432,7 +435,6 @@ def test_text_inputs_are_refused_in_words(runtime: TfjsRuntime, tmp_path: Path) 
 def test_text_outputs_are_refused_when_the_model_is_loaded(
     runtime: TfjsRuntime, tmp_path: Path, told: bool
 ) -> None:
-    """Not at each request."""
     nodes = [placeholder("x", 2), graph_node("y", "Const")]
     document = graph_model(nodes)
     document["weightsManifest"][0]["weights"] = [
@@ -456,7 +458,7 @@ def test_text_outputs_are_refused_when_the_model_is_loaded(
         "BatchMatMul for non non-float32 tensors not yet supported.",
     ],
 )
-def test_operators_that_wasm_lacks_name_the_backend_that_has_them(text: str) -> None:
+def test_a_missing_operator_names_the_backend_that_has_it(text: str) -> None:
     error = tfjs._run_error({"error": text, "input": True})
     assert isinstance(
         error, RuntimeError
@@ -481,7 +483,7 @@ def test_an_operator_that_wasm_lacks_runs_on_the_other_backend(
     opened.close()
 
 
-def test_an_input_that_does_not_fit_is_the_inputs_fault(session: TfjsSession) -> None:
+def test_a_mismatched_input_is_a_client_error(session: TfjsSession) -> None:
     with pytest.raises(ValueError, match="shape"):
         answer(session, np.zeros((1, 4), np.float32))
     np.testing.assert_allclose(answer(session), X @ KERNEL + BIAS)
@@ -504,7 +506,7 @@ def test_no_tensors_are_left_behind(
     assert reply == {"tensors": 2}, "the open model's kernel and bias, and nothing else"
 
 
-# --- Files that are not loaded
+# --- Files that are refused
 
 
 @pytest.mark.parametrize(
@@ -557,7 +559,7 @@ def test_a_missing_shard_is_named(runtime: TfjsRuntime, folder: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["n" * 300, "/".join(["d" * 200] * 30)], ids=["name", "path"]
 )
-def test_weights_of_a_name_that_no_file_can_have(
+def test_impossible_names_of_weights_are_refused(
     runtime: TfjsRuntime, tmp_path: Path, name: str
 ) -> None:
     told = refusal(runtime, write_model(tmp_path / "m", layers_model([name])))
@@ -576,7 +578,7 @@ def test_a_shard_of_the_wrong_size_is_refused(
     )
 
 
-def test_garbage_of_the_right_size_computes_nonsense_and_nothing_worse(
+def test_garbage_weights_of_the_right_size_do_no_harm(
     runtime: TfjsRuntime, folder: Path
 ) -> None:
     (folder / "w.bin").write_bytes(b"\xff" * len(RAW))
@@ -615,9 +617,7 @@ def test_hostile_weights_are_refused(runtime: TfjsRuntime, tmp_path: Path) -> No
         assert refusal(runtime, model)
 
 
-def test_an_unknown_layer_is_told_in_words(
-    runtime: TfjsRuntime, tmp_path: Path
-) -> None:
+def test_an_unknown_layer_is_explained(runtime: TfjsRuntime, tmp_path: Path) -> None:
     topology = json.loads(json.dumps(TOPOLOGY))
     topology["config"]["layers"][0]["class_name"] = "Lambda"
     model = write_model(
@@ -640,7 +640,7 @@ def test_an_unknown_operator_fails_the_run(
     opened.close()
 
 
-# --- What is missing
+# --- Missing programs
 
 
 def test_missing_packages_name_the_command(tmp_path: Path, folder: Path) -> None:
@@ -655,7 +655,7 @@ def test_missing_node_is_named(folder: Path) -> None:
         TfjsRuntime(node="no-such-node").open(ModelSource(folder))
 
 
-def test_a_node_that_does_not_start_is_told(tmp_path: Path, folder: Path) -> None:
+def test_a_node_that_fails_to_start_is_explained(tmp_path: Path, folder: Path) -> None:
     fake = tmp_path / "node"
     fake.write_text("#!/bin/sh\necho something is broken >&2\nexit 3\n")
     fake.chmod(0o755)
@@ -684,7 +684,7 @@ def test_all_models_share_one_process_which_ends_with_the_last(
         os.kill(pid, 0)
 
 
-def test_a_closed_session_says_so(runtime: TfjsRuntime, folder: Path) -> None:
+def test_a_closed_session_refuses_runs(runtime: TfjsRuntime, folder: Path) -> None:
     opened = runtime.open(ModelSource(folder))
     opened.close()
     opened.close()
@@ -692,7 +692,7 @@ def test_a_closed_session_says_so(runtime: TfjsRuntime, folder: Path) -> None:
         answer(opened)
 
 
-def test_after_its_process_was_killed_the_session_works_on(
+def test_a_session_works_after_its_process_was_killed(
     runtime: TfjsRuntime, session: TfjsSession
 ) -> None:
     pid = runtime.pid
@@ -705,7 +705,7 @@ def test_after_its_process_was_killed_the_session_works_on(
     assert runtime.pid not in (None, pid)
 
 
-def test_a_hung_process_is_ended_and_the_next_run_works(folder: Path) -> None:
+def test_a_hung_process_is_killed_and_the_next_run_works(folder: Path) -> None:
     runtime = TfjsRuntime(run_timeout=0.3)
     session = runtime.open(ModelSource(folder))
     pid = runtime.pid
@@ -722,14 +722,14 @@ def test_a_hung_process_is_ended_and_the_next_run_works(folder: Path) -> None:
     assert runtime.pid is None
 
 
-def test_a_request_that_is_under_way_when_the_process_dies_fails_alone(
+def test_only_requests_in_progress_fail_when_the_process_dies(
     folder: Path,
 ) -> None:
     runtime = TfjsRuntime(run_timeout=30)
     session = runtime.open(ModelSource(folder))
     pid = runtime.pid
     assert pid is not None
-    os.kill(pid, signal.SIGSTOP)  # so that the request is surely under way
+    os.kill(pid, signal.SIGSTOP)  # so that the request is in progress for certain
     killer = threading.Timer(0.2, os.kill, (pid, signal.SIGKILL))
     killer.start()
     with pytest.raises(
@@ -752,7 +752,7 @@ def test_a_hung_process_cannot_block_large_inputs(folder: Path) -> None:
     assert runtime.pid is None
 
 
-def test_an_idle_process_ends_itself_and_comes_back(folder: Path) -> None:
+def test_an_idle_process_ends_and_is_restarted(folder: Path) -> None:
     runtime = TfjsRuntime(idle=0.1)
     session = runtime.open(ModelSource(folder))
     deadline = time.monotonic() + 120
@@ -812,7 +812,7 @@ def _exists(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    # Where nobody collects orphans, an ended one stays listed.
+    # Where nobody reaps orphans, an ended one stays listed.
     stat = Path(f"/proc/{pid}/stat")
     return not (stat.exists() and ") Z " in stat.read_text())
 
@@ -854,7 +854,7 @@ def test_darknet_tiny(runtime: TfjsRuntime, assets: Path, picture: str) -> None:
 
 @pytest.mark.assets
 def test_handtrack(runtime: TfjsRuntime, assets: Path) -> None:
-    """Control flow, quantised weights, and a cast to bool (see above)."""
+    """It has control flow, quantised weights, and a cast to bool (see above)."""
     image = pytest.importorskip("PIL.Image")
     case = _expected(assets, "handtrack__astronaut")
     with image.open(assets / case["source_inputs"][0]) as picture:
@@ -873,7 +873,9 @@ def test_handtrack(runtime: TfjsRuntime, assets: Path) -> None:
 def test_a_trials_process_ends_with_its_group(
     folder: Path, monkeypatch: pytest.MonkeyPatch, in_trial: bool
 ) -> None:
-    """A model that never ends must not outlive its trial, which is killed as a group; a server's child has its own."""
+    """A trial is killed as a group, so a hung model must not outlive it; a server's
+    child has its own group.
+    """
     if in_trial:
         monkeypatch.setenv(TRIAL_VARIABLE, "1")
     runtime = TfjsRuntime()

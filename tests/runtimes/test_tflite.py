@@ -1,4 +1,4 @@
-"""The TFLite runtime, with whichever package is installed: every test passes with each of them."""
+"""Test the TFLite runtime with whichever package is installed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from pocketserve.tensors import Quantization, TensorSpec, dequantize, quantize
 from pocketserve_client import Client
 
 DATA = Path(__file__).parent / "data"
-# Silent wrong results are the danger, not the last bit: packages round differently.
+# Packages round differently in the last bit; the danger is a silently wrong result.
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-4}
 
 
@@ -58,7 +58,7 @@ def floats(*values: float) -> np.ndarray:
 # --- State
 
 
-def test_state_is_kept_until_it_is_reset():
+def test_state_is_kept_until_reset():
     session = opened("counter")
     assert isinstance(session, ResettableSession)
     for rounds in (2, 1):
@@ -72,7 +72,7 @@ def test_models_without_state_are_not_reset():
     assert not isinstance(opened("two_signatures"), ResettableSession)
 
 
-def test_state_is_seen_where_only_the_newer_field_tells_the_operator(tmp_path: Path):
+def test_state_is_detected_by_the_newer_operator_field(tmp_path: Path):
     content = bytearray((DATA / "counter.tflite").read_bytes())
     codes = (
         FlatBuffer(bytes(content), b"TFL3")
@@ -92,9 +92,7 @@ def test_state_is_seen_where_only_the_newer_field_tells_the_operator(tmp_path: P
 
 
 @pytest.mark.live
-def test_requests_of_strangers_do_not_hear_each_other(
-    new_server: StartServer, tmp_path: Path
-):
+def test_requests_do_not_share_recurrent_state(new_server: StartServer, tmp_path: Path):
     (tmp_path / "models").mkdir()
     shutil.copy(DATA / "counter.tflite", tmp_path / "models")
     server = new_server(tmp_path / "models")
@@ -115,10 +113,10 @@ def test_requests_of_strangers_do_not_hear_each_other(
         assert total(sequence_id="b", sequence_end=True) == [2, 4]
 
 
-# --- What a session says of its model
+# --- Sessions
 
 
-def test_says_who_it_is():
+def test_the_session_names_its_format_and_package():
     assert RUNTIME.platform == "tensorflow_lite"
     assert RUNTIME.option_keys == {
         "xnnpack",
@@ -131,7 +129,7 @@ def test_says_who_it_is():
     assert version[0].isdigit()
 
 
-def test_specs_have_the_files_names_and_the_signatures_as_aliases():
+def test_names_come_from_the_file_and_aliases_from_the_signature():
     session = opened("dynamic_batch")
     assert list(session.inputs) == [
         TensorSpec("serving_default_x:0", "FP32", (-1, 3), aliases=("x",))
@@ -141,7 +139,7 @@ def test_specs_have_the_files_names_and_the_signatures_as_aliases():
     ]
 
 
-def test_aliases_follow_the_tensor_not_the_position():
+def test_an_alias_follows_its_tensor_not_its_position():
     names = {spec.name: spec.aliases for spec in opened("two_inputs").inputs}
     assert names == {"serving_default_a:0": ("a",), "serving_default_b:0": ("b",)}
 
@@ -188,7 +186,7 @@ def test_repeated_names_are_told_apart():
     assert abs(result["tensor"]).tolist() == [
         2,
         3,
-    ]  # which one is subtracted is the converter's choice
+    ]  # either may be subtracted: the converter chooses
 
 
 def test_an_undeclared_rank_is_learned_from_a_run():
@@ -197,7 +195,7 @@ def test_an_undeclared_rank_is_learned_from_a_run():
     assert session.signatures["serving_default"].outputs[0].shape == (-1, 1)
 
 
-def test_memory_is_the_file_and_its_inputs_and_outputs():
+def test_memory_includes_the_file_and_its_inputs_and_outputs():
     size = (DATA / "dynamic_batch.tflite").stat().st_size
     assert opened("dynamic_batch").memory_bytes == size + 4 * 3 + 4 * 2
 
@@ -231,7 +229,7 @@ def test_arrays_need_not_be_contiguous_or_native():
         )
 
 
-def test_read_only_arrays_are_taken():
+def test_read_only_arrays_are_accepted():
     x = floats(1, 2, 3).reshape(1, 3)
     x.setflags(write=False)
     assert opened("dynamic_batch").run({"serving_default_x:0": x})[
@@ -281,8 +279,8 @@ def test_strings_of_any_bytes_and_any_number():
         assert result["PartitionedCall:0"].dtype == object
 
 
-def test_a_single_string_is_its_text_not_where_it_lies():
-    """Of an object array of shape () the packages take the object's address."""
+def test_a_scalar_string_is_its_text_not_its_address():
+    """The packages read the object's address from an object array of shape ()."""
     session = opened("scalar_string")
     ((text,), (one, twice)) = session.inputs, session.outputs
     assert (text.shape, one.shape, twice.shape) == ((), (), (2,))
@@ -388,14 +386,14 @@ def test_strings_by_signature():
 # --- Failed runs
 
 
-def test_a_model_that_cannot_take_size_1_is_served():
+def test_a_model_that_rejects_size_1_is_served():
     session = opened("free_image")
     assert session.inputs[0].shape == (-1, -1, -1, 1)
     result = session.run({"serving_default_image:0": np.ones((1, 4, 4, 1), np.float32)})
     assert result["PartitionedCall:0"].tolist() == [[1, 1, 1, 1]]
 
 
-def test_sizes_that_do_not_fit_leave_the_session_usable():
+def test_mismatched_sizes_leave_the_session_usable():
     session = opened("free_image")
     good = {"serving_default_image:0": np.ones((2, 4, 4, 1), np.float32)}
     for bad in ((1, 2, 2, 1), (1, 5, 2, 1), (1, 2, 2, 1)):
@@ -408,7 +406,7 @@ def test_sizes_that_do_not_fit_leave_the_session_usable():
         assert session.run(good)["PartitionedCall:0"].shape == (2, 4)
 
 
-def test_inputs_that_do_not_fit_each_other():
+def test_inputs_that_contradict_each_other_are_refused():
     session = opened("two_inputs")
     with pytest.raises(ValueError, match="cannot take"):
         session.run(
@@ -433,7 +431,7 @@ def test_a_fixed_dimension_cannot_change():
 def test_a_failed_run_leaves_the_session_usable():
     session = opened("strings")
     for _ in range(2):
-        # The model takes element 0 of nothing.
+        # The model reads element 0 of an empty tensor.
         with pytest.raises((RuntimeError, ValueError)):
             session.run({"serving_default_text:0": texts()})
         assert session.run({"serving_default_text:0": texts(b"x")})[
@@ -441,7 +439,7 @@ def test_a_failed_run_leaves_the_session_usable():
         ].tolist() == [b"x"]
 
 
-def test_a_file_that_was_replaced_is_not_mixed_in(tmp_path: Path):
+def test_a_replaced_file_is_not_mixed_in(tmp_path: Path):
     path = tmp_path / "model.tflite"
     shutil.copy(DATA / "strings.tflite", path)
     session = RUNTIME.open(ModelSource(path))
@@ -455,7 +453,7 @@ def test_a_file_that_was_replaced_is_not_mixed_in(tmp_path: Path):
         session.run({"serving_default_text:0": texts(b"x")})
 
 
-def test_a_closed_session_is_closed():
+def test_a_closed_session_refuses_runs():
     session = opened("dynamic_batch")
     session.close()
     with pytest.raises(RuntimeError, match="closed"):
@@ -463,7 +461,7 @@ def test_a_closed_session_is_closed():
     session.close()
 
 
-# --- Files that cannot be served
+# --- Files that can't be served
 
 
 @pytest.mark.parametrize(
@@ -489,13 +487,13 @@ def test_a_closed_session_is_closed():
         ("resource", r"has a tensor of a type \(RESOURCE\) that .+ cannot exchange"),
     ],
 )
-def test_models_that_need_more_are_explained(name: str, text: str):
+def test_models_with_missing_operators_are_explained(name: str, text: str):
     with pytest.raises(ModelLoadError, match=text) as caught:
         opened(name)
     assert "\n" not in str(caught.value)
 
 
-def test_each_sentence_of_tflite_is_told_once():
+def test_each_message_of_tflite_is_reported_once():
     once = "tflite/kernels/pad.cc:165 columns != 2 (4 != 2)Node number 5 (PAD) failed to prepare."
     text = f"{once}Failed to apply the default TensorFlow Lite delegate indexed at 0.{once}"
     told = explain_tflite_error("m.tflite", "tflite 2", text)
@@ -509,7 +507,7 @@ def test_each_sentence_of_tflite_is_told_once():
     "content",
     [b"", b"TFL3", b"PK\x03\x04" + bytes(100), b"\x1c\0\0\0TFL2" + bytes(100)],
 )
-def test_other_files_are_refused_before_any_framework_sees_them(
+def test_other_files_are_refused_before_a_framework_reads_them(
     tmp_path: Path, content: bytes
 ):
     path = tmp_path / "model.tflite"
@@ -518,7 +516,7 @@ def test_other_files_are_refused_before_any_framework_sees_them(
         TfliteRuntime(packages=()).open(ModelSource(path))
 
 
-def test_a_missing_file(tmp_path: Path):
+def test_a_missing_file_is_refused(tmp_path: Path):
     with pytest.raises(
         ModelLoadError, match=r"none\.tflite cannot be read: No such file"
     ):
@@ -526,8 +524,8 @@ def test_a_missing_file(tmp_path: Path):
 
 
 @pytest.mark.parametrize("kept", [0.1, 0.5, 0.9, 0.97])
-def test_a_file_that_was_copied_in_part(tmp_path: Path, kept: float):
-    """Without a check of our own, this crashes the process with tflite_runtime 2.14."""
+def test_a_truncated_file_is_refused(tmp_path: Path, kept: float):
+    """Without our own check, this crashes the process with tflite_runtime 2.14."""
     whole = (DATA / "dynamic_batch.tflite").read_bytes()
     path = tmp_path / "model.tflite"
     path.write_bytes(whole[: int(len(whole) * kept)])
@@ -547,7 +545,7 @@ def test_the_option_is_a_boolean(value: object):
 # --- Packages
 
 
-def test_no_package_names_the_commands():
+def test_a_missing_package_names_the_commands():
     nothing = TfliteRuntime(
         packages=[TflitePackage("none", "no_such_package_of_ours.interpreter")]
     )
@@ -569,7 +567,7 @@ def test_no_package_names_the_commands():
         ("raise RuntimeError()", "RuntimeError"),
     ],
 )
-def test_a_broken_package_is_passed_over_and_named(
+def test_a_broken_package_is_skipped_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, reason: str
 ):
     module = f"broken_lite_{abs(hash(body))}"
@@ -585,7 +583,7 @@ def test_a_broken_package_is_passed_over_and_named(
     assert not session.runtime.startswith("broken")
 
 
-def test_a_version_that_is_not_told_is_left_out(monkeypatch):
+def test_an_unknown_version_is_omitted(monkeypatch):
     for package in PACKAGES:
         top = sys.modules.get(package.module.partition(".")[0])
         monkeypatch.delattr(
@@ -625,7 +623,7 @@ def test_public_models_give_the_answers_of_the_plain_interpreter(assets: Path):
 
 
 def _check_sine(assets: Path, session: TfliteSession, case: dict[str, Any]) -> None:
-    """These cases give real numbers for five calls; here they are one batch."""
+    """Check these cases as one batch; they list real numbers for five calls."""
     (source,), (target,) = session.inputs, session.outputs
     x = np.load(assets / case["inputs"][0]["npy"])
     result = session.run(
@@ -655,7 +653,7 @@ def _check_case(assets: Path, session: TfliteSession, case: dict[str, Any]) -> N
 
 
 def _plainly(path: Path, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The same package's interpreter, used in the simplest way."""
+    """Run the same package's interpreter in the simplest way."""
     package = next(package for package in PACKAGES if _installed(package))
     interpreter = importlib.import_module(package.module).Interpreter(
         str(path), num_threads=1
@@ -670,12 +668,15 @@ def _plainly(path: Path, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]
     }
 
 
-# Boxes and classes stand in the order of their scores; with other kernels, near ties change places.
+# Boxes are sorted by score; other kernels may swap near ties.
 _REORDERED = {"TFLite_Detection_PostProcess", "TFLite_Detection_PostProcess:1"}
 
 
 def _check_close(result: np.ndarray, expected: np.ndarray) -> None:
-    """The tolerances that the set measured between packages: each rounds a quantised layer in its own way."""
+    """Compare within the tolerances measured between packages.
+
+    Each package rounds a quantised layer in its own way.
+    """
     assert (result.dtype, result.shape) == (expected.dtype, expected.shape)
     steps = 20 if expected.dtype.kind in "iu" else 0.05
     np.testing.assert_allclose(

@@ -1,4 +1,4 @@
-"""External delegates of TFLite, with libraries that are compiled here: every test passes with each package."""
+"""Test external TFLite delegates with libraries that are compiled here."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def compiled(source: Path, library: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The delegate of ``data/delegate.c``."""
+    """Return the compiled delegate of ``data/delegate.c``."""
     return compiled(
         DATA / "delegate.c", tmp_path_factory.mktemp("delegate") / "libours.so"
     )
@@ -53,7 +53,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def other_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A library that is no delegate."""
+    """Return a library that is not a delegate."""
     folder = tmp_path_factory.mktemp("other")
     (folder / "other.c").write_text("int other(void) { return 1; }\n")
     return compiled(folder / "other.c", folder / "libother.so")
@@ -64,7 +64,9 @@ Open = Callable[..., TfliteSession]
 
 @pytest.fixture
 def opened(library: Path) -> Open:
-    """Opens a model with the delegate: ``opened("two_inputs", take=ADD)``."""
+    """Return a function that opens a model with the delegate: ``opened("two_inputs",
+    take=ADD)``.
+    """
 
     def open_model(name: str, required: bool = False, **texts: str) -> TfliteSession:
         path = DIGITS if name == "digits" else DATA / f"{name}.tflite"
@@ -92,7 +94,7 @@ def in_folder(folder: Path, **options: object) -> TfliteSession:
 
 
 def added(session: TfliteSession, *values: float) -> list[float]:
-    """What the model with two inputs makes of the values and ones."""
+    """Return the two-input model's result for the values and ones."""
     x = np.array(values, np.float32)
     result = session.run(
         {"serving_default_a:0": x, "serving_default_b:0": np.ones_like(x)}
@@ -126,7 +128,7 @@ def test_the_delegate_computes_and_gets_its_options(
 
 @pytest.mark.compiler
 @pytest.mark.parametrize("xnnpack", [True, False])
-def test_what_is_left_is_the_cpus(library: Path, xnnpack: bool):
+def test_the_cpu_runs_the_remaining_operators(library: Path, xnnpack: bool):
     options = {
         "delegate": str(library),
         "delegate_options": {"take": RESHAPE, "offset": "0"},
@@ -146,7 +148,7 @@ def test_what_is_left_is_the_cpus(library: Path, xnnpack: bool):
 
 @pytest.mark.compiler
 @pytest.mark.parametrize("name", ["two_inputs", "digits"])
-def test_xnnpack_is_not_mistaken_for_a_delegate_that_takes_nothing(
+def test_xnnpack_does_not_hide_an_unused_delegate(
     opened: Open, caplog: pytest.LogCaptureFixture, name: str
 ):
     assert opened(name).device == "cpu"
@@ -162,8 +164,8 @@ def test_xnnpack_is_not_mistaken_for_a_delegate_that_takes_nothing(
 
 
 @pytest.mark.compiler
-def test_a_delegate_is_not_driven_out_by_xnnpack(opened: Open):
-    """Where XNNPACK fails on the rest, ai-edge-litert takes back all delegates without a word."""
+def test_xnnpack_does_not_remove_a_delegate(opened: Open):
+    """Where XNNPACK fails on the rest, ai-edge-litert silently removes all delegates."""
     session = opened("digits", take=RESHAPE, fail="size")
     assert session.device == "libours.so, cpu"
     (found,) = session.run(
@@ -172,7 +174,7 @@ def test_a_delegate_is_not_driven_out_by_xnnpack(opened: Open):
     assert found.shape != (
         1,
         10,
-    )  # so it was the delegate that gave a result of a wrong size
+    )  # so the delegate returned the wrong size
 
 
 @pytest.mark.compiler
@@ -183,7 +185,7 @@ def test_every_graph_gets_the_delegate(opened: Open):
         "twice"
     ].tolist() == [[1003, 1003]]
     session = opened("two_signatures", take=SUB)
-    assert session.device == "cpu"  # which tells of the main graph
+    assert session.device == "cpu"  # which reports on the main graph
     vectors = {"a": np.ones(2, np.float32), "b": np.ones(2, np.float32)}
     assert session.run(vectors, "subtract")["difference"].tolist() == [1002, 1002]
 
@@ -205,10 +207,12 @@ def test_a_failed_run_leaves_the_delegate_in_use(opened: Open, library: Path):
 
 
 @pytest.mark.compiler
-def test_a_delegate_outlives_its_interpreter_whoever_keeps_the_error(
+def test_a_delegate_outlives_its_interpreter_while_an_error_is_kept(
     opened: Open, library: Path
 ):
-    """An error holds frames, these hold a signature's runner, and that the native interpreter."""
+    """An error references frames, these a signature's runner, and that the native
+    interpreter.
+    """
     counts = ctypes.CDLL(str(private_copy(library, trusted(library))))
     session = opened("two_signatures", take=SUB)
     vectors = {"a": np.full(2, 13, np.float32), "b": np.ones(2, np.float32)}
@@ -221,7 +225,7 @@ def test_a_delegate_outlives_its_interpreter_whoever_keeps_the_error(
 
 
 @pytest.mark.compiler
-def test_shapes_that_the_delegate_does_not_take_run_on_the_cpu(
+def test_shapes_that_the_delegate_rejects_run_on_the_cpu(
     opened: Open, caplog: pytest.LogCaptureFixture
 ):
     session = opened("two_inputs", take=ADD, fail="large")
@@ -239,7 +243,7 @@ def test_shapes_that_the_delegate_does_not_take_run_on_the_cpu(
 
 
 @pytest.mark.compiler
-def test_shapes_that_a_required_delegate_does_not_take_are_refused(opened: Open):
+def test_shapes_that_a_required_delegate_rejects_are_refused(opened: Open):
     session = opened("two_inputs", required=True, take=ADD, fail="large")
     with pytest.raises(
         ValueError,
@@ -250,7 +254,7 @@ def test_shapes_that_a_required_delegate_does_not_take_are_refused(opened: Open)
 
 
 @pytest.mark.compiler
-def test_shapes_that_the_model_does_not_take_are_no_fault_of_the_delegate(
+def test_shapes_that_the_model_rejects_are_not_the_delegates_fault(
     opened: Open, caplog: pytest.LogCaptureFixture
 ):
     session = opened("two_inputs", take=ADD)
@@ -270,7 +274,7 @@ def test_shapes_that_the_model_does_not_take_are_no_fault_of_the_delegate(
     )
 
 
-# --- Delegates that do not
+# --- Delegates that fail
 
 
 @pytest.mark.compiler
@@ -301,7 +305,7 @@ def test_a_delegate_that_fails(
 def test_a_graph_that_only_the_cpu_can_run(
     opened: Open, caplog: pytest.LogCaptureFixture
 ):
-    """Its tensors get their sizes while it runs, which this delegate does not support."""
+    """Its tensors are resized during a run, which this delegate does not support."""
     session = opened("several_outputs", take=ADD)
     assert session.device == "cpu"
     (text,) = warnings(caplog)
@@ -312,7 +316,7 @@ def test_a_graph_that_only_the_cpu_can_run(
 
 
 @pytest.mark.compiler
-def test_a_fault_of_the_model_is_told_as_without_a_delegate(
+def test_a_model_fault_is_reported_as_without_a_delegate(
     opened: Open, caplog: pytest.LogCaptureFixture
 ):
     with pytest.raises(
@@ -323,7 +327,7 @@ def test_a_fault_of_the_model_is_told_as_without_a_delegate(
 
 
 @pytest.mark.compiler
-def test_a_library_that_is_no_delegate(
+def test_a_library_without_a_delegate_is_refused(
     other_library: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     fault = "is no TFLite delegate (it has no tflite_plugin_create_delegate)"
@@ -339,7 +343,7 @@ def test_a_library_that_is_no_delegate(
 @pytest.mark.parametrize(
     "delegate", ["libnothing_of_the_sort.so", "./none.so", "/no/such/folder/libnone.so"]
 )
-def test_a_missing_library(
+def test_a_missing_library_is_refused(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, delegate: str
 ):
     session = in_folder(tmp_path, delegate=delegate)
@@ -356,7 +360,7 @@ def test_a_missing_library(
         in_folder(tmp_path, delegate=delegate, required=True)
 
 
-def test_a_file_that_is_no_library(tmp_path: Path):
+def test_a_file_that_is_not_a_library_is_refused(tmp_path: Path):
     (tmp_path / "text.so").write_text("hello")
     with pytest.raises(
         ModelLoadError, match=r"the delegate text\.so cannot be loaded \("
@@ -364,7 +368,7 @@ def test_a_file_that_is_no_library(tmp_path: Path):
         in_folder(tmp_path, delegate="text.so", required=True)
 
 
-# --- Where a delegate may lie
+# --- Paths of delegates
 
 
 @pytest.mark.compiler
@@ -392,8 +396,10 @@ def test_a_library_outside_of_the_folder_needs_an_absolute_path(
 
 
 @pytest.mark.compiler
-def test_a_library_that_is_not_trusted_is_not_run(library: Path, tmp_path: Path):
-    """Neither a file nor a name that the system's loader would find; nor may it be another file than was hashed."""
+def test_an_untrusted_library_is_not_run(library: Path, tmp_path: Path):
+    """This includes names that the system's loader would find, and files that changed
+    since they were hashed.
+    """
     copy = Path(shutil.copy(library, tmp_path))
     shutil.copy(DATA / "two_inputs.tflite", tmp_path)
     for delegate in ("libours.so", str(copy), "libelsewhere.so"):
@@ -464,14 +470,14 @@ def test_the_delegates_option_keys_are_known():
     }
 
 
-# --- Packages that do not tell
+# --- Packages without that information
 
 
 class Silent:
     """An interpreter without the private method."""
 
 
-def test_what_is_not_known_is_said():
+def test_an_unknown_delegate_state_is_reported():
     share = DelegatedPart.of("libours.so", Silent())
     assert share.device(Silent()) == "libours.so (not confirmed), cpu"
     assert not share.is_lost(Silent())

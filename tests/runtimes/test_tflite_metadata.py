@@ -1,4 +1,4 @@
-"""Metadata inside model files. Needs no TFLite runtime."""
+"""Read metadata inside model files, without a TFLite runtime."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def described() -> md.ModelMetadata:
     return found
 
 
-# --- What the fixture says
+# --- The fixture
 
 
-def test_the_models_own_texts():
+def test_the_models_own_texts_are_read():
     found = described()
     assert (found.name, found.description, found.version) == (
         "fixture",
@@ -55,7 +55,7 @@ def test_the_models_own_texts():
     assert found.input_process_units == ()
 
 
-def test_an_input_with_everything():
+def test_an_input_with_all_fields_is_read():
     image = described().inputs[0]
     assert (image.name, image.description) == ("image", "a small picture")
     assert image.content == md.Content("image", md.ImageProperties((32, 24)))
@@ -64,7 +64,7 @@ def test_an_input_with_everything():
 
 def test_every_kind_of_process_unit():
     vocabulary = (md.AssociatedFile("vocab.txt", type=md.FileType.VOCABULARY),)
-    # A type number of a newer schema is no error.
+    # A type number of a newer schema is not an error.
     future = (md.AssociatedFile("future.bin", type=md.FileType.UNKNOWN),)
     assert described().inputs[0].process_units[1:] == (
         md.ScoreCalibration("log", 0.25),
@@ -114,7 +114,7 @@ def read_file(path: Path, name: str, limit: int = 8 << 20) -> bytes:
 def labels_of(
     path: Path, tensor: md.TensorMetadata, language: str | None = None
 ) -> Sequence[str]:
-    """The labels of an output, as tasks read them."""
+    """Return an output's labels as tasks read them."""
     read = functools.partial(tflite_description.read_associated_files, path)
     return labels_of_tensor(tensor, read).in_language(language)
 
@@ -135,7 +135,7 @@ def test_labels_by_language(language: str | None, labels: list[str]):
     assert labels_of(MODEL, described().outputs[0], language) == labels
 
 
-def test_value_labels_and_none():
+def test_value_labels_and_missing_labels():
     found = described()
     assert labels_of(MODEL, found.outputs[1]) == ["zero", "one"]
     assert not labels_of(MODEL, found.inputs[0])
@@ -161,7 +161,7 @@ def test_files_are_limited_by_their_unpacked_size():
 
 
 @pytest.mark.parametrize("name", ["", "none.txt", "../labels.txt"])
-def test_files_that_are_not_there(name: str):
+def test_missing_files_are_ignored(name: str):
     with pytest.raises(DamagedFileError, match="has no file"):
         read_file(MODEL, name)
 
@@ -171,8 +171,8 @@ def test_a_model_without_an_archive():
         read_file(DATA / "dynamic_batch.tflite", "labels.txt")
 
 
-def test_a_file_that_lies_about_its_size(tmp_path: Path):
-    """The directory says 10 bytes; the packed data hold 100,000."""
+def test_a_file_with_a_wrong_size_is_refused(tmp_path: Path):
+    """The directory claims 10 bytes; the packed data has 100,000."""
     path = tmp_path / "model.tflite"
     entry = WHOLE.rindex(b"PK\x01\x02", 0, WHOLE.rindex(b"zeros.bin"))
     path.write_bytes(WHOLE[: entry + 24] + struct.pack("<I", 10) + WHOLE[entry + 28 :])
@@ -191,7 +191,7 @@ def test_a_huge_directory_is_not_read(tmp_path: Path):
         read_file(path, "labels.txt")
 
 
-def test_an_archive_whose_offsets_begin_behind_the_model(tmp_path: Path):
+def test_an_archive_whose_offsets_begin_after_the_model_is_read(tmp_path: Path):
     target = tmp_path / "labels.zip"
     with zipfile.ZipFile(target, "w") as archive:
         archive.writestr("labels.txt", "cat")
@@ -217,13 +217,16 @@ def test_encrypted_and_unknown_compression(tmp_path: Path):
 
 
 class Flat:
-    """A FlatBuffer in the making: places are reserved first and pointed at what comes later."""
+    """Builds a FlatBuffer: positions are reserved first, and set later."""
 
     def __init__(self, identifier: bytes) -> None:
         self.data = bytearray(4) + identifier
 
     def table(self, *fields: int) -> dict[int, int]:
-        """A table with these 4-byte fields; gives their positions. Key -1: the table's own."""
+        """Reserve a table with these 4-byte fields and return their positions.
+
+        Key -1 is the table's own position.
+        """
         slots = [0] * (max(fields, default=-1) + 1)
         for place, number in enumerate(fields):
             slots[number] = 4 + 4 * place
@@ -253,7 +256,7 @@ class Flat:
 
 
 def model_with(description: bytes, number: int = 0) -> bytes:
-    """A model of nothing but a description, said to be in buffer ``number``."""
+    """Return a model with only a description, which is said to be in buffer ``number``."""
     flat = Flat(b"TFL3")
     model = flat.table(4, 6)
     flat.point(0, model[-1])
@@ -279,7 +282,7 @@ def read(
 
 
 def one_tensor(flat: Flat, *fields: int) -> dict[int, int]:
-    """The root with one graph with one input, whose fields are given back."""
+    """Write a root with one graph and one input; return the input's fields."""
     root = flat.table(3)
     flat.point(0, root[-1])
     for number in (3, 2):
@@ -290,7 +293,7 @@ def one_tensor(flat: Flat, *fields: int) -> dict[int, int]:
     return root
 
 
-def test_an_empty_description_is_one(tmp_path: Path):
+def test_an_empty_description_is_valid(tmp_path: Path):
     flat = Flat(b"M001")
     flat.point(0, flat.table()[-1])
     assert read(tmp_path, bytes(flat.data)) == md.ModelMetadata()
@@ -300,22 +303,22 @@ def test_an_empty_description_is_one(tmp_path: Path):
     "description",
     [b"", b"M001", bytes(4) + b"M001", b"\xff\xff\xff\xffM001" + bytes(20)],
 )
-def test_no_root(tmp_path: Path, description: bytes):
+def test_a_description_without_a_root_is_refused(tmp_path: Path, description: bytes):
     with pytest.raises(DamagedFileError):
         read(tmp_path, description)
 
 
-def test_another_schema(tmp_path: Path):
+def test_another_schema_is_refused(tmp_path: Path):
     with pytest.raises(DamagedFileError, match="identifier M001"):
         read(tmp_path, bytes(4) + b"M002" + bytes(20))
 
 
-def test_a_buffer_that_is_not_there(tmp_path: Path):
+def test_a_missing_buffer_is_refused(tmp_path: Path):
     with pytest.raises(DamagedFileError, match="buffer 7, which is not there"):
         read(tmp_path, b"", number=7)
 
 
-def test_a_description_beyond_the_limit(tmp_path: Path):
+def test_a_description_beyond_the_limit_is_refused(tmp_path: Path):
     with pytest.raises(DamagedFileError, match="claims"):
         read(
             tmp_path, bytes(4) + b"M001" + bytes(tflite_description.MAX_METADATA_BYTES)
@@ -323,7 +326,7 @@ def test_a_description_beyond_the_limit(tmp_path: Path):
 
 
 @pytest.mark.parametrize("count", [2, 1000, 0x7FFFFFFF, 0xFFFFFFFF])
-def test_vectors_longer_than_the_file(tmp_path: Path, count: int):
+def test_vectors_longer_than_the_file_are_refused(tmp_path: Path, count: int):
     flat = Flat(b"M001")
     tensor = one_tensor(flat, 6)
     vector = flat.vector(1)
@@ -333,7 +336,7 @@ def test_vectors_longer_than_the_file(tmp_path: Path, count: int):
         read(tmp_path, bytes(flat.data))
 
 
-def test_an_offset_to_itself(tmp_path: Path):
+def test_an_offset_to_itself_is_refused(tmp_path: Path):
     flat = Flat(b"M001")
     one_tensor(flat, 0)
     with pytest.raises(DamagedFileError, match="leads to itself"):
@@ -341,7 +344,7 @@ def test_an_offset_to_itself(tmp_path: Path):
 
 
 @pytest.mark.parametrize("size", [0, 2, 5, 0xFFFE])
-def test_a_field_list_of_an_impossible_size(tmp_path: Path, size: int):
+def test_a_field_list_of_an_impossible_size_is_refused(tmp_path: Path, size: int):
     flat = Flat(b"M001")
     flat.point(0, flat.table(0)[-1])
     flat.data[8:10] = struct.pack("<H", size)
@@ -359,7 +362,7 @@ def test_a_field_list_of_an_impossible_size(tmp_path: Path, size: int):
         ([], [1.0], "lacks"),
     ],
 )
-def test_normalisation_that_would_give_nonsense(
+def test_nonsensical_normalisation_is_ignored(
     tmp_path: Path, mean: Any, std: Any, match: str
 ):
     flat = Flat(b"M001")
@@ -380,7 +383,9 @@ def test_normalisation_that_would_give_nonsense(
 
 
 def test_shared_tables_do_not_multiply_the_work(tmp_path: Path):
-    """5,000 units, each the same one with the same 5,000 files: 25 million tables in 40 kB."""
+    """5,000 references to one unit with 5,000 files each would be 25 million tables in
+    40 kB.
+    """
     flat = Flat(b"M001")
     tensor = one_tensor(flat, 4)
     units = flat.vector(5000)
@@ -399,7 +404,7 @@ def test_shared_tables_do_not_multiply_the_work(tmp_path: Path):
         read(tmp_path, bytes(flat.data))
 
 
-def test_invalid_utf8_is_shown_as_such(tmp_path: Path):
+def test_invalid_utf8_is_replaced(tmp_path: Path):
     flat = Flat(b"M001")
     tensor = one_tensor(flat, 0)
     flat.point(tensor[0], flat.blob(b"a\xffb"))
@@ -408,7 +413,7 @@ def test_invalid_utf8_is_shown_as_such(tmp_path: Path):
     assert found.inputs[0].name == "a�b"
 
 
-# --- Files that are no models, and models that are not whole
+# --- Other files and incomplete models
 
 
 @pytest.mark.parametrize(
@@ -418,7 +423,9 @@ def test_invalid_utf8_is_shown_as_such(tmp_path: Path):
 @pytest.mark.parametrize(
     "function", [tflite_description.read_metadata, check_tflite_graphs]
 )
-def test_other_files(tmp_path: Path, content: bytes, function: Any):
+def test_files_of_other_formats_are_refused(
+    tmp_path: Path, content: bytes, function: Any
+):
     path = tmp_path / "model.tflite"
     path.write_bytes(content)
     with pytest.raises(DamagedFileError):
@@ -428,7 +435,7 @@ def test_other_files(tmp_path: Path, content: bytes, function: Any):
 @pytest.mark.parametrize(
     "function", [tflite_description.read_metadata, check_tflite_graphs]
 )
-def test_a_missing_file(tmp_path: Path, function: Any):
+def test_a_missing_file_is_refused(tmp_path: Path, function: Any):
     with pytest.raises(DamagedFileError, match=r"none\.tflite cannot be read"):
         function(tmp_path / "none.tflite")
 
@@ -436,7 +443,7 @@ def test_a_missing_file(tmp_path: Path, function: Any):
 @pytest.mark.parametrize(
     "path", sorted(DATA.glob("*.tflite")), ids=lambda path: path.stem
 )
-def test_whole_models_pass(path: Path):
+def test_complete_models_pass(path: Path):
     if path.stem == "select_tf_op":
         with pytest.raises(TensorFlowOperatorError, match="FlexMatrixDeterminant"):
             check_tflite_graphs(path)
@@ -447,7 +454,7 @@ def test_whole_models_pass(path: Path):
 @pytest.mark.parametrize(
     "path", sorted(DATA.glob("*.tflite")), ids=lambda path: path.stem
 )
-def test_models_cut_short_do_not(path: Path, tmp_path: Path):
+def test_truncated_models_are_refused(path: Path, tmp_path: Path):
     whole = path.read_bytes()
     cut = tmp_path / "cut.tflite"
     model = len(whole) if not zipfile.is_zipfile(path) else whole.index(b"PK\x03\x04")
@@ -457,7 +464,7 @@ def test_models_cut_short_do_not(path: Path, tmp_path: Path):
             check_tflite_graphs(cut)
 
 
-# --- Anything at all
+# --- Damaged files
 
 _places = st.lists(
     st.tuples(st.integers(0, len(WHOLE) - 1), st.integers(0, 255)),
@@ -473,7 +480,7 @@ _fuzz = settings(
 
 
 def _read_everything(path: Path) -> None:
-    """All that the module offers; only its own error may come."""
+    """Read everything that the module offers; only its own error may be raised."""
     with contextlib.suppress(DamagedFileError):
         check_tflite_graphs(path)
     try:
@@ -532,7 +539,7 @@ _KINDS = {
 
 
 @pytest.mark.assets
-def test_public_models_say_what_another_reader_found(assets: Path):
+def test_public_models_agree_with_another_reader(assets: Path):
     models = json.loads((assets / "MANIFEST.json").read_text())["models"]
     checked = 0
     for model in models:
@@ -624,7 +631,7 @@ def test_metadata_of_ultralytics_by_each_name_of_its_file(
 
 
 @pytest.mark.parametrize("content", ["__import__('os')", "[1]", "{" * 5000, "é"])
-def test_other_texts_are_no_metadata(tmp_path: Path, content: str) -> None:
+def test_other_texts_are_not_metadata(tmp_path: Path, content: str) -> None:
     path = tmp_path / "m.tflite"
     shutil.copyfile(MODEL, path)
     with zipfile.ZipFile(path, "a") as archive:

@@ -1,4 +1,4 @@
-"""Weights of unconverted PyTorch models stay in the file, mapped, where the module cannot tell the difference."""
+"""Map weights of unconverted PyTorch models where the module can't notice it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ X = TensorSpec("x", "FP32", (-1, 200))
 
 @pytest.fixture
 def module(tmp_path: Path) -> Any:
-    """A module whose tensors are used in every way; its code lies in the folder."""
+    """Return a module that uses tensors in every way, and its folder."""
     tmp_path.chmod(0o755)
     path = tmp_path / "model.py"
     path.write_text(CODE + "\nbuild = Module\n")
@@ -73,7 +73,7 @@ def save_safetensors(state: dict[str, Any], path: Path) -> None:
 
 
 def mapped_names(session: TorchSession, path: Path) -> set[str]:
-    """The tensors whose memory is the file's."""
+    """Return the tensors whose memory is mapped from the file."""
     ranges = [
         [int(end, 16) for end in line.split()[0].split("-")]
         for line in Path("/proc/self/maps").read_text().splitlines()
@@ -96,10 +96,10 @@ def drop(module: Any, name: str) -> Any:
     not Path("/proc/self/maps").exists(), reason="mappings are read from /proc"
 )
 @pytest.mark.parametrize("name", ["weights.pt", "weights.safetensors"])
-def test_what_is_the_modules_alone_and_large_is_mapped(
+def test_large_private_weights_are_mapped(
     module: Any, tmp_path: Path, name: str
 ) -> None:
-    """Not small ones, nor what the module sees as a view too, nor what a layer loads in a way of its own."""
+    """Small tensors, views and tensors that a layer loads itself are copied."""
     path = tmp_path / "model.py"
     path.write_text(
         path.read_text().replace(
@@ -120,7 +120,7 @@ def test_what_is_the_modules_alone_and_large_is_mapped(
 
 
 @pytest.mark.parametrize("name", ["weights.pt", "weights.safetensors"])
-def test_a_module_that_wants_to_see_its_weights_first_gets_copies(
+def test_a_module_that_inspects_its_weights_gets_copies(
     module: Any, tmp_path: Path, name: str
 ) -> None:
     (save_safetensors if name.endswith("s") else torch.save)(
@@ -132,7 +132,9 @@ def test_a_module_that_wants_to_see_its_weights_first_gets_copies(
 
 
 def check(session: TorchSession, module: Any) -> None:
-    """The same answers, also after the module wrote to its own tensors, which leaves the file as it was."""
+    """Compare the answers, also after the module wrote to its tensors; the file must
+    not change.
+    """
     rows = np.random.default_rng(1).random((2, 200), np.float32)
     with torch.inference_mode():
         expected = module(torch.from_numpy(rows)).numpy()
@@ -162,10 +164,10 @@ def test_writing_to_mapped_weights_leaves_the_file_alone(
     assert path.read_bytes() == before
 
 
-def test_numbers_that_a_module_draws_after_a_seed_of_its_own_stay(
+def test_numbers_drawn_after_the_modules_own_seed_are_kept(
     tmp_path: Path,
 ) -> None:
-    """They depend on all that was drawn before, so the parameters are drawn too."""
+    """They depend on earlier draws, so the parameters are drawn, too."""
     tmp_path.chmod(0o755)
     code = (
         "import torch\n\ndef build():\n    torch.manual_seed(7)\n    module = torch.nn.Linear(200, 2)\n"
@@ -184,7 +186,7 @@ def test_numbers_that_a_module_draws_after_a_seed_of_its_own_stay(
 
 
 def built(folder: Path, code: str) -> Any:
-    """A module of this code, which lies in the folder; its weights, drawn anew, in ``weights.pt`` beside it."""
+    """Return a module of this code in the folder, with new weights in ``weights.pt``."""
     folder.chmod(0o755)
     path = folder / "model.py"
     path.write_text(f"import torch\nfrom torch import nn\n{code}")
@@ -196,8 +198,10 @@ def built(folder: Path, code: str) -> Any:
     return module
 
 
-def test_layers_read_what_their_version_wrote(tmp_path: Path) -> None:
-    """PyTorch notes the versions beside the weights; without them its quantised layers do not load, as one example."""
+def test_layers_get_the_version_that_wrote_their_weights(tmp_path: Path) -> None:
+    """PyTorch stores versions beside the weights; its quantised layers don't load
+    without them.
+    """
     module = built(
         tmp_path,
         "class Layer(nn.Linear):\n"
@@ -224,7 +228,7 @@ LOADS_IN_ITS_OWN_WAY = {
 @pytest.mark.parametrize(
     "method", LOADS_IN_ITS_OWN_WAY.values(), ids=LOADS_IN_ITS_OWN_WAY
 )
-def test_what_a_layer_is_part_of_may_change_what_is_meant_for_it(
+def test_a_containing_module_may_change_the_weights_of_its_parts(
     tmp_path: Path, method: str
 ) -> None:
     module = built(
@@ -244,7 +248,7 @@ def test_what_a_layer_is_part_of_may_change_what_is_meant_for_it(
     )
 
 
-def test_weights_that_a_module_shows_as_copies_are_filled_all_the_same(
+def test_weights_that_a_module_exposes_as_copies_are_filled(
     tmp_path: Path,
 ) -> None:
     module = built(
@@ -258,7 +262,7 @@ def test_weights_that_a_module_shows_as_copies_are_filled_all_the_same(
     check(opened(tmp_path, "weights.pt"), module)
 
 
-def test_two_tensors_do_not_get_one_memory_because_the_file_has_one(
+def test_shared_memory_in_the_file_is_not_shared_by_two_tensors(
     tmp_path: Path,
 ) -> None:
     built(
@@ -284,7 +288,7 @@ def test_two_tensors_do_not_get_one_memory_because_the_file_has_one(
 def test_weights_with_two_names_are_not_copied_onto_themselves(
     module: Any, tmp_path: Path
 ) -> None:
-    """That would make all of their memory the process's own."""
+    """That would make all their memory private."""
     names = {"tied.weight", "also.weight"}
     torch.save(
         {name: module.tied.weight.detach() for name in names}, tmp_path / "weights.pt"
@@ -306,9 +310,7 @@ DRAWN = {
 
 
 @pytest.mark.parametrize("draw", DRAWN.values(), ids=DRAWN)
-def test_numbers_of_a_series_that_a_module_chose_for_a_while_stay(
-    tmp_path: Path, draw: str
-) -> None:
+def test_numbers_of_a_temporary_generator_are_kept(tmp_path: Path, draw: str) -> None:
     module = built(
         tmp_path,
         f"def build():\n    {draw}\n    module.register_buffer('drawn', drawn, persistent=False)\n    return module\n",
@@ -318,7 +320,7 @@ def test_numbers_of_a_series_that_a_module_chose_for_a_while_stay(
     )
 
 
-def test_what_another_model_seeded_goes_on(module: Any, tmp_path: Path) -> None:
+def test_another_models_seed_is_not_disturbed(module: Any, tmp_path: Path) -> None:
     torch.save(module.state_dict(), tmp_path / "weights.pt")
     torch.manual_seed(7)
     expected = torch.rand(3)

@@ -1,4 +1,4 @@
-"""What PyTorch models change of themselves when they run: strangers must not see it."""
+"""Keep changes that a PyTorch model makes to itself from other clients."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ X = np.ones((2, 3), np.float32)
 
 
 class Everything(torch.nn.Module):
-    """Numbers, tensors, lists, dictionaries and tuples, changed in place and anew, one level down."""
+    """Changes numbers, tensors, lists, dictionaries and tuples, one level deep."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class Replaced(torch.nn.Module):
 
 
 class Viewed(torch.nn.Module):
-    """A part of a buffer, held in a list, is what is written."""
+    """Writes to a part of a buffer that is in a list."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class Shrunk(torch.nn.Module):
 
 
 class Exchanged(torch.nn.Module):
-    """What is set to the one attribute is the other one, which then is changed under the first one's name."""
+    """Assigns one attribute to another, then changes it under the first name."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ class Tally:
 
 
 class Held(torch.nn.Module):
-    """Its state is in an object of a class of its own."""
+    """Keeps its state in an object of its own class."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -150,11 +150,11 @@ class Held(torch.nn.Module):
 
 STATEFUL = [Outer, Replaced, Viewed, Shrunk, Exchanged, Forked, Held]
 NOT_MOBILE = [Forked, Held]
-"""What the mobile form cannot hold."""
+"""Models that the mobile form cannot store."""
 
 
 class Normalised(torch.nn.Module):
-    """Writes in place, but only what it made; and its layer would count in training."""
+    """Writes in place to its own results only; its layer would count while training."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -166,7 +166,7 @@ class Normalised(torch.nn.Module):
 
 
 class Local(torch.nn.Module):
-    """Its object is gone after the run."""
+    """Discards its object after the run."""
 
     def forward(self, x):
         tally = Tally()
@@ -178,7 +178,7 @@ Save = Callable[..., Any]
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[Save]:
-    """Save a module as its name ends, and open it."""
+    """Return a function that saves a module in the format of a name, and opens it."""
 
     def served(module: Any, ending: str) -> Any:
         path = tmp_path / f"model.{ending}"
@@ -208,7 +208,9 @@ def run(session: Any) -> np.ndarray:
         if ending == "ts" or module not in NOT_MOBILE
     ],
 )
-def test_a_reset_forgets_what_earlier_runs_left(serve: Save, module: type, ending: str):
+def test_a_reset_discards_the_state_of_earlier_runs(
+    serve: Save, module: type, ending: str
+):
     session = serve(module(), ending)
     assert isinstance(session, ResettableSession)
     first = run(session)
@@ -219,21 +221,20 @@ def test_a_reset_forgets_what_earlier_runs_left(serve: Save, module: type, endin
         np.testing.assert_array_equal(run(session), first)
     session.reset()
     run(session)
-    np.testing.assert_array_equal(run(session), second)  # within a sequence it goes on
+    # state continues within a sequence
+    np.testing.assert_array_equal(run(session), second)
 
 
 @pytest.mark.parametrize(
     ("module", "ending"), [(Normalised, "ts"), (Normalised, "ptl"), (Local, "ts")]
 )
-def test_what_writes_nothing_of_its_own_pays_nothing(
-    serve: Save, module: type, ending: str
-):
+def test_a_model_without_writes_is_not_copied(serve: Save, module: type, ending: str):
     session = serve(module(), ending)
     assert not isinstance(session, ResettableSession)
     np.testing.assert_array_equal(run(session), run(session))
 
 
-def test_only_what_was_changed_is_copied(serve: Save, tmp_path: Path):
+def test_only_changed_state_is_copied(serve: Save, tmp_path: Path):
     class Two(Viewed):
         def __init__(self) -> None:
             super().__init__()
@@ -256,7 +257,7 @@ def test_only_what_was_changed_is_copied(serve: Save, tmp_path: Path):
     assert [attribute._name for attribute in kept] == ["total"]
 
 
-def test_an_exported_program(tmp_path: Path):
+def test_an_exported_program_is_reset(tmp_path: Path):
     path = tmp_path / "model.pt2"
     torch.export.save(
         torch.export.export(Viewed().eval(), (torch.from_numpy(X),)), path

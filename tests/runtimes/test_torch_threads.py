@@ -1,4 +1,4 @@
-"""Each run of a PyTorch model uses the threads that its session was opened for, on whichever thread it runs."""
+"""Run PyTorch models with their session's number of threads on any thread."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ pytestmark = [
     pytest.mark.torch,
     pytest.mark.filterwarnings(
         "ignore::DeprecationWarning"
-    ),  # TorchScript is what is tested, however old
+    ),  # TorchScript is tested, though it is deprecated
 ]
 
 
 @pytest.fixture
 def pool():
-    """One thread, which runs everything that a request would."""
+    """Return a pool with one thread, as requests use it."""
     with ThreadPoolExecutor(1) as one:
         yield one
 
@@ -52,9 +52,11 @@ def threads_of_a_run(session: Session) -> int:
 
 @pytest.mark.parametrize("version", ["torch", "torchscript", "ptl"])
 def test_a_run_uses_its_own_sessions_threads(pool, version):
-    """PyTorch's own setting is each calling thread's: one that has run a model would go on as before."""
+    """PyTorch's setting belongs to the calling thread, which would keep it for the next
+    model.
+    """
     many = open_with(2, version)
     assert pool.submit(threads_of_a_run, many).result(60) == 2
-    few = open_with(1, version)  # here, as the reaper does when power is low
+    few = open_with(1, version)  # on this thread, as the reaper does when power is low
     assert pool.submit(threads_of_a_run, few).result(60) == 1
     assert pool.submit(threads_of_a_run, many).result(60) == 2

@@ -1,4 +1,4 @@
-"""The TorchScript runtime."""
+"""Test the TorchScript runtime."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Nested(torch.nn.Module):
 
 
 class Grown(torch.nn.Module):
-    """Its dictionary is filled step by step in a loop: the program's text does not tell the keys."""
+    """Fills its dictionary in a loop, so that the code doesn't show the keys."""
 
     def forward(self, x):
         result: dict[str, torch.Tensor] = {}
@@ -74,7 +74,9 @@ class Grown(torch.nn.Module):
 
 
 class Stepwise(torch.nn.Module):
-    """As torchvision's segmentation models fill their dictionary, and detectors their list of feature maps."""
+    """Fills dictionaries and lists like torchvision's segmentation models and
+    detectors.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -94,7 +96,7 @@ class Stepwise(torch.nn.Module):
 
 
 class Ordered(torch.nn.Module):
-    """As torchvision's segmentation models start their dictionary."""
+    """Starts its dictionary like torchvision's segmentation models."""
 
     def forward(self, x):
         result: dict[str, torch.Tensor] = OrderedDict()
@@ -104,7 +106,7 @@ class Ordered(torch.nn.Module):
 
 
 class Copied(torch.nn.Module):
-    """Its dictionary begins with what another one has."""
+    """Starts its dictionary as a copy of another one."""
 
     def forward(self, x):
         first: dict[str, torch.Tensor] = {"a": x}
@@ -134,7 +136,7 @@ class Emptied(torch.nn.Module):
 
 
 class Reached(torch.nn.Module):
-    """Its list grows by another way than its own name."""
+    """Extends its list under another name."""
 
     def forward(self, x):
         levels = [x]
@@ -225,7 +227,7 @@ class Picky(torch.nn.Module):
 
 @pytest.fixture
 def save(tmp_path: Path) -> Save:
-    """Scripts a module and saves it."""
+    """Return a function that scripts a module and saves it."""
 
     def saved(module: Any, name: str = "model.ts") -> Path:
         with warnings.catch_warnings():
@@ -254,7 +256,7 @@ def floats(*shape: int) -> np.ndarray:
 # --- Names and specs
 
 
-def test_says_who_it_is(save: Save):
+def test_the_session_names_its_format_and_package(save: Save):
     session = opened(save(Linear()))
     assert (RUNTIME.platform, RUNTIME.option_keys) == (
         "pytorch_torchscript",
@@ -269,7 +271,7 @@ def test_says_who_it_is(save: Save):
     assert not isinstance(session, ResettableSession)
 
 
-def test_without_a_manifest_tensors_are_open(save: Save):
+def test_tensors_without_a_manifest_have_open_specs(save: Save):
     module = Linear().eval()
     session = opened(save(module))
     assert list(session.inputs) == [TensorSpec("x", "FP32", (-1,), open=True)]
@@ -289,7 +291,7 @@ class Several(torch.nn.Module):
 
 
 @pytest.mark.parametrize("runtime", [RUNTIME, ptl.RUNTIME], ids=["ts", "ptl"])
-def test_outputs_are_described_by_what_runs_gave(save: Save, runtime: Any):
+def test_outputs_are_described_by_earlier_runs(save: Save, runtime: Any):
     session = runtime.open(
         ModelSource(save(Several(), "model.ts" if runtime is RUNTIME else "model.ptl"))
     )
@@ -312,14 +314,14 @@ def test_outputs_are_described_by_what_runs_gave(save: Save, runtime: Any):
     assert outputs(2, 3) == outputs(5, 3) == known
     known[1:3] = ("BOOL", (-1, -1), False), ("FP64", (-1, -1), False)
     assert outputs(2, 4) == outputs(2, 3) == known
-    known[2] = ("FP32", (-1,), True)  # another rank: nothing is sure of it
+    known[2] = ("FP32", (-1,), True)  # another rank: nothing is sure about it
     assert outputs(2, 3, fill=99) == outputs(2, 3) == known
     with pytest.raises(ValueError):  # noqa: PT011  the text is PyTorch's
         session.run({"x": np.float32(0)})
     assert outputs(2, 3) == known
 
 
-def test_a_manifests_inputs_let_a_run_tell_the_outputs(save: Save):
+def test_outputs_are_learned_from_a_run_if_the_manifest_has_inputs(save: Save):
     session = opened(save(Linear()), (TensorSpec("x", "FP32", (-1, 3)),))
     assert list(session.outputs) == [TensorSpec("output_0", "FP32", (-1, 2))]
 
@@ -340,7 +342,7 @@ def test_manifest_names(save: Save):
 
 
 @pytest.mark.parametrize("what", ["inputs", "outputs"])
-def test_declarations_that_fit_nothing(save: Save, what: str):
+def test_declarations_that_match_nothing_are_refused(save: Save, what: str):
     specs = tuple(TensorSpec(name, "FP32", (-1, 3)) for name in ("a", "b"))
     with pytest.raises(
         ModelLoadError, match=rf"model.toml declares 2 {what} \(a, b\), the model has 1"
@@ -376,7 +378,7 @@ def test_nested_results_are_named_by_fields_and_keys(save: Save):
     )
 
 
-def test_keys_that_only_a_run_tells(save: Save):
+def test_keys_that_only_a_run_shows_are_learned(save: Save):
     path = save(Grown())
     with pytest.raises(ModelLoadError, match="declare"):
         opened(path)
@@ -386,7 +388,7 @@ def test_keys_that_only_a_run_tells(save: Save):
     assert session.run({"x": floats(2)})["b"].tolist() == [1, 2]
 
 
-def test_results_that_are_put_together_step_by_step(save: Save):
+def test_results_that_are_built_step_by_step_are_named(save: Save):
     session = opened(save(Stepwise()))
     assert [spec.name for spec in session.outputs] == [
         "sum",
@@ -407,12 +409,14 @@ def test_a_dictionary_that_starts_empty_by_a_call(save: Save):
 
 
 @pytest.mark.parametrize("module", [Branching, Copied, Emptied, Reached, ReachedAside])
-def test_results_that_depend_on_more_than_the_steps(save: Save, module: type):
+def test_results_that_depend_on_more_than_the_steps_are_not_named(
+    save: Save, module: type
+):
     with pytest.raises(ModelLoadError, match="declare"):
         opened(save(module()))
 
 
-def test_a_result_that_is_not_as_declared(save: Save):
+def test_a_result_that_contradicts_its_declaration_is_an_error(save: Save):
     session = opened(save(Grown()), outputs=(TensorSpec("c", "FP32", (-1,)),))
     with pytest.raises(RuntimeError, match="returned a, b instead of c"):
         session.run({"x": floats(2)})
@@ -430,7 +434,7 @@ def test_field_names(text: str, names: list[str]):
     assert field_names(text) == names
 
 
-# --- Arguments that are no tensors
+# --- Arguments that aren't tensors
 
 PLAIN = {
     "x": floats(2),
@@ -475,7 +479,7 @@ def test_plain_arguments_come_from_tensors(save: Save):
         ("x", np.array([b"a"], dtype=object), "not of texts"),
     ],
 )
-def test_plain_arguments_of_the_wrong_kind(
+def test_plain_arguments_of_the_wrong_kind_are_refused(
     save: Save, name: str, value: np.ndarray, message: str
 ):
     with pytest.raises(ValueError, match=message):
@@ -491,7 +495,7 @@ RECURRENT = {
 
 
 @pytest.mark.parametrize("runtime", [RUNTIME, ptl.RUNTIME], ids=["ts", "ptl"])
-def test_a_tuple_is_taken_part_by_part(save: Save, runtime: Any):
+def test_a_tuple_becomes_one_input_per_item(save: Save, runtime: Any):
     path = save(Recurrent(), "model.ts" if runtime is RUNTIME else "model.ptl")
     session = runtime.open(ModelSource(path))
     assert [(spec.name, spec.datatype) for spec in session.inputs] == [
@@ -510,7 +514,7 @@ def test_a_tuple_is_taken_part_by_part(save: Save, runtime: Any):
     ].tolist() == [0, 7]
 
 
-def test_fixed_arguments_are_no_inputs(save: Save):
+def test_fixed_arguments_are_not_inputs(save: Save):
     fixed = {"n": 2, "f": 1, "on": True, "word": "a", "sizes": [1, 2], "late": 7}
     session = opened(save(Plain()), arguments=fixed)
     assert [spec.name for spec in session.inputs] == ["x"]
@@ -542,12 +546,14 @@ def test_a_default_becomes_an_input_when_the_manifest_names_it(save: Save):
         ({"x": "a"}, "must be Tensor"),
     ],
 )
-def test_fixed_arguments_that_do_not_fit(save: Save, arguments: object, message: str):
+def test_mismatched_fixed_arguments_are_refused(
+    save: Save, arguments: object, message: str
+):
     with pytest.raises(ModelLoadError, match=message):
         opened(save(Plain()), arguments=arguments)
 
 
-def test_arguments_that_no_tensor_can_carry(save: Save):
+def test_arguments_that_no_tensor_can_carry_are_refused(save: Save):
     with pytest.raises(ModelLoadError, match=r"'images' is of type List\[Tensor\]"):
         opened(save(Images()))
 
@@ -555,7 +561,7 @@ def test_arguments_that_no_tensor_can_carry(save: Save):
 # --- State
 
 
-def test_state_is_kept_and_reset(save: Save):
+def test_state_is_kept_until_reset(save: Save):
     session = opened(save(Counter()))
     assert isinstance(session, ResettableSession)
     results = [session.run({"x": floats(2)})["output_0"] for _ in range(3)]
@@ -582,10 +588,10 @@ def test_the_run_on_zeros_leaves_no_state(save: Save):
     assert session.run({"x": floats(1)})["output_0"].item() == 1
 
 
-def test_the_run_on_zeros_leaves_no_second_copy(
+def test_the_run_on_zeros_keeps_no_second_copy(
     save: Save, monkeypatch: pytest.MonkeyPatch
 ):
-    """A program that the run changed is gone before it is read again: both together might not fit."""
+    """A changed program is freed before it is read again, because both might not fit."""
     loaded: list[weakref.ref[Any]] = []
     load = torchscript.load_checked
 
@@ -633,7 +639,7 @@ def test_datatypes_of_results(save: Save):
 
 
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
-def test_bfloat16_is_widened_where_nobody_knows_of_it(save: Save):
+def test_bfloat16_is_widened_unless_it_is_declared(save: Save):
     result = opened(save(Types())).run({"x": floats(1, 2)})
     assert result["output_1"].dtype == np.float32 and result["output_1"].tolist() == [
         [0, 1]
@@ -649,7 +655,7 @@ def test_bfloat16_inputs(save: Save):
     )
 
 
-def test_a_run_tells_which_sizes_are_free(save: Save):
+def test_a_run_shows_which_sizes_are_free(save: Save):
     session = opened(
         save(torch.nn.Conv2d(3, 4, 21)), (TensorSpec("input", "FP32", (-1, 3, -1, -1)),)
     )
@@ -667,7 +673,7 @@ class Spectrum(torch.nn.Module):
         return torch.fft.fft(x)
 
 
-def test_complex_results_are_told_when_the_model_is_loaded(save: Save):
+def test_complex_results_are_refused_when_the_model_is_loaded(save: Save):
     with pytest.raises(
         ModelLoadError,
         match="the model's results cannot be served: the protocol has no datatype for c",
@@ -680,7 +686,7 @@ class Failing(torch.nn.Module):
         return torch.linalg.cholesky(x)
 
 
-def test_files_of_an_older_pytorch_say_so_where_they_fail(save: Save, tmp_path: Path):
+def test_files_of_an_older_pytorch_are_named_when_they_fail(save: Save, tmp_path: Path):
     path = save(Failing())
     with pytest.raises(
         RuntimeError, match=r"^linalg\.cholesky: (?!.*before PyTorch 2)"
@@ -698,7 +704,7 @@ def test_files_of_an_older_pytorch_say_so_where_they_fail(save: Save, tmp_path: 
         opened(old).run({"x": -np.eye(2, dtype=np.float32)})
 
 
-def test_what_is_not_supported_is_not_called_damaged():
+def test_an_unsupported_file_is_not_called_damaged():
     error = RuntimeError("Unknown type name 'Something'")
     assert "damaged" not in torch_common.explain_load_error("a.ts", "torch", error)
     error = RuntimeError(
@@ -709,7 +715,7 @@ def test_what_is_not_supported_is_not_called_damaged():
     )
 
 
-def test_what_pytorch_says_to_its_makers_is_left_out():
+def test_internal_advice_of_pytorch_is_left_out():
     error = RuntimeError(
         "'C (of Python compilation unit at: 0x55aa)' has no 'x', please report a bug to PyTorch."
     )
@@ -753,7 +759,9 @@ def test_inputs_that_do_not_fit(save: Save, x: np.ndarray):
     ("mode", "message"),
     [(1, "mode 1 is not for you"), (2, "seven rows"), (9, "index 9 out of range")],
 )
-def test_what_the_model_itself_refuses(save: Save, mode: int, message: str):
+def test_errors_of_the_model_itself_are_client_errors(
+    save: Save, mode: int, message: str
+):
     with pytest.raises(ValueError, match=message):
         opened(save(Picky())).run({"x": floats(2, 2), "mode": np.array(mode)})
 
@@ -788,7 +796,7 @@ def test_pickles_are_named(tmp_path: Path, zipped: bool):
 
 
 def test_operators_of_other_packages_are_named(save: Save):
-    """A scripted detector of torchvision's where torchvision is not: the file is whole."""
+    """A torchvision detector without torchvision is an intact file."""
     library = torch.library.Library("elsewhere", "DEF")
     try:
         library.define("nms(Tensor boxes) -> Tensor")

@@ -1,4 +1,4 @@
-"""Telling PyTorch's zips apart."""
+"""Tell PyTorch's zip formats apart."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ def zipped(path: Path, *names: str, top: str = "archive") -> Path:
         ((), None),
     ],
 )
-def test_kinds_by_names(tmp_path: Path, names: tuple[str, ...], kind: str | None):
+def test_kinds_by_member_names(
+    tmp_path: Path, names: tuple[str, ...], kind: str | None
+):
     assert kind_of_zip(zipped(tmp_path / "a.zip", *names)) == kind
     assert kind_of_zip(zipped(tmp_path / "b.zip", *names, top="other name")) == kind
 
@@ -82,7 +84,7 @@ def test_public_files(assets: Path):
         assert files and {kind_of_zip(path) for path in files} == {kind}
 
 
-def test_no_zip(tmp_path: Path):
+def test_a_file_that_is_not_a_zip_has_no_kind(tmp_path: Path):
     assert kind_of_zip(tmp_path / "missing") is None
     assert kind_of_zip(tmp_path) is None
     for content in (b"", b"PK\5\6", b"x" * 100_000):
@@ -90,7 +92,7 @@ def test_no_zip(tmp_path: Path):
         assert kind_of_zip(tmp_path / "a") is None
 
 
-def test_directories_that_claim_too_much(tmp_path: Path):
+def test_directories_with_excessive_claims_are_refused(tmp_path: Path):
     path = tmp_path / "a.zip"
     end64 = struct.pack(
         "<4sQHHIIQQQQ", b"PK\6\6", 44, 45, 45, 0, 0, 1 << 60, 1 << 60, 1 << 40, 0

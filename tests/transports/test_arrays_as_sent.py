@@ -1,4 +1,4 @@
-"""Arrays reach a model as they were sent, over both transports and from the client, or they are refused."""
+"""Pass arrays to a model exactly as sent, over both transports, or refuse them."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ ECHOES: dict[str, tuple[str, tuple[int | str, ...]]] = {
     "pictures": ("FLOAT", ("n", 3, 4, 4)),
     "fixed": ("FLOAT", (1, 2, 3)),
 }
-"""Datatype and shape of models that answer what they get."""
+"""Datatype and shape of models that return their input."""
 
 
 def echo(path: Path, datatype: str, shape: tuple[int | str, ...]) -> None:
-    """A model that answers its input."""
+    """Write a model that returns its input."""
     helper = onnx.helper
     kind = getattr(onnx.TensorProto, datatype)
     ends = [helper.make_tensor_value_info(name, kind, shape) for name in "xy"]
@@ -45,7 +45,7 @@ def echo(path: Path, datatype: str, shape: tuple[int | str, ...]) -> None:
 
 
 def pair(path: Path, rows: tuple[str | None, str | None]) -> None:
-    """A model that adds two inputs of any number of rows, which the file calls so."""
+    """Write a model that adds two inputs whose row counts share a name."""
     helper, kind = onnx.helper, onnx.TensorProto.FLOAT
     ends = [
         helper.make_tensor_value_info(name, kind, [size, 4])
@@ -65,7 +65,7 @@ def pair(path: Path, rows: tuple[str | None, str | None]) -> None:
 
 @pytest.fixture(scope="module")
 def echoes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server on them, and on the digits."""
+    """Start a server on these models and the digits."""
     folder = tmp_path_factory.mktemp("echoes")
     for name, (datatype, shape) in ECHOES.items():
         echo(folder / f"{name}.onnx", datatype, shape)
@@ -85,7 +85,7 @@ def echoes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="module", params=["http", "socket"])
 def client(request: pytest.FixtureRequest, echoes: Server) -> Iterator[Client]:
-    """A client of each transport."""
+    """Return a client of each transport."""
     url = (
         echoes.url
         if request.param == "http"
@@ -96,7 +96,7 @@ def client(request: pytest.FixtureRequest, echoes: Server) -> Iterator[Client]:
 
 
 def outcome(client: Client, model: str, data: Any) -> Any:
-    """The array that the model had, or the sentence of the refusal."""
+    """Return the array that the model received, or the refusal."""
     try:
         (entry,) = client.predict(model, data)["predictions"]
     except ServerError as error:
@@ -115,10 +115,8 @@ def outcome(client: Client, model: str, data: Any) -> Any:
     model=st.sampled_from([*ECHOES]),
     shape=st.lists(st.sampled_from([1, 2, 3, 4, 5, 9, 18]), max_size=4),
 )
-def test_no_array_runs_in_another_shape(
-    client: Client, model: str, shape: list[int]
-) -> None:
-    """A model has what was sent, with a batch of one or as rows of a flat list at most; JSON and .npy alike."""
+def test_no_array_is_reshaped(client: Client, model: str, shape: list[int]) -> None:
+    """A batch of one and a flat list of rows are the only exceptions, in JSON and .npy."""
     datatype, own = ECHOES[model]
     array = (
         np.arange(np.prod(shape))
@@ -155,10 +153,10 @@ def test_no_array_runs_in_another_shape(
         ],
     ],
 )
-def test_what_was_run_in_another_shape(
+def test_arrays_that_were_once_reshaped_are_refused(
     client: Client, model: str, shape: tuple[int, ...]
 ) -> None:
-    """As many elements are not the same array."""
+    """An equal number of elements doesn't make them the same array."""
     array = np.zeros(shape, np.int64 if model == "tokens" else np.float32)
     for data in (array, array.tolist()):
         assert f"{list(shape)}" in outcome(client, model, data)
@@ -171,7 +169,7 @@ def test_a_gru_keeps_its_rows(client: Client) -> None:
 
 
 def test_pixels_are_no_real_numbers(client: Client) -> None:
-    """A model without a picture task refuses uint8; one with such a task takes it for the picture that it is."""
+    """A picture task accepts uint8, other models refuse it."""
     pixels = np.zeros((3, 4, 4), np.uint8)
     assert (
         "expected FP32 [-1, 3, 4, 4], got UINT8 [3, 4, 4]; send a picture as its file"
@@ -179,8 +177,8 @@ def test_pixels_are_no_real_numbers(client: Client) -> None:
     )
 
 
-def test_inputs_of_unequal_batch(client: Client) -> None:
-    """Where the file gives both batches one name, they are of one size; other sizes are the model's business."""
+def test_batches_of_two_inputs_must_match_if_they_share_a_name(client: Client) -> None:
+    """Without a common name, other sizes are left to the model."""
     two, one = np.ones((2, 4), np.float32), np.ones((1, 4), np.float32)
     for _ in range(2):  # the second request is of a known kind
         for first, second in ((two, one), (one, two)):
@@ -202,8 +200,10 @@ def test_inputs_of_unequal_batch(client: Client) -> None:
 
 
 @pytest.mark.parametrize("number", ["1e400", "-1e400", "1" + "0" * 400 + ".5"])
-def test_a_number_beyond_all_datatypes(client: Client, number: str) -> None:
-    """It does not become infinity, which may be sent by its name. The answer has null, as JSON has no infinity."""
+def test_a_number_beyond_its_datatype_is_refused(client: Client, number: str) -> None:
+    """It doesn't become infinity, which has a name of its own; answers have null
+    instead.
+    """
     for body in (f"[[[{number}]]]", f'{{"x": [[[{number}]]]}}'):
         with pytest.raises(ServerError, match="too large for FP32") as caught:
             client.predict("anything", body)
@@ -213,8 +213,8 @@ def test_a_number_beyond_all_datatypes(client: Client, number: str) -> None:
     ]
 
 
-def test_a_photo_for_the_digits(client: Client) -> None:
-    """An array, a Pillow image and a file of the same photo get one answer."""
+def test_every_form_of_a_photo_gets_one_answer(client: Client) -> None:
+    """The forms are an array, a Pillow image and a file."""
     pil = pytest.importorskip("PIL.Image", reason="pictures need Pillow")
     pixels = np.full((480, 640, 3), 255, np.uint8)
     pixels[100:380, 300:340] = (10, 20, 30)
@@ -234,7 +234,9 @@ def test_a_photo_for_the_digits(client: Client) -> None:
 
 
 def test_pillow_images_of_every_mode(client: Client) -> None:
-    """What a PNG cannot hold is converted; what has no known white is refused; EXIF data turn it upright."""
+    """Modes that PNG lacks are converted, those without a known white are refused, and
+    EXIF rotates.
+    """
     pil = pytest.importorskip("PIL.Image", reason="pictures need Pillow")
     seven = (
         pil.open(MODELS / "digits" / "samples" / "7.png")
@@ -252,6 +254,6 @@ def test_pillow_images_of_every_mode(client: Client) -> None:
         with pytest.raises(TypeError, match=f"mode {mode} has no known white"):
             client.predict("digits", seven.convert("L").convert(mode))
     file, exif = io.BytesIO(), pil.Exif()
-    exif[0x0112] = 6  # to be turned by 90 degrees
+    exif[0x0112] = 6  # to be rotated by 90 degrees
     seven.transpose(pil.Transpose.ROTATE_90).save(file, "PNG", exif=exif)
     assert client.predict("digits", pil.open(file))["predictions"][0] == expected

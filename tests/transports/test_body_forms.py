@@ -1,4 +1,6 @@
-"""Bodies as Node, .NET, OkHttp, Dart, Unity, Python and curl send them, over both transports: a table."""
+"""Accept bodies of Node, .NET, OkHttp, Dart, Unity, Python and curl over both
+transports.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ SEVEN_LINES = base64.encodebytes(SEVEN).replace(b"\n", b"\\r\\n")
 SEVEN_URL = b"data:image/png;base64," + SEVEN_64
 FORM = "application/x-www-form-urlencoded"
 JSON = "application/json"
-TEXT = "text/plain;charset=UTF-8"  # what fetch says of a string
+TEXT = "text/plain;charset=UTF-8"  # fetch's type for a string
 LAMP = "switch the lamp on"
 QUESTION = {
     "question": "where does anna live?",
@@ -42,7 +44,7 @@ QUESTION = {
 
 
 def tone() -> bytes:
-    """A second of 440 Hz as a WAV file."""
+    """Return a second of 440 Hz as a WAV file."""
     samples = [
         round(20000 * math.sin(2 * math.pi * 440 * index / 16000))
         for index in range(16000)
@@ -67,7 +69,7 @@ def npy(values: Any) -> bytes:
 
 
 def multipart(boundary: str, *parts: tuple[str, bytes]) -> bytes:
-    """A form of parts with these headers."""
+    """Return a form of parts with these headers."""
     pieces = [
         f"--{boundary}\r\n{head}\r\n\r\n".encode() + content + b"\r\n"
         for head, content in parts
@@ -97,11 +99,11 @@ def form_of(boundary: str) -> str:
 
 @dataclass(frozen=True)
 class Case:
-    """A request and what it gets: the predictions of a reference request, or an error.
+    """A request and its expected result: a reference's predictions, or an error.
 
     Attributes:
-        same_as: a key of REFERENCES.
-        error: a part of the sentence of a 400.
+    same_as: a key of REFERENCES.
+    error: a part of the sentence of a 400.
     """
 
     sender: str
@@ -744,7 +746,7 @@ def add_model(path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server on a model of each kind of input."""
+    """Start a server on a model of each kind of input."""
     folder = tmp_path_factory.mktemp("models")
     for name in ("digits", "petals"):
         (folder / name).mkdir()
@@ -764,7 +766,7 @@ Ask = Callable[[str, str, bytes], tuple[int, Any]]
 
 @pytest.fixture(params=["http", "socket"])
 def ask(request: pytest.FixtureRequest, served: Server) -> Iterator[Ask]:
-    """Send a body; returns the status and the document, which must be JSON without NaN."""
+    """Send a body; return the status and the document, which must be JSON without NaN."""
 
     def over_http(path: str, content_type: str, body: bytes) -> tuple[int, Any]:
         headers = {
@@ -798,7 +800,7 @@ def test_names_are_unique() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_body(ask: Ask, case: Case) -> None:
+def test_a_body_gets_the_expected_result(ask: Ask, case: Case) -> None:
     status, document = ask(case.path, case.content_type, case.body)
     if case.error:
         assert status == 400 and case.error in document["error"], document
@@ -814,7 +816,7 @@ def test_a_body(ask: Ask, case: Case) -> None:
     [c for c in CASES if c.content_type.startswith(("multipart", FORM))],
     ids=str,
 )
-def test_a_form_in_chunks(served: Server, case: Case) -> None:
+def test_a_chunked_form_is_read(served: Server, case: Case) -> None:
     """HTTP clients that don't know the length send chunks."""
     plain = http.client.HTTPConnection("127.0.0.1", served.port, timeout=TIMEOUT_S)
     headers = {
@@ -846,7 +848,7 @@ def test_a_parameter_of_a_form_is_checked_against_the_task(ask: Ask) -> None:
     assert (status, document["code"]) == (400, "INVALID_PARAMETER"), document
 
 
-def test_too_many_files(ask: Ask) -> None:
+def test_too_many_files_are_refused(ask: Ask) -> None:
     parts = [(file("files"), SEVEN)] * 65
     status, document = ask(DIGITS, form_of(CURL), multipart(CURL, *parts))
     assert status == 400 and "the limit is 64" in document["error"]
@@ -885,7 +887,7 @@ def test_pictures_over_v1(ask: Ask, values: Any, predictions: int) -> None:
 
 
 def test_tensors_of_a_picture_model_over_v1(ask: Ask) -> None:
-    """Numbers are tensors, as before."""
+    """Numbers are tensors."""
     body = json.dumps({"instances": np.zeros((1, 8, 8, 1)).tolist()}).encode()
     status, document = ask("/v1/models/digits:predict", JSON, body)
     assert status == 200 and len(document["predictions"][0]) == 10
@@ -941,7 +943,7 @@ def test_wrong_features_over_v1(ask: Ask, row: Any, fault: str) -> None:
 
 
 def columns_of(rows: int, datatype: str = "FP64", **more: Any) -> bytes:
-    """A tensor for each feature, as MLServer's codec for pandas writes a data frame."""
+    """Return a tensor per feature, as MLServer's pandas codec writes data frames."""
     values = {**ROW, **more}
     if datatype == "INT64":
         values = {name: round(value) for name, value in values.items()}
@@ -964,12 +966,13 @@ def test_a_tensor_for_each_feature(ask: Ask, datatype: str) -> None:
     _, plain = ask(
         "/v2/models/petals/infer", JSON, json.dumps({"inputs": [matrix]}).encode()
     )
-    for _ in range(2):  # the second request must not meet a cached one of other tensors
+    # the second request must not match a cached one with other tensors
+    for _ in range(2):
         status, document = ask("/v2/models/petals/infer", JSON, columns_of(2, datatype))
         assert status == 200 and document["outputs"] == plain["outputs"], document
 
 
-def test_wrong_tensors_for_features(ask: Ask) -> None:
+def test_wrong_tensors_for_features_are_refused(ask: Ask) -> None:
     status, document = ask("/v2/models/petals/infer", JSON, columns_of(1, colour=1.0))
     assert status == 400 and "unknown feature 'colour'" in document["error"]
     text = {"name": "sepal_length", "shape": [1], "datatype": "BYTES", "data": ["5"]}
@@ -988,7 +991,7 @@ def test_wrong_tensors_for_features(ask: Ask) -> None:
 def oip_task(
     data: list[str], model: str = "digits", request: Any = None, **tensor: Any
 ) -> tuple[str, str, bytes]:
-    """Raw input over the Open Inference Protocol."""
+    """Send raw input over the Open Inference Protocol."""
     item = {
         "name": "image",
         "shape": [len(data)],

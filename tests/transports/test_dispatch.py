@@ -1,4 +1,4 @@
-"""The dispatch table finds what Flask finds, for every path and method."""
+"""Compare the dispatch table with Flask's router for every path and method."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ METHODS = ["GET", "POST", "PUT", "HEAD", "OPTIONS", "DELETE"]
 
 @pytest.fixture(scope="module")
 def flask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MapAdapter]:
-    """Flask's own router."""
+    """Return Flask's own router."""
     service = Service(
         Config(models_dir=MODELS, state_dir=tmp_path_factory.mktemp("state"))
     )
@@ -37,7 +37,7 @@ def flask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MapAdapter]:
 
 
 def routed(flask: MapAdapter, method: str, path: str) -> tuple[object, ...]:
-    """What Flask says of a path."""
+    """Return Flask's route for a path."""
     try:
         endpoint, values = flask.match(path, method)
     except HTTPException as error:
@@ -46,7 +46,7 @@ def routed(flask: MapAdapter, method: str, path: str) -> tuple[object, ...]:
 
 
 def dispatched(method: str, path: str) -> tuple[object, ...]:
-    """What the table says of a path."""
+    """Return the table's route for a path."""
     try:
         target = dispatch.match(method, path)
     except ApiError as error:
@@ -55,8 +55,8 @@ def dispatched(method: str, path: str) -> tuple[object, ...]:
     return f"{target.route.name}_{target.route.method}", target.path
 
 
-def kept_of(calls: Callable[[int], object]) -> int:
-    """Bytes that are still held after 300 calls."""
+def bytes_kept_of(calls: Callable[[int], object]) -> int:
+    """Return the bytes still allocated after 300 calls."""
     tracemalloc.start()
     try:
         for number in range(300):
@@ -66,20 +66,22 @@ def kept_of(calls: Callable[[int], object]) -> int:
         tracemalloc.stop()
 
 
-def test_long_paths_are_not_kept():
-    """Neither those of strangers, over HTTP, nor targets on the socket."""
+def test_long_paths_are_not_cached():
+    """This includes unauthenticated HTTP paths and targets on the socket."""
     assert (
-        kept_of(
+        bytes_kept_of(
             lambda number: dispatch.match("GET", f"/v2/models/{'a' * 30_000}{number}")
         )
         < 500_000
     )
     assert (
-        kept_of(lambda number: dispatch.match("GET", f"{'/' * (30_000 + number)}v2"))
+        bytes_kept_of(
+            lambda number: dispatch.match("GET", f"{'/' * (30_000 + number)}v2")
+        )
         < 500_000
     )
     assert (
-        kept_of(
+        bytes_kept_of(
             lambda number: _read_target(
                 f"GET /v2/models/{'a' * 30_000}{number}".encode()
             )
@@ -91,8 +93,8 @@ def test_long_paths_are_not_kept():
     )
 
 
-def test_spellings_of_a_version_are_not_kept(tmp_path):
-    """1, 01, 001 and the like, and the digits of other scripts, are one version."""
+def test_spellings_of_a_version_are_not_cached(tmp_path):
+    """1, 01, 001 and digits of other scripts are one version."""
     models = tmp_path / "models"
     (models / "petals" / "1").mkdir(parents=True)
     shutil.copy(MODELS / "petals" / "petals.tflite", models / "petals" / "1")
@@ -141,7 +143,7 @@ def test_every_route_is_found(flask, route):
         (b"GET /%ff", ("GET", "/\ufffd", "")),
     ],
 )
-def test_targets(target, parts):
+def test_targets_are_parsed(target, parts):
     assert dispatch.split_target(target) == parts
 
 
@@ -166,13 +168,13 @@ def test_targets(target, parts):
         b"GET /v2\r\n",
     ],
 )
-def test_targets_that_are_none(target):
+def test_invalid_targets_are_refused(target):
     with pytest.raises(ApiError) as caught:
         dispatch.split_target(target)
     assert caught.value.code.name == "INVALID_REQUEST"
 
 
-def test_queries():
+def test_queries_are_parsed():
     assert dispatch.parse_query("") == {}
     assert dispatch.parse_query("a=1&b=&c&d=%20+%C3%A9") == {
         "a": "1",

@@ -1,4 +1,4 @@
-"""What no file states is said in the answer, and advice gives way to the fault of settings that were changed."""
+"""Report guessed defaults in answers, and replace outdated advice."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LABELS = "red\ngreen\nblue\n"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A models folder: one model with labels, one that looks like nothing for sure."""
+    """Write a models folder: one model with labels, one of an uncertain kind."""
     folder = tmp_path / "models"
     colour_model(folder / "guessed" / "guessed.onnx")
     (folder / "guessed" / "labels.txt").write_text(LABELS)
@@ -30,7 +30,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("transport", ["http", "socket"])
-def test_defaults_that_no_file_states_are_in_the_answer(
+def test_guessed_defaults_are_in_the_answer(
     new_server: StartServer, folder: Path, transport: str
 ) -> None:
     server = new_server(folder)
@@ -55,7 +55,7 @@ def test_defaults_that_no_file_states_are_in_the_answer(
 
 
 @pytest.mark.parametrize("transport", ["http", "socket"])
-def test_advice_that_was_followed_is_not_given_again(
+def test_followed_advice_is_not_repeated(
     new_server: StartServer, folder: Path, transport: str
 ) -> None:
     server = new_server(folder)

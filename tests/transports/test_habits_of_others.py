@@ -1,4 +1,4 @@
-"""What users of TensorFlow Serving, TorchServe and Triton send out of habit, over both transports."""
+"""Accept habits of TensorFlow Serving, TorchServe and Triton users on both transports."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Ask = Callable[..., tuple[int, Any]]
 
 
 def half_plus_two(path: Path, name: str, width: int = 1, rows: int | str = "n") -> None:
-    """TensorFlow Serving's first example: x / 2 + 2."""
+    """Write TensorFlow Serving's first example: x / 2 + 2."""
     helper, kind = onnx.helper, onnx.TensorProto.FLOAT
     ends = [
         helper.make_tensor_value_info(end, kind, [rows, width]) for end in (name, "y")
@@ -45,7 +45,7 @@ def half_plus_two(path: Path, name: str, width: int = 1, rows: int | str = "n") 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server on such models and on the digits."""
+    """Start a server on such models and the digits."""
     folder = tmp_path_factory.mktemp("models")
     half_plus_two(folder / "half_plus_two" / "00000123" / "model.onnx", "x")
     half_plus_two(folder / "wide" / "1" / "model.onnx", "x", 2)
@@ -61,7 +61,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(params=["http", "socket"])
 def ask(request: pytest.FixtureRequest, served: Server) -> Iterator[Ask]:
-    """Send a request; returns the status and the document."""
+    """Send a request; return the status and the document."""
 
     def over_http(
         method: str, path: str, body: Any = b"", content_type: str = ""
@@ -106,23 +106,23 @@ def ask(request: pytest.FixtureRequest, served: Server) -> Iterator[Ask]:
         ({"inputs": [[1.0], [2.0]]}, {"outputs": [[2.5], [3.0]]}),
     ],
 )
-def test_single_values_as_rows(ask: Ask, body: Any, answer: Any) -> None:
-    """The README's example; what comes back has the form of what was sent."""
+def test_single_values_are_rows(ask: Ask, body: Any, answer: Any) -> None:
+    """The answer to the README's example has the form of the request."""
     assert ask("POST", "/v1/models/half_plus_two:predict", body) == (200, answer)
 
 
 @pytest.mark.parametrize(
     "body", [{"instances": [1.0, 2.0]}, {"inputs": 1.0}, {"instances": [[[1.0, 2.0]]]}]
 )
-def test_values_that_are_no_rows(ask: Ask, body: Any) -> None:
+def test_values_that_are_not_rows_are_refused(ask: Ask, body: Any) -> None:
     status, document = ask("POST", "/v1/models/wide:predict", body)
     assert (status, document["code"]) == (400, "INVALID_TENSOR")
     assert "expected shape [-1, 2], got" in document["error"]
 
 
 @pytest.mark.parametrize("version", ["123", "00000123", "0123"])
-def test_a_version_with_zeros_in_front(ask: Ask, version: str) -> None:
-    """The folder 00000123 holds version 123."""
+def test_a_version_with_leading_zeros_is_found(ask: Ask, version: str) -> None:
+    """The folder 00000123 contains version 123."""
     path = f"/v1/models/half_plus_two/versions/{version}"
     assert ask("POST", f"{path}:predict", {"instances": [1.0]}) == (
         200,
@@ -137,7 +137,7 @@ def test_a_version_with_zeros_in_front(ask: Ask, version: str) -> None:
 
 @pytest.mark.parametrize("verb", ["classify", "regress", "explain"])
 @pytest.mark.parametrize("version", ["", "/versions/123"])
-def test_what_is_not_offered(ask: Ask, verb: str, version: str) -> None:
+def test_unsupported_routes_are_explained(ask: Ask, verb: str, version: str) -> None:
     status, document = ask("POST", f"/v1/models/half_plus_two{version}:{verb}", {})
     assert (status, document["code"]) == (
         501,
@@ -145,7 +145,7 @@ def test_what_is_not_offered(ask: Ask, verb: str, version: str) -> None:
     ) and ":predict" in document["error"]
 
 
-def test_cloud_events(ask: Ask) -> None:
+def test_cloud_events_are_answered(ask: Ask) -> None:
     event = {"specversion": "1.0", "data": {"instances": [1.0]}}
     status, document = ask(
         "POST",
@@ -175,13 +175,13 @@ def test_cloud_events_in_binary_mode(served: Server) -> None:
 
 
 def item(name: str = "x") -> dict[str, Any]:
-    """One input of one row."""
+    """Return one input of one row."""
     return {"name": name, "datatype": "FP32", "shape": [1, 1], "data": [1]}
 
 
 @pytest.mark.parametrize("verb", ["register", "status"])
-def test_a_region_has_the_name_of_a_tensor(ask: Ask, verb: str) -> None:
-    """As perf_analyzer asks for them."""
+def test_a_region_may_have_the_name_of_a_tensor(ask: Ask, verb: str) -> None:
+    """perf_analyzer names regions that way."""
     method = "POST" if verb == "register" else "GET"
     status, document = ask(
         method, f"/v2/systemsharedmemory/region/serving_default_x:0/{verb}", {}
@@ -189,8 +189,10 @@ def test_a_region_has_the_name_of_a_tensor(ask: Ask, verb: str) -> None:
     assert (status, document["code"]) == (501, "NOT_IMPLEMENTED")
 
 
-def test_a_batch_that_the_file_fixes_to_one(ask: Ask) -> None:
-    """Triton's image client wants the sizes of one picture, and classes for each of them."""
+def test_a_batch_that_the_file_fixes_to_one_is_dropped_from_the_metadata(
+    ask: Ask,
+) -> None:
+    """Triton's image client expects the sizes of one picture, and classes for each."""
     status, config = ask("GET", "/v2/models/one/config")
     assert (status, config["max_batch_size"]) == (200, 1)
     assert config["input"][0]["dims"] == config["output"][0]["dims"] == [3]
@@ -231,11 +233,9 @@ def test_every_entry_of_the_index_has_a_reason(ask: Ask) -> None:
         ),
     ],
 )
-def test_parameters_that_mean_something_elsewhere(
-    ask: Ask, parameters: dict[str, Any]
-) -> None:
-    """Triton passes any name on to its backend; what is no value of ours changes nothing."""
-    for _ in range(2):  # the second is of a known kind
+def test_foreign_parameters_are_ignored(ask: Ask, parameters: dict[str, Any]) -> None:
+    """Triton passes any name to its backend; unknown ones change nothing here."""
+    for _ in range(2):  # the second one is of a known kind
         status, document = ask(
             "POST",
             "/v2/models/half_plus_two/infer",
@@ -245,7 +245,7 @@ def test_parameters_that_mean_something_elsewhere(
 
 
 def test_long_names_of_tensors(ask: Ask) -> None:
-    """What the metadata lists can be sent, and asked for."""
+    """Names in the metadata can be sent and requested."""
     (given,) = ask("GET", "/v2/models/long")[1]["inputs"]
     assert given["name"] == LONG and len(LONG) > 600
     status, document = ask(
@@ -263,12 +263,12 @@ def test_long_names_of_tensors(ask: Ask) -> None:
 # TorchServe
 
 
-def test_ping(ask: Ask, served: Server) -> None:
+def test_ping_is_answered(ask: Ask, served: Server) -> None:
     assert ask("GET", "/ping") == (200, {"status": "Healthy"})
     assert served.session.get(f"{served.url}/ping").json() == {"status": "Healthy"}
 
 
-def test_a_version_in_the_path(ask: Ask) -> None:
+def test_a_version_may_be_in_the_path(ask: Ask) -> None:
     status, document = ask("POST", "/predictions/digits/tflite?top_k=1", SEVEN)
     assert status == 200 and document["predictions"][0]["label"] == "7"
     assert ask("PUT", "/predictions/digits/tflite?version=tflite", SEVEN)[0] == 200
@@ -285,7 +285,7 @@ def test_a_version_in_the_path(ask: Ask) -> None:
 def form(
     *parts: bytes, boundary: str = "--d9c", end: bytes = b"--\r\n", headers: bytes = b""
 ) -> bytes:
-    """A form of these files, as curl writes it."""
+    """Return a form of these files, as curl writes it."""
     head = (
         b'Content-Disposition: form-data; name="data"; filename="a.png"\r\n'
         + headers
@@ -304,8 +304,8 @@ def form(
     ],
 )
 @pytest.mark.parametrize("headers", [b"", b"Content-Type: image/png\r\n"])
-def test_a_file_in_a_form(ask: Ask, kind: str, headers: bytes) -> None:
-    """curl -F data=@7.png."""
+def test_a_file_in_a_form_is_answered(ask: Ask, kind: str, headers: bytes) -> None:
+    """The command is ``curl -F data=@7.png``."""
     status, document = ask(
         "POST", "/predictions/digits", form(SEVEN, headers=headers), kind
     )

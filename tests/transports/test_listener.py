@@ -1,4 +1,4 @@
-"""A port that another program has: an error at once, or waited for where that is asked for."""
+"""Fail at once if a port is taken, or wait for it if requested."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIMIT_S = 60.0
 
 
 class Told(logging.Handler):
-    """Lets the port hijacker go as soon as somebody says that he waits."""
+    """Frees the hijacked port when a waiting message is logged."""
 
     def __init__(self, squatter: socket.socket) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ def test_a_port_that_stays_taken_is_an_error(wait: float) -> None:
             listen("127.0.0.1", port, "--port", wait)
 
 
-def test_what_is_no_taken_port_is_not_waited_for() -> None:
+def test_other_errors_are_not_waited_for() -> None:
     with pytest.raises(PortTakenError, match=r"cannot listen on 192\.0\.2\.1"):
         listen("192.0.2.1", 0, "--port", 10 * LIMIT_S)
 
@@ -68,7 +68,7 @@ def test_a_port_that_becomes_free_is_taken() -> None:
 def test_a_server_waits_for_its_ports(
     new_server: StartServer, tmp_path: Path, which: str
 ) -> None:
-    """It answers there as soon as the other program has left."""
+    """It answers as soon as the other program has left."""
     log = tmp_path / "server-0" / "server.log"
     with (
         ThreadPoolExecutor(1) as pool,
@@ -109,8 +109,10 @@ def test_connections_leave_room_for_other_files(
         assert f"open only {files} files" in warning and "`ulimit -n 1024`" in warning
 
 
-def test_nobody_else_can_take_a_port_that_is_ours() -> None:
-    """One that was only bound could be bound again, with SO_REUSEADDR, and listened to by another app."""
+def test_no_other_program_can_take_our_port() -> None:
+    """A port that is only bound can be bound and listened to by others, with
+    SO_REUSEADDR.
+    """
     with listen("127.0.0.1", 0, "--http-port") as ours, socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         with pytest.raises(OSError, match="in use"):

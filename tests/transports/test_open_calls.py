@@ -1,4 +1,4 @@
-"""Tensor requests in JSON are admitted before their body is decoded."""
+"""Admit tensor requests in JSON before decoding their bodies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The log's line for each request: over both transports, refusals too, and never what was sent."""
+"""Log each request of both transports, refusals included, without its contents."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SECRET = "the-words-of-a-caller"
 
 
 def fields(server: Server) -> list[dict[str, Any]]:
-    """The documents of a server's log that tell of requests."""
+    """Return the request documents in a server's log."""
     documents = [
         json.loads(line)
         for line in server.log.read_text().splitlines()
@@ -44,7 +44,7 @@ def fields(server: Server) -> list[dict[str, Any]]:
 
 
 def exchange(port: int, sent: bytes) -> bytes:
-    """What a port answers to some bytes until it closes the connection."""
+    """Return a port's answer to some bytes, until it closes the connection."""
     with closing(socket.create_connection(("127.0.0.1", port), 120)) as connection:
         connection.sendall(sent)
         received = b""
@@ -54,7 +54,7 @@ def exchange(port: int, sent: bytes) -> bytes:
 
 
 def ask(server: Server, url: str) -> None:
-    """A request that is answered, and some that are refused, with secrets in each place."""
+    """Send accepted and refused requests with secrets in each place."""
     with Client(url, token_file=server.log.with_name("token")) as client:
         client.predict("petals", [5.1, 3.5, 1.4])
         for name, body, parameters in (
@@ -66,7 +66,7 @@ def ask(server: Server, url: str) -> None:
                 client.predict(name, body, parameters=parameters)
 
 
-def test_each_request_of_both_transports_has_a_line_and_no_secret_is_in_it(
+def test_each_request_has_a_log_line_without_secrets(
     new_server: StartServer,
 ) -> None:
     server = new_server(MODELS, "--request-log", "on", "--log-format", "json")
@@ -108,7 +108,7 @@ PARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
 
 
 @pytest.mark.parametrize("form", ["json", "text"])
-def test_ids_of_a_request_are_logged_and_answered(
+def test_request_ids_are_logged_and_answered(
     new_server: StartServer, form: str
 ) -> None:
     server = new_server(MODELS, "--request-log", "on", "--log-format", form)
@@ -154,7 +154,7 @@ def test_ids_of_a_request_are_logged_and_answered(
 
 
 @pytest.mark.parametrize("name", ["", "a" * 129, "a b", "a;b", "\xe4", "<script>"])
-def test_request_ids_that_are_not_repeated(server: Server, name: str) -> None:
+def test_invalid_request_ids_are_not_repeated(server: Server, name: str) -> None:
     answer = server.call("GET", "/v2", headers={"X-Request-Id": name.encode("latin-1")})
     assert answer.status_code == 200 and "X-Request-Id" not in answer.headers
 
@@ -174,13 +174,13 @@ def test_request_ids_that_are_not_repeated(server: Server, name: str) -> None:
         f"00-{TRACE}-{'0' * 16}-01",
     ],
 )
-def test_traces_that_are_not_logged(text: str) -> None:
+def test_invalid_traces_are_not_logged(text: str) -> None:
     assert read_trace_id(PARENT) == TRACE
     assert read_trace_id(f"01{PARENT[2:]}-more") == TRACE
     assert read_trace_id(text) == ""
 
 
-def test_refusals_without_the_token_have_lines(new_server: StartServer) -> None:
+def test_unauthenticated_refusals_are_logged(new_server: StartServer) -> None:
     server = new_server(
         MODELS,
         "--request-log",
@@ -224,7 +224,7 @@ def test_refusals_without_the_token_have_lines(new_server: StartServer) -> None:
     "options",
     [["--request-log", "off"], ["--request-log=on", "--log-level=warning"], []],
 )
-def test_without_a_terminal_and_switched_off_there_are_none(
+def test_there_are_no_lines_without_a_terminal_or_when_switched_off(
     new_server: StartServer, options: list[str]
 ) -> None:
     server = new_server(MODELS, *options)
@@ -233,7 +233,7 @@ def test_without_a_terminal_and_switched_off_there_are_none(
 
 
 def read_until(terminal: int, end: str) -> str:
-    """What is printed on a terminal, up to some words."""
+    """Return a terminal's output up to some words."""
     text, deadline = "", time.monotonic() + 120
     while end not in text:
         ready, _, _ = select.select(
@@ -244,7 +244,7 @@ def read_until(terminal: int, end: str) -> str:
     return text
 
 
-def test_on_a_terminal_requests_are_listed(tmp_path: Path) -> None:
+def test_requests_are_listed_on_a_terminal(tmp_path: Path) -> None:
     main, terminal = os.openpty()
     with serving(tmp_path, terminal):
         text = read_until(main, "the socket protocol is spoken at")
@@ -255,7 +255,7 @@ def test_on_a_terminal_requests_are_listed(tmp_path: Path) -> None:
     os.close(main)
 
 
-def test_no_request_waits_for_a_log_that_nobody_reads(tmp_path: Path) -> None:
+def test_requests_do_not_wait_for_a_blocked_log(tmp_path: Path) -> None:
     reader, writer = os.pipe()
     with (
         serving(tmp_path, writer, "--request-log", "on"),
@@ -280,7 +280,7 @@ def test_no_request_waits_for_a_log_that_nobody_reads(tmp_path: Path) -> None:
     assert int(missing[1]) + text.count(" GET /v2/models ") >= 60
 
 
-def test_long_lines_are_cut_where_there_is_no_room() -> None:
+def test_long_lines_are_cut_when_there_is_no_room() -> None:
     reader, writer = os.pipe()
     fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
     with open(writer, "w", encoding="utf-8") as stream:
@@ -299,7 +299,7 @@ def test_long_lines_are_cut_where_there_is_no_room() -> None:
 
 @contextmanager
 def serving(tmp_path: Path, log: int, *options: str) -> Iterator[None]:
-    """A server that writes its log to a descriptor, which is closed here."""
+    """Start a server that logs to a descriptor, which is closed here."""
     environment = {**os.environ, "POCKETSERVE_STATE_DIR": str(tmp_path)}
     ports = (
         "--http-port",
@@ -330,7 +330,7 @@ def serving(tmp_path: Path, log: int, *options: str) -> Iterator[None]:
         process.wait(120)
 
 
-def test_lines_of_text_and_no_debugging_of_other_packages(
+def test_text_lines_contain_no_debug_messages_of_other_packages(
     new_server: StartServer,
 ) -> None:
     server = new_server(MODELS, "--request-log", "on", "--log-level", "debug")
@@ -344,7 +344,7 @@ def test_lines_of_text_and_no_debugging_of_other_packages(
     assert "STREAM" not in text
 
 
-def test_requests_without_the_token_cannot_fill_the_log(
+def test_unauthenticated_requests_cannot_fill_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -352,7 +352,7 @@ def test_requests_without_the_token_cannot_fill_the_log(
     sizes = {"started": time.monotonic(), "bytes_in": 0, "bytes_out": 0}
     log._second = (
         1 << 40
-    )  # no second ends while the test runs: this one began in the future
+    )  # the counter's second starts in the future, so it can't end during the test
     for _ in range(MAX_UNTRUSTED_LINES + 5):
         log._has_room(1 << 40)
     assert not log._has_room(1 << 40)
@@ -362,7 +362,7 @@ def test_requests_without_the_token_cannot_fill_the_log(
     assert " - /a%20b%0A 200 m " in caplog.messages[-1]
 
 
-def test_a_document_keeps_a_traceback_in_its_line() -> None:
+def test_a_document_keeps_a_traceback_in_one_line() -> None:
     try:
         raise ValueError("two\nlines")
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Every request gets the same answer over HTTP and over the socket: status, code, body, to the byte but for times."""
+"""Compare the answers of HTTP and the socket byte by byte, except times."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class Case:
     """One request.
 
     Attributes:
-        split: bytes of JSON at the body's start; None for a body that is all JSON, or raw where no route splits.
+    split: bytes of JSON at the body's start; None for a body that is all JSON, or raw
+    where no route splits.
     """
 
     name: str
@@ -41,7 +42,7 @@ class Case:
 
 @dataclass
 class Said:
-    """What a transport answered."""
+    """A transport's answer."""
 
     status: int
     content_type: str
@@ -52,7 +53,7 @@ class Said:
 
 @pytest.fixture(scope="module")
 def both(server: Server) -> Iterator[tuple[http.client.HTTPConnection, Framed, str]]:
-    """A connection of each kind, and the token."""
+    """Return a connection of each kind, and the token."""
     plain = http.client.HTTPConnection("127.0.0.1", server.port, timeout=TIMEOUT_S)
     with server.connect() as framed:
         yield plain, framed, str(server.token)
@@ -102,7 +103,10 @@ TIMES |= {"remaining_s", "ticket"}
 
 
 def timeless(value: Any) -> Any:
-    """A document without what counts, takes time or is random: a pairing code, which no fault's code looks like."""
+    """Return a document without counters, times and random values.
+
+    A pairing code is random; no error code looks like one.
+    """
     if isinstance(value, dict):
         kept = {key: item for key, item in value.items() if key not in TIMES}
         return {
@@ -114,7 +118,7 @@ def timeless(value: Any) -> Any:
 
 
 def comparable(said: Said) -> Any:
-    """What must be the same."""
+    """Return the parts that must be equal."""
     head, tail = said.body, b""
     if said.json_length is not None:
         head, tail = said.body[: said.json_length], said.body[said.json_length :]
@@ -136,13 +140,13 @@ def comparable(said: Said) -> Any:
 
 
 def infer(header: dict[str, Any] | bytes, raw: bytes = b"") -> tuple[bytes, int]:
-    """A body with its JSON part's length."""
+    """Return a body with its JSON part's length."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     return text + raw, len(text)
 
 
 def tensor(**changes: Any) -> dict[str, Any]:
-    """A request for the petals model with one thing changed."""
+    """Return a request for the petals model with one change."""
     one = {
         "name": "features",
         "datatype": "FP32",
@@ -371,15 +375,17 @@ CASES = [*inference_cases(), *raw_cases(), *control_cases(), *path_cases()]
 
 @pytest.mark.live
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_both_transports_answer_alike(both, case):
+def test_both_transports_give_the_same_answer(both, case):
     plain, framed, token = both
     first, second = over_http(plain, token, case), over_socket(framed, case)
     if (
         case.path == UNLOAD
-    ):  # other tests use the server, too, and another process may have the case that would load it
+        # the server is shared, and another process may run the case that would load the
+        # model
+    ):
         assert framed.call(f"POST {LOAD}").status == 200
     if case.method == "HEAD":
-        # HTTP cannot send the body of an error here; the socket can, and does.
+        # HTTP cannot send an error's body here; the socket can.
         assert first.status == second.status and (
             second.status != 200 or second.body == b""
         )

@@ -1,4 +1,7 @@
-"""Sequences from the client's side: steps share a state, as tensors and as raw input, over both transports."""
+"""Test client sequences: steps share state over both transports.
+
+Steps are tensors or raw input.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ MODELS = {"sum": (2, FEEDBACK), "voice": (4, VOICE)}
 
 @pytest.fixture(scope="module")
 def sums(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server on models with a memory."""
+    """Start a server on stateful models."""
     folder = tmp_path_factory.mktemp("sums")
     for name, (size, manifest) in MODELS.items():
         (folder / name).mkdir()
@@ -45,7 +48,7 @@ def client(request: pytest.FixtureRequest, sums: Server) -> Iterator[Client]:
 
 
 def total(answer: Any) -> float:
-    """The sum so far, of either kind of answer."""
+    """Return the sum so far from either kind of answer."""
     if "predictions" in answer:
         return float(answer["predictions"][0]["data"][0])
     return float(answer["y"][0, 0])
@@ -56,7 +59,7 @@ def x(value: float) -> dict[str, Any]:
 
 
 def test_steps_share_a_state(client: Client) -> None:
-    """Tensors and raw input may take turns; two sequences and requests of none do not hear of each other."""
+    """Tensors and raw input may alternate; other requests have their own state."""
     with (
         client.sequence("sum") as first,
         client.sequence("sum", sequence_id="b") as second,
@@ -70,7 +73,7 @@ def test_steps_share_a_state(client: Client) -> None:
 
 
 def test_the_end_of_a_block_closes_the_sequence(client: Client) -> None:
-    """Nothing is left to go on with; a block without a step, or with one that was closed meanwhile, ends in silence."""
+    """Its state is discarded. A block without steps, or closed already, ends silently."""
     with client.sequence("sum", sequence_id=9) as steps:
         steps.predict([1, 0])
     for parameters in ({"sequence_id": 9}, {"sequence_id": "9"}):
@@ -84,15 +87,15 @@ def test_the_end_of_a_block_closes_the_sequence(client: Client) -> None:
 
 
 def test_the_first_step_may_fail(client: Client) -> None:
-    """It has opened nothing: the next one does."""
+    """It has opened nothing; the next step does."""
     with client.sequence("sum") as steps:
         with pytest.raises(ServerError, match="expected FP32"):
             steps.predict([1, 2, 3])
         assert total(steps.predict([1, 0])) == 1
 
 
-def test_a_last_step_by_hand(client: Client) -> None:
-    """As a program without this client does it, by query parameters."""
+def test_a_last_step_may_be_sent_by_hand(client: Client) -> None:
+    """Programs without this client use query parameters."""
     assert (
         total(
             client.predict(
@@ -114,8 +117,8 @@ def test_a_last_step_by_hand(client: Client) -> None:
         client.predict("sum", [1, 0], parameters={"sequence_id": 3})
 
 
-def test_a_sound_in_pieces(client: Client) -> None:
-    """Windows of a piece go on where the last piece ended: a microphone is heard without end."""
+def test_a_sound_may_be_sent_in_pieces(client: Client) -> None:
+    """Windows continue across pieces, so a microphone can be streamed."""
     loud, pool = np.full(8, 1 / 64, np.float64), {"pool": "none"}
     with client.sequence("voice") as pieces:
         answers = [
@@ -138,7 +141,7 @@ def test_a_sound_in_pieces(client: Client) -> None:
         ({"sequence_id": 4, "sequence_start": "1"}, "must be true or false"),
     ],
 )
-def test_bad_parameters(
+def test_bad_parameters_are_refused(
     client: Client, parameters: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(ServerError, match=reason) as caught:
@@ -147,7 +150,7 @@ def test_bad_parameters(
 
 
 def test_raw_input_over_the_open_inference_protocol(client: Client) -> None:
-    """A step may also come as one element of bytes."""
+    """A step may also be one BYTES element."""
     data = np.array([b"[1, 0]"], object)
     marks = {"task": True, "sequence_id": "oip"}
     for step in ({"sequence_start": True}, {}, {"sequence_end": True}):

@@ -1,4 +1,4 @@
-"""State that clients name themselves belongs to their token: two apps with the same ids never meet."""
+"""Bind a client's named state to its token: equal ids of two apps never collide."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def stateful(new_server: StartServer, tmp_path: Path) -> Server:
 
 
 def body(value: float, **parameters: Any) -> bytes:
-    """A step of sequence 1."""
+    """Return a step of sequence 1."""
     tensor = {"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [value]}
     return json.dumps(
         {"inputs": [tensor], "parameters": {"sequence_id": 1, **parameters}}
@@ -35,7 +35,7 @@ def body(value: float, **parameters: Any) -> bytes:
 
 
 class App:
-    """A client with a token of its own, or with the installation's, over one transport."""
+    """A client of one transport with its own or the installation's token."""
 
     def __init__(self, server: Server, transport: str, token: str | None) -> None:
         self._server, self._token = server, token
@@ -44,7 +44,7 @@ class App:
         )
 
     def step(self, value: float, **parameters: Any) -> Any:
-        """The state after one step, or the code of the error."""
+        """Return the state after one step, or the error code."""
         content = body(value, **parameters)
         if self._framed is not None:
             reply = self._framed.call("POST /v2/models/sum/infer", content)
@@ -67,7 +67,7 @@ class App:
 
 @pytest.fixture
 def apps(stateful: Server, tmp_path: Path) -> Iterator[dict[tuple[str, str], App]]:
-    """Clients by name and transport; ``own`` has the installation's token."""
+    """Return clients by name and transport; ``own`` has the installation's token."""
     tokens = {"own": str(stateful.token)}
     file = path_of(Path(stateful.ready["token_file"]))
     for name in ("a", "b"):
@@ -91,7 +91,7 @@ def apps(stateful: Server, tmp_path: Path) -> Iterator[dict[tuple[str, str], App
 
 
 @pytest.mark.parametrize("transport", ["http", "socket"])
-def test_two_apps_with_the_same_id_do_not_meet(
+def test_two_apps_with_the_same_id_have_separate_states(
     apps: dict[tuple[str, str], App], transport: str
 ) -> None:
     names = ("own", "a", "b")

@@ -1,4 +1,4 @@
-"""Traces of requests, sent to a collector on loopback by OpenTelemetry's own SDK."""
+"""Send traces to a local collector with OpenTelemetry's own SDK."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BODY = {"id": "order-7", "inputs": [ROW]}
 
 
 class Collector:
-    """An OTLP/HTTP receiver. It keeps the spans it gets, with their service's name."""
+    """An OTLP/HTTP receiver that keeps spans with their service's name."""
 
     def __init__(self) -> None:
         from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
@@ -89,7 +89,7 @@ def test_each_request_is_a_span_of_its_trace(
         connection.call(f"POST {path}", json.dumps(BODY).encode())
     anonymous = server.session.post(f"{server.url}{path}", json=BODY)
     assert anonymous.status_code == 401
-    server.stop()  # sends what is in memory
+    server.stop()  # sends the spans in memory
 
     posts = [each for each in collector.spans if each[1].name.startswith("POST")]
     assert {service for service, _ in posts} == {"pocketserve"}
@@ -130,7 +130,7 @@ def test_the_standard_variables_name_the_service(
 
 @pytest.mark.otel
 @pytest.mark.live
-def test_a_collector_that_is_gone_costs_no_answer(
+def test_a_missing_collector_does_not_delay_answers(
     new_server: StartServer, collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
@@ -158,14 +158,14 @@ def test_a_collector_that_is_gone_costs_no_answer(
         {"OTEL_EXPORTER_OTLP_ENDPOINT": " "},
     ],
 )
-def test_nothing_is_traced_unless_asked_for(variables: dict[str, str]) -> None:
+def test_nothing_is_traced_by_default(variables: dict[str, str]) -> None:
     traffic = Traffic()
     tracing.trace_requests(traffic, variables)
     assert traffic.log_request is None
     assert traffic.close_log is None
 
 
-def test_what_cannot_be_traced_is_logged(
+def test_failures_to_trace_are_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     endpoint = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}

@@ -1,4 +1,4 @@
-"""Answers by route and status, and open connections, in ``/metrics``: for both transports, and bounded."""
+"""Count answers and connections of both transports in ``/metrics``, with a limit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Answers = Counter[tuple[str, str, str, str]]
 
 
 def read(server: Server, path: str = "/metrics") -> tuple[Answers, dict[str, float]]:
-    """Answers by transport, method, route and status; open connections by transport."""
+    """Return answers by transport, method, route and status; connections by transport."""
     answer = server.call("GET", path)
     assert answer.status_code == 200 and answer.headers["Content-Type"].startswith(
         "text/plain; version=0.0.4"
@@ -39,7 +39,7 @@ def read(server: Server, path: str = "/metrics") -> tuple[Answers, dict[str, flo
 
 
 def say(server: Server, request: bytes) -> bytes:
-    """One connection without the token, until its end."""
+    """Send a request over an unauthenticated connection and read to its end."""
     with socket.create_connection(("127.0.0.1", server.port), WAIT_S) as stranger:
         stranger.sendall(request)
         received = b""
@@ -91,10 +91,10 @@ def test_answers_are_counted_by_route_and_status(new_server: StartServer) -> Non
     until(lambda: read(server)[1]["socket"] == 0)
 
 
-def test_strangers_are_counted_and_add_no_series_of_their_own(
+def test_unauthenticated_requests_add_no_series(
     new_server: StartServer,
 ) -> None:
-    """Whatever paths, methods and hosts they make up."""
+    """Their paths, methods and hosts may be anything."""
     server = new_server(MODELS)
     host = b"Host: 127.0.0.1\r\n\r\n"
     for number in range(30):

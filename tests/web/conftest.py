@@ -1,4 +1,4 @@
-"""The browser and the servers that the tests of the page share."""
+"""Provide the browser and servers for tests of the page."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Visitor = Callable[..., AbstractContextManager[Visit]]
 
 @pytest.fixture(scope="session")
 def playwright() -> Iterator[Playwright]:
-    """What drives browsers."""
+    """Start the program that drives browsers."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as started:
@@ -35,7 +35,7 @@ def playwright() -> Iterator[Playwright]:
 def chromium(
     playwright: Playwright, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Browser]:
-    """Chromium, whose camera shows a seven and whose microphone hears a tone."""
+    """Return Chromium with a fake camera that shows a seven, and a tone as microphone."""
     folder = tmp_path_factory.mktemp("media")
     (folder / "seven.mjpeg").write_bytes(
         two_frames((MODELS / "digits" / "samples" / "7.png").read_bytes())
@@ -52,7 +52,9 @@ def chromium(
 
 @pytest.fixture
 def browser(request: pytest.FixtureRequest) -> Browser | Firefox:
-    """Chromium; with the parameter ``firefox`` Firefox, whose camera and microphone give what they give."""
+    """Return Chromium, or with the parameter ``firefox`` Firefox and its own fake
+    devices.
+    """
     if getattr(request, "param", "chromium") == "firefox":
         return Firefox()
     chromium: Browser = request.getfixturevalue("chromium")
@@ -61,7 +63,7 @@ def browser(request: pytest.FixtureRequest) -> Browser | Firefox:
 
 @pytest.fixture(scope="session")
 def page_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server on the embedded models and on those of the tests, which have the other tasks."""
+    """Start a server on the embedded models and on test models for the other tasks."""
     models = tmp_path_factory.mktemp("page-models")
     for folder in [
         *(MODELS / name for name in ("digits", "diabetes", "numbers", "petals")),
@@ -80,13 +82,13 @@ def page_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def visitor(browser: Browser, page_server: Server) -> Visitor:
-    """Makes visitors of the page: ``with visitor(locale="el-GR") as visited: ...``."""
+    """Return a factory of visitors: ``with visitor(locale="el-GR") as visited: ...``."""
     return partial(visit, browser, page_server, **{"locale": "en-US"})
 
 
 @pytest.fixture
 def visited(visitor: Visitor) -> Iterator[Visit]:
-    """A visitor who came in by a ticket."""
+    """Return a visitor who opened the page with a ticket."""
     with visitor() as here:
         here.enter()
         yield here

@@ -1,4 +1,4 @@
-"""What a visitor sees on bad days: each failure as what it is, what to do, and how the page goes on by itself."""
+"""Show each failure and its remedy on the page, which recovers by itself."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ CODES = {
 
 @pytest.fixture
 def frail_server(models_copy: Path, new_server: StartServer) -> Server:
-    """A server of this test alone, which it may stop, on a port that a second one can take."""
+    """Start a server that a test may stop, on a port that a second one can take."""
     options = ("--http-port", str(free_port()), "--max-body-bytes", "100000")
     return new_server(
         models_copy, *options, environment={"POCKETSERVE_TFJS_MODULES": os.devnull}
@@ -60,7 +60,7 @@ def frail_server(models_copy: Path, new_server: StartServer) -> Server:
 
 @pytest.fixture
 def guest(browser: Browser, frail_server: Server) -> Iterator[Visit]:
-    """A visitor of that server, who has typed the token."""
+    """Return a visitor of that server who typed the token."""
     with visit(browser, frail_server, locale="en-US") as here:
         here.page.goto(frail_server.url)
         type_token(here)
@@ -80,8 +80,8 @@ def ask_seven(visited: Visit) -> None:
 
 
 @IN_BOTH
-def test_token_is_nowhere_in_the_browser(guest: Visit) -> None:
-    """Neither in the address, nor in what the page keeps, nor in a cookie."""
+def test_the_browser_stores_the_token_nowhere(guest: Visit) -> None:
+    """It is not in the address, the page's storage or a cookie."""
     token = guest.server.token
     kept = guest.page.evaluate(
         "JSON.stringify([location.href, {...sessionStorage}, {...localStorage}, document.cookie])"
@@ -91,7 +91,7 @@ def test_token_is_nowhere_in_the_browser(guest: Visit) -> None:
 
 
 @IN_BOTH
-def test_wrong_token_is_told(browser: Browser, page_server: Server) -> None:
+def test_a_wrong_token_is_reported(browser: Browser, page_server: Server) -> None:
     with visit(browser, page_server, locale="en-US") as here:
         here.page.goto(page_server.url)
         here.page.fill("#token", "not-the-token-" + 30 * "x")
@@ -100,7 +100,7 @@ def test_wrong_token_is_told(browser: Browser, page_server: Server) -> None:
 
 
 @IN_BOTH
-def test_ticket_is_good_once(browser: Browser, page_server: Server) -> None:
+def test_a_ticket_is_valid_once(browser: Browser, page_server: Server) -> None:
     with visit(browser, page_server, locale="en-US") as here:
         address = f"{page_server.url}/#ticket={ticket(page_server)}"
         here.page.goto(address)
@@ -114,10 +114,10 @@ def test_ticket_is_good_once(browser: Browser, page_server: Server) -> None:
 
 
 @IN_BOTH
-def test_stopped_and_started_again(
+def test_the_page_recovers_when_the_server_restarts(
     guest: Visit, models_copy: Path, tmp_path: Path
 ) -> None:
-    """The page says so, and asks for the token again, which it has not kept: then the part that was open is there."""
+    """The page asks for the token, which it doesn't store, and reopens the same part."""
     ask_seven(guest)
     guest.best("7")
     guest.server.stop()
@@ -138,7 +138,7 @@ def test_stopped_and_started_again(
 
 
 @IN_BOTH
-def test_frozen_and_woken(guest: Visit) -> None:
+def test_the_page_recovers_when_the_server_thaws(guest: Visit) -> None:
     guest.server.process.send_signal(signal.SIGSTOP)
     try:
         guest.page.wait_for_selector(f".banner:has-text('{FROZEN}')")
@@ -150,10 +150,10 @@ def test_frozen_and_woken(guest: Visit) -> None:
 
 
 @IN_BOTH
-def test_session_of_a_ticket_ends_with_the_server(
+def test_a_tickets_session_ends_with_the_server(
     browser: Browser, frail_server: Server, models_copy: Path, tmp_path: Path
 ) -> None:
-    """The page asks for a new way in."""
+    """The page asks for a new ticket or token."""
     with visit(browser, frail_server, locale="en-US") as here:
         here.enter()
         frail_server.stop()
@@ -168,7 +168,7 @@ def test_session_of_a_ticket_ends_with_the_server(
 
 
 @IN_BOTH
-def test_too_large(guest: Visit, tmp_path: Path) -> None:
+def test_too_large_an_input_is_reported(guest: Visit, tmp_path: Path) -> None:
     large = tmp_path / "large.png"
     large.write_bytes(bytes(200_000))
     guest.open_model("digits", "picture")
@@ -177,7 +177,7 @@ def test_too_large(guest: Visit, tmp_path: Path) -> None:
 
 
 @IN_BOTH
-def test_unreadable_input(visited: Visit, tmp_path: Path) -> None:
+def test_an_unreadable_input_is_reported(visited: Visit, tmp_path: Path) -> None:
     odd = tmp_path / "odd.png"
     odd.write_bytes(b"no picture at all")
     visited.open_model("digits", "picture")
@@ -189,8 +189,8 @@ def test_unreadable_input(visited: Visit, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", CODES)
-def test_refusals_are_told(visited: Visit, code: str) -> None:
-    """Answers as the server words them, put in its place: each has its own sentence and what to do."""
+def test_refusals_are_explained(visited: Visit, code: str) -> None:
+    """Each of the server's error codes has a sentence and a remedy."""
     status, words = CODES[code]
     body = json.dumps({"error": "One sentence of the server.", "code": code})
     visited.page.route(
@@ -210,8 +210,8 @@ def test_refusals_are_told(visited: Visit, code: str) -> None:
     visited.best("7")
 
 
-def test_superseded_frames_are_no_failure(visited: Visit) -> None:
-    """The camera goes on when a newer frame took the place of one."""
+def test_superseded_frames_are_not_failures(visited: Visit) -> None:
+    """The camera continues when a newer frame replaced one."""
     answered: list[int] = []
 
     def refuse_every_second(route: object) -> None:
@@ -232,7 +232,7 @@ def test_superseded_frames_are_no_failure(visited: Visit) -> None:
     visited.page.click("text=Stop")
 
 
-def test_unload_load_and_reload(guest: Visit) -> None:
+def test_a_model_can_be_unloaded_loaded_and_reloaded(guest: Visit) -> None:
     card = guest.page.locator("article[data-model=digits]")
     card.locator("button:text-is('Load')").click()
     with guest.page.expect_response(lambda answer: answer.url.endswith("/digits/load")):
@@ -246,10 +246,10 @@ def test_unload_load_and_reload(guest: Visit) -> None:
 
 
 @IN_BOTH
-def test_release_from_quarantine(
+def test_a_model_can_be_released_from_quarantine(
     browser: Browser, models_copy: Path, new_server: StartServer, tmp_path: Path
 ) -> None:
-    """A file whose trial ended badly is shown with the reason; released from the page it is tried anew, and answers."""
+    """The page shows the reason of a failed trial; a released file is tried again."""
     state = tmp_path / "state"
     state.mkdir()
     model = scan(models_copy)["petals"]
@@ -284,10 +284,10 @@ def test_release_from_quarantine(
 
 @IN_BOTH
 @pytest.mark.parametrize("ticketed", [False, True])
-def test_server_without_a_token(
+def test_a_server_without_a_token_is_open(
     browser: Browser, models_copy: Path, new_server: StartServer, ticketed: bool
 ) -> None:
-    """It lets everybody in, and so does its page: by the plain address, and by one with a ticket."""
+    """The plain address and one with a ticket both work."""
     server = new_server(models_copy, "--no-auth")
     with visit(browser, server) as here:
         if ticketed:
@@ -304,7 +304,7 @@ def test_unavailable_versions_are_grouped_by_framework(guest: Visit) -> None:
     reasons.locator("summary").click()
     assert (
         "npm install" in reasons.inner_text()
-    )  # of TensorFlow.js, which this server does not find anywhere
+    )  # of TensorFlow.js, which this server doesn't find
 
 
 @pytest.mark.parametrize(
@@ -312,7 +312,7 @@ def test_unavailable_versions_are_grouped_by_framework(guest: Visit) -> None:
     [((FAKE_DEVICES[0],), "NotAllowedError"), ((FAKE_DEVICES[1],), "NotFoundError")],
     ids=["refused", "none"],
 )
-def test_no_camera(
+def test_a_missing_camera_is_reported(
     playwright: Playwright, page_server: Server, arguments: tuple[str, ...], code: str
 ) -> None:
     browser = launch(playwright, *arguments)
@@ -334,7 +334,7 @@ def test_no_camera(
     ],
     ids=["refused", "none"],
 )
-def test_no_camera_in_firefox(
+def test_a_missing_camera_is_reported_in_firefox(
     page_server: Server, name: str, value: bool | int, code: str
 ) -> None:
     asked = {"media.navigator.permission.disabled": False}
@@ -346,8 +346,8 @@ def test_no_camera_in_firefox(
 
 
 @IN_BOTH
-def test_address_that_is_not_secure(visited: Visit) -> None:
-    """As at an address of the network: there is no camera, and the page says why."""
+def test_an_insecure_address_has_no_camera(visited: Visit) -> None:
+    """The page explains why a network address has none."""
     visited.page.evaluate(
         "Object.defineProperty(window, 'isSecureContext', {value: false})"
     )
@@ -356,8 +356,8 @@ def test_address_that_is_not_secure(visited: Visit) -> None:
     assert "http://127.0.0.1" in visited.problem("insecure")
 
 
-def test_hidden_page_asks_nothing(visited: Visit) -> None:
-    """While hidden it neither watches nor sends frames; shown again it goes on."""
+def test_a_hidden_page_sends_no_requests(visited: Visit) -> None:
+    """Status and camera resume when it is shown again."""
     hide = """on => {
         Object.defineProperty(document, 'hidden', {value: on, configurable: true});
         document.dispatchEvent(new Event('visibilitychange')) }"""
@@ -376,8 +376,10 @@ def test_hidden_page_asks_nothing(visited: Visit) -> None:
 
 
 @IN_BOTH
-def test_two_tabs_have_sessions_of_their_own(visited: Visit) -> None:
-    """A second tab asks for a way in; a ticket that comes into the open page is taken, and both go on."""
+def test_two_tabs_have_separate_sessions(visited: Visit) -> None:
+    """A second tab needs a token; a ticket opened in its page is accepted, and both
+    work.
+    """
     second = visited.page.context.new_page()
     second.goto(visited.server.url)
     second.wait_for_selector("#token")

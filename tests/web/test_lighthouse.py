@@ -1,4 +1,4 @@
-"""Lighthouse, Chromium's own judge of pages, on each part of the page: accessibility and best practices."""
+"""Rate each part of the page with Lighthouse: accessibility and best practices."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ FLAGS = "--headless=new --no-sandbox --disable-gpu --no-first-run"
 
 @pytest.fixture(scope="module")
 def open_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that asks for no token: its parts have addresses that may be opened more than once."""
+    """Start a server without a token, whose addresses may be opened repeatedly."""
     running = start_server(tmp_path_factory.mktemp("open-server"), MODELS, "--no-auth")
     yield running
     assert running.stop() == 0
 
 
 def scores(address: str, folder: Path) -> dict[str, float]:
-    """Run Lighthouse; return its scores by category, and fail with what they lack."""
+    """Return Lighthouse's scores by category, and print failed audits."""
     report = folder / "report.json"
     command = [
         *tool().provide_lighthouse(),
@@ -63,21 +63,25 @@ def scores(address: str, folder: Path) -> dict[str, float]:
     return {name: category["score"] for name, category in told["categories"].items()}
 
 
-def test_visit_by_a_ticket(page_server: Server, tmp_path: Path) -> None:
-    """A visitor who did not get in would cost a point: the console would have the refusal."""
+def test_a_visit_with_a_ticket_has_full_scores(
+    page_server: Server, tmp_path: Path
+) -> None:
+    """A refused visit would log an error and lose a point."""
     address = f"{page_server.url}/#ticket={ticket(page_server)}"
     assert scores(address, tmp_path) == {"accessibility": 1, "best-practices": 1}
 
 
 @pytest.mark.parametrize("part", ["try/numbers", "compare/digits", "activity"])
-def test_part(open_server: Server, tmp_path: Path, part: str) -> None:
+def test_each_part_has_full_scores(
+    open_server: Server, tmp_path: Path, part: str
+) -> None:
     assert scores(f"{open_server.url}/#{part}", tmp_path) == {
         "accessibility": 1,
         "best-practices": 1,
     }
 
 
-def test_form_for_the_token(page_server: Server, tmp_path: Path) -> None:
+def test_the_token_form_has_full_scores(page_server: Server, tmp_path: Path) -> None:
     assert scores(page_server.url, tmp_path) == {
         "accessibility": 1,
         "best-practices": 1,

@@ -1,4 +1,4 @@
-"""How the page looks and reads: both languages, dark and light, phone and desktop, for readers and without a mouse."""
+"""Check the page's look, texts and accessibility in both languages."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ LOOKS = {
 
 
 def check(visited: Visit, name: str, width: int) -> None:
-    """Nothing lies beyond the screen's side, axe finds no fault; the picture is kept to be looked at."""
+    """Check the width and axe's rules, and save a screenshot."""
     from axe_playwright_python.sync_playwright import Axe
 
     filled, seen = visited.page.evaluate(
@@ -65,7 +65,9 @@ def check(visited: Visit, name: str, width: int) -> None:
 
 @IN_BOTH
 @pytest.mark.parametrize("look", LOOKS)
-def test_every_part(visitor: Visitor, browser: Browser | Firefox, look: str) -> None:
+def test_every_part_is_accessible(
+    visitor: Visitor, browser: Browser | Firefox, look: str
+) -> None:
     viewport, scheme, locale = LOOKS[look]
     name = f"firefox-{look}" if isinstance(browser, Firefox) else look
     titles = GREEK if locale.startswith("el") else ENGLISH
@@ -86,7 +88,7 @@ def test_every_part(visitor: Visitor, browser: Browser | Firefox, look: str) -> 
 
 
 def _use(here: Visit, part: str) -> None:
-    """Have an answer on the page, where the part gives some."""
+    """Get an answer where the part gives some."""
     if part == "try":
         here.open_model("numbers", "picture")
         choose(here, MODELS / "numbers" / "samples" / "page.jpg")
@@ -122,7 +124,7 @@ def test_every_form_is_accessible(
 
 
 @IN_BOTH
-def test_keyboard_alone(visited: Visit) -> None:
+def test_the_keyboard_alone_is_enough(visited: Visit) -> None:
     """Tab and Enter lead from the list to an answer."""
     visited.page.keyboard.press("Tab")
     assert visited.page.evaluate("document.activeElement.className") == "skip"
@@ -134,8 +136,10 @@ def test_keyboard_alone(visited: Visit) -> None:
     visited.best("cm")
 
 
-def test_status_speaks_once_a_second(visited: Visit) -> None:
-    """Thirty texts within a few milliseconds are one or two to a reader, and the last one is heard."""
+def test_status_is_announced_once_a_second(visited: Visit) -> None:
+    """Of thirty texts within milliseconds a screen reader gets one or two, including
+    the last.
+    """
     spoken = visited.page.evaluate(
         """async () => {
         const { say, statusElement } = await import('/web/page.js');
@@ -157,8 +161,8 @@ def test_status_speaks_once_a_second(visited: Visit) -> None:
     )
 
 
-def test_answers_move_nothing(visited: Visit) -> None:
-    """While the camera's answers come, what lies on the page stays in its place."""
+def test_answers_do_not_move_the_page(visited: Visit) -> None:
+    """Controls stay in place while the camera's answers arrive."""
     visited.open_model("digits", "camera")
     visited.page.click("text=Start the camera")
     visited.best("7")
@@ -175,10 +179,10 @@ def test_answers_move_nothing(visited: Visit) -> None:
     visited.page.click("text=Stop")
 
 
-def test_labels_are_text(
+def test_labels_are_shown_as_text(
     browser: Browser, models_copy: Path, new_server: StartServer
 ) -> None:
-    """Markup in a model's labels is shown as it is written."""
+    """Markup in a model's labels is not interpreted."""
     label = "<img src=x onerror=alert(1)>"
     (models_copy / "digits" / "labels.txt").write_text(
         "".join(f"{number} {label}\n" for number in range(10))
@@ -193,10 +197,8 @@ def test_labels_are_text(
 
 
 @pytest.mark.parametrize("language", ["curl", "python"])
-def test_requests_to_take_along_work(
-    visited: Visit, language: str, tmp_path: Path
-) -> None:
-    """What the page shows answers as the page was answered; the token is not in it."""
+def test_displayed_requests_work(visited: Visit, language: str, tmp_path: Path) -> None:
+    """They give the page's answer, and don't contain the token."""
     visited.open_model("digits", "picture")
     choose(visited, MODELS / "digits" / "samples" / "7.png")
     visited.best("7")
@@ -226,7 +228,7 @@ def test_requests_to_take_along_work(
 
 
 @pytest.mark.parametrize("language", ["java", "kotlin"])
-def test_requests_for_apps_name_what_was_asked(visited: Visit, language: str) -> None:
+def test_requests_for_apps_name_the_input(visited: Visit, language: str) -> None:
     visited.open_model("petals")
     visited.page.click("form .primary >> nth=0")
     visited.best("cm")

@@ -1,4 +1,4 @@
-"""The page's files: small, whole, with no address but their own, and each text in both languages."""
+"""Check the page's files: size, addresses and translations."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KEY = re.compile(
 
 
 def words() -> dict[str, list[str]]:
-    """The page's table of texts."""
+    """Return the page's table of texts."""
     table = (
         (WEB / "words.js")
         .read_text("utf-8")
@@ -39,8 +39,8 @@ def words() -> dict[str, list[str]]:
     return texts
 
 
-def test_all_of_it_is_small() -> None:
-    """What a first visit fetches, each file compressed on its own."""
+def test_all_files_are_small() -> None:
+    """The sum counts each file of a first visit, compressed on its own."""
     served = [
         path
         for path in WEB.rglob("*")
@@ -51,8 +51,8 @@ def test_all_of_it_is_small() -> None:
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: str(path.relative_to(WEB)))
-def test_script_is_whole(script: Path) -> None:
-    """Every import exists; nothing makes markup out of texts; no other address is named."""
+def test_scripts_are_complete_and_safe(script: Path) -> None:
+    """Imports exist, texts never become markup, and no other address is named."""
     source = script.read_text("utf-8")
     for name in IMPORT.findall(source):
         target = (
@@ -84,7 +84,7 @@ def test_scripts_parse() -> None:
         assert done.returncode == 0, done.stderr
 
 
-def test_page_names_its_own_files_only() -> None:
+def test_the_page_names_only_its_own_files() -> None:
     page = (WEB / "index.html").read_text("utf-8")
     names = re.findall(r'(?:src|href)="([^"]+)"', page)
     assert names and all((WEB / name.removeprefix("/web/")).is_file() for name in names)
@@ -92,7 +92,7 @@ def test_page_names_its_own_files_only() -> None:
     assert not re.search(r"url\(|@import", (WEB / "page.css").read_text("utf-8"))
 
 
-def test_each_text_is_there_in_both_languages() -> None:
+def test_each_text_is_in_both_languages() -> None:
     table = words()
     used = {
         key

@@ -1,4 +1,4 @@
-"""Modules of the page in Node, with stand-ins for what they import: late answers, late streams, odd addresses."""
+"""Run the page's modules in Node with stand-ins for their imports."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ const settle = () => new Promise((done) => setImmediate(done));
 
 
 def run_module(path: str, script: str, folder: Path, more: str = "") -> Any:
-    """Run a module with stand-ins in front and a script behind; returns what the script prints."""
+    """Run a module between stand-ins and a script; return the script's output."""
     node = shutil.which("node")
     if node is None:
         pytest.fail("node is missing: install nodejs, which runs the page's modules")
@@ -51,7 +51,7 @@ def run_module(path: str, script: str, folder: Path, more: str = "") -> Any:
 
 @pytest.mark.parametrize("late", ["answer", "fail"])
 def test_late_answer_is_not_shown(tmp_path: Path, late: str) -> None:
-    """Of two inputs the second one's answer stays, whatever becomes of the first."""
+    """The second of two inputs keeps its answer, whatever happens to the first."""
     script = f"""
     Object.assign(tried, {{ model: "m", version: "1" }});
     const first = bench.submit("A"), second = bench.submit("B");
@@ -61,8 +61,8 @@ def test_late_answer_is_not_shown(tmp_path: Path, late: str) -> None:
     assert run_module("parts/try.js", script, tmp_path) == ["B", None]
 
 
-def test_another_model_is_not_asked_the_old_sample(tmp_path: Path) -> None:
-    """A comparison ends where another model is chosen; the answer under way is not shown there."""
+def test_another_model_does_not_get_the_old_sample(tmp_path: Path) -> None:
+    """Choosing another model ends a comparison; a pending answer is not shown."""
     script = """
     Object.assign(compared, { model: "old", versions: ["1", "2"] });
     const asked = bench.submit("A");
@@ -73,7 +73,7 @@ def test_another_model_is_not_asked_the_old_sample(tmp_path: Path) -> None:
     assert run_module("parts/compare.js", script, tmp_path) == [["old 1 A"], []]
 
 
-def test_every_version_is_asked(tmp_path: Path) -> None:
+def test_every_version_is_queried(tmp_path: Path) -> None:
     script = """
     Object.assign(compared, { model: "old", versions: ["1", "2"] });
     const asked = bench.submit("A");
@@ -87,8 +87,8 @@ def test_every_version_is_asked(tmp_path: Path) -> None:
     ]
 
 
-def test_late_stream_is_ended(tmp_path: Path) -> None:
-    """Stopped or asked anew before it comes, a stream goes off at once; the newest one stays, and a stop ends it."""
+def test_a_late_stream_is_stopped(tmp_path: Path) -> None:
+    """A stream that was cancelled while starting is stopped; only the newest one stays."""
     script = """
     const live = new Set(), given = [];
     const stream = (name) => { live.add(name); return { name, getTracks: () => [{ stop: () => live.delete(name) }] }; };
@@ -117,8 +117,8 @@ location.hash = "#%";
 """
 
 
-def test_odd_addresses(tmp_path: Path) -> None:
-    """Whatever stands behind the hash, the page begins: with the part that is named there, or with the models."""
+def test_odd_addresses_open_the_page(tmp_path: Path) -> None:
+    """It starts with the part named after the hash, or with the models."""
     script = """
     const read = (hash) => { location.hash = hash; return readRoute(); };
     const odd = ["", "#%", "#toString", "#__proto__/x"].map((hash) => read(hash).part);
@@ -127,7 +127,7 @@ def test_odd_addresses(tmp_path: Path) -> None:
     assert run_module("main.js", script, tmp_path, PARTS) == 5 * ["models"] + [named]
 
 
-def test_pairs_of_texts_are_sent_as_the_server_takes_them(tmp_path: Path) -> None:
+def test_pairs_of_texts_are_sent_in_the_servers_form(tmp_path: Path) -> None:
     script = """
     const one = pair.create(new Bench()).make({ text: "a film", textPair: "a song" });
     const several = pairs.create(new Bench()).make({ query: "a film", texts: "good\\n\\n bad " });

@@ -1,4 +1,4 @@
-"""Public models at the page: their labels, masks and boxes, as their cases say."""
+"""Compare the page's labels, masks and boxes with verified public cases."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.assets, pytest.mark.browser, pytest.mark.live, IN_BOTH
 
 @pytest.fixture
 def guest(browser: Browser, asset_server: Server) -> Iterator[Visit]:
-    """A visitor of the server on the public TFLite files."""
+    """Return a visitor of a server on the public TFLite files."""
     with visit(browser, asset_server, locale="en-US") as here:
         here.enter()
         yield here

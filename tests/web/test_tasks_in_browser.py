@@ -1,4 +1,4 @@
-"""Every task answered from the page, in real browsers: pictures, drawing, camera, sounds, texts, tables, tensors."""
+"""Use every task on the page in real browsers."""
 
 from __future__ import annotations
 
@@ -68,12 +68,12 @@ def test_drawing(visited: Visit) -> None:
 
 
 def test_live_camera(visited: Visit, browser: Browser | Firefox) -> None:
-    """The newest frame at a time; it stops with the button, and nothing is asked any more."""
+    """One frame is in progress at a time; the button stops it."""
     visited.open_model("digits", "camera")
     visited.page.click("text=Start the camera")
     visited.best(
         "" if isinstance(browser, Firefox) else "7"
-    )  # Firefox's camera has a picture of its own
+    )  # Firefox's camera has its own test picture
     visited.page.wait_for_function(
         "() => /\\d+ frames\\/s · [\\d.,]+ ms/.test(document.querySelector('.tempo')?.textContent)"
     )
@@ -120,7 +120,7 @@ def test_shapes_have_boxes(visited: Visit, tmp_path: Path) -> None:
 
 
 def test_petals_form(visited: Visit) -> None:
-    """Names, units and usual ranges are the model's own; the answer has its unit."""
+    """Names, units and usual ranges are the model's; the answer has its unit."""
     visited.open_model("petals")
     assert "usually 4.3 to 7.9" in visited.page.inner_text(".fields")
     for name, value in (
@@ -182,7 +182,9 @@ def test_question(visited: Visit) -> None:
 
 
 def test_two_texts(visited: Visit) -> None:
-    """The score is of the second text: a sigmoid of its tokens less 2, of which one is the end."""
+    """The score is for the second text: sigmoid of its tokens less 2, the end token
+    included.
+    """
     visited.open_model("reranker", "pair")
     visited.page.fill("[name=text]", "good")
     visited.page.fill("[name=textPair]", "good bad good")
@@ -226,7 +228,7 @@ def test_recommendation(visited: Visit) -> None:
 
 
 def test_tensors(visited: Visit, tmp_path: Path) -> None:
-    """JSON, a file of NumPy's, and zeros; what is no JSON is told at once."""
+    """Send JSON, a NumPy file and zeros; invalid JSON is reported at once."""
     visited.open_model("plain")
     visited.page.fill("textarea[name=values]", "[[5.1, 3.5")
     visited.page.click("form .primary")
@@ -246,7 +248,7 @@ def test_tensors(visited: Visit, tmp_path: Path) -> None:
 
 
 def _new_numbers(visited: Visit, before: str) -> None:
-    """Wait until the answer is another one."""
+    """Wait until the answer changes."""
     visited.page.wait_for_function(
         "old => !document.querySelector('.numbers')?.textContent.includes(old)",
         arg=before,
@@ -282,7 +284,7 @@ def test_versions_side_by_side(visited: Visit) -> None:
 def test_versions_on_the_live_camera(
     visited: Visit, browser: Browser | Firefox
 ) -> None:
-    """Each frame goes to both versions; times and agreement stand beside the answers until the camera is stopped."""
+    """Both versions get each frame; times and agreement are shown until it stops."""
     visited.go("compare/digits")
     visited.press("[data-kind=camera]")
     visited.page.click("text=Start the camera")

@@ -1,4 +1,4 @@
-"""The libraries of the page are those that ``vendor.json`` pins, byte for byte."""
+"""Compare the page's libraries with the digests in ``vendor.json``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from places import ROOT
 
 
 def load_tool() -> ModuleType:
-    """Return ``tools/vendor.py`` as a module."""
+    """Import ``tools/vendor.py``."""
     spec = importlib.util.spec_from_file_location(
         "vendor_tool", ROOT / "tools" / "vendor.py"
     )
@@ -31,7 +31,7 @@ def test_files_are_the_pinned_ones() -> None:
 
 
 @pytest.mark.parametrize("fault", ["changed", "missing", "more"])
-def test_a_difference_is_told(
+def test_a_difference_is_reported(
     fault: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "vendor"

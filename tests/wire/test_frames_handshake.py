@@ -1,4 +1,4 @@
-"""The handshake's golden vectors through both halves, and what no vector can show."""
+"""Run the handshake's vectors through both sides, and check other properties."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ LIMITS = ConnectionLimits(1, 2, 3, 4, "x")
 
 
 def key(text: str | None) -> bytes | None:
-    """A key from its digits."""
+    """Return a key from its digits."""
     return None if text is None else bytes.fromhex(text)
 
 
 def server_of(vector: Vector) -> ServerHandshake:
-    """The server's half with the vector's key and nonce."""
+    """Return the server's side with the vector's key and nonce."""
     facts = vector.facts
     limits = ConnectionLimits(**facts["limits"])
     return ServerHandshake(
@@ -48,7 +48,7 @@ def server_of(vector: Vector) -> ServerHandshake:
 
 
 def client_of(vector: Vector) -> ClientHandshake:
-    """The client's half, as if it had sent the vector's HELLO."""
+    """Return the client's side after the vector's HELLO."""
     facts = vector.facts
     nonce = bytes.fromhex(facts["client_nonce"])
     client = ClientHandshake(
@@ -61,7 +61,7 @@ def client_of(vector: Vector) -> ClientHandshake:
 
 
 def frame(vector: Vector, name: str) -> Frame:
-    """One frame of a vector, decoded where it is awaited."""
+    """Decode one frame of a vector in the state that expects it."""
     (found,) = feed(
         FrameDecoder(AWAITS[name], 4096), bytes.fromhex(vector.facts[name.lower()])
     )
@@ -69,21 +69,23 @@ def frame(vector: Vector, name: str) -> Frame:
 
 
 @pytest.mark.parametrize("vector", GOOD, ids=str)
-def test_server_accepts(vector: Vector) -> None:
-    """The server answers with the vector's frames, and takes over what the client says."""
+def test_the_server_accepts_a_valid_client(vector: Vector) -> None:
+    """It sends the vector's frames, and stores the client's values."""
     server = server_of(vector)
     challenge = server.answer_hello(frame(vector, "HELLO"))
     if challenge.hex() != vector.facts["challenge"]:
         assert not vector.facts["byte_exact"]
-        return  # this server would have chosen other words; the client's half is what the vector tests
+        # this server would have chosen other texts; the client's side is tested with
+        # the vector
+        return
     ready = server.answer_auth(frame(vector, "AUTH"))
     assert ready.hex() == vector.facts["ready"]
     assert server.client_max_frame == vector.facts["client_max_frame"]
 
 
 @pytest.mark.parametrize("vector", GOOD, ids=str)
-def test_client_accepts(vector: Vector) -> None:
-    """The client answers with the vector's AUTH and learns the limits."""
+def test_the_client_accepts_a_valid_server(vector: Vector) -> None:
+    """It sends the vector's AUTH and learns the limits."""
     client = client_of(vector)
     assert (
         client.answer_challenge(frame(vector, "CHALLENGE")).hex()
@@ -95,8 +97,8 @@ def test_client_accepts(vector: Vector) -> None:
 
 
 @pytest.mark.parametrize("more", [{"proof": "0" * 64}, {"proof": 7}, {"proof": None}])
-def test_a_proof_that_nobody_asked_for_is_ignored(more: dict[str, Any]) -> None:
-    """On both sides, where there is no token."""
+def test_an_unrequested_proof_is_ignored(more: dict[str, Any]) -> None:
+    """Both sides ignore it if there is no token."""
     (vector,) = [vector for vector in GOOD if vector.name == "handshake_without_token"]
     server, client = server_of(vector), client_of(vector)
     server.answer_hello(frame(vector, "HELLO"))
@@ -108,7 +110,7 @@ def test_a_proof_that_nobody_asked_for_is_ignored(more: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("server", [..., None, 7, ["x"]])
-def test_the_servers_name_is_not_needed(server: object) -> None:
+def test_the_servers_name_is_optional(server: object) -> None:
     (vector,) = [vector for vector in GOOD if vector.name == "handshake_without_token"]
     client = client_of(vector)
     client.answer_challenge(frame(vector, "CHALLENGE"))
@@ -120,8 +122,8 @@ def test_the_servers_name_is_not_needed(server: object) -> None:
 
 
 @pytest.mark.parametrize("vector", [*GOOD, *BAD], ids=str)
-def test_proofs(vector: Vector) -> None:
-    """Transcript and proofs are what the vectors say; .bin holds the frames in order."""
+def test_transcripts_and_proofs_match_the_vectors(vector: Vector) -> None:
+    """.bin contains the frames in order."""
     facts = vector.facts
     names = [name for name in ("hello", "challenge", "auth", "ready") if name in facts]
     assert vector.data.hex() == "".join(facts[name] for name in names)
@@ -137,8 +139,8 @@ def test_proofs(vector: Vector) -> None:
 
 
 @pytest.mark.parametrize("vector", BAD, ids=str)
-def test_refused(vector: Vector) -> None:
-    """The named side refuses the named frame with the named code; what came before is fine."""
+def test_a_bad_frame_is_refused_with_its_code(vector: Vector) -> None:
+    """Only the named side refuses the named frame; earlier frames pass."""
     facts = vector.facts
     last = facts["refused_frame"]
     if facts["refused_by"] == "server":
@@ -160,8 +162,8 @@ def test_refused(vector: Vector) -> None:
     assert caught.value.message.strip()
 
 
-def test_golden_values() -> None:
-    """The worked example, written down before there was any code."""
+def test_the_worked_example() -> None:
+    """Its values were written down before the code."""
     (golden,) = [vector for vector in GOOD if vector.name == "handshake_golden"]
     assert (
         golden.facts["hello"][:48] == "4f4901000000000000000000000000004b0000004b000000"
@@ -185,15 +187,15 @@ def test_golden_values() -> None:
 
 
 def hello(**changes: Any) -> Frame:
-    """A HELLO with changes."""
+    """Return a HELLO with changes."""
     body = json.dumps(
         {"v": [1, 1], "nonce": "c0" * 16, "max_frame": LEAST_MAX_FRAME} | changes
     ).encode()
     return Frame(FrameType.HELLO, json_length=len(body), body=body)
 
 
-def test_the_supported_range_is_told() -> None:
-    """ERROR UNSUPPORTED_VERSION says what would have been right."""
+def test_the_supported_range_is_reported() -> None:
+    """ERROR UNSUPPORTED_VERSION names it."""
     with pytest.raises(ConnectionFaultError) as caught:
         ServerHandshake(b"k", bytes(16), LIMITS).answer_hello(hello(v=[2, 9]))
     told = json.loads(caught.value.body())
@@ -201,7 +203,7 @@ def test_the_supported_range_is_told() -> None:
 
 
 def test_all_wrong_proofs_get_the_same_answer() -> None:
-    """A stranger learns nothing from the text."""
+    """The text tells an unauthenticated client nothing."""
     texts = {
         step_of(vector) for vector in BAD if vector.facts["refused_frame"] == "AUTH"
     } - {None}
@@ -209,7 +211,7 @@ def test_all_wrong_proofs_get_the_same_answer() -> None:
 
 
 def step_of(vector: Vector) -> bytes | None:
-    """The ERROR body for a refused AUTH; None when it was not for its proof."""
+    """Return the ERROR body for a refused AUTH; None if the proof was not the cause."""
     server = server_of(vector)
     server.answer_hello(frame(vector, "HELLO"))
     with pytest.raises(ConnectionFaultError) as caught:
@@ -223,7 +225,7 @@ def step_of(vector: Vector) -> bytes | None:
 
 @pytest.mark.parametrize("half", ["server", "client"])
 def test_steps_cannot_be_skipped_or_repeated(half: str) -> None:
-    """A proof over no transcript would be good for every connection."""
+    """A proof without a transcript would be valid for every connection."""
     proof = json.dumps({"proof": client_proof(b"k", b""), "max_frame": 1}).encode()
     last = Frame(
         FrameType.AUTH if half == "server" else FrameType.READY,

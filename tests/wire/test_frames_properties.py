@@ -1,4 +1,4 @@
-"""The frame codec under everything that is not in the vectors: random frames, noise, mutations, memory."""
+"""Test the frame codec with random frames, noise and mutations, and its memory."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ known_exts = st.fixed_dictionaries(
 
 @st.composite
 def frames(draw: st.DrawFn) -> Frame:
-    """Any frame that a server may read after READY, or a client."""
+    """Generate any frame that a server or client may read after READY."""
     ready = (
         ALLOWED[Role.SERVER, HandshakeState.READY]
         | ALLOWED[Role.CLIENT, HandshakeState.READY]
@@ -97,7 +97,7 @@ def frames(draw: st.DrawFn) -> Frame:
 
 
 def decoder_for(frame: Frame) -> FrameDecoder:
-    """A decoder of the side that the frame is for."""
+    """Return a decoder of the frame's receiver."""
     return FrameDecoder(
         ALLOWED[Role.SERVER, HandshakeState.READY]
         if frame.type in ALLOWED[Role.SERVER, HandshakeState.READY]
@@ -109,7 +109,7 @@ def decoder_for(frame: Frame) -> FrameDecoder:
 @SETTINGS
 @given(frames(), st.lists(st.integers(0, 2000), max_size=5))
 def test_random_frames_round_trip(frame: Frame, cuts: list[int]) -> None:
-    """Decoding gives back what was encoded, however it is cut."""
+    """Frames are cut at random positions."""
     data = encode_frame(frame)
     bounds = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     decoder = decoder_for(frame)
@@ -142,10 +142,10 @@ def test_random_frames_round_trip(frame: Frame, cuts: list[int]) -> None:
     st.binary(max_size=200),
     st.integers(0, 30),
 )
-def test_noise_is_a_fault_or_nothing(
+def test_noise_raises_nothing_but_faults(
     state: str, listens: bool, noise: bytes, kept: int
 ) -> None:
-    """Random bytes, some behind the start of a good header, never raise anything else."""
+    """Some of the random bytes follow the start of a valid header."""
     start = encode_header(Header(FrameType.REQUEST, 1, 0, 5, 3, 2, 9))[:kept]
     decoder = FrameDecoder(STATES[state], MAX, listens=listens)
     with contextlib.suppress(ConnectionFaultError):
@@ -155,14 +155,14 @@ def test_noise_is_a_fault_or_nothing(
 
 @SETTINGS
 @given(st.binary(max_size=64))
-def test_noise_as_extensions(data: bytes) -> None:
-    """Extensions are read or refused; what is read is encoded to the same bytes again."""
+def test_random_extensions_are_read_or_refused(data: bytes) -> None:
+    """Extensions that are read are encoded to the same bytes again."""
     with contextlib.suppress(ConnectionFaultError):
         assert encode_ext(parse_ext(data)) == data
 
 
-def test_mutated_vectors() -> None:
-    """200,000 damaged frames: each is read or refused with a fault, and nothing else happens."""
+def test_mutated_vectors_are_read_or_refused() -> None:
+    """There are 200,000 damaged frames."""
     chance = random.Random(20260101)
     vectors = [
         v
@@ -188,8 +188,8 @@ def test_mutated_vectors() -> None:
 
 
 @pytest.mark.parametrize("announced", [FIRST_BODY_BYTES + 1, 64 * MIB])
-def test_memory_follows_what_has_come_not_what_was_announced(announced: int) -> None:
-    """64 MiB announced and ten bytes sent take a first step of 1 MiB; later steps add 4 MiB or a quarter."""
+def test_memory_grows_with_received_bytes_only(announced: int) -> None:
+    """Ten bytes of an announced 64 MiB take 1 MiB; later steps add 4 MiB or a quarter."""
     decoder = FrameDecoder(ALLOWED[Role.SERVER, HandshakeState.READY], announced)
     head = (
         encode_header(Header(FrameType.REQUEST, 1, 0, 6, 0, 0, announced)) + b"GET /x"
@@ -210,7 +210,7 @@ def test_memory_follows_what_has_come_not_what_was_announced(announced: int) -> 
             sent += count
             most = tracemalloc.get_traced_memory()[
                 1
-            ]  # at any time: no copy was made beside the body either
+            ]  # at any time: the body was not copied either
             step = max(FIRST_BODY_BYTES, min(sent, max(GROWTH_BYTES, sent // 4)))
             # The allocator of bytearrays may itself take an eighth more.
             assert most <= 1.125 * (sent + step) + 2 * BUFFER_BYTES
@@ -218,8 +218,8 @@ def test_memory_follows_what_has_come_not_what_was_announced(announced: int) -> 
         tracemalloc.stop()
 
 
-def test_a_stranger_reserves_nothing() -> None:
-    """Before READY a frame of more than 4 KiB is refused by its header."""
+def test_an_unauthenticated_frame_reserves_no_memory() -> None:
+    """Before READY, the header of a frame over 4 KiB is refused."""
     for allowed in (
         ALLOWED[Role.SERVER, HandshakeState.HELLO],
         ALLOWED[Role.SERVER, HandshakeState.AUTH],
@@ -233,8 +233,8 @@ def test_a_stranger_reserves_nothing() -> None:
         assert caught.value.fault is ConnectionFault.FRAME_TOO_LARGE
 
 
-def test_thrown_away_bodies_take_no_memory() -> None:
-    """A body that is not admitted is read into the same buffer over and over."""
+def test_discarded_bodies_take_no_memory() -> None:
+    """A body that is not admitted is read into the same small buffer repeatedly."""
     decoder = FrameDecoder(
         ALLOWED[Role.SERVER, HandshakeState.READY], MAX, lambda header: False
     )
@@ -251,8 +251,8 @@ def test_thrown_away_bodies_take_no_memory() -> None:
     assert frame.discarded and frame.body == b"" and not decoder.mid_frame
 
 
-def test_large_bodies_arrive_whole() -> None:
-    """A body that is given memory in four steps, cut at odd places."""
+def test_large_bodies_are_complete() -> None:
+    """The body grows in four steps and is cut at odd positions."""
     body = np.random.default_rng(1).bytes(5 * MIB + 3)
     data = encode_frame(
         Frame(FrameType.RESPONSE, 9, 200, ext={2: b"image/png"}, body=body)
@@ -266,10 +266,10 @@ def test_large_bodies_arrive_whole() -> None:
 @pytest.mark.parametrize("target_length", range(1, 18))
 @pytest.mark.parametrize("ext", [{}, {9: b"abc"}], ids=["no ext", "ext"])
 @pytest.mark.parametrize("size", [64, 2 * MIB], ids=["short", "long"])
-def test_bodies_are_aligned(
+def test_aligned_tensors_stay_aligned_in_memory(
     target_length: int, ext: dict[int, bytes], size: int
 ) -> None:
-    """Raw tensors that start at a multiple of 8 in the body do so in memory, as over HTTP."""
+    """A multiple of 8 in the body is one in memory, as over HTTP."""
     frame = Frame(FrameType.REQUEST, 1, 0, b"x" * target_length, ext, 0, bytes(size))
     for pieces in (
         [encode_frame(frame)],
@@ -282,7 +282,7 @@ def test_bodies_are_aligned(
 
 
 @pytest.mark.parametrize("step", [BUFFER_BYTES - 1, BUFFER_BYTES, 2**20])
-def test_a_full_buffer_that_ends_within_a_header(step: int) -> None:
+def test_a_full_buffer_may_end_within_a_header(step: int) -> None:
     """24 does not divide 65,536: the start of a header moves to the buffer's front."""
     count = 3 * BUFFER_BYTES // HEADER_BYTES
     data = b"".join(
@@ -298,7 +298,7 @@ def test_a_full_buffer_that_ends_within_a_header(step: int) -> None:
 
 
 def test_bodies_do_not_share_memory() -> None:
-    """A frame that is kept stays as it was while later ones are read."""
+    """A kept frame is unchanged while later ones are read."""
     first = encode_frame(
         Frame(FrameType.RESPONSE, 1, 200, body=b"first", json_length=5)
     )
@@ -311,8 +311,8 @@ def test_bodies_do_not_share_memory() -> None:
     assert [bytes(frame.body) for frame in kept] == [b"first", b"SECND"]
 
 
-def test_a_lent_buffer_is_taken_back() -> None:
-    """An owner that holds on to the buffer by mistake cannot keep the decoder from growing, nor write into a frame."""
+def test_a_stale_buffer_view_is_revoked() -> None:
+    """An owner that keeps it can't stop the decoder's growth or write into a frame."""
     decoder = FrameDecoder(ALLOWED[Role.CLIENT, HandshakeState.READY], MAX)
     feed(decoder, encode_header(Header(FrameType.RESPONSE, 1, 200, 0, 0, 0, 3 * MIB)))
     view = decoder.buffer()
@@ -323,8 +323,7 @@ def test_a_lent_buffer_is_taken_back() -> None:
     assert len(decoder.buffer()) > 0
 
 
-def test_the_end_of_a_frame_is_known() -> None:
-    """A connection that ends within a frame is told from one that ends between two."""
+def test_an_end_within_a_frame_is_detected() -> None:
     data = encode_frame(Frame(FrameType.REQUEST, 1, 0, b"GET /", body=b"abc"))
     decoder = FrameDecoder(ALLOWED[Role.SERVER, HandshakeState.READY], MAX)
     states = []
@@ -339,8 +338,7 @@ def test_the_end_of_a_frame_is_known() -> None:
     ]
 
 
-def test_what_is_asked_about_a_header() -> None:
-    """``admit`` sees each request once, when its header is there, and is not asked about anything else."""
+def test_admit_sees_each_request_header_once() -> None:
     seen: list[int] = []
 
     def admit(header: Header) -> bool:
@@ -367,8 +365,7 @@ def test_what_is_asked_about_a_header() -> None:
 
 
 @pytest.mark.parametrize("milliseconds", [0, 1, 2**31, 2**32 - 1])
-def test_retry_after(milliseconds: int) -> None:
-    """The number survives the way, and what does not fit is cut down."""
+def test_retry_after_is_clipped_and_round_trips(milliseconds: int) -> None:
     assert int.from_bytes(encode_retry_after(milliseconds), "little") == milliseconds
     assert (
         encode_retry_after(2**40) == encode_retry_after(2**32 - 1) == bytes([255] * 4)
@@ -376,16 +373,16 @@ def test_retry_after(milliseconds: int) -> None:
     assert encode_retry_after(-5) == bytes(4)
 
 
-def test_a_header_is_checked_without_a_decoder_too() -> None:
-    """Whoever reads 24 bytes by itself gets the same answer."""
+def test_a_header_can_be_checked_without_a_decoder() -> None:
+    """The result is the decoder's."""
     with pytest.raises(ConnectionFaultError) as caught:
         parse_header(b"OJ" + bytes(22))
     assert caught.value.fault is ConnectionFault.BAD_MARK
-    assert CRITICAL == 0x80  # whoever answers a request compares tags with it
+    assert CRITICAL == 0x80  # a response is matched by its tag
 
 
-def test_the_fast_way_for_requests_checks_the_same() -> None:
-    """Good REQUESTs are told by a shortcut: at each limit it agrees with the slow way."""
+def test_the_fast_path_for_requests_checks_the_same() -> None:
+    """Both paths agree at each limit."""
     for target in (0, 1, 1024, 1025):
         for ext in (0, MAX_EXT_BYTES, MAX_EXT_BYTES + 1):
             for request_id in (0, 1):

@@ -1,4 +1,4 @@
-"""The golden vectors of the socket protocol: whole, byte by byte, with more behind them, and backwards."""
+"""Decode and encode the socket protocol's vectors: whole, cut, and followed by more."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from wire.wire_bodies import SETTINGS
 from wire.wire_vectors import FOLDER, Vector, load, summary
 
 GOOD, BAD = load("valid", "frames"), load("invalid", "frames")
-# Bytes that are legal behind any frame after READY.
+# Bytes that are legal after any frame that follows READY.
 PONG = encode_header(Header(FrameType.PONG, 0, 77, 0, 0, 0, 0))
 
 
 def expected(vector: Vector) -> list[dict[str, object]]:
-    """What the vector's frames look like, without what is said of their bodies."""
+    """Return the vector's frames without the notes about their bodies."""
     return [
         {key: value for key, value in frame.items() if key != "tensors"}
         for frame in vector.facts["frames"]
@@ -34,30 +34,30 @@ def expected(vector: Vector) -> list[dict[str, object]]:
 
 
 def feed_all(decoder: FrameDecoder, pieces: Iterable[bytes]) -> list[Frame]:
-    """All frames of some pieces of a stream."""
+    """Return all frames of a stream in pieces."""
     return [frame for piece in pieces for frame in feed(decoder, piece)]
 
 
 def split(data: bytes, step: int) -> list[bytes]:
-    """The data in pieces of ``step`` bytes."""
+    """Return the data in pieces of ``step`` bytes."""
     return [data[start : start + step] for start in range(0, len(data), step)]
 
 
-def test_files_are_what_the_generator_makes() -> None:
-    """Nobody has changed a vector by hand, and none is missing or left over."""
+def test_files_are_the_generators_output() -> None:
+    """No vector was edited by hand, and none is missing or left over."""
     command = [sys.executable, "-E", str(FOLDER / "make_vectors.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
 
 
-def test_there_are_enough_and_none_is_large() -> None:
-    """The suite of another language may count on it."""
+def test_there_are_enough_small_vectors() -> None:
+    """Test suites of other languages may rely on it."""
     assert len(GOOD) >= 60 and len(BAD) >= 80
     assert max(path.stat().st_size for path in FOLDER.rglob("*.bin")) <= 128 * 1024
 
 
 def test_every_fault_that_bytes_can_cause_has_vectors() -> None:
-    """Faults of time and of load have no bytes of their own."""
+    """Faults of time and load have no bytes of their own."""
     codes = {
         vector.facts["code"]
         for kind in ("frames", "handshake")
@@ -69,8 +69,7 @@ def test_every_fault_that_bytes_can_cause_has_vectors() -> None:
 
 @pytest.mark.parametrize("step", [1, 7, 65_536, 2**20])
 @pytest.mark.parametrize("vector", GOOD, ids=str)
-def test_valid_in_pieces(vector: Vector, step: int) -> None:
-    """However the bytes come, the frames are the same."""
+def test_valid_vectors_in_pieces(vector: Vector, step: int) -> None:
     if step == 1 and len(vector.data) > 16_384:
         step = 3
     decoder = vector.decoder()
@@ -82,8 +81,8 @@ def test_valid_in_pieces(vector: Vector, step: int) -> None:
 @pytest.mark.parametrize(
     "vector", [v for v in GOOD if v.facts["state"] == "ready"], ids=str
 )
-def test_valid_with_more_behind(vector: Vector) -> None:
-    """A frame ends where it ends: another frame and the start of a third do not disturb it."""
+def test_valid_vectors_followed_by_more(vector: Vector) -> None:
+    """Another frame and the start of a third don't disturb the first."""
     decoder = vector.decoder()
     *frames, pong = feed(decoder, vector.data + PONG + PONG[:5])
     assert [summary(frame) for frame in frames] == expected(vector)
@@ -93,8 +92,8 @@ def test_valid_with_more_behind(vector: Vector) -> None:
 
 @SETTINGS
 @given(st.data())
-def test_valid_in_random_pieces_one_behind_the_other(data: st.DataObject) -> None:
-    """Vectors of control frames and answers, in a row and cut anywhere."""
+def test_valid_vectors_in_a_row_cut_at_random(data: st.DataObject) -> None:
+    """The vectors are control frames and answers."""
     candidates = [
         v
         for v in GOOD
@@ -116,8 +115,7 @@ def test_valid_in_random_pieces_one_behind_the_other(data: st.DataObject) -> Non
 
 
 @pytest.mark.parametrize("vector", [v for v in GOOD if v.facts["canonical"]], ids=str)
-def test_valid_backwards(vector: Vector) -> None:
-    """Encoding what was decoded gives the very same bytes."""
+def test_valid_vectors_encode_to_the_same_bytes(vector: Vector) -> None:
     assert (
         b"".join(encode_frame(frame) for frame in feed(vector.decoder(), vector.data))
         == vector.data
@@ -134,8 +132,9 @@ def test_valid_backwards(vector: Vector) -> None:
     ],
     ids=lambda value: str(value),
 )
-def test_tensors_of_inference_bodies(vector: Vector, number: int) -> None:
-    """The codec of bodies finds the tensors that the vectors describe, bit for bit."""
+def test_inference_bodies_contain_the_described_tensors(
+    vector: Vector, number: int
+) -> None:
     frame = feed(vector.decoder(), vector.data)[number]
     decode = (
         decode_infer_request
@@ -151,7 +150,7 @@ def test_tensors_of_inference_bodies(vector: Vector, number: int) -> None:
 
 
 def test_every_datatype_goes_both_ways() -> None:
-    """Raw in both directions, and as JSON where there is such a form."""
+    """The raw form works for all, the JSON form where it exists."""
     seen = {
         (frame["name"], tensor["datatype"], tensor["binary"])
         for vector in GOOD
@@ -170,7 +169,7 @@ def test_every_datatype_goes_both_ways() -> None:
 def until_fault(
     decoder: FrameDecoder, pieces: list[bytes]
 ) -> tuple[list[Frame], ConnectionFaultError, int]:
-    """The frames that a connection takes out before the fault, the fault, and how many pieces it took."""
+    """Return the frames before the fault, the fault, and the number of pieces."""
     frames = []
     for number, piece in enumerate(pieces, 1):
         rest = piece
@@ -190,8 +189,8 @@ def until_fault(
 
 @pytest.mark.parametrize("step", [1, 24, 2**20])
 @pytest.mark.parametrize("vector", BAD, ids=str)
-def test_invalid_in_pieces(vector: Vector, step: int) -> None:
-    """The frames in front of the fault are found, then the fault, at whatever pace the bytes come."""
+def test_invalid_vectors_in_pieces(vector: Vector, step: int) -> None:
+    """Frames before the fault are found, at any piece size."""
     frames, error, _ = until_fault(vector.decoder(), split(vector.data, step))
     assert (error.fault.name, int(error.fault)) == (
         vector.facts["code"],
@@ -202,8 +201,7 @@ def test_invalid_in_pieces(vector: Vector, step: int) -> None:
 
 
 @pytest.mark.parametrize("vector", BAD, ids=str)
-def test_invalid_with_more_behind(vector: Vector) -> None:
-    """What follows a fault changes nothing."""
+def test_invalid_vectors_followed_by_more(vector: Vector) -> None:
     with pytest.raises(ConnectionFaultError) as caught:
         feed(vector.decoder(), vector.data + PONG * 3)
     assert caught.value.fault.name == vector.facts["code"]
@@ -212,8 +210,8 @@ def test_invalid_with_more_behind(vector: Vector) -> None:
 @pytest.mark.parametrize(
     "vector", [v for v in BAD if v.facts["code"] != "BAD_MARK"], ids=str
 )
-def test_when_a_fault_is_seen(vector: Vector) -> None:
-    """Faults of the header need no more than the header; broken extensions need the whole frame."""
+def test_faults_are_found_as_early_as_possible(vector: Vector) -> None:
+    """A bad header needs only the header, bad extensions the whole frame."""
     _, _, taken = until_fault(vector.decoder(), split(vector.data, 1))
     last_header = vector.data.rindex(b"OI", 0, len(vector.data) - 22)
     assert taken == (

@@ -1,4 +1,4 @@
-"""Binary tensors: sizes, lengths, the JSON part's length, bodies without JSON, and that nothing is copied."""
+"""Check binary tensors: sizes, lengths, bodies without JSON, and no copies."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TEXTS = {"datatype": "BYTES", "shape": [2]}
 
 
 def sized(size: object, raw: bytes = EIGHT, **item: object) -> tuple[bytes, int]:
-    """A binary input of FP32 [2] that announces ``size``."""
+    """Return a binary input of FP32 [2] that announces ``size``."""
     return with_binary(raw, {"parameters": {"binary_data_size": size}} | item)
 
 
@@ -82,8 +82,8 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_sizes(case: str) -> None:
-    """Every byte belongs to one tensor, and every tensor has exactly the bytes it needs."""
+def test_sizes_must_be_exact(case: str) -> None:
+    """Every byte belongs to one tensor, which has exactly the bytes that it needs."""
     (body, length), code = CASES[case]
     assert refusal(body, length) == code
 
@@ -117,8 +117,8 @@ HEADERS = {
 
 
 @pytest.mark.parametrize("text", HEADERS, ids=lambda text: ascii(text)[:24])
-def test_header_lengths_that_are_no_number(text: str) -> None:
-    """The JSON part's length is a plain decimal number, or the request is refused with INVALID_HEADER."""
+def test_malformed_header_lengths_are_refused(text: str) -> None:
+    """Anything but a plain decimal number is INVALID_HEADER."""
     assert refusal(request(), text) == HEADERS[text]
 
 
@@ -127,19 +127,23 @@ def test_header_lengths_that_are_no_number(text: str) -> None:
     [(0, None), (1, HEADER), (10**6, HEADER), (-1, ErrorCode.MALFORMED_JSON)],
     ids=["whole body", "one beyond", "far beyond", "one short"],
 )
-def test_header_lengths_against_the_body(change: int, code: ErrorCode | None) -> None:
-    """Equal to the body is fine without binary tensors; beyond its end is not, and too short cuts the JSON."""
+def test_header_lengths_must_match_the_body(
+    change: int, code: ErrorCode | None
+) -> None:
+    """Without binary tensors the length may equal the body's; too short a length cuts
+    the JSON.
+    """
     assert refusal(request(), len(request()) + change) == code
 
 
 def test_header_lengths_are_read() -> None:
-    """Absent is None; blanks around the number and zeros in front of it do no harm."""
+    """A missing one is None; blanks and leading zeros are allowed."""
     read = [parse_json_length(text, 40) for text in (None, "0", "40", " 12\t", "007")]
     assert read == [None, 0, 40, 12, 7]
 
 
-def test_the_padding_counts_in_the_length() -> None:
-    """Spaces behind the JSON move the raw tensors to where they are wanted."""
+def test_padding_counts_in_the_length() -> None:
+    """Spaces after the JSON align the raw tensors."""
     header = request({"data": ..., "parameters": {"binary_data_size": 8}})
     padded = header + b" " * (-len(header) % 64)
     assert decode(padded + EIGHT, len(padded)).inputs[0].shape == (2,)
@@ -147,7 +151,9 @@ def test_the_padding_counts_in_the_length() -> None:
 
 @pytest.mark.parametrize("length", [None, "whole"])
 def test_an_empty_input_with_and_without_the_header(length: str | None) -> None:
-    """kserve sends a binary input of size 0 without the header; with it, it is the same request."""
+    """kserve sends a binary input of size 0 without the header: the request is the
+    same.
+    """
     body = request(
         {"data": ..., "shape": [0, 2], "parameters": {"binary_data_size": 0}}
     )
@@ -156,7 +162,7 @@ def test_an_empty_input_with_and_without_the_header(length: str | None) -> None:
 
 
 def test_length_zero_is_a_body_without_json() -> None:
-    """The whole body is one input's bytes, whatever they are, and the answer is binary."""
+    """The whole body is one input's bytes, and the answer is binary."""
     for body in (b"", b"\x00\x01", request()):
         got = decode(body, 0)
         assert got.raw is not None and got.raw.obj is body
@@ -180,10 +186,10 @@ RAW = [
 
 
 @pytest.mark.parametrize(("datatype", "shape", "body", "expected"), RAW)
-def test_raw_bodies(
+def test_a_raw_body_determines_one_variable_dimension(
     datatype: str, shape: list[int], body: bytes, expected: tuple[int, ...] | None
 ) -> None:
-    """The size of one variable dimension follows from the body's; two cannot be told apart."""
+    """Two variable dimensions can't be told apart."""
     if expected is None:
         with pytest.raises(ApiError) as caught:
             raw_input(memoryview(body), "x", datatype, shape)
@@ -196,25 +202,27 @@ def test_raw_bodies(
 @pytest.mark.parametrize(
     ("shape", "expected"), [([-1], (1,)), ([1], (1,)), ([], (1,)), ([-1, 1], (1, 1))]
 )
-def test_raw_bodies_of_bytes(shape: list[int], expected: tuple[int, ...]) -> None:
-    """As in Triton, a BYTES body is exactly one element, without a length in front."""
+def test_a_raw_bytes_body_is_one_element(
+    shape: list[int], expected: tuple[int, ...]
+) -> None:
+    """As in Triton, it has no length in front."""
     tensor = raw_input(memoryview(b"\x05\0\0\0hello"), "x", "BYTES", shape)
     assert (tensor.shape, tensor.data) == (expected, [b"\x05\0\0\0hello"])
 
 
-# Nothing is copied
+# No copies
 
 PHOTO = {"datatype": "UINT8", "shape": [1, 224, 224, 3]}
 PHOTO_BYTES = 150_528
 
 
 def address(buffer: object) -> int:
-    """Where a buffer's memory starts."""
+    """Return the address of a buffer."""
     return int(np.frombuffer(buffer, np.uint8).__array_interface__["data"][0])
 
 
 def test_a_binary_tensor_is_a_view_into_the_body() -> None:
-    """A decoded photo is the request body's own memory, at the place where it arrived."""
+    """A decoded photo is the request body's own memory."""
     body, length = with_binary(bytes(PHOTO_BYTES), PHOTO)
     data = decode(body, length).inputs[0].data
     assert isinstance(data, memoryview)
@@ -224,7 +232,7 @@ def test_a_binary_tensor_is_a_view_into_the_body() -> None:
 
 @pytest.mark.parametrize("as_array", [np.asarray, to_array])
 def test_arrays_share_the_body(as_array: object) -> None:
-    """Neither the array interface nor to_array copies: the array lies in the body and cannot be written to."""
+    """The array interface and to_array give read-only views into the body."""
     assert callable(as_array)
     body, length = with_binary(bytes(PHOTO_BYTES), PHOTO)
     array = as_array(decode(body, length).inputs[0])
@@ -237,8 +245,7 @@ def test_arrays_share_the_body(as_array: object) -> None:
     )
 
 
-def test_encoding_passes_the_tensors_memory_on() -> None:
-    """A binary tensor's chunk is the memory it lies in."""
+def test_encoding_does_not_copy_the_tensor() -> None:
     data = memoryview(bytes(PHOTO_BYTES))
     tensor = Tensor("x", "UINT8", (PHOTO_BYTES,), data)
     _, chunk = encode_infer_request(InferRequest([tensor])).chunks
@@ -247,7 +254,7 @@ def test_encoding_passes_the_tensors_memory_on() -> None:
 
 @pytest.mark.parametrize("offset", range(8))
 def test_arrays_at_odd_addresses(offset: int) -> None:
-    """Raw tensors may start anywhere: unaligned arrays hold the right numbers."""
+    """Raw tensors may start anywhere: unaligned arrays have the right numbers."""
     raw = struct.pack("<4d", 1.5, -0.0, 2.0, -3.25)
     item = {"datatype": "FP64", "shape": [4]}
     header, _ = with_binary(b"", item | {"parameters": {"binary_data_size": 32}})
@@ -261,7 +268,7 @@ def test_arrays_at_odd_addresses(offset: int) -> None:
 
 
 def test_bytes_tensors_have_no_buffer() -> None:
-    """NumPy cannot look at BYTES elements in place; to_array makes objects of them."""
+    """NumPy can't view BYTES elements in place; to_array makes objects of them."""
     tensor = Tensor("x", "BYTES", (2, 1), [b"a", b"\xff\0"])
     assert not hasattr(tensor, "__array_interface__")
     array = to_array(tensor)

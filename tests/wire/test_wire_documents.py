@@ -1,4 +1,4 @@
-"""JSON bodies at their edges: what is accepted, and the exact code of what is not."""
+"""Test the limits of JSON bodies, and the exact code of each refusal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PLAIN = request()
 
 
 def nested(depth: int, *kinds: str) -> bytes:
-    """A request with an unknown member that makes the document that deep (the top object counts)."""
+    """Return a request of that depth, counting the top object."""
     levels = [kinds[level % len(kinds)] for level in range(depth - 1)]
     inner = (
         "".join(levels)
@@ -74,8 +74,7 @@ DOCUMENTS = {
 
 
 @pytest.mark.parametrize("case", DOCUMENTS)
-def test_documents(case: str) -> None:
-    """Encoding, duplicates and syntax."""
+def test_encoding_duplicates_and_syntax_are_checked(case: str) -> None:
     body, code = DOCUMENTS[case]
     assert refusal(body) == code
 
@@ -92,14 +91,14 @@ def test_documents(case: str) -> None:
     ],
 )
 @pytest.mark.parametrize("kinds", [("[",), ('{"k":',), ('{"k":', "["), ("[", '{"k":')])
-def test_depth(depth: int, code: ErrorCode | None, kinds: tuple[str, ...]) -> None:
-    """Documents nest 100 deep at most, whatever they nest."""
+def test_documents_may_be_100_deep(
+    depth: int, code: ErrorCode | None, kinds: tuple[str, ...]
+) -> None:
     assert refusal(nested(depth, *kinds)) == code
 
 
 @pytest.mark.parametrize("brackets", ["[" * 5000, "[" * 200_000, '{"a":' * 5000])
-def test_thousands_of_open_brackets(brackets: str) -> None:
-    """A document of brackets alone is refused like any other fault."""
+def test_thousands_of_open_brackets_are_refused(brackets: str) -> None:
     assert refusal(brackets.encode()) == MALFORMED
 
 
@@ -107,13 +106,13 @@ def test_thousands_of_open_brackets(brackets: str) -> None:
     ("levels", "code"),
     [(97, None), (98, MALFORMED), (900, MALFORMED), (5000, MALFORMED)],
 )
-def test_deep_data(levels: int, code: ErrorCode | None) -> None:
-    """Data may nest until the whole document is 100 deep: the tensor itself lies in three containers."""
+def test_data_may_fill_the_documents_depth(levels: int, code: ErrorCode | None) -> None:
+    """The tensor itself is inside three containers."""
     assert refusal(document("FP32", "[" * levels + "1" + "]" * levels)) == code
 
 
 def test_wide_documents_are_not_deep() -> None:
-    """The count of brackets does not matter, only how they nest."""
+    """Only their nesting counts, not the number of brackets."""
     rows = [[[1.0, 2.0]] * 2] * 300
     assert refusal(request({"shape": [1200], "data": rows})) is None
 
@@ -138,10 +137,10 @@ TOO_MANY: dict[str, tuple[bytes, bytes, bytes, int, str]] = {
 
 
 @pytest.mark.parametrize("case", TOO_MANY)
-def test_documents_with_too_many_parts(
+def test_documents_with_too_many_parts_are_refused(
     case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are refused before anything is parsed, with the way out; one part fewer is parsed."""
+    """They are refused before parsing, with the way out; one part fewer is parsed."""
     parsed: list[int] = []
     monkeypatch.setattr(json, "loads", lambda text, **_: parsed.append(len(text)))
     head, part, tail, maximum, text = TOO_MANY[case]
@@ -152,8 +151,8 @@ def test_documents_with_too_many_parts(
     assert caught.value.code is MALFORMED and len(parsed) == 1
 
 
-def test_the_most_values_are_parsed() -> None:
-    """A picture of two megapixels in colour, as a flat list, is within the limits."""
+def test_the_maximum_number_of_values_is_parsed() -> None:
+    """The limit allows a colour picture of two megapixels as a flat list."""
     assert len(strict_json.loads(b"[" + b"7," * (6_000_000 - 1) + b"7]")) == 6_000_000
 
 
@@ -243,21 +242,21 @@ CLASSIFICATIONS |= {1.5: PARAMETER, None: PARAMETER}
 
 
 @pytest.mark.parametrize("case", REQUESTS)
-def test_members(case: str) -> None:
-    """Null and absent members, names, duplicates, parameters."""
+def test_members_are_checked(case: str) -> None:
+    """The cases are null and missing members, names, duplicates and parameters."""
     body, code = REQUESTS[case]
     assert refusal(body) == code
 
 
 @pytest.mark.parametrize("value", [*CLASSIFICATIONS, True])
-def test_classification(value: object) -> None:
-    """The number of classes is an integer from 0; a boolean is none."""
+def test_classification_is_a_non_negative_integer(value: object) -> None:
+    """A boolean is refused."""
     body = request(outputs=[{"name": "y", "parameters": {"classification": value}}])
     assert refusal(body) == (PARAMETER if value is True else CLASSIFICATIONS[value])
 
 
 def test_absent_and_null_members_mean_the_same() -> None:
-    """Null parameters, outputs and ids decode to what absent ones do."""
+    """Null parameters, outputs and ids decode like missing ones."""
     empty = decode(request(id=None, parameters=None, outputs=None))
     absent = decode(request())
     assert (
@@ -267,8 +266,8 @@ def test_absent_and_null_members_mean_the_same() -> None:
     )
 
 
-def test_flags_are_taken_out_of_the_parameters() -> None:
-    """What steers the encoding is not left among the parameters that a model could see."""
+def test_encoding_flags_are_removed_from_the_parameters() -> None:
+    """A model must not see them."""
     asked = [
         {
             "name": "y",
@@ -289,8 +288,8 @@ def test_flags_are_taken_out_of_the_parameters() -> None:
     ("body", "part"),
     [(b"[1]", "an array"), (b"3", "a number"), (b"false", "a boolean")],
 )
-def test_errors_name_what_was_found(body: bytes, part: str) -> None:
-    """A wrong type at the top is called by its JSON name."""
+def test_errors_name_the_wrong_type(body: bytes, part: str) -> None:
+    """A wrong type at the top has its JSON name."""
     with pytest.raises(ApiError, match=part):
         strict_json.loads_object(body)
 
@@ -306,7 +305,7 @@ def test_errors_name_what_was_found(body: bytes, part: str) -> None:
         (b"\xff", "byte 0"),
     ],
 )
-def test_errors_name_the_place(body: bytes, part: str) -> None:
-    """The message holds the key, the position or the count that is wrong."""
+def test_errors_name_the_position(body: bytes, part: str) -> None:
+    """The message contains the key, position or count."""
     with pytest.raises(ApiError, match=part):
         decode(body)

@@ -1,4 +1,4 @@
-"""The table of errors, and that nothing but its errors leaves the codec."""
+"""Check the table of errors, and that the codec raises no others."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_every_code_has_an_error_status(code: ErrorCode) -> None:
 
 
 def test_names_and_values_are_unique() -> None:
-    """Codes that share a status are still different codes, not aliases."""
+    """Codes that share a status are distinct, not aliases."""
     assert (
         len(ErrorCode.__members__)
         == len(list(ErrorCode))
@@ -37,8 +37,7 @@ def test_names_and_values_are_unique() -> None:
     assert ErrorCode.MALFORMED_JSON is not ErrorCode.INVALID_TENSOR
 
 
-def test_only_passing_states_are_worth_a_retry() -> None:
-    """The same request may be sent again only when waiting can help."""
+def test_only_temporary_failures_are_retryable() -> None:
     retryable = {code.name for code in ErrorCode if code.retryable}
     passing = {
         "QUEUE_FULL",
@@ -55,7 +54,7 @@ def test_only_passing_states_are_worth_a_retry() -> None:
     "message", ["plain", "é \U0001f600", 'quote " \\ \n', "half \ud800", "\0"]
 )
 def test_the_body_is_ascii_json(message: str) -> None:
-    """Whatever the message quotes, every client can read the body."""
+    """Every client can read the body, whatever the message quotes."""
     body = ApiError(ErrorCode.INVALID_TENSOR, message).body()
     assert body.isascii()
     assert json.loads(body) == {"error": message, "code": "INVALID_TENSOR"}
@@ -64,13 +63,12 @@ def test_the_body_is_ascii_json(message: str) -> None:
 @pytest.mark.parametrize(
     "name", ["", "invalid_tensor", "OTHER", None, 400, ["INTERNAL"]]
 )
-def test_unknown_names(name: object) -> None:
-    """A code of a later version is none of this one's."""
+def test_unknown_codes_are_not_found(name: object) -> None:
     assert code_named(name) is None
 
 
-def nothing_else_raised(body: bytes, json_length: int | None) -> None:
-    """Decode as both message kinds; only ApiError may leave."""
+def check_only_api_errors(body: bytes, json_length: int | None) -> None:
+    """Decode as both kinds of message; only ApiError may be raised."""
     bodies = []
     for decode in (decode_infer_request, decode_infer_response):
         try:
@@ -81,7 +79,7 @@ def nothing_else_raised(body: bytes, json_length: int | None) -> None:
 
 
 def seeds() -> list[bytes]:
-    """Valid bodies to damage."""
+    """Return valid bodies to damage."""
     binary, _ = with_binary(
         struct.pack("<ff", 1.5, -2),
         {"datatype": "FP32"},
@@ -100,15 +98,16 @@ def seeds() -> list[bytes]:
 @given(
     body=st.binary(max_size=200), json_length=st.one_of(st.none(), st.integers(0, 220))
 )
-def test_random_bytes(body: bytes, json_length: int | None) -> None:
-    """Random bodies raise nothing but ApiError."""
-    nothing_else_raised(body, json_length)
+def test_random_bytes_raise_only_api_errors(
+    body: bytes, json_length: int | None
+) -> None:
+    check_only_api_errors(body, json_length)
 
 
 @SETTINGS
 @given(data=st.data())
-def test_damaged_bodies(data: st.DataObject) -> None:
-    """Valid bodies with bytes changed, cut out and put in raise nothing but ApiError."""
+def test_damaged_bodies_raise_only_api_errors(data: st.DataObject) -> None:
+    """Bytes are changed, removed and inserted."""
     body = bytearray(data.draw(st.sampled_from(seeds())))
     for _ in range(data.draw(st.integers(1, 5))):
         start = data.draw(st.integers(0, len(body)))
@@ -130,7 +129,7 @@ def test_damaged_bodies(data: st.DataObject) -> None:
         body[start : start + data.draw(st.integers(0, 8))] = data.draw(
             st.one_of(tokens, st.binary(max_size=4))
         )
-    nothing_else_raised(
+    check_only_api_errors(
         bytes(body), data.draw(st.one_of(st.none(), st.integers(0, len(body))))
     )
 
@@ -168,21 +167,22 @@ KEYS = [
     top=st.dictionaries(st.sampled_from(KEYS), anything),
     item=st.dictionaries(st.sampled_from(KEYS), anything),
 )
-def test_members_of_any_type(top: dict[str, object], item: dict[str, object]) -> None:
-    """Every member may hold any JSON value: it is accepted or refused, never a crash."""
-    nothing_else_raised(
+def test_members_of_any_type_raise_only_api_errors(
+    top: dict[str, object], item: dict[str, object]
+) -> None:
+    """Every member may have any JSON value."""
+    check_only_api_errors(
         json.dumps({"inputs": [item], "outputs": [item]} | top).encode(), None
     )
-    nothing_else_raised(request(item), None)
-    nothing_else_raised(
+    check_only_api_errors(request(item), None)
+    check_only_api_errors(
         request({"parameters": item}, outputs=[{"name": "y", "parameters": item}]), None
     )
 
 
 @SETTINGS
 @given(text=st.text(max_size=24), length=st.integers(0, 2**40))
-def test_header_texts(text: str, length: int) -> None:
-    """A header of any text is a number within the body or INVALID_HEADER."""
+def test_any_header_text_is_a_length_or_refused(text: str, length: int) -> None:
     outcome: int | ErrorCode | None
     try:
         outcome = parse_json_length(text, length)

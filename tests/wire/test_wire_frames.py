@@ -1,4 +1,4 @@
-"""Frames without a socket: hostile bytes, in pieces of any size, never do more than raise the one exception."""
+"""Feed hostile bytes to the frame decoder: only its own exception is raised."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def decode(
     sizes: list[int],
     allowed: frozenset = ALLOWED[Role.SERVER, HandshakeState.READY],
 ) -> Outcome:
-    """Feed bytes in pieces; the frames, and the fault that ended it."""
+    """Feed bytes in pieces; return the frames and the fault."""
     decoder = FrameDecoder(allowed, MAX_BODY)
     frames: list[Frame] = []
     position = 0
@@ -89,7 +89,7 @@ def test_hostile_handshakes():
         assert all(len(frame.body) <= 4096 - HEADER_BYTES for frame in frames)
 
 
-def test_memory_grows_with_what_came_and_not_with_what_was_said():
+def test_memory_grows_with_received_bytes_not_with_claims():
     decoder = FrameDecoder(ALLOWED[Role.SERVER, HandshakeState.READY], 2**31)
     feed(
         decoder,
@@ -111,7 +111,7 @@ def request(number: int, target: bytes, body: bytes, json_length: int) -> bytes:
     ),
     st.booleans(),
 )
-def test_a_target_is_its_own_frame_s(targets, with_ext):
+def test_each_frame_owns_its_target(targets, with_ext):
     ext = {Extension.CONTENT_TYPE: b"a/b"} if with_ext else {}
     frames = [
         Frame(FrameType.REQUEST, number, 0, target, ext, body=b"/")
@@ -131,8 +131,8 @@ def long_request(number: int, fill: int, size: int = 100_000) -> bytes:
     )
 
 
-def where(body: memoryview) -> int:
-    """The address of its first byte."""
+def address_of(body: memoryview) -> int:
+    """Return the address of the first byte."""
     return ctypes.addressof(ctypes.c_char.from_buffer(body))
 
 
@@ -142,13 +142,13 @@ def kept(reuse: bool = True) -> FrameDecoder:
     return decoder
 
 
-def test_a_long_body_lies_where_the_last_one_lay():
+def test_a_long_body_reuses_the_last_ones_memory():
     decoder = kept()
     places = set()
     for number in range(1, 4):
         (frame,) = feed(decoder, long_request(number, number))
         assert bytes(frame.body) == bytes([number]) * 100_000
-        places.add(where(frame.body))
+        places.add(address_of(frame.body))
         del frame
     assert len(places) == 1
 
@@ -156,7 +156,7 @@ def test_a_long_body_lies_where_the_last_one_lay():
 @pytest.mark.parametrize(
     "look", [lambda body: body, lambda body: np.frombuffer(body, np.uint8)[10:20]]
 )
-def test_a_body_that_is_looked_at_stays_what_it_is(look: Callable[[memoryview], Any]):
+def test_a_body_in_use_is_not_overwritten(look: Callable[[memoryview], Any]):
     decoder = kept()
     (frame,) = feed(decoder, long_request(1, 1))
     seen = look(frame.body)
@@ -167,7 +167,7 @@ def test_a_body_that_is_looked_at_stays_what_it_is(look: Callable[[memoryview], 
 
 
 @pytest.mark.parametrize("size", [99_999, 100_001, 20_000])
-def test_a_body_of_another_length_has_memory_of_its_own(size: int):
+def test_a_body_of_another_length_gets_new_memory(size: int):
     decoder = kept()
     feed(decoder, long_request(1, 1))
     (frame,) = feed(decoder, long_request(2, 2, size))
@@ -175,7 +175,7 @@ def test_a_body_of_another_length_has_memory_of_its_own(size: int):
 
 
 @pytest.mark.parametrize("end", [FrameDecoder.rest, FrameDecoder.drop])
-def test_a_quiet_connection_holds_no_body(end: Callable[[FrameDecoder], None]):
+def test_an_idle_connection_keeps_no_body(end: Callable[[FrameDecoder], None]):
     decoder = kept()
     gc.collect()
     tracemalloc.start()
@@ -188,7 +188,7 @@ def test_a_quiet_connection_holds_no_body(end: Callable[[FrameDecoder], None]):
         tracemalloc.stop()
 
 
-def test_a_decoder_keeps_no_body_unless_it_is_told_to():
+def test_a_decoder_keeps_no_body_by_default():
     decoder = kept(reuse=False)
     tracemalloc.start()
     try:

@@ -1,4 +1,4 @@
-"""How deep a document nests is known before it is parsed."""
+"""Measure a document's depth before parsing it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VALUES = st.recursive(
 
 
 def depth(value: Any) -> int:
-    """As the parser nests."""
+    """Return the depth as the parser nests."""
     if not isinstance(value, list | dict):
         return 0
     return 1 + max(
@@ -36,7 +36,7 @@ def depth(value: Any) -> int:
 
 
 @given(VALUES, st.booleans(), st.sampled_from([None, 1]))
-def test_it_is_as_deep_as_what_the_parser_makes(
+def test_the_depth_is_that_of_the_parsed_document(
     value: Any, ascii_only: bool, indent: int | None
 ) -> None:
     assert depth_of(
@@ -46,16 +46,16 @@ def test_it_is_as_deep_as_what_the_parser_makes(
 
 @given(VALUES, st.integers(0, 20), st.binary(max_size=20))
 @example(None, 0, b"]")
-def test_what_stands_before_a_fault_is_counted(
+def test_containers_before_a_syntax_error_are_counted(
     value: Any, levels: int, rest: bytes
 ) -> None:
-    """A parser that reads from the left is at least as deep there before it finds out."""
+    """A parser reaches that depth before it finds the error."""
     start = b"[" * levels + json.dumps(value).encode()
     assert depth_of(start + b", " + rest) >= levels + depth(value)
 
 
 @given(st.text(alphabet='[]{}",:1\\', max_size=40))
-def test_nothing_parses_deeper_than_it_is(text: str) -> None:
+def test_no_document_is_parsed_deeper_than_measured(text: str) -> None:
     try:
         value = json.loads(text)
     except ValueError:
@@ -82,7 +82,7 @@ print(refused)
 
 
 def test_a_small_stack_is_enough() -> None:
-    """The parser's own limit may lie beyond what a thread's stack holds: that would be a crash."""
+    """The parser's own limit may exceed a thread's stack, which would crash."""
     done = subprocess.run(
         [sys.executable, "-c", DEEP],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""What is encoded is decoded to the same, bit for bit, in every datatype and in both forms."""
+"""Encode and decode every datatype in both forms, bit for bit."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ from wire.wire_bodies import (
 ANY = [*FIXED, "BYTES"]
 
 
-def whole(body: EncodedBody) -> bytes:
-    """The bytes of a body as a transport sends them."""
+def body_of(body: EncodedBody) -> bytes:
+    """Return a body's bytes as a transport sends them."""
     sent = b"".join(body.chunks)
     assert len(sent) == body.length
     return sent
 
 
 def through_json(tensor: Tensor) -> Tensor:
-    """A tensor written as JSON text and read again."""
+    """Write a tensor as JSON text and read it again."""
     text = strict_json.dumps(to_json_values(tensor))
     data = from_json_values(
         strict_json.loads(text), DATATYPES[tensor.datatype], tensor.shape, "x"
@@ -55,7 +55,7 @@ def through_json(tensor: Tensor) -> Tensor:
 
 
 def through_raw(tensor: Tensor) -> Tensor:
-    """A tensor written as raw bytes and read again."""
+    """Write a tensor as raw bytes and read it again."""
     data = from_raw(
         memoryview(bytes(to_raw(tensor))), DATATYPES[tensor.datatype], tensor.shape, "x"
     )
@@ -66,7 +66,7 @@ def through_raw(tensor: Tensor) -> Tensor:
 @SETTINGS
 @given(data=st.data())
 def test_json_keeps_every_value(datatype: str, data: st.DataObject) -> None:
-    """JSON text gives back the same bits; of a NaN it keeps that it is one."""
+    """A NaN stays a NaN, but its bits may change."""
     tensor = data.draw(tensors(datatypes=[datatype], text=True))
     assert same(through_json(tensor), tensor, nan_bits=False)
 
@@ -75,7 +75,7 @@ def test_json_keeps_every_value(datatype: str, data: st.DataObject) -> None:
 @SETTINGS
 @given(data=st.data())
 def test_raw_bytes_keep_every_bit(datatype: str, data: st.DataObject) -> None:
-    """The raw form is lossless in every datatype, FP16, BF16 and arbitrary BYTES included."""
+    """This includes FP16, BF16 and arbitrary BYTES."""
     tensor = data.draw(tensors(datatypes=[datatype]))
     assert same(through_raw(tensor), tensor)
 
@@ -110,22 +110,23 @@ SPECIAL: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize("datatype", SPECIAL)
 def test_special_values_survive_json(datatype: str) -> None:
-    """Negative zero, subnormals, the largest numbers, infinities and 64-bit integers come back as they were."""
+    """They include negative zero, subnormals, maxima, infinities and 64-bit integers."""
     array = np.array(SPECIAL[datatype], DATATYPES[datatype].typestr)
     tensor = Tensor("x", datatype, array.shape, memoryview(array.tobytes()))
     assert same(through_json(tensor), tensor, nan_bits=False)
 
 
 def test_a_float_is_printed_as_the_double_of_the_same_value() -> None:
-    """As Triton prints it: 0.1 in FP32 is not 0.1 in JSON, and reading it back gives the identical float."""
+    """0.1 in FP32 is not 0.1 in JSON, as in Triton; reading it returns the same float."""
     tensor = Tensor("x", "FP32", (1,), memoryview(struct.pack("<f", 0.1)))
     assert strict_json.dumps(to_json_values(tensor)) == b"[0.10000000149011612]"
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0), (0, 0, 2), (1, 1)])
 @pytest.mark.parametrize("datatype", [*JSON_TYPES, "BYTES"])
-def test_scalars_and_empty_tensors(datatype: str, shape: tuple[int, ...]) -> None:
-    """Shape [] holds one element and a zero dimension none, in both forms."""
+def test_scalars_and_empty_tensors_survive_both_forms(
+    datatype: str, shape: tuple[int, ...]
+) -> None:
     count = math.prod(shape)
     data: Any = (
         [b"t"] * count
@@ -140,7 +141,7 @@ def test_scalars_and_empty_tensors(datatype: str, shape: tuple[int, ...]) -> Non
 
 @st.composite
 def requests(draw: st.DrawFn, datatypes: list[str], *, text: bool) -> InferRequest:
-    """Inference requests with everything that the protocol lets them carry."""
+    """Generate inference requests with all optional members."""
     unique = draw(st.lists(names, max_size=3, unique=True))
     asked = draw(st.lists(names, max_size=3, unique=True))
     own = parameters("binary_data", "classification")
@@ -163,7 +164,7 @@ def requests(draw: st.DrawFn, datatypes: list[str], *, text: bool) -> InferReque
 def check_request(sent: InferRequest, *, binary: bool) -> None:
     """Encode, decode and compare."""
     body = encode_infer_request(sent, binary=binary)
-    got = decode_infer_request(whole(body), body.json_length)
+    got = decode_infer_request(body_of(body), body.json_length)
     assert [
         same(a, b, nan_bits=binary)
         for a, b in zip(got.inputs, sent.inputs, strict=True)
@@ -179,21 +180,19 @@ def check_request(sent: InferRequest, *, binary: bool) -> None:
 
 @SETTINGS
 @given(sent=requests(ANY, text=False))
-def test_requests_with_binary_tensors(sent: InferRequest) -> None:
-    """Ids, parameters, requested outputs and tensors survive a request whose tensors are binary."""
+def test_requests_with_binary_tensors_survive(sent: InferRequest) -> None:
     check_request(sent, binary=True)
 
 
 @SETTINGS
 @given(sent=requests([*JSON_TYPES, "BYTES"], text=True))
-def test_requests_with_json_tensors(sent: InferRequest) -> None:
-    """The same request as plain JSON carries the same."""
+def test_requests_with_json_tensors_survive(sent: InferRequest) -> None:
     check_request(sent, binary=False)
 
 
 @st.composite
 def responses(draw: st.DrawFn) -> tuple[InferResponse, dict[str, bool]]:
-    """Responses that mix JSON and binary outputs."""
+    """Generate responses that mix JSON and binary outputs."""
     unique = draw(st.lists(names, max_size=4, unique=True))
     binary = {name: draw(st.booleans()) for name in unique}
     outputs = [
@@ -214,13 +213,12 @@ def responses(draw: st.DrawFn) -> tuple[InferResponse, dict[str, bool]]:
 
 @SETTINGS
 @given(case=responses())
-def test_responses_that_mix_json_and_binary(
+def test_responses_that_mix_json_and_binary_survive(
     case: tuple[InferResponse, dict[str, bool]],
 ) -> None:
-    """Each output comes back in its place, whichever form it was asked for."""
     sent, binary = case
     body = encode_infer_response(sent, binary)
-    got = decode_infer_response(whole(body), body.json_length)
+    got = decode_infer_response(body_of(body), body.json_length)
     for mine, theirs in zip(got.outputs, sent.outputs, strict=True):
         assert same(mine, theirs, nan_bits=binary[theirs.name])
     assert (got.model_name, got.model_version, got.id) == (
@@ -236,7 +234,7 @@ def test_responses_that_mix_json_and_binary(
 def test_raw_tensors_start_at_a_multiple_of_eight(
     case: tuple[InferResponse, dict[str, bool]],
 ) -> None:
-    """The JSON part is padded with spaces, which count in its length; without raw bytes no length is announced."""
+    """The JSON is padded with spaces, which count in its length."""
     sent, binary = case
     body = encode_infer_response(sent, binary)
     has_raw = any(
@@ -249,7 +247,7 @@ def test_raw_tensors_start_at_a_multiple_of_eight(
 
 
 def test_one_request_mixes_json_and_binary() -> None:
-    """Raw tensors follow in the order of those inputs that have binary_data_size; JSON inputs stand between."""
+    """Raw tensors follow in the order of the inputs with binary_data_size."""
     inputs = [
         {
             "name": "a",
@@ -276,7 +274,7 @@ def test_one_request_mixes_json_and_binary() -> None:
 
 
 def test_the_answer_of_empty_outputs_is_plain_json() -> None:
-    """When every binary output has size 0 there is no header length; the sizes are still announced."""
+    """There is no header length if every binary output has size 0."""
     outputs = [
         Tensor("y", "FP32", (0, 4), memoryview(b"")),
         Tensor("t", "BYTES", (0,), []),
@@ -285,19 +283,21 @@ def test_the_answer_of_empty_outputs_is_plain_json() -> None:
         InferResponse("m", "1", outputs), {"y": True, "t": True}
     )
     assert body.json_length is None
-    answered = json.loads(whole(body))["outputs"]
+    answered = json.loads(body_of(body))["outputs"]
     assert [(output["parameters"], "data" in output) for output in answered] == [
         ({"binary_data_size": 0}, False)
     ] * 2
     assert [
-        tensor.shape for tensor in decode_infer_response(whole(body), None).outputs
+        tensor.shape for tensor in decode_infer_response(body_of(body), None).outputs
     ] == [(0, 4), (0,)]
 
 
-def test_a_response_without_id_and_with_null_version() -> None:
-    """kserve answers model_version null; an absent id stays absent."""
+def test_a_response_may_lack_an_id_and_have_a_null_version() -> None:
+    """kserve answers with model_version null; a missing id stays missing."""
     got = decode_infer_response(
         b'{"model_name":"m","model_version":null,"outputs":[]}', None
     )
     assert (got.model_version, got.id, got.outputs) == ("", "", [])
-    assert b'"id"' not in whole(encode_infer_response(InferResponse("m", "1", []), {}))
+    assert b'"id"' not in body_of(
+        encode_infer_response(InferResponse("m", "1", []), {})
+    )

@@ -1,4 +1,4 @@
-"""JSON parts that are cached: a message is the same whether or not its like was written or read before."""
+"""Cache JSON parts without changing any message."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pocketserve_wire.templates import MAX_TEMPLATES, TemplateCache
 def tensor(
     first: int = 0, shape: tuple[int, ...] = (2, 3), datatype: str = "INT8"
 ) -> Tensor:
-    """Return a tensor of one byte an element, whose values count from ``first``."""
+    """Return a tensor of one byte per element, counting from ``first``."""
     count = shape[0] * shape[1]
     return Tensor("x", datatype, shape, memoryview(bytes(range(first, first + count))))
 
@@ -35,7 +35,7 @@ def written(request: InferRequest) -> tuple[bytes, int]:
 
 
 def test_a_second_request_has_its_own_bytes() -> None:
-    """The JSON part is written once, the bytes behind it are each request's."""
+    """The JSON part is cached, the bytes after it are each request's own."""
     first, second = InferRequest([tensor(0)]), InferRequest([tensor(9)])
     bodies = [written(request) for request in (first, second, first)]
     assert bodies[0] == bodies[2] and bodies[0][1] == bodies[1][1]
@@ -71,8 +71,7 @@ def test_a_second_request_has_its_own_bytes() -> None:
         "own",
     ],
 )
-def test_requests_that_differ_in_one_thing(other: InferRequest) -> None:
-    """None gets the JSON part of another one."""
+def test_requests_with_one_difference_do_not_share_a_part(other: InferRequest) -> None:
     plain = InferRequest([tensor()])
     for request in (plain, other, plain, other):
         got = decode_infer_request(*written(request))
@@ -88,7 +87,7 @@ def test_requests_that_differ_in_one_thing(other: InferRequest) -> None:
 
 
 def test_a_second_response_has_its_own_bytes_and_parameters() -> None:
-    """What a caller changes in an answer is in no later one."""
+    """Changing an answer doesn't affect later ones."""
     header = {"model_name": "m", "model_version": "1", "parameters": {"a": 1}, "outputs": [
         {"name": "y", "datatype": "INT8", "shape": [2], "parameters": {"binary_data_size": 2, "k": "v"}}
     ]}  # fmt: skip
@@ -111,7 +110,9 @@ def test_a_second_response_has_its_own_bytes_and_parameters() -> None:
 
 
 def test_elements_are_checked_each_time() -> None:
-    """The bytes of a BOOL may be 0 or 1 in every answer, and a body must be as long as its tensors."""
+    """A BOOL's bytes must be 0 or 1 in every answer, and a body must have its tensors'
+    length.
+    """
     body = encode_infer_response(
         InferResponse("m", "1", [Tensor("y", "BOOL", (1,), memoryview(b"\1"))]), True
     )
@@ -131,7 +132,7 @@ def test_elements_are_checked_each_time() -> None:
 
 
 def test_a_cache_is_bounded() -> None:
-    """One entry too many empties it; the newest one is there."""
+    """One entry too many empties it; the newest one is in it."""
     cache: TemplateCache[int, int] = TemplateCache()
     for number in range(3 * MAX_TEMPLATES + 1):
         cache.keep(number, number)

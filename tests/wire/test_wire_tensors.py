@@ -1,4 +1,4 @@
-"""Tensors in JSON at their edges: element types, ranges, shapes."""
+"""Test the limits of tensors in JSON: element types, ranges and shapes."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("datatype", "data"), REFUSED)
 def test_refused_elements(datatype: str, data: str) -> None:
-    """A value that the datatype does not hold is refused, never cut, rounded or converted."""
+    """A value outside the datatype is refused, never cut, rounded or converted."""
     assert refusal(document(datatype, data)) == TENSOR
 
 
@@ -105,7 +105,7 @@ ACCEPTED = [
 
 @pytest.mark.parametrize(("datatype", "data", "expected"), ACCEPTED)
 def test_accepted_elements(datatype: str, data: str, expected: list[object]) -> None:
-    """Values at the ends of the ranges arrive as they are."""
+    """Values at the ends of the ranges are unchanged."""
     assert to_json_values(decode(document(datatype, data)).inputs[0]) == expected
 
 
@@ -121,8 +121,8 @@ def test_null_is_nan(datatype: str, data: str) -> None:
     "data", ["[[1,2],[3,4]]", "[1,2,3,4]", "[[[1]],[[2,3]],4]", "[[],[1,2,3,4],[]]"]
 )
 @pytest.mark.parametrize("shape", ["[4]", "[2,2]", "[1,4]", "[1,1,4,1]"])
-def test_nesting_does_not_matter(data: str, shape: str) -> None:
-    """As in Triton, data of any nesting is flattened and only the count is compared."""
+def test_nesting_of_data_is_ignored(data: str, shape: str) -> None:
+    """As in Triton, data is flattened and only the count is compared."""
     (tensor,) = decode(document("INT32", data, shape)).inputs
     assert to_json_values(tensor) == [1, 2, 3, 4]
     assert list(tensor.shape) == [int(dim) for dim in shape[1:-1].split(",")]
@@ -160,8 +160,8 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape[:40])
-def test_shapes(shape: str) -> None:
-    """Sizes are stated, not negative, and their product is bounded before anything is allocated."""
+def test_bad_shapes_are_refused(shape: str) -> None:
+    """Sizes can't be negative, and their product is limited before allocation."""
     assert refusal(document("FP32", "[1]", shape)) == SHAPES[shape]
 
 
@@ -181,19 +181,16 @@ def test_shapes(shape: str) -> None:
         ("[0,-1]", TENSOR),
     ],
 )
-def test_zero_dimensions(shape: str, code: ErrorCode | None) -> None:
-    """An empty tensor's other dimensions are bounded all the same."""
+def test_empty_tensors_have_the_same_limits(shape: str, code: ErrorCode | None) -> None:
     assert refusal(document("INT64", "[]", shape)) == code
 
 
-def test_shape_absent() -> None:
-    """Without a shape there is no tensor."""
+def test_a_missing_shape_is_refused() -> None:
     assert refusal(request({"shape": ...})) == TENSOR
 
 
 @pytest.mark.parametrize("data", [..., None])
-def test_data_absent_or_null(data: object) -> None:
-    """Data that is null is data that is absent."""
+def test_missing_and_null_data_are_refused(data: object) -> None:
     assert refusal(request({"data": data})) == TENSOR
 
 
@@ -216,7 +213,7 @@ def test_data_absent_or_null(data: object) -> None:
     ],
 )
 def test_errors_name_the_element(datatype: str, data: str, part: str) -> None:
-    """The message holds the element's position, its value and what would fit."""
+    """The message contains the element's position, value and allowed range."""
     with pytest.raises(ApiError, match=part) as caught:
         decode(document(datatype, data, "[2]"))
     assert len(caught.value.message) < 300
@@ -230,8 +227,8 @@ def test_errors_name_the_element(datatype: str, data: str, part: str) -> None:
         Tensor("y", "BYTES", (1,), [b"\xff"]),
     ],
 )
-def test_outputs_without_a_json_form(tensor: Tensor) -> None:
-    """FP16, BF16 and BYTES that are not UTF-8 are answered as binary or not at all."""
+def test_outputs_without_a_json_form_must_be_binary(tensor: Tensor) -> None:
+    """Examples are FP16, BF16 and BYTES that are not UTF-8."""
     response = InferResponse("m", "1", [tensor])
     with pytest.raises(ApiError, match="binary_data") as caught:
         encode_infer_response(response, {})

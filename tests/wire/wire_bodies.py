@@ -1,4 +1,4 @@
-"""Builders and strategies that the tests of the wire codec share."""
+"""Build request bodies and strategies for the wire codec's tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pocketserve_wire import DATATYPES, ApiError, ErrorCode, Tensor
 from pocketserve_wire.oip import InferRequest, decode_infer_request, parse_json_length
 
-# The same examples in every run: a failure that comes and goes helps nobody.
+# The same examples in every run, because a failure must be reproducible.
 SETTINGS = settings(derandomize=True, deadline=None, database=None, max_examples=60)
 
 FIXED = [name for name in DATATYPES if name != "BYTES"]
@@ -34,7 +34,7 @@ shapes = st.lists(st.integers(0, 3), max_size=4).map(tuple)
 
 
 def parameters(*reserved: str) -> st.SearchStrategy[dict[str, Any]]:
-    """Parameter objects without the keys that steer the encoding."""
+    """Generate parameters without the keys that control the encoding."""
     return st.dictionaries(
         names.filter(lambda name: name not in reserved), values, max_size=3
     )
@@ -48,7 +48,7 @@ def tensors(
     text: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """Tensors of any shape and content; ``text`` keeps BYTES elements to what JSON can hold."""
+    """Generate tensors; ``text`` restricts BYTES elements to JSON's characters."""
     datatype, shape = draw(st.sampled_from(datatypes)), draw(shapes)
     own_name = name if name is not None else draw(names)
     own_parameters = draw(parameters("binary_data_size"))
@@ -68,7 +68,7 @@ def tensors(
 
 
 def same(left: Tensor, right: Tensor, *, nan_bits: bool = True) -> bool:
-    """Whether two tensors are alike bit for bit; JSON keeps no NaN payload, so ``nan_bits`` may leave it out."""
+    """Compare two tensors bit for bit, optionally without NaN payloads."""
     facts = [(t.name, t.datatype, t.shape, dict(t.parameters)) for t in (left, right)]
     if facts[0] != facts[1]:
         return False
@@ -85,13 +85,13 @@ def same(left: Tensor, right: Tensor, *, nan_bits: bool = True) -> bool:
 
 
 def document(datatype: str, data: str, shape: str = "[1]") -> bytes:
-    """A request with one input whose ``data`` is JSON text as written."""
+    """Return a request with one input whose ``data`` is this JSON text."""
     tensor = f'{{"name":"x","datatype":"{datatype}","shape":{shape},"data":{data}}}'
     return f'{{"inputs":[{tensor}]}}'.encode()
 
 
 def request(item: dict[str, Any] | None = None, **members: Any) -> bytes:
-    """A valid request of one FP32 input, with changes; a value of ``...`` takes the member away."""
+    """Return a valid request with changes; the value ``...`` removes a member."""
     tensor = {"name": "x", "datatype": "FP32", "shape": [2], "data": [1, 2]} | (
         item or {}
     )
@@ -106,20 +106,22 @@ def request(item: dict[str, Any] | None = None, **members: Any) -> bytes:
 def with_binary(
     raw: bytes, item: dict[str, Any] | None = None, **members: Any
 ) -> tuple[bytes, int]:
-    """A request whose input is binary (unless ``item`` says otherwise), and the length of its JSON part."""
+    """Return a request with a binary input (unless ``item`` differs), and its JSON
+    part's length.
+    """
     binary = {"data": ..., "parameters": {"binary_data_size": len(raw)}}
     header = request(binary | (item or {}), **members)
     return header + raw, len(header)
 
 
 def decode(body: bytes, json_length: str | int | None = None) -> InferRequest:
-    """Decode as a transport does, from the body and the header's text."""
+    """Decode a body and the header's text as a transport does."""
     text = None if json_length is None else str(json_length)
     return decode_infer_request(body, parse_json_length(text, len(body)))
 
 
 def refusal(body: bytes, json_length: str | int | None = None) -> ErrorCode | None:
-    """The code that a body is refused with; None when it is accepted."""
+    """Return the code of a refused body, or None."""
     try:
         decode(body, json_length)
     except ApiError as error:

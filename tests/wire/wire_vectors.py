@@ -1,4 +1,4 @@
-"""The golden vectors as Python sees them, and a decoder in the state that a vector is for."""
+"""Load the vectors, and decoders in the right state for them."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from pocketserve_wire.frames import Frame, FrameType
 
 FOLDER = ROOT / "android_bridge" / "vectors"
 DRAINED = 1024 * 1024
-"""How far over its max_frame a server still reads a body, to throw it away."""
+"""The excess over max_frame that a server still reads and discards."""
 
 
 @dataclass(frozen=True)
 class Vector:
-    """One pair of files."""
+    """A pair of files."""
 
     name: str
     data: bytes
     facts: dict[str, Any]
 
     def decoder(self) -> FrameDecoder:
-        """A decoder that reads what this vector's receiver would read."""
+        """Return a decoder for this vector's receiver."""
         awaits, server = self.facts.get("awaits"), self.facts["receiver"] == "server"
         allowed = (
             ALLOWED[Role.SERVER, HandshakeState.READY]
@@ -53,7 +53,7 @@ class Vector:
 
 @functools.cache
 def load(folder: str, kind: str) -> list[Vector]:
-    """All vectors of ``valid`` or ``invalid`` of one kind, by name."""
+    """Return all ``valid`` or ``invalid`` vectors of one kind, by name."""
     found = []
     for path in sorted((FOLDER / folder).glob("*.json")):
         facts = json.loads(path.read_text(encoding="ascii"))
@@ -65,7 +65,7 @@ def load(folder: str, kind: str) -> list[Vector]:
 
 
 def summary(frame: Frame) -> dict[str, Any]:
-    """A frame as the vectors describe it."""
+    """Describe a frame as the vectors do."""
     return {
         "type": int(frame.type),
         "name": FrameType(frame.type).name,

@@ -20,7 +20,7 @@ __all__ = ["client", "digit", "http", "scores"]  # what the tests ask for
 test_kserve_health = test_kserve.test_v2_health
 test_kserve_tensors = test_kserve.test_v2_infer
 test_kserve_plain_dict = test_kserve.test_v2_plain_dict
-test_kserve_nothing_at_all = test_kserve.test_v2_nothing_at_all
+test_kserve_empty_input = test_kserve.test_v2_empty_input
 test_kserve_errors = test_kserve.test_v2_errors
 test_kserve_of_version_1 = test_kserve.test_v1
 test_tritonclient_health = test_tritonclient.test_health
@@ -30,7 +30,9 @@ test_tritonclient_batches = test_tritonclient.test_batches
 test_tritonclient_compression = test_tritonclient.test_compression
 test_tritonclient_classification = test_tritonclient.test_classification
 test_tritonclient_versions = test_tritonclient.test_versions
-test_tritonclient_many_at_once = test_tritonclient.test_many_at_once
+test_tritonclient_many_concurrent_requests = (
+    test_tritonclient.test_many_concurrent_requests
+)
 test_tritonclient_token = test_tritonclient.test_token_as_a_header
 test_curl_pictures = test_curl.test_picture_with_upload
 test_curl_chunks = test_curl.test_picture_in_chunks

@@ -1,7 +1,8 @@
-"""Makes the models in this folder. Run by hand, with TensorFlow 2.21: ``python make_fixtures.py``.
+"""Make the models in this folder. Run with TensorFlow 2.21: ``python
+make_fixtures.py``.
 
-The converter makes the graphs; what no converter writes (wrong names, future operators, metadata) is edited in
-afterwards with TensorFlow's own object form of the FlatBuffer.
+The converter makes the graphs; names, operators and metadata that no converter writes
+are then edited with TensorFlow's object form of the FlatBuffer.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ GRAPHS = Graphs()
 
 
 def convert(name: str, **settings: Any) -> bytes:
-    """A model of one function, with one signature."""
+    """Convert a function into a model with one signature."""
     converter = tf.lite.TFLiteConverter.from_concrete_functions(
         [getattr(GRAPHS, name).get_concrete_function()], GRAPHS
     )
@@ -103,7 +104,7 @@ def convert(name: str, **settings: Any) -> bytes:
 
 
 def two_signatures(folder: Path) -> bytes:
-    """A model with two graphs."""
+    """Return a model with two graphs."""
     tf.saved_model.save(
         GRAPHS,
         str(folder),
@@ -113,7 +114,7 @@ def two_signatures(folder: Path) -> bytes:
 
 
 def counter(folder: Path) -> bytes:
-    """A model that adds up what it is given in a variable."""
+    """Return a model that adds its inputs to a variable."""
     module = tf.Module()
     module.total = tf.Variable(tf.zeros(2))
 
@@ -129,7 +130,7 @@ def counter(folder: Path) -> bytes:
 
 
 def int8() -> bytes:
-    """The dense model with int8 inputs and outputs."""
+    """Return the dense model with int8 inputs and outputs."""
     samples = np.random.default_rng(7).uniform(-1, 1, (64, 1, 3)).astype(np.float32)
     return convert(
         "dense",
@@ -142,7 +143,7 @@ def int8() -> bytes:
 
 
 def edited(model: bytes, change: Callable[[Any], None]) -> bytes:
-    """The model after ``change`` has worked on its object form."""
+    """Return the model after ``change`` edited its object form."""
     tree = schema.ModelT.InitFromPackedBuf(model, 0)
     change(tree)
     builder = flatbuffers.Builder(1024)
@@ -151,7 +152,7 @@ def edited(model: bytes, change: Callable[[Any], None]) -> bytes:
 
 
 def one_name(tree: Any) -> None:
-    """All inputs and outputs get the same name, and no signature tells them apart."""
+    """Give all inputs and outputs the same name, and remove the signature."""
     graph = tree.subgraphs[0]
     for index in [*graph.inputs, *graph.outputs]:
         graph.tensors[index].name = b"tensor"
@@ -164,14 +165,14 @@ def future_operator(tree: Any) -> None:
 
 
 def default_in_another_graph(tree: Any) -> None:
-    """The signature of the second graph becomes the default one."""
+    """Make the second graph's signature the default one."""
     for signature in tree.signatureDefs:
         if signature.subgraphIndex:
             signature.signatureKey = b"serving_default"
 
 
 def of_type(number: int) -> Callable[[Any], None]:
-    """An edit that leaves a graph without operators, whose inputs have this type and are its outputs."""
+    """Return an edit that leaves a graph of inputs of this type, without operators."""
 
     def change(tree: Any) -> None:
         graph = tree.subgraphs[0]
@@ -189,13 +190,17 @@ def undeclared_rank(tree: Any) -> None:
 
 
 class Writer:
-    """Writes tables whose fields come as (number, kind, value)."""
+    """Writes tables whose fields are (number, kind, value)."""
 
     def __init__(self) -> None:
         self.builder = flatbuffers.Builder(512)
 
     def table(self, *fields: tuple[int, str, Any]) -> int:
-        """Kinds: text, texts, table, tables, reals, and integer types by their Builder name."""
+        """Write a table.
+
+        Kinds: text, texts, table, tables, reals, and integer types by their Builder
+        name.
+        """
         ready = [
             (number, kind, self.prepared(kind, value)) for number, kind, value in fields
         ]
@@ -228,7 +233,7 @@ class Writer:
 
 
 def description() -> bytes:
-    """A ModelMetadata with every kind of content and process unit once."""
+    """Return a ModelMetadata with each kind of content and process unit once."""
     w = Writer()
     english = w.table((0, "text", "labels_en.txt"), (2, "Int8", 2), (3, "text", "en"))
     german = w.table((0, "text", "labels_de.txt"), (2, "Int8", 2), (3, "text", "de"))
@@ -315,7 +320,7 @@ def description() -> bytes:
 
 
 def described(tree: Any) -> None:
-    """Add the description as buffers and entries of the model do."""
+    """Add the description the way buffers and entries of the model are stored."""
     buffer, entry = schema.BufferT(), schema.MetadataT()
     buffer.data = np.frombuffer(description(), np.uint8)
     entry.name, entry.buffer = b"TFLITE_METADATA", len(tree.buffers)
@@ -324,12 +329,12 @@ def described(tree: Any) -> None:
 
 
 def with_files(model: bytes, files: dict[str, bytes]) -> bytes:
-    """The model with an archive behind it."""
+    """Append an archive to the model."""
     whole = io.BytesIO(model)
     whole.seek(0, io.SEEK_END)
     with zipfile.ZipFile(whole, "a") as archive:
         for name, content in files.items():
-            # A fixed date: the same script gives the same bytes.
+            # A fixed date makes the output reproducible.
             archive.writestr(
                 zipfile.ZipInfo(name, (2026, 1, 1, 0, 0, 0)),
                 content,
