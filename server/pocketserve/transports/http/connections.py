@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from waitress.channel import HTTPChannel
 
-from pocketserve.transports.http.body import InPlaceData, ReceivedBody
+from pocketserve.transports.http.body import InPlaceData, MemoryBuffer, ReceivedBody
 from pocketserve.transports.http.parser import HttpParser
 from pocketserve.transports.http.task import HttpTask, JsonErrorTask
 
@@ -74,7 +74,7 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
         self._quiet_since = time.monotonic()
         self._unread_since: float | None = None
         self._read = self._drained = 0
-        self._parked = self._answers_fault = False
+        self._parked = self._answers_fault = self._input_waits = False
         super().__init__(*arguments, **options)
 
     @property
@@ -90,7 +90,9 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
     @property
     def has_unread_input(self) -> bool:
         """Return whether unread bytes have arrived, which may carry the token."""
-        return not self.lingering and self.readable() and self._has_input()
+        if self.lingering or self.requests:
+            return False
+        return self.readable() and self._has_input()
 
     def check_client_disconnected(self) -> bool:
         """Return whether the client has gone, or takes no parts of its answer.
@@ -176,10 +178,27 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
             super().handle_close()
 
     def readable(self) -> bool:
-        """Return whether bytes are wanted."""
-        # The I/O loop asks all connections at every turn; super() would take longer
-        # than the answer.
-        return self.lingering or HTTPChannel.readable(self)
+        """Return whether the I/O loop waits for input.
+
+        waitress doesn't during a request, and so wakes the loop after each response.
+        """
+        if self.lingering:
+            return True
+        return not (
+            self._input_waits
+            or self.will_close
+            or self.close_when_flushed
+            or self.total_outbufs_len
+        )
+
+    def _must_wait(self) -> bool:
+        """Return whether input has to wait for the end of a request.
+
+        If so, :meth:`service` wakes the I/O loop then.
+        """
+        with self.requests_lock:
+            self._input_waits = bool(self.requests)
+            return self._input_waits
 
     def _linger(self) -> bool:
         """Begin to discard input, if there may be any.
@@ -230,6 +249,8 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
         if self.lingering:
             self._drain()
             return
+        if self._must_wait():
+            return
         request = self.request
         if request is None or not isinstance(request.body_rcv, ReceivedBody):
             super().handle_read()
@@ -278,6 +299,18 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
         self._answers_fault = self.requests[0].error is not None
         super().service()
         self._quiet_since = time.monotonic()
+        with self.requests_lock:
+            wakes = self._input_waits
+            self._input_waits = False
+        if wakes or self.writable() or self.server.full:
+            self.server.wake()
+
+    def write_soon(self, data: bytes | MemoryBuffer) -> int:
+        # The I/O loop sends what the system didn't take.
+        count: int = super().write_soon(data)
+        if self.writable():
+            self.server.wake()
+        return count
 
     def _flush_some(self, do_close: bool = True) -> bool:
         # To see whether the client makes progress.

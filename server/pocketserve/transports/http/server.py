@@ -182,10 +182,14 @@ class HttpServer(TcpWSGIServer):  # type: ignore[misc]
         """Return whether a new connection can be accepted."""
         if not self.accepting or time.monotonic() < self._accept_at:
             return False
-        channels = self.active_channels
-        return len(channels) < self._max_connections or any(
-            channel.evictable for channel in channels.values()
-        )
+        if not self.full:
+            return True
+        return any(channel.evictable for channel in self.active_channels.values())
+
+    @property
+    def full(self) -> bool:
+        """Return whether a new connection needs the place of another."""
+        return len(self.active_channels) >= self._max_connections
 
     def handle_accept(self) -> None:
         """Accept connections, evicting others where necessary.
@@ -272,9 +276,14 @@ class HttpServer(TcpWSGIServer):  # type: ignore[misc]
             super().add_task(task)
 
     def pull_trigger(self) -> None:
+        # waitress calls this after each response; the channel wakes the loop if needed.
+        pass
+
+    def wake(self) -> None:
+        """Have the I/O loop look at all connections; callable from any thread."""
         # The trigger does not block, so that signals can wake the loop through it.
         with contextlib.suppress(BlockingIOError):  # the loop is being woken already
-            super().pull_trigger()
+            self.trigger.pull_trigger()
 
     def close_expired(self) -> float | None:
         """Close connections whose deadline has passed.
@@ -291,7 +300,7 @@ class HttpServer(TcpWSGIServer):  # type: ignore[misc]
                     channel.reset()
             self._evict_surplus()
             self._scanned = now
-            self._scan_at = self._next_deadline()
+            self._scan_at = self._next_deadline(now)
         else:
             self._scan_at = min(self._scan_at, self._scanned + min(self.timeouts))
         wake_at = self._scan_at
@@ -302,8 +311,11 @@ class HttpServer(TcpWSGIServer):  # type: ignore[misc]
         # poll() rounds down to milliseconds; add one, or it would return early.
         return max(0.0, wake_at - now) + 0.001
 
-    def _next_deadline(self) -> float:
+    def _next_deadline(self, now: float) -> float:
         deadline = math.inf
         for channel in list(self.active_channels.values()):
+            if channel.busy:
+                # Its response doesn't wake the loop, and starts a timeout.
+                deadline = min(deadline, now + min(self.timeouts))
             deadline = min(deadline, channel.deadline(self.timeouts))
         return deadline
