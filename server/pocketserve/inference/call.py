@@ -18,7 +18,6 @@ from pocketserve.inference.payload import (
     Payload,
     TensorPayload,
 )
-from pocketserve.inference.task_operation import TaskOperation
 from pocketserve.inference.tensor_operation import TensorOperation
 from pocketserve.runtimes.base import Session
 from pocketserve.tasks.base import Arrays
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from pocketserve.engine.lifecycle.state import VersionRecord
     from pocketserve.inference.compile import CompiledRequest
     from pocketserve.inference.generation import GenerationOperation
+    from pocketserve.inference.task_operation import TaskOperation
     from pocketserve.tasks.cancellation import BytePool
 
 Done = Callable[[Any], None]
@@ -288,6 +288,9 @@ def prepare_operation(
 
         operation = GenerationOperation(handle, payload, options)
     else:
+        # Imported late: a server may be asked for tensors only.
+        from pocketserve.inference.task_operation import TaskOperation
+
         operation = TaskOperation(handle, payload, options, budget)
     return PreparedOperation(operation, operation.arrays)
 

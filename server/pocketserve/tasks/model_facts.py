@@ -28,7 +28,16 @@ from pocketserve_wire.files.plain_file import read_plain
 CONFIG = "config.json"
 PREPROCESSOR = "preprocessor_config.json"
 PROCESSOR = "processor_config.json"
-EXPORT_FILES = ("metadata.json", "metadata.yaml", "signature.json", "labels.txt")
+EXPORT_FILES = ("metadata.json", "metadata.yaml", "signature.json")
+CONVERTED_LABELS = "labels.txt"
+CONVERTED_MODELS = (
+    "model_unquant.tflite",
+    "model.tflite",
+    "keras_model.h5",
+    "model.savedmodel",
+)
+"""Names that Teachable Machine's converter gives to labels and models, in lower case."""
+
 MAX_LITERAL = (
     1 << 18
 )  # characters of a text in Python's notation; reading one takes a hundred times its size
@@ -185,9 +194,13 @@ class ModelFacts:
     @functools.cached_property
     def may_be_export(self) -> bool:
         """Return whether the file or those beside it could be an export of a tool that ``tasks/foreign`` knows."""
-        return bool(self.properties) or any(
-            self.beside(name) is not None for name in EXPORT_FILES
-        )
+        if self.properties:
+            return True
+        if any(self.beside(name) is not None for name in EXPORT_FILES):
+            return True
+        if self.version.path.name.lower() not in CONVERTED_MODELS:
+            return False
+        return self.beside(CONVERTED_LABELS) is not None
 
     @property
     def sent_inputs(self) -> tuple[TensorSpec, ...]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import codecs
-import csv
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -54,12 +53,11 @@ COCO_SHARE: Final = 0.8
 
 MAX_NUMBERED_LINE = 1000  # characters of a line that may state an index
 _INDEX = r"\d{1,7}"
-_INDEX_FIRST = re.compile(
-    rf"[\[(]?({_INDEX})(?:\s*[:,;=]\s*|(\s+[-–—]\s+)|[])]\s*|\.\s+|\.(?=\D)|(\s+))(\S.*)"
-)
-_QUOTED = re.compile(r"""(["'])(.*)\1,?""")
-_RANGE = re.compile(rf"({_INDEX})\s+(?:[-–—]|to)\s+({_INDEX})\b")
-_INDEX_LAST = re.compile(rf"{_INDEX}$")
+# These are compiled on first use: few label files need them.
+_INDEX_FIRST = rf"[\[(]?({_INDEX})(?:\s*[:,;=]\s*|(\s+[-–—]\s+)|[])]\s*|\.\s+|\.(?=\D)|(\s+))(\S.*)"
+_QUOTED = r"""(["'])(.*)\1,?"""
+_RANGE = rf"({_INDEX})\s+(?:[-–—]|to)\s+({_INDEX})\b"
+_INDEX_LAST = rf"{_INDEX}$"
 _YAML_KEYS = ("names:", "labels:", "classes:")
 _SEPARATORS = " \t:,;="
 _INDEX_HEADERS = (
@@ -85,9 +83,9 @@ _JSON_LISTS = (
 _JSON_NAMES = ("display_name", "name", "label", "class_name")
 _JSON_NUMBERS = ("id", "index", "class_id", "class_index")
 
-_MAP_ITEM = re.compile(r"\bitem\s{0,20}:?\s{0,20}\{([^{}]{0,4000})")
+_MAP_ITEM = r"\bitem\s{0,20}:?\s{0,20}\{([^{}]{0,4000})"
 _MAP_VALUE = r"""(?:(\d{1,7})|"([^"\n]{0,500})"|'([^'\n]{0,500})')"""
-_MAP_FIELD = re.compile(rf"\b(id|name|display_name)\s{{0,20}}:\s{{0,20}}{_MAP_VALUE}")
+_MAP_FIELD = rf"\b(id|name|display_name)\s{{0,20}}:\s{{0,20}}{_MAP_VALUE}"
 
 
 class LabelFile(NamedTuple):
@@ -263,9 +261,10 @@ def _without_marks(lines: Sequence[str]) -> Sequence[str]:
         return lines
     if all(line.startswith("- ") for line in filled):
         return [line[2:].strip() for line in filled]
-    quoted = [_QUOTED.fullmatch(line) for line in filled]
-    if all(quoted):
-        return [match[2] for match in quoted if match is not None]
+    if all(line.startswith(('"', "'")) for line in filled):
+        quoted = [re.fullmatch(_QUOTED, line) for line in filled]
+        if all(quoted):
+            return [match[2] for match in quoted if match is not None]
     if all(line.endswith(",") for line in filled[:-1]):
         return [line.removesuffix(",").strip() for line in filled]
     return lines
@@ -280,6 +279,8 @@ def _of_lines(lines: Sequence[str]) -> LabelFile:
 def _of_index(lines: Sequence[str]) -> LabelFile | None:
     """Return names by the index that all lines state; None if they don't."""
     filled = [line.strip() for line in lines if line.strip()]
+    if not all(_may_state_index(line) for line in filled):
+        return None
     if any(_is_range(line) for line in filled):
         return None
     for split in (_split_index_first, _split_index_last):
@@ -293,15 +294,22 @@ def _of_index(lines: Sequence[str]) -> LabelFile | None:
     return None
 
 
+def _may_state_index(line: str) -> bool:
+    """Return whether a line has a digit and something else, its name."""
+    return not line.isdecimal() and any(character.isdecimal() for character in line)
+
+
 def _is_range(line: str) -> bool:
     """Return whether a line begins with a range such as ``3 - 9``."""
-    match = _RANGE.match(line)
+    match = re.match(_RANGE, line)
     return match is not None and int(match[1]) < int(match[2])
 
 
 def _split_index_first(line: str) -> _NumberedLine | None:
     """Split ``0 red``, ``0: red``, ``0,red``, ``0. red`` or ``0 - red``."""
-    match = _INDEX_FIRST.fullmatch(line) if len(line) <= MAX_NUMBERED_LINE else None
+    if len(line) > MAX_NUMBERED_LINE:
+        return None
+    match = re.fullmatch(_INDEX_FIRST, line)
     if match is None:
         return None
     number, dash, spaces, name = match.groups()
@@ -311,7 +319,9 @@ def _split_index_first(line: str) -> _NumberedLine | None:
 
 def _split_index_last(line: str) -> _NumberedLine | None:
     """Split ``red 0``, ``red: 0`` or ``red,0``."""
-    match = _INDEX_LAST.search(line) if len(line) <= MAX_NUMBERED_LINE else None
+    if len(line) > MAX_NUMBERED_LINE:
+        return None
+    match = re.search(_INDEX_LAST, line)
     if match is None:
         return None
     head = line[: match.start()]
@@ -381,6 +391,8 @@ def by_index(numbered: Mapping[int, str]) -> list[str]:
 
 def _of_csv(text: str) -> list[str]:
     """Return names of a CSV file, with or without a line of column names."""
+    import csv  # late: few models have such a file
+
     try:
         reader = csv.reader(text.splitlines(), delimiter=_delimiter(text))
         rows = [row for row in reader if any(cell.strip() for cell in row)]
@@ -537,9 +549,9 @@ def _of_label_map(text: str) -> list[str]:
         for line in text.splitlines()
     ]
     numbered: dict[int, str] = {}
-    for item in _MAP_ITEM.finditer("\n".join(lines)):
+    for item in re.finditer(_MAP_ITEM, "\n".join(lines)):
         fields: dict[str, str] = {}
-        for key, number, double, single in _MAP_FIELD.findall(item[1]):
+        for key, number, double, single in re.findall(_MAP_FIELD, item[1]):
             fields[key] = number or double or single
         name = fields.get("display_name") or fields.get("name")
         if name is None or not fields.get("id", "").isdecimal():

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pocketserve.repository.sidecar_files import LABEL_FILES, NAMES, TASK_FILE
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.tasks.foreign.keys import ForeignFile, check_keys
 from pocketserve.tasks.model_facts import (
     CONFIG,
     MetadataError,
     ModelFacts,
 )
+
+if TYPE_CHECKING:
+    from pocketserve.tasks.foreign.keys import ForeignFile
 
 TFLITE_METADATA: Final = "TFLite metadata"
 FOREIGN_FILES: Final = tuple(
@@ -29,8 +31,13 @@ def reject_unsupported_keys(facts: ModelFacts, task: str) -> None:
     Raises:
         MetadataError: names the file and its keys; the model is then served as tensors.
     """
+    tables = _tables(facts)
+    if not tables:
+        return
+    from pocketserve.tasks.foreign.keys import check_keys  # late, as its tables
+
     model_type = _model_type(facts)
-    for table in _tables(facts):
+    for table in tables:
         if table.is_replaced is not None and table.is_replaced(facts):
             continue
         content = table.complete(_content(facts, table), model_type)
@@ -53,8 +60,13 @@ def reject_unsupported_keys(facts: ModelFacts, task: str) -> None:
 
 def unknown_keys(facts: ModelFacts) -> dict[str, tuple[str, ...]]:
     """Return keys that no table knows, by file; files without such keys are left out."""
-    unknown = {}
-    for table in _tables(facts):
+    unknown: dict[str, tuple[str, ...]] = {}
+    tables = _tables(facts)
+    if not tables:
+        return unknown
+    from pocketserve.tasks.foreign.keys import check_keys  # late, as its tables
+
+    for table in tables:
         findings = check_keys(table, _content(facts, table))
         if findings.unknown:
             unknown[_file_name(facts, table)] = findings.unknown

@@ -13,21 +13,16 @@ from typing import Any, NamedTuple
 
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks.foreign.keys import Effect, ForeignFile, Key
-from pocketserve.tasks.model_facts import ModelFacts
+from pocketserve.tasks.model_facts import (
+    CONVERTED_LABELS,
+    CONVERTED_MODELS,
+    ModelFacts,
+)
 
 FILE = "metadata.json"
-LABELS = "labels.txt"
 MAX_LABELS_BYTES = 1 << 20
 PACKAGE = "@teachablemachine/"
 SOUND_KEY = "tfjsSpeechCommandsVersion"
-CONVERTED = (
-    "model_unquant.tflite",
-    "model.tflite",
-    "keras_model.h5",
-    "model.savedmodel",
-)
-"""Names that the converter gives to a model, in lower case."""
-
 QUANTISED = "model.tflite"
 
 _IMAGE = "googlecreativelab/teachablemachine-community, libraries/image/src/custom-mobilenet.ts"
@@ -121,8 +116,8 @@ def _from_metadata(facts: ModelFacts) -> Project | None:
 def _from_names(facts: ModelFacts) -> Project | None:
     """Recognise a converted export: a fixed name beside labels that all begin with their own number."""
     name = facts.version.path.name.lower()
-    path = facts.beside(LABELS)
-    if path is None or name not in CONVERTED:
+    path = facts.beside(CONVERTED_LABELS)
+    if path is None or name not in CONVERTED_MODELS:
         return None
     if name == QUANTISED and not _takes_bytes(facts):
         return None
