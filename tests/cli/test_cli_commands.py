@@ -1,4 +1,4 @@
-"""Every command but ``serve``, whose failures are tested with the server's life in tests/http."""
+"""Tests of every command except ``serve``, which tests/http covers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FLOWER = ["5.1", "3.5", "1.4"]
 
 @pytest.fixture(autouse=True)
 def _own_home(monkeypatch, tmp_path):
-    """No token or setting of whoever runs the tests."""
+    """Hide the user's token and settings."""
     for name in [name for name in os.environ if name.startswith("POCKETSERVE_")]:
         monkeypatch.delenv(name)
     for name in ("HOME", "XDG_STATE_HOME"):
@@ -44,7 +44,9 @@ def _own_home(monkeypatch, tmp_path):
 
 @pytest.fixture
 def run(capsys):
-    """Runs a command in this process: ``run("token", "--json")`` gives what it printed; it must succeed."""
+    """Return a function that runs a command in this process, expects success and
+    returns its output.
+    """
 
     def command(*words: object, code: int = 0) -> str:
         assert main([str(word) for word in words]) == code
@@ -87,7 +89,7 @@ def process(*words: object, **options: Any) -> subprocess.CompletedProcess[Any]:
         ["token", "--token-file"],
     ],
 )
-def test_wrong_usage_ends_with_2(capsys, words):
+def test_wrong_usage_exits_with_2(capsys, words):
     with pytest.raises(SystemExit) as ended:
         main(words)
     assert ended.value.code == 2
@@ -137,10 +139,10 @@ def test_wrong_usage_ends_with_2(capsys, words):
         ),
     ],
 )
-def test_options_have_their_whole_names(
+def test_options_cannot_be_abbreviated(
     words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """``serve --port 8500`` must not be ``--port-wait 8500``."""
+    """``serve --port 8500`` must not be parsed as ``--port-wait 8500``."""
     with pytest.raises(SystemExit) as ended:
         main(words)
     assert ended.value.code == 2 and said in capsys.readouterr().err
@@ -156,7 +158,7 @@ def test_options_have_their_whole_names(
         ("quake", None),
     ],
 )
-def test_a_misspelt_command_is_guessed(
+def test_a_misspelt_command_gets_a_suggestion(
     word: str, meant: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -171,10 +173,10 @@ def test_a_misspelt_command_is_guessed(
 
 
 @pytest.mark.parametrize("word", WAYS)
-def test_commands_that_others_have_lead_to_ours(
+def test_commands_of_other_tools_get_a_suggestion(
     word: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each command of ours that is named instead is there."""
+    """Every suggested command exists."""
     with pytest.raises(SystemExit) as ended:
         main([word])
     said = capsys.readouterr().err
@@ -185,7 +187,9 @@ def test_commands_that_others_have_lead_to_ours(
 
 
 @pytest.mark.parametrize("words", [["version"], ["-v"], ["-V"], ["--version"]])
-def test_the_version(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_print_the_version(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
         main(words)
     assert (ended.value.code, capsys.readouterr().out) == (
@@ -194,7 +198,7 @@ def test_the_version(words: list[str], capsys: pytest.CaptureFixture[str]) -> No
     )
 
 
-def test_help_names_the_words_of_other_tools(
+def test_help_lists_commands_of_other_tools(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(SystemExit):
@@ -208,7 +212,7 @@ def test_help_names_the_words_of_other_tools(
     ("words", "command"),
     [("list", "models"), ("ps", "status"), ("run", "predict"), ("help bench", "bench")],
 )
-def test_words_of_other_tools_lead_to_the_command(
+def test_names_of_other_tools_run_the_command(
     words: str, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -218,7 +222,7 @@ def test_words_of_other_tools_lead_to_the_command(
     )
 
 
-def test_a_value_that_no_setting_takes_is_wrong_usage(run) -> None:
+def test_an_invalid_setting_is_wrong_usage(run) -> None:
     assert "--http-port must be a whole number, not 'abc'" in run(
         "serve", "--http-port", "abc", code=2
     )
@@ -242,8 +246,8 @@ def test_help_of_serve_has_groups_units_and_defaults(
     assert "--low-power auto|on|off " in text and "VALUE" not in text
 
 
-def test_common_options_may_stand_before_the_command(run, connection):
-    """Where people of other tools put them."""
+def test_common_options_may_precede_the_command(run, connection):
+    """Other tools accept them there."""
     listed = run("models", "--json", *connection)
     assert (
         run("--json", *connection, "models")
@@ -255,19 +259,19 @@ def test_common_options_may_stand_before_the_command(run, connection):
         "--url", "http://127.0.0.1:1", "predict", "petals", *FLOWER, code=1
     )
     with pytest.raises(SystemExit) as ended:
-        main(["--url", "http://127.0.0.1:1", "token"])  # it asks no server
+        main(["--url", "http://127.0.0.1:1", "token"])  # contacts no server
     assert ended.value.code == 2
 
 
 @pytest.mark.parametrize("command", ALL_COMMANDS)
-def test_every_command_explains_itself(capsys, command):
+def test_every_command_has_help(capsys, command):
     with pytest.raises(SystemExit) as ended:
         main([command, "--help"])
     assert ended.value.code == 0
     assert f"usage: pocketserve {command}" in capsys.readouterr().out
 
 
-def test_help_lists_the_commands_and_version_the_version(capsys):
+def test_help_and_version_print_their_subject(capsys):
     for words in (["--help"], ["help"], [], ["--version"], ["-V"]):
         with pytest.raises(SystemExit) as ended:
             main(words)
@@ -277,7 +281,7 @@ def test_help_lists_the_commands_and_version_the_version(capsys):
     assert f"pocketserve {__version__}\n" in text
 
 
-def test_the_process_ends_with_the_commands_code(tmp_path):
+def test_the_process_exits_with_the_commands_code(tmp_path):
     failed = process("predict", "petals", "abc", "--local", text=True)
     assert (failed.returncode, failed.stdout) == (1, "")
     assert failed.stderr == "pocketserve: 'abc' is neither a file nor a number\n"
@@ -286,7 +290,7 @@ def test_the_process_ends_with_the_commands_code(tmp_path):
     assert shown.returncode == 1 and shown.stderr.startswith("Traceback")
 
 
-def test_a_reader_that_goes_away_is_no_fault():
+def test_a_closed_output_is_no_error():
     reading, writing = os.pipe()
     os.close(reading)
     try:
@@ -304,7 +308,7 @@ def test_a_reader_that_goes_away_is_no_fault():
     assert (ended.returncode, ended.stderr) == (0, b"")
 
 
-def test_nobody_wants_to_read():
+def test_run_with_closed_standard_streams():
     command = f"exec {sys.executable} -m pocketserve token --path >&-"
     ended = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, timeout=60)
     assert (ended.returncode, ended.stderr) == (0, b"")
@@ -313,7 +317,7 @@ def test_nobody_wants_to_read():
 # --- predict
 
 
-def test_a_picture(run, connection):
+def test_predict_a_picture(run, connection):
     text = run("predict", "digits", SEVEN, "--top-k", 2, *connection)
     header, first, second, _, summary = text.splitlines()
     assert header.split() == ["LABEL", "SCORE"]
@@ -324,7 +328,7 @@ def test_a_picture(run, connection):
 
 
 @pytest.mark.parametrize("local", [False, True])
-def test_a_picture_with_its_answer_drawn_on_it(run, connection, tmp_path, local):
+def test_predict_draws_the_answer_on_a_picture(run, connection, tmp_path, local):
     where = ["--local"] if local else connection
     text = run(
         "predict",
@@ -373,14 +377,14 @@ def test_a_picture_with_its_answer_drawn_on_it(run, connection, tmp_path, local)
         ["[[5.1,", "3.5,", "1.4]]"],
     ],
 )
-def test_numbers_in_every_form(run, connection, words):
+def test_predict_numbers_in_every_form(run, connection, words):
     words = [" ".join(words)] if words[0].startswith("[[") else words
     header, row, *_ = run("predict", "petals", *words, *connection).splitlines()
     assert header.split() == ["NAME", "VALUE", "UNIT"]
     assert row.split() == ["petal_width", "0.2266", "cm"]
 
 
-def test_whole_and_negative_numbers(run, connection):
+def test_predict_integers_and_negative_numbers(run, connection):
     answer = json.loads(
         run("predict", "petals", "-1", "2", "-3.5", "--json", *connection)
     )
@@ -388,7 +392,7 @@ def test_whole_and_negative_numbers(run, connection):
 
 
 @pytest.mark.parametrize("name", ["numbers.json", "numbers.npy", "no-ending"])
-def test_files(run, connection, tmp_path, name):
+def test_predict_files(run, connection, tmp_path, name):
     file = tmp_path / name
     if name.endswith(".npy"):
         np.save(file, np.array([[5.1, 3.5, 1.4]], np.float32))
@@ -397,7 +401,7 @@ def test_files(run, connection, tmp_path, name):
     assert "0.2266" in run("predict", "petals", file, *connection)
 
 
-def test_standard_input(connection):
+def test_predict_standard_input(connection):
     ended = process(
         "predict", "digits", "-", "--json", *connection, input=SEVEN.read_bytes()
     )
@@ -405,12 +409,12 @@ def test_standard_input(connection):
     assert json.loads(ended.stdout)["predictions"][0]["label"] == "7"
 
 
-def test_standard_input_in_this_process(run, connection, monkeypatch):
+def test_predict_standard_input_in_this_process(run, connection, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"[5.1, 3.5, 1.4]")))
     assert "0.2266" in run("predict", "petals", "-", *connection)
 
 
-def test_version_and_threshold(run, connection):
+def test_predict_with_version_and_threshold(run, connection):
     chosen = ["--version", "tflite-int8", "--json"]
     assert (
         json.loads(run("predict", "digits", SEVEN, *chosen, *connection))["version"]
@@ -429,7 +433,7 @@ def test_version_and_threshold(run, connection):
     )
 
 
-def test_long_answers_are_cut_for_people_only(run, connection):
+def test_long_answers_are_cut_only_in_text_output(run, connection):
     rows = json.dumps([[5.1, 3.5, 1.4]] * 60)
     text = run("predict", "petals", rows, *connection)
     assert "… 10 more; --json prints all" in text
@@ -446,8 +450,10 @@ def test_long_answers_are_cut_for_people_only(run, connection):
 @pytest.mark.parametrize(
     ("score", "advice"), [(8.1, True), (-0.2, True), (1.0005, False), (0.0, False)]
 )
-def test_scores_that_are_no_probabilities(capsys, score, advice):
-    """Logits come with advice on how to make them probabilities; other numbers and single scores don't."""
+def test_scores_that_are_not_probabilities(capsys, score, advice):
+    """Logits come with advice on how to get probabilities; other numbers and single
+    scores don't.
+    """
     answer = {
         "model": "m",
         "version": "v",
@@ -470,7 +476,7 @@ def test_scores_that_are_no_probabilities(capsys, score, advice):
     assert "activation" not in capsys.readouterr().out
 
 
-def test_the_folder_that_is_named_comes_before_what_lies_in_the_working_directory(
+def test_a_named_folder_has_priority_over_the_working_directory(
     run, tmp_path, monkeypatch
 ):
     (tmp_path / "petals").mkdir()
@@ -482,7 +488,7 @@ def test_the_folder_that_is_named_comes_before_what_lies_in_the_working_director
     assert "digits" in run("inspect", "digits", "--models-dir", MODELS)
 
 
-def test_without_a_server(run, tmp_path):
+def test_predict_without_a_server(run, tmp_path):
     by_name = json.loads(run("predict", "digits", SEVEN, "--local", "--json"))
     assert by_name["predictions"][0]["label"] == "7"
     assert "0.2266" in run(
@@ -567,15 +573,15 @@ def test_bad_input_is_one_sentence(run, connection, words, reason, local):
         ),
     ],
 )
-def test_paths_that_are_of_no_use(run, tmp_path, words, reason):
-    """What it is, and what to name instead; never the name of one of Python's errors."""
+def test_unusable_paths_are_explained(run, tmp_path, words, reason):
+    """The error describes the path and suggests another, without Python's error names."""
     (tmp_path / "text.txt").write_text("x")
     (tmp_path / "empty").mkdir()
     said = run(*[str(word).replace("{tmp}", str(tmp_path)) for word in words], code=1)
     assert reason in said and "Error" not in said
 
 
-def test_standard_input_that_is_closed(run, monkeypatch):
+def test_predict_with_closed_standard_input(run, monkeypatch):
     monkeypatch.setattr("sys.stdin", None)
     assert "standard input is closed" in run(
         "predict", "petals", "-", "--local", code=1
@@ -583,7 +589,7 @@ def test_standard_input_that_is_closed(run, monkeypatch):
 
 
 @pytest.mark.parametrize("option", ["--rounds", "--seconds"])
-def test_what_is_no_number(capsys, option):
+def test_invalid_numbers_are_rejected(capsys, option):
     with pytest.raises(SystemExit) as ended:
         main(["bench", "digits", option, "x"])
     assert (
@@ -591,7 +597,7 @@ def test_what_is_no_number(capsys, option):
     )
 
 
-def test_a_name_like_no_other_is_told_where_names_are(run, connection):
+def test_an_unknown_name_says_how_to_list_names(run, connection):
     assert "did you mean 'petals'?" in run("predict", "petal", "1", *connection, code=1)
     assert re.search(
         r"there are .*'petals'", run("predict", "nothing", "1", *connection, code=1)
@@ -608,7 +614,9 @@ def test_a_path_needs_local(run, connection):
 
 @pytest.fixture
 def petals_copy(tmp_path):
-    """A model whose manifest says what its numbers mean, and lists a second version that every environment can load."""
+    """Copy a model whose manifest explains its numbers and lists a second version that
+    always loads.
+    """
     folder = shutil.copytree(MODELS / "petals", tmp_path / "petals")
     shutil.copy(folder / "petals.tflite", folder / "second.tflite")
     with (folder / "model.toml").open("a") as manifest:
@@ -616,8 +624,10 @@ def petals_copy(tmp_path):
     return folder
 
 
-def test_a_file_beside_its_manifest_is_what_that_says(run, petals_copy, monkeypatch):
-    """Its task, its names, and the version that it is there; however the path is written."""
+def test_a_file_is_opened_with_the_manifest_beside_it(run, petals_copy, monkeypatch):
+    """The task, names and version come from the manifest, for every spelling of the
+    path.
+    """
     whole = json.loads(
         run("predict", petals_copy, *FLOWER, "--local", "--version", "second", "--json")
     )
@@ -642,9 +652,7 @@ def test_a_file_beside_its_manifest_is_what_that_says(run, petals_copy, monkeypa
     assert named == ["petals", "savedmodel"]
 
 
-def test_a_file_that_the_manifest_does_not_list_is_opened_by_itself(
-    petals_copy, capsys
-):
+def test_a_file_outside_the_manifest_is_opened_alone(petals_copy, capsys):
     shutil.copy(petals_copy / "second.tflite", petals_copy / "new.tflite")
     assert main(["inspect", str(petals_copy / "new.tflite"), "--json"]) == 0
     printed = capsys.readouterr()
@@ -658,7 +666,7 @@ def test_a_file_that_the_manifest_does_not_list_is_opened_by_itself(
 def test_a_manifest_in_a_folder_whose_parent_cannot_be_listed(
     petals_copy, monkeypatch, capsys
 ):
-    """As Android's shared storage: what is above it belongs to the system."""
+    """In Android's shared storage, folders above it belong to the system."""
     listdir = os.listdir
 
     def refused(path="."):
@@ -675,15 +683,13 @@ def test_a_manifest_in_a_folder_whose_parent_cannot_be_listed(
     )
 
 
-def test_a_broken_manifest_beside_a_file_is_told(run, petals_copy):
+def test_a_broken_manifest_beside_a_file_is_reported(run, petals_copy):
     (petals_copy / "model.toml").write_text("taks = 1\n")
     told = run("predict", petals_copy / "second.tflite", *FLOWER, "--local", code=1)
     assert "petals/model.toml: unknown key taks; did you mean 'task'?" in told
 
 
-def test_a_file_beside_a_folder_of_its_name_is_not_taken_for_the_folders_model(
-    run, petals_copy, tmp_path
-):
+def test_a_file_is_not_confused_with_a_folder_of_its_name(run, petals_copy, tmp_path):
     bare = petals_copy.parent / "petals.tflite"
     shutil.copy(MODELS / "digits" / "digits.tflite", bare)
     for command in (["inspect", bare], ["predict", bare, *FLOWER, "--local"]):
@@ -693,7 +699,7 @@ def test_a_file_beside_a_folder_of_its_name_is_not_taken_for_the_folders_model(
         )
 
 
-def test_folders_whose_names_no_model_can_have(run, petals_copy, tmp_path):
+def test_folders_with_invalid_model_names(run, petals_copy, tmp_path):
     odd = tmp_path / "my petals"
     petals_copy.rename(odd)
     assert "a model cannot be called 'my petals': its name has no spaces" in run(
@@ -713,7 +719,9 @@ def test_folders_whose_names_no_model_can_have(run, petals_copy, tmp_path):
 
 
 def test_a_damaged_file_is_found_by_a_check(run, new_server, tmp_path, capsys):
-    """A list alone reads names and first bytes; a file that ends too early shows when it is loaded."""
+    """A list reads only names and first bytes; a truncated file fails when it is
+    loaded.
+    """
     models = tmp_path / "models"
     models.mkdir()
     whole = (MODELS / "petals" / "petals.tflite").read_bytes()
@@ -734,7 +742,7 @@ def test_a_damaged_file_is_found_by_a_check(run, new_server, tmp_path, capsys):
 
 
 def test_a_check_ends_with_the_server():
-    """Every further call would look for it for seconds."""
+    """Otherwise every further call would search for it for seconds."""
     asked = []
 
     class Gone:
@@ -748,7 +756,7 @@ def test_a_check_ends_with_the_server():
     assert asked == [("a", "1")]
 
 
-def test_labels_that_are_too_few_are_told(run, tmp_path):
+def test_too_few_labels_are_reported(run, tmp_path):
     shutil.copytree(MODELS / "digits", tmp_path / "digits")
     (tmp_path / "digits/labels.txt").write_text("zero\none\n")
     told = "the model has 2 labels for 10 classes, so that names are missing or stand for other classes"
@@ -765,7 +773,7 @@ def test_entries_without_a_label_show_their_number(run):
     assert header.split() == ["INDEX", "SCORE"] and first.split()[0] == "1"
 
 
-def test_a_failed_load_is_told_once(tmp_path):
+def test_a_failed_load_is_reported_once(tmp_path):
     (tmp_path / "model.toml").write_text(
         'task = "image-classification"\nlabels = "missing.txt"\n'
     )
@@ -782,7 +790,7 @@ def test_an_empty_input_is_one_sentence(run, connection, tmp_path):
 @pytest.mark.parametrize(
     "command", [["models"], ["predict", "petals", "1"], ["inspect", "petals"]]
 )
-def test_a_server_that_is_not_there_is_one_sentence(run, command):
+def test_a_missing_server_is_one_sentence(run, command):
     line = run(*command, "--url", "http://127.0.0.1:1", code=1)
     assert "http://127.0.0.1:1 cannot be reached (Connection refused)" in line
     assert "pocketserve serve" in line
@@ -807,9 +815,7 @@ def test_a_missing_token_is_one_sentence(run, server, tmp_path):
 
 
 @pytest.mark.parametrize("protocol", ["http", "socket"])
-def test_a_wrong_token_file_is_told_as_that(
-    run, server, tmp_path, monkeypatch, protocol
-):
+def test_a_wrong_token_file_is_named(run, server, tmp_path, monkeypatch, protocol):
     url = (
         server.url if protocol == "http" else f"socket://127.0.0.1:{server.socket_port}"
     )
@@ -866,11 +872,11 @@ def test_models_are_grouped(run, connection):
     assert sum(map(int, counts)) == len(failed)
     assert (
         len(counts) <= 5
-    )  # torch, executorch, tensorflow, TensorFlow.js, and ONNX where it is not installed
+    )  # torch, executorch, tensorflow, TensorFlow.js, and a missing ONNX
     assert bool(failed) is ("models --all" in "".join(reasons))
 
 
-def test_a_list_tells_what_is_loaded(run, new_server, models_copy):
+def test_a_list_shows_loaded_models(run, new_server, models_copy):
     server = new_server(models_copy)
     connection = ["--url", server.url, "--token-file", server.log.with_name("token")]
     run("predict", "petals", "5.1", "3.5", "1.4", *connection)
@@ -888,7 +894,7 @@ def test_a_list_tells_what_is_loaded(run, new_server, models_copy):
 
 @pytest.mark.parametrize("columns", [45, 100])
 def test_a_list_fits_the_terminal(capsys, monkeypatch, columns):
-    """A line is a model, a line is a missing framework, and no word is broken."""
+    """Each model and each missing framework has one line, and no word is broken."""
     monkeypatch.setenv("COLUMNS", str(columns))
     facts = {"default": True, "file_bytes": 107_200, "task": "image-classification"}
     entries = [
@@ -921,7 +927,7 @@ def test_a_list_fits_the_terminal(capsys, monkeypatch, columns):
     assert lines[0].index("SIZE") + 4 == lines[1].index("kB") + 2
 
 
-def test_a_change_that_is_not_served_is_told_once_a_model(capsys):
+def test_an_unserved_change_is_reported_once_per_model(capsys):
     reason = "serves on as it was loaded: digits/model.toml: unknown key top_k"
     entry = {"name": "digits", "version": "tflite", "state": "READY", "reason": reason}
     _print_models(
@@ -943,7 +949,7 @@ def test_a_pending_version_is_named(capsys):
     )
 
 
-def test_a_change_that_is_being_loaded_is_no_warning(capsys):
+def test_a_change_that_is_loading_is_no_warning(capsys):
     entry = {
         "name": "digits",
         "version": "tflite",
@@ -969,7 +975,7 @@ def test_reasons_are_counted(capsys):
     ] == [["good", "tflite", *["1", "ready", "-", "-"]]]
 
 
-def test_a_file_is_shown_with_how_to_ask_it(run, tmp_path):
+def test_a_file_is_shown_with_an_example_request(run, tmp_path):
     file = tmp_path / "my models" / "flowers.tflite"
     file.parent.mkdir()
     shutil.copy(MODELS / "petals" / "petals.tflite", file)
@@ -983,12 +989,12 @@ def test_a_file_is_shown_with_how_to_ask_it(run, tmp_path):
 @pytest.mark.parametrize(
     "flower", [["5.1", "3.5"], ["[[5.1, 3.5]]"]], ids=["flat", "row"]
 )
-def test_too_few_features_are_told_by_name(run, flower):
+def test_missing_features_are_named(run, flower):
     said = run("predict", "--local", MODELS / "petals", *flower, code=1)
     assert said.endswith("the model takes 3: sepal_length, sepal_width, petal_length")
 
 
-def test_an_empty_folder_says_what_to_do(run, new_server, tmp_path):
+def test_an_empty_folder_explains_the_next_step(run, new_server, tmp_path):
     folder = tmp_path / "nothing"
     folder.mkdir()
     server = new_server(folder)
@@ -1003,7 +1009,7 @@ def test_an_empty_folder_says_what_to_do(run, new_server, tmp_path):
 
 
 @pytest.mark.parametrize("how", ["server", "local", "folder"])
-def test_a_model_is_described_alike_from_everywhere(run, connection, how):
+def test_inspect_describes_a_model_the_same_from_everywhere(run, connection, how):
     model = MODELS / "digits" if how == "folder" else "digits"
     options = {"server": connection, "local": ["--local"], "folder": []}[how]
     described = json.loads(run("inspect", model, "--json", *options))
@@ -1017,7 +1023,7 @@ def test_a_model_is_described_alike_from_everywhere(run, connection, how):
     assert re.search(r"^file size +107\.2 kB$", text, re.MULTILINE)
 
 
-def test_a_version_is_chosen(run, connection):
+def test_inspect_a_version(run, connection):
     for options in (["--local"], connection):
         described = json.loads(
             run("inspect", "digits", "--version", "tflite-int8", "--json", *options)
@@ -1025,7 +1031,7 @@ def test_a_version_is_chosen(run, connection):
         assert described["parameters"]["file"] == "digits.int8.tflite"
 
 
-def test_a_file_is_described(run, tmp_path):
+def test_inspect_a_file(run, tmp_path):
     described = json.loads(
         run("inspect", MODELS / "digits" / "digits.int8.tflite", "--json")
     )
@@ -1038,8 +1044,8 @@ def test_a_file_is_described(run, tmp_path):
     )
 
 
-def test_tensors_on_a_phone(run, monkeypatch):
-    """Where a line has no room for a tensor, its facts stand below its name; no column is printed for nothing."""
+def test_tensors_on_a_narrow_terminal(run, monkeypatch):
+    """Long facts move below the tensor's name, and empty columns are left out."""
     int8 = MODELS.parent / "tests" / "runtimes" / "data" / "int8_io.tflite"
     monkeypatch.setenv("COLUMNS", "45")
     shown = run("inspect", int8)
@@ -1062,7 +1068,7 @@ def test_tensors_on_a_phone(run, monkeypatch):
         (["digits", "--local", "--version", "9"], "version '9' is not found"),
     ],
 )
-def test_what_cannot_be_described_is_one_sentence(run, tmp_path, words, reason):
+def test_inspect_fails_with_one_sentence(run, tmp_path, words, reason):
     (tmp_path / "broken.tflite").write_bytes(b"garbage" * 20)
     assert reason in run(
         "inspect", *[word.replace("{tmp}", str(tmp_path)) for word in words], code=1
@@ -1072,7 +1078,7 @@ def test_what_cannot_be_described_is_one_sentence(run, tmp_path, words, reason):
 # --- token
 
 
-def test_the_token_is_made_once_and_kept(run, tmp_path):
+def test_the_token_is_created_once(run, tmp_path):
     token = run("token").strip()
     assert re.fullmatch(r"[A-Za-z0-9_-]{43}", token)
     assert run("token").strip() == token
@@ -1085,7 +1091,7 @@ def test_the_token_is_made_once_and_kept(run, tmp_path):
     }
 
 
-def test_the_token_file_may_be_named(run, server, tmp_path):
+def test_the_token_file_is_an_option(run, server, tmp_path):
     file = server.log.with_name("token")
     assert run("token", "--token-file", file).strip() == server.token
     file = tmp_path / "deep" / "er" / "token"
@@ -1116,7 +1122,7 @@ def test_the_demo_reads_ten_digits():
 
 
 @pytest.mark.live
-def test_bench_measures_every_way(run):
+def test_bench_measures_each_kind_of_request(run):
     found = json.loads(run("bench", "petals", "--rounds", "3", "--json"))
     assert set(found["latency_ms"]) == {"in_process", "socket", "http"}
     assert all(
@@ -1131,8 +1137,8 @@ def test_bench_measures_every_way(run):
 @pytest.mark.skipif(
     not Path("/proc/self/smaps_rollup").exists(), reason="memory is read from /proc"
 )
-def test_bench_counts_what_the_server_has_started(tmp_path):
-    """As the Node process of TensorFlow.js."""
+def test_bench_counts_the_servers_child_processes(tmp_path):
+    """Such as the Node process of TensorFlow.js."""
     weights = tmp_path / "weights"
     weights.write_bytes(bytes(16 << 20))
     child = "import mmap, sys; kept = bytearray(b'1') * (32 << 20); file = open(sys.argv[1], 'rb'); "
@@ -1153,7 +1159,7 @@ def test_bench_counts_what_the_server_has_started(tmp_path):
     grown = {kind: both[kind] - alone[kind] for kind in both}
     assert (
         grown["resident"] > 48 << 20 and grown["private"] > 48 << 20
-    )  # nobody else has the file mapped
+    )  # no other process has mapped the file
     assert 32 << 20 < grown["anonymous"] <= grown["resident"] - (16 << 20)
     assert memory_of(process.pid) is None
 
@@ -1164,13 +1170,13 @@ def test_bench_prints_a_table(run):
     assert "over the socket" in printed and "over HTTP" in printed
 
 
-def test_bench_warns_beside_other_work():
+def test_bench_warns_about_other_load():
     cores = os.cpu_count() or 1
     assert load_warning(None) == "" and load_warning(0.4 * cores) == ""
     assert f"load was {2.0 * cores:.1f} on {cores} core" in load_warning(2.0 * cores)
 
 
-def test_bench_takes_no_option_for_nothing(run):
+def test_bench_rejects_ineffective_options(run):
     assert "--tune" in run("bench", "digits", "--force", code=1)
 
 
@@ -1179,7 +1185,7 @@ def test_bench_names_an_unknown_model(run):
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf", "long"])
-def test_bench_takes_a_time(capsys, seconds):
+def test_bench_accepts_a_duration(capsys, seconds):
     with pytest.raises(SystemExit) as ended:
         main(["bench", "digits", "--tune", "--seconds", seconds])
     assert ended.value.code == 2
@@ -1187,7 +1193,7 @@ def test_bench_takes_a_time(capsys, seconds):
 
 
 @pytest.mark.parametrize("rounds", ["0", "-1", "many"])
-def test_bench_takes_a_number_of_rounds(capsys, rounds):
+def test_bench_accepts_a_number_of_rounds(capsys, rounds):
     with pytest.raises(SystemExit) as ended:
         main(["bench", "digits", "--rounds", rounds])
     assert ended.value.code == 2

@@ -1,4 +1,4 @@
-"""``pocketserve completion``: the words for a line that is being typed, and bash with them."""
+"""Tests of ``pocketserve completion``, in Python and in bash."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pocketserve.cli.installed import LAB_COMMANDS
 
 @pytest.fixture(autouse=True)
 def own_folders(tmp_path, monkeypatch) -> None:
-    """No server of this user runs, and there are three models."""
+    """Set up three models and hide the user's servers."""
     for name in ("diabetes", "digits", "petals"):
         (tmp_path / "three" / name).mkdir(parents=True)
         (tmp_path / "three" / name / "model.toml").touch()
@@ -39,7 +39,7 @@ def own_folders(tmp_path, monkeypatch) -> None:
         ("predict ''", ["diabetes", "digits", "petals"]),
         ("run --top-k 3 di", ["diabetes", "digits"]),
         ("predict --url=http://127.0.0.1:1 pe", ["petals"]),
-        ("predict --url http : //127.0.0.1 : 1 pe", ["petals"]),  # as bash parts it
+        ("predict --url http : //127.0.0.1 : 1 pe", ["petals"]),  # as bash splits it
         ("predict --top-k ''", []),
         ("predict digits ''", []),  # files
         ("ps --w", ["--watch"]),
@@ -55,12 +55,12 @@ def own_folders(tmp_path, monkeypatch) -> None:
         ("completion z", ["zsh"]),
     ],
 )
-def test_the_words_that_may_follow(capsys, line, expected) -> None:
+def test_the_possible_next_words(capsys, line, expected) -> None:
     assert main(["completion", "bash", "words", *shlex.split(line)]) == 0
     assert capsys.readouterr().out.split() == sorted(expected)
 
 
-def test_names_are_those_of_the_models_folder(capsys, tmp_path, monkeypatch) -> None:
+def test_names_come_from_the_models_folder(capsys, tmp_path, monkeypatch) -> None:
     folder = tmp_path / "models"
     for name in (
         "flowers.tflite",
@@ -80,9 +80,9 @@ def test_names_are_those_of_the_models_folder(capsys, tmp_path, monkeypatch) -> 
     assert capsys.readouterr().out.split() == ["flowers"]
 
 
-# bash is on every machine that runs the tests.
+# Every machine that runs the tests has bash.
 @pytest.mark.parametrize("shell", [shell for shell in SCRIPTS if shutil.which(shell)])
-def test_shells_take_the_script(tmp_path, shell) -> None:
+def test_shells_accept_the_script(tmp_path, shell) -> None:
     program = tmp_path / "bin/pocketserve"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m pocketserve "$@"\n')

@@ -1,4 +1,4 @@
-"""``pocketserve.load`` and ``pocketserve.testing``: models in a program, and servers for its tests."""
+"""Tests of ``pocketserve.load`` and ``pocketserve.testing``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _own_state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "model", ["digits", MODELS / "digits", MODELS / "digits" / "digits.tflite"], ids=str
 )
-def test_a_model_by_name_folder_and_file(model: str | Path) -> None:
+def test_load_by_name_folder_and_file(model: str | Path) -> None:
     with pocketserve.load(
         model, models_dir=MODELS if isinstance(model, str) else None
     ) as opened:
@@ -45,7 +45,7 @@ def test_a_model_by_name_folder_and_file(model: str | Path) -> None:
         )
 
 
-def test_it_answers_as_the_command_does() -> None:
+def test_a_loaded_model_answers_like_the_command() -> None:
     words = ["predict", "--local", str(MODELS / "petals"), *map(str, FLOWER), "--json"]
     done = subprocess.run(
         [sys.executable, "-m", "pocketserve", *words],
@@ -85,12 +85,12 @@ def test_threads_share_a_model() -> None:
 @pytest.mark.parametrize(
     "model", ["no-such", "./no-such.tflite", Path("no-such.tflite"), ""]
 )
-def test_a_model_that_is_not_there(model: str | Path) -> None:
+def test_load_a_missing_model(model: str | Path) -> None:
     with pytest.raises(ModelPathError):
         pocketserve.load(model, models_dir=MODELS)
 
 
-def test_faults_of_requests() -> None:
+def test_invalid_requests_raise() -> None:
     with pocketserve.load(MODELS / "digits") as digits:
         with pytest.raises(ApiError) as error:
             digits(b"no picture")
@@ -105,7 +105,7 @@ def test_faults_of_requests() -> None:
     assert error.value.code is ErrorCode.VERSION_NOT_FOUND
 
 
-def test_a_file_that_cannot_be_loaded(tmp_path: Path) -> None:
+def test_load_a_broken_file(tmp_path: Path) -> None:
     (tmp_path / "damaged.tflite").write_bytes(
         (MODELS / "digits" / "digits.tflite").read_bytes()[:500]
     )
@@ -117,7 +117,7 @@ def test_a_file_that_cannot_be_loaded(tmp_path: Path) -> None:
 
 
 @pytest.mark.live
-def test_a_server_for_tests() -> None:
+def test_start_a_server_for_tests() -> None:
     with running_server(MODELS) as server:
         with server.client() as client:
             assert client.predict("petals", FLOWER)["predictions"]
@@ -129,7 +129,7 @@ def test_a_server_for_tests() -> None:
 
 
 @pytest.mark.live
-def test_a_server_that_does_not_start(tmp_path: Path) -> None:
+def test_a_server_that_fails_to_start(tmp_path: Path) -> None:
     with (
         pytest.raises(OwnServerError, match="ended before it was ready"),
         running_server(tmp_path / "no-such"),

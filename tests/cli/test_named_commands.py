@@ -1,4 +1,4 @@
-"""The commands that messages name: each exists, takes the words it is given, and does what the message says."""
+"""Commands quoted in messages exist, parse, and do as the message says."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ DIGITS = MODELS / "digits" / "digits.tflite"
 
 
 def texts_of(tree: ast.AST) -> Iterator[str]:
-    """Every text of a module but its docstrings; a value in an f-string is the word ``x``."""
+    """Return a module's texts without docstrings, with ``x`` for f-string values."""
     docstrings = set()
     parts = set()
     for node in ast.walk(tree):
@@ -64,7 +64,7 @@ def texts_of(tree: ast.AST) -> Iterator[str]:
 
 
 def named_commands() -> list[str]:
-    """The words behind ``pocketserve`` in all messages."""
+    """Return the words after ``pocketserve`` in all messages."""
     commands = set()
     for folder in SOURCES:
         for file in (ROOT / folder).rglob("*.py"):
@@ -74,7 +74,7 @@ def named_commands() -> list[str]:
 
 
 @pytest.mark.parametrize("text", named_commands())
-def test_a_command_of_a_message_parses(text: str) -> None:
+def test_commands_in_messages_parse(text: str) -> None:
     words = shlex.split(PLACEHOLDER.sub("x", text))
     if words[0] == "x":  # any command
         return
@@ -88,7 +88,7 @@ def test_a_command_of_a_message_parses(text: str) -> None:
                 [name, *(word for word in words if word != name)]
             )
         except SystemExit:
-            # A message may name a command whose other words the reader knows.
+            # A message may omit further arguments that the reader knows.
             lacks = re.search(
                 r"the following arguments are required: (.*)", errors.getvalue()
             )
@@ -101,7 +101,7 @@ def test_messages_name_many_commands() -> None:
 
 @pytest.fixture
 def command(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run a command; return its code and what it printed."""
+    """Run a command; return its exit code and output."""
 
     def run(*words: object) -> tuple[int, str, str]:
         code = main([str(word) for word in words])
@@ -119,13 +119,13 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def command_in(message: str) -> list[str]:
-    """The words behind ``pocketserve`` in one message."""
+    """Return the words after ``pocketserve`` in one message."""
     [text] = COMMAND.findall(message)
     return shlex.split(text)
 
 
 def make_models(root: Path) -> dict[str, Path]:
-    """Model files and folders whose framework may let them act, in every layout."""
+    """Create models that may run code, in every layout."""
     paths = {
         "bare file": root / "one.ts",
         "bare folder": root / "two",
@@ -149,10 +149,10 @@ def make_models(root: Path) -> dict[str, Path]:
 
 @pytest.mark.parametrize("layout", ["bare file", "bare folder", "folder in a folder", "numbered", "beside a manifest",
                                     "file beside a manifest", "odd name"])  # fmt: skip
-def test_trust_gives_consent_to_a_version_that_would_act(
+def test_trust_allows_a_version_that_runs_code(
     layout: str, tmp_path: Path, state: Path, command: Run
 ) -> None:
-    """The message is the one that a runtime writes, which knows the path of the version alone."""
+    """The message comes from a runtime, which knows only the version's path."""
     path = make_models(tmp_path / "models")[layout]
     words = command_in(not_trusted(path, "its graph has the operator ReadFile"))
     code, out, err = command(*words, "--yes")
@@ -166,10 +166,13 @@ def test_trust_gives_consent_to_a_version_that_would_act(
     assert not TrustStore(state).consents()
 
 
-def test_trust_asks_again_for_a_version_whose_code_is_trusted(
+def test_trust_asks_again_for_further_code(
     tmp_path: Path, state: Path, command: Run
 ) -> None:
-    """The first consent is to ``task.py``; loading then shows that the model itself would act."""
+    """The first consent covers ``task.py``.
+
+    Loading then shows that the model itself runs code.
+    """
     path = make_models(tmp_path / "models")["bare folder"]
     (path / "task.py").write_text("x = 1\n")
     words = command_in(not_trusted(path, "its graph has the operator ReadFile"))
@@ -183,7 +186,7 @@ def test_trust_asks_again_for_a_version_whose_code_is_trusted(
 
 
 @pytest.mark.parametrize("part", ["task.py", "evil.so"])
-def test_trust_of_a_refusal_before_loading(
+def test_trust_a_model_rejected_before_loading(
     tmp_path: Path, state: Path, command: Run, part: str
 ) -> None:
     home = tmp_path / "models" / "own"
@@ -200,7 +203,7 @@ def test_trust_of_a_refusal_before_loading(
 
 
 @pytest.mark.parametrize("name", ["m", "it's", "a;b"])
-def test_release_of_a_file_in_quarantine(
+def test_release_a_file_from_quarantine(
     tmp_path: Path, state: Path, command: Run, name: str
 ) -> None:
     (tmp_path / "models").mkdir()
@@ -221,7 +224,7 @@ def test_release_of_a_file_in_quarantine(
 
 
 @pytest.mark.parametrize("name", ["digits", "it's"])
-def test_remove_of_a_name_that_is_taken(
+def test_remove_a_name_that_is_taken(
     tmp_path: Path, state: Path, command: Run, name: str
 ) -> None:
     add = ("add", DIGITS, "--name", name, "--models-dir", tmp_path / "models")
@@ -234,7 +237,7 @@ def test_remove_of_a_name_that_is_taken(
     assert command(*add)[0] == 0
 
 
-def test_remove_of_the_only_version(tmp_path: Path, state: Path, command: Run) -> None:
+def test_remove_the_only_version(tmp_path: Path, state: Path, command: Run) -> None:
     folder = ("--models-dir", tmp_path / "models")
     assert command("add", DIGITS, *folder)[0] == 0
     code, _, err = command("remove", "digits", "--version", "tflite", "--yes", *folder)
@@ -247,16 +250,14 @@ def test_remove_of_the_only_version(tmp_path: Path, state: Path, command: Run) -
     "words",
     [["trust", "--revoke", "digits"], ["trust", "--revoke", "no-such"]],
 )
-def test_the_list_of_consents(state: Path, command: Run, words: list[str]) -> None:
+def test_list_consents(state: Path, command: Run, words: list[str]) -> None:
     code, _, err = command(*words)
     assert code == 1
     code, out, _ = command(*command_in(err))
     assert code == 0 and "No code is trusted" in out
 
 
-def test_a_folder_that_versions_lie_in_names_no_version(
-    tmp_path: Path, state: Path
-) -> None:
+def test_a_folder_of_versions_is_no_version(tmp_path: Path, state: Path) -> None:
     paths = make_models(tmp_path / "models")
     for folder, version in (
         (paths["bare folder"], "savedmodel"),

@@ -1,4 +1,4 @@
-"""What a phone's terminal of 45 columns shows: no line is broken inside a word."""
+"""Output on a phone's terminal of 45 columns breaks no words."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Run = Callable[..., str]
 def run(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Run:
-    """Run a command on a narrow terminal; return what it printed."""
+    """Run a command on a narrow terminal; return its output."""
     monkeypatch.setenv("COLUMNS", str(COLUMNS))
     monkeypatch.setenv("POCKETSERVE_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.delenv("POCKETSERVE_MODELS_DIR", raising=False)
@@ -72,7 +72,9 @@ def own(tmp_path: Path) -> Path:
 
 
 def too_long(text: str) -> list[str]:
-    """Lines that the terminal would break inside a word: all but those of one word, such as a path."""
+    """Return lines that the terminal would break inside a word; single words, such as
+    paths, don't count.
+    """
     return [
         line
         for line in text.splitlines()
@@ -80,13 +82,13 @@ def too_long(text: str) -> list[str]:
     ]
 
 
-def test_consent(run: Run, own: Path) -> None:
+def test_the_consent_question_fits_the_terminal(run: Run, own: Path) -> None:
     text = run("trust", own, "--yes")
     *others, last = text.splitlines()
     assert too_long("\n".join(others)) == []
     assert last.startswith(
         "Trusted. `pocketserve trust --revoke "
-    )  # a command is one line, to be copied
+    )  # a command stays on one line, to be copied
     lines = text.splitlines()
     title = next(
         number
@@ -105,7 +107,7 @@ def test_consent(run: Run, own: Path) -> None:
 
 
 @pytest.mark.parametrize("is_termux", [False, True])
-def test_a_saved_picture(
+def test_a_saved_picture_fits_the_terminal(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_termux: bool
 ) -> None:
     if is_termux:
@@ -137,7 +139,7 @@ def test_a_saved_picture(
         (80, r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} WARNING"),
     ],
 )
-def test_the_log_has_no_date_where_it_would_fill_the_line(
+def test_the_log_omits_the_date_on_a_narrow_terminal(
     columns: int, begin: str, tmp_path: Path
 ) -> None:
     code = (

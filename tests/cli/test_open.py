@@ -1,4 +1,6 @@
-"""``pocketserve open`` and ``serve --open``: a ticket's way into a browser, which the token does not go."""
+"""Tests of ``pocketserve open`` and ``serve --open``: a browser gets a ticket, never
+the token.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ DEADLINE_S = 120.0
 
 @pytest.fixture(autouse=True)
 def _no_browser(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Neither a browser nor a server of whoever runs the tests."""
+    """Hide the user's browser and servers."""
     for name in (
         *DISPLAYS,
         "POCKETSERVE_URL",
@@ -42,14 +44,14 @@ def _no_browser(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def own(new_server: StartServer, models_copy: Path, tmp_path: Path) -> Server:
-    """A server with a state folder of its own, which commands of this process find."""
+    """Start a server with its own state folder, which commands of this process find."""
     return new_server(
         models_copy, environment={"POCKETSERVE_STATE_DIR": str(tmp_path / "state")}
     )
 
 
 def program(folder: Path, name: str, code: int = 0) -> tuple[Path, Path]:
-    """A program that writes its arguments down, and the file where they are then."""
+    """Return a program that records its arguments, and the record's file."""
     folder.mkdir(exist_ok=True)
     path, written = folder / name, folder / f"{name}.arguments"
     path.write_text(
@@ -65,8 +67,8 @@ def token_file(server: Server) -> Path:
     return server.log.with_name("token")
 
 
-def entered(address: str) -> str:
-    """The session that a browser with this address gets; the first visit's, once."""
+def session_of_visit(address: str) -> str:
+    """Return the session that a first visit to this address creates."""
     parts = urlsplit(address)
     ticket = parts.fragment.removeprefix("ticket=")
     base = f"http://127.0.0.1:{parts.port}"
@@ -96,8 +98,8 @@ def entered(address: str) -> str:
 @pytest.mark.live
 @pytest.mark.parametrize("fresh", [False, True])
 @pytest.mark.parametrize("transport", ["found", "socket", "http"])
-def test_the_address(own, capsys, transport: str, fresh: bool) -> None:
-    """It names the server's own port, holds a ticket that is good once, and not the token."""
+def test_the_printed_address(own, capsys, transport: str, fresh: bool) -> None:
+    """It has the server's port and a single-use ticket, but no token."""
     urls = {"socket": f"socket://127.0.0.1:{own.socket_port}", "http": own.url}
     words = ["open", "--print", "--token-file", str(token_file(own))]
     words += ["--url", urls[transport]] if transport in urls else []
@@ -108,52 +110,55 @@ def test_the_address(own, capsys, transport: str, fresh: bool) -> None:
         rf"http://{name}:{own.port}/#ticket=[A-Za-z0-9_-]{{43}}", address
     )
     assert own.token not in address
-    assert entered(address) != own.token
+    assert session_of_visit(address) != own.token
 
 
 @pytest.mark.live
-def test_a_server_that_listens_everywhere_without_the_socket(
+def test_open_a_server_that_listens_everywhere(
     new_server, models_copy, capsys, tmp_path: Path
 ) -> None:
-    """It is found on loopback: it refuses to be called 0.0.0.0."""
+    """The address names loopback, since browsers cannot open 0.0.0.0."""
     environment = {"POCKETSERVE_STATE_DIR": str(tmp_path / "state")}
     server = new_server(
         models_copy, "--no-socket", "--host", "0.0.0.0", environment=environment
     )
     assert main(["open", "--print", "--token-file", str(token_file(server))]) == 0
     address = capsys.readouterr().out.strip()
-    assert address.startswith(f"http://127.0.0.1:{server.port}/#ticket=") and entered(
-        address
-    )
+    assert address.startswith(
+        f"http://127.0.0.1:{server.port}/#ticket="
+    ) and session_of_visit(address)
 
 
 @pytest.mark.live
-def test_a_browser_is_opened(own, capsys, monkeypatch, tmp_path: Path) -> None:
-    """The desktop's; the address is not printed then."""
+def test_open_starts_the_desktop_browser(
+    own, capsys, monkeypatch, tmp_path: Path
+) -> None:
+    """The desktop's browser opens instead of printing the address."""
     path, written = program(tmp_path / "bin", "browser")
     monkeypatch.setenv("BROWSER", f"{path} %s")
     monkeypatch.setenv("PATH", "")
     assert main(["open", "--token-file", str(token_file(own))]) == 0
     assert capsys.readouterr().out == "The page is open in your browser.\n"
     (address,) = eval(written.read_text())
-    assert entered(address)
+    assert session_of_visit(address)
 
 
 @pytest.mark.live
-def test_termux_opens_the_browser(own, capsys, monkeypatch, tmp_path: Path) -> None:
-    """Its own command comes first."""
+def test_open_prefers_the_command_of_termux(
+    own, capsys, monkeypatch, tmp_path: Path
+) -> None:
     path, written = program(tmp_path / "bin", TERMUX)
     monkeypatch.setenv("PATH", str(path.parent))
     monkeypatch.setenv("BROWSER", "/nothing/here %s")
     assert main(["open", "--fresh-origin", "--token-file", str(token_file(own))]) == 0
     assert capsys.readouterr().out == "The page is open in your browser.\n"
     (address,) = eval(written.read_text())
-    assert ".localhost:" in address and entered(address)
+    assert ".localhost:" in address and session_of_visit(address)
 
 
 @pytest.mark.live
-def test_without_a_browser(own, capsys, monkeypatch) -> None:
-    """It says so, and prints the address whole on a narrow screen, too."""
+def test_open_without_a_browser_prints_the_address(own, capsys, monkeypatch) -> None:
+    """The address is printed whole on narrow terminals too."""
     monkeypatch.setenv("PATH", "")
     monkeypatch.setenv("COLUMNS", "45")
     assert main(["open", "--token-file", str(token_file(own))]) == 0
@@ -161,14 +166,13 @@ def test_without_a_browser(own, capsys, monkeypatch) -> None:
     assert "No browser was found here." in " ".join(said) and all(
         len(line) <= 45 for line in said
     )
-    assert entered(address)
+    assert session_of_visit(address)
 
 
 @pytest.mark.parametrize("problem", ["fails", "is no program"])
-def test_a_browser_that_does_not_start(
+def test_a_browser_that_fails_to_start_counts_as_missing(
     monkeypatch, tmp_path: Path, problem: str
 ) -> None:
-    """Then there is none."""
     path, _ = program(tmp_path / "bin", TERMUX, code=1)
     if problem == "is no program":
         path.write_text("\0")
@@ -176,8 +180,8 @@ def test_a_browser_that_does_not_start(
     assert not open_browser("http://127.0.0.1:1/")
 
 
-def test_a_desktop_browser_that_is_not_there() -> None:
-    """In a process of its own: the standard library remembers which browsers it found."""
+def test_a_missing_desktop_browser() -> None:
+    """Runs in another process, since the standard library caches the browsers it found."""
     code = "from pocketserve.cli.running.browser import open_browser; print(open_browser('http://127.0.0.1:1/'))"
     environment = {**os.environ, "BROWSER": "/nothing/here %s", "PATH": ""}
     done = subprocess.run(
@@ -194,10 +198,10 @@ def test_a_desktop_browser_that_is_not_there() -> None:
 @pytest.mark.parametrize(
     "options", [(), ("--no-socket",), ("--no-auth",)], ids=" ".join
 )
-def test_serve_opens_its_page(
+def test_serve_opens_its_page_once_ready(
     new_server, models_copy, monkeypatch, tmp_path: Path, options
 ) -> None:
-    """``serve --open``: once it is ready, in a process of its own; the log has neither token nor ticket."""
+    """Neither the token nor the ticket appears in the log."""
     path, written = program(tmp_path / "bin", "browser")
     environment = {
         "BROWSER": f"{path} %s",
@@ -210,9 +214,9 @@ def test_serve_opens_its_page(
         assert time.monotonic() < deadline, server.log.read_text()
         pause.wait(0.02)
     (address,) = eval(written.read_text())
-    assert address.startswith(f"http://127.0.0.1:{server.port}/#ticket=") and entered(
-        address
-    )
+    assert address.startswith(
+        f"http://127.0.0.1:{server.port}/#ticket="
+    ) and session_of_visit(address)
     assert server.stop() == 0
     log = server.log.read_text()
     assert (
@@ -220,8 +224,7 @@ def test_serve_opens_its_page(
     )
 
 
-def test_without_a_server(capsys, tmp_path: Path) -> None:
-    """One sentence, and no address."""
+def test_open_without_a_server_is_one_sentence(capsys, tmp_path: Path) -> None:
     assert main(["open", "--url", "socket://127.0.0.1:1"]) == 1
     said = capsys.readouterr()
     assert (
@@ -231,8 +234,11 @@ def test_without_a_server(capsys, tmp_path: Path) -> None:
     )
 
 
-def test_where_the_page_is() -> None:
-    """As the proven server says; over HTTP where it was asked, since ports may be forwarded."""
+def test_the_address_of_the_page() -> None:
+    """The authenticated server names its address.
+
+    Over HTTP the requested one is used, since ports may be forwarded.
+    """
     assert page_address(ANSWER, None) == f"http://127.0.0.1:8470/#ticket={TICKET}"
     assert (
         page_address(ANSWER, "socket://127.0.0.1:9")
@@ -253,7 +259,7 @@ def test_where_the_page_is() -> None:
     page = f"http://192.168.1.7:8470/#ticket={TICKET}"
     assert (
         page_address(ANSWER, "socket://192.168.1.7:8471") == page
-    )  # it says 127.0.0.1 where it listens everywhere
+    )  # it reports 127.0.0.1 when it listens everywhere
     assert (
         page_address(
             {**ANSWER, "url": "http://evil.example:8470/"}, "socket://192.168.1.7:8471"
@@ -284,13 +290,13 @@ def test_where_the_page_is() -> None:
     ],
     ids=json.dumps,
 )
-def test_answers_that_no_browser_gets(change) -> None:
-    """Whatever answered, the browser is sent to a page of this device, with a ticket and nothing else."""
+def test_malicious_answers_do_not_reach_a_browser(change) -> None:
+    """Whatever the answer, the browser only gets a page on this device with a ticket."""
     with pytest.raises(ValueError, match=r"ticket|Port"):
         page_address({**ANSWER, **change}, None)
 
 
-def test_a_name_of_its_own_is_for_this_device() -> None:
-    """In the network nobody finds it."""
+def test_a_local_host_name_is_for_this_device_only() -> None:
+    """Other devices cannot resolve it."""
     with pytest.raises(CommandError, match="on this device"):
         page_address(ANSWER, "http://192.168.1.7:8470", fresh=True)

@@ -1,4 +1,4 @@
-"""What commands print, whatever the names in it."""
+"""Commands print safe and readable text, whatever the names in it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from pocketserve.terminal.output import (
 ODD = "a\x1b]0;x\x07\n\u2028\x9b1m\ud800é名"
 
 
-def test_no_name_commands_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    """Neither by a control, nor by a line of its own, nor by half a character that cannot be printed."""
+def test_names_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """No control characters, forged lines or unprintable half characters."""
     print_table(["NAME", ODD], [[ODD, "1"], ["b", "2"]])
     print_facts([(ODD, ODD), ("none", "")])
     lines = capsys.readouterr().out.split("\n")
@@ -68,7 +68,7 @@ REASON = "no framework for it is installed: install one"
         ),
     ],
 )
-def test_the_last_column_is_broken_where_the_terminal_is_narrow(
+def test_the_last_column_wraps_on_a_narrow_terminal(
     capsys, monkeypatch, columns, expected
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
@@ -88,7 +88,7 @@ def test_the_last_column_is_broken_where_the_terminal_is_narrow(
     assert lines == expected
 
 
-def test_facts_are_broken_below_their_values(capsys, monkeypatch) -> None:
+def test_facts_wrap_below_their_values(capsys, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "30")
     print_facts([("name", "digits"), ("license", "one that needs more than a line")])
     assert capsys.readouterr().out.splitlines() == [
@@ -99,7 +99,7 @@ def test_facts_are_broken_below_their_values(capsys, monkeypatch) -> None:
 
 
 class Terminal(io.StringIO):
-    """A terminal that keeps what it is sent."""
+    """A terminal that records its output."""
 
     def isatty(self) -> bool:
         return True
@@ -108,9 +108,7 @@ class Terminal(io.StringIO):
 @pytest.mark.parametrize(
     ("variable", "has_colour"), [("", True), ("NO_COLOR", False), ("TERM", False)]
 )
-def test_colour_is_for_terminals_that_have_it(
-    monkeypatch, variable, has_colour
-) -> None:
+def test_colour_requires_terminal_support(monkeypatch, variable, has_colour) -> None:
     for name, value in {
         "NO_COLOR": "",
         "TERM": "xterm",
@@ -127,10 +125,10 @@ def test_colour_is_for_terminals_that_have_it(
     ) == has_colour
     assert (
         "\x1b" in text
-    ) == has_colour and r"\x1b[7m" in text  # what others wrote stays text
+    ) == has_colour and r"\x1b[7m" in text  # text from elsewhere stays text
 
 
-def test_help_on_a_phone_has_room_for_its_texts(capsys, monkeypatch) -> None:
+def test_help_fits_a_narrow_terminal(capsys, monkeypatch) -> None:
     monkeypatch.setattr("pocketserve.cli._width", lambda: 43)
     with pytest.raises(SystemExit):
         main(["stop", "--help"])
@@ -159,7 +157,7 @@ def test_without_a_terminal_there_is_no_colour(capsys, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("columns", [45, 100])
-def test_usage_names_no_options_and_fits(capsys, monkeypatch, columns) -> None:
+def test_usage_omits_options_and_fits(capsys, monkeypatch, columns) -> None:
     monkeypatch.setattr("pocketserve.cli.terminal_columns", lambda: columns)
     monkeypatch.setattr("pocketserve.cli._width", lambda: columns - 2)
     with pytest.raises(SystemExit):
@@ -187,7 +185,7 @@ def test_usage_names_no_options_and_fits(capsys, monkeypatch, columns) -> None:
         ),
     ],
 )
-def test_what_a_file_of_numbers_holds(capsys, inputs, text) -> None:
+def test_summarise_a_file_of_numbers(capsys, inputs, text) -> None:
     keys = ("name", "datatype", "shape")
     _print_numbers([dict(zip(keys, each, strict=True)) for each in inputs])
     assert capsys.readouterr().out == f"\n{text}"

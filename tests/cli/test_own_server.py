@@ -1,4 +1,4 @@
-"""A server that belongs to one command: it is there for it, and not a moment longer."""
+"""A command's private server lives only as long as the command."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def listens(url: str) -> bool:
     return True
 
 
-def test_it_answers_and_ends() -> None:
+def test_a_private_server_answers_and_ends() -> None:
     with (
         own_server(MODELS) as server,
         Client(server.http, token_file=server.token_file) as client,
@@ -44,7 +44,7 @@ def test_it_answers_and_ends() -> None:
     assert not listens(server.http)
 
 
-def test_it_ends_with_a_command_that_is_killed() -> None:
+def test_a_private_server_ends_with_a_killed_command() -> None:
     command = [sys.executable, "-c", KILLED, str(MODELS)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=LIMIT_S)
     assert done.returncode == -signal.SIGKILL

@@ -1,4 +1,4 @@
-"""``predict`` with many inputs: files, folders, patterns, addresses; answers as text, JSON, lines of JSON and CSV."""
+"""Tests of ``predict`` with many inputs and every output format."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _own_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run ``predict`` in this process; return its code and what it printed."""
+    """Run ``predict`` in this process; return its exit code and output."""
 
     def command(*words: object) -> tuple[int, str, str]:
         code = main(["predict", *map(str, words)])
@@ -50,7 +50,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 
 @pytest.fixture(params=["local", "http", "socket"])
 def where(request: pytest.FixtureRequest, server: Server) -> list[str]:
-    """Options that choose who answers."""
+    """Return options that select the server or this process."""
     if request.param == "local":
         return ["--local", "--models-dir", str(MODELS)]
     url = (
@@ -63,7 +63,7 @@ def where(request: pytest.FixtureRequest, server: Server) -> list[str]:
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    """Three digits, a hidden file and a folder that do not count, and a text that is no picture."""
+    """Create three digits, a text file, and a hidden file and folder to be skipped."""
     folder = tmp_path / "photos"
     (folder / "inner").mkdir(parents=True)
     for name in ("3.png", "7.png", "9.png"):
@@ -73,8 +73,8 @@ def photos(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_folder(run: Run, where: list[str], photos: Path) -> None:
-    """Each file in alphabetical order; what is wrong with one is said, and costs no other its answer."""
+def test_predict_a_folder(run: Run, where: list[str], photos: Path) -> None:
+    """Files are in alphabetical order; an error in one does not stop the others."""
     code, out, err = run("digits", photos, "--jsonl", "--top-k", 1, *where)
     lines = [json.loads(line) for line in out.splitlines()]
     assert code == 1
@@ -90,7 +90,7 @@ def test_a_folder(run: Run, where: list[str], photos: Path) -> None:
 
 
 def test_every_form_of_answer(run: Run, where: list[str], photos: Path) -> None:
-    """The same answers as tables, as one document and as CSV."""
+    """Tables, one document and CSV contain the same answers."""
     files = [photos / "3.png", photos / "7.png"]
     code, out, err = run("digits", *files, "--top-k", 2, *where)
     assert (code, err) == (0, "")
@@ -118,7 +118,7 @@ def test_every_form_of_answer(run: Run, where: list[str], photos: Path) -> None:
 
 
 def test_one_input_keeps_its_form(run: Run, where: list[str], photos: Path) -> None:
-    """A document is no list, and a table has no heading; a fault ends the command."""
+    """JSON is no list, a table has no heading, and an error ends the command."""
     (photos / "inner" / "7.png").write_bytes((SAMPLES / "7.png").read_bytes())
     for word in (photos / "7.png", photos / "inner", f"{photos}/7*"):
         assert (
@@ -135,19 +135,18 @@ def test_one_input_keeps_its_form(run: Run, where: list[str], photos: Path) -> N
     )
 
 
-def test_what_no_other_input_would_mend(
+def test_an_error_of_all_inputs_is_printed_once(
     run: Run, where: list[str], photos: Path
 ) -> None:
-    """It is said once."""
     for words in (["nothing", photos], ["digits", photos, "--top-k", 0]):
         code, out, err = run(*words, *where)
         assert (code, out, len(err.splitlines())) == (1, "", 1)
 
 
-def test_pictures_of_the_answers(
+def test_save_pictures_of_the_answers(
     run: Run, where: list[str], photos: Path, tmp_path: Path
 ) -> None:
-    """They go into a folder, under names of their own, so that no picture of the owner's is overwritten."""
+    """They go into a folder under new names, so that none of the user's is overwritten."""
     shutil.copy(SAMPLES / "3.png", photos / "inner" / "7.png")
     before = (photos / "7.png").read_bytes()
     code, out, _ = run(
@@ -200,7 +199,7 @@ def test_pictures_of_the_answers(
         ([""], "the input is empty"),
     ],
 )
-def test_words_that_are_no_input(
+def test_invalid_inputs_are_rejected(
     photos: Path, tmp_path: Path, words: list[str], reason: str
 ) -> None:
     (tmp_path / "empty").mkdir()
@@ -209,8 +208,8 @@ def test_words_that_are_no_input(
         read_inputs([word.format(tmp=tmp_path) for word in words])
 
 
-def test_patterns(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In quotes, as a shell does not know them; a question and JSON are none."""
+def test_predict_file_patterns(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Quoted patterns are expanded here; questions and JSON are not patterns."""
     monkeypatch.chdir(photos)
     assert [source.name for source in read_inputs(["*.png"])] == [
         "3.png",
@@ -231,8 +230,8 @@ def test_patterns(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [source.read() for source in read_inputs(['"good"'])] == [b'"good"']
 
 
-def test_steps_of_a_sequence() -> None:
-    """The first step that succeeds opens the sequence; the last one closes it."""
+def test_inputs_form_a_sequence() -> None:
+    """The first successful step opens the sequence; the last closes it."""
     steps = Steps(3)
     first, again = steps.next(), steps.next()
     assert first == again == {"sequence_id": steps.id, "sequence_start": "true"}
@@ -240,10 +239,10 @@ def test_steps_of_a_sequence() -> None:
     assert steps.next() == {"sequence_id": steps.id, "sequence_end": "true"}
 
 
-def test_a_pair(run: Run) -> None:
-    """Two texts as one input, and no other beside them."""
+def test_predict_a_pair(run: Run) -> None:
+    """Two texts form one input and allow no other."""
     folder = str(Path(__file__).parents[1] / "models" / "answers")
-    # This model takes questions; its refusal shows what was sent.
+    # This model rejects texts; its error shows the input that was sent.
     code, _, error = run(folder, "--pair", "who?", "anna", "--local")
     assert code == 1
     assert "unknown key 'text'" in error
@@ -254,8 +253,8 @@ def test_a_pair(run: Run) -> None:
 
 
 @pytest.mark.onnx
-def test_inputs_as_steps(run: Run, tmp_path: Path) -> None:
-    """A model with a memory goes on from input to input, and forgets where they are not steps."""
+def test_state_continues_between_steps(run: Run, tmp_path: Path) -> None:
+    """State continues from input to input, unless they are not steps."""
     pytest.importorskip("onnx", reason="makes the model")
     from sequence_models import FEEDBACK, running_sum
 
@@ -275,7 +274,9 @@ def test_inputs_as_steps(run: Run, tmp_path: Path) -> None:
 
 
 class Pages(BaseHTTPRequestHandler):
-    """A web server with a picture, redirects, faults and more than anybody takes; it notes the headers that came."""
+    """A web server with a picture, redirects, errors and an oversized file; it records
+    request headers.
+    """
 
     seen: ClassVar[list[dict[str, str]]] = []
 
@@ -322,10 +323,10 @@ def pages() -> Iterator[str]:
     server.server_close()
 
 
-def test_addresses_of_pictures(
+def test_predict_addresses_of_pictures(
     run: Run, where: list[str], pages: str, photos: Path
 ) -> None:
-    """They are fetched here, redirects followed, and the server's token is not shown to anybody."""
+    """They are downloaded here with redirects, and the server's token is never sent."""
     Pages.seen.clear()
     words = [f"{pages}/7.png", f"{pages}/away", f"{pages}/none", photos / "3.png"]
     code, out, err = run("digits", *words, "--jsonl", *where)
@@ -348,12 +349,12 @@ def test_addresses_of_pictures(
         ("none", "it answers 404"),
     ],
 )
-def test_fetching_is_bounded(pages: str, path: str, reason: str) -> None:
+def test_downloads_are_bounded(pages: str, path: str, reason: str) -> None:
     with pytest.raises(ServerUnreachableError, match=reason):
         fetch(f"{pages}/{path}", 20.0, 4096)
 
 
-def test_nobody_at_an_address() -> None:
+def test_an_address_without_a_server() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with pytest.raises(

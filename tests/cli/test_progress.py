@@ -1,4 +1,4 @@
-"""Signs of life of long commands, on terminals of a phone's width too."""
+"""Tests of the progress of long commands, on narrow terminals too."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pocketserve.terminal.progress import Progress
 
 @contextlib.contextmanager
 def narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """Make a terminal of 45 columns standard error; yields its other end."""
+    """Make standard error a terminal of 45 columns; yield its other end."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 45, 0, 0))
     with monkeypatch.context() as patch, open(theirs, "w", encoding="utf-8") as stream:
@@ -32,7 +32,7 @@ def narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 
 
 def drawn(terminal: int, count: int) -> list[str]:
-    """So many lines that were drawn over each other; a terminal hands them on in pieces."""
+    """Read this number of redrawn lines, which may arrive in pieces."""
     text = b""
     while text.count(module.CLEAR_LINE.encode()) < count:
         assert select.select([terminal], [], [], 30)[0]
@@ -77,7 +77,7 @@ def test_a_long_wait_shows_how_long_it_takes(monkeypatch: pytest.MonkeyPatch) ->
     assert first == "0 s, waiting for digits"
 
 
-def test_a_command_that_is_no_terminals_stays_silent(
+def test_no_progress_without_a_terminal(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with Progress().waiting("waiting"):

@@ -1,4 +1,4 @@
-"""``pocketserve service``: runit, Termux:Boot and systemd, with small programs that stand for theirs."""
+"""Tests of ``pocketserve service`` with fake runit, Termux:Boot and systemd programs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ esac""",
 
 
 class Machine:
-    """A home folder, and in Termux its prefix, with a search path of stand-ins; ``calls`` lists how these were run."""
+    """A home folder with fake programs on its search path; ``calls`` lists their runs."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ def desktop(tmp_path, monkeypatch) -> Machine:
     return Machine(tmp_path, monkeypatch, ("systemctl",), termux=False)
 
 
-def test_runit_from_installation_to_removal(termux, capsys) -> None:
+def test_install_run_and_remove_with_runit(termux, capsys) -> None:
     assert main(["service", "install"]) == 0
     printed = capsys.readouterr().out
     assert "wrote $PREFIX/var/service/pocketserve/run\n" in printed
@@ -110,7 +110,7 @@ def test_runit_from_installation_to_removal(termux, capsys) -> None:
     (service / "down").unlink()
     assert (
         main(["service", "install"]) == 0 and not (service / "down").exists()
-    )  # what runs is not held down
+    )  # a running service is not marked as down
     assert main(["service", "status"]) == 0
     *_, state, _, log = capsys.readouterr().out.splitlines()
     assert state.split() == ["runit", "yes", "yes", "yes"]
@@ -125,7 +125,7 @@ def test_runit_from_installation_to_removal(termux, capsys) -> None:
     )
 
 
-def test_the_script_of_boot_reads_the_settings_and_leaves_the_server_to_runit(
+def test_the_boot_script_reads_settings_and_leaves_the_server_to_runit(
     termux, tmp_path, capsys
 ) -> None:
     settings = termux.home / ".config/pocketserve/environment"
@@ -160,7 +160,7 @@ def test_the_script_of_boot_reads_the_settings_and_leaves_the_server_to_runit(
     ]
 
 
-def test_a_unit_of_systemd(desktop, tmp_path, capsys) -> None:
+def test_install_a_systemd_unit(desktop, tmp_path, capsys) -> None:
     (models := tmp_path / '100% "mine" $HOME').mkdir()
     assert main(["service", "install", str(models)]) == 0
     assert "systemctl --user enable --now pocketserve" in capsys.readouterr().out
@@ -179,7 +179,7 @@ def test_a_unit_of_systemd(desktop, tmp_path, capsys) -> None:
     )
 
 
-def test_where_nothing_starts_services_the_command_says_so(
+def test_a_system_without_a_service_manager_is_reported(
     desktop, capsys, monkeypatch
 ) -> None:
     monkeypatch.setenv("NO_MANAGER", "1")
@@ -192,13 +192,13 @@ def test_where_nothing_starts_services_the_command_says_so(
     )
 
 
-def test_a_folder_that_is_not_there_is_refused(desktop, capsys) -> None:
+def test_a_missing_folder_is_rejected(desktop, capsys) -> None:
     assert main(["service", "install", "nowhere"]) == 1
     assert "nowhere is not there" in capsys.readouterr().err and not desktop.files()
 
 
 @pytest.mark.parametrize("link", [False, True], ids=["file", "link"])
-def test_files_of_others_stay(termux, tmp_path, capsys, link) -> None:
+def test_unrelated_files_are_kept(termux, tmp_path, capsys, link) -> None:
     run = termux.prefix / "var/service/pocketserve/run"
     run.parent.mkdir()
     (other := tmp_path / "other").write_text(
@@ -220,7 +220,7 @@ def test_files_of_others_stay(termux, tmp_path, capsys, link) -> None:
 
 
 @pytest.mark.parametrize("kind", ["runit", "boot", "systemd"])
-def test_a_dry_run_prints_what_would_be_written(termux, capsys, kind) -> None:
+def test_a_dry_run_prints_the_files(termux, capsys, kind) -> None:
     assert main(["service", "install", "--dry-run", "--kind", kind]) == 0
     printed = capsys.readouterr().out
     assert not termux.files()
@@ -234,7 +234,7 @@ def test_a_dry_run_prints_what_would_be_written(termux, capsys, kind) -> None:
         if kind != "systemd" and text:
             assert text.startswith(
                 shell
-            )  # commands that apps start may lack termux-exec: nothing relies on /bin
+            )  # commands that apps start may lack termux-exec, so nothing relies on /bin
             subprocess.run(["sh", "-n"], input=text, text=True, check=True, timeout=60)
 
 

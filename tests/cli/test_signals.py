@@ -1,4 +1,4 @@
-"""A command that is told to end leaves nothing behind: no process, no folder, no traceback."""
+"""A terminated command leaves no process, folder or traceback behind."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ COMMANDS = {
 
 
 def children(pid: int) -> Iterator[int]:
-    """Processes that a process has started, and those that they have."""
+    """Return a process's descendants."""
     found: list[int] = []
-    with contextlib.suppress(OSError):  # one that ends while it is looked at has none
+    with contextlib.suppress(OSError):  # a process that ends meanwhile has none
         for thread in os.listdir(f"/proc/{pid}/task"):
             found += map(
                 int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split()
@@ -41,8 +41,8 @@ def children(pid: int) -> Iterator[int]:
         yield from children(child)
 
 
-def look(pid: int) -> str:
-    """What tells a process from another with the same id; empty for one that has ended."""
+def start_time_of(pid: int) -> str:
+    """Return a process's start time, which tells apart reused ids; empty after its end."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -57,8 +57,12 @@ def look(pid: int) -> str:
 )
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 @pytest.mark.parametrize("name", COMMANDS)
-def test_nothing_is_left(name: str, number: signal.Signals, tmp_path: Path) -> None:
-    """Its child processes end with it, and its folders go, on the first signal and though a second one follows."""
+def test_a_signal_cleans_everything_up(
+    name: str, number: signal.Signals, tmp_path: Path
+) -> None:
+    """One signal ends its child processes and removes its folders, even if a second
+    follows.
+    """
     environment = {
         **os.environ,
         "TMPDIR": str(tmp_path / "tmp"),
@@ -77,7 +81,7 @@ def test_nothing_is_left(name: str, number: signal.Signals, tmp_path: Path) -> N
         while not (any((tmp_path / "tmp").iterdir()) and list(children(process.pid))):
             assert process.poll() is None and time.monotonic() < deadline
             never.wait(0.01)
-        begun = {child: look(child) for child in children(process.pid)}
+        begun = {child: start_time_of(child) for child in children(process.pid)}
         process.send_signal(number)
         process.send_signal(number)
         said = process.communicate(timeout=LIMIT_S)[1].decode()
@@ -87,14 +91,16 @@ def test_nothing_is_left(name: str, number: signal.Signals, tmp_path: Path) -> N
     assert "Traceback" not in said
     assert list((tmp_path / "tmp").iterdir()) == []
     while left := [
-        child for child, known in begun.items() if known and look(child) == known
+        child
+        for child, known in begun.items()
+        if known and start_time_of(child) == known
     ]:
         assert time.monotonic() < deadline, left
         never.wait(0.01)
 
 
-def test_what_is_ignored_stays_ignored() -> None:
-    """As under nohup; the others are as before behind the block."""
+def test_ignored_signals_stay_ignored() -> None:
+    """As under nohup; other signals are restored after the block."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with tidy_end():
@@ -106,8 +112,8 @@ def test_what_is_ignored_stays_ignored() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_a_second_wish_does_not_interrupt_tidying() -> None:
-    """Soon after the first it is the same one."""
+def test_a_second_signal_does_not_interrupt_the_cleanup() -> None:
+    """A repetition soon after the first counts as the same signal."""
     tidied: list[bool] = []
 
     def work() -> None:
@@ -122,10 +128,12 @@ def test_a_second_wish_does_not_interrupt_tidying() -> None:
     assert tidied == [True]
 
 
-def test_a_wish_that_is_repeated_is_heard_in_the_end(
+def test_a_repeated_signal_takes_effect_in_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Who presses Ctrl-C each second gets through, although each comes soon after the one before."""
+    """Pressing Ctrl-C every second works, although each press follows soon after the
+    previous.
+    """
     now = [0.0]
     monkeypatch.setattr(
         "pocketserve.engine.device.signals.time",
@@ -142,8 +150,8 @@ def test_a_wish_that_is_repeated_is_heard_in_the_end(
     assert heard == [0.0, 2.0, 4.0]
 
 
-def test_an_end_is_put_off_until_what_is_made_is_known() -> None:
-    """A process that was started and not noted would outlive the folder that it writes to."""
+def test_a_signal_is_deferred_until_a_resource_is_registered() -> None:
+    """An unregistered child process would outlive the folder that it writes to."""
     made: list[bool] = []
 
     def work() -> None:
@@ -160,8 +168,8 @@ def test_an_end_is_put_off_until_what_is_made_is_known() -> None:
     assert made == [True, True], "nothing is left over of it"
 
 
-def test_other_threads_hear_of_no_signals() -> None:
-    """A command may run on one all the same."""
+def test_other_threads_receive_no_signals() -> None:
+    """A command may run on such a thread."""
     found: list[bool] = []
 
     def run() -> None:

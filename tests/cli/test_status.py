@@ -1,4 +1,4 @@
-"""``pocketserve status`` and ``stop``: the running server in sight, and its end."""
+"""Tests of ``pocketserve status`` and ``stop``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def own(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Server:
-    """A server with a state folder of its own, which commands of this process find."""
+    """Start a server with its own state folder, which commands of this process find."""
     monkeypatch.setenv("POCKETSERVE_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.delenv("POCKETSERVE_URL", raising=False)
     return new_server(
@@ -40,7 +40,9 @@ def connection(server: Server, transport: str = "http") -> list[str]:
 
 
 @pytest.mark.parametrize("transport", ["http", "socket"])
-def test_what_runs_is_shown(own, models_copy, capsys, monkeypatch, transport) -> None:
+def test_status_shows_running_servers(
+    own, models_copy, capsys, monkeypatch, transport
+) -> None:
     monkeypatch.setenv("COLUMNS", "45")
     assert (
         own.call("POST", "/predictions/petals", data=b"[5.1, 3.5, 1.4]").status_code
@@ -66,11 +68,11 @@ def test_what_runs_is_shown(own, models_copy, capsys, monkeypatch, transport) ->
     monkeypatch.delenv("POCKETSERVE_URL", raising=False)
     assert (
         main(["status", "--json", *connection(own)[2:]]) == 0
-    )  # the one server that runs
+    )  # the only running server
     assert json.loads(capsys.readouterr().out)["pid"] == own.process.pid
 
 
-def test_watching_goes_on_until_it_is_ended(own, capsys, monkeypatch) -> None:
+def test_watching_continues_until_interrupted(own, capsys, monkeypatch) -> None:
     rounds = []
 
     def pause(seconds: float) -> None:
@@ -98,7 +100,7 @@ def test_stop_ends_the_server(own, capsys) -> None:
     )
 
 
-def test_stop_asks_which_one_of_several(
+def test_stop_asks_for_one_of_several_servers(
     own, new_server, models_copy, tmp_path, capsys
 ) -> None:
     other = new_server(
@@ -121,7 +123,7 @@ def test_stop_asks_which_one_of_several(
     assert own.process.poll() is None
 
 
-def test_the_doctor_looks_at_the_folder_that_is_served(own, models_copy) -> None:
+def test_the_doctor_checks_the_served_folder(own, models_copy) -> None:
     config = read_settings(Device()).config
     assert config is not None and config.models_dir == models_copy
     named = read_settings(Device(), str(MODELS)).config

@@ -1,4 +1,4 @@
-"""The QR code in the terminal, read back by an independent reader."""
+"""An independent reader decodes the QR code in the terminal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def token_file(tmp_path: Path) -> Path:
 
 
 def picture(printed: str) -> np.ndarray:
-    """What a terminal with light letters on dark shows, four pixels for each module; uint8, (height, width)."""
+    """Draw a terminal with light letters on dark, four pixels per module; uint8,
+    (height, width).
+    """
     lines = printed.splitlines()
     rows = [
         [LIGHT_OF[letter][half] for letter in line] for line in lines for half in (0, 1)
@@ -61,7 +63,7 @@ def test_every_token_gives_a_code_that_fits_eighty_columns() -> None:
         )
 
 
-def test_a_code_fits_a_phone_or_says_that_it_does_not(monkeypatch) -> None:
+def test_a_code_fits_a_phone_or_reports_its_size(monkeypatch) -> None:
     text = "pocketserve://pair?http=8470&socket=8471&token=" + "_" * 43
     monkeypatch.setenv("COLUMNS", "45")
     printed = qr_code(text)
@@ -75,7 +77,7 @@ def test_a_code_fits_a_phone_or_says_that_it_does_not(monkeypatch) -> None:
         qr_code(text)
 
 
-def test_a_port_that_nobody_knows_yet(capsys, token_file) -> None:
+def test_a_port_that_is_not_known_yet(capsys, token_file) -> None:
     assert (
         main(["token", "--uri", "--token-file", str(token_file), "--http-port", "0"])
         == 1
@@ -83,13 +85,13 @@ def test_a_port_that_nobody_knows_yet(capsys, token_file) -> None:
     assert "--http-port" in capsys.readouterr().err
 
 
-def test_without_the_package_it_says_what_to_install(monkeypatch) -> None:
+def test_a_missing_package_is_named(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "segno", None)
     with pytest.raises(CommandError, match=r"python -m pip install segno$"):
         qr_code("x")
 
 
-def test_only_one_way_at_a_time(token_file) -> None:
+def test_the_options_exclude_each_other(token_file) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["token", "--qr", "--json", "--token-file", str(token_file)])
     assert caught.value.code == 2

@@ -1,4 +1,4 @@
-"""Several requests in one run: everyone gets what they would have got alone, or the batch is not trusted."""
+"""Batched requests get their own answers, or the model is no longer batched."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ Function = Callable[[Array], Array]
 
 
 class Computed:
-    """A session whose model is a function of its one input ``x``; it remembers the rows of each run."""
+    """A session that computes a function of its one input ``x`` and records the rows of
+    each run.
+    """
 
     def __init__(self, function: Function) -> None:
         self._function = function
@@ -44,7 +46,7 @@ class Computed:
 
 
 class Work:
-    """One request, for a batcher by itself and as a function for a queue."""
+    """One request, as an entry for a batcher and as a function for a queue."""
 
     def __init__(
         self, arrays: Mapping[str, Array] | None, signature: str | None = None
@@ -63,22 +65,22 @@ def batcher(max_rows: int = 8) -> RowBatcher:
     return RowBatcher("m/v", frozenset({None}), max_rows)
 
 
-def works(*values: float | list[float]) -> list[Work]:
-    """Requests of one row with these numbers."""
+def make_requests(*values: float | list[float]) -> list[Work]:
+    """Return requests of one row with these numbers."""
     return [
         Work({"x": np.atleast_2d(np.asarray(value, np.float32))}) for value in values
     ]
 
 
 def ask(one: RowBatcher, session: object, *values: float | list[float]) -> list[Any]:
-    outcomes, _ = one.run(session, works(*values))  # type: ignore[arg-type]
+    outcomes, _ = one.run(session, make_requests(*values))  # type: ignore[arg-type]
     return [
         out if isinstance(out, Exception) else out["y"].tolist() for out in outcomes
     ]
 
 
 def trusted(function: Function) -> tuple[RowBatcher, Computed]:
-    """A batcher that has seen its model answer well."""
+    """Return a batcher whose model has passed its trials."""
     one, session = batcher(), Computed(function)
     for trial in range(len(TRIALS)):
         ask(one, session, trial, trial + 1, trial + 2)
@@ -86,8 +88,8 @@ def trusted(function: Function) -> tuple[RowBatcher, Computed]:
     return one, session
 
 
-def test_every_test_runs_with_batching():
-    """It is on unless a test switches it off, in servers of this process and in those started for a test."""
+def test_batching_is_on_in_tests():
+    """Unless a test turns it off, in this process and in started servers."""
     assert Config().batching and Config().max_batch > 1
     assert load_config({}).batching, (
         "POCKETSERVE_BATCHING is off in this run: it proves nothing about batches"
@@ -120,55 +122,56 @@ def test_a_model_is_tried_before_it_is_trusted():
         lambda x: x.astype(np.float64) if len(x) > 1 else x,
     ],
 )
-def test_a_model_whose_rows_hear_of_each_other_is_never_batched(function):
+def test_a_model_whose_rows_affect_each_other_is_never_batched(function):
     one, session = batcher(), Computed(function)
     expected = [
-        np.asarray(function(work.arrays["x"])).tolist() for work in works(3, 1, 2)
+        np.asarray(function(work.arrays["x"])).tolist()
+        for work in make_requests(3, 1, 2)
     ]
     for _ in range(5):
         assert ask(one, session, 3, 1, 2) == expected
     assert session.runs[-6:] == [1] * 6
-    assert one.describe(works(1)[0])[0] is None
+    assert one.describe(make_requests(1)[0])[0] is None
 
 
-def test_equal_requests_do_not_hide_that_rows_are_mixed():
+def test_equal_requests_do_not_hide_mixed_rows():
     one, session = batcher(), Computed(lambda x: x - x.mean(axis=0))
     assert ask(one, session, [1, 2], [1, 2]) == [[[0.0, 0.0]], [[0.0, 0.0]]]
-    assert one.describe(works([1, 2])[0])[0] is None
+    assert one.describe(make_requests([1, 2])[0])[0] is None
 
 
-def test_requests_that_say_nothing_prove_nothing():
+def test_uninformative_requests_do_not_build_trust():
     one, session = batcher(), Computed(lambda x: x - x.mean(axis=0))
     for _ in range(9):
         ask(one, session, [0, 0], [0, 0])
     assert set(session.runs) == {1}
 
 
-def fussy(x: Array) -> Array:
-    """Refuses negative numbers."""
+def reject_negative(x: Array) -> Array:
+    """Raise for negative numbers."""
     if (x < 0).any():
         raise ValueError("negative")
     return x + 1
 
 
-def test_one_bad_input_fails_its_own_caller_only():
-    one, session = trusted(fussy)
+def test_a_bad_input_fails_only_its_own_request():
+    one, session = trusted(reject_negative)
     first, bad, last = ask(one, session, 1, -1, 3)
     assert (first, last) == ([[2.0]], [[4.0]])
     assert isinstance(bad, ValueError)
     assert session.runs == [3, 1, 1, 1]
     session.runs.clear()
     ask(one, session, 1, 2)
-    assert session.runs == [2]  # the model is not to blame
+    assert session.runs == [2]  # not the model's fault
 
 
-def test_a_bad_input_in_a_trial_says_nothing_about_the_model():
-    one, session = batcher(), Computed(fussy)
+def test_a_bad_input_does_not_end_a_trial():
+    one, session = batcher(), Computed(reject_negative)
     assert isinstance(ask(one, session, 1, -1)[1], ValueError)
-    assert one.describe(works(1)[0])[0] is not None
+    assert one.describe(make_requests(1)[0])[0] is not None
 
 
-def test_a_model_that_later_refuses_several_rows_is_given_up():
+def test_batching_stops_when_the_model_rejects_several_rows():
     maximum = 100
 
     def small(x: Array) -> Array:
@@ -179,18 +182,18 @@ def test_a_model_that_later_refuses_several_rows_is_given_up():
     one, session = trusted(small)
     maximum = 1
     assert ask(one, session, 1, 2) == [[[1.0]], [[2.0]]]
-    assert one.describe(works(1)[0])[0] is None
+    assert one.describe(make_requests(1)[0])[0] is None
 
 
-def test_outputs_that_stop_to_scale_give_the_model_up():
+def test_batching_stops_when_outputs_no_longer_match_the_rows():
     cut = 100
     one, session = trusted(lambda x: x[:cut])
     cut = 2
     assert ask(one, session, 1, 2, 3) == [[[1.0]], [[2.0]], [[3.0]]]
-    assert one.describe(works(1)[0])[0] is None
+    assert one.describe(make_requests(1)[0])[0] is None
 
 
-def test_what_fits_together():
+def test_which_requests_share_a_batch():
     one = RowBatcher("m/v", frozenset({None, "other"}), 8)
 
     def key(signature: str | None = None, **arrays: Array) -> object:
@@ -230,7 +233,7 @@ def test_every_array_agrees_with_itself(values):
         assert agrees({"y": array}, {"y": array.copy()})
 
 
-def test_integers_agree_exactly_and_floats_nearly():
+def test_integers_must_be_equal_and_floats_close():
     one = np.arange(5)
     assert not agrees({"y": one}, {"y": one + 1})
     real = np.linspace(0.1, 1, 5, dtype=np.float32)
@@ -245,7 +248,7 @@ def test_integers_agree_exactly_and_floats_nearly():
 
 
 class Gate:
-    """A batcher whose first run waits until it is told to go on."""
+    """A batcher whose first run waits for a signal."""
 
     def __init__(self, inner: RowBatcher) -> None:
         self.inner = inner
@@ -266,10 +269,12 @@ def pool() -> Iterator[ThreadPoolExecutor]:
         yield executor
 
 
-def crowd(
+def run_crowd(
     pool: ThreadPoolExecutor, function: Function, values: list[float]
 ) -> tuple[list[Any], Gate, Computed]:
-    """The fates of requests that all wait for one session whose model is trusted."""
+    """Return the outcomes of requests that wait together for a trusted model's one
+    session.
+    """
     inner, session = trusted(function)
     gate, entered, proceed = Gate(inner), threading.Event(), threading.Event()
     queue = ModelQueue([session], 64, batcher=gate)  # type: ignore[list-item]
@@ -283,7 +288,7 @@ def crowd(
 
     futures = [pool.submit(run, queue, hold, later())]  # type: ignore[arg-type]
     assert entered.wait(TIMEOUT_S)
-    for count, work in enumerate(works(*values)):
+    for count, work in enumerate(make_requests(*values)):
         futures.append(pool.submit(run, queue, work, later()))
         deadline, pause = monotonic() + TIMEOUT_S, threading.Event()
         while queue.waiting != count + 1:
@@ -298,8 +303,8 @@ def crowd(
     return fates, gate, session
 
 
-def test_those_who_wait_are_answered_by_as_few_runs_as_possible(pool):
-    turns, gate, session = crowd(
+def test_waiting_requests_share_as_few_runs_as_possible(pool):
+    turns, gate, session = run_crowd(
         pool, lambda x: x * 2, [float(number) for number in range(19)]
     )
     assert [turn.result["y"].tolist() for turn in turns] == [
@@ -315,15 +320,15 @@ def test_those_who_wait_are_answered_by_as_few_runs_as_possible(pool):
     assert all(turn.queue_ns > 0 and turn.run_ns > 0 for turn in turns)
 
 
-def test_a_bad_input_in_a_crowd(pool):
-    fates, _, session = crowd(pool, fussy, [1.0, -1.0, 3.0])
+def test_a_bad_input_among_waiting_requests(pool):
+    fates, _, session = run_crowd(pool, reject_negative, [1.0, -1.0, 3.0])
     assert isinstance(fates[1], ValueError)
     turns: list[FunctionEntry] = [fates[0], fates[2]]
     assert [turn.result["y"].tolist() for turn in turns] == [[[2.0]], [[4.0]]]
     assert [turn.batch_rows for turn in turns] == [None, None]
     assert (
         sum(turn.executions for turn in turns) == 3
-    )  # the batch and their own; the third failed
+    )  # the batch, then one run each; the third failed
     assert session.runs == [3, 1, 1, 1]
 
 
@@ -344,7 +349,9 @@ def opened(name: str, version: str) -> LoadedModel:
 
 
 def check_real(name: str, version: str) -> None:
-    """A model passes its trials, and a batch then gives each caller what it gets alone."""
+    """Check that a model passes its trials and its batches give each request its own
+    answer.
+    """
     model = opened(name, version)
     try:
         signatures = free_rows(model.entry_points)
@@ -392,7 +399,7 @@ def test_onnx(name):
 @pytest.mark.torch
 @pytest.mark.filterwarnings(
     "ignore::DeprecationWarning"
-)  # TorchScript is what is tested, however old
+)  # TorchScript is under test although it is deprecated
 @pytest.mark.parametrize("version", ["torch", "torchscript", "ptl"])
 @pytest.mark.parametrize("name", ["digits", "diabetes"])
 def test_torch(name, version):

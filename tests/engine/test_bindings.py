@@ -1,4 +1,4 @@
-"""Which of a model's tensors a name means."""
+"""Resolve tensor names of manifests and requests to a model's tensors."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pocketserve.tensors import TensorSpec
 
 
 def spec(name: str, *aliases: str, size: int = 1) -> TensorSpec:
-    """Return a row of numbers."""
+    """Return the spec of a row of numbers."""
     return TensorSpec(name, "FP32", (-1, size), aliases=aliases)
 
 
-def test_a_manifest_means_the_tensor_of_that_name() -> None:
-    """An alias of a tensor before it is not taken, nor its place."""
+def test_a_manifest_selects_a_tensor_by_its_exact_name() -> None:
+    """An alias or position of another tensor does not win."""
     actual = [spec("a", "x", size=2), spec("x", size=3)]
     bound = bind_specs(actual, [spec("x", size=3)], "output")
     assert [(each.name, each.shape) for each in bound.specs] == [
@@ -22,8 +22,8 @@ def test_a_manifest_means_the_tensor_of_that_name() -> None:
     assert bound.by_name["x"][1] == "x" and bound.by_name["a"][1] == "a"
 
 
-def test_a_caller_means_the_tensor_of_that_name() -> None:
-    """Also where a manifest calls it otherwise; an alias that is nobody's name means what it did."""
+def test_a_request_selects_a_tensor_by_its_exact_name() -> None:
+    """It wins over a manifest's other name for it. Unambiguous aliases still work."""
     bound = bind_specs(
         [spec("a", "x", "y"), spec("x")], [spec("renamed"), spec("other")], "input"
     )

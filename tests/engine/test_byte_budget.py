@@ -1,4 +1,4 @@
-"""The budget of bytes that all requests share: first come, first served, and nobody waits for what is not wanted."""
+"""The byte budget shared by all requests: first come, first served."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LIMIT_S = 120.0
 def holding(
     budget: ByteBudget, count: int, check: Callable[[], None]
 ) -> Iterator[None]:
-    """Hold bytes for as long as the block runs."""
+    """Reserve bytes while the block runs."""
     held = budget.acquire(count, check)
     try:
         yield
@@ -34,7 +34,7 @@ def holding(
 
 
 class Checks:
-    """A check that tells when it was called first, and gives up where it is told to."""
+    """A check that signals its first call and cancels where told."""
 
     def __init__(self) -> None:
         self.waiting = threading.Event()
@@ -49,7 +49,7 @@ class Checks:
 def holder(
     budget: ByteBudget, count: int, check: Checks, order: list[int]
 ) -> threading.Thread:
-    """Start a thread that holds bytes for a moment and notes when it got them."""
+    """Start a thread that reserves bytes briefly and records its turn."""
 
     def hold() -> None:
         with holding(budget, count, check):
@@ -61,24 +61,24 @@ def holder(
 
 
 @given(st.lists(st.integers(0, 200), max_size=8), st.integers(1, 100))
-def test_what_is_held_is_given_back(counts: list[int], size: int) -> None:
+def test_reserved_bytes_are_released(counts: list[int], size: int) -> None:
     budget = ByteBudget(size)
     for count in counts:
         with holding(budget, count, lambda: None):
             assert budget.reserved == min(
                 count, size
-            )  # one that exceeds the budget takes all of it
+            )  # a request that exceeds the budget takes all of it
         assert budget.reserved == 0
 
 
-def test_who_comes_first_is_served_first() -> None:
+def test_requests_are_served_in_order() -> None:
     budget, large, small, order = ByteBudget(10), Checks(), Checks(), list[int]()
     with holding(budget, 6, lambda: None):
         first = holder(budget, 8, large, order)
         assert large.waiting.wait(LIMIT_S)
         second = holder(
             budget, 1, small, order
-        )  # there is room for it, but not before the one in front
+        )  # it would fit, but an earlier request waits
         assert small.waiting.wait(LIMIT_S)
         assert order == []
     first.join(LIMIT_S)
@@ -86,13 +86,13 @@ def test_who_comes_first_is_served_first() -> None:
     assert order == [8, 1] and budget.reserved == 0
 
 
-def test_two_that_fit_hold_at_the_same_time() -> None:
+def test_two_fitting_requests_reserve_at_the_same_time() -> None:
     budget = ByteBudget(10)
     with holding(budget, 4, pytest.fail), holding(budget, 6, pytest.fail):
         assert budget.reserved == 10
 
 
-def test_who_gives_up_leaves_the_line() -> None:
+def test_a_cancelled_request_leaves_the_line() -> None:
     budget, tired, patient, order = ByteBudget(10), Checks(), Checks(), list[int]()
     faults: list[ErrorCode] = []
 
@@ -115,7 +115,7 @@ def test_who_gives_up_leaves_the_line() -> None:
     assert budget.reserved == 0
 
 
-def test_a_preparation_holds_once_and_until_its_end() -> None:
+def test_a_preparation_reserves_once_until_its_end() -> None:
     budget = ByteBudget(10)
     with cancellation_scope(pytest.fail, budget):
         hold_bytes(8)
@@ -124,11 +124,11 @@ def test_a_preparation_holds_once_and_until_its_end() -> None:
             assert budget.reserved == 8
         assert budget.reserved == 8
     assert budget.reserved == 0
-    hold_bytes(8)  # outside of a request there are no bounds
+    hold_bytes(8)  # outside of a request nothing is limited
     assert budget.reserved == 0
 
 
-def test_what_a_request_holds_already_is_enough_for_its_preparation() -> None:
+def test_a_preparation_reuses_the_bytes_of_its_request() -> None:
     budget = ByteBudget(10)
     with byte_reservation(budget, 8, pytest.fail):
         with cancellation_scope(pytest.fail, budget):
@@ -137,7 +137,7 @@ def test_what_a_request_holds_already_is_enough_for_its_preparation() -> None:
     assert budget.reserved == 0
 
 
-def test_who_may_not_wait_is_refused_and_leaves_the_line() -> None:
+def test_a_request_that_may_not_wait_is_rejected() -> None:
     budget = ByteBudget(10)
     with cancellation_scope(pytest.fail, budget, waits=False):
         with holding(budget, 6, pytest.fail), pytest.raises(ApiError) as refusal:
@@ -150,7 +150,7 @@ def test_who_may_not_wait_is_refused_and_leaves_the_line() -> None:
     assert budget.reserved == 0
 
 
-def test_a_failure_gives_back_too() -> None:
+def test_a_failure_releases_its_bytes() -> None:
     budget = ByteBudget(10)
 
     def fail() -> None:

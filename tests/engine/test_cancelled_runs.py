@@ -1,4 +1,4 @@
-"""A request that its caller gives up ends between two of its runs, or in the middle of its preparation."""
+"""A cancelled request ends between two runs, or while its input is prepared."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SPEC = TensorSpec("x", "FP32", (1, 2))
 
 
 class GivenUp:
-    """A session whose caller gives up while it runs for the third time."""
+    """A session whose request is cancelled during its third run."""
 
     def __init__(self, switch: Cancellation) -> None:
         self.runs = 0
@@ -66,7 +66,7 @@ def operation(
     options: RequestOptions,
     sequences: object = None,
 ) -> Operation:
-    """What a request to this model runs."""
+    """Return the operation that a request to this model runs."""
     handle: Any = SimpleNamespace(
         model=model, queue=ModelQueue([object()], 1), sequences=sequences
     )  # type: ignore[list-item]
@@ -81,7 +81,10 @@ WINDOWS = RawPayload(memoryview(b""), AnswerOptions())
 
 
 def test_a_step_of_a_sequence_is_one_run() -> None:
-    """Independent runs have no state to hand on; a model without a memory passes over the parameter."""
+    """Independent runs have no state to pass on.
+
+    A model without state ignores the parameter.
+    """
     bound = Bindings((SPEC,), {"x": (SPEC, "x")})
     model = SimpleNamespace(task=Windows(), inputs=bound, feedback={}, first_state={})
     payload = WINDOWS._replace(parameters={"sequence_id": 1, "sequence_start": True})
@@ -95,7 +98,7 @@ def test_a_step_of_a_sequence_is_one_run() -> None:
 
 
 @pytest.mark.parametrize("payload", [ROWS, WINDOWS], ids=["rows", "windows"])
-def test_a_request_that_is_given_up_between_its_runs(payload: Payload) -> None:
+def test_a_cancelled_request_ends_between_its_runs(payload: Payload) -> None:
     """The third of ten runs is the last."""
     switch = Cancellation()
     session: Any = GivenUp(switch)
@@ -117,7 +120,7 @@ def test_a_request_that_is_given_up_between_its_runs(payload: Payload) -> None:
 
 
 class Preparing(Windows):
-    """A task that prepares ten windows, and finds itself without a caller after three."""
+    """A task that prepares ten windows and is cancelled after three."""
 
     def __init__(self, options: RequestOptions, switch: Cancellation | None) -> None:
         self.prepared = 0
@@ -135,8 +138,8 @@ class Preparing(Windows):
 
 
 @pytest.mark.parametrize("code", [ErrorCode.CANCELLED, ErrorCode.DEADLINE_EXCEEDED])
-def test_a_request_that_is_given_up_while_it_is_prepared(code: ErrorCode) -> None:
-    """Nothing more is prepared, nothing runs, and the thread's next work is asked nothing."""
+def test_a_cancelled_request_ends_its_preparation(code: ErrorCode) -> None:
+    """Nothing is prepared or run afterwards, and the thread's next work is not checked."""
     switch = Cancellation()
     options = RequestOptions(time.monotonic() + 60, cancellation=switch)
     task = Preparing(options, switch if code is ErrorCode.CANCELLED else None)
@@ -147,8 +150,8 @@ def test_a_request_that_is_given_up_while_it_is_prepared(code: ErrorCode) -> Non
     checkpoint()
 
 
-def test_small_things_are_asked_about_in_blocks() -> None:
-    """Numbered as by enumerate."""
+def test_small_items_are_checked_in_blocks() -> None:
+    """Items are numbered as by ``enumerate``."""
     assert list(enumerate_cancellable("x" * (CHECK_INTERVAL + 1)))[-1] == (
         CHECK_INTERVAL,
         "x",

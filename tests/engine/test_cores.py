@@ -1,4 +1,4 @@
-"""How many cores count as fast."""
+"""Tests of fast cores, available memory and threads per run."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ BIG, MIDDLE, LITTLE = 3_000_000, 2_400_000, 1_800_000
         ([BIG] * 8, 8),
         ([LITTLE] * 4 + [MIDDLE] * 3 + [BIG], 4),
         ([LITTLE] * 4 + [BIG] * 4, 4),
-        ([LITTLE] * 4, 4),  # a background app that may use the little cores only
+        ([LITTLE] * 4, 4),  # a background app restricted to the little cores
         ([1000, 699, 700], 2),
         ([None] * 6, 6),
         ([None], 1),
-        ([BIG, None, LITTLE], 3),  # what is not known is not held against a core
+        ([BIG, None, LITTLE], 3),  # a core of unknown speed counts as fast
     ],
 )
 def test_fast_cores_are_those_near_the_fastest(speeds, fast):
@@ -40,7 +40,7 @@ def test_fast_cores_are_those_near_the_fastest(speeds, fast):
     ("content", "speed"),
     [("2400000\n", 2_400_000), ("<unknown>\n", None), (None, None)],
 )
-def test_the_top_speed_is_read_where_the_system_tells_it(tmp_path, content, speed):
+def test_the_top_speed_is_read_from_the_system(tmp_path, content, speed):
     folder = tmp_path / "cpu3" / "cpufreq"
     folder.mkdir(parents=True)
     if content is not None:
@@ -67,8 +67,8 @@ def test_this_system_has_cores_and_memory():
         (None, None),
     ],
 )
-def test_available_memory_is_read_from_meminfo_alone(tmp_path, content, available):
-    """Android denies ``/proc/stat``; nothing but ``/proc/meminfo`` is read, and it may be missing or odd."""
+def test_available_memory_is_read_only_from_meminfo(tmp_path, content, available):
+    """Android denies ``/proc/stat``. ``/proc/meminfo`` may be missing or malformed."""
     if content is not None:
         (tmp_path / "meminfo").write_text(content)
     assert readable_memory(tmp_path / "meminfo") == available
@@ -78,9 +78,9 @@ def test_available_memory_is_read_from_meminfo_alone(tmp_path, content, availabl
     ("setting", "low", "expected"),
     [(4, "off", 4), (0, "off", 2), (4, "on", 2), (1, "on", 1)],
 )
-def test_threads_of_one_run(setting: int, low: str, expected: int) -> None:
-    """A setting counts; low power halves whatever it is."""
+def test_threads_per_run(setting: int, low: str, expected: int) -> None:
+    """A setting has priority; low power halves every value."""
     watch = CoreWatch(
         lambda: [10_000, 10_001], PowerWatch(low)
-    )  # cores whose speed nobody knows
+    )  # cores of unknown speed
     assert watch.threads(setting) == expected

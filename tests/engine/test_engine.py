@@ -1,7 +1,7 @@
-"""The life of real models in the engine, with an injected clock.
+"""Load, use and unload real models in the engine, with an injected clock.
 
-Where a test needs a load to be under way, the model's label file is a named pipe: loading stops there until the test
-writes the labels.
+Where a test needs a pending load, the model's label file is a named pipe: loading
+blocks there until the test writes the labels.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ LABELS = "".join(f"{digit}\n" for digit in range(10)).encode()
 
 
 class Clock:
-    """Seconds that pass when the test says so."""
+    """A clock that a test advances."""
 
     def __init__(self) -> None:
         self.now = 1000.0
         self.meanwhile: Callable[[], object] | None = (
-            None  # done once when somebody asks for the time
+            None  # called once, when the time is next read
         )
 
     def __call__(self) -> float:
@@ -93,7 +93,7 @@ class Bench:
         return self.engine.use(*self.named(name), deadline)
 
     def ask(self, name: str, deadline: float = FOREVER) -> float:
-        """One run on zeros."""
+        """Run a model once on zeros."""
         with self.use(name, deadline) as running:
             return run_on_zeros(running)
 
@@ -128,7 +128,7 @@ def is_closed(running: ModelHandle) -> bool:
 
 
 def replace(target: Path, content: bytes) -> None:
-    """Change a file as its owner should: whole or not at all."""
+    """Replace a file atomically."""
     fresh = target.with_name(f".{target.name}.new")
     fresh.write_bytes(content)
     fresh.replace(target)
@@ -160,23 +160,23 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 
 class SlowLabels:
-    """The digits model's labels, which come from a named pipe."""
+    """The digits model's labels, read from a named pipe."""
 
     def __init__(self, folder: Path, pool: ThreadPoolExecutor) -> None:
         self._path = waiting_labels.make_pipe(folder / "digits" / "labels.txt")
         self._opening = pool.submit(self._path.open, "wb")
 
     def await_reader(self) -> None:
-        """Return when a load has come as far as reading the labels."""
+        """Wait until a load reads the labels."""
         self._opening.result(TIMEOUT_S)
 
     def finish(self, content: bytes = LABELS) -> None:
-        """Let the load go on with these labels."""
+        """Let the load continue with these labels."""
         with self._opening.result(TIMEOUT_S) as pipe:
             pipe.write(content)
 
     def release(self) -> None:
-        """Let go of both ends, so that a test that failed holds no thread."""
+        """Close both ends, so that a failed test blocks no thread."""
         reader = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK)
         self._opening.result(TIMEOUT_S).close()
         os.close(reader)
@@ -199,7 +199,7 @@ def slow_labels(
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Wait for what another thread does without telling."""
+    """Poll until another thread has done something."""
     deadline, pause = monotonic() + TIMEOUT_S, threading.Event()
     while not condition():
         assert monotonic() < deadline
@@ -209,7 +209,7 @@ def until(condition: Callable[[], bool]) -> None:
 def while_loading(
     one: Bench, name: str, do: Callable[[], object], version: str = "tflite"
 ) -> None:
-    """Have something done while a model is being loaded: whoever loads it asks for the time."""
+    """Call a function during a load, when the loader reads the clock."""
 
     def look() -> None:
         if one.engine.state(name, version) is State.LOADING:
@@ -241,7 +241,7 @@ def test_a_model_is_loaded_by_its_first_use(bench, caplog):
     assert counted(caplog, "loaded digits/tflite") == 1
 
 
-def test_a_load_without_a_thread_for_the_reaper_holds_nobody(bench, monkeypatch):
+def test_a_load_succeeds_without_a_reaper_thread(bench, monkeypatch):
     one = bench()
     with monkeypatch.context() as patch:
         patch.setattr(
@@ -255,7 +255,7 @@ def test_a_load_without_a_thread_for_the_reaper_holds_nobody(bench, monkeypatch)
     assert one.engine._reaper._thread.is_alive()
 
 
-def test_a_model_that_cannot_be_closed_does_not_cost_others(bench, monkeypatch, caplog):
+def test_a_failing_close_does_not_affect_other_models(bench, monkeypatch, caplog):
     one = bench()
     one.ask("petals")
     monkeypatch.setattr(ModelHandle, "close", lambda running: 1 // 0)
@@ -264,7 +264,7 @@ def test_a_model_that_cannot_be_closed_does_not_cost_others(bench, monkeypatch, 
     assert counted(caplog, "could not be closed") == 1
 
 
-def test_first_uses_at_the_same_time_load_once(bench, pool, caplog):
+def test_concurrent_first_uses_load_once(bench, pool, caplog):
     caplog.set_level(logging.INFO)
     one, start = bench(), threading.Barrier(12)
 
@@ -285,7 +285,7 @@ def test_first_uses_at_the_same_time_load_once(bench, pool, caplog):
     assert counted(caplog, "loaded digits/tflite") == 1
 
 
-def test_a_request_waits_for_the_load_that_is_under_way(bench, pool, slow_labels):
+def test_a_request_waits_for_the_pending_load(bench, pool, slow_labels):
     one, labels = bench(), slow_labels()
     first = pool.submit(one.ask, "digits")
     labels.await_reader()
@@ -299,7 +299,7 @@ def test_a_request_waits_for_the_load_that_is_under_way(bench, pool, slow_labels
     second = pool.submit(one.ask, "digits")
     assert one.ask("petals") == pytest.approx(
         one.ask("petals")
-    )  # other models are not held up
+    )  # other models are not delayed
     labels.finish()
     assert first.result(TIMEOUT_S) == second.result(TIMEOUT_S)
 
@@ -325,7 +325,7 @@ def test_a_failed_load_is_remembered_until_the_file_changes(bench, models_copy, 
     assert one.engine.failure("petals", "tflite") is None
 
 
-def test_requests_are_answered_while_a_changed_model_is_loaded_anew(bench, models_copy):
+def test_requests_are_answered_during_a_reload(bench, models_copy):
     one = bench()
     answer, before = one.ask("petals"), one.running("petals")
     one.engine.note_changes(scan(models_copy))
@@ -346,12 +346,10 @@ def test_requests_are_answered_while_a_changed_model_is_loaded_anew(bench, model
 
 
 class Body:
-    """What a request holds."""
+    """A request's body."""
 
 
-def test_a_failed_model_keeps_nothing_of_the_requests_that_ask_for_it(
-    bench, models_copy
-):
+def test_a_failed_model_retains_no_request_bodies(bench, models_copy):
     one = bench()
     replace(models_copy / "petals" / "petals.tflite", b"garbage" * 50)
 
@@ -366,7 +364,7 @@ def test_a_failed_model_keeps_nothing_of_the_requests_that_ask_for_it(
     assert [reference() for reference in asked] == [None] * 3
 
 
-def test_a_failed_model_may_be_allowed_another_try(bench, models_copy, caplog):
+def test_a_failed_model_can_be_retried(bench, models_copy, caplog):
     one = bench()
     replace(models_copy / "petals" / "petals.tflite", b"garbage")
     refusal(lambda: one.ask("petals"))
@@ -376,7 +374,7 @@ def test_a_failed_model_may_be_allowed_another_try(bench, models_copy, caplog):
     assert counted(caplog, "failed to load") == 2
 
 
-def test_those_who_wait_for_a_load_that_fails_get_its_reason(bench, pool, slow_labels):
+def test_waiting_requests_get_the_reason_of_a_failed_load(bench, pool, slow_labels):
     one, labels = bench(), slow_labels()
     first, second = pool.submit(one.ask, "digits"), pool.submit(one.ask, "digits")
     labels.await_reader()
@@ -386,12 +384,10 @@ def test_those_who_wait_for_a_load_that_fails_get_its_reason(bench, pool, slow_l
         assert error.code is ErrorCode.MODEL_FAILED and "labels.txt" in error.message
 
 
-# --- Loading anew
+# --- Reloading
 
 
-def test_loading_anew_takes_the_changed_file_and_lets_old_requests_finish(
-    bench, models_copy
-):
+def test_a_reload_uses_the_changed_file_and_old_requests_finish(bench, models_copy):
     one = bench()
     with one.use("digits") as old:
         before = run_on_zeros(old)
@@ -409,7 +405,7 @@ def test_loading_anew_takes_the_changed_file_and_lets_old_requests_finish(
     assert one.running("digits") is new
 
 
-def test_loading_anew_closes_the_old_one_at_once_when_nobody_holds_it(bench):
+def test_a_reload_closes_an_unused_model_at_once(bench):
     one = bench()
     one.load("petals")
     old = one.running("petals")
@@ -417,7 +413,7 @@ def test_loading_anew_closes_the_old_one_at_once_when_nobody_holds_it(bench):
     assert is_closed(old) and not is_closed(one.running("petals"))
 
 
-def test_a_failed_reload_leaves_the_old_one_serving(bench, models_copy):
+def test_a_failed_reload_keeps_the_old_model(bench, models_copy):
     one = bench()
     before = one.ask("petals")
     old = one.running("petals")
@@ -427,7 +423,7 @@ def test_a_failed_reload_leaves_the_old_one_serving(bench, models_copy):
     assert one.ask("petals") == before
 
 
-def test_a_model_that_is_being_loaded_anew_is_not_evicted(bench, pool, slow_labels):
+def test_a_model_is_not_evicted_during_its_reload(bench, pool, slow_labels):
     one = bench(keep_alive=60.0)
     one.load("digits")
     old = one.running("digits")
@@ -443,7 +439,7 @@ def test_a_model_that_is_being_loaded_anew_is_not_evicted(bench, pool, slow_labe
     assert one.state("digits") is State.READY and is_closed(old)
 
 
-def test_requests_during_a_reload_are_served_by_the_old_one(bench, pool, slow_labels):
+def test_the_old_model_serves_requests_during_a_reload(bench, pool, slow_labels):
     one = bench()
     one.load("digits")
     old = one.running("digits")
@@ -458,7 +454,7 @@ def test_requests_during_a_reload_are_served_by_the_old_one(bench, pool, slow_la
     assert is_closed(old) and one.running("digits") is not old
 
 
-def test_who_waits_for_a_load_may_be_cancelled(bench, pool, slow_labels):
+def test_a_request_that_waits_for_a_load_can_be_cancelled(bench, pool, slow_labels):
     one, labels, switch = bench(), slow_labels(), Cancellation()
     first = pool.submit(one.ask, "digits")
     labels.await_reader()
@@ -477,7 +473,7 @@ def test_who_waits_for_a_load_may_be_cancelled(bench, pool, slow_labels):
 # --- Unloading
 
 
-def test_an_unload_lets_those_who_use_the_model_finish(bench):
+def test_an_unload_lets_running_requests_finish(bench):
     one = bench()
     with one.use("petals") as first, one.use("petals") as second:
         assert first is second
@@ -487,7 +483,7 @@ def test_an_unload_lets_those_who_use_the_model_finish(bench):
     assert is_closed(first)
 
 
-def test_an_unloaded_model_is_gone_until_it_is_loaded(bench):
+def test_an_unloaded_model_is_unavailable_until_loaded(bench):
     one = bench()
     one.ask("petals")
     held = one.running("petals")
@@ -502,7 +498,7 @@ def test_an_unloaded_model_is_gone_until_it_is_loaded(bench):
     one.load("petals")
     one.ask("petals")
     one.unload("petals")
-    one.unload("petals")  # twice is no fault
+    one.unload("petals")  # repeating it is allowed
     one.engine.reset("petals", "tflite")
     one.ask("petals")
 
@@ -518,7 +514,7 @@ def test_the_counters_survive_an_unload(bench):
 # --- Keep-alive
 
 
-def test_what_is_idle_for_its_keep_alive_time_is_unloaded(bench, caplog):
+def test_an_idle_model_is_unloaded_after_its_keep_alive(bench, caplog):
     caplog.set_level(logging.INFO)
     one = bench(keep_alive=60.0)
     assert one.engine.sweep() is None
@@ -531,13 +527,13 @@ def test_what_is_idle_for_its_keep_alive_time_is_unloaded(bench, caplog):
     held = one.running("petals")
     one.clock.now += 1
     assert one.engine.sweep() is None
-    until(lambda: is_closed(held))  # by the reaper, where it was at it already
+    until(lambda: is_closed(held))  # by the reaper, if it ran first
     assert one.state("petals") is State.ON_DEMAND
     one.ask("petals")
     assert counted(caplog, "loaded petals/tflite") == 2
 
 
-def test_what_is_in_use_does_not_expire(bench):
+def test_a_model_in_use_does_not_expire(bench):
     one = bench(keep_alive=60.0)
     with one.use("petals") as running:
         one.clock.now += 1000
@@ -548,7 +544,7 @@ def test_what_is_in_use_does_not_expire(bench):
     )  # idle from the end of the request on
 
 
-def test_a_keep_alive_of_zero_keeps_for_good(bench):
+def test_a_keep_alive_of_zero_never_expires(bench):
     one = bench(keep_alive=0.0)
     one.ask("petals")
     one.clock.now += 1e8
@@ -567,7 +563,7 @@ def test_a_manifest_may_set_its_own_keep_alive(bench, models_copy):
     assert one.loaded() == ["diabetes"]
 
 
-def test_the_engine_unloads_by_itself(models_copy):
+def test_the_reaper_unloads_idle_models(models_copy):
     closed = threading.Event()
     engine = Engine(EngineOptions(10**9, 0.02, 1, 4, 10**6))
     entry = scan(models_copy)["petals"]
@@ -587,12 +583,14 @@ def test_the_engine_unloads_by_itself(models_copy):
 
 @pytest.fixture
 def small(bench, models_copy) -> Bench:
-    """Room for two of three models of about 1.1 kB; digits is far larger than the whole budget."""
+    """Create a budget for two of three models of about 1.1 kB; digits exceeds all of
+    it.
+    """
     shutil.copytree(models_copy / "petals", models_copy / "petals2")
     return bench(memory_budget=2400)
 
 
-def test_the_least_recently_used_makes_room(small):
+def test_the_least_recently_used_model_is_evicted(small):
     for name in ("diabetes", "petals", "diabetes"):
         small.ask(name)
         small.clock.now += 1
@@ -606,7 +604,7 @@ def test_the_least_recently_used_makes_room(small):
     assert small.engine.memory_held() <= 2400
 
 
-def test_what_is_in_use_is_never_evicted(small):
+def test_a_model_in_use_is_never_evicted(small):
     with small.use("diabetes") as oldest:
         small.clock.now += 1
         small.ask("petals")
@@ -623,10 +621,10 @@ def test_what_is_in_use_is_never_evicted(small):
                 and "--memory-budget" in error.message
             )
         assert not is_closed(oldest)
-    small.ask("petals")  # the refusal was about that moment only
+    small.ask("petals")  # the rejection applied to that moment only
 
 
-def test_the_budget_is_half_of_what_is_available_unless_it_is_set(models_copy):
+def test_the_default_budget_is_half_of_available_memory(models_copy):
     options = {
         "keep_alive": 0.0,
         "threads": 1,
@@ -653,8 +651,11 @@ def test_the_budget_is_half_of_what_is_available_unless_it_is_set(models_copy):
     )
 
 
-def test_the_budget_shrinks_while_others_take_the_memory(models_copy):
-    """A load finds what is left by then, not what was there at the start; what is loaded counts as before."""
+def test_the_budget_shrinks_with_available_memory(models_copy):
+    """A load uses the memory available then, not at startup.
+
+    Loaded models count as before.
+    """
     left = [10_000]
     options = {
         "memory_budget": 0,
@@ -686,7 +687,7 @@ def test_the_budget_shrinks_while_others_take_the_memory(models_copy):
     engine.close()
 
 
-def test_a_model_larger_than_the_budget_is_refused_and_evicts_nothing(small):
+def test_a_model_larger_than_the_budget_is_rejected_and_evicts_nothing(small):
     small.ask("diabetes")
     small.ask("petals")
     assert refusal(lambda: small.ask("digits")).code is ErrorCode.MEMORY_BUDGET
@@ -701,10 +702,8 @@ def test_a_model_is_not_evicted_for_its_own_reload(small):
     assert small.loaded() == ["diabetes", "petals"]
 
 
-def test_loads_at_the_same_time_do_not_exceed_the_budget_together(
-    bench, pool, slow_labels, models_copy
-):
-    """Each fits alone. The second waits for the first, which may go then."""
+def test_concurrent_loads_stay_within_the_budget(bench, pool, slow_labels, models_copy):
+    """Each fits alone. The second waits for the first, which may then be evicted."""
     size = (models_copy / "digits" / "digits.tflite").stat().st_size
     one = bench(memory_budget=size + size // 2)
     (models_copy / "twin").mkdir()
@@ -718,10 +717,11 @@ def test_loads_at_the_same_time_do_not_exceed_the_budget_together(
     assert late.code is ErrorCode.MEMORY_BUDGET
     second = pool.submit(one.ask, "twin")
     assert not second.done() and one.running("twin") is None
-    one.ask("petals")  # a small one finds room beside the reservation
+    one.ask("petals")  # a small model fits beside the reservation
     labels.finish()
-    first.result(TIMEOUT_S)  # it holds what it has loaded from the start
-    # Whether the first is still in use when the second looks is left to chance; then it is to try again.
+    first.result(TIMEOUT_S)  # its reservation covers the loaded model from the start
+    # The first may still be in use when the second checks; then the second should
+    # retry.
     error = second.exception(TIMEOUT_S)
     assert error is None or error.code is ErrorCode.MEMORY_BUDGET
     one.ask("twin")
@@ -740,7 +740,7 @@ def test_threads_follow_the_cores(bench):
     with one.use("petals") as held:
         del cores[1:]
         one.engine.sweep()
-        # The reaper may be at it already; then this sweep leaves it to it.
+        # The reaper may already be reopening it; then this sweep skips the model.
         until(lambda: one.running("petals") is not before)
         after = one.running("petals")
         assert after.model.threads == 1
@@ -751,7 +751,7 @@ def test_threads_follow_the_cores(bench):
     assert one.running("petals") is after
 
 
-def test_a_model_that_cannot_be_opened_again_serves_on(bench, monkeypatch, caplog):
+def test_a_model_that_cannot_be_reopened_keeps_serving(bench, monkeypatch, caplog):
     cores = [0, 1, 2, 3]
     one = bench(cores=lambda: list(cores), threads=0)
     one.ask("petals")
@@ -766,9 +766,7 @@ def test_a_model_that_cannot_be_opened_again_serves_on(bench, monkeypatch, caplo
     assert counted(caplog, "could not be opened with 1 threads") == 1
 
 
-def test_a_framework_that_is_gone_fails_one_more_session_and_not_the_model(
-    bench, monkeypatch
-):
+def test_a_missing_framework_fails_only_the_additional_session(bench, monkeypatch):
     one = bench()
     before = one.ask("petals")
 
@@ -784,7 +782,7 @@ def test_a_framework_that_is_gone_fails_one_more_session_and_not_the_model(
     assert one.ask("petals") == before
 
 
-def test_a_manifest_that_names_its_threads_keeps_them(bench, models_copy):
+def test_threads_of_a_manifest_do_not_follow_the_cores(bench, models_copy):
     manifest = models_copy / "petals" / "model.toml"
     manifest.write_text(f"threads = 2\n{manifest.read_text()}")
     cores = [0, 1, 2, 3]
@@ -796,9 +794,7 @@ def test_a_manifest_that_names_its_threads_keeps_them(bench, models_copy):
     assert one.running("petals") is before and before.model.threads == 2
 
 
-def test_a_change_of_cores_opens_what_was_loaded_whatever_its_files_became(
-    bench, models_copy
-):
+def test_a_change_of_cores_reopens_the_loaded_files(bench, models_copy):
     cores = [0, 1]
     one = bench(cores=lambda: list(cores), threads=0)
     answer = one.ask("petals")
@@ -813,7 +809,7 @@ def test_a_change_of_cores_opens_what_was_loaded_whatever_its_files_became(
     assert one.ask("petals") == answer
 
 
-def test_a_model_that_is_opened_again_counts_twice_until_the_old_one_is_gone(bench):
+def test_a_reopened_model_counts_twice_until_the_old_one_closes(bench):
     cores = [0, 1]
     one = bench(
         cores=lambda: list(cores), threads=0, memory_budget=2400
@@ -833,8 +829,11 @@ def test_a_model_that_is_opened_again_counts_twice_until_the_old_one_is_gone(ben
     assert one.loaded() == ["diabetes", "petals"]
 
 
-def test_a_model_without_room_for_two_of_it_is_not_opened_beside_itself(bench):
-    """In use it serves on as it is; idle it is let go, and its next request opens it."""
+def test_a_model_is_not_reopened_without_room_for_both(bench):
+    """A used model keeps serving unchanged.
+
+    An idle one is unloaded and reopened by the next request.
+    """
     cores = [0, 1]
     one = bench(
         cores=lambda: list(cores), threads=0, memory_budget=2000
@@ -883,7 +882,7 @@ engine.close()
     not hasattr(os, "sched_setaffinity"),
     reason="the system cannot bind processes to cores",
 )
-def test_a_process_whose_cores_change(models_copy):
+def test_models_follow_a_process_whose_cores_change(models_copy):
     done = subprocess.run(
         [sys.executable, "-c", AFFINITY, str(models_copy)],
         capture_output=True,
@@ -910,7 +909,7 @@ b = "sum"
 
 @pytest.fixture
 def adding(models_copy) -> Path:
-    """A model that adds its input to its state."""
+    """Create a model that adds its input to its state."""
     folder = models_copy / "adding"
     folder.mkdir()
     shutil.copy(DATA / "two_inputs.tflite", folder / "adding.tflite")
@@ -919,13 +918,13 @@ def adding(models_copy) -> Path:
 
 
 def sequence_entry() -> FunctionEntry:
-    """A request for a sequence."""
+    """Return a request for a sequence."""
     return FunctionEntry(
         lambda session: None, RequestOptions(FOREVER), lambda job: None
     )
 
 
-def test_idle_sequences_are_swept(bench, adding):
+def test_idle_sequences_expire(bench, adding):
     one = bench()
     version = next(iter(scan(adding)["adding"].versions))
     with one.engine.use(*one.named("adding", version), FOREVER) as running:
@@ -941,7 +940,7 @@ def test_idle_sequences_are_swept(bench, adding):
         assert running.open_sequences == 0
 
 
-def test_a_model_with_open_sequences_is_not_opened_again(bench, adding):
+def test_a_model_with_open_sequences_is_not_reopened(bench, adding):
     cores = [0, 1]
     one = bench(cores=lambda: list(cores), threads=0)
     version = next(iter(scan(adding)["adding"].versions))
@@ -957,9 +956,7 @@ def test_a_model_with_open_sequences_is_not_opened_again(bench, adding):
         until(lambda: one.engine.running("adding", version) is not running)
 
 
-def test_a_changed_model_with_open_sequences_is_loaded_anew_once_they_are_closed(
-    bench, adding
-):
+def test_a_changed_model_is_reloaded_after_its_sequences_close(bench, adding):
     one = bench()
     version = next(iter(scan(adding)["adding"].versions))
 
@@ -988,7 +985,7 @@ def test_a_changed_model_with_open_sequences_is_loaded_anew_once_they_are_closed
             )
 
 
-def test_a_sequence_that_begins_while_its_model_is_opened_again_goes_on(bench, adding):
+def test_a_sequence_that_starts_during_a_reopen_continues(bench, adding):
     cores = [0, 1]
     one = bench(cores=lambda: list(cores), threads=0)
     version = next(iter(scan(adding)["adding"].versions))
@@ -1017,10 +1014,10 @@ def test_a_sequence_that_begins_while_its_model_is_opened_again_goes_on(bench, a
         until(lambda: one.engine.running("adding", version) is not running)
 
 
-# --- The end
+# --- Shutdown
 
 
-def test_closing_lets_those_who_use_a_model_finish(bench):
+def test_closing_lets_running_requests_finish(bench):
     one = bench()
     one.ask("diabetes")
     idle = one.running("diabetes")
@@ -1031,14 +1028,14 @@ def test_closing_lets_those_who_use_a_model_finish(bench):
     assert is_closed(running)
 
 
-def test_nothing_is_loaded_after_the_end(bench):
+def test_nothing_is_loaded_after_closing(bench):
     one = bench()
     one.engine.close()
     assert refusal(lambda: one.ask("petals")).code is ErrorCode.SHUTTING_DOWN
     assert one.loaded() == []
 
 
-def test_a_load_that_ends_after_the_end_keeps_nothing(bench, pool, slow_labels):
+def test_a_load_that_finishes_after_closing_is_discarded(bench, pool, slow_labels):
     one, labels = bench(), slow_labels()
     loading = pool.submit(one.ask, "digits")
     labels.await_reader()

@@ -1,4 +1,4 @@
-"""State that grows with each step, such as the keys and values that a text generator keeps of what was said before."""
+"""State that grows with each step, such as a text generator's keys and values."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FEEDBACK = '[state.feedback]\n"past.0" = "present.0"\n'
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[Serve]:
-    """A model that appends its input to its state along the middle dimension, with a manifest."""
+    """Serve a model that appends its input to its state along the middle dimension."""
     helper, float32 = onnx.helper, onnx.TensorProto.FLOAT
     taken = [
         helper.make_tensor_value_info(name, float32, ["batch", length, 2])
@@ -60,8 +60,8 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
         service.close()
 
 
-def step(service: Service, value: float, **parameters: Any) -> list[float]:
-    """What the state is after a step of one row."""
+def state_after_step(service: Service, value: float, **parameters: Any) -> list[float]:
+    """Return the state after a step of one row."""
     tensor = {
         "name": "x",
         "datatype": "FP32",
@@ -79,19 +79,34 @@ def step(service: Service, value: float, **parameters: Any) -> list[float]:
 
 def test_a_cache_begins_empty_and_grows(serve: Serve) -> None:
     service = serve(FEEDBACK + '[state.start]\n"past.0" = [1, 0, 2]\n')
-    assert step(service, 1, sequence_id=7, sequence_start=True) == [1, 1]
-    assert step(service, 2, sequence_id=7) == [1, 1, 2, 2]
-    assert step(service, 3, sequence_id=7, sequence_end=True) == [1, 1, 2, 2, 3, 3]
-    assert step(service, 4, sequence_id=7, sequence_start=True) == [4, 4]
-    assert step(service, 5) == [5, 5]
+    assert state_after_step(service, 1, sequence_id=7, sequence_start=True) == [1, 1]
+    assert state_after_step(service, 2, sequence_id=7) == [1, 1, 2, 2]
+    assert state_after_step(service, 3, sequence_id=7, sequence_end=True) == [
+        1,
+        1,
+        2,
+        2,
+        3,
+        3,
+    ]
+    assert state_after_step(service, 4, sequence_id=7, sequence_start=True) == [4, 4]
+    assert state_after_step(service, 5) == [5, 5]
 
 
-def test_without_a_start_free_sizes_are_one(serve: Serve) -> None:
-    assert step(serve(FEEDBACK), 1, sequence_id=7, sequence_start=True) == [0, 0, 1, 1]
+def test_free_sizes_default_to_one(serve: Serve) -> None:
+    assert state_after_step(serve(FEEDBACK), 1, sequence_id=7, sequence_start=True) == [
+        0,
+        0,
+        1,
+        1,
+    ]
 
 
-def test_a_model_may_write_into_its_first_state(serve: Serve) -> None:
-    """Unconverted PyTorch does, with ``state.add_(x)``: the next request begins with zeros all the same."""
+def test_a_model_may_overwrite_its_initial_state(serve: Serve) -> None:
+    """Unconverted PyTorch does so with ``state.add_(x)``.
+
+    The next request must start with zeros.
+    """
     with serve(FEEDBACK).running("cache", None) as (_, running):
         model, x = running.model, as_tensor("x", np.ones((1, 1, 2), np.float32))
         for _ in range(2):
@@ -101,11 +116,11 @@ def test_a_model_may_write_into_its_first_state(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("shape", ["[1, 0]", "[1, 0, 3]"])
-def test_a_start_that_the_input_does_not_take(serve: Serve, shape: str) -> None:
+def test_an_incompatible_initial_shape_is_rejected(serve: Serve, shape: str) -> None:
     service = serve(FEEDBACK + f'[state.start]\n"past.0" = {shape}\n')
     with pytest.raises(
         ApiError,
         match=r"state\.start\.past\.0 is \[1, 0.*but the input's shape is \[-1, -1, 2\]",
     ) as caught:
-        step(service, 1)
+        state_after_step(service, 1)
     assert caught.value.code is ErrorCode.MODEL_FAILED

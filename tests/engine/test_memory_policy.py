@@ -1,4 +1,4 @@
-"""Which models stay in memory, as tables and as properties."""
+"""Decide which models stay in memory: examples and properties."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ BUSY = resident("busy", 40, 0.0, in_use=True)
         ([OLD, MIDDLE], 0, 5, ["old", "middle"]),  # a budget that is already exceeded
     ],
 )
-def test_the_least_recently_used_make_room(residents, needed, budget, chosen):
+def test_the_least_recently_used_are_evicted(residents, needed, budget, chosen):
     assert choose_evictions(residents, needed, budget) == chosen
 
 
@@ -77,7 +77,7 @@ RESIDENTS = st.lists(
 
 
 @given(RESIDENTS, SIZES, st.integers(0, 300))
-def test_what_is_chosen_is_the_shortest_start_of_the_idle_ones_in_order_of_use(
+def test_the_fewest_least_recently_used_idle_models_are_evicted(
     residents, needed, budget
 ):
     chosen = choose_evictions(residents, needed, budget)
@@ -114,15 +114,13 @@ def test_what_is_chosen_is_the_shortest_start_of_the_idle_ones_in_order_of_use(
         ),
     ],
 )
-def test_who_has_been_idle_for_long_enough_expires(residents, now, gone, upcoming):
+def test_idle_models_expire(residents, now, gone, upcoming):
     assert expired_keys(residents, now) == gone
     assert next_expiry(residents, now) == upcoming
 
 
 @given(RESIDENTS, TIMES)
-def test_nothing_expires_before_the_announced_time_and_an_idle_one_does_then(
-    residents, now
-):
+def test_an_idle_model_expires_at_the_announced_time(residents, now):
     upcoming = next_expiry(residents, now)
     assert (upcoming is None) == all(one.keep_alive == 0 for one in residents)
     by_key = {one.key: one for one in residents}
@@ -137,7 +135,7 @@ def test_nothing_expires_before_the_announced_time_and_an_idle_one_does_then(
 
 
 class Glibc:
-    """Notes what is asked of it."""
+    """A fake libc that records the calls."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[int, ...]] = []
@@ -152,7 +150,7 @@ class Glibc:
 
 
 class Bionic:
-    """Android's, which knows M_PURGE_ALL from Android 14 on."""
+    """Android's libc, which supports M_PURGE_ALL from Android 14 on."""
 
     def __init__(self, known: int) -> None:
         self.known = known
@@ -163,7 +161,7 @@ class Bionic:
         return int(parameter == self.known)
 
 
-def test_heaps_shrink_while_memory_is_given_back_and_keep_for_later_what_they_did_afterwards():
+def test_heaps_shrink_on_release_and_keep_their_reserve_afterwards():
     library = Glibc()
     with trimming(library):
         assert library.calls == [(-3, 32 << 20), (-1, 0)]
@@ -184,13 +182,13 @@ def test_android_is_told_to_purge(known, calls):
     assert library.calls == calls
 
 
-def test_a_library_without_such_calls_is_left_alone():
+def test_a_library_without_these_functions_is_skipped():
     with trimming(object()):
         pass
 
 
 def anonymous_bytes() -> int:
-    """What this process holds besides mapped files."""
+    """Return this process's memory apart from mapped files."""
     (line,) = (
         line
         for line in Path("/proc/self/status").read_text().splitlines()
@@ -208,17 +206,15 @@ reads_memory = pytest.mark.skipif(
 
 @pytest.mark.alone
 @reads_memory
-def test_what_a_thread_frees_inside_goes_back_to_the_system():
-    """Blocks of a size that glibc keeps, in the heap of a thread that lives on: what ``malloc_trim`` does not reach."""
+def test_memory_freed_inside_a_thread_is_released():
+    """``malloc_trim`` does not reach blocks that glibc keeps in a living thread's heap."""
 
     def fill() -> list[bytearray]:
         return [bytearray(b"1") * (6 << 20) for _ in range(8)]
 
     with ThreadPoolExecutor(1) as thread:
         with trimming():
-            thread.submit(
-                fill
-            ).result().clear()  # glibc has seen such blocks, and Python is warm
+            thread.submit(fill).result().clear()  # warm up glibc and Python
         before = anonymous_bytes()
         blocks = thread.submit(fill).result()
         assert anonymous_bytes() - before > 40 << 20
@@ -229,7 +225,7 @@ def test_what_a_thread_frees_inside_goes_back_to_the_system():
 
 @pytest.mark.alone
 @reads_memory
-def test_a_thread_that_ends_a_large_reservation_gives_back_what_it_freed():
+def test_a_thread_releases_memory_after_a_large_reservation():
     budget = ByteBudget(64 << 20)
 
     def decode() -> int:

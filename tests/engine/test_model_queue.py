@@ -1,4 +1,4 @@
-"""A model's queue: one run at a time per session, in order, bounded, never for two threads at once."""
+"""A model's queue is ordered and bounded, with one run at a time per session."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TIMEOUT_S = 120.0
 
 
 class ExclusiveSession:
-    """A session that notices when two threads are in it at once."""
+    """A session that detects two threads in it at once."""
 
     def __init__(self) -> None:
         self._inside = threading.Lock()
@@ -32,12 +32,12 @@ class ExclusiveSession:
             self.overlaps += 1
             return
         self.uses += 1
-        sum(range(300))  # long enough for another thread to come in
+        sum(range(300))  # long enough for another thread to enter
         self._inside.release()
 
 
 class Holder:
-    """Work that occupies its session until it is told to go on."""
+    """Work that occupies its session until released."""
 
     def __init__(self) -> None:
         self.entered = threading.Event()
@@ -60,14 +60,14 @@ def later() -> RequestOptions:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that announces itself to nobody."""
+    """Poll until a condition is true."""
     deadline, pause = monotonic() + TIMEOUT_S, threading.Event()
     while not condition():
         assert monotonic() < deadline
         pause.wait(0.001)
 
 
-def test_an_idle_session_runs_on_the_callers_thread():
+def test_an_idle_session_runs_on_the_calling_thread():
     session = object()
     entry = run(
         ModelQueue([session], 1), lambda given: (given, threading.get_ident()), later()
@@ -77,7 +77,7 @@ def test_an_idle_session_runs_on_the_callers_thread():
     assert entry.queue_ns >= 0 and entry.run_ns >= 0
 
 
-def test_a_full_line_refuses_at_once(pool):
+def test_a_full_queue_rejects_at_once(pool):
     queue, holder = ModelQueue([object()], queue_limit=2), Holder()
     futures = [pool.submit(run, queue, holder, later())]
     assert holder.entered.wait(TIMEOUT_S)
@@ -101,7 +101,7 @@ def test_a_full_line_refuses_at_once(pool):
     assert run(queue, lambda session: "free again", later()).result == "free again"
 
 
-def test_the_advice_when_to_retry_grows_with_the_length_of_the_runs(pool):
+def test_the_retry_time_grows_with_the_length_of_the_runs(pool):
     queue, holder = ModelQueue([object()], queue_limit=1), Holder()
     queue._entries.recent_run_s = 20.0
     first = pool.submit(run, queue, holder, later())
@@ -112,13 +112,13 @@ def test_the_advice_when_to_retry_grows_with_the_length_of_the_runs(pool):
         run(queue, lambda session: None, later())
     assert refusal.value.retry_after_s == pytest.approx(
         40.0
-    )  # the one that runs and the one that waits
+    )  # the running one and the waiting one
     assert "(1 request waits)" in refusal.value.message
     holder.proceed.set()
     assert first.result(TIMEOUT_S) and second.result(TIMEOUT_S)
 
 
-def test_those_who_wait_are_served_in_order_of_arrival(pool):
+def test_waiting_requests_are_served_in_order_of_arrival(pool):
     queue, holder, order = ModelQueue([object()], queue_limit=10), Holder(), []
     futures = [pool.submit(run, queue, holder, later())]
     assert holder.entered.wait(TIMEOUT_S)
@@ -143,7 +143,7 @@ def test_work_is_not_started_after_its_deadline():
     assert not started
 
 
-def test_a_request_that_waits_is_failed_at_its_deadline(pool):
+def test_a_waiting_request_fails_at_its_deadline(pool):
     now = [100.0]
     queue, holder, started = (
         ModelQueue([object()], queue_limit=1, clock=lambda: now[0]),
@@ -161,7 +161,7 @@ def test_a_request_that_waits_is_failed_at_its_deadline(pool):
     assert refusal.value.code is ErrorCode.DEADLINE_EXCEEDED
     assert queue.waiting == 0
 
-    # There is room again, and the session goes to whoever came after.
+    # There is room again, and the session goes to the next request.
     second = pool.submit(run, queue, lambda session: "mine", RequestOptions(200.0))
     until(lambda: queue.waiting == 1)
     holder.proceed.set()
@@ -170,7 +170,7 @@ def test_a_request_that_waits_is_failed_at_its_deadline(pool):
     assert not started
 
 
-def test_deadlines_are_watched_by_one_thread_that_ends(pool):
+def test_one_thread_watches_deadlines_and_then_ends(pool):
     queue, holder = ModelQueue([object()], queue_limit=8), Holder()
     first = pool.submit(run, queue, holder, later())
     assert holder.entered.wait(TIMEOUT_S)
@@ -186,7 +186,7 @@ def test_deadlines_are_watched_by_one_thread_that_ends(pool):
     until(lambda: queue.scheduler._thread is None)
 
 
-def test_a_freed_session_goes_to_exactly_one_waiter(pool):
+def test_a_freed_session_goes_to_one_waiting_request(pool):
     session, holders = object(), [Holder() for _ in range(4)]
     queue = ModelQueue([session], queue_limit=10)
     futures = []
@@ -226,7 +226,9 @@ def test_no_session_is_ever_used_by_two_threads(pool, sessions):
 def assert_both_sessions_are_back(
     pool: ThreadPoolExecutor, queue: ModelQueue, used: list[ExclusiveSession], runs: int
 ) -> None:
-    """No run was made twice or by two threads at once, nobody waits, and two requests may run at the same time."""
+    """Check that no run happened twice or in parallel, none waits, and both sessions
+    are free.
+    """
     assert sum(session.uses for session in used) == runs
     assert sum(session.overlaps for session in used) == 0
     assert queue.waiting == 0
@@ -238,7 +240,7 @@ def assert_both_sessions_are_back(
     assert {future.result(TIMEOUT_S).result for future in meeting} == {0, 1}
 
 
-def test_deadlines_that_pass_while_turns_are_handed_over_lose_no_session(pool):
+def test_deadlines_during_a_handover_lose_no_session(pool):
     used = [ExclusiveSession(), ExclusiveSession()]
     queue = ModelQueue(used, queue_limit=8)
     start = threading.Barrier(24)
@@ -280,7 +282,7 @@ def test_work_that_raises_frees_its_session(error):
     assert run(queue, lambda session: "works", later()).result == "works"
 
 
-def test_work_that_raises_hands_its_session_to_who_waits(pool):
+def test_work_that_raises_passes_on_its_session(pool):
     queue, holder = ModelQueue([object()], 1), Holder()
 
     def fail(session: object) -> None:
@@ -311,11 +313,11 @@ def test_several_sessions_run_at_the_same_time(pool):
     }
 
 
-# --- Freshness, priority, giving up
+# --- Freshness, priority, cancellation
 
 
 class Crowd:
-    """A queue whose one session is held, and requests that wait for it in a known order."""
+    """A queue with one occupied session and requests waiting in a known order."""
 
     def __init__(self, pool: ThreadPoolExecutor, queue_limit: int = 10) -> None:
         self.queue, self.holder = ModelQueue([object()], queue_limit), Holder()
@@ -336,7 +338,7 @@ class Crowd:
         return future
 
     def go(self, *futures: Future[FunctionEntry]) -> list[str]:
-        """Let all run; returns the order in which they did."""
+        """Run all; return their order."""
         self.holder.proceed.set()
         for future in (self.first, *futures):
             future.result(TIMEOUT_S)
@@ -349,7 +351,7 @@ def fate(future: Future[FunctionEntry]) -> ErrorCode:
     return caught.value.code
 
 
-def test_the_newest_request_of_a_stream_takes_the_place_of_the_one_that_waits(pool):
+def test_the_newest_request_of_a_stream_replaces_the_waiting_one(pool):
     crowd = Crowd(pool)
     old = crowd.enter("old", stream="camera", arrived=1.0)
     other = crowd.enter("other", stream="microphone", arrived=2.0)
@@ -364,7 +366,7 @@ def test_the_newest_request_of_a_stream_takes_the_place_of_the_one_that_waits(po
     assert crowd.go(other, plain, new) == ["new", "other", "plain"]
 
 
-def test_a_late_thread_does_not_bring_an_old_frame_back(pool):
+def test_a_late_thread_does_not_restore_an_old_frame(pool):
     crowd = Crowd(pool)
     new = crowd.enter("new", stream="camera", arrived=2.0)
     assert (
@@ -373,7 +375,7 @@ def test_a_late_thread_does_not_bring_an_old_frame_back(pool):
     assert crowd.go(new) == ["new"]
 
 
-def test_a_stream_needs_one_place_only(pool):
+def test_a_stream_needs_one_queue_entry(pool):
     crowd = Crowd(pool, queue_limit=1)
     frames = [
         crowd.enter(str(number), waits=number == 0, stream="camera", arrived=number)
@@ -417,7 +419,7 @@ def test_lower_ranks_go_first(pool):
     assert crowd.go(*futures) == ["1a", "1b", "5a", "5b", "9a", "9b"]
 
 
-def test_an_urgent_request_gets_into_a_full_line(pool):
+def test_an_urgent_request_enters_a_full_queue(pool):
     crowd = Crowd(pool, queue_limit=2)
     kept, last = crowd.enter("kept"), crowd.enter("last")
     urgent = crowd.enter("urgent", waits=False, rank=1)
@@ -435,7 +437,7 @@ def test_a_cancelled_request_ends_at_once(pool):
     assert crowd.queue.waiting == 1
     assert fate(crowd.enter("too late", cancellation=switch)) is ErrorCode.CANCELLED
     assert crowd.go(stays) == ["stays"]
-    switch.cancel()  # after the end it does nothing
+    switch.cancel()  # no effect after its end
 
 
 def test_a_running_request_is_not_cancelled(pool):
@@ -449,7 +451,7 @@ def test_a_running_request_is_not_cancelled(pool):
     assert running.result(TIMEOUT_S).result == "held"
 
 
-def test_cancelling_while_turns_are_handed_over_loses_no_session(pool):
+def test_cancelling_during_a_handover_loses_no_session(pool):
     used = [ExclusiveSession(), ExclusiveSession()]
     queue, start = ModelQueue(used, queue_limit=64), threading.Barrier(20)
 
@@ -486,7 +488,7 @@ def test_cancelling_while_turns_are_handed_over_loses_no_session(pool):
     assert_both_sessions_are_back(pool, queue, used, ended.count("done"))
 
 
-def test_a_full_line_can_be_seen_before_anything_is_done_for_a_request(pool):
+def test_a_full_queue_is_detected_before_work_on_a_request(pool):
     crowd = Crowd(pool, queue_limit=1)
     crowd.queue.check_room(5, "")
     waits = crowd.enter("waits")
@@ -499,7 +501,7 @@ def test_a_full_line_can_be_seen_before_anything_is_done_for_a_request(pool):
 
 
 def test_streams_of_two_clients_do_not_replace_each_other() -> None:
-    """Each has its own, whatever they call it."""
+    """Streams are separate even under the same name."""
     queue = EntryQueue([], limit=4)
     options = [
         read_options(

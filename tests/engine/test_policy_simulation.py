@@ -1,6 +1,6 @@
-"""The policy under load, in simulated time: the rules that the server runs, driven by a discrete-event simulation.
+"""Simulate the server's scheduling policy under load, with discrete events.
 
-Nothing here waits. Arrivals are drawn from seeded generators or written to be as awkward as possible.
+Nothing here waits. Arrivals come from seeded generators or from worst-case patterns.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from simulated_world import FOREVER, Fate, World
 
 
 def poisson(rate: float, seconds: float, seed: int) -> Iterable[float]:
-    """Times of independent arrivals."""
+    """Return times of independent arrivals."""
     draw, time = random.Random(seed), 0.0
     while (time := time + draw.expovariate(rate)) < seconds:
         yield time
 
 
 def bursts(rate: float, seconds: float, size: int) -> Iterable[float]:
-    """As many arrivals on average, ``size`` at the same moment."""
+    """Return as many arrivals on average, ``size`` at the same moment."""
     count = int(seconds * rate / size)
     return (number * size / rate for number in range(count) for _ in range(size))
 
@@ -44,8 +44,8 @@ ARRIVALS = {
 
 @pytest.mark.parametrize("timeouts", [0.35, 1.0, 3.0, 30.0])
 @pytest.mark.parametrize("arrivals", ARRIVALS)
-def test_four_times_the_load_is_served_as_fast_as_the_model_can(arrivals, timeouts):
-    """Goodput: answers that were there while their callers still waited; the model makes ten a second."""
+def test_goodput_stays_at_the_maximum_under_fourfold_load(arrivals, timeouts):
+    """Goodput counts answers within the deadline; the model can make ten per second."""
     world = World(slots=2)
     queue = world.queue(0.1)
     for time in ARRIVALS[arrivals]():
@@ -56,7 +56,7 @@ def test_four_times_the_load_is_served_as_fast_as_the_model_can(arrivals, timeou
         for fate in world.answers()
         if fate.ended <= fate.entry.options.deadline + 1e-9
     ]
-    # Between bursts that are further apart than anybody waits there is nothing to do.
+    # The model is idle between bursts that are further apart than any deadline.
     possible = (
         10 * 100 if arrivals == "poisson" else 20 * int(min(timeouts, 5.0) / 0.1 + 1e-9)
     )
@@ -64,7 +64,7 @@ def test_four_times_the_load_is_served_as_fast_as_the_model_can(arrivals, timeou
     assert world.unanswered == 0
 
 
-def test_a_refusal_is_immediate():
+def test_rejections_are_immediate():
     world = World(slots=2)
     queue = world.queue(0.1, limit=8)
     for time in poisson(40, 50, 2):
@@ -75,8 +75,8 @@ def test_a_refusal_is_immediate():
 
 
 @pytest.mark.parametrize("cameras", [1, 2, 5])
-def test_answers_of_a_stream_are_fresh(cameras):
-    """Frames come at four times the model's speed: each camera's answers are as new as its share allows."""
+def test_each_camera_gets_fresh_answers(cameras):
+    """Frames arrive at four times the model's speed, and each camera gets its share."""
     world = World(slots=2)
     queue = world.queue(0.1)
     for camera in range(cameras):
@@ -92,8 +92,8 @@ def test_answers_of_a_stream_are_fresh(cameras):
 
 
 @pytest.mark.parametrize("cameras", [1, 3, 40])
-def test_many_streams_together_at_four_times_the_load(cameras):
-    """Frames come irregularly, at four times what the model can do in all: nobody is refused, none is left behind."""
+def test_many_streams_at_fourfold_load(cameras):
+    """Frames arrive irregularly; no camera is rejected or starved."""
     world = World(slots=2)
     queue = world.queue(0.1)
     for camera in range(cameras):
@@ -103,7 +103,7 @@ def test_many_streams_together_at_four_times_the_load(cameras):
     answers = world.answers()
     assert set(world.codes()) == {None, ErrorCode.SUPERSEDED}
     assert len(answers) >= 0.95 * 100 / 0.1
-    # A frame takes the place of the one before, so no camera waits for more than one round of all of them.
+    # A frame replaces its predecessor, so each camera waits for one round at most.
     assert max(fate.age for fate in answers) <= 0.1 * (cameras + 1) + 1e-9
     by_camera = Counter(fate.entry.options.stream for fate in answers)
     assert (
@@ -113,10 +113,12 @@ def test_many_streams_together_at_four_times_the_load(cameras):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_holding_the_newest_back_until_the_run_ends_makes_one_stream_s_answers_no_older(
+def test_holding_back_the_newest_frame_keeps_answers_fresh(
     seed,
 ):
-    """A transport keeps the newest of a stream whose request runs, and brings it at the run's end."""
+    """A transport keeps a running stream's newest request and submits it at the end of
+    the run.
+    """
 
     def play(holding: bool) -> list[Fate]:
         world = World(slots=2)
@@ -154,8 +156,8 @@ def test_holding_the_newest_back_until_the_run_ends_makes_one_stream_s_answers_n
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_passing_over_what_would_be_replaced_at_once_changes_no_answer(seed):
-    """A transport that has a newer request of a stream in hand may leave the older out while one of them waits."""
+def test_dropping_superseded_requests_changes_no_answer(seed):
+    """While an earlier request waits, a transport may drop an older one of the stream."""
 
     def play(passing_over: bool) -> list[tuple[float, float]]:
         draw, world, time = random.Random(seed), World(slots=2), 0.0
@@ -183,8 +185,10 @@ def test_passing_over_what_would_be_replaced_at_once_changes_no_answer(seed):
     assert play(passing_over=True) == play(passing_over=False)
 
 
-def test_a_stream_gets_on_beside_a_full_queue():
-    """A newer frame keeps the older one's place, or a busy model would never see one."""
+def test_a_stream_progresses_beside_a_full_queue():
+    """A newer frame keeps the older one's turn; otherwise a busy model would never run
+    it.
+    """
     world = World(slots=2)
     queue = world.queue(0.1, limit=32)
     for time in poisson(40, 60, 3):
@@ -194,7 +198,7 @@ def test_a_stream_gets_on_beside_a_full_queue():
     world.run()
     frames = [fate for fate in world.answers() if fate.entry.options.stream]
     assert len(frames) >= 60 / (33 * 0.1) - 3
-    # The frame is never older than from one frame to the next, however long its place has been in queue.
+    # The frame is at most one frame interval old, however long its entry has waited.
     assert all(
         fate.started - fate.arrived <= 1 / 30 + 1e-9
         for fate in frames
@@ -202,8 +206,8 @@ def test_a_stream_gets_on_beside_a_full_queue():
     )
 
 
-def test_a_storm_of_deadlines():
-    """Everybody's time is over at the same moment; nobody is started after it, and the next caller is served."""
+def test_many_deadlines_at_once():
+    """All deadlines pass at once; no late request starts, and the next one is served."""
     world = World(slots=2)
     queue = world.queue(0.1, limit=1024)
     for number in range(500):
@@ -218,8 +222,8 @@ def test_a_storm_of_deadlines():
     assert next(fate for fate in world.fates if fate.entry is late).code is None
 
 
-def test_a_wrong_guess_of_the_run_time_starves_nobody():
-    """The first run took very long; requests with less patience than that are served all the same."""
+def test_a_wrong_run_time_estimate_starves_no_request():
+    """The first run was very slow; requests with shorter deadlines must still run."""
     seconds = iter([100.0])
     world = World(slots=2)
     queue = world.queue(lambda rows: next(seconds, 0.1))
@@ -230,7 +234,7 @@ def test_a_wrong_guess_of_the_run_time_starves_nobody():
     assert world.codes()[None] >= 0.9 * 10 * 10
 
 
-def test_clients_that_vanish_cost_nothing():
+def test_cancelled_requests_cost_nothing():
     draw, world = random.Random(4), World(slots=2)
     queue = world.queue(0.1)
     for time in poisson(40, 60, 5):
@@ -251,7 +255,7 @@ def test_priorities_hold_under_overload():
         world.send(queue, time, 5.0, rank=1 if draw.random() < 0.1 else 5)
     world.run()
     urgent = [fate for fate in world.fates if fate.entry.options.rank == 1]
-    # 4 a second of 10 possible ones: hardly ever more than a few in queue.
+    # 4 of 10 possible runs a second: the queue rarely grows beyond a few requests.
     assert all(fate.code is None for fate in urgent)
     assert sorted(fate.age for fate in urgent)[int(0.95 * len(urgent))] <= 0.5
     assert world.service[queue] >= 0.95 * 60
@@ -262,8 +266,10 @@ def test_priorities_hold_under_overload():
 
 @pytest.mark.parametrize("instances", [1, 4])
 @pytest.mark.parametrize("cores", [1, 2, 4])
-def test_a_slow_model_does_not_hold_up_a_fast_one(cores, instances):
-    """A model of a second a run, four times overloaded, beside one of ten milliseconds that is asked now and then."""
+def test_a_slow_model_does_not_delay_a_fast_one(cores, instances):
+    """A model with one-second runs is overloaded fourfold beside a rarely used one of
+    10 ms.
+    """
     world = World(slots=cores + 1)
     slow, fast = world.queue(1.0, sessions=instances), world.queue(0.01)
     for time in poisson(4 * instances, 100, 8):
@@ -279,7 +285,7 @@ def test_a_slow_model_does_not_hold_up_a_fast_one(cores, instances):
 
 @pytest.mark.parametrize("seconds", [(1.0, 0.01), (0.1, 0.1), (0.5, 0.03)])
 def test_two_busy_models_get_the_same_time(seconds):
-    """One slot for both, as when something else takes the cores."""
+    """One slot for both, as when something else uses the cores."""
     world = World(slots=1)
     queues = [world.queue(one) for one in seconds]
     for queue, one in zip(queues, seconds, strict=True):
@@ -291,7 +297,7 @@ def test_two_busy_models_get_the_same_time(seconds):
     assert first + second >= 0.97 * 100
 
 
-def test_who_was_away_does_not_save_up():
+def test_idle_flows_do_not_accumulate_credit():
     world = World(slots=1)
     busy, back = world.queue(0.1), world.queue(0.1)
     for number in range(4000):
@@ -305,7 +311,7 @@ def test_who_was_away_does_not_save_up():
 
 
 def test_queues_of_one_flow_count_as_one():
-    """Sequences with sessions of their own do not multiply their model's share."""
+    """Sequences with their own sessions do not multiply their model's share."""
     world, flow = World(slots=1), Flow()
     many = [world.queue(0.1, flow=flow) for _ in range(4)]
     other = world.queue(0.1)
@@ -351,14 +357,14 @@ def test_batches_multiply_what_a_model_can_do():
     assert world.runs[8] > world.runs[1]
 
 
-def test_batches_that_do_not_pay_are_left():
-    """Each change of size costs more than it saves: the other way is found and kept."""
+def test_unprofitable_batches_are_abandoned():
+    """Each change of size costs more than it saves; the alternative is found and kept."""
     world = crowd(lambda rows: 0.1 if rows == 1 else 0.15 * rows, BatchingAdvisor())
-    assert len(world.answers()) >= 0.9 * 10 * 200  # what the trials cost is part of it
+    assert len(world.answers()) >= 0.9 * 10 * 200  # includes the cost of the trials
     assert world.runs[1] > 10 * (world.runs.total() - world.runs[1])
 
 
-def test_a_model_that_changes_its_mind_is_noticed():
+def test_a_change_of_batching_cost_is_noticed():
     advisor = BatchingAdvisor()
     for together in (True, False) * 2:
         for _ in range(BatchingAdvisor.WINDOW + 1):
@@ -382,7 +388,7 @@ def test_a_model_that_changes_its_mind_is_noticed():
     assert not advisor.together
 
 
-def test_only_what_fits_goes_together():
+def test_only_compatible_requests_are_batched():
     world = World(slots=2)
     queue = world.queue(0.1, max_rows=8, max_bytes=100)
     world.send(queue, 0.0)
@@ -399,7 +405,7 @@ def test_only_what_fits_goes_together():
     assert groups == [[a1, a2], [b], [alone], [a3, a4], [heavy[0]], [heavy[1]]]
 
 
-# --- Anything at all
+# --- Random workloads
 
 EVENTS = st.tuples(
     st.sampled_from([0, 1, 2]),
@@ -414,7 +420,7 @@ EVENTS = st.tuples(
 
 @settings(max_examples=200, deadline=None)
 @given(st.integers(1, 4), st.lists(EVENTS, max_size=60))
-def test_every_request_ends_exactly_once_and_nothing_idles(slots, events):
+def test_every_request_ends_once_and_no_slot_idles(slots, events):
     world = World(slots=slots)
     queues = [
         world.queue(0.3, limit=3, sessions=2),

@@ -1,4 +1,4 @@
-"""When power counts as low, how the battery is read, and what the engine does then."""
+"""Low power: the rule, battery readings, and the engine's reaction."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ TIMEOUT_S = 120.0
 @pytest.mark.parametrize(
     ("reading", "before", "reasons"),
     [
-        (Reading(), {BATTERY, HEAT}, set()),  # nothing known, nothing done
+        (Reading(), {BATTERY, HEAT}, set()),  # without readings, nothing changes
         (Reading(80, False, 30), set(), set()),
         (Reading(14.9, False, 30), set(), {BATTERY}),
         (Reading(15, False, 30), set(), set()),
         (Reading(5, True, 30), {BATTERY}, set()),  # a charger ends it at once
-        (Reading(5, None, None), set(), {BATTERY}),  # not known whether it is charged
+        (Reading(5, None, None), set(), {BATTERY}),  # unknown charging state
         (Reading(19, False), {BATTERY}, {BATTERY}),
         (Reading(20, False), {BATTERY}, set()),
         (Reading(19, False), {HEAT}, set()),
@@ -56,7 +56,7 @@ TIMEOUT_S = 120.0
         (Reading(3, False, 50), set(), {BATTERY, HEAT}),
     ],
 )
-def test_reasons(reading, before, reasons):
+def test_low_power_reasons(reading, before, reasons):
     assert reasons_for(reading, frozenset(before), LOW, HOT) == reasons
 
 
@@ -73,7 +73,7 @@ READINGS = st.builds(
 
 
 @given(READINGS, st.frozensets(st.sampled_from([BATTERY, HEAT])))
-def test_the_same_reading_again_changes_nothing(reading, before):
+def test_a_repeated_reading_changes_nothing(reading, before):
     once = reasons_for(reading, before, LOW, HOT)
     assert reasons_for(reading, once, LOW, HOT) == once
 
@@ -82,7 +82,7 @@ def test_the_same_reading_again_changes_nothing(reading, before):
     st.lists(st.floats(LOW, LOW + 4.9), min_size=1),
     st.lists(st.floats(HOT - 2.9, HOT - 0.1), min_size=1),
 )
-def test_readings_about_a_limit_do_not_make_it_come_and_go(charges, heats):
+def test_readings_near_a_limit_do_not_toggle_low_power(charges, heats):
     for reasons in (frozenset(), frozenset([BATTERY, HEAT])):
         now = reasons
         for charge, heat in zip(charges, heats, strict=False):
@@ -111,7 +111,7 @@ def nowhere(name: str) -> None:
     return None
 
 
-def test_the_kernels_files(tmp_path):
+def test_read_the_kernels_files(tmp_path):
     supply(tmp_path, type="Battery", capacity="14", status="Discharging", temp="431")
     supply(tmp_path, "usb", type="USB", online="0")
     supply(
@@ -129,7 +129,7 @@ def test_the_kernels_files(tmp_path):
     assert found.read_files().charge == 50.0
 
 
-def test_the_thermal_zone_of_the_battery(tmp_path):
+def test_read_the_battery_thermal_zone(tmp_path):
     zone(tmp_path, 7, "battery", "44500")
     assert Battery(tmp_path, nowhere).read_files() == Reading(None, None, 44.5)
 
@@ -142,13 +142,13 @@ def test_the_thermal_zone_of_the_battery(tmp_path):
         (
             {"capacity": "", "status": "", "temp": "0"},
             Reading(),
-        ),  # 0 is what a missing sensor says
-        ({"temp": "44500"}, Reading()),  # some other unit: not guessed at
+        ),  # a missing sensor reports 0
+        ({"temp": "44500"}, Reading()),  # an unknown unit is ignored
         ({"temp": "--5", "capacity": "5e1"}, Reading()),
         (
             {"capacity": "-1", "temp": "-2731"},
             Reading(),
-        ),  # 0 K, and the -1 of one that does not know
+        ),  # 0 K, and -1 from an unknown sensor
         ({"capacity": "101"}, Reading()),
         (
             {"status": "Not charging"},
@@ -157,12 +157,12 @@ def test_the_thermal_zone_of_the_battery(tmp_path):
         ({"status": "Full", "capacity": "100"}, Reading(100.0, True, None)),
     ],
 )
-def test_odd_files(tmp_path, files, reading):
+def test_malformed_files(tmp_path, files, reading):
     supply(tmp_path, type="Battery", **files)
     assert Battery(tmp_path, nowhere).read_files() == reading
 
 
-def test_a_device_without_a_battery_tells_nothing(tmp_path):
+def test_a_device_without_a_battery_has_no_reading(tmp_path):
     assert Battery(tmp_path, nowhere).tells_nothing
     zone(tmp_path, 0, "x86_pkg_temp", "60000")
     assert Battery(tmp_path, nowhere).tells_nothing
@@ -179,14 +179,14 @@ def test_a_device_without_a_battery_tells_nothing(tmp_path):
         ('{"percentage": "9", "plugged": 3, "temperature": NaN}', Reading()),
         ('{"percentage": -1, "temperature": 4310}', Reading()),
         ('{"percentage": true, "temperature": -273.1}', Reading()),
-        ('{"percentage": 1%s}' % ("0" * 400), Reading()),  # beyond every float
+        ('{"percentage": 1%s}' % ("0" * 400), Reading()),  # exceeds every float
         ("", None),
         ("[]", None),
         ("{}", None),
         ("[" * 100_000, None),
     ],
 )
-def test_what_termux_says(text, reading):
+def test_parse_the_output_of_termux(text, reading):
     assert read_status(text) == reading
 
 
@@ -197,7 +197,7 @@ def program(folder: Path, script: str) -> str:
     return str(path)
 
 
-def test_a_program_that_hangs_is_ended_with_what_it_started(tmp_path, monkeypatch):
+def test_a_program_that_hangs_is_killed_with_its_children(tmp_path, monkeypatch):
     path = program(
         tmp_path,
         f"sleep 300 & echo $! > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/child; sleep 300",
@@ -206,7 +206,7 @@ def test_a_program_that_hangs_is_ended_with_what_it_started(tmp_path, monkeypatc
         0.3,
         3.0,
         TIMEOUT_S,
-    ):  # a busy machine may not have come to the child within the first
+    ):  # a busy machine may not start the child within the first one
         monkeypatch.setattr(battery_module, "PROGRAM_TIMEOUT_S", limit_s)
         assert Battery(tmp_path, lambda name: path).ask_program() is None
         if (tmp_path / "child").exists():
@@ -221,14 +221,14 @@ def test_a_program_that_hangs_does_not_outlive_the_server(tmp_path):
         "auto", LOW, HOT, open_battery=lambda: Battery(tmp_path, lambda name: path)
     )
     watch.look()
-    pid = int((tmp_path / "begun").read_text())  # waits until it has begun
+    pid = int((tmp_path / "begun").read_text())  # waits until it has started
     watch.close()
     await_end(pid)
     assert not watch.due(1e12)
 
 
 def await_end(pid: int) -> None:
-    """A process that was killed is gone, or only its entry is left, as of one whose new parent has not looked yet."""
+    """Wait until a killed process is gone or is a zombie."""
     deadline = os.times().elapsed + TIMEOUT_S
     while os.times().elapsed < deadline:
         try:
@@ -244,7 +244,7 @@ def await_end(pid: int) -> None:
 
 
 class Clock:
-    """Seconds that pass when the test says so."""
+    """A clock that a test advances."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -254,7 +254,7 @@ class Clock:
 
 
 class Planted(Battery):
-    """A battery of the test, whose program answers at once. A reading of None is no answer."""
+    """A fake battery whose program answers at once; None is no answer."""
 
     def __init__(
         self, files: Reading, answer: Reading | None = None, program: str | None = None
@@ -276,8 +276,8 @@ def watch_of(battery: Battery, clock: Clock) -> PowerWatch:
     return PowerWatch("auto", LOW, HOT, clock, lambda: battery)
 
 
-def look(watch: PowerWatch) -> None:
-    """Look, and wait for the answer of a program."""
+def check_battery(watch: PowerWatch) -> None:
+    """Check the battery and wait for the program's answer."""
     watch.look()
     if watch._asker is not None:
         watch._asker.join(TIMEOUT_S)
@@ -291,34 +291,34 @@ def test_files_are_read_once_a_minute(caplog):
     changes: list[frozenset[str]] = []
     watch.on_change = lambda: changes.append(watch.reasons)
     assert watch.due(clock.now) and not watch.low
-    look(watch)
+    check_battery(watch)
     assert (
         watch.low
         and watch.describe() == "the battery is at 10 %"
         and not watch.due(clock.now)
     )
     battery.files = Reading(10, True, 30)
-    look(watch)
-    assert watch.low  # not looked yet
+    check_battery(watch)
+    assert watch.low  # not read yet
     clock.now += LOOK_S
-    look(watch)
+    check_battery(watch)
     assert not watch.low and changes == [{BATTERY}, frozenset()]
     assert [record.getMessage() for record in caplog.records] == [
         "low power (the battery is at 10 %): fewer threads, and background requests are refused",
         "power is no longer low",
     ]
     clock.now += LOOK_S
-    look(watch)
+    check_battery(watch)
     assert len(caplog.records) == 2
 
 
-def test_a_program_is_asked_rarely_and_ever_more_rarely_when_it_fails():
+def test_a_failing_program_is_run_less_and_less_often():
     clock, battery = Clock(), Planted(Reading(), Reading(50, False, 45), program="x")
     watch = watch_of(battery, clock)
-    look(watch)
+    check_battery(watch)
     assert battery.asked == 1 and watch.reasons == {HEAT}
     clock.now += ASK_S - 1
-    look(watch)
+    check_battery(watch)
     assert battery.asked == 1
     battery.answer = None
     waits = []
@@ -327,22 +327,22 @@ def test_a_program_is_asked_rarely_and_ever_more_rarely_when_it_fails():
         while not watch.due(clock.now):
             clock.now += 1
         waits.append(clock.now - before)
-        look(watch)
+        check_battery(watch)
     assert waits == [1, 2 * ASK_S, 4 * ASK_S, 8 * ASK_S, ASK_RARELY_S, ASK_RARELY_S]
-    assert not watch.low  # what it said at first is old by now
+    assert not watch.low  # its first answer is stale by now
 
 
-def test_one_failure_of_the_program_keeps_what_it_said_before():
+def test_one_failure_of_the_program_keeps_its_last_answer():
     clock, battery = Clock(), Planted(Reading(), Reading(5, False, 30), program="x")
     watch = watch_of(battery, clock)
-    look(watch)
+    check_battery(watch)
     battery.answer = None
     clock.now += ASK_S
-    look(watch)
+    check_battery(watch)
     assert watch.low and battery.asked == 2
 
 
-def test_a_desktop_is_looked_at_once():
+def test_a_desktop_is_checked_only_once():
     clock = Clock()
     watch = watch_of(Battery(Path("/nowhere"), nowhere), clock)
     watch.look()
@@ -350,7 +350,7 @@ def test_a_desktop_is_looked_at_once():
 
 
 @pytest.mark.parametrize(("mode", "low"), [("on", True), ("off", False)])
-def test_a_setting_that_says_it_looks_at_nothing(mode, low):
+def test_a_setting_disables_the_checks(mode, low):
     def never() -> Battery:
         raise AssertionError("the battery was looked for")
 
@@ -368,11 +368,11 @@ def refusal(watch: PowerWatch) -> ApiError | None:
     return None
 
 
-def test_the_refusal_says_when_to_come_back():
+def test_a_rejection_says_when_to_retry():
     clock, battery = Clock(), Planted(Reading(10, False, 43))
     watch = watch_of(battery, clock)
     assert refusal(watch) is None
-    look(watch)
+    check_battery(watch)
     clock.now += 20
     refused = refusal(watch)
     assert (
@@ -382,7 +382,7 @@ def test_the_refusal_says_when_to_come_back():
     )
     assert "the battery is at 10 % and the battery has 43 °C" in refused.message
     clock.now += STALE_S
-    assert refusal(watch) is None  # nobody knows any more
+    assert refusal(watch) is None  # no longer known
     asked = refusal(PowerWatch("on"))
     assert (
         asked is not None
@@ -430,21 +430,22 @@ def until(condition) -> None:
         done.wait(0.005)
 
 
-def test_a_model_is_loaded_with_half_the_threads_and_followed(opened):
+def test_low_power_halves_a_models_threads(opened):
     clock, battery = Clock(), Planted(Reading(10, False, 30))
     engine = opened(watch_of(battery, clock))
     assert threads_of(engine) == 2
     slots = engine._scheduler.policy.slots
     battery.files = Reading(10, True, 30)
     clock.now += LOOK_S
-    until(lambda: threads_of(engine) == 4)  # a request notices, the reaper acts
+    # a request notices the change, the reaper applies it
+    until(lambda: threads_of(engine) == 4)
     assert engine._scheduler.policy.slots >= slots
     battery.files = Reading(90, False, 50)
     clock.now += LOOK_S
     until(lambda: threads_of(engine) == 2)
 
 
-def test_the_manifests_own_number_is_halved_too(opened, models_copy):
+def test_low_power_halves_a_manifests_threads(opened, models_copy):
     manifest = models_copy / "petals" / "model.toml"
     manifest.write_text("threads = 3\n" + manifest.read_text())
     clock, battery = Clock(), Planted(Reading(90, False, 30))
@@ -455,11 +456,11 @@ def test_the_manifests_own_number_is_halved_too(opened, models_copy):
     until(lambda: threads_of(engine, models_copy) == 1)
 
 
-def test_one_thread_is_the_least(opened):
+def test_low_power_keeps_at_least_one_thread(opened):
     assert threads_of(opened(PowerWatch("on"), threads=1)) == 1
 
 
-def test_runtimes_whose_threads_cannot_be_changed_are_left_alone():
+def test_runtimes_with_fixed_threads_are_skipped():
     fixed = {
         kind.name
         for kind in FORMATS

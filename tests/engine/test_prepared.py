@@ -1,4 +1,4 @@
-"""A request of a kind that was checked before is answered as if it were the first, whatever its bytes."""
+"""Requests with a compiled kind are answered from their own bytes."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def kept(service: Service, version: str = "tflite") -> dict[object, Any]:
 @pytest.mark.parametrize(
     "version", ["tflite", "tflite-int8", pytest.param("onnx", marks=pytest.mark.onnx)]
 )
-def test_each_answer_is_that_of_its_own_bytes(service, version):
+def test_each_answer_uses_its_own_bytes(service, version):
     alone = [
         ask(service, *body_of(picture(seed), id=f"fresh {seed}"), version)
         for seed in range(4)
@@ -93,7 +93,7 @@ def test_each_answer_is_that_of_its_own_bytes(service, version):
     assert len(set(scores)) == 4
 
 
-def test_memory_that_an_input_looks_at_cannot_be_used_again(service):
+def test_a_viewed_buffer_cannot_be_reused(service):
     body, length = body_of(picture(0), id="looked at")
     ask(service, *body_of(picture(0)))
     kept(service).clear()
@@ -108,7 +108,7 @@ def test_memory_that_an_input_looks_at_cannot_be_used_again(service):
     received.append(0)
 
 
-def test_what_was_kept_says_nothing_of_another_shape(service):
+def test_a_compiled_request_does_not_apply_to_another_shape(service):
     values = picture(0)
     assert ask(service, *body_of(values))
     with pytest.raises(ApiError) as caught:
@@ -146,7 +146,7 @@ def test_rows_are_counted(service):
         },
     ],
 )
-def test_what_is_more_than_a_plain_run_is_not_kept(service, more):
+def test_only_plain_runs_are_compiled(service, more):
     ask(service, *body_of(picture(2)))
     before = len(kept(service))
     for _ in range(2):
@@ -154,27 +154,27 @@ def test_what_is_more_than_a_plain_run_is_not_kept(service, more):
     assert len(kept(service)) == before
 
 
-def test_outputs_that_were_asked_for(service):
+def test_requested_outputs(service):
     named = {"outputs": [{"name": "scores", "parameters": {"binary_data": True}}]}
     all_of_them = ask(service, *body_of(picture(3)))
     for _ in range(2):
         assert ask(service, *body_of(picture(3), **named)) == all_of_them
 
 
-def test_their_number_is_bounded(service):
+def test_the_number_of_compiled_requests_is_bounded(service):
     for number in range(prepared.MAX_COMPILED + 9):
-        for _ in range(2):  # what is asked once is not kept
+        for _ in range(2):  # a single request is not compiled
             ask(service, *body_of(picture(4), id=f"kind {number}"))
         assert 0 < len(kept(service)) <= prepared.MAX_COMPILED
 
 
-def test_it_goes_with_the_model(service):
+def test_compiled_requests_are_dropped_with_the_model(service):
     ask(service, *body_of(picture(5)))
     service.load("digits")
     assert not kept(service)
 
 
-def test_an_answer_without_outputs_is_still_a_whole_one():
+def test_an_answer_without_outputs_is_complete():
     answered = prepared.CompiledRequest(None, 1, [], [], InferResponse("m", "1", []))
     assert answered.respond({}) == encode_infer_response(
         InferResponse("m", "1", []), True
@@ -195,7 +195,7 @@ def test_an_answer_without_outputs_is_still_a_whole_one():
     st.booleans(),
     st.booleans(),
 )
-def test_an_array_of_any_layout_becomes_the_same_bytes(array, turned, swapped):
+def test_arrays_of_any_layout_have_the_same_bytes(array, turned, swapped):
     array = array.T if turned else array
     if swapped:
         array = array.astype(array.dtype.newbyteorder(">"))

@@ -1,4 +1,4 @@
-"""What is kept of a request says nothing of another model, another state, or another answer."""
+"""A compiled request never applies to another model, state or answer."""
 
 from __future__ import annotations
 
@@ -33,12 +33,14 @@ from queue_entries import respond
 
 DATA = ROOT / "tests" / "runtimes" / "data"
 OLD, NEW = [3.5, 0.75], [4.5, 0.75]
-"""What ``dynamic_batch`` answers to 1, 2, 3, and what it answers once its first weight is 2."""
+"""Answers of ``dynamic_batch`` to 1, 2, 3, with its first weight unchanged and set to
+2.
+"""
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder of one model, of which each test may change everything."""
+    """Return a folder of one model that each test may change."""
     model = tmp_path / "models" / "m"
     model.mkdir(parents=True)
     (model / "old.tflite").write_bytes((DATA / "dynamic_batch.tflite").read_bytes())
@@ -51,7 +53,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[Callable[[], Service]]:
-    """Starts a service on that folder."""
+    """Return a function that starts a service on that folder."""
     started: list[Service] = []
 
     def start() -> Service:
@@ -69,7 +71,7 @@ def serve(tmp_path: Path) -> Iterator[Callable[[], Service]]:
 
 
 def other_weights(file: bytes) -> bytes:
-    weights = struct.pack("<2f", 1, 2)  # the first weight, and the one behind it
+    weights = struct.pack("<2f", 1, 2)  # the first weight and the one after it
     assert file.count(weights) == 1
     return file.replace(weights, struct.pack("<2f", 2, 2))
 
@@ -108,11 +110,11 @@ def numbers(answer: InferResponse) -> Any:
 
 
 def warm(service: Service, **how: Any) -> InferResponse:
-    """Ask until all that can be kept is kept."""
+    """Repeat a request until it is compiled."""
     return [ask(service, **how) for _ in range(3)][-1]
 
 
-def test_other_files_are_asked_once_they_are_loaded(folder, serve):
+def test_changed_files_answer_once_loaded(folder, serve):
     service = serve()
     assert numbers(warm(service)) == [OLD]
     describe(folder, one="new.tflite")
@@ -120,7 +122,7 @@ def test_other_files_are_asked_once_they_are_loaded(folder, serve):
     assert [numbers(ask(service)) for _ in range(3)] == [[NEW]] * 3
 
 
-def test_another_default_version_is_asked_once_it_is_read(folder, serve):
+def test_a_new_default_version_answers_once_read(folder, serve):
     service = serve()
     assert warm(service).model_version == "one"
     describe(folder, default="two")
@@ -132,7 +134,7 @@ def test_another_default_version_is_asked_once_it_is_read(folder, serve):
     ] * 3
 
 
-def test_an_unloaded_model_answers_nobody_until_it_is_loaded(folder, serve):
+def test_an_unloaded_model_does_not_answer_until_loaded(folder, serve):
     service = serve()
     warm(service)
     service.unload("m")
@@ -143,7 +145,7 @@ def test_an_unloaded_model_answers_nobody_until_it_is_loaded(folder, serve):
     assert numbers(warm(service)) == [OLD]
 
 
-def test_a_model_that_is_gone_is_not_answered_for(folder, serve):
+def test_a_removed_model_does_not_answer(folder, serve):
     service = serve()
     warm(service)
     folder.rename(folder.parent.parent / "gone")
@@ -153,7 +155,7 @@ def test_a_model_that_is_gone_is_not_answered_for(folder, serve):
     assert caught.value.code is ErrorCode.MODEL_NOT_FOUND
 
 
-def test_other_names_are_asked_for_once_they_are_loaded(folder, serve):
+def test_changed_names_apply_once_loaded(folder, serve):
     service = serve()
     assert warm(service).outputs[0].name == "PartitionedCall:0"
     describe(folder, more='[[inputs]]\nname = "pixels"\ndatatype = "FP32"\nshape = [1, 3]\n'
@@ -165,7 +167,7 @@ def test_other_names_are_asked_for_once_they_are_loaded(folder, serve):
     assert caught.value.code is ErrorCode.INVALID_TENSOR
 
 
-def test_one_kind_of_request_on_two_models(folder, serve):
+def test_the_same_request_on_two_models(folder, serve):
     other = folder.parent / "n"
     other.mkdir()
     (other / "n.tflite").write_bytes((folder / "new.tflite").read_bytes())
@@ -177,7 +179,7 @@ def test_one_kind_of_request_on_two_models(folder, serve):
         ]
 
 
-def test_a_model_with_state_forgets_before_each_request(folder, serve):
+def test_state_is_reset_before_each_request(folder, serve):
     (folder.parent / "counter.tflite").write_bytes(
         (DATA / "counter.tflite").read_bytes()
     )
@@ -187,7 +189,7 @@ def test_a_model_with_state_forgets_before_each_request(folder, serve):
     ] * 4
 
 
-def test_an_answer_whose_shape_follows_the_values(folder, serve):
+def test_an_output_shape_that_depends_on_values(folder, serve):
     (folder.parent / "where.tflite").write_bytes(
         (DATA / "undeclared_rank.tflite").read_bytes()
     )
@@ -207,8 +209,8 @@ def test_an_answer_whose_shape_follows_the_values(folder, serve):
         )
 
 
-def test_answers_while_it_is_loaded_anew_are_of_one_model(folder, serve):
-    """Each request holds the model that it found: none is answered by half of each, or by neither."""
+def test_each_answer_during_a_reload_comes_from_one_model(folder, serve):
+    """Each request keeps its model, so no answer mixes two models or lacks one."""
     service = serve()
     warm(service)
     over, faults = threading.Event(), set()
@@ -261,7 +263,7 @@ ARRAYS = st.one_of(
 
 
 @given(st.lists(st.tuples(ARRAYS, ARRAYS, st.booleans()), min_size=1, max_size=6))
-def test_any_answers_one_after_the_other_are_as_if_each_were_the_first(several):
+def test_compiled_answers_equal_first_answers(several):
     kept = CompiledRequest(
         None,
         1,

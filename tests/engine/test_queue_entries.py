@@ -1,4 +1,4 @@
-"""Requests in a model's queue: each ends once, whatever happens, and no session is lost or used twice."""
+"""Each request in a model's queue ends once; no session is lost or shared."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LATER = 1000.0
 
 
 class Clock:
-    """Time as a test wants it."""
+    """A clock that a test sets."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -34,7 +34,7 @@ class Clock:
 
 
 class Together:
-    """Any two requests with the same key run as one."""
+    """Compatible requests with the same key run as one."""
 
     max_rows = 3
 
@@ -52,7 +52,7 @@ class Together:
 
 
 class Work:
-    """A run that notes that it was made, alone on its session."""
+    """A run that records itself and checks that it has its session alone."""
 
     def __init__(
         self, office: Office, number: int, key: str | None = None, fails: bool = False
@@ -67,12 +67,12 @@ class Work:
 
 
 class Office:
-    """Queues of one scheduler, and the requests in them, run by whom the test wants and when it wants.
+    """Queues of one scheduler whose jobs the test runs in any order.
 
     Attributes:
-        jobs: each of which one thread has to run.
-        ended: what became of each request, by its number.
-        in_use: sessions that somebody runs on.
+        jobs: each must be run by one thread.
+        ended: the outcome of each request by its number.
+        in_use: sessions of current runs.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Office:
         self.scheduler = Scheduler(slots, self.clock)
         self.scheduler._thread = (
             threading.current_thread()
-        )  # none is started: a test looks at deadlines by expire()
+        )  # no thread: a test expires deadlines itself
         self.sessions = [[object() for _ in range(sessions)] for _ in range(queues)]
         batcher = Together() if batches else None
         self.queues = [
@@ -108,7 +108,7 @@ class Office:
         keeps: bool = True,
         **work: Any,
     ) -> int:
-        """One more request; its number."""
+        """Submit a request; return its number."""
         number, switch = len(self.switches) + 1, Cancellation()
         self.switches[number] = switch
         options = RequestOptions(self.clock.now + lasts, rank=rank, cancellation=switch)
@@ -133,11 +133,13 @@ class Office:
             self.jobs.append(job)
 
     def step(self, which: int = 0) -> None:
-        """One of the threads runs the job that it is at."""
+        """Let one thread run its current job."""
         self._add(self.jobs.pop(which % len(self.jobs))())
 
     def hold(self, queue: int = 0) -> Any:
-        """A run that another thread makes; the result ends it. None: it would have to wait."""
+        """Start a run of another thread; return the function that ends it, or None if
+        it would wait.
+        """
         entries = self.queues[queue]._entries
         session = self.scheduler.policy.start(entries)
         if session is None:
@@ -152,12 +154,12 @@ class Office:
         return end
 
     def finish(self) -> None:
-        """Run all that may run, and all that follows."""
+        """Run all jobs, including those that follow from them."""
         while self.jobs:
             self.step()
 
 
-def test_the_thread_that_ran_one_goes_on_with_the_next():
+def test_a_thread_continues_with_the_next_request():
     office = Office()
     end = office.hold()
     assert [office.send(), office.send(), office.send(keeps=False)] == [
@@ -168,14 +170,15 @@ def test_the_thread_that_ran_one_goes_on_with_the_next():
     end()
     job = office.jobs.pop()
     following = job()
-    assert office.ended == {1: 1} and not office.jobs  # the thread itself has the next
+    # the thread itself gets the next request
+    assert office.ended == {1: 1} and not office.jobs
     assert following() is None and office.ended == {1: 1, 2: 2}
-    assert len(office.jobs) == 1  # which keeps to a thread of its own
+    assert len(office.jobs) == 1  # which needs its own thread
     office.finish()
     assert office.ended == {1: 1, 2: 2, 3: 3}
 
 
-def test_the_next_is_begun_elsewhere_after_a_batch_whose_answers_are_to_be_sent():
+def test_another_thread_starts_the_next_run_after_a_batch():
     office = Office(batches=True)
     end = office.hold()
     for _ in range(5):
@@ -187,7 +190,7 @@ def test_the_next_is_begun_elsewhere_after_a_batch_whose_answers_are_to_be_sent(
     assert office.ended == {number: number for number in range(1, 6)}
 
 
-def test_who_fails_still_says_who_follows():
+def test_a_failed_run_still_returns_the_next():
     office = Office()
     end = office.hold()
     office.send(fails=True)
@@ -197,7 +200,7 @@ def test_who_fails_still_says_who_follows():
     assert office.ended == {1: "failed", 2: 2}
 
 
-def test_a_session_that_became_idle_meanwhile_is_used():
+def test_a_newly_idle_session_is_used():
     office = Office()
     office.send()
     assert len(office.jobs) == 1
@@ -205,7 +208,7 @@ def test_a_session_that_became_idle_meanwhile_is_used():
     assert office.ended == {1: 1}
 
 
-def test_a_full_queue_refuses_a_request_unless_it_is_urgent():
+def test_a_full_queue_rejects_a_request_unless_it_is_urgent():
     office = Office(limit=2)
     end = office.hold()
     office.send()
@@ -252,7 +255,7 @@ def test_a_request_cancelled_while_it_is_enqueued_ends_once():
     enqueue = office.scheduler.enqueue
 
     def cancelled_between(*arguments: Any) -> Any:
-        switch.cancel()  # another thread closes the connection just now
+        switch.cancel()  # another thread closes the connection right now
         return enqueue(*arguments)
 
     office.scheduler.enqueue = cancelled_between  # type: ignore[method-assign]
@@ -271,7 +274,7 @@ def test_a_request_cancelled_while_it_is_enqueued_ends_once():
     assert not office.jobs
 
 
-def test_a_run_without_a_thread_is_made_by_the_thread_that_ended_the_last():
+def test_a_finishing_thread_runs_a_request_without_a_thread():
     office, ended = Office(), []
     end = office.hold()
 
@@ -288,7 +291,7 @@ def test_a_run_without_a_thread_is_made_by_the_thread_that_ended_the_last():
     assert end_of_run.busy == 1
     office.queues[0]._entries.idle.append(
         object()
-    )  # a second session, so that the scheduler has one to give
+    )  # a second session for the scheduler to assign
     office.scheduler.start_waiting()
     assert ended == [None, None, None]
     end()
@@ -296,7 +299,7 @@ def test_a_run_without_a_thread_is_made_by_the_thread_that_ended_the_last():
     assert office.ended == {1: 1}
 
 
-def test_many_runs_without_a_thread_are_no_tower_of_calls():
+def test_many_runs_without_a_thread_do_not_recurse():
     office, ended = Office(limit=2000), []
     end = office.hold()
 
@@ -323,7 +326,7 @@ def test_many_runs_without_a_thread_are_no_tower_of_calls():
     assert office.ended == {1: 1}
 
 
-def test_a_fault_in_one_answer_costs_nobody_else_theirs():
+def test_a_fault_in_one_answer_affects_no_other():
     office, ended = Office(batches=True), []
     end = office.hold()
 
@@ -344,7 +347,7 @@ def test_a_fault_in_one_answer_costs_nobody_else_theirs():
     assert office.queues[0].waiting == 0 and office.scheduler.policy.busy == 0
 
 
-def test_what_decoded_an_input_says_nothing_of_the_next_run():
+def test_decoding_context_does_not_leak_into_the_next_run():
     office = Office()
     entries = office.queues[0]._entries
     session = office.scheduler.policy.start(entries)
@@ -352,7 +355,7 @@ def test_what_decoded_an_input_says_nothing_of_the_next_run():
     assert entries.recent_run_s == 0.0 and entries.flow.service_time == 0.05
 
 
-def test_a_request_that_another_core_lets_run_is_begun_under_no_lock():
+def test_a_request_freed_by_another_thread_starts_without_a_lock():
     cores, free = [0], []
     engine = Engine(EngineOptions(10**9, 60.0, 1, 4, 10**6), usable_cores=lambda: cores)
     queue = ModelQueue([object(), object()], 8, scheduler=engine._scheduler)
@@ -366,7 +369,7 @@ def test_a_request_that_another_core_lets_run_is_begun_under_no_lock():
 
     def execute(
         job: Job,
-    ) -> None:  # another thread asks, since the lock lets its own holder in
+    ) -> None:  # checked by another thread, since the lock is reentrant
         with ThreadPoolExecutor(1) as other:
             free.append(other.submit(take).result())
 
@@ -399,9 +402,7 @@ OPERATIONS = st.lists(
 
 @given(OPERATIONS, st.integers(1, 2), st.booleans())
 @settings(max_examples=400, deadline=None)
-def test_every_request_ends_once_whatever_happens_in_whichever_order(
-    operations, sessions, batches
-):
+def test_every_request_ends_once_in_any_order_of_events(operations, sessions, batches):
     office = Office(2, sessions, limit=4, slots=3, batches=batches)
     held: list[Callable[[], None]] = []
     for name, *arguments in operations:
@@ -433,7 +434,8 @@ def test_every_request_ends_once_whatever_happens_in_whichever_order(
     for end in held:
         end()
     office.finish()
-    office.scheduler.expire()  # nobody is started after their deadline: the thread for deadlines says so
+    # no run starts after its deadline, since the deadline thread expires it
+    office.scheduler.expire()
     office.finish()
     assert sorted(office.ended) == sorted(office.switches)
     for queue, own in zip(office.queues, office.sessions, strict=True):

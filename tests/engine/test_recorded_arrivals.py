@@ -1,8 +1,9 @@
-"""The policy driven by recorded arrivals: when four apps asked a server in a simulated phone's worst day.
+"""Drive the policy by recorded arrivals from a simulated phone's worst day.
 
-``recorded_arrivals.json`` holds milliseconds by app, from the report of ``pocketserve simulate --scenario worst-day``:
-what came in evenly, and what had piled up while the phone was frozen and the server was dead. Played faster it is a
-load of many times what the models can do, with the rhythm of a real one.
+``recorded_arrivals.json`` contains milliseconds by app, from the report of
+``pocketserve simulate --scenario worst-day``: regular requests, and those that piled up
+while the phone was frozen or the server was down. Played faster, it overloads the
+models many times over in a real rhythm.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ MODELS = {
     "settings": "diabetes",
 }
 RUN_S = {"petals": 0.004, "digits": 0.02, "diabetes": 0.12}
-"""A fast model, a middling one that two apps share, and a slow one."""
+"""A fast model, a medium one shared by two apps, and a slow one."""
 
 PATIENCE_S = 2.0
 
 
 def play(speed: float, slots: int) -> tuple[World, dict[str, EntryQueue]]:
-    """The recording, so many times faster."""
+    """Play the recording at a multiple of its speed."""
     world = World(slots=slots)
     queues = {model: world.queue(seconds) for model, seconds in RUN_S.items()}
     for app, times in RECORDED.items():
@@ -44,8 +45,8 @@ def play(speed: float, slots: int) -> tuple[World, dict[str, EntryQueue]]:
     return world, queues
 
 
-def work(speed: float) -> float:
-    """Seconds of runs that are asked for in a second."""
+def requested_work(speed: float) -> float:
+    """Return the seconds of runs requested per second."""
     asked = sum(RUN_S[MODELS[app]] * len(times) for app, times in RECORDED.items())
     return asked * speed / (max(map(max, RECORDED.values())) / 1e3)
 
@@ -64,7 +65,7 @@ def test_every_recorded_request_ends_once(speed: float, slots: int) -> None:
     }
 
 
-def test_as_it_was_recorded_nobody_is_refused() -> None:
+def test_no_request_is_rejected_at_the_recorded_speed() -> None:
     world, queues = play(1.0, 2)
     assert set(world.codes()) <= {None, ErrorCode.SUPERSEDED}
     for model, queue in queues.items():
@@ -73,12 +74,12 @@ def test_as_it_was_recorded_nobody_is_refused() -> None:
 
 
 @pytest.mark.parametrize("speed", [7.0, 8.0, 16.0])
-def test_many_times_faster_no_time_is_lost_and_every_model_gets_its_share(
+def test_overload_wastes_no_time_and_is_fair(
     speed: float,
 ) -> None:
-    """Goodput and fairness at a multiple of what one slot can do."""
+    """Check goodput and fairness at a multiple of one slot's capacity."""
     world, queues = play(speed, 1)
-    assert work(speed) > 4
+    assert requested_work(speed) > 4
     last = max(map(max, RECORDED.values())) / 1e3 / speed
     served = sum(world.service.values())
     good = sum(
@@ -86,7 +87,7 @@ def test_many_times_faster_no_time_is_lost_and_every_model_gets_its_share(
     )
     assert served >= 0.95 * last and good == pytest.approx(
         served
-    )  # the slot is busy, with what somebody waits for
+    )  # the slot is busy with requests that still have a client
     for model, queue in queues.items():
         asked = sum(
             len(RECORDED[app])
@@ -99,8 +100,10 @@ def test_many_times_faster_no_time_is_lost_and_every_model_gets_its_share(
 
 
 @pytest.mark.parametrize("speed", [6.0, 8.0])
-def test_the_fast_model_waits_for_no_queue_of_the_others(speed: float) -> None:
-    """It asks for less than its share, so it waits for a run of each other, which nothing interrupts, and its burst."""
+def test_the_fast_model_does_not_wait_for_other_queues(speed: float) -> None:
+    """It requests less than its share, so it only waits for one run of each other model
+    and its own burst.
+    """
     world, queues = play(speed, 1)
     keyboard = [fate for fate in world.fates if fate.queue is queues["petals"]]
     assert {fate.code for fate in keyboard} == {None}

@@ -1,4 +1,4 @@
-"""A request's options: the earliest limit counts, and bad parameters are refused."""
+"""Request options: the earliest limit applies, and invalid parameters are rejected."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ read = functools.partial(read_options, longest_wait=60.0, clock=lambda: NOW)
         ({"timeout": 1_000_000}, 1003.0, 1001.0),
     ],
 )
-def test_the_earliest_limit_counts(parameters, deadline, expected):
+def test_the_earliest_limit_applies(parameters, deadline, expected):
     assert read(parameters, deadline).deadline == expected
 
 
-def test_the_rest_is_taken_over():
+def test_the_other_options_are_copied():
     switch = Cancellation()
     terms = read({"priority": 1, "stream": "camera"}, None, switch)
     assert (terms.rank, terms.stream, terms.arrived) == (1, ("", "camera"), NOW)
@@ -65,14 +65,14 @@ def test_the_rest_is_taken_over():
         {"stream": "x" * 129},
     ],
 )
-def test_bad_parameters_are_refused(parameters):
+def test_invalid_parameters_are_rejected(parameters):
     with pytest.raises(ApiError) as caught:
         read(parameters)
     assert caught.value.code is ErrorCode.INVALID_PARAMETER
     assert next(iter(parameters)) in caught.value.message
 
 
-def test_when_it_came_is_what_the_transport_says():
+def test_the_transport_sets_the_arrival_time():
     assert read({"stream": "camera"}).arrived == NOW
     late = read({"stream": "camera"}, received=NOW - 2)
     assert (late.arrived, late.deadline) == (NOW - 2, NOW + 60.0)

@@ -1,4 +1,4 @@
-"""Threads never acquire more slots than there are, and never lose one."""
+"""Threads acquire no more slots than exist, and lose none."""
 
 from __future__ import annotations
 

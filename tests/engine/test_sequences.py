@@ -1,4 +1,4 @@
-"""The table of sequences: order, bounds, and what becomes of a sequence whose step failed or came too late."""
+"""Tests of sequences: order, limits, and failed or late steps."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WAIT_S = 120.0
 
 
 class Counted:
-    """A session that only knows whether it is open."""
+    """A session that only records whether it is open."""
 
     opened = 0
     memory_bytes = 1000
@@ -40,7 +40,7 @@ class Counted:
 
 
 class Clock:
-    """A clock that a test moves."""
+    """A clock that a test advances."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -55,7 +55,7 @@ def table(
     queue_limit: int = 4,
     clock: Clock | None = None,
 ) -> SequenceTable:
-    """A table of sequences with sessions of their own."""
+    """Return a table of sequences with separate sessions."""
     clock = clock or Clock()
     queue = ModelQueue([Counted()], queue_limit, clock)
     return SequenceTable(maximum, 60.0, opener, queue_limit, clock, queue)  # type: ignore[arg-type]
@@ -91,7 +91,7 @@ class Step(FunctionEntry):
         return session
 
     def submit(self) -> object:
-        """Submit it to the sequence's queue; return the job of a session that is free."""
+        """Submit it to the sequence's queue; return the job of a free session."""
         return self.sequences.queue_of(self.sequence).submit(self)
 
     def end(self, result: object) -> None:
@@ -104,8 +104,8 @@ def later() -> RequestOptions:
     return RequestOptions(time.monotonic() + WAIT_S)
 
 
-def take(sequences: SequenceTable, step: SequenceStep) -> object:
-    """One whole step; returns the session that it ran on."""
+def run_step(sequences: SequenceTable, step: SequenceStep) -> object:
+    """Run a whole step; return its session."""
     entry = Step(sequences, step)
     job: Any = entry.submit()
     session = entry.sequence.session
@@ -122,29 +122,29 @@ def refusal(call: Callable[[], object]) -> ErrorCode:
 
 def test_steps_share_a_session_and_the_end_closes_it() -> None:
     sequences = table()
-    first = take(sequences, start("a"))
-    assert take(sequences, go_on("a")) is first
-    assert take(sequences, go_on("a", end=True)) is first
+    first = run_step(sequences, start("a"))
+    assert run_step(sequences, go_on("a")) is first
+    assert run_step(sequences, go_on("a", end=True)) is first
     assert not first.is_open and len(sequences) == 0  # type: ignore[attr-defined]
     assert refusal(lambda: Step(sequences, go_on("a"))) is ErrorCode.INVALID_REQUEST
 
 
-def test_a_new_start_is_a_fresh_session() -> None:
+def test_a_new_start_gets_a_new_session() -> None:
     sequences = table()
-    first = take(sequences, start("a"))
-    second = take(sequences, start("a"))
+    first = run_step(sequences, start("a"))
+    second = run_step(sequences, start("a"))
     assert second is not first and not first.is_open and len(sequences) == 1  # type: ignore[attr-defined]
 
 
-def test_a_busy_sequence_cannot_be_started_anew() -> None:
+def test_a_busy_sequence_cannot_be_restarted() -> None:
     sequences = table()
     first = Step(sequences, start("a"))
     assert refusal(lambda: Step(sequences, start("a"))) is ErrorCode.QUEUE_FULL
     assert Step(sequences, go_on("a")).sequence is first.sequence
 
 
-def test_steps_run_in_the_order_in_which_they_came() -> None:
-    """Whatever the order in which their threads submit them, and whatever their priority."""
+def test_steps_run_in_order_of_arrival() -> None:
+    """Neither the order of their threads nor their priority matters."""
     sequences, order = table(queue_limit=20), []
     first = Step(sequences, start("a"))
     steps = [
@@ -161,7 +161,7 @@ def test_steps_run_in_the_order_in_which_they_came() -> None:
     assert order == list(range(8))
 
 
-def test_a_step_that_came_too_late_leaves_the_sequence_alone() -> None:
+def test_a_late_step_does_not_change_the_sequence() -> None:
     sequences = table()
     first = Step(sequences, start("a"))
     late = Step(sequences, go_on("a"), RequestOptions(0.0))
@@ -171,10 +171,10 @@ def test_a_step_that_came_too_late_leaves_the_sequence_alone() -> None:
     assert refusal(lambda: late.result) is ErrorCode.DEADLINE_EXCEEDED
     job: Any = first.submit()
     job()
-    assert take(sequences, go_on("a")) is first.sequence.session
+    assert run_step(sequences, go_on("a")) is first.sequence.session
 
 
-def test_a_step_that_waits_may_be_cancelled() -> None:
+def test_a_waiting_step_can_be_cancelled() -> None:
     sequences, switch = table(), Cancellation()
     first = Step(sequences, start("a"))
     waiting = Step(
@@ -185,10 +185,10 @@ def test_a_step_that_waits_may_be_cancelled() -> None:
     assert refusal(lambda: waiting.result) is ErrorCode.CANCELLED
     job: Any = first.submit()
     job()
-    assert take(sequences, go_on("a")) is first.sequence.session
+    assert run_step(sequences, go_on("a")) is first.sequence.session
 
 
-def test_a_step_that_ends_before_it_waits_lets_the_next_one_run() -> None:
+def test_a_step_that_ends_before_waiting_lets_the_next_run() -> None:
     sequences = table()
     first, second = Step(sequences, start("a")), Step(sequences, go_on("a"))
     assert second.submit() is None
@@ -207,7 +207,7 @@ def test_a_failed_step_closes_its_sequence() -> None:
     assert refusal(lambda: Step(sequences, go_on("a"))) is ErrorCode.INVALID_REQUEST
 
 
-def test_a_session_that_cannot_be_opened_blocks_nobody() -> None:
+def test_a_session_that_cannot_be_opened_blocks_no_other() -> None:
     def fail() -> object:
         raise ApiError(ErrorCode.MODEL_FAILED, "gone")
 
@@ -218,13 +218,15 @@ def test_a_session_that_cannot_be_opened_blocks_nobody() -> None:
         step.end(ApiError(ErrorCode.MODEL_FAILED, "gone"))
 
 
-def test_bounds() -> None:
-    """The one that rested longest makes room; busy ones stay; waiting steps are bounded; idle ones expire."""
+def test_sequences_are_bounded() -> None:
+    """The longest idle sequence is evicted, busy ones stay, waiting steps are bounded,
+    and idle ones expire.
+    """
     clock = Clock()
     sequences = table(maximum=2, queue_limit=2, clock=clock)
-    first = take(sequences, start("a"))
-    take(sequences, start("b"))
-    take(sequences, start("c"))
+    first = run_step(sequences, start("a"))
+    run_step(sequences, start("b"))
+    run_step(sequences, start("c"))
     assert not first.is_open and len(sequences) == 2  # type: ignore[attr-defined]
     held = [Step(sequences, go_on("b")) for _ in range(3)]
     assert refusal(lambda: Step(sequences, go_on("b"))) is ErrorCode.QUEUE_FULL
@@ -247,21 +249,21 @@ BAD: list[dict[str, object]] = [
 ]
 
 
-def test_what_sequences_hold_is_counted() -> None:
-    """Their sessions, and the arrays of models that take their state as inputs."""
+def test_memory_of_sequences_is_counted() -> None:
+    """Count their sessions, and the arrays of models with state inputs."""
     sequences = table()
-    take(sequences, start("a"))
-    take(sequences, start("b"))
+    run_step(sequences, start("a"))
+    run_step(sequences, start("b"))
     assert sequences.memory_bytes == 2000
-    take(sequences, go_on("b", end=True))
+    run_step(sequences, go_on("b", end=True))
     assert sequences.memory_bytes == 1000
     feeding = table(opener=None)
     Step(feeding, start("a")).sequence.state = {"state": np.zeros(5, np.float32)}
     assert feeding.memory_bytes == 20
 
 
-def test_nothing_that_the_engine_asks_waits_for_a_session_that_is_closed() -> None:
-    """It asks under its own lock, behind which all requests would stand."""
+def test_queries_of_the_engine_do_not_wait_for_a_closing_session() -> None:
+    """The engine asks under its own lock, which would block all requests."""
     closing, counted = threading.Event(), threading.Event()
 
     class Slow(Counted):
@@ -270,8 +272,8 @@ def test_nothing_that_the_engine_asks_waits_for_a_session_that_is_closed() -> No
             counted.wait(WAIT_S)
 
     sequences = table(opener=Slow)
-    take(sequences, start("a"))
-    thread = threading.Thread(target=take, args=(sequences, go_on("a", end=True)))
+    run_step(sequences, start("a"))
+    thread = threading.Thread(target=run_step, args=(sequences, go_on("a", end=True)))
     thread.start()
     assert closing.wait(WAIT_S)
     watch = threading.Timer(WAIT_S / 2, counted.set)
@@ -287,11 +289,11 @@ def test_nothing_that_the_engine_asks_waits_for_a_session_that_is_closed() -> No
 
 
 @pytest.mark.parametrize("parameters", BAD)
-def test_bad_parameters_are_refused(parameters: dict[str, object]) -> None:
+def test_invalid_parameters_are_rejected(parameters: dict[str, object]) -> None:
     assert refusal(lambda: read_step(parameters)) is ErrorCode.INVALID_PARAMETER
 
 
-def test_no_id_is_no_sequence() -> None:
+def test_requests_without_an_id_have_no_sequence() -> None:
     assert (
         read_step({})
         is read_step({"sequence_id": 0})

@@ -1,4 +1,6 @@
-"""Thousands of requests at once, on models that share sessions and batches: everyone gets their own answer."""
+"""Thousands of concurrent requests with shared sessions and batches get their own
+answers.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ def ask(
     rows: Array,
     parameters: dict[str, object] | None = None,
 ) -> Array:
-    """One tensor request."""
+    """Send one tensor request."""
     tensor = to_tensor("image" if name == "digits" else "features", rows)
     response = infer(
         service,
@@ -53,7 +55,7 @@ def ask(
 
 
 def cases(service: Service) -> list[Case]:
-    """Different inputs of one to three rows with the answers that they get alone."""
+    """Return different inputs of one to three rows with their answers without load."""
     draw, listed = np.random.default_rng(1), []
     for name, version in LANES:
         for number in range(150):
@@ -65,7 +67,7 @@ def cases(service: Service) -> list[Case]:
 
 
 @pytest.mark.soak
-def test_everyone_gets_their_own_answer():
+def test_each_request_gets_its_own_answer():
     service = Service(Config(models_dir=MODELS, state_dir=STATE, queue_limit=64))
     listed = cases(service)
 
@@ -110,7 +112,7 @@ def test_everyone_gets_their_own_answer():
     assert ended["WRONG"] == 0
     assert set(ended) <= {"right", "SUPERSEDED"}
     assert ended.total() == REQUESTS // THREADS * THREADS
-    # Streams are superseded now and then; nothing else goes unanswered.
+    # Some requests of streams are superseded; all others are answered.
     assert ended["right"] >= 0.9 * ended.total()
     assert any(
         found.execution_count < found.runs.count for found in statistics.values()

@@ -1,4 +1,4 @@
-"""Counters that are exactly what was done."""
+"""Tests of the statistics of a model version."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_scripted_sequence_is_counted_exactly():
     assert found["memory_usage"] == [{"type": "CPU", "id": 0, "byte_size": 42}]
 
 
-def test_only_so_many_batch_sizes_are_itemised():
+def test_the_number_of_itemised_batch_sizes_is_limited():
     statistics = VersionStatistics()
     for rows in range(1, 2 * MAX_BATCH_SIZES + 1):
         statistics.record_success(Timing(0, 1, 1, 1, rows=rows))
@@ -116,7 +116,7 @@ TIMINGS = st.builds(
 
 
 @given(st.lists(TIMINGS | COUNTS, max_size=40))
-def test_totals_are_the_sums_of_what_was_recorded(events):
+def test_totals_are_sums_of_recorded_values(events):
     statistics = VersionStatistics()
     for event in events:
         statistics.record_success(event) if isinstance(

@@ -1,4 +1,4 @@
-"""New and changed versions, loaded in the background while requests are answered."""
+"""New and changed versions load in the background while requests are answered."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TIMEOUT_S = 60.0
 
 
 class Local:
-    """A service in this process, on a folder of its own."""
+    """A service in this process with its own folder."""
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         self.root = folder / "models"
@@ -45,7 +45,7 @@ class Local:
     def request(
         self, path: str, body: bytes = BODY, owner: str = "", method: str = "POST"
     ) -> tuple[int, Any]:
-        """Status and document of an answer."""
+        """Return an answer's status and document."""
         target = match(method, path)
         request = ApiRequest(
             path=target.path,
@@ -56,13 +56,13 @@ class Local:
         return response.status, json.loads(b"".join(response.chunks))
 
     def ask(self) -> tuple[str, float]:
-        """Version and value of an answer, which must be one."""
+        """Return the version and value of a successful answer."""
         status, answer = self.request("/v2/models/m/infer")
         assert status == 200, answer
         return answer["model_version"], answer["outputs"][0]["data"][0]
 
     def reason(self, version: str) -> str:
-        """What listings say of a version."""
+        """Return the reason that listings give for a version."""
         return self.service.status("m", version).reason
 
 
@@ -81,7 +81,7 @@ def local(tmp_path: Path) -> Iterator[Callable[..., Local]]:
 
 @pytest.fixture
 def stalled_loads(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Loads that do not end before the event is set; whoever waits for one does not end, either."""
+    """Block all loads, and requests that wait for them, until the event is set."""
     from pocketserve.engine.lifecycle import loader
 
     load, go_on = loader.ModelLoader._load, threading.Event()
@@ -96,7 +96,7 @@ def stalled_loads(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     go_on.set()
 
 
-def test_no_request_waits_for_a_new_version(
+def test_requests_do_not_wait_for_a_new_version(
     local: Callable[..., Local], stalled_loads: threading.Event
 ) -> None:
     one = local()
@@ -115,7 +115,7 @@ def test_no_request_waits_for_a_new_version(
     await_that(lambda: one.ask() == ("2", 2.0))
 
 
-def test_no_request_waits_for_a_changed_file(
+def test_requests_do_not_wait_for_a_changed_file(
     local: Callable[..., Local], stalled_loads: threading.Event
 ) -> None:
     one = local()
@@ -134,7 +134,7 @@ def test_no_request_waits_for_a_changed_file(
     await_that(lambda: one.ask() == ("1", 3.0))
 
 
-def test_files_that_do_not_rest_are_not_loaded(
+def test_files_that_keep_changing_are_not_loaded(
     local: Callable[..., Local], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, names = local(), ("a.bin", "b.bin")
@@ -147,11 +147,11 @@ def test_files_that_do_not_rest_are_not_loaded(
         await_that(lambda: "its files are being written" in one.reason("1"))
         assert one.ask() == ("1", 3.0)
     monkeypatch.setattr(quiet, "QUIET_S", 0.1)
-    (folder / "other").touch()  # the wait of an hour ends with the next change
+    (folder / "other").touch()  # the next change ends the one-hour wait
     await_that(lambda: one.ask() == ("1", 5.0))
 
 
-def test_a_model_that_is_not_loaded_is_refused_while_its_files_are_written(
+def test_an_unloaded_model_is_rejected_while_its_files_are_written(
     local: Callable[..., Local], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, names = local(), ("a.bin", "b.bin")
@@ -166,10 +166,10 @@ def test_a_model_that_is_not_loaded_is_refused_while_its_files_are_written(
     assert one.ask() == ("1", 3.0)
 
 
-def test_files_that_change_during_a_load_are_loaded_again(
+def test_files_that_change_during_a_load_are_reloaded(
     local: Callable[..., Local], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The copy is older than the labels that are read after it."""
+    """The model's copy is older than the labels, which are read later."""
     from pocketserve.engine.lifecycle import loader
 
     one, names = local(), ("a.bin", "b.bin")
@@ -206,7 +206,7 @@ def test_open_sequences_keep_their_version(local: Callable[..., Local]) -> None:
 def step(
     one: Local, value: float, owner: str = "", number: int = 7, **flags: bool
 ) -> tuple[str, float]:
-    """One step of a sequence."""
+    """Send one step of a sequence."""
     parameters = {
         "sequence_id": number,
         **{f"sequence_{name}": flag for name, flag in flags.items()},
@@ -219,7 +219,7 @@ def step(
     return answer["model_version"], outputs["y"]
 
 
-def test_a_version_that_has_no_room_for_now_is_tried_again(
+def test_a_version_without_room_is_retried(
     local: Callable[..., Local],
 ) -> None:
     one = local()
@@ -234,10 +234,12 @@ def test_a_version_that_has_no_room_for_now_is_tried_again(
     await_that(lambda: one.ask() == ("2", 2.0))
 
 
-def test_an_older_version_does_not_take_over_while_memory_is_short(
+def test_an_older_version_does_not_answer_while_memory_is_short(
     local: Callable[..., Local], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The reason may pass; clients must not get another version's answers for it."""
+    """Memory may become available; meanwhile clients must not get another version's
+    answers.
+    """
     one = local()
     put(one.root, 1, times(1))
     put(one.root, 2, times(2))
@@ -275,8 +277,8 @@ def test_a_failure_is_tried_once_and_logged_once(
     )
 
 
-def test_a_folder_that_moves_in_has_rested(tmp_path: Path) -> None:
-    """Its files are older than the move, so nobody waits for them."""
+def test_a_moved_folder_is_loaded_at_once(tmp_path: Path) -> None:
+    """Its files are older than the move, so it is loaded without a delay."""
     one = Local(tmp_path, quarantine=False)
     try:
         names = ("a.bin", "b.bin")
@@ -292,7 +294,7 @@ def test_a_folder_that_moves_in_has_rested(tmp_path: Path) -> None:
         one.service.close()
 
 
-def test_a_clock_that_was_set_back_holds_nothing_up(
+def test_a_clock_set_back_delays_nothing(
     local: Callable[..., Local], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, names = local(), ("a.bin", "b.bin")
@@ -343,7 +345,7 @@ def test_two_blocks_may_pause_a_model(local: Callable[..., Local]) -> None:
     await_that(lambda: one.ask() == ("2", 2.0))
 
 
-def test_an_unload_cancels_a_load_about_to_begin(
+def test_an_unload_cancels_a_load_about_to_start(
     local: Callable[..., Local], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = local()
@@ -391,7 +393,9 @@ def assert_unloaded(one: Local) -> None:
     assert (status, answer["code"]) == (404, "MODEL_NOT_FOUND")
 
 
-def test_runs_count_for_the_version_that_answers(local: Callable[..., Local]) -> None:
+def test_runs_are_counted_for_the_answering_version(
+    local: Callable[..., Local],
+) -> None:
     one = local()
     put(one.root, 1, times(1))
     put(one.root, 2, BROKEN)
@@ -406,7 +410,7 @@ def test_runs_count_for_the_version_that_answers(local: Callable[..., Local]) ->
 
 @pytest.fixture
 def summing(local: Callable[..., Local]) -> Local:
-    """A loaded model that sums the steps of a sequence."""
+    """Load a model that sums the steps of a sequence."""
     one = local()
     folder = one.root / "m"
     (folder / "1").mkdir(parents=True)
@@ -417,7 +421,7 @@ def summing(local: Callable[..., Local]) -> Local:
 
 
 def add_version_2(one: Local) -> None:
-    """Load version 2 while the default stays as it is."""
+    """Load version 2 and keep the default version."""
     with one.service.updates.paused("m"):
         (one.root / "m" / "2").mkdir()
         running_sum(one.root / "m" / "2" / "model.onnx", 1)
@@ -428,13 +432,13 @@ def add_version_2(one: Local) -> None:
 
 
 def reload_in_background(one: Local) -> None:
-    """Load version 1 anew, as if its files had changed."""
+    """Reload version 1, as if its files had changed."""
     entry = one.service.entry("m")
     deadline = time.monotonic() + TIMEOUT_S
     one.service.engine.load(entry, entry.versions["1"], deadline, in_background=True)
 
 
-def test_a_sequence_that_starts_right_before_a_swap_goes_on(
+def test_a_sequence_that_starts_before_a_swap_continues(
     summing: Local, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loader = summing.service.engine._loader
@@ -453,7 +457,9 @@ def test_a_sequence_that_starts_right_before_a_swap_goes_on(
 
 
 def hook_first_start(monkeypatch: pytest.MonkeyPatch, hook: Callable[[], None]) -> None:
-    """Call a function when the next request has its version, before it starts a sequence."""
+    """Call a function when the next request has its version, before it starts a
+    sequence.
+    """
     from pocketserve.engine.lifecycle.sequences import SequenceTable
 
     enter, calls = SequenceTable.enter, list[str]()
@@ -467,7 +473,7 @@ def hook_first_start(monkeypatch: pytest.MonkeyPatch, hook: Callable[[], None]) 
     monkeypatch.setattr(SequenceTable, "enter", hooked)
 
 
-def test_a_sequence_starts_on_the_version_that_was_swapped_in(
+def test_a_sequence_starts_on_the_swapped_in_version(
     summing: Local, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hook_first_start(monkeypatch, lambda: reload_in_background(summing))
@@ -486,7 +492,7 @@ def test_a_sequence_starts_on_the_new_default_version(
         assert step(summing, 2.0, end=True) == ("2", 3.0)
 
 
-def test_a_sequence_that_starts_right_before_a_new_default_goes_on(
+def test_a_sequence_that_starts_before_a_new_default_continues(
     summing: Local, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine, started = summing.service.engine, threading.Event()

@@ -1,4 +1,4 @@
-"""The states of a version: one table says which event leads where."""
+"""Tests of a version's states and their transition table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ERROR = ApiError(ErrorCode.MODEL_FAILED, "damaged")
 
 
 def after(*events: Event) -> VersionRecord:
-    """Return a version's record after events; failures bring ``ERROR``."""
+    """Return a version's record after events; failures carry ``ERROR``."""
     record = VersionRecord()
     for event in events:
         record.apply(
@@ -58,17 +58,17 @@ def after(*events: Event) -> VersionRecord:
         ),
     ],
 )
-def test_where_events_lead(
+def test_each_event_leads_to_its_state(
     events: tuple[Event, ...], state: State, failed: bool
 ) -> None:
-    """The error of a failed load stays until something else is decided."""
+    """A failed load keeps its error until another decision."""
     record = after(*events)
     assert (record.state, record.error is not None) == (state, failed)
 
 
 @given(st.lists(st.sampled_from(Event), max_size=30))
-def test_any_events(events: list[Event]) -> None:
-    """What the table does not have is refused and changes nothing."""
+def test_random_events(events: list[Event]) -> None:
+    """Events outside the table are rejected and change nothing."""
     record = VersionRecord()
     for event in events:
         before = (record.state, record.error)
@@ -84,7 +84,7 @@ def test_any_events(events: list[Event]) -> None:
             assert (record.state, record.error) == before
 
 
-def test_every_state_but_loading_can_begin_to_load_and_can_be_unloaded() -> None:
+def test_every_state_except_loading_can_load_and_unload() -> None:
     for state in set(State) - {State.LOADING}:
         assert TRANSITIONS[state, Event.LOAD_STARTED] is State.LOADING
         assert TRANSITIONS[state, Event.UNLOADED] is State.STOPPED
