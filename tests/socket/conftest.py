@@ -1,4 +1,4 @@
-"""Connections to a shared server, a request as slow as a test wants, and servers in this process."""
+"""Connections to a shared server, slow requests, and servers in this process."""
 
 from __future__ import annotations
 
@@ -23,21 +23,23 @@ from pocketserve.transports.socket.timeouts import Timeouts
 
 TOKEN = "t" * 43
 RESTLESS: dict[str, float] = {"quiet": 0.1, "lingering": 0.3, "wrong_proof": 0.01}
-"""What ends no connection that a slow machine holds up; the protocol's own times are as long as always."""
+"""Ends no connection that a slow machine delays; the protocol's own times are
+unchanged.
+"""
 
 LABELS = "".join(f"{digit}\n" for digit in range(10))
 
 
 @pytest.fixture
 def peer(server: Any) -> Iterator[Framed]:
-    """A greeted connection to the shared server."""
+    """Return an authenticated connection to the shared server."""
     with server.connect() as connection:
         yield connection
 
 
 @pytest.fixture(autouse=True)
 def _still_answers(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Whatever a test did to the shared server, the next client is answered."""
+    """Check after each test that the shared server answers a new client."""
     yield
     if "server" in request.fixturenames:
         with request.getfixturevalue("server").connect() as connection:
@@ -45,9 +47,9 @@ def _still_answers(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 class Slow:
-    """The digits model loads as slowly as a test wants: its label file is a named pipe.
+    """Make the digits model load slowly by a label file that is a named pipe.
 
-    The request that loads the model is under way from :meth:`begun` to :meth:`finish`.
+    The request that loads the model runs from :meth:`begun` to :meth:`finish`.
     """
 
     target = "POST /predictions/digits"
@@ -58,7 +60,7 @@ class Slow:
         self._opening: Future[TextIO] = pool.submit(self._path.open, "w")
 
     def begun(self) -> None:
-        """Wait until the server is at work on the request."""
+        """Wait until the server works on the request."""
         self._opening.result(TIMEOUT_S)
 
     def finish(self) -> None:
@@ -67,7 +69,7 @@ class Slow:
             pipe.write(LABELS)
 
     def release(self) -> None:
-        """Let go of both ends, so that a test that failed holds no thread."""
+        """Close both ends, so that a failed test blocks no thread."""
         reader = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK)
         self._opening.result(TIMEOUT_S).close()
         os.close(reader)
@@ -75,7 +77,7 @@ class Slow:
 
 @pytest.fixture
 def pool() -> Iterator[ThreadPoolExecutor]:
-    """Threads for a test."""
+    """Create a thread pool."""
     with ThreadPoolExecutor(16) as executor:
         yield executor
 
@@ -84,7 +86,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 def slow(
     models_copy: Path, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Slow]:
-    """A slow request to a server on ``models_copy``."""
+    """Return a slow request to a server on ``models_copy``."""
     waiting_labels.install(monkeypatch)
     request = Slow(models_copy, pool)
     yield request
@@ -93,7 +95,7 @@ def slow(
 
 @pytest.fixture
 def until() -> Callable[[Callable[[], bool]], None]:
-    """Waits for something that announces itself to nobody."""
+    """Poll until a condition is true."""
 
     def wait(condition: Callable[[], bool]) -> None:
         deadline, pause = monotonic() + TIMEOUT_S, threading.Event()
@@ -108,7 +110,7 @@ class Local:
     """A socket server in this process.
 
     Args:
-        timeouts: those of its times that the test waits for, such as ``{"frame": 0.3}``.
+        timeouts: timeouts that the test waits for, such as ``{"frame": 0.3}``.
     """
 
     def __init__(
@@ -130,18 +132,20 @@ class Local:
         self.server.start()
 
     def connect(self, **options: Any) -> Framed:
-        """A greeted connection."""
+        """Return an authenticated connection."""
         return Framed(self.server.port, TOKEN, **options)
 
     def close(self) -> None:
-        """End it."""
+        """Stop it."""
         self.server.stop()
         self.service.close()
 
 
 @pytest.fixture
 def local() -> Iterator[Callable[..., Local]]:
-    """Starts servers in this process: ``local({"frame": 0.3}, socket_idle=1)``."""
+    """Return a function that starts servers here: ``local({"frame": 0.3},
+    socket_idle=1)``.
+    """
     started: list[Local] = []
 
     def start(*arguments: Any, **settings: Any) -> Local:

@@ -1,4 +1,4 @@
-"""How connections end: well, badly, slowly, or with the server."""
+"""How connections end: closed, reset, timed out, or with the server."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from pocketserve_wire.frames import Frame, FrameType, encode_frame
 NUMBERS = b"[5.1, 3.5, 1.4]"
 PETALS = "POST /predictions/petals"
 ENDS_S = 50.0
-"""For a server to end, however busy the machine; less than WAITS allows, which it must not use up."""
+"""Time for a server to end on a busy machine; below WAITS, which it must not use up."""
 
 WAITS = ("--drain-timeout", "60")
-"""What is waited for, is waited for for longer."""
+"""Longer timeouts than the server's, for waiting on it."""
 
 
 def goaway(peer: Framed) -> Frame:
@@ -32,7 +32,7 @@ def goaway(peer: Framed) -> Frame:
     return frame
 
 
-def test_half_a_close_still_gets_all_answers(peer):
+def test_a_half_closed_connection_gets_all_answers(peer):
     asked = [peer.ask(PETALS, NUMBERS) for _ in range(20)]
     peer.socket.shutdown(socket.SHUT_WR)
     answers = peer.answers(len(asked))
@@ -43,7 +43,7 @@ def test_half_a_close_still_gets_all_answers(peer):
         peer.next()
 
 
-def test_half_a_close_waits_for_what_is_slow(new_server, models_copy, slow):
+def test_a_half_closed_connection_waits_for_slow_answers(new_server, models_copy, slow):
     server = new_server(models_copy)
     with server.connect() as peer:
         asked = [peer.ask(slow.target, slow.body) for _ in range(3)]
@@ -80,7 +80,7 @@ def test_a_lost_connection_leaves_nothing_behind(local, models_copy, slow, until
     until(lambda: server.server.workers.busy == 0)
 
 
-def test_a_quiet_connection_costs_no_thread(local, until):
+def test_an_idle_connection_needs_no_thread(local, until):
     server = local()
     peers = [server.connect() for _ in range(4)]
     try:
@@ -93,7 +93,7 @@ def test_a_quiet_connection_costs_no_thread(local, until):
     until(lambda: not server.server.connections)
 
 
-def test_a_connection_without_any_frame_is_closed(local):
+def test_a_connection_without_frames_is_closed(local):
     server = local(socket_idle=1.0)
     with server.connect() as peer:
         assert peer.limits.idle_ms == 1000
@@ -102,7 +102,9 @@ def test_a_connection_without_any_frame_is_closed(local):
         assert peer.ends().frame is None
 
 
-def test_one_that_waits_for_an_answer_is_not_idle(new_server, models_copy, slow, local):
+def test_a_connection_that_waits_for_an_answer_is_not_idle(
+    new_server, models_copy, slow, local
+):
     with local(socket_idle=1.0, models_dir=models_copy).connect() as peer:
         asked = peer.ask(slow.target, slow.body)
         slow.begun()
@@ -115,35 +117,35 @@ def test_one_that_waits_for_an_answer_is_not_idle(new_server, models_copy, slow,
         assert goaway(peer).request_id == asked
 
 
-# --- Who does not read
+# --- Clients that don't read
 
 
 def big(peer: Framed) -> tuple[str, bytes]:
-    """A request whose answer has some 10 MB."""
+    """Return a request whose answer has about 10 MB."""
     return "POST /v1/models/petals:predict", json.dumps(
         {"instances": [[1, 2, 3]] * 300_000}
     ).encode()
 
 
-def test_who_does_not_read_is_given_up(local, until):
+def test_a_client_that_never_reads_is_disconnected(local, until):
     server = local({"stall": 0.3})
     with server.connect(receive_buffer=4096) as peer:
         peer.ask(*big(peer))
         until(lambda: not server.server.connections)
         with suppress(
             TimeoutError
-        ):  # a reset outside of a full window is dropped (RFC 5961, section 3.2)
+        ):  # a reset outside a full window is dropped (RFC 5961, section 3.2)
             assert peer.ends().frame is None
     with server.connect() as peer:
         assert peer.call(PETALS, NUMBERS).status == 200
     until(lambda: server.server.workers.busy == 0)
 
 
-def test_who_only_asks_is_given_up(local, until):
+def test_a_client_that_only_sends_is_disconnected(local, until):
     server = local({"stall": 0.3})
     with server.connect(receive_buffer=4096) as peer:
         ping = encode_frame(Frame(FrameType.PING)) * 1000
-        with suppress(OSError):  # it is reset, or nobody takes more
+        with suppress(OSError):  # it is reset, or the server accepts no more
             while server.server.connections:
                 peer.send(ping)
     until(lambda: not server.server.connections)
@@ -167,7 +169,7 @@ def test_a_slow_reader_gets_everything_and_others_do_not_wait(server):
         assert len(answer.document["predictions"]) == 300_000
 
 
-# --- With the server
+# --- Shutdown of the server
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -205,7 +207,7 @@ def test_a_second_signal_ends_at_once(new_server, models_copy, slow):
         assert peer.ends().frame is None
 
 
-def test_peers_that_hang_do_not_hold_the_server_up(new_server, models_copy):
+def test_peers_that_hang_do_not_delay_the_shutdown(new_server, models_copy):
     server = new_server(models_copy, *WAITS)
     half = server.connect()
     half.send(half.write(PETALS, NUMBERS)[:30])
@@ -222,7 +224,9 @@ def tasks(server) -> int:
     return len(os.listdir(f"/proc/{server.process.pid}/task"))
 
 
-def test_an_idle_server_has_one_thread_more_and_uses_no_time(new_server, models_copy):
+def test_an_idle_server_has_one_more_thread_and_uses_no_cpu_time(
+    new_server, models_copy
+):
     if not Path("/proc/self/task").exists():
         pytest.skip("this system does not tell of a process's threads")
     plain, ours = new_server(models_copy, "--no-socket"), new_server(models_copy)

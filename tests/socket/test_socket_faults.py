@@ -1,4 +1,6 @@
-"""Every fault of the protocol after READY: its number, its name, and that nobody else is hurt."""
+"""Every protocol error after READY has its number and name, and affects no other
+client.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +28,12 @@ def header(
     text: int = 0,
     body: int = 0,
 ) -> bytes:
-    """Any header."""
+    """Return a frame header with any values."""
     return HEADER.pack(mark, kind, flags, request_id, arg, target, ext, text, body)
 
 
 def request(request_id: int, ext: bytes = b"") -> bytes:
-    """A REQUEST with these extensions."""
+    """Return a REQUEST with these extensions."""
     target = b"GET /v2"
     return (
         header(FrameType.REQUEST, request_id, target=len(target), ext=len(ext))
@@ -107,7 +109,7 @@ CASES = [(fault, name) for fault, cases in FAULTS.items() for name in cases]
 
 
 @pytest.mark.parametrize(("fault", "name"), CASES, ids=str)
-def test_a_fault_is_named_and_ends_the_connection(server, peer, fault, name):
+def test_a_protocol_error_is_named_and_ends_the_connection(server, peer, fault, name):
     peer.send(FAULTS[fault][name])
     closed = peer.ends()
     assert closed.fault is fault, closed
@@ -118,23 +120,23 @@ def test_a_fault_is_named_and_ends_the_connection(server, peer, fault, name):
 
 
 @pytest.mark.parametrize(("fault", "name"), CASES, ids=str)
-def test_a_fault_byte_by_byte(server, peer, fault, name):
+def test_a_protocol_error_byte_by_byte(server, peer, fault, name):
     for byte in FAULTS[fault][name]:
         try:
             peer.send(bytes([byte]))
         except OSError:
-            break  # it was told before its last byte
+            break  # the server may answer before the last byte
     closed = peer.ends()
     assert closed.fault is fault, closed
 
 
-def test_a_fault_behind_requests_ends_all(peer):
+def test_a_protocol_error_after_requests_ends_all(peer):
     peer.send(request(1) + request(2) + header(0x05))
     closed = peer.ends()
     assert closed.fault is ConnectionFault.UNKNOWN_FRAME
 
 
-def test_optional_frames_of_unknown_types_are_passed_over(peer):
+def test_optional_frames_of_unknown_types_are_skipped(peer):
     optional = [
         header(0x80),
         header(0xFE, 7, 9, ext=4, text=2, body=3) + b"\x01\x02\x03\x04abc",
@@ -162,7 +164,7 @@ def test_an_error_from_the_client_ends_the_connection(peer):
     assert peer.ends().frame is None
 
 
-def test_pongs_and_cancels_of_nothing_are_passed_over(peer):
+def test_pongs_and_cancels_of_unknown_ids_are_skipped(peer):
     peer.send(header(FrameType.PONG, arg=9) + header(CANCEL, 77))
     peer.ping(2**32 - 1)
     assert peer.call("GET /v2").status == 200
@@ -185,14 +187,14 @@ def test_extensions(peer, ext, status, code):
 
 
 @pytest.mark.parametrize("cut", [1, 2, 23, 24, 30, 40])
-def test_an_end_within_a_frame_is_no_fault(server, cut):
+def test_a_close_within_a_frame_is_no_error(server, cut):
     with server.connect() as peer:
         peer.send(peer.write("POST /predictions/petals", b"[1,2,3]")[:cut])
         peer.socket.shutdown(1)
         assert peer.ends().frame is None
 
 
-def test_a_frame_that_is_begun_must_be_finished(local):
+def test_a_started_frame_must_be_completed_in_time(local):
     server = local({"frame": 0.3})
     for cut in (1, 24, 40):
         with server.connect() as peer:
@@ -201,8 +203,8 @@ def test_a_frame_that_is_begun_must_be_finished(local):
             assert closed.fault is ConnectionFault.TIMEOUT
 
 
-def test_optional_frames_that_are_whole_are_not_taken_for_one_that_is_not(local):
-    """Each ends within the next piece that is sent, so that there is never a moment without a frame begun."""
+def test_complete_optional_frames_do_not_expire_as_an_incomplete_one(local):
+    """Each frame ends within the next piece, so some frame is always incomplete."""
     timeouts, quiet = 2.0, 0.1
     with local({"frame": timeouts, "quiet": quiet}).connect() as peer:
         frame = header(0x80, body=8) + bytes(8)
@@ -212,11 +214,11 @@ def test_optional_frames_that_are_whole_are_not_taken_for_one_that_is_not(local)
             pause.wait(quiet / 2)
             peer.send(frame[10:] + frame[:10])
         peer.send(frame[10:])
-        pause.wait(1.25 * timeouts)  # and the last leaves no clock behind
+        pause.wait(1.25 * timeouts)  # and the last one leaves no deadline behind
         assert peer.call("GET /v2").status == 200
 
 
-def test_drops_of_bytes_do_not_finish_it(local):
+def test_single_bytes_do_not_extend_the_frame_deadline(local):
     with local({"frame": 0.3}).connect() as peer:
         peer.socket.settimeout(0.02)
         frame = iter(peer.write("POST /predictions/petals", bytes(1000)))

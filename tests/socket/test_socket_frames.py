@@ -1,4 +1,4 @@
-"""Raw input of a stream, such as a camera's frames: it is decoded when it runs, with the model's session in hand."""
+"""Raw input of a stream is decoded when its request runs."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ TENSOR = {
 NOTE = (MODELS / "numbers" / "samples" / "note.jpg").read_bytes()
 
 Post = Callable[[str, bytes], Future[tuple[int, bytes]]]
-"""Send a request, and return its status and body."""
+"""Send a request; return its status and body."""
 
 
 class Pictures(HeldModel):
     """A busy model for pictures.
 
     Attributes:
-        decoded: bodies that were decoded.
-        before: is called before each is.
+        decoded: decoded bodies.
+        before: called before each decoding.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Pictures(HeldModel):
         patch.setattr(task, "prepare", count)
 
     def frame(self, content: bytes, stream: str = "camera") -> int:
-        """Send one of a stream's."""
+        """Send a frame of a stream."""
         return self.peer.ask(f"POST {DIGITS}?stream={stream}", content)
 
 
@@ -78,7 +78,7 @@ class Pictures(HeldModel):
 def pictures(
     local: Any, pool: ThreadPoolExecutor, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Pictures]:
-    """A busy model for pictures."""
+    """Return a busy model for pictures."""
     one = Pictures(local(http_port=0), pool, until, monkeypatch)
     yield one
     one.go()
@@ -89,7 +89,7 @@ def pictures(
 def post(
     request: pytest.FixtureRequest, pictures: Pictures, pool: ThreadPoolExecutor
 ) -> Iterator[Post]:
-    """Sends requests over each transport of one service."""
+    """Return a function that sends requests over each transport of one service."""
     if request.param == "socket":
 
         def call(path: str, body: bytes) -> tuple[int, bytes]:
@@ -127,7 +127,7 @@ def post(
 def wait_in_queue(
     pictures: Pictures, post: Post, path: str, body: bytes
 ) -> Future[tuple[int, bytes]]:
-    """Send a request, and return once it is in the queue."""
+    """Send a request and wait until it is queued."""
     before = pictures.queue.waiting
     future = post(path, body)
     pictures.until(lambda: pictures.queue.waiting == before + 1)
@@ -135,13 +135,16 @@ def wait_in_queue(
 
 
 def code(answer: Future[tuple[int, bytes]]) -> tuple[int, str]:
-    """Return status and code of a refusal."""
+    """Return status and code of an error."""
     status, body = answer.result(TIMEOUT_S)
     return status, json.loads(body)["code"]
 
 
 def test_a_frame_is_decoded_when_it_runs(pictures):
-    """One that a newer frame replaces is not decoded at all; the timing counts decoding as input."""
+    """A frame that a newer one replaces is never decoded.
+
+    Decoding counts as input time.
+    """
     frames = [ZEROS.replace(b"0", str(number).encode(), 1) for number in range(1, 6)]
     ids = [pictures.frame(frame) for frame in frames]
     gone = pictures.peer.answers(4)
@@ -188,7 +191,7 @@ def test_frames_of_two_streams_share_a_session(pictures):
     assert pictures.decoded == [FIVE, SIX]
 
 
-def test_a_frame_at_fault_is_told_so_and_the_next_one_runs(pictures):
+def test_an_invalid_frame_is_rejected_and_the_next_one_runs(pictures):
     bad = pictures.send(lambda: pictures.frame(b"[1, 2]"))
     pictures.go()
     answer = pictures.peer.answer()
@@ -200,8 +203,8 @@ def test_a_frame_at_fault_is_told_so_and_the_next_one_runs(pictures):
     assert pictures.peer.call(f"POST {STREAM}", ZEROS).status == 200
 
 
-def test_a_frame_without_memory_to_decode_it_holds_nobody_up(pictures, post):
-    """It is refused; the tensors behind it need none, and are answered."""
+def test_a_frame_without_memory_for_decoding_delays_no_other(pictures, post):
+    """It is rejected; requests with tensors behind it need no memory and are answered."""
     budget = pictures.service.decode_budget
     reservation = budget.acquire(budget.size, pytest.fail)
     try:
@@ -259,7 +262,7 @@ def test_a_deadline_passes_while_a_frame_is_decoded(pictures, post, monkeypatch)
     assert post(STREAM, FIVE).result(TIMEOUT_S)[0] == 200
 
 
-def test_a_frame_comes_back_with_its_answer_drawn_on_it(pictures, post):
+def test_a_frame_is_returned_with_its_answer_drawn(pictures, post):
     pictures.go()
     target = "/predictions/numbers?annotate=png"
     status, picture = post(f"{target}&stream=camera", NOTE).result(TIMEOUT_S)
@@ -267,7 +270,7 @@ def test_a_frame_comes_back_with_its_answer_drawn_on_it(pictures, post):
     assert (status, picture) == post(target, NOTE).result(TIMEOUT_S)
 
 
-def test_who_does_not_stream_is_decoded_before_waiting(pictures):
+def test_requests_without_a_stream_are_decoded_before_waiting(pictures):
     """The next input is ready when the model is."""
     pictures.send(lambda: pictures.peer.ask(f"POST {DIGITS}", ZEROS))
     assert pictures.decoded == [ZEROS]

@@ -1,4 +1,4 @@
-"""Requests that nobody waits for any more: cancelled, too late, or of a connection that was lost."""
+"""Cancelled, expired and orphaned requests."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import struct
 from pocketserve_wire.frames import Frame, FrameType, encode_frame
 
 
-def test_a_request_that_waits_is_cancelled_at_once(new_server, models_copy, slow):
+def test_a_waiting_request_is_cancelled_at_once(new_server, models_copy, slow):
     server = new_server(models_copy)
     with server.connect() as peer:
         loading = peer.ask(slow.target, slow.body)
-        slow.begun()  # sent together, either of them could be the one that loads
+        slow.begun()  # sent together, either could be the one that loads
         waiting, patient = (peer.ask(slow.target, slow.body) for _ in range(2))
         peer.cancel(waiting)
         answer = peer.answer()
@@ -27,11 +27,11 @@ def test_a_request_that_waits_is_cancelled_at_once(new_server, models_copy, slow
             loading: 200,
             patient: 200,
         }
-        peer.cancel(waiting)  # over by now
+        peer.cancel(waiting)  # finished by now
         assert peer.call(slow.target, slow.body).status == 200
 
 
-def test_a_request_that_waits_ends_with_its_deadline(new_server, models_copy, slow):
+def test_a_waiting_request_ends_at_its_deadline(new_server, models_copy, slow):
     server = new_server(models_copy)
     with server.connect() as peer:
         loading = peer.ask(slow.target, slow.body)
@@ -64,7 +64,9 @@ def test_a_deadline_counts_from_the_header(new_server, models_copy):
         assert (answer.status, answer.code) == (504, "DEADLINE_EXCEEDED")
 
 
-def test_a_lost_connection_gives_up_what_waits(local, models_copy, slow, until):
+def test_a_lost_connection_cancels_its_waiting_requests(
+    local, models_copy, slow, until
+):
     server = local(models_dir=models_copy)
     peer = server.connect()
     for _ in range(4):

@@ -1,4 +1,4 @@
-"""Who gets in: the handshake, what strangers may do, and what they are told."""
+"""The handshake: authentication, limits before it, and errors."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def refused(stranger: Framed, fault: ConnectionFault) -> dict[str, object]:
     return closed.document
 
 
-def test_the_server_is_silent_until_hello_is_whole(stranger):
+def test_the_server_is_silent_until_hello_is_complete(stranger):
     text = hello()
     stranger.send(text[:-1])
     stranger.socket.settimeout(0.05)
@@ -65,13 +65,13 @@ def test_a_handshake_byte_by_byte(server):
 
 
 @pytest.mark.parametrize("offer", [[0, 1], [1, 7], [0, 4294967295]])
-def test_a_range_that_holds_our_version(stranger, offer):
+def test_a_range_with_our_version_is_accepted(stranger, offer):
     stranger.send(hello(v=offer, new_member={"a": 1}))
     assert json.loads(bytes(stranger.frame(FrameType.CHALLENGE).body))["v"] == 1
 
 
 @pytest.mark.parametrize("offer", [[2, 3], [0, 0]])
-def test_a_range_that_does_not(stranger, offer):
+def test_a_range_without_our_version_is_rejected(stranger, offer):
     stranger.send(hello(v=offer))
     assert refused(stranger, ConnectionFault.UNSUPPORTED_VERSION)["v"] == [1, 1]
 
@@ -131,7 +131,7 @@ def wrong_answers(server) -> dict[str, object]:
     }
 
 
-def test_wrong_proofs_all_hear_the_same(server):
+def test_all_wrong_proofs_get_the_same_error(server):
     texts = set()
     for answer in wrong_answers(server).values():
         with Framed(server.socket_port, server.token, greet=False) as stranger:
@@ -143,7 +143,7 @@ def test_wrong_proofs_all_hear_the_same(server):
     assert server.token not in texts.pop()
 
 
-def test_an_answer_is_worth_nothing_on_another_connection(server):
+def test_a_proof_is_invalid_on_another_connection(server):
     with (
         Framed(server.socket_port, server.token, greet=False) as first,
         Framed(server.socket_port, server.token, greet=False) as second,
@@ -159,9 +159,7 @@ def test_an_answer_is_worth_nothing_on_another_connection(server):
         refused(second, ConnectionFault.UNAUTHORIZED)
 
 
-def test_a_server_without_a_token_says_so_and_asks_for_no_proof(
-    new_server, models_copy
-):
+def test_a_server_without_a_token_needs_no_proof(new_server, models_copy):
     server = new_server(models_copy, "--no-auth")
     with Framed(server.socket_port, None, greet=False) as connection:
         connection.send(hello())
@@ -227,19 +225,19 @@ BEFORE_READY = {
 
 
 @pytest.mark.parametrize("case", BEFORE_READY)
-def test_frames_before_ready(stranger, case):
+def test_frames_before_ready_are_rejected(stranger, case):
     data, fault = BEFORE_READY[case]
     stranger.send(data)
     refused(stranger, fault)
 
 
-def test_hello_twice(stranger):
+def test_a_second_hello_is_rejected(stranger):
     stranger.send(hello() + hello())
     stranger.frame(FrameType.CHALLENGE)
     refused(stranger, ConnectionFault.UNEXPECTED_FRAME)
 
 
-def test_an_error_from_a_stranger_ends_it(stranger):
+def test_an_error_before_authentication_ends_the_connection(stranger):
     stranger.send(
         json_frame(FrameType.ERROR, b'{"error":"no","code":"UNAUTHORIZED"}', arg=6)
     )
@@ -250,7 +248,7 @@ def test_an_error_from_a_stranger_ends_it(stranger):
     "method",
     ["GET", "POST", "PUT", "HEAD", "DELETE", "OPTIONS", "PATCH", "CONNECT", "TRACE"],
 )
-def test_http_on_the_wrong_port_is_told_so(server, method):
+def test_http_on_the_socket_port_is_explained(server, method):
     with socket.create_connection(("127.0.0.1", server.socket_port), 120) as connection:
         connection.sendall(method[:2].encode())
         connection.sendall(
@@ -268,7 +266,7 @@ def test_http_on_the_wrong_port_is_told_so(server, method):
     assert text.count(b"\n") == 1 and b"socket port" in text
 
 
-def test_a_stranger_who_takes_too_long_is_shut_out(local):
+def test_a_slow_handshake_is_ended(local):
     server = local({"handshake": 0.3})
     for said in (b"", b"OI", hello()[:-1]):
         with Framed(server.server.port, None, greet=False) as stranger:
@@ -276,7 +274,7 @@ def test_a_stranger_who_takes_too_long_is_shut_out(local):
             refused(stranger, ConnectionFault.TIMEOUT)
 
 
-def test_drops_of_bytes_do_not_buy_time(local, until):
+def test_single_bytes_do_not_extend_the_handshake(local, until):
     server = local({"handshake": 0.3})
     with Framed(server.server.port, None, greet=False) as stranger:
         stranger.socket.settimeout(0.02)
@@ -291,7 +289,7 @@ def test_drops_of_bytes_do_not_buy_time(local, until):
     until(lambda: not server.server.handshakes)
 
 
-def test_the_oldest_stranger_gives_way(server):
+def test_the_oldest_handshake_is_evicted(server):
     crowd = [
         Framed(server.socket_port, server.token, greet=False)
         for _ in range(MAX_HANDSHAKES)
@@ -308,7 +306,7 @@ def test_the_oldest_stranger_gives_way(server):
 
 
 def test_a_burst_of_connections_is_answered(local):
-    """A program may open all its connections before it says anything on them; those too many are refused in words."""
+    """A program may open all its connections before sending; surplus ones get an error."""
     server = local({"handshake": 600.0}, socket_connections=40)
     burst = [server.connect(greet=False) for _ in range(500)]
     answers = Counter()
@@ -325,7 +323,7 @@ def test_a_burst_of_connections_is_answered(local):
     assert answers == {200: 40, ConnectionFault.TOO_MANY_CONNECTIONS: 460}
 
 
-def test_no_more_connections_than_set(local, until):
+def test_the_number_of_connections_is_limited(local, until):
     server = local(socket_connections=2)
     with server.connect() as first, server.connect():
         with pytest.raises(Exception, match="TOO_MANY_CONNECTIONS"):
@@ -336,7 +334,7 @@ def test_no_more_connections_than_set(local, until):
             assert third.call("GET /v2").status == 200
 
 
-def test_the_socket_port_can_be_taken(server, tmp_path):
+def test_a_taken_socket_port_is_an_error(server, tmp_path):
     from subprocess import run
     from sys import executable
 

@@ -1,4 +1,4 @@
-"""What a connection leaves behind: nothing, and at once, for the next body may be as large as the last."""
+"""A connection's memory is released or reused at once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HEAD = encode_head(
 
 @pytest.fixture
 def uncollected() -> Iterator[None]:
-    """Without the cyclic collector: what dies, dies by itself."""
+    """Turn off the cyclic collector, so that only reference counts free objects."""
     gc.collect()
     gc.disable()
     yield
@@ -58,14 +58,17 @@ def test_a_lost_connection_leaves_nothing(local, until, end, body):
         decoder = weakref.ref(connection()._reader.decoder)
         with contextlib.suppress(
             ConnectionError
-        ):  # the time for the body is short for the one that stays
+        ):  # a short body timeout for the connection that stays
             peer.send(HEAD + body)
         end(peer)
     until(lambda: connection() is None and decoder() is None)
 
 
-def test_bodies_on_their_way_are_counted_over_all_connections(local, until):
-    """A body counts from its header until it is whole or its connection lost; small ones always come through."""
+def test_incomplete_bodies_count_over_all_connections(local, until):
+    """A body counts from its header until it is complete or its connection lost.
+
+    Small bodies always fit.
+    """
     server = local({"quiet": 2.0}, max_body_bytes=MIB, socket_bytes_inflight=MIB)
     target = "POST /predictions/petals"
     with contextlib.ExitStack() as stack:
@@ -96,20 +99,20 @@ def test_bodies_on_their_way_are_counted_over_all_connections(local, until):
 
 
 class Echo:
-    """A session that hands its input on, memory and all."""
+    """A session that returns its input without a copy."""
 
     def __init__(self, session: Any) -> None:
         self._session = session
 
     def run(self, arrays: Any, signature: str | None = None) -> Any:
-        """As a session's own."""
+        """Run like a session."""
         return {
             spec.name: array
             for spec, array in zip(self._session.outputs, arrays.values(), strict=True)
         }
 
 
-def test_answers_that_wait_are_not_written_over_by_what_comes(local):
+def test_waiting_answers_are_not_overwritten_by_new_requests(local):
     started = local(queue_limit=64, batching=False)
     with started.connect(receive_buffer=4096) as peer:
         assert (
@@ -139,7 +142,7 @@ def test_answers_that_wait_are_not_written_over_by_what_comes(local):
             assert answer.body[answer.json_length :] == asked[request_id]
 
 
-def test_the_memory_of_a_body_is_used_for_the_next_of_its_size(local, monkeypatch):
+def test_a_bodys_memory_is_reused_for_the_next_of_its_size(local, monkeypatch):
     reused, find = [], FrameDecoder._reusable
     monkeypatch.setattr(
         FrameDecoder,
@@ -157,7 +160,7 @@ def test_the_memory_of_a_body_is_used_for_the_next_of_its_size(local, monkeypatc
     assert reused == [False, True, True, True]
 
 
-def test_answers_that_wait_come_before_the_end(local, until):
+def test_waiting_answers_are_sent_before_the_end(local, until):
     started = local(socket_inflight=60)
     with started.connect(receive_buffer=4096) as peer:
         sent = [peer.ask("GET /openapi.json") for _ in range(60)]

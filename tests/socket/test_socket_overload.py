@@ -1,4 +1,4 @@
-"""What requests are answered while their model is overloaded."""
+"""Answers of requests while their model is overloaded."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ TENSOR = {
 
 
 def body(**parameters: object) -> bytes:
-    """A request's JSON."""
+    """Return a request's JSON."""
     return json.dumps({"inputs": [TENSOR], "parameters": parameters}).encode()
 
 
 class Busy(HeldModel):
-    """A busy model, and requests that have to wait for it."""
+    """A busy model with requests that must wait for it."""
 
     def __init__(self, started: Any, pool: ThreadPoolExecutor, until: Until) -> None:
         super().__init__(started, until)
@@ -40,7 +40,7 @@ class Busy(HeldModel):
         self.hold(pool)
 
     def wait(self, count: int, **parameters: object) -> list[int]:
-        """Send requests that have to wait, one after the other; their ids."""
+        """Send requests that must wait, in order; return their ids."""
         return [
             self.send(lambda: self.peer.ask(TARGET, body(**parameters)))
             for _ in range(count)
@@ -49,14 +49,14 @@ class Busy(HeldModel):
 
 @pytest.fixture
 def busy(local: Any, pool: ThreadPoolExecutor, until: Any) -> Iterator[Busy]:
-    """A busy model where two requests may wait."""
+    """Return a busy model whose queue has room for two requests."""
     one = Busy(local(queue_limit=2), pool, until)
     yield one
     one.go()
     one.peer.close()
 
 
-def test_a_full_queue_refuses_without_a_thread(busy):
+def test_a_full_queue_rejects_without_a_thread(busy):
     waiting = busy.wait(2)
     assert (
         busy.peer.call(TARGET, body()).code == "QUEUE_FULL"
@@ -76,7 +76,7 @@ def test_a_full_queue_refuses_without_a_thread(busy):
 
 
 @pytest.mark.parametrize("spelled", ["priority", "\\u0070riority"])
-def test_a_request_that_may_have_a_place_all_the_same_is_read(busy, spelled):
+def test_a_request_that_may_still_fit_is_read(busy, spelled):
     _, last = busy.wait(2)
     urgent = busy.peer.ask(
         TARGET, body(priority=1).replace(b"priority", spelled.encode())
@@ -87,7 +87,7 @@ def test_a_request_that_may_have_a_place_all_the_same_is_read(busy, spelled):
     assert urgent in busy.peer.answers(2)
 
 
-def test_an_unknown_model_is_still_unknown(busy):
+def test_an_unknown_model_is_reported_under_load(busy):
     busy.wait(2)
     assert (
         busy.peer.call("POST /v2/models/nobody/infer", body()).code == "MODEL_NOT_FOUND"
@@ -100,7 +100,7 @@ def test_an_unknown_model_is_still_unknown(busy):
 
 
 @pytest.mark.parametrize("others", [0, 1])
-def test_of_a_burst_of_a_stream_only_the_newest_waits(busy, others):
+def test_only_the_newest_of_a_streams_burst_waits(busy, others):
     busy.wait(others)
     [oldest] = busy.wait(1, stream="camera")
     burst = [busy.peer.write(TARGET, body(stream="camera")) for _ in range(8)]
@@ -115,7 +115,7 @@ def test_of_a_burst_of_a_stream_only_the_newest_waits(busy, others):
     assert busy.peer.answers(others + 1)[newest].status == 200
 
 
-def test_a_burst_of_different_streams_is_kept_apart(busy):
+def test_a_burst_keeps_streams_separate(busy):
     busy.wait(1, stream="a")
     names = ["a", "b", "a", "b", "b"]
     ids = [busy.peer.last_id + 1 + index for index in range(len(names))]
@@ -132,7 +132,7 @@ def test_a_burst_of_different_streams_is_kept_apart(busy):
     } == {200}
 
 
-def test_a_newer_request_with_a_fault_takes_nobody_s_place(busy):
+def test_an_invalid_newer_request_replaces_no_other(busy):
     [oldest] = busy.wait(1, stream="camera")
     sound, faulty = (
         body(stream="camera"),
@@ -148,7 +148,7 @@ def test_a_newer_request_with_a_fault_takes_nobody_s_place(busy):
     assert busy.peer.answers(1)[ids[0]].status == 200
 
 
-def test_after_goaway_a_full_line_is_no_answer(busy):
+def test_after_goaway_shutdown_takes_priority_over_a_full_queue(busy):
     waiting = busy.wait(2)
     busy.server.drain()
     busy.peer.frame(FrameType.GOAWAY)
@@ -159,18 +159,18 @@ def test_after_goaway_a_full_line_is_no_answer(busy):
     assert sorted(busy.peer.answers(2)) == waiting
 
 
-def test_a_service_that_drains_says_so_whatever_waits(busy):
+def test_a_draining_service_reports_it_with_a_full_queue(busy):
     busy.wait(2)
     assert not busy.service.drain(0.0)
     assert busy.peer.call(TARGET, body()).code == "SHUTTING_DOWN"
 
 
-def test_what_comes_among_refused_requests_is_answered(busy):
+def test_other_frames_among_rejected_requests_are_answered(busy):
     waiting = busy.wait(2)
     assert busy.peer.call(TARGET, body()).code == "QUEUE_FULL"
     large = (
         body()[:-1] + b" " * 100_000 + b"}"
-    )  # not seen in one look, and too long to be refused before it is read
+    )  # not read in one piece, and too long to be rejected unread
     frames = [busy.peer.write(TARGET, body()), busy.peer.write("GET /v2/models/petals")]
     frames += [busy.peer.write(TARGET, large), busy.peer.write(TARGET, body())]
     frames += [
@@ -195,27 +195,27 @@ def test_what_comes_among_refused_requests_is_answered(busy):
     }
     busy.peer.cancel(waiting[1])
     assert busy.peer.answer().code == "CANCELLED"
-    assert busy.peer.ask(TARGET, body())  # there is a place again
+    assert busy.peer.ask(TARGET, body())  # there is room again
     busy.go()
     assert {answer.status for answer in busy.peer.answers(2).values()} == {200}
 
 
 class Gated:
-    """A session whose runs wait until they are let through."""
+    """A session whose runs wait for a signal."""
 
     def __init__(self, session: Any) -> None:
         self._session = session
         self.begun, self.may_end = threading.Semaphore(0), threading.Semaphore(0)
 
     def run(self, *arguments: Any) -> Any:
-        """As the session's own."""
+        """Run like a session."""
         self.begun.release()
         assert self.may_end.acquire(timeout=TIMEOUT_S)
         return self._session.run(*arguments)
 
 
 class Camera:
-    """A connection whose one request of a stream runs until the test lets it end."""
+    """A connection whose one request of a stream runs until the test ends it."""
 
     def __init__(self, started: Any) -> None:
         self.service, self.server, self.peer = (
@@ -231,17 +231,17 @@ class Camera:
         assert self.session.begun.acquire(timeout=TIMEOUT_S)
 
     def frame(self, stream: str = "camera") -> int:
-        """Send one more."""
+        """Send one more frame."""
         return self.peer.ask(TARGET, body(stream=stream))
 
     def end(self, count: int = 1) -> None:
-        """Let so many runs end."""
+        """Let this many runs end."""
         self.session.may_end.release(count)
 
 
 @pytest.fixture
 def camera(local: Any) -> Iterator[Camera]:
-    """A camera whose first frame is being answered."""
+    """Return a camera whose first frame is being answered."""
     one = Camera(local(queue_limit=3))
     yield one
     one.end(64)
@@ -270,7 +270,7 @@ def test_the_newest_of_a_stream_waits_without_a_thread(camera):
     assert camera.peer.call(TARGET, body()).status == 200
 
 
-def test_large_frames_of_a_stream_are_replaced_too(camera):
+def test_large_frames_of_a_stream_are_replaced(camera):
     tensor = {
         "name": "features",
         "datatype": "FP32",
@@ -290,12 +290,12 @@ def test_large_frames_of_a_stream_are_replaced_too(camera):
     assert camera.peer.answer().request_id == ids[-1]
     assert camera.server.incoming.acquire(
         camera.server.limits.max_bytes_inflight * INCOMING
-    )  # all bytes were given back
+    )  # all bytes were released
     camera.end(2)
     assert sorted(camera.peer.answers(2)) == [camera.running, newest]
 
 
-def test_another_stream_and_other_requests_wait_beside_it(camera, until):
+def test_other_streams_and_requests_wait_as_well(camera, until):
     kept = camera.frame()
     meta = camera.peer.call("GET /v2/models/petals")
     assert meta.status == 200
@@ -304,7 +304,7 @@ def test_another_stream_and_other_requests_wait_beside_it(camera, until):
     plain = camera.peer.ask(TARGET, body())
     until(lambda: camera.queue.waiting == 3)
     assert camera.peer.call(TARGET, body()).code == "QUEUE_FULL"
-    camera.end(16)  # what waits is tried as a batch too
+    camera.end(16)  # a waiting request is also tried as a batch
     assert sorted(camera.peer.answers(4)) == [camera.running, kept, other, plain]
 
 
@@ -339,7 +339,7 @@ def test_a_waiting_request_is_answered_before_the_connection_ends(camera, ending
     assert camera.server.wait(TIMEOUT_S)
 
 
-def test_a_waiting_request_dies_with_its_connection(camera, until):
+def test_a_waiting_request_ends_with_its_connection(camera, until):
     camera.frame()
     assert camera.peer.call("GET /v2/models/petals").status == 200
     camera.peer.close()

@@ -1,4 +1,4 @@
-"""Requests that wait for their model: they hold no thread, and everything that may happen to them still does."""
+"""Waiting requests use no thread and can still be cancelled, expire and fail."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def body(
     width: int = 3,
     **parameters: Any,
 ) -> tuple[bytes, int]:
-    """A request with raw tensors, whose answer tells it from others, and the length of its JSON."""
+    """Return a request with unique raw tensors, and the length of its JSON."""
     values = np.full((rows, width), 0.25 * (number % 32), np.float32)
     request = InferRequest(
         inputs=[to_tensor(name, values)], parameters=parameters, binary_output=True
@@ -50,13 +50,13 @@ def body(
 def ask(
     peer: Framed, number: int = 0, target: str = TARGET, *, arg: int = 0, **options: Any
 ) -> int:
-    """Send such a request; its id."""
+    """Send such a request; return its id."""
     content, json_length = body(number, **options)
     return peer.ask(target, content, json_length=json_length, arg=arg)
 
 
 def tensor(answer: Answer) -> Any:
-    """The first output."""
+    """Return the first output."""
     assert answer.status == 200, answer.body
     return to_array(
         oip.decode_infer_response(answer.body, answer.json_length).outputs[0]
@@ -67,8 +67,8 @@ class Session:
     """A session that fails where a test wants it to.
 
     Attributes:
-        faults: what is raised in place of a run, by its number.
-        threads: which made the runs.
+        faults: exceptions to raise, by the number of the run.
+        threads: threads of the runs.
     """
 
     def __init__(self, session: Any) -> None:
@@ -77,7 +77,7 @@ class Session:
         self.faults: dict[int, BaseException] = {}
 
     def run(self, *arguments: Any) -> Any:
-        """As the session's own."""
+        """Run like a session."""
         self.runs += 1
         self.threads.append(threading.get_ident())
         if self.runs in self.faults:
@@ -86,10 +86,10 @@ class Session:
 
 
 class Crowd(HeldModel):
-    """A model whose one session is held, and some requests that wait for it.
+    """A model with one busy session and some waiting requests.
 
     Attributes:
-        waiters: ids of these.
+        waiters: ids of the waiting requests.
     """
 
     def __init__(self, started: Any, pool: ThreadPoolExecutor, until: Until) -> None:
@@ -99,7 +99,7 @@ class Crowd(HeldModel):
             {},
             {"priority": 1},
             large,
-        ) * 2:  # kinds of requests that are known from then on
+        ) * 2:  # compile the kinds of requests beforehand
             ask(self.peer, **kind)
             assert self.peer.answer().status == 200
         idle = self.service.engine.running("petals", "tflite").queue._entries.idle
@@ -108,13 +108,13 @@ class Crowd(HeldModel):
         self.waiters = [self.join(self.peer) for _ in range(WAITERS)]
 
     def join(self, peer: Framed, number: int = 0, **options: Any) -> int:
-        """Send one request, and wait until it is in the queue."""
+        """Send one request and wait until it is queued."""
         return self.send(lambda: ask(peer, number, **options))
 
 
 @pytest.fixture
 def crowd(local: Any, pool: ThreadPoolExecutor, until: Any) -> Iterator[Crowd]:
-    """A busy model with requests that wait."""
+    """Return a busy model with waiting requests."""
     one = Crowd(local(queue_limit=24), pool, until)
     yield one
     one.go()
@@ -123,14 +123,14 @@ def crowd(local: Any, pool: ThreadPoolExecutor, until: Any) -> Iterator[Crowd]:
 
 @pytest.fixture
 def one_by_one(local: Any, pool: ThreadPoolExecutor, until: Any) -> Iterator[Crowd]:
-    """The same, without batches."""
+    """Return the same without batches."""
     one = Crowd(local(queue_limit=24, batching=False), pool, until)
     yield one
     one.go()
     one.peer.close()
 
 
-def test_those_who_wait_in_a_long_line_hold_no_thread_and_get_their_own_answers(crowd):
+def test_requests_in_a_long_queue_use_no_thread_and_get_their_own_answers(crowd):
     expected = {}
     with crowd.connect() as other:
         first = crowd.join(crowd.peer, 1)
@@ -141,7 +141,7 @@ def test_those_who_wait_in_a_long_line_hold_no_thread_and_get_their_own_answers(
         theirs = {crowd.join(other, number): number for number in range(9, 17)}
         assert (
             threading.active_count() <= threads + 2
-        )  # one that reads each connection, and the other's
+        )  # the reader of each connection, and the other one's
         crowd.go()
         answers = crowd.peer.answers(len(crowd.waiters) + len(mine))
         got = {number: tensor(answers[sent]) for sent, number in mine.items()}
@@ -156,7 +156,7 @@ def test_those_who_wait_in_a_long_line_hold_no_thread_and_get_their_own_answers(
     crowd.until(lambda: crowd.handle.users == 0)
 
 
-def test_a_large_one_holds_no_thread_either(crowd):
+def test_a_large_waiting_request_uses_no_thread(crowd):
     crowd.until(lambda: crowd.server.workers.busy == 1)  # which reads
     for _ in range(3):
         sent = crowd.join(crowd.peer, rows=SMALL_BODY // 12 + 1)
@@ -165,7 +165,7 @@ def test_a_large_one_holds_no_thread_either(crowd):
         assert crowd.peer.answer().code == "CANCELLED"
 
 
-def test_one_that_waits_can_be_cancelled(crowd):
+def test_a_waiting_request_can_be_cancelled(crowd):
     sent = crowd.join(crowd.peer)
     crowd.peer.cancel(sent)
     answer = crowd.peer.answer()
@@ -173,7 +173,7 @@ def test_one_that_waits_can_be_cancelled(crowd):
     assert crowd.ended("cancelled") == 1 and crowd.queue.waiting == WAITERS
 
 
-def test_one_whose_time_is_over_is_told_while_the_model_is_busy(crowd):
+def test_a_waiting_request_expires_while_the_model_is_busy(crowd):
     lasting = crowd.join(crowd.peer)
     short = [ask(crowd.peer, arg=arg) for arg in (120, 40, 80)]
     answers = crowd.peer.answers(3)
@@ -185,12 +185,14 @@ def test_one_whose_time_is_over_is_told_while_the_model_is_busy(crowd):
 
 
 def count_entries() -> int:
-    """Requests that exist. Objects are not asked what they are: some of PyTorch's warn of that."""
+    """Count existing requests by type, since asking some of PyTorch's objects emits
+    warnings.
+    """
     return sum(issubclass(type(one), QueueEntry) for one in gc.get_objects())
 
 
-def test_nothing_is_left_of_those_who_waited_in_vain(crowd):
-    """An error that knows the request that knows the error would keep its body until the collector comes by."""
+def test_failed_waiting_requests_are_released(crowd):
+    """A reference cycle of request and error would keep the body until a collection."""
     sent = [*crowd.waiters[:2], *(crowd.join(crowd.peer) for _ in range(4))]
     gc.collect()
     gc.disable()
@@ -214,7 +216,7 @@ def test_nothing_is_left_of_those_who_waited_in_vain(crowd):
         gc.enable()
 
 
-def test_an_urgent_one_goes_first_and_takes_the_last_ones_place(crowd):
+def test_an_urgent_request_goes_first_and_evicts_the_last(crowd):
     sent = [crowd.join(crowd.peer) for _ in range(crowd.queue._entries.limit - WAITERS)]
     urgent = ask(crowd.peer, priority=1)
     evicted = crowd.peer.answer()
@@ -227,7 +229,7 @@ def test_an_urgent_one_goes_first_and_takes_the_last_ones_place(crowd):
     assert {answer.status for answer in answers.values()} == {200} and urgent in answers
 
 
-def test_who_leaves_gives_up_what_waits(crowd):
+def test_closing_cancels_waiting_requests(crowd):
     with crowd.connect() as other:
         for number in range(4):
             crowd.join(other, number)
@@ -239,7 +241,7 @@ def test_who_leaves_gives_up_what_waits(crowd):
     crowd.until(lambda: crowd.ended("cancelled") == 4)
 
 
-def test_who_has_sent_everything_still_gets_the_answers(crowd):
+def test_a_half_closed_connection_still_gets_its_answers(crowd):
     with crowd.connect() as other:
         sent = [crowd.join(other, number) for number in range(4)]
         other.socket.shutdown(socket.SHUT_WR)
@@ -252,7 +254,7 @@ def test_who_has_sent_everything_still_gets_the_answers(crowd):
     crowd.until(lambda: crowd.server.connections == 1)
 
 
-def test_a_model_that_is_unloaded_answers_those_who_wait_for_it(crowd):
+def test_an_unloaded_model_answers_its_waiting_requests(crowd):
     sent = crowd.join(crowd.peer)
     crowd.service.unload("petals")
     assert crowd.handle.retired and crowd.handle.users == WAITERS + 1
@@ -263,7 +265,7 @@ def test_a_model_that_is_unloaded_answers_those_who_wait_for_it(crowd):
     assert crowd.peer.answer().code == "MODEL_NOT_FOUND"
 
 
-def test_a_server_that_shuts_down_answers_those_who_wait(crowd, pool):
+def test_a_shutdown_answers_waiting_requests(crowd, pool):
     sent = [crowd.join(crowd.peer) for _ in range(3)]
     drained = pool.submit(crowd.service.drain, TIMEOUT_S)
     crowd.server.drain()
@@ -285,7 +287,7 @@ def test_a_server_that_shuts_down_answers_those_who_wait(crowd, pool):
 
 
 @pytest.mark.parametrize("fault", [RuntimeError, SystemExit])
-def test_a_run_that_fails_costs_nobody_else_their_answer(one_by_one, fault):
+def test_a_failed_run_affects_no_other_request(one_by_one, fault):
     sent = [one_by_one.join(one_by_one.peer) for _ in range(9)]
     one_by_one.session.faults = {
         WAITERS + 3: fault("no more"),
@@ -300,7 +302,7 @@ def test_a_run_that_fails_costs_nobody_else_their_answer(one_by_one, fault):
     assert one_by_one.peer.call("GET /v2/health/live").status == 200
 
 
-def test_one_thread_runs_all_that_wait(one_by_one):
+def test_one_thread_runs_all_waiting_requests(one_by_one):
     sent = [one_by_one.join(one_by_one.peer) for _ in range(9)]
     one_by_one.go()
     assert set(sent) <= set(one_by_one.peer.answers(WAITERS + 9))
@@ -308,16 +310,14 @@ def test_one_thread_runs_all_that_wait(one_by_one):
 
 
 def test_requests_of_two_models_alternate(one_by_one):
-    """What follows a run on its thread may be another model's."""
+    """A thread may continue with another model's request."""
     crowd = one_by_one
     with crowd.connect() as other:
         for parameters in range(2):
             ask(other, parameters, DIABETES, width=10)
             assert other.answer().status == 200
         mine = [crowd.join(crowd.peer, number) for number in range(6)]
-        crowd.service.engine._scheduler.resize(
-            1
-        )  # one run at a time, whichever model's
+        crowd.service.engine._scheduler.resize(1)  # one run at a time over both models
         queue = crowd.service.engine.running("diabetes", "tflite").queue
         theirs = []
         for number in range(WAITERS + 6):
@@ -332,7 +332,7 @@ def test_requests_of_two_models_alternate(one_by_one):
         } == {200}
 
 
-def test_a_connection_whose_last_answers_had_no_thread_is_closed_once_it_is_idle(
+def test_an_idle_connection_is_closed_after_answers_without_a_thread(
     local, pool, until
 ):
     crowd = Crowd(local({"quiet": 0.1}, queue_limit=24, socket_idle=3), pool, until)
@@ -350,7 +350,9 @@ def test_a_connection_whose_last_answers_had_no_thread_is_closed_once_it_is_idle
 
 
 @pytest.mark.parametrize("why", ["the pool is at its maximum", "the system gives none"])
-def test_runs_are_made_when_no_thread_can_be_had(local, pool, until, monkeypatch, why):
+def test_requests_run_when_no_thread_can_be_started(
+    local, pool, until, monkeypatch, why
+):
     started = local({"quiet": 0.1}, queue_limit=24, batching=False)
     workers = started.server.workers
     workers._idle_s = 0.01
@@ -379,7 +381,7 @@ def test_runs_are_made_when_no_thread_can_be_had(local, pool, until, monkeypatch
         monkeypatch.undo()
 
 
-def test_many_runs_on_one_thread_are_no_tower_of_calls(local, pool, until):
+def test_many_runs_on_one_thread_do_not_recurse(local, pool, until):
     crowd = Crowd(
         local(queue_limit=400, socket_inflight=420, batching=False), pool, until
     )

@@ -1,4 +1,4 @@
-"""Requests over the socket: many at once, out of order, cancelled, too large, too many, too late."""
+"""Requests over the socket: concurrent, out of order, cancelled, and over limits."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def test_a_request_is_answered(peer):
     assert answer.document["predictions"][0]["name"] == "petal_width"
 
 
-def test_what_the_server_allows_is_said_in_ready(peer):
+def test_ready_states_the_servers_limits(peer):
     assert peer.limits.max_frame == peer.limits.max_bytes_inflight == 64 * MIB
     assert (peer.limits.max_inflight, peer.limits.idle_ms) == (32, 300_000)
     assert peer.limits.server.startswith("pocketserve/")
 
 
-def test_many_requests_at_once_each_get_their_own_answer(peer):
+def test_concurrent_requests_get_their_own_answers(peer):
     rows = {
         number: json.dumps([float(number), 1.0, 1.0]).encode() for number in range(24)
     }
@@ -57,12 +57,12 @@ def test_a_request_byte_by_byte(peer):
     assert peer.answer().status == 200
 
 
-def test_ids_may_leave_gaps_up_to_the_last(peer):
+def test_ids_may_have_gaps_up_to_the_last(peer):
     for number in (7, 2**31, 2**32 - 1):
         assert peer.call("GET /v2", request_id=number).status == 200
 
 
-def test_bodies_of_every_size_arrive_whole(peer):
+def test_bodies_of_every_size_arrive_complete(peer):
     for size in (0, 1, 65_536 - 24, 65_536, 65_537, 300_000, 3 * MIB, 20 * MIB):
         head = json.dumps({"instances": [[1, 2, 3]]}).encode()
         answer = peer.call("POST /v1/models/petals:predict", head.ljust(size))
@@ -73,7 +73,7 @@ def test_bodies_of_every_size_arrive_whole(peer):
     "target",
     ["GET", "GET v2", "GET /v2 HTTP/1.1", "get /v2", "GET http://a/v2", " ", "\x00"],
 )
-def test_a_malformed_target_is_the_requests_fault_alone(peer, target):
+def test_a_malformed_target_fails_only_its_request(peer, target):
     answer = peer.call(target)
     assert (answer.status, answer.code) == (400, "INVALID_REQUEST")
     assert peer.call("GET /v2").status == 200
@@ -103,7 +103,7 @@ def test_content_types(peer):
 # --- While something runs
 
 
-def test_answers_come_in_the_order_they_are_ready(new_server, models_copy, slow):
+def test_answers_arrive_as_they_are_ready(new_server, models_copy, slow):
     server = new_server(models_copy)
     with server.connect() as peer:
         first = peer.ask(slow.target, slow.body)
@@ -115,7 +115,7 @@ def test_answers_come_in_the_order_they_are_ready(new_server, models_copy, slow)
         assert peer.answer().request_id == first
 
 
-def test_requests_and_pings_are_taken_while_many_wait(new_server, models_copy, slow):
+def test_requests_and_pings_are_accepted_while_many_wait(new_server, models_copy, slow):
     server = new_server(models_copy)
     with server.connect() as peer:
         waiting = [peer.ask(slow.target, slow.body) for _ in range(20)]
@@ -141,11 +141,11 @@ def test_a_cancelled_request_is_still_answered(new_server, models_copy, slow):
         answer = peer.answer()
         assert answer.request_id == running
         assert answer.status == 200 or answer.code == "CANCELLED"
-        peer.cancel(running)  # over by now
+        peer.cancel(running)  # finished by now
         assert peer.call(PETALS, NUMBERS).status == 200
 
 
-def test_a_request_cancelled_at_once_is_answered(peer):
+def test_a_request_cancelled_right_away_is_answered(peer):
     for _ in range(20):
         request = peer.write(PETALS, NUMBERS)
         peer.send(request + encode_frame(Frame(FrameType.CANCEL, peer.last_id)))
@@ -156,7 +156,7 @@ def test_a_request_cancelled_at_once_is_answered(peer):
 # --- Limits
 
 
-def test_more_requests_than_allowed_are_refused_at_once(new_server, models_copy, slow):
+def test_requests_over_the_limit_are_rejected_at_once(new_server, models_copy, slow):
     server = new_server(models_copy, "--socket-inflight", "2")
     with server.connect() as peer:
         assert peer.limits.max_inflight == 2
@@ -174,9 +174,7 @@ def test_more_requests_than_allowed_are_refused_at_once(new_server, models_copy,
         assert peer.call(PETALS, NUMBERS).status == 200
 
 
-def test_bodies_over_what_is_allowed_together_are_refused(
-    new_server, models_copy, slow
-):
+def test_bodies_over_the_total_limit_are_rejected(new_server, models_copy, slow):
     server = new_server(
         models_copy, "--max-body-bytes", "100000", "--socket-bytes-inflight", "100000"
     )
@@ -191,7 +189,7 @@ def test_bodies_over_what_is_allowed_together_are_refused(
         assert peer.call(PETALS, NUMBERS.ljust(100_000)).status == 200
 
 
-def test_a_body_over_the_limit_is_read_and_refused(new_server, models_copy):
+def test_a_body_over_the_limit_is_read_and_rejected(new_server, models_copy):
     server = new_server(models_copy, "--max-body-bytes", "100000")
     with server.connect() as peer:
         assert peer.limits.max_frame == 100_000
@@ -210,14 +208,14 @@ def test_a_body_over_the_limit_is_read_and_refused(new_server, models_copy):
         assert peer.ends().document["code"] == "FRAME_TOO_LARGE"
 
 
-def test_an_answer_larger_than_the_client_takes(server):
+def test_an_answer_over_the_clients_limit(server):
     with server.connect(max_frame=4096) as peer:
         answer = peer.call("GET /openapi.json")
         assert (answer.status, answer.code) == (413, "BODY_TOO_LARGE")
         assert peer.call("GET /v2").status == 200
 
 
-def test_all_connections_share_the_bound_on_requests(new_server, models_copy, slow):
+def test_all_connections_share_the_limit_on_requests(new_server, models_copy, slow):
     server = new_server(models_copy, "--http-threads", "6")
     with server.connect() as first, server.connect() as second:
         for peer in (first, second):
@@ -237,10 +235,10 @@ def test_all_connections_share_the_bound_on_requests(new_server, models_copy, sl
         )
 
 
-# --- Servers of other sorts
+# --- Other settings of the server
 
 
-def test_a_server_without_a_token_asks_for_none(new_server, models_copy):
+def test_a_server_without_a_token_needs_none(new_server, models_copy):
     server = new_server(models_copy, "--no-auth")
     with Framed(server.socket_port, None) as connection:
         assert connection.call("GET /v2").status == 200

@@ -1,4 +1,6 @@
-"""Thousands of hostile frames: nothing crashes, hangs or stays behind, and a good client is always answered."""
+"""Thousands of hostile frames cause no crash, hang or leak, and a good client is
+served.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,13 @@ FRAMES = rounds(40_000, 1_000_000)
 IN_A_CONNECTION = 40
 SEED = 20260102
 MORE_MEMORY = 24 * 1024 * 1024
-"""What allocators may keep: a leak of 600 bytes a frame shows, and of 24 in ``make soak``."""
+"""Growth allowed for allocators; detects a leak of 600 bytes a frame, and of 24 in
+``make soak``.
+"""
 
 
 def assault(server, hostile: Hostile) -> int:
-    """One connection; how many frames the server had to look at: all up to the first fault."""
+    """Send frames on one connection; return how many the server had to read."""
     greet = hostile.random.random() < 0.9
     try:
         peer = Framed(server.socket_port, server.token, greet=greet)
@@ -44,11 +48,11 @@ def assault(server, hostile: Hostile) -> int:
                     peer.send(frame)
             leave(peer, hostile.random.random())
         state = HandshakeState.READY if greet else HandshakeState.HELLO
-        return looked_at(b"".join(frames), ALLOWED[Role.SERVER, state])
+        return count_read_frames(b"".join(frames), ALLOWED[Role.SERVER, state])
 
 
-def looked_at(data: bytes, allowed: frozenset[FrameType]) -> int:
-    """Frames of these bytes that a server reads, the faulty one included."""
+def count_read_frames(data: bytes, allowed: frozenset[FrameType]) -> int:
+    """Return how many of these frames a server reads, including the invalid one."""
     decoder, count = FrameDecoder(allowed, 65 << 20), 0
     for byte in range(0, len(data), 256):
         try:
@@ -59,7 +63,7 @@ def looked_at(data: bytes, allowed: frozenset[FrameType]) -> int:
 
 
 def leave(peer: Framed, manner: float) -> None:
-    """Read to the end, or go at once, or with a reset."""
+    """Read to the end, close at once, or reset."""
     if manner < 0.6:
         peer.socket.shutdown(socket.SHUT_WR)
         while peer.socket.recv(1 << 16):
@@ -71,14 +75,14 @@ def leave(peer: Framed, manner: float) -> None:
 
 
 def held(server) -> tuple[int, int]:
-    """Descriptors and resident bytes of the server."""
+    """Return the server's descriptors and resident bytes."""
     folder = Path(f"/proc/{server.process.pid}")
     pages = int((folder / "statm").read_text().split()[1])
     return len(os.listdir(folder / "fd")), pages * os.sysconf("SC_PAGE_SIZE")
 
 
 class GoodClient(threading.Thread):
-    """Asks all the time."""
+    """A client that sends requests continuously."""
 
     def __init__(self, server) -> None:
         super().__init__()
@@ -100,7 +104,7 @@ class GoodClient(threading.Thread):
             self.failure = failure
 
 
-def test_hostile_frames(new_server, models_copy, until):
+def test_hostile_frames_do_no_harm(new_server, models_copy, until):
     if not Path("/proc/self/fd").exists():
         pytest.skip("this system does not tell what a process holds")
     server = new_server(models_copy, "--load", "petals")

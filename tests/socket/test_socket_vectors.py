@@ -1,4 +1,4 @@
-"""The golden vectors against a live server: what it must refuse, what it must answer, and that it lives on."""
+"""Replay the golden vectors against a live server."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ pytestmark = pytest.mark.live
 
 
 class Peer:
-    """A connection that says what it is told to say.
+    """A connection that sends given bytes.
 
     Attributes:
-        server_max_frame: what READY allowed.
+        server_max_frame: the limit from READY.
     """
 
     def __init__(self, server: Server) -> None:
@@ -48,7 +48,7 @@ class Peer:
         self.received = b""
 
     def reach(self, awaits: str | None) -> None:
-        """Go on with the handshake until the server awaits a frame; None goes to its end."""
+        """Continue the handshake until the server expects a frame; None completes it."""
         if awaits == "HELLO":
             return
         key = self.token.encode() if self.token else None
@@ -62,7 +62,7 @@ class Peer:
             self.decoder.allowed = ALLOWED[Role.CLIENT, HandshakeState.READY]
 
     def frame(self) -> Frame:
-        """The next frame."""
+        """Return the next frame."""
         while (frame := self.decoder.next()) is None:
             count = self.socket.recv_into(self.decoder.buffer())
             assert count, "the server closed the connection"
@@ -70,20 +70,20 @@ class Peer:
         return frame
 
     def last_words(self) -> tuple[list[Frame], bytes]:
-        """All frames until the server closes, and the raw bytes in which they came."""
+        """Return all frames until the server closes, and their raw bytes."""
         frames, raw = [], b""
         try:
             while data := self.socket.recv(65_536):
                 raw += data
                 frames += feed(self.decoder, data)
         except (ConnectionResetError, ConnectionFaultError):
-            pass  # bytes that the server did not read any more, or an answer in HTTP
+            pass  # bytes that the server did not read, or an answer in HTTP
         return frames, raw
 
 
 @pytest.fixture
 def peer(server: Server) -> Iterator[Peer]:
-    """A new connection to the shared server."""
+    """Return a new connection to the shared server."""
     connected = Peer(server)
     yield connected
     connected.socket.close()
@@ -93,7 +93,7 @@ def peer(server: Server) -> Iterator[Peer]:
     "vector", [v for v in BAD if v.facts["max_body"] == MAX], ids=str
 )
 def test_faults_end_the_connection(vector: Vector, peer: Peer) -> None:
-    """The right reason is the last thing that the server says."""
+    """The server's last frame gives the right reason."""
     peer.reach(vector.facts.get("awaits"))
     peer.socket.sendall(vector.data)
     frames, raw = peer.last_words()
@@ -106,8 +106,8 @@ def test_faults_end_the_connection(vector: Vector, peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("vector", HELLOS, ids=str)
-def test_bad_hellos(vector: Vector, peer: Peer) -> None:
-    """The server refuses them before it has chosen anything."""
+def test_invalid_hellos(vector: Vector, peer: Peer) -> None:
+    """The server rejects them before choosing a version."""
     peer.socket.sendall(vector.data)
     (error,), _ = peer.last_words()
     assert (error.type, error.arg) == (FrameType.ERROR, vector.facts["reason"])
@@ -118,8 +118,8 @@ def test_bad_hellos(vector: Vector, peer: Peer) -> None:
     [v for v in load("invalid", "handshake") if v.facts["refused_frame"] == "AUTH"],
     ids=str,
 )
-def test_bad_auths(vector: Vector, peer: Peer) -> None:
-    """No proof that was made elsewhere is good here."""
+def test_invalid_auths(vector: Vector, peer: Peer) -> None:
+    """Proofs from other connections are invalid."""
     hello, auth = (
         bytes.fromhex(vector.facts["hello"]),
         bytes.fromhex(vector.facts["auth"]),
@@ -135,8 +135,10 @@ def test_bad_auths(vector: Vector, peer: Peer) -> None:
 @pytest.mark.parametrize(
     "vector", [v for v in GOOD if v.facts["max_body"] == MAX], ids=str
 )
-def test_good_frames_do_not_end_it(vector: Vector, peer: Peer) -> None:
-    """Each REQUEST gets one RESPONSE with its id, each PING its PONG; then a PING is still answered."""
+def test_valid_frames_keep_the_connection(vector: Vector, peer: Peer) -> None:
+    """Each REQUEST gets one RESPONSE with its id, each PING its PONG; a final PING is
+    answered.
+    """
     peer.reach(None)
     sent = vector.facts["frames"]
     peer.socket.sendall(vector.data)
@@ -162,7 +164,9 @@ def test_good_frames_do_not_end_it(vector: Vector, peer: Peer) -> None:
 def test_errors_of_requests(
     vector: Vector, step: int, server: Server, new_server: StartServer
 ) -> None:
-    """Every request of the vector is answered as it says, and the last one shows that the connection lives."""
+    """Each request gets the vector's answer, and a last one shows that the connection
+    works.
+    """
     maximum = vector.facts["max_body"]
     peer = Peer(
         server

@@ -1,4 +1,4 @@
-"""The watcher with either way of waiting: events once, deadlines in order, calls, and a server on top."""
+"""Tests of the event loop with epoll and with poll."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ POLLERS = {"best": best_poller, "poll": PollPoller}
 
 @pytest.fixture(params=POLLERS)
 def event_loop(request):
-    """A watcher that has not run."""
+    """Return an event loop that has not run."""
     return EventLoop(POLLERS[request.param]())
 
 
 @pytest.fixture
 def running(event_loop):
-    """A watcher at work."""
+    """Return a running event loop."""
     thread = threading.Thread(target=event_loop.run)
     thread.start()
     yield event_loop
@@ -33,7 +33,7 @@ def running(event_loop):
 
 
 class Heard:
-    """Notes what it is told."""
+    """Record notifications."""
 
     def __init__(self) -> None:
         self.events: list[object] = []
@@ -53,7 +53,7 @@ class Heard:
         self._note("fault")
 
 
-def test_an_event_is_told_once_for_each_arming(running):
+def test_each_arming_delivers_one_event(running):
     read, write = os.pipe()
     heard = Heard()
     running.add(read, heard)
@@ -74,7 +74,7 @@ def test_an_event_is_told_once_for_each_arming(running):
     os.close(read)
 
 
-def test_times_come_in_order_even_if_set_while_it_sleeps(running):
+def test_timers_fire_in_order_even_if_set_while_sleeping(running):
     late, soon, never = Heard(), Heard(), Heard()
     begun = monotonic()
     running.set_timer(late, begun + 0.2)
@@ -87,10 +87,10 @@ def test_times_come_in_order_even_if_set_while_it_sleeps(running):
     assert late.events[0] >= begun + 0.2
     assert (
         not never.events or forgotten >= begun + 0.15
-    )  # its time had come before it was taken back
+    )  # its time had passed before it was cancelled
 
 
-def test_calls_are_made_on_its_thread_and_refused_after_its_end(event_loop):
+def test_calls_run_on_the_loops_thread_until_its_end(event_loop):
     thread = threading.Thread(target=event_loop.run)
     thread.start()
     seen: list[threading.Thread] = []
@@ -103,10 +103,10 @@ def test_calls_are_made_on_its_thread_and_refused_after_its_end(event_loop):
     event_loop.stop()
     thread.join(120)
     assert not event_loop.call(done.clear) and done.is_set()
-    event_loop.set_timer(Heard(), monotonic())  # nobody is woken any more
+    event_loop.set_timer(Heard(), monotonic())  # nothing is woken any more
 
 
-def test_one_that_fails_does_not_end_the_loop(running):
+def test_a_failing_callback_does_not_end_the_loop(running):
     class Failing(Heard):
         def on_time(self) -> None:
             raise ValueError
