@@ -1,4 +1,4 @@
-"""The asyncio client, and calls that are awaited, over both transports."""
+"""The asyncio client and awaited calls, over both transports."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_every_call(server: Server, transport: str) -> None:
 
 @BOTH
 @pytest.mark.live
-def test_many_calls_at_once(server: Server, transport: str) -> None:
+def test_many_concurrent_calls(server: Server, transport: str) -> None:
     async def ask() -> None:
         async with AsyncClient(
             url_of(server, transport), server.token, timeout=LIMIT_S
@@ -128,7 +128,7 @@ def test_streams_keep_their_order(server: Server, transport: str) -> None:
 
 @BOTH
 @pytest.mark.live
-def test_a_call_of_the_other_client_can_be_awaited(
+def test_a_call_of_the_blocking_client_can_be_awaited(
     server: Server, transport: str
 ) -> None:
     async def ask(client: Client) -> None:
@@ -147,7 +147,7 @@ def test_a_call_of_the_other_client_can_be_awaited(
 
 @pytest.mark.parametrize("way", ["client", "call", "stream"])
 def test_cancelling_a_task_cancels_the_request(held: HeldServer, way: str) -> None:
-    """Over the socket the server hears of it: the request leaves the queue, and the model does not run for it."""
+    """Over the socket the request leaves the queue and never runs."""
     url = f"socket://127.0.0.1:{held.addresses[0]}"
     picture = SEVEN.read_bytes()
     answered = held.answered
@@ -191,7 +191,7 @@ def test_cancelling_a_task_cancels_the_request(held: HeldServer, way: str) -> No
     assert held.answered == answered
 
 
-def test_a_server_that_is_away() -> None:
+def test_a_missing_server() -> None:
     async def ask() -> None:
         async with AsyncClient(
             "socket://127.0.0.1:1", "x", timeout=LIMIT_S, reconnect=0
@@ -205,7 +205,7 @@ def test_a_server_that_is_away() -> None:
 
 @pytest.mark.live
 def test_the_steps_of_a_sequence(server: Server) -> None:
-    """Of a model without a memory they are ordinary requests; both clients give the same."""
+    """Without state they are ordinary requests; both clients give the same answers."""
     inputs = {"features": np.array([FLOWER], np.float32)}
 
     async def ask() -> list[Any]:
@@ -233,7 +233,7 @@ def test_the_steps_of_a_sequence(server: Server) -> None:
 
 
 def test_a_cancelled_step_ends_before_the_next() -> None:
-    """Steps of a sequence never run side by side, and its end comes last."""
+    """Steps of a sequence never overlap, and its end comes last."""
     release = threading.Event()
     order: list[str] = []
 
@@ -261,7 +261,7 @@ def test_a_cancelled_step_ends_before_the_next() -> None:
     assert order == ["step", "end"]
 
 
-def test_cancelled_calls_hold_their_slots_until_they_end() -> None:
+def test_cancelled_calls_keep_their_slots_until_they_end() -> None:
     release, held = threading.Event(), []
 
     async def ask() -> None:
@@ -282,7 +282,7 @@ def test_cancelled_calls_hold_their_slots_until_they_end() -> None:
     assert held == ["released"]
 
 
-def test_a_stream_needs_room_for_one() -> None:
+def test_a_stream_needs_one_free_slot() -> None:
     async def ask() -> None:
         async with AsyncClient("socket://127.0.0.1:1", "x", reconnect=0) as client:
             with pytest.raises(ValueError, match="at least 1"):
@@ -291,8 +291,8 @@ def test_a_stream_needs_room_for_one() -> None:
     asyncio.run(ask())
 
 
-def test_a_loop_that_ends_before_the_thread() -> None:
-    """The thread's result goes nowhere, and nothing is printed about it."""
+def test_a_loop_that_closes_before_the_thread_ends() -> None:
+    """The thread's result is dropped, and nothing is printed."""
     release, ended = threading.Event(), threading.Event()
 
     def work() -> None:

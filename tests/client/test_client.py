@@ -1,4 +1,4 @@
-"""The Python client against a live server, and against what else may answer on a port."""
+"""The Python client against a live server and against other programs on its port."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FLOWERS = np.array([[5.1, 3.5, 1.4], [6.2, 2.9, 4.3]], np.float32)
 
 @pytest.fixture(autouse=True)
 def _own_home(monkeypatch, tmp_path):
-    """No token or setting of whoever runs the tests."""
+    """Hide the user's token and settings."""
     for name in [name for name in os.environ if name.startswith("POCKETSERVE_")]:
         monkeypatch.delenv(name)
     for name in ("HOME", "XDG_STATE_HOME"):
@@ -45,13 +45,13 @@ def _own_home(monkeypatch, tmp_path):
 
 @pytest.fixture(params=["http", "socket"])
 def client(server, request) -> Iterator[Client]:
-    """A client of either transport: both must behave alike."""
+    """Create a client of each transport, since both must behave alike."""
     url = f"{request.param}://127.0.0.1:{server.ready[request.param]['port']}"
     with Client(url, server.token) as one:
         yield one
 
 
-# --- Questions and answers
+# --- Requests and answers
 
 
 @pytest.mark.conformance
@@ -62,7 +62,7 @@ def test_pandas_tables_are_rows_of_features(client):
     names = ["sepal_length", "sepal_width", "petal_length"]
     named = pandas.DataFrame(FLOWERS, columns=names)[
         names[::-1]
-    ]  # the order of columns with names does not count
+    ]  # the order of named columns doesn't matter
     for table in (named, named.astype(object), pandas.DataFrame(FLOWERS)):
         assert client.predict("petals", table)["predictions"] == expected
     for row in (named.iloc[0], pandas.Series(FLOWERS[0])):
@@ -72,7 +72,7 @@ def test_pandas_tables_are_rows_of_features(client):
         client.predict("petals", named[names[:2]])
 
 
-def test_infer_takes_and_gives_arrays(client):
+def test_infer_accepts_and_returns_arrays(client):
     outputs = client.infer("petals", {"features": FLOWERS})
     assert list(outputs) == ["petal_width"]
     widths = outputs["petal_width"]
@@ -85,7 +85,7 @@ def test_infer_takes_and_gives_arrays(client):
     np.testing.assert_allclose(widths[:, 0], values, rtol=1e-6)
 
 
-def test_infer_takes_versions_outputs_and_parameters(client):
+def test_infer_accepts_versions_outputs_and_parameters(client):
     image = np.zeros((1, 8, 8, 1), np.float32)
     plain = client.infer("digits", {"image": image}, outputs=["scores"])["scores"]
     small = client.infer("digits", {"image": image}, version="tflite-int8")["scores"]
@@ -103,7 +103,7 @@ def test_infer_takes_versions_outputs_and_parameters(client):
         np.concatenate([FLOWERS, FLOWERS], axis=1)[:, :3],
     ],
 )
-def test_arrays_of_any_layout_are_sent_right(client, array):
+def test_arrays_of_any_layout_are_sent_correctly(client, array):
     expected = client.infer("petals", {"features": FLOWERS})["petal_width"]
     np.testing.assert_array_equal(
         client.infer("petals", {"features": array})["petal_width"], expected
@@ -113,7 +113,7 @@ def test_arrays_of_any_layout_are_sent_right(client, array):
 GRAY = {"format": "gray", "width": 8, "height": 8}
 
 
-def test_predict_takes_bytes_texts_and_values(client):
+def test_predict_accepts_bytes_texts_and_values(client):
     sample = (MODELS / "digits" / "samples" / "7.png").read_bytes()
     for data in (sample, bytearray(sample), memoryview(sample)):
         answer = client.predict("digits", data, top_k=2)
@@ -254,7 +254,7 @@ def test_errors_carry_status_code_and_text(client):
 @pytest.mark.parametrize(
     "model", ["", ".", "..", "a/b", "a?b", "a#b", "%2e", "a b", "größe", "a:b"]
 )
-def test_names_are_quoted(client, model):
+def test_names_are_percent_encoded(client, model):
     for call in (
         client.model_metadata,
         client.load,
@@ -265,7 +265,7 @@ def test_names_are_quoted(client, model):
         assert caught.value.status == 404
 
 
-def test_elements_without_a_datatype_are_refused_before_sending(client):
+def test_elements_without_a_datatype_are_rejected_before_sending(client):
     for array in (
         np.zeros(1, np.complex64),
         np.zeros(1, "datetime64[s]"),
@@ -276,7 +276,7 @@ def test_elements_without_a_datatype_are_refused_before_sending(client):
 
 
 @pytest.mark.parametrize("code", ErrorCode, ids=lambda code: code.name)
-def test_the_code_decides_whether_to_try_again(code):
+def test_the_code_decides_whether_to_retry(code):
     assert ServerError(code.status, code.name, "").is_retryable == code.retryable
 
 
@@ -284,12 +284,12 @@ def test_the_code_decides_whether_to_try_again(code):
     ("status", "retryable"),
     [(429, True), (503, True), (500, False), (404, False), (504, False)],
 )
-def test_an_unknown_code_is_judged_by_its_status(status, retryable):
+def test_an_unknown_code_is_classified_by_its_status(status, retryable):
     assert ServerError(status, "OF_THE_FUTURE", "").is_retryable == retryable
 
 
 @pytest.mark.parametrize("token", [None, "wrong", "x" * 43])
-def test_a_wrong_token_is_said(server, token):
+def test_a_wrong_token_is_reported(server, token):
     with Client(server.url, token) as client:
         assert client.is_ready()  # needs none
         with pytest.raises(ServerError, match="pocketserve token") as caught:
@@ -298,10 +298,10 @@ def test_a_wrong_token_is_said(server, token):
 
 
 @pytest.mark.parametrize("transport", ["http", "socket"])
-def test_a_refused_token_is_told_with_where_it_came_from(
+def test_a_rejected_token_is_reported_with_its_origin(
     server, tmp_path, monkeypatch, transport
 ):
-    """And with the ways to the right one, whichever call meets it, and also once the error was on another process."""
+    """Every call names the ways to the right token, even after the error was pickled."""
     url = (
         server.url
         if transport == "http"
@@ -359,14 +359,14 @@ PETALS = [5.1, 3.5, 1.4]
         [np.array(PETALS)],
     ],
 )
-def test_numbers_may_be_numpys(client, data):
+def test_numbers_can_be_numpy_scalars(client, data):
     (answer,) = client.predict("petals", data)["predictions"]
     assert answer["value"] == pytest.approx(0.2266, abs=1e-3)
     assert client.async_predict("petals", data).result()["predictions"] == [answer]
 
 
-def test_an_array_is_the_input_tensor(client):
-    """Of any task that takes ``.npy`` files."""
+def test_predict_an_array(client):
+    """Works for any task that accepts ``.npy`` files."""
     (spec,) = client.model_metadata("digits")["inputs"]
     answer = client.predict(
         "digits",
@@ -389,7 +389,7 @@ def test_an_array_is_the_input_tensor(client):
         ({"a": b"x"}, "not a bytes"),
     ],
 )
-def test_what_cannot_be_sent_is_told_before_it_is(data, said):
+def test_invalid_inputs_are_rejected_before_sending(data, said):
     with (
         Client("http://127.0.0.1:1", "x") as client,
         pytest.raises(TypeError) as caught,
@@ -398,7 +398,7 @@ def test_what_cannot_be_sent_is_told_before_it_is(data, said):
     assert said in str(caught.value)
 
 
-def test_the_name_of_a_file_is_no_file(client, monkeypatch):
+def test_a_file_name_is_not_a_file(client, monkeypatch):
     monkeypatch.chdir(MODELS / "digits" / "samples")
     with pytest.raises(
         ServerError, match=r"a str is a text: give Path\('7.png'\) to send that file"
@@ -432,8 +432,8 @@ print("both right")
 
 
 @pytest.mark.parametrize("transport", ["http", "socket"])
-def test_a_forked_process_has_connections_of_its_own(server, transport):
-    """On one connection two processes would get each other's answers."""
+def test_a_forked_process_opens_new_connections(server, transport):
+    """Two processes on one connection would get each other's answers."""
     url = f"{transport}://127.0.0.1:{server.ready[transport]['port']}"
     command = [sys.executable, "-c", FORK, url, server.token]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
@@ -457,14 +457,14 @@ def test_a_client_cannot_be_pickled(client):
         {"timeout": 1e9},
     ],
 )
-def test_times_that_are_none(options):
+def test_invalid_timeouts_are_rejected(options):
     with pytest.raises(
         ValueError, match=r"must be a number of seconds from .* to 10,000,000, not "
     ):
         Client("http://127.0.0.1:1", "x", **options)
 
 
-def test_times_may_be_numbers_of_numpy(server):
+def test_timeouts_can_be_numpy_scalars(server):
     for kind in (np.float32, np.int64):
         for transport in ("http", "socket"):
             url = f"{transport}://127.0.0.1:{server.ready[transport]['port']}"
@@ -474,7 +474,7 @@ def test_times_may_be_numbers_of_numpy(server):
                 assert client.predict("petals", [5.1, 3.5, 1.4])["model"] == "petals"
 
 
-def test_arguments_that_are_none_are_told_as_that(client):
+def test_invalid_arguments_are_named(client):
     with pytest.raises(TypeError, match="arrays by input name"):
         client.infer("petals", [1, 2, 3])
     with pytest.raises(
@@ -491,7 +491,7 @@ MANY = b'{"outputs": [%s]}' % b", ".join(
 )
 
 
-def test_an_answer_beyond_the_limits_may_still_be_ours():
+def test_an_answer_over_the_limits_may_be_a_pocketserve_answer():
     with pytest.raises(
         NotOurServerError,
         match=r"is larger than this client reads, or .* \(outputs has 257 entries",
@@ -500,8 +500,8 @@ def test_an_answer_beyond_the_limits_may_still_be_ours():
 
 
 @pytest.mark.parametrize("page", [b"<html>hello</html>", b"{not JSON", b"[1, 2"])
-def test_a_page_of_another_server_is_no_answer(page):
-    """Least of all is it a ready server."""
+def test_a_page_of_another_server_is_an_error(page):
+    """In particular, it does not mean a ready server."""
 
     class Other(http.server.BaseHTTPRequestHandler):
         def do_POST(self):
@@ -523,7 +523,7 @@ def test_a_page_of_another_server_is_no_answer(page):
         "open_pairing": lambda client: client.open_pairing(),
         "async": lambda client: client.async_predict("petals", [1, 2, 3]).result(),
     }
-    if page[:1] == b"<":  # answers whose content says nothing more are not parsed
+    if page[:1] == b"<":  # answers without further content are not parsed
         calls |= {
             "ready": lambda client: client.is_ready(),
             "load": lambda client: client.load("petals"),
@@ -545,8 +545,9 @@ def test_a_page_of_another_server_is_no_answer(page):
             thread.join(TIMEOUT_S)
 
 
-def test_nobody_there(server):
-    with socket.socket() as bound:  # bound but not listening: nobody else gets the port
+def test_an_address_without_a_server(server):
+    # bound but not listening, so that no other program gets the port
+    with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{bound.getsockname()[1]}"
         with (
@@ -560,7 +561,7 @@ def test_nobody_there(server):
 
 
 class Stranger:
-    """Something else that listens: it reads one request and sends what it was told to, or nothing."""
+    """Another program that reads one request and sends given bytes, or nothing."""
 
     def __init__(self, answer: bytes | None) -> None:
         self._answer = answer
@@ -591,7 +592,7 @@ class Stranger:
                 connection.sendall(self._answer)
 
 
-def test_a_server_that_does_not_answer_is_not_waited_for_for_ever():
+def test_a_silent_server_times_out():
     unreachable = pytest.raises(
         ServerUnreachableError, match=r"did not answer within 0\.05 s"
     )
@@ -620,7 +621,7 @@ def test_a_broken_connection_is_unreachable(answer):
 @pytest.mark.parametrize(
     "body", [b"<html>no</html>", b"", b"[]", b'{"detail": "no"}', b"\xff"]
 )
-def test_an_error_of_something_else_is_told_apart(body):
+def test_an_error_of_another_program_is_recognized(body):
     answer = (
         b"HTTP/1.1 500 Oops\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%b"
         % (len(body), body)
@@ -648,7 +649,7 @@ def test_redirects_are_not_followed_with_the_token():
     assert b"Accept-Encoding: identity\r\n" in stranger.request
 
 
-# --- Where address and token come from
+# --- Origin of the address and token
 
 
 def test_the_address_comes_from_the_environment(server, monkeypatch):
@@ -661,7 +662,7 @@ def test_the_address_comes_from_the_environment(server, monkeypatch):
         assert client.url == "http://127.0.0.1:8470"
 
 
-def test_the_token_is_looked_for_in_order(tmp_path, monkeypatch):
+def test_the_token_sources_have_an_order(tmp_path, monkeypatch):
     for name in ("given", "named", "usual"):
         (tmp_path / name).write_text(f"{name}\n")
     both = {
@@ -673,7 +674,7 @@ def test_the_token_is_looked_for_in_order(tmp_path, monkeypatch):
     assert find_credentials(None, tmp_path / "given", both).token == "given"
     assert (
         find_credentials(None, tmp_path / "missing", both).token is None
-    )  # another server's token does not take its place
+    )  # another server's token is not used instead
     assert find_credentials(None, None, named).token == "named"
     assert find_credentials(None, None, {}).token is None
     monkeypatch.setattr(
@@ -687,7 +688,7 @@ def test_the_token_is_looked_for_in_order(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder"])
-def test_a_token_file_that_is_none_is_not_waited_for(tmp_path, kind):
+def test_a_pipe_as_token_file_does_not_block(tmp_path, kind):
     file = tmp_path / "token"
     if kind == "pipe":
         os.mkfifo(file)
@@ -704,18 +705,18 @@ def test_a_token_file_without_a_token_gives_none(tmp_path, content):
     assert find_credentials(None, file, {}).token is None
 
 
-def test_a_token_that_is_given_goes_before_all(server, monkeypatch):
+def test_a_given_token_has_priority(server, monkeypatch):
     monkeypatch.setenv("POCKETSERVE_TOKEN", "wrong")
     with Client(server.url, server.token) as client:
         assert client.index()
 
 
-def test_a_token_file_may_be_named(server):
+def test_the_token_file_can_be_named(server):
     with Client(server.url, token_file=server.log.with_name("token")) as client:
         assert client.index()
 
 
-def test_proxies_and_netrc_are_passed_over(server, monkeypatch, tmp_path):
+def test_proxies_and_netrc_are_ignored(server, monkeypatch, tmp_path):
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     home = tmp_path / "home"
@@ -765,7 +766,7 @@ def test_texts_survive_as_tensors(value, elements):
     assert as_array(tensor).shape == np.asarray(value).shape
 
 
-def test_the_half_of_a_float_is_widened():
+def test_bf16_is_widened_to_float():
     bits = np.array([0x3F80, 0xC000, 0x7FC0], "<u2")
     tensor = Tensor("x", "BF16", (3,), bits.view(np.uint8).data)
     np.testing.assert_array_equal(
@@ -774,7 +775,7 @@ def test_the_half_of_a_float_is_widened():
 
 
 def test_floats_and_bits_are_sent_as_bf16():
-    """Floats are rounded to the nearest, to even in the middle; what is no number stays none."""
+    """Floats are rounded to nearest, ties to even; NaN stays NaN."""
     exact = np.array([1.0, -2.0, 0.0, 3.0e38, np.inf, np.nan], np.float32)
     tensor = as_tensor("x", exact, "BF16")
     assert (tensor.datatype, tensor.shape) == ("BF16", (6,))
@@ -792,7 +793,7 @@ def test_floats_and_bits_are_sent_as_bf16():
     ("value", "datatype"),
     [([1, 2], "BF16"), (["a"], "BF16"), ([1.0], "FP32"), ([True], "BF16")],
 )
-def test_what_no_bf16_can_be_made_of(value, datatype):
+def test_invalid_bf16_inputs_are_rejected(value, datatype):
     with pytest.raises(TypeError, match="only BF16 can be named"):
         as_tensor("x", value, datatype)
 
@@ -808,7 +809,7 @@ def test_arrays_of_ml_dtypes_are_bf16():
         )
 
 
-def test_datatypes_of_inputs_that_are_not_given(client):
+def test_default_datatypes_of_inputs(client):
     with pytest.raises(TypeError, match="datatypes names inputs that are not given: y"):
         client.infer(
             "petals", {"x": np.zeros((1, 3), np.float32)}, datatypes={"y": "BF16"}

@@ -1,4 +1,4 @@
-"""Options of single calls, lists of files, the log, and what type checkers see."""
+"""Options of single calls, lists of files, the log, and static types."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_names_and_texts(client: Client) -> None:
     assert repr(client) == f"Client({client.url!r})"
 
 
-def test_the_text_of_a_client_has_no_password() -> None:
+def test_the_repr_of_a_client_has_no_password() -> None:
     assert (
         repr(Client("http://me:secret@127.0.0.1:1/x"))
         == "Client('http://127.0.0.1:1/x')"
@@ -72,7 +72,7 @@ def test_the_text_of_a_client_has_no_password() -> None:
 
 @pytest.mark.parametrize("transport", ["http", "socket"])
 def test_a_timeout_of_one_call(held: HeldServer, transport: str) -> None:
-    """The model is busy for longer than that, and the client's own timeout is long."""
+    """The call's timeout ends it before the busy model and the client's own timeout."""
     picture = (SAMPLES / "7.png").read_bytes()
     with (
         ThreadPoolExecutor(1) as pool,
@@ -105,7 +105,7 @@ def test_a_timeout_longer_than_the_clients(server: Server) -> None:
 
 
 @pytest.mark.parametrize("timeout", [0, -1, float("inf"), float("nan"), "5"])
-def test_a_timeout_that_is_none(timeout: float) -> None:
+def test_an_invalid_timeout_is_rejected(timeout: float) -> None:
     client = Client("http://127.0.0.1:1")
     with pytest.raises(ValueError, match="timeout must be a number of seconds"):
         client.predict("petals", FLOWER, timeout=timeout)
@@ -114,7 +114,7 @@ def test_a_timeout_that_is_none(timeout: float) -> None:
 
 
 @pytest.mark.live
-def test_a_list_of_files(client: Client) -> None:
+def test_predict_a_list_of_files(client: Client) -> None:
     paths = [SAMPLES / f"{number}.png" for number in (7, 3, 0)] * 4
     expected = [client.predict("digits", path)["predictions"] for path in paths]
     assert [
@@ -140,7 +140,7 @@ def test_a_list_of_files(client: Client) -> None:
 
 
 @pytest.mark.live
-def test_the_log_has_requests_and_no_content(
+def test_the_log_contains_requests_without_content(
     client: Client, server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     client.predict("petals", FLOWER)
@@ -163,7 +163,7 @@ def test_the_log_has_requests_and_no_content(
         assert secret not in caplog.text
 
 
-def test_an_answer_of_a_server_that_ends() -> None:
+def test_an_answer_of_a_server_that_shuts_down() -> None:
     body = b'{"error": "the server is shutting down", "code": "SHUTTING_DOWN"}'
     with pytest.raises(ShuttingDownError) as error:
         check_answer(Answer(503, body))
@@ -172,10 +172,13 @@ def test_an_answer_of_a_server_that_ends() -> None:
 
 @pytest.mark.parametrize("transport", ["http", "socket"])
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_inference_is_repeated_while_a_server_ends(
+def test_inference_is_retried_while_a_server_shuts_down(
     held: HeldServer, transport: str, asynchronous: bool
 ) -> None:
-    """As in a graceful reload: another process answers on the same port soon. Here the same one takes up its work."""
+    """After a graceful reload another process answers on the port.
+
+    Here the same one resumes.
+    """
     with Client(
         url_of(held, transport), TOKEN, timeout=LIMIT_S, reconnect=LIMIT_S
     ) as client:
@@ -199,7 +202,9 @@ def test_inference_is_repeated_while_a_server_ends(
         assert answer["predictions"] and len(seen) == 2
 
 
-def test_other_calls_are_not_repeated_while_a_server_ends(held: HeldServer) -> None:
+def test_other_calls_are_not_retried_while_a_server_shuts_down(
+    held: HeldServer,
+) -> None:
     with Client(
         url_of(held, "socket"), TOKEN, timeout=LIMIT_S, reconnect=LIMIT_S
     ) as client:

@@ -1,4 +1,4 @@
-"""A client with two servers: the second one answers what the first one cannot take now, and nothing else."""
+"""The fallback server answers only requests that the first server cannot take now."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from pocketserve_client import (
 pytestmark = pytest.mark.live
 FLOWER = np.array([[5.1, 3.5, 1.4]], np.float32)
 DIGIT = (MODELS / "digits/samples/7.png").read_bytes()
-BACKGROUND = {"priority": 6}  # what a server with little power refuses
+BACKGROUND = {"priority": 6}  # a server with low power rejects these
 LIMIT_S = 120.0
 
 
 @pytest.fixture(autouse=True)
 def _own_home(monkeypatch, tmp_path):
-    """No token or setting of whoever runs the tests."""
+    """Hide the user's token and settings."""
     for name in [name for name in os.environ if name.startswith("POCKETSERVE_")]:
         monkeypatch.delenv(name)
     for name in ("HOME", "XDG_STATE_HOME"):
@@ -46,7 +46,7 @@ def transport(request) -> str:
 
 @pytest.fixture
 def phone(new_server) -> Server:
-    """A server that may be killed, and refuses background work."""
+    """Start a server that may be killed and that rejects background work."""
     return new_server(MODELS, "--low-power", "on", "--load", "petals")
 
 
@@ -56,7 +56,9 @@ def url(server: Server, transport: str) -> str:
 
 @pytest.fixture
 def client(phone, server, transport) -> Iterator[Client]:
-    """Of the phone's server, with the shared one behind it; each has a token of its own."""
+    """Return a client of the phone's server with the shared server as fallback, each
+    with its own token.
+    """
     assert phone.token != server.token
     fallback = FallbackServer(url(server, transport), server.token)
     with Client(
@@ -88,7 +90,7 @@ def test_the_first_server_answers_while_it_can(client, phone, server, transport)
     )
 
 
-def test_a_killed_server_is_answered_for(client, phone, server, transport):
+def test_the_fallback_answers_for_a_killed_server(client, phone, server, transport):
     first = client.infer("petals", {"features": FLOWER})
     kill(phone)
     second = client.infer("petals", {"features": FLOWER})
@@ -103,16 +105,18 @@ def test_a_killed_server_is_answered_for(client, phone, server, transport):
     assert client.model_metadata("petals")["name"] == "petals"
 
 
-def test_calls_that_were_started_without_waiting(client, phone, server, transport):
+def test_the_fallback_answers_calls_started_without_waiting(
+    client, phone, server, transport
+):
     calls = [client.async_infer("petals", {"features": FLOWER}) for _ in range(4)]
     assert {call.result().server for call in calls} == {url(phone, transport)}
     kill(phone)
     calls = [client.async_predict("petals", FLOWER.tolist()) for _ in range(4)]
     assert [call.result().server for call in calls] == [url(server, transport)] * 4
-    assert calls[0].result() is not None  # said again
+    assert calls[0].result() is not None  # a second time
 
 
-def test_a_refusal_goes_to_the_other_server(client, phone, server, transport):
+def test_a_rejected_request_goes_to_the_fallback(client, phone, server, transport):
     assert client.predict(
         "petals", FLOWER.tolist(), parameters=BACKGROUND
     ).server == url(server, transport)
@@ -129,8 +133,11 @@ def test_a_refusal_goes_to_the_other_server(client, phone, server, transport):
     assert refusal.value.code == "LOW_POWER"
 
 
-def test_a_full_queue_goes_to_the_other_server(server, transport, tmp_path):
-    """QUEUE_FULL (429) while the model is busy, SHUTTING_DOWN (503) at the end; in between the first one answers."""
+def test_a_full_queue_goes_to_the_fallback(server, transport, tmp_path):
+    """Covers QUEUE_FULL (429) while busy and SHUTTING_DOWN (503) at the end.
+
+    Between them the first server answers.
+    """
     first = HeldServer(tmp_path, queue_limit=1)
     sockets, http, _token = first.addresses
     address = (
@@ -165,7 +172,7 @@ def test_a_full_queue_goes_to_the_other_server(server, transport, tmp_path):
 
 
 def refused_by_the_first(client: Client, alone: Client, code: str, other: str) -> None:
-    """Waiting for the answer or not; without a fallback it is the error."""
+    """Check both kinds of call; without a fallback both raise the error."""
     with pytest.raises(ServerError) as refusal:
         alone.predict("digits", DIGIT)
     assert refusal.value.code == code
@@ -174,7 +181,7 @@ def refused_by_the_first(client: Client, alone: Client, code: str, other: str) -
     assert client.async_predict("digits", DIGIT).result().server == other
 
 
-def test_a_wrong_request_is_wrong_anywhere(client, phone, server):
+def test_an_invalid_request_is_not_sent_to_the_fallback(client, phone, server):
     before = successes(server, "petals")
     for wrong in (
         lambda: client.predict("petals", [1.0]),
@@ -186,7 +193,7 @@ def test_a_wrong_request_is_wrong_anywhere(client, phone, server):
     assert successes(server, "petals") == before
 
 
-def test_what_is_about_one_server_stays_there(client, phone, server):
+def test_calls_about_one_server_stay_there(client, phone, server):
     kill(phone)
     for call in (
         lambda: client.load("petals"),
@@ -214,8 +221,10 @@ def test_what_is_about_one_server_stays_there(client, phone, server):
     assert server.call("GET", "/v2/models/petals/ready").status_code == 200
 
 
-def test_a_frozen_server_leaves_time_for_the_other(phone, server, transport):
-    """Its kernel still takes connections: nobody answers for half of the time."""
+def test_a_frozen_server_leaves_time_for_the_fallback(phone, server, transport):
+    """Its kernel still accepts connections, so half of the time is spent waiting for
+    it.
+    """
     fallback = FallbackServer(url(server, transport), server.token)
     begin = time.monotonic()
     phone.process.send_signal(signal.SIGSTOP)
@@ -234,7 +243,7 @@ def test_a_frozen_server_leaves_time_for_the_other(phone, server, transport):
     assert time.monotonic() - begin < LIMIT_S
 
 
-def test_the_error_of_a_frozen_server_says_so(phone, transport):
+def test_the_error_names_a_frozen_server(phone, transport):
     def ask() -> None:
         address = url(phone, transport)
         with Client(address, phone.token, timeout=1.0, reconnect=0.0) as client:
@@ -251,8 +260,8 @@ def test_the_error_of_a_frozen_server_says_so(phone, transport):
     assert "process stopped or frozen; on a phone, open Termux" in message
 
 
-def test_one_deadline_over_both(new_server, phone, transport):
-    """Two frozen servers take no more than the call's own time, and the error tells of both."""
+def test_both_servers_share_one_deadline(new_server, phone, transport):
+    """Two frozen servers take only the call's own timeout, and the error names both."""
     other = new_server(MODELS)
     fallback = FallbackServer(url(other, transport), other.token)
     with Client(
@@ -274,8 +283,11 @@ def test_one_deadline_over_both(new_server, phone, transport):
                 each.process.send_signal(signal.SIGCONT)
 
 
-def test_whoever_waits_for_a_call_says_for_how_long():
-    """Of both servers together; the client's own time is far longer. The system takes the connections, and nobody."""
+def test_the_timeout_of_a_wait_covers_both_servers():
+    """The wait limits both servers together, despite the client's longer timeout.
+
+    Only the kernel accepts the connections.
+    """
     with (
         socket.create_server(("127.0.0.1", 0)) as first,
         socket.create_server(("127.0.0.1", 0)) as second,
@@ -295,10 +307,13 @@ def test_whoever_waits_for_a_call_says_for_how_long():
 
 
 @pytest.mark.parametrize("token", [None, "", "another-token-of-32-characters-at-least"])
-def test_a_fallback_is_never_given_the_token_of_the_first(
+def test_the_fallback_never_gets_the_first_servers_token(
     phone, server, transport, token, monkeypatch
 ):
-    """Neither the one that was given nor that of the environment; a wrong one does not hide the first error."""
+    """Applies to a given token and the environment's.
+
+    A wrong token does not hide the first error.
+    """
     monkeypatch.setenv("POCKETSERVE_TOKEN", server.token)
     fallback = FallbackServer(url(server, transport), token)
     with Client(url(phone, transport), phone.token, fallback=fallback) as client:
@@ -310,7 +325,7 @@ def test_a_fallback_is_never_given_the_token_of_the_first(
         )
 
 
-def test_a_token_from_a_file(phone, server, transport, tmp_path):
+def test_the_fallback_token_comes_from_a_file(phone, server, transport, tmp_path):
     path = tmp_path / "token"
     path.write_text(server.token)
     fallback = FallbackServer(url(server, transport), token_file=path)
@@ -320,7 +335,7 @@ def test_a_token_from_a_file(phone, server, transport, tmp_path):
         ).server == url(server, transport)
 
 
-def test_what_is_no_fallback():
+def test_invalid_fallbacks_are_rejected():
     with pytest.raises(TypeError, match="FallbackServer"):
         Client("http://127.0.0.1:1", fallback="http://127.0.0.1:2")
     for address in ("", "ftp://127.0.0.1:2"):

@@ -1,4 +1,4 @@
-"""A proxy in front of the server, such as Ray Serve's, which says that it has lost the server behind it."""
+"""A proxy before the server, such as Ray Serve's, that has lost its backend."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIMIT_S = 120.0
 
 
 class Proxy(http.server.ThreadingHTTPServer):
-    """Gives one answer after another, and the last one for ever; counts the requests."""
+    """Gives one answer after another, repeats the last, and counts requests."""
 
     def __init__(self, *answers: tuple[int, bytes]) -> None:
         super().__init__(("127.0.0.1", 0), ProxyHandler)
@@ -28,19 +28,19 @@ class Proxy(http.server.ThreadingHTTPServer):
         self._answers = answers
 
     def next_answer(self) -> tuple[int, bytes]:
-        """Return what the next request is answered."""
+        """Return the answer to the next request."""
         self.requests += 1
         return self._answers[min(self.requests, len(self._answers)) - 1]
 
 
 class ProxyHandler(http.server.BaseHTTPRequestHandler):
-    """Answers with what the proxy has next."""
+    """Sends the proxy's next answer."""
 
     protocol_version = "HTTP/1.1"
     server: Proxy
 
     def do_POST(self) -> None:
-        """Take the body, and answer."""
+        """Read the body and answer."""
         self.rfile.read(int(self.headers["Content-Length"]))
         status, body = self.server.next_answer()
         self.send_response(status)
@@ -51,12 +51,12 @@ class ProxyHandler(http.server.BaseHTTPRequestHandler):
     do_PUT = do_POST
 
     def log_message(self, *_words: object) -> None:
-        """Say nothing."""
+        """Print nothing."""
 
 
 @contextmanager
 def proxy(*answers: tuple[int, bytes]) -> Iterator[Proxy]:
-    """A proxy that runs."""
+    """Start a proxy."""
     with Proxy(*answers) as running:
         thread = threading.Thread(target=running.serve_forever, args=[0.01])
         thread.start()
@@ -68,8 +68,8 @@ def proxy(*answers: tuple[int, bytes]) -> Iterator[Proxy]:
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 504])
-def test_inference_is_asked_again(status: int) -> None:
-    """Waiting or not, until the server is back."""
+def test_inference_is_retried(status: int) -> None:
+    """Blocking and deferred calls are retried until the server is back."""
     with (
         proxy((status, b"Bad gateway"), LOST, ANSWER) as one,
         Client(one.url, "x", reconnect=LIMIT_S) as client,
@@ -84,8 +84,8 @@ def test_inference_is_asked_again(status: int) -> None:
         assert call.result()["predictions"] == [{"value": 1.5}] and one.requests == 3
 
 
-def test_it_fails_once_the_time_is_over() -> None:
-    """With what the proxy said; without time nothing is asked again."""
+def test_inference_fails_at_its_deadline() -> None:
+    """The error is the proxy's. Without time left there is no retry."""
     with proxy(LOST) as one, Client(one.url, "x", reconnect=0.0) as client:
         with pytest.raises(GatewayError, match="Internal Server Error") as caught:
             client.predict("petals", [1.0])
@@ -101,16 +101,17 @@ def test_it_fails_once_the_time_is_over() -> None:
         (403, b""),
     ],
 )
-def test_what_a_server_says_itself_is_final(answer: tuple[int, bytes]) -> None:
-    """Errors with a code of ours, of another program, and statuses that no proxy takes for this."""
+def test_errors_of_a_server_are_final(answer: tuple[int, bytes]) -> None:
+    """Covers our error codes, other programs' codes, and statuses that proxies don't
+    use for this.
+    """
     with proxy(answer) as one, Client(one.url, "x", reconnect=LIMIT_S) as client:
         with pytest.raises(ServerError):
             client.predict("petals", [1.0])
         assert one.requests == 1
 
 
-def test_what_may_have_changed_something_is_not_asked_again() -> None:
-    """Steps of a sequence, and loads."""
+def test_steps_of_sequences_and_loads_are_not_retried() -> None:
     with proxy(LOST) as one, Client(one.url, "x", reconnect=LIMIT_S) as client:
         with pytest.raises(GatewayError):
             client.predict(
@@ -121,8 +122,8 @@ def test_what_may_have_changed_something_is_not_asked_again() -> None:
         assert one.requests == 2
 
 
-def test_the_fallback_answers_for_it() -> None:
-    """At once: it is not asked again while there is another server."""
+def test_the_fallback_answers_instead_of_a_retry() -> None:
+    """It answers at once, without retries on the first server."""
     with proxy(LOST) as one, proxy(ANSWER) as two:
         with Client(one.url, "x", fallback=FallbackServer(two.url, "y")) as client:
             assert client.predict("petals", [1.0]).server == two.url

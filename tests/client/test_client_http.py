@@ -1,4 +1,4 @@
-"""The HTTP transport of the client, against peers that answer as they like."""
+"""The client's HTTP transport, against arbitrary peers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from pocketserve_client import Client, ServerError, ServerUnreachableError
 from pocketserve_client.errors import AddressError
 
-LARGE = bytes(64 << 20)  # more than the buffers of a connection hold
+LARGE = bytes(64 << 20)  # more than the buffers of a connection can store
 DOCUMENT = b'{"name": "n"}'
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(DOCUMENT), DOCUMENT)
 REFUSAL = b'{"error": "too much", "code": "BODY_TOO_LARGE"}'
@@ -24,7 +24,9 @@ Talk = Callable[[socket.socket], None]
 
 
 class Peer:
-    """A listener that gives each connection to ``talk``, one after the other, and keeps the heads of requests."""
+    """A listener that passes its connections to ``talk`` in order and keeps the request
+    heads.
+    """
 
     def __init__(self, talk: Talk) -> None:
         self._talk = talk
@@ -63,13 +65,13 @@ def head_of(guest: socket.socket) -> bytes:
 
 
 def answer_early(guest: socket.socket) -> None:
-    """Refuse a body before it has come, and close without reading it, which resets the connection."""
+    """Reject a body before it arrives and close unread, which resets the connection."""
     head_of(guest)
     guest.sendall(TOO_LARGE)
 
 
 def test_an_answer_before_the_whole_body_is_the_answer() -> None:
-    """The client's sending fails, but the refusal is there to be read; nothing is sent again for it."""
+    """Sending fails, but the error response is read, and nothing is sent again."""
     with (
         Peer(answer_early) as peer,
         Client(f"http://127.0.0.1:{peer.port}", "t") as client,
@@ -81,8 +83,8 @@ def test_an_answer_before_the_whole_body_is_the_answer() -> None:
             assert peer.connections == count
 
 
-def test_a_peer_that_only_stops_reading_is_lost() -> None:
-    """Where there is no answer, the first error stands."""
+def test_a_peer_that_stops_reading_is_unreachable() -> None:
+    """Without a response, the first error stands."""
     with Peer(lambda guest: head_of(guest) and None) as peer:
         unreachable = pytest.raises(
             ServerUnreachableError, match=r"Connection reset by peer|Broken pipe"
@@ -92,8 +94,8 @@ def test_a_peer_that_only_stops_reading_is_lost() -> None:
 
 
 @pytest.mark.parametrize("status", [101, 103, 199])
-def test_what_comes_before_an_answer_is_no_answer(status: int) -> None:
-    """Else the next request would get what follows."""
+def test_bytes_before_an_answer_are_an_error(status: int) -> None:
+    """Otherwise the next request would get the remaining bytes."""
 
     def talk(guest: socket.socket) -> None:
         head_of(guest)
@@ -119,7 +121,7 @@ def keep_alive(heads: list[bytes]) -> Talk:
 
 
 def test_requests_share_a_connection() -> None:
-    """Also after the server has closed it: then there is a new one."""
+    """After the server has closed it, a new one is opened."""
     heads: list[bytes] = []
     with (
         Peer(keep_alive(heads)) as peer,
@@ -133,7 +135,7 @@ def test_requests_share_a_connection() -> None:
 
 @pytest.fixture
 def heads() -> Iterator[tuple[list[bytes], int]]:
-    """The heads that a peer got, and its port."""
+    """Record a peer's request heads; also return its port."""
     received: list[bytes] = []
     with Peer(keep_alive(received)) as peer:
         yield received, peer.port
@@ -161,7 +163,7 @@ def heads() -> Iterator[tuple[list[bytes], int]]:
 def test_the_head_of_a_request(
     heads: tuple[list[bytes], int], url: str, token: str, lines: list[bytes]
 ) -> None:
-    """One request line, one host, one authorisation."""
+    """It has one request line, one host and one authorization."""
     received, port = heads
     with Client(url.format(port), token) as client:
         client.server_metadata()
@@ -185,6 +187,6 @@ def test_a_token_cannot_add_a_header(heads: tuple[list[bytes], int]) -> None:
 @pytest.mark.parametrize(
     "url", ["http://a..b", f"http://{'a' * 64}.example", "http://\u00fc\u2028.example"]
 )
-def test_names_that_no_server_has(url: str) -> None:
+def test_invalid_server_names_are_rejected(url: str) -> None:
     with pytest.raises(AddressError):
         Client(url)

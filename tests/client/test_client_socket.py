@@ -1,4 +1,4 @@
-"""What the socket gives the Python client: one connection for many threads, calls that wait apart, and new starts."""
+"""The client's socket transport: threads, deferred calls and reconnects."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ pytestmark = pytest.mark.live
 
 
 def address(server: Server) -> str:
-    """Where the server's socket listens."""
+    """Return the address of the server's socket."""
     return f"socket://127.0.0.1:{server.ready['socket']['port']}"
 
 
 def flowers(first: int, rows: int) -> np.ndarray:
-    """Rows that no other call sends."""
+    """Return rows that no other call sends."""
     return (np.arange(rows * 3, dtype=np.float32).reshape(rows, 3) % 7 + first % 11) / 2
 
 
 @pytest.fixture
 def client(server: Server) -> Iterator[Client]:
-    """A client of the shared server."""
+    """Create a client of the shared server."""
     with Client(address(server), server.token, timeout=TIMEOUT_S) as one:
         yield one
 
 
 def test_threads_share_one_connection(server, client):
-    """Each caller gets its own answer, whoever happens to read it."""
+    """Each thread gets its own answer, whichever thread reads it."""
     expected = {
         n: client.infer("petals", {"features": flowers(n, n % 5 + 1)})["petal_width"]
         for n in range(40)
@@ -68,8 +68,8 @@ def test_threads_share_one_connection(server, client):
             done.result(TIMEOUT_S)
 
 
-def test_calls_wait_apart(client):
-    """Many are sent before the first answer is read, and the answers are taken in any order."""
+def test_deferred_calls_wait_independently(client):
+    """Many are sent before the first answer is read, and answers are read in any order."""
     calls = [
         client.async_infer("petals", {"features": flowers(n, 2)}) for n in range(100)
     ]
@@ -85,8 +85,8 @@ def test_calls_wait_apart(client):
     assert refused.value.code == "MODEL_NOT_FOUND"
 
 
-def test_more_threads_than_the_server_takes_requests(new_server):
-    """They wait for room, nobody is given up, and nobody gets 429."""
+def test_more_threads_than_the_servers_request_limit(new_server):
+    """They wait for a free slot; none fails or gets 429."""
     server = new_server(MODELS, "--socket-inflight", "2")
     with (
         Client(address(server), server.token, timeout=TIMEOUT_S) as client,
@@ -103,8 +103,7 @@ def test_more_threads_than_the_server_takes_requests(new_server):
             )
 
 
-def test_several_threads_wait_for_one_call(client):
-    """Each of them gets the answer."""
+def test_several_threads_get_the_answer_of_one_call(client):
     call = client.async_infer(
         "digits", {"image": np.zeros((5000, 8, 8, 1), np.float32)}
     )
@@ -115,8 +114,10 @@ def test_several_threads_wait_for_one_call(client):
         }
 
 
-def test_large_bodies_go_both_ways_at_once(client):
-    """Neither side waits for the other to read: more is under way than the buffers between them hold."""
+def test_large_bodies_in_both_directions_at_once(client):
+    """More bytes are in transit than the buffers can store, so neither side may wait
+    for the other.
+    """
     image = np.random.default_rng(0).random((20_000, 8, 8, 1), dtype=np.float32)
     calls = [client.async_infer("digits", {"image": image}) for _ in range(6)]
     answers = [call.result()["scores"] for call in calls]
@@ -125,7 +126,7 @@ def test_large_bodies_go_both_ways_at_once(client):
 
 
 def test_a_cancelled_call_is_answered(client):
-    """It ends as cancelled, or with the result where that was faster."""
+    """It ends as cancelled, or with a faster result."""
     call = client.async_predict("petals", [1, 2, 3])
     call.cancel()
     try:
@@ -137,7 +138,7 @@ def test_a_cancelled_call_is_answered(client):
 
 
 def test_a_body_that_is_too_large_is_not_sent(new_server):
-    """The server said in its greeting what it takes."""
+    """The server's greeting states the limit."""
     server = new_server(MODELS, "--max-body-bytes", "4096")
     with Client(address(server), server.token) as client:
         with pytest.raises(ServerError) as refused:
@@ -148,14 +149,16 @@ def test_a_body_that_is_too_large_is_not_sent(new_server):
 
 @pytest.fixture
 def start(new_server: StartServer) -> Callable[[], Server]:
-    """Starts a server without a token, again and again on the same ports."""
+    """Return a function that repeatedly starts a server without a token on the same
+    ports.
+    """
     ports = ("--http-port", str(free_port()), "--socket-port", str(free_port()))
     return lambda: new_server(MODELS, *ports, "--no-auth")
 
 
 @pytest.mark.parametrize("transport", ["http", "socket"])
-def test_a_killed_server_that_comes_back_loses_no_call(start, transport):
-    """Calls under way when it is killed, and the next one, are answered by its successor."""
+def test_a_restarted_server_loses_no_call(start, transport):
+    """The new server answers pending calls and the next one."""
     first = start()
     url = f"{transport}://127.0.0.1:{first.ready[transport]['port']}"
     with Client(
@@ -181,8 +184,8 @@ def test_a_killed_server_that_comes_back_loses_no_call(start, transport):
         assert client.predict("petals", [1, 2, 3])["model"] == "petals"
 
 
-def test_calls_that_change_something_are_not_repeated(start):
-    """Nobody knows whether the lost server had done it."""
+def test_calls_with_side_effects_are_not_retried(start):
+    """The lost server may have executed the call."""
     server = start()
     with Client(address(server), token_file=server.log.with_name("none")) as client:
         client.load("petals")
@@ -192,13 +195,15 @@ def test_calls_that_change_something_are_not_repeated(start):
             client.load("petals")
 
 
-def test_a_frozen_server_is_noticed(new_server, monkeypatch):
-    """It takes connections and bytes and says nothing: Android freezes apps like that."""
+def test_a_frozen_server_is_detected(new_server, monkeypatch):
+    """Android freezes apps like that: connections and bytes are accepted, but never
+    answered.
+    """
     server = new_server(MODELS)
     with Client(address(server), server.token, reconnect=0.0) as first:
         first.predict(
             "petals", [1, 2, 3]
-        )  # loads it, which is no sign of life for as long as it takes
+        )  # loads the model; a load sends nothing for as long as it takes
     monkeypatch.setattr(connection_module, "PING_AFTER_S", 0.2)
     with Client(
         address(server), server.token, timeout=TIMEOUT_S, reconnect=0.0
@@ -207,7 +212,7 @@ def test_a_frozen_server_is_noticed(new_server, monkeypatch):
         os.kill(server.process.pid, signal.SIGSTOP)
         os.waitpid(
             server.process.pid, os.WUNTRACED
-        )  # until all of its threads stand still
+        )  # until all of its threads are stopped
         try:
             with pytest.raises(ConnectionLostError, match="no sign of life"):
                 client.predict("petals", [1, 2, 3])
@@ -217,8 +222,8 @@ def test_a_frozen_server_is_noticed(new_server, monkeypatch):
         assert client.predict("petals", [1, 2, 3])["model"] == "petals"
 
 
-def test_a_server_that_leaves_is_replaced(start):
-    """A goodbye ends with what was under way, and the next call looks for a new server."""
+def test_a_server_that_shuts_down_is_replaced(start):
+    """After GOAWAY, pending calls finish and the next call connects to a new server."""
     first = start()
     with Client(
         address(first), token_file=first.log.with_name("none"), reconnect=TIMEOUT_S
@@ -226,7 +231,7 @@ def test_a_server_that_leaves_is_replaced(start):
         call = client.async_predict("petals", [1, 2, 3])
         assert client.predict(
             "petals", [1, 2, 3]
-        )  # read behind the other, which the server has taken by now
+        )  # read after the other, which the server has accepted by now
         assert first.stop() == 0
         second = start()
         assert call.result()["model"] == "petals"
@@ -234,10 +239,10 @@ def test_a_server_that_leaves_is_replaced(start):
         assert second.process.poll() is None
 
 
-# --- Who listens there
+# --- Other programs on the port
 
 
-def test_a_wrong_token_is_said_so(server):
+def test_a_wrong_token_is_reported(server):
     with (
         Client(address(server), "x" * 43) as client,
         pytest.raises(ServerError) as refused,
@@ -246,7 +251,7 @@ def test_a_wrong_token_is_said_so(server):
     assert (refused.value.status, refused.value.code) == (401, "UNAUTHORIZED")
 
 
-def test_no_token_where_one_is_needed(server):
+def test_a_missing_token_is_reported(server):
     with (
         Client(address(server), token_file=server.log.with_name("none")) as client,
         pytest.raises(ServerError) as no,
@@ -255,8 +260,8 @@ def test_no_token_where_one_is_needed(server):
     assert (no.value.status, no.value.code) == (401, "UNAUTHORIZED")
 
 
-def test_a_server_without_a_token_is_not_ours(new_server):
-    """Who has taken the port may well ask for nothing; a client that has a token does not go on."""
+def test_a_client_with_a_token_rejects_a_server_without_one(new_server):
+    """Another program on the port may ask for no token, so a client that has one stops."""
     server = new_server(MODELS, "--no-auth")
     with (
         Client(address(server), "x" * 43) as client,
@@ -265,8 +270,10 @@ def test_a_server_without_a_token_is_not_ours(new_server):
         client.model_metadata("digits")
 
 
-def test_automatic_choice(server, monkeypatch):
-    """The socket where it can be reached, HTTP where not, and neither where a stranger sits on the socket's port."""
+def test_choose_the_transport_automatically(server, monkeypatch):
+    """The socket if reachable, otherwise HTTP; neither if another program uses the
+    socket's port.
+    """
     monkeypatch.delenv("POCKETSERVE_URL", raising=False)
     monkeypatch.setenv("POCKETSERVE_STATE_DIR", str(STATE))
     monkeypatch.setattr(facade, "DEFAULT_URL", server.url)
@@ -283,8 +290,8 @@ def test_automatic_choice(server, monkeypatch):
 
 
 @pytest.mark.parametrize("manner", ["hangs up", "is silent", "talks nonsense"])
-def test_a_stranger_on_the_sockets_port_gets_no_token(server, monkeypatch, manner):
-    """HTTP is not tried behind his back: he may have that port, too."""
+def test_another_program_on_the_sockets_port_gets_no_token(server, monkeypatch, manner):
+    """HTTP is not tried either, since the other program may use that port, too."""
     asked = []
     with (
         socket.create_server(("127.0.0.1", 0)) as stranger,
@@ -321,7 +328,7 @@ def test_a_stranger_on_the_sockets_port_gets_no_token(server, monkeypatch, manne
 
 
 @pytest.mark.parametrize("transport", ["http", "socket"])
-def test_a_closed_client_says_so(server, transport):
+def test_a_closed_client_is_an_error(server, transport):
     client = Client(
         f"{transport}://127.0.0.1:{server.ready[transport]['port']}", server.token
     )
@@ -356,8 +363,8 @@ transport.close()
 """
 
 
-def test_a_forked_process_closes_what_was_in_use(server):
-    """No thread of the other process gives a lock back here."""
+def test_a_forked_process_closes_a_connection_in_use(server):
+    """No thread of the parent releases a lock in the child."""
     command = [
         sys.executable,
         "-c",
@@ -370,7 +377,7 @@ def test_a_forked_process_closes_what_was_in_use(server):
 
 
 def test_a_call_that_could_not_be_sent_is_done(new_server):
-    """Who polls for it must not poll for ever."""
+    """A program that polls it must not poll forever."""
     server = new_server(MODELS)
     with Client(address(server), server.token, reconnect=0.1) as client:
         assert client.is_ready()
@@ -389,12 +396,12 @@ def test_a_call_that_could_not_be_sent_is_done(new_server):
         "localhost", "ftp://h:1", "http://", "http://h:x", "http://[::1",
     ],
 )  # fmt: skip
-def test_bad_addresses(url):
+def test_invalid_addresses(url):
     with pytest.raises(AddressError, match="looks like http"):
         Client(url, "x")
 
 
-def test_nobody_listens():
+def test_no_server_listens():
     with Client(f"socket://127.0.0.1:{free_port()}", "x") as client:
         with pytest.raises(ServerUnreachableError, match="is the server running"):
             client.is_ready()

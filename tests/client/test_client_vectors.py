@@ -1,4 +1,4 @@
-"""The Python client against the golden vectors: a server that says exactly what they say."""
+"""The Python client against a server that replays the golden vectors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from wire.wire_vectors import Vector, load
 KEY = b"key"
 TIMEOUT_S = 120.0
 LIMITS = ConnectionLimits(2**20, 8, 2**20, 300_000, "test/1")
-# The client takes answers of any size; and HTTP in place of frames is seen before READY.
+# The client accepts answers of any size, and detects HTTP before READY.
 BAD = [
     v
     for v in load("invalid", "frames")
@@ -47,10 +47,10 @@ ENDINGS = [
 
 
 class Scripted:
-    """A listening socket that shakes hands as a server does and then says what it is told.
+    """A listener that shakes hands like a server and then replays bytes.
 
     Args:
-        words: what it says, by the frame it stands in for: CHALLENGE, READY, or what follows the first REQUEST.
+        words: bytes by the frame that they replace: CHALLENGE, READY, or the answer to the first REQUEST.
     """
 
     def __init__(self, **words: bytes) -> None:
@@ -63,7 +63,7 @@ class Scripted:
     def _serve(self) -> None:
         peer, _ = self._listener.accept()
         peer.settimeout(TIMEOUT_S)
-        # A client that has heard enough closes without reading the rest, which resets the connection.
+        # A client may close before it has read everything, which resets the connection.
         with peer, contextlib.suppress(ConnectionError):
             decoder = FrameDecoder(ALLOWED[Role.SERVER, HandshakeState.HELLO], 2**20)
             shake = ServerHandshake(KEY, bytes(16), LIMITS)
@@ -88,7 +88,7 @@ class Scripted:
             else:
                 self._read(peer, decoder)
                 peer.sendall(self._words["answer"])
-            while peer.recv(65_536):  # until the client has had enough
+            while peer.recv(65_536):  # until the client closes
                 pass
 
     @staticmethod
@@ -107,7 +107,7 @@ class Scripted:
 
 @pytest.fixture
 def script() -> Iterator[Callable[..., Scripted]]:
-    """Starts scripted servers."""
+    """Return a function that starts scripted servers."""
     started: list[Scripted] = []
 
     def start(**words: bytes) -> Scripted:
@@ -126,10 +126,10 @@ def ask(server: Scripted) -> tuple[ClientConnection, PendingAnswer]:
 
 
 @pytest.mark.parametrize("vector", BAD, ids=str)
-def test_faults_of_the_server_end_the_call(
+def test_protocol_errors_of_the_server_end_the_call(
     vector: Vector, script: Callable[..., Scripted]
 ) -> None:
-    """The client closes and says that the server does not keep to the protocol, unless its answer came before."""
+    """The client closes and reports a protocol error, unless its answer came first."""
     connection, pending = ask(script(answer=vector.data))
     with pytest.raises(ServerUnreachableError, match="protocol"):
         pending.result()
@@ -137,8 +137,10 @@ def test_faults_of_the_server_end_the_call(
 
 
 @pytest.mark.parametrize("vector", BEFORE, ids=str)
-def test_faults_before_ready(vector: Vector, script: Callable[..., Scripted]) -> None:
-    """Nothing is asked of such a server."""
+def test_protocol_errors_before_ready(
+    vector: Vector, script: Callable[..., Scripted]
+) -> None:
+    """The client sends no request to such a server."""
     server = script(**{vector.facts["awaits"].lower(): vector.data})
     with pytest.raises(ServerUnreachableError):
         ClientConnection(server.address, KEY, TIMEOUT_S)
@@ -148,7 +150,7 @@ def test_faults_before_ready(vector: Vector, script: Callable[..., Scripted]) ->
 def test_errors_of_the_connection(
     vector: Vector, script: Callable[..., Scripted]
 ) -> None:
-    """Whatever the body of an ERROR looks like, the call ends with an error of the package."""
+    """For any body of an ERROR, the call raises an error of the package."""
     if vector.facts["state"] == "handshake":
         server = script(**{vector.facts["awaits"].lower(): vector.data})
         with pytest.raises((ServerUnreachableError, ServerError)):
@@ -163,8 +165,8 @@ def test_errors_of_the_connection(
     connection.close()
 
 
-def test_a_squatter_is_told_nothing(script: Callable[..., Scripted]) -> None:
-    """No proof, the client's own proof, somebody else's proof: nothing is sent after AUTH."""
+def test_an_unproven_server_gets_no_request(script: Callable[..., Scripted]) -> None:
+    """After no proof, a reflected proof or another's proof, nothing is sent after AUTH."""
     limits = b'"max_frame":1,"max_inflight":1,"max_bytes_inflight":1,"idle_ms":1'
     for proof in (b"", b'"proof":"' + b"0" * 64 + b'",'):
         server = script(ready=json_frame(FrameType.READY, b"{" + proof + limits + b"}"))
@@ -172,8 +174,10 @@ def test_a_squatter_is_told_nothing(script: Callable[..., Scripted]) -> None:
             ClientConnection(server.address, KEY, TIMEOUT_S)
 
 
-def test_an_answer_that_must_be_understood(script: Callable[..., Scripted]) -> None:
-    """An unknown critical extension fails its request alone."""
+def test_an_unknown_critical_extension_fails_its_request(
+    script: Callable[..., Scripted],
+) -> None:
+    """An unknown critical extension fails only its own request."""
     (vector,) = [
         v for v in load("valid", "frames") if v.name == "response_unknown_critical"
     ]
@@ -186,8 +190,8 @@ def test_an_answer_that_must_be_understood(script: Callable[..., Scripted]) -> N
     connection.close()
 
 
-def test_what_goaway_promises(script: Callable[..., Scripted]) -> None:
-    """What was taken is answered, what was not fails as safe to send again."""
+def test_goaway_answers_only_accepted_requests(script: Callable[..., Scripted]) -> None:
+    """Accepted requests are answered; the others fail as safe to retry."""
     away = json_frame(
         FrameType.GOAWAY, b"{}", request_id=1, arg=GoAwayReason.SHUTTING_DOWN
     )
